@@ -1,0 +1,91 @@
+//! Where a chunk is: container and slot.
+
+use std::fmt;
+
+/// The name of a container: partition (16 bits) and a number counted up within the partition (32 bits, from 1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ContainerId(u64);
+
+impl ContainerId {
+    /// The container `number` of `partition`.
+    pub fn new(partition: u16, number: u32) -> ContainerId {
+        ContainerId(u64::from(partition) << 32 | u64::from(number))
+    }
+
+    /// From the 48 bits that formats store.
+    pub fn from_bits(bits: u64) -> ContainerId {
+        ContainerId(bits & 0xffff_ffff_ffff)
+    }
+
+    /// The 48 bits.
+    pub fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// The partition.
+    pub fn partition(self) -> u16 {
+        (self.0 >> 32) as u16
+    }
+
+    /// The number within the partition.
+    pub fn number(self) -> u32 {
+        self.0 as u32
+    }
+}
+
+impl fmt::Display for ContainerId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}-{:08x}", self.partition(), self.number())
+    }
+}
+
+/// Where a chunk is: a container and a slot (its place in the container's catalog). 64 bits; valid once, valid for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Address(u64);
+
+impl Address {
+    /// Slot `slot` of `container`.
+    pub fn new(container: ContainerId, slot: u16) -> Address {
+        Address(container.bits() << 16 | u64::from(slot))
+    }
+
+    /// From the 64 bits that formats store.
+    pub fn from_bits(bits: u64) -> Address {
+        Address(bits)
+    }
+
+    /// The 64 bits.
+    pub fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// The container.
+    pub fn container(self) -> ContainerId {
+        ContainerId(self.0 >> 16)
+    }
+
+    /// The slot.
+    pub fn slot(self) -> u16 {
+        self.0 as u16
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}/{}", self.container(), self.slot())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_keeps_its_parts() {
+        let address = Address::new(ContainerId::new(0xabcd, 0x1234_5678), 0x9abc);
+        let again = Address::from_bits(address.bits());
+        assert_eq!((again.container().partition(), again.container().number(), again.slot()), (0xabcd, 0x1234_5678, 0x9abc));
+        assert_eq!(ContainerId::from_bits(address.container().bits()), address.container());
+        assert_eq!(again.to_string(), "43981-12345678/39612");
+    }
+}

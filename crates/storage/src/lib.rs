@@ -1,0 +1,3 @@
+//! Containers (M0.12).
+mod address;
+pub use address::{Address, ContainerId};
