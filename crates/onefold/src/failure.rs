@@ -1,0 +1,106 @@
+//! What a person or a script gets when a command does not end well: one message with what happened and the values, one line
+//! of advice what to do next, one exit code.
+
+use std::fmt;
+
+/// How a command ended. The numbers are part of the interface (`docs/cli.md`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// Everything was done.
+    Done = 0,
+    /// The command ran and failed, or `check` found damage.
+    Failed = 1,
+    /// The command line or a setting is wrong, or the command could not start: no store, store in use.
+    CannotRun = 2,
+    /// The command did its work except for some files, which it listed.
+    Partial = 3,
+    /// Stopped by ^C or SIGTERM before it was done.
+    Interrupted = 130,
+    /// Whoever read the output has closed it (`onefold dump ... | head`); as if ended by SIGPIPE.
+    PipeClosed = 141,
+}
+
+/// Why a command did not end well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The exit code.
+    pub exit: Exit,
+    /// What happened, with the values. Empty: nothing is said (the reader of the output has gone).
+    pub message: String,
+    /// What to do next.
+    pub advice: Option<String>,
+}
+
+/// The result of a command.
+pub type Result<T> = std::result::Result<T, Failure>;
+
+impl Failure {
+    /// The command ran and failed.
+    pub fn failed(message: impl fmt::Display) -> Failure {
+        Failure { exit: Exit::Failed, message: message.to_string(), advice: None }
+    }
+
+    /// The command could not start.
+    pub fn cannot_run(message: impl fmt::Display) -> Failure {
+        Failure { exit: Exit::CannotRun, message: message.to_string(), advice: None }
+    }
+
+    /// Stopped by a signal; `message` says what that means for the store.
+    pub fn interrupted(message: impl fmt::Display) -> Failure {
+        Failure { exit: Exit::Interrupted, message: message.to_string(), advice: None }
+    }
+
+    /// Adds what to do next.
+    pub fn advise(mut self, advice: impl Into<String>) -> Failure {
+        self.advice = Some(advice.into());
+        self
+    }
+
+    /// What failed to be written to standard output: silence when its reader has gone.
+    pub fn output(source: &std::io::Error) -> Failure {
+        if source.kind() == std::io::ErrorKind::BrokenPipe {
+            return Failure { exit: Exit::PipeClosed, message: String::new(), advice: None };
+        }
+        Failure::failed(format!("cannot write to standard output: {source}"))
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "onefold: {}", self.message)?;
+        if let Some(advice) = &self.advice {
+            write!(out, "\n  hint: {advice}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// The known word that is nearest to an unknown one, if it is near enough to have been meant.
+pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    known
+        .into_iter()
+        .map(|candidate| (strsim::jaro_winkler(word, candidate), candidate))
+        .filter(|(likeness, _)| *likeness > 0.75)
+        .max_by(|(a, _), (b, _)| a.total_cmp(b))
+        .map(|(_, candidate)| candidate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_says_what_happened_and_what_to_do() {
+        let failure = Failure::cannot_run("no store at /x").advise("make one with `onefold init /x`");
+        assert_eq!(failure.to_string(), "onefold: no store at /x\n  hint: make one with `onefold init /x`");
+        assert_eq!(failure.exit as i32, 2);
+    }
+
+    #[test]
+    fn the_nearest_word_is_named_only_when_it_is_near() {
+        assert_eq!(nearest("frame_cach", ["frame_cache", "listen"]), Some("frame_cache"));
+        assert_eq!(nearest("zzz", ["frame_cache", "listen"]), None);
+    }
+}
