@@ -1,1 +1,175 @@
-//! Under construction.
+//! Chunkers: where a run of bytes is cut into the pieces that are stored once (M0.2).
+//!
+//! A [`Chunker`] looks at nothing but bytes. Three exist: [`Kind::FastCdc`] (the default), [`Kind::Rabin`] (the paper's) and
+//! [`Kind::Fixed`]; [`chunker`] makes one from its [`Sizes`].
+//!
+//! # Invariants
+//! - Chunks, one behind the other, spell the run: nothing is left out, nothing twice.
+//! - Every chunk but the last of a run has a length within [`Chunker::limits`].
+//! - Where a run is cut depends on its bytes alone, never on how callers slice it. A boundary depends on the bytes of its own
+//!   chunk (and for FastCDC on the byte behind it), so equal chunks at different places of the data are found again.
+//!
+//! This crate must never know what a store is: it stands alone and depends on no other part of onefold.
+
+mod cut;
+mod fastcdc;
+mod fixed;
+mod gear;
+mod rabin;
+mod sizes;
+#[cfg(test)]
+mod testing;
+
+pub use sizes::{ChunkingError, Kind, Limits, Sizes};
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+/// A way to cut runs of bytes. It has no state: many threads may use one.
+pub trait Chunker: Send + Sync + Debug {
+    /// Cuts `data`, which begins at a chunk boundary. Appends to `cuts` the end offset of every chunk whose end is certain, and
+    /// returns the last of them: the bytes consumed (0 if there is none).
+    ///
+    /// With `last` the end of `data` is the end of the run, and everything is consumed. Without, a tail that could still become
+    /// a longer chunk is left over; the caller passes it again at the front of more data. Of data of at least
+    /// [`Limits::max`] bytes something is always consumed.
+    fn cut(&self, data: &[u8], last: bool, cuts: &mut Vec<usize>) -> usize;
+
+    /// The name in the store's descriptor.
+    fn name(&self) -> &'static str;
+
+    /// How long chunks are.
+    fn limits(&self) -> Limits;
+}
+
+/// The chunker `kind` for `sizes`; an error says which sizes are allowed.
+pub fn chunker(kind: Kind, sizes: Sizes) -> Result<Arc<dyn Chunker>, ChunkingError> {
+    sizes.check(kind)?;
+    Ok(match kind {
+        Kind::FastCdc => Arc::new(fastcdc::FastCdc::new(sizes)),
+        Kind::Rabin => Arc::new(rabin::Rabin::new(sizes)),
+        Kind::Fixed => Arc::new(fixed::Fixed::new(sizes)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::mixed;
+    use proptest::prelude::*;
+
+    const KINDS: [Kind; 3] = [Kind::FastCdc, Kind::Rabin, Kind::Fixed];
+
+    fn cut_whole(chunker: &dyn Chunker, data: &[u8]) -> Vec<usize> {
+        let mut cuts = Vec::new();
+        assert_eq!(chunker.cut(data, true, &mut cuts), data.len());
+        cuts
+    }
+
+    /// Passes `data` in slices that end at `ends`, what is left over carried to the front of the next.
+    fn cut_in_slices(chunker: &dyn Chunker, data: &[u8], ends: &[usize]) -> Vec<usize> {
+        let mut start = 0;
+        let mut all = Vec::new();
+        for (slice, end) in ends.iter().chain([&data.len()]).enumerate() {
+            let mut cuts = Vec::new();
+            let given = end - start;
+            let consumed = chunker.cut(&data[start..*end], slice == ends.len(), &mut cuts);
+            assert_eq!(consumed, cuts.last().copied().unwrap_or(0));
+            assert!(consumed > 0 || given < chunker.limits().max, "{given} bytes, none consumed");
+            all.extend(cuts.iter().map(|cut| start + cut));
+            start += consumed;
+        }
+        assert_eq!(start, data.len());
+        all
+    }
+
+    proptest! {
+        #[test]
+        fn m0_2_slices_are_cut_like_the_whole(
+            seed: u64, length in 0..50_000usize, kind in 0..3usize, bits in 8..13usize, ends in proptest::collection::vec(0..50_000usize, 0..40)
+        ) {
+            let chunker = chunker(KINDS[kind], Sizes::around(1 << bits)).unwrap();
+            let data = mixed(length, seed);
+            let mut ends: Vec<usize> = ends.into_iter().map(|end| end.min(length)).collect();
+            ends.sort_unstable();
+            let whole = cut_whole(&*chunker, &data);
+            prop_assert_eq!(&cut_in_slices(&*chunker, &data, &ends), &whole);
+            let limits = chunker.limits();
+            let mut start = 0;
+            for (index, end) in whole.iter().enumerate() {
+                prop_assert!(end - start <= limits.max && end > &start);
+                prop_assert!(end - start >= limits.min || index + 1 == whole.len());
+                start = *end;
+            }
+            prop_assert_eq!(start, length);
+        }
+    }
+
+    #[test]
+    fn m0_2_slices_of_any_length_up_to_two_chunks_are_cut_like_the_whole() {
+        let data = mixed(20_000, 3);
+        for kind in KINDS {
+            let chunker = chunker(kind, Sizes::around(256)).unwrap();
+            let whole = cut_whole(&*chunker, &data);
+            for length in 1..=512 {
+                let ends: Vec<usize> = (length..data.len()).step_by(length).collect();
+                assert_eq!(cut_in_slices(&*chunker, &data, &ends), whole, "{kind} in slices of {length}");
+            }
+        }
+    }
+
+    #[test]
+    fn m0_2_an_edit_moves_only_the_boundaries_near_it() {
+        let data = mixed(2 << 20, 5);
+        let mut edited = data.clone();
+        edited.splice(1_000_000..1_000_000, *b"inserted");
+        for kind in [Kind::FastCdc, Kind::Rabin] {
+            let chunker = chunker(kind, Sizes::default()).unwrap();
+            let from_end = |cuts: Vec<usize>, length: usize| cuts.into_iter().map(|cut| length - cut).collect::<Vec<_>>();
+            let before = cut_whole(&*chunker, &data);
+            let after = cut_whole(&*chunker, &edited);
+            assert_eq!(
+                before.iter().take_while(|cut| **cut < 999_000).collect::<Vec<_>>(),
+                after.iter().take_while(|cut| **cut < 999_000).collect::<Vec<_>>()
+            );
+            let (before, after) = (from_end(before, data.len()), from_end(after, edited.len()));
+            let moved = after.iter().filter(|cut| !before.contains(cut)).count();
+            assert!(moved < 200, "{kind}: {moved} of {} boundaries are new", after.len());
+            assert_eq!(before[before.len() - 20..], after[after.len() - 20..], "{kind}");
+        }
+    }
+
+    #[test]
+    fn m0_2_runs_of_one_byte_are_cut_into_long_chunks() {
+        for kind in KINDS {
+            let chunker = chunker(kind, Sizes::default()).unwrap();
+            for byte in 0..=255 {
+                let chunks = cut_whole(&*chunker, &vec![byte; 1 << 20]).len();
+                let expected = (1 << 20) / chunker.limits().max;
+                assert_eq!(chunks, expected, "{kind}, byte {byte:#x}");
+            }
+        }
+    }
+
+    #[test]
+    fn m0_2_the_mean_length_is_near_the_target() {
+        // FastCDC: near the target. Rabin: minimum + n, shortened a little by the maximum.
+        let random: Vec<u8> = (0..4u64 << 20)
+            .map(|index| (index.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17).wrapping_mul(index) >> 40) as u8)
+            .collect();
+        for (kind, least, most) in [(Kind::FastCdc, 7_500, 10_500), (Kind::Rabin, 8_500, 11_000)] {
+            let chunks = cut_whole(&*chunker(kind, Sizes::default()).unwrap(), &random).len();
+            let mean = random.len() / chunks;
+            assert!((least..most).contains(&mean), "{kind}: {mean}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_cut_into_nothing() {
+        for kind in KINDS {
+            let chunker = chunker(kind, Sizes::default()).unwrap();
+            assert_eq!(cut_whole(&*chunker, &[]), []);
+            assert_eq!(chunker.name(), kind.to_string());
+        }
+    }
+}
