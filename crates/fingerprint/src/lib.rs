@@ -5,7 +5,35 @@
 //!
 //! This crate must never know where a chunk comes from or where it is kept.
 
+mod algorithm;
+
+pub use algorithm::Algorithm;
+
 use std::fmt;
+use std::str::FromStr;
+
+/// What is not a fingerprint, or not the name of an algorithm.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FingerprintError {
+    /// No algorithm has this name.
+    #[error("unknown fingerprint {name:?}: it is blake3, sha256 or sha1")]
+    UnknownAlgorithm {
+        /// What was asked for.
+        name: String,
+    },
+    /// Neither 40 nor 64 characters.
+    #[error("a fingerprint has 40 or 64 hexadecimal digits, not {length}")]
+    HexLength {
+        /// How many characters there are.
+        length: usize,
+    },
+    /// A character that is not a hexadecimal digit.
+    #[error("{character:?} is not a hexadecimal digit of a fingerprint")]
+    HexDigit {
+        /// The first such character.
+        character: char,
+    },
+}
 
 /// The name of a chunk: a digest of 20 bytes (SHA-1) or 32 bytes (BLAKE3, SHA-256). Kept in 32 bytes; a shorter digest is followed by zeros.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -55,5 +83,70 @@ impl fmt::Display for Fingerprint {
             write!(formatter, "{byte:02x}")?;
         }
         Ok(())
+    }
+}
+
+impl FromStr for Fingerprint {
+    type Err = FingerprintError;
+
+    /// Reads the hexadecimal digits of a digest: 40 (SHA-1) or 64 of them, in either case.
+    fn from_str(hex: &str) -> Result<Fingerprint, FingerprintError> {
+        if let Some(character) = hex.chars().find(|character| !character.is_ascii_hexdigit()) {
+            return Err(FingerprintError::HexDigit { character });
+        }
+        if hex.len() != 40 && hex.len() != 64 {
+            return Err(FingerprintError::HexLength { length: hex.len() });
+        }
+        let mut bytes = [0; 32];
+        for (byte, digits) in bytes.iter_mut().zip(hex.as_bytes().chunks_exact(2)) {
+            *byte = nibble(digits[0]) << 4 | nibble(digits[1]);
+        }
+        Ok(Fingerprint(bytes))
+    }
+}
+
+/// The value of a hexadecimal digit.
+fn nibble(digit: u8) -> u8 {
+    match digit {
+        b'0'..=b'9' => digit - b'0',
+        _ => (digit | 0x20) - b'a' + 10,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn hexadecimal_digits_are_read_as_written(bytes: [u8; 32], short: bool) {
+            let digest = if short { &bytes[..20] } else { &bytes[..] };
+            let fingerprint = Fingerprint::from_digest(digest);
+            let hex = fingerprint.to_string();
+            prop_assert_eq!(hex.parse(), Ok(fingerprint));
+            prop_assert_eq!(hex[..2 * digest.len()].to_uppercase().parse(), Ok(fingerprint));
+        }
+
+        #[test]
+        fn sorted_by_prefix_is_sorted_as_bytes(left: [u8; 32], right: [u8; 32]) {
+            let (left, right) = (Fingerprint::from_digest(&left), Fingerprint::from_digest(&right));
+            if left.prefix() != right.prefix() {
+                prop_assert_eq!(left.prefix().cmp(&right.prefix()), left.cmp(&right));
+            }
+        }
+
+        #[test]
+        fn any_text_is_refused_without_panic(text: String) {
+            let _ = text.parse::<Fingerprint>();
+        }
+    }
+
+    #[test]
+    fn what_is_no_fingerprint_gets_an_error_that_says_why() {
+        let message = |text: &str| text.parse::<Fingerprint>().unwrap_err().to_string();
+        assert_eq!(message(""), "a fingerprint has 40 or 64 hexadecimal digits, not 0");
+        assert_eq!(message("abc"), "a fingerprint has 40 or 64 hexadecimal digits, not 3");
+        assert_eq!(message("xyz"), "'x' is not a hexadecimal digit of a fingerprint");
     }
 }

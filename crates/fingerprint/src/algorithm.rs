@@ -1,0 +1,142 @@
+//! The hash functions, and how digests become fingerprints.
+
+use crate::{Fingerprint, FingerprintError};
+use sha1::Digest;
+use std::fmt;
+use std::str::FromStr;
+
+/// A cryptographic hash function: one per store, chosen at `init`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// BLAKE3, 32 bytes: the default, and the fastest.
+    #[default]
+    Blake3,
+    /// SHA-256 (FIPS 180-4), 32 bytes.
+    Sha256,
+    /// SHA-1 (FIPS 180-4), 20 bytes: the paper's. Collisions can be made on purpose, so only for data that nobody wants to attack.
+    Sha1,
+}
+
+impl Algorithm {
+    /// The name in the store's descriptor and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Algorithm::Blake3 => "blake3",
+            Algorithm::Sha256 => "sha256",
+            Algorithm::Sha1 => "sha1",
+        }
+    }
+
+    /// Bytes of a digest: what formats keep of a [`Fingerprint`].
+    pub fn digest_bytes(self) -> usize {
+        match self {
+            Algorithm::Blake3 | Algorithm::Sha256 => 32,
+            Algorithm::Sha1 => 20,
+        }
+    }
+
+    /// The name of a chunk of user data.
+    pub fn fingerprint(&self, chunk: &[u8]) -> Fingerprint {
+        match self {
+            Algorithm::Blake3 => Fingerprint::from_digest(blake3::hash(chunk).as_bytes()),
+            Algorithm::Sha256 => Fingerprint::from_digest(&sha2::Sha256::digest(chunk)),
+            Algorithm::Sha1 => Fingerprint::from_digest(&sha1::Sha1::digest(chunk)),
+        }
+    }
+
+    /// Appends the names of many chunks of user data to `out`, in their order.
+    pub fn fingerprint_many(&self, chunks: &[&[u8]], out: &mut Vec<Fingerprint>) {
+        out.extend(chunks.iter().map(|chunk| self.fingerprint(chunk)));
+    }
+
+    /// The name of a metadata chunk: the complement of the digest of its bytes, so that no user data can take it (`docs/format.md` 5.3).
+    pub fn metadata(&self, chunk: &[u8]) -> Fingerprint {
+        let mut bytes = *self.fingerprint(chunk).as_bytes();
+        for byte in &mut bytes[..self.digest_bytes()] {
+            *byte = !*byte;
+        }
+        Fingerprint::from_digest(&bytes)
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.name())
+    }
+}
+
+impl FromStr for Algorithm {
+    type Err = FingerprintError;
+
+    fn from_str(name: &str) -> Result<Algorithm, FingerprintError> {
+        [Algorithm::Blake3, Algorithm::Sha256, Algorithm::Sha1]
+            .into_iter()
+            .find(|algorithm| algorithm.name() == name)
+            .ok_or_else(|| FingerprintError::UnknownAlgorithm { name: name.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const ALGORITHMS: [Algorithm; 3] = [Algorithm::Blake3, Algorithm::Sha256, Algorithm::Sha1];
+
+    fn digest(algorithm: Algorithm, chunk: &[u8]) -> String {
+        algorithm.fingerprint(chunk).to_string()[..2 * algorithm.digest_bytes()].to_owned()
+    }
+
+    /// FIPS 180-4 examples (NIST CSRC "Secure Hash Standard" values) and the BLAKE3 project's test vectors.
+    #[test]
+    fn m0_3_known_answers() {
+        let blocks = b"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq";
+        assert_eq!(digest(Algorithm::Sha1, b""), "da39a3ee5e6b4b0d3255bfef95601890afd80709");
+        assert_eq!(digest(Algorithm::Sha1, b"abc"), "a9993e364706816aba3e25717850c26c9cd0d89d");
+        assert_eq!(digest(Algorithm::Sha1, blocks), "84983e441c3bd26ebaae4aa1f95129e5e54670f1");
+        assert_eq!(digest(Algorithm::Sha256, b""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+        assert_eq!(digest(Algorithm::Sha256, b"abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        assert_eq!(digest(Algorithm::Sha256, blocks), "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+        assert_eq!(digest(Algorithm::Blake3, b""), "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262");
+        assert_eq!(digest(Algorithm::Blake3, b"abc"), "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85");
+        assert_eq!(digest(Algorithm::Blake3, &[0]), "2d3adedff11b61f14c886e35afa036736dcd87a74d27b5c1510225d0f592e213");
+    }
+
+    #[test]
+    fn names_are_read_as_written_and_others_refused() {
+        for algorithm in ALGORITHMS {
+            assert_eq!(algorithm.to_string().parse(), Ok(algorithm));
+        }
+        let error = "md5".parse::<Algorithm>().unwrap_err();
+        assert_eq!(error.to_string(), "unknown fingerprint \"md5\": it is blake3, sha256 or sha1");
+    }
+
+    proptest! {
+        #[test]
+        fn many_chunks_get_the_fingerprints_of_each(chunks in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..3000), 0..20)) {
+            let chunks: Vec<&[u8]> = chunks.iter().map(Vec::as_slice).collect();
+            for algorithm in ALGORITHMS {
+                let mut many = vec![Fingerprint::from_digest(b"before")];
+                algorithm.fingerprint_many(&chunks, &mut many);
+                prop_assert_eq!(many.len(), 1 + chunks.len());
+                for (chunk, fingerprint) in chunks.iter().zip(&many[1..]) {
+                    prop_assert_eq!(algorithm.fingerprint(chunk), *fingerprint);
+                }
+            }
+        }
+
+        #[test]
+        fn metadata_has_all_bits_of_the_digest_flipped_and_none_behind_it(chunk: Vec<u8>) {
+            for algorithm in ALGORITHMS {
+                let (data, metadata) = (algorithm.fingerprint(&chunk), algorithm.metadata(&chunk));
+                for (index, (byte, flipped)) in data.as_bytes().iter().zip(metadata.as_bytes()).enumerate() {
+                    if index < algorithm.digest_bytes() {
+                        prop_assert_eq!(*byte, !flipped);
+                    } else {
+                        prop_assert_eq!((*byte, *flipped), (0, 0));
+                    }
+                }
+            }
+        }
+    }
+}
