@@ -1,7 +1,8 @@
 //! The ground: what onefold stands on. Files in a directory, the bytes in them, the time they cost.
 //!
 //! * [`Ground`] and [`File`]: the few file operations that the parts use, so that the same part runs on a local
-//!   directory ([`LocalGround`]) or on a simulated disk that crashes, tears and fills up (`simulation`).
+//!   directory ([`LocalGround`]) or on a simulated disk that crashes, tears and fills up ([`simulation`]).
+//! * [`lock`]: who holds a store.
 //! * [`wire`]: writing and bounded reading of the integers and byte strings that all formats are made of.
 //! * [`profile`]: time and bytes by component (M0.22).
 //!
@@ -9,11 +10,15 @@
 
 mod error;
 mod local;
+pub mod lock;
 pub mod profile;
+pub mod simulation;
 pub mod wire;
 
 pub use error::{GroundError, Result};
 pub use local::LocalGround;
+pub use lock::{Holder, LockError, LockGuard};
+pub use simulation::{CrashPolicy, SimulatedGround};
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -69,6 +74,9 @@ pub trait Ground: Send + Sync + Debug {
     fn exists(&self, path: &str) -> Result<bool>;
     /// Room on the device.
     fn space(&self) -> Result<Space>;
+    /// Takes the store's lock without waiting: exclusive for whoever writes, shared for those who only read. It is held until the
+    /// guard is dropped or the process ends. `holder` is written down for the people (and processes) that find it taken.
+    fn lock(&self, path: &str, exclusive: bool, holder: &Holder) -> std::result::Result<LockGuard, LockError>;
     /// What a person knows this place as, for messages: the absolute path of a local directory.
     fn describe(&self, path: &str) -> String;
 }
@@ -91,7 +99,7 @@ pub trait File: Send + Sync + Debug {
     fn sync(&self) -> Result<()>;
     /// Reserves room so that writes into the range cannot fail for want of space; extends the length.
     fn allocate(&self, offset: u64, length: u64) -> Result<()>;
-    /// Asks for the range to be written back soon, without waiting. A hint.
+    /// Asks for the range, just written, to be written back soon, without waiting. A hint.
     fn start_writeback(&self, offset: u64, length: u64);
     /// Asks for the range to be read soon, without waiting. A hint.
     fn read_ahead(&self, offset: u64, length: u64);

@@ -1,0 +1,144 @@
+//! Who holds a store (`docs/format.md` section 3).
+//!
+//! What counts is the operating system's lock on the file; it ends with the process, so a crash leaves nothing to clean up.
+//! The line in the file is for people: it lets an error say which process is in the way.
+
+use crate::GroundError;
+use std::any::Any;
+use std::fmt;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Longest line that is read from a lock file.
+pub(crate) const LINE_MAX_BYTES: usize = 4096;
+
+/// Who holds a lock.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Holder {
+    /// Process id on `host`.
+    pub pid: u32,
+    /// Name of the machine.
+    pub host: String,
+    /// What the process does: `serve`, `backup`.
+    pub command: String,
+    /// When it took the lock: UTC, RFC 3339, to the second.
+    pub since: String,
+}
+
+impl Holder {
+    /// This process, now.
+    pub fn this_process(command: &str) -> Holder {
+        Holder { pid: std::process::id(), host: this_host(), command: command.to_owned(), since: utc(SystemTime::now()) }
+    }
+
+    /// The holder that a lock file names; `None` when the line is empty or is not understood.
+    pub(crate) fn parse(line: &[u8]) -> Option<Holder> {
+        serde_json::from_slice(line).ok()
+    }
+
+    /// The line for the lock file.
+    pub(crate) fn line(&self) -> Vec<u8> {
+        let mut line = serde_json::to_vec(self).expect("strings and a number always have a JSON form");
+        line.push(b'\n');
+        line
+    }
+
+    /// Whether the process is known to have ended: the line was left behind by a crash or by a reader that is gone.
+    pub(crate) fn has_ended(&self) -> bool {
+        let pid = i32::try_from(self.pid).ok().and_then(rustix::process::Pid::from_raw);
+        self.host == this_host() && pid.is_none_or(|pid| rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH))
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}`, process {} on {}, since {}", self.command, self.pid, self.host, self.since)
+    }
+}
+
+fn this_host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// A time as RFC 3339 in UTC, to the second. Days to dates after Howard Hinnant, "chrono-compatible low-level date algorithms".
+fn utc(time: SystemTime) -> String {
+    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    // Years counted from March, so that the day that comes and goes is the last one.
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", second / 3_600, second / 60 % 60, second % 60)
+}
+
+/// A lock could not be taken.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// Another process holds it.
+    #[error("{path} is locked by {}", .holder.as_ref().map_or_else(|| "another process".to_owned(), Holder::to_string))]
+    Held {
+        /// The lock file.
+        path: String,
+        /// Who, as far as the file tells: of several that share the lock, the last that came.
+        holder: Option<Holder>,
+    },
+    /// The lock file could not be used.
+    #[error(transparent)]
+    Ground(#[from] GroundError),
+}
+
+/// A lock that is held until this is dropped.
+pub struct LockGuard(#[allow(dead_code, reason = "held for its drop")] Box<dyn Any + Send + Sync>);
+
+impl LockGuard {
+    /// Holds whatever ends the lock when it is dropped.
+    pub fn new(release: impl Any + Send + Sync) -> LockGuard {
+        LockGuard(Box::new(release))
+    }
+}
+
+impl fmt::Debug for LockGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LockGuard")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn times_are_written_as_rfc_3339() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_399, "2000-02-28T23:59:59Z"),
+            (951_868_799, "2000-02-29T23:59:59Z"),
+            (951_868_800, "2000-03-01T00:00:00Z"),
+            (1_767_225_599, "2025-12-31T23:59:59Z"),
+            (4_102_444_800, "2100-01-01T00:00:00Z"),
+        ] {
+            assert_eq!(utc(UNIX_EPOCH + Duration::from_secs(seconds)), text);
+        }
+    }
+
+    #[test]
+    fn a_line_is_read_as_written_and_garbage_names_nobody() {
+        let holder = Holder { pid: 1, host: "h".into(), command: "serve".into(), since: "2026-01-01T00:00:00Z".into() };
+        assert_eq!(holder.line(), b"{\"pid\":1,\"host\":\"h\",\"command\":\"serve\",\"since\":\"2026-01-01T00:00:00Z\"}\n");
+        assert_eq!(Holder::parse(&holder.line()), Some(holder));
+        assert_eq!(Holder::parse(b""), None);
+        assert_eq!(Holder::parse(&[0; 100]), None);
+    }
+
+    #[test]
+    fn this_process_has_not_ended() {
+        assert!(!Holder::this_process("test").has_ended());
+        assert!(Holder { pid: 0, ..Holder::this_process("test") }.has_ended());
+        assert!(!Holder { pid: 0, host: "another".into(), ..Holder::this_process("test") }.has_ended());
+    }
+}

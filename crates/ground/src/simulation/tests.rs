@@ -1,0 +1,195 @@
+//! What the simulated disk promises, and what it takes back.
+
+use super::*;
+use crate::{read_file, replace_file};
+
+fn written(ground: &SimulatedGround, path: &str, content: &[u8]) -> Arc<dyn File> {
+    let file = ground.create(path).unwrap();
+    file.write_at(0, content).unwrap();
+    file
+}
+
+fn content(ground: &SimulatedGround, path: &str) -> Option<Vec<u8>> {
+    match read_file(ground, path, 1 << 20) {
+        Ok(bytes) => Some(bytes),
+        Err(error) if error.is_not_found() => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn policies() -> impl Iterator<Item = CrashPolicy> {
+    [CrashPolicy::DropAll, CrashPolicy::KeepAll].into_iter().chain((0..100).map(|seed| CrashPolicy::Random { seed }))
+}
+
+#[test]
+fn what_was_synced_with_its_name_survives_every_crash() {
+    let ground = SimulatedGround::new(1);
+    ground.create_directory("a/b").unwrap();
+    written(&ground, "a/b/f", b"hello").sync().unwrap();
+    ground.sync_directory("a/b").unwrap();
+    for policy in policies() {
+        assert_eq!(content(&ground.restart(policy), "a/b/f").unwrap(), b"hello");
+    }
+}
+
+#[test]
+fn a_synced_file_whose_directory_was_not_synced_may_have_no_name() {
+    let ground = SimulatedGround::new(1);
+    written(&ground, "f", b"hello").sync().unwrap();
+    assert_eq!(content(&ground.restart(CrashPolicy::DropAll), "f"), None);
+    assert_eq!(content(&ground.restart(CrashPolicy::KeepAll), "f").unwrap(), b"hello");
+    let found: BTreeSet<_> = policies().map(|policy| content(&ground.restart(policy), "f")).collect();
+    assert_eq!(found, BTreeSet::from([None, Some(b"hello".to_vec())]));
+}
+
+#[test]
+fn a_name_may_survive_without_its_bytes() {
+    let ground = SimulatedGround::new(1);
+    written(&ground, "f", b"hello");
+    ground.sync_directory("").unwrap();
+    assert_eq!(content(&ground.restart(CrashPolicy::DropAll), "f").unwrap(), b"");
+}
+
+#[test]
+fn replacing_by_rename_leaves_the_old_or_the_new_content_at_every_crash() {
+    let mut found = BTreeSet::new();
+    for operations in 0..10 {
+        for policy in policies() {
+            let ground = SimulatedGround::new(1);
+            replace_file(&ground, "f", b"old").unwrap();
+            ground.crash_after_operations(operations);
+            let replaced = replace_file(&ground, "f", b"new");
+            let left = content(&ground.restart(policy), "f").unwrap();
+            assert!(left == b"new" || (left == b"old" && replaced.is_err()), "{left:?}");
+            found.insert((left, replaced.is_ok()));
+        }
+    }
+    assert_eq!(found.len(), 3, "new though not acknowledged is among them: {found:?}");
+}
+
+#[test]
+fn a_directory_keeps_a_prefix_of_its_changes_and_a_rename_is_atomic() {
+    let ground = SimulatedGround::new(1);
+    ground.create_directory("other").unwrap();
+    for name in ["1", "2", "3"] {
+        written(&ground, name, name.as_bytes()).sync().unwrap();
+    }
+    ground.rename("2", "other/2").unwrap();
+    for policy in policies() {
+        let after = ground.restart(policy);
+        let there = |path| after.exists(path).unwrap();
+        assert!(there("1") || !there("3"));
+        assert!(!there("2") || !there("other/2"));
+        assert!(!there("other/2") || there("3"));
+    }
+    ground.clone().restart(CrashPolicy::KeepAll);
+    assert!(ground.sync_directory("other").is_err(), "a disk that was restarted from is gone");
+}
+
+#[test]
+fn syncing_the_target_of_a_rename_keeps_what_came_before_it_in_the_source() {
+    let ground = SimulatedGround::new(1);
+    ground.create_directory("other").unwrap();
+    written(&ground, "f", b"f").sync().unwrap();
+    ground.rename("f", "other/f").unwrap();
+    ground.sync_directory("other").unwrap();
+    let after = ground.restart(CrashPolicy::DropAll);
+    assert_eq!((content(&after, "f"), content(&after, "other/f")), (None, Some(b"f".to_vec())));
+}
+
+#[test]
+fn a_removal_that_was_not_synced_may_be_undone() {
+    let ground = SimulatedGround::new(1);
+    written(&ground, "f", b"f").sync().unwrap();
+    ground.sync_directory("").unwrap();
+    ground.remove("f").unwrap();
+    assert_eq!(content(&ground, "f"), None);
+    assert_eq!(content(&ground.restart(CrashPolicy::DropAll), "f").unwrap(), b"f");
+    assert_eq!(content(&ground.restart(CrashPolicy::KeepAll), "f"), None);
+}
+
+#[test]
+fn the_crash_comes_at_the_counted_operation_and_lasts() {
+    let ground = SimulatedGround::new(1);
+    ground.crash_after_operations(2);
+    let file = written(&ground, "f", b"f");
+    assert!(file.sync().is_err() && file.sync().is_err() && ground.exists("f").is_err() && ground.is_crashed());
+    assert_eq!((ground.operations(), ground.syncs()), (2, 0));
+    let ground = ground.restart(CrashPolicy::KeepAll);
+    ground.crash_after_syncs(1);
+    let file = ground.open("f", Access::ReadWrite).unwrap();
+    file.sync().unwrap();
+    file.write_at(0, b"g").unwrap();
+    assert!(file.sync().is_err());
+    assert_eq!(content(&ground.restart(CrashPolicy::DropAll), "f").unwrap(), b"f");
+}
+
+#[test]
+fn an_operation_fails_once_with_the_given_kind() {
+    let ground = SimulatedGround::new(1);
+    ground.fail_operation(1, io::ErrorKind::StorageFull);
+    let file = ground.create("f").unwrap();
+    assert!(file.write_at(0, b"hello").unwrap_err().is_full());
+    file.write_at(0, b"hello").unwrap();
+    ground.fail_read(0, io::ErrorKind::Other);
+    let mut buffer = [0; 5];
+    assert_eq!(file.read_at(0, &mut buffer).unwrap_err().kind(), io::ErrorKind::Other);
+    file.read_at(0, &mut buffer).unwrap();
+    assert_eq!(&buffer, b"hello");
+}
+
+#[test]
+fn a_full_disk_takes_a_part_and_has_room_again_after_a_removal() {
+    let ground = SimulatedGround::new(1);
+    ground.set_capacity(10 * 4096);
+    let reserved = ground.create("reserved").unwrap();
+    reserved.allocate(0, 6 * 4096).unwrap();
+    let file = ground.create("f").unwrap();
+    assert!(file.write_at(0, &[1; 5 * 4096]).unwrap_err().is_full());
+    assert_eq!(file.len().unwrap(), 4 * 4096);
+    reserved.write_at(0, &[1; 6 * 4096]).unwrap();
+    assert_eq!(ground.space().unwrap().free_bytes, 0);
+    ground.remove("reserved").unwrap();
+    file.write_at(0, &[1; 5 * 4096]).unwrap();
+    assert_eq!(ground.used_bytes(), 5 * 4096);
+    assert_eq!(ground.restart(CrashPolicy::KeepAll).used_bytes(), 5 * 4096);
+}
+
+#[test]
+fn a_corrupted_byte_stays_so() {
+    let ground = SimulatedGround::new(1);
+    written(&ground, "f", b"abc").sync().unwrap();
+    ground.sync_directory("").unwrap();
+    ground.corrupt("f", 1, 0x20).unwrap();
+    assert!(ground.corrupt("f", 3, 1).is_err() && ground.corrupt("g", 0, 1).is_err());
+    assert_eq!(content(&ground, "f").unwrap(), b"aBc");
+    assert_eq!(content(&ground.restart(CrashPolicy::DropAll), "f").unwrap(), b"aBc");
+}
+
+#[test]
+fn locks_exclude_each_other_and_end_with_the_crash() {
+    let ground = SimulatedGround::new(1);
+    let holder = |command| Holder { pid: 1, host: "h".into(), command, since: String::new() };
+    let shared = ground.lock("lock", false, &holder("ls".into())).unwrap();
+    let refused = ground.lock("lock", true, &holder("serve".into())).unwrap_err();
+    assert!(refused.to_string().contains("`ls`, process 1 on h"), "{refused}");
+    drop(shared);
+    let _guard = ground.lock("lock", true, &holder("serve".into())).unwrap();
+    assert!(ground.lock("lock", false, &holder("ls".into())).is_err());
+    ground.restart(CrashPolicy::DropAll).lock("lock", true, &holder("serve".into())).unwrap();
+}
+
+#[test]
+fn reading_past_the_end_and_misused_names_are_errors() {
+    let ground = SimulatedGround::new(1);
+    let file = written(&ground, "f", b"abc");
+    assert_eq!(file.read_at(1, &mut [0; 3]).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    assert!(ground.open("f", Access::Read).unwrap().write_at(0, b"x").is_err());
+    assert!(file.set_len(u64::MAX).is_err());
+    assert_eq!(ground.create("f").unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+    assert!(ground.create("no/f").unwrap_err().is_not_found());
+    assert!(ground.list("no").unwrap_err().is_not_found());
+    ground.create_directory("d/e").unwrap();
+    let names: Vec<_> = ground.list("").unwrap().into_iter().map(|entry| (entry.name, entry.is_directory)).collect();
+    assert_eq!(names, [("d".to_owned(), true), ("f".to_owned(), false)]);
+}
