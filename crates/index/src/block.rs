@@ -1,0 +1,288 @@
+//! The block index (M0.16): an ordered map of objects, key bytes -> value bytes. What an object is (a block mapping, a volume, a backup) is the
+//! business of those above.
+//!
+//! It is a view of the operations log. A change goes through three tiers: it is [staged](BlockIndex::stage) (visible, volatile),
+//! [applied](BlockIndex::apply) when the log holds it durably, and [persisted](BlockIndex::persist) later, many in one sorted transaction, into
+//! the partition's database. No request waits for the database to be written.
+//!
+//! Invariants:
+//! * The database of a partition holds exactly what the log says up to the position that is written in the same transaction.
+//! * Reads see one moment of a partition: all tiers and the database's snapshot are taken under one lock.
+//! * Memory: what is applied and not persisted is counted; the writer of the log waits while [`BlockIndex::is_over_limit`].
+
+mod backend;
+mod changes;
+mod database;
+mod tiers;
+
+pub use changes::{Change, decode_changes, encode_changes};
+
+use crate::error::{IndexError, Result};
+use database::PartitionFile;
+use onefold_ground::{Access, Ground};
+use onefold_oplog::Position;
+use parking_lot::{Mutex, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tiers::Tiers;
+
+/// Memory of a block index, all partitions together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockIndexOptions {
+    /// Cache of the databases, bytes.
+    pub cache_bytes: usize,
+    /// Bound of what is applied but not persisted, bytes.
+    pub pending_bytes: usize,
+}
+
+impl Default for BlockIndexOptions {
+    fn default() -> BlockIndexOptions {
+        BlockIndexOptions { cache_bytes: 32 << 20, pending_bytes: 32 << 20 }
+    }
+}
+
+/// The block index of a store, open.
+#[derive(Debug)]
+pub struct BlockIndex {
+    partitions: Vec<Partition>,
+    access: Access,
+    pending_limit_bytes: usize,
+    /// Sum over the partitions, kept beside them so that asking takes no lock.
+    pending_bytes: AtomicUsize,
+    persisting: Mutex<()>,
+}
+
+#[derive(Debug)]
+struct Partition {
+    file: PartitionFile,
+    tiers: RwLock<Tiers>,
+}
+
+/// The name of a partition's file in the directory of the block index.
+fn file_name(directory: &str, partition: u16) -> String {
+    format!("{directory}/{partition:04x}.redb")
+}
+
+impl BlockIndex {
+    /// Creates an empty block index of `partitions` files in a new `directory`; durable on return.
+    pub fn create(ground: &Arc<dyn Ground>, directory: &str, partitions: u16) -> Result<()> {
+        ground.create_directory(directory)?;
+        for partition in 0..partitions {
+            PartitionFile::create(ground, &file_name(directory, partition))?;
+        }
+        Ok(ground.sync_directory(directory)?)
+    }
+
+    /// Opens a block index as the owner of `epoch`. With [`Access::Read`] not a byte of it is written, and the epoch does not matter.
+    pub fn open(
+        ground: Arc<dyn Ground>,
+        directory: &str,
+        partitions: u16,
+        options: BlockIndexOptions,
+        access: Access,
+        epoch: u64,
+    ) -> Result<BlockIndex> {
+        let cache_bytes = options.cache_bytes / usize::from(partitions.max(1));
+        let partitions = (0..partitions)
+            .map(|partition| {
+                let (file, position) = PartitionFile::open(&ground, file_name(directory, partition), access, epoch, cache_bytes)?;
+                Ok(Partition { file, tiers: RwLock::new(Tiers::at(position)) })
+            })
+            .collect::<Result<Vec<_>>>()?;
+        Ok(BlockIndex {
+            partitions,
+            access,
+            pending_limit_bytes: options.pending_bytes,
+            pending_bytes: AtomicUsize::new(0),
+            persisting: Mutex::new(()),
+        })
+    }
+
+    fn partition(&self, partition: u16) -> Result<&Partition> {
+        let partitions = self.partitions.len() as u16;
+        self.partitions.get(usize::from(partition)).ok_or(IndexError::NoPartition { partition, partitions })
+    }
+
+    /// Makes changes visible before they are durable. `sequence` grows from call to call and is at least 1.
+    /// The changes of one partition become visible together. An error changes nothing.
+    pub fn stage(&self, sequence: u64, changes: &[Change]) -> Result<()> {
+        self.each(changes, |tiers, own| {
+            for (_, key, value) in own {
+                tiers.stage(sequence, key, value);
+            }
+        })
+    }
+
+    /// The batch of the log that ends at `end` is durable, and `changes` is all that it says of objects, in its order: one call for each
+    /// batch, with those that have no changes too, in the order of the log.
+    ///
+    /// What was staged with at most `sequence` leaves the volatile tier; a version of a key that was staged later stays the visible one.
+    /// In a replay `sequence` is 0, and a batch that a partition held when it was opened is skipped for that partition.
+    pub fn apply(&self, end: Position, sequence: u64, changes: &[Change]) -> Result<()> {
+        self.check_partitions(changes)?;
+        for (number, partition) in self.partitions.iter().enumerate() {
+            let mut tiers = partition.tiers.write();
+            let before = tiers.pending_bytes();
+            for (_, key, value) in changes.iter().filter(|(of, ..)| usize::from(*of) == number) {
+                tiers.apply(end, sequence, key, value);
+            }
+            tiers.advance(end);
+            self.count(before, tiers.pending_bytes());
+        }
+        Ok(())
+    }
+
+    fn check_partitions(&self, changes: &[Change]) -> Result<()> {
+        changes.iter().try_for_each(|(partition, ..)| self.partition(*partition).map(drop))
+    }
+
+    /// Runs `work` once for each partition that has changes, under its lock.
+    fn each<'c>(&self, changes: &'c [Change], work: impl Fn(&mut Tiers, &mut dyn Iterator<Item = &'c Change>)) -> Result<()> {
+        self.check_partitions(changes)?;
+        for (number, partition) in self.partitions.iter().enumerate() {
+            let mut own = changes.iter().filter(|(of, ..)| usize::from(*of) == number).peekable();
+            if own.peek().is_some() {
+                work(&mut partition.tiers.write(), &mut own);
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&self, before: usize, after: usize) {
+        if after >= before {
+            self.pending_bytes.fetch_add(after - before, Ordering::Relaxed);
+        } else {
+            self.pending_bytes.fetch_sub(before - after, Ordering::Relaxed);
+        }
+    }
+
+    /// Writes everything applied before the call into the databases, one transaction for each partition; durable on return. Everything else
+    /// may be called meanwhile; a second call waits for the first. After an error the changes of the partitions that failed are still
+    /// in memory and visible, and a later call writes them.
+    pub fn persist(&self) -> Result<()> {
+        let _one_at_a_time = self.persisting.lock();
+        let mut result = Ok(());
+        for partition in &self.partitions {
+            if let Err(error) = self.persist_partition(partition) {
+                tracing::warn!(partition = %partition.file.describe(), %error, "block index not persisted");
+                result = result.and(Err(error));
+            }
+        }
+        result
+    }
+
+    fn persist_partition(&self, partition: &Partition) -> Result<()> {
+        if self.access == Access::Read {
+            return Err(IndexError::ReadOnly { path: partition.file.describe() });
+        }
+        let Some(frozen) = partition.tiers.write().freeze() else { return Ok(()) };
+        let result = partition.file.write(&frozen.objects, frozen.position);
+        drop(frozen);
+        let mut tiers = partition.tiers.write();
+        let before = tiers.pending_bytes();
+        let written = match result {
+            Ok(()) => tiers.thaw(),
+            Err(_) => {
+                tiers.refreeze();
+                None
+            }
+        };
+        self.count(before, tiers.pending_bytes());
+        drop(tiers);
+        drop(written);
+        result
+    }
+
+    /// The position up to which all partitions are persisted: what the log must keep begins here.
+    pub fn position(&self) -> Position {
+        self.partitions.iter().map(|partition| partition.tiers.read().persisted()).min().unwrap_or_default()
+    }
+
+    /// The furthest position of a partition. A log that ends before it has lost its tail.
+    pub fn furthest_position(&self) -> Position {
+        self.partitions.iter().map(|partition| partition.tiers.read().persisted()).max().unwrap_or_default()
+    }
+
+    /// Memory of what is applied and not persisted, bytes.
+    pub fn pending_bytes(&self) -> usize {
+        self.pending_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Memory of what is staged and not applied, bytes. It is bounded by whoever stages: by flushing the log.
+    pub fn volatile_bytes(&self) -> usize {
+        self.partitions.iter().map(|partition| partition.tiers.read().volatile_bytes()).sum()
+    }
+
+    /// Whether it is time for [`BlockIndex::persist`]: half of the bound is used. Never with [`Access::Read`].
+    pub fn wants_persist(&self) -> bool {
+        self.access == Access::ReadWrite && self.pending_bytes() >= self.pending_limit_bytes / 2
+    }
+
+    /// Whether the bound is passed: whoever applies should wait for a persist. Never with [`Access::Read`].
+    pub fn is_over_limit(&self) -> bool {
+        self.access == Access::ReadWrite && self.pending_bytes() > self.pending_limit_bytes
+    }
+
+    /// The value of an object.
+    pub fn get(&self, partition: u16, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let partition = self.partition(partition)?;
+        partition.read(|| {
+            let tiers = partition.tiers.read();
+            if let Some(value) = tiers.get(key) {
+                return Ok(value.clone());
+            }
+            let snapshot = partition.file.snapshot()?;
+            drop(tiers);
+            snapshot.get(key)
+        })
+    }
+
+    /// Up to `limit` objects with `from <= key < to`, sorted by key, as they are at one moment.
+    pub fn range(&self, partition: u16, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let partition = self.partition(partition)?;
+        if from >= to || limit == 0 {
+            return Ok(Vec::new());
+        }
+        partition.read(|| {
+            let tiers = partition.tiers.read();
+            let memory = tiers.range(from, to, limit);
+            let snapshot = partition.file.snapshot()?;
+            drop(tiers);
+            let mut memory = memory.into_iter().peekable();
+            let mut found = Vec::new();
+            let take_until = |memory: &mut std::iter::Peekable<std::vec::IntoIter<_>>, found: &mut Vec<_>, end: Option<&[u8]>| {
+                while let Some((key, value)) = memory
+                    .next_if(|(key, _): &(Vec<u8>, Option<Vec<u8>>)| found.len() < limit && end.is_none_or(|end| key.as_slice() < end))
+                {
+                    found.extend(value.map(|value| (key, value)));
+                }
+            };
+            snapshot.range(from, to, &mut |key, value| {
+                take_until(&mut memory, &mut found, Some(key));
+                if found.len() == limit {
+                    return false;
+                }
+                match memory.next_if(|(newer, _)| newer == key) {
+                    Some((key, newer)) => found.extend(newer.map(|value| (key, value))),
+                    None => found.push((key.to_vec(), value.to_vec())),
+                }
+                found.len() < limit
+            })?;
+            take_until(&mut memory, &mut found, None);
+            Ok(found)
+        })
+    }
+}
+
+impl Partition {
+    /// Runs a read, once more if the database failed meanwhile and was opened anew.
+    fn read<T>(&self, read: impl Fn() -> Result<T>) -> Result<T> {
+        match read() {
+            Err(IndexError::Database { .. }) if self.file.has_failed() => read(),
+            result => result,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,225 @@
+//! The file of a block-index partition: a redb database (`docs/format.md` section 7).
+//!
+//! redb gives up a database after the first I/O error, a full disk included. [`PartitionFile`] then opens the file anew, which rolls back what was
+//! under way, so that one failed transaction costs that transaction only.
+//!
+//! Every transaction saves redb's allocator state (`quick_repair`): after a crash the file is open at once, however large it is. So there is no
+//! other way to end than a crash: closing writes nothing, and an owner that ends late cannot disturb the one that took the partition over.
+
+use super::backend::{Direct, Fault, Overlay};
+use super::tiers::Objects;
+use crate::error::{IndexError, Result};
+use onefold_ground::{Access, Ground};
+use onefold_oplog::Position;
+use parking_lot::RwLock;
+use redb::{Database, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition};
+use std::sync::Arc;
+
+const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
+const OBJECTS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("objects");
+const FORMAT: u64 = 1;
+
+/// One partition's file, open.
+#[derive(Debug)]
+pub(super) struct PartitionFile {
+    ground: Arc<dyn Ground>,
+    path: String,
+    access: Access,
+    epoch: u64,
+    cache_bytes: usize,
+    /// `None` while it could not be opened anew after an error.
+    current: RwLock<Option<Arc<Handle>>>,
+}
+
+#[derive(Debug)]
+struct Handle {
+    database: Database,
+    fault: Fault,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.fault.set();
+    }
+}
+
+/// The database as it was at one moment.
+pub(super) struct Snapshot {
+    transaction: ReadTransaction,
+    path: String,
+    // Dropped last: the transaction reads through it.
+    _handle: Arc<Handle>,
+}
+
+impl PartitionFile {
+    /// Creates an empty partition, durable on return except for the file's name.
+    pub(super) fn create(ground: &Arc<dyn Ground>, path: &str) -> Result<()> {
+        let failed = |source: redb::Error| IndexError::Database { path: ground.describe(path), source };
+        let backend = Direct::new(ground.create(path)?, Fault::default());
+        let database = Database::builder().create_with_backend(backend).map_err(|error| failed(error.into()))?;
+        let initialise = || -> std::result::Result<(), redb::Error> {
+            let mut transaction = database.begin_write()?;
+            transaction.set_quick_repair(true);
+            {
+                let mut meta = transaction.open_table(META)?;
+                meta.insert("format", FORMAT)?;
+                meta.insert("epoch", 0)?;
+                meta.insert("position", 0)?;
+                transaction.open_table(OBJECTS)?;
+            }
+            Ok(transaction.commit()?)
+        };
+        initialise().map_err(failed)
+    }
+
+    /// Opens a partition; returns the position in the log up to which it is applied.
+    pub(super) fn open(
+        ground: &Arc<dyn Ground>,
+        path: String,
+        access: Access,
+        epoch: u64,
+        cache_bytes: usize,
+    ) -> Result<(PartitionFile, Position)> {
+        let file = PartitionFile { ground: ground.clone(), path, access, epoch, cache_bytes, current: RwLock::new(None) };
+        let meta = |name: &'static str| -> Result<u64> {
+            let snapshot = file.snapshot()?;
+            let meta = snapshot.meta()?;
+            let value = meta.get(name).map_err(|error| file.failed(error))?.map(|value| value.value());
+            value.ok_or_else(|| file.damaged(format!("it has no {name}")))
+        };
+        let format = meta("format")?;
+        if format != FORMAT {
+            return Err(file.damaged(format!("its format is {format}, this program knows {FORMAT}")));
+        }
+        file.check_epoch(meta("epoch")?)?;
+        let position = Position(meta("position")?);
+        Ok((file, position))
+    }
+
+    /// What a person knows the file as.
+    pub(super) fn describe(&self) -> String {
+        self.ground.describe(&self.path)
+    }
+
+    fn failed(&self, error: impl Into<redb::Error>) -> IndexError {
+        IndexError::Database { path: self.describe(), source: error.into() }
+    }
+
+    fn damaged(&self, what: String) -> IndexError {
+        IndexError::BlockIndexDamaged { path: self.describe(), what }
+    }
+
+    fn check_epoch(&self, stored_epoch: u64) -> Result<()> {
+        if stored_epoch > self.epoch && self.access == Access::ReadWrite {
+            return Err(IndexError::Fenced { path: self.describe(), stored_epoch, epoch: self.epoch });
+        }
+        Ok(())
+    }
+
+    /// The database, opened anew if it failed.
+    fn handle(&self) -> Result<Arc<Handle>> {
+        let sound = |current: &Option<Arc<Handle>>| current.as_ref().filter(|handle| !handle.fault.is_set()).cloned();
+        if let Some(handle) = sound(&self.current.read()) {
+            return Ok(handle);
+        }
+        let mut current = self.current.write();
+        if let Some(handle) = sound(&current) {
+            return Ok(handle);
+        }
+        *current = None;
+        let file = self.ground.open(&self.path, self.access)?;
+        if file.is_empty()? {
+            // redb would make a new database of it, and a lost one would look like an empty one.
+            return Err(self.damaged("it has no bytes".into()));
+        }
+        let fault = Fault::default();
+        let mut builder = Database::builder();
+        builder.set_cache_size(self.cache_bytes);
+        let database = match self.access {
+            Access::ReadWrite => builder.create_with_backend(Direct::new(file, fault.clone())),
+            Access::Read => builder.create_with_backend(Overlay::new(file, fault.clone())?),
+        }
+        .map_err(|error| self.failed(error))?;
+        let handle = Arc::new(Handle { database, fault });
+        *current = Some(handle.clone());
+        Ok(handle)
+    }
+
+    /// Whether the database failed since it was opened: the operation that met the error may be tried again.
+    pub(super) fn has_failed(&self) -> bool {
+        self.current.read().as_ref().is_none_or(|handle| handle.fault.is_set())
+    }
+
+    /// The database as it is now.
+    pub(super) fn snapshot(&self) -> Result<Snapshot> {
+        let handle = self.handle()?;
+        let transaction = handle.database.begin_read().map_err(|error| self.failed(error))?;
+        Ok(Snapshot { transaction, path: self.describe(), _handle: handle })
+    }
+
+    /// Writes `objects` and the position that they reach in one transaction; durable on return. After an error either all or nothing is there.
+    pub(super) fn write(&self, objects: &Objects, position: Position) -> Result<()> {
+        if self.access == Access::Read {
+            return Err(IndexError::ReadOnly { path: self.describe() });
+        }
+        let handle = self.handle()?;
+        let mut transaction = handle.database.begin_write().map_err(|error| self.failed(error))?;
+        transaction.set_quick_repair(true);
+        {
+            let mut meta = transaction.open_table(META).map_err(|error| self.failed(error))?;
+            let stored_epoch = meta.get("epoch").map_err(|error| self.failed(error))?.map_or(0, |value| value.value());
+            self.check_epoch(stored_epoch)?;
+            meta.insert("epoch", self.epoch).map_err(|error| self.failed(error))?;
+            meta.insert("position", position.0).map_err(|error| self.failed(error))?;
+            let mut table = transaction.open_table(OBJECTS).map_err(|error| self.failed(error))?;
+            for (key, value) in objects {
+                match value {
+                    Some(value) => table.insert(key.as_slice(), value.as_slice()).map(drop),
+                    None => table.remove(key.as_slice()).map(drop),
+                }
+                .map_err(|error| self.failed(error))?;
+            }
+        }
+        transaction.commit().map_err(|error| self.failed(error))
+    }
+
+    /// Verifies the checksums of the whole file. Nothing else may use the partition meanwhile.
+    #[cfg(test)]
+    pub(super) fn check(&self) -> bool {
+        let mut current = self.current.write();
+        let handle = current.as_mut().and_then(Arc::get_mut).expect("open, and no reader");
+        handle.database.check_integrity().expect("readable")
+    }
+}
+
+impl Snapshot {
+    fn failed(&self, error: impl Into<redb::Error>) -> IndexError {
+        IndexError::Database { path: self.path.clone(), source: error.into() }
+    }
+
+    fn meta(&self) -> Result<ReadOnlyTable<&'static str, u64>> {
+        self.transaction.open_table(META).map_err(|error| self.failed(error))
+    }
+
+    fn objects(&self) -> Result<ReadOnlyTable<&'static [u8], &'static [u8]>> {
+        self.transaction.open_table(OBJECTS).map_err(|error| self.failed(error))
+    }
+
+    /// The value of a key.
+    pub(super) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let value = self.objects()?.get(key).map_err(|error| self.failed(error))?;
+        Ok(value.map(|value| value.value().to_vec()))
+    }
+
+    /// Passes on the objects with `from <= key < to` in order until `visit` returns false.
+    pub(super) fn range(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
+        let objects = self.objects()?;
+        for object in objects.range(from..to).map_err(|error| self.failed(error))? {
+            let (key, value) = object.map_err(|error| self.failed(error))?;
+            if !visit(key.value(), value.value()) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,271 @@
+//! The block index against a `BTreeMap`.
+
+use super::*;
+use onefold_ground::LocalGround;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const OPTIONS: BlockIndexOptions = BlockIndexOptions { cache_bytes: 1 << 20, pending_bytes: 1 << 20 };
+
+fn local() -> (tempfile::TempDir, Arc<dyn Ground>) {
+    let directory = tempfile::tempdir().unwrap();
+    let ground: Arc<dyn Ground> = Arc::new(LocalGround::open(directory.path()).unwrap());
+    (directory, ground)
+}
+
+fn open(ground: &Arc<dyn Ground>, partitions: u16, access: Access, epoch: u64) -> BlockIndex {
+    BlockIndex::open(ground.clone(), "blocks", partitions, OPTIONS, access, epoch).unwrap()
+}
+
+/// An index with its log: what a store does with it, and what it must say.
+struct Store {
+    ground: Arc<dyn Ground>,
+    index: BlockIndex,
+    log: Vec<(Position, Vec<Change>)>,
+    staged: Vec<(u64, Vec<Change>)>,
+    sequence: u64,
+    epoch: u64,
+}
+
+type Model = BTreeMap<(u16, Vec<u8>), Vec<u8>>;
+
+impl Store {
+    fn create(ground: Arc<dyn Ground>) -> Store {
+        BlockIndex::create(&ground, "blocks", 2).unwrap();
+        let index = open(&ground, 2, Access::ReadWrite, 1);
+        Store { ground, index, log: Vec::new(), staged: Vec::new(), sequence: 0, epoch: 1 }
+    }
+
+    fn stage(&mut self, changes: Vec<Change>) {
+        self.sequence += 1;
+        self.index.stage(self.sequence, &changes).unwrap();
+        self.staged.push((self.sequence, changes));
+    }
+
+    /// The log takes the first `count` staged transactions in one batch.
+    fn flush(&mut self, count: usize) {
+        let taken: Vec<_> = self.staged.drain(..count.min(self.staged.len())).collect();
+        let sequence = taken.last().map_or(0, |(sequence, _)| *sequence);
+        let changes: Vec<Change> = taken.into_iter().flat_map(|(_, changes)| changes).collect();
+        let end = Position(self.log.last().map_or(0, |(end, _)| end.0) + 512);
+        self.index.apply(end, sequence, &changes).unwrap();
+        self.log.push((end, changes));
+    }
+
+    /// Ends without any goodbye, opens again, and replays the whole log.
+    fn reopen(&mut self, access: Access) {
+        self.epoch += 1;
+        self.staged.clear();
+        self.index = open(&self.ground, 2, access, self.epoch);
+        self.replay();
+    }
+
+    fn replay(&self) {
+        assert!(self.index.position() <= self.log.last().map_or(Position(0), |(end, _)| *end));
+        for (end, changes) in &self.log {
+            self.index.apply(*end, 0, changes).unwrap();
+        }
+    }
+
+    fn model(&self) -> Model {
+        let mut model = Model::new();
+        let durable = self.log.iter().map(|(_, changes)| changes);
+        for (partition, key, value) in durable.chain(self.staged.iter().map(|(_, changes)| changes)).flatten().cloned() {
+            match value {
+                Some(value) => model.insert((partition, key), value),
+                None => model.remove(&(partition, key)),
+            };
+        }
+        model
+    }
+
+    fn check(&self) {
+        let model = self.model();
+        for partition in 0..2 {
+            let expected: Vec<_> =
+                model.iter().filter(|((of, _), _)| *of == partition).map(|((_, key), value)| (key.clone(), value.clone())).collect();
+            assert_eq!(self.index.range(partition, &[], &[255; 9], usize::MAX).unwrap(), expected);
+            for key in 0..=KEYS {
+                assert_eq!(self.index.get(partition, &[key]).unwrap(), model.get(&(partition, vec![key])).cloned());
+            }
+            for limit in 1..5 {
+                let (from, to) = ([limit as u8], [KEYS - limit as u8]);
+                let some: Vec<_> =
+                    expected.iter().filter(|(key, _)| key[..] >= from[..] && key[..] < to[..]).take(limit).cloned().collect();
+                assert_eq!(self.index.range(partition, &from, &to, limit).unwrap(), some);
+            }
+        }
+    }
+}
+
+const KEYS: u8 = 24;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Stage(Vec<Change>),
+    Flush(usize),
+    Persist,
+    Reopen(bool),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let change = (0u16..2, 0..KEYS, proptest::option::weighted(0.7, proptest::collection::vec(any::<u8>(), 0..40)))
+        .prop_map(|(partition, key, value)| (partition, vec![key], value));
+    prop_oneof![
+        6 => proptest::collection::vec(change, 0..8).prop_map(Step::Stage),
+        4 => (0usize..4).prop_map(Step::Flush),
+        2 => Just(Step::Persist),
+        1 => any::<bool>().prop_map(Step::Reopen),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn m0_16_a_block_index_is_an_ordered_map_whose_state_is_the_log(steps in proptest::collection::vec(step(), 1..30)) {
+        let (_directory, ground) = local();
+        let mut store = Store::create(ground);
+        for step in steps {
+            match step {
+                Step::Stage(changes) => store.stage(changes),
+                Step::Flush(count) => store.flush(count),
+                Step::Persist => {
+                    store.index.persist().unwrap();
+                    prop_assert_eq!(store.index.pending_bytes(), 0);
+                    prop_assert_eq!(store.index.position(), store.log.last().map_or(Position(0), |(end, _)| *end));
+                }
+                Step::Reopen(to_read) => {
+                    if to_read {
+                        store.reopen(Access::Read);
+                        store.check();
+                    }
+                    store.reopen(Access::ReadWrite);
+                }
+            }
+            store.check();
+        }
+    }
+}
+
+fn put(key: u8, value: u8) -> Change {
+    (0, vec![key], Some(vec![value; 100]))
+}
+
+#[test]
+fn a_version_staged_later_stays_visible_when_an_older_one_is_applied() {
+    let (_directory, ground) = local();
+    let mut store = Store::create(ground);
+    store.stage(vec![put(1, 1)]);
+    store.stage(vec![put(1, 2)]);
+    store.flush(1);
+    assert_eq!(store.index.get(0, &[1]).unwrap(), Some(vec![2; 100]));
+    store.index.persist().unwrap();
+    assert_eq!(store.index.get(0, &[1]).unwrap(), Some(vec![2; 100]));
+    store.reopen(Access::ReadWrite);
+    assert_eq!(store.index.get(0, &[1]).unwrap(), Some(vec![1; 100]), "the newer one was never durable");
+}
+
+#[test]
+fn memory_of_what_is_pending_is_counted_and_asks_to_be_persisted() {
+    let (_directory, ground) = local();
+    let mut store = Store::create(ground);
+    for key in 0..200u8 {
+        store.stage(vec![(1, vec![key], Some(vec![key; 10_000]))]);
+        assert!(store.index.volatile_bytes() > 10_000);
+        store.flush(1);
+        assert_eq!(store.index.volatile_bytes(), 0);
+    }
+    assert!(store.index.wants_persist() && store.index.is_over_limit());
+    assert!(store.index.pending_bytes() > 2_000_000);
+    store.index.persist().unwrap();
+    assert!(!store.index.wants_persist() && !store.index.is_over_limit());
+    assert_eq!(store.index.pending_bytes(), 0);
+}
+
+#[test]
+fn reading_and_applying_go_on_while_a_persist_runs() {
+    let (_directory, ground) = local();
+    let mut store = Store::create(ground);
+    for key in 0..100 {
+        store.stage(vec![put(key, 1)]);
+    }
+    store.flush(100);
+    let index = &store.index;
+    std::thread::scope(|scope| {
+        let persisting = scope.spawn(|| (0..20).for_each(|_| index.persist().unwrap()));
+        let mut end = 512;
+        while !persisting.is_finished() {
+            end += 512;
+            let value = (end / 512) as u8;
+            index.stage(end, &[put(7, value), put(8, value)]).unwrap();
+            let seen = index.range(0, &[0], &[200], 200).unwrap();
+            assert_eq!(seen.len(), 100);
+            assert_eq!((&seen[7].1, &seen[8].1), (&vec![value; 100], &vec![value; 100]));
+            index.apply(Position(end), end, &[put(7, value), put(8, value)]).unwrap();
+            assert_eq!(index.get(0, &[7]).unwrap(), Some(vec![value; 100]));
+        }
+    });
+    index.persist().unwrap();
+    assert_eq!(index.pending_bytes(), 0);
+    assert!(store.index.partitions[0].file.check());
+}
+
+#[test]
+fn an_owner_whose_partition_was_taken_over_writes_nothing() {
+    let (_directory, ground) = local();
+    let mut store = Store::create(ground.clone());
+    store.stage(vec![put(1, 1)]);
+    store.flush(1);
+    store.index.persist().unwrap();
+    let old = std::mem::replace(&mut store.index, open(&ground, 2, Access::ReadWrite, 7));
+    store.index.apply(Position(1024), 0, &[put(1, 2)]).unwrap();
+    store.index.persist().unwrap();
+    drop((old, store));
+    let late = BlockIndex::open(ground.clone(), "blocks", 2, OPTIONS, Access::ReadWrite, 6);
+    assert!(matches!(late, Err(IndexError::Fenced { stored_epoch: 7, epoch: 6, .. })), "{late:?}");
+    assert_eq!(open(&ground, 2, Access::Read, 0).get(0, &[1]).unwrap(), Some(vec![2; 100]));
+}
+
+#[test]
+fn a_reader_writes_nothing() {
+    let (directory, ground) = local();
+    let mut store = Store::create(ground.clone());
+    store.stage(vec![put(1, 1)]);
+    store.flush(1);
+    store.index.persist().unwrap();
+    // The writer still has the file open: as after a crash, it was not closed.
+    let path = directory.path().join("blocks/0000.redb");
+    let before = std::fs::read(&path).unwrap();
+    let reader = open(&ground, 2, Access::Read, 0);
+    assert_eq!(reader.get(0, &[1]).unwrap(), Some(vec![1; 100]));
+    reader.apply(Position(1024), 0, &[put(2, 2)]).unwrap();
+    assert!(matches!(reader.persist(), Err(IndexError::ReadOnly { .. })));
+    assert!(!reader.wants_persist());
+    drop(reader);
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+}
+
+#[test]
+fn a_lost_or_foreign_file_is_refused() {
+    let (directory, ground) = local();
+    let mut store = Store::create(ground.clone());
+    store.stage(vec![put(1, 1)]);
+    store.flush(1);
+    store.index.persist().unwrap();
+    drop(store);
+    let path = directory.path().join("blocks/0000.redb");
+    let refused = || BlockIndex::open(ground.clone(), "blocks", 2, OPTIONS, Access::ReadWrite, 9).unwrap_err().to_string();
+    for bytes in [vec![], vec![7; 5000]] {
+        std::fs::write(&path, bytes).unwrap();
+        assert!(refused().contains("0000.redb"), "{}", refused());
+    }
+    std::fs::remove_file(&path).unwrap();
+    assert!(refused().contains("0000.redb"));
+    assert!(matches!(open_empty().stage(1, &[(5, vec![1], None)]), Err(IndexError::NoPartition { partition: 5, partitions: 1 })));
+}
+
+fn open_empty() -> BlockIndex {
+    let (_directory, ground) = local();
+    BlockIndex::create(&ground, "blocks", 1).unwrap();
+    open(&ground, 1, Access::ReadWrite, 1)
+}

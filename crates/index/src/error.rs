@@ -1,0 +1,81 @@
+//! What can go wrong with an index, with the values in it.
+
+use onefold_ground::GroundError;
+use onefold_ground::wire::WireError;
+
+/// An error of an index.
+#[derive(Debug, thiserror::Error)]
+pub enum IndexError {
+    /// A file operation failed.
+    #[error(transparent)]
+    Ground(#[from] GroundError),
+    /// The database of a block-index partition failed. After a full disk or a failed device the partition opens it anew by itself; what was
+    /// applied stays in memory and in the log, so the operation may be tried again.
+    #[error("block index {path}: {source}")]
+    Database {
+        /// The partition's file.
+        path: String,
+        /// What the database said.
+        source: redb::Error,
+    },
+    /// A block-index partition does not hold what the format says.
+    #[error("block index {path} is damaged: {what}")]
+    BlockIndexDamaged {
+        /// The partition's file.
+        path: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// Another owner wrote to the partition since: this one has lost it.
+    #[error("{path} belongs to owner epoch {stored_epoch}, this process has {epoch}")]
+    Fenced {
+        /// The partition's file.
+        path: String,
+        /// The epoch in the file.
+        stored_epoch: u64,
+        /// The epoch of this process.
+        epoch: u64,
+    },
+    /// The index was opened for reading.
+    #[error("{path} is open for reading only")]
+    ReadOnly {
+        /// The partition's file.
+        path: String,
+    },
+    /// There is no such partition.
+    #[error("block-index partition {partition} of {partitions}")]
+    NoPartition {
+        /// The number asked for.
+        partition: u16,
+        /// How many there are.
+        partitions: u16,
+    },
+    /// A record of the log does not hold what the format says.
+    #[error("log record for the block index: {0}")]
+    Record(#[from] WireError),
+}
+
+impl IndexError {
+    /// Whether there is no room on the device: nothing is damaged, the operation may be tried again.
+    pub fn is_full(&self) -> bool {
+        match self {
+            IndexError::Ground(error) => error.is_full(),
+            IndexError::Database { source: redb::Error::Io(source), .. } => {
+                matches!(source.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether bytes of the index are damaged.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            IndexError::BlockIndexDamaged { .. } | IndexError::Record(_) => true,
+            IndexError::Database { source, .. } => matches!(source, redb::Error::Corrupted(_)),
+            _ => false,
+        }
+    }
+}
+
+/// A result of an index.
+pub type Result<T> = std::result::Result<T, IndexError>;
