@@ -5,6 +5,9 @@
 //! are zero; the mask is four times as strict before the target as the target asks for, and four times as lax after it, which brings
 //! the sizes near the target. The cuts are the same as those of the crate `fastcdc` (module `v2020`, normalisation 2), the
 //! reference for other implementations; like it, bytes are tested in pairs, so the last one of a tail of odd length is not.
+//!
+//! Each step waits for the one before. Since the hash remembers only the last 64 bytes, two places of a chunk are scanned at once; the
+//! boundary in the first of them wins, so the cuts are those of one scan.
 
 use crate::cut::cut_all;
 use crate::gear::{GEAR, mask};
@@ -12,6 +15,11 @@ use crate::{Chunker, Kind, Limits, Sizes};
 
 /// By how many bits the masks before and after the target differ from that of the target.
 const NORMALISATION: u32 = 2;
+
+/// A byte has left the hash when it was shifted this often.
+const MEMORY: usize = 64;
+/// Bytes of a lane: long beside the [`MEMORY`] that the second lane begins with, short beside a chunk.
+const LANE: usize = 512;
 
 /// The chunker of this module, for one choice of sizes.
 #[derive(Debug)]
@@ -71,35 +79,83 @@ enum Scan {
 }
 
 /// Takes `data` into `hash`, up to the first byte after which `hash & mask` is zero.
-#[inline]
 fn scan(data: &[u8], mut hash: u64, mask: u64) -> Scan {
-    // Two bytes a step, as in section 3.7 of the paper: a pair waits for one shift and one addition of the pair before it. A third
-    // faster than byte by byte.
-    let mut blocks = data.chunks_exact(8);
+    let mut stripes = data.chunks_exact(2 * LANE);
     let mut at = 0;
-    for block in &mut blocks {
-        let bytes = u64::from_le_bytes(block.try_into().expect("blocks have eight bytes"));
-        for pair in 0..4 {
-            let first = GEAR[(bytes >> (16 * pair)) as u8 as usize] << 1;
-            let second = GEAR[(bytes >> (16 * pair + 8)) as u8 as usize];
-            let middle = (hash << 2).wrapping_add(first);
-            if middle & (mask << 1) == 0 {
-                return Scan::Found(at + 2 * pair);
-            }
-            hash = (hash << 2).wrapping_add(first.wrapping_add(second));
-            if hash & mask == 0 {
-                return Scan::Found(at + 2 * pair + 1);
-            }
+    for stripe in &mut stripes {
+        match scan_lanes(stripe.try_into().expect("stripes have two lanes"), hash, mask) {
+            Scan::Found(offset) => return Scan::Found(at + offset),
+            Scan::NotFound(after) => hash = after,
         }
-        at += 8;
+        at += 2 * LANE;
     }
-    for (offset, byte) in blocks.remainder().iter().enumerate() {
-        hash = (hash << 1).wrapping_add(GEAR[usize::from(*byte)]);
-        if hash & mask == 0 {
-            return Scan::Found(at + offset);
+    match scan_pairs(stripes.remainder(), hash, mask) {
+        Scan::Found(offset) => Scan::Found(at + offset),
+        not_found => not_found,
+    }
+}
+
+/// As [`scan`], for two lanes at once: one lane waits for its additions half of the time.
+fn scan_lanes(stripe: &[u8; 2 * LANE], hash: u64, mask: u64) -> Scan {
+    let (left, right) = stripe.split_at(LANE);
+    let mut hashes = [hash, stripe[LANE - MEMORY..LANE].iter().fold(0, |hash, byte| step(hash, *byte))];
+    for (index, (left_pair, right_pair)) in left.chunks_exact(2).zip(right.chunks_exact(2)).enumerate() {
+        let at = 2 * index;
+        let (middle, after) = pair(hashes[0], left_pair[0], left_pair[1]);
+        let (right_middle, right_after) = pair(hashes[1], right_pair[0], right_pair[1]);
+        if middle & (mask << 1) == 0 {
+            return Scan::Found(at);
         }
+        if after & mask == 0 {
+            return Scan::Found(at + 1);
+        }
+        hashes = [after, right_after];
+        let in_right = if right_middle & (mask << 1) == 0 {
+            at
+        } else if right_after & mask == 0 {
+            at + 1
+        } else {
+            continue;
+        };
+        // What the left lane still finds comes first.
+        return match scan_pairs(&left[at + 2..], after, mask) {
+            Scan::Found(offset) => Scan::Found(at + 2 + offset),
+            Scan::NotFound(_) => Scan::Found(LANE + in_right),
+        };
     }
+    Scan::NotFound(hashes[1])
+}
+
+/// As [`scan`], from pair to pair.
+fn scan_pairs(data: &[u8], mut hash: u64, mask: u64) -> Scan {
+    let mut pairs = data.chunks_exact(2);
+    for (index, bytes) in (&mut pairs).enumerate() {
+        let (middle, after) = pair(hash, bytes[0], bytes[1]);
+        if middle & (mask << 1) == 0 {
+            return Scan::Found(2 * index);
+        }
+        if after & mask == 0 {
+            return Scan::Found(2 * index + 1);
+        }
+        hash = after;
+    }
+    debug_assert!(pairs.remainder().is_empty(), "all sizes are even");
     Scan::NotFound(hash)
+}
+
+/// The hash after two bytes, and before it twice the hash after the first: this way the second waits for one shift and one
+/// addition only (section 3.7 of the paper).
+#[inline]
+fn pair(hash: u64, first: u8, second: u8) -> (u64, u64) {
+    let first = GEAR[usize::from(first)] << 1;
+    let middle = (hash << 2).wrapping_add(first);
+    (middle, (hash << 2).wrapping_add(first.wrapping_add(GEAR[usize::from(second)])))
+}
+
+/// The hash after one byte.
+#[inline]
+fn step(hash: u64, byte: u8) -> u64 {
+    (hash << 1).wrapping_add(GEAR[usize::from(byte)])
 }
 
 #[cfg(test)]
