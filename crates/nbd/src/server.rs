@@ -1,0 +1,247 @@
+//! The server: listens, gives out places, and stops in order.
+
+use crate::haggling::TlsState;
+use crate::listener::{Accepted, Listener};
+use crate::tls::{self, Wire};
+use crate::{Config, Export, ExportError, Exports, Limits, Listen, LocalAddress, Metrics, NbdError, Result, Tls, handshake, transmission};
+use std::collections::HashMap;
+use std::future::Future;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+/// After a failure to accept (usually: no file descriptors left) the next try waits, so that the loop does not eat a core.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// A server that has its addresses and waits to be [run](Server::run).
+pub struct Server {
+    config: Config,
+    listeners: Vec<Listener>,
+    context: Arc<Context>,
+}
+
+/// What all connections share.
+pub(crate) struct Context {
+    pub exports: Arc<dyn Exports>,
+    pub limits: Limits,
+    pub acceptor: Option<TlsAcceptor>,
+    pub metrics: Arc<Metrics>,
+    /// Places on blocking threads.
+    pub workers: Arc<Semaphore>,
+    /// Bytes of payloads.
+    pub shared_bytes: Arc<Semaphore>,
+    /// Becomes true when the server stops.
+    pub stop: watch::Sender<bool>,
+    in_use: Mutex<InUse>,
+}
+
+/// Exports with connections: by the address of the object, the object and the number of its connections.
+type InUse = HashMap<usize, (Arc<dyn Export>, usize)>;
+
+impl Server {
+    /// Takes the addresses and reads the certificates; clients can connect from now on, and are served by [`Server::run`].
+    pub fn bind(config: Config, exports: Arc<dyn Exports>) -> Result<Server> {
+        config.limits.check()?;
+        let acceptor = match &config.tls {
+            Tls::Off => None,
+            Tls::Optional(files) | Tls::Required(files) => Some(tls::acceptor(files)?),
+        };
+        if config.listen.is_empty() {
+            return Err(NbdError::NoAddress);
+        }
+        for address in &config.listen {
+            if let Listen::Tcp(tcp) = address
+                && matches!(config.tls, Tls::Off)
+                && !config.allow_plain_off_loopback
+                && !tcp.ip().to_canonical().is_loopback()
+            {
+                return Err(NbdError::PlainOffLoopback { address: address.to_string() });
+            }
+        }
+        let listeners = config.listen.iter().map(Listener::bind).collect::<Result<Vec<_>>>()?;
+        let context = Arc::new(Context {
+            exports,
+            acceptor,
+            metrics: Arc::default(),
+            workers: Arc::new(Semaphore::new(config.limits.parallel_requests)),
+            shared_bytes: Arc::new(Semaphore::new(config.limits.bytes)),
+            stop: watch::Sender::new(false),
+            in_use: Mutex::default(),
+            limits: config.limits.clone(),
+        });
+        Ok(Server { config, listeners, context })
+    }
+
+    /// The first address, with the port that the system chose.
+    pub fn local_address(&self) -> &LocalAddress {
+        self.listeners[0].address()
+    }
+
+    /// All addresses, in the order of [`Config::listen`].
+    pub fn local_addresses(&self) -> impl Iterator<Item = &LocalAddress> {
+        self.listeners.iter().map(Listener::address)
+    }
+
+    /// The counters; they outlive the server.
+    pub fn metrics(&self) -> Arc<Metrics> {
+        Arc::clone(&self.context.metrics)
+    }
+
+    /// Serves until `shutdown` is ready. Then nothing more is accepted, requests in flight finish, further ones are answered that
+    /// the server stops, and the exports that are in use are flushed. Connections that take longer than the limit are cut.
+    pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<()> {
+        for listener in &mut self.listeners {
+            listener.start()?;
+        }
+        let mut connections = JoinSet::new();
+        let places = Arc::new(Semaphore::new(self.config.limits.connections));
+        tokio::pin!(shutdown);
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut shutdown => break,
+                Some(_) = connections.join_next() => {}
+                accepted = accept(&self.listeners) => match accepted {
+                    Err(error) => {
+                        tracing::warn!("cannot accept NBD connections: {error}");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                    Ok(accepted) => match Arc::clone(&places).try_acquire_owned() {
+                        Err(_) => self.context.metrics.refused(),
+                        Ok(place) => {
+                            let tls = self.tls_state(&accepted);
+                            let context = Arc::clone(&self.context);
+                            connections.spawn(async move {
+                                serve(accepted, tls, context).await;
+                                drop(place);
+                            });
+                        }
+                    },
+                },
+            }
+        }
+        // Closes the sockets and removes those of files.
+        self.listeners.clear();
+        let in_use: Vec<_> = self.context.in_use().values().map(|(export, _)| Arc::clone(export)).collect();
+        self.context.stop.send_replace(true);
+        let finished = timeout(self.config.limits.shutdown_timeout, async { while connections.join_next().await.is_some() {} }).await;
+        if finished.is_err() {
+            tracing::warn!("{} NBD connections did not end in time and are cut", connections.len());
+            connections.shutdown().await;
+        }
+        flush(in_use, self.config.limits.shutdown_timeout).await
+    }
+
+    /// Whether a connection may, must or cannot use TLS.
+    fn tls_state(&self, accepted: &Accepted) -> TlsState {
+        let plain_allowed = accepted.is_local() || self.config.allow_plain_off_loopback;
+        match self.config.tls {
+            Tls::Off => TlsState::Unavailable,
+            Tls::Optional(_) if plain_allowed => TlsState::Offered,
+            Tls::Required(_) if matches!(accepted, Accepted::Unix(_)) => TlsState::Offered,
+            Tls::Optional(_) | Tls::Required(_) => TlsState::Required,
+        }
+    }
+}
+
+impl Context {
+    fn in_use(&self) -> MutexGuard<'_, InUse> {
+        // Nothing panics while it is held.
+        self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An export while a connection works with it.
+struct Using {
+    context: Arc<Context>,
+    key: usize,
+}
+
+impl Using {
+    fn new(context: &Arc<Context>, export: &Arc<dyn Export>) -> Using {
+        let key = Arc::as_ptr(export).cast::<()>() as usize;
+        context.in_use().entry(key).or_insert_with(|| (Arc::clone(export), 0)).1 += 1;
+        Using { context: Arc::clone(context), key }
+    }
+}
+
+impl Drop for Using {
+    fn drop(&mut self) {
+        let mut in_use = self.context.in_use();
+        if let Some((_, connections)) = in_use.get_mut(&self.key) {
+            *connections -= 1;
+            if *connections == 0 {
+                in_use.remove(&self.key);
+            }
+        }
+    }
+}
+
+async fn accept(listeners: &[Listener]) -> io::Result<Accepted> {
+    std::future::poll_fn(|task| {
+        let ready = listeners.iter().map(|listener| listener.poll_accept(task)).find(|accepted| accepted.is_ready());
+        ready.unwrap_or(std::task::Poll::Pending)
+    })
+    .await
+}
+
+/// A connection from its first byte to its last.
+async fn serve(accepted: Accepted, tls: TlsState, context: Arc<Context>) {
+    context.metrics.connected();
+    // Counts down however this future ends, also when it is cut.
+    let _open = Open(Arc::clone(&context.metrics));
+    let peer = accepted.peer();
+    let stream: Box<dyn Wire> = accepted.into_stream();
+    let negotiation = timeout(context.limits.negotiation_timeout, handshake::negotiate(stream, tls, &context)).await;
+    let (stream, session) = match negotiation.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+        Ok(Some(agreed)) => agreed,
+        Ok(None) => return,
+        Err(error) => {
+            context.metrics.negotiation_failed();
+            tracing::debug!(peer, "NBD negotiation failed: {error}");
+            return;
+        }
+    };
+    let _using = Using::new(&context, &session.export);
+    tracing::debug!(peer, export = session.name, style = ?session.style, "NBD session begins");
+    match Box::pin(transmission::serve(stream, session, Arc::clone(&context))).await {
+        Ok(()) => tracing::debug!(peer, "NBD session ends"),
+        Err(error) => tracing::debug!(peer, "NBD session breaks: {error}"),
+    }
+}
+
+struct Open(Arc<Metrics>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.disconnected();
+    }
+}
+
+async fn flush(exports: Vec<Arc<dyn Export>>, limit: Duration) -> Result<()> {
+    let total = exports.len();
+    let mut flushes = JoinSet::new();
+    for export in exports {
+        flushes.spawn_blocking(move || export.flush());
+    }
+    let mut failures = Vec::new();
+    let finished = timeout(limit, async {
+        while let Some(flushed) = flushes.join_next().await {
+            if let Err(error) = flushed.unwrap_or_else(|_| Err(ExportError::Io("the export panicked".into()))) {
+                failures.push(error.to_string());
+            }
+        }
+    })
+    .await;
+    if finished.is_err() {
+        failures.extend((0..flushes.len()).map(|_| format!("not done after {limit:?}")));
+    }
+    match failures.first() {
+        None => Ok(()),
+        Some(first) => Err(NbdError::Flush { failed: failures.len(), exports: total, reason: first.clone() }),
+    }
+}
