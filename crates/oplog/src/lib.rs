@@ -1,44 +1,36 @@
-//! The operations log (M0.17): the write-ahead log of an owner.
+//! The operations log (M0.17): the write-ahead log of an owner. Its format is section 4 of `docs/format.md`.
+//!
+//! A [`Log`] is a sequence of *batches* of [`Record`]s in files called *segments*. A batch is on disk when [`Log::commit`] returns,
+//! and it is replayed whole or not at all.
+//!
+//! # Why what was acknowledged is found again, and nothing else is taken for it
+//! 1. *One batch is in doubt at most.* Batches are written one after the other, each synced before the next is begun. So when a batch
+//!    is written, all before it are durable, and after a crash only the last one can be torn. When a sync fails nobody knows what
+//!    reached the disk, so the log takes nothing more ([`LogError::Poisoned`]).
+//! 2. *A segment proves what is before it.* A segment gets its name only after every batch before its start was synced, and after its
+//!    own header was. So a named segment always has a valid header, and a chain of batches that does not lead exactly from one
+//!    segment's start to the next one's is damage, not a torn tail. Bytes behind the next segment's start mean nothing.
+//! 3. *Where remains may lie, nothing is written.* Behind the end there may be a torn batch, whose payload can hold anything, even
+//!    the image of a batch, or the content of a recycled segment. A log that is opened for writing goes on in its last
+//!    segment only if all the rest of it is zeros. Otherwise, and after a write that failed, the next batch opens a new segment whose
+//!    start is the end of the log; by 2 the remains are then out of the log for good. If the last segment has no batch at
+//!    all, the new one replaces it by rename, in one step.
+//! 4. *Old content of a recycled segment is not a batch of the new one*: a batch names its own position, recycled segments held
+//!    lower positions, and positions are never used again for another durable batch.
+//! 5. *Epochs never fall along the log*, so even where 3 or 4 were circumvented (a segment put back by hand), what an earlier owner
+//!    wrote behind the end of a later one is stale, neither a batch nor a proof of damage.
+//! 6. *What is replayed stays.* A batch that is complete but was never synced is accepted; opening for writing writes it again and
+//!    syncs it before anything is built on it. (Writing again, because after a failed sync Linux takes the page for clean.)
 //!
 //! This crate must never know what a record means.
 
-/// A place in the log: the number of batch bytes before it since the store was created. Positions are only taken at batch boundaries.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Position(pub u64);
+mod batch;
+mod error;
+mod log;
+mod record;
+mod segment;
 
-/// The kinds of partitions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum PartitionClass {
-    /// Chunk index, by fingerprint prefix.
-    ChunkIndex = 1,
-    /// Block index: volumes and backup groups.
-    BlockIndex = 2,
-    /// Containers.
-    Container = 3,
-}
-
-/// The partition that a record is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Partition {
-    /// Its kind.
-    pub class: PartitionClass,
-    /// Its number, or [`Partition::ANY`].
-    pub number: u16,
-}
-
-impl Partition {
-    /// The number of a record for all partitions of the class; each takes what is its own (chunk index: by fingerprint).
-    pub const ANY: u16 = u16::MAX;
-}
-
-/// One record. The log keeps `kind` and `payload` as they are; the parts that write and read them give them a meaning.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
-    /// The type, from the table in `docs/format.md`.
-    pub kind: u8,
-    /// Whose it is.
-    pub partition: Partition,
-    /// What it says.
-    pub payload: Vec<u8>,
-}
+pub use batch::{BATCH_MAX_BYTES, Batch, BatchError, parse_batch};
+pub use error::{LogError, Result};
+pub use log::{Log, LogOptions, Opening, Visit};
+pub use record::{Partition, PartitionClass, Position, Record};

@@ -1,0 +1,234 @@
+//! One batch: header, payload, padding (`docs/format.md` section 4).
+
+use crate::{Position, Record};
+use onefold_ground::wire::{Reader, WireError};
+use xxhash_rust::xxh3::Xxh3;
+
+/// The largest payload of a batch.
+pub const BATCH_MAX_BYTES: u64 = 256 << 20;
+/// Batches start at multiples of this, and are padded to it: what a disk writes at once.
+pub(crate) const SECTOR_BYTES: u64 = 512;
+pub(crate) const HEADER_BYTES: usize = 64;
+/// The part of the header that the checksum covers: all before it.
+const CHECKED_BYTES: usize = 56;
+pub(crate) const MAGIC: u32 = 0x3147_4f4c;
+
+/// A batch as it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// Where it says it is.
+    pub position: Position,
+    /// Everything before this was durable when the batch was written; not after `position`.
+    pub durable: Position,
+    /// The start of the store's name.
+    pub store: [u8; 16],
+    /// The owner that wrote it.
+    pub epoch: u64,
+    /// Bytes with header and padding: the next batch is at `position` + this.
+    pub length_bytes: u64,
+    /// What it says.
+    pub records: Vec<Record>,
+}
+
+/// Bytes that are not a batch.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BatchError {
+    /// There is no header of a batch.
+    #[error("no batch starts here")]
+    NoHeader,
+    /// A field of the header has a value that it cannot have here.
+    #[error("the batch's {what} is {value}, which cannot be here")]
+    Header {
+        /// The field.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+    },
+    /// The bytes end before the batch does.
+    #[error("the batch has {wanted_bytes} bytes, {left_bytes} are there")]
+    Truncated {
+        /// Header and payload.
+        wanted_bytes: u64,
+        /// What there is.
+        left_bytes: u64,
+    },
+    /// The checksum is not that of the bytes.
+    #[error("the batch's checksum is wrong")]
+    Checksum,
+    /// The bytes are as they were written, but are not records that this version knows.
+    #[error("the batch's records cannot be read: {0}")]
+    Records(#[from] WireError),
+}
+
+/// Reads the batch that starts at the first of `bytes`; what follows it is ignored. No input makes it panic or allocate more than
+/// a small multiple of `bytes`.
+pub fn parse_batch(bytes: &[u8]) -> Result<Batch, BatchError> {
+    let header = BatchHeader::parse(bytes)?;
+    header.check(bytes)?;
+    let payload = &bytes[HEADER_BYTES..HEADER_BYTES + header.payload_bytes as usize];
+    let mut reader = Reader::new(payload);
+    if header.records as usize > payload.len() / Record::MIN_BYTES {
+        return Err(BatchError::Header { what: "number of records", value: u64::from(header.records) });
+    }
+    let records = (0..header.records).map(|_| Record::decode(&mut reader)).collect::<Result<Vec<_>, _>>()?;
+    reader.end()?;
+    Ok(Batch {
+        position: header.position,
+        durable: header.durable,
+        store: header.store,
+        epoch: header.epoch,
+        length_bytes: header.length_bytes(),
+        records,
+    })
+}
+
+/// The header of a batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BatchHeader {
+    records: u32,
+    pub(crate) position: Position,
+    pub(crate) durable: Position,
+    payload_bytes: u64,
+    pub(crate) store: [u8; 16],
+    pub(crate) epoch: u64,
+    checksum: u64,
+}
+
+impl BatchHeader {
+    /// Reads a header and checks what does not depend on the rest.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<BatchHeader, BatchError> {
+        let mut reader = Reader::new(bytes);
+        if reader.u32() != Ok(MAGIC) || bytes.len() < HEADER_BYTES {
+            return Err(BatchError::NoHeader);
+        }
+        let header = BatchHeader {
+            records: reader.u32()?,
+            position: Position(reader.u64()?),
+            durable: Position(reader.u64()?),
+            payload_bytes: reader.u64()?,
+            store: reader.take(16)?.try_into().expect("16 bytes were taken"),
+            epoch: reader.u64()?,
+            checksum: reader.u64()?,
+        };
+        let wrong = |what, value| Err(BatchError::Header { what, value });
+        if !header.position.0.is_multiple_of(SECTOR_BYTES) {
+            return wrong("position", header.position.0);
+        }
+        if header.durable > header.position {
+            return wrong("durable position", header.durable.0);
+        }
+        if header.payload_bytes > BATCH_MAX_BYTES {
+            return wrong("payload length", header.payload_bytes);
+        }
+        Ok(header)
+    }
+
+    /// Header and payload, without padding.
+    pub(crate) fn unpadded_bytes(&self) -> u64 {
+        HEADER_BYTES as u64 + self.payload_bytes
+    }
+
+    /// Header, payload and padding.
+    pub(crate) fn length_bytes(&self) -> u64 {
+        self.unpadded_bytes().next_multiple_of(SECTOR_BYTES)
+    }
+
+    /// Checks the checksum; `bytes` start with this header.
+    pub(crate) fn check(&self, bytes: &[u8]) -> Result<(), BatchError> {
+        let wanted_bytes = self.unpadded_bytes();
+        if wanted_bytes > bytes.len() as u64 {
+            return Err(BatchError::Truncated { wanted_bytes, left_bytes: bytes.len() as u64 });
+        }
+        if checksum(&bytes[..wanted_bytes as usize]) != self.checksum {
+            return Err(BatchError::Checksum);
+        }
+        Ok(())
+    }
+}
+
+/// The checksum of a batch: of header and payload, without the checksum's own field.
+fn checksum(unpadded: &[u8]) -> u64 {
+    let mut state = Xxh3::new();
+    state.update(&unpadded[..CHECKED_BYTES]);
+    state.update(&unpadded[HEADER_BYTES..]);
+    state.digest()
+}
+
+/// Spells a batch, padded, into `out`, which is cleared first. All before `position` must be durable. Returns the payload's length;
+/// one of more than [`BATCH_MAX_BYTES`] must not be written.
+pub(crate) fn encode_batch(out: &mut Vec<u8>, records: &[Record], position: Position, store: &[u8; 16], epoch: u64) -> u64 {
+    out.clear();
+    out.resize(HEADER_BYTES, 0);
+    for record in records {
+        record.encode(out);
+    }
+    let payload_bytes = (out.len() - HEADER_BYTES) as u64;
+    out[..4].copy_from_slice(&MAGIC.to_le_bytes());
+    out[4..8].copy_from_slice(&(records.len() as u32).to_le_bytes());
+    out[8..16].copy_from_slice(&position.0.to_le_bytes());
+    out[16..24].copy_from_slice(&position.0.to_le_bytes());
+    out[24..32].copy_from_slice(&payload_bytes.to_le_bytes());
+    out[32..48].copy_from_slice(store);
+    out[48..56].copy_from_slice(&epoch.to_le_bytes());
+    let checksum = checksum(out);
+    out[CHECKED_BYTES..HEADER_BYTES].copy_from_slice(&checksum.to_le_bytes());
+    out.resize(out.len().next_multiple_of(SECTOR_BYTES as usize), 0);
+    payload_bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Partition, PartitionClass};
+    use proptest::prelude::*;
+
+    fn record() -> impl Strategy<Value = Record> {
+        let class = prop_oneof![Just(PartitionClass::ChunkIndex), Just(PartitionClass::BlockIndex), Just(PartitionClass::Container)];
+        (any::<u8>(), class, any::<u16>(), proptest::collection::vec(any::<u8>(), 0..300))
+            .prop_map(|(kind, class, number, payload)| Record { kind, partition: Partition { class, number }, payload })
+    }
+
+    proptest! {
+        #[test]
+        fn a_batch_is_read_as_written(records in proptest::collection::vec(record(), 0..20), position: u32, epoch: u64, store: [u8; 16]) {
+            let position = Position(u64::from(position) * SECTOR_BYTES);
+            let mut bytes = vec![7; 9];
+            let payload_bytes = encode_batch(&mut bytes, &records, position, &store, epoch);
+            prop_assert!(payload_bytes <= records.iter().map(Record::length_bound_bytes).sum::<u64>());
+            let length_bytes = bytes.len() as u64;
+            prop_assert_eq!(length_bytes % SECTOR_BYTES, 0);
+            bytes.extend([1; 100]);
+            prop_assert_eq!(parse_batch(&bytes), Ok(Batch { position, durable: position, store, epoch, length_bytes, records }));
+        }
+
+        #[test]
+        fn a_changed_byte_is_found(records in proptest::collection::vec(record(), 0..5), at: prop::sample::Index, xor in 1u8..) {
+            let mut bytes = Vec::new();
+            let payload_bytes = encode_batch(&mut bytes, &records, Position(512), &[1; 16], 3);
+            bytes[at.index(HEADER_BYTES + payload_bytes as usize)] ^= xor;
+            prop_assert!(parse_batch(&bytes).is_err());
+        }
+
+        #[test]
+        fn a_cut_batch_is_refused(records in proptest::collection::vec(record(), 0..5), at: prop::sample::Index) {
+            let mut bytes = Vec::new();
+            let payload_bytes = encode_batch(&mut bytes, &records, Position(512), &[1; 16], 3);
+            prop_assert!(parse_batch(&bytes[..at.index(HEADER_BYTES + payload_bytes as usize)]).is_err());
+        }
+
+        #[test]
+        fn garbage_is_refused_without_panic(mut bytes: Vec<u8>, with_magic: bool, with_checksum: bool) {
+            if with_magic && bytes.len() >= HEADER_BYTES {
+                bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
+                bytes[8..24].fill(0);
+                let payload_bytes = (bytes.len() - HEADER_BYTES) as u64;
+                bytes[24..32].copy_from_slice(&payload_bytes.to_le_bytes());
+                if with_checksum {
+                    let checksum = checksum(&bytes);
+                    bytes[CHECKED_BYTES..HEADER_BYTES].copy_from_slice(&checksum.to_le_bytes());
+                }
+            }
+            let _ = parse_batch(&bytes);
+        }
+    }
+}

@@ -1,0 +1,435 @@
+//! The log as its owner uses it: open, replay, commit, trim. The argument why it is safe stands at the head of the crate.
+
+use crate::batch::{BATCH_MAX_BYTES, encode_batch};
+use crate::segment::{Cursor, Remains, SEGMENT_HEADER_BYTES, encode_header, parse_name, segment_path, spare_path};
+use crate::{LogError, Position, Record, Result};
+use onefold_ground::{Access, File, Ground, GroundError};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// Old segments that are kept for reuse.
+const SPARES_MAX: usize = 2;
+/// A larger buffer is given back after a batch.
+const BUFFER_KEPT_BYTES: usize = 8 << 20;
+
+/// The sizes of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogOptions {
+    /// Size of a segment file; a batch that needs more gets a segment of its own size. At least 8 KiB are used. Default 64 MiB.
+    pub segment_bytes: u64,
+    /// From this size on the log wants to be trimmed ([`Log::is_over_limit`]); at twice this size it takes no more
+    /// ([`LogError::Full`]). Default 512 MiB.
+    pub limit_bytes: u64,
+}
+
+impl Default for LogOptions {
+    fn default() -> LogOptions {
+        LogOptions { segment_bytes: 64 << 20, limit_bytes: 512 << 20 }
+    }
+}
+
+/// What a log is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opening {
+    /// By its owner, for replaying and writing.
+    ReadWrite {
+        /// The owner epoch: greater than that of every earlier owner.
+        epoch: u64,
+    },
+    /// For replaying. Nothing on disk changes, a torn tail stays where it is.
+    ReadOnly,
+}
+
+/// What [`Log::replay`] calls for each batch: with its position, the position after it, and its records. `Break` ends the replay.
+pub type Visit<'a> = dyn FnMut(Position, Position, &[Record]) -> ControlFlow<()> + 'a;
+
+/// An open log.
+#[derive(Debug)]
+pub struct Log {
+    ground: Arc<dyn Ground>,
+    directory: String,
+    store: [u8; 16],
+    options: LogOptions,
+    is_writable: bool,
+    /// Held while a batch is written and synced: that is what makes one batch follow the other.
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// The starts of all segments, ascending. There is always one.
+    segments: VecDeque<Position>,
+    end: Position,
+    /// The epoch of this owner; for a reader the greatest in the log.
+    epoch: u64,
+    /// The last segment; none when reading, or before the first segment.
+    writer: Option<Writer>,
+    /// Files that may become segments. Their names are durable, so that no old segment is overwritten that a crash could bring back.
+    spares: Vec<String>,
+    is_poisoned: bool,
+    buffer: Vec<u8>,
+}
+
+/// The segment that is written to.
+#[derive(Debug)]
+struct Writer {
+    file: Arc<dyn File>,
+    file_bytes: u64,
+    /// Something that is not zeros may lie behind the end: the next batch opens another segment.
+    has_remains: bool,
+}
+
+impl Log {
+    /// Creates an empty log at position 0 in `directory`, which is made if need be. `store` is the start of the store's name.
+    pub fn create(ground: &Arc<dyn Ground>, directory: &str, store: [u8; 16], options: LogOptions) -> Result<()> {
+        ground.create_directory(directory)?;
+        if ground.list(directory)?.iter().any(|entry| parse_name(&entry.name, "log").is_some()) {
+            return Err(LogError::Exists { path: ground.describe(directory) });
+        }
+        let log = Log {
+            ground: Arc::clone(ground),
+            directory: directory.to_owned(),
+            store,
+            options,
+            is_writable: true,
+            state: Mutex::new(State {
+                segments: VecDeque::new(),
+                end: Position(0),
+                epoch: 0,
+                writer: None,
+                spares: Vec::new(),
+                is_poisoned: false,
+                buffer: Vec::new(),
+            }),
+        };
+        log.open_segment(&mut log.state.lock(), 0)
+    }
+
+    /// Opens the log and finds its start and end. A torn tail is dropped; bytes that were durable and are not there any more are an
+    /// error. The last segment is read to its end, of the others the headers: [`Log::replay`] finds damage in them.
+    pub fn open(ground: Arc<dyn Ground>, directory: &str, store: [u8; 16], options: LogOptions, opening: Opening) -> Result<Log> {
+        if let Opening::ReadWrite { .. } = opening {
+            // A process that died may have left names that are not durable yet. Nothing may be built on them before they are.
+            ground.sync_directory(directory)?;
+        }
+        let entries = ground.list(directory)?;
+        let named = |extension| entries.iter().filter_map(move |entry| parse_name(&entry.name, extension));
+        let segments: VecDeque<Position> = named("log").collect();
+        let mut cursor = check_headers(&*ground, directory, &segments, &store)?;
+        let mut last_batch = cursor.at()..cursor.at();
+        while let Ok(batch) = cursor.next()? {
+            last_batch = batch.position..cursor.at();
+        }
+        let remains = cursor.remains()?;
+        if let Remains::Proof(offset_bytes) = remains {
+            return Err(cursor.damaged(format!("a batch that was durable is gone, as the one at byte {offset_bytes} shows")));
+        }
+        let mut state = State {
+            segments,
+            end: cursor.at(),
+            epoch: cursor.epoch(),
+            writer: None,
+            spares: Vec::new(),
+            is_poisoned: false,
+            buffer: Vec::new(),
+        };
+        if let Opening::ReadWrite { epoch } = opening {
+            if epoch < state.epoch {
+                return Err(LogError::StaleEpoch { given: epoch, found: state.epoch });
+            }
+            state.epoch = epoch;
+            let start = *state.segments.back().expect("check_headers refuses a log without segments");
+            let file = ground.open(&segment_path(directory, start), Access::ReadWrite)?;
+            rewrite(&*file, SEGMENT_HEADER_BYTES + (last_batch.start.0 - start.0), last_batch.end.0 - last_batch.start.0)?;
+            state.writer = Some(Writer { file_bytes: file.len()?, file, has_remains: remains != Remains::Blank });
+            state.spares = named("spare").map(|start| spare_path(directory, start)).collect();
+            for spare in state.spares.split_off(state.spares.len().min(SPARES_MAX)) {
+                ground.remove(&spare)?;
+            }
+        }
+        let is_writable = matches!(opening, Opening::ReadWrite { .. });
+        Ok(Log { ground, directory: directory.to_owned(), store, options, is_writable, state: Mutex::new(state) })
+    }
+
+    /// The position of the first batch that is still there.
+    pub fn start(&self) -> Position {
+        self.state.lock().start()
+    }
+
+    /// The position that the next batch gets.
+    pub fn end(&self) -> Position {
+        self.state.lock().end
+    }
+
+    /// The owner epoch of this opening; of one for reading, the greatest in the log.
+    pub fn epoch(&self) -> u64 {
+        self.state.lock().epoch
+    }
+
+    /// Bytes of the batches from start to end.
+    pub fn used_bytes(&self) -> u64 {
+        self.state.lock().used_bytes()
+    }
+
+    /// Whether the log is larger than its limit, so that what holds its start should be moved.
+    pub fn is_over_limit(&self) -> bool {
+        self.used_bytes() > self.options.limit_bytes
+    }
+
+    /// How many segments there are.
+    pub fn segments(&self) -> usize {
+        self.state.lock().segments.len()
+    }
+
+    /// Passes the batches from `from` (the start of a batch, or the end of the log) on to `visit`, in order. Batches that are committed meanwhile are not passed on; what is replayed must not be trimmed meanwhile.
+    pub fn replay(&self, from: Position, visit: &mut Visit<'_>) -> Result<()> {
+        let (segments, end) = {
+            let state = self.state.lock();
+            (state.segments.clone(), state.end)
+        };
+        let start = segments[0];
+        if from < start {
+            return Err(LogError::BeforeStart { from, start });
+        }
+        if from > end {
+            return Err(LogError::PastEnd { from, end });
+        }
+        let first = segments.partition_point(|start| *start <= from) - 1;
+        for (index, start) in segments.iter().enumerate().skip(first) {
+            let limit = segments.get(index + 1).copied().unwrap_or(end);
+            if from >= limit {
+                continue;
+            }
+            let mut cursor = Cursor::open(&*self.ground, &self.directory, *start, &self.store)?;
+            if from > *start {
+                seek_batch(&mut cursor, from)?;
+            }
+            while cursor.at() < limit {
+                let position = cursor.at();
+                let batch = cursor.next()?.map_err(|why| cursor.damaged(format!("{why}, although the log goes on")))?;
+                if cursor.at() > limit {
+                    return Err(cursor.damaged("the batch before this place reaches into the next segment"));
+                }
+                if visit(position, cursor.at(), &batch.records).is_break() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the records as one batch, which is durable on return; returns its position and the one after it. No records: no batch.
+    ///
+    /// After an error the batch may still be found when the log is opened again, or not: never a part of it, and never after the next
+    /// one that succeeded. When there was no room ([`LogError::is_full`]) the same may be tried again.
+    pub fn commit(&self, records: &[Record]) -> Result<(Position, Position)> {
+        let mut state = self.writable()?;
+        let start = state.end;
+        if records.is_empty() {
+            return Ok((start, start));
+        }
+        let bound = records.iter().map(Record::length_bound_bytes).sum::<u64>();
+        if bound > BATCH_MAX_BYTES {
+            return Err(LogError::TooLarge { length_bytes: bound, limit_bytes: BATCH_MAX_BYTES });
+        }
+        let mut buffer = std::mem::take(&mut state.buffer);
+        encode_batch(&mut buffer, records, start, &self.store, state.epoch);
+        let written = self.write_batch(&mut state, &buffer);
+        if buffer.capacity() <= BUFFER_KEPT_BYTES {
+            state.buffer = buffer;
+        }
+        written.map(|()| (start, state.end))
+    }
+
+    /// Gives up the segments that end at or before `upto`: they are kept for reuse or removed. All that is before `upto` must be
+    /// durable elsewhere.
+    pub fn trim(&self, upto: Position) -> Result<()> {
+        let mut state = self.writable()?;
+        let mut recycled = Vec::new();
+        let mut is_changed = false;
+        while state.segments.len() > 1 && state.segments[1] <= upto {
+            let start = state.segments[0];
+            let path = segment_path(&self.directory, start);
+            let has_room = state.spares.len() + recycled.len() < SPARES_MAX;
+            if has_room && self.ground.open(&path, Access::Read)?.len()? == self.segment_bytes() {
+                let spare = spare_path(&self.directory, start);
+                self.ground.rename(&path, &spare)?;
+                recycled.push(spare);
+            } else {
+                self.ground.remove(&path)?;
+            }
+            state.segments.pop_front();
+            is_changed = true;
+        }
+        if is_changed {
+            let synced = self.ground.sync_directory(&self.directory);
+            state.poison_unless(synced)?;
+            state.spares.append(&mut recycled);
+        }
+        Ok(())
+    }
+
+    fn segment_bytes(&self) -> u64 {
+        self.options.segment_bytes.max(2 * SEGMENT_HEADER_BYTES)
+    }
+
+    fn writable(&self) -> Result<parking_lot::MutexGuard<'_, State>> {
+        if !self.is_writable {
+            return Err(LogError::ReadOnly);
+        }
+        let state = self.state.lock();
+        if state.is_poisoned { Err(LogError::Poisoned) } else { Ok(state) }
+    }
+
+    /// Writes and syncs a spelled batch at the end.
+    fn write_batch(&self, state: &mut State, batch: &[u8]) -> Result<()> {
+        let length_bytes = batch.len() as u64;
+        let limit_bytes = self.options.limit_bytes.saturating_mul(2);
+        if state.used_bytes() + length_bytes > limit_bytes {
+            return Err(LogError::Full { used_bytes: state.used_bytes(), limit_bytes });
+        }
+        let fits = |writer: &Writer| !writer.has_remains && state.end_offset() + length_bytes <= writer.file_bytes;
+        if !state.writer.as_ref().is_some_and(fits) {
+            self.open_segment(state, length_bytes)?;
+        }
+        let offset = state.end_offset();
+        let writer = state.writer.as_mut().expect("a segment was opened");
+        if let Err(error) = writer.file.write_at(offset, batch) {
+            writer.has_remains = true;
+            return Err(error.into());
+        }
+        let synced = writer.file.sync();
+        state.poison_unless(synced)?;
+        state.end.0 += length_bytes;
+        Ok(())
+    }
+
+    /// Opens a segment at the end of the log, with room for a batch of `batch_bytes`. On an error that does not poison, nothing changed.
+    fn open_segment(&self, state: &mut State, batch_bytes: u64) -> Result<()> {
+        let file_bytes = self.segment_bytes().max(SEGMENT_HEADER_BYTES + batch_bytes);
+        let path = segment_path(&self.directory, state.end);
+        let (spare, file) = self.take_spare(state)?;
+        let prepared = file.allocate(0, file_bytes).and_then(|()| file.write_at(0, &encode_header(&self.store, state.epoch, state.end)));
+        if let Err(error) = prepared {
+            // Room that was reserved in vain is given back, whoever fills the disk may need it; the next try starts anew anyway.
+            let _ = self.ground.remove(&spare);
+            return Err(error.into());
+        }
+        let synced = file.sync();
+        state.poison_unless(synced)?;
+        if let Err(error) = self.ground.rename(&spare, &path) {
+            state.spares.push(spare);
+            return Err(error.into());
+        }
+        let synced = self.ground.sync_directory(&self.directory);
+        state.poison_unless(synced)?;
+        state.enter_segment(file, file_bytes);
+        Ok(())
+    }
+
+    /// A file that is to become a segment: one that is kept for that, or a new one.
+    fn take_spare(&self, state: &mut State) -> Result<(String, Arc<dyn File>)> {
+        if let Some(spare) = state.spares.pop() {
+            let file = self.ground.open(&spare, Access::ReadWrite)?;
+            return Ok((spare, file));
+        }
+        let spare = spare_path(&self.directory, state.end);
+        match self.ground.remove(&spare) {
+            Err(error) if !error.is_not_found() => return Err(error.into()),
+            _ => {}
+        }
+        let file = self.ground.create(&spare)?;
+        Ok((spare, file))
+    }
+}
+
+impl State {
+    fn start(&self) -> Position {
+        self.segments[0]
+    }
+
+    fn used_bytes(&self) -> u64 {
+        self.end.0 - self.start().0
+    }
+
+    /// Where the end of the log is in the last segment's file.
+    fn end_offset(&self) -> u64 {
+        SEGMENT_HEADER_BYTES + self.end.0 - self.segments.back().map_or(self.end.0, |start| start.0)
+    }
+
+    /// After a sync that failed nobody knows what is on disk.
+    fn poison_unless(&mut self, synced: std::result::Result<(), GroundError>) -> Result<()> {
+        self.is_poisoned |= synced.is_err();
+        Ok(synced?)
+    }
+
+    /// Goes on in a segment that starts at the end.
+    fn enter_segment(&mut self, file: Arc<dyn File>, file_bytes: u64) {
+        let end_offset = self.end_offset();
+        let left = self.writer.replace(Writer { file, file_bytes, has_remains: false });
+        if self.segments.back() == Some(&self.end) {
+            return; // It has replaced one that had no batch.
+        }
+        if let Some(left) = left.filter(|left| left.has_remains) {
+            // What lies behind the segment's last batch is nothing. A segment left early has most of its room there.
+            let _ = left.file.set_len(end_offset);
+        }
+        self.segments.push_back(self.end);
+    }
+}
+
+/// Checks the headers of all segments; returns the cursor of the last one.
+fn check_headers(ground: &dyn Ground, directory: &str, segments: &VecDeque<Position>, store: &[u8; 16]) -> Result<Cursor> {
+    let mut epoch = 0;
+    let mut last = None;
+    for start in segments {
+        let cursor = Cursor::open(ground, directory, *start, store)?;
+        if cursor.epoch() < epoch {
+            return Err(cursor.damaged(format!("the segment has owner epoch {}, the one before it {epoch}", cursor.epoch())));
+        }
+        epoch = cursor.epoch();
+        last = Some(cursor);
+    }
+    let why = || LogError::Damaged { path: ground.describe(directory), offset_bytes: 0, why: "there is no segment of the log".to_owned() };
+    last.ok_or_else(why)
+}
+
+/// Goes to the batch at `from`.
+fn seek_batch(cursor: &mut Cursor, from: Position) -> Result<()> {
+    let start = cursor.at();
+    let epoch_of_segment = cursor.epoch();
+    if cursor.seek(from) && cursor.next()?.is_ok() {
+        cursor.rewind(from, epoch_of_segment);
+        return Ok(());
+    }
+    // There is none: is it lost, or is this not the start of one?
+    cursor.rewind(start, epoch_of_segment);
+    while cursor.at() < from {
+        if let Err(why) = cursor.next()? {
+            return Err(cursor.damaged(format!("{why}, although the log goes on")));
+        }
+    }
+    if cursor.at() == from {
+        Err(cursor.damaged("a batch is gone, although the log goes on"))
+    } else {
+        Err(LogError::NotABoundary { from })
+    }
+}
+
+/// Writes the bytes of a batch where they are, and syncs them, so that they are durable whatever happened to earlier syncs.
+fn rewrite(file: &dyn File, offset: u64, length: u64) -> Result<()> {
+    if length == 0 {
+        return Ok(());
+    }
+    let mut bytes = vec![0; length as usize];
+    // The last batch of a segment that was cut to its content may lack a part of its padding.
+    let present = (file.len()?.saturating_sub(offset)).min(length) as usize;
+    file.read_at(offset, &mut bytes[..present])?;
+    file.write_at(offset, &bytes)?;
+    Ok(file.sync()?)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,269 @@
+//! Runs that crash, against the list of what was acknowledged.
+
+use super::*;
+use proptest::prelude::*;
+
+/// What must be there after a crash: every acknowledged batch, then at most one of those that were tried last.
+#[derive(Debug, Default)]
+struct Model {
+    acknowledged: Replayed,
+    /// Batches that were tried since, and did not succeed.
+    doubtful: Vec<Vec<Record>>,
+    trimmed: Position,
+    next_tag: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Commit {
+        records: usize,
+        length_bytes: usize,
+    },
+    Trim {
+        batch: usize,
+    },
+    /// Opens the log again without a crash.
+    Reopen,
+    /// An operation fails soon.
+    Fail {
+        operation: u64,
+        is_full: bool,
+    },
+    /// Everything fails soon.
+    Crash {
+        operation: u64,
+    },
+}
+
+impl Model {
+    fn end(&self) -> Position {
+        self.acknowledged.last().map_or(Position(0), |(_, end, _)| *end)
+    }
+
+    fn commit(&mut self, log: &Log, records: usize, length_bytes: usize) -> Result<()> {
+        self.next_tag += 1;
+        let records: Vec<Record> = (0..records).map(|part| record(self.next_tag * 100 + part as u64, length_bytes)).collect();
+        match log.commit(&records) {
+            Ok((start, end)) => {
+                assert_eq!(start, self.end());
+                self.acknowledged.push((start, end, records));
+                self.doubtful.clear();
+                Ok(())
+            }
+            Err(error) => {
+                self.doubtful.push(records);
+                Err(error)
+            }
+        }
+    }
+
+    fn trim(&mut self, log: &Log, batch: usize) -> Result<()> {
+        if let Some((_, end, _)) = self.acknowledged.get(batch % self.acknowledged.len().max(1)) {
+            self.trimmed = self.trimmed.max(*end);
+            log.trim(*end)?;
+        }
+        Ok(())
+    }
+
+    /// Compares a log that was just opened, and takes a doubtful batch that is there for acknowledged: consumers have seen it.
+    fn check(&mut self, log: &Log) {
+        assert!(log.start() <= self.trimmed, "only what was trimmed may be missing");
+        let found = replay(log, log.start()).unwrap();
+        if log.end() > self.end() {
+            let (start, end, records) = found.last().unwrap().clone();
+            assert!(self.doubtful.contains(&records), "only what was tried last may be there beyond what was acknowledged");
+            assert_eq!(start, self.end());
+            self.acknowledged.push((start, end, records));
+        }
+        assert_eq!(log.end(), self.end());
+        let expected: Vec<_> = self.acknowledged.iter().filter(|(start, ..)| *start >= log.start()).cloned().collect();
+        assert_eq!(found, expected);
+        self.doubtful.clear();
+    }
+}
+
+/// A disk under a log, and the model of the log.
+struct Run {
+    ground: SimulatedGround,
+    log: Option<Log>,
+    model: Model,
+    epoch: u64,
+    policies: Vec<CrashPolicy>,
+}
+
+impl Run {
+    fn new(seed: u64, policies: Vec<CrashPolicy>) -> Run {
+        let ground = SimulatedGround::new(seed);
+        create(&ground);
+        Run { ground, log: None, model: Model::default(), epoch: 1, policies }
+    }
+
+    /// Opens the log, through as many crashes as it takes.
+    fn reopen(&mut self) {
+        while self.log.is_none() {
+            self.epoch += 1;
+            if self.ground.is_crashed() {
+                self.ground = self.ground.restart(self.policies[self.epoch as usize % self.policies.len()]);
+            }
+            match open(&self.ground, self.epoch) {
+                Ok(log) => {
+                    self.model.check(&log);
+                    self.log = Some(log);
+                }
+                Err(LogError::Ground(_)) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    fn step(&mut self, step: &Step) {
+        self.reopen();
+        let log = self.log.as_ref().expect("it was opened");
+        let done = match *step {
+            Step::Commit { records, length_bytes } => self.model.commit(log, records, length_bytes),
+            Step::Trim { batch } => self.model.trim(log, batch),
+            Step::Reopen => return self.log = None,
+            Step::Fail { operation, is_full } => {
+                let kind = if is_full { std::io::ErrorKind::StorageFull } else { std::io::ErrorKind::Other };
+                return self.ground.fail_operation(operation, kind);
+            }
+            Step::Crash { operation } => return self.ground.crash_after_operations(operation),
+        };
+        match done {
+            // A log that is not poisoned goes on at once after a failure.
+            Ok(()) | Err(LogError::Full { .. }) => {}
+            Err(LogError::Ground(_)) if !self.ground.is_crashed() => {}
+            Err(LogError::Ground(_) | LogError::Poisoned) => self.log = None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn tour(mut self) {
+        tour().iter().for_each(|step| self.step(step));
+        self.end();
+    }
+
+    fn end(mut self) {
+        for policy in [CrashPolicy::KeepAll, CrashPolicy::DropAll] {
+            self.log = None;
+            self.ground = self.ground.restart(policy);
+            self.reopen();
+        }
+    }
+}
+
+/// A run through all that a log does: segments, trims, recycled segments, a large batch, more openings.
+fn tour() -> Vec<Step> {
+    let mut steps = Vec::new();
+    for turn in 0..3 {
+        steps.extend((0..8).map(|batch| Step::Commit { records: 1 + batch % 2, length_bytes: 700 + batch * 150 }));
+        steps.push(Step::Trim { batch: 9 * turn + 7 });
+        steps.push(Step::Commit { records: 1, length_bytes: 20_000 });
+        steps.push(Step::Reopen);
+    }
+    steps
+}
+
+/// Operations and syncs of the tour.
+fn tour_costs() -> (u64, u64) {
+    let mut run = Run::new(0, vec![CrashPolicy::DropAll]);
+    let before = (run.ground.operations(), run.ground.syncs());
+    tour().iter().for_each(|step| run.step(step));
+    let costs = (run.ground.operations() - before.0, run.ground.syncs() - before.1);
+    assert!(costs.0 > 100 && costs.1 > 40, "{costs:?}");
+    costs
+}
+
+fn policies(seed: u64) -> Vec<CrashPolicy> {
+    let mut policies = vec![CrashPolicy::DropAll, CrashPolicy::KeepAll];
+    policies.extend((0..5).map(|turn| CrashPolicy::Random { seed: seed.wrapping_add(turn) }));
+    policies.rotate_left((seed % 7) as usize);
+    policies
+}
+
+#[test]
+fn m0_17_a_crash_at_every_operation_loses_nothing_that_was_acknowledged() {
+    for operation in 0..tour_costs().0 {
+        for seed in 0..7 {
+            let run = Run::new(seed, policies(seed));
+            run.ground.crash_after_operations(operation);
+            run.tour();
+        }
+    }
+}
+
+#[test]
+fn m0_17_a_crash_at_every_sync_and_another_while_opening_loses_nothing_that_was_acknowledged() {
+    for sync in 0..tour_costs().1 {
+        for again in 0..5 {
+            let seed = sync * 5 + again;
+            let mut run = Run::new(seed, policies(seed));
+            run.ground.crash_after_syncs(sync);
+            let mut has_crashed = false;
+            for step in tour() {
+                run.step(&step);
+                if run.ground.is_crashed() && !has_crashed {
+                    has_crashed = true;
+                    run.log = None;
+                    run.ground = run.ground.restart(CrashPolicy::Random { seed });
+                    run.ground.crash_after_operations(again);
+                }
+            }
+            run.end();
+        }
+    }
+}
+
+#[test]
+fn m0_17_an_operation_that_fails_at_any_moment_loses_nothing_that_was_acknowledged() {
+    for operation in 0..tour_costs().0 {
+        for is_full in [true, false] {
+            let mut run = Run::new(operation, policies(operation));
+            run.step(&Step::Fail { operation, is_full });
+            run.tour();
+        }
+    }
+}
+
+#[test]
+fn a_crash_while_the_log_is_created_leaves_none_or_an_empty_one() {
+    for operation in 0..10 {
+        for policy in policies(operation) {
+            let ground = SimulatedGround::new(operation);
+            ground.crash_after_operations(operation);
+            let created = Log::create(&share(&ground), DIRECTORY, STORE, SMALL);
+            let ground = ground.restart(policy);
+            match Log::create(&share(&ground), DIRECTORY, STORE, SMALL) {
+                Ok(()) => assert!(created.is_err()),
+                Err(LogError::Exists { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+            assert_eq!(replay(&open(&ground, 1).unwrap(), Position(0)).unwrap(), []);
+        }
+    }
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let length = prop_oneof![8 => 0..3_000usize, 1 => 10_000..30_000usize, 1 => Just(430usize)];
+    let step = prop_oneof![
+        10 => (1..4usize, length).prop_map(|(records, length_bytes)| Step::Commit { records, length_bytes }),
+        2 => any::<usize>().prop_map(|batch| Step::Trim { batch }),
+        1 => Just(Step::Reopen),
+        1 => (0..12u64, any::<bool>()).prop_map(|(operation, is_full)| Step::Fail { operation, is_full }),
+        2 => (0..12u64).prop_map(|operation| Step::Crash { operation }),
+    ];
+    proptest::collection::vec(step, 1..40)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 3_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn m0_17_every_acknowledged_batch_survives_any_run_of_crashes_failures_and_trims(steps in steps(), seed: u64) {
+        let mut run = Run::new(seed, policies(seed));
+        for step in &steps {
+            run.step(step);
+        }
+        run.end();
+    }
+}

@@ -1,0 +1,74 @@
+//! Positions, partitions and records, and how records are spelled in a batch.
+
+use onefold_ground::wire::{Reader, WireError, put_bytes};
+
+/// A place in the log: the number of batch bytes before it since the store was created. Positions are only taken at batch boundaries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Position(pub u64);
+
+/// The kinds of partitions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum PartitionClass {
+    /// Chunk index, by fingerprint prefix.
+    ChunkIndex = 1,
+    /// Block index: volumes and backup groups.
+    BlockIndex = 2,
+    /// Containers.
+    Container = 3,
+}
+
+/// The partition that a record is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Partition {
+    /// Its kind.
+    pub class: PartitionClass,
+    /// Its number, or [`Partition::ANY`].
+    pub number: u16,
+}
+
+impl Partition {
+    /// The number of a record for all partitions of the class; each takes what is its own (chunk index: by fingerprint).
+    pub const ANY: u16 = u16::MAX;
+}
+
+/// One record. The log keeps `kind` and `payload` as they are; the parts that write and read them give them a meaning.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The type, from the table in `docs/format.md`.
+    pub kind: u8,
+    /// Whose it is.
+    pub partition: Partition,
+    /// What it says.
+    pub payload: Vec<u8>,
+}
+
+impl Record {
+    /// Fewest bytes of a record: kind, class, partition, length.
+    pub(crate) const MIN_BYTES: usize = 5;
+
+    /// No more bytes than this are appended by [`Record::encode`].
+    pub(crate) fn length_bound_bytes(&self) -> u64 {
+        self.payload.len() as u64 + 14
+    }
+
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        out.push(self.kind);
+        out.push(self.partition.class as u8);
+        out.extend_from_slice(&self.partition.number.to_le_bytes());
+        put_bytes(out, &self.payload);
+    }
+
+    pub(crate) fn decode(reader: &mut Reader<'_>) -> std::result::Result<Record, WireError> {
+        let kind = reader.u8()?;
+        let offset_bytes = reader.position();
+        let class = match reader.u8()? {
+            1 => PartitionClass::ChunkIndex,
+            2 => PartitionClass::BlockIndex,
+            3 => PartitionClass::Container,
+            value => return Err(WireError::OutOfRange { what: "partition class", value: u64::from(value), offset_bytes }),
+        };
+        let number = reader.u16()?;
+        Ok(Record { kind, partition: Partition { class, number }, payload: reader.bytes()?.to_vec() })
+    }
+}

@@ -1,0 +1,283 @@
+//! One segment file: its name, its header, and reading its batches one after the other.
+
+use crate::batch::{BatchHeader, HEADER_BYTES, MAGIC, SECTOR_BYTES};
+use crate::{Batch, BatchError, LogError, Position, Result, parse_batch};
+use onefold_ground::wire::Reader;
+use onefold_ground::{Access, File, Ground, checksum};
+use std::sync::Arc;
+
+/// Bytes of a segment before its first batch.
+pub(crate) const SEGMENT_HEADER_BYTES: u64 = 4096;
+const MAGIC_BYTES: &[u8; 8] = b"1FLDLOG1";
+const VERSION: u32 = 1;
+/// The part of the header that its checksum covers.
+const CHECKED_BYTES: usize = 48;
+/// How much is read at once.
+const WINDOW_BYTES: u64 = 1 << 20;
+
+/// The path of the segment that starts at `start`.
+pub(crate) fn segment_path(directory: &str, start: Position) -> String {
+    format!("{directory}/{:016x}.log", start.0)
+}
+
+/// The path of a file that waits to become a segment.
+pub(crate) fn spare_path(directory: &str, start: Position) -> String {
+    format!("{directory}/{:016x}.spare", start.0)
+}
+
+/// The start of the segment (extension `log`) or spare (`spare`) with this name; `None` for any other name.
+pub(crate) fn parse_name(name: &str, extension: &str) -> Option<Position> {
+    let (start, found) = name.split_once('.')?;
+    let is_ours = found == extension && start.len() == 16 && start.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    if is_ours { u64::from_str_radix(start, 16).ok().map(Position) } else { None }
+}
+
+/// The header of a segment, as written.
+pub(crate) fn encode_header(store: &[u8; 16], epoch: u64, start: Position) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(SEGMENT_HEADER_BYTES as usize);
+    bytes.extend_from_slice(MAGIC_BYTES);
+    bytes.extend_from_slice(&VERSION.to_le_bytes());
+    bytes.extend_from_slice(&0u32.to_le_bytes());
+    bytes.extend_from_slice(store);
+    bytes.extend_from_slice(&epoch.to_le_bytes());
+    bytes.extend_from_slice(&start.0.to_le_bytes());
+    bytes.extend_from_slice(&checksum(&bytes).to_le_bytes());
+    bytes.resize(SEGMENT_HEADER_BYTES as usize, 0);
+    bytes
+}
+
+/// Checks a header and returns the owner epoch in it, or what is wrong.
+fn parse_header(bytes: &[u8], store: &[u8; 16], start: Position) -> std::result::Result<u64, String> {
+    let mut reader = Reader::new(bytes);
+    let mut fields = || {
+        let magic = reader.take(8)?;
+        let version = reader.u32()?;
+        let _reserved = reader.u32()?;
+        Ok::<_, onefold_ground::wire::WireError>((magic, version, reader.take(16)?, reader.u64()?, reader.u64()?, reader.u64()?))
+    };
+    let (magic, version, found_store, epoch, found_start, sum) = fields().map_err(|error| error.to_string())?;
+    if magic != MAGIC_BYTES {
+        return Err("this is no segment of a log".to_owned());
+    }
+    if sum != checksum(&bytes[..CHECKED_BYTES]) {
+        return Err("the checksum of the segment's header is wrong".to_owned());
+    }
+    if version != VERSION {
+        return Err(format!("the segment has format version {version}, this program knows {VERSION}"));
+    }
+    if found_store != store {
+        return Err("the segment is of another store".to_owned());
+    }
+    if found_start != start.0 {
+        return Err(format!("the segment says that it starts at {found_start:016x}"));
+    }
+    Ok(epoch)
+}
+
+/// Goes through the batches of a segment.
+#[derive(Debug)]
+pub(crate) struct Cursor {
+    file: Arc<dyn File>,
+    path: String,
+    file_bytes: u64,
+    store: [u8; 16],
+    start: Position,
+    /// Where the next batch is expected.
+    at: Position,
+    /// The epoch of the last batch, before it that of the segment; the next one's is not lower.
+    epoch: u64,
+    /// Bytes `window_offset ..` of the file.
+    window: Vec<u8>,
+    window_offset: u64,
+}
+
+/// What is behind the last batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Remains {
+    /// Only zeros, up to the end of the file.
+    Blank,
+    /// Bytes that mean nothing.
+    Arbitrary,
+    /// A batch at this offset of the file that was written when the place of the cursor was durable.
+    Proof(u64),
+}
+
+impl Cursor {
+    /// Opens a segment and checks its header.
+    pub(crate) fn open(ground: &dyn Ground, directory: &str, start: Position, store: &[u8; 16]) -> Result<Cursor> {
+        let path = segment_path(directory, start);
+        let file = ground.open(&path, Access::Read)?;
+        let file_bytes = file.len()?;
+        let path = ground.describe(&path);
+        // Positions in the file must not overflow.
+        let is_possible = start.0.is_multiple_of(SECTOR_BYTES) && start.0.checked_add(file_bytes + SECTOR_BYTES).is_some();
+        if file_bytes < SEGMENT_HEADER_BYTES || !is_possible {
+            let why = format!("a segment of {file_bytes} bytes cannot be here");
+            return Err(LogError::Damaged { path, offset_bytes: 0, why });
+        }
+        let mut header = vec![0; SEGMENT_HEADER_BYTES as usize];
+        file.read_at(0, &mut header)?;
+        let epoch = match parse_header(&header, store, start) {
+            Ok(epoch) => epoch,
+            Err(why) => return Err(LogError::Damaged { path, offset_bytes: 0, why }),
+        };
+        Ok(Cursor { file, path, file_bytes, store: *store, start, at: start, epoch, window: Vec::new(), window_offset: 0 })
+    }
+
+    /// Where the next batch is expected.
+    pub(crate) fn at(&self) -> Position {
+        self.at
+    }
+
+    /// The epoch of what was read last.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Goes to a place in the segment; false if it is outside.
+    pub(crate) fn seek(&mut self, to: Position) -> bool {
+        let is_inside = to >= self.start && to.0 - self.start.0 <= self.file_bytes - SEGMENT_HEADER_BYTES;
+        if is_inside {
+            self.at = to;
+        }
+        is_inside
+    }
+
+    /// Goes back to a place where the cursor was, with the epoch that it had there.
+    pub(crate) fn rewind(&mut self, to: Position, epoch: u64) {
+        (self.at, self.epoch) = (to, epoch);
+    }
+
+    /// The place in the file where the next batch is expected.
+    pub(crate) fn offset(&self) -> u64 {
+        SEGMENT_HEADER_BYTES + (self.at.0 - self.start.0)
+    }
+
+    /// An error about the place where the next batch is expected.
+    pub(crate) fn damaged(&self, why: impl ToString) -> LogError {
+        LogError::Damaged { path: self.path.clone(), offset_bytes: self.offset(), why: why.to_string() }
+    }
+
+    /// The next batch, or why there is none here. A batch that is as it was written but cannot be understood is an error.
+    pub(crate) fn next(&mut self) -> Result<std::result::Result<Batch, BatchError>> {
+        let header = match self.header(self.offset())? {
+            Ok(header) => header,
+            Err(error) => return Ok(Err(error)),
+        };
+        let offset = self.offset();
+        match parse_batch(self.window(offset, header.unpadded_bytes())?) {
+            Ok(batch) => {
+                self.at.0 += batch.length_bytes;
+                self.epoch = batch.epoch;
+                Ok(Ok(batch))
+            }
+            Err(BatchError::Checksum) => Ok(Err(BatchError::Checksum)),
+            Err(error) => Err(self.damaged(error)),
+        }
+    }
+
+    /// Looks at everything from the place of the cursor on, where no batch was found.
+    pub(crate) fn remains(&mut self) -> Result<Remains> {
+        let hole = self.at;
+        let mut is_blank = true;
+        let mut offset = self.offset();
+        while offset < self.file_bytes {
+            let length = WINDOW_BYTES.min(self.file_bytes - offset);
+            let window = self.window(offset, length)?;
+            is_blank = is_blank && window.iter().fold(0, |sum, byte| sum | byte) == 0;
+            let starts: Vec<u64> = window
+                .chunks(SECTOR_BYTES as usize)
+                .zip((offset..).step_by(SECTOR_BYTES as usize))
+                .filter(|(sector, _)| sector.starts_with(&MAGIC.to_le_bytes()))
+                .map(|(_, start)| start)
+                .collect();
+            for start in starts {
+                if let Ok(header) = self.header(start)?
+                    && header.durable > hole
+                    && header.check(self.window(start, header.unpadded_bytes())?).is_ok()
+                {
+                    return Ok(Remains::Proof(start));
+                }
+            }
+            offset += length;
+        }
+        Ok(if is_blank { Remains::Blank } else { Remains::Arbitrary })
+    }
+
+    /// The header at an offset of the file, if there is one that belongs there.
+    fn header(&mut self, offset: u64) -> Result<std::result::Result<BatchHeader, BatchError>> {
+        let position = Position(self.start.0 + (offset - SEGMENT_HEADER_BYTES));
+        let left_bytes = self.file_bytes.saturating_sub(offset);
+        if left_bytes < HEADER_BYTES as u64 {
+            return Ok(Err(BatchError::NoHeader));
+        }
+        let header = match BatchHeader::parse(self.window(offset, HEADER_BYTES as u64)?) {
+            Ok(header) => header,
+            Err(error) => return Ok(Err(error)),
+        };
+        let wrong = |what, value| Ok(Err(BatchError::Header { what, value }));
+        if header.position != position {
+            return wrong("position", header.position.0);
+        }
+        if header.store != self.store {
+            return wrong("store", u64::from_le_bytes(header.store[..8].try_into().expect("8 of 16 bytes")));
+        }
+        if header.epoch < self.epoch {
+            return wrong("owner epoch", header.epoch);
+        }
+        if header.unpadded_bytes() > left_bytes {
+            return Ok(Err(BatchError::Truncated { wanted_bytes: header.unpadded_bytes(), left_bytes }));
+        }
+        Ok(Ok(header))
+    }
+
+    /// Bytes of the file; the caller has checked that they are inside.
+    fn window(&mut self, offset: u64, length: u64) -> Result<&[u8]> {
+        let window_end = self.window_offset + self.window.len() as u64;
+        if offset < self.window_offset || offset + length > window_end {
+            let wanted = length.max(WINDOW_BYTES).min(self.file_bytes - offset);
+            // Empty until the read has succeeded, so that a failure leaves no bytes of another place.
+            let mut window = std::mem::take(&mut self.window);
+            window.resize(wanted as usize, 0);
+            self.file.read_at(offset, &mut window)?;
+            self.window = window;
+            self.window_offset = offset;
+        }
+        let from = (offset - self.window_offset) as usize;
+        Ok(&self.window[from..from + length as usize])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lead_to_starts_and_other_names_to_none() {
+        assert_eq!(parse_name("0000000000001a00.log", "log"), Some(Position(0x1a00)));
+        assert_eq!(segment_path("log", Position(0x1a00)), "log/0000000000001a00.log");
+        assert_eq!(parse_name("ffffffffffffffff.spare", "spare"), Some(Position(u64::MAX)));
+        for name in
+            ["", "log", "1a00.log", "0000000000001A00.log", "0000000000001a00.log.new", "+000000000001a00.log", "0000000000001a00.spare"]
+        {
+            assert_eq!(parse_name(name, "log"), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_header_is_read_as_written_and_any_change_is_named() {
+        let header = encode_header(&[7; 16], 3, Position(512));
+        assert_eq!(header.len() as u64, SEGMENT_HEADER_BYTES);
+        assert_eq!(parse_header(&header, &[7; 16], Position(512)), Ok(3));
+        assert!(parse_header(&header, &[8; 16], Position(512)).unwrap_err().contains("another store"));
+        assert!(parse_header(&header, &[7; 16], Position(1024)).unwrap_err().contains("starts at 0000000000000200"));
+        for at in 0..56 {
+            let mut changed = header.clone();
+            changed[at] ^= 1;
+            assert!(parse_header(&changed, &[7; 16], Position(512)).is_err());
+        }
+        for length in 0..56 {
+            assert!(parse_header(&header[..length], &[7; 16], Position(512)).is_err());
+        }
+    }
+}
