@@ -89,7 +89,7 @@ pub struct Limits {
     pub reserved_bytes_per_connection: usize,
     /// From the start of a connection to the choice of an export. 10 s.
     pub negotiation_timeout: Duration,
-    /// How long a request's payload may take to arrive and a reply to be taken, plus one second for each 256 KiB. 30 s.
+    /// How long a client may send nothing of a payload, or take nothing of a reply; the whole may take so long and one second for each 256 KiB. 30 s.
     pub transfer_timeout: Duration,
     /// At shutdown, how long requests in flight may take to finish, and then again the flushing of exports. 30 s.
     pub shutdown_timeout: Duration,

@@ -204,10 +204,11 @@ impl Reading {
 
     async fn read_payload(&mut self, length: usize) -> io::Result<Vec<u8>> {
         let mut payload = Vec::with_capacity(length);
+        let stall = self.context.limits.transfer_timeout;
         let mut limited = (&mut self.reader).take(length as u64);
         within(self.context.limits.transfer(length), async {
             while payload.len() < length {
-                if limited.read_buf(&mut payload).await? == 0 {
+                if within(stall, limited.read_buf(&mut payload)).await? == 0 {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
             }
@@ -234,18 +235,18 @@ async fn write_replies(
     let mut batch = Vec::new();
     while outgoing.recv_many(&mut batch, REPLIES_AT_ONCE).await > 0 {
         let bytes = batch.iter().map(|outgoing| outgoing.reply.head.len() + outgoing.reply.body.len()).sum();
-        within(context.limits.transfer(bytes), write_batch(&mut writer, &batch)).await?;
+        within(context.limits.transfer(bytes), write_batch(&mut writer, &batch, context.limits.transfer_timeout)).await?;
         batch.clear();
     }
     within(context.limits.transfer(0), writer.shutdown()).await
 }
 
-async fn write_batch(writer: &mut (impl AsyncWrite + Unpin), batch: &[Outgoing]) -> io::Result<()> {
+async fn write_batch(writer: &mut (impl AsyncWrite + Unpin), batch: &[Outgoing], stall: Duration) -> io::Result<()> {
     let parts = batch.iter().flat_map(|outgoing| [&outgoing.reply.head, &outgoing.reply.body]);
     let mut slices: Vec<IoSlice<'_>> = parts.filter(|part| !part.is_empty()).map(|part| IoSlice::new(part)).collect();
     let mut left = &mut slices[..];
     while !left.is_empty() {
-        let written = writer.write_vectored(left).await?;
+        let written = within(stall, writer.write_vectored(left)).await?;
         if written == 0 {
             return Err(io::ErrorKind::WriteZero.into());
         }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, RwLock};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The grain in which a [`Memory`] export knows what is allocated.
 pub const GRAIN: usize = 4096;
@@ -246,5 +246,21 @@ impl Drop for Serving {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+/// The server serves.
+pub fn works(port: u16) {
+    let mut client = client::Client::go(port, client::Form::Structured);
+    assert_eq!(client.write(0, 0, b"works"), 0);
+    assert_eq!(client.read(0, 0, 5), Ok(b"works".to_vec()));
+}
+
+/// Waits until `met`, at most 10 s.
+pub fn eventually(what: &str, met: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !met() {
+        assert!(begin.elapsed() < Duration::from_secs(10), "{what}");
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
