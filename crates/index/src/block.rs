@@ -285,4 +285,6 @@ impl Partition {
 }
 
 #[cfg(test)]
+mod crash_tests;
+#[cfg(test)]
 mod tests;

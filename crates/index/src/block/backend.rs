@@ -9,6 +9,7 @@ use onefold_ground::{File, GroundError};
 use parking_lot::RwLock;
 use redb::StorageBackend;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -188,12 +189,14 @@ impl StorageBackend for Overlay {
         let mut done = 0;
         for (page, within, count) in by_page(offset, data.len()) {
             let kept = written.kept;
-            if !written.pages.contains_key(&page) {
-                let mut bytes = vec![0; PAGE_BYTES as usize].into_boxed_slice();
-                self.read_below(kept, page * PAGE_BYTES, &mut bytes)?;
-                written.pages.insert(page, bytes);
-            }
-            let bytes = written.pages.get_mut(&page).expect("inserted above");
+            let bytes = match written.pages.entry(page) {
+                Entry::Occupied(present) => present.into_mut(),
+                Entry::Vacant(absent) => {
+                    let mut bytes = vec![0; PAGE_BYTES as usize].into_boxed_slice();
+                    self.read_below(kept, page * PAGE_BYTES, &mut bytes)?;
+                    absent.insert(bytes)
+                }
+            };
             bytes[within..within + count].copy_from_slice(&data[done..done + count]);
             done += count;
         }
