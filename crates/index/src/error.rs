@@ -42,6 +42,38 @@ pub enum IndexError {
         /// The partition's file.
         path: String,
     },
+    /// A file of a chunk-index partition does not hold what the format says. The index can be rebuilt from containers and recipes.
+    #[error("chunk index {path}{} is damaged: {what}", .page.map_or(String::new(), |page| format!(" page {page}")))]
+    ChunkIndexDamaged {
+        /// The file.
+        path: String,
+        /// The page, if it is one.
+        page: Option<u32>,
+        /// What is wrong.
+        what: String,
+    },
+    /// An index is not the one that the store's descriptor speaks of, or cannot be made like this.
+    #[error("{path}: {what} is {found}, not {expected}")]
+    Mismatch {
+        /// The file.
+        path: String,
+        /// What differs.
+        what: &'static str,
+        /// What is there.
+        found: u64,
+        /// What should be.
+        expected: u64,
+    },
+    /// The fingerprints of a chunk-index partition share their first bits far beyond chance: doubling does not part them.
+    #[error("chunk index {path}: {entries} fingerprints are not spread evenly over {pages} pages; they are no digests")]
+    Skewed {
+        /// The partition.
+        path: String,
+        /// Entries.
+        entries: u64,
+        /// Pages now.
+        pages: u64,
+    },
     /// There is no such partition.
     #[error("block-index partition {partition} of {partitions}")]
     NoPartition {
@@ -70,7 +102,7 @@ impl IndexError {
     /// Whether bytes of the index are damaged.
     pub fn is_damage(&self) -> bool {
         match self {
-            IndexError::BlockIndexDamaged { .. } | IndexError::Record(_) => true,
+            IndexError::BlockIndexDamaged { .. } | IndexError::ChunkIndexDamaged { .. } | IndexError::Record(_) => true,
             IndexError::Database { source, .. } => matches!(source, redb::Error::Corrupted(_)),
             _ => false,
         }

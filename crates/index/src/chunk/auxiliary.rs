@@ -1,0 +1,186 @@
+//! The auxiliary index: changes that are in the log but not yet in the pages (M0.14).
+//!
+//! Slots lie in blocks that are never moved, so memory grows by a block at a time and not by doubling; a table of slot numbers, five
+//! bytes a bucket, finds them. An entry costs 48 bytes and 6 to 12 in the table.
+
+use super::IndexEntry;
+use hashbrown::HashTable;
+use onefold_fingerprint::Fingerprint;
+use std::hash::{BuildHasher, RandomState};
+
+/// Slots of a block.
+const BLOCK_SLOTS: usize = 256;
+/// What a sweep's sorted list adds to an entry while it is frozen, bytes.
+pub(super) const SORTED_BYTES: usize = 16;
+
+/// What the log says of a chunk beyond its page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Change {
+    /// Its newest address; 0: none was named.
+    pub address: u64,
+    /// Sum of the changes of its count.
+    pub delta: i64,
+}
+
+impl Change {
+    /// The entry after the change; whether its count would have fallen below zero.
+    pub fn apply(self, entry: Option<IndexEntry>) -> (IndexEntry, bool) {
+        let before = entry.unwrap_or_default();
+        let address = if self.address == 0 { before.address } else { self.address };
+        if before.count == u32::MAX {
+            // A count that once reached its end is no longer known: it stays there, so that the chunk is never taken for unused.
+            return (IndexEntry { address, count: u32::MAX }, false);
+        }
+        let count = i64::from(before.count).saturating_add(self.delta);
+        (IndexEntry { address, count: count.clamp(0, i64::from(u32::MAX)) as u32 }, count < 0)
+    }
+}
+
+/// Changes by fingerprint.
+#[derive(Clone, Debug)]
+pub(super) struct Auxiliary {
+    blocks: Vec<Vec<(Fingerprint, Change)>>,
+    table: HashTable<u32>,
+    seed: u64,
+}
+
+impl Default for Auxiliary {
+    fn default() -> Auxiliary {
+        // Seeded, so that nobody can choose data whose fingerprints fall into one bucket.
+        Auxiliary { blocks: Vec::new(), table: HashTable::new(), seed: RandomState::new().hash_one(0u8) }
+    }
+}
+
+impl Auxiliary {
+    /// Number of chunks.
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Whether nothing is in it.
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// Bytes of memory.
+    pub fn bytes(&self) -> usize {
+        self.blocks.len() * BLOCK_SLOTS * size_of::<(Fingerprint, Change)>() + self.table.allocation_size()
+    }
+
+    /// What is known of a chunk.
+    pub fn get(&self, fingerprint: &Fingerprint) -> Option<Change> {
+        let number = self.table.find(hash(self.seed, fingerprint), |number| self.slot(*number).0 == *fingerprint)?;
+        Some(self.slot(*number).1)
+    }
+
+    /// Notes an address; it replaces an older one.
+    pub fn insert(&mut self, fingerprint: &Fingerprint, address: u64) {
+        self.entry(fingerprint).address = address;
+    }
+
+    /// Notes a change of a count.
+    pub fn add(&mut self, fingerprint: &Fingerprint, delta: i64) {
+        let change = self.entry(fingerprint);
+        change.delta = change.delta.saturating_add(delta);
+    }
+
+    /// The slots in the order of their fingerprints.
+    pub fn sorted(&self) -> Vec<u32> {
+        let slots = self.blocks.iter().flatten().enumerate();
+        let mut order: Vec<(u64, u32)> = slots.map(|(number, (fingerprint, _))| (fingerprint.prefix(), number as u32)).collect();
+        order.sort_unstable_by(|one, other| one.0.cmp(&other.0).then_with(|| self.slot(one.1).0.cmp(&self.slot(other.1).0)));
+        order.into_iter().map(|(_, number)| number).collect()
+    }
+
+    /// Slot `number`, as [`Auxiliary::sorted`] gave it.
+    pub fn slot(&self, number: u32) -> &(Fingerprint, Change) {
+        &self.blocks[number as usize / BLOCK_SLOTS][number as usize % BLOCK_SLOTS]
+    }
+
+    fn entry(&mut self, fingerprint: &Fingerprint) -> &mut Change {
+        let (seed, blocks) = (self.seed, &mut self.blocks);
+        let slot = |number: u32| (number as usize / BLOCK_SLOTS, number as usize % BLOCK_SLOTS);
+        let hashed = hash(seed, fingerprint);
+        let found = self.table.find(hashed, |number| {
+            let (block, at) = slot(*number);
+            blocks[block][at].0 == *fingerprint
+        });
+        let (block, at) = match found {
+            Some(number) => slot(*number),
+            None => {
+                let number = self.table.len() as u32;
+                let place = slot(number);
+                if place.1 == 0 {
+                    blocks.push(Vec::with_capacity(BLOCK_SLOTS));
+                }
+                blocks[place.0].push((*fingerprint, Change::default()));
+                self.table.insert_unique(hashed, number, |number| {
+                    let (block, at) = slot(*number);
+                    hash(seed, &blocks[block][at].0)
+                });
+                place
+            }
+        };
+        &mut blocks[block][at].1
+    }
+}
+
+fn hash(seed: u64, fingerprint: &Fingerprint) -> u64 {
+    let product = u128::from(fingerprint.hash_bits() ^ seed) * 0x9e37_79b9_7f4a_7c15_u128;
+    product as u64 ^ (product >> 64) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    proptest! {
+        #[test]
+        fn m0_14_changes_are_summed_by_chunk(steps in proptest::collection::vec((0..900u16, any::<bool>(), 1..100i64), 0..2000)) {
+            let mut auxiliary = Auxiliary::default();
+            let mut model: BTreeMap<Fingerprint, Change> = BTreeMap::new();
+            for (chunk, insert, value) in steps {
+                let mut digest = [chunk as u8; 32];
+                digest[15..17].copy_from_slice(&chunk.to_be_bytes());
+                let fingerprint = Fingerprint::from_digest(&digest);
+                let expected = model.entry(fingerprint).or_default();
+                if insert {
+                    auxiliary.insert(&fingerprint, value as u64);
+                    expected.address = value as u64;
+                } else {
+                    auxiliary.add(&fingerprint, value - 50);
+                    expected.delta += value - 50;
+                }
+            }
+            prop_assert_eq!(auxiliary.len(), model.len());
+            let sorted: Vec<_> = auxiliary.sorted().into_iter().map(|number| *auxiliary.slot(number)).collect();
+            prop_assert_eq!(sorted, model.iter().map(|(fingerprint, change)| (*fingerprint, *change)).collect::<Vec<_>>());
+            for (fingerprint, change) in &model {
+                prop_assert_eq!(auxiliary.get(fingerprint), Some(*change));
+            }
+        }
+    }
+
+    #[test]
+    fn m0_14_an_entry_costs_less_than_64_bytes_and_a_bit() {
+        let mut auxiliary = Auxiliary::default();
+        for chunk in 0..100_000u64 {
+            let mut digest = [0; 32];
+            digest[8..16].copy_from_slice(&chunk.to_le_bytes());
+            auxiliary.insert(&Fingerprint::from_digest(&digest), 1);
+        }
+        assert!(auxiliary.bytes() < 66 * auxiliary.len(), "{}", auxiliary.bytes());
+    }
+
+    #[test]
+    fn a_count_neither_falls_below_zero_nor_forgets_that_it_overflowed() {
+        let entry = |count| Some(IndexEntry { address: 5, count });
+        let change = |delta| Change { address: 0, delta };
+        assert_eq!(change(-3).apply(entry(2)), (IndexEntry { address: 5, count: 0 }, true));
+        assert_eq!(change(i64::MAX).apply(entry(2)), (IndexEntry { address: 5, count: u32::MAX }, false));
+        assert_eq!(change(-3).apply(entry(u32::MAX)), (IndexEntry { address: 5, count: u32::MAX }, false));
+        assert_eq!(Change { address: 9, delta: 1 }.apply(None), (IndexEntry { address: 9, count: 1 }, false));
+    }
+}

@@ -1,0 +1,165 @@
+//! Crashes and failing operations at every step of apply, sweep and growth, on the simulated disk.
+
+use super::tests::{DIGEST_BYTES, LogBatch, Model, apply, apply_to_model, check, log_batch, open};
+use super::*;
+use onefold_ground::{CrashPolicy, SimulatedGround, checksum};
+use std::io::ErrorKind;
+
+const PARTITIONS: u32 = 2;
+
+/// A log with many changes of the same chunks, so that a change applied twice or not at all shows.
+fn log(batches: u64, new_chunks: u64) -> Vec<LogBatch> {
+    let mut model = Model::new();
+    let mut log = Vec::new();
+    for number in 0..batches {
+        let random = |at: u64, below: u64| checksum(&[number, at].map(u64::to_le_bytes).concat()) % below;
+        let chunks = (number + 1) * new_chunks;
+        let mut inserts: Vec<_> = (number * new_chunks..chunks).map(|chunk| (chunk, chunk + 1)).collect();
+        inserts.extend((0..5).map(|at| (random(at, chunks), random(at + 100, 1 << 40) + 1)));
+        let deltas: Vec<_> = (0..new_chunks * 2).map(|at| (random(at + 200, chunks), random(at + 300, 5) as i64 - 1)).collect();
+        let batch = log_batch((number + 1) * 512, &model, &inserts, &deltas);
+        apply_to_model(&mut model, &batch);
+        log.push(batch);
+    }
+    log
+}
+
+fn model_of(log: &[LogBatch]) -> Model {
+    let mut model = Model::new();
+    log.iter().for_each(|batch| apply_to_model(&mut model, batch));
+    model
+}
+
+/// Applies the batches from the index's position on, sweeping now and then. Returns how many of the log it has applied, and the error.
+fn run(index: &ChunkIndex, log: &[LogBatch]) -> (usize, Result<()>) {
+    let position = index.position();
+    for (number, batch) in log.iter().enumerate().filter(|(_, batch)| batch.end > position.0) {
+        apply(index, batch);
+        let swept = match number % 4 {
+            1 => index.sweep().map(drop),
+            3 => index.sweep_all(),
+            _ => Ok(()),
+        };
+        if let Err(error) = swept {
+            return (number + 1, Err(error));
+        }
+    }
+    (log.len(), index.close())
+}
+
+fn created(seed: u64) -> (SimulatedGround, Arc<dyn Ground>) {
+    let disk = SimulatedGround::new(seed);
+    let ground: Arc<dyn Ground> = Arc::new(disk.clone());
+    ChunkIndex::create(&ground, "index", PARTITIONS, DIGEST_BYTES).unwrap();
+    (disk, ground)
+}
+
+/// How many operations a run without a crash takes.
+fn operations_of(log: &[LogBatch]) -> u64 {
+    let (disk, ground) = created(0);
+    let before = disk.operations();
+    let index = open(&ground, PARTITIONS, Access::ReadWrite, 1).unwrap();
+    run(&index, log).1.unwrap();
+    check(&index, &model_of(log));
+    assert!(index.statistics().growths > 0);
+    disk.operations() - before
+}
+
+/// After a restart: replay of what the log has spells the model; reading only, and then writing on to the end of the log.
+fn check_restart(disk: SimulatedGround, log: &[LogBatch], applied: usize) {
+    let ground: Arc<dyn Ground> = Arc::new(disk.clone());
+    let model = model_of(&log[..applied]);
+    let operations = disk.operations();
+    let index = open(&ground, PARTITIONS, Access::Read, 0).unwrap();
+    assert!(index.required_end().0 <= log.get(applied.wrapping_sub(1)).map_or(0, |batch| batch.end));
+    let position = index.position();
+    log[..applied].iter().filter(|batch| batch.end > position.0).for_each(|batch| apply(&index, batch));
+    check(&index, &model);
+    assert_eq!(disk.operations(), operations, "reading writes nothing");
+    drop(index);
+
+    let index = open(&ground, PARTITIONS, Access::ReadWrite, 2).unwrap();
+    assert_eq!(index.verify().unwrap(), []);
+    let position = index.position();
+    log[..applied].iter().filter(|batch| batch.end > position.0).for_each(|batch| apply(&index, batch));
+    check(&index, &model);
+    drop(index);
+
+    let index = open(&ground, PARTITIONS, Access::ReadWrite, 3).unwrap();
+    run(&index, log).1.unwrap();
+    index.sweep_all().unwrap();
+    check(&index, &model_of(log));
+    assert_eq!(index.verify().unwrap(), []);
+    assert_eq!(index.statistics().entries, model_of(log).len() as u64);
+}
+
+#[test]
+fn m0_14_m0_15_after_a_crash_at_any_operation_the_replayed_log_is_applied_exactly_once() {
+    let log = log(12, 60);
+    let operations = operations_of(&log);
+    for crash in 0..operations {
+        let (disk, ground) = created(crash);
+        disk.crash_after_operations(crash);
+        let applied = match open(&ground, PARTITIONS, Access::ReadWrite, 1) {
+            Ok(index) => run(&index, &log).0,
+            Err(_) => 0,
+        };
+        assert!(disk.is_crashed());
+        let policy = match crash % 4 {
+            0 => CrashPolicy::DropAll,
+            1 => CrashPolicy::KeepAll,
+            _ => CrashPolicy::Random { seed: crash },
+        };
+        check_restart(disk.restart(policy), &log, applied);
+    }
+}
+
+#[test]
+fn m0_14_an_operation_that_fails_once_loses_nothing_and_the_sweep_can_be_repeated() {
+    let log = log(12, 60);
+    let operations = operations_of(&log);
+    for failing in 0..operations {
+        let (disk, ground) = created(failing);
+        disk.fail_operation(failing, if failing % 2 == 0 { ErrorKind::StorageFull } else { ErrorKind::Other });
+        let index = match open(&ground, PARTITIONS, Access::ReadWrite, 1) {
+            Ok(index) => index,
+            Err(_) => open(&ground, PARTITIONS, Access::ReadWrite, 1).unwrap(),
+        };
+        let applied = run(&index, &log).0;
+        check(&index, &model_of(&log[..applied]));
+        for batch in &log[applied..] {
+            apply(&index, batch);
+        }
+        check(&index, &model_of(&log));
+        // Half of the time the process goes on, half of the time the machine fails after the error.
+        if failing % 3 == 0 {
+            check_restart(disk.restart(CrashPolicy::Random { seed: failing }), &log, log.len());
+        } else {
+            index.sweep_all().unwrap();
+            check(&index, &model_of(&log));
+            assert_eq!(index.position().0, log.last().unwrap().end);
+            assert_eq!(index.verify().unwrap(), []);
+        }
+    }
+}
+
+#[test]
+fn a_full_disk_stops_growth_and_loses_nothing() {
+    let log = log(20, 200);
+    let (disk, ground) = created(7);
+    let index = open(&ground, PARTITIONS, Access::ReadWrite, 1).unwrap();
+    disk.set_capacity(disk.used_bytes() + 12 * 4096);
+    let mut full = 0;
+    for batch in &log {
+        apply(&index, batch);
+        if let Err(error) = index.sweep_all() {
+            assert!(error.is_full(), "{error}");
+            full += 1;
+        }
+    }
+    assert!(full > 0);
+    check(&index, &model_of(&log));
+    disk.set_capacity(u64::MAX);
+    index.sweep_all().unwrap();
+    check(&index, &model_of(&log));
+}

@@ -1,0 +1,476 @@
+//! The filter in memory: which fingerprints a page may hold, so that a miss does not read the page.
+//!
+//! A page of `n` entries is a set of `n` numbers below `208 n`, hashed from the fingerprints, in Elias-Fano code: the low 7 bits of each
+//! packed, the high part unary (bucket after bucket, a one for each number and a zero for the end). 9.6 bits an entry; a fingerprint that is
+//! not there passes with a probability of 1/208. The records of 64 pages share one allocation, found by 64 offsets of two bytes, so
+//! that the whole costs at most 1.3 bytes a chunk when pages are half full.
+//!
+//! Invariants: a page whose record is not known answers *maybe*; a record covers at least what its page held when the record
+//! was asked (records are replaced after the page is written and before the changes that it took are dropped from memory).
+
+use super::page::{Entry, FLAG_SPILLS, Page, u32_at, u64_at};
+use crate::Result;
+use onefold_fingerprint::Fingerprint;
+use onefold_ground::{Access, Ground, checksum};
+use parking_lot::RwLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Pages whose records share an allocation.
+const GROUP_PAGES: usize = 64;
+/// Numbers per entry in the universe: one over the probability of a false positive.
+const UNIVERSE_PER_ENTRY: usize = 208;
+const LOW_BITS: usize = 7;
+/// Offsets at the head of a group: end of each record (14 bits), then the two flags below.
+const GROUP_HEAD_BYTES: usize = 2 * GROUP_PAGES;
+const END_MASK: u16 = (1 << 14) - 1;
+const SPILLS: u16 = 1 << 14;
+const KNOWN: u16 = 1 << 15;
+/// Zeros behind the records, so that a record can be read in words.
+const PADDING_BYTES: usize = 8;
+
+const FILE_MAGIC: &[u8; 8] = b"1FLDFLT1";
+const FILE_HEADER_BYTES: usize = 40;
+const FILE_STEP_BYTES: usize = 1 << 20;
+
+/// What the filter knows of a fingerprint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Answer {
+    /// Its own page may hold it.
+    pub home: bool,
+    /// Its page spills, and the neighbour may hold it.
+    pub neighbour: bool,
+}
+
+/// The record of one page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PageRecord {
+    spills: bool,
+    bytes: Vec<u8>,
+}
+
+impl PageRecord {
+    /// Of the entries that a page is about to hold.
+    pub fn of_entries(entries: &[Entry], flags: u16) -> PageRecord {
+        let mut hashes: Vec<u16> = entries.iter().map(|entry| place(entry.fingerprint.hash_bits(), entries.len()) as u16).collect();
+        PageRecord { spills: flags & FLAG_SPILLS != 0, bytes: encode(&mut hashes) }
+    }
+
+    /// Of the entries that lie in `page`.
+    pub fn of(page: &Page<'_>) -> PageRecord {
+        let count = page.len();
+        let hashes = (0..count).map(|number| {
+            let digest = page.digest(number);
+            place(u64_at(digest, 8), count) as u16
+        });
+        PageRecord { spills: page.spills(), bytes: encode(&mut hashes.collect::<Vec<_>>()) }
+    }
+}
+
+/// What a saved filter belongs to: pages of a generation, all applied up to one position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
+    /// Generation of the pages.
+    pub generation: u32,
+    /// Position up to which they are applied.
+    pub applied: u64,
+}
+
+/// The filter of a generation of pages.
+#[derive(Debug)]
+pub(super) struct Filter {
+    groups: Vec<RwLock<Option<Box<[u8]>>>>,
+    record_bytes: AtomicUsize,
+}
+
+impl Filter {
+    /// Nothing known of `pages` pages.
+    pub fn new(pages: u64) -> Filter {
+        let groups = pages.div_ceil(GROUP_PAGES as u64);
+        Filter { groups: (0..groups).map(|_| RwLock::new(None)).collect(), record_bytes: AtomicUsize::new(0) }
+    }
+
+    /// Bytes of memory.
+    pub fn bytes(&self) -> usize {
+        self.groups.len() * size_of::<RwLock<Option<Box<[u8]>>>>() + self.record_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Where the fingerprint with these [`Fingerprint::hash_bits`], at home in `page`, may be.
+    pub fn ask(&self, page: u32, fingerprint: &Fingerprint) -> Answer {
+        let group = self.groups[page as usize / GROUP_PAGES].read();
+        let Some(group) = group.as_deref() else { return Answer { home: true, neighbour: true } };
+        let number = page as usize % GROUP_PAGES;
+        let hash = fingerprint.hash_bits();
+        let flags = head(group, number);
+        let may_hold = |number| match record(group, number) {
+            Some((start, end)) => contains(group, start, end, hash),
+            None => true,
+        };
+        let home = may_hold(number);
+        Answer { home, neighbour: flags & (KNOWN | SPILLS) != KNOWN && may_hold(number ^ 1) }
+    }
+
+    /// Replaces the records of pages; their numbers ascend.
+    pub fn set(&self, records: &[(u32, PageRecord)]) {
+        for records in records.chunk_by(|one, next| one.0 as usize / GROUP_PAGES == next.0 as usize / GROUP_PAGES) {
+            let mut group = self.groups[records[0].0 as usize / GROUP_PAGES].write();
+            self.rebuild(&mut group, |number| {
+                records.iter().find(|(page, _)| *page as usize % GROUP_PAGES == number).map(|(_, record)| record)
+            });
+        }
+    }
+
+    /// Notes the record of a page that was read; a record that is known stays, it may be newer.
+    pub fn learn(&self, page: u32, read: &Page<'_>) {
+        let number = page as usize % GROUP_PAGES;
+        let place = &self.groups[page as usize / GROUP_PAGES];
+        let known = |group: &Option<Box<[u8]>>| group.as_deref().is_some_and(|group| head(group, number) & KNOWN != 0);
+        if known(&place.read()) {
+            return;
+        }
+        let learned = PageRecord::of(read);
+        let mut group = place.write();
+        if !known(&group) {
+            self.rebuild(&mut group, |wanted| (wanted == number).then_some(&learned));
+        }
+    }
+
+    /// Builds a group anew: each page has its new record, or keeps its old one.
+    fn rebuild<'a>(&self, group: &mut Option<Box<[u8]>>, new: impl Fn(usize) -> Option<&'a PageRecord>) {
+        let old = group.take();
+        let mut bytes = vec![0; GROUP_HEAD_BYTES];
+        for number in 0..GROUP_PAGES {
+            let mut flags = 0;
+            if let Some(record) = new(number) {
+                bytes.extend_from_slice(&record.bytes);
+                flags = KNOWN | if record.spills { SPILLS } else { 0 };
+            } else if let Some(old) = old.as_deref()
+                && let Some((start, end)) = record(old, number)
+            {
+                bytes.extend_from_slice(&old[start..end]);
+                flags = head(old, number) & !END_MASK;
+            }
+            let end = (bytes.len() - GROUP_HEAD_BYTES) as u16;
+            bytes[2 * number..2 * number + 2].copy_from_slice(&(end | flags).to_le_bytes());
+        }
+        bytes.resize(bytes.len() + PADDING_BYTES, 0);
+        self.replace(group, old, Some(bytes.into_boxed_slice()));
+    }
+
+    fn replace(&self, group: &mut Option<Box<[u8]>>, old: Option<Box<[u8]>>, new: Option<Box<[u8]>>) {
+        self.record_bytes.fetch_add(new.as_deref().map_or(0, <[u8]>::len), Ordering::Relaxed);
+        self.record_bytes.fetch_sub(old.map_or(0, |old| old.len()), Ordering::Relaxed);
+        *group = new;
+    }
+
+    /// Saves the filter for the next opening.
+    pub fn save(&self, ground: &dyn Ground, path: &str, stamp: Stamp) -> Result<()> {
+        let temporary = format!("{path}.new");
+        if ground.exists(&temporary)? {
+            ground.remove(&temporary)?;
+        }
+        let file = ground.create(&temporary)?;
+        let mut out = file_header(self.groups.len(), stamp);
+        let mut offset = 0;
+        for (number, group) in self.groups.iter().enumerate() {
+            let group = group.read();
+            let bytes = group.as_deref().unwrap_or_default();
+            out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+            out.extend_from_slice(&group_checksum(bytes, number, stamp).to_le_bytes());
+            out.extend_from_slice(bytes);
+            if out.len() >= FILE_STEP_BYTES {
+                file.write_at(offset, &out)?;
+                offset += out.len() as u64;
+                out.clear();
+            }
+        }
+        file.write_at(offset, &out)?;
+        file.sync()?;
+        ground.rename(&temporary, path)?;
+        ground.sync_directory(onefold_ground::parent(path))?;
+        Ok(())
+    }
+
+    /// Takes what is saved at `path`, if it is of `stamp`, for the pages from `first_page` on. Returns whether it was; a group that is damaged
+    /// stays unknown.
+    pub fn load(&self, ground: &dyn Ground, path: &str, stamp: Stamp, first_page: u64) -> Result<bool> {
+        if !ground.exists(path)? {
+            return Ok(false);
+        }
+        let file = ground.open(path, Access::Read)?;
+        let length = file.len()?;
+        let mut header = vec![0; FILE_HEADER_BYTES];
+        if length < FILE_HEADER_BYTES as u64 {
+            return Ok(false);
+        }
+        file.read_at(0, &mut header)?;
+        if header != file_header(self.groups.len(), stamp) {
+            return Ok(false);
+        }
+        let mut buffer = Vec::new();
+        let (mut start, mut offset) = (0, FILE_HEADER_BYTES as u64);
+        for (number, place) in self.groups.iter().enumerate() {
+            // Head and bytes of a group are far smaller than a step.
+            if buffer.len() - start < (GROUP_HEAD_BYTES + (1 << 14) + PADDING_BYTES + 12) && offset < length {
+                buffer.drain(..start);
+                start = 0;
+                let step = (FILE_STEP_BYTES as u64).min(length - offset) as usize;
+                let filled = buffer.len();
+                buffer.resize(filled + step, 0);
+                file.read_at(offset, &mut buffer[filled..])?;
+                offset += step as u64;
+            }
+            let rest = &buffer[start..];
+            if rest.len() < 12 {
+                return Ok(true);
+            }
+            let group_bytes = u32_at(rest, 0) as usize;
+            let Some(bytes) = rest.get(12..12usize.saturating_add(group_bytes)) else { return Ok(true) };
+            start += 12 + group_bytes;
+            if u64_at(rest, 4) == group_checksum(bytes, number, stamp) && is_sound(bytes) {
+                let mut bytes: Box<[u8]> = bytes.into();
+                for page in 0..GROUP_PAGES {
+                    if (number * GROUP_PAGES + page) < first_page as usize {
+                        bytes[2 * page + 1] &= !(KNOWN >> 8) as u8;
+                    }
+                }
+                let mut group = place.write();
+                let old = group.take();
+                self.replace(&mut group, old, Some(bytes));
+            }
+        }
+        Ok(true)
+    }
+}
+
+fn file_header(groups: usize, stamp: Stamp) -> Vec<u8> {
+    let mut header = FILE_MAGIC.to_vec();
+    header.extend_from_slice(&1u32.to_le_bytes());
+    header.extend_from_slice(&stamp.generation.to_le_bytes());
+    header.extend_from_slice(&stamp.applied.to_le_bytes());
+    header.extend_from_slice(&(groups as u64).to_le_bytes());
+    let sum = checksum(&header);
+    header.extend_from_slice(&sum.to_le_bytes());
+    header
+}
+
+/// The checksum of a group's bytes, at its place in its filter: bytes of an older file at the same place do not match.
+fn group_checksum(bytes: &[u8], number: usize, stamp: Stamp) -> u64 {
+    let stamped = [stamp.applied, u64::from(stamp.generation), number as u64].map(u64::to_le_bytes).concat();
+    checksum(bytes) ^ checksum(&stamped)
+}
+
+/// Whether the offsets of a group are such that every record lies in it.
+fn is_sound(group: &[u8]) -> bool {
+    if group.len() < GROUP_HEAD_BYTES + PADDING_BYTES {
+        return false;
+    }
+    let mut ends = (0..GROUP_PAGES).map(|number| usize::from(head(group, number) & END_MASK));
+    let last = group.len() - GROUP_HEAD_BYTES - PADDING_BYTES;
+    ends.clone().is_sorted() && ends.next_back() == Some(last)
+}
+
+/// End and flags of a page.
+fn head(group: &[u8], number: usize) -> u16 {
+    u16::from_le_bytes([group[2 * number], group[2 * number + 1]])
+}
+
+/// Where the record of a page lies, if it is known.
+fn record(group: &[u8], number: usize) -> Option<(usize, usize)> {
+    let flags = head(group, number);
+    let start = if number == 0 { 0 } else { head(group, number - 1) & END_MASK };
+    (flags & KNOWN != 0).then_some((GROUP_HEAD_BYTES + usize::from(start), GROUP_HEAD_BYTES + usize::from(flags & END_MASK)))
+}
+
+/// The number of a fingerprint in the set of a page with `count` entries.
+fn place(hash: u64, count: usize) -> usize {
+    ((u128::from(hash) * (count * UNIVERSE_PER_ENTRY) as u128) >> 64) as usize
+}
+
+/// Bytes of the unary part.
+fn unary_bytes(count: usize) -> usize {
+    (count + ((count * UNIVERSE_PER_ENTRY) >> LOW_BITS) + 1).div_ceil(8)
+}
+
+/// A record: the number of entries in a byte, the unary part, the low bits. An empty page has an empty record.
+fn encode(numbers: &mut [u16]) -> Vec<u8> {
+    let count = numbers.len();
+    if count == 0 {
+        return Vec::new();
+    }
+    numbers.sort_unstable();
+    let unary = unary_bytes(count);
+    let mut bytes = vec![0; 1 + unary + (count * LOW_BITS).div_ceil(8)];
+    bytes[0] = count as u8;
+    for (index, number) in numbers.iter().enumerate() {
+        let bit = usize::from(*number >> LOW_BITS) + index;
+        bytes[1 + bit / 8] |= 1 << (bit % 8);
+        let at = index * LOW_BITS;
+        let low = (*number & ((1 << LOW_BITS) - 1)) << (at % 8);
+        bytes[1 + unary + at / 8] |= low as u8;
+        if at % 8 + LOW_BITS > 8 {
+            bytes[2 + unary + at / 8] |= (low >> 8) as u8;
+        }
+    }
+    bytes
+}
+
+/// Whether the set of the record `start..end` of `group` may have the number of `hash`. Bytes that are no record say yes.
+fn contains(group: &[u8], start: usize, end: usize, hash: u64) -> bool {
+    if start >= end {
+        return start > end;
+    }
+    let count = usize::from(group[start]);
+    let number = place(hash, count);
+    let (high, low) = (number >> LOW_BITS, (number & ((1 << LOW_BITS) - 1)) as u16);
+    let unary = &group[start + 1..];
+    // The bit behind `high` zeros is where the bucket starts; the ones before it count the numbers before it.
+    let mut bit = 0;
+    let mut zeros_left = high as u32;
+    let mut word = 0;
+    while zeros_left > 0 {
+        let Some(bytes) = unary.get(word * 8..word * 8 + 8) else { return true };
+        let mut zeros = !u64_at(bytes, 0);
+        if zeros.count_ones() >= zeros_left {
+            for _ in 1..zeros_left {
+                zeros &= zeros - 1;
+            }
+            bit = word * 64 + zeros.trailing_zeros() as usize + 1;
+            break;
+        }
+        zeros_left -= zeros.count_ones();
+        word += 1;
+    }
+    let lows = unary_bytes(count);
+    let mut index = bit - high;
+    while index < count && unary.get(bit / 8).is_none_or(|byte| byte >> (bit % 8) & 1 == 1) {
+        let at = index * LOW_BITS;
+        let Some(two) = unary.get(lows + at / 8..lows + at / 8 + 2) else { return true };
+        if u16::from_le_bytes([two[0], two[1]]) >> (at % 8) & ((1 << LOW_BITS) - 1) == low {
+            return true;
+        }
+        index += 1;
+        bit += 1;
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chunk::IndexEntry;
+    use crate::chunk::page::{Place, encode_page};
+    use onefold_ground::LocalGround;
+
+    fn fingerprint(number: u64) -> Fingerprint {
+        let mut digest = [0; 32];
+        for (part, bytes) in digest.chunks_exact_mut(8).enumerate() {
+            bytes.copy_from_slice(&checksum(&[number, part as u64].map(u64::to_le_bytes).concat()).to_le_bytes());
+        }
+        Fingerprint::from_digest(&digest)
+    }
+
+    fn page(page: u32, numbers: std::ops::Range<u64>, flags: u16) -> Vec<u8> {
+        let mut entries: Vec<Entry> =
+            numbers.map(|number| Entry { fingerprint: fingerprint(number), value: IndexEntry::default() }).collect();
+        entries.sort_by_key(|entry| entry.fingerprint);
+        let mut bytes = Vec::new();
+        encode_page(&mut bytes, Place { page, generation: 0, digest_bytes: 20 }, 1, flags, &entries);
+        bytes
+    }
+
+    fn set(filter: &Filter, number: u32, bytes: &[u8]) {
+        let page = Page::decode(bytes, Place { page: number, generation: 0, digest_bytes: 20 }).unwrap();
+        filter.set(&[(number, PageRecord::of(&page))]);
+    }
+
+    #[test]
+    fn m0_13_what_is_there_passes_and_what_is_not_seldom_does_at_1_3_bytes_a_chunk() {
+        for per_page in [64, 90, 127] {
+            let filter = Filter::new(256);
+            for number in 0..256 {
+                set(&filter, number, &page(number, u64::from(number) * 1000..u64::from(number) * 1000 + per_page, 0));
+            }
+            let mut false_positives = 0;
+            for number in 0..256u32 {
+                for chunk in 0..per_page {
+                    assert!(filter.ask(number, &fingerprint(u64::from(number) * 1000 + chunk)).home);
+                }
+                for stranger in 0..400 {
+                    let answer = filter.ask(number, &fingerprint(u64::from(number) * 1000 + 500 + stranger));
+                    assert!(!answer.neighbour);
+                    false_positives += u32::from(answer.home);
+                }
+            }
+            let rate = f64::from(false_positives) / (256.0 * 400.0);
+            assert!(rate < 0.0056, "{rate}");
+            let bytes_per_chunk = filter.bytes() as f64 / (256 * per_page) as f64;
+            assert!(bytes_per_chunk <= 1.3, "{bytes_per_chunk} at {per_page}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_page_answers_maybe_and_a_known_one_is_not_learned_again() {
+        let filter = Filter::new(4);
+        assert_eq!(filter.ask(1, &fingerprint(1)), Answer { home: true, neighbour: true });
+        set(&filter, 1, &page(1, 0..100, 0));
+        let older = page(1, 0..1, 0);
+        filter.learn(1, &Page::decode(&older, Place { page: 1, generation: 0, digest_bytes: 20 }).unwrap());
+        assert!(filter.ask(1, &fingerprint(50)).home);
+        // Page 0 is not known: it may spill into page 1.
+        assert!(filter.ask(0, &fingerprint(50)).home && filter.ask(0, &fingerprint(50)).neighbour);
+    }
+
+    #[test]
+    fn a_spilling_page_asks_its_neighbour() {
+        let filter = Filter::new(2);
+        set(&filter, 0, &page(0, 0..100, FLAG_SPILLS));
+        set(&filter, 1, &page(1, 100..200, 0));
+        assert_eq!(filter.ask(0, &fingerprint(150)), Answer { home: false, neighbour: true });
+        assert_eq!(filter.ask(1, &fingerprint(50)), Answer { home: false, neighbour: false });
+    }
+
+    #[test]
+    fn a_saved_filter_is_taken_only_for_the_pages_that_it_was_made_of() {
+        let directory = tempfile::tempdir().unwrap();
+        let ground = LocalGround::open(directory.path()).unwrap();
+        let filter = Filter::new(1000);
+        for number in 0..1000 {
+            set(&filter, number, &page(number, u64::from(number) * 1000..u64::from(number) * 1000 + 100, 0));
+        }
+        let stamp = Stamp { generation: 3, applied: 77 };
+        filter.save(&ground, "filter", stamp).unwrap();
+
+        let loaded = Filter::new(1000);
+        for other in [Stamp { generation: 4, ..stamp }, Stamp { applied: 78, ..stamp }] {
+            assert!(!loaded.load(&ground, "filter", other, 0).unwrap());
+        }
+        assert!(!Filter::new(2000).load(&ground, "filter", stamp, 0).unwrap());
+        assert!(loaded.load(&ground, "filter", stamp, 70).unwrap());
+        assert_eq!(loaded.bytes(), filter.bytes());
+        for number in 0..1000 {
+            assert!(loaded.ask(number, &fingerprint(u64::from(number) * 1000 + 99)).home);
+            let strangers = (0..20).filter(|stranger| loaded.ask(number, &fingerprint(u64::from(number) * 1000 + 500 + stranger)).home);
+            assert_eq!(strangers.count() == 20, number < 70, "page {number}");
+        }
+
+        // A damaged group is unknown, the others are not.
+        let file = ground.open("filter", Access::ReadWrite).unwrap();
+        file.write_at(5000, &[0xaa; 16]).unwrap();
+        let loaded = Filter::new(1000);
+        assert!(loaded.load(&ground, "filter", stamp, 0).unwrap());
+        assert!(loaded.ask(10, &fingerprint(5)).home);
+        assert!((0..20).any(|stranger| !loaded.ask(999, &fingerprint(stranger)).home));
+    }
+
+    #[test]
+    fn any_bytes_as_a_record_are_survived() {
+        let mut group = vec![0; 300];
+        for seed in 0..2000u64 {
+            for (at, byte) in group.iter_mut().enumerate() {
+                *byte = (checksum(&[seed, at as u64].map(u64::to_le_bytes).concat()) >> 5) as u8;
+            }
+            let (start, end) = ((seed % 290) as usize, ((seed * 7) % 300) as usize);
+            contains(&group, start, end, seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        }
+    }
+}

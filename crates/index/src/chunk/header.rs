@@ -1,0 +1,224 @@
+//! The header of a chunk-index partition: what its pages are and up to where they are applied (`docs/format.md` section 6).
+//!
+//! Two slots are written in turn, so that a torn write leaves the header before it. The sequence advances only when a write is synced: a
+//! write that failed is repeated into the *same* slot, and the good one stays.
+
+use super::page::{PAGE_BYTES, u32_at, u64_at};
+use crate::{IndexError, Result};
+use onefold_ground::{Access, File, Ground, checksum};
+use std::sync::Arc;
+
+const MAGIC: &[u8; 8] = b"1FLDIDX1";
+const VERSION: u32 = 1;
+/// Bytes of one of the two slots.
+pub const SLOT_BYTES: usize = PAGE_BYTES;
+/// Bytes of the header before its checksum.
+const CHECKED_BYTES: usize = 80;
+/// Greatest `log2` of the number of pages: page numbers are 32 bits.
+pub const MAX_PAGE_BITS: u32 = 31;
+
+/// What a partition is and up to where it is applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Bytes of a digest.
+    pub digest_bytes: u8,
+    /// Number of this partition.
+    pub partition: u32,
+    /// Number of all partitions, a power of two.
+    pub partitions: u32,
+    /// Who wrote it; only grows.
+    pub epoch: u64,
+    /// Counts the writes of headers.
+    pub sequence: u64,
+    /// Which file of pages counts.
+    pub generation: u32,
+    /// `log2` of the number of pages, 1 to [`MAX_PAGE_BITS`].
+    pub page_bits: u32,
+    /// Log position up to which all pages are applied.
+    pub applied: u64,
+    /// Entries in all pages.
+    pub entries: u64,
+    /// Log position to which the sweep under way brings the pages; 0: there is none.
+    pub target: u64,
+    /// Pages before it are applied up to the target.
+    pub progress: u64,
+}
+
+impl Header {
+    /// The bytes of a slot.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(SLOT_BYTES);
+        bytes.extend_from_slice(MAGIC);
+        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        bytes.extend_from_slice(&[self.digest_bytes, 0, 0, 0]);
+        bytes.extend_from_slice(&self.partition.to_le_bytes());
+        bytes.extend_from_slice(&self.partitions.to_le_bytes());
+        bytes.extend_from_slice(&self.epoch.to_le_bytes());
+        bytes.extend_from_slice(&self.sequence.to_le_bytes());
+        bytes.extend_from_slice(&self.generation.to_le_bytes());
+        bytes.extend_from_slice(&self.page_bits.to_le_bytes());
+        for value in [self.applied, self.entries, self.target, self.progress] {
+            bytes.extend_from_slice(&value.to_le_bytes());
+        }
+        let sum = checksum(&bytes);
+        bytes.extend_from_slice(&sum.to_le_bytes());
+        bytes.resize(SLOT_BYTES, 0);
+        bytes
+    }
+
+    /// Reads a slot; the error says what is wrong with it.
+    pub fn decode(bytes: &[u8]) -> std::result::Result<Header, &'static str> {
+        if bytes.len() < CHECKED_BYTES + 8 {
+            return Err("the header is too short");
+        }
+        if &bytes[..8] != MAGIC {
+            return Err("not a header of a chunk-index partition");
+        }
+        if u64_at(bytes, CHECKED_BYTES) != checksum(&bytes[..CHECKED_BYTES]) {
+            return Err("the header's checksum does not match");
+        }
+        if u32_at(bytes, 8) != VERSION {
+            return Err("the format is newer than this program");
+        }
+        let header = Header {
+            digest_bytes: bytes[12],
+            partition: u32_at(bytes, 16),
+            partitions: u32_at(bytes, 20),
+            epoch: u64_at(bytes, 24),
+            sequence: u64_at(bytes, 32),
+            generation: u32_at(bytes, 40),
+            page_bits: u32_at(bytes, 44),
+            applied: u64_at(bytes, 48),
+            entries: u64_at(bytes, 56),
+            target: u64_at(bytes, 64),
+            progress: u64_at(bytes, 72),
+        };
+        let sound = (16..=32).contains(&header.digest_bytes)
+            && (1..=MAX_PAGE_BITS).contains(&header.page_bits)
+            && header.partitions.is_power_of_two()
+            && header.partition < header.partitions
+            && header.progress <= header.pages()
+            && header.progress.is_multiple_of(2)
+            && (header.target == 0 || header.target > header.applied);
+        if sound { Ok(header) } else { Err("a field of the header is out of its range") }
+    }
+
+    /// Number of pages.
+    pub fn pages(&self) -> u64 {
+        1 << self.page_bits
+    }
+}
+
+/// The header file, open.
+#[derive(Debug)]
+pub(super) struct HeaderFile {
+    file: Arc<dyn File>,
+    current: Header,
+}
+
+impl HeaderFile {
+    /// Creates the file with a first header. The caller makes the name durable.
+    pub fn create(ground: &dyn Ground, path: &str, header: Header) -> Result<()> {
+        let file = ground.create(path)?;
+        file.set_len(2 * SLOT_BYTES as u64)?;
+        file.write_at(slot_offset(header.sequence), &header.encode())?;
+        file.sync()?;
+        Ok(())
+    }
+
+    /// Opens the file and finds the header that counts: the valid one with the greatest sequence.
+    pub fn open(ground: &dyn Ground, path: &str, access: Access) -> Result<HeaderFile> {
+        let file = ground.open(path, access)?;
+        let damaged = |what: String| IndexError::ChunkIndexDamaged { path: ground.describe(path), page: None, what };
+        let length = file.len()?;
+        if length < 2 * SLOT_BYTES as u64 {
+            return Err(damaged(format!("the header file has {length} bytes")));
+        }
+        let mut bytes = vec![0; 2 * SLOT_BYTES];
+        file.read_at(0, &mut bytes)?;
+        let slots = [Header::decode(&bytes[..SLOT_BYTES]), Header::decode(&bytes[SLOT_BYTES..])];
+        let found = slots.iter().filter_map(|slot| slot.as_ref().ok()).max_by_key(|header| header.sequence);
+        match (found, slots) {
+            (Some(header), _) => Ok(HeaderFile { current: *header, file }),
+            (None, [first, second]) => {
+                Err(damaged(format!("no header is valid: {}; {}", first.err().unwrap_or_default(), second.err().unwrap_or_default())))
+            }
+        }
+    }
+
+    /// The header that counts.
+    pub fn current(&self) -> Header {
+        self.current
+    }
+
+    /// Makes `header` the one that counts, durable on return. Its sequence is set here.
+    pub fn write(&mut self, header: Header) -> Result<()> {
+        let header = Header { sequence: self.current.sequence + 1, ..header };
+        self.file.write_at(slot_offset(header.sequence), &header.encode())?;
+        self.file.sync()?;
+        self.current = header;
+        Ok(())
+    }
+}
+
+fn slot_offset(sequence: u64) -> u64 {
+    sequence % 2 * SLOT_BYTES as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onefold_ground::LocalGround;
+    use proptest::prelude::*;
+
+    fn header() -> Header {
+        Header {
+            digest_bytes: 20,
+            partition: 3,
+            partitions: 16,
+            epoch: 2,
+            sequence: 1,
+            generation: 4,
+            page_bits: 5,
+            applied: 77,
+            entries: 100,
+            target: 99,
+            progress: 8,
+        }
+    }
+
+    #[test]
+    fn a_header_is_read_as_written_and_a_flipped_bit_is_refused() {
+        let bytes = header().encode();
+        assert_eq!(Header::decode(&bytes), Ok(header()));
+        for bit in 0..(CHECKED_BYTES + 8) * 8 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(Header::decode(&damaged).is_err());
+        }
+    }
+
+    #[test]
+    fn a_torn_header_leaves_the_one_before_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let ground = LocalGround::open(directory.path()).unwrap();
+        HeaderFile::create(&ground, "header", header()).unwrap();
+        let mut file = HeaderFile::open(&ground, "header", Access::ReadWrite).unwrap();
+        file.write(Header { target: 0, progress: 0, applied: 99, ..header() }).unwrap();
+        assert_eq!(HeaderFile::open(&ground, "header", Access::Read).unwrap().current().applied, 99);
+        // Sequence 2 lies in the first slot.
+        ground.open("header", Access::ReadWrite).unwrap().write_at(50, &[0xff]).unwrap();
+        let mut file = HeaderFile::open(&ground, "header", Access::ReadWrite).unwrap();
+        assert_eq!(file.current(), header());
+        file.write(header()).unwrap();
+        ground.open("header", Access::ReadWrite).unwrap().write_at(0, &[0; 2 * SLOT_BYTES]).unwrap();
+        assert!(HeaderFile::open(&ground, "header", Access::Read).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_refused_without_panic(bytes: Vec<u8>) {
+            prop_assert!(Header::decode(&bytes).is_err());
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! The chunk index: fingerprint -> address and usage count (M0.13).
+//!
+//! A view of the operations log in partitions by fingerprint prefix. Each is a paged hash table on disk (a page is found by arithmetic), an
+//! *auxiliary index* in memory with what the log says beyond the pages (M0.14), and a filter in memory that keeps misses from reading.
+//! Nothing is written to the pages when a batch is applied (M0.15): the log makes it safe to wait, and [`ChunkIndex::sweep`] merges many
+//! batches in one sorted pass while lookups go on.
+//!
+//! Invariants:
+//! * What a lookup returns is what the batches applied so far spell, whichever of them are in pages.
+//! * [`ChunkIndex::position`] only covers what is durable in the pages of every partition; the log from there on spells the rest.
+//! * A change of a count takes effect exactly once, however often sweeps are interrupted (the argument is at `sweep.rs`).
+//! * A page that is not whole is an error that names it, never an answer.
+//!
+//! The files: `header.rs` and `journal.rs` (who counts, what is being written), `page.rs` and `pages.rs` (entries), `auxiliary.rs` and
+//! `filter.rs` (memory), `partition.rs` (lookup and apply), `sweep.rs`, `grow.rs` and `merge.rs` (pages get the changes), `visit.rs` (check).
+
+mod auxiliary;
+mod filter;
+mod grow;
+pub mod header;
+pub mod journal;
+mod merge;
+pub mod page;
+mod pages;
+mod partition;
+mod sweep;
+mod visit;
+
+#[cfg(test)]
+mod crash_tests;
+#[cfg(test)]
+mod tests;
+
+use crate::{IndexError, Result};
+use merge::Merged;
+use onefold_fingerprint::Fingerprint;
+use onefold_ground::{Access, Ground};
+use onefold_oplog::Position;
+use pages::Shape;
+use parking_lot::Mutex;
+use partition::Partition;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub use visit::DamagedPage;
+
+/// Greatest number of partitions: their names have four hex digits.
+const MAX_PARTITIONS: u32 = 1 << 16;
+
+/// How the chunk index uses memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkIndexOptions {
+    /// Bound of the auxiliary index over all partitions, bytes. A sweep is wanted at three quarters of it; beyond it
+    /// [`ChunkIndex::is_over_limit`] asks writers to wait.
+    pub auxiliary_bytes: usize,
+}
+
+impl Default for ChunkIndexOptions {
+    fn default() -> ChunkIndexOptions {
+        ChunkIndexOptions { auxiliary_bytes: 64 << 20 }
+    }
+}
+
+/// What the index knows of a chunk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IndexEntry {
+    /// Where it is; 0: only changes of its count are known, no address.
+    pub address: u64,
+    /// How often it is referred to. `u32::MAX` stays: the true count is not known any more.
+    pub count: u32,
+}
+
+/// Figures of the index since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChunkIndexStatistics {
+    /// Entries in pages.
+    pub entries: u64,
+    /// Chunks in the auxiliary index; some have entries in pages too.
+    pub auxiliary_entries: u64,
+    /// Memory of the auxiliary index.
+    pub auxiliary_bytes: u64,
+    /// Memory of the filter.
+    pub filter_bytes: u64,
+    /// Bytes of all pages on disk.
+    pub page_bytes: u64,
+    /// Pages read.
+    pub page_reads: u64,
+    /// Pages written by sweeps and growth.
+    pub page_writes: u64,
+    /// Lookups that the filter answered without a page.
+    pub filter_negatives: u64,
+    /// Lookups that read a page and did not find the chunk there.
+    pub filter_false_positives: u64,
+    /// Sweeps of a partition.
+    pub sweeps: u64,
+    /// Doublings of a partition.
+    pub growths: u64,
+    /// Counts that would have fallen below zero: the references are wrong somewhere, `check` finds out.
+    pub count_underflows: u64,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    page_reads: AtomicU64,
+    page_writes: AtomicU64,
+    filter_negatives: AtomicU64,
+    filter_false_positives: AtomicU64,
+    sweeps: AtomicU64,
+    growths: AtomicU64,
+    count_underflows: AtomicU64,
+}
+
+impl Counters {
+    fn count_merge(&self, merged: Merged, pages_written: u64) {
+        self.page_writes.fetch_add(pages_written, Ordering::Relaxed);
+        self.count_underflows.fetch_add(u64::from(merged.underflows), Ordering::Relaxed);
+    }
+}
+
+/// The chunk index of a store, open.
+#[derive(Debug)]
+pub struct ChunkIndex {
+    partitions: Vec<Partition>,
+    options: ChunkIndexOptions,
+    counters: Arc<Counters>,
+    /// One sweep at a time, so that its buffers exist once (about 6 MiB).
+    sweeping: Mutex<()>,
+}
+
+impl ChunkIndex {
+    /// Creates an empty index of `partitions` partitions (a power of two up to 65,536) for digests of `digest_bytes` (16 to 32), durable on return.
+    pub fn create(ground: &Arc<dyn Ground>, directory: &str, partitions: u32, digest_bytes: usize) -> Result<()> {
+        let shape = shape(ground, directory, partitions, digest_bytes)?;
+        for number in 0..partitions {
+            let directory = partition_directory(directory, number);
+            ground.create_directory(&directory)?;
+            Partition::create(ground.as_ref(), &directory, shape, number)?;
+        }
+        Ok(())
+    }
+
+    /// Opens an index. An interrupted sweep is made safe here; what the log says from [`ChunkIndex::position`] on is then to be
+    /// [applied](ChunkIndex::apply). With [`Access::Read`] nothing is ever written. `epoch` is the owner's; an index that a later owner has written to is refused.
+    pub fn open(
+        ground: &Arc<dyn Ground>,
+        directory: &str,
+        partitions: u32,
+        digest_bytes: usize,
+        options: ChunkIndexOptions,
+        access: Access,
+        epoch: u64,
+    ) -> Result<ChunkIndex> {
+        let shape = shape(ground, directory, partitions, digest_bytes)?;
+        let counters = Arc::new(Counters::default());
+        let open = |number| Partition::open(ground, partition_directory(directory, number), shape, number, access, epoch, &counters);
+        let partitions = (0..partitions).map(open).collect::<Result<Vec<_>>>()?;
+        Ok(ChunkIndex { partitions, options, counters: counters.clone(), sweeping: Mutex::new(()) })
+    }
+
+    /// Looks many chunks up: `out` becomes one answer for each of `fingerprints`. Reads one page for a hit that is not in memory and, once the
+    /// filter knows the pages, hardly any for a miss. From any number of threads at once.
+    pub fn lookup(&self, fingerprints: &[Fingerprint], out: &mut Vec<Option<IndexEntry>>) -> Result<()> {
+        out.clear();
+        out.resize(fingerprints.len(), None);
+        for (partition, order) in self.by_partition(fingerprints.iter()) {
+            if !order.is_empty() {
+                self.partitions[partition].lookup(fingerprints, &order, out)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes one batch of the log that ends at `end`: new addresses (not 0) and changes of counts, in any order within the batch. Batches come in the order
+    /// of the log, from one thread, and only when they are durable there. What a partition has already is passed over, so a replay may start at or before [`ChunkIndex::position`].
+    ///
+    /// An address of a chunk that is known replaces the older one and keeps the count. A change of a count that is not known starts from 0.
+    pub fn apply(&self, end: Position, inserts: &[(Fingerprint, u64)], deltas: &[(Fingerprint, i64)]) -> Result<()> {
+        let inserts_by_partition = self.by_partition(inserts.iter().map(|(fingerprint, _)| fingerprint));
+        let deltas_by_partition = self.by_partition(deltas.iter().map(|(fingerprint, _)| fingerprint));
+        for ((partition, inserted), (_, changed)) in inserts_by_partition.into_iter().zip(deltas_by_partition) {
+            let inserted = inserted.iter().map(|at| inserts[*at as usize]);
+            let changed = changed.iter().map(|at| deltas[*at as usize]);
+            self.partitions[partition].apply(end.0, inserted, changed);
+        }
+        Ok(())
+    }
+
+    /// Everything before it is durable in all partitions: the log may be trimmed up to here, and a replay starts here.
+    pub fn position(&self) -> Position {
+        Position(self.partitions.iter().map(|partition| partition.state.read().applied).min().unwrap_or(0))
+    }
+
+    /// Up to here the log must reach: some pages are applied up to it. A log that ends before it has lost its tail.
+    pub fn required_end(&self) -> Position {
+        Position(self.partitions.iter().map(|partition| partition.state.read().floor()).max().unwrap_or(0))
+    }
+
+    /// Whether [`ChunkIndex::sweep`] should be called.
+    pub fn wants_sweep(&self) -> bool {
+        let loads: Vec<_> = self.partitions.iter().map(Partition::load).collect();
+        let bytes: usize = loads.iter().map(|(bytes, _)| bytes).sum();
+        bytes > self.options.auxiliary_bytes / 4 * 3 && loads.iter().any(|(_, can_sweep)| *can_sweep)
+    }
+
+    /// Whether the auxiliary index is beyond its bound: writers should wait for a sweep.
+    pub fn is_over_limit(&self) -> bool {
+        self.partitions.iter().map(|partition| partition.load().0).sum::<usize>() > self.options.auxiliary_bytes
+    }
+
+    /// Merges the changes of the partition that has most of them into its pages; lookups and batches go on meanwhile. Returns whether there was one.
+    /// After an error nothing is lost; the next call tries another partition first and later this one again.
+    pub fn sweep(&self) -> Result<bool> {
+        let _one = self.sweeping.lock();
+        let loads = self.partitions.iter().map(|partition| (partition, partition.load()));
+        let sweepable = loads.filter(|(_, (_, can_sweep))| *can_sweep);
+        match sweepable.max_by_key(|(partition, (bytes, _))| (!partition.failed.load(Ordering::Relaxed), *bytes)) {
+            Some((partition, _)) => partition.sweep(),
+            None => Ok(false),
+        }
+    }
+
+    /// Merges all changes applied before the call into the pages, so that [`ChunkIndex::position`] reaches them.
+    pub fn sweep_all(&self) -> Result<()> {
+        let goals: Vec<u64> = self.partitions.iter().map(|partition| partition.state.read().last).collect();
+        for (partition, goal) in self.partitions.iter().zip(goals) {
+            let is_behind = || partition.state.read().applied < goal;
+            // Twice where an interrupted sweep has to end first.
+            while is_behind() {
+                let _one = self.sweeping.lock();
+                if is_behind() && !partition.sweep()? {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Saves the filter, so that the next opening knows the pages without reading them. The last call before the index is dropped; without it
+    /// nothing is lost but time.
+    pub fn close(&self) -> Result<()> {
+        let _one = self.sweeping.lock();
+        for partition in self.partitions.iter().filter(|partition| partition.access == Access::ReadWrite) {
+            partition.save_filter(&mut partition.files.lock())?;
+        }
+        Ok(())
+    }
+
+    /// Number of partitions.
+    pub fn partitions(&self) -> u32 {
+        self.partitions.len() as u32
+    }
+
+    /// Visits all entries of a partition, ascending by fingerprint: pages and auxiliary index together, as of the call. The partition is not swept
+    /// meanwhile. `partition` is below [`ChunkIndex::partitions`]; others have no entries.
+    pub fn for_each(&self, partition: u32, visit: &mut dyn FnMut(&Fingerprint, IndexEntry) -> Result<()>) -> Result<()> {
+        match self.partitions.get(partition as usize) {
+            Some(partition) => partition.for_each(visit),
+            None => Ok(()),
+        }
+    }
+
+    /// Reads every page and lists those that are damaged.
+    pub fn verify(&self) -> Result<Vec<DamagedPage>> {
+        let mut damaged = Vec::new();
+        for partition in &self.partitions {
+            partition.verify(&mut damaged)?;
+        }
+        Ok(damaged)
+    }
+
+    /// Figures.
+    pub fn statistics(&self) -> ChunkIndexStatistics {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.counters;
+        let mut statistics = ChunkIndexStatistics {
+            page_reads: get(&counters.page_reads),
+            page_writes: get(&counters.page_writes),
+            filter_negatives: get(&counters.filter_negatives),
+            filter_false_positives: get(&counters.filter_false_positives),
+            sweeps: get(&counters.sweeps),
+            growths: get(&counters.growths),
+            count_underflows: get(&counters.count_underflows),
+            ..ChunkIndexStatistics::default()
+        };
+        for partition in &self.partitions {
+            statistics.auxiliary_bytes += partition.load().0 as u64;
+            let state = partition.state.read();
+            statistics.entries += state.entries;
+            statistics.auxiliary_entries += (state.active.len() + state.frozen.as_ref().map_or(0, |frozen| frozen.changes.len())) as u64;
+            statistics.filter_bytes += state.pages.filter.bytes() as u64;
+            statistics.page_bytes += state.pages.shape.pages() * page::PAGE_BYTES as u64;
+        }
+        statistics
+    }
+
+    /// The numbers of a batch's fingerprints by partition, each ascending by fingerprint (equal ones in the order of the batch).
+    fn by_partition<'a>(&self, fingerprints: impl Iterator<Item = &'a Fingerprint>) -> Vec<(usize, Vec<u32>)> {
+        let mut order: Vec<(u64, u32)> =
+            fingerprints.enumerate().map(|(number, fingerprint)| (fingerprint.prefix(), number as u32)).collect();
+        order.sort_unstable();
+        let bits = self.partitions.len().trailing_zeros();
+        let mut rest: &[(u64, u32)] = &order;
+        let take = |partition: usize| {
+            let range: Range<usize> = 0..rest.partition_point(|(prefix, _)| partition_of(*prefix, bits) <= partition);
+            let (own, others) = rest.split_at(range.end);
+            rest = others;
+            (partition, own.iter().map(|(_, number)| *number).collect())
+        };
+        (0..self.partitions.len()).map(take).collect()
+    }
+}
+
+fn partition_of(prefix: u64, bits: u32) -> usize {
+    prefix.checked_shr(64 - bits).unwrap_or(0) as usize
+}
+
+fn partition_directory(directory: &str, number: u32) -> String {
+    format!("{directory}/{number:04x}")
+}
+
+fn shape(ground: &Arc<dyn Ground>, directory: &str, partitions: u32, digest_bytes: usize) -> Result<Shape> {
+    let mismatch = |what, found, expected| Err(IndexError::Mismatch { path: ground.describe(directory), what, found, expected });
+    if !partitions.is_power_of_two() || partitions > MAX_PARTITIONS {
+        return mismatch("number of partitions (a power of two)", u64::from(partitions), u64::from(MAX_PARTITIONS));
+    }
+    if !(16..=32).contains(&digest_bytes) {
+        return mismatch("bytes of a digest", digest_bytes as u64, 32);
+    }
+    Ok(Shape { generation: 0, partition_bits: partitions.trailing_zeros(), page_bits: 1, digest_bytes })
+}

@@ -1,0 +1,326 @@
+//! One page of the chunk index: 4096 bytes, a sorted run of entries (`docs/format.md` section 6).
+//!
+//! Invariants: entries are strictly ascending by fingerprint; a page is written only as a whole and with its checksum, so a page that
+//! decodes is a page that was written. Two pages `2j` and `2j + 1` are a *pair*: together they hold the entries of both in order, and
+//! one that is full spills into the other (largest of the left, smallest of the right), which its flag [`FLAG_SPILLS`] says.
+
+use super::IndexEntry;
+use onefold_fingerprint::Fingerprint;
+use onefold_ground::checksum;
+
+/// Bytes of a page.
+pub const PAGE_BYTES: usize = 4096;
+/// Bytes of a page before its entries.
+pub const PAGE_HEADER_BYTES: usize = 32;
+/// Bytes of an entry beside its digest: address and count.
+const ENTRY_VALUE_BYTES: usize = 12;
+/// Page flag: some entries of this page are in its neighbour.
+pub const FLAG_SPILLS: u16 = 1;
+
+const CHECKSUM_OFFSET: usize = 24;
+
+/// How many entries a page can hold.
+pub const fn page_capacity(digest_bytes: usize) -> usize {
+    (PAGE_BYTES - PAGE_HEADER_BYTES) / (digest_bytes + ENTRY_VALUE_BYTES)
+}
+
+/// Which page it is: a page that was read from anywhere else is not taken for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Number within the partition.
+    pub page: u32,
+    /// Generation of the file.
+    pub generation: u32,
+    /// Bytes of a digest, 16 to 32.
+    pub digest_bytes: usize,
+}
+
+/// An entry as it lies in a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The chunk.
+    pub fingerprint: Fingerprint,
+    /// What is known of it.
+    pub value: IndexEntry,
+}
+
+/// Why bytes are not the page they should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PageDamage {
+    /// Not the size of a page.
+    #[error("{0} bytes are not a page")]
+    Length(usize),
+    /// The bytes are not those that were written.
+    #[error("the checksum is {stored:016x}, the bytes have {computed:016x}")]
+    Checksum {
+        /// What the page says.
+        stored: u64,
+        /// What it has.
+        computed: u64,
+    },
+    /// A whole page, but another one.
+    #[error("it is page {page} of generation {generation}")]
+    Misplaced {
+        /// Its number.
+        page: u32,
+        /// Its generation.
+        generation: u32,
+    },
+    /// More entries than a page can have.
+    #[error("{0} entries do not fit into a page")]
+    Entries(usize),
+    /// Entries out of order.
+    #[error("entry {0} is not above the one before it")]
+    Order(usize),
+    /// An entry that belongs elsewhere.
+    #[error("entry {entry} belongs into page {home}")]
+    Foreign {
+        /// Its number within the page.
+        entry: usize,
+        /// Where it belongs.
+        home: u32,
+    },
+    /// The page says that it is applied up to a position that its partition does not know.
+    #[error("it is applied up to {position}, the partition only up to {limit}")]
+    Ahead {
+        /// What the page says.
+        position: u64,
+        /// What the header says.
+        limit: u64,
+    },
+}
+
+/// A page that was read and found whole.
+#[derive(Clone, Copy, Debug)]
+pub struct Page<'a> {
+    bytes: &'a [u8],
+    entries: usize,
+    entry_bytes: usize,
+}
+
+impl<'a> Page<'a> {
+    /// Checks length, checksum, place and number of entries; not the order, which the checksum vouches for ([`Page::check_order`]).
+    pub fn decode(bytes: &'a [u8], place: Place) -> Result<Page<'a>, PageDamage> {
+        if bytes.len() != PAGE_BYTES || !(16..=32).contains(&place.digest_bytes) {
+            return Err(PageDamage::Length(bytes.len()));
+        }
+        let (stored, computed) = (u64_at(bytes, CHECKSUM_OFFSET), page_checksum(bytes));
+        if stored != computed {
+            return Err(PageDamage::Checksum { stored, computed });
+        }
+        let (page, generation) = (u32_at(bytes, 8), u32_at(bytes, 16));
+        if page != place.page || generation != place.generation {
+            return Err(PageDamage::Misplaced { page, generation });
+        }
+        let entries = usize::from(u16_at(bytes, 12));
+        if entries > page_capacity(place.digest_bytes) {
+            return Err(PageDamage::Entries(entries));
+        }
+        Ok(Page { bytes, entries, entry_bytes: place.digest_bytes + ENTRY_VALUE_BYTES })
+    }
+
+    /// Log position up to which the page is applied.
+    pub fn position(&self) -> u64 {
+        u64_at(self.bytes, 0)
+    }
+
+    /// Number of entries.
+    pub fn len(&self) -> usize {
+        self.entries
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.entries == 0
+    }
+
+    /// Whether some entries of this page are in its neighbour.
+    pub fn spills(&self) -> bool {
+        u16_at(self.bytes, 14) & FLAG_SPILLS != 0
+    }
+
+    /// The bytes of entry `number`'s digest. `number` is below [`Page::len`].
+    pub fn digest(&self, number: usize) -> &'a [u8] {
+        let start = PAGE_HEADER_BYTES + number * self.entry_bytes;
+        &self.bytes[start..start + self.entry_bytes - ENTRY_VALUE_BYTES]
+    }
+
+    /// Entry `number`, below [`Page::len`].
+    pub fn entry(&self, number: usize) -> Entry {
+        Entry { fingerprint: Fingerprint::from_digest(self.digest(number)), value: self.value(number) }
+    }
+
+    /// All entries, ascending.
+    pub fn entries(self) -> impl Iterator<Item = Entry> + 'a {
+        (0..self.entries).map(move |number| self.entry(number))
+    }
+
+    /// Looks an entry up.
+    pub fn find(&self, fingerprint: &Fingerprint) -> Option<IndexEntry> {
+        let wanted = fingerprint.digest(self.entry_bytes - ENTRY_VALUE_BYTES);
+        let (mut low, mut high) = (0, self.entries);
+        while low < high {
+            let middle = (low + high) / 2;
+            match self.digest(middle).cmp(wanted) {
+                std::cmp::Ordering::Less => low = middle + 1,
+                std::cmp::Ordering::Equal => return Some(self.value(middle)),
+                std::cmp::Ordering::Greater => high = middle,
+            }
+        }
+        None
+    }
+
+    /// Checks that entries ascend.
+    pub fn check_order(&self) -> Result<(), PageDamage> {
+        match (1..self.entries).find(|number| self.digest(number - 1) >= self.digest(*number)) {
+            Some(number) => Err(PageDamage::Order(number)),
+            None => Ok(()),
+        }
+    }
+
+    fn value(&self, number: usize) -> IndexEntry {
+        let start = PAGE_HEADER_BYTES + number * self.entry_bytes + self.entry_bytes - ENTRY_VALUE_BYTES;
+        IndexEntry { address: u64_at(self.bytes, start), count: u32_at(self.bytes, start + 8) }
+    }
+}
+
+/// Appends the page of `entries`, which ascend and are at most [`page_capacity`].
+pub fn encode_page(out: &mut Vec<u8>, place: Place, position: u64, flags: u16, entries: &[Entry]) {
+    assert!(entries.len() <= page_capacity(place.digest_bytes), "the caller lays out pages that fit");
+    debug_assert!(entries.windows(2).all(|two| two[0].fingerprint < two[1].fingerprint));
+    let start = out.len();
+    out.extend_from_slice(&position.to_le_bytes());
+    out.extend_from_slice(&place.page.to_le_bytes());
+    out.extend_from_slice(&(entries.len() as u16).to_le_bytes());
+    out.extend_from_slice(&flags.to_le_bytes());
+    out.extend_from_slice(&place.generation.to_le_bytes());
+    out.extend_from_slice(&[0; PAGE_HEADER_BYTES - 20]);
+    for entry in entries {
+        out.extend_from_slice(entry.fingerprint.digest(place.digest_bytes));
+        out.extend_from_slice(&entry.value.address.to_le_bytes());
+        out.extend_from_slice(&entry.value.count.to_le_bytes());
+    }
+    out.resize(start + PAGE_BYTES, 0);
+    let checksum = page_checksum(&out[start..]);
+    out[start + CHECKSUM_OFFSET..start + CHECKSUM_OFFSET + 8].copy_from_slice(&checksum.to_le_bytes());
+}
+
+/// How the sorted entries of a pair lie in its two pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PairLayout {
+    /// How many entries are in the left page; the others are in the right one.
+    pub left_entries: usize,
+    /// Flags of the left page.
+    pub left_flags: u16,
+    /// Flags of the right page.
+    pub right_flags: u16,
+}
+
+impl PairLayout {
+    /// Lays out `left` entries that belong into the left page and `right` that belong into the right one; `None`: they do not fit.
+    pub fn of(left: usize, right: usize, capacity: usize) -> Option<PairLayout> {
+        if left + right > 2 * capacity {
+            None
+        } else if left > capacity {
+            Some(PairLayout { left_entries: capacity, left_flags: FLAG_SPILLS, right_flags: 0 })
+        } else if right > capacity {
+            Some(PairLayout { left_entries: left + right - capacity, left_flags: 0, right_flags: FLAG_SPILLS })
+        } else {
+            Some(PairLayout { left_entries: left, left_flags: 0, right_flags: 0 })
+        }
+    }
+}
+
+/// The checksum of the page with the checksum field zero.
+fn page_checksum(bytes: &[u8]) -> u64 {
+    let mut copy = [0; PAGE_BYTES];
+    copy.copy_from_slice(bytes);
+    copy[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 8].fill(0);
+    checksum(&copy)
+}
+
+/// The little-endian integer at `offset`; the caller has checked the length.
+pub(super) fn u64_at(bytes: &[u8], offset: usize) -> u64 {
+    u64::from_le_bytes(bytes[offset..offset + 8].try_into().expect("eight bytes"))
+}
+
+/// The little-endian integer at `offset`; the caller has checked the length.
+pub(super) fn u32_at(bytes: &[u8], offset: usize) -> u32 {
+    u32::from_le_bytes(bytes[offset..offset + 4].try_into().expect("four bytes"))
+}
+
+fn u16_at(bytes: &[u8], offset: usize) -> u16 {
+    u16::from_le_bytes(bytes[offset..offset + 2].try_into().expect("two bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const PLACE: Place = Place { page: 7, generation: 3, digest_bytes: 32 };
+
+    fn entries() -> impl Strategy<Value = Vec<Entry>> {
+        proptest::collection::btree_map(any::<[u8; 32]>(), any::<(u64, u32)>(), 0..=page_capacity(32)).prop_map(|map| {
+            map.into_iter()
+                .map(|(digest, (address, count))| Entry {
+                    fingerprint: Fingerprint::from_digest(&digest),
+                    value: IndexEntry { address, count },
+                })
+                .collect()
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn m0_13_a_page_is_read_as_written(entries in entries(), position: u64, flags in 0..2u16) {
+            let mut bytes = Vec::new();
+            encode_page(&mut bytes, PLACE, position, flags, &entries);
+            prop_assert_eq!(bytes.len(), PAGE_BYTES);
+            let page = Page::decode(&bytes, PLACE).unwrap();
+            page.check_order().unwrap();
+            prop_assert_eq!((page.position(), page.spills()), (position, flags == 1));
+            prop_assert_eq!(page.entries().collect::<Vec<_>>(), entries.clone());
+            for entry in &entries {
+                prop_assert_eq!(page.find(&entry.fingerprint), Some(entry.value));
+            }
+            prop_assert_eq!(page.find(&Fingerprint::from_digest(&[0x55; 32])), None);
+        }
+
+        #[test]
+        fn a_page_with_any_byte_changed_is_refused(entries in entries(), at in 0..PAGE_BYTES, change in 1..=255u8) {
+            let mut bytes = Vec::new();
+            encode_page(&mut bytes, PLACE, 5, 0, &entries);
+            bytes[at] ^= change;
+            prop_assert!(Page::decode(&bytes, PLACE).is_err());
+        }
+
+        #[test]
+        fn garbage_is_refused_without_panic(bytes: Vec<u8>, digest_bytes in 0..64usize) {
+            let place = Place { digest_bytes, ..PLACE };
+            prop_assert!(Page::decode(&bytes, place).is_err());
+        }
+
+        #[test]
+        fn a_pair_holds_all_of_its_entries(left in 0..300usize, right in 0..300usize) {
+            let capacity = page_capacity(20);
+            match PairLayout::of(left, right, capacity) {
+                None => prop_assert!(left + right > 2 * capacity),
+                Some(layout) => {
+                    prop_assert!(layout.left_entries <= capacity && left + right - layout.left_entries <= capacity);
+                    prop_assert_eq!(layout.left_flags == FLAG_SPILLS, layout.left_entries < left);
+                    prop_assert_eq!(layout.right_flags == FLAG_SPILLS, layout.left_entries > left);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn another_page_is_not_taken_for_this_one() {
+        let mut bytes = Vec::new();
+        encode_page(&mut bytes, PLACE, 5, 0, &[]);
+        assert_eq!(Page::decode(&bytes, Place { page: 8, ..PLACE }).unwrap_err(), PageDamage::Misplaced { page: 7, generation: 3 });
+        assert!(Page::decode(&bytes, Place { generation: 4, ..PLACE }).is_err());
+    }
+}

@@ -1,0 +1,448 @@
+//! One partition: its pages, what the log says beyond them, and lookups over both.
+//!
+//! A chunk's entry is its page, then the *frozen* changes (those a sweep is merging into the pages), then the *active* ones. A lookup takes
+//! both kinds of changes at one instant and reads the page after it. The page says up to which position it is applied, so the lookup
+//! knows what the page already has: at the sweep's target, it has the frozen changes; beyond it, a later sweep has passed and
+//! the lookup starts anew.
+
+use super::auxiliary::{Auxiliary, Change, SORTED_BYTES};
+use super::filter::{PageRecord, Stamp};
+use super::header::{Header, HeaderFile};
+use super::journal::{Journal, JournalFile};
+use super::page::{PAGE_BYTES, Page, PageDamage, encode_page};
+use super::pages::{self, PageFile, Shape};
+use super::{Counters, IndexEntry};
+use crate::{IndexError, Result};
+use onefold_fingerprint::Fingerprint;
+use onefold_ground::{Access, Ground};
+use parking_lot::{Mutex, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Pages of a new partition, `log2`.
+const FIRST_PAGE_BITS: u32 = 1;
+/// A read that takes longer came from the device: then the next pages are asked for ahead.
+const SLOW_READ: Duration = Duration::from_micros(30);
+/// How many pages are asked for ahead.
+const READ_AHEAD_PAGES: usize = 64;
+
+/// A partition of the chunk index.
+#[derive(Debug)]
+pub(super) struct Partition {
+    pub ground: Arc<dyn Ground>,
+    pub directory: String,
+    pub access: Access,
+    pub state: RwLock<State>,
+    /// Held by the sweep.
+    pub files: Mutex<Files>,
+    /// The last sweep failed: others come first.
+    pub failed: AtomicBool,
+    pub counters: Arc<Counters>,
+}
+
+/// What lookups see.
+#[derive(Debug)]
+pub(super) struct State {
+    pub pages: Arc<PageFile>,
+    pub active: Auxiliary,
+    pub frozen: Option<Frozen>,
+    /// All pages are applied up to here, durably.
+    pub applied: u64,
+    /// The end of the last batch that was applied in memory.
+    pub last: u64,
+    /// Entries in pages.
+    pub entries: u64,
+}
+
+/// The changes of a sweep that has not ended.
+#[derive(Clone, Debug)]
+pub(super) struct Frozen {
+    pub changes: Arc<Auxiliary>,
+    /// The position up to which they are.
+    pub target: u64,
+    /// Pages before it have them durably.
+    pub progress: u32,
+}
+
+/// What only the sweep touches.
+#[derive(Debug)]
+pub(super) struct Files {
+    pub header: HeaderFile,
+    pub journal: JournalFile,
+    /// Where the saved filter belongs, if it is that of the pages.
+    pub saved_filter: Option<Stamp>,
+}
+
+/// A fingerprint under lookup: its place in the caller's batch, its page, what the log says.
+struct Wanted<'a> {
+    at: u32,
+    home: u32,
+    fingerprint: &'a Fingerprint,
+    frozen: Option<Change>,
+    active: Option<Change>,
+}
+
+/// The instant at which a lookup took the changes.
+struct Snapshot {
+    pages: Arc<PageFile>,
+    /// Target of the frozen changes; without any, the position of the pages.
+    floor: u64,
+    is_frozen: bool,
+}
+
+impl Partition {
+    /// Creates an empty partition in a directory that exists.
+    pub fn create(ground: &dyn Ground, directory: &str, shape: Shape, partition: u32) -> Result<()> {
+        let shape = Shape { page_bits: FIRST_PAGE_BITS, generation: 0, ..shape };
+        let mut bytes = Vec::new();
+        for page in 0..shape.pages() as u32 {
+            encode_page(&mut bytes, shape.place(page), 0, 0, &[]);
+        }
+        let file = ground.create(&format!("{directory}/{}", pages::file_name(0)))?;
+        file.write_at(0, &bytes)?;
+        file.sync()?;
+        JournalFile::create(ground, &format!("{directory}/journal"))?;
+        let header = Header {
+            digest_bytes: shape.digest_bytes as u8,
+            partition,
+            partitions: 1 << shape.partition_bits,
+            epoch: 0,
+            sequence: 1,
+            generation: 0,
+            page_bits: FIRST_PAGE_BITS,
+            applied: 0,
+            entries: 0,
+            target: 0,
+            progress: 0,
+        };
+        HeaderFile::create(ground, &format!("{directory}/header"), header)?;
+        ground.sync_directory(directory)?;
+        Ok(())
+    }
+
+    /// Opens a partition; `shape` says what the caller expects of partition bits and digest.
+    pub fn open(
+        ground: &Arc<dyn Ground>,
+        directory: String,
+        shape: Shape,
+        partition: u32,
+        access: Access,
+        epoch: u64,
+        counters: &Arc<Counters>,
+    ) -> Result<Partition> {
+        let path = |name: &str| format!("{directory}/{name}");
+        let mut header_file = HeaderFile::open(ground.as_ref(), &path("header"), access)?;
+        let header = header_file.current();
+        check_identity(ground.as_ref(), &path("header"), &header, shape, partition)?;
+        if access == Access::ReadWrite && header.epoch > epoch {
+            return Err(IndexError::Fenced { path: ground.describe(&directory), stored_epoch: header.epoch, epoch });
+        }
+        let shape = Shape { page_bits: header.page_bits, generation: header.generation, ..shape };
+        let pages_path = path(&pages::file_name(header.generation));
+        let file = ground.open(&pages_path, access)?;
+        let (found_bytes, wanted_bytes) = (file.len()?, shape.pages() * PAGE_BYTES as u64);
+        if found_bytes < wanted_bytes {
+            let what = format!("it has {found_bytes} bytes, its header says {wanted_bytes}");
+            return Err(IndexError::ChunkIndexDamaged { path: ground.describe(&pages_path), page: None, what });
+        }
+        let pages = PageFile::new(file, ground.describe(&pages_path), shape, counters.clone());
+        let journal_file = JournalFile::open(ground.as_ref(), &path("journal"), access)?;
+        let mut header = header;
+        if let Some(mut journal) = journal_of_sweep(&journal_file, &header)? {
+            if access == Access::ReadWrite {
+                repeat_journal(&journal_file, &mut journal, &pages, &mut header)?;
+            } else {
+                pages.overlay(&journal);
+                advance(&mut header, &journal);
+            }
+        }
+        let stamp = Stamp { generation: header.generation, applied: header.applied };
+        let loaded = pages.filter.load(ground.as_ref(), &path("filter"), stamp, header.progress)?;
+        if access == Access::ReadWrite {
+            header_file.write(Header { epoch, ..header })?;
+            pages::remove_others(ground.as_ref(), &directory, header.generation)?;
+        }
+        let frozen =
+            (header.target > 0).then(|| Frozen { changes: Arc::default(), target: header.target, progress: header.progress as u32 });
+        Ok(Partition {
+            ground: ground.clone(),
+            directory,
+            access,
+            state: RwLock::new(State {
+                pages: Arc::new(pages),
+                active: Auxiliary::default(),
+                frozen,
+                applied: header.applied,
+                last: header.applied,
+                entries: header.entries,
+            }),
+            files: Mutex::new(Files { header: header_file, journal: journal_file, saved_filter: loaded.then_some(stamp) }),
+            failed: AtomicBool::new(false),
+            counters: counters.clone(),
+        })
+    }
+
+    /// Looks up `fingerprints[at]` for each of `order`, which ascends by fingerprint, into `out[at]`.
+    pub fn lookup(&self, fingerprints: &[Fingerprint], order: &[u32], out: &mut [Option<IndexEntry>]) -> Result<()> {
+        let mut left = order.to_vec();
+        let mut last_try: Option<(u32, u64)> = None;
+        while !left.is_empty() {
+            let (snapshot, wanted) = self.snapshot(fingerprints, &left);
+            let instant = (snapshot.pages.shape.generation, snapshot.floor);
+            left.clear();
+            let mut unread = Vec::new();
+            for wanted in wanted {
+                let answer = snapshot.pages.filter.ask(wanted.home, wanted.fingerprint);
+                if answer.home || answer.neighbour {
+                    unread.push((wanted, answer.home));
+                } else {
+                    self.counters.filter_negatives.fetch_add(1, Ordering::Relaxed);
+                    out[wanted.at as usize] = resolve(None, wanted.frozen, wanted.active);
+                }
+            }
+            let ahead = self.read_wanted(&snapshot, &unread, out, &mut left)?;
+            if let Some((page, position)) = ahead
+                && last_try == Some(instant)
+            {
+                // Nothing has changed since the last try: no sweep has passed, the header is older than the pages.
+                return Err(snapshot.pages.damaged(page, &PageDamage::Ahead { position, limit: snapshot.floor }));
+            }
+            last_try = Some(instant);
+        }
+        Ok(())
+    }
+
+    fn snapshot<'a>(&self, fingerprints: &'a [Fingerprint], order: &[u32]) -> (Snapshot, Vec<Wanted<'a>>) {
+        let state = self.state.read();
+        let pages = state.pages.clone();
+        let wanted = order.iter().map(|at| {
+            let fingerprint = &fingerprints[*at as usize];
+            Wanted {
+                at: *at,
+                home: pages.shape.home(fingerprint),
+                fingerprint,
+                frozen: state.frozen.as_ref().and_then(|frozen| frozen.changes.get(fingerprint)),
+                active: state.active.get(fingerprint),
+            }
+        });
+        let wanted = wanted.collect();
+        let floor = state.floor();
+        (Snapshot { is_frozen: state.frozen.is_some(), pages, floor }, wanted)
+    }
+
+    /// Reads the pages of `wanted` (whether the page itself may hold it, or only its neighbour). Those whose page is ahead of the snapshot go to
+    /// `left`; one of these pages and its position is returned.
+    fn read_wanted(
+        &self,
+        snapshot: &Snapshot,
+        wanted: &[(Wanted<'_>, bool)],
+        out: &mut [Option<IndexEntry>],
+        left: &mut Vec<u32>,
+    ) -> Result<Option<(u32, u64)>> {
+        let mut buffer = [0; PAGE_BYTES];
+        let mut pair = Vec::new();
+        let mut ahead = None;
+        let mut hinted = 0;
+        let mut at = 0;
+        while at < wanted.len() {
+            let home = wanted[at].0.home;
+            let group = wanted[at..].iter().take_while(|(other, _)| other.home == home).count();
+            let group = at..at + group;
+            at = group.end;
+            let mut elsewhere: Vec<&Wanted<'_>> = Vec::new();
+            if wanted[group.clone()].iter().any(|(_, in_home)| *in_home) {
+                let start = Instant::now();
+                let page = snapshot.pages.read(home, &mut buffer)?;
+                if start.elapsed() > SLOW_READ {
+                    self.hint(snapshot, &wanted[at..], at, &mut hinted);
+                }
+                for (one, in_home) in &wanted[group] {
+                    let found = if *in_home { page.find(one.fingerprint) } else { None };
+                    if page.position() > snapshot.floor {
+                        ahead = Some((home, page.position()));
+                        left.push(one.at);
+                    } else if found.is_none() && page.spills() {
+                        elsewhere.push(one);
+                    } else {
+                        self.settle(snapshot, one, found, page.position(), out);
+                    }
+                }
+            } else {
+                elsewhere.extend(wanted[group].iter().map(|(one, _)| one));
+            }
+            if !elsewhere.is_empty() {
+                let (left_page, right_page) = read_pair(&snapshot.pages, home & !1, &mut pair)?;
+                let (own, other) = if home.is_multiple_of(2) { (left_page, right_page) } else { (right_page, left_page) };
+                for one in elsewhere {
+                    if own.position() > snapshot.floor {
+                        ahead = Some((home, own.position()));
+                        left.push(one.at);
+                    } else {
+                        let found = own.find(one.fingerprint).or_else(|| other.find(one.fingerprint));
+                        self.settle(snapshot, one, found, own.position(), out);
+                    }
+                }
+            }
+        }
+        Ok(ahead)
+    }
+
+    /// Notes what page and log say together.
+    fn settle(&self, snapshot: &Snapshot, one: &Wanted<'_>, found: Option<IndexEntry>, position: u64, out: &mut [Option<IndexEntry>]) {
+        if found.is_none() {
+            self.counters.filter_false_positives.fetch_add(1, Ordering::Relaxed);
+        }
+        let is_merged = snapshot.is_frozen && position == snapshot.floor;
+        out[one.at as usize] = resolve(found, if is_merged { None } else { one.frozen }, one.active);
+    }
+
+    /// Asks for the next pages ahead, a window at a time.
+    fn hint(&self, snapshot: &Snapshot, rest: &[(Wanted<'_>, bool)], at: usize, hinted: &mut usize) {
+        if at < *hinted {
+            return;
+        }
+        let mut last = None;
+        let mut pages = 0;
+        *hinted = at;
+        for (one, _) in rest {
+            if last != Some(one.home) {
+                if pages == READ_AHEAD_PAGES {
+                    break;
+                }
+                snapshot.pages.read_ahead(one.home, 1);
+                last = Some(one.home);
+                pages += 1;
+            }
+            *hinted += 1;
+        }
+    }
+
+    /// Takes the changes of one log batch that ends at `end`; in the order of the log. What the pages already have is passed over.
+    pub fn apply(&self, end: u64, inserts: impl Iterator<Item = (Fingerprint, u64)>, deltas: impl Iterator<Item = (Fingerprint, i64)>) {
+        let mut state = self.state.write();
+        let state = &mut *state;
+        if end <= state.last {
+            return;
+        }
+        state.last = end;
+        let shape = state.pages.shape;
+        // After an interrupted sweep the log is replayed: up to the sweep's target only for the pages that it did not reach.
+        let (into, first_page) = match &mut state.frozen {
+            Some(frozen) if end <= frozen.target => (Arc::make_mut(&mut frozen.changes), frozen.progress),
+            _ => (&mut state.active, 0),
+        };
+        for (fingerprint, address) in inserts {
+            if first_page == 0 || shape.home(&fingerprint) >= first_page {
+                into.insert(&fingerprint, address);
+            }
+        }
+        for (fingerprint, delta) in deltas {
+            if first_page == 0 || shape.home(&fingerprint) >= first_page {
+                into.add(&fingerprint, delta);
+            }
+        }
+    }
+
+    /// Saves the filter for the next opening, unless what is saved is as good.
+    pub fn save_filter(&self, files: &mut Files) -> Result<()> {
+        let header = files.header.current();
+        let stamp = Stamp { generation: header.generation, applied: header.applied };
+        if files.saved_filter != Some(stamp) {
+            let pages = self.state.read().pages.clone();
+            pages.filter.save(self.ground.as_ref(), &format!("{}/filter", self.directory), stamp)?;
+            files.saved_filter = Some(stamp);
+        }
+        Ok(())
+    }
+
+    /// Bytes of the auxiliary index, and whether a sweep can be made.
+    pub fn load(&self) -> (usize, bool) {
+        let state = self.state.read();
+        let frozen = state.frozen.as_ref();
+        let frozen_bytes = frozen.map_or(0, |frozen| frozen.changes.bytes() + frozen.changes.len() * SORTED_BYTES);
+        let can_sweep = match frozen {
+            Some(frozen) => state.last >= frozen.target,
+            None => !state.active.is_empty(),
+        };
+        (state.active.bytes() + frozen_bytes, can_sweep && self.access == Access::ReadWrite)
+    }
+}
+
+impl State {
+    /// Pages may be applied up to here, and active changes are all after it.
+    pub fn floor(&self) -> u64 {
+        self.frozen.as_ref().map_or(self.applied, |frozen| frozen.target)
+    }
+}
+
+/// The entry that page and log spell.
+pub(super) fn resolve(page: Option<IndexEntry>, frozen: Option<Change>, active: Option<Change>) -> Option<IndexEntry> {
+    [frozen, active].into_iter().flatten().fold(page, |entry, change| Some(change.apply(entry).0))
+}
+
+/// Reads both pages of a pair as they are together at one time.
+fn read_pair<'a>(pages: &PageFile, left: u32, buffer: &'a mut Vec<u8>) -> Result<(Page<'a>, Page<'a>)> {
+    pages.read_run(left, 2, buffer)?;
+    Ok((pages.decode(left, &buffer[..PAGE_BYTES])?, pages.decode(left + 1, &buffer[PAGE_BYTES..])?))
+}
+
+/// The journal, if it is of the sweep that the header says is under way.
+fn journal_of_sweep(file: &JournalFile, header: &Header) -> Result<Option<Journal>> {
+    if header.target == 0 {
+        return Ok(None);
+    }
+    let journal = file.read()?;
+    Ok(journal.filter(|journal| {
+        let head = journal.head;
+        head.generation == header.generation
+            && head.target == header.target
+            && head.progress <= header.pages()
+            && head.progress % 2 == 0
+            && journal.pages().all(|(page, _)| u64::from(page) < head.progress)
+    }))
+}
+
+/// Writes the journal's pages in place once more. The journal itself first: it may have been read from the system's cache, and a power
+/// failure while the pages are written must find it on the device.
+fn repeat_journal(file: &JournalFile, journal: &mut Journal, pages: &PageFile, header: &mut Header) -> Result<()> {
+    file.write(journal)?;
+    pages.write_in_place(journal)?;
+    let mut records = Vec::with_capacity(journal.len());
+    for (number, bytes) in journal.pages() {
+        records.push((number, PageRecord::of(&pages.decode(number, bytes)?)));
+    }
+    pages.filter.set(&records);
+    advance(header, journal);
+    Ok(())
+}
+
+/// What the header says once the journal is applied.
+fn advance(header: &mut Header, journal: &Journal) {
+    if journal.head.progress > header.progress {
+        header.progress = journal.head.progress;
+        header.entries += u64::from(journal.head.added_entries);
+    }
+}
+
+/// Repeats a sweep's batch that may be half in place, when a sweep goes on after an error.
+pub(super) fn recover(files: &mut Files, pages: &PageFile) -> Result<()> {
+    let mut header = files.header.current();
+    if let Some(mut journal) = journal_of_sweep(&files.journal, &header)? {
+        repeat_journal(&files.journal, &mut journal, pages, &mut header)?;
+        files.header.write(header)?;
+    }
+    Ok(())
+}
+
+fn check_identity(ground: &dyn Ground, path: &str, header: &Header, shape: Shape, partition: u32) -> Result<()> {
+    let expected = [
+        ("bytes of a digest", u64::from(header.digest_bytes), shape.digest_bytes as u64),
+        ("number of partitions", u64::from(header.partitions), 1 << shape.partition_bits),
+        ("partition number", u64::from(header.partition), u64::from(partition)),
+    ];
+    match expected.into_iter().find(|(_, found, expected)| found != expected) {
+        Some((what, found, expected)) => Err(IndexError::Mismatch { path: ground.describe(path), what, found, expected }),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,410 @@
+//! The chunk index against a map.
+
+use super::*;
+use onefold_ground::{LocalGround, SimulatedGround, checksum};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, HashMap};
+
+pub(super) const DIGEST_BYTES: usize = 20;
+
+/// A digest that looks random.
+pub(super) fn key(number: u64) -> Fingerprint {
+    let mut digest = [0; DIGEST_BYTES];
+    for (part, bytes) in digest.chunks_mut(8).enumerate() {
+        let random = checksum(&[number, part as u64].map(u64::to_le_bytes).concat()).to_le_bytes();
+        bytes.copy_from_slice(&random[..bytes.len()]);
+    }
+    Fingerprint::from_digest(&digest)
+}
+
+/// One batch of the log.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LogBatch {
+    pub end: u64,
+    pub inserts: Vec<(Fingerprint, u64)>,
+    pub deltas: Vec<(Fingerprint, i64)>,
+}
+
+pub(super) type Model = BTreeMap<Fingerprint, IndexEntry>;
+
+pub(super) fn apply_to_model(model: &mut Model, batch: &LogBatch) {
+    for (fingerprint, address) in &batch.inserts {
+        model.entry(*fingerprint).or_default().address = *address;
+    }
+    for (fingerprint, delta) in &batch.deltas {
+        let entry = model.entry(*fingerprint).or_default();
+        entry.count = (i64::from(entry.count) + delta) as u32;
+    }
+}
+
+/// Makes a batch of the log out of chunk numbers: changes that would bring a count below zero are left out.
+pub(super) fn log_batch(end: u64, model: &Model, inserts: &[(u64, u64)], deltas: &[(u64, i64)]) -> LogBatch {
+    let inserts = inserts.iter().map(|(chunk, address)| (key(*chunk), *address)).collect();
+    let mut counts: HashMap<Fingerprint, i64> = HashMap::new();
+    let mut kept = Vec::new();
+    for (chunk, delta) in deltas {
+        let fingerprint = key(*chunk);
+        let count = counts.entry(fingerprint).or_insert_with(|| model.get(&fingerprint).map_or(0, |entry| i64::from(entry.count)));
+        if *count + delta >= 0 {
+            *count += delta;
+            kept.push((fingerprint, *delta));
+        }
+    }
+    LogBatch { end, inserts, deltas: kept }
+}
+
+pub(super) fn open(ground: &Arc<dyn Ground>, partitions: u32, access: Access, epoch: u64) -> Result<ChunkIndex> {
+    let options = ChunkIndexOptions { auxiliary_bytes: 1 << 16 };
+    ChunkIndex::open(ground, "index", partitions, DIGEST_BYTES, options, access, epoch)
+}
+
+pub(super) fn apply(index: &ChunkIndex, batch: &LogBatch) {
+    index.apply(Position(batch.end), &batch.inserts, &batch.deltas).unwrap();
+}
+
+/// Lookups of all chunks and of strangers, and the visit, say what the model says.
+pub(super) fn check(index: &ChunkIndex, model: &Model) {
+    let mut wanted: Vec<Fingerprint> = model.keys().copied().collect();
+    wanted.extend((0..500).map(|stranger| key(1 << 40 | stranger)));
+    let mut out = Vec::new();
+    index.lookup(&wanted, &mut out).unwrap();
+    for (fingerprint, found) in wanted.iter().zip(&out) {
+        assert_eq!(*found, model.get(fingerprint).copied(), "{fingerprint}");
+    }
+    let mut visited = Vec::new();
+    for partition in 0..index.partitions() {
+        index
+            .for_each(partition, &mut |fingerprint, entry| {
+                visited.push((*fingerprint, entry));
+                Ok(())
+            })
+            .unwrap();
+    }
+    let expected: Vec<_> = model.iter().map(|(fingerprint, entry)| (*fingerprint, *entry)).collect();
+    assert!(visited == expected, "{} visited, {} expected", visited.len(), expected.len());
+}
+
+fn simulated() -> (SimulatedGround, Arc<dyn Ground>) {
+    let disk = SimulatedGround::new(1);
+    (disk.clone(), Arc::new(disk))
+}
+
+fn created(partitions: u32) -> (SimulatedGround, Arc<dyn Ground>) {
+    let (disk, ground) = simulated();
+    ChunkIndex::create(&ground, "index", partitions, DIGEST_BYTES).unwrap();
+    (disk, ground)
+}
+
+/// A log of `batches` batches of `chunks` new chunks each, and what they spell.
+fn filled(batches: u64, chunks: u64) -> (Vec<LogBatch>, Model) {
+    let mut model = Model::new();
+    let mut log = Vec::new();
+    for number in 0..batches {
+        let inserts: Vec<_> = (0..chunks).map(|chunk| (number * chunks + chunk, number * chunks + chunk + 1)).collect();
+        let deltas: Vec<_> = (0..chunks).map(|chunk| (number * chunks / 2 + chunk, 1)).collect();
+        let batch = log_batch((number + 1) * 512, &model, &inserts, &deltas);
+        apply_to_model(&mut model, &batch);
+        log.push(batch);
+    }
+    (log, model)
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Batch { inserts: Vec<(u64, u64)>, deltas: Vec<(u64, i64)> },
+    Sweep,
+    SweepAll,
+    Close,
+    Reopen,
+    Lookup,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let batch = (proptest::collection::vec((0..3000u64, 1..u64::MAX), 0..300), proptest::collection::vec((0..3000u64, -3..4i64), 0..300))
+        .prop_map(|(inserts, deltas)| Step::Batch { inserts, deltas });
+    prop_oneof![
+        8 => batch,
+        3 => Just(Step::Sweep),
+        1 => Just(Step::SweepAll),
+        1 => Just(Step::Close),
+        1 => Just(Step::Reopen),
+        1 => Just(Step::Lookup),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+    #[test]
+    fn m0_13_m0_14_the_index_is_a_map_through_sweeps_growth_reopening_and_replay(
+        steps in proptest::collection::vec(step(), 1..40), partition_bits in 0..3u32
+    ) {
+        let partitions = 1 << partition_bits;
+        let (_, ground) = created(partitions);
+        let mut index = open(&ground, partitions, Access::ReadWrite, 1).unwrap();
+        let mut model = Model::new();
+        let mut log: Vec<LogBatch> = Vec::new();
+        let mut epoch = 1;
+        for step in steps {
+            match step {
+                Step::Batch { inserts, deltas } => {
+                    let batch = log_batch(log.len() as u64 * 512 + 512, &model, &inserts, &deltas);
+                    apply_to_model(&mut model, &batch);
+                    apply(&index, &batch);
+                    log.push(batch);
+                }
+                Step::Sweep => { index.sweep().unwrap(); }
+                Step::SweepAll => {
+                    index.sweep_all().unwrap();
+                    prop_assert_eq!(index.position().0, log.last().map_or(0, |batch| batch.end));
+                }
+                Step::Close => index.close().unwrap(),
+                Step::Reopen => {
+                    epoch += 1;
+                    drop(index);
+                    index = open(&ground, partitions, Access::ReadWrite, epoch).unwrap();
+                    let position = index.position().0;
+                    for batch in log.iter().filter(|batch| batch.end > position) {
+                        apply(&index, batch);
+                    }
+                }
+                Step::Lookup => check(&index, &model),
+            }
+        }
+        check(&index, &model);
+        index.sweep_all().unwrap();
+        check(&index, &model);
+        prop_assert_eq!(index.statistics().entries, model.len() as u64);
+        prop_assert_eq!(index.verify().unwrap(), []);
+    }
+}
+
+#[test]
+fn m2_3_a_partition_doubles_while_it_is_used_and_keeps_every_entry() {
+    let (_, ground) = created(2);
+    let index = open(&ground, 2, Access::ReadWrite, 1).unwrap();
+    let (log, model) = filled(30, 1000);
+    for batch in &log {
+        apply(&index, batch);
+        while index.wants_sweep() {
+            index.sweep().unwrap();
+        }
+    }
+    check(&index, &model);
+    index.sweep_all().unwrap();
+    check(&index, &model);
+    let statistics = index.statistics();
+    assert!(statistics.growths >= 8, "{statistics:?}");
+    assert_eq!((statistics.entries, statistics.auxiliary_entries), (model.len() as u64, 0));
+    let fill = statistics.entries as f64 * 32.0 / statistics.page_bytes as f64;
+    assert!(fill > 0.35, "{fill}");
+    // Only the generation that counts is left.
+    let names = ground.list("index/0000").unwrap();
+    assert_eq!(names.iter().filter(|entry| entry.name.starts_with("pages-")).count(), 1, "{names:?}");
+}
+
+#[test]
+fn m0_15_applying_a_batch_writes_nothing() {
+    let (disk, ground) = created(4);
+    let index = open(&ground, 4, Access::ReadWrite, 1).unwrap();
+    let before = disk.operations();
+    let (log, model) = filled(10, 100);
+    log.iter().for_each(|batch| apply(&index, batch));
+    check(&index, &model);
+    assert_eq!(disk.operations(), before);
+}
+
+#[test]
+fn m0_13_a_hit_costs_one_read_and_a_miss_hardly_any() {
+    let (disk, ground) = created(4);
+    let index = open(&ground, 4, Access::ReadWrite, 1).unwrap();
+    let (log, model) = filled(20, 1000);
+    log.iter().for_each(|batch| apply(&index, batch));
+    index.sweep_all().unwrap();
+    let mut out = Vec::new();
+    let before = disk.reads();
+    for fingerprint in model.keys().take(2000) {
+        index.lookup(&[*fingerprint], &mut out).unwrap();
+        assert_eq!(out[0], model.get(fingerprint).copied());
+    }
+    assert!(disk.reads() - before <= 2040, "{}", disk.reads() - before);
+    let before = disk.reads();
+    for stranger in 0..10_000 {
+        index.lookup(&[key(1 << 40 | stranger)], &mut out).unwrap();
+        assert_eq!(out[0], None);
+    }
+    assert!(disk.reads() - before < 75, "{}", disk.reads() - before);
+    // In a batch, chunks of one page share its read.
+    let before = disk.reads();
+    let all: Vec<_> = model.keys().copied().collect();
+    index.lookup(&all, &mut out).unwrap();
+    assert!(disk.reads() - before <= index.statistics().page_bytes / page::PAGE_BYTES as u64 + 40);
+}
+
+#[test]
+fn the_filter_is_known_after_a_clean_close_and_after_a_crash_behind_a_sweep() {
+    let (disk, ground) = created(4);
+    let index = open(&ground, 4, Access::ReadWrite, 1).unwrap();
+    let (log, model) = filled(20, 1000);
+    log.iter().for_each(|batch| apply(&index, batch));
+    index.sweep_all().unwrap();
+    drop(index);
+    for epoch in 2..4 {
+        let index = open(&ground, 4, Access::ReadWrite, epoch).unwrap();
+        let before = disk.reads();
+        let mut out = Vec::new();
+        for stranger in 0..1000 {
+            index.lookup(&[key(1 << 40 | stranger)], &mut out).unwrap();
+        }
+        assert!(disk.reads() - before < 20, "{}", disk.reads() - before);
+        check(&index, &model);
+        index.close().unwrap();
+    }
+}
+
+#[test]
+fn m0_14_lookups_from_many_threads_see_every_chunk_while_sweeps_and_growth_go_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let ground: Arc<dyn Ground> = Arc::new(LocalGround::open(directory.path()).unwrap());
+    ChunkIndex::create(&ground, "index", 2, DIGEST_BYTES).unwrap();
+    let index = open(&ground, 2, Access::ReadWrite, 1).unwrap();
+    let applied = AtomicU64::new(0);
+    const BATCHES: u64 = 60;
+    const CHUNKS: u64 = 400;
+    std::thread::scope(|scope| {
+        let (index, applied) = (&index, &applied);
+        for thread in 0..3u64 {
+            scope.spawn(move || {
+                let mut out = Vec::new();
+                let mut round = thread;
+                loop {
+                    let known = applied.load(Ordering::Acquire) * CHUNKS;
+                    round += 1;
+                    let wanted: Vec<u64> = (0..200).map(|at| checksum(&(round * 1000 + at).to_le_bytes()) % known.max(1)).collect();
+                    index.lookup(&wanted.iter().map(|chunk| key(*chunk)).collect::<Vec<_>>(), &mut out).unwrap();
+                    for (chunk, found) in wanted.iter().zip(&out).filter(|_| known > 0) {
+                        // Every chunk is inserted once, with one reference: twice would be a change applied twice.
+                        assert_eq!(*found, Some(IndexEntry { address: chunk + 1, count: 1 }), "chunk {chunk}");
+                    }
+                    if known == BATCHES * CHUNKS {
+                        break;
+                    }
+                }
+            });
+        }
+        scope.spawn(move || {
+            while applied.load(Ordering::Acquire) < BATCHES {
+                index.sweep().unwrap();
+            }
+        });
+        for number in 0..BATCHES {
+            let chunks = number * CHUNKS..(number + 1) * CHUNKS;
+            let inserts: Vec<_> = chunks.clone().map(|chunk| (key(chunk), chunk + 1)).collect();
+            let deltas: Vec<_> = chunks.map(|chunk| (key(chunk), 1)).collect();
+            index.apply(Position((number + 1) * 512), &inserts, &deltas).unwrap();
+            applied.store(number + 1, Ordering::Release);
+        }
+    });
+    assert!(index.statistics().growths > 0);
+}
+
+#[test]
+fn a_count_may_come_before_its_chunk_and_a_new_address_keeps_the_count() {
+    let (_, ground) = created(1);
+    let index = open(&ground, 1, Access::ReadWrite, 1).unwrap();
+    let mut out = Vec::new();
+    let mut expect = |index: &ChunkIndex, address, count| {
+        index.lookup(&[key(1)], &mut out).unwrap();
+        assert_eq!(out, [Some(IndexEntry { address, count })]);
+    };
+    index.apply(Position(512), &[], &[(key(1), 2)]).unwrap();
+    expect(&index, 0, 2);
+    index.sweep_all().unwrap();
+    expect(&index, 0, 2);
+    index.apply(Position(1024), &[(key(1), 5), (key(1), 6)], &[(key(1), 1)]).unwrap();
+    expect(&index, 6, 3);
+    index.sweep_all().unwrap();
+    index.apply(Position(1536), &[(key(1), 7)], &[]).unwrap();
+    expect(&index, 7, 3);
+    index.apply(Position(2048), &[], &[(key(1), -5)]).unwrap();
+    expect(&index, 7, 0);
+    index.sweep_all().unwrap();
+    expect(&index, 7, 0);
+    assert_eq!(index.statistics().count_underflows, 1);
+}
+
+#[test]
+fn m0_14_the_auxiliary_index_says_when_it_is_full_and_a_sweep_empties_it() {
+    let (_, ground) = created(4);
+    let index = open(&ground, 4, Access::ReadWrite, 1).unwrap();
+    assert!(!index.wants_sweep() && !index.is_over_limit() && !index.sweep().unwrap());
+    let (log, model) = filled(4, 1000);
+    log.iter().for_each(|batch| apply(&index, batch));
+    assert!(index.wants_sweep() && index.is_over_limit());
+    check(&index, &model);
+    while index.wants_sweep() {
+        assert!(index.sweep().unwrap());
+    }
+    assert!(!index.is_over_limit());
+    check(&index, &model);
+}
+
+#[test]
+fn a_damaged_page_is_found_and_never_returned_as_data() {
+    let (disk, ground) = created(1);
+    let index = open(&ground, 1, Access::ReadWrite, 1).unwrap();
+    let (log, model) = filled(4, 500);
+    log.iter().for_each(|batch| apply(&index, batch));
+    index.sweep_all().unwrap();
+    let generation = ground.list("index/0000").unwrap().into_iter().find(|entry| entry.name.starts_with("pages-")).unwrap().name;
+    disk.corrupt(&format!("index/0000/{generation}"), 3 * 4096 + 100, 0x10).unwrap();
+    let damaged = index.verify().unwrap();
+    assert_eq!(damaged.iter().map(|page| page.page).collect::<Vec<_>>(), [3]);
+    assert!(damaged[0].path.contains("pages-"));
+    let mut out = Vec::new();
+    let mut errors = 0;
+    for (fingerprint, entry) in &model {
+        match index.lookup(&[*fingerprint], &mut out) {
+            Ok(()) => assert_eq!(out, [Some(*entry)]),
+            Err(IndexError::ChunkIndexDamaged { page: Some(3), .. }) => errors += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(errors > 50, "{errors}");
+    // A sweep that meets it fails, and keeps its changes.
+    let deltas: Vec<_> = model.keys().map(|fingerprint| (*fingerprint, 1)).collect();
+    index.apply(Position(1 << 20), &[], &deltas).unwrap();
+    assert!(index.sweep_all().unwrap_err().is_damage());
+    assert_eq!(index.position().0, log.last().unwrap().end);
+    assert_eq!(index.statistics().auxiliary_entries, model.len() as u64);
+}
+
+#[test]
+fn another_digest_number_of_partitions_or_later_owner_is_refused() {
+    let (_, ground) = created(2);
+    drop(open(&ground, 2, Access::ReadWrite, 5).unwrap());
+    assert!(matches!(open(&ground, 2, Access::ReadWrite, 4), Err(IndexError::Fenced { stored_epoch: 5, epoch: 4, .. })));
+    assert!(open(&ground, 2, Access::Read, 0).is_ok());
+    assert!(matches!(open(&ground, 1, Access::Read, 5), Err(IndexError::Mismatch { .. })));
+    let options = ChunkIndexOptions::default();
+    assert!(matches!(ChunkIndex::open(&ground, "index", 2, 32, options, Access::Read, 5), Err(IndexError::Mismatch { .. })));
+    assert!(matches!(ChunkIndex::create(&ground, "other", 3, 32), Err(IndexError::Mismatch { .. })));
+    assert!(matches!(ChunkIndex::create(&ground, "other", 2, 8), Err(IndexError::Mismatch { .. })));
+}
+
+#[test]
+fn keys_that_are_no_digests_are_an_error_and_not_an_endless_doubling() {
+    let (_, ground) = created(1);
+    let index = open(&ground, 1, Access::ReadWrite, 1).unwrap();
+    let inserts: Vec<_> = (0..300u64)
+        .map(|number| {
+            let mut digest = [0; DIGEST_BYTES];
+            digest[12..].copy_from_slice(&number.to_be_bytes());
+            (Fingerprint::from_digest(&digest), 1)
+        })
+        .collect();
+    index.apply(Position(512), &inserts, &[]).unwrap();
+    assert!(matches!(index.sweep_all(), Err(IndexError::Skewed { .. })));
+    let mut out = Vec::new();
+    index.lookup(&[inserts[7].0], &mut out).unwrap();
+    assert_eq!(out, [Some(IndexEntry { address: 1, count: 0 })]);
+}
