@@ -1,3 +1,52 @@
-//! Containers (M0.12).
+//! Containers (M0.12): where chunks are kept.
+//!
+//! A [`ContainerStore`] has one directory of container files per partition. [`Writer`]s fill containers frame by frame; worker threads
+//! compress the frames and write them; [`ContainerStore::prepare`] makes them durable and says what the operations log must hold of
+//! them; [`ContainerStore::load`] reads chunks back, wherever they are: in an open frame, on the way to disk, or in a sealed file.
+//!
+//! # The way of a chunk
+//! 1. [`Writer::append`] copies it into the *open frame* of the writer's container and gives it its address.
+//! 2. A frame of at least `frame_bytes` is *handed over*: compressed, written at the container's next offset.
+//! 3. [`ContainerStore::prepare`] syncs the files and returns log records: FrameCommitted for full frames; FrameData, with the bytes, for
+//!    open ones, so that a flush needs no container write at all; ContainerSealed for containers that have got their catalog and footer.
+//! 4. When the log has them durably, [`ContainerStore::committed`] tells so. Only then may anything refer to the chunk.
+//!
+//! After a crash the log's records, [replayed](ContainerStore::replay), spell every container that is not sealed, and writing goes on in it:
+//! small flushes and short runs do not make small containers.
+//!
+//! # Invariants
+//! * The log knows of each container a prefix of its frames, and of the frame behind it a prefix of its chunks.
+//! * A record names only bytes that are synced, or carries them itself.
+//! * A failed write loses nothing (the frame stays in memory and is written again); a failed sync ends writing for this opening of the
+//!   store, because what is on disk is not known any more.
+//! * Locks are taken in this order: `settling`, `flow`, `open`, the state of one container. Caches and `placement` are taken last, alone.
+//!
+//! This crate must never know who refers to a chunk, or how often.
+
 mod address;
+mod cache;
+mod catalog;
+mod compression;
+mod error;
+mod file;
+mod open;
+mod prepare;
+mod reader;
+mod records;
+mod recovery;
+mod store;
+mod verify;
+mod workers;
+mod writer;
+
 pub use address::{Address, ContainerId};
+pub use catalog::{Catalog, ChunkKind, Frame, MAX_CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAMES, MAX_SLOTS, Slot};
+pub use compression::{Codec, Compression, UnknownCompression};
+pub use error::{Result, StorageError};
+pub use file::{FOOTER_BYTES, Footer, HEADER_BYTES, Header};
+pub use prepare::{Prepared, Scope};
+pub use reader::Slice;
+pub use records::{CONTAINER_CHECKPOINT, CONTAINER_SEALED, ContainerRecord, FRAME_COMMITTED, FRAME_DATA, OpenChunks};
+pub use store::{ContainerStore, Statistics, StorageOptions};
+pub use verify::{ChunkVisitor, ContainerReport};
+pub use writer::{NewChunk, Writer};

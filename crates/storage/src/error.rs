@@ -1,0 +1,118 @@
+//! What can go wrong with containers.
+
+use crate::ContainerId;
+use onefold_ground::GroundError;
+use std::sync::Arc;
+
+/// An error of the container storage.
+#[derive(Debug, thiserror::Error)]
+pub enum StorageError {
+    /// What is on disk is not what was written. Never wrong bytes: nothing of the frame is given out.
+    #[error("{path}: container {container}{} is damaged: {why}", place(*frame, *slot))]
+    Damaged {
+        /// The file as a person knows it.
+        path: String,
+        /// The container.
+        container: ContainerId,
+        /// The frame, where one is concerned.
+        frame: Option<u32>,
+        /// The slot, where one is concerned.
+        slot: Option<u16>,
+        /// What does not fit.
+        why: String,
+    },
+    /// Containers cannot be written now (no room, most often). What was appended stays in memory and is written again by the next
+    /// [`prepare`](crate::ContainerStore::prepare); until that succeeds, nothing more is taken.
+    #[error("containers cannot be written: {source}")]
+    CannotWrite {
+        /// What the ground said.
+        source: Arc<GroundError>,
+    },
+    /// A sync failed, so that nobody knows what of the unlogged data is on disk: this opening of the store writes no more. What was
+    /// committed is safe; opening the store again goes on from there.
+    #[error("containers are not written any more since {why}; what was acknowledged is safe, open the store again")]
+    Poisoned {
+        /// The failure.
+        why: Arc<str>,
+    },
+    /// A file operation failed.
+    #[error(transparent)]
+    Ground(#[from] GroundError),
+    /// A chunk is longer than a container takes.
+    #[error("a chunk of {length_bytes} bytes, at most {limit_bytes} can be stored")]
+    ChunkTooLong {
+        /// Its length.
+        length_bytes: usize,
+        /// The limit.
+        limit_bytes: usize,
+    },
+    /// An option is out of its range.
+    #[error("{option} is {value}, it must be {allowed}")]
+    Option {
+        /// Its name.
+        option: &'static str,
+        /// What was given.
+        value: String,
+        /// What can be.
+        allowed: &'static str,
+    },
+    /// A log record is not one of a container.
+    #[error("log record of kind {kind}: {why}")]
+    Record {
+        /// The kind.
+        kind: u8,
+        /// What does not fit.
+        why: String,
+    },
+    /// The log does not spell the whole content of a container that is not sealed.
+    #[error("the log is damaged: container {container}: {why}")]
+    Log {
+        /// The container.
+        container: ContainerId,
+        /// What is missing or contradicts.
+        why: String,
+    },
+    /// The store is open for reading only.
+    #[error("the store is open for reading only")]
+    ReadOnly,
+    /// All 2^32 - 1 numbers of a partition are taken.
+    #[error("container partition {partition} has no number left")]
+    NumbersUsedUp {
+        /// The partition.
+        partition: u16,
+    },
+}
+
+impl StorageError {
+    /// Whether there is no room on the device: nothing is lost, it may be tried again when there is.
+    pub fn is_full(&self) -> bool {
+        match self {
+            StorageError::CannotWrite { source } => source.is_full(),
+            StorageError::Ground(source) => source.is_full(),
+            _ => false,
+        }
+    }
+
+    /// Whether stored bytes are damaged.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, StorageError::Damaged { .. })
+    }
+
+    pub(crate) fn cannot_write(source: GroundError) -> StorageError {
+        StorageError::CannotWrite { source: Arc::new(source) }
+    }
+}
+
+fn place(frame: Option<u32>, slot: Option<u16>) -> String {
+    let mut text = String::new();
+    if let Some(frame) = frame {
+        text.push_str(&format!(", frame {frame}"));
+    }
+    if let Some(slot) = slot {
+        text.push_str(&format!(", slot {slot}"));
+    }
+    text
+}
+
+/// A result of the container storage.
+pub type Result<T> = std::result::Result<T, StorageError>;

@@ -1,0 +1,392 @@
+//! A container that is not sealed: what of it is written, on the way, and still in memory.
+//!
+//! Invariants of [`State`]:
+//! * frames are `catalog.frames`, then `pending`, then `open`, numbered in this order without holes; slots likewise;
+//! * frames below `synced_frames` are synced; `logged` never passes what is synced or carried by the log itself;
+//! * `end_bytes` is behind every frame that has a place in the file.
+
+use crate::catalog::{MAX_FRAMES, MAX_SLOTS};
+use crate::records::OpenChunks;
+use crate::{Catalog, ContainerId, FOOTER_BYTES, Footer, Frame, HEADER_BYTES, NewChunk, Slice, Slot};
+use onefold_fingerprint::Fingerprint;
+use onefold_ground::{File, checksum};
+use onefold_oplog::Position;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Most bytes of one file: frames of far better estimated than real compression could otherwise pass 4 GiB.
+const FILE_LIMIT_BYTES: u64 = 2 << 30;
+/// What a frame adds to the catalog, without its slots.
+const FRAME_ENTRY_BYTES: u64 = 32;
+
+/// An unsealed container.
+#[derive(Debug)]
+pub(crate) struct OpenContainer {
+    pub(crate) id: ContainerId,
+    pub(crate) path: String,
+    pub(crate) state: Mutex<State>,
+}
+
+/// How much of a container the log has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cursor {
+    /// FrameCommitted of so many frames.
+    pub(crate) frames: usize,
+    /// So many slots, by FrameCommitted or FrameData.
+    pub(crate) slots: usize,
+}
+
+/// How far sealing has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Seal {
+    None,
+    Written,
+    Synced,
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    /// Open for writing; `None` until a writer comes after a restart.
+    pub(crate) file: Option<Arc<dyn File>>,
+    /// Whether the file's name is synced in its directory.
+    pub(crate) name_synced: bool,
+    /// The frames in the file.
+    pub(crate) catalog: Arc<Catalog>,
+    /// Frames handed over, of which the first is not in the file yet.
+    pub(crate) pending: VecDeque<Pending>,
+    /// Raw bytes of pending frames that have no place in the file yet.
+    unplaced_raw_bytes: u64,
+    /// The frame that takes chunks.
+    pub(crate) open: OpenFrame,
+    /// Where the next frame goes.
+    end_bytes: u64,
+    /// No more chunks: to be sealed.
+    pub(crate) full: bool,
+    pub(crate) seal: Seal,
+    pub(crate) synced_frames: usize,
+    pub(crate) logged: Cursor,
+    /// Start of the oldest batch that is needed to spell this container.
+    pub(crate) oldest: Option<Position>,
+    /// During replay: why the log's records so far do not spell it.
+    pub(crate) broken: Option<String>,
+}
+
+/// A frame handed over.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub(crate) slots: Vec<Slot>,
+    pub(crate) raw: Arc<Vec<u8>>,
+    pub(crate) progress: Progress,
+}
+
+#[derive(Debug)]
+pub(crate) enum Progress {
+    /// With the workers.
+    Queued,
+    /// In the file; frames before it are not.
+    Written(Frame),
+    /// Has its place, but writing failed.
+    Failed(Frame, Vec<u8>),
+}
+
+/// A frame that takes chunks.
+#[derive(Debug, Default)]
+pub(crate) struct OpenFrame {
+    pub(crate) slots: Vec<Slot>,
+    pub(crate) raw: Vec<u8>,
+}
+
+/// Bounds that a container is filled by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) container_bytes: u64,
+    pub(crate) frame_bytes: usize,
+    pub(crate) digest_bytes: usize,
+    /// Stored bytes expected of 1024 raw bytes.
+    pub(crate) stored_per_1024: u64,
+}
+
+/// Why no more chunks were taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stopped {
+    /// All were taken and the frame has room.
+    Taken,
+    /// The open frame is to be handed over.
+    FrameFull,
+    /// The container is to be sealed.
+    ContainerFull,
+}
+
+/// Where a chunk was found.
+pub(crate) enum Found {
+    /// In memory.
+    Memory(Slice),
+    /// In a frame of the file.
+    Stored(Frame, Range<usize>),
+}
+
+impl OpenContainer {
+    pub(crate) fn new(id: ContainerId, path: String) -> OpenContainer {
+        let state = State {
+            file: None,
+            name_synced: false,
+            catalog: Arc::new(Catalog::new(id)),
+            pending: VecDeque::new(),
+            unplaced_raw_bytes: 0,
+            open: OpenFrame::default(),
+            end_bytes: HEADER_BYTES as u64,
+            full: false,
+            seal: Seal::None,
+            synced_frames: 0,
+            logged: Cursor::default(),
+            oldest: None,
+            broken: None,
+        };
+        OpenContainer { id, path, state: Mutex::new(state) }
+    }
+}
+
+impl State {
+    /// The number of the open frame: how many frames were handed over.
+    pub(crate) fn open_number(&self) -> usize {
+        self.catalog.frames.len() + self.pending.len()
+    }
+
+    /// The first slot of the open frame.
+    pub(crate) fn open_first_slot(&self) -> usize {
+        self.catalog.slots.len() + self.pending.iter().map(|pending| pending.slots.len()).sum::<usize>()
+    }
+
+    /// Where the file's frames end.
+    pub(crate) fn end_bytes(&self) -> u64 {
+        self.end_bytes
+    }
+
+    /// Takes chunks from the front of `chunks` while they fit; appends their slots to `out`.
+    pub(crate) fn accept(&mut self, chunks: &[NewChunk<'_>], limits: &Limits, out: &mut Vec<u16>) -> Stopped {
+        let number = self.open_number();
+        let first_slot = self.open_first_slot();
+        for chunk in chunks {
+            if self.open.raw.len() >= limits.frame_bytes {
+                return Stopped::FrameFull;
+            }
+            let slot = first_slot + self.open.slots.len();
+            if slot >= MAX_SLOTS || number >= MAX_FRAMES || (slot > 0 && !self.has_room(chunk.data.len(), slot, limits)) {
+                return Stopped::ContainerFull;
+            }
+            if self.open.raw.capacity() == 0 {
+                self.open.raw.reserve(limits.frame_bytes + limits.frame_bytes / 2);
+            }
+            self.open.slots.push(Slot {
+                fingerprint: chunk.fingerprint,
+                kind: chunk.kind,
+                frame: number as u16,
+                offset_bytes: self.open.raw.len() as u32,
+                length_bytes: chunk.data.len() as u32,
+            });
+            self.open.raw.extend_from_slice(chunk.data);
+            out.push(slot as u16);
+        }
+        if self.open.raw.len() >= limits.frame_bytes { Stopped::FrameFull } else { Stopped::Taken }
+    }
+
+    /// Whether a chunk more is expected to leave the file within its bound. What is not compressed yet is estimated.
+    fn has_room(&self, chunk_bytes: usize, slots: usize, limits: &Limits) -> bool {
+        let raw = self.unplaced_raw_bytes + (self.open.raw.len() + chunk_bytes) as u64;
+        let frames = self.open_number() as u64 + 1;
+        let catalog = frames * FRAME_ENTRY_BYTES + (slots as u64 + 1) * (limits.digest_bytes as u64 + 4) + FOOTER_BYTES as u64;
+        let expected = self.end_bytes + raw * limits.stored_per_1024 / 1024 + catalog;
+        expected <= limits.container_bytes && self.end_bytes + raw + catalog <= FILE_LIMIT_BYTES
+    }
+
+    /// Closes the open frame; returns its number and bytes for the workers. `None`: it has no chunks.
+    pub(crate) fn hand_over(&mut self) -> Option<(u32, Arc<Vec<u8>>)> {
+        if self.open.slots.is_empty() {
+            return None;
+        }
+        let number = self.open_number() as u32;
+        let OpenFrame { slots, raw } = std::mem::take(&mut self.open);
+        let raw = Arc::new(raw);
+        self.unplaced_raw_bytes += raw.len() as u64;
+        self.pending.push_back(Pending { slots, raw: raw.clone(), progress: Progress::Queued });
+        Some((number, raw))
+    }
+
+    /// Gives a compressed frame its place in the file.
+    pub(crate) fn place(&mut self, raw_bytes: usize, stored_bytes: usize) -> u64 {
+        let offset = self.end_bytes;
+        self.end_bytes += stored_bytes as u64;
+        self.unplaced_raw_bytes -= raw_bytes as u64;
+        offset
+    }
+
+    /// Notes what became of a pending frame; returns the raw bytes that are not in flight any more.
+    pub(crate) fn settle_frame(&mut self, number: u32, progress: Progress) -> usize {
+        let at = (number as usize).checked_sub(self.catalog.frames.len());
+        if let Some(pending) = at.and_then(|at| self.pending.get_mut(at)) {
+            pending.progress = progress;
+        }
+        let mut released = 0;
+        while matches!(self.pending.front(), Some(Pending { progress: Progress::Written(_), .. })) {
+            let Some(Pending { slots, raw, progress: Progress::Written(mut frame) }) = self.pending.pop_front() else { break };
+            frame.first_slot = self.catalog.slots.len() as u32;
+            frame.slots = slots.len() as u32;
+            Arc::make_mut(&mut self.catalog).push(frame, &slots);
+            released += raw.len();
+        }
+        released
+    }
+
+    /// Writes frames whose writing failed once more. Returns the raw bytes that are not in flight any more.
+    pub(crate) fn write_failed_again(&mut self) -> onefold_ground::Result<usize> {
+        let Some(file) = self.file.clone() else { return Ok(0) };
+        let first = self.catalog.frames.len();
+        let mut written = Vec::new();
+        for (at, pending) in self.pending.iter().enumerate() {
+            if let Progress::Failed(frame, stored) = &pending.progress {
+                file.write_at(u64::from(frame.offset_bytes), stored)?;
+                written.push(((first + at) as u32, frame.clone()));
+            }
+        }
+        Ok(written.into_iter().map(|(number, frame)| self.settle_frame(number, Progress::Written(frame))).sum())
+    }
+
+    /// Writes catalog and footer behind the frames and cuts the file there. May be repeated.
+    pub(crate) fn write_footer(&mut self, digest_bytes: usize) -> onefold_ground::Result<()> {
+        let Some(file) = self.file.clone() else { return Ok(()) };
+        let mut bytes = Vec::new();
+        self.catalog.encode(digest_bytes, &mut bytes);
+        let footer = Footer {
+            catalog_offset_bytes: self.end_bytes as u32,
+            catalog_bytes: bytes.len() as u32,
+            frames: self.catalog.frames.len() as u32,
+            slots: self.catalog.slots.len() as u32,
+            catalog_checksum: checksum(&bytes),
+        };
+        bytes.extend_from_slice(&footer.encode());
+        file.write_at(self.end_bytes, &bytes)?;
+        file.set_len(self.end_bytes + bytes.len() as u64)?;
+        self.seal = Seal::Written;
+        Ok(())
+    }
+
+    /// Finds a chunk; `Err` says what does not fit.
+    pub(crate) fn find(&self, slot: u16, fingerprint: &Fingerprint) -> std::result::Result<Found, String> {
+        let mut at = usize::from(slot);
+        if at < self.catalog.slots.len() {
+            let (frame, range) = self.catalog.find(slot, fingerprint)?;
+            return Ok(Found::Stored(frame.clone(), range));
+        }
+        at -= self.catalog.slots.len();
+        for pending in &self.pending {
+            if let Some(found) = pending.slots.get(at) {
+                let range = checked_range(found, fingerprint)?;
+                return Ok(Found::Memory(Slice::new(pending.raw.clone(), range)));
+            }
+            at -= pending.slots.len();
+        }
+        let found = self.open.slots.get(at).ok_or("there is no such slot")?;
+        let range = checked_range(found, fingerprint)?;
+        Ok(Found::Memory(Slice::from_vec(self.open.raw[range].to_vec())))
+    }
+
+    /// Replays FrameCommitted.
+    pub(crate) fn replay_frame(&mut self, frame: Frame, slots: Vec<Slot>) -> std::result::Result<(), String> {
+        let number = frame.number as usize;
+        if let Some(known) = self.catalog.frames.get(number) {
+            let same = *known == frame && self.catalog.slots_of(known) == slots;
+            return if same { Ok(()) } else { Err(format!("two different records of frame {number}")) };
+        }
+        let follows = number == self.catalog.frames.len() && frame.first_slot as usize == self.catalog.slots.len();
+        if !follows || !slots.starts_with(&self.open.slots) {
+            return Err(format!("frame {number} does not continue what is known"));
+        }
+        self.end_bytes = self.end_bytes.max(frame.end_bytes());
+        Arc::make_mut(&mut self.catalog).push(frame, &slots);
+        self.open = OpenFrame::default();
+        self.all_logged();
+        Ok(())
+    }
+
+    /// Replays FrameData.
+    pub(crate) fn replay_data(&mut self, chunks: &OpenChunks) -> std::result::Result<(), String> {
+        let same_names = |known: &[Slot], new: &[Slot]| {
+            known.iter().zip(new).all(|(known, new)| (known.fingerprint, known.length_bytes) == (new.fingerprint, new.length_bytes))
+        };
+        let contradiction = || format!("frame {} does not continue what is known", chunks.frame);
+        let first = chunks.first_slot as usize;
+        if (chunks.frame as usize) < self.catalog.frames.len() {
+            let known = self.catalog.slots.get(first..first + chunks.slots.len()).ok_or_else(contradiction)?;
+            return if same_names(known, &chunks.slots) { Ok(()) } else { Err(contradiction()) };
+        }
+        let skip = first.checked_sub(self.catalog.slots.len()).filter(|skip| *skip <= self.open.slots.len()).ok_or_else(contradiction)?;
+        let known = &self.open.slots[skip..];
+        if chunks.frame as usize != self.catalog.frames.len() || !same_names(known, &chunks.slots) {
+            return Err(contradiction());
+        }
+        let new = known.len().min(chunks.slots.len());
+        for slot in &chunks.slots[new..] {
+            // Offsets in the record count from its first chunk.
+            let start = slot.offset_bytes as usize;
+            let bytes = chunks.raw.get(start..start + slot.length_bytes as usize).ok_or_else(contradiction)?;
+            if self.open.raw.len() + bytes.len() > crate::MAX_FRAME_BYTES {
+                return Err(format!("frame {} is longer than a frame can be", chunks.frame));
+            }
+            let offset_bytes = self.open.raw.len() as u32;
+            self.open.slots.push(Slot { offset_bytes, ..*slot });
+            self.open.raw.extend_from_slice(bytes);
+        }
+        self.all_logged();
+        Ok(())
+    }
+
+    /// Replays ContainerCheckpoint, which replaces what is known, unless more is known already.
+    pub(crate) fn replay_checkpoint(&mut self, catalog: Catalog, open: &OpenChunks, start: Position) -> std::result::Result<(), String> {
+        let covered = Cursor { frames: catalog.frames.len(), slots: catalog.slots.len() + open.slots.len() };
+        if self.broken.is_none() && self.oldest.is_some() && !self.logged.is_within(covered) {
+            return Ok(());
+        }
+        self.broken = None;
+        self.end_bytes = catalog.end_bytes();
+        self.catalog = Arc::new(catalog);
+        self.open = OpenFrame::default();
+        self.oldest = Some(start);
+        self.replay_data(open)
+    }
+
+    fn all_logged(&mut self) {
+        self.synced_frames = self.catalog.frames.len();
+        self.logged = Cursor { frames: self.synced_frames, slots: self.catalog.slots.len() + self.open.slots.len() };
+    }
+}
+
+impl Cursor {
+    /// Whether all that this cursor has passed, `other` has passed too.
+    pub(crate) fn is_within(self, other: Cursor) -> bool {
+        self.frames <= other.frames && self.slots <= other.slots
+    }
+
+    pub(crate) fn max(self, other: Cursor) -> Cursor {
+        Cursor { frames: self.frames.max(other.frames), slots: self.slots.max(other.slots) }
+    }
+}
+
+impl Catalog {
+    /// The frame of a slot, and the chunk's place in the raw frame; `Err` says what does not fit.
+    pub(crate) fn find(&self, slot: u16, fingerprint: &Fingerprint) -> std::result::Result<(&Frame, Range<usize>), String> {
+        let found = self.slots.get(usize::from(slot)).ok_or("there is no such slot")?;
+        let range = checked_range(found, fingerprint)?;
+        let frame = self.frames.get(usize::from(found.frame)).ok_or("its frame is not in the catalog")?;
+        Ok((frame, range))
+    }
+}
+
+fn checked_range(slot: &Slot, fingerprint: &Fingerprint) -> std::result::Result<Range<usize>, String> {
+    if slot.fingerprint != *fingerprint {
+        return Err(format!("chunk {fingerprint} was expected, chunk {} is there", slot.fingerprint));
+    }
+    let start = slot.offset_bytes as usize;
+    Ok(start..start + slot.length_bytes as usize)
+}

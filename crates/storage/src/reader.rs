@@ -1,0 +1,402 @@
+//! Reading chunks back, wherever they are.
+//!
+//! A call sorts what it wants by place, looks for the frames in the cache, reads neighbouring ones in one go and decompresses each once;
+//! others that want the same frame at the same time wait for it. What is given out was checked: catalog, frame checksum, raw length, and
+//! that the slot has the fingerprint that is wanted.
+
+use crate::cache::Lru;
+use crate::compression::decompress;
+use crate::open::{Found, OpenContainer};
+use crate::store::{ContainerStore, Shared};
+use crate::{Address, Catalog, ContainerId, FOOTER_BYTES, Footer, Frame, HEADER_BYTES, Header, Result, StorageError, file};
+use onefold_fingerprint::Fingerprint;
+use onefold_ground::profile::Component;
+use onefold_ground::wire::Reader;
+use onefold_ground::{Access, File, GroundError, checksum};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::collections::HashSet;
+use std::fmt;
+use std::io;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// The bytes of a chunk: a part of a decompressed frame that others may share.
+#[derive(Clone)]
+pub struct Slice {
+    frame: Arc<Vec<u8>>,
+    range: Range<usize>,
+}
+
+impl Slice {
+    /// `range` lies within `frame`.
+    pub(crate) fn new(frame: Arc<Vec<u8>>, range: Range<usize>) -> Slice {
+        debug_assert!(range.start <= range.end && range.end <= frame.len());
+        Slice { frame, range }
+    }
+
+    pub(crate) fn from_vec(bytes: Vec<u8>) -> Slice {
+        let range = 0..bytes.len();
+        Slice { frame: Arc::new(bytes), range }
+    }
+}
+
+impl Deref for Slice {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.frame[self.range.clone()]
+    }
+}
+
+impl fmt::Debug for Slice {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} bytes", self.len())
+    }
+}
+
+type FrameKey = (ContainerId, u32);
+
+/// Decompressed frames, and which are being read.
+#[derive(Debug)]
+pub(crate) struct FrameCache {
+    inner: Mutex<Frames>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct Frames {
+    cached: Lru<FrameKey, Arc<Vec<u8>>>,
+    loading: HashSet<FrameKey>,
+}
+
+impl FrameCache {
+    pub(crate) fn new(limit_bytes: usize) -> FrameCache {
+        FrameCache { inner: Mutex::new(Frames { cached: Lru::new(limit_bytes), loading: HashSet::new() }), changed: Condvar::new() }
+    }
+
+    pub(crate) fn used_bytes(&self) -> usize {
+        self.inner.lock().cached.used_bytes()
+    }
+}
+
+/// Frames that this call reads. Those that are not read when it is dropped (an error) are left to others.
+struct Claims<'a> {
+    cache: &'a FrameCache,
+    keys: HashSet<FrameKey>,
+}
+
+impl Claims<'_> {
+    fn publish(&mut self, key: FrameKey, frame: &Arc<Vec<u8>>) {
+        self.keys.remove(&key);
+        let mut inner = self.cache.inner.lock();
+        inner.loading.remove(&key);
+        inner.cached.insert(key, frame.clone(), frame.len());
+        drop(inner);
+        self.cache.changed.notify_all();
+    }
+}
+
+impl Drop for Claims<'_> {
+    fn drop(&mut self) {
+        if !self.keys.is_empty() {
+            let mut inner = self.cache.inner.lock();
+            for key in &self.keys {
+                inner.loading.remove(key);
+            }
+            drop(inner);
+            self.cache.changed.notify_all();
+        }
+    }
+}
+
+/// A frame to be fetched, and the chunks that are wanted of it.
+struct Needed {
+    container: ContainerId,
+    frame: Frame,
+    /// (place in the caller's list, range in the raw frame).
+    users: Vec<(usize, Range<usize>)>,
+}
+
+impl Needed {
+    fn key(&self) -> FrameKey {
+        (self.container, self.frame.number)
+    }
+}
+
+/// Neighbouring frames are read together up to this many bytes,
+const RUN_BYTES: u64 = 4 << 20;
+/// and over gaps up to this many.
+const GAP_BYTES: u64 = 32 << 10;
+
+/// Where the slots of a container are looked up.
+enum Source {
+    Open(Arc<OpenContainer>),
+    Sealed(Arc<Catalog>),
+}
+
+impl ContainerStore {
+    /// Appends the bytes of the wanted chunks to `out`, in order. On an error nothing is appended.
+    ///
+    /// [`StorageError::Damaged`] names what cannot be given; wrong bytes are never given.
+    pub fn load(&self, wanted: &[(Address, Fingerprint)], out: &mut Vec<Slice>) -> Result<()> {
+        let mut order: Vec<usize> = (0..wanted.len()).collect();
+        order.sort_by_key(|at| wanted[*at].0);
+        let mut slices: Vec<Option<Slice>> = vec![None; wanted.len()];
+        let mut needed: Vec<Needed> = Vec::new();
+        for run in order.chunk_by(|a, b| wanted[*a].0.container() == wanted[*b].0.container()) {
+            self.shared.locate(wanted, run, &mut slices, &mut needed)?;
+        }
+        self.shared.fetch(needed, &mut slices)?;
+        out.reserve(slices.len());
+        for (slice, (address, _)) in slices.into_iter().zip(wanted) {
+            out.push(slice.ok_or_else(|| self.shared.damaged(address.container(), None, Some(address.slot()), "it was not found"))?);
+        }
+        Ok(())
+    }
+
+    /// The catalog of a container. Of one that is not sealed: the frames that are in its file so far.
+    pub fn catalog(&self, container: ContainerId) -> Result<Arc<Catalog>> {
+        let open = self.shared.open.read().get(&container).cloned();
+        match open {
+            Some(open) => Ok(open.state.lock().catalog.clone()),
+            None => self.shared.sealed_catalog(container),
+        }
+    }
+}
+
+impl Shared {
+    /// Finds chunks of one container: those in memory are taken, the frames of the others noted.
+    fn locate(
+        &self,
+        wanted: &[(Address, Fingerprint)],
+        run: &[usize],
+        slices: &mut [Option<Slice>],
+        needed: &mut Vec<Needed>,
+    ) -> Result<()> {
+        let Some(first) = run.first() else { return Ok(()) };
+        let container = wanted[*first].0.container();
+        let open = self.open.read().get(&container).cloned();
+        let source = match open {
+            Some(open) => Source::Open(open),
+            None => Source::Sealed(self.sealed_catalog(container)?),
+        };
+        let state = match &source {
+            Source::Open(open) => Some(open.state.lock()),
+            Source::Sealed(_) => None,
+        };
+        for at in run {
+            let (address, fingerprint) = &wanted[*at];
+            let found = match (&source, &state) {
+                (_, Some(state)) => state.find(address.slot(), fingerprint),
+                (Source::Sealed(catalog), None) => {
+                    catalog.find(address.slot(), fingerprint).map(|(frame, range)| Found::Stored(frame.clone(), range))
+                }
+                (Source::Open(_), None) => Err("its container was closed".to_owned()),
+            };
+            match found.map_err(|why| self.damaged(container, None, Some(address.slot()), why))? {
+                Found::Memory(slice) => slices[*at] = Some(slice),
+                Found::Stored(frame, range) => match needed.last_mut() {
+                    Some(last) if last.key() == (container, frame.number) => last.users.push((*at, range)),
+                    _ => needed.push(Needed { container, frame, users: vec![(*at, range)] }),
+                },
+            }
+        }
+        Ok(())
+    }
+
+    /// Gets frames from the cache or from disk, and cuts the wanted chunks from them.
+    fn fetch(&self, mut needed: Vec<Needed>, slices: &mut [Option<Slice>]) -> Result<()> {
+        let give = |slices: &mut [Option<Slice>], needed: &Needed, frame: &Arc<Vec<u8>>| {
+            for (at, range) in &needed.users {
+                slices[*at] = Some(Slice::new(frame.clone(), range.clone()));
+            }
+        };
+        let mut first_look = true;
+        while !needed.is_empty() {
+            let mut claims = Claims { cache: &self.frames, keys: HashSet::new() };
+            let mut mine = Vec::new();
+            let mut waiting = Vec::new();
+            let mut hits = 0;
+            let mut inner = self.frames.inner.lock();
+            for frame in needed {
+                let key = frame.key();
+                if let Some(cached) = inner.cached.get(&key) {
+                    hits += 1;
+                    give(slices, &frame, &cached);
+                } else if inner.loading.insert(key) {
+                    claims.keys.insert(key);
+                    mine.push(frame);
+                } else {
+                    waiting.push(frame);
+                }
+            }
+            if first_look {
+                self.counters.frame_hits.fetch_add(hits, Relaxed);
+                self.counters.frame_misses.fetch_add((mine.len() + waiting.len()) as u64, Relaxed);
+                first_look = false;
+            }
+            if mine.is_empty() && !waiting.is_empty() {
+                self.wait_for_others(inner, &waiting);
+            } else {
+                drop(inner);
+                // Within a container by place in the file; containers stay together.
+                mine.sort_by_key(|needed| (needed.container, needed.frame.offset_bytes));
+                for run in mine.chunk_by(is_near) {
+                    self.read_run(run, |needed, frame| {
+                        give(slices, needed, frame);
+                        claims.publish(needed.key(), frame);
+                    })?;
+                }
+            }
+            needed = waiting;
+        }
+        Ok(())
+    }
+
+    /// Waits until one of the frames is not being read any more.
+    fn wait_for_others(&self, mut inner: MutexGuard<'_, Frames>, waiting: &[Needed]) {
+        while waiting.iter().all(|needed| inner.loading.contains(&needed.key())) {
+            self.frames.changed.wait(&mut inner);
+        }
+    }
+
+    /// Reads a run of frames that lie near each other, at most [`RUN_BYTES`] at a time, and passes them on decompressed.
+    fn read_run(&self, run: &[Needed], mut pass: impl FnMut(&Needed, &Arc<Vec<u8>>)) -> Result<()> {
+        let mut rest = run;
+        while let Some(first) = rest.first() {
+            let start = u64::from(first.frame.offset_bytes);
+            let fits = |needed: &&Needed| needed.frame.end_bytes() <= start + RUN_BYTES;
+            let count = rest.iter().take_while(fits).count().max(1);
+            let (part, behind) = rest.split_at(count);
+            rest = behind;
+            let end = part.iter().map(|needed| needed.frame.end_bytes()).max().unwrap_or(start);
+            let bytes = self.read_stored(first.container, Some(first.frame.number), start, (end - start) as usize)?;
+            for needed in part {
+                let at = (u64::from(needed.frame.offset_bytes) - start) as usize;
+                let stored = &bytes[at..at + needed.frame.stored_bytes as usize];
+                let raw = Arc::new(self.unpack(needed.container, &needed.frame, stored)?);
+                pass(needed, &raw);
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks and decompresses a frame.
+    pub(crate) fn unpack(&self, container: ContainerId, frame: &Frame, stored: &[u8]) -> Result<Vec<u8>> {
+        self.profile.time(Component::Decompress, u64::from(frame.raw_bytes), || {
+            if checksum(stored) != frame.checksum {
+                return Err(self.damaged(container, Some(frame.number), None, "the checksum of the frame is wrong"));
+            }
+            decompress(frame.codec, stored, frame.raw_bytes as usize)
+                .map_err(|why| self.damaged(container, Some(frame.number), None, format!("it cannot be decompressed: {why}")))
+        })
+    }
+
+    /// Bytes of a container file. That they are not there is damage.
+    pub(crate) fn read_stored(&self, container: ContainerId, frame: Option<u32>, offset: u64, length: usize) -> Result<Vec<u8>> {
+        let file = self.file_for_reading(container)?;
+        let mut bytes = vec![0; length];
+        self.profile
+            .time(Component::StorageRead, length as u64, || file.read_at(offset, &mut bytes))
+            .map_err(|error| self.read_error(container, frame, error))?;
+        Ok(bytes)
+    }
+
+    fn read_error(&self, container: ContainerId, frame: Option<u32>, error: GroundError) -> StorageError {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof => self.damaged(container, frame, None, "the file is too short"),
+            io::ErrorKind::NotFound => self.damaged(container, frame, None, "the file is missing"),
+            _ => StorageError::Ground(error),
+        }
+    }
+
+    pub(crate) fn file_for_reading(&self, container: ContainerId) -> Result<Arc<dyn File>> {
+        if let Some(file) = self.files.lock().get(&container) {
+            return Ok(file);
+        }
+        let path = file::path(&self.directory, container);
+        let file = self.ground.open(&path, Access::Read).map_err(|error| self.read_error(container, None, error))?;
+        self.files.lock().insert(container, file.clone(), 1);
+        Ok(file)
+    }
+
+    fn sealed_catalog(&self, container: ContainerId) -> Result<Arc<Catalog>> {
+        if let Some(catalog) = self.catalogs.lock().get(&container) {
+            self.counters.catalog_hits.fetch_add(1, Relaxed);
+            return Ok(catalog);
+        }
+        self.counters.catalog_misses.fetch_add(1, Relaxed);
+        let catalog = Arc::new(self.read_catalog(container)?);
+        self.remember_catalog(&catalog);
+        Ok(catalog)
+    }
+
+    pub(crate) fn remember_catalog(&self, catalog: &Arc<Catalog>) {
+        self.catalogs.lock().insert(catalog.container, catalog.clone(), catalog.memory_bytes());
+    }
+
+    /// Reads and checks header, footer and catalog of a sealed container.
+    pub(crate) fn read_catalog(&self, container: ContainerId) -> Result<Catalog> {
+        /// A catalog of a container of the usual size is within these last bytes of the file: one read gets it.
+        const TAIL_BYTES: u64 = 32 << 10;
+        let damaged = |why: String| self.damaged(container, None, None, why);
+        let file = self.file_for_reading(container)?;
+        let length = file.len()?;
+        if length < (HEADER_BYTES + FOOTER_BYTES) as u64 || length > u64::from(u32::MAX) {
+            return Err(damaged(format!("the file has {length} bytes")));
+        }
+        file.read_ahead(0, HEADER_BYTES as u64);
+        let tail_start = length.saturating_sub(TAIL_BYTES);
+        let tail = self.read_stored(container, None, tail_start, (length - tail_start) as usize)?;
+        self.check_header(container)?;
+        let footer = Footer::decode(&tail[tail.len() - FOOTER_BYTES..]).map_err(damaged)?;
+        let (start, bytes) = (u64::from(footer.catalog_offset_bytes), footer.catalog_bytes as usize);
+        if start < HEADER_BYTES as u64 || start + bytes as u64 + FOOTER_BYTES as u64 != length {
+            return Err(damaged("the footer places the catalog outside of the file".to_owned()));
+        }
+        let read;
+        let encoded = match start.checked_sub(tail_start) {
+            Some(at) => &tail[at as usize..at as usize + bytes],
+            None => {
+                read = self.read_stored(container, None, start, bytes)?;
+                &read[..]
+            }
+        };
+        if checksum(encoded) != footer.catalog_checksum {
+            return Err(damaged("the checksum of the catalog is wrong".to_owned()));
+        }
+        let mut reader = Reader::new(encoded);
+        let catalog = Catalog::decode(&mut reader, self.options.digest_bytes)
+            .and_then(|catalog| reader.end().map(|()| catalog))
+            .map_err(|error| damaged(format!("the catalog cannot be read: {error}")))?;
+        if catalog.container != container {
+            return Err(damaged(format!("the catalog is that of container {}", catalog.container)));
+        }
+        if (catalog.frames.len(), catalog.slots.len()) != (footer.frames as usize, footer.slots as usize) {
+            return Err(damaged("catalog and footer contradict each other".to_owned()));
+        }
+        if catalog.end_bytes() > start {
+            return Err(damaged("a frame reaches into the catalog".to_owned()));
+        }
+        Ok(catalog)
+    }
+
+    pub(crate) fn check_header(&self, container: ContainerId) -> Result<()> {
+        let damaged = |why: String| self.damaged(container, None, None, why);
+        let bytes = self.read_stored(container, None, 0, HEADER_BYTES)?;
+        let header = Header::decode(&bytes).map_err(damaged)?;
+        if header.container != container {
+            return Err(damaged(format!("the header is that of container {}", header.container)));
+        }
+        if header.store != self.options.store || usize::from(header.digest_bytes) != self.options.digest_bytes {
+            return Err(damaged("the file belongs to another store".to_owned()));
+        }
+        Ok(())
+    }
+}
+
+/// Whether two frames, sorted by place, are read together.
+fn is_near(a: &Needed, b: &Needed) -> bool {
+    a.container == b.container && u64::from(b.frame.offset_bytes) <= a.frame.end_bytes() + GAP_BYTES
+}

@@ -1,0 +1,147 @@
+//! After a restart: what the log knows of containers, and what a crash left in their directories.
+
+use crate::open::OpenContainer;
+use crate::store::{ContainerStore, Shared};
+use crate::{ContainerId, ContainerRecord, FOOTER_BYTES, HEADER_BYTES, Result, StorageError, file};
+use onefold_ground::{Access, Ground};
+use onefold_oplog::{Position, Record};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Files below the highest number that are looked at for what a crash left: many times what is created between two flushes.
+const LEFTOVER_FILES: usize = 512;
+
+/// What replay needs and later nobody.
+#[derive(Debug)]
+pub(crate) struct Recovery {
+    /// Containers that the log seals.
+    sealed: HashSet<ContainerId>,
+    /// By partition: the highest number known.
+    highest: Vec<u32>,
+    /// By partition: the files with the highest numbers.
+    newest: Vec<Vec<u32>>,
+}
+
+impl Recovery {
+    /// Lists the two highest folders of each partition: containers are numbered upwards.
+    pub(crate) fn start(ground: &dyn Ground, directory: &str, partitions: u16) -> Result<Recovery> {
+        let mut recovery = Recovery { sealed: HashSet::new(), highest: Vec::new(), newest: Vec::new() };
+        for partition in 0..partitions {
+            let directory = file::partition_directory(directory, partition);
+            let folders = ground.list(&directory)?;
+            let folders = folders.iter().rev().filter(|entry| entry.is_directory && file::folder_start(&entry.name).is_some()).take(2);
+            let mut numbers = Vec::new();
+            let mut highest = 0;
+            for folder in folders {
+                // A folder was made for a container in it, so numbers before it are used, even if it is empty now.
+                highest = highest.max(file::folder_start(&folder.name).unwrap_or(0).saturating_sub(1));
+                let files = ground.list(&format!("{directory}/{}", folder.name))?;
+                numbers.extend(files.iter().filter_map(|entry| file::number(&entry.name)));
+            }
+            numbers.sort_unstable_by(|a, b| b.cmp(a));
+            numbers.truncate(LEFTOVER_FILES);
+            recovery.highest.push(highest.max(numbers.first().copied().unwrap_or(0)));
+            recovery.newest.push(numbers);
+        }
+        Ok(recovery)
+    }
+}
+
+impl ContainerStore {
+    /// Takes one record of the container class, from the batch that begins at `start`. All of them are passed, in the order of the log from
+    /// its start, before [`recovered`](Self::recovered). A record that was taken before does no harm.
+    pub fn replay(&self, start: Position, record: &Record) -> Result<()> {
+        let shared = &self.shared;
+        let refused = |why: &str| StorageError::Record { kind: record.kind, why: why.to_owned() };
+        let record_read = ContainerRecord::decode(record, shared.options.digest_bytes)?;
+        let id = record_read.container();
+        let mut recovery = shared.recovery.lock();
+        let recovery = recovery.as_mut().ok_or_else(|| refused("replay is over"))?;
+        let highest = recovery.highest.get_mut(usize::from(id.partition())).ok_or_else(|| refused("there is no such partition"))?;
+        *highest = (*highest).max(id.number());
+        if recovery.sealed.contains(&id) {
+            return Ok(());
+        }
+        if let ContainerRecord::ContainerSealed { .. } = record_read {
+            recovery.sealed.insert(id);
+            shared.open.write().remove(&id);
+            return Ok(());
+        }
+        let new = || Arc::new(OpenContainer::new(id, file::path(&shared.directory, id)));
+        let container = shared.open.write().entry(id).or_insert_with(new).clone();
+        let mut state = container.state.lock();
+        let result = match record_read {
+            ContainerRecord::ContainerCheckpoint { catalog, open } => state.replay_checkpoint(catalog, &open, start),
+            // The log may begin in the middle of a container that it seals or replaces further on: that is decided at its end.
+            _ if state.broken.is_some() => Ok(()),
+            ContainerRecord::FrameCommitted { frame, slots, .. } => state.replay_frame(frame, slots),
+            ContainerRecord::FrameData { chunks, .. } => state.replay_data(&chunks),
+            ContainerRecord::ContainerSealed { .. } => Ok(()),
+        };
+        if let Err(why) = result {
+            state.broken = Some(why);
+        }
+        state.oldest.get_or_insert(start);
+        Ok(())
+    }
+
+    /// Replay is over. Containers that are not sealed are kept for the next writers; files that no record names and that were never
+    /// sealed are removed: a crash came before their first commit.
+    pub fn recovered(&self) -> Result<()> {
+        let shared = &self.shared;
+        let Some(recovery) = shared.recovery.lock().take() else { return Ok(()) };
+        let containers: Vec<_> = shared.open.read().values().cloned().collect();
+        for container in &containers {
+            if let Some(why) = &container.state.lock().broken {
+                return Err(StorageError::Log { container: container.id, why: why.clone() });
+            }
+        }
+        {
+            let mut placement = shared.placement.lock();
+            for (next, highest) in placement.next_numbers.iter_mut().zip(&recovery.highest) {
+                *next = highest.saturating_add(1);
+            }
+            for container in &containers {
+                placement.idle[usize::from(container.id.partition())].push_back(container.id);
+            }
+        }
+        if shared.access == Access::ReadWrite {
+            for (partition, numbers) in recovery.newest.iter().enumerate() {
+                for number in numbers {
+                    let id = ContainerId::new(partition as u16, *number);
+                    if !recovery.sealed.contains(&id) && !shared.open.read().contains_key(&id) {
+                        shared.remove_leftover(id)?;
+                    }
+                }
+            }
+            shared.writable.store(true, Relaxed);
+        }
+        Ok(())
+    }
+}
+
+impl Shared {
+    /// Removes a file that was never sealed: one that is too short, or whose last bytes, where the footer would be, are as they were
+    /// allocated. A damaged footer does not look like that; such a file stays, for `check` to judge.
+    fn remove_leftover(&self, container: ContainerId) -> Result<()> {
+        let path = file::path(&self.directory, container);
+        let file = self.ground.open(&path, Access::Read)?;
+        let length = file.len()?;
+        let mut tail = [0; FOOTER_BYTES];
+        if length >= (HEADER_BYTES + FOOTER_BYTES) as u64 {
+            match file.read_at(length - FOOTER_BYTES as u64, &mut tail) {
+                Ok(()) if tail == [0; FOOTER_BYTES] => {}
+                Ok(()) => return Ok(()),
+                Err(error) => {
+                    tracing::warn!(%container, %error, "a container file cannot be read");
+                    return Ok(());
+                }
+            }
+        }
+        drop(file);
+        tracing::info!(%container, "removing a container file from before its first commit");
+        self.ground.remove(&path)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,328 @@
+//! The store of containers as a whole: its options, opening and closing it, its figures.
+
+use crate::cache::Lru;
+use crate::open::OpenContainer;
+use crate::reader::FrameCache;
+use crate::recovery::Recovery;
+use crate::workers::{Flow, Job, work};
+use crate::{Catalog, Compression, ContainerId, Result, StorageError, file};
+use crossbeam_channel::{Sender, unbounded};
+use onefold_ground::profile::Profile;
+use onefold_ground::{Access, File, Ground};
+use parking_lot::{Condvar, Mutex, RwLock};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::thread::JoinHandle;
+
+/// How containers are filled, and what memory they may use.
+#[derive(Clone, Debug)]
+pub struct StorageOptions {
+    /// Size of a full container file, 4 KiB to 512 MiB. Aimed at by an estimate of what frames on the way will compress to.
+    pub container_bytes: u32,
+    /// A frame is closed when it has so many raw bytes, 512 bytes to 16 MiB.
+    pub frame_bytes: u32,
+    /// How frames are compressed.
+    pub compression: Compression,
+    /// Bytes of a fingerprint, 16 to 32.
+    pub digest_bytes: usize,
+    /// The store's name.
+    pub store: [u8; 16],
+    /// Threads that compress and write, at least 1.
+    pub workers: usize,
+    /// Raw bytes of full frames that wait for being compressed and written. One frame is always allowed. Each writer has one open frame besides.
+    pub in_flight_bytes: usize,
+    /// Decompressed frames kept for reading.
+    pub frame_cache_bytes: usize,
+    /// Catalogs kept for reading.
+    pub catalog_cache_bytes: usize,
+}
+
+impl Default for StorageOptions {
+    fn default() -> StorageOptions {
+        StorageOptions {
+            container_bytes: 4 << 20,
+            frame_bytes: 64 << 10,
+            compression: Compression::Zstd(1),
+            digest_bytes: 32,
+            store: [0; 16],
+            workers: 2,
+            in_flight_bytes: 32 << 20,
+            frame_cache_bytes: 32 << 20,
+            catalog_cache_bytes: 16 << 20,
+        }
+    }
+}
+
+impl StorageOptions {
+    fn check(&self) -> Result<()> {
+        let refused = |option, value: usize, allowed| Err(StorageError::Option { option, value: value.to_string(), allowed });
+        if !(4 << 10..=512 << 20).contains(&self.container_bytes) {
+            return refused("container_bytes", self.container_bytes as usize, "4 KiB to 512 MiB");
+        }
+        if !(512..=16 << 20).contains(&self.frame_bytes) {
+            return refused("frame_bytes", self.frame_bytes as usize, "512 bytes to 16 MiB");
+        }
+        if !(16..=32).contains(&self.digest_bytes) {
+            return refused("digest_bytes", self.digest_bytes, "16 to 32");
+        }
+        if self.workers == 0 {
+            return refused("workers", 0, "at least 1");
+        }
+        Ok(())
+    }
+}
+
+/// Open files kept for reading: more would use up the descriptors of a process.
+const OPEN_FILES: usize = 128;
+
+/// Containers of one or more partitions, open.
+#[derive(Debug)]
+pub struct ContainerStore {
+    pub(crate) shared: Arc<Shared>,
+    /// `None` only while the store is dropped.
+    pub(crate) jobs: Option<Sender<Job>>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+/// What the workers share with the store.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) ground: Arc<dyn Ground>,
+    pub(crate) directory: String,
+    pub(crate) options: StorageOptions,
+    pub(crate) epoch: u64,
+    pub(crate) profile: Arc<Profile>,
+    pub(crate) access: Access,
+    /// Set when replay is over and the store is open for writing.
+    pub(crate) writable: AtomicBool,
+    /// What replay needs; `None` after it.
+    pub(crate) recovery: Mutex<Option<Recovery>>,
+    /// All containers that the log does not know as sealed.
+    pub(crate) open: RwLock<BTreeMap<ContainerId, Arc<OpenContainer>>>,
+    pub(crate) placement: Mutex<Placement>,
+    pub(crate) flow: Mutex<Flow>,
+    pub(crate) flow_changed: Condvar,
+    /// One at a time writes footers and syncs.
+    pub(crate) settling: Mutex<()>,
+    /// Stored bytes of 1024 raw ones, lately.
+    pub(crate) stored_per_1024: AtomicU64,
+    pub(crate) frames: FrameCache,
+    pub(crate) catalogs: Mutex<Lru<ContainerId, Arc<Catalog>>>,
+    pub(crate) files: Mutex<Lru<ContainerId, Arc<dyn File>>>,
+    pub(crate) counters: Counters,
+}
+
+/// Which container a writer gets next.
+#[derive(Debug)]
+pub(crate) struct Placement {
+    /// By partition: the number of the next new container.
+    pub(crate) next_numbers: Vec<u32>,
+    /// By partition: open containers without a writer.
+    pub(crate) idle: Vec<VecDeque<ContainerId>>,
+    /// The partition whose turn it is.
+    pub(crate) turn: usize,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) created: AtomicU64,
+    pub(crate) sealed: AtomicU64,
+    pub(crate) frames: AtomicU64,
+    pub(crate) plain_frames: AtomicU64,
+    pub(crate) raw_bytes: AtomicU64,
+    pub(crate) stored_bytes: AtomicU64,
+    pub(crate) unsynced_bytes: AtomicU64,
+    pub(crate) catalog_hits: AtomicU64,
+    pub(crate) catalog_misses: AtomicU64,
+    pub(crate) frame_hits: AtomicU64,
+    pub(crate) frame_misses: AtomicU64,
+}
+
+/// Figures of a store since it was opened, unless said otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Container numbers given out since the store was created.
+    pub containers: u64,
+    /// Containers that are not sealed now.
+    pub open_containers: u64,
+    /// Containers created.
+    pub created_containers: u64,
+    /// Containers sealed.
+    pub sealed_containers: u64,
+    /// Frames compressed.
+    pub frames: u64,
+    /// Of these, stored plain.
+    pub plain_frames: u64,
+    /// Bytes of these frames before compression.
+    pub raw_bytes: u64,
+    /// And after it.
+    pub stored_bytes: u64,
+    /// Raw bytes of frames on their way to disk now.
+    pub in_flight_bytes: u64,
+    /// Raw bytes of frames that still take chunks.
+    pub open_frame_bytes: u64,
+    /// Raw bytes of full frames that no prepare has made durable yet.
+    pub unsynced_bytes: u64,
+    /// Frames that loads found in the cache.
+    pub frame_hits: u64,
+    /// Frames that loads had to read.
+    pub frame_misses: u64,
+    /// Bytes in the frame cache now.
+    pub frame_cache_bytes: u64,
+    /// Catalogs found in the cache.
+    pub catalog_hits: u64,
+    /// Catalogs that had to be read.
+    pub catalog_misses: u64,
+    /// Bytes in the catalog cache now.
+    pub catalog_cache_bytes: u64,
+}
+
+impl ContainerStore {
+    /// Makes the directories of a new store. Durable on return.
+    pub fn create(ground: &dyn Ground, directory: &str, partitions: u16) -> Result<()> {
+        for partition in 0..partitions {
+            ground.create_directory(&file::partition_directory(directory, partition))?;
+        }
+        Ok(())
+    }
+
+    /// Opens the containers below `directory`. What the log knows of them is to be [replayed](Self::replay) before anything is written.
+    /// `epoch` is the owner's; with [`Access::Read`] nothing on disk changes.
+    pub fn open(
+        ground: Arc<dyn Ground>,
+        directory: &str,
+        partitions: u16,
+        options: StorageOptions,
+        access: Access,
+        epoch: u64,
+        profile: Arc<Profile>,
+    ) -> Result<Arc<ContainerStore>> {
+        options.check()?;
+        if partitions == 0 {
+            return Err(StorageError::Option { option: "partitions", value: "0".to_owned(), allowed: "at least 1" });
+        }
+        let recovery = Recovery::start(&*ground, directory, partitions)?;
+        let shared = Arc::new(Shared {
+            ground,
+            directory: directory.to_owned(),
+            epoch,
+            profile,
+            access,
+            writable: AtomicBool::new(false),
+            recovery: Mutex::new(Some(recovery)),
+            open: RwLock::default(),
+            placement: Mutex::new(Placement {
+                next_numbers: vec![1; usize::from(partitions)],
+                idle: vec![VecDeque::new(); usize::from(partitions)],
+                turn: 0,
+            }),
+            flow: Mutex::default(),
+            flow_changed: Condvar::new(),
+            settling: Mutex::new(()),
+            stored_per_1024: AtomicU64::new(1024),
+            frames: FrameCache::new(options.frame_cache_bytes),
+            catalogs: Mutex::new(Lru::new(options.catalog_cache_bytes)),
+            files: Mutex::new(Lru::new(OPEN_FILES)),
+            counters: Counters::default(),
+            options,
+        });
+        let (jobs, queue) = unbounded();
+        let mut store = ContainerStore { shared, jobs: Some(jobs), workers: Vec::new() };
+        let threads = if access == Access::ReadWrite { store.shared.options.workers } else { 0 };
+        for number in 0..threads {
+            let (shared, queue) = (store.shared.clone(), queue.clone());
+            let thread = std::thread::Builder::new().name(format!("storage-{number}")).spawn(move || work(&shared, &queue));
+            store.workers.push(thread.map_err(|source| {
+                StorageError::Ground(onefold_ground::GroundError::Io {
+                    operation: "start a thread for",
+                    path: directory.to_owned(),
+                    source,
+                })
+            })?);
+        }
+        Ok(Arc::new(store))
+    }
+
+    /// Raw bytes of full frames that no [`prepare`](Self::prepare) has made durable yet: when it is much, it is time for one.
+    pub fn unsynced_bytes(&self) -> u64 {
+        self.shared.counters.unsynced_bytes.load(Relaxed)
+    }
+
+    /// Figures.
+    pub fn statistics(&self) -> Statistics {
+        let shared = &self.shared;
+        let counters = &shared.counters;
+        let numbers = shared.placement.lock().next_numbers.iter().map(|next| u64::from(*next) - 1).sum();
+        Statistics {
+            containers: numbers,
+            open_containers: shared.open.read().len() as u64,
+            created_containers: counters.created.load(Relaxed),
+            sealed_containers: counters.sealed.load(Relaxed),
+            frames: counters.frames.load(Relaxed),
+            plain_frames: counters.plain_frames.load(Relaxed),
+            raw_bytes: counters.raw_bytes.load(Relaxed),
+            stored_bytes: counters.stored_bytes.load(Relaxed),
+            in_flight_bytes: shared.flow.lock().in_flight_bytes as u64,
+            open_frame_bytes: shared.open.read().values().map(|container| container.state.lock().open.raw.len() as u64).sum(),
+            unsynced_bytes: counters.unsynced_bytes.load(Relaxed),
+            frame_hits: counters.frame_hits.load(Relaxed),
+            frame_misses: counters.frame_misses.load(Relaxed),
+            frame_cache_bytes: shared.frames.used_bytes() as u64,
+            catalog_hits: counters.catalog_hits.load(Relaxed),
+            catalog_misses: counters.catalog_misses.load(Relaxed),
+            catalog_cache_bytes: shared.catalogs.lock().used_bytes() as u64,
+        }
+    }
+
+    /// Whether a container is sealed: its catalog will not change any more.
+    pub fn is_sealed(&self, container: ContainerId) -> bool {
+        !self.shared.open.read().contains_key(&container)
+    }
+
+    /// All containers: those with a file, and those that the log alone knows yet. Sorted.
+    pub fn containers(&self) -> Result<Vec<ContainerId>> {
+        let shared = &self.shared;
+        let mut found: Vec<ContainerId> = shared.open.read().keys().copied().collect();
+        let partitions = shared.placement.lock().next_numbers.len();
+        for partition in 0..partitions as u16 {
+            let directory = file::partition_directory(&shared.directory, partition);
+            for folder in shared.ground.list(&directory)? {
+                if folder.is_directory && file::folder_start(&folder.name).is_some() {
+                    let files = shared.ground.list(&format!("{directory}/{}", folder.name))?;
+                    found.extend(files.iter().filter_map(|entry| Some(ContainerId::new(partition, file::number(&entry.name)?))));
+                }
+            }
+        }
+        found.sort_unstable();
+        found.dedup();
+        Ok(found)
+    }
+}
+
+impl Drop for ContainerStore {
+    fn drop(&mut self) {
+        self.shared.flow.lock().closing = true;
+        self.jobs = None;
+        for worker in self.workers.drain(..) {
+            // A worker that panicked has poisoned the store; there is nothing left to save.
+            let _ = worker.join();
+        }
+    }
+}
+
+impl Shared {
+    /// Whether anything may be appended.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if !self.writable.load(Relaxed) {
+            return Err(StorageError::ReadOnly);
+        }
+        self.flow.lock().check()
+    }
+
+    pub(crate) fn damaged(&self, container: ContainerId, frame: Option<u32>, slot: Option<u16>, why: impl Into<String>) -> StorageError {
+        let path = self.ground.describe(&file::path(&self.directory, container));
+        StorageError::Damaged { path, container, frame, slot, why: why.into() }
+    }
+}

@@ -1,0 +1,98 @@
+//! Checking one container: every checksum, every frame decompressed, every chunk passed on.
+
+use crate::store::{ContainerStore, Shared};
+use crate::{Address, Catalog, ChunkKind, ContainerId, Result, StorageError};
+use onefold_fingerprint::Fingerprint;
+use std::sync::Arc;
+
+/// What a check of one container found.
+#[derive(Debug)]
+pub struct ContainerReport {
+    /// The container.
+    pub container: ContainerId,
+    /// Whether it is sealed. Of one that is not, the frames in its file are checked against what the log says.
+    pub sealed: bool,
+    /// Frames in its file.
+    pub frames: u64,
+    /// Chunks in these.
+    pub chunks: u64,
+    /// Their bytes before compression.
+    pub raw_bytes: u64,
+    /// And after it.
+    pub stored_bytes: u64,
+    /// Each is [`StorageError::Damaged`].
+    pub damage: Vec<StorageError>,
+}
+
+/// Called for every chunk that could be read.
+pub type ChunkVisitor<'a> = dyn FnMut(Address, Fingerprint, ChunkKind, &[u8]) + 'a;
+
+impl ContainerStore {
+    /// Checks header, footer and catalog of a container; with `read_data` all frames too, and passes each chunk to `visit`, so that the
+    /// caller can compute its fingerprint again. Reads past all caches. Damage is in the report; an error is what kept the check from
+    /// being made.
+    pub fn verify_container(
+        &self,
+        container: ContainerId,
+        read_data: bool,
+        visit: Option<&mut ChunkVisitor<'_>>,
+    ) -> Result<ContainerReport> {
+        let mut report =
+            ContainerReport { container, sealed: true, frames: 0, chunks: 0, raw_bytes: 0, stored_bytes: 0, damage: Vec::new() };
+        let shared = &self.shared;
+        let open = shared.open.read().get(&container).cloned();
+        let catalog = match open {
+            Some(open) => {
+                report.sealed = false;
+                let catalog = open.state.lock().catalog.clone();
+                // Without committed frames there need be no file yet.
+                let header = if catalog.frames.is_empty() { Ok(()) } else { shared.check_header(container) };
+                keep_damage(&mut report, header)?;
+                Some(catalog)
+            }
+            None => {
+                let catalog = shared.read_catalog(container);
+                keep_damage(&mut report, catalog)?.map(Arc::new)
+            }
+        };
+        if let Some(catalog) = catalog {
+            report.frames = catalog.frames.len() as u64;
+            report.chunks = catalog.slots.len() as u64;
+            report.raw_bytes = catalog.frames.iter().map(|frame| u64::from(frame.raw_bytes)).sum();
+            report.stored_bytes = catalog.frames.iter().map(|frame| u64::from(frame.stored_bytes)).sum();
+            if read_data {
+                shared.verify_frames(&catalog, visit, &mut report)?;
+            }
+        }
+        Ok(report)
+    }
+}
+
+impl Shared {
+    fn verify_frames(&self, catalog: &Catalog, mut visit: Option<&mut ChunkVisitor<'_>>, report: &mut ContainerReport) -> Result<()> {
+        for frame in &catalog.frames {
+            let raw = self
+                .read_stored(catalog.container, Some(frame.number), u64::from(frame.offset_bytes), frame.stored_bytes as usize)
+                .and_then(|stored| self.unpack(catalog.container, frame, &stored));
+            let (Some(raw), Some(visit)) = (keep_damage(report, raw)?, visit.as_deref_mut()) else { continue };
+            for (at, slot) in catalog.slots_of(frame).iter().enumerate() {
+                let start = slot.offset_bytes as usize;
+                let bytes = &raw[start..start + slot.length_bytes as usize];
+                visit(catalog.address(frame.first_slot as usize + at), slot.fingerprint, slot.kind, bytes);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Damage goes into the report, other errors end the check.
+fn keep_damage<T>(report: &mut ContainerReport, result: Result<T>) -> Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error @ StorageError::Damaged { .. }) => {
+            report.damage.push(error);
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,226 @@
+//! Writing: a stream's chunks lie one behind the other, in containers that only this stream fills.
+
+use crate::open::{Limits, OpenContainer, Stopped};
+use crate::store::{ContainerStore, Shared};
+use crate::workers::Job;
+use crate::{Address, ChunkKind, ContainerId, HEADER_BYTES, Header, MAX_CHUNK_BYTES, Result, StorageError, file};
+use onefold_fingerprint::Fingerprint;
+use onefold_ground::{Access, File};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// A chunk to be stored.
+#[derive(Clone, Copy, Debug)]
+pub struct NewChunk<'a> {
+    /// Its name.
+    pub fingerprint: Fingerprint,
+    /// What it holds.
+    pub kind: ChunkKind,
+    /// Its bytes, at most [`MAX_CHUNK_BYTES`].
+    pub data: &'a [u8],
+}
+
+/// A writing stream. Dropping it leaves its container to the next one.
+#[derive(Debug)]
+pub struct Writer {
+    store: Arc<ContainerStore>,
+    container: Option<Arc<OpenContainer>>,
+}
+
+impl ContainerStore {
+    /// A new writing stream. It takes a container with its first chunk: one that is not full and nobody's, or a new one.
+    pub fn writer(self: &Arc<Self>) -> Writer {
+        Writer { store: self.clone(), container: None }
+    }
+}
+
+impl Writer {
+    /// Stores chunks one behind the other and returns their addresses. They can be loaded at once and are durable when the log has the
+    /// records of a later [`ContainerStore::prepare`]. Waits while `in_flight_bytes` are on the way.
+    ///
+    /// On an error some of the chunks may be stored; nothing refers to them, and they may be stored again.
+    pub fn append(&mut self, chunks: &[NewChunk<'_>]) -> Result<Vec<Address>> {
+        if let Some(chunk) = chunks.iter().find(|chunk| chunk.data.len() > MAX_CHUNK_BYTES) {
+            return Err(StorageError::ChunkTooLong { length_bytes: chunk.data.len(), limit_bytes: MAX_CHUNK_BYTES });
+        }
+        let store = self.store.clone();
+        store.shared.check_writable()?;
+        let mut addresses = Vec::with_capacity(chunks.len());
+        let mut slots = Vec::new();
+        while addresses.len() < chunks.len() {
+            let container = match &self.container {
+                Some(container) => container.clone(),
+                None => self.container.insert(store.shared.take_container()?).clone(),
+            };
+            slots.clear();
+            let limits = store.shared.limits();
+            let (stopped, open_bytes) = {
+                let mut state = container.state.lock();
+                let stopped = state.accept(&chunks[addresses.len()..], &limits, &mut slots);
+                (stopped, state.open.raw.len())
+            };
+            addresses.extend(slots.iter().map(|slot| Address::new(container.id, *slot)));
+            if stopped == Stopped::Taken {
+                break;
+            }
+            if let Err(error) = store.hand_over(&container, open_bytes, stopped == Stopped::ContainerFull) {
+                // The chunks taken so far are safe in the open frame; the next call hears of the error.
+                return if addresses.len() == chunks.len() { Ok(addresses) } else { Err(error) };
+            }
+            if stopped == Stopped::ContainerFull {
+                self.container = None;
+            }
+        }
+        Ok(addresses)
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if let Some(container) = self.container.take() {
+            self.store.shared.give_back(&container);
+        }
+    }
+}
+
+impl ContainerStore {
+    /// Hands the open frame to the workers, waiting for its turn; with `last` the container takes no more.
+    fn hand_over(&self, container: &Arc<OpenContainer>, open_bytes: usize, last: bool) -> Result<()> {
+        self.shared.reserve_flow(open_bytes)?;
+        let handed_over = {
+            let mut state = container.state.lock();
+            state.full |= last;
+            state.hand_over()
+        };
+        match handed_over {
+            Some((number, raw)) => self.send(Job { container: container.clone(), number, raw }),
+            // A flush was faster.
+            None => self.shared.release_flow(open_bytes),
+        }
+        Ok(())
+    }
+
+    /// Gives a frame that is counted as in flight to the workers.
+    pub(crate) fn send(&self, job: Job) {
+        self.shared.counters.unsynced_bytes.fetch_add(job.raw.len() as u64, Relaxed);
+        let jobs = self.jobs.as_ref().expect("the channel is there until the store is dropped");
+        if jobs.send(job).is_err() {
+            self.shared.poison("the storage workers are gone");
+        }
+    }
+}
+
+impl Shared {
+    fn limits(&self) -> Limits {
+        Limits {
+            container_bytes: u64::from(self.options.container_bytes),
+            frame_bytes: self.options.frame_bytes as usize,
+            digest_bytes: self.options.digest_bytes,
+            // Never more than four times as much raw data as fits uncompressed, however well the last frames compressed.
+            stored_per_1024: self.stored_per_1024.load(Relaxed).max(256),
+        }
+    }
+
+    fn give_back(&self, container: &OpenContainer) {
+        if !container.state.lock().full {
+            self.placement.lock().idle[usize::from(container.id.partition())].push_back(container.id);
+        }
+    }
+
+    /// A container for a writer: one that waits for one, else a new one; partitions in turn.
+    fn take_container(&self) -> Result<Arc<OpenContainer>> {
+        loop {
+            let (partition, idle) = {
+                let mut placement = self.placement.lock();
+                let partitions = placement.idle.len();
+                let turn = placement.turn;
+                placement.turn = (turn + 1) % partitions;
+                let idle = (0..partitions).find_map(|step| placement.idle[(turn + step) % partitions].pop_front());
+                (turn as u16, idle)
+            };
+            let Some(id) = idle else { return self.new_container(partition) };
+            let Some(container) = self.open.read().get(&id).cloned() else { continue };
+            let opened = self.open_for_writing(&container);
+            match opened {
+                Ok(()) => return Ok(container),
+                Err(error @ StorageError::Damaged { .. }) => {
+                    // Its chunks stay what they are: readable as far as the file is. It just is not continued.
+                    tracing::error!(%error, "a container cannot be continued");
+                }
+                Err(error) => {
+                    self.give_back(&container);
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    fn new_container(&self, partition: u16) -> Result<Arc<OpenContainer>> {
+        let number = {
+            let mut placement = self.placement.lock();
+            let next = &mut placement.next_numbers[usize::from(partition)];
+            let number = *next;
+            *next = number.checked_add(1).ok_or(StorageError::NumbersUsedUp { partition })?;
+            number
+        };
+        let id = ContainerId::new(partition, number);
+        let container = Arc::new(OpenContainer::new(id, file::path(&self.directory, id)));
+        let folder = file::folder(&self.directory, id);
+        self.ground.create_directory(&folder).map_err(StorageError::cannot_write)?;
+        // Only a name that is not there: whatever has this name already is not ours to cut.
+        let file = self.ground.create(&container.path).map_err(StorageError::cannot_write)?;
+        if let Err(source) = self.start_file(id, &*file) {
+            let _ = self.ground.remove(&container.path);
+            return Err(StorageError::cannot_write(source));
+        }
+        container.state.lock().file = Some(file);
+        self.counters.created.fetch_add(1, Relaxed);
+        self.open.write().insert(id, container.clone());
+        Ok(container)
+    }
+
+    /// Writes the header and reserves the room of a container that has no frames.
+    fn start_file(&self, container: ContainerId, file: &dyn File) -> onefold_ground::Result<()> {
+        let header = Header { digest_bytes: self.options.digest_bytes as u8, container, store: self.options.store, epoch: self.epoch };
+        file.write_at(0, &header.encode())?;
+        let room = u64::from(self.options.container_bytes).saturating_sub(HEADER_BYTES as u64);
+        file.allocate(HEADER_BYTES as u64, room)
+    }
+
+    /// Opens the file of a container that the log spells, and reserves its room again.
+    fn open_for_writing(&self, container: &OpenContainer) -> Result<()> {
+        let mut state = container.state.lock();
+        if state.file.is_some() {
+            return Ok(());
+        }
+        let fresh = state.catalog.frames.is_empty();
+        let end = state.end_bytes();
+        let file = match self.ground.open(&container.path, Access::ReadWrite) {
+            Ok(file) => file,
+            Err(error) if error.is_not_found() && fresh => {
+                // The log has its first chunks, the crash took the file, which nothing needed yet.
+                let folder = file::folder(&self.directory, container.id);
+                self.ground.create_directory(&folder).map_err(StorageError::cannot_write)?;
+                self.ground.create(&container.path).map_err(StorageError::cannot_write)?
+            }
+            Err(error) if error.is_not_found() => return Err(self.damaged(container.id, None, None, "the file is missing")),
+            Err(error) => return Err(StorageError::cannot_write(error)),
+        };
+        let length = file.len()?;
+        if !fresh && length < end {
+            let why = format!("the file has {length} bytes, its frames end at {end}");
+            return Err(self.damaged(container.id, None, None, why));
+        }
+        // Behind the committed frames is what a crash left: frames that no log record names, maybe a footer.
+        file.set_len(end).map_err(StorageError::cannot_write)?;
+        if fresh {
+            self.start_file(container.id, &*file).map_err(StorageError::cannot_write)?;
+        } else if u64::from(self.options.container_bytes) > end {
+            file.allocate(end, u64::from(self.options.container_bytes) - end).map_err(StorageError::cannot_write)?;
+        }
+        // Where the log names frames, the file's name is synced.
+        state.name_synced = !fresh;
+        state.file = Some(file);
+        Ok(())
+    }
+}
