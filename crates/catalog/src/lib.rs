@@ -1,1 +1,35 @@
-//! Under construction.
+//! The catalog: backups as immutable trees of files, each with a recipe (`docs/format.md` section 8; M3.2, M3.3).
+//!
+//! * [`Entry`]: one name in a directory, with everything that a restore needs.
+//! * [`DirectoryWriter`] and [`DirectoryReader`]: entries to metadata chunks and back, chunk by chunk.
+//! * [`RecipeWriter`] and [`PieceReader`]: the pieces of a file of any size in bounded memory.
+//! * [`Backup`] and [`Catalog`]: the records of the backups; commit, find, list, remove.
+//! * [`TreeWalk`], [`Catalog::lookup`] and [`diff()`]: what is in a backup, and what changed between two.
+//!
+//! # Invariants
+//! * A backup is visible only once everything that it refers to is durable: its record is committed last.
+//! * Recipes lie in the entries, addresses in the recipes (M3.3): a restore needs no index.
+//! * Equal directories have equal recipes, because chunks of entries are cut by content; so a diff skips what did not change.
+//!
+//! This crate must never know how a file is read from or written to a file system.
+
+mod backup;
+mod catalog;
+mod diff;
+mod directory;
+mod entry;
+mod error;
+mod recipes;
+mod tree;
+
+pub use backup::{Backup, BackupId, NotAnId, Statistics};
+pub use catalog::Catalog;
+pub use diff::{Change, Difference, diff};
+pub use directory::{DirectoryReader, DirectoryWriter, decode_directory_chunk, encode_directory_chunk};
+pub use entry::{Attributes, Content, Entry, MAX_ENTRY_BYTES, is_valid_name};
+pub use error::{CatalogError, Result};
+pub use recipes::{PieceReader, RecipeWriter};
+pub use tree::{TreeWalk, WalkItem, components, join};
+
+#[cfg(test)]
+mod testing;

@@ -1,0 +1,227 @@
+//! The record of a backup (`docs/format.md` section 8.4).
+
+use onefold_engine::Recipe;
+use onefold_ground::wire::{Reader, WireError, put_bytes, put_signed, put_varint};
+use std::fmt;
+use std::str::FromStr;
+
+/// The version that values of the block index begin with.
+const VERSION: u8 = 1;
+
+/// The name of a backup: 16 random bytes, written as 32 hex digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BackupId([u8; 16]);
+
+impl BackupId {
+    /// From its bytes, which the caller has drawn at random.
+    pub fn from_bytes(bytes: [u8; 16]) -> BackupId {
+        BackupId(bytes)
+    }
+
+    /// Its bytes.
+    pub fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+
+    /// The first 8 hex digits: what lists show.
+    pub fn short(&self) -> String {
+        self.to_string()[..8].to_owned()
+    }
+}
+
+impl fmt::Display for BackupId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(formatter, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for BackupId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, formatter)
+    }
+}
+
+impl FromStr for BackupId {
+    type Err = NotAnId;
+
+    fn from_str(text: &str) -> Result<BackupId, NotAnId> {
+        let is_id = text.len() == 32 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let bits = if is_id { u128::from_str_radix(text, 16).ok() } else { None };
+        bits.map(|bits| BackupId(bits.to_be_bytes())).ok_or(NotAnId)
+    }
+}
+
+/// A text is not the 32 hex digits of a [`BackupId`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the id of a backup has 32 hex digits")]
+pub struct NotAnId;
+
+/// What a backup has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Regular files, further names of hard links included.
+    pub files: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Symlinks, devices, fifos, sockets.
+    pub others: u64,
+    /// Files that the backup before did not have.
+    pub new_files: u64,
+    /// Files that were different in the backup before.
+    pub changed_files: u64,
+    /// Files taken over from the backup before without reading them.
+    pub unmodified_files: u64,
+    /// Bytes of all files as they are seen; holes included.
+    pub logical_bytes: u64,
+    /// Bytes read from files.
+    pub read_bytes: u64,
+    /// Bytes of chunks that were new to the store.
+    pub added_bytes: u64,
+    /// The same, compressed, where it is known.
+    pub stored_bytes: u64,
+    /// Files and directories that could not be read and are missing.
+    pub errors: u64,
+}
+
+impl Statistics {
+    fn fields(&mut self) -> [&mut u64; 11] {
+        [
+            &mut self.files,
+            &mut self.directories,
+            &mut self.others,
+            &mut self.new_files,
+            &mut self.changed_files,
+            &mut self.unmodified_files,
+            &mut self.logical_bytes,
+            &mut self.read_bytes,
+            &mut self.added_bytes,
+            &mut self.stored_bytes,
+            &mut self.errors,
+        ]
+    }
+}
+
+/// A backup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backup {
+    /// Its name.
+    pub id: BackupId,
+    /// The backup group that it belongs to.
+    pub name: String,
+    /// The machine that was backed up.
+    pub host: String,
+    /// Who made it.
+    pub user: String,
+    /// When it began, nanoseconds since 1970.
+    pub started_ns: i64,
+    /// When it was complete, nanoseconds since 1970.
+    pub finished_ns: i64,
+    /// What was backed up: absolute paths.
+    pub paths: Vec<Vec<u8>>,
+    /// The options it was made with, as JSON.
+    pub options: String,
+    /// A directory whose entries are the first components of the paths.
+    pub root: Recipe,
+    /// What was counted.
+    pub statistics: Statistics,
+}
+
+impl Backup {
+    /// The record; fingerprints have `digest_bytes`.
+    pub fn encode(&self, digest_bytes: usize) -> Vec<u8> {
+        let mut out = vec![VERSION];
+        out.extend_from_slice(&self.id.0);
+        put_bytes(&mut out, self.name.as_bytes());
+        put_bytes(&mut out, self.host.as_bytes());
+        put_bytes(&mut out, self.user.as_bytes());
+        put_signed(&mut out, self.started_ns);
+        put_signed(&mut out, self.finished_ns);
+        put_varint(&mut out, self.paths.len() as u64);
+        for path in &self.paths {
+            put_bytes(&mut out, path);
+        }
+        put_bytes(&mut out, self.options.as_bytes());
+        self.root.encode(digest_bytes, &mut out);
+        for field in { self.statistics }.fields() {
+            put_varint(&mut out, *field);
+        }
+        out
+    }
+
+    /// Reads a record.
+    pub fn decode(bytes: &[u8], digest_bytes: usize) -> Result<Backup, WireError> {
+        let mut reader = Reader::new(bytes);
+        let version = reader.u8()?;
+        if version != VERSION {
+            return Err(WireError::OutOfRange { what: "version of a backup", value: u64::from(version), offset_bytes: 0 });
+        }
+        let mut id = [0; 16];
+        id.copy_from_slice(reader.take(16)?);
+        let name = text(&mut reader, "backup name")?;
+        let host = text(&mut reader, "host")?;
+        let user = text(&mut reader, "user")?;
+        let started_ns = reader.signed()?;
+        let finished_ns = reader.signed()?;
+        let paths = reader.count("paths", 1)?;
+        let paths = (0..paths).map(|_| reader.bytes().map(<[u8]>::to_vec)).collect::<Result<_, _>>()?;
+        let options = text(&mut reader, "options")?;
+        let root = Recipe::decode(&mut reader, digest_bytes)?;
+        let mut statistics = Statistics::default();
+        for field in statistics.fields() {
+            *field = reader.varint()?;
+        }
+        reader.end()?;
+        Ok(Backup { id: BackupId(id), name, host, user, started_ns, finished_ns, paths, options, root, statistics })
+    }
+}
+
+fn text(reader: &mut Reader<'_>, what: &'static str) -> Result<String, WireError> {
+    let offset_bytes = reader.position();
+    let bytes = reader.bytes()?;
+    let valid = std::str::from_utf8(bytes);
+    valid.map(str::to_owned).map_err(|error| WireError::OutOfRange { what, value: error.valid_up_to() as u64, offset_bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::recipe;
+    use proptest::prelude::*;
+
+    fn backup() -> impl Strategy<Value = Backup> {
+        let texts = any::<(String, String, String, String)>();
+        (any::<[u8; 16]>(), texts, any::<(i64, i64)>(), any::<Vec<Vec<u8>>>(), recipe(), any::<[u64; 11]>()).prop_map(
+            |(id, (name, host, user, options), (started_ns, finished_ns), paths, root, counts)| {
+                let mut statistics = Statistics::default();
+                for (field, count) in statistics.fields().into_iter().zip(counts) {
+                    *field = count;
+                }
+                Backup { id: BackupId(id), name, host, user, started_ns, finished_ns, paths, options, root, statistics }
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn a_backup_record_is_read_as_written(backup in backup()) {
+            prop_assert_eq!(Backup::decode(&backup.encode(32), 32).unwrap(), backup);
+        }
+
+        #[test]
+        fn garbage_is_refused_without_panic(mut bytes: Vec<u8>) {
+            let _ = Backup::decode(&bytes, 32);
+            if let Some(first) = bytes.first_mut() {
+                *first = VERSION;
+            }
+            let _ = Backup::decode(&bytes, 32);
+        }
+    }
+
+    #[test]
+    fn an_id_is_32_hex_digits() {
+        let id = BackupId::from_bytes([0x0f, 0xa0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14]);
+        assert_eq!(id.to_string(), "0fa00102030405060708090a0b0c0d0e");
+        assert_eq!(id.short(), "0fa00102");
+        assert_eq!(id.to_string().parse::<BackupId>(), Ok(id));
+    }
+}

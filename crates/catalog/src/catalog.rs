@@ -1,0 +1,167 @@
+//! The backups of a store: commit, list, find, remove.
+//!
+//! A record lies in the block-index partition of its backup group (its name hashed), under the key `b` + id.
+
+use crate::{Backup, BackupId, CatalogError, Result};
+use onefold_engine::{Engine, Piece, Transaction};
+use onefold_fingerprint::Fingerprint;
+use onefold_ground::checksum;
+use std::sync::Arc;
+
+/// First byte of the keys of backups.
+const PREFIX: u8 = b'b';
+/// Records read at a time.
+const PAGE: usize = 256;
+/// How many candidates an error names.
+const CANDIDATES: usize = 5;
+
+/// The backups of one store.
+#[derive(Clone, Debug)]
+pub struct Catalog {
+    engine: Arc<Engine>,
+}
+
+impl Catalog {
+    /// The catalog of an open store.
+    pub fn new(engine: Arc<Engine>) -> Catalog {
+        Catalog { engine }
+    }
+
+    /// The store.
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// Makes a backup visible and durable: when this returns, it and everything it refers to survive a crash.
+    pub fn commit_backup(&self, backup: &Backup) -> Result<()> {
+        let value = backup.encode(self.engine.digest_bytes());
+        self.engine.submit(Transaction {
+            changes: vec![(self.partition(&backup.name), key(&backup.id), Some(value))],
+            deltas: root_references(backup).map(|fingerprint| (fingerprint, 1)).collect(),
+        })?;
+        self.engine.flush()?;
+        Ok(())
+    }
+
+    /// Removes backups and their references, all of them or (after a crash) none; durable on return. The space comes back with reclamation.
+    pub fn remove_backups(&self, backups: &[Backup]) -> Result<()> {
+        let mut transaction = Transaction::default();
+        let mut removed = std::collections::HashSet::new();
+        for backup in backups {
+            if !removed.insert(backup.id) {
+                continue;
+            }
+            let partition = self.partition(&backup.name);
+            // Removing one twice would take its references away twice.
+            if self.engine.get(partition, &key(&backup.id))?.is_none() {
+                return Err(CatalogError::UnknownBackup { asked: backup.id.to_string(), candidates: Vec::new() });
+            }
+            transaction.changes.push((partition, key(&backup.id), None));
+            transaction.deltas.extend(root_references(backup).map(|fingerprint| (fingerprint, -1)));
+        }
+        self.engine.submit(transaction)?;
+        self.engine.flush()?;
+        Ok(())
+    }
+
+    /// Passes every backup to `visit`, in no useful order.
+    pub fn visit(&self, visit: &mut dyn FnMut(Backup)) -> Result<()> {
+        for partition in 0..self.engine.block_partitions() {
+            let mut from = vec![PREFIX];
+            loop {
+                let page = self.engine.range(partition, &from, &[PREFIX + 1], PAGE)?;
+                for (_, value) in &page {
+                    visit(self.decode(value)?);
+                }
+                match page.last() {
+                    Some((last, _)) if page.len() == PAGE => {
+                        from.clone_from(last);
+                        from.push(0);
+                    }
+                    _ => break,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// All backups, the oldest first.
+    pub fn list(&self) -> Result<Vec<Backup>> {
+        let mut backups = Vec::new();
+        self.visit(&mut |backup| backups.push(backup))?;
+        backups.sort_by_key(age);
+        Ok(backups)
+    }
+
+    /// The newest backup that `wanted` accepts.
+    pub fn newest(&self, mut wanted: impl FnMut(&Backup) -> bool) -> Result<Option<Backup>> {
+        let mut newest: Option<Backup> = None;
+        self.visit(&mut |backup| {
+            if wanted(&backup) && newest.as_ref().is_none_or(|known| age(known) < age(&backup)) {
+                newest = Some(backup);
+            }
+        })?;
+        Ok(newest)
+    }
+
+    /// The backup that a person means: `latest`, `latest:NAME` (of a backup group), a full id, or a beginning of one that is unique.
+    pub fn find(&self, asked: &str) -> Result<Backup> {
+        if asked == "latest" {
+            return self.newest(|_| true)?.ok_or_else(|| CatalogError::UnknownBackup { asked: asked.to_owned(), candidates: Vec::new() });
+        }
+        if let Some(name) = asked.strip_prefix("latest:") {
+            return match self.newest(|backup| backup.name == name)? {
+                Some(backup) => Ok(backup),
+                None => Err(self.unknown(asked)?),
+            };
+        }
+        let prefix = asked.to_ascii_lowercase();
+        let mut found = Vec::new();
+        if !prefix.is_empty() && prefix.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            self.visit(&mut |backup| {
+                if found.len() <= CANDIDATES && backup.id.to_string().starts_with(&prefix) {
+                    found.push(backup);
+                }
+            })?;
+        }
+        match (found.pop(), found.is_empty()) {
+            (Some(backup), true) => Ok(backup),
+            (Some(backup), false) => {
+                found.push(backup);
+                let candidates = found.iter().take(CANDIDATES).map(|backup| format!("{} ({})", backup.id, backup.name)).collect();
+                Err(CatalogError::AmbiguousBackup { asked: asked.to_owned(), candidates })
+            }
+            (None, _) => Err(self.unknown(asked)?),
+        }
+    }
+
+    fn unknown(&self, asked: &str) -> Result<CatalogError> {
+        let mut backups = self.list()?;
+        backups.reverse();
+        let candidates = backups.iter().take(CANDIDATES).map(|backup| format!("{} ({})", backup.id.short(), backup.name)).collect();
+        Ok(CatalogError::UnknownBackup { asked: asked.to_owned(), candidates })
+    }
+
+    fn decode(&self, value: &[u8]) -> Result<Backup> {
+        Backup::decode(value, self.engine.digest_bytes()).map_err(|source| CatalogError::Damaged { what: "record of a backup", source })
+    }
+
+    fn partition(&self, name: &str) -> u16 {
+        (checksum(name.as_bytes()) % u64::from(self.engine.block_partitions().max(1))) as u16
+    }
+}
+
+fn key(id: &BackupId) -> Vec<u8> {
+    let mut key = vec![PREFIX];
+    key.extend_from_slice(id.as_bytes());
+    key
+}
+
+fn root_references(backup: &Backup) -> impl Iterator<Item = Fingerprint> + '_ {
+    backup.root.pieces.iter().filter_map(Piece::fingerprint)
+}
+
+/// What backups are sorted by; the id makes the order total.
+fn age(backup: &Backup) -> (i64, i64, BackupId) {
+    (backup.started_ns, backup.finished_ns, backup.id)
+}

@@ -1,0 +1,184 @@
+//! Directories: sorted entries in metadata chunks that are cut by content (`docs/format.md` section 8.2).
+//!
+//! A cut depends on the names alone (and on the 32 KiB limit), so a change of one entry changes one chunk, and the chunks of an
+//! unchanged directory are those of the backup before.
+
+use crate::recipes::read_metadata;
+use crate::{CatalogError, Entry, MAX_ENTRY_BYTES, PieceReader, RecipeWriter, Result};
+use onefold_engine::{Engine, MetadataKind, Piece, Recipe, WriteStream};
+use onefold_fingerprint::Fingerprint;
+use onefold_ground::checksum;
+use onefold_ground::wire::{Reader, WireError, put_varint};
+use std::sync::Arc;
+
+/// A chunk of this many bytes is cut wherever it is.
+const CHUNK_BYTES: usize = 32 << 10;
+/// A chunk is cut after a name whose checksum has zeros here: every 64 entries.
+const CUT_MASK: u64 = 0x3f;
+/// Longest chunk that is read: one that was just short of its limit before the longest entry.
+const MAX_CHUNK_BYTES: u32 = (CHUNK_BYTES + MAX_ENTRY_BYTES + 16) as u32;
+/// Smallest encoding of an entry.
+const ENTRY_MIN_BYTES: usize = 11;
+/// Encodes the content of a directory chunk.
+pub fn encode_directory_chunk(entries: &[Entry], digest_bytes: usize) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_varint(&mut out, entries.len() as u64);
+    for entry in entries {
+        entry.encode(digest_bytes, &mut out);
+    }
+    out
+}
+
+/// Decodes the content of a directory chunk.
+pub fn decode_directory_chunk(content: &[u8], digest_bytes: usize) -> std::result::Result<Vec<Entry>, WireError> {
+    let mut reader = Reader::new(content);
+    let count = reader.count("entries", ENTRY_MIN_BYTES)?;
+    let mut entries = Vec::with_capacity(count.min(4096));
+    for _ in 0..count {
+        entries.push(Entry::decode(&mut reader, digest_bytes)?);
+    }
+    reader.end()?;
+    Ok(entries)
+}
+
+/// Reads a directory front to back, one chunk in memory. After an error the iterator goes on with the next chunk.
+#[derive(Debug)]
+pub struct DirectoryReader {
+    engine: Arc<Engine>,
+    pieces: PieceReader,
+    entries: std::vec::IntoIter<Entry>,
+}
+
+impl DirectoryReader {
+    /// Starts at the first entry.
+    pub fn new(engine: &Arc<Engine>, recipe: &Recipe) -> DirectoryReader {
+        DirectoryReader { engine: engine.clone(), pieces: PieceReader::new(engine, recipe), entries: Vec::new().into_iter() }
+    }
+
+    /// The entry called `name`, found by bisection: reads a logarithmic number of chunks.
+    pub fn find(engine: &Arc<Engine>, recipe: &Recipe, name: &[u8]) -> Result<Option<Entry>> {
+        let pieces = PieceReader::new(engine, recipe).collect::<Result<Vec<Piece>>>()?;
+        let (mut from, mut to) = (0, pieces.len());
+        while from < to {
+            let middle = from + (to - from) / 2;
+            let entries = read_chunk(engine, &pieces[middle])?;
+            match (entries.first(), entries.last()) {
+                (Some(first), _) if name < &first.name[..] => to = middle,
+                (_, Some(last)) if name > &last.name[..] => from = middle + 1,
+                _ => return Ok(entries.into_iter().find(|entry| entry.name == name)),
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Iterator for DirectoryReader {
+    type Item = Result<Entry>;
+
+    fn next(&mut self) -> Option<Result<Entry>> {
+        loop {
+            if let Some(entry) = self.entries.next() {
+                return Some(Ok(entry));
+            }
+            match self.pieces.next()?.and_then(|piece| read_chunk(&self.engine, &piece)) {
+                Ok(entries) => self.entries = entries.into_iter(),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}
+
+fn read_chunk(engine: &Engine, piece: &Piece) -> Result<Vec<Entry>> {
+    let content = read_metadata(engine, piece, "directory chunk", MAX_CHUNK_BYTES)?;
+    decode_directory_chunk(&content, engine.digest_bytes()).map_err(|source| CatalogError::Damaged { what: "directory chunk", source })
+}
+
+/// Turns entries, pushed in the order of their names, into a directory.
+#[derive(Debug)]
+pub struct DirectoryWriter {
+    digest_bytes: usize,
+    recipe: RecipeWriter,
+    /// Encoded entries of the chunk that is being filled.
+    encoded: Vec<u8>,
+    entries: u64,
+    references: Vec<Fingerprint>,
+    last_name: Option<Vec<u8>>,
+}
+
+impl DirectoryWriter {
+    /// An empty directory; fingerprints have `digest_bytes` ([`Engine::digest_bytes`]).
+    pub fn new(digest_bytes: usize) -> DirectoryWriter {
+        DirectoryWriter {
+            digest_bytes,
+            recipe: RecipeWriter::new(digest_bytes),
+            encoded: Vec::new(),
+            entries: 0,
+            references: Vec::new(),
+            last_name: None,
+        }
+    }
+
+    /// Appends an entry whose name is greater than the one before. An entry longer than [`MAX_ENTRY_BYTES`] is refused; the writer
+    /// can go on after that.
+    pub fn push(&mut self, stream: &mut WriteStream, entry: &Entry) -> Result<()> {
+        if self.last_name.as_ref().is_some_and(|last| *last >= entry.name) {
+            return Err(CatalogError::Disordered { name: String::from_utf8_lossy(&entry.name).into_owned() });
+        }
+        let before = self.encoded.len();
+        entry.encode(self.digest_bytes, &mut self.encoded);
+        let length = self.encoded.len() - before;
+        if length > MAX_ENTRY_BYTES {
+            self.encoded.truncate(before);
+            return Err(CatalogError::TooLong {
+                what: "directory entry",
+                length_bytes: length as u64,
+                limit_bytes: MAX_ENTRY_BYTES as u64,
+            });
+        }
+        self.entries += 1;
+        self.references.extend(entry.references());
+        self.last_name = Some(entry.name.clone());
+        if checksum(&entry.name) & CUT_MASK == 0 || self.encoded.len() >= CHUNK_BYTES {
+            self.cut(stream)?;
+        }
+        Ok(())
+    }
+
+    /// The directory of all entries pushed.
+    pub fn finish(mut self, stream: &mut WriteStream) -> Result<Recipe> {
+        if self.entries > 0 {
+            self.cut(stream)?;
+        }
+        self.recipe.finish(stream)
+    }
+
+    fn cut(&mut self, stream: &mut WriteStream) -> Result<()> {
+        let mut content = Vec::with_capacity(self.encoded.len() + 10);
+        put_varint(&mut content, self.entries);
+        content.append(&mut self.encoded);
+        let piece = stream.write_metadata(MetadataKind::Directory, &content, &self.references)?;
+        self.references.clear();
+        self.entries = 0;
+        self.recipe.push(stream, piece)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::entry;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_directory_chunk_is_read_as_written(entries in proptest::collection::vec(entry(), 0..10)) {
+            let content = encode_directory_chunk(&entries, 32);
+            prop_assert_eq!(decode_directory_chunk(&content, 32).unwrap(), entries);
+        }
+
+        #[test]
+        fn garbage_is_refused_without_panic(bytes: Vec<u8>) {
+            let _ = decode_directory_chunk(&bytes, 20);
+        }
+    }
+}

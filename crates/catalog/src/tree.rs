@@ -1,0 +1,113 @@
+//! Looking into a backup: one path, or everything below one, in bounded memory.
+
+use crate::{Backup, Catalog, CatalogError, Content, DirectoryReader, Entry, Result};
+use onefold_engine::{Engine, Recipe};
+use std::sync::Arc;
+
+/// Deepest nesting that is followed; a store that nests deeper was made to exhaust its readers.
+const MAX_DEPTH: usize = 16 << 10;
+
+/// The components of a path; empty ones and `.` are left out.
+pub fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.split(|byte| *byte == b'/').filter(|component| !component.is_empty() && *component != b".")
+}
+
+/// A path with one more component.
+pub fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
+    let mut path = Vec::with_capacity(directory.len() + 1 + name.len());
+    path.extend_from_slice(directory);
+    if !directory.is_empty() {
+        path.push(b'/');
+    }
+    path.extend_from_slice(name);
+    path
+}
+
+impl Catalog {
+    /// The entry at `path` (components joined by `/`, relative to the backup's root); `None` if `path` names the root itself.
+    pub fn lookup(&self, backup: &Backup, path: &[u8]) -> Result<Option<Entry>> {
+        let mut found: Option<Entry> = None;
+        for component in components(path) {
+            let recipe = match &found {
+                None => &backup.root,
+                Some(Entry { content: Content::Directory { recipe }, .. }) => recipe,
+                Some(_) => return Err(CatalogError::NotADirectory { path: String::from_utf8_lossy(path).into_owned() }),
+            };
+            let entry = DirectoryReader::find(self.engine(), recipe, component)?;
+            found = Some(entry.ok_or_else(|| CatalogError::PathNotFound { path: String::from_utf8_lossy(path).into_owned() })?);
+        }
+        Ok(found)
+    }
+
+    /// The directory at `path`; the root for an empty path.
+    pub fn directory(&self, backup: &Backup, path: &[u8]) -> Result<Recipe> {
+        match self.lookup(backup, path)? {
+            None => Ok(backup.root.clone()),
+            Some(Entry { content: Content::Directory { recipe }, .. }) => Ok(recipe),
+            Some(_) => Err(CatalogError::NotADirectory { path: String::from_utf8_lossy(path).into_owned() }),
+        }
+    }
+}
+
+/// One step of a walk.
+#[derive(Debug)]
+pub struct WalkItem {
+    /// Path relative to the backup's root.
+    pub path: Vec<u8>,
+    /// What is there, or why a part of the directory `path` cannot be read; the walk goes on behind it.
+    pub entry: Result<Entry>,
+}
+
+/// Walks a tree depth first, each directory before what is in it, names sorted as bytes.
+#[derive(Debug)]
+pub struct TreeWalk {
+    engine: Arc<Engine>,
+    stack: Vec<(Vec<u8>, DirectoryReader)>,
+    /// The directory that was returned last and is entered with the next step.
+    next: Option<(Vec<u8>, Recipe)>,
+}
+
+impl TreeWalk {
+    /// Walks the directory `recipe`, whose path is `path`.
+    pub fn new(engine: &Arc<Engine>, path: &[u8], recipe: &Recipe) -> TreeWalk {
+        TreeWalk { engine: engine.clone(), stack: Vec::new(), next: Some((path.to_vec(), recipe.clone())) }
+    }
+
+    /// Leaves out what is in the directory that was returned last.
+    pub fn skip_directory(&mut self) {
+        self.next = None;
+    }
+}
+
+impl Iterator for TreeWalk {
+    type Item = WalkItem;
+
+    fn next(&mut self) -> Option<WalkItem> {
+        if let Some((path, recipe)) = self.next.take() {
+            let reader = DirectoryReader::new(&self.engine, &recipe);
+            self.stack.push((path, reader));
+        }
+        loop {
+            let depth = self.stack.len();
+            let (path, reader) = self.stack.last_mut()?;
+            match reader.next() {
+                None => {
+                    self.stack.pop();
+                }
+                Some(Err(error)) => return Some(WalkItem { path: path.clone(), entry: Err(error) }),
+                Some(Ok(entry)) => {
+                    let path = join(path, &entry.name);
+                    if let Content::Directory { recipe } = &entry.content {
+                        if depth >= MAX_DEPTH {
+                            let error =
+                                CatalogError::TooLong { what: "nesting", length_bytes: depth as u64 + 1, limit_bytes: MAX_DEPTH as u64 };
+                            return Some(WalkItem { path, entry: Err(error) });
+                        }
+                        self.next = Some((path.clone(), recipe.clone()));
+                    }
+                    return Some(WalkItem { path, entry: Ok(entry) });
+                }
+            }
+        }
+    }
+}
