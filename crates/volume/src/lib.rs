@@ -1,1 +1,31 @@
-//! Under construction.
+//! Volumes: thin block devices on the store (M0.1, M0.16).
+//!
+//! A volume is an ordered set of blocks; each stored block has a *block mapping*, the recipe that spells it. [`Volumes`] is the list of
+//! them, [`Volume`] reads and writes one at any alignment. What a client writes gathers in a write-back buffer until a block is whole (or
+//! memory is wanted, or the client flushes), so that chunks are cut within aligned blocks and the same data deduplicates
+//! the same however it is cut into requests.
+//!
+//! This crate must never know what carries the requests (NBD, iSCSI), nor how a chunk is found or stored.
+
+mod buffer;
+mod cells;
+mod dirty;
+mod error;
+mod record;
+mod shared;
+mod volume;
+mod volumes;
+mod write_out;
+
+pub use error::{Result, VolumeError};
+pub use record::{MAX_BLOCK_BYTES, MAX_NAME_BYTES, MAX_VOLUME_BYTES, MIN_BLOCK_BYTES};
+pub use volume::{Extent, Volume};
+pub use volumes::{VolumeInfo, Volumes, VolumesOptions};
+
+/// The block size of a volume when none is asked for.
+pub const DEFAULT_BLOCK_BYTES: u32 = 256 << 10;
+
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,163 @@
+//! The blocks of a volume that are in memory: their locks, their buffers, the cache of their mappings.
+//!
+//! Invariants:
+//! * A block has at most one cell; whoever holds it, holds the same lock. A cell leaves the map only when nobody holds it and it has no buffer.
+//! * The cached mapping is the one in the block index. It changes only under the cell's write lock, and is loaded under either lock.
+
+use crate::buffer::Buffer;
+use onefold_engine::Piece;
+use onefold_ground::profile::{Component, Profile};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// A block's mapping: the level-0 pieces; none for a block that is not stored.
+pub(crate) type Mapping = Arc<Vec<Piece>>;
+
+/// Stripes of the map: enough that threads rarely meet.
+const SHARDS: usize = 32;
+/// Memory of a cell beside mapping and buffer, rounded up.
+const CELL_BYTES: usize = 256;
+
+/// One block in memory.
+#[derive(Debug, Default)]
+pub(crate) struct Cell {
+    buffer: RwLock<Option<Buffer>>,
+    mapping: Mutex<Option<Mapping>>,
+    was_used: AtomicBool,
+}
+
+impl Cell {
+    /// Waits for readers' access to the block.
+    pub(crate) fn read<'c>(&'c self, profile: &Profile) -> RwLockReadGuard<'c, Option<Buffer>> {
+        self.buffer.try_read().unwrap_or_else(|| {
+            let start = Instant::now();
+            let guard = self.buffer.read();
+            profile.add(Component::Lock, start.elapsed().as_nanos() as u64, 0);
+            guard
+        })
+    }
+
+    /// Waits for the only access to the block.
+    pub(crate) fn write<'c>(&'c self, profile: &Profile) -> RwLockWriteGuard<'c, Option<Buffer>> {
+        self.buffer.try_write().unwrap_or_else(|| {
+            let start = Instant::now();
+            let guard = self.buffer.write();
+            profile.add(Component::Lock, start.elapsed().as_nanos() as u64, 0);
+            guard
+        })
+    }
+
+    /// The cached mapping. The caller holds one of the block's locks.
+    pub(crate) fn mapping(&self) -> Option<Mapping> {
+        self.mapping.lock().clone()
+    }
+}
+
+fn mapping_bytes(mapping: &Mapping) -> usize {
+    mapping.capacity() * size_of::<Piece>()
+}
+
+/// The cells of one volume.
+#[derive(Debug)]
+pub(crate) struct Cells {
+    shards: Vec<Mutex<HashMap<u64, Arc<Cell>>>>,
+    /// Memory of cells and mappings of all volumes together.
+    cached_bytes: Arc<AtomicUsize>,
+}
+
+impl Cells {
+    pub(crate) fn new(cached_bytes: Arc<AtomicUsize>) -> Cells {
+        Cells { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), cached_bytes }
+    }
+
+    /// The cell of a block.
+    pub(crate) fn get(&self, block: u64) -> Arc<Cell> {
+        let mut shard = self.shards[(block % SHARDS as u64) as usize].lock();
+        let cell = shard.entry(block).or_insert_with(|| {
+            self.cached_bytes.fetch_add(CELL_BYTES, Ordering::Relaxed);
+            Arc::default()
+        });
+        cell.was_used.store(true, Ordering::Relaxed);
+        cell.clone()
+    }
+
+    /// Remembers the mapping of a cell whose lock the caller holds.
+    pub(crate) fn remember(&self, cell: &Cell, mapping: Mapping) {
+        let mut place = cell.mapping.lock();
+        self.cached_bytes.fetch_add(mapping_bytes(&mapping), Ordering::Relaxed);
+        if let Some(old) = place.replace(mapping) {
+            self.cached_bytes.fetch_sub(mapping_bytes(&old), Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets the mapping of a cell whose lock the caller holds: the block index may say something else now.
+    pub(crate) fn forget(&self, cell: &Cell) {
+        if let Some(old) = cell.mapping.lock().take() {
+            self.cached_bytes.fetch_sub(mapping_bytes(&old), Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets cells that are not in use and were not used since the last time, until the memory of all volumes is at most `limit_bytes`.
+    pub(crate) fn shrink(&self, limit_bytes: usize) {
+        for shard in &self.shards {
+            if self.cached_bytes.load(Ordering::Relaxed) <= limit_bytes {
+                return;
+            }
+            shard.lock().retain(|_, cell| {
+                // Nobody else can get hold of the cell while its shard is locked.
+                let Some(unused) = Arc::get_mut(cell) else { return true };
+                let was_used = std::mem::take(unused.was_used.get_mut());
+                if was_used || unused.buffer.get_mut().is_some() {
+                    return true;
+                }
+                let mapping = unused.mapping.get_mut().take();
+                self.cached_bytes.fetch_sub(CELL_BYTES + mapping.as_ref().map_or(0, mapping_bytes), Ordering::Relaxed);
+                false
+            });
+        }
+    }
+}
+
+impl Drop for Cells {
+    fn drop(&mut self) {
+        for shard in &mut self.shards {
+            for cell in shard.get_mut().values() {
+                let mapping = cell.mapping();
+                self.cached_bytes.fetch_sub(CELL_BYTES + mapping.as_ref().map_or(0, mapping_bytes), Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffer::Base;
+
+    #[test]
+    fn the_cache_stays_within_its_bound_and_keeps_what_is_dirty_or_held() {
+        let bytes = Arc::new(AtomicUsize::new(0));
+        let cells = Cells::new(bytes.clone());
+        let profile = Profile::default();
+        *cells.get(1).write(&profile) = Some(Buffer::new(Base::Zeros));
+        let held = cells.get(2);
+        for block in 3..1000 {
+            let cell = cells.get(block);
+            let _lock = cell.read(&profile);
+            cells.remember(&cell, Arc::new(vec![Piece::Zeros { length: 1 }; 10]));
+        }
+        cells.shrink(10_000);
+        cells.shrink(10_000);
+        assert!(bytes.load(Ordering::Relaxed) <= 10_000 + 40 * CELL_BYTES);
+        cells.shrink(0);
+        cells.shrink(0);
+        assert_eq!(bytes.load(Ordering::Relaxed), 2 * CELL_BYTES);
+        assert!(Arc::ptr_eq(&held, &cells.get(2)));
+        assert!(cells.get(1).read(&profile).is_some());
+        drop(cells);
+        assert_eq!(bytes.load(Ordering::Relaxed), 0);
+    }
+}

@@ -1,0 +1,75 @@
+//! What can go wrong with a volume, with the values in it.
+
+use onefold_engine::EngineError;
+
+/// An error of a volume.
+#[derive(Debug, thiserror::Error)]
+pub enum VolumeError {
+    /// The store below failed.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// A name that a volume cannot have.
+    #[error("{name:?} cannot be the name of a volume: {reason}")]
+    Name {
+        /// The name.
+        name: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The name is taken.
+    #[error("there is a volume {name:?} already")]
+    Exists {
+        /// The name.
+        name: String,
+    },
+    /// No volume has the name.
+    #[error("there is no volume {name:?}")]
+    NotFound {
+        /// The name.
+        name: String,
+    },
+    /// The volume was deleted while it was open.
+    #[error("volume {name:?} is deleted")]
+    Deleted {
+        /// The name.
+        name: String,
+    },
+    /// A block size that a volume cannot have.
+    #[error("a block size of {block_bytes} bytes: it must be a power of two from 64 KiB to 1 MiB")]
+    BlockSize {
+        /// The block size.
+        block_bytes: u32,
+    },
+    /// A size that a volume cannot have.
+    #[error("a volume of {size_bytes} bytes: it must have from 1 byte to 1 EiB")]
+    Size {
+        /// The size.
+        size_bytes: u64,
+    },
+    /// A request leaves the volume.
+    #[error("{length_bytes} bytes at offset {offset_bytes} of volume {name:?}, which has {size_bytes} bytes")]
+    OutOfRange {
+        /// The volume.
+        name: String,
+        /// First byte of the request.
+        offset_bytes: u64,
+        /// Length of the request.
+        length_bytes: u64,
+        /// Size of the volume.
+        size_bytes: u64,
+    },
+    /// No number is left for a new volume.
+    #[error("all numbers of volumes are used")]
+    NoNumberLeft,
+    /// An object of a volume does not hold what the format says.
+    #[error("{object} is damaged: {reason}")]
+    Damaged {
+        /// Which object.
+        object: String,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// A result of a volume.
+pub type Result<T> = std::result::Result<T, VolumeError>;

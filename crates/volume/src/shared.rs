@@ -1,0 +1,112 @@
+//! What the volumes of a store have in common: the engine, the bounds of memory, the list of those that are open.
+
+use crate::error::Result;
+use crate::volume::Volume;
+use crate::volumes::VolumesOptions;
+use onefold_engine::{Change, Engine, Transaction};
+use onefold_ground::profile::Profile;
+use parking_lot::{Condvar, Mutex};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// How long a writer waits for others to write out before it looks again: a bound, not the rule, as it is woken.
+const WAIT: Duration = Duration::from_millis(50);
+
+/// Shared by all volumes of a store.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) options: VolumesOptions,
+    /// Memory of the write-back buffers of all volumes, bytes.
+    dirty_bytes: AtomicUsize,
+    /// Memory of the cells of all volumes, bytes.
+    pub(crate) cached_bytes: Arc<AtomicUsize>,
+    /// By number.
+    open: Mutex<BTreeMap<u32, Weak<Volume>>>,
+    written_out: (Mutex<()>, Condvar),
+}
+
+impl Shared {
+    pub(crate) fn new(engine: Arc<Engine>, options: VolumesOptions) -> Shared {
+        Shared {
+            engine,
+            options,
+            dirty_bytes: AtomicUsize::new(0),
+            cached_bytes: Arc::default(),
+            open: Mutex::default(),
+            written_out: (Mutex::new(()), Condvar::new()),
+        }
+    }
+
+    pub(crate) fn profile(&self) -> &Profile {
+        self.engine.profile()
+    }
+
+    /// Submits changes of which the last sets an object. The engine may take a transaction although the flush that it set off failed; the flush that
+    /// follows every use of this says that error, so what was taken counts as submitted.
+    pub(crate) fn submit_object(&self, changes: Vec<Change>) -> Result<()> {
+        let last = changes.last().cloned();
+        match self.engine.submit(Transaction { changes, deltas: Vec::new() }) {
+            Err(error) => match last {
+                Some((partition, key, value)) if self.engine.get(partition, &key)? == value => Ok(()),
+                _ => Err(error.into()),
+            },
+            Ok(()) => Ok(()),
+        }
+    }
+
+    pub(crate) fn register(&self, number: u32, volume: &Arc<Volume>) {
+        self.open.lock().insert(number, Arc::downgrade(volume));
+    }
+
+    pub(crate) fn unregister(&self, number: u32) {
+        self.open.lock().remove(&number);
+    }
+
+    fn open(&self) -> Vec<Arc<Volume>> {
+        self.open.lock().values().filter_map(Weak::upgrade).collect()
+    }
+
+    pub(crate) fn dirty_bytes(&self) -> usize {
+        self.dirty_bytes.load(Ordering::Relaxed)
+    }
+
+    /// A buffer's memory changed.
+    pub(crate) fn count_dirty(&self, before: usize, after: usize) {
+        self.dirty_bytes.fetch_add(after, Ordering::Relaxed);
+        self.dirty_bytes.fetch_sub(before, Ordering::Relaxed);
+    }
+
+    /// Wakes those who wait for memory.
+    pub(crate) fn notify_written_out(&self) {
+        let _lock = self.written_out.0.lock();
+        self.written_out.1.notify_all();
+    }
+
+    /// Waits until somebody has written out something.
+    pub(crate) fn wait_for_others(&self) {
+        let mut lock = self.written_out.0.lock();
+        self.written_out.1.wait_for(&mut lock, WAIT);
+    }
+
+    /// The volume with the largest buffers.
+    pub(crate) fn dirtiest(&self) -> Option<Arc<Volume>> {
+        self.open().into_iter().max_by_key(|volume| volume.dirty_bytes())
+    }
+
+    /// Keeps the cache of mappings within its bound. The caller holds no cell.
+    pub(crate) fn tidy(&self, first: &Volume) {
+        let limit = self.options.mapping_cache_bytes;
+        if self.cached_bytes.load(Ordering::Relaxed) <= limit {
+            return;
+        }
+        // A little lower, so that it is not the turn of every request.
+        let target = limit - limit / 8;
+        first.shrink_cache(target);
+        if self.cached_bytes.load(Ordering::Relaxed) > limit {
+            self.open().iter().for_each(|volume| volume.shrink_cache(target));
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Stores for tests, on a simulated disk.
+
+use crate::record::{decode_mapping, mapping_key, mappings_end};
+use crate::write_out::count;
+use crate::{Volume, Volumes, VolumesOptions};
+use onefold_engine::{Descriptor, Engine, EngineError, Mode, Settings};
+use onefold_fingerprint::Fingerprint;
+use onefold_ground::{CrashPolicy, Ground, SimulatedGround};
+use onefold_storage::Compression;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A store that a test opens and crashes.
+pub(crate) struct TestStore {
+    pub(crate) ground: SimulatedGround,
+    engine: Option<Arc<Engine>>,
+}
+
+impl TestStore {
+    pub(crate) fn new() -> TestStore {
+        let ground = SimulatedGround::new(1);
+        let descriptor = Descriptor {
+            container_bytes: 1 << 20,
+            compression: Compression::None,
+            index_partitions: 2,
+            block_partitions: 2,
+            ..Descriptor::new().unwrap()
+        };
+        let shared: Arc<dyn Ground> = Arc::new(ground.clone());
+        Engine::create(&shared, &descriptor).unwrap();
+        TestStore { ground, engine: None }
+    }
+
+    /// The engine, opened when first asked for.
+    pub(crate) fn engine(&mut self) -> Result<Arc<Engine>, EngineError> {
+        if self.engine.is_none() {
+            let settings =
+                Settings { log_segment_bytes: 1 << 20, log_limit_bytes: 16 << 20, workers: 1, background: false, ..Settings::default() };
+            self.engine = Some(Engine::open(Arc::new(self.ground.clone()), settings, Mode::ReadWrite, "test")?);
+        }
+        Ok(self.engine.clone().unwrap())
+    }
+
+    pub(crate) fn volumes(&mut self, options: VolumesOptions) -> Volumes {
+        Volumes::open(self.engine().unwrap(), options).unwrap()
+    }
+
+    /// A crash; what was flushed before is there when the store is used again.
+    pub(crate) fn crash(&mut self, policy: CrashPolicy) {
+        self.engine = None;
+        self.ground = self.ground.restart(policy);
+    }
+
+    pub(crate) fn reopen(&mut self) {
+        self.crash(CrashPolicy::DropAll);
+    }
+
+    /// Bytes of different chunks that were flushed.
+    pub(crate) fn unique_bytes(&mut self) -> u64 {
+        self.engine().unwrap().statistics().unwrap().unique_bytes
+    }
+
+    fn counts(&mut self) -> HashMap<Fingerprint, i64> {
+        let engine = self.engine().unwrap();
+        let mut counts = HashMap::new();
+        for partition in 0..engine.descriptor().index_partitions {
+            let mut add = |fingerprint: &Fingerprint, entry: onefold_index::IndexEntry| {
+                counts.insert(*fingerprint, i64::from(entry.count));
+                Ok(())
+            };
+            engine.index().for_each(partition, &mut add).unwrap();
+        }
+        counts.retain(|_, count| *count != 0);
+        counts
+    }
+
+    /// Sum of all usage counts.
+    pub(crate) fn references(&mut self) -> i64 {
+        self.counts().values().sum()
+    }
+
+    /// The usage counts must be the references of the mappings of these volumes and nothing else.
+    pub(crate) fn check_counts(&mut self, volumes: &[(&str, &Arc<Volume>)]) {
+        let engine = self.engine().unwrap();
+        let mut expected = HashMap::new();
+        for (_, volume) in volumes {
+            let (from, to) = (mapping_key(volume.number, 0), mappings_end(volume.number));
+            for (_, value) in engine.range(volume.partition, &from, &to, usize::MAX).unwrap() {
+                count(&mut expected, &decode_mapping(&value, engine.digest_bytes(), volume.block_size()).unwrap(), 1);
+            }
+        }
+        assert!(self.counts() == expected, "usage counts differ from the references");
+    }
+}

@@ -1,0 +1,363 @@
+//! Volumes on a store: a disk that is a `Vec<u8>` says what they must return, a recount of all mappings what the usage counts must be.
+
+use super::*;
+use crate::testing::TestStore;
+use onefold_ground::CrashPolicy;
+use proptest::prelude::*;
+use std::sync::Arc;
+
+const BLOCK: u32 = MIN_BLOCK_BYTES;
+const SIZE: usize = 6 * BLOCK as usize + 5000;
+
+fn bytes(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..length.div_ceil(8))
+        .flat_map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state.to_le_bytes()
+        })
+        .take(length)
+        .collect()
+}
+
+fn options() -> VolumesOptions {
+    VolumesOptions { dirty_bytes: 3 * BLOCK as usize, mapping_cache_bytes: 4000, streams: 2, verify: true }
+}
+
+fn read(volume: &Volume, offset: usize, length: usize) -> Vec<u8> {
+    let mut out = vec![0xee; length];
+    volume.read(offset as u64, &mut out).unwrap();
+    out
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write { at: usize, length: usize, seed: u64, is_durable: bool },
+    Zero { at: usize, length: usize },
+    Flush,
+    Resize(usize),
+    Read { at: usize, length: usize },
+    Reopen,
+}
+
+/// Ranges of a disk: small, around the ends of blocks, or long.
+fn range() -> impl Strategy<Value = (usize, usize)> {
+    let block = BLOCK as usize;
+    prop_oneof![
+        (0..SIZE, 0usize..9000),
+        (0usize..6, 0usize..3).prop_map(move |(first, count)| (first * block, count * block)),
+        (0..SIZE, 0..SIZE),
+        (1usize..6, 0usize..600, 0usize..1200).prop_map(move |(edge, before, length)| (edge * block - before, length)),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (range(), 0u64..5, proptest::bool::weighted(0.1)).prop_map(|((at, length), seed, is_durable)| Step::Write { at, length, seed, is_durable }),
+        3 => range().prop_map(|(at, length)| Step::Zero { at, length }),
+        1 => Just(Step::Flush),
+        1 => (1usize..SIZE).prop_map(Step::Resize),
+        3 => range().prop_map(|(at, length)| Step::Read { at, length }),
+        1 => Just(Step::Reopen),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn m0_16_a_volume_is_a_disk(steps in proptest::collection::vec(step(), 1..25)) {
+        let mut store = TestStore::new();
+        let mut volumes = store.volumes(options());
+        volumes.create("disk", SIZE as u64, BLOCK, None).unwrap();
+        let mut volume = volumes.get("disk").unwrap();
+        let mut model = vec![0u8; SIZE];
+        for step in steps {
+            let clip = |at: usize, length: usize| (at.min(model.len()), length.min(model.len() - at.min(model.len())));
+            match step {
+                Step::Write { at, length, seed, is_durable } => {
+                    let (at, length) = clip(at, length);
+                    let data = bytes(seed, length);
+                    model[at..at + length].copy_from_slice(&data);
+                    if is_durable { volume.write_durable(at as u64, &data).unwrap() } else { volume.write(at as u64, &data).unwrap() }
+                }
+                Step::Zero { at, length } => {
+                    let (at, length) = clip(at, length);
+                    model[at..at + length].fill(0);
+                    if length % 2 == 0 { volume.discard(at as u64, length as u64).unwrap() } else { volume.write_zeroes(at as u64, length as u64).unwrap() }
+                }
+                Step::Flush => volume.flush().unwrap(),
+                Step::Resize(size) => {
+                    volumes.resize("disk", size as u64).unwrap();
+                    model.resize(size, 0);
+                    prop_assert_eq!(volume.size(), size as u64);
+                }
+                Step::Read { at, length } => {
+                    let (at, length) = clip(at, length);
+                    prop_assert!(read(&volume, at, length) == model[at..at + length]);
+                }
+                Step::Reopen => {
+                    volume.flush().unwrap();
+                    drop((volume, volumes));
+                    store.reopen();
+                    volumes = store.volumes(options());
+                    volume = volumes.get("disk").unwrap();
+                }
+            }
+            prop_assert!(volume.dirty_bytes() <= options().dirty_bytes + BLOCK as usize, "{} dirty", volume.dirty_bytes());
+        }
+        prop_assert!(read(&volume, 0, model.len()) == model);
+        check_status(&volume, &model);
+        volume.flush().unwrap();
+        prop_assert_eq!(volume.dirty_bytes(), 0);
+        prop_assert!(read(&volume, 0, model.len()) == model);
+        check_status(&volume, &model);
+        store.check_counts(&[("disk", &volume)]);
+    }
+}
+
+/// Extents cover the range, and holes are zeros.
+fn check_status(volume: &Volume, model: &[u8]) {
+    for (at, length) in [(0, model.len()), (model.len() / 3, model.len() / 2)] {
+        let extents = volume.status(at as u64, length as u64, usize::MAX).unwrap();
+        let mut place = at;
+        for extent in &extents {
+            let end = place + extent.length as usize;
+            assert!(extent.length > 0);
+            assert!(!extent.is_hole || model[place..end].iter().all(|byte| *byte == 0));
+            place = end;
+        }
+        assert_eq!(place, at + length);
+        assert!(extents.windows(2).all(|pair| pair[0].is_hole != pair[1].is_hole));
+        if let Some(first) = extents.first() {
+            assert_eq!(volume.status(at as u64, length as u64, 1).unwrap(), [*first]);
+        }
+    }
+}
+
+#[test]
+fn m0_16_the_same_data_deduplicates_however_it_is_cut_into_requests() {
+    let mut store = TestStore::new();
+    let volumes = store.volumes(VolumesOptions::default());
+    let data = bytes(7, 5 * BLOCK as usize);
+    let first = volumes.create("first", data.len() as u64, BLOCK, None).unwrap();
+    first.write(0, &data).unwrap();
+    first.flush().unwrap();
+    let unique = store.unique_bytes();
+    assert!(unique >= data.len() as u64);
+    for (name, request) in [("small", 3001), ("pages", 4096), ("large", 200_000)] {
+        let volume = volumes.create(name, data.len() as u64, BLOCK, None).unwrap();
+        let mut starts: Vec<usize> = (0..data.len()).step_by(request).collect();
+        // Backwards, and every third one first.
+        starts.reverse();
+        starts.sort_by_key(|start| (start / request) % 3);
+        for start in starts {
+            let end = (start + request).min(data.len());
+            volume.write(start as u64, &data[start..end]).unwrap();
+        }
+        volume.flush().unwrap();
+        assert!(read(&volume, 0, data.len()) == data);
+        assert_eq!(store.unique_bytes(), unique, "requests of {request} bytes");
+    }
+    let all: Vec<_> = ["first", "small", "pages", "large"].map(|name| (name, volumes.get(name).unwrap())).into();
+    let all: Vec<_> = all.iter().map(|(name, volume)| (*name, volume)).collect();
+    store.check_counts(&all);
+}
+
+#[test]
+fn threads_that_write_and_read_at_once_see_whole_requests() {
+    let mut store = TestStore::new();
+    let volumes = store.volumes(options());
+    let volume = volumes.create("disk", SIZE as u64, BLOCK, None).unwrap();
+    std::thread::scope(|scope| {
+        // Each thread has its own sectors of every block, so that blocks are shared and data is not.
+        for thread in 0..4usize {
+            let volume = &volume;
+            scope.spawn(move || {
+                let mut mine = vec![0u8; SIZE / 512];
+                for round in 0..400u64 {
+                    let random = bytes(round * 4 + thread as u64 + 99, 8);
+                    let sector = (u32::from_le_bytes(random[..4].try_into().unwrap()) as usize % (SIZE / 512 / 4)) * 4 + thread;
+                    assert_eq!(read(volume, sector * 512, 512), vec![mine[sector]; 512]);
+                    mine[sector] = random[5];
+                    volume.write(sector as u64 * 512, &[random[5]; 512]).unwrap();
+                    if round % 50 == thread as u64 {
+                        volume.flush().unwrap();
+                    }
+                }
+                for (sector, value) in mine.iter().enumerate().filter(|(sector, _)| sector % 4 == thread) {
+                    assert_eq!(read(volume, sector * 512, 512), vec![*value; 512]);
+                }
+            });
+        }
+    });
+    volume.flush().unwrap();
+    store.check_counts(&[("disk", &volume)]);
+}
+
+#[test]
+fn zeros_are_not_stored_and_discarded_blocks_give_their_references_back() {
+    let mut store = TestStore::new();
+    let volumes = store.volumes(VolumesOptions::default());
+    let volume = volumes.create("disk", 1 << 50, BLOCK, None).unwrap();
+    volume.write(0, &vec![0; 3 * BLOCK as usize]).unwrap();
+    volume.write_zeroes(0, 1 << 50).unwrap();
+    volume.flush().unwrap();
+    assert_eq!(store.references(), 0);
+    assert_eq!(volume.status(0, 1 << 50, 10).unwrap(), [Extent { length: 1 << 50, is_hole: true }]);
+    let far = (1 << 49) + 7;
+    volume.write(far, &bytes(1, 300_000)).unwrap();
+    volume.flush().unwrap();
+    assert!(store.references() > 0);
+    volume.discard(100, (1 << 50) - 100).unwrap();
+    assert_eq!(read(&volume, far as usize, 300_000), vec![0; 300_000]);
+    volume.flush().unwrap();
+    assert_eq!(store.references(), 0);
+}
+
+#[test]
+fn a_deleted_volume_is_gone_at_once_and_its_references_are_given_back() {
+    let mut store = TestStore::new();
+    let volumes = store.volumes(VolumesOptions::default());
+    let data = bytes(3, 4 * BLOCK as usize);
+    let kept = volumes.create("kept", SIZE as u64, BLOCK, None).unwrap();
+    let gone = volumes.create("gone", SIZE as u64, BLOCK, None).unwrap();
+    for volume in [&kept, &gone] {
+        volume.write(0, &data).unwrap();
+        volume.flush().unwrap();
+    }
+    gone.write(10, b"never stored").unwrap();
+    volumes.delete("gone").unwrap();
+    assert!(matches!(volumes.get("gone"), Err(VolumeError::NotFound { .. })));
+    assert!(matches!(gone.read(0, &mut [0; 10]), Err(VolumeError::Deleted { .. })));
+    assert!(matches!(gone.write(0, &[0; 10]), Err(VolumeError::Deleted { .. })));
+    assert!(matches!(volumes.delete("gone"), Err(VolumeError::NotFound { .. })));
+    // The name is free at once; the new volume is another one.
+    let again = volumes.create("gone", SIZE as u64, BLOCK, None).unwrap();
+    assert_eq!(read(&again, 0, 4096), vec![0; 4096]);
+    assert!(!volumes.resume_deletions(&|| false).unwrap());
+    drop((kept, gone, again, volumes));
+    store.reopen();
+    let volumes = store.volumes(VolumesOptions::default());
+    assert_eq!(volumes.list().iter().map(|volume| volume.name.as_str()).collect::<Vec<_>>(), ["gone", "kept"]);
+    assert!(volumes.resume_deletions(&|| true).unwrap());
+    let kept = volumes.get("kept").unwrap();
+    assert!(read(&kept, 0, data.len()) == data);
+    store.check_counts(&[("kept", &kept)]);
+}
+
+#[test]
+fn what_a_volume_cannot_have_is_refused() {
+    let mut store = TestStore::new();
+    let volumes = store.volumes(VolumesOptions::default());
+    let create = |name: &str, size, block| volumes.create(name, size, block, None);
+    assert!(matches!(create("", 1, BLOCK), Err(VolumeError::Name { .. })));
+    assert!(matches!(create("a/b", 1, BLOCK), Err(VolumeError::Name { .. })));
+    assert!(matches!(create("disk", 0, BLOCK), Err(VolumeError::Size { .. })));
+    assert!(matches!(create("disk", u64::MAX, BLOCK), Err(VolumeError::Size { .. })));
+    assert!(matches!(create("disk", 1, BLOCK / 2), Err(VolumeError::BlockSize { .. })));
+    assert!(matches!(create("disk", 1, BLOCK + 1), Err(VolumeError::BlockSize { .. })));
+    assert!(matches!(volumes.create("disk", 1, BLOCK, Some("no such filter".into())), Err(VolumeError::Engine(_))));
+    assert!(volumes.list().is_empty());
+    let volume = create("disk", 1000, DEFAULT_BLOCK_BYTES).unwrap();
+    assert!(matches!(create("disk", 1000, BLOCK), Err(VolumeError::Exists { .. })));
+    assert!(Arc::ptr_eq(&volume, &volumes.get("disk").unwrap()));
+    for (offset, length) in [(1000, 1), (0, 1001), (u64::MAX, 2)] {
+        assert!(matches!(volume.write(offset, &vec![1; length]), Err(VolumeError::OutOfRange { size_bytes: 1000, .. })));
+        assert!(matches!(volume.read(offset, &mut vec![1; length]), Err(VolumeError::OutOfRange { .. })));
+        assert!(matches!(volume.discard(offset, length as u64), Err(VolumeError::OutOfRange { .. })));
+        assert!(matches!(volume.status(offset, length as u64, 1), Err(VolumeError::OutOfRange { .. })));
+        assert!(matches!(volume.prefetch(offset, length as u64), Err(VolumeError::OutOfRange { .. })));
+    }
+    volume.write(1000, &[]).unwrap();
+    volume.write(999, &[7]).unwrap();
+    assert_eq!(read(&volume, 990, 10), [0, 0, 0, 0, 0, 0, 0, 0, 0, 7]);
+}
+
+#[test]
+fn a_flush_on_a_full_disk_fails_keeps_the_data_and_succeeds_when_there_is_room() {
+    let mut store = TestStore::new();
+    let volumes = store.volumes(options());
+    let volume = volumes.create("disk", 200 * u64::from(BLOCK), BLOCK, None).unwrap();
+    store.ground.set_capacity(store.ground.used_bytes() + (3 << 20));
+    let data = bytes(5, 190 * BLOCK as usize);
+    let mut written = 0;
+    let is_full = |error: &VolumeError| matches!(error, VolumeError::Engine(error) if error.is_full());
+    for (block, part) in data.chunks(BLOCK as usize / 2).enumerate() {
+        match volume.write(block as u64 * u64::from(BLOCK / 2), part) {
+            Ok(()) => written += part.len(),
+            Err(error) => {
+                assert!(is_full(&error), "{error}");
+                break;
+            }
+        }
+    }
+    let error = volume.flush().unwrap_err();
+    assert!(is_full(&error), "{error}");
+    assert!(volume.flush().is_err());
+    assert!(written > 1 << 20, "{written} bytes taken");
+    assert!(read(&volume, 0, written) == data[..written]);
+    store.ground.set_capacity(1 << 40);
+    volume.flush().unwrap();
+    assert_eq!(volume.dirty_bytes(), 0);
+    assert!(read(&volume, 0, written) == data[..written]);
+    store.check_counts(&[("disk", &volume)]);
+    drop((volume, volumes));
+    store.reopen();
+    let volume = store.volumes(options()).get("disk").unwrap();
+    assert!(read(&volume, 0, written) == data[..written]);
+    store.check_counts(&[("disk", &volume)]);
+}
+
+/// Sectors with a value each; after a crash a sector has its value of the last flush or one that was written since.
+#[test]
+fn what_was_flushed_survives_a_crash_at_any_time() {
+    const SECTORS: usize = 4 * BLOCK as usize / 512;
+    for seed in 0..40u64 {
+        let mut store = TestStore::new();
+        store.volumes(options()).create("disk", SECTORS as u64 * 512, BLOCK, None).unwrap();
+        let mut durable = vec![0u8; SECTORS];
+        for round in 0..4 {
+            let mut random = bytes(seed * 10 + round, 100_000).into_iter();
+            let mut next = move || u16::from_le_bytes([random.next().unwrap(), random.next().unwrap()]) as usize;
+            let mut possible: Vec<Vec<u8>> = durable.iter().map(|value| vec![*value]).collect();
+            store.ground.crash_after_operations(next() as u64 % 150);
+            if let Ok(engine) = store.engine() {
+                let volumes = Volumes::open(engine, options()).unwrap();
+                let volume = volumes.get("disk").unwrap();
+                for _ in 0..60 {
+                    let (first, count, value) = (next() % SECTORS, 1 + next() % 200, next() as u8);
+                    let count = count.min(SECTORS - first);
+                    possible[first..first + count].iter_mut().for_each(|values| values.push(value));
+                    if volume.write(first as u64 * 512, &vec![value; count * 512]).is_err() {
+                        break;
+                    }
+                    if next() % 8 == 0 {
+                        if volume.flush().is_err() {
+                            break;
+                        }
+                        possible.iter_mut().for_each(|values| *values = vec![*values.last().unwrap()]);
+                    }
+                }
+            }
+            store.crash([CrashPolicy::DropAll, CrashPolicy::KeepAll, CrashPolicy::Random { seed }][(seed as usize + round as usize) % 3]);
+            let volumes = store.volumes(options());
+            let volume = volumes.get("disk").unwrap();
+            let found = read(&volume, 0, SECTORS * 512);
+            for (sector, bytes) in found.chunks(512).enumerate() {
+                assert!(bytes.iter().all(|byte| *byte == bytes[0]), "seed {seed}: sector {sector} is torn");
+                assert!(
+                    possible[sector].contains(&bytes[0]),
+                    "seed {seed}: sector {sector} is {}, not of {:?}",
+                    bytes[0],
+                    possible[sector]
+                );
+                durable[sector] = bytes[0];
+            }
+            store.check_counts(&[("disk", &volume)]);
+            drop((volume, volumes));
+            store.crash(CrashPolicy::DropAll);
+        }
+    }
+}

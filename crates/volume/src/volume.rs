@@ -1,0 +1,563 @@
+//! One volume: reading, writing, zeroing, flushing at any alignment (M0.16).
+//!
+//! Invariants:
+//! * What a read returns is the newest data that a write of this process put there, flushed or not.
+//! * After [`Volume::flush`] has returned, what was written before it survives a crash. Before, any part of it may.
+//! * Each stored block has a mapping that spells exactly a block; bytes of the last block behind the volume's end are zeros.
+//!
+//! Locks, in the order in which they are taken: the gate (shared by requests, alone for a change of size), cells in ascending order of
+//! their blocks, then the list of dirty blocks, which is held for a moment only. Memory is waited for while none of them is held.
+
+use crate::buffer::{BUFFER_BYTES, Base, Buffer};
+use crate::cells::{Cell, Cells, Mapping};
+use crate::dirty::DirtyList;
+use crate::error::{Result, VolumeError};
+use crate::record::{Record, check_size, decode_mapping, mapping_block, mapping_key, volume_key};
+use crate::shared::Shared;
+use crate::volumes::VolumeInfo;
+use crate::write_out::{Streams, batch_blocks};
+use onefold_engine::Piece;
+use onefold_engine::chain::Chain;
+use onefold_ground::profile::Component;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use std::sync::Arc;
+
+/// A run of a volume that has data or has none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Length, bytes.
+    pub length: u64,
+    /// Whether nothing is stored for it: it reads as zeros.
+    pub is_hole: bool,
+}
+
+/// A volume, open. All methods may be called from many threads at once.
+#[derive(Debug)]
+pub struct Volume {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) number: u32,
+    pub(crate) partition: u16,
+    pub(crate) gate: RwLock<Gate>,
+    pub(crate) cells: Cells,
+    pub(crate) dirty: Mutex<DirtyList>,
+    pub(crate) streams: Streams,
+    pub(crate) chain: Option<Chain>,
+    block_bytes: u32,
+}
+
+/// What changes only when no request is under way.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    pub(crate) record: Record,
+    pub(crate) is_deleted: bool,
+}
+
+impl Gate {
+    fn check(&self, offset_bytes: u64, length_bytes: u64) -> Result<()> {
+        let name = || self.record.name.clone();
+        if self.is_deleted {
+            return Err(VolumeError::Deleted { name: name() });
+        }
+        let size_bytes = self.record.size_bytes;
+        if offset_bytes.checked_add(length_bytes).is_none_or(|end| end > size_bytes) {
+            return Err(VolumeError::OutOfRange { name: name(), offset_bytes, length_bytes, size_bytes });
+        }
+        Ok(())
+    }
+}
+
+/// Mapped blocks that are looked at in one step.
+const STEP_BLOCKS: usize = 256;
+
+impl Volume {
+    pub(crate) fn new(shared: Arc<Shared>, number: u32, record: Record) -> Result<Arc<Volume>> {
+        let chain = if record.chain.is_empty() { None } else { Some(shared.engine.chain(&record.chain)?) };
+        let volume = Arc::new(Volume {
+            number,
+            partition: partition_of(&shared, number),
+            cells: Cells::new(shared.cached_bytes.clone()),
+            dirty: Mutex::default(),
+            streams: Streams::new(shared.options.streams),
+            chain,
+            block_bytes: record.block_bytes,
+            gate: RwLock::new(Gate { record, is_deleted: false }),
+            shared,
+        });
+        volume.shared.register(number, &volume);
+        Ok(volume)
+    }
+
+    /// The name.
+    pub fn name(&self) -> String {
+        self.gate.read().record.name.clone()
+    }
+
+    /// The size, bytes.
+    pub fn size(&self) -> u64 {
+        self.gate.read().record.size_bytes
+    }
+
+    /// The block size, bytes: writes of whole aligned blocks are the fastest.
+    pub fn block_size(&self) -> u32 {
+        self.block_bytes
+    }
+
+    /// Memory of what was written and is not stored yet, bytes.
+    pub fn dirty_bytes(&self) -> usize {
+        self.dirty.lock().bytes()
+    }
+
+    /// What is known of the volume.
+    pub(crate) fn info(&self) -> VolumeInfo {
+        let record = &self.gate.read().record;
+        VolumeInfo {
+            name: record.name.clone(),
+            size: record.size_bytes,
+            block_size: record.block_bytes,
+            created_ns: record.created_ns,
+            chain: Some(record.chain.clone()).filter(|chain| !chain.is_empty()),
+        }
+    }
+
+    pub(crate) fn block_bytes(&self) -> usize {
+        self.block_bytes as usize
+    }
+
+    pub(crate) fn shrink_cache(&self, limit_bytes: usize) {
+        self.cells.shrink(limit_bytes);
+    }
+
+    /// Fills `out` from `offset` on.
+    pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.check(offset, out.len() as u64)?;
+        let mut done = 0;
+        for part in self.parts(offset, out.len() as u64) {
+            let target = &mut out[done..done + part.length];
+            done += part.length;
+            let _gate = self.enter(part.end(self.block_bytes()))?;
+            self.read_part(part, target)?;
+        }
+        self.shared.tidy(self);
+        Ok(())
+    }
+
+    fn read_part(&self, part: Part, out: &mut [u8]) -> Result<()> {
+        let cell = self.cells.get(part.block);
+        let buffer = cell.read(self.shared.profile());
+        let end = part.start + part.length;
+        if buffer.as_ref().is_some_and(|buffer| buffer.covers(part.start, end)) {
+            out.fill(0);
+        } else {
+            let mapping = self.mapping(part.block, &cell)?;
+            if mapping.is_empty() {
+                out.fill(0);
+            } else {
+                self.shared.engine.read(&mapping, part.start as u64, out, self.shared.options.verify)?;
+            }
+        }
+        if let Some(buffer) = &*buffer {
+            buffer.overlay(part.start, out);
+        }
+        Ok(())
+    }
+
+    /// Takes `data` at `offset`: visible at once, durable after [`Volume::flush`]. When the buffers are full, it writes out other
+    /// blocks first; an error of that (a full disk) refuses the write, and what was taken before is kept. A write across blocks
+    /// that fails may have taken a part.
+    pub fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.check(offset, data.len() as u64)?;
+        let mut done = 0;
+        for part in self.parts(offset, data.len() as u64) {
+            let source = &data[done..done + part.length];
+            done += part.length;
+            self.change(part, part.end(self.block_bytes()), |buffer| buffer.write(part.start, source))?;
+        }
+        self.shared.tidy(self);
+        Ok(())
+    }
+
+    /// Like [`Volume::write`], but durable on return (FUA).
+    pub fn write_durable(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.write(offset, data)?;
+        let blocks: Vec<u64> = self.parts(offset, data.len() as u64).map(|part| part.block).collect();
+        self.write_out(&blocks)?;
+        Ok(self.shared.engine.flush()?)
+    }
+
+    /// Makes zeros of a range, and gives back what was stored for it. Whole blocks cost no more than what is stored of them.
+    pub fn write_zeroes(&self, offset: u64, length: u64) -> Result<()> {
+        self.check(offset, length)?;
+        let block_bytes = self.block_bytes() as u64;
+        let size = self.size();
+        // The last block is whole for this purpose if the range reaches the end of the volume.
+        let end = offset + length;
+        let end_of_blocks = if end == size { end.next_multiple_of(block_bytes) } else { end };
+        let (first, last) = (offset.div_ceil(block_bytes), end_of_blocks / block_bytes);
+        if length == 0 {
+            return Ok(());
+        }
+        if first >= last {
+            for part in self.parts(offset, length) {
+                self.zero_part(part)?;
+            }
+        } else {
+            for part in self.parts(offset, first * block_bytes - offset) {
+                self.zero_part(part)?;
+            }
+            self.for_each_present(first, last, |block| {
+                let whole = Part { block, start: 0, length: self.block_bytes() };
+                self.change(whole, block * block_bytes + 1, |buffer| *buffer = Buffer::new(Base::Zeros))
+            })?;
+            for part in self.parts(last * block_bytes, end.saturating_sub(last * block_bytes)) {
+                self.zero_part(part)?;
+            }
+        }
+        self.shared.tidy(self);
+        Ok(())
+    }
+
+    /// The range is not needed any more: it reads as zeros from now on.
+    pub fn discard(&self, offset: u64, length: u64) -> Result<()> {
+        self.write_zeroes(offset, length)
+    }
+
+    /// Zeroes a part of a block, unless the block is zeros anyway.
+    fn zero_part(&self, part: Part) -> Result<()> {
+        {
+            let cell = self.cells.get(part.block);
+            let buffer = cell.read(self.shared.profile());
+            if buffer.as_ref().is_some_and(Buffer::is_cleared) || (buffer.is_none() && self.mapping(part.block, &cell)?.is_empty()) {
+                return Ok(());
+            }
+        }
+        self.change(part, part.end(self.block_bytes()), |buffer| buffer.write_zeros(part.start, part.length))
+    }
+
+    /// Makes everything written before the call durable. After an error (a full disk) what was written is kept and readable, and
+    /// a later flush makes it durable.
+    pub fn flush(&self) -> Result<()> {
+        self.write_out_all()?;
+        Ok(self.shared.engine.flush()?)
+    }
+
+    /// Writes out everything written before the call; it is durable with the next flush of the engine.
+    pub(crate) fn write_out_all(&self) -> Result<()> {
+        let blocks: Vec<u64> = self.dirty.lock().range(0, u64::MAX, usize::MAX).into_iter().map(|(block, _)| block).collect();
+        self.write_out(&blocks)?;
+        self.shared.tidy(self);
+        Ok(())
+    }
+
+    /// Up to `limit` extents from `offset` on, within `length` bytes; together they may be shorter than `length` if there are more.
+    pub fn status(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>> {
+        self.check(offset, length)?;
+        let block_bytes = self.block_bytes() as u64;
+        let end = offset + length;
+        let mut extents: Vec<Extent> = Vec::new();
+        let mut at = offset;
+        let mut push = |to: u64, is_hole: bool| {
+            let to = to.min(end);
+            if to <= at {
+                return true;
+            }
+            let count = extents.len();
+            match extents.last_mut() {
+                Some(last) if last.is_hole == is_hole => last.length += to - at,
+                _ if count >= limit => return false,
+                _ => extents.push(Extent { length: to - at, is_hole }),
+            }
+            at = to;
+            true
+        };
+        let mut block = offset / block_bytes;
+        let blocks_end = end.div_ceil(block_bytes);
+        'steps: while block < blocks_end {
+            let (present, next) = self.present(block, blocks_end)?;
+            for (number, present) in present {
+                if !push(number * block_bytes, true) {
+                    break 'steps;
+                }
+                let goes_on = match present {
+                    Present::Buffer { is_cleared } => push((number + 1) * block_bytes, is_cleared),
+                    Present::Mapping(value) => {
+                        let mut to = number * block_bytes;
+                        self.decode(number, &value)?.iter().all(|piece| {
+                            to += piece.length();
+                            push(to, piece.fingerprint().is_none())
+                        })
+                    }
+                };
+                if !goes_on {
+                    break 'steps;
+                }
+            }
+            if !push(next * block_bytes, true) {
+                break;
+            }
+            block = next;
+        }
+        Ok(extents)
+    }
+
+    /// Brings a range into the caches, so that reading it soon is fast.
+    pub fn prefetch(&self, offset: u64, length: u64) -> Result<()> {
+        self.check(offset, length)?;
+        let mut scratch = vec![0; self.block_bytes()];
+        for part in self.parts(offset, length) {
+            let _gate = self.enter(part.end(self.block_bytes()))?;
+            self.read_part(part, &mut scratch[..part.length])?;
+        }
+        self.shared.tidy(self);
+        Ok(())
+    }
+
+    /// Changes the size; durable on return. What is cut off is gone: a volume that grows again shows zeros there.
+    pub fn resize(&self, size_bytes: u64) -> Result<()> {
+        check_size(size_bytes)?;
+        let mut gate = self.gate.write();
+        if gate.is_deleted {
+            return Err(VolumeError::Deleted { name: gate.record.name.clone() });
+        }
+        let old_bytes = gate.record.size_bytes;
+        if size_bytes > old_bytes {
+            // What a shrinking that was cut short by a crash has left behind must not come back to light.
+            self.clear_from(old_bytes)?;
+        }
+        let record = Record { size_bytes, ..gate.record.clone() };
+        self.submit_record(&record)?;
+        gate.record = record;
+        if size_bytes < old_bytes {
+            self.clear_from(size_bytes)?;
+        }
+        drop(gate);
+        Ok(self.shared.engine.flush()?)
+    }
+
+    /// Clears everything from byte `from` on, whatever the size. The caller holds the gate alone.
+    fn clear_from(&self, from: u64) -> Result<()> {
+        let block_bytes = self.block_bytes();
+        let start = (from % block_bytes as u64) as usize;
+        let first = from.div_ceil(block_bytes as u64);
+        if start > 0 {
+            let block = from / block_bytes as u64;
+            let is_present = {
+                let cell = self.cells.get(block);
+                let buffer = cell.read(self.shared.profile());
+                buffer.is_some() || !self.mapping(block, &cell)?.is_empty()
+            };
+            if is_present {
+                self.change_gated(block, |buffer| buffer.write_zeros(start, block_bytes - start));
+                self.write_out_gated(&[block])?;
+            }
+        }
+        let mut at = first;
+        while at < u64::MAX {
+            let (present, next) = self.present(at, u64::MAX)?;
+            let blocks: Vec<u64> = present.into_iter().map(|(block, _)| block).collect();
+            for block in &blocks {
+                self.change_gated(*block, |buffer| *buffer = Buffer::new(Base::Zeros));
+            }
+            self.write_out_gated(&blocks)?;
+            at = next;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn submit_record(&self, record: &Record) -> Result<()> {
+        self.shared.submit_object(vec![(self.partition, volume_key(self.number), Some(record.encode()))])
+    }
+
+    /// Ends the volume's life in this process: every later request fails, what was not stored is dropped. `mark` makes it known to the store.
+    pub(crate) fn close_deleted(&self, mark: impl FnOnce(&Record) -> Result<()>) -> Result<()> {
+        let mut gate = self.gate.write();
+        mark(&gate.record)?;
+        gate.is_deleted = true;
+        let dirty = self.dirty.lock().range(0, u64::MAX, usize::MAX);
+        for (block, _) in dirty {
+            let cell = self.cells.get(block);
+            let mut buffer = cell.write(self.shared.profile());
+            *buffer = None;
+            self.count_removed(block);
+        }
+        drop(gate);
+        self.shared.unregister(self.number);
+        self.shared.notify_written_out();
+        Ok(())
+    }
+
+    /// Waits until a change of a part fits into memory, then makes it, if the bytes up to `end` are still in the volume.
+    fn change(&self, part: Part, end: u64, change: impl FnOnce(&mut Buffer)) -> Result<()> {
+        self.make_room(part.length)?;
+        let _gate = self.enter(end)?;
+        self.change_gated(part.block, change);
+        Ok(())
+    }
+
+    fn change_gated(&self, block: u64, change: impl FnOnce(&mut Buffer)) {
+        let cell = self.cells.get(block);
+        let mut place = cell.write(self.shared.profile());
+        let buffer = place.get_or_insert_with(|| Buffer::new(Base::Stored));
+        change(buffer);
+        let after = buffer.memory_bytes();
+        let is_whole = buffer.is_cleared() || buffer.whole(self.block_bytes()).is_some();
+        let before = self.dirty.lock().update(block, after, is_whole, buffer.is_cleared());
+        self.shared.count_dirty(before, after);
+    }
+
+    /// The buffer of a block is gone. The caller holds its cell.
+    pub(crate) fn count_removed(&self, block: u64) {
+        let before = self.dirty.lock().remove(block);
+        self.shared.count_dirty(before, 0);
+    }
+
+    /// Waits until `length` bytes more fit into the buffers, writing out until they do. The caller holds no lock.
+    fn make_room(&self, length: usize) -> Result<()> {
+        let limit = self.shared.options.dirty_bytes;
+        let wanted = length + BUFFER_BYTES;
+        let batch = batch_blocks(self.block_bytes());
+        loop {
+            let used = self.shared.dirty_bytes();
+            if used == 0 || used + wanted <= limit {
+                break;
+            }
+            let mut picked = self.dirty.lock().pick(batch, false);
+            let own = !picked.is_empty();
+            let other = if own { None } else { self.shared.dirtiest() };
+            let volume = other.as_deref().unwrap_or(self);
+            if !own {
+                picked = volume.dirty.lock().pick(batch_blocks(volume.block_bytes()), false);
+            }
+            if picked.is_empty() {
+                // All of it is being written out by other threads.
+                self.shared.wait_for_others();
+            } else {
+                volume.write_out_picked(&picked)?;
+            }
+        }
+        // Whole blocks will not get cheaper by waiting; writing them early leaves less for the flush.
+        let picked = {
+            let mut dirty = self.dirty.lock();
+            if dirty.whole_bytes() > limit / 4 { dirty.pick(batch, true) } else { Vec::new() }
+        };
+        if !picked.is_empty()
+            && let Err(error) = self.write_out_picked(&picked)
+        {
+            // Nobody asked for it: the blocks stay dirty, and the next flush says what is wrong.
+            tracing::debug!(volume = self.number, %error, "blocks not written out early");
+        }
+        Ok(())
+    }
+
+    fn write_out_picked(&self, picked: &[u64]) -> Result<()> {
+        let result = self.write_out(picked);
+        // Those of batches that were not reached.
+        self.dirty.lock().unpick(picked);
+        result
+    }
+
+    /// Lets a request for a part of the volume up to `end` in, unless the volume has shrunk meanwhile.
+    fn enter(&self, end: u64) -> Result<RwLockReadGuard<'_, Gate>> {
+        let gate = self.gate.read();
+        gate.check(0, end)?;
+        Ok(gate)
+    }
+
+    fn check(&self, offset: u64, length: u64) -> Result<()> {
+        self.gate.read().check(offset, length)
+    }
+
+    /// The current mapping of a block whose cell the caller has locked.
+    pub(crate) fn mapping(&self, block: u64, cell: &Cell) -> Result<Mapping> {
+        if let Some(mapping) = cell.mapping() {
+            return Ok(mapping);
+        }
+        let engine = &self.shared.engine;
+        let key = mapping_key(self.number, block);
+        let value = self.shared.profile().time(Component::BlockIndex, 0, || engine.get(self.partition, &key))?;
+        let mapping = Arc::new(value.map_or_else(|| Ok(Vec::new()), |value| self.decode(block, &value))?);
+        self.cells.remember(cell, mapping.clone());
+        Ok(mapping)
+    }
+
+    fn decode(&self, block: u64, value: &[u8]) -> Result<Vec<Piece>> {
+        decode_mapping(value, self.shared.engine.digest_bytes(), self.block_bytes)
+            .map_err(|reason| VolumeError::Damaged { object: format!("the mapping of block {block} of volume {}", self.number), reason })
+    }
+
+    /// Runs `work` for each block from `first` up to but not `last` that is stored or dirty.
+    fn for_each_present(&self, first: u64, last: u64, work: impl Fn(u64) -> Result<()>) -> Result<()> {
+        let mut at = first;
+        while at < last {
+            let (present, next) = self.present(at, last)?;
+            present.iter().try_for_each(|(block, _)| work(*block))?;
+            at = next;
+        }
+        Ok(())
+    }
+
+    /// The first blocks from `first` up to but not `last` that are stored or dirty, sorted, and the block from which on to ask for more.
+    fn present(&self, first: u64, last: u64) -> Result<(Vec<(u64, Present)>, u64)> {
+        // Dirty blocks are asked first: one that is written out meanwhile is then found among the stored ones.
+        let dirty = self.dirty.lock().range(first, last, STEP_BLOCKS);
+        let engine = &self.shared.engine;
+        let (from, to) = (mapping_key(self.number, first), mapping_key(self.number, last));
+        let stored = self.shared.profile().time(Component::BlockIndex, 0, || engine.range(self.partition, &from, &to, STEP_BLOCKS))?;
+        let mut next = last;
+        if let Some((block, _)) = dirty.get(STEP_BLOCKS - 1) {
+            next = next.min(block + 1);
+        }
+        if let Some((key, _)) = stored.get(STEP_BLOCKS - 1) {
+            next = next.min(mapping_block(key)? + 1);
+        }
+        let mut present = std::collections::BTreeMap::new();
+        for (key, value) in stored {
+            present.insert(mapping_block(&key)?, Present::Mapping(value));
+        }
+        present.extend(dirty.into_iter().map(|(block, is_cleared)| (block, Present::Buffer { is_cleared })));
+        Ok((present.into_iter().take_while(|(block, _)| *block < next).collect(), next))
+    }
+
+    /// The parts of a range by block.
+    fn parts(&self, offset: u64, length: u64) -> impl Iterator<Item = Part> + use<> {
+        let block_bytes = u64::from(self.block_bytes);
+        let (mut at, end) = (offset, offset + length);
+        std::iter::from_fn(move || {
+            if at >= end {
+                return None;
+            }
+            let start = at % block_bytes;
+            let length = (block_bytes - start).min(end - at);
+            let block = at / block_bytes;
+            at += length;
+            Some(Part { block, start: start as usize, length: length as usize })
+        })
+    }
+}
+
+/// The partition of the block index that a volume lies in.
+pub(crate) fn partition_of(shared: &Shared, number: u32) -> u16 {
+    (number % u32::from(shared.engine.block_partitions().max(1))) as u16
+}
+
+/// What a block that is not a hole has.
+enum Present {
+    /// Data in memory, newer than what is stored.
+    Buffer { is_cleared: bool },
+    /// An encoded mapping.
+    Mapping(Vec<u8>),
+}
+
+/// A part of a request that lies in one block.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    block: u64,
+    /// First byte within the block.
+    start: usize,
+    length: usize,
+}
+
+impl Part {
+    fn end(self, block_bytes: usize) -> u64 {
+        self.block * block_bytes as u64 + (self.start + self.length) as u64
+    }
+}

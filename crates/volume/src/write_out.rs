@@ -1,0 +1,239 @@
+//! The way of dirty blocks into the store.
+//!
+//! A batch of blocks is locked in ascending order, each block is made whole (what was not written is read from what is stored), cut and
+//! stored through one writing stream, and one transaction puts the new mappings in place of the old ones with the changes of usage counts.
+//! Only then do the buffers go. After an error all blocks of the batch are dirty and readable as before.
+
+use crate::buffer::{Base, Buffer};
+use crate::cells::{Cell, Mapping};
+use crate::error::{Result, VolumeError};
+use crate::record::{encode_mapping, mapping_key};
+use crate::volume::Volume;
+use onefold_engine::{Engine, Hints, Piece, Transaction, WriteStream};
+use onefold_fingerprint::Fingerprint;
+use parking_lot::{Condvar, Mutex, RwLockWriteGuard};
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Blocks of a batch together have at most this size (or are one): bounds the memory beside the buffers.
+const BATCH_BYTES: usize = 2 << 20;
+
+/// Blocks of one batch.
+pub(crate) fn batch_blocks(block_bytes: usize) -> usize {
+    (BATCH_BYTES / block_bytes).max(1)
+}
+
+/// The writing streams of a volume: a bounded number, so that its chunks lie in few containers.
+#[derive(Debug)]
+pub(crate) struct Streams {
+    limit: usize,
+    idle: Mutex<(Vec<WriteStream>, usize)>,
+    returned: Condvar,
+}
+
+/// A stream on loan.
+struct Loan<'a> {
+    streams: &'a Streams,
+    stream: Option<WriteStream>,
+}
+
+impl Streams {
+    pub(crate) fn new(limit: usize) -> Streams {
+        Streams { limit: limit.max(1), idle: Mutex::default(), returned: Condvar::new() }
+    }
+
+    fn borrow(&self, engine: &Arc<Engine>) -> Loan<'_> {
+        let mut idle = self.idle.lock();
+        loop {
+            if let Some(stream) = idle.0.pop() {
+                return Loan { streams: self, stream: Some(stream) };
+            }
+            if idle.1 < self.limit {
+                idle.1 += 1;
+                return Loan { streams: self, stream: Some(engine.stream()) };
+            }
+            self.returned.wait(&mut idle);
+        }
+    }
+}
+
+impl Drop for Loan<'_> {
+    fn drop(&mut self) {
+        self.streams.idle.lock().0.extend(self.stream.take());
+        self.streams.returned.notify_one();
+    }
+}
+
+/// What a block becomes.
+enum Content<'a> {
+    Zeros,
+    Bytes(Cow<'a, [u8]>),
+}
+
+impl Volume {
+    /// Writes out the given blocks, as far as they are dirty. The caller holds no cell.
+    pub(crate) fn write_out(&self, blocks: &[u64]) -> Result<()> {
+        let gate = self.gate.read();
+        if gate.is_deleted {
+            return Ok(());
+        }
+        self.write_out_gated(blocks)
+    }
+
+    /// Writes out the given blocks in batches, on several threads if they are many. The caller holds the gate.
+    pub(crate) fn write_out_gated(&self, blocks: &[u64]) -> Result<()> {
+        let batches: Vec<&[u64]> = blocks.chunks(batch_blocks(self.block_bytes())).collect();
+        let threads = self.streams.limit.min(batches.len());
+        if threads <= 1 {
+            return batches.into_iter().try_for_each(|batch| self.write_out_batch(batch));
+        }
+        let next = AtomicUsize::new(0);
+        let work = || {
+            while let Some(batch) = batches.get(next.fetch_add(1, Ordering::Relaxed)) {
+                if let Err(error) = self.write_out_batch(batch) {
+                    // The others end with the batch they are at.
+                    next.store(batches.len(), Ordering::Relaxed);
+                    return Err(error);
+                }
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let helpers: Vec<_> = (1..threads).filter_map(|_| std::thread::Builder::new().spawn_scoped(scope, work).ok()).collect();
+            let mut result = work();
+            for helper in helpers {
+                let other = helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                result = result.and(other);
+            }
+            result
+        })
+    }
+
+    /// Writes out one batch of blocks, sorted. All or, after an error, none of them are clean then.
+    fn write_out_batch(&self, blocks: &[u64]) -> Result<()> {
+        debug_assert!(blocks.is_sorted(), "locks are taken in ascending order");
+        let cells: Vec<(u64, Arc<Cell>)> = blocks.iter().map(|block| (*block, self.cells.get(*block))).collect();
+        let mut locked: Vec<Locked<'_>> = Vec::with_capacity(cells.len());
+        for (block, cell) in &cells {
+            let buffer = cell.write(self.shared.profile());
+            if buffer.is_some() {
+                locked.push(Locked { block: *block, cell, buffer, old: Arc::default() });
+            }
+        }
+        let result = self.store(&mut locked);
+        if result.is_ok() {
+            for entry in &mut locked {
+                *entry.buffer = None;
+                self.count_removed(entry.block);
+            }
+        }
+        drop(locked);
+        self.dirty.lock().unpick(blocks);
+        self.shared.notify_written_out();
+        result
+    }
+
+    /// Stores the blocks and submits their new mappings.
+    fn store(&self, locked: &mut [Locked<'_>]) -> Result<()> {
+        for entry in locked.iter_mut() {
+            entry.old = self.mapping(entry.block, entry.cell)?;
+        }
+        let contents = locked.iter().map(|entry| self.content(entry)).collect::<Result<Vec<_>>>()?;
+        let runs: Vec<&[u8]> =
+            contents.iter().filter_map(|content| if let Content::Bytes(bytes) = content { Some(&**bytes) } else { None }).collect();
+        let mut stored = if runs.is_empty() {
+            Vec::new()
+        } else {
+            let overwritten: Vec<Piece> = locked.iter().flat_map(|entry| entry.old.iter().copied()).collect();
+            let hints = Hints { overwritten: &overwritten, chain: self.chain.as_ref() };
+            let mut loan = self.streams.borrow(&self.shared.engine);
+            let stream = loan.stream.as_mut().expect("a loan has its stream until it is dropped");
+            stream.write_runs(&runs, hints)?
+        }
+        .into_iter();
+        let mut transaction = Transaction::default();
+        let mut deltas: HashMap<Fingerprint, i64> = HashMap::new();
+        let mut mappings: Vec<Mapping> = Vec::with_capacity(locked.len());
+        for (entry, content) in locked.iter().zip(&contents) {
+            let new = match content {
+                Content::Zeros => Vec::new(),
+                Content::Bytes(_) => self.checked(entry.block, stored.next())?,
+            };
+            if new != *entry.old {
+                count(&mut deltas, &new, 1);
+                count(&mut deltas, &entry.old, -1);
+                let value = (!new.is_empty()).then(|| encode_mapping(&new, self.shared.engine.digest_bytes()));
+                transaction.changes.push((self.partition, mapping_key(self.number, entry.block), value));
+            }
+            mappings.push(Arc::new(new));
+        }
+        drop(contents);
+        if !transaction.changes.is_empty() {
+            transaction.deltas = deltas.into_iter().filter(|(_, change)| *change != 0).collect();
+            if let Err(error) = self.shared.engine.submit(transaction) {
+                // The transaction may have been taken although the flush that it set off failed. The next try must compare with what the
+                // block index says then, or it would count references twice.
+                locked.iter().for_each(|entry| self.cells.forget(entry.cell));
+                return Err(error.into());
+            }
+        }
+        for (entry, mapping) in locked.iter().zip(mappings) {
+            self.cells.remember(entry.cell, mapping);
+        }
+        Ok(())
+    }
+
+    /// The bytes that a dirty block has.
+    fn content<'e>(&self, entry: &'e Locked<'_>) -> Result<Content<'e>> {
+        let Some(buffer) = entry.buffer.as_ref() else { return Ok(Content::Zeros) };
+        if buffer.is_cleared() {
+            return Ok(Content::Zeros);
+        }
+        let bytes = match buffer.whole(self.block_bytes()) {
+            Some(whole) => Cow::Borrowed(whole),
+            None => {
+                let mut bytes = vec![0; self.block_bytes()];
+                if buffer.base() == Base::Stored && !entry.old.is_empty() {
+                    self.shared.engine.read(&entry.old, 0, &mut bytes, false)?;
+                }
+                buffer.overlay(0, &mut bytes);
+                Cow::Owned(bytes)
+            }
+        };
+        Ok(if is_zero(&bytes) { Content::Zeros } else { Content::Bytes(bytes) })
+    }
+
+    /// The pieces that the engine returned for a block must spell exactly a block, before anything relies on them.
+    fn checked(&self, block: u64, pieces: Option<Vec<Piece>>) -> Result<Vec<Piece>> {
+        let pieces = pieces.unwrap_or_default();
+        let length: u64 = pieces.iter().map(Piece::length).sum();
+        if length != self.block_bytes() as u64 {
+            let reason = format!("the engine stored {length} of {} bytes", self.block_bytes());
+            return Err(VolumeError::Damaged { object: format!("block {block} of volume {}", self.number), reason });
+        }
+        Ok(pieces)
+    }
+}
+
+/// A block of a batch, locked.
+struct Locked<'a> {
+    block: u64,
+    cell: &'a Cell,
+    buffer: RwLockWriteGuard<'a, Option<Buffer>>,
+    old: Mapping,
+}
+
+/// Adds the references of `pieces` to the changes of counts (`docs/format.md` section 8.5).
+pub(crate) fn count(deltas: &mut HashMap<Fingerprint, i64>, pieces: &[Piece], change: i64) {
+    for fingerprint in pieces.iter().filter_map(Piece::fingerprint) {
+        *deltas.entry(fingerprint).or_default() += change;
+    }
+}
+
+/// Whether all bytes are zero.
+fn is_zero(bytes: &[u8]) -> bool {
+    // Without an early end inside a piece the compiler makes vector code of it.
+    bytes.chunks(512).all(|piece| piece.iter().fold(0, |sum, byte| sum | byte) == 0)
+}
