@@ -298,8 +298,13 @@ impl SimulatedGround {
 
     /// What the next start finds after a crash at this moment. This disk fails from now on; it may be asked again, with another policy.
     pub fn restart(&self, policy: CrashPolicy) -> SimulatedGround {
-        let mut state = self.state.lock();
-        state.is_crashed = true;
+        self.state.lock().is_crashed = true;
+        self.snapshot(policy)
+    }
+
+    /// What the next start would find if the crash came at this moment; this disk goes on.
+    pub fn snapshot(&self, policy: CrashPolicy) -> SimulatedGround {
+        let state = self.state.lock();
         let mut random = match policy {
             CrashPolicy::Random { seed } => Random::new(seed),
             CrashPolicy::DropAll | CrashPolicy::KeepAll => state.random.clone(),

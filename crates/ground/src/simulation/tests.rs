@@ -28,8 +28,9 @@ fn what_was_synced_with_its_name_survives_every_crash() {
     written(&ground, "a/b/f", b"hello").sync().unwrap();
     ground.sync_directory("a/b").unwrap();
     for policy in policies() {
-        assert_eq!(content(&ground.restart(policy), "a/b/f").unwrap(), b"hello");
+        assert_eq!(content(&ground.snapshot(policy), "a/b/f").unwrap(), b"hello");
     }
+    assert_eq!(content(&ground, "a/b/f").unwrap(), b"hello", "a snapshot leaves the disk as it is");
 }
 
 #[test]

@@ -52,6 +52,23 @@ fn fill(log: &Log, batches: u64) -> Replayed {
     (0..batches).map(|tag| commit(log, tag, 1500)).collect()
 }
 
+/// A record for a batch at `start` whose second sector is the image of a batch that belongs there. The image claims no more than that
+/// everything before `start` was durable.
+fn record_with_image(start: Position, epoch: u64) -> Record {
+    let mut image = Vec::new();
+    encode_batch(&mut image, &[record(99, 50)], Position(start.0 + 512), &STORE, epoch);
+    image[16..24].copy_from_slice(&start.0.to_le_bytes());
+    // The payload is one record: kind, class, number, length, 50 bytes.
+    let checked = [&image[..56], &image[64..64 + 5 + 50]].concat();
+    image[56..64].copy_from_slice(&onefold_ground::checksum(&checked).to_le_bytes());
+    assert_eq!(crate::parse_batch(&image).unwrap().durable, start);
+    // Before it, the header of the batch (64) and of the record (6).
+    let mut record = record(2, 512 - 64 - 6);
+    record.payload.extend(&image);
+    record.payload.extend([5; 300]);
+    record
+}
+
 fn names(ground: &SimulatedGround) -> Vec<String> {
     ground.list(DIRECTORY).unwrap().into_iter().map(|entry| entry.name).collect()
 }
@@ -212,12 +229,13 @@ fn a_write_that_failed_is_tried_again_at_the_same_position_and_its_remains_are_o
             committed.push(commit(&log, 1, 100));
         }
         ground.fail_operation(0, std::io::ErrorKind::StorageFull);
-        assert!(log.commit(&[record(2, 6000)]).unwrap_err().is_full());
-        committed.push(commit(&log, 3, 100));
-        committed.push(commit(&log, 4, 100));
-        for policy in [CrashPolicy::DropAll, CrashPolicy::KeepAll, CrashPolicy::Random { seed }] {
-            let log = open(&ground.restart(policy), 2).unwrap();
-            assert_eq!(replay(&log, Position(0)).unwrap(), committed);
+        assert!(log.commit(&[record_with_image(log.end(), 1)]).unwrap_err().is_full());
+        for tag in [3, 4] {
+            committed.push(commit(&log, tag, 100));
+            for policy in [CrashPolicy::DropAll, CrashPolicy::KeepAll, CrashPolicy::Random { seed }] {
+                let log = open(&ground.snapshot(policy), 2).unwrap();
+                assert_eq!(replay(&log, Position(0)).unwrap(), committed);
+            }
         }
     }
 }
@@ -286,4 +304,21 @@ fn many_threads_commit_at_once_and_every_batch_is_there() {
     tags.sort_unstable();
     let expected: Vec<u16> = (0..4).flat_map(|thread| (0..50).map(move |tag| thread * 100 + tag)).collect();
     assert_eq!(tags, expected);
+}
+
+#[test]
+fn m0_17_the_log_works_on_a_local_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    let ground: Arc<dyn Ground> = Arc::new(onefold_ground::LocalGround::open(directory.path()).unwrap());
+    Log::create(&ground, DIRECTORY, STORE, SMALL).unwrap();
+    let mut committed = Vec::new();
+    for epoch in 1..5 {
+        let log = Log::open(Arc::clone(&ground), DIRECTORY, STORE, SMALL, Opening::ReadWrite { epoch }).unwrap();
+        committed.extend((0..12).map(|tag| commit(&log, tag, 1500)));
+        log.trim(committed[committed.len() - 5].0).unwrap();
+        committed.retain(|(start, ..)| *start >= log.start());
+        assert_eq!(replay(&log, log.start()).unwrap(), committed);
+    }
+    let log = Log::open(ground, DIRECTORY, STORE, SMALL, Opening::ReadOnly).unwrap();
+    assert_eq!(replay(&log, log.start()).unwrap(), committed);
 }

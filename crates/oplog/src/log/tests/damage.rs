@@ -90,6 +90,16 @@ fn a_changed_header_of_a_segment_is_found_at_opening() {
 }
 
 #[test]
+fn a_segment_that_starts_inside_a_batch_is_found() {
+    let ground = SimulatedGround::new(1);
+    commit(&create(&ground), 1, 1000);
+    let inside = Position(512);
+    let file = ground.create(&segment_path(DIRECTORY, inside)).unwrap();
+    file.write_at(0, &encode_header(&STORE, 1, inside)).unwrap();
+    assert!(is_damaged(open(&ground, 2).and_then(|log| replay(&log, Position(0)))));
+}
+
+#[test]
 fn a_truncated_segment_is_found() {
     let (disk, committed) = filled();
     for length in [0, 4095, 4096, 4100, 6000, 6144] {
@@ -101,29 +111,16 @@ fn a_truncated_segment_is_found() {
 
 #[test]
 fn m0_17_a_torn_tail_is_dropped_and_its_remains_are_never_replayed() {
-    // The torn batch holds the image of a batch that would be right at its place, had the torn one ended before it.
+    // The image that the torn batch holds would be next if the batch that comes after opening were written over it.
     for torn in [0, 64, 511, 1023, 1100] {
         for next_bytes in [10, 400, 440, 500, 900] {
             let ground = SimulatedGround::new(1);
             let log = create(&ground);
             let mut committed = vec![commit(&log, 1, 100)];
             let start = log.end();
-            let mut image = Vec::new();
-            encode_batch(&mut image, &[record(99, 50)], Position(start.0 + 512), &STORE, 1);
-            // It claims no more than that everything before the torn batch was durable, or it would raise an alarm.
-            image[16..24].copy_from_slice(&start.0.to_le_bytes());
-            let mut header_and_payload = image[..56].to_vec();
-            header_and_payload.extend_from_slice(&image[64..64 + 5 + 50]);
-            image[56..64].copy_from_slice(&onefold_ground::checksum(&header_and_payload).to_le_bytes());
-            assert_eq!(crate::parse_batch(&image).unwrap().durable, start);
-            // Header of the batch (64) and of the record (6) before it, so that the image starts at a sector.
-            let mut tail = record(2, 512 - 64 - 6);
-            tail.payload.extend(&image);
-            tail.payload.extend(vec![5; 300]);
-            log.commit(&[tail]).unwrap();
+            log.commit(&[record_with_image(start, 9)]).unwrap();
             drop(log);
             let (path, offset) = place(&ground, start);
-            assert_eq!(ground.restart(CrashPolicy::DropAll).list(DIRECTORY).unwrap().len(), 1);
             let ground = ground.restart(CrashPolicy::DropAll);
             ground.corrupt(&path, offset + torn, 0xff).unwrap();
             let log = open(&ground, 2).unwrap();
