@@ -1,5 +1,5 @@
 //! How fast the server is beside `nbdkit memory` and `qemu-nbd` (a file on tmpfs), each over a Unix socket on this machine, with fio as the client.
-//! Run with `cargo bench -p onefold-nbd`; the columns of servers that are not installed are left out. The client runs on the same cores.
+//! Run with `cargo bench -p onefold-nbd --bench nbd`, or with `-- TEXT` for the loads whose name has TEXT; the columns of servers that are not installed are left out. The client runs on the same cores.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -44,7 +44,11 @@ fn main() {
     ];
     let others = others.map(|(program, arguments): (&str, Vec<String>)| (program, serve(program, &arguments, &socket(program))));
     println!("{:<42}{:>12}{}", "", "onefold", others.iter().map(|(name, _)| format!("{name:>12}")).collect::<String>());
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
     for (name, pattern, block, depth) in LOADS {
+        if !wanted.iter().all(|text| name.contains(text)) {
+            continue;
+        }
         let mut row = measure(&ours.uri("disk"), pattern, block, depth);
         for (program, child) in &others {
             let uri = format!("nbd+unix:///?socket={}", socket(program).display());

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-/// A disk that clients read and write. Calls come from many threads at once, and may block.
+/// A disk that clients read and write. Calls come from many threads of the server at once, outside of any async runtime, and may block.
 ///
 /// The server has checked `offset + length <= size()` and `read_only()` before each call; an export that shrinks or changes in
 /// between answers [`ExportError::OutOfRange`] or [`ExportError::ReadOnly`] itself.

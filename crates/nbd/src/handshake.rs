@@ -54,7 +54,7 @@ pub(crate) async fn negotiate(mut stream: Box<dyn Wire>, tls: TlsState, context:
     }
 }
 
-/// Answers an option, on a blocking thread if it asks about exports: to find them may take a while.
+/// Answers an option, on a thread of the pool if it asks about exports: to find them may take a while.
 async fn answer(
     mut haggling: Haggling,
     header: OptionHeader,
@@ -67,10 +67,12 @@ async fn answer(
     }
     let worker = Arc::clone(&context.workers).acquire_owned().await.expect("nobody closes the semaphore");
     let exports = Arc::clone(&context.exports);
-    let answered = tokio::task::spawn_blocking(move || {
+    let (sender, answered) = tokio::sync::oneshot::channel();
+    context.pool.run(move || {
         let answer = haggling.answer(header.option, &data, &*exports);
         drop(worker);
-        (haggling, answer)
+        // No receiver: the negotiation timed out.
+        let _ = sender.send((haggling, answer));
     });
     answered.await.map_err(|_| broken("the exports panicked"))
 }

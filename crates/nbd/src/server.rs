@@ -2,6 +2,7 @@
 
 use crate::haggling::TlsState;
 use crate::listener::{Accepted, Listener};
+use crate::pool::Pool;
 use crate::tls::{self, Wire};
 use crate::{Config, Export, ExportError, Exports, Limits, Listen, LocalAddress, Metrics, NbdError, Result, Tls, handshake, transmission};
 use std::collections::HashMap;
@@ -30,7 +31,9 @@ pub(crate) struct Context {
     pub limits: Limits,
     pub acceptor: Option<TlsAcceptor>,
     pub metrics: Arc<Metrics>,
-    /// Places on blocking threads.
+    /// The threads on which exports work ...
+    pub pool: Pool,
+    /// ... and one permit for each, which connections take in turn.
     pub workers: Arc<Semaphore>,
     /// Bytes of payloads.
     pub shared_bytes: Arc<Semaphore>,
@@ -67,6 +70,7 @@ impl Server {
             exports,
             acceptor,
             metrics: Arc::default(),
+            pool: Pool::new(config.limits.parallel_requests),
             workers: Arc::new(Semaphore::new(config.limits.parallel_requests)),
             shared_bytes: Arc::new(Semaphore::new(config.limits.bytes)),
             stop: watch::Sender::new(false),

@@ -1,6 +1,6 @@
 //! The transmission phase of a connection: requests in, replies out, many at a time.
 //!
-//! One task reads requests and writes replies; exports work on blocking threads. A request first takes a place of the connection,
+//! One task reads requests and writes replies; exports work on the threads of the pool. A request first takes a place of the connection,
 //! then memory, then (its payload being there) a worker, and gives the worker back before its reply waits for the client. So no
 //! client keeps a worker, and whoever waits for something waits for those who get on, or are closed by a timeout.
 
@@ -180,7 +180,7 @@ impl Reading {
         let worker = Arc::clone(&self.context.workers).acquire_owned().await.expect("nobody closes the semaphore");
         let export = Arc::clone(&self.session.export);
         let (style, replies, metrics) = (self.session.style, self.replies.clone(), Arc::clone(&self.context.metrics));
-        tokio::task::spawn_blocking(move || {
+        self.context.pool.run(move || {
             let reply = match execute(&*export, style, &request, operation, &payload) {
                 Ok(reply) => {
                     match operation {
