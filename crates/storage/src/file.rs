@@ -129,6 +129,11 @@ impl Footer {
     }
 }
 
+/// Whether these bytes can be a footer of which some were changed.
+pub(crate) fn resembles_footer(bytes: &[u8; FOOTER_BYTES]) -> bool {
+    bytes.iter().zip(FOOTER_MAGIC).filter(|(found, expected)| found == expected).count() >= FOOTER_MAGIC.len() / 2
+}
+
 /// A reader behind the magic of a structure whose last eight bytes are its checksum.
 fn start<'a>(bytes: &'a [u8], length: usize, magic: &[u8; 8], what: &str) -> Result<Reader<'a>, String> {
     if bytes.len() != length {

@@ -2,8 +2,8 @@
 
 use crate::open::OpenContainer;
 use crate::store::{ContainerStore, Shared};
-use crate::{ContainerId, ContainerRecord, FOOTER_BYTES, HEADER_BYTES, Result, StorageError, file};
-use onefold_ground::{Access, Ground};
+use crate::{ContainerId, ContainerRecord, FOOTER_BYTES, HEADER_BYTES, Header, Result, StorageError, file};
+use onefold_ground::{Access, File, Ground};
 use onefold_oplog::{Position, Record};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -122,26 +122,37 @@ impl ContainerStore {
 }
 
 impl Shared {
-    /// Removes a file that was never sealed: one that is too short, or whose last bytes, where the footer would be, are as they were
-    /// allocated. A damaged footer does not look like that; such a file stays, for `check` to judge.
+    /// Removes a file that nothing knows of and that was never sealed: the last owner made it, and it has nothing like a footer. A footer
+    /// with flipped bits is still like one; such a file stays, for `check` to judge.
     fn remove_leftover(&self, container: ContainerId) -> Result<()> {
         let path = file::path(&self.directory, container);
         let file = self.ground.open(&path, Access::Read)?;
-        let length = file.len()?;
-        let mut tail = [0; FOOTER_BYTES];
-        if length >= (HEADER_BYTES + FOOTER_BYTES) as u64 {
-            match file.read_at(length - FOOTER_BYTES as u64, &mut tail) {
-                Ok(()) if tail == [0; FOOTER_BYTES] => {}
-                Ok(()) => return Ok(()),
-                Err(error) => {
-                    tracing::warn!(%container, %error, "a container file cannot be read");
-                    return Ok(());
-                }
+        match self.is_leftover(&*file) {
+            Ok(true) => {
+                drop(file);
+                tracing::info!(%container, "removing a container file from before its first commit");
+                Ok(self.ground.remove(&path)?)
+            }
+            Ok(false) => Ok(()),
+            Err(error) => {
+                tracing::warn!(%container, %error, "a container file cannot be read");
+                Ok(())
             }
         }
-        drop(file);
-        tracing::info!(%container, "removing a container file from before its first commit");
-        self.ground.remove(&path)?;
-        Ok(())
+    }
+
+    fn is_leftover(&self, file: &dyn File) -> Result<bool> {
+        let length = file.len()?;
+        if length < (HEADER_BYTES + FOOTER_BYTES) as u64 {
+            return Ok(true);
+        }
+        let mut footer = [0; FOOTER_BYTES];
+        file.read_at(length - FOOTER_BYTES as u64, &mut footer)?;
+        let mut header = [0; HEADER_BYTES];
+        file.read_at(0, &mut header)?;
+        // The sector of the header is written at once: a crash leaves the header or zeros.
+        let is_recent =
+            header == [0; HEADER_BYTES] || Header::decode(&header).is_ok_and(|header| header.epoch.saturating_add(1) >= self.epoch);
+        Ok(is_recent && !file::resembles_footer(&footer))
     }
 }

@@ -1,0 +1,145 @@
+//! A store of containers beside the log that an engine would write, and a model of what must be in it.
+
+#![allow(dead_code)] // Each test file uses a part.
+
+use onefold_fingerprint::Fingerprint;
+use onefold_ground::profile::Profile;
+use onefold_ground::{Access, Ground};
+use onefold_oplog::{Position, Record};
+use onefold_storage::*;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub const DIRECTORY: &str = "containers";
+
+/// The log: what is in it is durable.
+#[derive(Clone, Default)]
+pub struct Log {
+    pub batches: Vec<(Position, Vec<Record>)>,
+    end: u64,
+}
+
+impl Log {
+    pub fn append(&mut self, records: Vec<Record>) -> (Position, Position) {
+        let start = Position(self.end);
+        self.end += 512;
+        self.batches.push((start, records));
+        (start, Position(self.end))
+    }
+
+    pub fn trim(&mut self, start: Option<Position>) {
+        let start = start.unwrap_or(Position(self.end));
+        self.batches.retain(|(position, _)| *position >= start);
+    }
+
+    pub fn end(&self) -> Position {
+        Position(self.end)
+    }
+}
+
+pub fn options() -> StorageOptions {
+    StorageOptions {
+        container_bytes: 32 << 10,
+        frame_bytes: 2 << 10,
+        compression: Compression::Lz4,
+        store: [7; 16],
+        in_flight_bytes: 16 << 10,
+        frame_cache_bytes: 8 << 10,
+        catalog_cache_bytes: 8 << 10,
+        ..StorageOptions::default()
+    }
+}
+
+/// Opens and replays.
+pub fn open(ground: Arc<dyn Ground>, log: &Log, partitions: u16, options: &StorageOptions, access: Access) -> Result<Arc<ContainerStore>> {
+    let store = ContainerStore::open(ground, DIRECTORY, partitions, options.clone(), access, 1, Arc::new(Profile::default()))?;
+    for (start, records) in &log.batches {
+        for record in records {
+            store.replay(*start, record)?;
+        }
+    }
+    store.recovered()?;
+    Ok(store)
+}
+
+/// What an engine does for a flush.
+pub fn flush(store: &ContainerStore, log: &mut Log, scope: Scope) -> Result<Vec<(Fingerprint, Address, ChunkKind)>> {
+    let mut prepared = store.prepare(scope)?;
+    let chunks = std::mem::take(&mut prepared.chunks);
+    let records = std::mem::take(&mut prepared.records);
+    if !records.is_empty() {
+        let (start, end) = log.append(records);
+        store.committed(prepared, start, end);
+    }
+    Ok(chunks)
+}
+
+/// The bytes of chunk `name`: `length` of them, from noise to text.
+pub fn content(name: u64, length: usize) -> Vec<u8> {
+    let mut state = name.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        match name % 3 {
+            0 => bytes.extend_from_slice(&state.to_le_bytes()),
+            1 => bytes.extend_from_slice(b"onefold "),
+            _ => bytes.extend((0..8).map(|at| b'a' + (state >> (8 * at)) as u8 % 8)),
+        }
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+/// The fingerprint of chunk `name`, as good as a hash for what containers do with it.
+pub fn fingerprint(name: u64) -> Fingerprint {
+    let mut digest = [0; 32];
+    digest[..8].copy_from_slice(&name.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
+    digest[8..16].copy_from_slice(&name.to_le_bytes());
+    Fingerprint::from_digest(&digest)
+}
+
+/// Chunks by address: fingerprint and bytes.
+pub type Chunks = BTreeMap<Address, (Fingerprint, Vec<u8>)>;
+
+/// Appends new chunks of the given lengths; what was taken is in `chunks`.
+pub fn append(writer: &mut Writer, next_name: &mut u64, lengths: &[usize], chunks: &mut Chunks) -> Result<()> {
+    let names: Vec<u64> = lengths.iter().map(|_| std::mem::replace(next_name, *next_name + 1)).collect();
+    let data: Vec<Vec<u8>> = names.iter().zip(lengths).map(|(name, length)| content(*name, *length)).collect();
+    let new: Vec<NewChunk<'_>> = names
+        .iter()
+        .zip(&data)
+        .map(|(name, data)| NewChunk { fingerprint: fingerprint(*name), kind: ChunkKind::from_number((name % 3) as u8).unwrap(), data })
+        .collect();
+    let addresses = writer.append(&new)?;
+    assert_eq!(addresses.len(), new.len());
+    for (address, chunk) in addresses.into_iter().zip(new) {
+        assert!(chunks.insert(address, (chunk.fingerprint, chunk.data.to_vec())).is_none(), "{address} was given out twice");
+    }
+    Ok(())
+}
+
+/// All these chunks are there, byte for byte.
+pub fn check(store: &ContainerStore, chunks: &Chunks) {
+    let wanted: Vec<_> = chunks.iter().map(|(address, (fingerprint, _))| (*address, *fingerprint)).collect();
+    let mut slices = Vec::new();
+    store.load(&wanted, &mut slices).unwrap();
+    assert_eq!(slices.len(), wanted.len());
+    for (slice, (address, (_, bytes))) in slices.iter().zip(chunks) {
+        assert_eq!(&slice[..], &bytes[..], "{address}");
+    }
+}
+
+/// No container that is there is damaged, and each chunk that a check sees is right.
+pub fn check_all(store: &ContainerStore, chunks: &Chunks) {
+    for container in store.containers().unwrap() {
+        let mut visit = |address: Address, name: Fingerprint, _: ChunkKind, bytes: &[u8]| {
+            if let Some((fingerprint, expected)) = chunks.get(&address) {
+                assert_eq!((name, bytes), (*fingerprint, &expected[..]));
+            }
+        };
+        let report = store.verify_container(container, true, Some(&mut visit)).unwrap();
+        assert!(report.damage.is_empty(), "{:?}", report.damage);
+    }
+}
