@@ -44,16 +44,19 @@ pub(super) fn grow(
 ) -> Result<()> {
     let header = files.header.current();
     let capacity = page_capacity(old.shape.digest_bytes);
-    let enough = |bits: &u32| fits(expected_entries, *bits, capacity);
-    let needed_bits = (1..=MAX_PAGE_BITS).find(enough).unwrap_or(MAX_PAGE_BITS);
-    let mut page_bits = needed_bits.max(old.shape.page_bits + 1);
+    let needed_bits = |entries| (1..=MAX_PAGE_BITS).find(|bits| fits(entries, *bits, capacity)).unwrap_or(MAX_PAGE_BITS);
+    // Changes of pages that the filter does not know yet may be new chunks or not: when more are than expected, a pair runs full early in
+    // the pass and the next size is tried. If all are new and even then far more pages do not part them, they are no digests.
+    let most_entries = header.entries + changes.len() as u64;
+    let most_bits = (needed_bits(most_entries) + SKEW_LIMIT_BITS).min(MAX_PAGE_BITS);
+    let mut page_bits = needed_bits(expected_entries).max(old.shape.page_bits + 1);
     let generation = free_generation(partition, header.generation)?;
     let path = format!("{}/{}", partition.directory, pages::file_name(generation));
     loop {
-        if page_bits > (needed_bits + SKEW_LIMIT_BITS).min(MAX_PAGE_BITS) {
+        if page_bits > most_bits {
             return Err(IndexError::Skewed {
                 path: partition.ground.describe(&partition.directory),
-                entries: expected_entries,
+                entries: most_entries,
                 pages: old.shape.pages(),
             });
         }

@@ -84,6 +84,17 @@ impl PageFile {
         &self.path
     }
 
+    /// An error if pages are only in memory: the journal that had them on the device is gone, and the sweep cannot end.
+    pub fn nothing_in_memory(&self) -> Result<()> {
+        match self.in_place.read().keys().next() {
+            Some(page) => {
+                let what = "it could not be written, and the journal that holds it cannot be read".to_string();
+                Err(IndexError::ChunkIndexDamaged { path: self.path.clone(), page: Some(*page), what })
+            }
+            None => Ok(()),
+        }
+    }
+
     /// A damage of page `page`.
     pub fn damaged(&self, page: u32, damage: &PageDamage) -> IndexError {
         IndexError::ChunkIndexDamaged { path: self.path.clone(), page: Some(page), what: damage.to_string() }

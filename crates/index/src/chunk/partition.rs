@@ -257,8 +257,9 @@ impl Partition {
                 if start.elapsed() > SLOW_READ {
                     self.hint(snapshot, &wanted[at..], at, &mut hinted);
                 }
-                for (one, in_home) in &wanted[group] {
-                    let found = if *in_home { page.find(one.fingerprint) } else { None };
+                for (one, _) in &wanted[group] {
+                    // Whatever the filter said: the page may have been written since.
+                    let found = page.find(one.fingerprint);
                     if page.position() > snapshot.floor {
                         ahead = Some((home, page.position()));
                         left.push(one.at);
@@ -428,11 +429,13 @@ fn advance(header: &mut Header, journal: &Journal) {
 /// Repeats a sweep's batch that may be half in place, when a sweep goes on after an error.
 pub(super) fn recover(files: &mut Files, pages: &PageFile) -> Result<()> {
     let mut header = files.header.current();
-    if let Some(mut journal) = journal_of_sweep(&files.journal, &header)? {
-        repeat_journal(&files.journal, &mut journal, pages, &mut header)?;
-        files.header.write(header)?;
+    match journal_of_sweep(&files.journal, &header)? {
+        Some(mut journal) => {
+            repeat_journal(&files.journal, &mut journal, pages, &mut header)?;
+            files.header.write(header)
+        }
+        None => pages.nothing_in_memory(),
     }
-    Ok(())
 }
 
 fn check_identity(ground: &dyn Ground, path: &str, header: &Header, shape: Shape, partition: u32) -> Result<()> {

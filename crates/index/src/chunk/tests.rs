@@ -203,6 +203,58 @@ fn m2_3_a_partition_doubles_while_it_is_used_and_keeps_every_entry() {
 }
 
 #[test]
+fn m2_3_a_new_partition_takes_many_chunks_in_one_sweep() {
+    let (_, ground) = created(1);
+    let index = open(&ground, 1, Access::ReadWrite, 1).unwrap();
+    let (log, model) = filled(1, 40_000);
+    log.iter().for_each(|batch| apply(&index, batch));
+    assert!(index.sweep().unwrap());
+    check(&index, &model);
+    assert_eq!((index.statistics().growths, index.position().0), (1, 512));
+    let bytes_per_chunk = index.statistics().page_bytes / 40_000;
+    assert!(bytes_per_chunk < 100, "{bytes_per_chunk}");
+}
+
+#[test]
+fn m0_13_a_full_page_puts_entries_into_its_neighbour_and_they_are_found_there() {
+    for (left, right) in [(170, 20), (20, 170), (127, 60), (180, 40)] {
+        let (disk, ground) = created(1);
+        let index = open(&ground, 1, Access::ReadWrite, 1).unwrap();
+        let sided = |side: u8| (0..).map(key).filter(move |fingerprint| fingerprint.as_bytes()[0] >> 7 == side);
+        let chunks: Vec<_> = sided(0).take(left).chain(sided(1).take(right)).collect();
+        let mut model = Model::new();
+        // In two halves, so that pages begin to spill that did not before.
+        for (number, half) in [0, 1].into_iter().enumerate() {
+            let inserts: Vec<_> = chunks.iter().skip(half).step_by(2).map(|fingerprint| (*fingerprint, 9)).collect();
+            let deltas = inserts.iter().map(|(fingerprint, _)| (*fingerprint, 2)).collect();
+            let batch = LogBatch { end: 512 * (number as u64 + 1), inserts, deltas };
+            apply_to_model(&mut model, &batch);
+            apply(&index, &batch);
+            assert!(index.sweep().unwrap());
+            check(&index, &model);
+        }
+        assert_eq!(index.statistics().growths, 0);
+        // One side only changes: the other one's entries stay found.
+        let deltas: Vec<_> = sided(1).take(right).map(|fingerprint| (fingerprint, 1)).collect();
+        let batch = LogBatch { end: 2048, inserts: vec![], deltas };
+        apply_to_model(&mut model, &batch);
+        apply(&index, &batch);
+        index.sweep_all().unwrap();
+        check(&index, &model);
+        let before = disk.reads();
+        let mut out = Vec::new();
+        for stranger in 0..1000 {
+            index.lookup(&[key(1 << 40 | stranger)], &mut out).unwrap();
+        }
+        assert!(disk.reads() - before < 40, "{}", disk.reads() - before);
+        drop(index);
+        // Without a filter too.
+        ground.remove("index/0000/filter").unwrap();
+        check(&open(&ground, 1, Access::ReadWrite, 2).unwrap(), &model);
+    }
+}
+
+#[test]
 fn m0_15_applying_a_batch_writes_nothing() {
     let (disk, ground) = created(4);
     let index = open(&ground, 4, Access::ReadWrite, 1).unwrap();
