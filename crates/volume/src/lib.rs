@@ -13,13 +13,15 @@ mod dirty;
 mod error;
 mod record;
 mod shared;
+mod sparse;
 mod volume;
 mod volumes;
 mod write_out;
 
 pub use error::{Result, VolumeError};
 pub use record::{MAX_BLOCK_BYTES, MAX_NAME_BYTES, MAX_VOLUME_BYTES, MIN_BLOCK_BYTES};
-pub use volume::{Extent, Volume};
+pub use sparse::Extent;
+pub use volume::Volume;
 pub use volumes::{VolumeInfo, Volumes, VolumesOptions};
 
 /// The block size of a volume when none is asked for.

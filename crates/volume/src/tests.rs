@@ -361,3 +361,27 @@ fn what_was_flushed_survives_a_crash_at_any_time() {
         }
     }
 }
+
+#[test]
+fn the_bound_of_the_buffers_holds_for_all_volumes_together() {
+    let mut store = TestStore::new();
+    let volumes = store.volumes(options());
+    let all: Vec<_> = (0..4).map(|number| volumes.create(&format!("disk {number}"), SIZE as u64, BLOCK, None).unwrap()).collect();
+    // Small pieces of many blocks: none is ever whole, so only pressure writes them out.
+    for at in (0..SIZE - 3000).step_by(9001) {
+        for (number, volume) in all.iter().enumerate() {
+            volume.write(at as u64, &bytes((at + number) as u64, 3000)).unwrap();
+            let dirty: usize = all.iter().map(|volume| volume.dirty_bytes()).sum();
+            assert!(dirty <= options().dirty_bytes, "{dirty} bytes");
+        }
+    }
+    for (number, volume) in all.iter().enumerate() {
+        for at in (0..SIZE - 3000).step_by(9001) {
+            assert!(read(volume, at, 3000) == bytes((at + number) as u64, 3000));
+        }
+    }
+    volumes.flush().unwrap();
+    assert!(all.iter().all(|volume| volume.dirty_bytes() == 0));
+    let all: Vec<_> = all.iter().map(|volume| ("", volume)).collect();
+    store.check_counts(&all);
+}

@@ -1,4 +1,4 @@
-//! One volume: reading, writing, zeroing, flushing at any alignment (M0.16).
+//! One volume: reading, writing, flushing at any alignment (M0.16). Zeros and sizes are in [`crate::sparse`].
 //!
 //! Invariants:
 //! * What a read returns is the newest data that a write of this process put there, flushed or not.
@@ -12,7 +12,7 @@ use crate::buffer::{BUFFER_BYTES, Base, Buffer};
 use crate::cells::{Cell, Cells, Mapping};
 use crate::dirty::DirtyList;
 use crate::error::{Result, VolumeError};
-use crate::record::{Record, check_size, decode_mapping, mapping_block, mapping_key, volume_key};
+use crate::record::{Record, decode_mapping, mapping_key, volume_key};
 use crate::shared::Shared;
 use crate::volumes::VolumeInfo;
 use crate::write_out::{Streams, batch_blocks};
@@ -21,15 +21,6 @@ use onefold_engine::chain::Chain;
 use onefold_ground::profile::Component;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use std::sync::Arc;
-
-/// A run of a volume that has data or has none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
-    /// Length, bytes.
-    pub length: u64,
-    /// Whether nothing is stored for it: it reads as zeros.
-    pub is_hole: bool,
-}
 
 /// A volume, open. All methods may be called from many threads at once.
 #[derive(Debug)]
@@ -65,9 +56,6 @@ impl Gate {
         Ok(())
     }
 }
-
-/// Mapped blocks that are looked at in one step.
-const STEP_BLOCKS: usize = 256;
 
 impl Volume {
     pub(crate) fn new(shared: Arc<Shared>, number: u32, record: Record) -> Result<Arc<Volume>> {
@@ -184,55 +172,6 @@ impl Volume {
         Ok(self.shared.engine.flush()?)
     }
 
-    /// Makes zeros of a range, and gives back what was stored for it. Whole blocks cost no more than what is stored of them.
-    pub fn write_zeroes(&self, offset: u64, length: u64) -> Result<()> {
-        self.check(offset, length)?;
-        let block_bytes = self.block_bytes() as u64;
-        let size = self.size();
-        // The last block is whole for this purpose if the range reaches the end of the volume.
-        let end = offset + length;
-        let end_of_blocks = if end == size { end.next_multiple_of(block_bytes) } else { end };
-        let (first, last) = (offset.div_ceil(block_bytes), end_of_blocks / block_bytes);
-        if length == 0 {
-            return Ok(());
-        }
-        if first >= last {
-            for part in self.parts(offset, length) {
-                self.zero_part(part)?;
-            }
-        } else {
-            for part in self.parts(offset, first * block_bytes - offset) {
-                self.zero_part(part)?;
-            }
-            self.for_each_present(first, last, |block| {
-                let whole = Part { block, start: 0, length: self.block_bytes() };
-                self.change(whole, block * block_bytes + 1, |buffer| *buffer = Buffer::new(Base::Zeros))
-            })?;
-            for part in self.parts(last * block_bytes, end.saturating_sub(last * block_bytes)) {
-                self.zero_part(part)?;
-            }
-        }
-        self.shared.tidy(self);
-        Ok(())
-    }
-
-    /// The range is not needed any more: it reads as zeros from now on.
-    pub fn discard(&self, offset: u64, length: u64) -> Result<()> {
-        self.write_zeroes(offset, length)
-    }
-
-    /// Zeroes a part of a block, unless the block is zeros anyway.
-    fn zero_part(&self, part: Part) -> Result<()> {
-        {
-            let cell = self.cells.get(part.block);
-            let buffer = cell.read(self.shared.profile());
-            if buffer.as_ref().is_some_and(Buffer::is_cleared) || (buffer.is_none() && self.mapping(part.block, &cell)?.is_empty()) {
-                return Ok(());
-            }
-        }
-        self.change(part, part.end(self.block_bytes()), |buffer| buffer.write_zeros(part.start, part.length))
-    }
-
     /// Makes everything written before the call durable. After an error (a full disk) what was written is kept and readable, and
     /// a later flush makes it durable.
     pub fn flush(&self) -> Result<()> {
@@ -248,57 +187,6 @@ impl Volume {
         Ok(())
     }
 
-    /// Up to `limit` extents from `offset` on, within `length` bytes; together they may be shorter than `length` if there are more.
-    pub fn status(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>> {
-        self.check(offset, length)?;
-        let block_bytes = self.block_bytes() as u64;
-        let end = offset + length;
-        let mut extents: Vec<Extent> = Vec::new();
-        let mut at = offset;
-        let mut push = |to: u64, is_hole: bool| {
-            let to = to.min(end);
-            if to <= at {
-                return true;
-            }
-            let count = extents.len();
-            match extents.last_mut() {
-                Some(last) if last.is_hole == is_hole => last.length += to - at,
-                _ if count >= limit => return false,
-                _ => extents.push(Extent { length: to - at, is_hole }),
-            }
-            at = to;
-            true
-        };
-        let mut block = offset / block_bytes;
-        let blocks_end = end.div_ceil(block_bytes);
-        'steps: while block < blocks_end {
-            let (present, next) = self.present(block, blocks_end)?;
-            for (number, present) in present {
-                if !push(number * block_bytes, true) {
-                    break 'steps;
-                }
-                let goes_on = match present {
-                    Present::Buffer { is_cleared } => push((number + 1) * block_bytes, is_cleared),
-                    Present::Mapping(value) => {
-                        let mut to = number * block_bytes;
-                        self.decode(number, &value)?.iter().all(|piece| {
-                            to += piece.length();
-                            push(to, piece.fingerprint().is_none())
-                        })
-                    }
-                };
-                if !goes_on {
-                    break 'steps;
-                }
-            }
-            if !push(next * block_bytes, true) {
-                break;
-            }
-            block = next;
-        }
-        Ok(extents)
-    }
-
     /// Brings a range into the caches, so that reading it soon is fast.
     pub fn prefetch(&self, offset: u64, length: u64) -> Result<()> {
         self.check(offset, length)?;
@@ -308,58 +196,6 @@ impl Volume {
             self.read_part(part, &mut scratch[..part.length])?;
         }
         self.shared.tidy(self);
-        Ok(())
-    }
-
-    /// Changes the size; durable on return. What is cut off is gone: a volume that grows again shows zeros there.
-    pub fn resize(&self, size_bytes: u64) -> Result<()> {
-        check_size(size_bytes)?;
-        let mut gate = self.gate.write();
-        if gate.is_deleted {
-            return Err(VolumeError::Deleted { name: gate.record.name.clone() });
-        }
-        let old_bytes = gate.record.size_bytes;
-        if size_bytes > old_bytes {
-            // What a shrinking that was cut short by a crash has left behind must not come back to light.
-            self.clear_from(old_bytes)?;
-        }
-        let record = Record { size_bytes, ..gate.record.clone() };
-        self.submit_record(&record)?;
-        gate.record = record;
-        if size_bytes < old_bytes {
-            self.clear_from(size_bytes)?;
-        }
-        drop(gate);
-        Ok(self.shared.engine.flush()?)
-    }
-
-    /// Clears everything from byte `from` on, whatever the size. The caller holds the gate alone.
-    fn clear_from(&self, from: u64) -> Result<()> {
-        let block_bytes = self.block_bytes();
-        let start = (from % block_bytes as u64) as usize;
-        let first = from.div_ceil(block_bytes as u64);
-        if start > 0 {
-            let block = from / block_bytes as u64;
-            let is_present = {
-                let cell = self.cells.get(block);
-                let buffer = cell.read(self.shared.profile());
-                buffer.is_some() || !self.mapping(block, &cell)?.is_empty()
-            };
-            if is_present {
-                self.change_gated(block, |buffer| buffer.write_zeros(start, block_bytes - start));
-                self.write_out_gated(&[block])?;
-            }
-        }
-        let mut at = first;
-        while at < u64::MAX {
-            let (present, next) = self.present(at, u64::MAX)?;
-            let blocks: Vec<u64> = present.into_iter().map(|(block, _)| block).collect();
-            for block in &blocks {
-                self.change_gated(*block, |buffer| *buffer = Buffer::new(Base::Zeros));
-            }
-            self.write_out_gated(&blocks)?;
-            at = next;
-        }
         Ok(())
     }
 
@@ -386,14 +222,14 @@ impl Volume {
     }
 
     /// Waits until a change of a part fits into memory, then makes it, if the bytes up to `end` are still in the volume.
-    fn change(&self, part: Part, end: u64, change: impl FnOnce(&mut Buffer)) -> Result<()> {
+    pub(crate) fn change(&self, part: Part, end: u64, change: impl FnOnce(&mut Buffer)) -> Result<()> {
         self.make_room(part.length)?;
         let _gate = self.enter(end)?;
         self.change_gated(part.block, change);
         Ok(())
     }
 
-    fn change_gated(&self, block: u64, change: impl FnOnce(&mut Buffer)) {
+    pub(crate) fn change_gated(&self, block: u64, change: impl FnOnce(&mut Buffer)) {
         let cell = self.cells.get(block);
         let mut place = cell.write(self.shared.profile());
         let buffer = place.get_or_insert_with(|| Buffer::new(Base::Stored));
@@ -462,7 +298,7 @@ impl Volume {
         Ok(gate)
     }
 
-    fn check(&self, offset: u64, length: u64) -> Result<()> {
+    pub(crate) fn check(&self, offset: u64, length: u64) -> Result<()> {
         self.gate.read().check(offset, length)
     }
 
@@ -479,46 +315,13 @@ impl Volume {
         Ok(mapping)
     }
 
-    fn decode(&self, block: u64, value: &[u8]) -> Result<Vec<Piece>> {
+    pub(crate) fn decode(&self, block: u64, value: &[u8]) -> Result<Vec<Piece>> {
         decode_mapping(value, self.shared.engine.digest_bytes(), self.block_bytes)
             .map_err(|reason| VolumeError::Damaged { object: format!("the mapping of block {block} of volume {}", self.number), reason })
     }
 
-    /// Runs `work` for each block from `first` up to but not `last` that is stored or dirty.
-    fn for_each_present(&self, first: u64, last: u64, work: impl Fn(u64) -> Result<()>) -> Result<()> {
-        let mut at = first;
-        while at < last {
-            let (present, next) = self.present(at, last)?;
-            present.iter().try_for_each(|(block, _)| work(*block))?;
-            at = next;
-        }
-        Ok(())
-    }
-
-    /// The first blocks from `first` up to but not `last` that are stored or dirty, sorted, and the block from which on to ask for more.
-    fn present(&self, first: u64, last: u64) -> Result<(Vec<(u64, Present)>, u64)> {
-        // Dirty blocks are asked first: one that is written out meanwhile is then found among the stored ones.
-        let dirty = self.dirty.lock().range(first, last, STEP_BLOCKS);
-        let engine = &self.shared.engine;
-        let (from, to) = (mapping_key(self.number, first), mapping_key(self.number, last));
-        let stored = self.shared.profile().time(Component::BlockIndex, 0, || engine.range(self.partition, &from, &to, STEP_BLOCKS))?;
-        let mut next = last;
-        if let Some((block, _)) = dirty.get(STEP_BLOCKS - 1) {
-            next = next.min(block + 1);
-        }
-        if let Some((key, _)) = stored.get(STEP_BLOCKS - 1) {
-            next = next.min(mapping_block(key)? + 1);
-        }
-        let mut present = std::collections::BTreeMap::new();
-        for (key, value) in stored {
-            present.insert(mapping_block(&key)?, Present::Mapping(value));
-        }
-        present.extend(dirty.into_iter().map(|(block, is_cleared)| (block, Present::Buffer { is_cleared })));
-        Ok((present.into_iter().take_while(|(block, _)| *block < next).collect(), next))
-    }
-
     /// The parts of a range by block.
-    fn parts(&self, offset: u64, length: u64) -> impl Iterator<Item = Part> + use<> {
+    pub(crate) fn parts(&self, offset: u64, length: u64) -> impl Iterator<Item = Part> + use<> {
         let block_bytes = u64::from(self.block_bytes);
         let (mut at, end) = (offset, offset + length);
         std::iter::from_fn(move || {
@@ -539,25 +342,17 @@ pub(crate) fn partition_of(shared: &Shared, number: u32) -> u16 {
     (number % u32::from(shared.engine.block_partitions().max(1))) as u16
 }
 
-/// What a block that is not a hole has.
-enum Present {
-    /// Data in memory, newer than what is stored.
-    Buffer { is_cleared: bool },
-    /// An encoded mapping.
-    Mapping(Vec<u8>),
-}
-
 /// A part of a request that lies in one block.
 #[derive(Clone, Copy, Debug)]
-struct Part {
-    block: u64,
+pub(crate) struct Part {
+    pub(crate) block: u64,
     /// First byte within the block.
-    start: usize,
-    length: usize,
+    pub(crate) start: usize,
+    pub(crate) length: usize,
 }
 
 impl Part {
-    fn end(self, block_bytes: usize) -> u64 {
+    pub(crate) fn end(self, block_bytes: usize) -> u64 {
         self.block * block_bytes as u64 + (self.start + self.length) as u64
     }
 }

@@ -1,0 +1,216 @@
+//! Zeros, holes and sizes of a volume. What is zero is not stored: a block of zeros has no mapping, a discarded block loses the one it had, and
+//! the cost of all this follows what is stored, not the size of the range.
+
+use crate::buffer::{Base, Buffer};
+use crate::error::{Result, VolumeError};
+use crate::record::{Record, check_size, mapping_block, mapping_key};
+use crate::volume::{Part, Volume};
+use onefold_ground::profile::Component;
+use std::collections::BTreeMap;
+
+/// A run of a volume that has data or has none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Length, bytes.
+    pub length: u64,
+    /// Whether nothing is stored for it: it reads as zeros.
+    pub is_hole: bool,
+}
+
+/// Mapped blocks that are looked at in one step.
+const STEP_BLOCKS: usize = 256;
+
+/// What a block that is not a hole has.
+enum Present {
+    /// Data in memory, newer than what is stored.
+    Buffer { is_cleared: bool },
+    /// An encoded mapping.
+    Mapping(Vec<u8>),
+}
+
+impl Volume {
+    /// Makes zeros of a range, and gives back what was stored for it. Whole blocks cost no more than what is stored of them.
+    pub fn write_zeroes(&self, offset: u64, length: u64) -> Result<()> {
+        self.check(offset, length)?;
+        let block_bytes = self.block_bytes() as u64;
+        let size = self.size();
+        // The last block is whole for this purpose if the range reaches the end of the volume.
+        let end = offset + length;
+        let end_of_blocks = if end == size { end.next_multiple_of(block_bytes) } else { end };
+        let (first, last) = (offset.div_ceil(block_bytes), end_of_blocks / block_bytes);
+        if length == 0 {
+            return Ok(());
+        }
+        if first >= last {
+            for part in self.parts(offset, length) {
+                self.zero_part(part)?;
+            }
+        } else {
+            for part in self.parts(offset, first * block_bytes - offset) {
+                self.zero_part(part)?;
+            }
+            self.for_each_present(first, last, |block| {
+                let whole = Part { block, start: 0, length: self.block_bytes() };
+                self.change(whole, block * block_bytes + 1, |buffer| *buffer = Buffer::new(Base::Zeros))
+            })?;
+            for part in self.parts(last * block_bytes, end.saturating_sub(last * block_bytes)) {
+                self.zero_part(part)?;
+            }
+        }
+        self.shared.tidy(self);
+        Ok(())
+    }
+
+    /// The range is not needed any more: it reads as zeros from now on.
+    pub fn discard(&self, offset: u64, length: u64) -> Result<()> {
+        self.write_zeroes(offset, length)
+    }
+
+    /// Zeroes a part of a block, unless the block is zeros anyway.
+    fn zero_part(&self, part: Part) -> Result<()> {
+        {
+            let cell = self.cells.get(part.block);
+            let buffer = cell.read(self.shared.profile());
+            if buffer.as_ref().is_some_and(Buffer::is_cleared) || (buffer.is_none() && self.mapping(part.block, &cell)?.is_empty()) {
+                return Ok(());
+            }
+        }
+        self.change(part, part.end(self.block_bytes()), |buffer| buffer.write_zeros(part.start, part.length))
+    }
+
+    /// Up to `limit` extents from `offset` on, within `length` bytes; together they may be shorter than `length` if there are more.
+    pub fn status(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>> {
+        self.check(offset, length)?;
+        let block_bytes = self.block_bytes() as u64;
+        let end = offset + length;
+        let mut extents: Vec<Extent> = Vec::new();
+        let mut at = offset;
+        let mut push = |to: u64, is_hole: bool| {
+            let to = to.min(end);
+            if to <= at {
+                return true;
+            }
+            let count = extents.len();
+            match extents.last_mut() {
+                Some(last) if last.is_hole == is_hole => last.length += to - at,
+                _ if count >= limit => return false,
+                _ => extents.push(Extent { length: to - at, is_hole }),
+            }
+            at = to;
+            true
+        };
+        let mut block = offset / block_bytes;
+        let blocks_end = end.div_ceil(block_bytes);
+        'steps: while block < blocks_end {
+            let (present, next) = self.present(block, blocks_end)?;
+            for (number, present) in present {
+                if !push(number * block_bytes, true) {
+                    break 'steps;
+                }
+                let goes_on = match present {
+                    Present::Buffer { is_cleared } => push((number + 1) * block_bytes, is_cleared),
+                    Present::Mapping(value) => {
+                        let mut to = number * block_bytes;
+                        self.decode(number, &value)?.iter().all(|piece| {
+                            to += piece.length();
+                            push(to, piece.fingerprint().is_none())
+                        })
+                    }
+                };
+                if !goes_on {
+                    break 'steps;
+                }
+            }
+            if !push(next * block_bytes, true) {
+                break;
+            }
+            block = next;
+        }
+        Ok(extents)
+    }
+
+    /// Changes the size; durable on return. What is cut off is gone: a volume that grows again shows zeros there.
+    pub fn resize(&self, size_bytes: u64) -> Result<()> {
+        check_size(size_bytes)?;
+        let mut gate = self.gate.write();
+        if gate.is_deleted {
+            return Err(VolumeError::Deleted { name: gate.record.name.clone() });
+        }
+        let old_bytes = gate.record.size_bytes;
+        if size_bytes > old_bytes {
+            // What a shrinking that was cut short by a crash has left behind must not come back to light.
+            self.clear_from(old_bytes)?;
+        }
+        let record = Record { size_bytes, ..gate.record.clone() };
+        self.submit_record(&record)?;
+        gate.record = record;
+        if size_bytes < old_bytes {
+            self.clear_from(size_bytes)?;
+        }
+        drop(gate);
+        Ok(self.shared.engine.flush()?)
+    }
+
+    /// Clears everything from byte `from` on, whatever the size. The caller holds the gate alone.
+    fn clear_from(&self, from: u64) -> Result<()> {
+        let block_bytes = self.block_bytes();
+        let start = (from % block_bytes as u64) as usize;
+        let first = from.div_ceil(block_bytes as u64);
+        if start > 0 {
+            let block = from / block_bytes as u64;
+            let is_present = {
+                let cell = self.cells.get(block);
+                let buffer = cell.read(self.shared.profile());
+                buffer.is_some() || !self.mapping(block, &cell)?.is_empty()
+            };
+            if is_present {
+                self.change_gated(block, |buffer| buffer.write_zeros(start, block_bytes - start));
+                self.write_out_gated(&[block])?;
+            }
+        }
+        let mut at = first;
+        while at < u64::MAX {
+            let (present, next) = self.present(at, u64::MAX)?;
+            let blocks: Vec<u64> = present.into_iter().map(|(block, _)| block).collect();
+            for block in &blocks {
+                self.change_gated(*block, |buffer| *buffer = Buffer::new(Base::Zeros));
+            }
+            self.write_out_gated(&blocks)?;
+            at = next;
+        }
+        Ok(())
+    }
+
+    /// Runs `work` for each block from `first` up to but not `last` that is stored or dirty.
+    fn for_each_present(&self, first: u64, last: u64, work: impl Fn(u64) -> Result<()>) -> Result<()> {
+        let mut at = first;
+        while at < last {
+            let (present, next) = self.present(at, last)?;
+            present.iter().try_for_each(|(block, _)| work(*block))?;
+            at = next;
+        }
+        Ok(())
+    }
+
+    /// The first blocks from `first` up to but not `last` that are stored or dirty, sorted, and the block from which on to ask for more.
+    fn present(&self, first: u64, last: u64) -> Result<(Vec<(u64, Present)>, u64)> {
+        // Dirty blocks are asked first: one that is written out meanwhile is then found among the stored ones.
+        let dirty = self.dirty.lock().range(first, last, STEP_BLOCKS);
+        let engine = &self.shared.engine;
+        let (from, to) = (mapping_key(self.number, first), mapping_key(self.number, last));
+        let stored = self.shared.profile().time(Component::BlockIndex, 0, || engine.range(self.partition, &from, &to, STEP_BLOCKS))?;
+        let mut next = last;
+        if let Some((block, _)) = dirty.get(STEP_BLOCKS - 1) {
+            next = next.min(block + 1);
+        }
+        if let Some((key, _)) = stored.get(STEP_BLOCKS - 1) {
+            next = next.min(mapping_block(key)? + 1);
+        }
+        let mut present = BTreeMap::new();
+        for (key, value) in stored {
+            present.insert(mapping_block(&key)?, Present::Mapping(value));
+        }
+        present.extend(dirty.into_iter().map(|(block, is_cleared)| (block, Present::Buffer { is_cleared })));
+        Ok((present.into_iter().take_while(|(block, _)| *block < next).collect(), next))
+    }
+}
