@@ -93,25 +93,29 @@ fn check_restart(disk: SimulatedGround, log: &[LogBatch], applied: usize) {
     assert_eq!(index.statistics().entries, model_of(log).len() as u64);
 }
 
+fn crash_everywhere(log: &[LogBatch]) {
+    for crash in 0..operations_of(log) {
+        for policy in [CrashPolicy::DropAll, CrashPolicy::KeepAll, CrashPolicy::Random { seed: crash }] {
+            let (disk, ground) = created(crash);
+            disk.crash_after_operations(crash);
+            let applied = match open(&ground, PARTITIONS, Access::ReadWrite, 1) {
+                Ok(index) => run(&index, log).0,
+                Err(_) => 0,
+            };
+            assert!(disk.is_crashed());
+            check_restart(disk.restart(policy), log, applied);
+        }
+    }
+}
+
 #[test]
 fn m0_14_m0_15_after_a_crash_at_any_operation_the_replayed_log_is_applied_exactly_once() {
-    let log = log(12, 60);
-    let operations = operations_of(&log);
-    for crash in 0..operations {
-        let (disk, ground) = created(crash);
-        disk.crash_after_operations(crash);
-        let applied = match open(&ground, PARTITIONS, Access::ReadWrite, 1) {
-            Ok(index) => run(&index, &log).0,
-            Err(_) => 0,
-        };
-        assert!(disk.is_crashed());
-        let policy = match crash % 4 {
-            0 => CrashPolicy::DropAll,
-            1 => CrashPolicy::KeepAll,
-            _ => CrashPolicy::Random { seed: crash },
-        };
-        check_restart(disk.restart(policy), &log, applied);
-    }
+    crash_everywhere(&log(12, 60));
+}
+
+#[test]
+fn m2_3_after_a_crash_at_any_operation_of_growth_over_many_pages_nothing_is_lost() {
+    crash_everywhere(&log(5, 1000));
 }
 
 #[test]

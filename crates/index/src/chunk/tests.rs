@@ -320,7 +320,7 @@ fn m0_14_lookups_from_many_threads_see_every_chunk_while_sweeps_and_growth_go_on
     ChunkIndex::create(&ground, "index", 2, DIGEST_BYTES).unwrap();
     let index = open(&ground, 2, Access::ReadWrite, 1).unwrap();
     let applied = AtomicU64::new(0);
-    const BATCHES: u64 = 60;
+    const BATCHES: u64 = 40;
     const CHUNKS: u64 = 400;
     std::thread::scope(|scope| {
         let (index, applied) = (&index, &applied);
@@ -354,6 +354,9 @@ fn m0_14_lookups_from_many_threads_see_every_chunk_while_sweeps_and_growth_go_on
             let deltas: Vec<_> = chunks.map(|chunk| (key(chunk), 1)).collect();
             index.apply(Position((number + 1) * 512), &inserts, &deltas).unwrap();
             applied.store(number + 1, Ordering::Release);
+            while index.is_over_limit() {
+                std::thread::yield_now();
+            }
         }
     });
     assert!(index.statistics().growths > 0);
