@@ -1,11 +1,12 @@
 //! How fast the server is beside `nbdkit memory` and `qemu-nbd` (a file on tmpfs), each over a Unix socket on this machine, with fio as the client.
-//! Run with `cargo bench -p onefold-nbd --bench nbd`, or with `-- TEXT` for the loads whose name has TEXT; the columns of servers that are not installed are left out. The client runs on the same cores.
+//! Run with `cargo bench -p onefold-nbd --bench nbd`, or with `-- TEXT` for the loads whose name has TEXT. Servers that are not
+//! installed are left out. The client runs on the same cores.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
 
 use common::{Memory, one, start};
-use onefold_nbd::{Config, Listen};
+use onefold_nbd::{Config, Export, Listen};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -31,7 +32,10 @@ fn main() {
     }
     let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a temporary directory");
     let socket = |name: &str| directory.path().join(name);
-    let ours = start(Config::new(Listen::Unix(socket("onefold"))), one(&Memory::new(SIZE.parse().expect("a number"))));
+    let disk = Memory::new(SIZE.parse().expect("a number"));
+    // Not zeros: reads of those are answered without data.
+    disk.write(0, &vec![0x5A; SIZE.parse().expect("a number")], false).expect("memory does not fail");
+    let ours = start(Config::new(Listen::Unix(socket("onefold"))), one(&disk));
     let image = directory.path().join("image");
     std::fs::File::create(&image).and_then(|file| file.set_len(SIZE.parse().expect("a number"))).expect("an image");
     let text = |path: &Path| path.display().to_string();

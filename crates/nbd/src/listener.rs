@@ -104,6 +104,11 @@ impl Accepted {
         }
     }
 
+    /// Whether it came through a Unix socket.
+    pub fn is_unix(&self) -> bool {
+        matches!(self, Accepted::Unix(_))
+    }
+
     /// The client, for the log.
     pub fn peer(&self) -> String {
         match self {

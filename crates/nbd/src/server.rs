@@ -117,7 +117,7 @@ impl Server {
                     Ok(accepted) => match Arc::clone(&places).try_acquire_owned() {
                         Err(_) => self.context.metrics.refused(),
                         Ok(place) => {
-                            let tls = self.tls_state(&accepted);
+                            let tls = tls_state(&self.config, accepted.is_unix(), accepted.is_local());
                             let context = Arc::clone(&self.context);
                             connections.spawn(async move {
                                 serve(accepted, tls, context).await;
@@ -138,17 +138,6 @@ impl Server {
             connections.shutdown().await;
         }
         flush(in_use, self.config.limits.shutdown_timeout).await
-    }
-
-    /// Whether a connection may, must or cannot use TLS.
-    fn tls_state(&self, accepted: &Accepted) -> TlsState {
-        let plain_allowed = accepted.is_local() || self.config.allow_plain_off_loopback;
-        match self.config.tls {
-            Tls::Off => TlsState::Unavailable,
-            Tls::Optional(_) if plain_allowed => TlsState::Offered,
-            Tls::Required(_) if matches!(accepted, Accepted::Unix(_)) => TlsState::Offered,
-            Tls::Optional(_) | Tls::Required(_) => TlsState::Required,
-        }
     }
 }
 
@@ -182,6 +171,16 @@ impl Drop for Using {
                 in_use.remove(&self.key);
             }
         }
+    }
+}
+
+/// Whether a connection may, must or cannot use TLS.
+fn tls_state(config: &Config, is_unix: bool, is_local: bool) -> TlsState {
+    match config.tls {
+        Tls::Off => TlsState::Unavailable,
+        Tls::Optional(_) if is_local || config.allow_plain_off_loopback => TlsState::Offered,
+        Tls::Required(_) if is_unix => TlsState::Offered,
+        Tls::Optional(_) | Tls::Required(_) => TlsState::Required,
     }
 }
 
@@ -247,5 +246,28 @@ async fn flush(exports: Vec<Arc<dyn Export>>, limit: Duration) -> Result<()> {
     match failures.first() {
         None => Ok(()),
         Some(first) => Err(NbdError::Flush { failed: failures.len(), exports: total, reason: first.clone() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TlsFiles;
+    use std::path::PathBuf;
+
+    #[test]
+    fn clients_on_other_machines_must_use_tls_unless_plain_text_is_allowed() {
+        let files = TlsFiles { certificate: PathBuf::new(), key: PathBuf::new(), client_authorities: None };
+        let plain = Config::new(Listen::Unix(PathBuf::new()));
+        let state = |tls: Tls, allowed, is_unix, is_local| {
+            tls_state(&Config { tls, allow_plain_off_loopback: allowed, ..plain.clone() }, is_unix, is_local)
+        };
+        let optional = |allowed, is_local| state(Tls::Optional(files.clone()), allowed, false, is_local);
+        assert_eq!(optional(false, true), TlsState::Offered);
+        assert_eq!(optional(false, false), TlsState::Required);
+        assert_eq!(optional(true, false), TlsState::Offered);
+        let required = |is_unix| state(Tls::Required(files.clone()), true, is_unix, true);
+        assert_eq!((required(false), required(true)), (TlsState::Required, TlsState::Offered));
+        assert_eq!(state(Tls::Off, true, false, false), TlsState::Unavailable);
     }
 }
