@@ -39,7 +39,6 @@ use onefold_oplog::Position;
 use pages::Shape;
 use parking_lot::Mutex;
 use partition::Partition;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -163,10 +162,11 @@ impl ChunkIndex {
     pub fn lookup(&self, fingerprints: &[Fingerprint], out: &mut Vec<Option<IndexEntry>>) -> Result<()> {
         out.clear();
         out.resize(fingerprints.len(), None);
-        for (partition, order) in self.by_partition(fingerprints.iter()) {
-            if !order.is_empty() {
-                self.partitions[partition].lookup(fingerprints, &order, out)?;
-            }
+        let bits = self.partitions.len().trailing_zeros();
+        let order = order_of(fingerprints.iter());
+        for own in order.chunk_by(|one, next| partition_of(one.0, bits) == partition_of(next.0, bits)) {
+            let numbers: Vec<u32> = own.iter().map(|(_, number)| *number).collect();
+            self.partitions[partition_of(own[0].0, bits)].lookup(fingerprints, &numbers, out)?;
         }
         Ok(())
     }
@@ -296,19 +296,23 @@ impl ChunkIndex {
 
     /// The numbers of a batch's fingerprints by partition, each ascending by fingerprint (equal ones in the order of the batch).
     fn by_partition<'a>(&self, fingerprints: impl Iterator<Item = &'a Fingerprint>) -> Vec<(usize, Vec<u32>)> {
-        let mut order: Vec<(u64, u32)> =
-            fingerprints.enumerate().map(|(number, fingerprint)| (fingerprint.prefix(), number as u32)).collect();
-        order.sort_unstable();
+        let order = order_of(fingerprints);
         let bits = self.partitions.len().trailing_zeros();
         let mut rest: &[(u64, u32)] = &order;
         let take = |partition: usize| {
-            let range: Range<usize> = 0..rest.partition_point(|(prefix, _)| partition_of(*prefix, bits) <= partition);
-            let (own, others) = rest.split_at(range.end);
+            let (own, others) = rest.split_at(rest.partition_point(|(prefix, _)| partition_of(*prefix, bits) <= partition));
             rest = others;
             (partition, own.iter().map(|(_, number)| *number).collect())
         };
         (0..self.partitions.len()).map(take).collect()
     }
+}
+
+/// The prefixes and numbers of a batch's fingerprints, ascending.
+fn order_of<'a>(fingerprints: impl Iterator<Item = &'a Fingerprint>) -> Vec<(u64, u32)> {
+    let mut order: Vec<(u64, u32)> = fingerprints.enumerate().map(|(number, fingerprint)| (fingerprint.prefix(), number as u32)).collect();
+    order.sort_unstable();
+    order
 }
 
 fn partition_of(prefix: u64, bits: u32) -> usize {
