@@ -33,14 +33,8 @@ impl Volume {
     pub fn write_zeroes(&self, offset: u64, length: u64) -> Result<()> {
         self.check(offset, length)?;
         let block_bytes = self.block_bytes() as u64;
-        let size = self.size();
-        // The last block is whole for this purpose if the range reaches the end of the volume.
         let end = offset + length;
-        let end_of_blocks = if end == size { end.next_multiple_of(block_bytes) } else { end };
-        let (first, last) = (offset.div_ceil(block_bytes), end_of_blocks / block_bytes);
-        if length == 0 {
-            return Ok(());
-        }
+        let (first, last) = (offset.div_ceil(block_bytes), end / block_bytes);
         if first >= last {
             for part in self.parts(offset, length) {
                 self.zero_part(part)?;
@@ -51,9 +45,9 @@ impl Volume {
             }
             self.for_each_present(first, last, |block| {
                 let whole = Part { block, start: 0, length: self.block_bytes() };
-                self.change(whole, block * block_bytes + 1, |buffer| *buffer = Buffer::new(Base::Zeros))
+                self.change(whole, |buffer| *buffer = Buffer::new(Base::Zeros))
             })?;
-            for part in self.parts(last * block_bytes, end.saturating_sub(last * block_bytes)) {
+            for part in self.parts(last * block_bytes, end - last * block_bytes) {
                 self.zero_part(part)?;
             }
         }
@@ -75,7 +69,7 @@ impl Volume {
                 return Ok(());
             }
         }
-        self.change(part, part.end(self.block_bytes()), |buffer| buffer.write_zeros(part.start, part.length))
+        self.change(part, |buffer| buffer.write_zeros(part.start, part.length))
     }
 
     /// Up to `limit` extents from `offset` on, within `length` bytes; together they may be shorter than `length` if there are more.

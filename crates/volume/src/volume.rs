@@ -158,7 +158,7 @@ impl Volume {
         for part in self.parts(offset, data.len() as u64) {
             let source = &data[done..done + part.length];
             done += part.length;
-            self.change(part, part.end(self.block_bytes()), |buffer| buffer.write(part.start, source))?;
+            self.change(part, |buffer| buffer.write(part.start, source))?;
         }
         self.shared.tidy(self);
         Ok(())
@@ -221,10 +221,10 @@ impl Volume {
         Ok(())
     }
 
-    /// Waits until a change of a part fits into memory, then makes it, if the bytes up to `end` are still in the volume.
-    pub(crate) fn change(&self, part: Part, end: u64, change: impl FnOnce(&mut Buffer)) -> Result<()> {
+    /// Waits until a change of a part fits into memory, then makes it, if the part is still in the volume.
+    pub(crate) fn change(&self, part: Part, change: impl FnOnce(&mut Buffer)) -> Result<()> {
         self.make_room(part.length)?;
-        let _gate = self.enter(end)?;
+        let _gate = self.enter(part.end(self.block_bytes()))?;
         self.change_gated(part.block, change);
         Ok(())
     }
