@@ -26,6 +26,7 @@
 mod address;
 mod cache;
 mod catalog;
+mod checkpoint;
 mod compression;
 mod error;
 mod file;

@@ -69,6 +69,8 @@ pub(crate) struct State {
     pub(crate) logged: Cursor,
     /// Start of the oldest batch that is needed to spell this container.
     pub(crate) oldest: Option<Position>,
+    /// Checkpoints of it on their way to the log.
+    pub(crate) checkpoints: u32,
     /// During replay: why the log's records so far do not spell it.
     pub(crate) broken: Option<String>,
 }
@@ -142,6 +144,7 @@ impl OpenContainer {
             synced_frames: 0,
             logged: Cursor::default(),
             oldest: None,
+            checkpoints: 0,
             broken: None,
         };
         OpenContainer { id, path, state: Mutex::new(state) }

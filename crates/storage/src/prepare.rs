@@ -3,11 +3,11 @@
 //! Every [`Prepared`] starts from what the log is *known* to hold, never from what another one is about to log. So one that is abandoned
 //! needs no undoing, and two at the same time only say some things twice, which replay allows.
 
-use crate::open::{Cursor, OpenContainer, Seal};
-use crate::records::{ContainerRecord, OpenChunks, frame_committed, frame_data};
+use crate::open::{Cursor, OpenContainer, Seal, State};
+use crate::records::{ContainerRecord, frame_committed, frame_data};
 use crate::store::{ContainerStore, Shared};
 use crate::workers::Job;
-use crate::{Address, Catalog, ChunkKind, Result, Slot, StorageError};
+use crate::{Address, ChunkKind, ContainerId, Result, Slot, StorageError};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
 use onefold_ground::{File, parent};
@@ -35,7 +35,7 @@ pub struct Prepared {
     pub records: Vec<Record>,
     /// The chunks that the log did not have before.
     pub chunks: Vec<(Fingerprint, Address, ChunkKind)>,
-    changes: Vec<Change>,
+    pub(crate) changes: Vec<Change>,
 }
 
 impl Prepared {
@@ -47,11 +47,27 @@ impl Prepared {
 
 /// What the log will have of one container.
 #[derive(Debug)]
-struct Change {
+pub(crate) struct Change {
     container: Arc<OpenContainer>,
     logged: Cursor,
     seals: bool,
     checkpoint: bool,
+}
+
+impl Change {
+    /// A checkpoint; until it is dropped the container is not sealed: a checkpoint behind the seal would open the container again.
+    pub(crate) fn checkpoint(container: Arc<OpenContainer>, state: &mut State, logged: Cursor) -> Change {
+        state.checkpoints += 1; // taken back by Drop, which locks the state
+        Change { container, logged, seals: false, checkpoint: true }
+    }
+}
+
+impl Drop for Change {
+    fn drop(&mut self) {
+        if self.checkpoint {
+            self.container.state.lock().checkpoints -= 1;
+        }
+    }
 }
 
 /// One container at the moment of the call.
@@ -59,16 +75,9 @@ struct Target {
     container: Arc<OpenContainer>,
     /// Frames handed over.
     frames: usize,
-    open: OpenPart,
-}
-
-/// What of the open frame is wanted.
-enum OpenPart {
-    Nothing,
-    /// Its chunks that the log does not have.
-    Data(Option<Record>, Vec<(Fingerprint, Address, ChunkKind)>),
-    /// All its chunks.
-    Checkpoint(OpenChunks),
+    /// FrameData of the open frame's chunks that the log does not have, and these chunks.
+    data: Option<Record>,
+    chunks: Vec<(Fingerprint, Address, ChunkKind)>,
 }
 
 impl ContainerStore {
@@ -77,19 +86,24 @@ impl ContainerStore {
     ///
     /// On [`StorageError::CannotWrite`] nothing is lost and the call may be repeated.
     pub fn prepare(&self, scope: Scope) -> Result<Prepared> {
-        self.prepare_containers(scope == Scope::Everything, None)
-    }
-
-    /// Records that replace all earlier ones of those containers whose oldest needed batch starts before `position`, so that the log can be
-    /// trimmed up to there once they are [committed](Self::committed). Full containers are left to [`prepare`](Self::prepare), which seals them.
-    pub fn checkpoint_before(&self, position: Position) -> Result<Prepared> {
-        self.prepare_containers(true, Some(position))
+        let shared = &self.shared;
+        if !shared.writable.load(Relaxed) {
+            return Err(StorageError::ReadOnly);
+        }
+        let containers: Vec<_> = shared.open.read().values().cloned().collect();
+        let targets: Vec<_> = containers.iter().map(|container| self.target(container, scope)).collect();
+        shared.settle(&targets)?;
+        let mut prepared = Prepared::default();
+        for target in targets {
+            prepared.add(target, shared.options.digest_bytes);
+        }
+        Ok(prepared)
     }
 
     /// The batch with these records, from `start` to `end`, is durable in the log.
     pub fn committed(&self, prepared: Prepared, start: Position, end: Position) {
         debug_assert!(start <= end);
-        for change in prepared.changes {
+        for change in &prepared.changes {
             let mut state = change.container.state.lock();
             if change.seals {
                 let catalog = state.catalog.clone();
@@ -114,46 +128,10 @@ impl ContainerStore {
         drop(prepared);
     }
 
-    /// The start of the oldest batch that is needed to spell an unsealed container. `None`: the log holds nothing that is needed here.
-    pub fn oldest_needed(&self) -> Option<Position> {
-        self.shared.open.read().values().filter_map(|container| container.state.lock().oldest).min()
-    }
-
-    fn prepare_containers(&self, open_frames: bool, checkpoint_before: Option<Position>) -> Result<Prepared> {
-        let shared = &self.shared;
-        if !shared.writable.load(Relaxed) {
-            return Err(StorageError::ReadOnly);
-        }
-        let containers: Vec<_> = shared.open.read().values().cloned().collect();
-        let mut targets = Vec::with_capacity(containers.len());
-        for container in containers {
-            if let Some(target) = self.target(&container, open_frames, checkpoint_before) {
-                targets.push(target);
-            }
-        }
-        if !targets.is_empty() {
-            shared.settle(&targets)?;
-        }
-        let mut prepared = Prepared::default();
-        for target in targets {
-            match target.open {
-                OpenPart::Checkpoint(open) => prepared.add_checkpoint(target.container, target.frames, open, shared.options.digest_bytes),
-                OpenPart::Data(record, chunks) => {
-                    prepared.add(target.container, target.frames, record, chunks, shared.options.digest_bytes)
-                }
-                OpenPart::Nothing => prepared.add(target.container, target.frames, None, Vec::new(), shared.options.digest_bytes),
-            }
-        }
-        Ok(prepared)
-    }
-
     /// What is to be done for a container; takes the bytes of its open frame as they are now.
-    fn target(&self, container: &Arc<OpenContainer>, open_frames: bool, checkpoint_before: Option<Position>) -> Option<Target> {
+    fn target(&self, container: &Arc<OpenContainer>, scope: Scope) -> Target {
         let shared = &self.shared;
         let mut state = container.state.lock();
-        if checkpoint_before.is_some_and(|position| state.full || state.oldest.is_none_or(|oldest| oldest >= position)) {
-            return None;
-        }
         // A full frame stays open when it could not be handed over.
         let is_left = state.file.is_some() && state.open.raw.len() >= shared.options.frame_bytes as usize;
         if let Some((number, raw)) = is_left.then(|| state.hand_over()).flatten() {
@@ -164,38 +142,25 @@ impl ContainerStore {
         }
         let frames = state.open_number();
         let first_slot = state.open_first_slot();
-        let open = if checkpoint_before.is_some() {
-            OpenPart::Checkpoint(OpenChunks {
-                frame: frames as u32,
-                first_slot: first_slot as u32,
-                slots: state.open.slots.clone(),
-                raw: state.open.raw.clone(),
-            })
-        } else if open_frames {
+        let mut target = Target { container: container.clone(), frames, data: None, chunks: Vec::new() };
+        if scope == Scope::Everything {
             let known = state.logged.slots.saturating_sub(first_slot);
             let slots = state.open.slots.get(known..).unwrap_or_default();
-            let record = slots.first().map(|first| {
+            if let Some(first) = slots.first() {
                 let raw = &state.open.raw[first.offset_bytes as usize..];
-                frame_data(container.id, frames as u32, (first_slot + known) as u32, slots, raw, shared.options.digest_bytes)
-            });
-            OpenPart::Data(record, chunks_of(&container.id, first_slot + known, slots))
-        } else {
-            OpenPart::Nothing
-        };
-        Some(Target { container: container.clone(), frames, open })
+                let first_slot = first_slot + known;
+                target.data = Some(frame_data(container.id, frames as u32, first_slot as u32, slots, raw, shared.options.digest_bytes));
+                target.chunks = chunks_of(container.id, first_slot, slots);
+            }
+        }
+        target
     }
 }
 
 impl Prepared {
     /// Full frames, seal and new chunks of the open frame.
-    fn add(
-        &mut self,
-        container: Arc<OpenContainer>,
-        frames: usize,
-        data: Option<Record>,
-        data_chunks: Vec<(Fingerprint, Address, ChunkKind)>,
-        digest_bytes: usize,
-    ) {
+    fn add(&mut self, target: Target, digest_bytes: usize) {
+        let Target { container, frames, data, chunks } = target;
         let records_before = self.records.len();
         let state = container.state.lock();
         let known = state.logged;
@@ -203,14 +168,14 @@ impl Prepared {
             let slots = state.catalog.slots_of(frame);
             self.records.push(frame_committed(container.id, frame, slots, digest_bytes));
             let new = known.slots.saturating_sub(frame.first_slot as usize).min(slots.len());
-            self.chunks.extend(chunks_of(&container.id, frame.first_slot as usize + new, &slots[new..]));
+            self.chunks.extend(chunks_of(container.id, frame.first_slot as usize + new, &slots[new..]));
         }
         let full_slots = state.catalog.frames.get(frames).map_or(state.catalog.slots.len(), |next| next.first_slot as usize);
-        let slots = data_chunks.last().map_or(known.slots.max(full_slots), |(_, address, _)| usize::from(address.slot()) + 1);
+        let slots = chunks.last().map_or(known.slots.max(full_slots), |(_, address, _)| usize::from(address.slot()) + 1);
         let logged = Cursor { frames, slots };
-        let seals = state.full && state.seal == Seal::Synced && state.catalog.frames.len() == frames;
+        let seals = state.full && state.checkpoints == 0 && state.seal == Seal::Synced && state.catalog.frames.len() == frames;
         self.records.extend(data);
-        self.chunks.extend(data_chunks);
+        self.chunks.extend(chunks);
         if seals {
             self.records.push(ContainerRecord::ContainerSealed { container: container.id }.encode(digest_bytes));
         } else if self.records.len() == records_before && state.oldest.is_none() {
@@ -222,28 +187,10 @@ impl Prepared {
             self.changes.push(Change { container, logged, seals, checkpoint: false });
         }
     }
-
-    /// All that the log must know of a container.
-    fn add_checkpoint(&mut self, container: Arc<OpenContainer>, frames: usize, open: OpenChunks, digest_bytes: usize) {
-        let state = container.state.lock();
-        let first_slot = open.first_slot as usize;
-        let catalog = Catalog {
-            container: container.id,
-            frames: state.catalog.frames[..frames].to_vec(),
-            slots: state.catalog.slots[..first_slot].to_vec(),
-        };
-        let known = state.logged.slots;
-        drop(state);
-        let logged = Cursor { frames, slots: first_slot + open.slots.len() };
-        let record = ContainerRecord::ContainerCheckpoint { catalog, open };
-        self.chunks.extend(record.chunks().into_iter().skip(known));
-        self.records.push(record.encode(digest_bytes));
-        self.changes.push(Change { container, logged, seals: false, checkpoint: true });
-    }
 }
 
-fn chunks_of(container: &crate::ContainerId, first_slot: usize, slots: &[Slot]) -> Vec<(Fingerprint, Address, ChunkKind)> {
-    let place = |(at, slot): (usize, &Slot)| (slot.fingerprint, Address::new(*container, (first_slot + at) as u16), slot.kind);
+fn chunks_of(container: ContainerId, first_slot: usize, slots: &[Slot]) -> Vec<(Fingerprint, Address, ChunkKind)> {
+    let place = |(at, slot): (usize, &Slot)| (slot.fingerprint, Address::new(container, (first_slot + at) as u16), slot.kind);
     slots.iter().enumerate().map(place).collect()
 }
 

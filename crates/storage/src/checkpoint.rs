@@ -1,0 +1,85 @@
+//! Keeping the log short: an open container whose oldest record is far back is written anew at the head of the log.
+//!
+//! A checkpoint says again what the log has of a container, nothing more: no chunk becomes durable by it, nothing is synced.
+
+use crate::open::{Cursor, OpenContainer, State};
+use crate::prepare::{Change, Prepared};
+use crate::records::{ContainerRecord, OpenChunks};
+use crate::store::{ContainerStore, Shared};
+use crate::{Catalog, Result, StorageError};
+use onefold_oplog::Position;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+impl ContainerStore {
+    /// Records that replace all earlier ones of those containers whose oldest needed batch starts before `position`, so that the log can be
+    /// trimmed up to there once they are [committed](Self::committed). They have no new chunks. Full containers are left to
+    /// [`prepare`](Self::prepare), which seals them.
+    pub fn checkpoint_before(&self, position: Position) -> Result<Prepared> {
+        if !self.shared.writable.load(Relaxed) {
+            return Err(StorageError::ReadOnly);
+        }
+        let containers: Vec<_> = self.shared.open.read().values().cloned().collect();
+        let mut prepared = Prepared::default();
+        for container in containers {
+            if let Some((change, record)) = self.shared.checkpoint(&container, position)? {
+                prepared.records.push(record.encode(self.shared.options.digest_bytes));
+                prepared.changes.push(change);
+            }
+        }
+        Ok(prepared)
+    }
+
+    /// The start of the oldest batch that is needed to spell an unsealed container. `None`: the log holds nothing that is needed here.
+    pub fn oldest_needed(&self) -> Option<Position> {
+        self.shared.open.read().values().filter_map(|container| container.state.lock().oldest).min()
+    }
+}
+
+impl Shared {
+    fn checkpoint(&self, container: &Arc<OpenContainer>, position: Position) -> Result<Option<(Change, ContainerRecord)>> {
+        let mut state = container.state.lock();
+        if state.full || state.oldest.is_none_or(|oldest| oldest >= position) {
+            return Ok(None);
+        }
+        let logged = state.logged;
+        let first_slot = first_slot_of(&state.catalog, logged.frames);
+        let catalog = Catalog {
+            container: container.id,
+            frames: state.catalog.frames[..logged.frames].to_vec(),
+            slots: state.catalog.slots[..first_slot].to_vec(),
+        };
+        let open = self.logged_open_chunks(container, &state, logged, first_slot)?;
+        // From here on the container is not sealed before this checkpoint is in the log, or is given up.
+        let change = Change::checkpoint(container.clone(), &mut state, logged);
+        drop(state);
+        Ok(Some((change, ContainerRecord::ContainerCheckpoint { catalog, open })))
+    }
+
+    /// What the log has of the frame behind the committed ones. That frame may have been written since, which the log does not know yet.
+    fn logged_open_chunks(&self, container: &OpenContainer, state: &State, logged: Cursor, first_slot: usize) -> Result<OpenChunks> {
+        let count = logged.slots - first_slot;
+        let mut open = OpenChunks { frame: logged.frames as u32, first_slot: first_slot as u32, slots: Vec::new(), raw: Vec::new() };
+        if count == 0 {
+            return Ok(open);
+        }
+        if let Some(frame) = state.catalog.frames.get(logged.frames) {
+            let stored = self.read_stored(container.id, Some(frame.number), u64::from(frame.offset_bytes), frame.stored_bytes as usize)?;
+            open.raw = self.unpack(container.id, frame, &stored)?;
+            open.slots = state.catalog.slots_of(frame)[..count].to_vec();
+        } else if let Some(pending) = state.pending.front() {
+            open.slots = pending.slots[..count].to_vec();
+            open.raw = pending.raw.to_vec();
+        } else {
+            open.slots = state.open.slots[..count].to_vec();
+            open.raw = state.open.raw.clone();
+        }
+        let raw_bytes: usize = open.slots.iter().map(|slot| slot.length_bytes as usize).sum();
+        open.raw.truncate(raw_bytes);
+        Ok(open)
+    }
+}
+
+fn first_slot_of(catalog: &Catalog, frame: usize) -> usize {
+    catalog.frames.get(frame).map_or(catalog.slots.len(), |frame| frame.first_slot as usize)
+}
