@@ -58,8 +58,7 @@ pub fn parse_size(text: &str) -> Result<u64, SizeError> {
     if whole.is_empty() || (number.contains('.') && fraction.is_empty()) || fraction.contains('.') || fraction.len() > 18 {
         return Err(not_a_number());
     }
-    let multiple = unit_bytes(unit.trim())
-        .ok_or_else(|| SizeError::UnknownUnit { text: text.to_owned(), unit: unit.trim().to_owned() })?;
+    let multiple = unit_bytes(unit.trim()).ok_or_else(|| SizeError::UnknownUnit { text: text.to_owned(), unit: unit.trim().to_owned() })?;
     let too_large = || SizeError::TooLarge { text: text.to_owned() };
     let whole: u64 = whole.parse().map_err(|_| too_large())?;
     let mut bytes = u128::from(whole) * u128::from(multiple);
@@ -237,9 +236,15 @@ mod tests {
 
     #[test]
     fn sizes_are_printed_short() {
-        for (bytes, text) in
-            [(0, "0B"), (1023, "1023B"), (8192, "8KiB"), (TIB, "1TiB"), (1_500_000, "1.43MiB"), (123_456_789, "118MiB"), (u64::MAX, "16.0EiB")]
-        {
+        for (bytes, text) in [
+            (0, "0B"),
+            (1023, "1023B"),
+            (8192, "8KiB"),
+            (TIB, "1TiB"),
+            (1_500_000, "1.43MiB"),
+            (123_456_789, "118MiB"),
+            (u64::MAX, "16.0EiB"),
+        ] {
             assert_eq!(size(bytes), text);
         }
     }

@@ -1,0 +1,122 @@
+//! The errors of the parts in the words of a person: the exit code they mean, and what to do next.
+
+use crate::failure::{Exit, Failure};
+use onefold_catalog::CatalogError;
+use onefold_client::ClientError;
+use onefold_engine::EngineError;
+use onefold_ground::{GroundError, LockError};
+use onefold_nbd::NbdError;
+use onefold_reclaim::CheckError;
+use onefold_volume::VolumeError;
+
+const FULL: &str = "the device of the store is full; nothing that was acknowledged is lost: make room and run the command again";
+const DAMAGE: &str = "`onefold check --read-data` lists all damage; other data can still be read";
+
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Failure {
+        if let EngineError::Lock(lock) = &error {
+            return match lock {
+                LockError::Held { .. } => Failure::cannot_run(format!("the store is in use: {error}"))
+                    .advise("wait until it has ended, or stop that process; a crashed one leaves no lock behind"),
+                LockError::Ground(_) => Failure::failed(error),
+            };
+        }
+        let failure = Failure::failed(&error);
+        match &error {
+            EngineError::NoStore { .. } => failure.advise("look for a typing error, or make a store with `onefold init`"),
+            EngineError::Newer { .. } => failure.advise("use the newer onefold that wrote it, or one that is newer still"),
+            EngineError::NotEmpty { .. } => failure.advise("give the name of a directory that does not exist yet"),
+            EngineError::Invalid { .. } => Failure { exit: Exit::CannotRun, ..failure },
+            EngineError::Stopped { .. } => failure.advise("look into the earlier error (full or failing disk), then run the command again"),
+            error if error.is_full() => failure.advise(FULL),
+            error if error.is_damage() => failure.advise(DAMAGE),
+            EngineError::Ground(error) => failure.advise_about(error),
+            _ => failure,
+        }
+    }
+}
+
+impl Failure {
+    fn advise_about(self, error: &GroundError) -> Failure {
+        match error.kind() {
+            std::io::ErrorKind::PermissionDenied => self.advise("run as the user who owns the store"),
+            _ => self,
+        }
+    }
+}
+
+impl From<GroundError> for Failure {
+    fn from(error: GroundError) -> Failure {
+        Failure::from(EngineError::Ground(error))
+    }
+}
+
+impl From<CatalogError> for Failure {
+    fn from(error: CatalogError) -> Failure {
+        match error {
+            CatalogError::Engine(error) => Failure::from(error),
+            CatalogError::UnknownBackup { .. } | CatalogError::AmbiguousBackup { .. } => {
+                Failure::failed(error).advise("`onefold backups` lists the backups; an id may be shortened as long as it is unique")
+            }
+            CatalogError::PathNotFound { .. } | CatalogError::NotADirectory { .. } => {
+                Failure::failed(error).advise("`onefold ls ID` lists what is in a backup")
+            }
+            CatalogError::Damaged { .. } | CatalogError::TooLong { .. } => Failure::failed(error).advise(DAMAGE),
+            CatalogError::Disordered { .. } => Failure::failed(error),
+        }
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Failure {
+        match error {
+            ClientError::Catalog(error) => Failure::from(error),
+            ClientError::Engine(error) => Failure::from(error),
+            ClientError::BadPattern { .. } => Failure::cannot_run(error).advise("`onefold backup --help` tells how patterns are written"),
+            ClientError::NothingToBackUp { .. } => Failure::cannot_run(error),
+            ClientError::Cancelled => Failure::interrupted("stopped by a signal"),
+            error => Failure::failed(error),
+        }
+    }
+}
+
+impl From<VolumeError> for Failure {
+    fn from(error: VolumeError) -> Failure {
+        match error {
+            VolumeError::Engine(error) => Failure::from(error),
+            VolumeError::NotFound { .. } | VolumeError::Exists { .. } => {
+                Failure::failed(error).advise("`onefold volume list` lists the volumes")
+            }
+            VolumeError::Name { .. } | VolumeError::BlockSize { .. } | VolumeError::Size { .. } => Failure::cannot_run(error),
+            VolumeError::Damaged { .. } => Failure::failed(error).advise(DAMAGE),
+            error => Failure::failed(error),
+        }
+    }
+}
+
+impl From<NbdError> for Failure {
+    fn from(error: NbdError) -> Failure {
+        match error {
+            NbdError::PlainOffLoopback { .. } => Failure::cannot_run(error).advise(
+                "give --tls-certificate, --tls-key and --tls-required; or, where everyone on the network may read and write \
+                 the volumes, --allow-plain-off-loopback",
+            ),
+            NbdError::NoAddress => Failure::cannot_run(error).advise("give --nbd ADDRESS:PORT or --nbd-socket PATH"),
+            NbdError::Flush { .. } => {
+                Failure::failed(error).advise("what clients flushed before is safe; what they wrote after may be lost")
+            }
+            error => Failure::cannot_run(error),
+        }
+    }
+}
+
+impl From<CheckError> for Failure {
+    fn from(error: CheckError) -> Failure {
+        match error {
+            CheckError::Engine(error) => Failure::from(error),
+            CheckError::Index(error) => Failure::from(EngineError::Index(error)),
+            CheckError::Storage(error) => Failure::from(EngineError::Storage(error)),
+            CheckError::Catalog(error) => Failure::from(error),
+        }
+    }
+}

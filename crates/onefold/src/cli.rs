@@ -1,0 +1,541 @@
+//! What can be typed: commands, options, their help. Completions and the manual page come from the same parser.
+
+use crate::settings::check_chain;
+use crate::units::parse_size;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// One deduplicating store for backups and network block devices.
+#[derive(Debug, Parser)]
+#[command(name = "onefold", version, propagate_version = true, arg_required_else_help = true, max_term_width = 110, after_long_help = AFTER_HELP)]
+pub struct Cli {
+    /// Says nothing but errors and what was asked for
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Says on standard error what is being done; twice for more
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  onefold init /srv/store                                    make a store
+  export ONEFOLD_STORE=/srv/store                            stands for --store from here on
+  onefold backup --name home /home                           back up a tree
+  onefold backups                                            list backups
+  onefold restore latest:home --target /tmp/home             bring the newest back
+  onefold volume create disk --size 1TiB && onefold serve    a disk over NBD
+
+Sizes: 8KiB, 4MiB, 1.5TiB. 8K is 8KiB; 8kB is 8000 bytes.
+Exit codes: 0 done; 1 failed, or damage found; 2 wrong usage, or could not start; 3 done except for some files; 130 interrupted.";
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Makes a new, empty store
+    Init(Init),
+    /// Backs up files and directories
+    Backup(Backup),
+    /// Lists the backups
+    Backups(Backups),
+    /// Lists the files of a backup
+    Ls(Ls),
+    /// Shows what differs between two backups
+    Diff(Diff),
+    /// Brings files of a backup back
+    Restore(Restore),
+    /// Writes one file of a backup to standard output
+    Dump(Dump),
+    /// Makes, lists, resizes and deletes volumes (disks), copies them in and out
+    #[command(subcommand)]
+    Volume(Volume),
+    /// Serves the volumes over NBD until SIGINT or SIGTERM
+    Serve(Serve),
+    /// Shows what is in the store, and what it costs
+    Stats(Stats),
+    /// Verifies the store; exit code 0: clean, 1: damage found, 2: could not run
+    Check(Check),
+    /// Prints a completion script for a shell
+    #[command(after_help = "Example:\n  onefold completions bash > /etc/bash_completion.d/onefold")]
+    Completions(Completions),
+    /// Prints the manual page
+    #[command(hide = true)]
+    Manpage,
+}
+
+/// Which store.
+#[derive(Args, Debug)]
+pub struct Store {
+    /// Directory of the store
+    #[arg(long = "store", value_name = "STORE", env = "ONEFOLD_STORE")]
+    pub directory: PathBuf,
+}
+
+/// How facts are printed.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct Format {
+    /// Prints JSON, one value or one line for each item (see docs/cli.md)
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `onefold init`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+What is chosen here never changes for this store; how it is worked with stands in STORE/onefold.toml.
+
+Examples:
+  onefold init /srv/store
+  onefold init /srv/store --compression zstd:6 --chunk-size 16KiB
+  onefold init /srv/disks --chunker fixed --chunk-size 4KiB --compression lz4")]
+pub struct Init {
+    /// Directory of the new store: made if absent, else it must be empty
+    #[arg(value_name = "STORE", env = "ONEFOLD_STORE")]
+    pub directory: PathBuf,
+    /// How the store finds duplicates
+    #[arg(long, value_enum, default_value_t = ProfileName::Exact)]
+    pub profile: ProfileName,
+    /// How data is cut into chunks
+    #[arg(long, value_enum, default_value_t = ChunkerName::Fastcdc)]
+    pub chunker: ChunkerName,
+    /// Average size of a chunk (its exact size with `fixed`): a power of two
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "8KiB")]
+    pub chunk_size: u64,
+    /// Smallest chunk [default: a quarter of the average]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub chunk_min: Option<u64>,
+    /// Largest chunk [default: four times the average]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub chunk_max: Option<u64>,
+    /// Hash that names a chunk
+    #[arg(long, value_enum, default_value_t = FingerprintName::Blake3)]
+    pub fingerprint: FingerprintName,
+    /// none, lz4, zstd[:1-19], zlib[:1-9] or bzip2[:1-9]
+    #[arg(long, value_name = "CODEC[:LEVEL]", default_value = "zstd:1")]
+    pub compression: String,
+    /// Size of a container file
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "4MiB")]
+    pub container_size: u64,
+    /// How much data is compressed as one piece, and read as one
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "64KiB")]
+    pub frame_size: u64,
+    /// How facts are printed.
+    #[command(flatten)]
+    pub format: Format,
+}
+
+/// Profiles that a store can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ProfileName {
+    /// Every duplicate is found; the index of chunks is on disk
+    Exact,
+}
+
+/// Chunkers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ChunkerName {
+    /// By content, fast
+    Fastcdc,
+    /// By content, with Rabin's polynomials
+    Rabin,
+    /// Every so many bytes: for disks with aligned writes
+    Fixed,
+}
+
+/// Fingerprints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FingerprintName {
+    /// BLAKE3, 32 bytes
+    Blake3,
+    /// SHA-256, 32 bytes
+    Sha256,
+    /// SHA-1, 20 bytes; collisions can be made on purpose
+    Sha1,
+}
+
+/// `onefold backup`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Files that are unchanged since the last backup of the same name and paths (size, times, inode) are not read again.
+A pattern without `/` matches a name at any depth; with `/` it matches a path; `**` matches any number of directories.
+^C leaves no backup behind; what was stored so far makes the next run faster.
+
+Examples:
+  onefold backup --store /srv/store --name home /home
+  onefold backup --name system --one-file-system --exclude '/var/cache/**' --exclude '*.tmp' / /boot")]
+pub struct Backup {
+    /// Which store.
+    #[command(flatten)]
+    pub store: Store,
+    /// Name of the series of backups that this one belongs to
+    #[arg(long, value_parser = plain_name)]
+    pub name: String,
+    /// Leaves out what matches this pattern; may be given many times
+    #[arg(long, value_name = "GLOB")]
+    pub exclude: Vec<String>,
+    /// Stays on the file systems of the given paths
+    #[arg(long)]
+    pub one_file_system: bool,
+    /// Reads all files, also those that look unchanged
+    #[arg(long)]
+    pub force_read: bool,
+    /// How facts are printed.
+    #[command(flatten)]
+    pub format: Format,
+    /// Files and directories to back up
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+}
+
+fn plain_name(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.len() > 255 {
+        return Err("a name has 1 to 255 bytes".to_owned());
+    }
+    if text.chars().any(char::is_control) {
+        return Err("a name has no control characters (newline, tab, ...)".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+/// `onefold backups`.
+#[derive(Args, Debug)]
+pub struct Backups {
+    /// Which store.
+    #[command(flatten)]
+    pub store: Store,
+    /// Only backups of this name
+    #[arg(long)]
+    pub name: Option<String>,
+    /// How facts are printed.
+    #[command(flatten)]
+    pub format: Format,
+}
+
+/// `onefold ls`.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  onefold ls latest:home\n  onefold ls 3f2a /home/ann/notes")]
+pub struct Ls {
+    /// Which store.
+    #[command(flatten)]
+    pub store: Store,
+    /// Backup: its id or the unique beginning of it, `latest`, or `latest:NAME`
+    #[arg(value_name = "ID")]
+    pub backup: String,
+    /// File or directory in the backup [default: all]
+    pub path: Option<PathBuf>,
+    /// How facts are printed.
+    #[command(flatten)]
+    pub format: Format,
+}
+
+/// `onefold diff`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Lines begin with + (only in the second), - (only in the first) or M (differs; what differs follows).
+
+Example:
+  onefold diff 3f2a latest:home")]
+pub struct Diff {
+    /// Which store.
+    #[command(flatten)]
+    pub store: Store,
+    /// The older backup: id, beginning of an id, `latest`, or `latest:NAME`
+    #[arg(value_name = "ID")]
+    pub older: String,
+    /// The newer backup
+    #[arg(value_name = "ID")]
+    pub newer: String,
+    /// How facts are printed.
+    #[command(flatten)]
+    pub format: Format,
+}
+
+/// `onefold restore`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The paths of the backup appear below the target: /home/ann of the backup becomes TARGET/home/ann.
+Owners and device files need root; without it they are left out, with one warning.
+
+Examples:
+  onefold restore latest:home --target /tmp/restored
+  onefold restore 3f2a /home/ann/notes --target / --overwrite if-changed")]
+pub struct Restore {
+    /// Which store.
+    #[command(flatten)]
+    pub store: Store,
+    /// Backup: its id or the unique beginning of it, `latest`, or `latest:NAME`
+    #[arg(value_name = "ID")]
+    pub backup: String,
+    /// Files and directories in the backup [default: all]
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// Directory to restore into; made if absent
+    #[arg(long, value_name = "DIR")]
+    pub target: PathBuf,
+    /// What to do with files that exist in the target
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t = OverwriteWhen::Never)]
+    pub overwrite: OverwriteWhen,
+    /// How facts are printed.
+    #[command(flatten)]
+    pub format: Format,
+}
+
+/// What to do with files that exist in the target of a restore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OverwriteWhen {
+    /// Leaves them alone and lists them
+    Never,
+    /// Replaces those whose size or modification time differs
+    IfChanged,
+    /// Replaces them
+    Always,
+}
+
+/// `onefold dump`.
+#[derive(Args, Debug)]
+#[command(after_help = "Example:\n  onefold dump latest:home /home/ann/notes.txt | less")]
+pub struct Dump {
+    /// Which store.
+    #[command(flatten)]
+    pub store: Store,
+    /// Backup: its id or the unique beginning of it, `latest`, or `latest:NAME`
+    #[arg(value_name = "ID")]
+    pub backup: String,
+    /// File in the backup
+    pub path: PathBuf,
+}
+
+/// `onefold volume`.
+#[derive(Debug, Subcommand)]
+pub enum Volume {
+    /// Makes a volume; it takes no space until it is written to
+    #[command(after_help = "Example:\n  onefold volume create disk --size 1TiB")]
+    Create(VolumeCreate),
+    /// Lists the volumes
+    List(VolumeList),
+    /// Grows or shrinks a volume; what is beyond a smaller size is gone
+    Resize(VolumeResize),
+    /// Deletes a volume and its data
+    Delete(VolumeName),
+    /// Copies a file or a disk image into an existing volume, from its beginning
+    #[command(after_help = "\
+Holes of a file are not read; they become zeros in the volume. What lies behind the end of the image stays as it is.
+
+Examples:
+  onefold volume import disk image.raw
+  zcat image.raw.gz | onefold volume import disk -")]
+    Import(VolumeCopy),
+    /// Copies a volume to a new file, with holes where it has no data, or to standard output
+    #[command(after_help = "Examples:\n  onefold volume export disk image.raw\n  onefold volume export disk - | gzip > image.raw.gz")]
+    Export(VolumeCopy),
+}
+
+/// `onefold volume create`.
+#[derive(Args, Debug)]
+pub struct VolumeCreate {
+    /// Which store.
+    #[command(flatten)]
+    pub store: Store,
+    /// Name of the volume: 1 to 255 bytes without `/` and control characters
+    pub name: String,
+    /// Size
+    #[arg(long, value_parser = parse_size)]
+    pub size: u64,
+    /// Size of a block, the unit of mapping and of locks: a power of two from 64KiB to 1MiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256KiB")]
+    pub block_size: u64,
+    /// Filters for this volume, with commas between them [default: those of the store]
+    #[arg(long, value_name = "FILTER,...", value_parser = filter_chain)]
+    pub filter_chain: Option<String>,
+    /// How facts are printed.
+    #[command(flatten)]
+    pub format: Format,
+}
+
+fn filter_chain(text: &str) -> Result<String, String> {
+    let names: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
+    check_chain(&names).map_err(|why| format!("it {why}"))?;
+    Ok(names.join(","))
+}
+
+/// `onefold volume list`.
+#[derive(Args, Debug)]
+pub struct VolumeList {
+    /// Which store.
+    #[command(flatten)]
+    pub store: Store,
+    /// How facts are printed.
+    #[command(flatten)]
+    pub format: Format,
+}
+
+/// `onefold volume resize`.
+#[derive(Args, Debug)]
+pub struct VolumeResize {
+    /// Which store.
+    #[command(flatten)]
+    pub store: Store,
+    /// Name of the volume
+    pub name: String,
+    /// New size
+    #[arg(long, value_parser = parse_size)]
+    pub size: u64,
+}
+
+/// `onefold volume delete`.
+#[derive(Args, Debug)]
+pub struct VolumeName {
+    /// Which store.
+    #[command(flatten)]
+    pub store: Store,
+    /// Name of the volume
+    pub name: String,
+}
+
+/// `onefold volume import` and `export`.
+#[derive(Args, Debug)]
+pub struct VolumeCopy {
+    /// Which store.
+    #[command(flatten)]
+    pub store: Store,
+    /// Name of the volume
+    pub name: String,
+    /// The file; `-` for standard input or output
+    pub file: PathBuf,
+}
+
+/// `onefold serve`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Every volume of the store is an export of its name. Options stand above the settings in STORE/onefold.toml.
+
+Examples:
+  onefold serve --store /srv/store
+  onefold serve --nbd-socket /run/onefold.sock
+  onefold serve --nbd 0.0.0.0:10809 --tls-certificate server.pem --tls-key server.key --tls-required")]
+pub struct Serve {
+    /// Which store.
+    #[command(flatten)]
+    pub store: Store,
+    /// Reads the settings from this file instead of STORE/onefold.toml
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// TCP address and port of NBD; `none` for no TCP
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub nbd: Option<String>,
+    /// Path of a Unix socket for NBD
+    #[arg(long, value_name = "PATH")]
+    pub nbd_socket: Option<PathBuf>,
+    /// Server certificate chain, PEM
+    #[arg(long, value_name = "FILE")]
+    pub tls_certificate: Option<PathBuf>,
+    /// Private key of the certificate, PEM
+    #[arg(long, value_name = "FILE")]
+    pub tls_key: Option<PathBuf>,
+    /// Authorities of client certificates, PEM; with it every TLS client must show a certificate of theirs
+    #[arg(long, value_name = "FILE")]
+    pub tls_client_ca: Option<PathBuf>,
+    /// Refuses clients that do not use TLS
+    #[arg(long)]
+    pub tls_required: bool,
+    /// Serves without TLS on addresses that other machines can reach
+    #[arg(long)]
+    pub allow_plain_off_loopback: bool,
+    /// Exports all volumes read-only
+    #[arg(long)]
+    pub read_only: bool,
+    /// How facts are printed.
+    #[command(flatten)]
+    pub format: Format,
+}
+
+/// `onefold stats`.
+#[derive(Args, Debug)]
+pub struct Stats {
+    /// Which store.
+    #[command(flatten)]
+    pub store: Store,
+    /// How facts are printed.
+    #[command(flatten)]
+    pub format: Format,
+}
+
+/// `onefold check`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Without options: checksums and structure of everything but the data, and that everything that is referred to is there.
+Nothing is changed.
+
+Example:
+  onefold check --store /srv/store --read-data")]
+pub struct Check {
+    /// Which store.
+    #[command(flatten)]
+    pub store: Store,
+    /// Reads all data too, and compares it with its fingerprints
+    #[arg(long)]
+    pub read_data: bool,
+    /// How facts are printed.
+    #[command(flatten)]
+    pub format: Format,
+}
+
+/// `onefold completions`.
+#[derive(Args, Debug)]
+pub struct Completions {
+    /// The shell
+    pub shell: clap_complete::Shell,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_parser_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_and_option_has_help() {
+        fn look(command: &clap::Command, path: &str) {
+            let path = format!("{path} {}", command.get_name());
+            assert!(command.get_about().is_some(), "{path}");
+            for argument in command.get_arguments() {
+                assert!(argument.get_help().is_some(), "{path} {}", argument.get_id());
+            }
+            command.get_subcommands().for_each(|command| look(command, &path));
+        }
+        look(&Cli::command(), "");
+    }
+
+    #[test]
+    fn every_command_and_option_is_documented() {
+        fn look(command: &clap::Command, document: &str) {
+            for argument in command.get_arguments().filter(|argument| !argument.is_hide_set()) {
+                if let Some(long) = argument.get_long() {
+                    assert!(document.contains(&format!("--{long}")), "{} --{long}", command.get_name());
+                }
+            }
+            for command in command.get_subcommands().filter(|command| !command.is_hide_set()) {
+                assert!(document.contains(command.get_name()), "{}", command.get_name());
+                look(command, document);
+            }
+        }
+        look(&Cli::command(), include_str!("../../../docs/cli.md"));
+    }
+
+    #[test]
+    fn a_filter_chain_is_checked_when_it_is_typed() {
+        let parse = |chain: &str| {
+            Cli::try_parse_from(["onefold", "volume", "create", "--store", "s", "v", "--size", "1GiB", "--filter-chain", chain])
+        };
+        assert!(parse("block-index,chunk-index").is_ok());
+        assert!(parse("block-index").unwrap_err().to_string().contains("chunk-index"));
+        assert!(parse("blom,chunk-index").unwrap_err().to_string().contains("`bloom`"));
+    }
+}

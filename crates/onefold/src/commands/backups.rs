@@ -1,0 +1,69 @@
+//! `onefold backups`.
+
+use crate::cli::Backups;
+use crate::failure::{Exit, Result};
+use crate::output::{Output, Table};
+use crate::store::Store;
+use crate::units::{local_time, printable, size, utc_time};
+use onefold_catalog::{Backup, Catalog};
+use onefold_engine::Mode;
+use serde_json::{Map, Value, json};
+
+/// Lists the backups.
+pub fn run(options: &Backups) -> Result<Exit> {
+    let store = Store::open(&options.store.directory, Mode::ReadOnly, "backups")?;
+    let mut backups = Catalog::new(store.engine.clone()).list()?;
+    backups.retain(|backup| options.name.as_ref().is_none_or(|name| *name == backup.name));
+    let mut output = Output::new();
+    if options.format.json {
+        output.json(&Value::Array(backups.iter().map(to_json).collect()))?;
+    } else if !backups.is_empty() {
+        let mut table = Table::new(&["id", "name", "time", "host", "paths", ">size", ">added"]);
+        for backup in &backups {
+            let paths: Vec<String> = backup.paths.iter().map(|path| printable(path)).collect();
+            table.row(vec![
+                backup.id.short(),
+                printable(backup.name.as_bytes()),
+                local_time(backup.started_ns),
+                printable(backup.host.as_bytes()),
+                paths.join(" "),
+                size(backup.statistics.logical_bytes),
+                size(backup.statistics.added_bytes),
+            ]);
+        }
+        table.print(&mut output)?;
+    }
+    output.finish()?;
+    store.close()?;
+    Ok(Exit::Done)
+}
+
+fn to_json(backup: &Backup) -> Value {
+    let statistics = &backup.statistics;
+    let paths = backup.paths.iter().map(|path| String::from_utf8_lossy(path).into_owned());
+    let mut object = Map::new();
+    if backup.paths.iter().any(|path| std::str::from_utf8(path).is_err()) {
+        let hex = |path: &Vec<u8>| path.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        object.insert("paths_hex".to_owned(), backup.paths.iter().map(hex).collect());
+    }
+    let rest = json!({
+        "id": backup.id.to_string(),
+        "name": backup.name,
+        "time": utc_time(backup.started_ns),
+        "finished": utc_time(backup.finished_ns),
+        "host": backup.host,
+        "user": backup.user,
+        "paths": paths.collect::<Vec<_>>(),
+        "files": statistics.files,
+        "directories": statistics.directories,
+        "logical_bytes": statistics.logical_bytes,
+        "read_bytes": statistics.read_bytes,
+        "added_bytes": statistics.added_bytes,
+        "stored_bytes": statistics.stored_bytes,
+        "errors": statistics.errors,
+    });
+    if let Value::Object(rest) = rest {
+        object.extend(rest);
+    }
+    Value::Object(object)
+}

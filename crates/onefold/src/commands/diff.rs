@@ -1,0 +1,66 @@
+//! `onefold diff`.
+
+use crate::cli::Diff;
+use crate::failure::{Exit, Result};
+use crate::output::{Output, put_name};
+use crate::store::Store;
+use crate::units::printable;
+use onefold_catalog::{Catalog, Change, Difference};
+use onefold_engine::Mode;
+use serde_json::{Map, Value};
+
+/// Shows what differs between two backups. Differences are no failure: exit code 0.
+pub fn run(options: &Diff) -> Result<Exit> {
+    let store = Store::open(&options.store.directory, Mode::ReadOnly, "diff")?;
+    let catalog = Catalog::new(store.engine.clone());
+    let (older, newer) = (catalog.find(&options.older)?, catalog.find(&options.newer)?);
+    let mut output = Output::new();
+    let mut printed = Ok(());
+    onefold_catalog::diff(&catalog, &older, &newer, &mut |difference| {
+        printed = if options.format.json { output.json(&to_json(&difference)) } else { output.line(to_line(&difference)) };
+        printed.is_ok()
+    })?;
+    printed?;
+    output.finish()?;
+    store.close()?;
+    Ok(Exit::Done)
+}
+
+fn parts<'a>(difference: &Difference<'a>) -> (char, &'static str, &'a [u8], Vec<&'static str>) {
+    match difference {
+        Difference::Added { path, .. } => ('+', "added", path, Vec::new()),
+        Difference::Removed { path, .. } => ('-', "removed", path, Vec::new()),
+        Difference::Changed { path, change, .. } => ('M', "changed", path, what(change)),
+    }
+}
+
+fn what(change: &Change) -> Vec<&'static str> {
+    [
+        (change.kind, "type"),
+        (change.content, "content"),
+        (change.mode, "mode"),
+        (change.owner, "owner"),
+        (change.mtime, "mtime"),
+        (change.xattrs, "xattrs"),
+    ]
+    .into_iter()
+    .filter_map(|(changed, name)| changed.then_some(name))
+    .collect()
+}
+
+fn to_line(difference: &Difference<'_>) -> String {
+    let (sign, _, path, what) = parts(difference);
+    let what = if what.is_empty() { String::new() } else { format!("  ({})", what.join(", ")) };
+    format!("{sign} /{}{what}", printable(path))
+}
+
+fn to_json(difference: &Difference<'_>) -> Value {
+    let (_, name, path, what) = parts(difference);
+    let mut object = Map::new();
+    put_name(&mut object, "path", &[b"/", path].concat());
+    object.insert("change".to_owned(), name.into());
+    if name == "changed" {
+        object.insert("what".to_owned(), what.into());
+    }
+    Value::Object(object)
+}

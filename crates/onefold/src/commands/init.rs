@@ -1,0 +1,95 @@
+//! `onefold init`.
+
+use super::Talk;
+use crate::cli::{ChunkerName, FingerprintName, Init, ProfileName};
+use crate::failure::{Exit, Failure, Result};
+use crate::output::Output;
+use crate::settings;
+use crate::store::{SETTINGS_FILE, ground};
+use crate::units::size;
+use onefold_chunking::{Kind, Sizes};
+use onefold_engine::{Descriptor, Engine};
+use onefold_fingerprint::Algorithm;
+use onefold_ground::replace_file;
+use serde_json::json;
+
+/// Makes a store.
+pub fn run(options: &Init, talk: Talk) -> Result<Exit> {
+    let descriptor = descriptor(options)?;
+    descriptor.validate()?;
+    let directory = &options.directory;
+    std::fs::create_dir_all(directory).map_err(|error| {
+        Failure::cannot_run(format!("cannot make the directory {}: {error}", directory.display()))
+            .advise("give a place that you may write to")
+    })?;
+    let ground = ground(directory)?;
+    Engine::create(&ground, &descriptor).map_err(|error| Failure { exit: Exit::CannotRun, ..Failure::from(error) })?;
+    replace_file(&*ground, SETTINGS_FILE, settings::template().as_bytes())?;
+
+    let id: String = descriptor.store.iter().map(|byte| format!("{byte:02x}")).collect();
+    let sizes = descriptor.chunk_sizes;
+    let mut output = Output::new();
+    if options.format.json {
+        output.json(&json!({
+            "store": ground.describe(""),
+            "id": id,
+            "profile": "exact",
+            "chunker": descriptor.chunker.to_string(),
+            "chunk_min_bytes": sizes.min,
+            "chunk_target_bytes": sizes.target,
+            "chunk_max_bytes": sizes.max,
+            "fingerprint": descriptor.fingerprint.to_string(),
+            "compression": descriptor.compression.to_string(),
+            "container_bytes": descriptor.container_bytes,
+            "frame_bytes": descriptor.frame_bytes,
+        }))?;
+    } else if !talk.quiet {
+        output.line(format_args!(
+            "made store {} in {}\n  chunks {} {}, fingerprint {}, compression {} in frames of {}, containers of {}\n  settings: {}",
+            &id[..8],
+            ground.describe(""),
+            descriptor.chunker,
+            size(sizes.target as u64),
+            descriptor.fingerprint,
+            descriptor.compression,
+            size(u64::from(descriptor.frame_bytes)),
+            size(u64::from(descriptor.container_bytes)),
+            ground.describe(SETTINGS_FILE),
+        ))?;
+    }
+    output.finish()?;
+    Ok(Exit::Done)
+}
+
+fn descriptor(options: &Init) -> Result<Descriptor> {
+    // The only profile there is; a second one makes this match say what to do with it.
+    match options.profile {
+        ProfileName::Exact => {}
+    }
+    let wrong = |option: &str, why: &dyn std::fmt::Display| Failure::cannot_run(format!("{option}: {why}"));
+    let in_memory = |option: &str, bytes: u64| usize::try_from(bytes).map_err(|_| wrong(option, &format!("{} is too large", size(bytes))));
+    let in_file = |option: &str, bytes: u64| u32::try_from(bytes).map_err(|_| wrong(option, &format!("{} is too large", size(bytes))));
+    let target = in_memory("--chunk-size", options.chunk_size)?;
+    let chunk_sizes = Sizes {
+        min: options.chunk_min.map_or(Ok(target / 4), |bytes| in_memory("--chunk-min", bytes))?,
+        target,
+        max: options.chunk_max.map_or(Ok(target.saturating_mul(4)), |bytes| in_memory("--chunk-max", bytes))?,
+    };
+    Ok(Descriptor {
+        fingerprint: match options.fingerprint {
+            FingerprintName::Blake3 => Algorithm::Blake3,
+            FingerprintName::Sha256 => Algorithm::Sha256,
+            FingerprintName::Sha1 => Algorithm::Sha1,
+        },
+        chunker: match options.chunker {
+            ChunkerName::Fastcdc => Kind::FastCdc,
+            ChunkerName::Rabin => Kind::Rabin,
+            ChunkerName::Fixed => Kind::Fixed,
+        },
+        chunk_sizes,
+        container_bytes: in_file("--container-size", options.container_size)?,
+        frame_bytes: in_file("--frame-size", options.frame_size)?,
+        compression: options.compression.parse().map_err(|error| wrong("--compression", &error))?,
+        ..Descriptor::new()?
+    })
+}

@@ -1,0 +1,132 @@
+//! `onefold ls`.
+
+use super::catalog_path;
+use crate::cli::Ls;
+use crate::failure::{Exit, Result};
+use crate::output::{Output, note, put_name};
+use crate::store::Store;
+use crate::units::{local_time, printable, utc_time};
+use onefold_catalog::{Catalog, Content, Entry, TreeWalk};
+use onefold_engine::Mode;
+use serde_json::{Map, Value};
+
+/// Lists what is in a backup, or in a directory of it.
+pub fn run(options: &Ls) -> Result<Exit> {
+    let store = Store::open(&options.store.directory, Mode::ReadOnly, "ls")?;
+    let catalog = Catalog::new(store.engine.clone());
+    let backup = catalog.find(&options.backup)?;
+    let path = options.path.as_deref().map(catalog_path).unwrap_or_default();
+    let mut output = Output::new();
+    let mut print = |path: &[u8], entry: &Entry| match options.format.json {
+        true => output.json(&to_json(path, entry)),
+        false => output.line(to_line(path, entry)),
+    };
+    let mut damaged = 0u64;
+    let found = catalog.lookup(&backup, &path)?;
+    if let Some(entry) = &found {
+        print(&path, entry)?;
+    }
+    let recipe = found.as_ref().map_or(Some(&backup.root), |entry| match &entry.content {
+        Content::Directory { recipe } => Some(recipe),
+        _ => None,
+    });
+    if let Some(recipe) = recipe {
+        for item in TreeWalk::new(&store.engine, &path, recipe) {
+            match item.entry {
+                Ok(entry) => print(&item.path, &entry)?,
+                Err(error) => {
+                    note(format_args!("onefold: /{}: {error}", printable(&item.path)));
+                    damaged += 1;
+                }
+            }
+        }
+    }
+    output.finish()?;
+    store.close()?;
+    Ok(if damaged > 0 { Exit::Partial } else { Exit::Done })
+}
+
+fn absolute(path: &[u8]) -> Vec<u8> {
+    [b"/", path].concat()
+}
+
+/// The kind in one word without spaces, and the letter that `ls -l` has for it.
+fn kind(content: &Content) -> (&'static str, char) {
+    match content {
+        Content::File { .. } => ("file", '-'),
+        Content::Directory { .. } => ("directory", 'd'),
+        Content::Symlink { .. } => ("symlink", 'l'),
+        Content::CharacterDevice { .. } => ("character", 'c'),
+        Content::BlockDevice { .. } => ("block", 'b'),
+        Content::Fifo => ("fifo", 'p'),
+        Content::Socket => ("socket", 's'),
+        Content::HardLink { .. } => ("hardlink", 'h'),
+    }
+}
+
+fn to_line(path: &[u8], entry: &Entry) -> String {
+    let attributes = &entry.attributes;
+    let (size, target) = match &entry.content {
+        Content::File { size_bytes, .. } => (size_bytes.to_string(), String::new()),
+        Content::Symlink { target } => ("-".to_owned(), format!(" -> {}", printable(target))),
+        Content::HardLink { path } => ("-".to_owned(), format!(" = {}", printable(&absolute(path)))),
+        Content::CharacterDevice { major, minor } | Content::BlockDevice { major, minor } => (format!("{major},{minor}"), String::new()),
+        Content::Directory { .. } | Content::Fifo | Content::Socket => ("-".to_owned(), String::new()),
+    };
+    format!(
+        "{}{} {:>6} {:>6} {size:>12} {} {}{target}",
+        kind(&entry.content).1,
+        permissions(attributes.mode),
+        attributes.uid,
+        attributes.gid,
+        local_time(attributes.mtime_ns),
+        printable(&absolute(path)),
+    )
+}
+
+/// Permission bits as `ls -l` has them.
+fn permissions(mode: u16) -> String {
+    let mut text: Vec<char> = (0..9).map(|bit| if mode & (0o400 >> bit) != 0 { ['r', 'w', 'x'][bit % 3] } else { '-' }).collect();
+    for (bit, place, letter) in [(0o4000, 2, 's'), (0o2000, 5, 's'), (0o1000, 8, 't')] {
+        if mode & bit != 0 {
+            text[place] = if text[place] == 'x' { letter } else { letter.to_ascii_uppercase() };
+        }
+    }
+    text.into_iter().collect()
+}
+
+fn to_json(path: &[u8], entry: &Entry) -> Value {
+    let attributes = &entry.attributes;
+    let mut object = Map::new();
+    put_name(&mut object, "path", &absolute(path));
+    object.insert("type".to_owned(), kind(&entry.content).0.into());
+    match &entry.content {
+        Content::File { size_bytes, .. } => {
+            object.insert("size".to_owned(), (*size_bytes).into());
+        }
+        Content::Symlink { target } => put_name(&mut object, "target", target),
+        Content::HardLink { path } => put_name(&mut object, "target", &absolute(path)),
+        Content::CharacterDevice { major, minor } | Content::BlockDevice { major, minor } => {
+            object.insert("major".to_owned(), (*major).into());
+            object.insert("minor".to_owned(), (*minor).into());
+        }
+        Content::Directory { .. } | Content::Fifo | Content::Socket => {}
+    }
+    object.insert("mode".to_owned(), format!("{:04o}", attributes.mode).into());
+    object.insert("uid".to_owned(), attributes.uid.into());
+    object.insert("gid".to_owned(), attributes.gid.into());
+    object.insert("mtime".to_owned(), utc_time(attributes.mtime_ns).into());
+    Value::Object(object)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permissions_are_written_as_ls_does() {
+        for (mode, text) in [(0o644, "rw-r--r--"), (0o4755, "rwsr-xr-x"), (0o1777, "rwxrwxrwt"), (0o2644, "rw-r-Sr--"), (0, "---------")] {
+            assert_eq!(permissions(mode), text);
+        }
+    }
+}

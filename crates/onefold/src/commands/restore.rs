@@ -1,0 +1,80 @@
+//! `onefold restore`.
+
+use super::{Talk, catalog_path};
+use crate::cli::{OverwriteWhen, Restore};
+use crate::failure::{Exit, Failure, Result};
+use crate::interrupt::Interrupt;
+use crate::output::Output;
+use crate::progress::Watch;
+use crate::store::Store;
+use crate::units::{counted, duration, number, rate, size};
+use onefold_catalog::Catalog;
+use onefold_client::{ClientError, Overwrite, RestoreOptions};
+use onefold_engine::Mode;
+use serde_json::json;
+use std::time::Instant;
+
+/// Brings files of a backup back.
+pub fn run(options: &Restore, talk: Talk) -> Result<Exit> {
+    let interrupt = Interrupt::watch()?;
+    let store = Store::open(&options.store.directory, Mode::ReadOnly, "restore")?;
+    let catalog = Catalog::new(store.engine.clone());
+    let backup = catalog.find(&options.backup)?;
+    let client_options = RestoreOptions {
+        target: options.target.clone(),
+        root: Vec::new(),
+        paths: options.paths.iter().map(|path| catalog_path(path)).collect(),
+        overwrite: match options.overwrite {
+            OverwriteWhen::Never => Overwrite::Never,
+            OverwriteWhen::IfChanged => Overwrite::IfChanged,
+            OverwriteWhen::Always => Overwrite::Always,
+        },
+    };
+    let began = Instant::now();
+    let watch = Watch::new(talk, interrupt);
+    let restored = onefold_client::restore(&catalog, &backup, &client_options, &watch);
+    watch.finish();
+    let outcome = restored.map_err(|error| match error {
+        ClientError::Cancelled => Failure::interrupted("stopped by a signal: the restore is not complete")
+            .advise("run it again with --overwrite if-changed: what is there already is left as it is"),
+        error => Failure::from(error),
+    })?;
+    let time = began.elapsed();
+    let mut output = Output::new();
+    if options.format.json {
+        output.json(&json!({
+            "backup": backup.id.to_string(),
+            "files": outcome.files,
+            "files_kept": outcome.kept_files,
+            "directories": outcome.directories,
+            "others": outcome.others,
+            "bytes": outcome.written_bytes,
+            "seconds": time.as_secs_f64(),
+            "errors": outcome.errors,
+            "warnings": outcome.warnings,
+            "problems": watch.problems_json(),
+            "partial": !outcome.is_complete(),
+        }))?;
+    } else if !talk.quiet {
+        output.line(format_args!("restored backup {} to {}", backup.id.short(), options.target.display()))?;
+        output.line(format_args!(
+            "  files    {} in {}, {} were the same already",
+            number(outcome.files),
+            counted(outcome.directories, "directory", "directories"),
+            number(outcome.kept_files)
+        ))?;
+        output.line(format_args!(
+            "  written  {} in {}, {}",
+            size(outcome.written_bytes),
+            duration(time),
+            rate(outcome.written_bytes, time)
+        ))?;
+        if outcome.errors > 0 {
+            let what = counted(outcome.errors, "file or directory was", "files or directories were");
+            output.line(format_args!("  PARTIAL  {what} not restored: see the errors above"))?;
+        }
+    }
+    output.finish()?;
+    store.close()?;
+    Ok(if outcome.is_complete() { Exit::Done } else { Exit::Partial })
+}

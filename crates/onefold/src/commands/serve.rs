@@ -1,0 +1,234 @@
+//! `onefold serve`: the daemon.
+
+use super::Talk;
+use crate::cli::Serve;
+use crate::export::VolumeExports;
+use crate::failure::{Exit, Failure, Result};
+use crate::output::{Output, note};
+use crate::settings::{Nbd, Settings};
+use crate::store::{SETTINGS_FILE, Store, ground, read_settings};
+use crate::units::{counted, printable, size};
+use onefold_engine::Mode;
+use onefold_nbd::{Config, Limits, Listen, LocalAddress, Server, Tls, TlsFiles};
+use onefold_volume::{VolumeInfo, Volumes};
+use serde_json::json;
+use std::net::ToSocketAddrs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Serves until SIGINT or SIGTERM, then stops cleanly: requests in flight end, everything is flushed.
+pub fn run(options: &Serve, talk: Talk) -> Result<Exit> {
+    let directory = &options.store.directory;
+    let settings = settings(options)?;
+    let config = config(&settings.nbd)?;
+    let read_only = settings.nbd.read_only;
+    let store = Store::open_with(ground(directory)?, settings, Mode::ReadWrite, "serve")?;
+    let volumes = Arc::new(Volumes::open(store.engine.clone(), store.volumes_options())?);
+    let stopping = Arc::new(AtomicBool::new(false));
+    let cleaner = finish_deletions(&volumes, &stopping)?;
+
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::cannot_run(format!("cannot start threads: {error}")))?;
+    let exports = Arc::new(VolumeExports::new(Arc::clone(&volumes), read_only));
+    let served = runtime.block_on(async {
+        let server = Server::bind(config, exports)?;
+        let shutdown = shutdown_signal()?;
+        announce(options, talk, &server.local_addresses().cloned().collect::<Vec<_>>(), &volumes.list(), &store.settings.nbd)?;
+        let metrics = server.metrics();
+        server.run(shutdown).await?;
+        Ok::<_, Failure>(metrics.snapshot())
+    });
+    // The runtime goes first: after it no request can reach a volume any more.
+    drop(runtime);
+    stopping.store(true, Ordering::Relaxed);
+    let _ = cleaner.join();
+    // Whatever happened to the server: everything that clients wrote becomes durable, then the store is closed.
+    let flushed = volumes.flush();
+    drop(volumes);
+    let closed = store.close();
+    let metrics = served?;
+    flushed?;
+    closed?;
+    let requests: u64 = metrics.requests.iter().sum();
+    if options.format.json {
+        let mut output = Output::new();
+        output.json(&json!({
+            "event": "stopped",
+            "connections": metrics.connections,
+            "requests": requests,
+            "errors": metrics.errors,
+            "read_bytes": metrics.read_bytes,
+            "written_bytes": metrics.written_bytes,
+        }))?;
+        output.finish()?;
+    } else if !talk.quiet {
+        note(format_args!(
+            "stopped; {} and {} were served, {} read and {} written",
+            counted(metrics.connections, "connection", "connections"),
+            counted(requests, "request", "requests"),
+            size(metrics.read_bytes),
+            size(metrics.written_bytes)
+        ));
+    }
+    Ok(Exit::Done)
+}
+
+/// The settings of the store, or those of `--config`, with the options of the command line laid over.
+fn settings(options: &Serve) -> Result<Settings> {
+    let mut settings = match &options.config {
+        Some(path) => read_settings(path, false)?,
+        None => read_settings(&options.store.directory.join(SETTINGS_FILE), true)?,
+    };
+    let nbd = &mut settings.nbd;
+    if let Some(listen) = &options.nbd {
+        nbd.listen = Some(listen.clone()).filter(|listen| listen != "none" && !listen.is_empty());
+    }
+    let lay = |over: &Option<PathBuf>, setting: &mut Option<PathBuf>| {
+        if over.is_some() {
+            setting.clone_from(over);
+        }
+    };
+    lay(&options.nbd_socket, &mut nbd.socket);
+    lay(&options.tls_certificate, &mut nbd.tls_certificate);
+    lay(&options.tls_key, &mut nbd.tls_key);
+    lay(&options.tls_client_ca, &mut nbd.tls_client_ca);
+    nbd.tls_required |= options.tls_required;
+    nbd.allow_plain_off_loopback |= options.allow_plain_off_loopback;
+    nbd.read_only |= options.read_only;
+    settings.check().map_err(Failure::cannot_run)?;
+    Ok(settings)
+}
+
+fn config(nbd: &Nbd) -> Result<Config> {
+    let mut listen: Vec<Listen> = Vec::new();
+    if let Some(address) = &nbd.listen {
+        let wrong = |why: String| {
+            Failure::cannot_run(format!("cannot listen on `{}`: {why}", printable(address.as_bytes())))
+                .advise("write an address and a port, as in 127.0.0.1:10809 or [::1]:10809")
+        };
+        let addresses: Vec<_> = address.to_socket_addrs().map_err(|error| wrong(error.to_string()))?.collect();
+        if addresses.is_empty() {
+            return Err(wrong("the name has no address".to_owned()));
+        }
+        listen.extend(addresses.into_iter().map(Listen::Tcp));
+    }
+    listen.extend(nbd.socket.clone().map(Listen::Unix));
+    if listen.is_empty() {
+        return Err(onefold_nbd::NbdError::NoAddress.into());
+    }
+    let files = nbd.tls_certificate.clone().zip(nbd.tls_key.clone());
+    let tls = match files.map(|(certificate, key)| TlsFiles { certificate, key, client_authorities: nbd.tls_client_ca.clone() }) {
+        None => Tls::Off,
+        Some(files) if nbd.tls_required => Tls::Required(files),
+        Some(files) => Tls::Optional(files),
+    };
+    let defaults = Limits::default();
+    let limits = Limits {
+        connections: nbd.max_connections,
+        requests_per_connection: nbd.max_requests,
+        bytes: nbd.payload_bytes,
+        bytes_per_connection: defaults.bytes_per_connection.min(nbd.payload_bytes),
+        ..defaults
+    };
+    Ok(Config { listen, tls, allow_plain_off_loopback: nbd.allow_plain_off_loopback, limits })
+}
+
+/// Volumes whose deletion was cut short: their space is given back beside the serving. What is left at the end goes on at the next start.
+fn finish_deletions(volumes: &Arc<Volumes>, stopping: &Arc<AtomicBool>) -> Result<JoinHandle<()>> {
+    let (volumes, stopping) = (Arc::clone(volumes), Arc::clone(stopping));
+    let work = move || {
+        if let Err(error) = volumes.resume_deletions(&|| !stopping.load(Ordering::Relaxed)) {
+            tracing::warn!("the deletion of a volume could not be finished, it goes on at the next start: {error}");
+        }
+    };
+    let thread = std::thread::Builder::new().name("deletions".to_owned());
+    thread.spawn(work).map_err(|error| Failure::cannot_run(format!("cannot start a thread: {error}")))
+}
+
+/// Ends when SIGINT or SIGTERM comes. Watches from the call on, so that no signal falls between binding and serving.
+fn shutdown_signal() -> Result<impl Future<Output = ()>> {
+    let watch = |kind| signal(kind).map_err(|error| Failure::cannot_run(format!("cannot watch for signals: {error}")));
+    let (mut interrupt, mut terminate) = (watch(SignalKind::interrupt())?, watch(SignalKind::terminate())?);
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
+}
+
+/// Says what is served and how to connect.
+fn announce(options: &Serve, talk: Talk, addresses: &[LocalAddress], volumes: &[VolumeInfo], nbd: &Nbd) -> Result<()> {
+    let uris: Vec<String> = addresses.iter().map(|address| uri(address, "", nbd.tls_required)).collect();
+    if options.format.json {
+        let volumes: Vec<_> =
+            volumes.iter().map(|volume| json!({"name": volume.name, "size": volume.size, "block_size": volume.block_size})).collect();
+        let mut output = Output::new();
+        output.json(&json!({"event": "serving", "addresses": uris, "volumes": volumes}))?;
+        return output.finish();
+    }
+    if talk.quiet {
+        return Ok(());
+    }
+    note(format_args!("serving {} over NBD at {}", counted(volumes.len() as u64, "volume", "volumes"), uris.join(" and ")));
+    for volume in volumes {
+        let uri = addresses.first().map_or_else(String::new, |address| uri(address, &volume.name, nbd.tls_required));
+        note(format_args!(
+            "  {}  {}{}  {uri}",
+            printable(volume.name.as_bytes()),
+            size(volume.size),
+            if nbd.read_only { "  read-only" } else { "" }
+        ));
+    }
+    match volumes.first().zip(addresses.first()) {
+        None => note("there is no volume yet: stop, then `onefold volume create NAME --size SIZE`"),
+        Some((volume, address)) => {
+            let whole = uri(address, &volume.name, nbd.tls_required);
+            note("connect, for example, with");
+            note(format_args!("  qemu-img info '{whole}'"));
+            note(format_args!("  nbdcopy '{whole}' image.raw"));
+            if let LocalAddress::Tcp(address) = address {
+                note(format_args!("  nbd-client {} {} -N '{}' /dev/nbd0", address.ip(), address.port(), volume.name));
+            }
+        }
+    }
+    note("^C stops");
+    Ok(())
+}
+
+/// The NBD URI of an export.
+fn uri(address: &LocalAddress, name: &str, tls: bool) -> String {
+    let scheme = if tls { "nbds" } else { "nbd" };
+    match address {
+        LocalAddress::Tcp(address) => format!("{scheme}://{address}/{}", percent(name.as_bytes())),
+        LocalAddress::Unix(path) => {
+            let path = std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str());
+            format!("nbd+unix:///{}?socket={}", percent(name.as_bytes()), percent(path))
+        }
+    }
+}
+
+/// Bytes as a part of a URI (RFC 3986 section 2.3; `/` is allowed in paths and queries).
+fn percent(bytes: &[u8]) -> String {
+    let keep = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+    bytes.iter().map(|byte| if keep(*byte) { char::from(*byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uris_name_address_and_export() {
+        let tcp = LocalAddress::Tcp("[::1]:10809".parse().unwrap());
+        assert_eq!(uri(&tcp, "my disk", false), "nbd://[::1]:10809/my%20disk");
+        assert_eq!(uri(&tcp, "d", true), "nbds://[::1]:10809/d");
+        let unix = LocalAddress::Unix("/run/a b.sock".into());
+        assert_eq!(uri(&unix, "d", false), "nbd+unix:///d?socket=/run/a%20b.sock");
+    }
+}

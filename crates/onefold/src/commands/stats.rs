@@ -1,0 +1,103 @@
+//! `onefold stats`.
+
+use crate::cli::Stats;
+use crate::failure::{Exit, Result};
+use crate::output::{Output, Table};
+use crate::store::Store;
+use crate::units::{duration, number, rate, size};
+use onefold_catalog::Catalog;
+use onefold_engine::{Mode, Statistics};
+use onefold_volume::Volumes;
+use serde_json::{Map, Value, json};
+use std::time::Duration;
+
+/// What the faces of the store have put into it.
+struct Contents {
+    backups: u64,
+    backup_bytes: u64,
+    volumes: u64,
+    volume_bytes: u64,
+}
+
+/// Shows what is in the store and what it costs.
+pub fn run(options: &Stats) -> Result<Exit> {
+    let store = Store::open(&options.store.directory, Mode::ReadOnly, "stats")?;
+    let mut contents = Contents { backups: 0, backup_bytes: 0, volumes: 0, volume_bytes: 0 };
+    Catalog::new(store.engine.clone()).visit(&mut |backup| {
+        contents.backups += 1;
+        contents.backup_bytes += backup.statistics.logical_bytes;
+    })?;
+    let volumes = Volumes::open(store.engine.clone(), store.volumes_options())?;
+    for info in volumes.list() {
+        contents.volumes += 1;
+        contents.volume_bytes += super::volume::data_bytes(&*volumes.get(&info.name)?)?;
+    }
+    drop(volumes);
+    let statistics = store.engine.statistics()?;
+    let mut output = Output::new();
+    if options.format.json {
+        output.json(&to_json(&contents, &statistics))?;
+    } else {
+        print(&mut output, &contents, &statistics)?;
+    }
+    output.finish()?;
+    store.close()?;
+    Ok(Exit::Done)
+}
+
+fn ratio(whole: u64, part: u64) -> Option<f64> {
+    (part > 0).then(|| whole as f64 / part as f64)
+}
+
+fn to_json(contents: &Contents, statistics: &Statistics) -> Value {
+    let logical = contents.backup_bytes + contents.volume_bytes;
+    let profile: Map<String, Value> = statistics
+        .profile
+        .iter()
+        .map(|(name, usage)| ((*name).to_owned(), json!({"calls": usage.calls, "time_ns": usage.time_ns, "bytes": usage.bytes})))
+        .collect();
+    json!({
+        "logical_bytes": logical,
+        "backup_bytes": contents.backup_bytes,
+        "volume_bytes": contents.volume_bytes,
+        "unique_bytes": statistics.unique_bytes,
+        "stored_bytes": statistics.stored_bytes,
+        "disk_bytes": statistics.disk_bytes,
+        "log_bytes": statistics.log_bytes,
+        "chunks": statistics.chunks,
+        "containers": statistics.containers,
+        "dedup_ratio": ratio(logical, statistics.unique_bytes),
+        "compression_ratio": ratio(statistics.unique_bytes, statistics.stored_bytes),
+        "index_memory_bytes": statistics.index_memory_bytes,
+        "index_entries": statistics.index_entries,
+        "backups": contents.backups,
+        "volumes": contents.volumes,
+        "profile": profile,
+    })
+}
+
+fn print(output: &mut Output, contents: &Contents, statistics: &Statistics) -> Result<()> {
+    let logical = contents.backup_bytes + contents.volume_bytes;
+    let times = |ratio: Option<f64>| ratio.map_or_else(String::new, |ratio| format!("  ({ratio:.2} times less)"));
+    let (unique, stored) = (statistics.unique_bytes, statistics.stored_bytes);
+    for (name, value) in [
+        ("logical", format!("{}  ({} in backups, {} in volumes)", size(logical), number(contents.backups), number(contents.volumes))),
+        ("unique", format!("{}{}", size(unique), times(ratio(logical, unique)))),
+        ("stored", format!("{}{}", size(stored), times(ratio(unique, stored)))),
+        ("on disk", format!("{}, of it log {}", size(statistics.disk_bytes), size(statistics.log_bytes))),
+        ("chunks", format!("{} in {} containers", number(statistics.chunks), number(statistics.containers))),
+        ("index", format!("{} entries, {} of memory", number(statistics.index_entries), size(statistics.index_memory_bytes))),
+    ] {
+        output.line(format_args!("{name:<9} {value}"))?;
+    }
+    if !statistics.profile.is_empty() {
+        output.line("\ntime of this process by component")?;
+        let mut table = Table::new(&["component", ">calls", ">time", ">bytes", ">rate"]);
+        for (name, usage) in &statistics.profile {
+            let time = Duration::from_nanos(usage.time_ns);
+            table.row(vec![(*name).to_owned(), number(usage.calls), duration(time), size(usage.bytes), rate(usage.bytes, time)]);
+        }
+        table.print(output)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,249 @@
+//! `onefold volume import` and `export`: between a volume and a file, a device, or a pipe. Holes stay holes.
+
+use super::{data_bytes, extents, with_volumes};
+use crate::cli::VolumeCopy;
+use crate::commands::Talk;
+use crate::failure::{Exit, Failure, Result};
+use crate::interrupt::Interrupt;
+use crate::output::note;
+use crate::progress::bar;
+use crate::units::{duration, printable, rate, size};
+use indicatif::ProgressBar;
+use onefold_engine::Mode;
+use onefold_volume::Volume;
+use rustix::fs::SeekFrom;
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::path::Path;
+use std::time::Instant;
+
+/// Bytes copied at a time.
+const STEP: usize = 4 << 20;
+
+/// Copies a file into a volume, from its beginning.
+pub fn import(options: &VolumeCopy, talk: Talk) -> Result<Exit> {
+    let path = &options.file;
+    // The source comes first: a wrong name needs no store.
+    let source = if path == Path::new("-") { None } else { Some(open_source(path)?) };
+    let interrupt = Interrupt::watch()?;
+    let began = Instant::now();
+    let (read, length) = with_volumes(&options.store, Mode::ReadWrite, "volume import", |volumes| {
+        let volume = volumes.get(&options.name)?;
+        let done = match &source {
+            Some((file, length)) => import_file(&volume, file, *length, path, talk, &interrupt)?,
+            None => import_stream(&volume, std::io::stdin().lock(), talk, &interrupt)?,
+        };
+        volume.flush()?;
+        Ok(done)
+    })?;
+    if !talk.quiet {
+        let holes = length - read;
+        note(format_args!(
+            "copied {} ({} of holes) in {}, {}",
+            size(length),
+            size(holes),
+            duration(began.elapsed()),
+            rate(read, began.elapsed())
+        ));
+    }
+    Ok(Exit::Done)
+}
+
+fn cannot(operation: &str, path: &Path, error: impl std::fmt::Display) -> Failure {
+    Failure::failed(format!("cannot {operation} {}: {error}", printable(std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str()))))
+}
+
+/// Opens a file or device that can be read at any place, and asks its length. Everything else goes through standard input.
+fn open_source(path: &Path) -> Result<(File, u64)> {
+    let file = File::open(path).map_err(|error| cannot("open", path, error))?;
+    let kind = file.metadata().map_err(|error| cannot("ask for", path, error))?.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        return Err(Failure::cannot_run(format!("{} is neither a file nor a block device", path.display()))
+            .advise(format!("copy a pipe or the like through standard input: onefold volume import NAME - < {}", path.display())));
+    }
+    // The length of a device shows only in its end.
+    let length = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|error| cannot("ask the length of", path, error))?;
+    Ok((file, length))
+}
+
+fn import_file(volume: &Volume, file: &File, length: u64, path: &Path, talk: Talk, interrupt: &Interrupt) -> Result<(u64, u64)> {
+    if length > volume.size() {
+        return Err(too_long(volume, &size(length)));
+    }
+    let progress = bar(talk, length);
+    let mut buffer = vec![0; STEP];
+    let (mut at, mut read) = (0, 0);
+    while at < length {
+        let data = next_data(file, at, length);
+        if data > at {
+            volume.write_zeroes(at, data - at)?;
+            progress.inc(data - at);
+            at = data;
+        }
+        let end = next_hole(file, at, length);
+        while at < end {
+            stopped(interrupt, &progress, at)?;
+            let step = &mut buffer[..step_at(at, end)];
+            file.read_exact_at(step, at).map_err(|error| cannot("read", path, error))?;
+            volume.write(at, step)?;
+            at += step.len() as u64;
+            read += step.len() as u64;
+            progress.inc(step.len() as u64);
+        }
+    }
+    progress.finish_and_clear();
+    Ok((read, length))
+}
+
+/// Length of the next step: up to the next multiple of [`STEP`], so that blocks of the volume are written whole.
+fn step_at(at: u64, end: u64) -> usize {
+    let step = STEP as u64;
+    (end - at).min(step - at % step) as usize
+}
+
+/// Where data begins at or after `at`; `length` if none does. A file system without holes has data everywhere.
+fn next_data(file: &File, at: u64, length: u64) -> u64 {
+    match rustix::fs::seek(file, SeekFrom::Data(at)) {
+        Ok(data) => data.clamp(at, length),
+        Err(rustix::io::Errno::NXIO) => length,
+        Err(_) => at,
+    }
+}
+
+fn next_hole(file: &File, at: u64, length: u64) -> u64 {
+    rustix::fs::seek(file, SeekFrom::Hole(at)).map_or(length, |hole| if hole > at { hole.min(length) } else { length })
+}
+
+fn import_stream(volume: &Volume, mut source: impl Read, talk: Talk, interrupt: &Interrupt) -> Result<(u64, u64)> {
+    let progress = bar(talk, volume.size());
+    let mut buffer = vec![0; STEP];
+    let mut at = 0;
+    loop {
+        stopped(interrupt, &progress, at)?;
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match source.read(&mut buffer[filled..]) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => stopped(interrupt, &progress, at)?,
+                Err(error) => return Err(Failure::failed(format!("cannot read standard input: {error}"))),
+            }
+        }
+        if filled == 0 {
+            break;
+        }
+        if at + filled as u64 > volume.size() {
+            return Err(too_long(volume, &format!("more than {}", size(at + filled as u64 - 1))));
+        }
+        volume.write(at, &buffer[..filled])?;
+        at += filled as u64;
+        progress.inc(filled as u64);
+    }
+    progress.finish_and_clear();
+    Ok((at, at))
+}
+
+fn too_long(volume: &Volume, length: &str) -> Failure {
+    let name = printable(volume.name().as_bytes());
+    Failure::failed(format!("the image has {length}, volume {name} has {}", size(volume.size())))
+        .advise(format!("make the volume larger first: onefold volume resize {name} --size SIZE"))
+}
+
+fn stopped(interrupt: &Interrupt, progress: &ProgressBar, at: u64) -> Result<()> {
+    if !interrupt.came() {
+        return Ok(());
+    }
+    progress.finish_and_clear();
+    Err(Failure::interrupted(format!("stopped after {}: the copy is not complete", size(at))))
+}
+
+/// Copies a volume out.
+pub fn export(options: &VolumeCopy, talk: Talk) -> Result<Exit> {
+    let interrupt = Interrupt::watch()?;
+    let began = Instant::now();
+    let path = &options.file;
+    let copied = with_volumes(&options.store, Mode::ReadOnly, "volume export", |volumes| {
+        let volume = volumes.get(&options.name)?;
+        let progress = bar(talk, data_bytes(&volume)?);
+        let copied = if path == Path::new("-") {
+            export_stream(&volume, &progress, &interrupt)
+        } else {
+            export_file(&volume, path, &progress, &interrupt)
+        };
+        progress.finish_and_clear();
+        copied
+    })?;
+    if !talk.quiet {
+        note(format_args!("copied {} of data in {}, {}", size(copied), duration(began.elapsed()), rate(copied, began.elapsed())));
+    }
+    Ok(Exit::Done)
+}
+
+/// Passes the volume's data to `write`, and with `zeros` the holes too, as zeros.
+fn read_all(
+    volume: &Volume,
+    zeros: bool,
+    progress: &ProgressBar,
+    interrupt: &Interrupt,
+    write: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
+) -> Result<u64> {
+    let mut buffer = vec![0; STEP];
+    let mut copied = 0;
+    extents(volume, &mut |offset, length, hole| {
+        if hole && !zeros {
+            return Ok(());
+        }
+        let (mut at, end) = (offset, offset + length);
+        if hole {
+            buffer.fill(0);
+        }
+        while at < end {
+            stopped(interrupt, progress, at)?;
+            let step = &mut buffer[..step_at(at, end)];
+            if !hole {
+                volume.read(at, step)?;
+                copied += step.len() as u64;
+                progress.inc(step.len() as u64);
+            }
+            write(at, step)?;
+            at += step.len() as u64;
+        }
+        Ok(())
+    })?;
+    Ok(copied)
+}
+
+fn export_stream(volume: &Volume, progress: &ProgressBar, interrupt: &Interrupt) -> Result<u64> {
+    let mut out = std::io::stdout().lock();
+    let copied = read_all(volume, true, progress, interrupt, &mut |_, data| out.write_all(data).map_err(|error| Failure::output(&error)))?;
+    out.flush().map_err(|error| Failure::output(&error))?;
+    Ok(copied)
+}
+
+fn export_file(volume: &Volume, path: &Path, progress: &ProgressBar, interrupt: &Interrupt) -> Result<u64> {
+    let device = std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device());
+    let mut options = File::options();
+    options.write(true).create_new(!device);
+    let file = options.open(path).map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => cannot("write", path, "it exists already").advise("give a new name, or remove the file first"),
+        _ => cannot("create", path, error),
+    })?;
+    let copy = || {
+        if !device {
+            file.set_len(volume.size()).map_err(|error| cannot("set the length of", path, error))?;
+        }
+        // A new file is all holes; a device still has its old content.
+        let copied = read_all(volume, device, progress, interrupt, &mut |at, data| {
+            file.write_all_at(data, at).map_err(|error| cannot("write", path, error))
+        })?;
+        file.sync_all().map_err(|error| cannot("sync", path, error))?;
+        Ok(copied)
+    };
+    let copied = copy();
+    if copied.is_err() && !device {
+        // Half an image must not be taken for a whole one.
+        let _ = std::fs::remove_file(path);
+    }
+    copied
+}

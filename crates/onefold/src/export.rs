@@ -1,0 +1,115 @@
+//! Volumes as exports of the NBD server.
+
+use crate::units::size;
+use onefold_engine::EngineError;
+use onefold_nbd::{Export, ExportError, ExportInfo, Exports, Extent};
+use onefold_volume::{Volume, VolumeError, VolumeInfo, Volumes};
+use std::sync::Arc;
+
+/// All volumes of a store.
+#[derive(Debug)]
+pub struct VolumeExports {
+    volumes: Arc<Volumes>,
+    read_only: bool,
+}
+
+impl VolumeExports {
+    /// Exports each volume under its name; with `read_only` none can be changed.
+    pub fn new(volumes: Arc<Volumes>, read_only: bool) -> VolumeExports {
+        VolumeExports { volumes, read_only }
+    }
+}
+
+impl Exports for VolumeExports {
+    fn list(&self) -> Vec<ExportInfo> {
+        let info = |volume: VolumeInfo| ExportInfo { name: volume.name, description: size(volume.size) };
+        self.volumes.list().into_iter().map(info).collect()
+    }
+
+    fn open(&self, name: &str) -> Option<Arc<dyn Export>> {
+        // The default export: names of volumes are never empty, so it is the only volume or none.
+        let only = if name.is_empty() { self.list() } else { Vec::new() };
+        let name = match only.as_slice() {
+            [info] => &info.name,
+            _ => name,
+        };
+        match self.volumes.get(name) {
+            Ok(volume) => Some(Arc::new(VolumeExport { volume, read_only: self.read_only })),
+            Err(VolumeError::NotFound { .. }) => None,
+            Err(error) => {
+                tracing::error!("cannot open volume {name:?}: {error}");
+                None
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct VolumeExport {
+    volume: Arc<Volume>,
+    read_only: bool,
+}
+
+fn refused(error: VolumeError) -> ExportError {
+    match &error {
+        VolumeError::Engine(engine) if engine.is_full() => ExportError::NoSpace,
+        VolumeError::Engine(EngineError::ReadOnly) => ExportError::ReadOnly,
+        VolumeError::OutOfRange { .. } => ExportError::OutOfRange,
+        _ => ExportError::Io(error.to_string()),
+    }
+}
+
+impl VolumeExport {
+    fn change(&self, change: impl FnOnce(&Volume) -> onefold_volume::Result<()>) -> Result<(), ExportError> {
+        if self.read_only {
+            return Err(ExportError::ReadOnly);
+        }
+        change(&self.volume).map_err(refused)
+    }
+}
+
+impl Export for VolumeExport {
+    fn size(&self) -> u64 {
+        self.volume.size()
+    }
+
+    fn read_only(&self) -> bool {
+        self.read_only
+    }
+
+    fn preferred_block_bytes(&self) -> u32 {
+        self.volume.block_size()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), ExportError> {
+        self.volume.read(offset, out).map_err(refused)
+    }
+
+    fn write(&self, offset: u64, data: &[u8], fua: bool) -> Result<(), ExportError> {
+        self.change(|volume| if fua { volume.write_durable(offset, data) } else { volume.write(offset, data) })
+    }
+
+    fn flush(&self) -> Result<(), ExportError> {
+        self.volume.flush().map_err(refused)
+    }
+
+    fn trim(&self, offset: u64, length: u64, fua: bool) -> Result<(), ExportError> {
+        self.change(|volume| volume.discard(offset, length))?;
+        if fua { self.flush() } else { Ok(()) }
+    }
+
+    fn write_zeroes(&self, offset: u64, length: u64, _may_trim: bool, fua: bool) -> Result<(), ExportError> {
+        // Zeros never take space here, and no write is promised not to fail for want of it: both kinds are the same.
+        self.change(|volume| volume.write_zeroes(offset, length))?;
+        if fua { self.flush() } else { Ok(()) }
+    }
+
+    fn cache(&self, offset: u64, length: u64) -> Result<(), ExportError> {
+        self.volume.prefetch(offset, length).map_err(refused)
+    }
+
+    fn status(&self, offset: u64, length: u64, limit_extents: usize) -> Result<Vec<Extent>, ExportError> {
+        let extents = self.volume.status(offset, length, limit_extents).map_err(refused)?;
+        Ok(extents.into_iter().map(|extent| Extent { length: extent.length, hole: extent.is_hole, zero: extent.is_hole }).collect())
+    }
+}

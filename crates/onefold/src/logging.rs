@@ -1,0 +1,28 @@
+//! What the parts say about their work, to standard error.
+
+use crate::failure::{Failure, Result};
+use tracing_subscriber::EnvFilter;
+
+/// Variable whose filter stands above `-q` and `-v`.
+pub const LOG_VARIABLE: &str = "ONEFOLD_LOG";
+
+/// Starts logging to standard error: warnings, with `quiet` only errors, with one `verbose` also information, with more everything.
+pub fn start(quiet: bool, verbose: u8) -> Result<()> {
+    let level = match (quiet, verbose) {
+        (true, _) => "error",
+        (false, 0) => "warn",
+        (false, 1) => "info",
+        (false, _) => "debug",
+    };
+    let filter = match std::env::var(LOG_VARIABLE) {
+        Ok(text) => EnvFilter::try_new(&text).map_err(|error| {
+            Failure::cannot_run(format!("{LOG_VARIABLE} is `{text}`: {error}"))
+                .advise("write a level (error, warn, info, debug) or filters as in `onefold_nbd=debug,info`")
+        })?,
+        Err(_) => EnvFilter::new(level),
+    };
+    let colours = std::env::var_os("NO_COLOR").is_none() && std::io::IsTerminal::is_terminal(&std::io::stderr());
+    // A second start in one process (tests) keeps the first.
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours).try_init();
+    Ok(())
+}

@@ -1,0 +1,116 @@
+//! Progress of long work, on a terminal only: how much of how much, how fast, how long still, which file.
+//! And the [`Monitor`] of backups and restores, which feeds it, prints problems as they come and keeps them for the result.
+
+use crate::commands::Talk;
+use crate::interrupt::Interrupt;
+use crate::output::{note, put_name};
+use crate::units::{number, printable};
+use indicatif::{ProgressBar, ProgressStyle};
+use onefold_client::{Counter, Monitor, Problem, Severity};
+use serde_json::{Map, Value};
+use std::io::IsTerminal;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// A bar over `total_bytes`; invisible when nobody looks.
+pub fn bar(talk: Talk, total_bytes: u64) -> ProgressBar {
+    styled(talk, total_bytes, "{elapsed_precise} [{bar:30}] {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}, {eta} left{msg}")
+}
+
+/// A bar over the steps of something that is not counted in bytes; its message names the step.
+pub fn steps(talk: Talk) -> ProgressBar {
+    styled(talk, 0, "{elapsed_precise} {msg} [{bar:30}] {pos}/{len}, {eta} left")
+}
+
+fn styled(talk: Talk, length: u64, template: &str) -> ProgressBar {
+    if talk.quiet || talk.verbose || !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(length);
+    bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+/// Most problems whose text is kept for the result; all are printed and counted.
+const KEPT_PROBLEMS: usize = 10_000;
+
+/// Watches a backup or a restore.
+#[derive(Debug)]
+pub struct Watch {
+    bar: ProgressBar,
+    interrupt: Interrupt,
+    files: AtomicU64,
+    problems: Mutex<Vec<Problem>>,
+}
+
+impl Watch {
+    /// Shows progress as far as `talk` allows, and stops the work when a signal comes.
+    pub fn new(talk: Talk, interrupt: Interrupt) -> Watch {
+        Watch { bar: bar(talk, 0), interrupt, files: AtomicU64::new(0), problems: Mutex::default() }
+    }
+
+    /// Takes the bar away.
+    pub fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+
+    /// The problems, for JSON.
+    pub fn problems_json(&self) -> Value {
+        let object = |problem: &Problem| {
+            let mut object = Map::new();
+            put_name(&mut object, "path", &problem.path);
+            object.insert("reason".to_owned(), problem.reason.as_str().into());
+            object.insert("severity".to_owned(), severity(problem).into());
+            Value::Object(object)
+        };
+        self.problems().iter().map(object).collect()
+    }
+
+    fn problems(&self) -> MutexGuard<'_, Vec<Problem>> {
+        // A list of texts is whole at any time.
+        self.problems.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn severity(problem: &Problem) -> &'static str {
+    match problem.severity {
+        Severity::Warning => "warning",
+        Severity::Error => "error",
+    }
+}
+
+impl Monitor for Watch {
+    fn count(&self, counter: Counter, increment: u64) {
+        match counter {
+            Counter::FoundBytes => self.bar.inc_length(increment),
+            Counter::LogicalBytes => self.bar.inc(increment),
+            Counter::Files => {
+                self.files.fetch_add(increment, Ordering::Relaxed);
+            }
+            _ => {}
+        }
+    }
+
+    fn current(&self, path: &[u8]) {
+        if self.bar.is_hidden() {
+            return;
+        }
+        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+        let name: String = printable(name).chars().take(40).collect();
+        self.bar.set_message(format!("  {} files  {name}", number(self.files.load(Ordering::Relaxed))));
+    }
+
+    fn problem(&self, problem: &Problem) {
+        self.bar.suspend(|| note(format_args!("{}: {}: {}", severity(problem), printable(&problem.path), problem.reason)));
+        let mut problems = self.problems();
+        if problems.len() < KEPT_PROBLEMS {
+            problems.push(problem.clone());
+        }
+    }
+
+    fn cancelled(&self) -> bool {
+        self.interrupt.came()
+    }
+}

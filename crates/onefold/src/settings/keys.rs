@@ -1,0 +1,315 @@
+//! The list of all keys of `onefold.toml`.
+
+use super::Settings;
+use crate::units::{GIB, KIB, MIB, TIB, size};
+
+/// One key.
+#[derive(Debug)]
+pub struct Key {
+    /// The section it stands in.
+    pub section: &'static str,
+    /// Its name.
+    pub name: &'static str,
+    /// The default as TOML has it.
+    pub default: &'static str,
+    /// What it may be.
+    pub kind: Kind,
+    /// What it does, in one sentence.
+    pub about: &'static str,
+    pub(super) set: fn(&mut Settings, Value),
+}
+
+/// What the value of a key may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A size, bytes.
+    Size {
+        /// Smallest.
+        least: u64,
+        /// Largest.
+        most: u64,
+    },
+    /// A whole number.
+    Count {
+        /// Smallest.
+        least: u64,
+        /// Largest.
+        most: u64,
+    },
+    /// True or false.
+    Flag,
+    /// A text; empty means none.
+    Text,
+    /// A list of filters.
+    Chain,
+}
+
+impl Kind {
+    /// The range for people.
+    pub fn describe(self) -> String {
+        match self {
+            Kind::Size { least, most } => format!("a size from {} to {}", size(least), size(most)),
+            Kind::Count { least, most } => format!("a number from {least} to {most}"),
+            Kind::Flag => "true or false".to_owned(),
+            Kind::Text => "a text; \"\" for none".to_owned(),
+            Kind::Chain => format!("a list of filters in their order: {}; `chunk-index` must be among them", super::FILTERS.join(", ")),
+        }
+    }
+}
+
+/// A checked value. Its variant is that of the key's kind, so the setters below take it apart without a further error.
+#[derive(Clone, Debug)]
+pub(super) enum Value {
+    Number(u64),
+    Flag(bool),
+    Text(Option<String>),
+    Names(Vec<String>),
+}
+
+impl Value {
+    fn number(self) -> u64 {
+        if let Value::Number(number) = self { number } else { 0 }
+    }
+
+    /// A bound of memory or a count. What a machine of 32 bits cannot address anyway becomes all that it can.
+    fn units(self) -> usize {
+        usize::try_from(self.number()).unwrap_or(usize::MAX)
+    }
+
+    fn flag(self) -> bool {
+        matches!(self, Value::Flag(true))
+    }
+
+    fn text(self) -> Option<String> {
+        if let Value::Text(text) = self { text } else { None }
+    }
+
+    fn names(self) -> Vec<String> {
+        if let Value::Names(names) = self { names } else { Vec::new() }
+    }
+}
+
+const MEMORY: Kind = Kind::Size { least: MIB, most: TIB };
+
+/// All keys, by section, in the order of the file that `init` writes.
+pub const KEYS: &[Key] = &[
+    Key {
+        section: "memory",
+        name: "auxiliary_index",
+        default: "\"64MiB\"",
+        kind: MEMORY,
+        about: "Changes of the chunk index that are not yet in its pages; more makes the sweeps over the pages rarer.",
+        set: |settings, value| settings.engine.auxiliary_index_bytes = value.units(),
+    },
+    Key {
+        section: "memory",
+        name: "frame_cache",
+        default: "\"64MiB\"",
+        kind: MEMORY,
+        about: "Decompressed frames of containers, for reading.",
+        set: |settings, value| settings.engine.frame_cache_bytes = value.units(),
+    },
+    Key {
+        section: "memory",
+        name: "catalog_cache",
+        default: "\"16MiB\"",
+        kind: MEMORY,
+        about: "Catalogs of containers: where in a container each chunk is.",
+        set: |settings, value| settings.engine.catalog_cache_bytes = value.units(),
+    },
+    Key {
+        section: "memory",
+        name: "in_flight",
+        default: "\"16MiB\"",
+        kind: MEMORY,
+        about: "New data on its way through compression to disk; writers wait when it is used up.",
+        set: |settings, value| settings.engine.in_flight_bytes = value.units(),
+    },
+    Key {
+        section: "memory",
+        name: "block_index_cache",
+        default: "\"16MiB\"",
+        kind: MEMORY,
+        about: "Pages of the block index (mappings of volumes, records of backups).",
+        set: |settings, value| settings.engine.block_index_cache_bytes = value.units(),
+    },
+    Key {
+        section: "memory",
+        name: "block_index_pending",
+        default: "\"32MiB\"",
+        kind: MEMORY,
+        about: "Changes of the block index that are in the log but not yet in its file.",
+        set: |settings, value| settings.engine.block_index_pending_bytes = value.units(),
+    },
+    Key {
+        section: "memory",
+        name: "volume_dirty",
+        default: "\"64MiB\"",
+        kind: MEMORY,
+        about: "Write-back buffers of all volumes together; writers wait when they are full.",
+        set: |settings, value| settings.volume_dirty_bytes = value.units(),
+    },
+    Key {
+        section: "memory",
+        name: "volume_mapping_cache",
+        default: "\"16MiB\"",
+        kind: MEMORY,
+        about: "Block mappings of volumes, for reading and overwriting.",
+        set: |settings, value| settings.volume_mapping_cache_bytes = value.units(),
+    },
+    Key {
+        section: "memory",
+        name: "nbd_payload",
+        default: "\"128MiB\"",
+        kind: Kind::Size { least: 32 * MIB, most: TIB },
+        about: "Data of NBD requests that are worked on, all connections together; 256KiB for each connection come on top.",
+        set: |settings, value| settings.nbd.payload_bytes = value.units(),
+    },
+    Key {
+        section: "log",
+        name: "segment",
+        default: "\"8MiB\"",
+        kind: Kind::Size { least: MIB, most: GIB },
+        about: "Size of one file of the operations log, allocated before use.",
+        set: |settings, value| settings.engine.log_segment_bytes = value.number(),
+    },
+    Key {
+        section: "log",
+        name: "limit",
+        default: "\"256MiB\"",
+        kind: Kind::Size { least: 2 * MIB, most: 64 * GIB },
+        about: "Size of the operations log above which background work shortens it; at least twice the segment. A longer log makes opening after a crash slower.",
+        set: |settings, value| settings.engine.log_limit_bytes = value.number(),
+    },
+    Key {
+        section: "log",
+        name: "commit",
+        default: "\"64MiB\"",
+        kind: Kind::Size { least: MIB, most: 16 * GIB },
+        about: "Written data that may wait for its sync when no client asks for one.",
+        set: |settings, value| settings.engine.commit_bytes = value.number(),
+    },
+    Key {
+        section: "log",
+        name: "commit_interval_ms",
+        default: "5000",
+        kind: Kind::Count { least: 10, most: 600_000 },
+        about: "The longest time, in milliseconds, that written data waits for its sync when no client asks for one.",
+        set: |settings, value| settings.engine.commit_interval_ms = value.number(),
+    },
+    Key {
+        section: "filter",
+        name: "chain",
+        default: "[\"zero-chunk\", \"block-index\", \"container-cache\", \"chunk-index\"]",
+        kind: Kind::Chain,
+        about: "The tests, in this order, that decide whether a chunk is already stored. Volumes can have their own chain.",
+        set: |settings, value| settings.engine.chain = value.names(),
+    },
+    Key {
+        section: "filter",
+        name: "bloom",
+        default: "\"16MiB\"",
+        kind: Kind::Size { least: 64 * KIB, most: 64 * GIB },
+        about: "Memory of the Bloom filter, used only when `bloom` is in a chain: about 1.2 bytes for each stored chunk give 1 % false positives.",
+        set: |settings, value| settings.engine.bloom_bytes = value.units(),
+    },
+    Key {
+        section: "filter",
+        name: "container_cache_entries",
+        default: "262144",
+        kind: Kind::Count { least: 1024, most: 1 << 32 },
+        about: "Fingerprints that the container-cache filter keeps in memory, about 64 bytes each.",
+        set: |settings, value| settings.engine.container_cache_entries = value.units(),
+    },
+    Key {
+        section: "nbd",
+        name: "listen",
+        default: "\"127.0.0.1:10809\"",
+        kind: Kind::Text,
+        about: "TCP address and port of the NBD server; \"\" for no TCP.",
+        set: |settings, value| settings.nbd.listen = value.text(),
+    },
+    Key {
+        section: "nbd",
+        name: "socket",
+        default: "\"\"",
+        kind: Kind::Text,
+        about: "Path of a Unix socket of the NBD server.",
+        set: |settings, value| settings.nbd.socket = value.text().map(Into::into),
+    },
+    Key {
+        section: "nbd",
+        name: "max_connections",
+        default: "256",
+        kind: Kind::Count { least: 1, most: 65_536 },
+        about: "Connections at a time; further ones are refused.",
+        set: |settings, value| settings.nbd.max_connections = value.units(),
+    },
+    Key {
+        section: "nbd",
+        name: "max_requests",
+        default: "32",
+        kind: Kind::Count { least: 1, most: 1024 },
+        about: "Requests of one connection that are worked on at a time; the client waits with further ones.",
+        set: |settings, value| settings.nbd.max_requests = value.units(),
+    },
+    Key {
+        section: "nbd",
+        name: "tls_certificate",
+        default: "\"\"",
+        kind: Kind::Text,
+        about: "File with the server's certificate chain, PEM; with it clients may use TLS.",
+        set: |settings, value| settings.nbd.tls_certificate = value.text().map(Into::into),
+    },
+    Key {
+        section: "nbd",
+        name: "tls_key",
+        default: "\"\"",
+        kind: Kind::Text,
+        about: "File with the private key of the certificate, PEM.",
+        set: |settings, value| settings.nbd.tls_key = value.text().map(Into::into),
+    },
+    Key {
+        section: "nbd",
+        name: "tls_client_ca",
+        default: "\"\"",
+        kind: Kind::Text,
+        about: "File with the authorities of client certificates, PEM; with it every TLS client must show a certificate of theirs.",
+        set: |settings, value| settings.nbd.tls_client_ca = value.text().map(Into::into),
+    },
+    Key {
+        section: "nbd",
+        name: "tls_required",
+        default: "false",
+        kind: Kind::Flag,
+        about: "Refuse clients that do not use TLS.",
+        set: |settings, value| settings.nbd.tls_required = value.flag(),
+    },
+    Key {
+        section: "nbd",
+        name: "allow_plain_off_loopback",
+        default: "false",
+        kind: Kind::Flag,
+        about: "Serve without TLS on addresses that other machines can reach.",
+        set: |settings, value| settings.nbd.allow_plain_off_loopback = value.flag(),
+    },
+    Key {
+        section: "nbd",
+        name: "read_only",
+        default: "false",
+        kind: Kind::Flag,
+        about: "Export all volumes read-only.",
+        set: |settings, value| settings.nbd.read_only = value.flag(),
+    },
+    Key {
+        section: "workers",
+        name: "compression",
+        default: "0",
+        kind: Kind::Count { least: 0, most: 1024 },
+        about: "Threads that compress; 0 for one for each processor.",
+        set: |settings, value| {
+            let processors = onefold_engine::Settings::default().workers;
+            settings.engine.workers = Some(value.units()).filter(|threads| *threads > 0).unwrap_or(processors);
+        },
+    },
+];

@@ -1,0 +1,402 @@
+//! The settings of a store: `STORE/onefold.toml`, every key of it described once.
+//!
+//! [`keys::KEYS`] is the one list of keys: reading, the commented file that `init` writes, and the test that
+//! `docs/configuration.md` names each key all come from it. A key that is not in it is refused with the nearest known one,
+//! a value out of its range with the range; both with the line.
+//!
+//! Settings change how a store is worked with, never what is in it: every file of settings opens every store.
+
+mod keys;
+
+pub use keys::{KEYS, Key, Kind};
+
+use crate::failure::nearest;
+use crate::units::{KIB, parse_size, size};
+use keys::Value;
+use std::path::PathBuf;
+use toml::de::{DeTable, DeValue};
+
+/// Longest file of settings that is read, bytes.
+pub const MAX_SETTINGS_BYTES: u64 = 256 * KIB;
+
+/// Filters that a chain can name.
+pub const FILTERS: [&str; 6] = ["zero-chunk", "block-index", "bloom", "container-cache", "chunk-index", "byte-compare"];
+
+/// All settings. `Settings::default()` is what an empty file means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Sections `memory`, `log`, `filter` and `workers`: what the engine takes.
+    pub engine: onefold_engine::Settings,
+    /// Bound of the write-back buffers of all volumes together.
+    pub volume_dirty_bytes: usize,
+    /// Bound of the cached block mappings of all volumes together.
+    pub volume_mapping_cache_bytes: usize,
+    /// The NBD server.
+    pub nbd: Nbd,
+}
+
+/// The NBD server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nbd {
+    /// TCP address and port; `None`: no TCP.
+    pub listen: Option<String>,
+    /// Path of a Unix socket; `None`: no socket.
+    pub socket: Option<PathBuf>,
+    /// Connections at a time.
+    pub max_connections: usize,
+    /// Requests in flight of one connection.
+    pub max_requests: usize,
+    /// Bound of the payloads of all requests in memory.
+    pub payload_bytes: usize,
+    /// Server certificate chain, PEM.
+    pub tls_certificate: Option<PathBuf>,
+    /// Private key of the certificate, PEM.
+    pub tls_key: Option<PathBuf>,
+    /// Authorities whose client certificates are accepted, PEM; given: every client must have one.
+    pub tls_client_ca: Option<PathBuf>,
+    /// Whether clients without TLS are refused.
+    pub tls_required: bool,
+    /// Whether plain text may leave this machine.
+    pub allow_plain_off_loopback: bool,
+    /// Whether all volumes are exported read-only.
+    pub read_only: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            engine: onefold_engine::Settings::default(),
+            volume_dirty_bytes: 64 << 20,
+            volume_mapping_cache_bytes: 16 << 20,
+            nbd: Nbd {
+                listen: Some("127.0.0.1:10809".to_owned()),
+                socket: None,
+                max_connections: 256,
+                max_requests: 32,
+                payload_bytes: 128 << 20,
+                tls_certificate: None,
+                tls_key: None,
+                tls_client_ca: None,
+                tls_required: false,
+                allow_plain_off_loopback: false,
+                read_only: false,
+            },
+        }
+    }
+}
+
+/// Why a text is no settings.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SettingsError {
+    /// Not TOML.
+    #[error("line {line}: {why}")]
+    Syntax {
+        /// The line, from 1.
+        line: usize,
+        /// What the parser says.
+        why: String,
+    },
+    /// An unknown section.
+    #[error("line {line}: unknown section `[{section}]`{}", meant(.nearest.as_deref().map(|name| format!("[{name}]"))))]
+    UnknownSection {
+        /// The line, from 1.
+        line: usize,
+        /// Its name.
+        section: String,
+        /// The known one that is nearest.
+        nearest: Option<String>,
+    },
+    /// An unknown key.
+    #[error("line {line}: unknown key `{key}` in [{section}]{}", meant(.nearest.clone()))]
+    UnknownKey {
+        /// The line, from 1.
+        line: usize,
+        /// The section.
+        section: String,
+        /// The key.
+        key: String,
+        /// The known one that is nearest.
+        nearest: Option<String>,
+    },
+    /// A value that the key cannot have.
+    #[error("line {line}: {section}.{key} {why}")]
+    Value {
+        /// The line, from 1.
+        line: usize,
+        /// The section.
+        section: String,
+        /// The key.
+        key: String,
+        /// What is wrong with it, and what is allowed.
+        why: String,
+    },
+    /// Two settings that contradict each other.
+    #[error("{why}")]
+    Contradiction {
+        /// Which, and why.
+        why: String,
+    },
+}
+
+fn meant(nearest: Option<String>) -> String {
+    nearest.map_or_else(String::new, |name| format!("; did you mean `{name}`?"))
+}
+
+/// Reads settings; what is not named keeps its default.
+pub fn parse_settings(text: &str) -> Result<Settings, SettingsError> {
+    let document = DeTable::parse(text).map_err(|error| SettingsError::Syntax {
+        line: error.span().map_or(1, |span| line_of(text, span.start)),
+        why: error.message().to_owned(),
+    })?;
+    let mut settings = Settings::default();
+    for (section, content) in document.get_ref() {
+        let line = line_of(text, section.span().start);
+        let section: &str = section.get_ref();
+        let known = KEYS.iter().any(|key| key.section == section);
+        let (true, DeValue::Table(entries)) = (known, content.get_ref()) else {
+            let nearest = if known { Some(section) } else { nearest(section, KEYS.iter().map(|key| key.section)) };
+            return Err(SettingsError::UnknownSection { line, section: section.to_owned(), nearest: nearest.map(str::to_owned) });
+        };
+        for (name, value) in entries {
+            let line = line_of(text, name.span().start);
+            let name: &str = name.get_ref();
+            let Some(key) = KEYS.iter().find(|key| key.section == section && key.name == name) else {
+                let nearest = nearest(name, KEYS.iter().filter(|key| key.section == section).map(|key| key.name));
+                let nearest = nearest.map(str::to_owned);
+                return Err(SettingsError::UnknownKey { line, section: section.to_owned(), key: name.to_owned(), nearest });
+            };
+            let value = check_value(key.kind, value.get_ref()).map_err(|why| SettingsError::Value {
+                line,
+                section: section.to_owned(),
+                key: name.to_owned(),
+                why,
+            })?;
+            (key.set)(&mut settings, value);
+        }
+    }
+    settings.check()?;
+    Ok(settings)
+}
+
+impl Settings {
+    /// What single values cannot show: settings that contradict each other. To be asked again after command-line options were laid over.
+    pub fn check(&self) -> Result<(), SettingsError> {
+        let wrong = |why: String| Err(SettingsError::Contradiction { why });
+        let (segment, limit) = (self.engine.log_segment_bytes, self.engine.log_limit_bytes);
+        if limit < 2 * segment {
+            return wrong(format!("log.limit is {}, it must be at least twice log.segment ({})", size(limit), size(segment)));
+        }
+        let nbd = &self.nbd;
+        if nbd.tls_certificate.is_some() != nbd.tls_key.is_some() {
+            return wrong("nbd.tls_certificate and nbd.tls_key go together: give both or none".to_owned());
+        }
+        if nbd.tls_certificate.is_none() && (nbd.tls_required || nbd.tls_client_ca.is_some()) {
+            return wrong("nbd.tls_required and nbd.tls_client_ca need nbd.tls_certificate and nbd.tls_key".to_owned());
+        }
+        Ok(())
+    }
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|byte| **byte == b'\n').count()
+}
+
+/// Reads a value of a kind; the error says what is wrong and what is allowed, as the end of a sentence that begins with the key.
+fn check_value(kind: Kind, value: &DeValue<'_>) -> Result<Value, String> {
+    let expected = |what: String| format!("is {}, it must be {what}", describe(value));
+    match kind {
+        Kind::Size { least, most } => {
+            let wanted = || format!("a size from {} to {}, as in \"64MiB\"", size(least), size(most));
+            let bytes = match value {
+                DeValue::String(text) => parse_size(text).map_err(|error| format!("is no size: {error}"))?,
+                DeValue::Integer(_) => integer(value).ok_or_else(|| expected(wanted()))?,
+                _ => return Err(expected(wanted())),
+            };
+            if (least..=most).contains(&bytes) { Ok(Value::Number(bytes)) } else { Err(expected(wanted())) }
+        }
+        Kind::Count { least, most } => match integer(value) {
+            Some(number) if (least..=most).contains(&number) => Ok(Value::Number(number)),
+            _ => Err(expected(format!("a whole number from {least} to {most}"))),
+        },
+        Kind::Flag => match value {
+            DeValue::Boolean(flag) => Ok(Value::Flag(*flag)),
+            _ => Err(expected("true or false".to_owned())),
+        },
+        Kind::Text => match value {
+            DeValue::String(text) if text.is_empty() => Ok(Value::Text(None)),
+            DeValue::String(text) if text.chars().any(char::is_control) => Err("has a control character in it".to_owned()),
+            DeValue::String(text) => Ok(Value::Text(Some(text.to_string()))),
+            _ => Err(expected("a text".to_owned())),
+        },
+        Kind::Chain => {
+            let DeValue::Array(items) = value else { return Err(expected("a list of filters".to_owned())) };
+            let mut names = Vec::new();
+            for item in items.iter() {
+                let DeValue::String(name) = item.get_ref() else {
+                    return Err(format!("holds {}, it must be a list of filters", describe(item.get_ref())));
+                };
+                names.push(name.to_string());
+            }
+            check_chain(&names)?;
+            Ok(Value::Names(names))
+        }
+    }
+}
+
+/// Whether these names make a filter chain; the error ends a sentence that begins with the chain's key or option.
+pub fn check_chain(names: &[String]) -> Result<(), String> {
+    for (place, name) in names.iter().enumerate() {
+        if !FILTERS.contains(&name.as_str()) {
+            let hint = meant(nearest(name, FILTERS).map(str::to_owned));
+            return Err(format!("names `{name}`, which is no filter{hint} (filters: {})", FILTERS.join(", ")));
+        }
+        if names[..place].contains(name) {
+            return Err(format!("names `{name}` twice"));
+        }
+    }
+    // Only the chunk index knows of every chunk: without it duplicates would be stored again and its counts would be wrong.
+    if !names.iter().any(|name| name == "chunk-index") {
+        return Err("lacks `chunk-index`, the filter that knows all chunks".to_owned());
+    }
+    Ok(())
+}
+
+fn integer(value: &DeValue<'_>) -> Option<u64> {
+    match value {
+        DeValue::Integer(integer) => u64::from_str_radix(&integer.as_str().replace('_', ""), integer.radix()).ok(),
+        _ => None,
+    }
+}
+
+fn describe(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::String(text) => format!("\"{}\"", crate::units::printable(text.as_bytes())),
+        DeValue::Integer(integer) => integer.as_str().to_owned(),
+        DeValue::Float(float) => float.as_str().to_owned(),
+        DeValue::Boolean(flag) => flag.to_string(),
+        DeValue::Datetime(time) => time.to_string(),
+        DeValue::Array(_) => "a list".to_owned(),
+        DeValue::Table(_) => "a section".to_owned(),
+    }
+}
+
+/// The commented file that `init` writes: every key with its default, unit and range, all commented out.
+pub fn template() -> String {
+    let mut out = String::from(
+        "# Settings of this onefold store. Every key shows its default; remove the `#` before a key to change it.\n\
+         # Settings change how the store is worked with, never what is in it. Sizes: 8KiB, 64MiB, 1TiB (8K is 8KiB, 8kB is 8000 bytes).\n\
+         # They take effect when a command opens the store; `onefold serve` must be started again.\n",
+    );
+    let mut section = "";
+    for key in KEYS {
+        if key.section != section {
+            section = key.section;
+            out.push_str(&format!("\n[{section}]\n"));
+        }
+        out.push_str(&format!("# {}\n# Value: {}.\n# {} = {}\n", key.about, key.kind.describe(), key.name, key.default));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn uncommented() -> String {
+        let keys: Vec<String> = KEYS.iter().map(|key| format!("# {} = ", key.name)).collect();
+        let template = template();
+        let lines = template.lines().map(|line| if keys.iter().any(|key| line.starts_with(key)) { &line[2..] } else { line });
+        lines.map(|line| format!("{line}\n")).collect()
+    }
+
+    #[test]
+    fn the_defaults_written_down_are_the_defaults() {
+        assert_eq!(parse_settings(""), Ok(Settings::default()));
+        assert_eq!(parse_settings(&template()), Ok(Settings::default()));
+        let text = uncommented();
+        assert_eq!(text.lines().filter(|line| line.contains(" = ") && !line.starts_with('#')).count(), KEYS.len());
+        assert_eq!(parse_settings(&text), Ok(Settings::default()));
+    }
+
+    #[test]
+    fn every_key_is_documented_with_its_default() {
+        let document = include_str!("../../../../docs/configuration.md");
+        for key in KEYS {
+            let row = format!("| `{}` | `{}` | {} | {} |", key.name, key.default, key.kind.describe(), key.about);
+            assert!(document.contains(&row), "docs/configuration.md lacks, in section [{}]:\n{row}", key.section);
+            assert!(document.contains(&format!("## [{}]", key.section)));
+        }
+    }
+
+    #[test]
+    fn every_key_sets_its_own_setting() {
+        for key in KEYS {
+            let value = match key.kind {
+                Kind::Size { most, .. } => format!("{most}"),
+                Kind::Count { most, .. } => format!("{most}"),
+                Kind::Flag => "true".to_owned(),
+                Kind::Text => "\"/some/thing\"".to_owned(),
+                Kind::Chain => "[\"chunk-index\"]".to_owned(),
+            };
+            let value = DeValue::parse(&value).unwrap();
+            let mut settings = Settings::default();
+            (key.set)(&mut settings, check_value(key.kind, value.get_ref()).unwrap());
+            assert_ne!(settings, Settings::default(), "{}.{}", key.section, key.name);
+        }
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_with_line_and_nearest() {
+        let error = parse_settings("[memory]\n\nframe_cach = \"1MiB\"\n").unwrap_err();
+        assert_eq!(error.to_string(), "line 3: unknown key `frame_cach` in [memory]; did you mean `frame_cache`?");
+        let error = parse_settings("\n[memry]\n").unwrap_err();
+        assert_eq!(error.to_string(), "line 2: unknown section `[memry]`; did you mean `[memory]`?");
+        assert!(parse_settings("memory = 3").is_err());
+        assert!(parse_settings("frame_cache = \"1MiB\"").is_err());
+    }
+
+    #[test]
+    fn a_value_out_of_range_is_refused_with_line_and_range() {
+        for (text, expected) in [
+            ("[memory]\nframe_cache = \"1B\"", "line 2: memory.frame_cache is \"1B\", it must be a size from "),
+            ("[memory]\nframe_cache = true", "line 2: memory.frame_cache is true, it must be a size from "),
+            ("[memory]\nframe_cache = \"fast\"", "line 2: memory.frame_cache is no size: `fast` is not a size"),
+            ("[memory]\nframe_cache = -1", "line 2: memory.frame_cache is -1, it must be a size"),
+            ("[nbd]\nmax_connections = 0", "line 2: nbd.max_connections is 0, it must be a whole number from 1 to "),
+            ("[nbd]\nread_only = 1", "line 2: nbd.read_only is 1, it must be true or false"),
+            ("[nbd]\nlisten = 1", "line 2: nbd.listen is 1, it must be a text"),
+            (
+                "[filter]\nchain = [\"blom\", \"chunk-index\"]",
+                "line 2: filter.chain names `blom`, which is no filter; did you mean `bloom`?",
+            ),
+            ("[filter]\nchain = [\"bloom\"]", "line 2: filter.chain lacks `chunk-index`"),
+            ("[filter]\nchain = [\"bloom\", \"bloom\", \"chunk-index\"]", "line 2: filter.chain names `bloom` twice"),
+            ("[log]\nsegment = \"64MiB\"\nlimit = \"64MiB\"", "log.limit is 64MiB, it must be at least twice log.segment (64MiB)"),
+            ("[nbd]\ntls_key = \"k\"", "nbd.tls_certificate and nbd.tls_key go together"),
+            ("[nbd]\ntls_required = true", "nbd.tls_required and nbd.tls_client_ca need"),
+            ("[nbd\n", "line 1: "),
+            ("[nbd]\nlisten = \"a\"\nlisten = \"b\"", "line 3: duplicate key"),
+        ] {
+            let error = parse_settings(text).unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_empty_text_means_none() {
+        assert_eq!(parse_settings("[nbd]\nlisten = \"\"").unwrap().nbd.listen, None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_settings_or_an_error(text: String) {
+            let _ = parse_settings(&text);
+        }
+
+        #[test]
+        fn any_value_is_taken_or_refused(key in 0..KEYS.len(), value in "[-0-9a-zA-Z\"\\[\\]., _{}=\n]{0,30}") {
+            let _ = parse_settings(&format!("[{}]\n{} = {value}", KEYS[key].section, KEYS[key].name));
+        }
+    }
+}

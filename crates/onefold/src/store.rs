@@ -1,0 +1,85 @@
+//! Opening a store: its place and its settings.
+
+use crate::failure::{Exit, Failure, Result};
+use crate::settings::{MAX_SETTINGS_BYTES, Settings, parse_settings};
+use onefold_engine::{Engine, EngineError, Mode};
+use onefold_ground::{Ground, LocalGround};
+use onefold_volume::VolumesOptions;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The file of settings in a store.
+pub const SETTINGS_FILE: &str = "onefold.toml";
+
+/// An open store with the settings it was opened with.
+#[derive(Debug)]
+pub struct Store {
+    /// The engine.
+    pub engine: Arc<Engine>,
+    /// Its settings.
+    pub settings: Settings,
+}
+
+impl Store {
+    /// Opens the store in `directory` with its own settings. `command` is what others read about who holds it.
+    pub fn open(directory: &Path, mode: Mode, command: &str) -> Result<Store> {
+        let ground = ground(directory)?;
+        let settings = read_settings(&directory.join(SETTINGS_FILE), true)?;
+        Store::open_with(ground, settings, mode, command)
+    }
+
+    /// Opens a store with given settings.
+    pub fn open_with(ground: Arc<dyn Ground>, settings: Settings, mode: Mode, command: &str) -> Result<Store> {
+        let engine = Engine::open(ground, settings.engine.clone(), mode, command).map_err(cannot_open)?;
+        Ok(Store { engine, settings })
+    }
+
+    /// What the volumes of this store are opened with.
+    pub fn volumes_options(&self) -> VolumesOptions {
+        VolumesOptions {
+            dirty_bytes: self.settings.volume_dirty_bytes,
+            mapping_cache_bytes: self.settings.volume_mapping_cache_bytes,
+            ..VolumesOptions::default()
+        }
+    }
+
+    /// Ends the work with the store: what was written is durable on return, and the next opening is quick.
+    pub fn close(self) -> Result<()> {
+        Ok(self.engine.close()?)
+    }
+}
+
+/// The directory of a store.
+pub fn ground(directory: &Path) -> Result<Arc<dyn Ground>> {
+    match LocalGround::open(directory) {
+        Ok(ground) => Ok(Arc::new(ground)),
+        Err(error) if error.is_not_found() => {
+            Err(Failure::cannot_run(format!("there is no store at {}: no such directory", directory.display()))
+                .advise(format!("look for a typing error, or make a store with `onefold init {}`", directory.display())))
+        }
+        Err(error) => Err(Failure::cannot_run(error).advise("the store is a directory that you may read and write")),
+    }
+}
+
+/// Reads a file of settings; with `optional` one that is not there means the defaults.
+pub fn read_settings(path: &Path, optional: bool) -> Result<Settings> {
+    let wrong = |why: String| Failure::cannot_run(format!("cannot use the settings in {}: {why}", path.display()));
+    let mut text = String::new();
+    let read = File::open(path).and_then(|file| file.take(MAX_SETTINGS_BYTES + 1).read_to_string(&mut text));
+    match read {
+        Ok(length) if length as u64 > MAX_SETTINGS_BYTES => Err(wrong(format!("the file is longer than {MAX_SETTINGS_BYTES} bytes"))),
+        Ok(_) => parse_settings(&text).map_err(|error| {
+            wrong(error.to_string())
+                .advise("docs/configuration.md lists every key with its range; `onefold init` writes them all, commented")
+        }),
+        Err(error) if optional && error.kind() == std::io::ErrorKind::NotFound => Ok(Settings::default()),
+        Err(error) => Err(wrong(error.to_string())),
+    }
+}
+
+/// Every failure to open means that the command could not run.
+fn cannot_open(error: EngineError) -> Failure {
+    Failure { exit: Exit::CannotRun, ..Failure::from(error) }
+}
