@@ -1,1 +1,44 @@
 //! The one binary of onefold: command line and daemon.
+//!
+//! This library holds everything but `main`, so that tests and fuzz targets can reach it. From the outside in:
+//! [`cli`] is what can be typed, [`commands`] what it does (a file each), [`settings`] the store's `onefold.toml`,
+//! [`failure`] how a command ends, [`output`] how results are printed, [`units`] how sizes, times and names are read and written.
+//!
+//! This crate must never know a format on disk or wire: it puts the other crates together.
+
+mod advice;
+pub mod cli;
+pub mod commands;
+pub mod export;
+pub mod failure;
+pub mod interrupt;
+pub mod logging;
+pub mod output;
+pub mod progress;
+pub mod settings;
+pub mod store;
+pub mod units;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+/// The whole program: reads the command line, does what it says, says how it went.
+pub fn main() -> ExitCode {
+    let cli = match cli::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version go to standard output with code 0, wrong usage to standard error with code 2.
+            let _ = error.print();
+            return ExitCode::from(error.exit_code() as u8);
+        }
+    };
+    match logging::start(cli.quiet, cli.verbose).and_then(|()| commands::run(&cli)) {
+        Ok(exit) => ExitCode::from(exit as u8),
+        Err(failure) => {
+            if !failure.message.is_empty() {
+                output::note(&failure);
+            }
+            ExitCode::from(failure.exit as u8)
+        }
+    }
+}

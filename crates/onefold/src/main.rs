@@ -1,1 +1,5 @@
-fn main() {}
+//! `onefold`: see the library of this crate.
+
+fn main() -> std::process::ExitCode {
+    onefold::main()
+}

@@ -1,0 +1,163 @@
+//! What the binary says to wrong input: what happened, what to do, exit code 2; and never a panic or a dump of insides.
+
+mod support;
+
+use std::process::Stdio;
+use support::{Run, Scene};
+
+#[test]
+fn an_unknown_flag_is_answered_with_the_one_that_was_meant() {
+    let scene = Scene::new();
+    scene.run(["backup", "--nmae", "x", "/etc"]).ends_with(2).says(&["--nmae", "--name"]);
+    scene.run(["bakup"]).ends_with(2).says(&["bakup", "backup"]);
+    scene.run(["backup", "--name", "x"]).ends_with(2).says(&["PATH"]);
+    scene.run(["frobnicate"]).ends_with(2);
+    let run = scene.run::<&str>([]);
+    assert_eq!(run.code, 2);
+    assert!(run.err.contains("Usage"));
+}
+
+#[test]
+fn help_and_version_go_to_standard_output() {
+    let scene = Scene::new();
+    for command in ["init", "backup", "restore", "serve", "volume", "stats", "check", "ls", "diff", "dump", "backups", "completions"] {
+        assert!(scene.run([command, "--help"]).succeeds().out.contains("Usage: onefold"), "{command}");
+    }
+    assert!(scene.run(["--version"]).succeeds().out.starts_with("onefold "));
+    assert!(scene.run(["--help"]).succeeds().out.contains("Examples:"));
+}
+
+#[test]
+fn completions_and_manual_page_come_from_the_parser() {
+    let scene = Scene::new();
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(scene.run(["completions", shell]).succeeds().out.contains("one-file-system"), "{shell}");
+    }
+    assert!(scene.run(["manpage"]).succeeds().out.contains(".TH onefold"));
+}
+
+#[test]
+fn bad_sizes_are_refused_by_name() {
+    let scene = Scene::new();
+    for (size, expected) in [
+        ("8XiB", "`XiB` in `8XiB` is not a unit"),
+        ("big", "`big` is not a size"),
+        ("1.3B", "not a whole number"),
+        ("99999999999999999999", "16EiB"),
+    ] {
+        scene.run(["init", "s", "--chunk-size", size]).ends_with(2).says(&["--chunk-size", expected]);
+    }
+    scene.run(["init", "s", "--chunk-size", "1B"]).ends_with(2);
+    scene.run(["init", "s", "--chunk-size", "9000"]).ends_with(2).says(&["power of two"]);
+    scene.run(["init", "s", "--container-size", "1TiB"]).ends_with(2).says(&["container"]);
+    scene.run(["init", "s", "--frame-size", "1"]).ends_with(2).says(&["frame"]);
+    scene.run(["init", "s", "--compression", "zstd:99"]).ends_with(2).says(&["--compression", "zstd"]);
+    scene.run(["init", "s", "--compression", "rar"]).ends_with(2).says(&["--compression"]);
+    scene.run(["init", "s", "--profile", "magic"]).ends_with(2).says(&["exact"]);
+    scene.run(["init", "s", "--fingerprint", "sha25"]).ends_with(2).says(&["sha256"]);
+    assert!(!scene.path("s").join("descriptor").exists());
+}
+
+#[test]
+fn a_place_that_is_no_store_is_named() {
+    let scene = Scene::new();
+    scene.run(["backups"]).ends_with(2).says(&["there is no store at", "onefold init"]);
+    std::fs::create_dir(scene.store()).unwrap();
+    std::fs::write(scene.store().join("letter"), "dear").unwrap();
+    scene.run(["stats"]).ends_with(2).says(&["no onefold store", "onefold init"]);
+    scene.run(["serve"]).ends_with(2).says(&["no onefold store"]);
+    assert_eq!(std::fs::read_dir(scene.store()).unwrap().count(), 1, "nothing is left behind");
+    scene.run(["init", "store"]).ends_with(2).says(&["not empty"]);
+    std::fs::write(scene.path("file"), "x").unwrap();
+    scene.run(["backups", "--store", "file"]).ends_with(2).says(&["file"]);
+    scene.run(["init", "file"]).ends_with(2).says(&["file"]);
+}
+
+#[test]
+fn a_store_is_not_made_twice() {
+    let scene = Scene::with_store(&[]);
+    scene.run(["init", "store"]).ends_with(2).says(&["not empty"]);
+    scene.run(["backups"]).succeeds();
+}
+
+#[test]
+fn a_store_of_a_newer_version_is_refused() {
+    let scene = Scene::with_store(&[]);
+    let descriptor = scene.store().join("descriptor");
+    let text = std::fs::read_to_string(&descriptor).unwrap();
+    let body = text.replace("format = 1", "format = 2");
+    let body = &body[..body.rfind("checksum").unwrap()];
+    std::fs::write(&descriptor, format!("{body}checksum = \"{:016x}\"\n", onefold_ground::checksum(body.as_bytes()))).unwrap();
+    scene.run(["backups"]).ends_with(2).says(&["format 2", "newer onefold"]);
+}
+
+#[test]
+fn a_damaged_descriptor_is_refused() {
+    let scene = Scene::with_store(&[]);
+    let descriptor = scene.store().join("descriptor");
+    let text = std::fs::read_to_string(&descriptor).unwrap().replace("8192", "4096");
+    std::fs::write(&descriptor, text).unwrap();
+    scene.run(["backups"]).ends_with(2).says(&["descriptor", "damaged"]);
+}
+
+#[test]
+fn an_unknown_setting_is_refused_with_file_line_and_nearest() {
+    let scene = Scene::with_store(&[]);
+    std::fs::write(scene.store().join("onefold.toml"), "[memory]\nframe_cash = \"1MiB\"\n").unwrap();
+    scene.run(["backups"]).ends_with(2).says(&["onefold.toml", "line 2", "`frame_cash`", "did you mean `frame_cache`?"]);
+    std::fs::write(scene.path("other.toml"), "[ndb]\n").unwrap();
+    scene.run(["serve", "--config", "other.toml"]).ends_with(2).says(&["other.toml", "line 1", "[nbd]"]);
+    scene.run(["serve", "--config", "absent.toml"]).ends_with(2).says(&["absent.toml", "No such file"]);
+}
+
+#[test]
+fn serving_without_tls_to_other_machines_must_be_allowed() {
+    let scene = Scene::with_store(&[]);
+    scene.run(["serve", "--nbd", "0.0.0.0:0"]).ends_with(2).says(&["0.0.0.0:0", "loopback", "--allow-plain-off-loopback"]);
+    scene.run(["serve", "--nbd", "nonsense"]).ends_with(2).says(&["nonsense"]);
+    scene.run(["serve", "--nbd", "none"]).ends_with(2).says(&["--nbd-socket"]);
+    scene.run(["serve", "--tls-certificate", "absent.pem", "--tls-key", "absent.key"]).ends_with(2).says(&["absent.pem"]);
+    scene.run(["serve", "--tls-required"]).ends_with(2).says(&["tls_certificate"]);
+}
+
+#[test]
+fn a_store_in_use_names_its_holder() {
+    let scene = Scene::with_store(&[]);
+    let served = scene.serve(&[]);
+    scene.run(["volume", "create", "v", "--size", "1GiB"]).ends_with(2).says(&["in use", "`serve`", "process"]);
+    scene.run(["backups"]).ends_with(2).says(&["in use", "`serve`"]);
+    assert_eq!(served.stop().0, 0);
+    scene.run(["backups"]).succeeds();
+}
+
+#[test]
+fn names_with_newlines_are_refused() {
+    let scene = Scene::with_store(&[]);
+    scene.run(["backup", "--name", "a\nb", "."]).ends_with(2).says(&["--name", "control characters"]);
+    scene.run(["backup", "--name", "", "."]).ends_with(2).says(&["--name"]);
+    scene.run(["volume", "create", "a\nb", "--size", "1GiB"]).ends_with(2);
+    scene.run(["volume", "create", "a/b", "--size", "1GiB"]).ends_with(2);
+}
+
+#[test]
+fn missing_files_are_named() {
+    let scene = Scene::with_store(&[]);
+    scene.run(["backup", "--name", "x", "absent"]).ends_with(2).says(&["absent"]);
+    scene.run(["volume", "import", "v", "absent"]).says(&["absent"]);
+    scene.run(["ls", "latest"]).ends_with(1).says(&["latest", "onefold backups"]);
+    scene.run(["restore", "abcd", "--target", "t"]).ends_with(1).says(&["abcd", "onefold backups"]);
+    scene.run(["volume", "export", "v", "f"]).ends_with(1).says(&["v"]);
+    scene.run(["volume", "delete", "v"]).ends_with(1).says(&["v"]);
+}
+
+#[test]
+fn a_closed_standard_output_ends_quietly() {
+    let scene = Scene::with_store(&[]);
+    for arguments in [&["stats"][..], &["completions", "bash"], &["manpage"]] {
+        let (read, write) = std::io::pipe().unwrap();
+        drop(read);
+        let child = scene.command(arguments).stdout(write).stderr(Stdio::piped()).spawn().unwrap();
+        let run = Run::from(child.wait_with_output().unwrap()).ends_with(141);
+        assert_eq!(run.err, "", "{arguments:?}");
+    }
+}

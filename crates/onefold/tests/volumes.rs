@@ -1,0 +1,110 @@
+//! Volumes end to end through the binary: make, copy in and out, serve.
+
+mod support;
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::process::{Command, Stdio};
+use support::{Run, Scene, noise};
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn volumes_are_made_listed_resized_and_deleted() {
+    let scene = Scene::with_store(&[]);
+    assert_eq!(scene.run(["volume", "list"]).succeeds().out, "");
+    let made = scene.run(["volume", "create", "disk", "--size", "1TiB", "--json"]).succeeds().json();
+    assert_eq!((&made["name"], &made["size"], &made["block_size"]), (&"disk".into(), &(1u64 << 40).into(), &(256u64 << 10).into()));
+    scene.run(["volume", "create", "disk", "--size", "1GiB"]).ends_with(1).says(&["disk", "onefold volume list"]);
+    scene
+        .run(["volume", "create", "other", "--size", "1GiB", "--block-size", "64KiB", "--filter-chain", "block-index,chunk-index"])
+        .succeeds();
+    scene.run(["volume", "create", "bad", "--size", "1GiB", "--block-size", "3KiB"]).ends_with(2).says(&["power of two"]);
+    scene.run(["volume", "create", "bad", "--size", "0"]).ends_with(2);
+    let list = scene.run(["volume", "list", "--json"]).succeeds().json();
+    assert_eq!(list.as_array().unwrap().len(), 2);
+    assert_eq!((&list[0]["filter_chain"], &list[1]["filter_chain"]), (&serde_json::Value::Null, &"block-index,chunk-index".into()));
+    scene.run(["volume", "resize", "disk", "--size", "2TiB"]).succeeds();
+    assert!(scene.run(["volume", "list"]).succeeds().out.contains("2TiB"));
+    scene.run(["volume", "delete", "disk"]).succeeds();
+    scene.run(["volume", "delete", "disk"]).ends_with(1).says(&["disk"]);
+    assert_eq!(scene.run(["volume", "list", "--json"]).succeeds().json().as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn an_image_goes_in_and_comes_out_with_its_holes() {
+    let scene = Scene::with_store(&[]);
+    let image = fs::File::create_new(scene.path("image")).unwrap();
+    image.set_len(64 * MIB + 12345).unwrap();
+    image.write_all_at(&noise(3, MIB as usize), 0).unwrap();
+    image.write_all_at(&noise(4, MIB as usize), 40 * MIB + 4096).unwrap();
+    image.write_all_at(b"the end", 64 * MIB + 12345 - 7).unwrap();
+    scene.run(["volume", "create", "v", "--size", "67121209"]).succeeds();
+    scene.run(["volume", "import", "v", "image"]).succeeds();
+    scene.run(["volume", "export", "v", "out"]).succeeds();
+    assert!(fs::read(scene.path("image")).unwrap() == fs::read(scene.path("out")).unwrap());
+    assert!(fs::metadata(scene.path("out")).unwrap().blocks() * 512 < 8 * MIB, "holes stay holes");
+    scene.run(["volume", "export", "v", "out"]).ends_with(1).says(&["exists already"]);
+    let stats = scene.run(["stats", "--json"]).succeeds().json();
+    assert!(stats["unique_bytes"].as_u64().unwrap() < 3 * MIB, "{stats}");
+    assert!(scene.run(["volume", "export", "v", "-"]).succeeds().bytes == fs::read(scene.path("image")).unwrap());
+
+    fs::File::create_new(scene.path("large")).unwrap().set_len(65 * MIB).unwrap();
+    scene.run(["volume", "import", "v", "large"]).ends_with(1).says(&["65MiB", "onefold volume resize"]);
+    scene.run(["check", "--read-data"]).succeeds();
+}
+
+#[test]
+fn an_image_comes_through_standard_input() {
+    let scene = Scene::with_store(&[]);
+    scene.run(["volume", "create", "v", "--size", "4MiB"]).succeeds();
+    let mut child = scene.command(["volume", "import", "v", "-"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(&noise(5, 3_000_001)).unwrap();
+    Run::from(child.wait_with_output().unwrap()).succeeds();
+    let out = scene.run(["volume", "export", "v", "-"]).succeeds().bytes;
+    assert!(out[..3_000_001] == noise(5, 3_000_001) && out[3_000_001..].iter().all(|byte| *byte == 0) && out.len() as u64 == 4 * MIB);
+}
+
+#[test]
+fn serve_says_what_it_serves_and_stops_cleanly() {
+    let scene = Scene::with_store(&[]);
+    scene.run(["volume", "create", "my disk", "--size", "16MiB"]).succeeds();
+    let served = scene.serve(&[]);
+    assert_eq!((&served.event["event"], &served.event["volumes"][0]["name"]), (&"serving".into(), &"my disk".into()));
+    let address = served.event["addresses"][0].as_str().unwrap().to_owned();
+    assert!(address.starts_with("nbd://127.0.0.1:"), "{address}");
+    let port = address.trim_end_matches('/').rsplit(':').next().unwrap();
+    std::net::TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
+    let (code, said) = served.stop();
+    assert_eq!(code, 0);
+    assert!(said.contains("\"event\":\"stopped\""), "{said}");
+    scene.run(["check"]).succeeds();
+}
+
+#[test]
+fn what_a_client_writes_is_there_after_a_restart() {
+    if Command::new("qemu-io").arg("--version").output().is_err() {
+        println!("skipped: qemu-io is not installed (apt-get install qemu-utils)");
+        return;
+    }
+    let scene = Scene::with_store(&[]);
+    scene.run(["volume", "create", "disk", "--size", "16MiB"]).succeeds();
+    let io = |served: &support::Served, mode: &[&str], commands: &[&str]| {
+        let address = format!("{}disk", served.event["addresses"][0].as_str().unwrap());
+        let mut qemu = Command::new("qemu-io");
+        qemu.args(["-f", "raw"]).args(mode);
+        commands.iter().for_each(|command| {
+            qemu.args(["-c", command]);
+        });
+        let run = Run::from(qemu.arg(address).output().unwrap()).succeeds();
+        assert!(!run.out.contains("failed"), "{}", run.out);
+    };
+    let served = scene.serve(&[]);
+    io(&served, &[], &["write -P 0x5a 0 1M", "write -P 0x33 5000000 4096", "flush"]);
+    assert_eq!(served.stop().0, 0);
+    let served = scene.serve(&["--read-only"]);
+    io(&served, &["-r"], &["read -P 0x5a 0 1M", "read -P 0x33 5000000 4096", "read -P 0 1M 1M"]);
+    assert_eq!(served.stop().0, 0);
+    scene.run(["check", "--read-data"]).succeeds();
+}
