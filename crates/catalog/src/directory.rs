@@ -3,7 +3,6 @@
 //! A cut depends on the names alone (and on the 32 KiB limit), so a change of one entry changes one chunk, and the chunks of an
 //! unchanged directory are those of the backup before.
 
-use crate::recipes::read_metadata;
 use crate::{CatalogError, Entry, MAX_ENTRY_BYTES, PieceReader, RecipeWriter, Result};
 use onefold_engine::{Engine, MetadataKind, Piece, Recipe, WriteStream};
 use onefold_fingerprint::Fingerprint;
@@ -15,8 +14,6 @@ use std::sync::Arc;
 const CHUNK_BYTES: usize = 32 << 10;
 /// A chunk is cut after a name whose checksum has zeros here: every 64 entries.
 const CUT_MASK: u64 = 0x3f;
-/// Longest chunk that is read: one that was just short of its limit before the longest entry.
-const MAX_CHUNK_BYTES: u32 = (CHUNK_BYTES + MAX_ENTRY_BYTES + 16) as u32;
 /// Smallest encoding of an entry.
 const ENTRY_MIN_BYTES: usize = 11;
 /// Encodes the content of a directory chunk.
@@ -89,7 +86,7 @@ impl Iterator for DirectoryReader {
 }
 
 fn read_chunk(engine: &Engine, piece: &Piece) -> Result<Vec<Entry>> {
-    let content = read_metadata(engine, piece, "directory chunk", MAX_CHUNK_BYTES)?;
+    let content = engine.read_metadata(piece)?;
     decode_directory_chunk(&content, engine.digest_bytes()).map_err(|source| CatalogError::Damaged { what: "directory chunk", source })
 }
 

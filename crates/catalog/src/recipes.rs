@@ -4,10 +4,9 @@
 //! per level and cuts where [`WriteStream::recipe`] cuts, so both give the same recipe for the same pieces; [`PieceReader`] keeps one
 //! chunk of pieces per level.
 
-use crate::{CatalogError, Result};
-use onefold_engine::{Engine, MAX_LEVEL, MetadataKind, Piece, Recipe, WriteStream, decode_pieces, encode_pieces};
+use crate::Result;
+use onefold_engine::{Engine, MAX_LEVEL, MetadataKind, Piece, Recipe, WriteStream, encode_pieces};
 use onefold_fingerprint::Fingerprint;
-use onefold_ground::wire::{Reader, WireError};
 use std::sync::Arc;
 
 /// A recipe of more pieces is stored at a higher level.
@@ -18,8 +17,6 @@ const MIN_PIECES: usize = 32;
 const MAX_PIECES: usize = 512;
 /// A recipe chunk ends after a piece whose fingerprint's last byte is below this.
 const CUT_BELOW: u8 = 2;
-/// No recipe chunk is longer: 512 pieces of at most 51 bytes, and a count.
-const MAX_RECIPE_CHUNK_BYTES: u32 = 64 << 10;
 
 /// Builds a recipe from level-0 pieces.
 #[derive(Debug)]
@@ -122,38 +119,10 @@ impl Iterator for PieceReader {
             if self.stack.len() > self.level {
                 return Some(Ok(piece));
             }
-            match read_pieces(&self.engine, &piece) {
+            match self.engine.recipe_chunk(&piece) {
                 Ok(pieces) => self.stack.push(pieces.into_iter()),
-                Err(error) => return Some(Err(error)),
+                Err(error) => return Some(Err(error.into())),
             }
         }
     }
-}
-
-fn read_pieces(engine: &Engine, piece: &Piece) -> Result<Vec<Piece>> {
-    let content = read_metadata(engine, piece, "recipe chunk", MAX_RECIPE_CHUNK_BYTES)?;
-    let damaged = |source| CatalogError::Damaged { what: "recipe chunk", source };
-    let mut reader = Reader::new(&content);
-    let pieces = decode_pieces(&mut reader, engine.digest_bytes()).map_err(damaged)?;
-    reader.end().map_err(damaged)?;
-    Ok(pieces)
-}
-
-/// The verified content of a metadata chunk of at most `limit_bytes`.
-pub(crate) fn read_metadata(engine: &Engine, piece: &Piece, what: &'static str, limit_bytes: u32) -> Result<Vec<u8>> {
-    let length = match piece {
-        Piece::Chunk { length, .. } => *length,
-        Piece::Zeros { length } => {
-            return Err(CatalogError::Damaged {
-                what,
-                source: WireError::OutOfRange { what: "zeros in place of a metadata chunk", value: *length, offset_bytes: 0 },
-            });
-        }
-    };
-    if length > limit_bytes {
-        return Err(CatalogError::TooLong { what, length_bytes: u64::from(length), limit_bytes: u64::from(limit_bytes) });
-    }
-    let mut content = vec![0; length as usize];
-    engine.read(std::slice::from_ref(piece), 0, &mut content, true)?;
-    Ok(content)
 }

@@ -1,1 +1,53 @@
-//! Under construction.
+//! The backup client: Linux file trees into backups and back.
+//!
+//! * [`backup()`]: reads a tree into the store, only what changed since the backup before.
+//! * [`restore()`] and [`dump`]: write a tree, parts of it, or one file, verified.
+//! * [`Monitor`]: watches both; [`Excludes`]: what a backup leaves out.
+//!
+//! Problems with one path ([`Problem`]) are told to the monitor and counted in the outcome; only what concerns everything is
+//! a [`ClientError`].
+//!
+//! This crate must never know how the store keeps what it is given.
+
+mod assemble;
+mod backup;
+mod error;
+mod glob;
+mod monitor;
+mod read;
+mod restore;
+mod source;
+mod target;
+mod walk;
+mod write;
+
+pub use backup::{BackupOptions, BackupOutcome, backup};
+pub use error::{ClientError, Result};
+pub use glob::Excludes;
+pub use monitor::{Counter, Monitor, Problem, Severity, Tally};
+pub use restore::{Overwrite, RestoreOptions, RestoreOutcome, dump, restore};
+
+use rustix::process::{Resource, getrlimit, setrlimit};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+/// Open files that are enough for any tree.
+const OPEN_FILES: u64 = 1 << 16;
+
+/// Directories are held open while they are walked: takes as many open files as the system lets this process have.
+fn raise_open_file_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    let wanted = limit.maximum.map_or(OPEN_FILES, |maximum| maximum.min(OPEN_FILES));
+    if limit.current.is_some_and(|current| current < wanted) {
+        limit.current = Some(wanted);
+        // With fewer, very deep trees report that they cannot be opened.
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
+}
+
+fn random_bytes(bytes: &mut [u8]) -> Result<()> {
+    match getrandom(&mut *bytes, GetRandomFlags::empty()) {
+        Ok(length) if length == bytes.len() => Ok(()),
+        Ok(_) => Err(ClientError::io("get", "random bytes", std::io::ErrorKind::UnexpectedEof)),
+        Err(error) => Err(ClientError::io("get", "random bytes", error)),
+    }
+}

@@ -1,0 +1,215 @@
+//! The assembler of a backup: entries in the order of the tree become directories, from the leaves up.
+
+use crate::Result;
+use crate::monitor::{Counter, Watch};
+use crate::read::Answer;
+use crate::walk::{Event, State, absolute};
+use crossbeam_channel::Receiver;
+use onefold_catalog::{Attributes, CatalogError, Content, DirectoryWriter, Entry, join};
+use onefold_engine::{Engine, Recipe, WriteStream};
+use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// Entries held back while a directory is the same as before, so that it need not be encoded again.
+const HELD_ENTRIES: usize = 4096;
+
+/// A directory that is being built.
+struct Frame {
+    name: Vec<u8>,
+    attributes: Attributes,
+    earlier: Option<Entry>,
+    path: Vec<u8>,
+    writer: DirectoryWriter,
+    /// While all entries are the earlier ones, they wait here.
+    held: Vec<Entry>,
+    same: bool,
+}
+
+struct Assembler<'a> {
+    digest_bytes: usize,
+    metadata: &'a Mutex<WriteStream>,
+    watch: &'a Watch<'a>,
+    entries: Receiver<Answer>,
+    /// Entries that came before their turn.
+    early: HashMap<u64, Option<Entry>>,
+    /// First names, of files with several, that could not be stored.
+    missing: HashSet<Vec<u8>>,
+    frames: Vec<Frame>,
+}
+
+/// Builds the tree; `None` if the walk or the readers stopped before the end.
+pub(crate) fn assemble(
+    engine: &Arc<Engine>,
+    metadata: &Mutex<WriteStream>,
+    watch: &Watch<'_>,
+    events: Receiver<Event>,
+    entries: Receiver<Answer>,
+) -> Result<Option<Recipe>> {
+    let mut assembler = Assembler {
+        digest_bytes: engine.digest_bytes(),
+        metadata,
+        watch,
+        entries,
+        early: HashMap::new(),
+        missing: HashSet::new(),
+        frames: Vec::new(),
+    };
+    assembler.enter(Vec::new(), Attributes::default(), None);
+    for event in events {
+        if watch.should_stop() || !assembler.take(event)? {
+            return Ok(None);
+        }
+    }
+    if watch.should_stop() {
+        return Ok(None);
+    }
+    let root = assembler.frames.pop().expect("the root is entered first and left last");
+    assembler.close(root, false).map(Some)
+}
+
+impl Assembler<'_> {
+    fn enter(&mut self, name: Vec<u8>, attributes: Attributes, earlier: Option<Entry>) {
+        let path = self.frames.last().map_or(Vec::new(), |above| join(&above.path, &name));
+        let same = earlier.is_some();
+        self.frames.push(Frame {
+            name,
+            attributes,
+            earlier,
+            path,
+            writer: DirectoryWriter::new(self.digest_bytes),
+            held: Vec::new(),
+            same,
+        });
+    }
+
+    /// Returns false if a file's entry will never come.
+    fn take(&mut self, event: Event) -> Result<bool> {
+        match event {
+            Event::Enter { name, attributes, earlier } => self.enter(name, attributes, earlier),
+            Event::Leave { has_all } => {
+                let mut frame = self.frames.pop().expect("the walk leaves what it has entered");
+                let (name, attributes) = (std::mem::take(&mut frame.name), std::mem::take(&mut frame.attributes));
+                let earlier = frame.earlier.clone();
+                let recipe = self.close(frame, has_all)?;
+                self.watch.count(Counter::Directories, 1);
+                let entry = Entry { name, attributes, content: Content::Directory { recipe } };
+                let same = earlier.as_ref() == Some(&entry);
+                self.push(entry, same)?;
+            }
+            Event::Ready { entry, size_bytes, state } => {
+                if let Content::HardLink { path: first } = &entry.content
+                    && self.missing.contains(first)
+                {
+                    let path = self.path_of(&entry.name);
+                    self.watch.error(&absolute(&path), "another name of a file that could not be read");
+                    self.skip();
+                    return Ok(true);
+                }
+                self.count(&entry, size_bytes, state);
+                self.push(entry, state == State::Same)?;
+            }
+            Event::Reading { ticket, name, state } => {
+                let Some(answer) = self.wait(ticket) else { return Ok(false) };
+                match answer {
+                    Some(entry) => {
+                        let size_bytes = if let Content::File { size_bytes, .. } = entry.content { size_bytes } else { 0 };
+                        self.count(&entry, size_bytes, state);
+                        self.push(entry, false)?;
+                    }
+                    None => {
+                        let path = self.path_of(&name);
+                        self.missing.insert(path);
+                        self.skip();
+                    }
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// What a reader answered to a ticket; `None` if the readers are gone.
+    fn wait(&mut self, ticket: u64) -> Option<Option<Entry>> {
+        loop {
+            if let Some(answer) = self.early.remove(&ticket) {
+                return Some(answer);
+            }
+            let (ticket, answer) = self.entries.recv().ok()?;
+            self.early.insert(ticket, answer);
+        }
+    }
+
+    fn frame(&mut self) -> &mut Frame {
+        self.frames.last_mut().expect("the root is left last")
+    }
+
+    fn path_of(&mut self, name: &[u8]) -> Vec<u8> {
+        join(&self.frame().path, name)
+    }
+
+    /// A name that the directory will not have.
+    fn skip(&mut self) {
+        self.frame().same = false;
+    }
+
+    /// Appends an entry to the innermost directory; `same` if it is exactly the earlier one.
+    fn push(&mut self, entry: Entry, same: bool) -> Result<()> {
+        let frame = self.frames.last_mut().expect("the root is left last");
+        frame.same &= same;
+        frame.held.push(entry);
+        if !frame.same || frame.held.len() > HELD_ENTRIES {
+            write_held(frame, self.metadata, self.watch)?;
+        }
+        Ok(())
+    }
+
+    /// The recipe of a directory that is complete.
+    fn close(&mut self, mut frame: Frame, has_all: bool) -> Result<Recipe> {
+        if frame.same
+            && has_all
+            && let Some(Entry { content: Content::Directory { recipe }, .. }) = &frame.earlier
+        {
+            self.watch.count(Counter::UnmodifiedDirectories, 1);
+            return Ok(recipe.clone());
+        }
+        write_held(&mut frame, self.metadata, self.watch)?;
+        Ok(frame.writer.finish(&mut self.metadata.lock())?)
+    }
+
+    fn count(&self, entry: &Entry, size_bytes: u64, state: State) {
+        let watch = self.watch;
+        if !matches!(entry.content, Content::File { .. } | Content::HardLink { .. }) {
+            watch.count(Counter::Others, 1);
+            return;
+        }
+        watch.count(Counter::Files, 1);
+        let counter = match state {
+            State::New => Counter::NewFiles,
+            State::Changed => Counter::ChangedFiles,
+            State::Same => Counter::UnmodifiedFiles,
+        };
+        watch.count(counter, 1);
+        // The bytes of a file with several names are there once.
+        if let Content::File { .. } = entry.content {
+            watch.count(Counter::LogicalBytes, size_bytes);
+        }
+    }
+}
+
+/// Encodes the entries that were held back.
+fn write_held(frame: &mut Frame, metadata: &Mutex<WriteStream>, watch: &Watch<'_>) -> Result<()> {
+    // A directory with some of its entries encoded is encoded to the end.
+    let mut metadata = metadata.lock();
+    for mut entry in frame.held.drain(..) {
+        match frame.writer.push(&mut metadata, &entry) {
+            Err(CatalogError::TooLong { .. }) if !entry.attributes.xattrs.is_empty() => {
+                watch.error(&absolute(&join(&frame.path, &entry.name)), "its extended attributes are too long and were left out");
+                entry.attributes.xattrs.clear();
+                frame.writer.push(&mut metadata, &entry)?;
+            }
+            result => result?,
+        }
+        frame.same = false;
+    }
+    Ok(())
+}

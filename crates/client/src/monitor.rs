@@ -1,0 +1,209 @@
+//! What a long operation tells while it runs: counters, the current path, problems. The terminal shows them, tests assert them.
+
+use parking_lot::Mutex;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Counter {
+    /// Names found by the walk, which runs ahead of the reading.
+    Found,
+    /// Bytes of the files found.
+    FoundBytes,
+    /// Regular files done, further names of hard links included.
+    Files,
+    /// Files that the backup before did not have.
+    NewFiles,
+    /// Files that were different in the backup before.
+    ChangedFiles,
+    /// Files taken over from the backup before without reading them.
+    UnmodifiedFiles,
+    /// Directories done.
+    Directories,
+    /// Directories taken over from the backup before with everything in them.
+    UnmodifiedDirectories,
+    /// Symlinks, devices, fifos and sockets done.
+    Others,
+    /// Bytes of the files done, as they are seen; holes included.
+    LogicalBytes,
+    /// Bytes read from files, or written to them.
+    DataBytes,
+    /// Bytes of chunks that were new to the store.
+    AddedBytes,
+    /// Existing files that a restore left as they were because they were equal.
+    KeptFiles,
+    /// Things that were skipped and are missing from the result.
+    Errors,
+    /// Things worth knowing; nothing is missing.
+    Warnings,
+}
+
+impl Counter {
+    /// All of them.
+    pub const ALL: [Counter; 15] = [
+        Counter::Found,
+        Counter::FoundBytes,
+        Counter::Files,
+        Counter::NewFiles,
+        Counter::ChangedFiles,
+        Counter::UnmodifiedFiles,
+        Counter::Directories,
+        Counter::UnmodifiedDirectories,
+        Counter::Others,
+        Counter::LogicalBytes,
+        Counter::DataBytes,
+        Counter::AddedBytes,
+        Counter::KeptFiles,
+        Counter::Errors,
+        Counter::Warnings,
+    ];
+}
+
+/// How bad a problem is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// Worth knowing; what could be had is there.
+    Warning,
+    /// Something is missing from the result.
+    Error,
+}
+
+/// Something that went wrong with one path while the rest went on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The path: absolute for a backup, relative to the backup's root for a restore.
+    pub path: Vec<u8>,
+    /// What happened.
+    pub reason: String,
+    /// How bad it is.
+    pub severity: Severity,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}: {}", String::from_utf8_lossy(&self.path), self.reason)
+    }
+}
+
+/// Watches an operation. Called from several threads, often: be quick.
+pub trait Monitor: Send + Sync {
+    /// Adds to a counter.
+    fn count(&self, counter: Counter, increment: u64);
+    /// Something is being worked on.
+    fn current(&self, path: &[u8]) {
+        let _ = path;
+    }
+    /// Something went wrong; the operation goes on.
+    fn problem(&self, problem: &Problem);
+    /// Whether the operation should stop; asked often.
+    fn cancelled(&self) -> bool {
+        false
+    }
+}
+
+/// Most problems that a [`Tally`] keeps the text of.
+const KEPT_PROBLEMS: usize = 1000;
+
+/// A monitor that adds up.
+#[derive(Debug, Default)]
+pub struct Tally {
+    counters: [AtomicU64; Counter::ALL.len()],
+    problems: Mutex<Vec<Problem>>,
+    cancelled: AtomicBool,
+}
+
+impl Tally {
+    /// The sum so far.
+    pub fn get(&self, counter: Counter) -> u64 {
+        self.counters[counter as usize].load(Ordering::Relaxed)
+    }
+
+    /// The first thousand problems.
+    pub fn problems(&self) -> Vec<Problem> {
+        self.problems.lock().clone()
+    }
+
+    /// Asks the operation to stop.
+    pub fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Monitor for Tally {
+    fn count(&self, counter: Counter, increment: u64) {
+        self.counters[counter as usize].fetch_add(increment, Ordering::Relaxed);
+    }
+
+    fn problem(&self, problem: &Problem) {
+        let mut problems = self.problems.lock();
+        if problems.len() < KEPT_PROBLEMS {
+            problems.push(problem.clone());
+        }
+    }
+
+    fn cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+}
+
+/// What the parts of an operation share: the user's monitor, the sums for the outcome, the sign to stop.
+pub(crate) struct Watch<'a> {
+    monitor: &'a dyn Monitor,
+    tally: Tally,
+    stopped: AtomicBool,
+}
+
+impl<'a> Watch<'a> {
+    pub(crate) fn new(monitor: &'a dyn Monitor) -> Watch<'a> {
+        Watch { monitor, tally: Tally::default(), stopped: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn count(&self, counter: Counter, increment: u64) {
+        self.tally.count(counter, increment);
+        self.monitor.count(counter, increment);
+    }
+
+    pub(crate) fn get(&self, counter: Counter) -> u64 {
+        self.tally.get(counter)
+    }
+
+    pub(crate) fn current(&self, path: &[u8]) {
+        self.monitor.current(path);
+    }
+
+    pub(crate) fn warn(&self, path: &[u8], reason: impl fmt::Display) {
+        self.count(Counter::Warnings, 1);
+        self.monitor.problem(&Problem { path: path.to_vec(), reason: reason.to_string(), severity: Severity::Warning });
+    }
+
+    pub(crate) fn error(&self, path: &[u8], reason: impl fmt::Display) {
+        self.count(Counter::Errors, 1);
+        self.monitor.problem(&Problem { path: path.to_vec(), reason: reason.to_string(), severity: Severity::Error });
+    }
+
+    /// One part has failed: the others need not go on.
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn should_stop(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed) || self.monitor.cancelled()
+    }
+
+    pub(crate) fn cancelled(&self) -> bool {
+        self.monitor.cancelled()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_counter_stands_at_its_own_place() {
+        for (place, counter) in Counter::ALL.iter().enumerate() {
+            assert_eq!(*counter as usize, place);
+        }
+    }
+}

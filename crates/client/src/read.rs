@@ -1,0 +1,330 @@
+//! The readers of a backup: open, read, store, and say what they found.
+//!
+//! A file's entry has the attributes it had when it was opened, so a change while it is read shows in its ctime next time.
+
+use crate::monitor::{Counter, Watch};
+use crate::source::{self, Found};
+use crate::walk::absolute;
+use crate::{ClientError, Result};
+use crossbeam_channel::{Receiver, Sender};
+use onefold_catalog::{Content, Entry, RecipeWriter};
+use onefold_engine::{Engine, Hints, Piece, WriteStream};
+use parking_lot::Mutex;
+use rustix::fd::OwnedFd;
+use rustix::fs::{FileType, OFlags, SeekFrom};
+use rustix::io::Errno;
+use rustix::time::ClockId;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Files up to this size are stored many at a time.
+const SMALL_BYTES: u64 = 1 << 20;
+/// Small files in memory before they are stored.
+const GATHER_BYTES: usize = 4 << 20;
+/// Large files go through a buffer of this size.
+const BUFFER_BYTES: usize = 4 << 20;
+/// A buffer that holds no whole chunk grows up to this.
+const MAX_BUFFER_BYTES: usize = 64 << 20;
+/// Files of no size that have bytes all the same (`/proc`) are read up to here.
+const UNSIZED_BYTES: u64 = 16 << 20;
+/// Holes are looked for in files of at least this size.
+const SPARSE_BYTES: u64 = 64 << 10;
+/// How long to wait, in all, for the clock to leave the moment of a file's last change.
+const SETTLE_STEPS: u32 = 20;
+
+/// A file to read.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) ticket: u64,
+    pub(crate) directory: Arc<OwnedFd>,
+    pub(crate) name: Vec<u8>,
+    /// Path from the root, without the `/` in front.
+    pub(crate) path: Vec<u8>,
+}
+
+/// What a reader made of a job: the entry, or `None` if there is nothing to store, which has been reported.
+pub(crate) type Answer = (u64, Option<Entry>);
+
+/// Small files that were read and wait to be stored together.
+#[derive(Debug, Default)]
+struct Gathered {
+    bytes: Vec<u8>,
+    files: Vec<(u64, Entry, Range<usize>)>,
+}
+
+/// One reader, with its own stream for data; metadata of all go to one stream.
+pub(crate) struct Reader<'a> {
+    watch: &'a Watch<'a>,
+    data: WriteStream,
+    metadata: &'a Mutex<WriteStream>,
+    digest_bytes: usize,
+    gathered: Gathered,
+    buffer: Vec<u8>,
+}
+
+/// A file that is being read, and what it was when it was opened.
+struct Open<'a> {
+    job: &'a Job,
+    file: OwnedFd,
+    found: Found,
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(engine: &Arc<Engine>, metadata: &'a Mutex<WriteStream>, watch: &'a Watch<'a>) -> Reader<'a> {
+        let (data, digest_bytes) = (engine.stream(), engine.digest_bytes());
+        Reader { watch, data, metadata, digest_bytes, gathered: Gathered::default(), buffer: Vec::new() }
+    }
+
+    /// Works until there are no more jobs.
+    pub(crate) fn run(&mut self, jobs: &Receiver<Vec<Job>>, answers: &Sender<Answer>) -> Result<()> {
+        for batch in jobs {
+            let before = self.data.added_bytes();
+            let done = self.batch(&batch, answers);
+            self.watch.count(Counter::AddedBytes, self.data.added_bytes() - before);
+            if let Err(error) = done {
+                self.watch.stop();
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn batch(&mut self, batch: &[Job], answers: &Sender<Answer>) -> Result<()> {
+        for job in batch {
+            if self.watch.should_stop() {
+                return Ok(());
+            }
+            let path = absolute(&job.path);
+            self.watch.current(&path);
+            let Some(open) = self.open(job, &path) else {
+                answer(answers, job.ticket, None);
+                continue;
+            };
+            let is_sparse = open.found.size_bytes >= SPARSE_BYTES && open.found.allocated_bytes < open.found.size_bytes;
+            if open.found.size_bytes > SMALL_BYTES || open.found.size_bytes == 0 || is_sparse {
+                self.store_gathered(answers)?;
+                let entry = self.large(&open, &path, is_sparse)?;
+                answer(answers, job.ticket, entry);
+            } else if !self.small(&open, &path) {
+                answer(answers, job.ticket, None);
+            } else if self.gathered.bytes.len() >= GATHER_BYTES {
+                self.store_gathered(answers)?;
+            }
+        }
+        self.store_gathered(answers)
+    }
+
+    fn open<'j>(&self, job: &'j Job, path: &[u8]) -> Option<Open<'j>> {
+        let opened = source::open(&*job.directory, &job.name, OFlags::NOFOLLOW | OFlags::NONBLOCK).and_then(|file| {
+            let found = settled(&file)?;
+            Ok((file, found))
+        });
+        let (file, mut found) = match opened {
+            Ok(opened) => opened,
+            Err(Errno::NOENT) => {
+                self.watch.warn(path, "vanished before it was read");
+                return None;
+            }
+            Err(Errno::LOOP) => {
+                self.watch.warn(path, "became something else before it was read");
+                return None;
+            }
+            Err(error) => {
+                self.watch.error(path, format_args!("cannot open it: {error}"));
+                return None;
+            }
+        };
+        if found.kind != FileType::RegularFile {
+            self.watch.warn(path, "became something else before it was read");
+            return None;
+        }
+        match source::xattrs_of(&file) {
+            Ok(xattrs) => found.attributes.xattrs = xattrs,
+            Err(error) => self.watch.warn(path, format_args!("cannot read its extended attributes: {error}")),
+        }
+        Some(Open { job, file, found })
+    }
+
+    /// Reads a small file to the others; false if it cannot be read, which has been reported.
+    fn small(&mut self, open: &Open<'_>, path: &[u8]) -> bool {
+        let start = self.gathered.bytes.len();
+        let wanted = open.found.size_bytes as usize;
+        self.gathered.bytes.resize(start + wanted, 0);
+        match fill(&open.file, 0, &mut self.gathered.bytes[start..]) {
+            Ok(length) => {
+                self.gathered.bytes.truncate(start + length);
+                self.watch.count(Counter::DataBytes, length as u64);
+                self.report_change(open, path);
+                let content = Content::File { size_bytes: length as u64, recipe: Default::default() };
+                let entry = Entry { name: open.job.name.clone(), attributes: open.found.attributes.clone(), content };
+                self.gathered.files.push((open.job.ticket, entry, start..start + length));
+                true
+            }
+            Err(error) => {
+                self.gathered.bytes.truncate(start);
+                self.watch.error(path, format_args!("cannot read it: {error}"));
+                false
+            }
+        }
+    }
+
+    fn store_gathered(&mut self, answers: &Sender<Answer>) -> Result<()> {
+        let Gathered { bytes, files } = &mut self.gathered;
+        if files.is_empty() {
+            return Ok(());
+        }
+        let runs: Vec<&[u8]> = files.iter().map(|(_, _, range)| &bytes[range.clone()]).collect();
+        let pieces = self.data.write_runs(&runs, Hints::default())?;
+        for ((ticket, mut entry, range), pieces) in files.drain(..).zip(pieces) {
+            let mut recipe = RecipeWriter::new(self.digest_bytes);
+            let mut metadata = self.metadata.lock();
+            for piece in pieces {
+                recipe.push(&mut metadata, piece)?;
+            }
+            entry.content = Content::File { size_bytes: range.len() as u64, recipe: recipe.finish(&mut metadata)? };
+            answer(answers, ticket, Some(entry));
+        }
+        bytes.clear();
+        Ok(())
+    }
+
+    /// Reads and stores a file piece by piece; `None` if it cannot be read, which has been reported.
+    fn large(&mut self, open: &Open<'_>, path: &[u8], is_sparse: bool) -> Result<Option<Entry>> {
+        let end = if open.found.size_bytes == 0 { UNSIZED_BYTES } else { open.found.size_bytes };
+        let _ = rustix::fs::fadvise(&open.file, 0, None, rustix::fs::Advice::Sequential);
+        let mut recipe = RecipeWriter::new(self.digest_bytes);
+        let mut at = 0;
+        while at < end {
+            let data = if is_sparse { next_data(&open.file, at, end) } else { Ok(at..end) };
+            let data = match data {
+                Ok(data) => data,
+                Err(error) => {
+                    self.watch.error(path, format_args!("cannot find its holes: {error}"));
+                    return Ok(None);
+                }
+            };
+            if data.start > at {
+                recipe.push(&mut self.metadata.lock(), Piece::Zeros { length: data.start - at })?;
+            }
+            match self.run_of_data(&open.file, data.clone(), &mut recipe)? {
+                Ok(read) if read < data.end - data.start => break,
+                Ok(_) => at = data.end,
+                Err(error) => {
+                    self.watch.error(path, format_args!("cannot read it: {error}"));
+                    return Ok(None);
+                }
+            }
+            if self.watch.should_stop() {
+                return Ok(None);
+            }
+        }
+        self.report_change(open, path);
+        let size_bytes = recipe.length_bytes();
+        let recipe = recipe.finish(&mut self.metadata.lock())?;
+        let content = Content::File { size_bytes, recipe };
+        Ok(Some(Entry { name: open.job.name.clone(), attributes: open.found.attributes.clone(), content }))
+    }
+
+    /// Stores the bytes of a range; returns how many there were, or why they cannot be read.
+    fn run_of_data(&mut self, file: &OwnedFd, range: Range<u64>, recipe: &mut RecipeWriter) -> Result<rustix::io::Result<u64>> {
+        let mut pieces = Vec::new();
+        let mut at = range.start;
+        // The first `kept` bytes of the buffer are the tail whose boundary is not known yet.
+        let mut kept = 0;
+        self.buffer.resize(BUFFER_BYTES, 0);
+        loop {
+            let wanted = (self.buffer.len() - kept).min(usize::try_from(range.end - at).unwrap_or(usize::MAX));
+            let read = match fill(file, at, &mut self.buffer[kept..kept + wanted]) {
+                Ok(read) => read,
+                Err(error) => return Ok(Err(error)),
+            };
+            at += read as u64;
+            let filled = kept + read;
+            let last = at == range.end || read < wanted;
+            self.watch.count(Counter::DataBytes, read as u64);
+            let consumed = self.data.write(&self.buffer[..filled], last, Hints::default(), &mut pieces)?;
+            let mut metadata = self.metadata.lock();
+            for piece in pieces.drain(..) {
+                recipe.push(&mut metadata, piece)?;
+            }
+            drop(metadata);
+            if last || self.watch.should_stop() {
+                return Ok(Ok(at - range.start));
+            }
+            self.buffer.copy_within(consumed..filled, 0);
+            kept = filled - consumed;
+            if kept == self.buffer.len() {
+                if kept >= MAX_BUFFER_BYTES {
+                    let source = std::io::Error::other("a chunk is longer than the largest buffer");
+                    return Err(ClientError::io("cut", "a file", source));
+                }
+                self.buffer.resize(kept * 2, 0);
+            }
+        }
+    }
+
+    fn report_change(&self, open: &Open<'_>, path: &[u8]) {
+        let Ok(now) = source::find_open(&open.file) else { return };
+        let (before, after) = (&open.found, &now);
+        if before.size_bytes != after.size_bytes {
+            let reason = format!("changed from {} to {} bytes while it was read", before.size_bytes, after.size_bytes);
+            self.watch.warn(path, reason);
+        } else if before.attributes.mtime_ns != after.attributes.mtime_ns {
+            self.watch.warn(path, "changed while it was read");
+        }
+    }
+}
+
+fn answer(answers: &Sender<Answer>, ticket: u64, entry: Option<Entry>) {
+    // When the assembler has gone, it has said why, and the jobs end soon.
+    let _ = answers.send((ticket, entry));
+}
+
+/// Reads until the buffer is full or the file ends.
+fn fill(file: &OwnedFd, offset: u64, buffer: &mut [u8]) -> rustix::io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match rustix::io::pread(file, &mut buffer[filled..], offset + filled as u64) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+/// The next range at or after `at` that is not a hole; empty at `end` if there is none.
+fn next_data(file: &OwnedFd, at: u64, end: u64) -> rustix::io::Result<Range<u64>> {
+    let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+        Ok(start) => start.min(end),
+        Err(Errno::NXIO) => end,
+        // A file system that does not know its holes.
+        Err(Errno::INVAL | Errno::NOTSUP) => return Ok(at..end),
+        Err(error) => return Err(error),
+    };
+    if start == end {
+        return Ok(end..end);
+    }
+    // A file that shrinks meanwhile has no hole behind its data: the reading will find its end.
+    let hole = rustix::fs::seek(file, SeekFrom::Hole(start)).unwrap_or(end);
+    Ok(start..hole.clamp(start, end))
+}
+
+/// The attributes of an open file, once the clock has left the moment of its last change: a further change then gets
+/// another ctime, and the next backup will see it. The file systems take their times from a clock of a few milliseconds.
+fn settled(file: &OwnedFd) -> rustix::io::Result<Found> {
+    let mut found = source::find_open(file)?;
+    for _ in 0..SETTLE_STEPS {
+        let now = rustix::time::clock_gettime(ClockId::RealtimeCoarse);
+        let age_ns = i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec) - i128::from(found.attributes.ctime_ns);
+        // A time far in the future comes from another clock; waiting would not help.
+        if !(-20_000_000..=0).contains(&age_ns) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+        found = source::find_open(file)?;
+    }
+    Ok(found)
+}

@@ -1,0 +1,189 @@
+//! Reading a Linux file system: names, attributes, extended attributes, everything relative to an open directory.
+
+use onefold_catalog::Attributes;
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Statx, StatxFlags, StatxTimestamp, Timespec};
+use rustix::io::Errno;
+use std::ffi::{CString, OsStr};
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+
+/// Longest list of names, or value, of extended attributes that Linux has.
+const XATTR_MAX_BYTES: usize = 64 << 10;
+
+/// What the system says of one name.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    pub(crate) kind: FileType,
+    pub(crate) attributes: Attributes,
+    pub(crate) size_bytes: u64,
+    /// Bytes that the file system has allocated.
+    pub(crate) allocated_bytes: u64,
+    pub(crate) major: u32,
+    pub(crate) minor: u32,
+}
+
+impl Found {
+    /// Which file this is, whatever its name.
+    pub(crate) fn identity(&self) -> (u64, u64) {
+        (self.attributes.device, self.attributes.inode)
+    }
+}
+
+/// Asks for a name in a directory.
+pub(crate) fn find(directory: impl AsFd, name: &[u8], follow: bool) -> rustix::io::Result<Found> {
+    let flags = if follow { AtFlags::NO_AUTOMOUNT } else { AtFlags::NO_AUTOMOUNT | AtFlags::SYMLINK_NOFOLLOW };
+    rustix::fs::statx(directory, OsStr::from_bytes(name), flags, StatxFlags::BASIC_STATS).map(|found| understand(&found))
+}
+
+/// Asks for an open file.
+pub(crate) fn find_open(file: impl AsFd) -> rustix::io::Result<Found> {
+    rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS).map(|found| understand(&found))
+}
+
+fn understand(found: &Statx) -> Found {
+    Found {
+        kind: FileType::from_raw_mode(found.stx_mode.into()),
+        attributes: Attributes {
+            mode: found.stx_mode & 0o7777,
+            uid: found.stx_uid,
+            gid: found.stx_gid,
+            mtime_ns: nanoseconds(&found.stx_mtime),
+            ctime_ns: nanoseconds(&found.stx_ctime),
+            inode: found.stx_ino,
+            device: rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor),
+            links: found.stx_nlink.into(),
+            xattrs: Vec::new(),
+        },
+        size_bytes: found.stx_size,
+        allocated_bytes: found.stx_blocks.saturating_mul(512),
+        major: found.stx_rdev_major,
+        minor: found.stx_rdev_minor,
+    }
+}
+
+/// Times outside of the years 1678 to 2262 become the nearest that can be told.
+fn nanoseconds(time: &StatxTimestamp) -> i64 {
+    time.tv_sec.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec.into())
+}
+
+/// The system's form of a time.
+pub(crate) fn timespec(time_ns: i64) -> Timespec {
+    Timespec { tv_sec: time_ns.div_euclid(1_000_000_000), tv_nsec: time_ns.rem_euclid(1_000_000_000) as _ }
+}
+
+/// Opens for reading without changing the access time where that is allowed.
+pub(crate) fn open(directory: impl AsFd, name: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let flags = flags | OFlags::RDONLY | OFlags::CLOEXEC;
+    let name = OsStr::from_bytes(name);
+    match rustix::fs::openat(&directory, name, flags | OFlags::NOATIME, Mode::empty()) {
+        // Only the owner and root may leave the access time alone.
+        Err(Errno::PERM) => rustix::fs::openat(&directory, name, flags, Mode::empty()),
+        result => result,
+    }
+}
+
+/// The names in a directory, sorted as bytes, without `.` and `..`; kept in one piece of memory.
+#[derive(Debug, Default)]
+pub(crate) struct Listing {
+    bytes: Vec<u8>,
+    names: Vec<Range<usize>>,
+}
+
+impl Listing {
+    pub(crate) fn read(directory: impl AsFd) -> rustix::io::Result<Listing> {
+        let mut listing = Listing::default();
+        let mut buffer = [MaybeUninit::uninit(); 32 << 10];
+        let mut entries = RawDir::new(directory, &mut buffer);
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                listing.push(name);
+            }
+        }
+        let bytes = &listing.bytes;
+        listing.names.sort_unstable_by(|a, b| bytes[a.clone()].cmp(&bytes[b.clone()]));
+        Ok(listing)
+    }
+
+    /// Names that are sorted already.
+    pub(crate) fn of<'a>(names: impl Iterator<Item = &'a Vec<u8>>) -> Listing {
+        let mut listing = Listing::default();
+        names.for_each(|name| listing.push(name));
+        listing
+    }
+
+    fn push(&mut self, name: &[u8]) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(name);
+        self.names.push(start..self.bytes.len());
+    }
+
+    pub(crate) fn get(&self, index: usize) -> Option<&[u8]> {
+        self.names.get(index).map(|range| &self.bytes[range.clone()])
+    }
+}
+
+/// The path of a name in an open directory, for calls that know only paths. Nothing above the name is looked up again.
+pub(crate) fn path_through(directory: impl AsFd, name: &[u8]) -> Option<CString> {
+    let mut path = format!("/proc/self/fd/{}/", directory.as_fd().as_raw_fd()).into_bytes();
+    path.extend_from_slice(name);
+    CString::new(path).ok()
+}
+
+/// The extended attributes of an open file, sorted by name.
+pub(crate) fn xattrs_of(file: impl AsFd) -> rustix::io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let file = file.as_fd();
+    read_xattrs(|list| rustix::fs::flistxattr(file, list), |name, value| rustix::fs::fgetxattr(file, name, value))
+}
+
+/// The extended attributes of a name in a directory, of the link itself if it is one.
+pub(crate) fn xattrs_at(directory: impl AsFd, name: &[u8]) -> rustix::io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let path = path_through(directory, name).ok_or(Errno::INVAL)?;
+    read_xattrs(|list| rustix::fs::llistxattr(&path, list), |name, value| rustix::fs::lgetxattr(&path, name, value))
+}
+
+fn read_xattrs(
+    list: impl Fn(&mut [u8]) -> rustix::io::Result<usize>,
+    get: impl Fn(&OsStr, &mut [u8]) -> rustix::io::Result<usize>,
+) -> rustix::io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    // Most files have none or few: a short buffer first, the longest only where it is needed.
+    let mut short = [0; 512];
+    let mut long = Vec::new();
+    let names: &[u8] = match list(&mut short) {
+        Ok(length) => &short[..length],
+        Err(Errno::RANGE) => {
+            long.resize(XATTR_MAX_BYTES, 0);
+            let length = list(&mut long)?;
+            &long[..length]
+        }
+        Err(Errno::NOTSUP | Errno::NOSYS) => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut xattrs = Vec::new();
+    let mut value = Vec::new();
+    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        value.resize(XATTR_MAX_BYTES, 0);
+        match get(OsStr::from_bytes(name), &mut value) {
+            Ok(length) => xattrs.push((name.to_vec(), value[..length].to_vec())),
+            // Removed meanwhile, or not for us to see.
+            Err(Errno::NODATA | Errno::NOTSUP) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    xattrs.sort();
+    Ok(xattrs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_before_1970_keep_their_nanoseconds() {
+        let time = timespec(-1);
+        assert_eq!((time.tv_sec, time.tv_nsec), (-1, 999_999_999));
+    }
+}

@@ -1,0 +1,245 @@
+//! The place that a restore writes to, and the attributes of what it writes.
+//!
+//! # Invariants
+//! * Every name is created relative to an open directory that was itself opened without following links: nothing in the target,
+//!   and no name in the store, leads out of it.
+//! * A file gets its final name when it is whole; until then it is called `.onefold-` and a random number.
+//! * Attributes are set in an order in which none undoes another: owner (clears set-user-id bits and capabilities),
+//!   extended attributes and ACLs, mode, times. A directory gets its own when nothing more is written into it.
+
+use crate::monitor::Watch;
+use crate::{Result, source};
+use onefold_catalog::{Attributes, is_valid_name};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, RenameFlags, Timestamps, Uid, XattrFlags};
+use rustix::io::Errno;
+use std::ffi::{CString, OsStr};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const ACCESS_ACL: &str = "system.posix_acl_access";
+const DEFAULT_ACL: &str = "system.posix_acl_default";
+
+/// What may be set here, and what was said about it already.
+#[derive(Debug)]
+pub(crate) struct Powers {
+    is_root: bool,
+    owner_reported: AtomicBool,
+    xattrs_reported: AtomicBool,
+}
+
+impl Powers {
+    pub(crate) fn new() -> Powers {
+        Powers {
+            is_root: rustix::process::geteuid().is_root(),
+            owner_reported: AtomicBool::new(false),
+            xattrs_reported: AtomicBool::new(false),
+        }
+    }
+}
+
+/// A directory of the target, open. Its attributes are set when the last who needs it calls [`Directory::release`].
+#[derive(Debug)]
+pub(crate) struct Directory {
+    pub(crate) file: OwnedFd,
+    /// Path in the backup, for messages.
+    pub(crate) path: Vec<u8>,
+    /// What it will have at the end; `None` leaves it alone.
+    attributes: Option<Attributes>,
+    above: Option<Arc<Directory>>,
+    /// New files here get an ACL that they must lose.
+    inherits_acl: bool,
+}
+
+impl Directory {
+    /// The target itself, or a directory in it that the backup says nothing about.
+    pub(crate) fn new(file: OwnedFd, path: Vec<u8>, attributes: Option<Attributes>, above: Option<Arc<Directory>>) -> Arc<Directory> {
+        let inherits_acl = rustix::fs::fgetxattr(&file, DEFAULT_ACL, &mut [0u8; 0][..]).is_ok_and(|length| length > 0);
+        Arc::new(Directory { file, path, attributes, above, inherits_acl })
+    }
+
+    /// Creates or enters a directory; what stands there and is none, a link too, is an error.
+    pub(crate) fn enter(
+        self: &Arc<Directory>,
+        name: &[u8],
+        path: Vec<u8>,
+        attributes: Option<Attributes>,
+    ) -> rustix::io::Result<Arc<Directory>> {
+        if !is_valid_name(name) {
+            return Err(Errno::INVAL);
+        }
+        match rustix::fs::mkdirat(&self.file, os(name), Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(error),
+        }
+        let file = open_directory(&self.file, name)?;
+        Ok(Directory::new(file, path, attributes, Some(self.clone())))
+    }
+
+    /// One user less; the last sets the attributes, of this directory and then of those above that nobody else needs.
+    pub(crate) fn release(self: Arc<Directory>, powers: &Powers, watch: &Watch<'_>) {
+        let mut next = Some(self);
+        while let Some(directory) = next.and_then(Arc::into_inner) {
+            if let Some(attributes) = &directory.attributes {
+                let inherits_acl = directory.above.as_ref().is_some_and(|above| above.inherits_acl);
+                set_attributes(&Place::Open(directory.file.as_fd()), attributes, inherits_acl, &directory.path, powers, watch);
+            }
+            next = directory.above;
+        }
+    }
+
+    /// Whether new files here get an ACL by themselves.
+    pub(crate) fn inherits_acl(&self) -> bool {
+        self.inherits_acl
+    }
+}
+
+pub(crate) fn open_directory(directory: impl AsFd, name: &[u8]) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(directory, os(name), flags, Mode::empty())
+}
+
+pub(crate) fn os(name: &[u8]) -> &OsStr {
+    OsStr::from_bytes(name)
+}
+
+/// A name that nobody has yet.
+pub(crate) fn temporary_name() -> Result<Vec<u8>> {
+    let mut random = [0; 8];
+    crate::random_bytes(&mut random)?;
+    Ok(format!(".onefold-{:016x}", u64::from_ne_bytes(random)).into_bytes())
+}
+
+/// Gives what is called `temporary` its final name; with `replace`, over a file that has it. On failure it is removed.
+pub(crate) fn give_name(directory: &OwnedFd, temporary: &[u8], name: &[u8], replace: bool) -> rustix::io::Result<()> {
+    let result = if replace {
+        rustix::fs::renameat(directory, os(temporary), directory, os(name))
+    } else {
+        match rustix::fs::renameat_with(directory, os(temporary), directory, os(name), RenameFlags::NOREPLACE) {
+            // A file system that cannot: a hard link does not replace either.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
+                rustix::fs::linkat(directory, os(temporary), directory, os(name), AtFlags::empty())
+                    .and_then(|()| rustix::fs::unlinkat(directory, os(temporary), AtFlags::empty()))
+            }
+            result => result,
+        }
+    };
+    if result.is_err() {
+        let _ = rustix::fs::unlinkat(directory, os(temporary), AtFlags::empty());
+    }
+    result
+}
+
+/// How the file to set attributes of is reached.
+pub(crate) enum Place<'a> {
+    Open(rustix::fd::BorrowedFd<'a>),
+    /// A name that is not followed if it is a link.
+    Name(&'a OwnedFd, &'a [u8]),
+}
+
+/// Sets owner, extended attributes, mode and times; what cannot be set is told, once for all files where the reason is a lack of rights.
+pub(crate) fn set_attributes(
+    place: &Place<'_>,
+    attributes: &Attributes,
+    inherits_acl: bool,
+    path: &[u8],
+    powers: &Powers,
+    watch: &Watch<'_>,
+) {
+    let tell = |what: &str, result: rustix::io::Result<()>| {
+        if let Err(error) = result {
+            watch.warn(path, format_args!("cannot set its {what}: {error}"));
+        }
+    };
+    if powers.is_root {
+        tell("owner", set_owner(place, attributes));
+    } else if differs(place, attributes) && !powers.owner_reported.swap(true, Ordering::Relaxed) {
+        watch.warn(path, "only root can restore owners: files belong to you");
+    }
+    if inherits_acl && !attributes.xattrs.iter().any(|(name, _)| name == ACCESS_ACL.as_bytes()) {
+        remove_xattr(place, ACCESS_ACL);
+    }
+    for (name, value) in &attributes.xattrs {
+        match set_xattr(place, name, value) {
+            Err(Errno::PERM | Errno::NOTSUP) if !powers.is_root => {
+                if !powers.xattrs_reported.swap(true, Ordering::Relaxed) {
+                    let name = String::from_utf8_lossy(name);
+                    watch.warn(path, format_args!("some extended attributes cannot be set without root, {name} first"));
+                }
+            }
+            result => tell(&format!("extended attribute {}", String::from_utf8_lossy(name)), result),
+        }
+    }
+    tell("mode", set_mode(place, attributes));
+    tell("times", set_times(place, attributes));
+}
+
+fn differs(place: &Place<'_>, attributes: &Attributes) -> bool {
+    let found = match place {
+        Place::Open(file) => source::find_open(file),
+        Place::Name(directory, name) => source::find(directory, name, false),
+    };
+    found.is_ok_and(|found| (found.attributes.uid, found.attributes.gid) != (attributes.uid, attributes.gid))
+}
+
+fn set_owner(place: &Place<'_>, attributes: &Attributes) -> rustix::io::Result<()> {
+    // The number that means "leave it" is no owner.
+    let owner = (attributes.uid != u32::MAX).then(|| Uid::from_raw(attributes.uid));
+    let group = (attributes.gid != u32::MAX).then(|| Gid::from_raw(attributes.gid));
+    match place {
+        Place::Open(file) => rustix::fs::fchown(file, owner, group),
+        Place::Name(directory, name) => rustix::fs::chownat(directory, os(name), owner, group, AtFlags::SYMLINK_NOFOLLOW),
+    }
+}
+
+fn set_mode(place: &Place<'_>, attributes: &Attributes) -> rustix::io::Result<()> {
+    let mode = Mode::from_raw_mode(attributes.mode.into());
+    match place {
+        Place::Open(file) => rustix::fs::fchmod(file, mode),
+        Place::Name(directory, name) => {
+            let file = rustix::fs::openat(directory, os(name), OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+            if source::find_open(&file)?.kind == rustix::fs::FileType::Symlink {
+                // A link has no mode of its own.
+                return Ok(());
+            }
+            rustix::fs::chmod(through(&file), mode)
+        }
+    }
+}
+
+fn set_times(place: &Place<'_>, attributes: &Attributes) -> rustix::io::Result<()> {
+    let time = source::timespec(attributes.mtime_ns);
+    let times = Timestamps { last_access: time, last_modification: time };
+    match place {
+        Place::Open(file) => rustix::fs::futimens(file, &times),
+        Place::Name(directory, name) => rustix::fs::utimensat(directory, os(name), &times, AtFlags::SYMLINK_NOFOLLOW),
+    }
+}
+
+fn set_xattr(place: &Place<'_>, name: &[u8], value: &[u8]) -> rustix::io::Result<()> {
+    match place {
+        Place::Open(file) => rustix::fs::fsetxattr(file, os(name), value, XattrFlags::empty()),
+        Place::Name(directory, file) => {
+            let path = source::path_through(directory, file).ok_or(Errno::INVAL)?;
+            rustix::fs::lsetxattr(&path, os(name), value, XattrFlags::empty())
+        }
+    }
+}
+
+/// Removes an attribute that is only perhaps there.
+fn remove_xattr(place: &Place<'_>, name: &str) {
+    let _ = match place {
+        Place::Open(file) => rustix::fs::fremovexattr(file, name),
+        Place::Name(directory, file) => match source::path_through(directory, file) {
+            Some(path) => rustix::fs::lremovexattr(&path, name),
+            None => return,
+        },
+    };
+}
+
+/// An open file as a path, for calls that do not take a file opened only for its path.
+fn through(file: &OwnedFd) -> CString {
+    use rustix::fd::AsRawFd;
+    CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).expect("a number has no zero byte")
+}

@@ -1,0 +1,443 @@
+//! The walk of a backup: lists directories, asks for attributes, decides what has to be read.
+//!
+//! Everything is found relative to an open directory, so a directory that is renamed meanwhile cannot lead the walk astray.
+
+use crate::monitor::{Counter, Watch};
+use crate::read::Job;
+use crate::source::{self, Found, Listing};
+use crate::{ClientError, Excludes, Result};
+use crossbeam_channel::{Sender, TrySendError};
+use onefold_catalog::{Attributes, Content, DirectoryReader, Entry, components, join};
+use onefold_engine::{Engine, Recipe};
+use rustix::fd::OwnedFd;
+use rustix::fs::{FileType, OFlags};
+use rustix::io::Errno;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::iter::Peekable;
+use std::os::unix::ffi::OsStringExt;
+use std::sync::Arc;
+
+/// A batch is handed over when it has this many bytes to read,
+const BATCH_BYTES: u64 = 4 << 20;
+/// this many files,
+const BATCH_FILES: usize = 256;
+/// or files of this many directories, each of which is kept open.
+const BATCH_DIRECTORIES: usize = 32;
+
+/// What the walk tells the assembler, in the order of the tree: a directory's names are sorted, and what is in a directory comes
+/// between its `Enter` and its `Leave`. The root has neither.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// A directory begins.
+    Enter { name: Vec<u8>, attributes: Attributes, earlier: Option<Entry> },
+    /// The directory ends. `has_all`: nothing of the earlier directory is missing.
+    Leave { has_all: bool },
+    /// An entry that needs no reading.
+    Ready { entry: Entry, size_bytes: u64, state: State },
+    /// A file whose entry comes from a reader under this ticket.
+    Reading { ticket: u64, name: Vec<u8>, state: State },
+}
+
+/// How a name stands to the backup before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    New,
+    Changed,
+    /// The entry is exactly the earlier one.
+    Same,
+}
+
+/// The paths that were asked for, as a tree of components.
+#[derive(Debug, Default)]
+pub(crate) struct Wanted {
+    /// Everything below is wanted.
+    whole: bool,
+    below: BTreeMap<Vec<u8>, Wanted>,
+}
+
+impl Wanted {
+    pub(crate) fn new(paths: &[Vec<u8>]) -> Wanted {
+        let mut root = Wanted::default();
+        for path in paths {
+            components(path).fold(&mut root, |node, component| node.below.entry(component.to_vec()).or_default()).whole = true;
+        }
+        root
+    }
+}
+
+/// What a walk needs to know.
+pub(crate) struct Walk<'a> {
+    pub(crate) engine: &'a Arc<Engine>,
+    pub(crate) watch: &'a Watch<'a>,
+    pub(crate) excludes: &'a Excludes,
+    pub(crate) one_file_system: bool,
+    pub(crate) force_read: bool,
+    /// Device and inode of the store's directory.
+    pub(crate) store: Option<(u64, u64)>,
+    pub(crate) events: Sender<Event>,
+    pub(crate) jobs: Sender<Vec<Job>>,
+}
+
+/// The assembler is gone: it knows why.
+struct Closed;
+
+impl Walk<'_> {
+    /// Walks what is `wanted`, compared with the directory `earlier`.
+    pub(crate) fn run(self, wanted: &Wanted, earlier: Option<&Recipe>) -> Result<()> {
+        let root = source::open(rustix::fs::CWD, b"/", OFlags::DIRECTORY).map_err(|error| ClientError::io("open", "/", error))?;
+        let found = source::find_open(&root).map_err(|error| ClientError::io("look at", "/", error))?;
+        let mut walker = Walker {
+            walk: &self,
+            levels: Vec::new(),
+            first_names: HashMap::new(),
+            batch: Vec::new(),
+            batch_bytes: 0,
+            batch_directories: HashSet::new(),
+            tickets: 0,
+        };
+        let level = Level::new(root, Vec::new(), Names::of(wanted), found.attributes.device);
+        if let Some(level) = walker.list(level, earlier) {
+            walker.levels.push(level);
+        }
+        // When the assembler has gone, it has said why.
+        let _ = walker.run();
+        Ok(())
+    }
+}
+
+/// Which names of a directory are wanted.
+#[derive(Clone, Copy)]
+enum Names<'a> {
+    All,
+    These(&'a Wanted),
+}
+
+impl<'a> Names<'a> {
+    fn of(wanted: &'a Wanted) -> Names<'a> {
+        if wanted.whole { Names::All } else { Names::These(wanted) }
+    }
+}
+
+/// A directory that the walk is in.
+struct Level<'a> {
+    directory: Arc<OwnedFd>,
+    /// Path from the root, without the `/` in front.
+    path: Vec<u8>,
+    names: Names<'a>,
+    listing: Listing,
+    next: usize,
+    earlier: Option<Peekable<DirectoryReader>>,
+    /// Whether every name of the earlier directory was met.
+    has_all: bool,
+    /// The device to keep to.
+    device: u64,
+}
+
+impl<'a> Level<'a> {
+    fn new(directory: OwnedFd, path: Vec<u8>, names: Names<'a>, device: u64) -> Level<'a> {
+        Level { directory: Arc::new(directory), path, names, listing: Listing::default(), next: 0, earlier: None, has_all: true, device }
+    }
+
+    /// The earlier entry of this name; names are asked for in their order.
+    fn earlier(&mut self, name: &[u8], watch: &Watch<'_>) -> Option<Entry> {
+        loop {
+            let order = match self.earlier.as_mut()?.peek()? {
+                Ok(entry) => entry.name.as_slice().cmp(name),
+                Err(_) => Ordering::Less,
+            };
+            if order.is_gt() {
+                return None;
+            }
+            match self.earlier.as_mut()?.next()? {
+                Ok(entry) if order.is_eq() => return Some(entry),
+                Ok(_) => {}
+                Err(error) => watch.warn(&absolute(&self.path), format_args!("cannot compare with the backup before: {error}")),
+            }
+            self.has_all = false;
+        }
+    }
+
+    /// Whether nothing is left of the earlier directory and nothing was missed.
+    fn has_all(&mut self) -> bool {
+        self.has_all && self.earlier.as_mut().is_none_or(|earlier| earlier.peek().is_none())
+    }
+}
+
+struct Walker<'a> {
+    walk: &'a Walk<'a>,
+    levels: Vec<Level<'a>>,
+    /// The first name of each file that has several.
+    first_names: HashMap<(u64, u64), Vec<u8>>,
+    batch: Vec<Job>,
+    batch_bytes: u64,
+    batch_directories: HashSet<usize>,
+    tickets: u64,
+}
+
+impl<'a> Walker<'a> {
+    fn run(&mut self) -> std::result::Result<(), Closed> {
+        while let Some(level) = self.levels.last_mut() {
+            if self.walk.watch.should_stop() {
+                return Err(Closed);
+            }
+            let Some(name) = level.listing.get(level.next) else {
+                let has_all = level.has_all();
+                self.levels.pop();
+                if !self.levels.is_empty() {
+                    self.tell(Event::Leave { has_all })?;
+                }
+                continue;
+            };
+            let name = name.to_vec();
+            level.next += 1;
+            self.visit(name)?;
+        }
+        self.hand_over()
+    }
+
+    fn visit(&mut self, name: Vec<u8>) -> std::result::Result<(), Closed> {
+        let walk = self.walk;
+        let level = self.levels.last_mut().expect("run has looked");
+        let path = join(&level.path, &name);
+        // On the way to a wanted path links are followed: the person has named what is behind them.
+        let (names, was_named) = match level.names {
+            Names::All => (Names::All, false),
+            Names::These(wanted) => match wanted.below.get(&name) {
+                Some(wanted) => (Names::of(wanted), wanted.whole),
+                None => return Ok(()),
+            },
+        };
+        let on_the_way = matches!(names, Names::These(_));
+        if !on_the_way && walk.excludes.matches(&path) {
+            return Ok(());
+        }
+        let found = match source::find(&*level.directory, &name, on_the_way) {
+            Ok(found) => found,
+            Err(Errno::NOENT) if !was_named && !on_the_way => {
+                walk.watch.warn(&absolute(&path), "vanished before it was read");
+                return Ok(());
+            }
+            Err(error) => {
+                walk.watch.error(&absolute(&path), format_args!("cannot look at it: {error}"));
+                return Ok(());
+            }
+        };
+        if walk.store.is_some_and(|store| store == found.identity()) {
+            return Ok(());
+        }
+        walk.watch.count(Counter::Found, 1);
+        let earlier = level.earlier(&name, walk.watch);
+        if found.kind == FileType::Directory {
+            return self.enter(name, path, found, earlier, names, was_named);
+        }
+        if on_the_way {
+            walk.watch.error(&absolute(&path), "is not a directory");
+            return self.leave_out();
+        }
+        let first = if found.attributes.links > 1 { self.first_names.get(&found.identity()).cloned() } else { None };
+        match first {
+            Some(first) => self.other(name, &path, found, earlier, Some(Content::HardLink { path: first })),
+            None => {
+                if found.attributes.links > 1 {
+                    self.first_names.insert(found.identity(), path.clone());
+                }
+                match found.kind {
+                    FileType::RegularFile => self.file(name, path, found, earlier),
+                    _ => self.other(name, &path, found, earlier, None),
+                }
+            }
+        }
+    }
+
+    fn enter(
+        &mut self,
+        name: Vec<u8>,
+        path: Vec<u8>,
+        mut found: Found,
+        earlier: Option<Entry>,
+        names: Names<'a>,
+        was_named: bool,
+    ) -> std::result::Result<(), Closed> {
+        let walk = self.walk;
+        let level = self.levels.last().expect("visit has looked");
+        // The file system to keep to is that of the path that was named.
+        let device = if matches!(level.names, Names::All) { level.device } else { found.attributes.device };
+        let _ = was_named;
+        let flags = if matches!(names, Names::All) { OFlags::DIRECTORY | OFlags::NOFOLLOW } else { OFlags::DIRECTORY };
+        let directory = match source::open(&*level.directory, &name, flags) {
+            Ok(directory) => directory,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
+                walk.watch.warn(&absolute(&path), "vanished before it was read");
+                return self.leave_out();
+            }
+            Err(error) => {
+                walk.watch.error(&absolute(&path), format_args!("cannot open it: {error}"));
+                return self.leave_out();
+            }
+        };
+        match &earlier {
+            Some(earlier) if looks_same(&earlier.attributes, &found.attributes) => {
+                found.attributes.xattrs.clone_from(&earlier.attributes.xattrs);
+            }
+            _ => found.attributes.xattrs = self.xattrs(&path, source::xattrs_of(&directory)),
+        }
+        walk.watch.current(&absolute(&path));
+        let crosses = walk.one_file_system && found.attributes.device != device;
+        let mut level = Level::new(directory, path, names, device);
+        let earlier_recipe = match earlier.as_ref().map(|earlier| &earlier.content) {
+            Some(Content::Directory { recipe }) => Some(recipe.clone()),
+            _ => None,
+        };
+        if crosses {
+            level.has_all = earlier_recipe.as_ref().is_some_and(|recipe| recipe.length == 0);
+        } else {
+            match self.list(level, earlier_recipe.as_ref()) {
+                Some(listed) => level = listed,
+                None => return self.leave_out(),
+            }
+        }
+        self.tell(Event::Enter { name, attributes: found.attributes, earlier })?;
+        self.levels.push(level);
+        Ok(())
+    }
+
+    /// A name is left out although the earlier directory may have it: that directory cannot be taken over whole.
+    fn leave_out(&mut self) -> std::result::Result<(), Closed> {
+        self.levels.last_mut().expect("visit has looked").has_all = false;
+        Ok(())
+    }
+
+    /// Reads the names of a directory; `None` if that cannot be done, which has been reported.
+    fn list(&self, mut level: Level<'a>, earlier: Option<&Recipe>) -> Option<Level<'a>> {
+        level.listing = match level.names {
+            Names::These(wanted) => Listing::of(wanted.below.keys()),
+            Names::All => match Listing::read(&*level.directory) {
+                Ok(listing) => listing,
+                Err(error) => {
+                    self.walk.watch.error(&absolute(&level.path), format_args!("cannot list it: {error}"));
+                    return None;
+                }
+            },
+        };
+        level.earlier = earlier.map(|recipe| DirectoryReader::new(self.walk.engine, recipe).peekable());
+        Some(level)
+    }
+
+    fn file(&mut self, name: Vec<u8>, path: Vec<u8>, found: Found, earlier: Option<Entry>) -> std::result::Result<(), Closed> {
+        let watch = self.walk.watch;
+        watch.count(Counter::FoundBytes, found.size_bytes);
+        let state = if earlier.is_some() { State::Changed } else { State::New };
+        if let Some(earlier) = earlier
+            && let Content::File { size_bytes, .. } = earlier.content
+            && size_bytes == found.size_bytes
+            && looks_same(&earlier.attributes, &found.attributes)
+            && !self.walk.force_read
+        {
+            return self.tell(Event::Ready { entry: earlier, size_bytes, state: State::Same });
+        }
+        let directory = self.levels.last().expect("visit has looked").directory.clone();
+        self.batch_directories.insert(Arc::as_ptr(&directory) as usize);
+        self.batch_bytes += found.size_bytes;
+        self.tickets += 1;
+        let ticket = self.tickets;
+        self.batch.push(Job { ticket, directory, name: name.clone(), path });
+        if self.batch_bytes >= BATCH_BYTES || self.batch.len() >= BATCH_FILES || self.batch_directories.len() >= BATCH_DIRECTORIES {
+            self.hand_over()?;
+        }
+        self.tell(Event::Reading { ticket, name, state })
+    }
+
+    /// Anything that has no data of its own; `content` is that of a hard link.
+    fn other(
+        &mut self,
+        name: Vec<u8>,
+        path: &[u8],
+        mut found: Found,
+        earlier: Option<Entry>,
+        content: Option<Content>,
+    ) -> std::result::Result<(), Closed> {
+        let watch = self.walk.watch;
+        let size_bytes = if found.kind == FileType::RegularFile { found.size_bytes } else { 0 };
+        let directory = self.levels.last().expect("visit has looked").directory.clone();
+        let looks_same = earlier.as_ref().is_some_and(|earlier| looks_same(&earlier.attributes, &found.attributes));
+        let (major, minor) = (found.major, found.minor);
+        let content = match (content, found.kind) {
+            (Some(content), _) => content,
+            (None, FileType::Symlink) => {
+                match rustix::fs::readlinkat(&*directory, std::ffi::OsString::from_vec(name.clone()), Vec::new()) {
+                    Ok(target) => Content::Symlink { target: target.into_bytes() },
+                    Err(Errno::NOENT) => {
+                        watch.warn(&absolute(path), "vanished before it was read");
+                        return self.leave_out();
+                    }
+                    Err(error) => {
+                        watch.error(&absolute(path), format_args!("cannot read the link: {error}"));
+                        return self.leave_out();
+                    }
+                }
+            }
+            (None, FileType::CharacterDevice) => Content::CharacterDevice { major, minor },
+            (None, FileType::BlockDevice) => Content::BlockDevice { major, minor },
+            (None, FileType::Fifo) => Content::Fifo,
+            (None, FileType::Socket) => Content::Socket,
+            (None, _) => {
+                watch.error(&absolute(path), "is of a kind that cannot be backed up");
+                return self.leave_out();
+            }
+        };
+        found.attributes.xattrs = match &earlier {
+            Some(earlier) if looks_same => earlier.attributes.xattrs.clone(),
+            _ => self.xattrs(path, source::xattrs_at(&*directory, &name)),
+        };
+        let entry = Entry { name, attributes: found.attributes, content };
+        let state = match &earlier {
+            None => State::New,
+            Some(earlier) if *earlier == entry => State::Same,
+            Some(_) => State::Changed,
+        };
+        self.tell(Event::Ready { entry, size_bytes, state })
+    }
+
+    fn xattrs(&self, path: &[u8], read: rustix::io::Result<Vec<(Vec<u8>, Vec<u8>)>>) -> Vec<(Vec<u8>, Vec<u8>)> {
+        read.unwrap_or_else(|error| {
+            self.walk.watch.warn(&absolute(path), format_args!("cannot read its extended attributes: {error}"));
+            Vec::new()
+        })
+    }
+
+    fn tell(&mut self, event: Event) -> std::result::Result<(), Closed> {
+        match self.walk.events.try_send(event) {
+            Ok(()) => Ok(()),
+            Err(TrySendError::Full(event)) => {
+                // The assembler may be waiting for a file of the batch.
+                self.hand_over()?;
+                self.walk.events.send(event).map_err(|_| Closed)
+            }
+            Err(TrySendError::Disconnected(_)) => Err(Closed),
+        }
+    }
+
+    fn hand_over(&mut self) -> std::result::Result<(), Closed> {
+        self.batch_bytes = 0;
+        self.batch_directories.clear();
+        let batch = std::mem::take(&mut self.batch);
+        if batch.is_empty() {
+            return Ok(());
+        }
+        self.walk.jobs.send(batch).map_err(|_| Closed)
+    }
+}
+
+/// Whether a file is the one that it was: every change of content or attributes moves the ctime.
+fn looks_same(earlier: &Attributes, found: &Attributes) -> bool {
+    (earlier.mtime_ns, earlier.ctime_ns, earlier.inode, earlier.device, earlier.links, earlier.mode, earlier.uid, earlier.gid)
+        == (found.mtime_ns, found.ctime_ns, found.inode, found.device, found.links, found.mode, found.uid, found.gid)
+}
+
+/// The path as a person knows it.
+pub(crate) fn absolute(path: &[u8]) -> Vec<u8> {
+    let mut absolute = vec![b'/'];
+    absolute.extend_from_slice(path);
+    absolute
+}

@@ -1,0 +1,151 @@
+//! Damaged stores, and stores and targets that were made to do harm.
+
+mod common;
+
+use common::{noise, place};
+use onefold_catalog::{Attributes, Backup, BackupId, Content, Entry, Statistics, encode_directory_chunk};
+use onefold_client::{RestoreOptions, Tally};
+use onefold_engine::{MetadataKind, Recipe};
+use std::fs;
+use std::os::unix::fs::{FileExt, symlink};
+
+/// A directory made of exactly these entries, whatever their names and order.
+fn directory(place: &common::Place, entries: &[Entry]) -> Recipe {
+    let engine = place.catalog.engine();
+    let content = encode_directory_chunk(entries, engine.digest_bytes());
+    let references: Vec<_> = entries.iter().flat_map(Entry::references).collect();
+    Recipe::flat(vec![engine.stream().write_metadata(MetadataKind::Directory, &content, &references).unwrap()])
+}
+
+fn commit(place: &common::Place, root: Recipe) -> Backup {
+    let backup = Backup {
+        id: BackupId::from_bytes([7; 16]),
+        name: "evil".into(),
+        host: String::new(),
+        user: String::new(),
+        started_ns: 0,
+        finished_ns: 0,
+        paths: vec![],
+        options: "{}".into(),
+        root,
+        statistics: Statistics::default(),
+    };
+    place.catalog.commit_backup(&backup).unwrap();
+    backup
+}
+
+fn entry(name: &[u8], content: Content) -> Entry {
+    Entry { name: name.to_vec(), attributes: Attributes { mode: 0o755, ..Attributes::default() }, content }
+}
+
+fn file(place: &common::Place, name: &[u8], bytes: &[u8]) -> Entry {
+    let mut pieces = Vec::new();
+    place.catalog.engine().stream().write(bytes, true, Default::default(), &mut pieces).unwrap();
+    entry(name, Content::File { size_bytes: bytes.len() as u64, recipe: Recipe::flat(pieces) })
+}
+
+#[test]
+fn names_in_the_store_cannot_lead_out_of_the_target() {
+    let place = place();
+    let outside = place.directory.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    let inner = directory(&place, &[file(&place, b"hit", b"evil")]);
+    let mut entries: Vec<Entry> = [&b""[..], b".", b"..", b"../outside/hit", b"/etc/hit", b"a/b", b"nul\0x"]
+        .iter()
+        .flat_map(|name| [file(&place, name, b"evil"), entry(name, Content::Directory { recipe: inner.clone() })])
+        .collect();
+    // A link out, and then the same name as a directory to go through it.
+    entries.push(entry(b"x", Content::Symlink { target: outside.as_os_str().as_encoded_bytes().to_vec() }));
+    entries.push(entry(b"x", Content::Directory { recipe: inner.clone() }));
+    entries.push(entry(b"y", Content::HardLink { path: b"../../etc/passwd".to_vec() }));
+    entries.push(entry(b"z", Content::HardLink { path: b"x/hit".to_vec() }));
+    entries.push(file(&place, b"good", b"good"));
+    let root = directory(&place, &entries);
+    let backup = commit(&place, root);
+    let tally = Tally::default();
+    let options = RestoreOptions { target: place.target(), ..RestoreOptions::default() };
+    let outcome = onefold_client::restore(&place.catalog, &backup, &options, &tally).unwrap();
+    assert_eq!(outcome.errors, 7 * 2 + 3, "{:?}", tally.problems());
+    assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
+    let mut names: Vec<_> = fs::read_dir(place.target()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["good", "x"]);
+    assert_eq!(fs::read(place.target().join("good")).unwrap(), b"good");
+}
+
+#[test]
+fn links_in_the_target_are_not_followed() {
+    let place = place();
+    place.write("d/file", b"from the backup");
+    place.write("file", b"from the backup");
+    let (backup, _) = place.backup();
+    let outside = place.directory.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("victim"), b"untouched").unwrap();
+    fs::create_dir(place.target()).unwrap();
+    symlink(&outside, place.target().join("d")).unwrap();
+    symlink(outside.join("victim"), place.target().join("file")).unwrap();
+    let always = RestoreOptions { overwrite: onefold_client::Overwrite::Always, ..RestoreOptions::default() };
+    let (outcome, tally) = place.restore_with(&backup.backup, always);
+    assert_eq!(outcome.errors, 1, "{:?}", tally.problems());
+    assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
+    assert_eq!(fs::read(outside.join("victim")).unwrap(), b"untouched");
+    assert_eq!(fs::read(place.target().join("file")).unwrap(), b"from the backup");
+    assert!(!fs::symlink_metadata(place.target().join("file")).unwrap().is_symlink());
+}
+
+#[test]
+fn recipes_that_do_not_spell_the_size_are_refused() {
+    let place = place();
+    let mut short = file(&place, b"short", b"four");
+    let mut long = file(&place, b"long", &noise(1, 6 << 20));
+    for (entry, size) in [(&mut short, 5), (&mut long, 7 << 20)] {
+        if let Content::File { size_bytes, .. } = &mut entry.content {
+            *size_bytes = size;
+        }
+    }
+    let zeros = |length| Recipe { level: 0, length, pieces: vec![onefold_engine::Piece::Zeros { length }] };
+    let endless = entry(b"endless", Content::File { size_bytes: u64::MAX, recipe: zeros(u64::MAX) });
+    let root = directory(&place, &[short, long, endless]);
+    let backup = commit(&place, root);
+    let tally = Tally::default();
+    let options = RestoreOptions { target: place.target(), ..RestoreOptions::default() };
+    let outcome = onefold_client::restore(&place.catalog, &backup, &options, &tally).unwrap();
+    assert_eq!((outcome.errors, outcome.files), (3, 0), "{:?}", tally.problems());
+    assert_eq!(fs::read_dir(place.target()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_damaged_file_is_named_and_left_out_and_the_rest_is_restored() {
+    let place = place();
+    place.write("a", noise(1, 9 << 20));
+    for number in 0..50 {
+        place.write(&format!("small/{number}"), noise(100 + number, 10_000));
+    }
+    let (backup, _) = place.backup();
+    let store = place.store();
+    let common::Place { directory, catalog } = place;
+    catalog.engine().close().unwrap();
+    drop(catalog);
+    // Two hundred bytes in the middle of the first container: a frame of the large file.
+    let containers = store.join("containers/0000/00000");
+    let mut names: Vec<_> = fs::read_dir(&containers).unwrap().map(|entry| entry.unwrap().path()).collect();
+    names.sort_by_key(|path| std::cmp::Reverse(fs::metadata(path).unwrap().len()));
+    let container = fs::OpenOptions::new().write(true).read(true).open(&names[0]).unwrap();
+    container.write_all_at(&[0x5a; 200], 1_500_000).unwrap();
+
+    let place = common::Place { directory, catalog: common::open(&store) };
+    let (outcome, tally) = place.restore(&backup.backup);
+    let damaged: Vec<_> = tally.problems().into_iter().map(|problem| problem.path).collect();
+    assert!(!damaged.is_empty() && outcome.errors == damaged.len() as u64);
+    let mut restored = common::look(&place.target());
+    let expected = common::look(&place.source());
+    for path in &damaged {
+        let name = &path[place.root().len() + 1..];
+        assert!(expected.contains_key(name), "{:?}", String::from_utf8_lossy(path));
+        assert!(!restored.contains_key(name), "a damaged file is not there under its name");
+    }
+    assert_eq!(restored.len() + damaged.len(), expected.len(), "nothing temporary is left, nothing else is missing");
+    restored.retain(|name, look| expected[name].content != look.content);
+    assert!(restored.is_empty());
+}

@@ -1,0 +1,176 @@
+//! What was backed up comes back: every kind of file, every attribute, parts of a backup, one file.
+
+mod common;
+
+use common::{assert_same, every_kind, look, noise, place};
+use onefold_client::{Counter, Overwrite, RestoreOptions};
+use std::fs;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::time::{Duration, SystemTime};
+
+#[test]
+fn a_tree_of_every_kind_comes_back_byte_for_byte_and_attribute_for_attribute() {
+    let place = place();
+    every_kind(&place.source());
+    let (backup, tally) = place.backup();
+    assert_eq!(tally.problems(), []);
+    assert!(backup.is_complete());
+    let (restored, tally) = place.restore(&backup.backup);
+    assert_eq!(tally.problems(), []);
+    assert!(restored.is_complete());
+    assert_same(&place.source(), &place.target());
+    assert_eq!(restored.files, backup.backup.statistics.files);
+    assert_eq!(restored.directories + 1, backup.backup.statistics.directories - (place.source().components().count() as u64 - 2));
+}
+
+#[test]
+fn holes_come_back_as_holes_and_are_not_read() {
+    let place = place();
+    every_kind(&place.source());
+    let (backup, tally) = place.backup();
+    assert!(tally.get(Counter::DataBytes) < 15 << 20, "{} bytes read", tally.get(Counter::DataBytes));
+    assert!(backup.backup.statistics.logical_bytes > 60 << 20);
+    place.restore(&backup.backup);
+    for (name, most_bytes) in [("sparse", 512 << 10), ("only a hole", 0), ("zeros", 0)] {
+        let metadata = fs::metadata(place.target().join(name)).unwrap();
+        assert!(metadata.blocks() * 512 <= most_bytes, "{name} takes {} bytes", metadata.blocks() * 512);
+    }
+}
+
+#[test]
+fn hard_links_across_directories_are_one_file_again_even_without_their_first_name() {
+    let place = place();
+    every_kind(&place.source());
+    let (backup, _) = place.backup();
+    place.restore(&backup.backup);
+    let inode = |name: &str| fs::metadata(place.target().join(name)).unwrap().ino();
+    assert_eq!(inode("a/first name"), inode("a/deep/second name"));
+    assert_eq!(inode("a/first name"), inode("z/third name"));
+
+    fs::remove_dir_all(place.target()).unwrap();
+    let paths = vec![b"a/deep".to_vec(), b"z".to_vec()];
+    let (outcome, tally) = place.restore_with(&backup.backup, RestoreOptions { paths, ..RestoreOptions::default() });
+    assert_eq!((outcome.errors, tally.problems()), (0, vec![]));
+    assert!(!place.target().join("a/first name").exists());
+    assert_eq!(inode("a/deep/second name"), inode("z/third name"));
+    assert_eq!(fs::read(place.target().join("z/third name")).unwrap(), b"one file, three names");
+}
+
+#[test]
+fn parts_of_a_backup_are_restored_alone() {
+    let place = place();
+    every_kind(&place.source());
+    let (backup, _) = place.backup();
+    let paths = vec![b"a/deep/er".to_vec(), b"large".to_vec()];
+    place.restore_with(&backup.backup, RestoreOptions { paths, ..RestoreOptions::default() });
+    let names: Vec<_> = look(&place.target()).into_keys().collect();
+    assert_eq!(names, [&b""[..], b"a", b"a/deep", b"a/deep/er", b"a/deep/er/medium", b"large"]);
+    let missing = RestoreOptions { paths: vec![b"nothing".to_vec()], target: place.target(), ..RestoreOptions::default() };
+    assert!(onefold_client::restore(&place.catalog, &backup.backup, &missing, &onefold_client::Tally::default()).is_err());
+}
+
+#[test]
+fn dump_writes_one_file_and_refuses_what_is_none() {
+    let place = place();
+    every_kind(&place.source());
+    let (backup, _) = place.backup();
+    for name in ["large", "a/small", "empty", "zeros", "z/third name"] {
+        let mut out = Vec::new();
+        let path = [&place.root()[..], b"/", name.as_bytes()].concat();
+        let length = onefold_client::dump(&place.catalog, &backup.backup, &path, &mut out).unwrap();
+        assert_eq!(length, out.len() as u64);
+        assert!(out == fs::read(place.source().join(name)).unwrap(), "{name}");
+    }
+    for name in ["a", "fifo", "no such name"] {
+        let path = [&place.root()[..], b"/", name.as_bytes()].concat();
+        assert!(onefold_client::dump(&place.catalog, &backup.backup, &path, &mut Vec::new()).is_err(), "{name}");
+    }
+}
+
+#[test]
+fn what_exists_is_kept_replaced_or_compared_as_asked() {
+    let place = place();
+    place.write("same", noise(1, 1000));
+    place.write("other", noise(2, 1000));
+    place.write("d/large", noise(3, 6 << 20));
+    symlink("x", place.source().join("link")).unwrap();
+    let (backup, _) = place.backup();
+    place.restore(&backup.backup);
+    let spoil = || {
+        fs::write(place.target().join("other"), b"mine").unwrap();
+        fs::write(place.target().join("d/large"), b"mine").unwrap();
+        fs::remove_file(place.target().join("link")).unwrap();
+        symlink("y", place.target().join("link")).unwrap();
+    };
+    spoil();
+    let (outcome, tally) = place.restore(&backup.backup);
+    assert_eq!((outcome.errors, outcome.files), (4, 0), "{:?}", tally.problems());
+    assert_eq!(fs::read(place.target().join("other")).unwrap(), b"mine");
+
+    let overwrite = |overwrite| RestoreOptions { overwrite, ..RestoreOptions::default() };
+    let (outcome, _) = place.restore_with(&backup.backup, overwrite(Overwrite::IfChanged));
+    assert_eq!((outcome.errors, outcome.files, outcome.kept_files), (0, 2, 1));
+    assert_same(&place.source(), &place.target());
+
+    spoil();
+    let (outcome, _) = place.restore_with(&backup.backup, overwrite(Overwrite::Always));
+    assert_eq!((outcome.errors, outcome.files, outcome.kept_files), (0, 3, 0));
+    assert_same(&place.source(), &place.target());
+}
+
+#[test]
+fn a_file_that_is_replaced_by_its_own_hard_link_leaves_nothing_behind() {
+    let place = place();
+    place.write("first", b"x");
+    fs::hard_link(place.source().join("first"), place.source().join("second")).unwrap();
+    let (backup, _) = place.backup();
+    for _ in 0..2 {
+        let (outcome, _) =
+            place.restore_with(&backup.backup, RestoreOptions { overwrite: Overwrite::IfChanged, ..RestoreOptions::default() });
+        assert_eq!(outcome.errors, 0);
+        assert_same(&place.source(), &place.target());
+    }
+}
+
+#[test]
+fn several_paths_share_the_directories_above_them() {
+    let place = place();
+    place.write("a/b/one", b"1");
+    place.write("a/c/two", b"2");
+    place.write("a/d/three", b"3");
+    let mut options = place.options();
+    options.paths = vec![place.source().join("a/b"), place.source().join("a/./x/../c/two"), place.source().join("a/b/one")];
+    let outcome = onefold_client::backup(&place.catalog, &options, &onefold_client::Tally::default()).unwrap();
+    assert!(outcome.is_complete());
+    place.restore(&outcome.backup);
+    let names: Vec<_> = look(&place.target()).into_keys().collect();
+    assert_eq!(names, [&b""[..], b"a", b"a/b", b"a/b/one", b"a/c", b"a/c/two"]);
+}
+
+#[test]
+fn a_backup_survives_closing_and_opening_the_store() {
+    let place = place();
+    every_kind(&place.source());
+    let (backup, _) = place.backup();
+    place.catalog.engine().close().unwrap();
+    let store = place.store();
+    let common::Place { directory, catalog } = place;
+    drop(catalog);
+    let place = common::Place { directory, catalog: common::open(&store) };
+    let found = place.catalog.find("latest:group").unwrap();
+    assert_eq!(found, backup.backup);
+    let (outcome, tally) = place.restore(&found);
+    assert_eq!((outcome.errors, tally.problems()), (0, vec![]));
+    assert_same(&place.source(), &place.target());
+}
+
+#[test]
+fn times_far_away_come_back() {
+    let place = place();
+    let path = place.write("old", b"x");
+    let file = fs::File::options().write(true).open(path).unwrap();
+    file.set_modified(SystemTime::UNIX_EPOCH - Duration::new(1_000_000, 1)).unwrap();
+    let (backup, _) = place.backup();
+    place.restore(&backup.backup);
+    assert_same(&place.source(), &place.target());
+}
