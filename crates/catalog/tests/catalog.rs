@@ -1,0 +1,273 @@
+//! The catalog on a real store.
+
+use onefold_catalog::{
+    Attributes, Backup, BackupId, Catalog, CatalogError, Content, Difference, DirectoryReader, DirectoryWriter, Entry, PieceReader,
+    RecipeWriter, Statistics, TreeWalk, diff,
+};
+use onefold_engine::{Descriptor, Engine, Mode, Piece, Recipe, Settings, WriteStream};
+use onefold_ground::{Ground, LocalGround};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+struct Place {
+    catalog: Catalog,
+    stream: WriteStream,
+    _directory: tempfile::TempDir,
+}
+
+fn place() -> Place {
+    let directory = tempfile::tempdir().unwrap();
+    let ground: Arc<dyn Ground> = Arc::new(LocalGround::open(directory.path()).unwrap());
+    Engine::create(&ground, &Descriptor { block_partitions: 4, ..Descriptor::new().unwrap() }).unwrap();
+    let engine = Engine::open(ground, Settings::default(), Mode::ReadWrite, "test").unwrap();
+    Place { stream: engine.stream(), catalog: Catalog::new(engine), _directory: directory }
+}
+
+/// A tree to be stored: names to directories or to the bytes of files.
+#[derive(Clone, Debug)]
+enum Node {
+    File(Vec<u8>),
+    Directory(BTreeMap<Vec<u8>, Node>),
+}
+
+fn directory(names: &[(&str, Node)]) -> Node {
+    Node::Directory(names.iter().map(|(name, node)| (name.as_bytes().to_vec(), node.clone())).collect())
+}
+
+fn file(content: &str) -> Node {
+    Node::File(content.as_bytes().to_vec())
+}
+
+fn entry(name: &[u8], content: Content) -> Entry {
+    Entry { name: name.to_vec(), attributes: Attributes { mode: 0o644, ..Attributes::default() }, content }
+}
+
+impl Place {
+    fn engine(&self) -> &Arc<Engine> {
+        self.catalog.engine()
+    }
+
+    fn store(&mut self, node: &Node) -> Content {
+        match node {
+            Node::File(bytes) => {
+                let mut pieces = Vec::new();
+                self.stream.write(bytes, true, Default::default(), &mut pieces).unwrap();
+                Content::File { size_bytes: bytes.len() as u64, recipe: self.stream.recipe(pieces).unwrap() }
+            }
+            Node::Directory(names) => {
+                let mut writer = DirectoryWriter::new(self.engine().digest_bytes());
+                for (name, node) in names {
+                    let content = self.store(node);
+                    writer.push(&mut self.stream, &entry(name, content)).unwrap();
+                }
+                Content::Directory { recipe: writer.finish(&mut self.stream).unwrap() }
+            }
+        }
+    }
+
+    fn backup(&mut self, number: u8, name: &str, tree: &Node) -> Backup {
+        let Content::Directory { recipe: root } = self.store(tree) else { panic!("a tree begins with a directory") };
+        let mut id = [number; 16];
+        id[15] = 0;
+        let backup = Backup {
+            id: BackupId::from_bytes(id),
+            name: name.into(),
+            host: "h".into(),
+            user: "u".into(),
+            started_ns: i64::from(number),
+            finished_ns: i64::from(number),
+            paths: vec![],
+            options: "{}".into(),
+            root,
+            statistics: Statistics::default(),
+        };
+        self.catalog.commit_backup(&backup).unwrap();
+        backup
+    }
+}
+
+#[test]
+fn backups_are_listed_by_age_and_found_by_latest_group_prefix_and_id() {
+    let mut place = place();
+    let tree = directory(&[("f", file("x"))]);
+    let backups: Vec<Backup> = [(0x3a, "one"), (0x12, "two"), (0x3b, "one")].map(|(number, name)| place.backup(number, name, &tree)).into();
+    let catalog = &place.catalog;
+    assert_eq!(catalog.list().unwrap().iter().map(|backup| backup.started_ns).collect::<Vec<_>>(), [0x12, 0x3a, 0x3b]);
+    assert_eq!(catalog.find("latest").unwrap(), backups[2]);
+    assert_eq!(catalog.find("latest:two").unwrap(), backups[1]);
+    assert_eq!(catalog.find("3A").unwrap(), backups[0]);
+    assert_eq!(catalog.find(&backups[1].id.to_string()).unwrap(), backups[1]);
+    let ambiguous = catalog.find("3").unwrap_err();
+    assert!(matches!(&ambiguous, CatalogError::AmbiguousBackup { candidates, .. } if candidates.len() == 2), "{ambiguous}");
+    for unknown in ["ffff", "latest:none", "", "nonsense"] {
+        let error = catalog.find(unknown).unwrap_err();
+        assert!(matches!(&error, CatalogError::UnknownBackup { candidates, .. } if candidates.len() == 3), "{error}");
+    }
+}
+
+#[test]
+fn removed_backups_are_gone_and_cannot_be_removed_twice() {
+    let mut place = place();
+    let tree = directory(&[("f", file("x"))]);
+    let (first, second) = (place.backup(1, "a", &tree), place.backup(2, "b", &tree));
+    place.catalog.remove_backups(&[first.clone(), first.clone()]).unwrap();
+    assert_eq!(place.catalog.list().unwrap(), std::slice::from_ref(&second));
+    assert!(matches!(place.catalog.remove_backups(&[second.clone(), first]), Err(CatalogError::UnknownBackup { .. })));
+    assert_eq!(place.catalog.list().unwrap(), [second]);
+}
+
+#[test]
+fn more_backups_than_a_page_are_all_listed() {
+    let mut place = place();
+    let tree = directory(&[]);
+    let backup = place.backup(1, "a", &tree);
+    for number in 0..600u32 {
+        let mut id = [9; 16];
+        id[..4].copy_from_slice(&number.to_be_bytes());
+        let more = Backup { id: BackupId::from_bytes(id), ..backup.clone() };
+        let value = more.encode(place.engine().digest_bytes());
+        let mut key = vec![b'b'];
+        key.extend_from_slice(&id);
+        let change = ((number % 4) as u16, key, Some(value));
+        place.engine().submit(onefold_engine::Transaction { changes: vec![change], deltas: vec![] }).unwrap();
+    }
+    assert_eq!(place.catalog.list().unwrap().len(), 601);
+}
+
+#[test]
+fn paths_are_looked_up_and_trees_walked() {
+    let mut place = place();
+    let tree = directory(&[("a", directory(&[("b", file("1")), ("c", directory(&[]))])), ("d", file("2"))]);
+    let backup = place.backup(1, "a", &tree);
+    let catalog = &place.catalog;
+    assert!(catalog.lookup(&backup, b"/").unwrap().is_none());
+    assert_eq!(catalog.lookup(&backup, b"/a//./b").unwrap().unwrap().name, b"b");
+    assert!(matches!(catalog.lookup(&backup, b"a/x"), Err(CatalogError::PathNotFound { .. })));
+    assert!(matches!(catalog.lookup(&backup, b"d/x"), Err(CatalogError::NotADirectory { .. })));
+    assert!(catalog.directory(&backup, b"a/c").unwrap().pieces.is_empty());
+    let mut paths = Vec::new();
+    for item in TreeWalk::new(place.engine(), b"", &backup.root) {
+        paths.push(String::from_utf8(item.path).unwrap());
+        item.entry.unwrap();
+    }
+    assert_eq!(paths, ["a", "a/b", "a/c", "d"]);
+    let mut walk = TreeWalk::new(place.engine(), b"", &backup.root);
+    assert_eq!(walk.next().unwrap().path, b"a");
+    walk.skip_directory();
+    assert_eq!(walk.next().unwrap().path, b"d");
+}
+
+#[test]
+fn differences_are_found_and_equal_directories_are_equal_recipes() {
+    let mut place = place();
+    let same = directory(&[("deep", directory(&[("x", file("same"))]))]);
+    let old = directory(&[("a", file("1")), ("gone", directory(&[("g", file("2"))])), ("same", same.clone()), ("turn", file("3"))]);
+    let new = directory(&[("a", file("one")), ("new", file("4")), ("same", same), ("turn", directory(&[("t", file("5"))]))]);
+    let (old, new) = (place.backup(1, "a", &old), place.backup(2, "a", &new));
+    let recipe = |backup| place.catalog.directory(backup, b"same").unwrap();
+    assert_eq!(recipe(&old), recipe(&new));
+    let mut found = Vec::new();
+    diff(&place.catalog, &old, &new, &mut |difference| {
+        found.push(match difference {
+            Difference::Added { path, .. } => format!("+{}", String::from_utf8_lossy(path)),
+            Difference::Removed { path, .. } => format!("-{}", String::from_utf8_lossy(path)),
+            Difference::Changed { path, change, .. } => {
+                format!("{}{}", if change.kind { 'T' } else { 'M' }, String::from_utf8_lossy(path))
+            }
+        });
+        true
+    })
+    .unwrap();
+    assert_eq!(found, ["Ma", "-gone", "-gone/g", "+new", "Tturn", "+turn/t"]);
+    let mut count = 0;
+    diff(&place.catalog, &old, &new, &mut |_| {
+        count += 1;
+        count < 2
+    })
+    .unwrap();
+    assert_eq!(count, 2, "the visitor stops the walk");
+}
+
+#[test]
+fn a_change_of_one_name_changes_few_chunks_of_a_large_directory() {
+    let mut place = place();
+    let names = |skip: u32| (0..20_000u32).filter(move |number| *number != skip).map(|number| format!("{number:06}").into_bytes());
+    let mut recipes = Vec::new();
+    for skip in [u32::MAX, 7777] {
+        let mut writer = DirectoryWriter::new(place.engine().digest_bytes());
+        names(skip).for_each(|name| writer.push(&mut place.stream, &entry(&name, Content::Fifo)).unwrap());
+        let recipe = writer.finish(&mut place.stream).unwrap();
+        recipes.push(PieceReader::new(place.engine(), &recipe).map(|piece| piece.unwrap().fingerprint()).collect::<Vec<_>>());
+    }
+    let new = recipes[1].iter().filter(|fingerprint| !recipes[0].contains(fingerprint)).count();
+    assert!(recipes[0].len() > 100 && new <= 2, "{new} of {} chunks are new", recipes[1].len());
+}
+
+#[test]
+fn entries_out_of_order_and_too_long_are_refused_and_the_writer_goes_on() {
+    let mut place = place();
+    let mut writer = DirectoryWriter::new(place.engine().digest_bytes());
+    writer.push(&mut place.stream, &entry(b"b", Content::Fifo)).unwrap();
+    for name in [&b"a"[..], b"b"] {
+        assert!(matches!(writer.push(&mut place.stream, &entry(name, Content::Fifo)), Err(CatalogError::Disordered { .. })));
+    }
+    let long = entry(b"c", Content::Symlink { target: vec![0; 2 << 20] });
+    assert!(matches!(writer.push(&mut place.stream, &long), Err(CatalogError::TooLong { .. })));
+    writer.push(&mut place.stream, &entry(b"d", Content::Fifo)).unwrap();
+    let recipe = writer.finish(&mut place.stream).unwrap();
+    let names: Vec<_> = DirectoryReader::new(place.engine(), &recipe).map(|entry| entry.unwrap().name).collect();
+    assert_eq!(names, [b"b", b"d"]);
+}
+
+#[test]
+fn recipes_written_piece_by_piece_are_those_written_at_once_and_are_read_back() {
+    let mut place = place();
+    let mut state = 1u64;
+    for count in [0, 1, 3, 4, 31, 32, 33, 512, 513, 5000, 60_000] {
+        let pieces: Vec<Piece> = (0..count)
+            .map(|number| {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                let digest: Vec<u8> = (0..32u32).map(|byte| (state.rotate_left(byte * 7) >> 16) as u8).collect();
+                let fingerprint = onefold_fingerprint::Fingerprint::from_digest(&digest);
+                let address = onefold_engine::Address::from_bits(state >> 1);
+                if number % 10 == 9 {
+                    Piece::Zeros { length: state >> 40 }
+                } else {
+                    Piece::Chunk { fingerprint, address, offset: 0, length: 8192 }
+                }
+            })
+            .collect();
+        let at_once = place.stream.recipe(pieces.clone()).unwrap();
+        let mut writer = RecipeWriter::new(place.engine().digest_bytes());
+        for piece in &pieces {
+            writer.push(&mut place.stream, *piece).unwrap();
+        }
+        assert_eq!(writer.finish(&mut place.stream).unwrap(), at_once, "{count} pieces");
+        let read: Vec<Piece> = PieceReader::new(place.engine(), &at_once).map(|piece| piece.unwrap()).collect();
+        assert!(read == pieces, "{count} pieces");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(20))]
+
+    #[test]
+    fn a_directory_is_a_sorted_map(model in proptest::collection::btree_map(proptest::collection::vec(any::<u8>(), 1..6), any::<u16>(), 0..1000)) {
+        let mut place = place();
+        let mut writer = DirectoryWriter::new(place.engine().digest_bytes());
+        for (name, mode) in &model {
+            let mut entry = entry(name, Content::Socket);
+            entry.attributes.mode = mode & 0o7777;
+            writer.push(&mut place.stream, &entry).unwrap();
+        }
+        let recipe: Recipe = writer.finish(&mut place.stream).unwrap();
+        let read: Vec<(Vec<u8>, u16)> =
+            DirectoryReader::new(place.engine(), &recipe).map(|entry| entry.map(|entry| (entry.name, entry.attributes.mode)).unwrap()).collect();
+        prop_assert_eq!(read, model.iter().map(|(name, mode)| (name.clone(), mode & 0o7777)).collect::<Vec<_>>());
+        for name in model.keys().take(50).cloned().chain([b"none".to_vec(), vec![], vec![255; 7]]) {
+            let found = DirectoryReader::find(place.engine(), &recipe, &name).unwrap();
+            prop_assert_eq!(found.map(|entry| entry.name), model.get_key_value(&name).map(|(name, _)| name.clone()));
+        }
+    }
+}
