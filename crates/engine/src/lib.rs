@@ -5,136 +5,152 @@
 //! 2. *durable*: in containers and the operations log, applied to the indexes in memory. [`Engine::flush`] moves everything there.
 //! 3. *persisted*: merged into the index files in the background, so that the log can be trimmed.
 //!
+//! # Invariants
+//! * A record in the log refers only to chunks that are durable in a container or in the log itself, in this batch or before it.
+//! * The chunk index and the block index in memory are exactly the log up to its end; on disk they are the log up to their position.
+//! * A fingerprint is in [`Reservations`](reservation) until the chunk index has it, so a chunk is never stored twice for want of timing.
+//!
+//! # Locks, in the order in which they are taken
+//! `maintaining`, then `committing`, then `queue`; none is held while a stream waits for a reservation.
+//!
 //! This crate must never know what a volume, a backup or a client is: objects are keys and values.
 
+mod background;
+pub mod chain;
+mod commit;
+mod descriptor;
+mod error;
+mod open;
+mod read;
 mod recipe;
+pub mod reservation;
+mod settings;
+mod statistics;
+mod stream;
 
-pub use recipe::{MAX_LEVEL, Piece, Recipe, decode_pieces, encode_pieces};
-
-use onefold_fingerprint::Fingerprint;
+pub use commit::{CHUNK_DELTAS, Change, OBJECTS_WRITTEN, Transaction, decode_deltas};
+pub use descriptor::{DESCRIPTOR, Descriptor, FORMAT, random_name};
+pub use error::{EngineError, Result};
 pub use onefold_storage::{Address, ContainerId};
-use std::sync::Arc;
+pub use open::Mode;
+pub use recipe::{MAX_LEVEL, Piece, Recipe, decode_pieces, encode_pieces};
+pub use settings::Settings;
+pub use statistics::Statistics;
+pub use stream::{Hints, MetadataKind, WriteStream};
 
-/// PLACEHOLDER
-#[derive(Debug, thiserror::Error)]
-#[error("engine")]
-pub struct EngineError;
-/// A result of the engine.
-pub type Result<T> = std::result::Result<T, EngineError>;
-
-/// What a writer knows that helps the filter chain.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Hints<'a> {
-    /// The current pieces of what is being overwritten (block-index filter, M0.7).
-    pub overwritten: &'a [Piece],
-    /// The filter chain of the volume; `None`: the store's.
-    pub chain: Option<&'a str>,
-}
-
-/// Changes that become durable together.
-#[derive(Clone, Debug, Default)]
-pub struct Transaction {
-    /// (block-index partition, key, new value or `None` to delete).
-    pub changes: Vec<(u16, Vec<u8>, Option<Vec<u8>>)>,
-    /// Changes of usage counts that go with them.
-    pub deltas: Vec<(Fingerprint, i64)>,
-}
+use chain::{BloomFilter, Chain};
+use onefold_chunking::Chunker;
+use onefold_ground::profile::Profile;
+use onefold_ground::{Ground, LockGuard};
+use onefold_index::ChunkIndex;
+use onefold_index::block::BlockIndex;
+use onefold_oplog::Log;
+use onefold_storage::ContainerStore;
+use parking_lot::Mutex;
+use reservation::Reservations;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock};
 
 /// One store, open.
-#[derive(Debug)]
-pub struct Engine {}
+pub struct Engine {
+    ground: Arc<dyn Ground>,
+    descriptor: Descriptor,
+    settings: Settings,
+    mode: Mode,
+    chunker: Arc<dyn Chunker>,
+    storage: Arc<ContainerStore>,
+    index: Arc<ChunkIndex>,
+    blocks: BlockIndex,
+    log: Log,
+    reservations: Reservations,
+    /// Every filter of the store; chains are selections of it.
+    filters: Chain,
+    chain: Chain,
+    metadata_chain: Chain,
+    bloom: Option<Arc<BloomFilter>>,
+    queue: Mutex<commit::Queue>,
+    /// Held during a commit; the number of the last flush request that was served.
+    committing: Mutex<u64>,
+    flush_requests: AtomicU64,
+    maintaining: Mutex<()>,
+    /// Why nothing can be written any more.
+    stopped: OnceLock<String>,
+    closed: AtomicBool,
+    background: Mutex<Option<Vec<std::thread::JoinHandle<()>>>>,
+    signal: Arc<background::Signal>,
+    /// New data since the background was woken.
+    new_bytes: AtomicU64,
+    totals: Mutex<statistics::Totals>,
+    profile: Arc<Profile>,
+    /// Last, so that it is released after everything else is gone.
+    _lock: LockGuard,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Engine").field("place", &self.ground.describe("")).field("mode", &self.mode).finish_non_exhaustive()
+    }
+}
 
 impl Engine {
     /// A new writing stream; its chunks lie together.
     pub fn stream(self: &Arc<Self>) -> WriteStream {
-        panic!("under construction")
+        WriteStream::new(self.clone())
+    }
+
+    /// What was chosen when the store was created.
+    pub fn descriptor(&self) -> &Descriptor {
+        &self.descriptor
+    }
+
+    /// What was chosen when the store was opened.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
     }
 
     /// Bytes of a digest of this store.
     pub fn digest_bytes(&self) -> usize {
-        panic!("under construction")
+        self.descriptor.fingerprint.digest_bytes()
     }
 
     /// Block-index partitions of this store.
     pub fn block_partitions(&self) -> u16 {
-        panic!("under construction")
+        self.descriptor.block_partitions
+    }
+
+    /// Time and bytes by component.
+    pub fn profile(&self) -> &Arc<Profile> {
+        &self.profile
+    }
+
+    /// The chunk index, for check and statistics.
+    pub fn index(&self) -> &Arc<ChunkIndex> {
+        &self.index
+    }
+
+    /// The containers, for check and statistics.
+    pub fn storage(&self) -> &Arc<ContainerStore> {
+        &self.storage
+    }
+
+    /// The files below the store.
+    pub fn ground(&self) -> &Arc<dyn Ground> {
+        &self.ground
+    }
+
+    /// A filter chain from names separated by commas, for a volume of its own ways.
+    pub fn chain(&self, names: &str) -> Result<Chain> {
+        let names: Vec<String> = names.split(',').map(|name| name.trim().to_string()).collect();
+        open::checked_chain(&self.filters, &names)
     }
 
     /// The value of an object; what was submitted is seen at once.
     pub fn get(&self, partition: u16, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        let _ = (partition, key);
-        panic!("under construction")
+        Ok(self.blocks.get(partition, key)?)
     }
 
     /// Up to `limit` objects with `from <= key < to`, sorted.
     pub fn range(&self, partition: u16, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        let _ = (partition, from, to, limit);
-        panic!("under construction")
+        Ok(self.blocks.range(partition, from, to, limit)?)
     }
-
-    /// Makes a transaction visible at once and durable with the next [`Engine::flush`]. Transactions become durable in the order of their submission.
-    /// All chunks that its values refer to must have been written (their pieces returned) before.
-    pub fn submit(&self, transaction: Transaction) -> Result<()> {
-        let _ = transaction;
-        panic!("under construction")
-    }
-
-    /// Everything written and submitted before the call is durable when it returns.
-    pub fn flush(&self) -> Result<()> {
-        panic!("under construction")
-    }
-
-    /// Reads bytes `start .. start + out.len()` of the run that level-0 `pieces` spell. Frame checksums are always verified;
-    /// with `verify`, fingerprints too. Damage is an error that names container and chunk, never wrong bytes.
-    pub fn read(&self, pieces: &[Piece], start: u64, out: &mut [u8], verify: bool) -> Result<()> {
-        let _ = (pieces, start, out, verify);
-        panic!("under construction")
-    }
-
-    /// The level-0 pieces of a recipe, read level by level, passed on in order; `visit` returns false to stop.
-    pub fn expand(&self, recipe: &Recipe, visit: &mut dyn FnMut(&Piece) -> bool) -> Result<()> {
-        let _ = (recipe, visit);
-        panic!("under construction")
-    }
-}
-
-/// A writing stream: a thread's way into the store.
-#[derive(Debug)]
-pub struct WriteStream {}
-
-impl WriteStream {
-    /// Cuts `data` into chunks, stores the new ones and appends the pieces to `out`. With `last` the end of `data` is the end of a
-    /// run and all of it is consumed; without, the tail whose boundary is not known yet is left to the caller, who passes it again at
-    /// the front of more data. Returns the number of bytes consumed. Data of at least the chunker's maximum size is never consumed as 0.
-    pub fn write(&mut self, data: &[u8], last: bool, hints: Hints<'_>, out: &mut Vec<Piece>) -> Result<usize> {
-        let _ = (data, last, hints, out);
-        panic!("under construction")
-    }
-
-    /// Stores many whole short runs (small files) in one batch; returns the pieces of each.
-    pub fn write_runs(&mut self, runs: &[&[u8]], hints: Hints<'_>) -> Result<Vec<Vec<Piece>>> {
-        let _ = (runs, hints);
-        panic!("under construction")
-    }
-
-    /// Stores a metadata chunk that refers to `references` (one each time it names a chunk); they are counted if the chunk is new.
-    pub fn write_metadata(&mut self, kind: MetadataKind, content: &[u8], references: &[Fingerprint]) -> Result<Piece> {
-        let _ = (kind, content, references);
-        panic!("under construction")
-    }
-
-    /// Turns level-0 pieces into a recipe, storing them as recipe chunks (level 1 and up) when there are more than 3.
-    pub fn recipe(&mut self, pieces: Vec<Piece>) -> Result<Recipe> {
-        let _ = pieces;
-        panic!("under construction")
-    }
-}
-
-/// Kinds of metadata chunks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MetadataKind {
-    /// Pieces of a recipe.
-    Recipe,
-    /// Entries of a directory.
-    Directory,
 }

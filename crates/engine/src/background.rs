@@ -1,0 +1,214 @@
+//! Threads in the background: commits that nobody asked for, sweeps, persisting, trimming the log; and back-pressure when they fall behind.
+
+use crate::{Engine, EngineError, Mode, Result};
+use onefold_ground::profile::Component;
+use parking_lot::{Condvar, Mutex};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Wakes the threads.
+#[derive(Debug, Default)]
+pub(crate) struct Signal {
+    raised: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Signal {
+    fn raise(&self) {
+        *self.raised.lock() = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits until raised or for `limit`.
+    fn wait(&self, limit: Duration) {
+        let mut raised = self.raised.lock();
+        if !*raised {
+            self.changed.wait_for(&mut raised, limit);
+        }
+        *raised = false;
+    }
+}
+
+/// Written bytes waiting for their sync, in units of [`crate::Settings::commit_bytes`], at which a writer commits itself.
+const WRITER_COMMITS_AT: u64 = 4;
+/// Share of the log's limit at which the consumers are made to get on.
+const TRIM_AT_PERCENT: u64 = 50;
+/// A log longer than this is brought down by a clean close, so that the next opening has little to replay.
+const CLOSE_LOG_BYTES: u64 = 16 << 20;
+
+/// Starts the thread. It holds the engine only while it works, so that dropping the last handle ends it.
+pub(crate) fn start(engine: &Arc<Engine>) -> Result<()> {
+    if !engine.settings.background {
+        return engine.fill_bloom();
+    }
+    let mut threads = vec![spawn("onefold-maintain", engine, engine.signal.clone(), engine.settings.commit_interval_ms, Engine::background_round)?];
+    if engine.bloom.is_some() {
+        let weak = Arc::downgrade(engine);
+        threads.push(
+            std::thread::Builder::new()
+                .name("onefold-bloom".into())
+                .spawn(move || {
+                    if let Some(engine) = weak.upgrade()
+                        && let Err(error) = engine.fill_bloom()
+                    {
+                        tracing::warn!(%error, "the Bloom filter stays incomplete and filters nothing");
+                    }
+                })
+                .map_err(cannot_spawn)?,
+        );
+    }
+    *engine.background.lock() = Some(threads);
+    Ok(())
+}
+
+fn cannot_spawn(source: std::io::Error) -> EngineError {
+    EngineError::Invalid { what: "background thread".into(), why: source.to_string() }
+}
+
+fn spawn(name: &str, engine: &Arc<Engine>, signal: Arc<Signal>, interval_ms: u64, round: fn(&Engine) -> Result<()>) -> Result<JoinHandle<()>> {
+    let weak: Weak<Engine> = Arc::downgrade(engine);
+    let interval = Duration::from_millis(interval_ms.max(1));
+    std::thread::Builder::new()
+        .name(name.into())
+        .spawn(move || {
+            let mut failing = false;
+            loop {
+                signal.wait(interval);
+                let Some(engine) = weak.upgrade() else { return };
+                if engine.closed.load(Ordering::Acquire) {
+                    return;
+                }
+                match round(&engine) {
+                    Ok(()) => failing = false,
+                    // Said once, not every round; whoever flushes or writes gets the error too.
+                    Err(error) if !failing => {
+                        failing = true;
+                        tracing::warn!(%error, "work in the background failed and will be tried again");
+                    }
+                    Err(_) => {}
+                }
+            }
+        })
+        .map_err(cannot_spawn)
+}
+
+impl Engine {
+    /// What the thread does each time it wakes.
+    fn background_round(&self) -> Result<()> {
+        if self.has_queued() {
+            self.flush()?;
+        } else if self.storage.unsynced_bytes() > 0 {
+            self.commit_full_frames()?;
+        }
+        self.maintain(false)
+    }
+
+    /// Sweeps the chunk index and persists the block index where they ask for it; with `all`, or when the log is long, makes both catch up and trims the log.
+    pub fn maintain(&self, all: bool) -> Result<()> {
+        self.writable()?;
+        let _guard = self.maintaining.lock();
+        let begun = Instant::now();
+        while self.index.wants_sweep() && self.index.sweep()? {}
+        if self.blocks.wants_persist() {
+            self.blocks.persist()?;
+        }
+        if all || self.log.used_bytes() * 100 >= self.settings.log_limit_bytes * TRIM_AT_PERCENT {
+            self.index.sweep_all()?;
+            self.blocks.persist()?;
+            self.trim()?;
+        }
+        self.profile.add(Component::ChunkIndex, begun.elapsed().as_nanos() as u64, 0);
+        Ok(())
+    }
+
+    /// Gives back the part of the log that all consumers have applied. Open containers that still need older parts write themselves anew at its head.
+    fn trim(&self) -> Result<()> {
+        let target = self.index.position().min(self.blocks.position());
+        {
+            let _committing = self.committing.lock();
+            let prepared = self.storage.checkpoint_before(target)?;
+            if prepared.records.is_empty() {
+                self.storage.abandoned(prepared);
+            } else {
+                let records = prepared.records.clone();
+                self.log_and_apply(prepared, &records, &[], &[], 0)?;
+            }
+        }
+        let needed = self.storage.oldest_needed().map_or(target, |oldest| oldest.min(target));
+        Ok(self.log.trim(needed)?)
+    }
+
+    /// A writer adds `bytes` of new data: commits are started before too much waits for its sync.
+    pub(crate) fn written(&self, bytes: u64) {
+        let waiting = self.new_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if waiting >= self.settings.commit_bytes / 2 && self.settings.background {
+            self.new_bytes.store(0, Ordering::Relaxed);
+            self.signal.raise();
+        }
+    }
+
+    /// Lets a writer in, or makes it do the work that is behind (back-pressure), or says why nothing can be written.
+    pub(crate) fn admit(&self) -> Result<()> {
+        self.writable()?;
+        if self.storage.unsynced_bytes() >= self.settings.commit_bytes * WRITER_COMMITS_AT {
+            self.commit_full_frames()?;
+        }
+        if self.index.is_over_limit() || self.blocks.is_over_limit() || self.log.is_over_limit() {
+            self.maintain(self.log.is_over_limit())?;
+            if self.log.is_over_limit() {
+                // The log may be held by transactions that are staged behind it: one commit more lets them through.
+                self.flush()?;
+                self.maintain(true)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether writing is possible at all.
+    pub(crate) fn writable(&self) -> Result<()> {
+        if self.mode == Mode::ReadOnly {
+            return Err(EngineError::ReadOnly);
+        }
+        match self.stopped.get() {
+            Some(why) => Err(EngineError::Stopped { why: why.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Adds everything that the chunk index has to the Bloom filter, then trusts it.
+    fn fill_bloom(&self) -> Result<()> {
+        let Some(bloom) = &self.bloom else { return Ok(()) };
+        for partition in 0..self.descriptor.index_partitions {
+            self.index.for_each(partition, &mut |fingerprint, _| {
+                bloom.insert(fingerprint);
+                Ok(())
+            })?;
+            if self.closed.load(Ordering::Acquire) {
+                return Ok(());
+            }
+        }
+        bloom.set_complete();
+        Ok(())
+    }
+
+    /// Makes everything durable, stops the threads and leaves the store so that it opens quickly. Dropping the engine without it is like a crash.
+    pub fn close(&self) -> Result<()> {
+        let threads = self.background.lock().take();
+        self.closed.store(true, Ordering::Release);
+        self.signal.raise();
+        for thread in threads.into_iter().flatten() {
+            // A thread that panicked has said so; the store is closed all the same.
+            let _ = thread.join();
+        }
+        if self.mode == Mode::ReadOnly {
+            return Ok(());
+        }
+        self.flush()?;
+        if self.log.used_bytes() > CLOSE_LOG_BYTES {
+            self.maintain(true)?;
+        }
+        Ok(self.index.close()?)
+    }
+}

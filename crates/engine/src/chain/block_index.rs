@@ -1,0 +1,44 @@
+//! Block-index filter (M0.7): compares with the current mapping of the block that is being overwritten. No I/O.
+
+use super::{Candidate, Filter, Request, Verdict};
+use crate::reservation::FingerprintMap;
+use crate::{Piece, Result};
+use onefold_ground::profile::Component;
+
+/// Says STRONG-MAYBE of chunks that the overwritten block has: its mapping keeps them until the new mapping is durable.
+#[derive(Debug, Default)]
+pub struct BlockIndexFilter;
+
+impl Filter for BlockIndexFilter {
+    fn name(&self) -> &'static str {
+        "block-index"
+    }
+
+    fn max(&self) -> Verdict {
+        Verdict::StrongMaybe
+    }
+
+    fn component(&self) -> Component {
+        Component::FilterBlockIndex
+    }
+
+    fn check(&self, request: &Request<'_>, candidates: &mut [Candidate<'_>], active: &[usize]) -> Result<()> {
+        if request.overwritten.is_empty() {
+            return Ok(());
+        }
+        let present: FingerprintMap<_> = request
+            .overwritten
+            .iter()
+            .filter_map(|piece| match piece {
+                Piece::Chunk { fingerprint, address, .. } => Some((*fingerprint, *address)),
+                Piece::Zeros { .. } => None,
+            })
+            .collect();
+        for at in active {
+            if let Some(address) = present.get(&candidates[*at].fingerprint) {
+                candidates[*at].found(Verdict::StrongMaybe, *address);
+            }
+        }
+        Ok(())
+    }
+}

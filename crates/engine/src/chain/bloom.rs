@@ -1,0 +1,123 @@
+//! Bloom filter (M0.9) that is safe after a crash: it says NON-EXISTING only when it is known to hold every stored chunk.
+//!
+//! The bits live in memory only. After opening, the filter is *incomplete* and says WEAK-MAYBE of everything while a thread adds all entries
+//! of the chunk index; chunks stored meanwhile are added by the update pass. What is durable at the opening is in the index (pages
+//! or replayed log), what comes later passes the update pass: then nothing is missing, and the filter is *complete*.
+//! False positives: (1-(1-1/m)^(kn))^k for m bits, n chunks, k hashes.
+
+use super::{Candidate, Filter, Request, Verdict};
+use crate::Result;
+use onefold_fingerprint::Fingerprint;
+use onefold_ground::profile::Component;
+use onefold_storage::Address;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Bits set and tested per chunk; 5 is near the optimum for 7 to 8 bits per chunk.
+const HASHES: u64 = 5;
+
+/// Says NON-EXISTING of chunks that were never stored (of most of them), WEAK-MAYBE otherwise.
+#[derive(Debug)]
+pub struct BloomFilter {
+    words: Box<[AtomicU64]>,
+    complete: AtomicBool,
+}
+
+impl BloomFilter {
+    /// A filter of about `bytes` bytes (rounded up to a power of two), incomplete.
+    pub fn new(bytes: usize) -> BloomFilter {
+        let words = (bytes / 8).next_power_of_two().max(8);
+        BloomFilter { words: (0..words).map(|_| AtomicU64::new(0)).collect(), complete: AtomicBool::new(false) }
+    }
+
+    /// Adds a chunk.
+    pub fn insert(&self, fingerprint: &Fingerprint) {
+        for bit in self.bits(fingerprint) {
+            self.words[(bit / 64) as usize].fetch_or(1 << (bit % 64), Ordering::Relaxed);
+        }
+    }
+
+    /// Everything stored was added: from now on misses are certain.
+    pub fn set_complete(&self) {
+        self.complete.store(true, Ordering::Release);
+    }
+
+    /// Whether the filter holds everything.
+    pub fn is_complete(&self) -> bool {
+        self.complete.load(Ordering::Acquire)
+    }
+
+    /// Memory, bytes.
+    pub fn memory_bytes(&self) -> usize {
+        self.words.len() * 8
+    }
+
+    fn contains(&self, fingerprint: &Fingerprint) -> bool {
+        self.bits(fingerprint).all(|bit| self.words[(bit / 64) as usize].load(Ordering::Relaxed) >> (bit % 64) & 1 == 1)
+    }
+
+    /// Double hashing with two independent parts of the fingerprint.
+    fn bits(&self, fingerprint: &Fingerprint) -> impl Iterator<Item = u64> {
+        let mask = self.words.len() as u64 * 64 - 1;
+        let (start, step) = (fingerprint.hash_bits(), fingerprint.prefix() | 1);
+        (0..HASHES).map(move |round| start.wrapping_add(step.wrapping_mul(round)) & mask)
+    }
+}
+
+impl Filter for BloomFilter {
+    fn name(&self) -> &'static str {
+        "bloom"
+    }
+
+    fn max(&self) -> Verdict {
+        Verdict::WeakMaybe
+    }
+
+    fn component(&self) -> Component {
+        Component::FilterBloom
+    }
+
+    fn check(&self, _request: &Request<'_>, candidates: &mut [Candidate<'_>], active: &[usize]) -> Result<()> {
+        if self.is_complete() {
+            for at in active {
+                if !self.contains(&candidates[*at].fingerprint) {
+                    candidates[*at].verdict = Verdict::NonExisting;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn update(&self, stored: &[(Fingerprint, Address)]) {
+        for (fingerprint, _) in stored {
+            self.insert(fingerprint);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onefold_fingerprint::Algorithm;
+
+    #[test]
+    fn m0_9_no_stored_chunk_is_ever_denied_and_few_others_pass() {
+        let filter = BloomFilter::new(1 << 15);
+        let names: Vec<_> = (0..60_000u32).map(|number| Algorithm::Blake3.fingerprint(&number.to_le_bytes())).collect();
+        let (stored, others) = names.split_at(30_000);
+        let mut candidates: Vec<_> = names.iter().map(|name| Candidate::new(*name, b"")).collect();
+        let active: Vec<_> = (0..names.len()).collect();
+        filter.check(&Request::default(), &mut candidates, &active).unwrap();
+        assert!(candidates.iter().all(|candidate| candidate.verdict == Verdict::WeakMaybe), "an incomplete filter denies nothing");
+        for name in stored {
+            filter.insert(name);
+        }
+        filter.set_complete();
+        filter.check(&Request::default(), &mut candidates, &active).unwrap();
+        assert!(candidates[..stored.len()].iter().all(|candidate| candidate.verdict == Verdict::WeakMaybe));
+        let passed = candidates[stored.len()..].iter().filter(|candidate| candidate.verdict == Verdict::WeakMaybe).count();
+        let (bits, count) = ((1u32 << 18) as f64, stored.len() as f64);
+        let expected = (1.0 - (1.0 - 1.0 / bits).powf(HASHES as f64 * count)).powf(HASHES as f64);
+        let measured = passed as f64 / others.len() as f64;
+        assert!((measured - expected).abs() < 0.3 * expected, "measured {measured}, formula {expected}");
+    }
+}

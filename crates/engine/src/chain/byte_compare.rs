@@ -1,0 +1,66 @@
+//! Byte-compare filter (M0.8): loads the chunk that the fingerprint names and compares all bytes.
+
+use super::{Candidate, Filter, Request, Verdict};
+use crate::Result;
+use onefold_ground::profile::Component;
+use onefold_storage::ContainerStore;
+use std::sync::Arc;
+
+/// Chunks compared per load: bounds the frames in memory.
+const BATCH: usize = 64;
+
+/// Turns STRONG-MAYBE into EXISTING when the stored bytes are equal. When they differ, or cannot be read, the chunk is NON-EXISTING and
+/// is stored anew: neither a collision nor damage ever makes a wrong duplicate.
+#[derive(Debug)]
+pub struct ByteCompareFilter {
+    storage: Arc<ContainerStore>,
+}
+
+impl ByteCompareFilter {
+    /// Loads from `storage`.
+    pub fn new(storage: Arc<ContainerStore>) -> ByteCompareFilter {
+        ByteCompareFilter { storage }
+    }
+}
+
+impl Filter for ByteCompareFilter {
+    fn name(&self) -> &'static str {
+        "byte-compare"
+    }
+
+    fn max(&self) -> Verdict {
+        Verdict::Existing
+    }
+
+    fn component(&self) -> Component {
+        Component::FilterByteCompare
+    }
+
+    fn check(&self, _request: &Request<'_>, candidates: &mut [Candidate<'_>], active: &[usize]) -> Result<()> {
+        let located: Vec<usize> = active.iter().copied().filter(|at| candidates[*at].address.is_some()).collect();
+        for batch in located.chunks(BATCH) {
+            let wanted: Vec<_> =
+                batch.iter().filter_map(|at| candidates[*at].address.map(|address| (address, candidates[*at].fingerprint))).collect();
+            let mut slices = Vec::with_capacity(wanted.len());
+            let loaded = self.storage.load(&wanted, &mut slices);
+            for (place, at) in batch.iter().enumerate() {
+                let equal = match &loaded {
+                    Ok(()) => slices[place][..] == *candidates[*at].data,
+                    // One of the batch is damaged: look at each by itself.
+                    Err(_) => {
+                        let mut one = Vec::new();
+                        self.storage.load(&wanted[place..=place], &mut one).is_ok() && one[0][..] == *candidates[*at].data
+                    }
+                };
+                if equal {
+                    candidates[*at].verdict = Verdict::Existing;
+                } else {
+                    tracing::warn!(fingerprint = %candidates[*at].fingerprint, "the stored chunk differs or is damaged: storing it anew");
+                    candidates[*at].verdict = Verdict::NonExisting;
+                    candidates[*at].address = None;
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,122 @@
+//! Container-cache filter (M0.10): chunks that were written together come back together. When a chunk is found, the fingerprints of its
+//! container are loaded (the post-process step), and the chunks that follow it are found without the chunk index.
+
+use super::{Candidate, Filter, Request, Verdict};
+use crate::Result;
+use crate::reservation::FingerprintMap;
+use onefold_fingerprint::Fingerprint;
+use onefold_ground::profile::Component;
+use onefold_storage::{Address, ContainerId, ContainerStore};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// Says STRONG-MAYBE of chunks of the containers that were used last, WEAK-MAYBE of others.
+#[derive(Debug)]
+pub struct ContainerCacheFilter {
+    storage: Arc<ContainerStore>,
+    limit_entries: usize,
+    cache: Mutex<Cache>,
+}
+
+/// Least recently used containers and their fingerprints.
+#[derive(Debug, Default)]
+struct Cache {
+    chunks: FingerprintMap<Address>,
+    containers: HashMap<ContainerId, Loaded>,
+    /// Last use -> container.
+    ages: BTreeMap<u64, ContainerId>,
+    clock: u64,
+}
+
+#[derive(Debug)]
+struct Loaded {
+    age: u64,
+    fingerprints: Box<[Fingerprint]>,
+}
+
+impl ContainerCacheFilter {
+    /// Keeps at most about `limit_entries` fingerprints of containers of `storage`.
+    pub fn new(storage: Arc<ContainerStore>, limit_entries: usize) -> ContainerCacheFilter {
+        ContainerCacheFilter { storage, limit_entries, cache: Mutex::default() }
+    }
+}
+
+impl Cache {
+    /// Marks a container as used; false if it is not here.
+    fn touch(&mut self, container: ContainerId) -> bool {
+        let Some(loaded) = self.containers.get_mut(&container) else { return false };
+        if loaded.age != self.clock {
+            self.clock += 1;
+            self.ages.remove(&loaded.age);
+            loaded.age = self.clock;
+            self.ages.insert(self.clock, container);
+        }
+        true
+    }
+
+    fn insert(&mut self, container: ContainerId, chunks: Vec<(Fingerprint, Address)>, limit_entries: usize) {
+        while self.chunks.len() + chunks.len() > limit_entries {
+            let Some((_, oldest)) = self.ages.pop_first() else { break };
+            let loaded = self.containers.remove(&oldest).expect("ages and containers hold the same containers");
+            for fingerprint in &loaded.fingerprints {
+                if self.chunks.get(fingerprint).is_some_and(|address| address.container() == oldest) {
+                    self.chunks.remove(fingerprint);
+                }
+            }
+        }
+        self.clock += 1;
+        let fingerprints = chunks.iter().map(|(fingerprint, _)| *fingerprint).collect();
+        self.chunks.extend(chunks);
+        self.ages.insert(self.clock, container);
+        self.containers.insert(container, Loaded { age: self.clock, fingerprints });
+    }
+}
+
+impl Filter for ContainerCacheFilter {
+    fn name(&self) -> &'static str {
+        "container-cache"
+    }
+
+    fn max(&self) -> Verdict {
+        Verdict::StrongMaybe
+    }
+
+    fn component(&self) -> Component {
+        Component::FilterContainerCache
+    }
+
+    fn check(&self, _request: &Request<'_>, candidates: &mut [Candidate<'_>], active: &[usize]) -> Result<()> {
+        let cache = self.cache.lock();
+        for at in active {
+            if let Some(address) = cache.chunks.get(&candidates[*at].fingerprint) {
+                candidates[*at].found(Verdict::StrongMaybe, *address);
+            }
+        }
+        Ok(())
+    }
+
+    fn post_process(&self, found: &[Address]) -> Result<()> {
+        let mut last = None;
+        for address in found {
+            let container = address.container();
+            if last == Some(container) {
+                continue;
+            }
+            last = Some(container);
+            if self.cache.lock().touch(container) || !self.storage.is_sealed(container) {
+                continue;
+            }
+            // The cache is a help, not a need: a container whose catalog is damaged is left to the other filters, and to `check`.
+            let Ok(catalog) = self.storage.catalog(container) else { continue };
+            let chunks = catalog
+                .slots
+                .iter()
+                .enumerate()
+                .map(|(number, slot)| (slot.fingerprint, catalog.address(number)))
+                .collect();
+            self.cache.lock().insert(container, chunks, self.limit_entries);
+        }
+        Ok(())
+    }
+}

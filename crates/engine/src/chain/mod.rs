@@ -1,0 +1,221 @@
+//! The filter chain (M0.4, M0.5): the ordered tests that decide whether a chunk is already stored.
+//!
+//! Each filter gives each chunk one of four verdicts. A filter runs for a chunk while nothing is known of it (WEAK-MAYBE), or when it is
+//! STRONG-MAYBE and the filter is one that can say EXISTING. EXISTING and NON-EXISTING stop the chain for that chunk. At the end, EXISTING
+//! and STRONG-MAYBE mean *known*, and the chunk has an address; everything else means *new*.
+//! After new chunks are stored, [`Chain::update`] runs the update pass; when storing fails, [`Chain::abort`] takes back what filters noted.
+
+mod block_index;
+mod bloom;
+mod byte_compare;
+mod chunk_index;
+mod container_cache;
+mod zero;
+
+pub use block_index::BlockIndexFilter;
+pub use bloom::BloomFilter;
+pub use byte_compare::ByteCompareFilter;
+pub use chunk_index::ChunkIndexFilter;
+pub use container_cache::ContainerCacheFilter;
+pub use zero::{ZeroChunkFilter, is_zero};
+
+use crate::{EngineError, Piece, Result};
+use onefold_fingerprint::Fingerprint;
+use onefold_ground::profile::{Component, Profile};
+use onefold_storage::Address;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+/// What a filter says of a chunk, from least to most certain that it is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Verdict {
+    /// Certainly not stored: stop.
+    NonExisting,
+    /// Nothing is known: all later filters run.
+    WeakMaybe,
+    /// Stored unless fingerprints collide: only filters that can say EXISTING run.
+    StrongMaybe,
+    /// Certainly stored: stop.
+    Existing,
+}
+
+/// A chunk on its way through the chain.
+#[derive(Clone, Debug)]
+pub struct Candidate<'a> {
+    /// Its name.
+    pub fingerprint: Fingerprint,
+    /// Its bytes.
+    pub data: &'a [u8],
+    /// Verdict so far.
+    pub verdict: Verdict,
+    /// Where it is, when a filter has found out. A known chunk without an address is one that needs none (zeros).
+    pub address: Option<Address>,
+}
+
+impl<'a> Candidate<'a> {
+    /// A chunk of which nothing is known.
+    pub fn new(fingerprint: Fingerprint, data: &'a [u8]) -> Candidate<'a> {
+        Candidate { fingerprint, data, verdict: Verdict::WeakMaybe, address: None }
+    }
+
+    /// Whether the chain found it stored.
+    pub fn is_known(&self) -> bool {
+        self.verdict >= Verdict::StrongMaybe
+    }
+
+    fn found(&mut self, verdict: Verdict, address: Address) {
+        self.verdict = verdict;
+        self.address = Some(address);
+    }
+}
+
+/// What the writer of the request knows.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Request<'a> {
+    /// The current pieces of the block that is being overwritten.
+    pub overwritten: &'a [Piece],
+}
+
+/// One test of the chain. It sets `verdict` (and `address`) of those candidates that `active` lists.
+pub trait Filter: Send + Sync + Debug {
+    /// The name in settings and statistics.
+    fn name(&self) -> &'static str;
+    /// The most certain verdict it can give.
+    fn max(&self) -> Verdict;
+    /// Where its time goes in the profile.
+    fn component(&self) -> Component;
+    /// Tests candidates. A verdict of STRONG-MAYBE or EXISTING comes with an address.
+    fn check(&self, request: &Request<'_>, candidates: &mut [Candidate<'_>], active: &[usize]) -> Result<()>;
+    /// The update pass: these chunks were new and are stored now.
+    fn update(&self, stored: &[(Fingerprint, Address)]) {
+        let _ = stored;
+    }
+    /// These chunks were tested, but the request failed before they were stored.
+    fn abort(&self, failed: &[Fingerprint]) {
+        let _ = failed;
+    }
+    /// After the chain: the addresses at which chunks were found by filters (post-processing of the container cache, M0.10).
+    fn post_process(&self, found: &[Address]) -> Result<()> {
+        let _ = found;
+        Ok(())
+    }
+}
+
+/// How often a filter gave which verdict.
+#[derive(Debug, Default)]
+struct Counters([AtomicU64; 4]);
+
+/// Verdicts of one filter so far.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct FilterStatistics {
+    /// Its name.
+    pub filter: &'static str,
+    /// NON-EXISTING.
+    pub non_existing: u64,
+    /// WEAK-MAYBE.
+    pub weak_maybe: u64,
+    /// STRONG-MAYBE.
+    pub strong_maybe: u64,
+    /// EXISTING.
+    pub existing: u64,
+}
+
+/// An ordered list of filters.
+#[derive(Clone, Debug)]
+pub struct Chain {
+    filters: Vec<(Arc<dyn Filter>, Arc<Counters>)>,
+    profile: Arc<Profile>,
+}
+
+impl Chain {
+    /// A chain of `filters`, in order.
+    pub fn new(filters: Vec<Arc<dyn Filter>>, profile: Arc<Profile>) -> Chain {
+        Chain { filters: filters.into_iter().map(|filter| (filter, Arc::default())).collect(), profile }
+    }
+
+    /// A chain of some of this chain's filters (by name, in a new order), sharing their state and counters.
+    pub fn select(&self, names: &[&str]) -> Result<Chain> {
+        let filters = names.iter().map(|name| {
+            self.filters.iter().find(|(filter, _)| filter.name() == *name).cloned().ok_or_else(|| EngineError::Invalid {
+                what: format!("filter `{name}`"),
+                why: format!("this store has {}", self.names().join(", ")),
+            })
+        });
+        Ok(Chain { filters: filters.collect::<Result<_>>()?, profile: self.profile.clone() })
+    }
+
+    /// The names of the filters.
+    pub fn names(&self) -> Vec<&'static str> {
+        self.filters.iter().map(|(filter, _)| filter.name()).collect()
+    }
+
+    /// Whether chunks of zeros are recognised before anything else looks at a chunk.
+    pub fn zero_first(&self) -> bool {
+        self.filters.first().is_some_and(|(filter, _)| filter.name() == "zero-chunk")
+    }
+
+    /// Runs the chain over all candidates.
+    pub fn check(&self, request: &Request<'_>, candidates: &mut [Candidate<'_>]) -> Result<()> {
+        let mut active = Vec::with_capacity(candidates.len());
+        for (filter, counters) in &self.filters {
+            active.clear();
+            active.extend((0..candidates.len()).filter(|at| match candidates[*at].verdict {
+                Verdict::WeakMaybe => true,
+                Verdict::StrongMaybe => filter.max() == Verdict::Existing,
+                Verdict::Existing | Verdict::NonExisting => false,
+            }));
+            if active.is_empty() {
+                continue;
+            }
+            let bytes = active.iter().map(|at| candidates[*at].data.len() as u64).sum();
+            let start = Instant::now();
+            let result = filter.check(request, candidates, &active);
+            self.profile.add(filter.component(), start.elapsed().as_nanos() as u64, bytes);
+            result?;
+            for at in &active {
+                counters.0[candidates[*at].verdict as usize].fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let found: Vec<Address> = candidates.iter().filter(|candidate| candidate.is_known()).filter_map(|candidate| candidate.address).collect();
+        if !found.is_empty() {
+            for (filter, _) in &self.filters {
+                filter.post_process(&found)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The update pass.
+    pub fn update(&self, stored: &[(Fingerprint, Address)]) {
+        for (filter, _) in &self.filters {
+            filter.update(stored);
+        }
+    }
+
+    /// The abort path.
+    pub fn abort(&self, failed: &[Fingerprint]) {
+        for (filter, _) in &self.filters {
+            filter.abort(failed);
+        }
+    }
+
+    /// Verdicts by filter.
+    pub fn statistics(&self) -> Vec<FilterStatistics> {
+        let count = |counters: &Counters, verdict: Verdict| counters.0[verdict as usize].load(Ordering::Relaxed);
+        self.filters
+            .iter()
+            .map(|(filter, counters)| FilterStatistics {
+                filter: filter.name(),
+                non_existing: count(counters, Verdict::NonExisting),
+                weak_maybe: count(counters, Verdict::WeakMaybe),
+                strong_maybe: count(counters, Verdict::StrongMaybe),
+                existing: count(counters, Verdict::Existing),
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

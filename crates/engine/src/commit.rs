@@ -1,0 +1,309 @@
+//! From volatile to durable: the one place where durability happens.
+//!
+//! A commit does, in this order, and the order is the proof of design rule 1:
+//! 1. takes the transactions submitted so far: all chunks that they refer to were appended to containers before;
+//! 2. [`prepare`](onefold_storage::ContainerStore::prepare): writes and syncs container data, which covers those chunks (chunks of open frames
+//!    come back as records that carry their bytes);
+//! 3. writes container records, usage counts and objects as one batch to the log and syncs it: all of it is durable, or none;
+//! 4. applies the batch to chunk index and block index in memory, then forgets the reservations and the staged objects.
+//!
+//! A crash before the end of 3 leaves container bytes that no record names: space, not damage. A crash after it replays the batch.
+//! When 2 or 3 fail, everything stays volatile and readable, and the next commit tries again.
+//! One commit runs at a time, so batches are applied in the order of the log.
+
+use crate::reservation::FingerprintMap;
+use crate::statistics::{TOTALS_KEY, TOTALS_PARTITION, Totals};
+use crate::{Engine, EngineError, Result};
+use onefold_fingerprint::Fingerprint;
+use onefold_ground::profile::Component;
+use onefold_ground::wire::{Reader, WireError, put_signed, put_varint};
+use onefold_index::{ChunkIndex, block};
+use onefold_oplog::{Partition, PartitionClass, Position, Record};
+use onefold_storage::{ChunkKind, ContainerRecord, FRAME_COMMITTED, Prepared, Scope};
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// Type of the record ChunkDeltas (`docs/format.md` section 4).
+pub const CHUNK_DELTAS: u8 = 5;
+/// Type of the record ObjectsWritten.
+pub const OBJECTS_WRITTEN: u8 = 6;
+
+/// A change of an object: block-index partition, key, new value or `None` to delete.
+pub type Change = (u16, Vec<u8>, Option<Vec<u8>>);
+
+/// Changes that become durable together.
+#[derive(Clone, Debug, Default)]
+pub struct Transaction {
+    /// Changes of objects.
+    pub changes: Vec<Change>,
+    /// Changes of usage counts that go with them.
+    pub deltas: Vec<(Fingerprint, i64)>,
+}
+
+impl Transaction {
+    fn bytes(&self) -> usize {
+        let objects: usize = self.changes.iter().map(|(_, key, value)| key.len() + value.as_ref().map_or(0, Vec::len) + 64).sum();
+        objects + self.deltas.len() * 40
+    }
+}
+
+/// Transactions that are visible but not durable yet.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    sequence: u64,
+    transactions: Vec<Transaction>,
+    bytes: usize,
+}
+
+/// Queued transactions that make the submitter flush: bounds memory.
+const QUEUE_BYTES: usize = 32 << 20;
+
+impl Engine {
+    /// Makes a transaction visible at once and durable with the next [`Engine::flush`]. Transactions become durable in the order of their
+    /// submission. All chunks that its values refer to must have been written (their pieces returned) before.
+    pub fn submit(&self, transaction: Transaction) -> Result<()> {
+        self.admit()?;
+        let full = {
+            let mut queue = self.queue.lock();
+            queue.sequence += 1;
+            queue.bytes += transaction.bytes();
+            self.blocks.stage(queue.sequence, &transaction.changes)?;
+            queue.transactions.push(transaction);
+            queue.bytes > QUEUE_BYTES
+        };
+        if full { self.flush() } else { Ok(()) }
+    }
+
+    /// Everything written and submitted before the call is durable when it returns. Concurrent callers share one commit.
+    pub fn flush(&self) -> Result<()> {
+        self.writable()?;
+        let mine = self.flush_requests.fetch_add(1, Ordering::SeqCst) + 1;
+        let mut served = self.committing.lock();
+        if *served >= mine {
+            return Ok(());
+        }
+        // Requests made up to here have their data in memory already: this commit serves them too.
+        let reached = self.flush_requests.load(Ordering::SeqCst);
+        self.commit(Scope::Everything)?;
+        *served = reached;
+        Ok(())
+    }
+
+    /// Whether transactions wait for a flush.
+    pub(crate) fn has_queued(&self) -> bool {
+        !self.queue.lock().transactions.is_empty()
+    }
+
+    /// Makes full frames durable, without open frames and transactions: bounds what a crash can take from a long backup.
+    pub(crate) fn commit_full_frames(&self) -> Result<()> {
+        let _guard = self.committing.lock();
+        self.commit(Scope::FullFrames)
+    }
+
+    /// The commit. The caller holds `committing`.
+    fn commit(&self, scope: Scope) -> Result<()> {
+        self.writable()?;
+        let (taken, sequence) = match scope {
+            Scope::FullFrames => (Vec::new(), 0),
+            Scope::Everything => {
+                let mut queue = self.queue.lock();
+                queue.bytes = 0;
+                (std::mem::take(&mut queue.transactions), queue.sequence)
+            }
+        };
+        let result = self.storage.prepare(scope).map_err(EngineError::from).and_then(|prepared| self.commit_prepared(prepared, &taken, sequence));
+        if result.is_err() {
+            // Back to the front of the queue: they are older than what was submitted meanwhile.
+            let mut queue = self.queue.lock();
+            queue.bytes += taken.iter().map(Transaction::bytes).sum::<usize>();
+            queue.transactions.splice(0..0, taken);
+        }
+        result
+    }
+
+    fn commit_prepared(&self, prepared: Prepared, transactions: &[Transaction], sequence: u64) -> Result<()> {
+        let deltas = self.deltas_of(&prepared, transactions);
+        let mut changes = latest_changes(transactions);
+        let totals = self.totals_with(&prepared)?;
+        changes.extend(totals.map(|totals| (TOTALS_PARTITION, TOTALS_KEY.to_vec(), Some(totals.encode()))));
+        let mut records = prepared.records.clone();
+        if !deltas.is_empty() {
+            records.push(encode_deltas(&deltas, self.digest_bytes()));
+        }
+        records.extend(block::encode_changes(&changes).into_iter().map(|(number, payload)| Record {
+            kind: OBJECTS_WRITTEN,
+            partition: Partition { class: PartitionClass::BlockIndex, number },
+            payload,
+        }));
+        if records.is_empty() {
+            self.storage.abandoned(prepared);
+            return Ok(());
+        }
+        self.log_and_apply(prepared, &records, &deltas, &changes, sequence)?;
+        if let Some(totals) = totals {
+            *self.totals.lock() = totals;
+        }
+        Ok(())
+    }
+
+    /// The totals after this commit, if it has new frames.
+    fn totals_with(&self, prepared: &Prepared) -> Result<Option<Totals>> {
+        let mut totals = *self.totals.lock();
+        let mut changed = false;
+        for record in prepared.records.iter().filter(|record| record.kind == FRAME_COMMITTED) {
+            if let ContainerRecord::FrameCommitted { frame, .. } = ContainerRecord::decode(record, self.digest_bytes())? {
+                totals.raw_bytes += u64::from(frame.raw_bytes);
+                totals.stored_bytes += u64::from(frame.stored_bytes);
+                changed = true;
+            }
+        }
+        Ok(changed.then_some(totals))
+    }
+
+    /// Writes the batch to the log and applies it. The caller holds `committing`.
+    pub(crate) fn log_and_apply(
+        &self,
+        prepared: Prepared,
+        records: &[Record],
+        deltas: &[(Fingerprint, i64)],
+        changes: &[Change],
+        sequence: u64,
+    ) -> Result<()> {
+        let bytes = records.iter().map(|record| record.payload.len() as u64).sum();
+        let (start, end) = match self.profile.time(Component::Log, bytes, || self.log.commit(records)) {
+            Ok(range) => range,
+            Err(error) => {
+                self.storage.abandoned(prepared);
+                return Err(error.into());
+            }
+        };
+        let begun = Instant::now();
+        let inserts: Vec<_> = prepared.chunks.iter().map(|(fingerprint, address, _)| (*fingerprint, address.bits())).collect();
+        let applied = self.index.apply(end, &inserts, deltas).and_then(|()| self.blocks.apply(end, sequence, changes));
+        self.profile.add(Component::ChunkIndex, begun.elapsed().as_nanos() as u64, bytes);
+        if let Err(error) = applied {
+            // The log has it, memory does not: only a replay brings them together again.
+            let why = error.to_string();
+            let _ = self.stopped.set(why);
+            return Err(error.into());
+        }
+        for (fingerprint, _, _) in &prepared.chunks {
+            self.reservations.committed(fingerprint);
+        }
+        self.storage.committed(prepared, start, end);
+        Ok(())
+    }
+
+    /// Sums of all changes of counts: what transactions say, and the references of metadata chunks that become known with this commit.
+    fn deltas_of(&self, prepared: &Prepared, transactions: &[Transaction]) -> Vec<(Fingerprint, i64)> {
+        let mut list = Vec::new();
+        for (fingerprint, _, kind) in &prepared.chunks {
+            if *kind != ChunkKind::Data {
+                self.reservations.references(fingerprint, &mut list);
+            }
+        }
+        let mut sums: FingerprintMap<i64> = FingerprintMap::default();
+        for (fingerprint, change) in list.into_iter().chain(transactions.iter().flat_map(|transaction| transaction.deltas.iter().copied())) {
+            *sums.entry(fingerprint).or_default() += change;
+        }
+        let mut deltas: Vec<_> = sums.into_iter().filter(|(_, change)| *change != 0).collect();
+        deltas.sort_unstable();
+        deltas
+    }
+}
+
+/// Of several changes of one object only the last counts.
+fn latest_changes(transactions: &[Transaction]) -> Vec<Change> {
+    let mut seen = HashSet::new();
+    let mut changes: Vec<Change> = Vec::new();
+    for change in transactions.iter().rev().flat_map(|transaction| transaction.changes.iter().rev()) {
+        if seen.insert((change.0, &change.1)) {
+            changes.push(change.clone());
+        }
+    }
+    changes.reverse();
+    changes
+}
+
+fn encode_deltas(deltas: &[(Fingerprint, i64)], digest_bytes: usize) -> Record {
+    let mut payload = Vec::with_capacity(deltas.len() * (digest_bytes + 1) + 5);
+    put_varint(&mut payload, deltas.len() as u64);
+    for (fingerprint, change) in deltas {
+        payload.extend_from_slice(fingerprint.digest(digest_bytes));
+        put_signed(&mut payload, *change);
+    }
+    Record { kind: CHUNK_DELTAS, partition: Partition { class: PartitionClass::ChunkIndex, number: Partition::ANY }, payload }
+}
+
+/// Reads a ChunkDeltas payload.
+pub fn decode_deltas(payload: &[u8], digest_bytes: usize) -> std::result::Result<Vec<(Fingerprint, i64)>, WireError> {
+    let mut reader = Reader::new(payload);
+    let count = reader.count("chunk deltas", digest_bytes + 1)?;
+    let mut deltas = Vec::with_capacity(count);
+    for _ in 0..count {
+        deltas.push((Fingerprint::from_digest(reader.take(digest_bytes)?), reader.signed()?));
+    }
+    reader.end()?;
+    Ok(deltas)
+}
+
+/// Applies one batch of the log to the indexes that do not have it yet, as [`Engine::log_and_apply`] did before the crash.
+pub(crate) fn replay_batch(
+    index: &ChunkIndex,
+    blocks: &block::BlockIndex,
+    end: Position,
+    records: &[Record],
+    digest_bytes: usize,
+) -> Result<()> {
+    let mut inserts = Vec::new();
+    let mut deltas = Vec::new();
+    let mut changes = Vec::new();
+    let damaged = |what: &str| {
+        let what = format!("{what} record in the log");
+        move |source| EngineError::Wire { what, source }
+    };
+    for record in records {
+        match record.partition.class {
+            PartitionClass::Container => inserts.extend(
+                ContainerRecord::decode(record, digest_bytes)?.chunks().into_iter().map(|(fingerprint, address, _)| (fingerprint, address.bits())),
+            ),
+            PartitionClass::ChunkIndex if record.kind == CHUNK_DELTAS => {
+                deltas.extend(decode_deltas(&record.payload, digest_bytes).map_err(damaged("ChunkDeltas"))?);
+            }
+            PartitionClass::BlockIndex if record.kind == OBJECTS_WRITTEN => {
+                changes.extend(block::decode_changes(record.partition.number, &record.payload).map_err(damaged("ObjectsWritten"))?);
+            }
+            class => {
+                let why = format!("the log has a record of unknown type {} for {class:?}; it may be of a newer onefold", record.kind);
+                return Err(EngineError::Inconsistent { why });
+            }
+        }
+    }
+    index.apply(end, &inserts, &deltas)?;
+    blocks.apply(end, 0, &changes)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deltas_are_read_as_written_and_garbage_is_refused() {
+        let deltas = vec![(Fingerprint::from_digest(&[1; 20]), -3), (Fingerprint::from_digest(&[2; 20]), 1 << 40)];
+        let record = encode_deltas(&deltas, 20);
+        assert_eq!(decode_deltas(&record.payload, 20).unwrap(), deltas);
+        for length in 0..record.payload.len() {
+            assert!(decode_deltas(&record.payload[..length], 20).is_err());
+        }
+    }
+
+    #[test]
+    fn of_several_changes_of_an_object_the_last_counts() {
+        let change = |key: u8, value: Option<u8>| (0, vec![key], value.map(|value| vec![value]));
+        let one = Transaction { changes: vec![change(1, Some(1)), change(2, Some(2))], deltas: vec![] };
+        let two = Transaction { changes: vec![change(1, None), change(3, Some(3)), change(3, Some(4))], deltas: vec![] };
+        assert_eq!(latest_changes(&[one, two]), [change(2, Some(2)), change(1, None), change(3, Some(4))]);
+    }
+}

@@ -1,0 +1,229 @@
+//! The descriptor: what was chosen when the store was created, and never changes (`docs/format.md` section 2).
+
+use crate::{EngineError, Result};
+use onefold_chunking::{Kind as ChunkerKind, Sizes};
+use onefold_fingerprint::Algorithm;
+use onefold_ground::{Ground, checksum, read_file, replace_file};
+use onefold_storage::Compression;
+use std::fmt::Write as _;
+
+/// The file.
+pub const DESCRIPTOR: &str = "descriptor";
+/// The newest format that this version reads and the one that it writes.
+pub const FORMAT: u64 = 1;
+/// No descriptor is longer.
+const LIMIT_BYTES: u64 = 64 << 10;
+/// The line that ends a descriptor.
+const CHECKSUM_KEY: &str = "checksum = ";
+
+/// What was chosen at `init`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Descriptor {
+    /// Random name of the store.
+    pub store: [u8; 16],
+    /// Hash that names the chunks.
+    pub fingerprint: Algorithm,
+    /// Who cuts the chunks.
+    pub chunker: ChunkerKind,
+    /// Smallest, wanted and greatest chunk.
+    pub chunk_sizes: Sizes,
+    /// Stored bytes of a full container.
+    pub container_bytes: u32,
+    /// Raw bytes that are compressed together.
+    pub frame_bytes: u32,
+    /// Codec of the frames.
+    pub compression: Compression,
+    /// Chunk-index partitions, a power of two.
+    pub index_partitions: u32,
+    /// Block-index partitions.
+    pub block_partitions: u16,
+    /// Container partitions.
+    pub container_partitions: u16,
+}
+
+impl Descriptor {
+    /// The defaults with a new random name.
+    pub fn new() -> Result<Descriptor> {
+        Ok(Descriptor {
+            store: random_name()?,
+            fingerprint: Algorithm::Blake3,
+            chunker: ChunkerKind::FastCdc,
+            chunk_sizes: Sizes { min: 2 << 10, target: 8 << 10, max: 32 << 10 },
+            container_bytes: 4 << 20,
+            frame_bytes: 64 << 10,
+            compression: Compression::Zstd(1),
+            index_partitions: 16,
+            block_partitions: 1,
+            container_partitions: 1,
+        })
+    }
+
+    /// Whether all choices are in their ranges and fit together.
+    pub fn validate(&self) -> Result<()> {
+        let invalid = |what: &str, why: String| Err(EngineError::Invalid { what: what.into(), why });
+        if let Err(error) = onefold_chunking::chunker(self.chunker, self.chunk_sizes) {
+            return invalid("chunk sizes", error.to_string());
+        }
+        if !(64 << 10..=256 << 20).contains(&self.container_bytes) {
+            return invalid("container size", format!("{} bytes; it must be from 64KiB to 256MiB", self.container_bytes));
+        }
+        if !(4 << 10..=4 << 20).contains(&self.frame_bytes) || self.frame_bytes > self.container_bytes / 2 {
+            return invalid("frame size", format!("{} bytes; it must be from 4KiB to 4MiB and at most half a container", self.frame_bytes));
+        }
+        if self.chunk_sizes.max > self.container_bytes as usize / 2 {
+            return invalid("chunk sizes", format!("the greatest chunk of {} bytes must fit twice into a container", self.chunk_sizes.max));
+        }
+        if !self.index_partitions.is_power_of_two() || self.index_partitions > 1 << 12 {
+            return invalid("index partitions", format!("{}; it must be a power of two up to 4096", self.index_partitions));
+        }
+        if !(1..=1 << 10).contains(&self.block_partitions) || !(1..=1 << 10).contains(&self.container_partitions) {
+            return invalid("partitions", "there must be from 1 to 1024 of each kind".into());
+        }
+        Ok(())
+    }
+
+    /// The text of the file.
+    pub fn to_text(&self) -> String {
+        let store = self.store.iter().fold(String::new(), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        });
+        let mut text = format!(
+            "# Written by onefold at init. What is chosen here holds for the life of the store.\n\
+             format = {FORMAT}\nstore = \"{store}\"\nprofile = \"exact\"\nfingerprint = \"{}\"\nchunker = \"{}\"\n\
+             chunk_min_bytes = {}\nchunk_target_bytes = {}\nchunk_max_bytes = {}\ncontainer_bytes = {}\nframe_bytes = {}\n\
+             compression = \"{}\"\nindex_partitions = {}\nblock_partitions = {}\ncontainer_partitions = {}\nencryption = \"none\"\n",
+            self.fingerprint,
+            self.chunker,
+            self.chunk_sizes.min,
+            self.chunk_sizes.target,
+            self.chunk_sizes.max,
+            self.container_bytes,
+            self.frame_bytes,
+            self.compression,
+            self.index_partitions,
+            self.block_partitions,
+            self.container_partitions
+        );
+        let sum = checksum(text.as_bytes());
+        let _ = writeln!(text, "{CHECKSUM_KEY}\"{sum:016x}\"");
+        text
+    }
+
+    /// Reads the text of the file; `path` names it in errors.
+    pub fn from_text(text: &str, path: &str) -> Result<Descriptor> {
+        let damaged = |why: String| EngineError::Descriptor { path: path.into(), why };
+        let (body, last) = text
+            .rfind(CHECKSUM_KEY)
+            .filter(|at| *at == 0 || text.as_bytes()[at - 1] == b'\n')
+            .map(|at| text.split_at(at))
+            .ok_or_else(|| damaged("the line `checksum` at its end is missing".into()))?;
+        let expected = format!("{CHECKSUM_KEY}\"{:016x}\"\n", checksum(body.as_bytes()));
+        let table: toml::Table = body.parse().map_err(|error: toml::de::Error| damaged(error.message().to_string()))?;
+        // The version comes first: a newer format may have another checksum.
+        let found = table.get("format").and_then(toml::Value::as_integer).ok_or_else(|| damaged("`format` is missing".into()))?;
+        if found > FORMAT as i64 {
+            return Err(EngineError::Newer { found: found as u64, known: FORMAT });
+        }
+        if last != expected {
+            return Err(damaged("its checksum is wrong; the file was changed after it was written".into()));
+        }
+        let word = |key: &str| {
+            table.get(key).and_then(toml::Value::as_str).map(str::to_string).ok_or_else(|| damaged(format!("`{key}` is missing")))
+        };
+        let number = |key: &str, limit: i64| {
+            let value = table.get(key).and_then(toml::Value::as_integer).ok_or_else(|| damaged(format!("`{key}` is missing")))?;
+            if (0..=limit).contains(&value) { Ok(value) } else { Err(damaged(format!("`{key}` is {value}"))) }
+        };
+        for (key, only) in [("profile", "exact"), ("encryption", "none")] {
+            if word(key)? != only {
+                return Err(damaged(format!("`{key}` is {:?}; this version knows {only:?}", word(key)?)));
+            }
+        }
+        let descriptor = Descriptor {
+            store: parse_name(&word("store")?).ok_or_else(|| damaged("`store` is not 32 hex digits".into()))?,
+            fingerprint: word("fingerprint")?.parse().map_err(|error| damaged(format!("`fingerprint`: {error}")))?,
+            chunker: word("chunker")?.parse().map_err(|error| damaged(format!("`chunker`: {error}")))?,
+            chunk_sizes: Sizes {
+                min: number("chunk_min_bytes", 1 << 30)? as usize,
+                target: number("chunk_target_bytes", 1 << 30)? as usize,
+                max: number("chunk_max_bytes", 1 << 30)? as usize,
+            },
+            container_bytes: number("container_bytes", 1 << 30)? as u32,
+            frame_bytes: number("frame_bytes", 1 << 30)? as u32,
+            compression: word("compression")?.parse().map_err(|error| damaged(format!("`compression`: {error}")))?,
+            index_partitions: number("index_partitions", 1 << 20)? as u32,
+            block_partitions: number("block_partitions", 1 << 15)? as u16,
+            container_partitions: number("container_partitions", 1 << 15)? as u16,
+        };
+        descriptor.validate()?;
+        Ok(descriptor)
+    }
+
+    /// Reads the descriptor of the store on `ground`.
+    pub fn read(ground: &dyn Ground) -> Result<Descriptor> {
+        let path = ground.describe(DESCRIPTOR);
+        let bytes = match read_file(ground, DESCRIPTOR, LIMIT_BYTES) {
+            Err(error) if error.is_not_found() => return Err(EngineError::NoStore { place: ground.describe("") }),
+            bytes => bytes?,
+        };
+        let text = String::from_utf8(bytes).map_err(|_| EngineError::Descriptor { path: path.clone(), why: "it is not text".into() })?;
+        Descriptor::from_text(&text, &path)
+    }
+
+    /// Writes the descriptor: the moment at which the store exists.
+    pub fn write(&self, ground: &dyn Ground) -> Result<()> {
+        Ok(replace_file(ground, DESCRIPTOR, self.to_text().as_bytes())?)
+    }
+}
+
+fn parse_name(text: &str) -> Option<[u8; 16]> {
+    if text.len() != 32 || !text.is_ascii() {
+        return None;
+    }
+    let mut name = [0; 16];
+    for (place, byte) in name.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * place..2 * place + 2], 16).ok()?;
+    }
+    Some(name)
+}
+
+/// 16 bytes from the system's random numbers.
+pub fn random_name() -> Result<[u8; 16]> {
+    let mut name = [0; 16];
+    let mut filled = 0;
+    while filled < name.len() {
+        filled += rustix::rand::getrandom(&mut name[filled..], rustix::rand::GetRandomFlags::empty())
+            .map_err(|error| EngineError::Invalid { what: "random numbers".into(), why: std::io::Error::from(error).to_string() })?;
+    }
+    Ok(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_descriptor_is_read_as_written() {
+        let descriptor = Descriptor::new().unwrap();
+        assert_eq!(Descriptor::from_text(&descriptor.to_text(), "d").unwrap(), descriptor);
+    }
+
+    #[test]
+    fn any_changed_byte_is_found() {
+        let text = Descriptor::new().unwrap().to_text();
+        for place in 0..text.len() {
+            let mut bytes = text.clone().into_bytes();
+            bytes[place] ^= 1;
+            if let Ok(changed) = String::from_utf8(bytes) {
+                assert!(Descriptor::from_text(&changed, "d").is_err(), "byte {place}: {changed}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_newer_format_is_named() {
+        let text = Descriptor::new().unwrap().to_text().replace("format = 1", "format = 9");
+        assert!(matches!(Descriptor::from_text(&text, "d"), Err(EngineError::Newer { found: 9, known: 1 })));
+    }
+}

@@ -1,0 +1,138 @@
+//! What can go wrong in the engine.
+
+use onefold_ground::wire::WireError;
+use onefold_ground::{GroundError, LockError};
+use onefold_index::IndexError;
+use onefold_oplog::LogError;
+use onefold_storage::{Address, StorageError};
+
+/// An error of the engine.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// A file operation failed.
+    #[error(transparent)]
+    Ground(#[from] GroundError),
+    /// Another process holds the store.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// The operations log.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// The chunk index or the block index.
+    #[error(transparent)]
+    Index(#[from] IndexError),
+    /// The containers.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// There is no store at this place.
+    #[error("{place} is no onefold store: there is no file `descriptor` in it")]
+    NoStore {
+        /// The directory.
+        place: String,
+    },
+    /// There is something at the place where a store shall be created.
+    #[error("{place} is not empty: a store is created only in an empty or new directory")]
+    NotEmpty {
+        /// The directory.
+        place: String,
+    },
+    /// The store was written by a newer onefold.
+    #[error("the store has format {found}; this onefold reads formats up to {known}")]
+    Newer {
+        /// Format of the store.
+        found: u64,
+        /// Newest format known here.
+        known: u64,
+    },
+    /// The descriptor does not say what it must.
+    #[error("the store's descriptor {path} is damaged: {why}")]
+    Descriptor {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// A choice that cannot be made.
+    #[error("{what}: {why}")]
+    Invalid {
+        /// The setting.
+        what: String,
+        /// What is wrong with it and what would do.
+        why: String,
+    },
+    /// Parts of the store contradict each other.
+    #[error("the store is damaged: {why}")]
+    Inconsistent {
+        /// What contradicts what.
+        why: String,
+    },
+    /// A structure kept in chunks or objects cannot be read.
+    #[error("damaged {what}: {source}")]
+    Wire {
+        /// Which structure.
+        what: String,
+        /// What is wrong with its bytes.
+        source: WireError,
+    },
+    /// The bytes of a chunk are not those that its fingerprint names.
+    #[error("chunk {fingerprint} at {address} is damaged: its bytes have another fingerprint")]
+    WrongChunk {
+        /// Its name.
+        fingerprint: String,
+        /// Where it was read.
+        address: Address,
+    },
+    /// A read reaches past the end of the recipe.
+    #[error("bytes {start} to {end} wanted of a run of {length}")]
+    PastEnd {
+        /// First byte wanted.
+        start: u64,
+        /// End of what is wanted.
+        end: u64,
+        /// Length of the run.
+        length: u64,
+    },
+    /// The store was opened for reading.
+    #[error("the store is open for reading only")]
+    ReadOnly,
+    /// An earlier error left memory and disk in disagreement; nothing acknowledged is lost, but the store must be opened again.
+    #[error("the store stopped after an error and must be opened again: {why}")]
+    Stopped {
+        /// The earlier error.
+        why: String,
+    },
+    /// The consumers of the log do not get on, so nothing more may be written.
+    #[error("the operations log is full and cannot be emptied: {why}")]
+    Behind {
+        /// What holds them up.
+        why: String,
+    },
+}
+
+impl EngineError {
+    /// Whether the device is full: nothing is lost, and the operation succeeds once there is room.
+    pub fn is_full(&self) -> bool {
+        match self {
+            EngineError::Ground(error) => error.is_full(),
+            EngineError::Log(error) => error.is_full(),
+            EngineError::Index(error) => error.is_full(),
+            EngineError::Storage(error) => error.is_full(),
+            EngineError::Behind { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// Whether bytes of the store are damaged.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            EngineError::Storage(error) => error.is_damage(),
+            EngineError::Index(error) => error.is_damage(),
+            EngineError::Log(LogError::Damaged { .. } | LogError::PastEnd { .. }) => true,
+            EngineError::Wire { .. } | EngineError::WrongChunk { .. } | EngineError::Inconsistent { .. } | EngineError::Descriptor { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+/// A result of the engine.
+pub type Result<T> = std::result::Result<T, EngineError>;

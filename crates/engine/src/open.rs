@@ -1,0 +1,264 @@
+//! Creating a store, opening it, and recovery (M0.18).
+//!
+//! Opening is the same after a crash and after a clean stop: the indexes say up to which position of the log they are durable, the log is
+//! replayed from there, and open containers are rebuilt from it. The time is bounded by the log's limit, not by the store's size.
+
+use crate::chain::{
+    BlockIndexFilter, BloomFilter, ByteCompareFilter, Chain, ChunkIndexFilter, ContainerCacheFilter, Filter, ZeroChunkFilter,
+};
+use crate::commit::replay_batch;
+use crate::descriptor::Descriptor;
+use crate::reservation::Reservations;
+use crate::settings::Settings;
+use crate::statistics::{TOTALS_KEY, TOTALS_PARTITION, Totals};
+use crate::{Engine, EngineError, Result, background};
+use onefold_ground::profile::Profile;
+use onefold_ground::{Access, Ground, Holder, checksum, read_file, replace_file};
+use onefold_index::{ChunkIndex, ChunkIndexOptions, block};
+use onefold_oplog::{Log, LogOptions, Opening, PartitionClass};
+use onefold_storage::{ContainerStore, StorageOptions};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+/// Directories and files of a store (`docs/format.md` section 1).
+const INDEX: &str = "index";
+const BLOCKS: &str = "blocks";
+const CONTAINERS: &str = "containers";
+const LOG: &str = "log";
+const LOCK: &str = "lock";
+const OWNER: &str = "owner";
+
+/// What the opener wants to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// One process, alone.
+    ReadWrite,
+    /// Any number of processes, none of which writes; nothing in the store is changed.
+    ReadOnly,
+}
+
+impl Engine {
+    /// Creates an empty store on an empty ground. The descriptor is written last: before it, there is no store.
+    pub fn create(ground: &Arc<dyn Ground>, descriptor: &Descriptor) -> Result<()> {
+        descriptor.validate()?;
+        if !ground.list("")?.is_empty() {
+            return Err(EngineError::NotEmpty { place: ground.describe("") });
+        }
+        for directory in [INDEX, BLOCKS, CONTAINERS, LOG] {
+            ground.create_directory(directory)?;
+        }
+        ChunkIndex::create(ground, INDEX, descriptor.index_partitions, descriptor.fingerprint.digest_bytes())?;
+        block::BlockIndex::create(ground, BLOCKS, descriptor.block_partitions)?;
+        ContainerStore::create(&**ground, CONTAINERS, descriptor.container_partitions)?;
+        Log::create(ground, LOG, descriptor.store, log_options(&Settings::default()))?;
+        write_epoch(&**ground, 0)?;
+        descriptor.write(&**ground)
+    }
+
+    /// Opens a store. `command` is what others are told who find it locked.
+    pub fn open(ground: Arc<dyn Ground>, settings: Settings, mode: Mode, command: &str) -> Result<Arc<Engine>> {
+        // A place that is no store is said to be none, and no lock file is left in it.
+        let descriptor = Descriptor::read(&*ground)?;
+        let lock = ground.lock(LOCK, mode == Mode::ReadWrite, &Holder::this_process(command))?;
+        let access = if mode == Mode::ReadWrite { Access::ReadWrite } else { Access::Read };
+        let epoch = read_epoch(&*ground)? + u64::from(mode == Mode::ReadWrite);
+        if mode == Mode::ReadWrite {
+            write_epoch(&*ground, epoch)?;
+        }
+        let profile = Arc::new(Profile::default());
+        let digest_bytes = descriptor.fingerprint.digest_bytes();
+        let storage_options = StorageOptions {
+            container_bytes: descriptor.container_bytes,
+            frame_bytes: descriptor.frame_bytes,
+            compression: descriptor.compression,
+            digest_bytes,
+            store: descriptor.store,
+            workers: settings.workers,
+            in_flight_bytes: settings.in_flight_bytes,
+            frame_cache_bytes: settings.frame_cache_bytes,
+            catalog_cache_bytes: settings.catalog_cache_bytes,
+        };
+        let storage = ContainerStore::open(
+            ground.clone(),
+            CONTAINERS,
+            descriptor.container_partitions,
+            storage_options,
+            access,
+            epoch,
+            profile.clone(),
+        )?;
+        let index_options = ChunkIndexOptions { auxiliary_bytes: settings.auxiliary_index_bytes };
+        let index =
+            Arc::new(ChunkIndex::open(&ground, INDEX, descriptor.index_partitions, digest_bytes, index_options, access, epoch)?);
+        let block_options = block::BlockIndexOptions {
+            cache_bytes: settings.block_index_cache_bytes,
+            pending_bytes: settings.block_index_pending_bytes,
+        };
+        let blocks = block::BlockIndex::open(ground.clone(), BLOCKS, descriptor.block_partitions, block_options, access, epoch)?;
+        let opening = if mode == Mode::ReadWrite { Opening::ReadWrite { epoch } } else { Opening::ReadOnly };
+        let log = Log::open(ground.clone(), LOG, descriptor.store, log_options(&settings), opening)?;
+
+        recover(&storage, &index, &blocks, &log, mode, digest_bytes)?;
+
+        let bloom = settings.chain.iter().any(|name| name == "bloom").then(|| Arc::new(BloomFilter::new(settings.bloom_bytes)));
+        let filters = Chain::new(all_filters(&storage, &index, &bloom, &settings), profile.clone());
+        let chain = checked_chain(&filters, &settings.chain)?;
+        // A metadata chunk stored twice would count its references twice: whatever a user chooses for data, metadata asks the index.
+        let metadata_chain = filters.select(&["container-cache", "chunk-index"])?;
+        let chunker = onefold_chunking::chunker(descriptor.chunker, descriptor.chunk_sizes)
+            .map_err(|error| EngineError::Invalid { what: "chunk sizes".into(), why: error.to_string() })?;
+        let totals = blocks.get(TOTALS_PARTITION, TOTALS_KEY)?.map_or(Ok(Totals::default()), |value| Totals::decode(&value))?;
+        let engine = Arc::new(Engine {
+            totals: Mutex::new(totals),
+            ground,
+            chunker,
+            storage,
+            index,
+            blocks,
+            log,
+            reservations: Reservations::new(),
+            filters,
+            chain,
+            metadata_chain,
+            bloom,
+            queue: Mutex::default(),
+            committing: Mutex::new(0),
+            flush_requests: AtomicU64::new(0),
+            maintaining: Mutex::new(()),
+            stopped: std::sync::OnceLock::new(),
+            closed: AtomicBool::new(false),
+            background: Mutex::new(None),
+            signal: Arc::default(),
+            new_bytes: AtomicU64::new(0),
+            profile,
+            mode,
+            descriptor,
+            settings,
+            _lock: lock,
+        });
+        if mode == Mode::ReadWrite {
+            background::start(&engine)?;
+        }
+        Ok(engine)
+    }
+}
+
+fn log_options(settings: &Settings) -> LogOptions {
+    LogOptions { segment_bytes: settings.log_segment_bytes, limit_bytes: settings.log_limit_bytes }
+}
+
+/// Brings the indexes and the open containers to the end of the log.
+fn recover(
+    storage: &Arc<ContainerStore>,
+    index: &ChunkIndex,
+    blocks: &block::BlockIndex,
+    log: &Log,
+    mode: Mode,
+    digest_bytes: usize,
+) -> Result<()> {
+    let applied = index.position().min(blocks.position());
+    let ahead = index.required_end().max(blocks.furthest_position());
+    if ahead > log.end() {
+        return Err(EngineError::Inconsistent {
+            why: format!(
+                "the operations log ends at {}, but an index has applied it up to {}: the end of the log is lost. Restore the log, or rebuild the indexes",
+                log.end().0,
+                ahead.0
+            ),
+        });
+    }
+    if applied < log.start() {
+        return Err(EngineError::Inconsistent {
+            why: format!(
+                "an index has applied the operations log up to {}, but the log starts at {}: segments of the log or newer index files are missing",
+                applied.0,
+                log.start().0
+            ),
+        });
+    }
+    let mut failed = None;
+    log.replay(log.start(), &mut |start, end, records| {
+        let replay = || -> Result<()> {
+            for record in records.iter().filter(|record| record.partition.class == PartitionClass::Container) {
+                storage.replay(start, record)?;
+            }
+            if end > applied {
+                replay_batch(index, blocks, end, records, digest_bytes)?;
+                if mode == Mode::ReadWrite {
+                    while index.wants_sweep() && index.sweep()? {}
+                    if blocks.wants_persist() {
+                        blocks.persist()?;
+                    }
+                }
+            }
+            Ok(())
+        };
+        match replay() {
+            Ok(()) => std::ops::ControlFlow::Continue(()),
+            Err(error) => {
+                failed = Some(error);
+                std::ops::ControlFlow::Break(())
+            }
+        }
+    })?;
+    match failed {
+        Some(error) => Err(error),
+        None => Ok(storage.recovered()?),
+    }
+}
+
+/// All filters of a store, each once.
+fn all_filters(
+    storage: &Arc<ContainerStore>,
+    index: &Arc<ChunkIndex>,
+    bloom: &Option<Arc<BloomFilter>>,
+    settings: &Settings,
+) -> Vec<Arc<dyn Filter>> {
+    let mut filters: Vec<Arc<dyn Filter>> = vec![
+        Arc::new(ZeroChunkFilter),
+        Arc::new(BlockIndexFilter),
+        Arc::new(ContainerCacheFilter::new(storage.clone(), settings.container_cache_entries)),
+        Arc::new(ChunkIndexFilter::new(index.clone())),
+        Arc::new(ByteCompareFilter::new(storage.clone())),
+    ];
+    if let Some(bloom) = bloom {
+        filters.push(bloom.clone());
+    }
+    filters
+}
+
+/// A chain for data: it must ask the chunk index, or chunks would be stored again and again.
+pub(crate) fn checked_chain(filters: &Chain, names: &[String]) -> Result<Chain> {
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let invalid = |why: String| EngineError::Invalid { what: format!("filter chain `{}`", names.join(",")), why };
+    if !names.contains(&"chunk-index") {
+        return Err(invalid("it must contain `chunk-index`, which profile `exact` needs to find every duplicate".into()));
+    }
+    for (at, name) in names.iter().enumerate() {
+        if names[..at].contains(name) {
+            return Err(invalid(format!("`{name}` stands in it twice")));
+        }
+    }
+    filters.select(&names)
+}
+
+/// The number of openings for writing, which fences old owners: `docs/format.md` section 3.
+fn read_epoch(ground: &dyn Ground) -> Result<u64> {
+    let damaged = |why: &str| EngineError::Inconsistent { why: format!("{}: {why}", ground.describe(OWNER)) };
+    let bytes = read_file(ground, OWNER, 4096)?;
+    let (number, sum) = match (bytes.get(..8), bytes.get(8..16)) {
+        (Some(number), Some(sum)) if bytes.len() == 16 => (number, sum),
+        _ => return Err(damaged("it does not have 16 bytes")),
+    };
+    if checksum(number).to_le_bytes() != sum {
+        return Err(damaged("its checksum is wrong"));
+    }
+    Ok(u64::from_le_bytes(number.try_into().expect("eight bytes")))
+}
+
+fn write_epoch(ground: &dyn Ground, epoch: u64) -> Result<()> {
+    let mut bytes = epoch.to_le_bytes().to_vec();
+    bytes.extend_from_slice(&checksum(&bytes).to_le_bytes());
+    Ok(replace_file(ground, OWNER, &bytes)?)
+}

@@ -1,0 +1,171 @@
+//! The way of a read: recipe, plan, containers, bytes.
+
+use crate::{Engine, EngineError, Piece, Recipe, Result, decode_pieces};
+use onefold_fingerprint::Fingerprint;
+use onefold_ground::profile::Component;
+use onefold_ground::wire::Reader;
+use onefold_storage::{Address, ChunkKind, Slice};
+
+/// Chunks loaded in one plan: neighbouring ones share a read.
+const BATCH_CHUNKS: usize = 128;
+
+impl Engine {
+    /// Reads bytes `start .. start + out.len()` of the run that level-0 `pieces` spell. Frame checksums are always verified;
+    /// with `verify`, fingerprints too. Damage is an error that names container and chunk, never wrong bytes.
+    pub fn read(&self, pieces: &[Piece], start: u64, out: &mut [u8], verify: bool) -> Result<()> {
+        let end = start + out.len() as u64;
+        let mut wanted = Vec::new();
+        // Where in `out` each wanted chunk goes, and which of its bytes.
+        let mut targets = Vec::new();
+        let mut at = 0;
+        for piece in pieces {
+            let (from, to) = (at.max(start), (at + piece.length()).min(end));
+            if from < to {
+                let target = (from - start) as usize..(to - start) as usize;
+                match piece {
+                    Piece::Zeros { .. } => out[target].fill(0),
+                    Piece::Chunk { fingerprint, address, offset, .. } => {
+                        wanted.push((*address, *fingerprint));
+                        targets.push((target, *offset as usize + (from - at) as usize));
+                        if wanted.len() == BATCH_CHUNKS {
+                            self.fill(&mut wanted, &mut targets, out, verify)?;
+                        }
+                    }
+                }
+            }
+            at += piece.length();
+            if at >= end {
+                break;
+            }
+        }
+        if at < end {
+            return Err(EngineError::PastEnd { start, end, length: at });
+        }
+        self.fill(&mut wanted, &mut targets, out, verify)
+    }
+
+    /// Loads the wanted chunks and copies their parts to their targets; empties both lists.
+    fn fill(
+        &self,
+        wanted: &mut Vec<(Address, Fingerprint)>,
+        targets: &mut Vec<(std::ops::Range<usize>, usize)>,
+        out: &mut [u8],
+        verify: bool,
+    ) -> Result<()> {
+        let slices = self.load_chunks(wanted, ChunkKind::Data, verify)?;
+        for ((slice, (address, fingerprint)), (target, from)) in slices.iter().zip(wanted.iter()).zip(targets.iter()) {
+            let source = slice.get(*from..*from + target.len()).ok_or_else(|| EngineError::Inconsistent {
+                why: format!("a recipe wants bytes up to {} of chunk {fingerprint} at {address}, which has {}", from + target.len(), slice.len()),
+            })?;
+            out[target.clone()].copy_from_slice(source);
+        }
+        wanted.clear();
+        targets.clear();
+        Ok(())
+    }
+
+    /// Loads chunks. If one cannot be read where its recipe says, the chunk index is asked for another copy.
+    fn load_chunks(&self, wanted: &[(Address, Fingerprint)], kind: ChunkKind, verify: bool) -> Result<Vec<Slice>> {
+        let mut slices = Vec::with_capacity(wanted.len());
+        let loaded = self.storage.load(wanted, &mut slices).map_err(EngineError::from).and_then(|()| {
+            if verify { self.verify(wanted, &slices, kind) } else { Ok(()) }
+        });
+        match loaded {
+            Ok(()) => Ok(slices),
+            Err(error) if error.is_damage() => wanted.iter().map(|one| self.load_or_other_copy(*one, kind, verify)).collect(),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn load_or_other_copy(&self, wanted: (Address, Fingerprint), kind: ChunkKind, verify: bool) -> Result<Slice> {
+        let load = |address: Address| -> Result<Slice> {
+            let mut slices = Vec::new();
+            let wanted = [(address, wanted.1)];
+            self.storage.load(&wanted, &mut slices)?;
+            if verify {
+                self.verify(&wanted, &slices, kind)?;
+            }
+            slices.pop().ok_or_else(|| EngineError::Inconsistent { why: "a loaded chunk was not returned".into() })
+        };
+        let error = match load(wanted.0) {
+            Ok(slice) => return Ok(slice),
+            Err(error) => error,
+        };
+        let other = self.locate(&wanted.1).ok().flatten().filter(|address| *address != wanted.0);
+        match other.map(load) {
+            Some(Ok(slice)) => Ok(slice),
+            _ => Err(error),
+        }
+    }
+
+    /// Where the indexes say that a chunk is.
+    pub fn locate(&self, fingerprint: &Fingerprint) -> Result<Option<Address>> {
+        if let Some(address) = self.reservations.address(fingerprint) {
+            return Ok(Some(address));
+        }
+        let mut entries = Vec::new();
+        self.index.lookup(&[*fingerprint], &mut entries)?;
+        Ok(entries.pop().flatten().filter(|entry| entry.address != 0).map(|entry| Address::from_bits(entry.address)))
+    }
+
+    /// Compares bytes with the fingerprints that name them.
+    fn verify(&self, wanted: &[(Address, Fingerprint)], slices: &[Slice], kind: ChunkKind) -> Result<()> {
+        let bytes = slices.iter().map(|slice| slice.len() as u64).sum();
+        let algorithm = self.descriptor.fingerprint;
+        let found: Vec<Fingerprint> = self.profile.time(Component::Fingerprint, bytes, || {
+            if kind == ChunkKind::Data {
+                let chunks: Vec<&[u8]> = slices.iter().map(|slice| &slice[..]).collect();
+                let mut found = Vec::with_capacity(chunks.len());
+                algorithm.fingerprint_many(&chunks, &mut found);
+                found
+            } else {
+                slices.iter().map(|slice| algorithm.metadata(slice)).collect()
+            }
+        });
+        for ((address, expected), found) in wanted.iter().zip(found) {
+            if *expected != found {
+                return Err(EngineError::WrongChunk { fingerprint: expected.to_string(), address: *address });
+            }
+        }
+        Ok(())
+    }
+
+    /// The content of a metadata chunk, verified against its fingerprint.
+    pub fn read_metadata(&self, piece: &Piece) -> Result<Slice> {
+        let Piece::Chunk { fingerprint, address, .. } = piece else {
+            return Err(EngineError::Inconsistent { why: "zeros stand where a metadata chunk is expected".into() });
+        };
+        let mut slices = self.load_chunks(&[(*address, *fingerprint)], ChunkKind::Recipe, true)?;
+        slices.pop().ok_or_else(|| EngineError::Inconsistent { why: "a loaded chunk was not returned".into() })
+    }
+
+    /// The level-0 pieces of a recipe, read level by level, passed on in order; `visit` returns false to stop.
+    pub fn expand(&self, recipe: &Recipe, visit: &mut dyn FnMut(&Piece) -> bool) -> Result<()> {
+        self.expand_level(&recipe.pieces, recipe.level, visit).map(|_| ())
+    }
+
+    /// Depth is bounded by [`crate::MAX_LEVEL`], which decoding enforces.
+    fn expand_level(&self, pieces: &[Piece], level: u8, visit: &mut dyn FnMut(&Piece) -> bool) -> Result<bool> {
+        for piece in pieces {
+            let go_on = if level == 0 {
+                visit(piece)
+            } else {
+                let below = self.recipe_chunk(piece)?;
+                self.expand_level(&below, level - 1, visit)?
+            };
+            if !go_on {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The pieces that a recipe chunk holds.
+    pub fn recipe_chunk(&self, piece: &Piece) -> Result<Vec<Piece>> {
+        let content = self.read_metadata(piece)?;
+        let mut reader = Reader::new(&content);
+        decode_pieces(&mut reader, self.digest_bytes())
+            .and_then(|pieces| reader.end().map(|()| pieces))
+            .map_err(|source| EngineError::Wire { what: "recipe chunk".into(), source })
+    }
+}

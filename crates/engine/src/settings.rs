@@ -1,0 +1,59 @@
+//! Settings: what may differ from one opening of a store to the next.
+
+/// Bounds of memory and log, and the filter chain. The sum of the memory bounds is what the engine uses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Auxiliary chunk index: entries that are not in the pages yet, bytes.
+    pub auxiliary_index_bytes: usize,
+    /// Decompressed frames kept for reading, bytes.
+    pub frame_cache_bytes: usize,
+    /// Catalogs of containers kept for reading, bytes.
+    pub catalog_cache_bytes: usize,
+    /// Frames on their way to compression and disk, bytes.
+    pub in_flight_bytes: usize,
+    /// Cache of the block index's database, bytes.
+    pub block_index_cache_bytes: usize,
+    /// Objects that are durable in the log but not in the database yet, bytes.
+    pub block_index_pending_bytes: usize,
+    /// Fingerprints kept by the container-cache filter.
+    pub container_cache_entries: usize,
+    /// Size of the Bloom filter (used only if the chain has one), bytes.
+    pub bloom_bytes: usize,
+    /// Names of the filters, in order.
+    pub chain: Vec<String>,
+    /// Size of a segment of the log, bytes.
+    pub log_segment_bytes: u64,
+    /// Log that may wait to be applied: bounds the time to open after a crash, bytes.
+    pub log_limit_bytes: u64,
+    /// Written data that may wait for its sync, bytes.
+    pub commit_bytes: u64,
+    /// The longest time that written data waits for its sync when nobody asks for one, milliseconds.
+    pub commit_interval_ms: u64,
+    /// Threads that compress.
+    pub workers: usize,
+    /// Whether threads in the background commit, sweep and persist. Without, it happens only in [`crate::Engine::flush`] and
+    /// [`crate::Engine::maintain`]: for tests that count every operation.
+    pub background: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            auxiliary_index_bytes: 64 << 20,
+            frame_cache_bytes: 64 << 20,
+            catalog_cache_bytes: 16 << 20,
+            in_flight_bytes: 16 << 20,
+            block_index_cache_bytes: 16 << 20,
+            block_index_pending_bytes: 32 << 20,
+            container_cache_entries: 1 << 18,
+            bloom_bytes: 16 << 20,
+            chain: ["zero-chunk", "block-index", "container-cache", "chunk-index"].map(String::from).to_vec(),
+            log_segment_bytes: 8 << 20,
+            log_limit_bytes: 256 << 20,
+            commit_bytes: 64 << 20,
+            commit_interval_ms: 5000,
+            workers: std::thread::available_parallelism().map_or(2, usize::from),
+            background: true,
+        }
+    }
+}

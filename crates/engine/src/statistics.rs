@@ -1,0 +1,98 @@
+//! What a store holds and what it costs.
+
+use crate::chain::FilterStatistics;
+use crate::{Engine, EngineError, Result};
+use onefold_ground::wire::{Reader, put_varint};
+use onefold_ground::{Access, Ground};
+use onefold_ground::profile::Usage;
+
+/// Figures of the engine. Sizes are bytes.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Statistics {
+    /// Chunks that the index knows.
+    pub chunks: u64,
+    /// Containers, open ones included.
+    pub containers: u64,
+    /// Bytes of all stored chunks before compression.
+    pub unique_bytes: u64,
+    /// Bytes of their frames after compression.
+    pub stored_bytes: u64,
+    /// Everything that the store's files take on disk.
+    pub disk_bytes: u64,
+    /// Operations log, from its first needed to its last byte.
+    pub log_bytes: u64,
+    /// Memory of the chunk index: auxiliary index and filters.
+    pub index_memory_bytes: u64,
+    /// Entries of the chunk index.
+    pub index_entries: u64,
+    /// Filters and their verdicts since opening.
+    pub filters: Vec<FilterStatistics>,
+    /// Time and bytes by component since opening (M0.22).
+    pub profile: std::collections::BTreeMap<&'static str, Usage>,
+}
+
+impl Engine {
+    /// Figures of now.
+    pub fn statistics(&self) -> Result<Statistics> {
+        let storage = self.storage.statistics();
+        let totals = *self.totals.lock();
+        let index = self.index.statistics();
+        Ok(Statistics {
+            chunks: index.entries,
+            containers: storage.containers,
+            unique_bytes: totals.raw_bytes + storage.open_frame_bytes,
+            stored_bytes: totals.stored_bytes + storage.open_frame_bytes,
+            disk_bytes: file_bytes(&*self.ground, "")?,
+            log_bytes: self.log.used_bytes(),
+            index_memory_bytes: index.auxiliary_bytes + index.filter_bytes,
+            index_entries: index.entries,
+            filters: self.filters.statistics(),
+            profile: self.profile.report().into_iter().collect(),
+        })
+    }
+}
+
+/// Sums over all frames ever committed; an object of the block index (key `t`), changed in the batch that commits the frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Totals {
+    pub(crate) raw_bytes: u64,
+    pub(crate) stored_bytes: u64,
+}
+
+/// The key and partition of the totals.
+pub(crate) const TOTALS_KEY: &[u8] = b"t";
+pub(crate) const TOTALS_PARTITION: u16 = 0;
+
+impl Totals {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = vec![1];
+        put_varint(&mut out, self.raw_bytes);
+        put_varint(&mut out, self.stored_bytes);
+        out
+    }
+
+    pub(crate) fn decode(value: &[u8]) -> Result<Totals> {
+        let read = || {
+            let mut reader = Reader::new(value);
+            let _version = reader.u8()?;
+            let totals = Totals { raw_bytes: reader.varint()?, stored_bytes: reader.varint()? };
+            reader.end().map(|()| totals)
+        };
+        read().map_err(|source| EngineError::Wire { what: "totals in the block index".into(), source })
+    }
+}
+
+/// Lengths of all files below a directory.
+fn file_bytes(ground: &dyn Ground, directory: &str) -> Result<u64> {
+    let mut sum = 0;
+    for entry in ground.list(directory)? {
+        let path = if directory.is_empty() { entry.name } else { format!("{directory}/{}", entry.name) };
+        sum += if entry.is_directory {
+            file_bytes(ground, &path)?
+        } else {
+            // A file may go while we look: a segment of the log, an older generation of pages.
+            ground.open(&path, Access::Read).and_then(|file| file.len()).unwrap_or(0)
+        };
+    }
+    Ok(sum)
+}

@@ -1,0 +1,358 @@
+//! The way of a write: cut, fingerprint, reserve, filter chain, place; pieces come back (design: engine, write).
+
+use crate::chain::{Candidate, Chain, Request, is_zero};
+use crate::reservation::{FingerprintMap, Reservation};
+use crate::{Engine, EngineError, Piece, Recipe, Result, encode_pieces};
+use onefold_fingerprint::Fingerprint;
+use onefold_ground::profile::Component;
+use onefold_storage::{Address, ChunkKind, NewChunk, Writer};
+use std::sync::Arc;
+
+/// Chunks handled in one batch: bounds the reservations that a stream holds.
+const BATCH_CHUNKS: usize = 1024;
+/// A recipe with more pieces than this is stored in chunks of its own (`docs/format.md` 8.1).
+const INLINE_PIECES: usize = 3;
+/// Fewest and most pieces of a recipe chunk.
+const RECIPE_CHUNK_PIECES: std::ops::RangeInclusive<usize> = 32..=512;
+
+/// What a writer knows that helps the filter chain.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Hints<'a> {
+    /// The current pieces of what is being overwritten (block-index filter, M0.7).
+    pub overwritten: &'a [Piece],
+    /// A volume's own filter chain; `None`: the store's.
+    pub chain: Option<&'a Chain>,
+}
+
+/// Kinds of metadata chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetadataKind {
+    /// Pieces of a recipe.
+    Recipe,
+    /// Entries of a directory.
+    Directory,
+}
+
+/// A writing stream: a thread's way into the store. Its new chunks lie together in its own open container.
+#[derive(Debug)]
+pub struct WriteStream {
+    engine: Arc<Engine>,
+    writer: Writer,
+    added_bytes: u64,
+}
+
+/// Frees the reservations of a batch that were not placed, whatever way the batch ends.
+struct Held<'a> {
+    engine: &'a Engine,
+    fingerprints: Vec<Fingerprint>,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        for fingerprint in &self.fingerprints {
+            self.engine.reservations.release(fingerprint);
+        }
+    }
+}
+
+/// Where a chunk of a batch was found to be.
+#[derive(Clone, Copy)]
+enum Place {
+    Unknown,
+    Zeros,
+    At(Address),
+}
+
+impl WriteStream {
+    pub(crate) fn new(engine: Arc<Engine>) -> WriteStream {
+        let writer = engine.storage.writer();
+        WriteStream { engine, writer, added_bytes: 0 }
+    }
+
+    /// Bytes of the chunks that this stream has stored because they were new.
+    pub fn added_bytes(&self) -> u64 {
+        self.added_bytes
+    }
+
+    /// Cuts `data` into chunks, stores the new ones and appends the pieces to `out`. With `last` the end of `data` is the end of a
+    /// run and all of it is consumed; without, the tail whose boundary is not known yet is left to the caller, who passes it again at
+    /// the front of more data. Returns the number of bytes consumed. Data of at least the chunker's maximum size is never consumed as 0.
+    pub fn write(&mut self, data: &[u8], last: bool, hints: Hints<'_>, out: &mut Vec<Piece>) -> Result<usize> {
+        let mut cuts = Vec::new();
+        let consumed = self.engine.profile.time(Component::Chunking, data.len() as u64, || self.engine.chunker.cut(data, last, &mut cuts));
+        let mut chunks = Vec::with_capacity(cuts.len());
+        let mut start = 0;
+        for cut in cuts {
+            chunks.push(&data[start..cut]);
+            start = cut;
+        }
+        for piece in self.store(&chunks, hints)? {
+            push_piece(out, piece);
+        }
+        Ok(consumed)
+    }
+
+    /// Stores many whole short runs (small files) in one batch; returns the pieces of each.
+    pub fn write_runs(&mut self, runs: &[&[u8]], hints: Hints<'_>) -> Result<Vec<Vec<Piece>>> {
+        let bytes = runs.iter().map(|run| run.len() as u64).sum();
+        let mut chunks = Vec::with_capacity(runs.len());
+        let mut counts = Vec::with_capacity(runs.len());
+        let mut cuts = Vec::new();
+        self.engine.profile.time(Component::Chunking, bytes, || {
+            for run in runs {
+                cuts.clear();
+                self.engine.chunker.cut(run, true, &mut cuts);
+                let mut start = 0;
+                for cut in &cuts {
+                    chunks.push(&run[start..*cut]);
+                    start = *cut;
+                }
+                counts.push(cuts.len());
+            }
+        });
+        let mut pieces = self.store(&chunks, hints)?.into_iter();
+        Ok(counts
+            .into_iter()
+            .map(|count| {
+                let mut run = Vec::with_capacity(count);
+                pieces.by_ref().take(count).for_each(|piece| push_piece(&mut run, piece));
+                run
+            })
+            .collect())
+    }
+
+    /// Stores a metadata chunk that refers to `references` (one each time it names a chunk); they are counted if the chunk is new.
+    pub fn write_metadata(&mut self, kind: MetadataKind, content: &[u8], references: &[Fingerprint]) -> Result<Piece> {
+        let engine = self.engine.clone();
+        engine.admit()?;
+        let kind = match kind {
+            MetadataKind::Recipe => ChunkKind::Recipe,
+            MetadataKind::Directory => ChunkKind::Directory,
+        };
+        let bytes = content.len() as u64;
+        let fingerprint = engine.profile.time(Component::Fingerprint, bytes, || engine.descriptor.fingerprint.metadata(content));
+        let mut places = [Place::Unknown];
+        self.place(&[content], &[fingerprint], kind, references, &engine.metadata_chain, &[], &mut places)?;
+        match places[0] {
+            Place::At(address) => Ok(Piece::Chunk { fingerprint, address, offset: 0, length: content.len() as u32 }),
+            Place::Zeros | Place::Unknown => Err(EngineError::Inconsistent { why: "a metadata chunk was found without an address".into() }),
+        }
+    }
+
+    /// Turns pieces into a recipe, storing them in recipe chunks (level 1 and up) when there are more than 3.
+    pub fn recipe(&mut self, pieces: Vec<Piece>) -> Result<Recipe> {
+        let mut recipe = Recipe::flat(pieces);
+        let digest_bytes = self.engine.digest_bytes();
+        let mut content = Vec::new();
+        while recipe.pieces.len() > INLINE_PIECES {
+            let mut above = Vec::new();
+            for run in cut_pieces(&recipe.pieces, digest_bytes) {
+                content.clear();
+                encode_pieces(run, digest_bytes, &mut content);
+                let references: Vec<_> = run.iter().filter_map(Piece::fingerprint).collect();
+                above.push(self.write_metadata(MetadataKind::Recipe, &content, &references)?);
+            }
+            recipe = Recipe { level: recipe.level + 1, length: recipe.length, pieces: above };
+        }
+        Ok(recipe)
+    }
+
+    /// Stores data chunks; one piece for each.
+    fn store(&mut self, chunks: &[&[u8]], hints: Hints<'_>) -> Result<Vec<Piece>> {
+        let engine = self.engine.clone();
+        let chain = hints.chain.unwrap_or(&engine.chain);
+        let zero_first = chain.zero_first();
+        let mut pieces = Vec::with_capacity(chunks.len());
+        let mut fingerprints = Vec::new();
+        let mut wanted = Vec::new();
+        for batch in chunks.chunks(BATCH_CHUNKS) {
+            engine.admit()?;
+            // Chunks of zeros need no name when the first filter recognises them by their bytes.
+            let bytes = batch.iter().map(|chunk| chunk.len() as u64).sum();
+            engine.profile.time(Component::Fingerprint, bytes, || {
+                wanted.clear();
+                wanted.extend(batch.iter().filter(|chunk| !(zero_first && is_zero(chunk))));
+                fingerprints.clear();
+                engine.descriptor.fingerprint.fingerprint_many(&wanted, &mut fingerprints);
+                if wanted.len() < batch.len() {
+                    let mut hashed = fingerprints.iter().copied();
+                    let spread = batch.iter().map(|chunk| {
+                        if is_zero(chunk) { Fingerprint::from_digest(&[]) } else { hashed.next().expect("one for each other chunk") }
+                    });
+                    fingerprints = spread.collect();
+                }
+            });
+            let mut places = vec![Place::Unknown; batch.len()];
+            self.place(batch, &fingerprints, ChunkKind::Data, &[], chain, hints.overwritten, &mut places)?;
+            for ((chunk, fingerprint), place) in batch.iter().zip(&fingerprints).zip(places) {
+                pieces.push(match place {
+                    Place::At(address) => Piece::Chunk { fingerprint: *fingerprint, address, offset: 0, length: chunk.len() as u32 },
+                    Place::Zeros => Piece::Zeros { length: chunk.len() as u64 },
+                    Place::Unknown => return Err(EngineError::Inconsistent { why: "a chunk was left without a place".into() }),
+                });
+            }
+        }
+        Ok(pieces)
+    }
+
+    /// Finds or makes the place of each chunk of a batch.
+    #[allow(clippy::too_many_arguments)]
+    fn place(
+        &mut self,
+        chunks: &[&[u8]],
+        fingerprints: &[Fingerprint],
+        kind: ChunkKind,
+        references: &[Fingerprint],
+        chain: &Chain,
+        overwritten: &[Piece],
+        places: &mut [Place],
+    ) -> Result<()> {
+        let engine = self.engine.clone();
+        let unnamed = Fingerprint::from_digest(&[]);
+        // A chunk that stands in the batch more than once is handled once.
+        let mut first: FingerprintMap<usize> = FingerprintMap::default();
+        let mut todo = Vec::with_capacity(chunks.len());
+        for (at, fingerprint) in fingerprints.iter().enumerate() {
+            if *fingerprint == unnamed || *first.entry(*fingerprint).or_insert(at) == at {
+                todo.push(at);
+            }
+        }
+        while !todo.is_empty() {
+            let mut held = Held { engine: &engine, fingerprints: Vec::new() };
+            let mut owned = Vec::with_capacity(todo.len());
+            let mut taken = Vec::new();
+            for at in todo.drain(..) {
+                if fingerprints[at] == unnamed {
+                    owned.push(at);
+                    continue;
+                }
+                match engine.reservations.reserve(&fingerprints[at]) {
+                    Reservation::Owned => {
+                        held.fingerprints.push(fingerprints[at]);
+                        owned.push(at);
+                    }
+                    Reservation::Placed(address) => places[at] = Place::At(address),
+                    Reservation::Taken => taken.push(at),
+                }
+            }
+            if let Err(error) = self.decide(chunks, fingerprints, kind, references, chain, overwritten, &owned, places) {
+                chain.abort(&held.fingerprints);
+                return Err(error);
+            }
+            drop(held);
+            for at in taken {
+                let found = engine.profile.time(Component::Reservation, 0, || engine.reservations.wait(&fingerprints[at]));
+                match found {
+                    Some(address) => places[at] = Place::At(address),
+                    // The other stream found it known, or failed: ask again.
+                    None => todo.push(at),
+                }
+            }
+        }
+        for (at, fingerprint) in fingerprints.iter().enumerate() {
+            if let Some(first) = first.get(fingerprint) {
+                places[at] = places[*first];
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the chain over chunks whose reservations this stream holds, and stores those that are new.
+    #[allow(clippy::too_many_arguments)]
+    fn decide(
+        &mut self,
+        chunks: &[&[u8]],
+        fingerprints: &[Fingerprint],
+        kind: ChunkKind,
+        references: &[Fingerprint],
+        chain: &Chain,
+        overwritten: &[Piece],
+        owned: &[usize],
+        places: &mut [Place],
+    ) -> Result<()> {
+        if owned.is_empty() {
+            return Ok(());
+        }
+        let mut candidates: Vec<_> = owned.iter().map(|at| Candidate::new(fingerprints[*at], chunks[*at])).collect();
+        chain.check(&Request { overwritten }, &mut candidates)?;
+        let mut new = Vec::new();
+        let mut new_at = Vec::new();
+        for (at, candidate) in owned.iter().zip(&candidates) {
+            match (candidate.is_known(), candidate.address) {
+                (true, Some(address)) => places[*at] = Place::At(address),
+                (true, None) => places[*at] = Place::Zeros,
+                (false, _) => {
+                    new.push(NewChunk { fingerprint: candidate.fingerprint, kind, data: candidate.data });
+                    new_at.push(*at);
+                }
+            }
+        }
+        if new.is_empty() {
+            return Ok(());
+        }
+        let bytes: u64 = new.iter().map(|chunk| chunk.data.len() as u64).sum();
+        if !references.is_empty() {
+            // Before the chunk can become durable: a commit may run as soon as it is appended.
+            new.iter().for_each(|chunk| self.engine.reservations.announce(&chunk.fingerprint, references));
+        }
+        let addresses = self.writer.append(&new)?;
+        let mut stored = Vec::with_capacity(new.len());
+        for ((at, chunk), address) in new_at.iter().zip(&new).zip(addresses) {
+            self.engine.reservations.place(&chunk.fingerprint, address);
+            places[*at] = Place::At(address);
+            stored.push((chunk.fingerprint, address));
+        }
+        chain.update(&stored);
+        self.added_bytes += bytes;
+        self.engine.written(bytes);
+        Ok(())
+    }
+}
+
+/// Appends a piece; zeros behind zeros become one piece.
+fn push_piece(pieces: &mut Vec<Piece>, piece: Piece) {
+    if let (Some(Piece::Zeros { length: before }), Piece::Zeros { length }) = (pieces.last_mut(), piece) {
+        *before += length;
+    } else {
+        pieces.push(piece);
+    }
+}
+
+/// Cuts pieces where their fingerprints say, so that a change in the middle of a file leaves most recipe chunks as they are.
+fn cut_pieces(pieces: &[Piece], digest_bytes: usize) -> impl Iterator<Item = &[Piece]> {
+    let mut rest = pieces;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let ends = |piece: &Piece| piece.fingerprint().is_some_and(|fingerprint| fingerprint.digest(digest_bytes).last().is_some_and(|last| *last < 2));
+        let window = RECIPE_CHUNK_PIECES.start().saturating_sub(1)..rest.len().min(*RECIPE_CHUNK_PIECES.end());
+        let length = window.clone().find(|at| ends(&rest[*at])).map_or(window.end, |at| at + 1);
+        let (run, after) = rest.split_at(length);
+        rest = after;
+        Some(run)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onefold_fingerprint::Algorithm;
+
+    #[test]
+    fn recipe_chunks_resynchronise_after_an_insertion() {
+        let piece = |number: u32| Piece::Chunk {
+            fingerprint: Algorithm::Blake3.fingerprint(&number.to_le_bytes()),
+            address: Address::from_bits(1),
+            offset: 0,
+            length: 1,
+        };
+        let mut pieces: Vec<_> = (0..20_000).map(piece).collect();
+        let before: Vec<_> = cut_pieces(&pieces, 32).map(<[Piece]>::to_vec).collect();
+        assert_eq!(before.concat(), pieces);
+        assert!(before[..before.len() - 1].iter().all(|run| RECIPE_CHUNK_PIECES.contains(&run.len())));
+        pieces.insert(10_000, piece(99_999));
+        let changed = cut_pieces(&pieces, 32).filter(|run| !before.iter().any(|old| old == run)).count();
+        assert!(changed <= 8, "{changed} of {} recipe chunks changed", before.len());
+    }
+}
