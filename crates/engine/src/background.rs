@@ -43,7 +43,8 @@ pub(crate) fn start(engine: &Arc<Engine>) -> Result<()> {
     if !engine.settings.background {
         return engine.fill_bloom();
     }
-    let mut threads = vec![spawn("onefold-maintain", engine, engine.signal.clone(), engine.settings.commit_interval_ms, Engine::background_round)?];
+    let mut threads =
+        vec![spawn("onefold-maintain", engine, engine.signal.clone(), engine.settings.commit_interval_ms, Engine::background_round)?];
     if engine.bloom.is_some() {
         let weak = Arc::downgrade(engine);
         threads.push(
@@ -67,7 +68,13 @@ fn cannot_spawn(source: std::io::Error) -> EngineError {
     EngineError::Invalid { what: "background thread".into(), why: source.to_string() }
 }
 
-fn spawn(name: &str, engine: &Arc<Engine>, signal: Arc<Signal>, interval_ms: u64, round: fn(&Engine) -> Result<()>) -> Result<JoinHandle<()>> {
+fn spawn(
+    name: &str,
+    engine: &Arc<Engine>,
+    signal: Arc<Signal>,
+    interval_ms: u64,
+    round: fn(&Engine) -> Result<()>,
+) -> Result<JoinHandle<()>> {
     let weak: Weak<Engine> = Arc::downgrade(engine);
     let interval = Duration::from_millis(interval_ms.max(1));
     std::thread::Builder::new()

@@ -112,7 +112,8 @@ impl Engine {
                 (std::mem::take(&mut queue.transactions), queue.sequence)
             }
         };
-        let result = self.storage.prepare(scope).map_err(EngineError::from).and_then(|prepared| self.commit_prepared(prepared, &taken, sequence));
+        let result =
+            self.storage.prepare(scope).map_err(EngineError::from).and_then(|prepared| self.commit_prepared(prepared, &taken, sequence));
         if result.is_err() {
             // Back to the front of the queue: they are older than what was submitted meanwhile.
             let mut queue = self.queue.lock();
@@ -147,10 +148,11 @@ impl Engine {
         Ok(())
     }
 
-    /// The totals after this commit, if it has new frames.
+    /// The totals after this commit, if it changes them.
     fn totals_with(&self, prepared: &Prepared) -> Result<Option<Totals>> {
         let mut totals = *self.totals.lock();
-        let mut changed = false;
+        totals.chunks += prepared.chunks.len() as u64;
+        let mut changed = !prepared.chunks.is_empty();
         for record in prepared.records.iter().filter(|record| record.kind == FRAME_COMMITTED) {
             if let ContainerRecord::FrameCommitted { frame, .. } = ContainerRecord::decode(record, self.digest_bytes())? {
                 totals.raw_bytes += u64::from(frame.raw_bytes);
@@ -204,7 +206,8 @@ impl Engine {
             }
         }
         let mut sums: FingerprintMap<i64> = FingerprintMap::default();
-        for (fingerprint, change) in list.into_iter().chain(transactions.iter().flat_map(|transaction| transaction.deltas.iter().copied())) {
+        for (fingerprint, change) in list.into_iter().chain(transactions.iter().flat_map(|transaction| transaction.deltas.iter().copied()))
+        {
             *sums.entry(fingerprint).or_default() += change;
         }
         let mut deltas: Vec<_> = sums.into_iter().filter(|(_, change)| *change != 0).collect();
@@ -266,7 +269,10 @@ pub(crate) fn replay_batch(
     for record in records {
         match record.partition.class {
             PartitionClass::Container => inserts.extend(
-                ContainerRecord::decode(record, digest_bytes)?.chunks().into_iter().map(|(fingerprint, address, _)| (fingerprint, address.bits())),
+                ContainerRecord::decode(record, digest_bytes)?
+                    .chunks()
+                    .into_iter()
+                    .map(|(fingerprint, address, _)| (fingerprint, address.bits())),
             ),
             PartitionClass::ChunkIndex if record.kind == CHUNK_DELTAS => {
                 deltas.extend(decode_deltas(&record.payload, digest_bytes).map_err(damaged("ChunkDeltas"))?);

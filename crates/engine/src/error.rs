@@ -128,7 +128,10 @@ impl EngineError {
             EngineError::Storage(error) => error.is_damage(),
             EngineError::Index(error) => error.is_damage(),
             EngineError::Log(LogError::Damaged { .. } | LogError::PastEnd { .. }) => true,
-            EngineError::Wire { .. } | EngineError::WrongChunk { .. } | EngineError::Inconsistent { .. } | EngineError::Descriptor { .. } => true,
+            EngineError::Wire { .. }
+            | EngineError::WrongChunk { .. }
+            | EngineError::Inconsistent { .. }
+            | EngineError::Descriptor { .. } => true,
             _ => false,
         }
     }

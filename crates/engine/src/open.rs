@@ -89,12 +89,9 @@ impl Engine {
             profile.clone(),
         )?;
         let index_options = ChunkIndexOptions { auxiliary_bytes: settings.auxiliary_index_bytes };
-        let index =
-            Arc::new(ChunkIndex::open(&ground, INDEX, descriptor.index_partitions, digest_bytes, index_options, access, epoch)?);
-        let block_options = block::BlockIndexOptions {
-            cache_bytes: settings.block_index_cache_bytes,
-            pending_bytes: settings.block_index_pending_bytes,
-        };
+        let index = Arc::new(ChunkIndex::open(&ground, INDEX, descriptor.index_partitions, digest_bytes, index_options, access, epoch)?);
+        let block_options =
+            block::BlockIndexOptions { cache_bytes: settings.block_index_cache_bytes, pending_bytes: settings.block_index_pending_bytes };
         let blocks = block::BlockIndex::open(ground.clone(), BLOCKS, descriptor.block_partitions, block_options, access, epoch)?;
         let opening = if mode == Mode::ReadWrite { Opening::ReadWrite { epoch } } else { Opening::ReadOnly };
         let log = Log::open(ground.clone(), LOG, descriptor.store, log_options(&settings), opening)?;
@@ -204,7 +201,7 @@ fn recover(
     })?;
     match failed {
         Some(error) => Err(error),
-        None => Ok(storage.recovered()?),
+        None => Ok(storage.recovered(log.previous_epoch())?),
     }
 }
 

@@ -55,7 +55,11 @@ impl Engine {
         let slices = self.load_chunks(wanted, ChunkKind::Data, verify)?;
         for ((slice, (address, fingerprint)), (target, from)) in slices.iter().zip(wanted.iter()).zip(targets.iter()) {
             let source = slice.get(*from..*from + target.len()).ok_or_else(|| EngineError::Inconsistent {
-                why: format!("a recipe wants bytes up to {} of chunk {fingerprint} at {address}, which has {}", from + target.len(), slice.len()),
+                why: format!(
+                    "a recipe wants bytes up to {} of chunk {fingerprint} at {address}, which has {}",
+                    from + target.len(),
+                    slice.len()
+                ),
             })?;
             out[target.clone()].copy_from_slice(source);
         }
@@ -67,9 +71,11 @@ impl Engine {
     /// Loads chunks. If one cannot be read where its recipe says, the chunk index is asked for another copy.
     fn load_chunks(&self, wanted: &[(Address, Fingerprint)], kind: ChunkKind, verify: bool) -> Result<Vec<Slice>> {
         let mut slices = Vec::with_capacity(wanted.len());
-        let loaded = self.storage.load(wanted, &mut slices).map_err(EngineError::from).and_then(|()| {
-            if verify { self.verify(wanted, &slices, kind) } else { Ok(()) }
-        });
+        let loaded = self
+            .storage
+            .load(wanted, &mut slices)
+            .map_err(EngineError::from)
+            .and_then(|()| if verify { self.verify(wanted, &slices, kind) } else { Ok(()) });
         match loaded {
             Ok(()) => Ok(slices),
             Err(error) if error.is_damage() => wanted.iter().map(|one| self.load_or_other_copy(*one, kind, verify)).collect(),

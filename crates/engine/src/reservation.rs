@@ -153,7 +153,9 @@ impl Reservations {
 
     /// Adds +1 to `deltas` for everything that a stored metadata chunk refers to.
     pub fn references(&self, fingerprint: &Fingerprint, deltas: &mut Vec<(Fingerprint, i64)>) {
-        if let Some(State::Placed { references, .. } | State::Reserved { references, .. }) = self.shard(fingerprint).states.lock().get(fingerprint) {
+        if let Some(State::Placed { references, .. } | State::Reserved { references, .. }) =
+            self.shard(fingerprint).states.lock().get(fingerprint)
+        {
             deltas.extend(references.iter().map(|reference| (*reference, 1)));
         }
     }

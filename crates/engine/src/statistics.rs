@@ -2,14 +2,14 @@
 
 use crate::chain::FilterStatistics;
 use crate::{Engine, EngineError, Result};
+use onefold_ground::profile::Usage;
 use onefold_ground::wire::{Reader, put_varint};
 use onefold_ground::{Access, Ground};
-use onefold_ground::profile::Usage;
 
 /// Figures of the engine. Sizes are bytes.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Statistics {
-    /// Chunks that the index knows.
+    /// Chunks that were ever stored.
     pub chunks: u64,
     /// Containers, open ones included.
     pub containers: u64,
@@ -23,7 +23,7 @@ pub struct Statistics {
     pub log_bytes: u64,
     /// Memory of the chunk index: auxiliary index and filters.
     pub index_memory_bytes: u64,
-    /// Entries of the chunk index.
+    /// Entries of the chunk index: in its pages, and in the auxiliary index (one that is being changed is in both).
     pub index_entries: u64,
     /// Filters and their verdicts since opening.
     pub filters: Vec<FilterStatistics>,
@@ -38,25 +38,26 @@ impl Engine {
         let totals = *self.totals.lock();
         let index = self.index.statistics();
         Ok(Statistics {
-            chunks: index.entries,
+            chunks: totals.chunks,
             containers: storage.containers,
             unique_bytes: totals.raw_bytes + storage.open_frame_bytes,
             stored_bytes: totals.stored_bytes + storage.open_frame_bytes,
             disk_bytes: file_bytes(&*self.ground, "")?,
             log_bytes: self.log.used_bytes(),
             index_memory_bytes: index.auxiliary_bytes + index.filter_bytes,
-            index_entries: index.entries,
+            index_entries: index.entries + index.auxiliary_entries,
             filters: self.filters.statistics(),
             profile: self.profile.report().into_iter().collect(),
         })
     }
 }
 
-/// Sums over all frames ever committed; an object of the block index (key `t`), changed in the batch that commits the frames.
+/// Sums over all chunks and frames ever committed; an object of the block index (key `t`), changed in the batch that commits the frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) raw_bytes: u64,
     pub(crate) stored_bytes: u64,
+    pub(crate) chunks: u64,
 }
 
 /// The key and partition of the totals.
@@ -68,6 +69,7 @@ impl Totals {
         let mut out = vec![1];
         put_varint(&mut out, self.raw_bytes);
         put_varint(&mut out, self.stored_bytes);
+        put_varint(&mut out, self.chunks);
         out
     }
 
@@ -75,7 +77,7 @@ impl Totals {
         let read = || {
             let mut reader = Reader::new(value);
             let _version = reader.u8()?;
-            let totals = Totals { raw_bytes: reader.varint()?, stored_bytes: reader.varint()? };
+            let totals = Totals { raw_bytes: reader.varint()?, stored_bytes: reader.varint()?, chunks: reader.varint()? };
             reader.end().map(|()| totals)
         };
         read().map_err(|source| EngineError::Wire { what: "totals in the block index".into(), source })

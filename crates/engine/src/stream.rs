@@ -325,7 +325,9 @@ fn cut_pieces(pieces: &[Piece], digest_bytes: usize) -> impl Iterator<Item = &[P
         if rest.is_empty() {
             return None;
         }
-        let ends = |piece: &Piece| piece.fingerprint().is_some_and(|fingerprint| fingerprint.digest(digest_bytes).last().is_some_and(|last| *last < 2));
+        let ends = |piece: &Piece| {
+            piece.fingerprint().is_some_and(|fingerprint| fingerprint.digest(digest_bytes).last().is_some_and(|last| *last < 2))
+        };
         let window = RECIPE_CHUNK_PIECES.start().saturating_sub(1)..rest.len().min(*RECIPE_CHUNK_PIECES.end());
         let length = window.clone().find(|at| ends(&rest[*at])).map_or(window.end, |at| at + 1);
         let (run, after) = rest.split_at(length);

@@ -53,6 +53,7 @@ pub struct Log {
     store: [u8; 16],
     options: LogOptions,
     is_writable: bool,
+    previous_epoch: u64,
     /// Held while a batch is written and synced: that is what makes one batch follow the other.
     state: Mutex<State>,
 }
@@ -94,6 +95,7 @@ impl Log {
             store,
             options,
             is_writable: true,
+            previous_epoch: 0,
             state: Mutex::new(State {
                 segments: VecDeque::new(),
                 end: Position(0),
@@ -135,6 +137,7 @@ impl Log {
             is_poisoned: false,
             buffer: Vec::new(),
         };
+        let previous_epoch = state.epoch;
         if let Opening::ReadWrite { epoch } = opening {
             if epoch < state.epoch {
                 return Err(LogError::StaleEpoch { given: epoch, found: state.epoch });
@@ -150,7 +153,7 @@ impl Log {
             }
         }
         let is_writable = matches!(opening, Opening::ReadWrite { .. });
-        Ok(Log { ground, directory: directory.to_owned(), store, options, is_writable, state: Mutex::new(state) })
+        Ok(Log { ground, directory: directory.to_owned(), store, options, is_writable, previous_epoch, state: Mutex::new(state) })
     }
 
     /// The position of the first batch that is still there.
@@ -161,6 +164,11 @@ impl Log {
     /// The position that the next batch gets.
     pub fn end(&self) -> Position {
         self.state.lock().end
+    }
+
+    /// The greatest owner epoch in the log before this opening.
+    pub fn previous_epoch(&self) -> u64 {
+        self.previous_epoch
     }
 
     /// The owner epoch of this opening; of one for reading, the greatest in the log.

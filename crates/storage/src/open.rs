@@ -162,6 +162,12 @@ impl State {
         self.catalog.slots.len() + self.pending.iter().map(|pending| pending.slots.len()).sum::<usize>()
     }
 
+    /// All chunks, wherever they are.
+    pub(crate) fn slots(&self) -> Vec<Slot> {
+        let pending = self.pending.iter().flat_map(|pending| &pending.slots);
+        self.catalog.slots.iter().chain(pending).chain(&self.open.slots).copied().collect()
+    }
+
     /// Where the file's frames end.
     pub(crate) fn end_bytes(&self) -> u64 {
         self.end_bytes

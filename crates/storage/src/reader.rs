@@ -8,7 +8,7 @@ use crate::cache::Lru;
 use crate::compression::decompress;
 use crate::open::{Found, OpenContainer};
 use crate::store::{ContainerStore, Shared};
-use crate::{Address, Catalog, ContainerId, FOOTER_BYTES, Footer, Frame, HEADER_BYTES, Header, Result, StorageError, file};
+use crate::{Address, Catalog, ContainerId, FOOTER_BYTES, Footer, Frame, HEADER_BYTES, Header, Result, Slot, StorageError, file};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
 use onefold_ground::wire::Reader;
@@ -161,6 +161,15 @@ impl ContainerStore {
         match open {
             Some(open) => Ok(open.state.lock().catalog.clone()),
             None => self.shared.sealed_catalog(container),
+        }
+    }
+
+    /// All chunks of a container by slot, with those of frames that are not in its file yet. For check.
+    pub fn slots(&self, container: ContainerId) -> Result<Vec<Slot>> {
+        let open = self.shared.open.read().get(&container).cloned();
+        match open {
+            Some(open) => Ok(open.state.lock().slots()),
+            None => Ok(self.shared.sealed_catalog(container)?.slots.clone()),
         }
     }
 }

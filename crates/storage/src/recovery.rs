@@ -3,9 +3,9 @@
 use crate::open::OpenContainer;
 use crate::store::{ContainerStore, Shared};
 use crate::{ContainerId, ContainerRecord, FOOTER_BYTES, HEADER_BYTES, Header, Result, StorageError, file};
-use onefold_ground::{Access, File, Ground};
+use onefold_ground::{Access, Ground, parent};
 use onefold_oplog::{Position, Record};
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -87,8 +87,9 @@ impl ContainerStore {
     }
 
     /// Replay is over. Containers that are not sealed are kept for the next writers; files that no record names and that were never
-    /// sealed are removed: a crash came before their first commit.
-    pub fn recovered(&self) -> Result<()> {
+    /// sealed are removed (or, for a reader, passed over): a crash came before their first commit. `logged_epoch` is the greatest owner
+    /// epoch in the log before this opening: an owner that has written to the log had removed what those before it left.
+    pub fn recovered(&self, logged_epoch: u64) -> Result<()> {
         let shared = &self.shared;
         let Some(recovery) = shared.recovery.lock().take() else { return Ok(()) };
         let containers: Vec<_> = shared.open.read().values().cloned().collect();
@@ -106,53 +107,58 @@ impl ContainerStore {
                 placement.idle[usize::from(container.id.partition())].push_back(container.id);
             }
         }
-        if shared.access == Access::ReadWrite {
-            for (partition, numbers) in recovery.newest.iter().enumerate() {
-                for number in numbers {
-                    let id = ContainerId::new(partition as u16, *number);
-                    if !recovery.sealed.contains(&id) && !shared.open.read().contains_key(&id) {
-                        shared.remove_leftover(id)?;
-                    }
+        let mut leftovers = HashSet::new();
+        for (partition, numbers) in recovery.newest.iter().enumerate() {
+            for number in numbers {
+                let id = ContainerId::new(partition as u16, *number);
+                if !recovery.sealed.contains(&id) && !shared.open.read().contains_key(&id) && shared.is_leftover(id, logged_epoch)? {
+                    leftovers.insert(id);
                 }
             }
+        }
+        if shared.access == Access::ReadWrite {
+            shared.remove_leftovers(&leftovers)?;
             shared.writable.store(true, Relaxed);
+        } else {
+            *shared.leftovers.lock() = leftovers;
         }
         Ok(())
     }
 }
 
 impl Shared {
-    /// Removes a file that nothing knows of and that was never sealed: the last owner made it, and it has nothing like a footer. A footer
-    /// with flipped bits is still like one; such a file stays, for `check` to judge.
-    fn remove_leftover(&self, container: ContainerId) -> Result<()> {
-        let path = file::path(&self.directory, container);
-        let file = self.ground.open(&path, Access::Read)?;
-        match self.is_leftover(&*file) {
-            Ok(true) => {
-                drop(file);
-                tracing::info!(%container, "removing a container file from before its first commit");
-                Ok(self.ground.remove(&path)?)
-            }
-            Ok(false) => Ok(()),
-            Err(error) => {
-                tracing::warn!(%container, %error, "a container file cannot be read");
-                Ok(())
-            }
+    /// Removes the files durably: one that came back after the next commit would not be known as a leftover any more.
+    fn remove_leftovers(&self, leftovers: &HashSet<ContainerId>) -> Result<()> {
+        let mut folders = BTreeSet::new();
+        for container in leftovers {
+            let path = file::path(&self.directory, *container);
+            tracing::info!(%container, "removing a container file from before its first commit");
+            self.ground.remove(&path)?;
+            folders.insert(parent(&path).to_owned());
         }
+        for folder in folders {
+            self.ground.sync_directory(&folder)?;
+        }
+        Ok(())
     }
 
-    fn is_leftover(&self, file: &dyn File) -> Result<bool> {
+    /// Whether a file that nothing knows of was never sealed: a recent owner made it, and it has nothing like a footer. A footer with
+    /// flipped bits is still like one; such a file stays, for `check` to judge.
+    fn is_leftover(&self, container: ContainerId, logged_epoch: u64) -> Result<bool> {
+        let file = self.ground.open(&file::path(&self.directory, container), Access::Read)?;
         let length = file.len()?;
         if length < (HEADER_BYTES + FOOTER_BYTES) as u64 {
             return Ok(true);
         }
         let mut footer = [0; FOOTER_BYTES];
-        file.read_at(length - FOOTER_BYTES as u64, &mut footer)?;
         let mut header = [0; HEADER_BYTES];
-        file.read_at(0, &mut header)?;
+        let read = file.read_at(length - FOOTER_BYTES as u64, &mut footer).and_then(|()| file.read_at(0, &mut header));
+        if let Err(error) = read {
+            tracing::warn!(%container, %error, "a container file cannot be read");
+            return Ok(false);
+        }
         // The sector of the header is written at once: a crash leaves the header or zeros.
-        let is_recent =
-            header == [0; HEADER_BYTES] || Header::decode(&header).is_ok_and(|header| header.epoch.saturating_add(1) >= self.epoch);
+        let is_recent = header == [0; HEADER_BYTES] || Header::decode(&header).is_ok_and(|header| header.epoch >= logged_epoch);
         Ok(is_recent && !file::resembles_footer(&footer))
     }
 }

@@ -10,7 +10,7 @@ use crossbeam_channel::{Sender, unbounded};
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, File, Ground};
 use parking_lot::{Condvar, Mutex, RwLock};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -101,6 +101,8 @@ pub(crate) struct Shared {
     pub(crate) recovery: Mutex<Option<Recovery>>,
     /// All containers that the log does not know as sealed.
     pub(crate) open: RwLock<BTreeMap<ContainerId, Arc<OpenContainer>>>,
+    /// Files that a reader passes over: a crash came before their first commit.
+    pub(crate) leftovers: Mutex<HashSet<ContainerId>>,
     pub(crate) placement: Mutex<Placement>,
     pub(crate) flow: Mutex<Flow>,
     pub(crate) flow_changed: Condvar,
@@ -213,6 +215,7 @@ impl ContainerStore {
             writable: AtomicBool::new(false),
             recovery: Mutex::new(Some(recovery)),
             open: RwLock::default(),
+            leftovers: Mutex::default(),
             placement: Mutex::new(Placement {
                 next_numbers: vec![1; usize::from(partitions)],
                 idle: vec![VecDeque::new(); usize::from(partitions)],
@@ -295,6 +298,8 @@ impl ContainerStore {
                 }
             }
         }
+        let leftovers = shared.leftovers.lock();
+        found.retain(|container| !leftovers.contains(container));
         found.sort_unstable();
         found.dedup();
         Ok(found)

@@ -53,6 +53,20 @@ pub struct VolumeInfo {
     pub chain: Option<String>,
 }
 
+impl VolumeInfo {
+    /// Reads the record of volume `number`, as the block index has it.
+    pub fn decode(number: u32, value: &[u8]) -> Result<VolumeInfo> {
+        let record = Record::decode(number, value)?;
+        Ok(VolumeInfo {
+            name: record.name,
+            size: record.size_bytes,
+            block_size: record.block_bytes,
+            created_ns: record.created_ns,
+            chain: (!record.chain.is_empty()).then_some(record.chain),
+        })
+    }
+}
+
 /// The volumes of a store.
 #[derive(Debug)]
 pub struct Volumes {

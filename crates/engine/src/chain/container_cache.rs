@@ -109,12 +109,7 @@ impl Filter for ContainerCacheFilter {
             }
             // The cache is a help, not a need: a container whose catalog is damaged is left to the other filters, and to `check`.
             let Ok(catalog) = self.storage.catalog(container) else { continue };
-            let chunks = catalog
-                .slots
-                .iter()
-                .enumerate()
-                .map(|(number, slot)| (slot.fingerprint, catalog.address(number)))
-                .collect();
+            let chunks = catalog.slots.iter().enumerate().map(|(number, slot)| (slot.fingerprint, catalog.address(number))).collect();
             self.cache.lock().insert(container, chunks, self.limit_entries);
         }
         Ok(())

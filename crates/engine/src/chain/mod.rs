@@ -178,7 +178,8 @@ impl Chain {
                 counters.0[candidates[*at].verdict as usize].fetch_add(1, Ordering::Relaxed);
             }
         }
-        let found: Vec<Address> = candidates.iter().filter(|candidate| candidate.is_known()).filter_map(|candidate| candidate.address).collect();
+        let found: Vec<Address> =
+            candidates.iter().filter(|candidate| candidate.is_known()).filter_map(|candidate| candidate.address).collect();
         if !found.is_empty() {
             for (filter, _) in &self.filters {
                 filter.post_process(&found)?;

@@ -58,7 +58,7 @@ pub fn open(ground: Arc<dyn Ground>, log: &Log, partitions: u16, options: &Stora
             store.replay(*start, record)?;
         }
     }
-    store.recovered()?;
+    store.recovered(1)?;
     Ok(store)
 }
 

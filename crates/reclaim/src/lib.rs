@@ -1,0 +1,34 @@
+//! Users of all parts that look after a store: `check` (more to come: reclamation, repair, scrub).
+//!
+//! This crate must never be needed by a write or a read.
+
+mod affected;
+mod check;
+mod references;
+
+pub use check::{CheckOptions, CheckReport, Monitor, NoMonitor, Problem, ProblemKind, check};
+
+use onefold_catalog::CatalogError;
+use onefold_engine::EngineError;
+use onefold_index::IndexError;
+use onefold_storage::StorageError;
+
+/// Why a check could not run to its end. Damage is not an error but a finding.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckError {
+    /// The engine.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The indexes.
+    #[error(transparent)]
+    Index(#[from] IndexError),
+    /// The containers.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// The catalog.
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
+}
+
+/// A result of a check.
+pub type Result<T> = std::result::Result<T, CheckError>;
