@@ -13,13 +13,14 @@ impl Engine {
     /// Reads bytes `start .. start + out.len()` of the run that level-0 `pieces` spell. Frame checksums are always verified;
     /// with `verify`, fingerprints too. Damage is an error that names container and chunk, never wrong bytes.
     pub fn read(&self, pieces: &[Piece], start: u64, out: &mut [u8], verify: bool) -> Result<()> {
-        let end = start + out.len() as u64;
+        let end = start.saturating_add(out.len() as u64);
         let mut wanted = Vec::new();
         // Where in `out` each wanted chunk goes, and which of its bytes.
         let mut targets = Vec::new();
-        let mut at = 0;
+        let mut at = 0u64;
         for piece in pieces {
-            let (from, to) = (at.max(start), (at + piece.length()).min(end));
+            // Lengths come from recipe chunks: their sum may be nonsense.
+            let (from, to) = (at.max(start), at.saturating_add(piece.length()).min(end));
             if from < to {
                 let target = (from - start) as usize..(to - start) as usize;
                 match piece {
@@ -33,7 +34,7 @@ impl Engine {
                     }
                 }
             }
-            at += piece.length();
+            at = at.saturating_add(piece.length());
             if at >= end {
                 break;
             }
