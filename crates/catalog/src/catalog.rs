@@ -10,8 +10,6 @@ use std::sync::Arc;
 
 /// First byte of the keys of backups.
 const PREFIX: u8 = b'b';
-/// Records read at a time.
-const PAGE: usize = 256;
 /// How many candidates an error names.
 const CANDIDATES: usize = 5;
 
@@ -66,23 +64,12 @@ impl Catalog {
 
     /// Passes every backup to `visit`, in no useful order.
     pub fn visit(&self, visit: &mut dyn FnMut(Backup)) -> Result<()> {
-        for partition in 0..self.engine.block_partitions() {
-            let mut from = vec![PREFIX];
-            loop {
-                let page = self.engine.range(partition, &from, &[PREFIX + 1], PAGE)?;
-                for (_, value) in &page {
-                    visit(self.decode(value)?);
-                }
-                match page.last() {
-                    Some((last, _)) if page.len() == PAGE => {
-                        from.clone_from(last);
-                        from.push(0);
-                    }
-                    _ => break,
-                }
-            }
-        }
-        Ok(())
+        let mut damaged = None;
+        self.engine.for_each_object(PREFIX, &mut |_, value| match self.decode(value) {
+            Ok(backup) => visit(backup),
+            Err(error) => damaged = Some(error),
+        })?;
+        damaged.map_or(Ok(()), Err)
     }
 
     /// All backups, the oldest first.

@@ -153,4 +153,24 @@ impl Engine {
     pub fn range(&self, partition: u16, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         Ok(self.blocks.range(partition, from, to, limit)?)
     }
+
+    /// Passes every object whose key begins with `prefix` to `visit`, partition by partition, sorted within each; some at a time, so memory is bounded.
+    pub fn for_each_object(&self, prefix: u8, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<()> {
+        const PAGE: usize = 256;
+        for partition in 0..self.block_partitions() {
+            let mut from = vec![prefix];
+            loop {
+                let page = self.range(partition, &from, &[prefix + 1], PAGE)?;
+                page.iter().for_each(|(key, value)| visit(key, value));
+                match page.last() {
+                    Some((last, _)) if page.len() == PAGE => {
+                        from.clone_from(last);
+                        from.push(0);
+                    }
+                    _ => break,
+                }
+            }
+        }
+        Ok(())
+    }
 }

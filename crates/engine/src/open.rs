@@ -114,7 +114,7 @@ impl Engine {
             index,
             blocks,
             log,
-            reservations: Reservations::new(),
+            reservations: Reservations::default(),
             filters,
             chain,
             metadata_chain,

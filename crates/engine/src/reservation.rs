@@ -76,12 +76,13 @@ pub struct Reservations {
     shards: Box<[Shard]>,
 }
 
-impl Reservations {
-    /// None yet.
-    pub fn new() -> Reservations {
+impl Default for Reservations {
+    fn default() -> Reservations {
         Reservations { shards: (0..SHARDS).map(|_| Shard::default()).collect() }
     }
+}
 
+impl Reservations {
     fn shard(&self, fingerprint: &Fingerprint) -> &Shard {
         &self.shards[fingerprint.prefix() as usize % SHARDS]
     }
@@ -173,7 +174,7 @@ impl Reservations {
     }
 
     /// Reserved and placed fingerprints.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.shards.iter().map(|shard| shard.states.lock().len()).sum()
     }
 }
@@ -194,7 +195,7 @@ mod tests {
 
     #[test]
     fn the_second_stream_waits_for_the_address_of_the_first() {
-        let reservations = Arc::new(Reservations::new());
+        let reservations = Arc::new(Reservations::default());
         assert_eq!(reservations.reserve(&fingerprint(1)), Reservation::Owned);
         assert_eq!(reservations.reserve(&fingerprint(1)), Reservation::Taken);
         let second = std::thread::spawn({
@@ -208,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_dropped_reservation_frees_those_who_wait() {
-        let reservations = Arc::new(Reservations::new());
+        let reservations = Arc::new(Reservations::default());
         assert_eq!(reservations.reserve(&fingerprint(2)), Reservation::Owned);
         let second = std::thread::spawn({
             let reservations = reservations.clone();
@@ -220,7 +221,7 @@ mod tests {
 
     #[test]
     fn releasing_does_not_forget_a_placed_chunk() {
-        let reservations = Reservations::new();
+        let reservations = Reservations::default();
         reservations.reserve(&fingerprint(3));
         reservations.announce(&fingerprint(3), &[fingerprint(9)]);
         reservations.place(&fingerprint(3), address(1));
@@ -230,12 +231,12 @@ mod tests {
         reservations.references(&fingerprint(3), &mut deltas);
         assert_eq!(deltas, [(fingerprint(9), 1)]);
         reservations.committed(&fingerprint(3));
-        assert_eq!(reservations.len(), 0);
+        assert_eq!(reservations.count(), 0);
     }
 
     #[test]
     fn a_commit_that_overtakes_the_stream_finds_the_references_and_leaves_nothing_behind() {
-        let reservations = Reservations::new();
+        let reservations = Reservations::default();
         reservations.reserve(&fingerprint(4));
         reservations.announce(&fingerprint(4), &[fingerprint(8)]);
         let mut deltas = Vec::new();
@@ -244,6 +245,6 @@ mod tests {
         reservations.committed(&fingerprint(4));
         assert_eq!(reservations.reserve(&fingerprint(4)), Reservation::Taken, "others wait until the holder has its address");
         reservations.place(&fingerprint(4), address(1));
-        assert_eq!(reservations.len(), 0);
+        assert_eq!(reservations.count(), 0);
     }
 }

@@ -55,6 +55,20 @@ impl Drop for Held<'_> {
     }
 }
 
+/// Chunks that go through reservations and filter chain together.
+#[derive(Clone, Copy)]
+struct Batch<'a> {
+    chunks: &'a [&'a [u8]],
+    /// One for each chunk.
+    fingerprints: &'a [Fingerprint],
+    kind: ChunkKind,
+    /// What a metadata chunk refers to.
+    references: &'a [Fingerprint],
+    chain: &'a Chain,
+    /// The current pieces of what is being overwritten.
+    overwritten: &'a [Piece],
+}
+
 /// Where a chunk of a batch was found to be.
 #[derive(Clone, Copy)]
 enum Place {
@@ -132,7 +146,9 @@ impl WriteStream {
         let bytes = content.len() as u64;
         let fingerprint = engine.profile.time(Component::Fingerprint, bytes, || engine.descriptor.fingerprint.metadata(content));
         let mut places = [Place::Unknown];
-        self.place(&[content], &[fingerprint], kind, references, &engine.metadata_chain, &[], &mut places)?;
+        let chain = &engine.metadata_chain;
+        let batch = Batch { chunks: &[content], fingerprints: &[fingerprint], kind, references, chain, overwritten: &[] };
+        self.place(&batch, &mut places)?;
         match places[0] {
             Place::At(address) => Ok(Piece::Chunk { fingerprint, address, offset: 0, length: content.len() as u32 }),
             Place::Zeros | Place::Unknown => Err(EngineError::Inconsistent { why: "a metadata chunk was found without an address".into() }),
@@ -183,8 +199,16 @@ impl WriteStream {
                 }
             });
             let mut places = vec![Place::Unknown; batch.len()];
-            self.place(batch, &fingerprints, ChunkKind::Data, &[], chain, hints.overwritten, &mut places)?;
-            for ((chunk, fingerprint), place) in batch.iter().zip(&fingerprints).zip(places) {
+            let batch = Batch {
+                chunks: batch,
+                fingerprints: &fingerprints,
+                kind: ChunkKind::Data,
+                references: &[],
+                chain,
+                overwritten: hints.overwritten,
+            };
+            self.place(&batch, &mut places)?;
+            for ((chunk, fingerprint), place) in batch.chunks.iter().zip(&fingerprints).zip(places) {
                 pieces.push(match place {
                     Place::At(address) => Piece::Chunk { fingerprint: *fingerprint, address, offset: 0, length: chunk.len() as u32 },
                     Place::Zeros => Piece::Zeros { length: chunk.len() as u64 },
@@ -196,22 +220,13 @@ impl WriteStream {
     }
 
     /// Finds or makes the place of each chunk of a batch.
-    #[allow(clippy::too_many_arguments)]
-    fn place(
-        &mut self,
-        chunks: &[&[u8]],
-        fingerprints: &[Fingerprint],
-        kind: ChunkKind,
-        references: &[Fingerprint],
-        chain: &Chain,
-        overwritten: &[Piece],
-        places: &mut [Place],
-    ) -> Result<()> {
+    fn place(&mut self, batch: &Batch<'_>, places: &mut [Place]) -> Result<()> {
         let engine = self.engine.clone();
+        let fingerprints = batch.fingerprints;
         let unnamed = Fingerprint::from_digest(&[]);
         // A chunk that stands in the batch more than once is handled once.
         let mut first: FingerprintMap<usize> = FingerprintMap::default();
-        let mut todo = Vec::with_capacity(chunks.len());
+        let mut todo = Vec::with_capacity(fingerprints.len());
         for (at, fingerprint) in fingerprints.iter().enumerate() {
             if *fingerprint == unnamed || *first.entry(*fingerprint).or_insert(at) == at {
                 todo.push(at);
@@ -235,8 +250,8 @@ impl WriteStream {
                     Reservation::Taken => taken.push(at),
                 }
             }
-            if let Err(error) = self.decide(chunks, fingerprints, kind, references, chain, overwritten, &owned, places) {
-                chain.abort(&held.fingerprints);
+            if let Err(error) = self.decide(batch, &owned, places) {
+                batch.chain.abort(&held.fingerprints);
                 return Err(error);
             }
             drop(held);
@@ -258,23 +273,12 @@ impl WriteStream {
     }
 
     /// Runs the chain over chunks whose reservations this stream holds, and stores those that are new.
-    #[allow(clippy::too_many_arguments)]
-    fn decide(
-        &mut self,
-        chunks: &[&[u8]],
-        fingerprints: &[Fingerprint],
-        kind: ChunkKind,
-        references: &[Fingerprint],
-        chain: &Chain,
-        overwritten: &[Piece],
-        owned: &[usize],
-        places: &mut [Place],
-    ) -> Result<()> {
+    fn decide(&mut self, batch: &Batch<'_>, owned: &[usize], places: &mut [Place]) -> Result<()> {
         if owned.is_empty() {
             return Ok(());
         }
-        let mut candidates: Vec<_> = owned.iter().map(|at| Candidate::new(fingerprints[*at], chunks[*at])).collect();
-        chain.check(&Request { overwritten }, &mut candidates)?;
+        let mut candidates: Vec<_> = owned.iter().map(|at| Candidate::new(batch.fingerprints[*at], batch.chunks[*at])).collect();
+        batch.chain.check(&Request { overwritten: batch.overwritten }, &mut candidates)?;
         let mut new = Vec::new();
         let mut new_at = Vec::new();
         for (at, candidate) in owned.iter().zip(&candidates) {
@@ -282,7 +286,7 @@ impl WriteStream {
                 (true, Some(address)) => places[*at] = Place::At(address),
                 (true, None) => places[*at] = Place::Zeros,
                 (false, _) => {
-                    new.push(NewChunk { fingerprint: candidate.fingerprint, kind, data: candidate.data });
+                    new.push(NewChunk { fingerprint: candidate.fingerprint, kind: batch.kind, data: candidate.data });
                     new_at.push(*at);
                 }
             }
@@ -291,9 +295,10 @@ impl WriteStream {
             return Ok(());
         }
         let bytes: u64 = new.iter().map(|chunk| chunk.data.len() as u64).sum();
-        if !references.is_empty() {
-            // Before the chunk can become durable: a commit may run as soon as it is appended.
-            new.iter().for_each(|chunk| self.engine.reservations.announce(&chunk.fingerprint, references));
+        if !batch.references.is_empty() {
+            // Before the chunk can become durable: a commit may run as soon as it is appended. Metadata chunks come one at a time,
+            // and a single chunk is appended or not; so a failure never leaves one stored whose references nobody counts.
+            new.iter().for_each(|chunk| self.engine.reservations.announce(&chunk.fingerprint, batch.references));
         }
         let addresses = self.writer.append(&new)?;
         let mut stored = Vec::with_capacity(new.len());
@@ -302,7 +307,7 @@ impl WriteStream {
             places[*at] = Place::At(address);
             stored.push((chunk.fingerprint, address));
         }
-        chain.update(&stored);
+        batch.chain.update(&stored);
         self.added_bytes += bytes;
         self.engine.written(bytes);
         Ok(())
