@@ -11,6 +11,7 @@
 //! * Memory: what is applied and not persisted is counted; the writer of the log waits while [`BlockIndex::is_over_limit`].
 
 mod backend;
+mod blocks;
 mod changes;
 mod database;
 mod tiers;
@@ -39,6 +40,15 @@ impl Default for BlockIndexOptions {
     fn default() -> BlockIndexOptions {
         BlockIndexOptions { cache_bytes: 32 << 20, pending_bytes: 32 << 20 }
     }
+}
+
+/// A partition whose file is not what was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DamagedPartition {
+    /// The file.
+    pub path: String,
+    /// What is wrong.
+    pub why: String,
 }
 
 /// The block index of a store, open.
@@ -193,6 +203,16 @@ impl BlockIndex {
         result
     }
 
+    /// Reads the files of all partitions past all caches and returns those that are damaged. Persisting waits meanwhile.
+    pub fn verify(&self) -> Vec<DamagedPartition> {
+        let _no_persist = self.persisting.lock();
+        let verify = |partition: &Partition| {
+            let persisted = partition.tiers.read().persisted();
+            partition.file.verify(persisted).map(|why| DamagedPartition { path: partition.file.describe(), why })
+        };
+        self.partitions.iter().filter_map(verify).collect()
+    }
+
     /// The position up to which all partitions are persisted: what the log must keep begins here.
     pub fn position(&self) -> Position {
         self.partitions.iter().map(|partition| partition.tiers.read().persisted()).min().unwrap_or_default()
@@ -286,5 +306,7 @@ impl Partition {
 
 #[cfg(test)]
 mod crash_tests;
+#[cfg(test)]
+mod damage_tests;
 #[cfg(test)]
 mod tests;

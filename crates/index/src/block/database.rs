@@ -1,4 +1,4 @@
-//! The file of a block-index partition: a redb database (`docs/format.md` section 7).
+//! The file of a block-index partition: a redb database on pages with checksums (`docs/format.md` section 7).
 //!
 //! redb gives up a database after the first I/O error, a full disk included. [`PartitionFile`] then opens the file anew, which rolls back what was
 //! under way, so that one failed transaction costs that transaction only.
@@ -7,6 +7,7 @@
 //! other way to end than a crash: closing writes nothing, and an owner that ends late cannot disturb the one that took the partition over.
 
 use super::backend::{Direct, Fault, Overlay};
+use super::blocks::{Blocks, Damage};
 use super::tiers::Objects;
 use crate::error::{IndexError, Result};
 use onefold_ground::{Access, Ground};
@@ -18,6 +19,19 @@ use std::sync::Arc;
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 const OBJECTS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("objects");
 const FORMAT: u64 = 1;
+/// Cache of a verification.
+const VERIFY_CACHE_BYTES: usize = 4 << 20;
+
+/// What an error of redb means: damage that the layer below found is told as such.
+fn database_error(path: String, source: redb::Error) -> IndexError {
+    match &source {
+        redb::Error::Io(error) if error.get_ref().is_some_and(|inner| inner.is::<Damage>()) => {
+            IndexError::BlockIndexDamaged { path, what: error.to_string() }
+        }
+        redb::Error::Corrupted(what) => IndexError::BlockIndexDamaged { path, what: what.clone() },
+        _ => IndexError::Database { path, source },
+    }
+}
 
 /// One partition's file, open.
 #[derive(Debug)]
@@ -54,8 +68,8 @@ pub(super) struct Snapshot {
 impl PartitionFile {
     /// Creates an empty partition, durable on return except for the file's name.
     pub(super) fn create(ground: &Arc<dyn Ground>, path: &str) -> Result<()> {
-        let failed = |source: redb::Error| IndexError::Database { path: ground.describe(path), source };
-        let backend = Direct::new(ground.create(path)?, Fault::default());
+        let failed = |source: redb::Error| database_error(ground.describe(path), source);
+        let backend = Direct::new(Blocks::create(ground.create(path)?), Fault::default());
         let database = Database::builder().create_with_backend(backend).map_err(|error| failed(error.into()))?;
         let initialise = || -> std::result::Result<(), redb::Error> {
             let mut transaction = database.begin_write()?;
@@ -102,7 +116,7 @@ impl PartitionFile {
     }
 
     fn failed(&self, error: impl Into<redb::Error>) -> IndexError {
-        IndexError::Database { path: self.describe(), source: error.into() }
+        database_error(self.describe(), error.into())
     }
 
     fn damaged(&self, what: String) -> IndexError {
@@ -128,16 +142,14 @@ impl PartitionFile {
         }
         *current = None;
         let file = self.ground.open(&self.path, self.access)?;
-        if file.is_empty()? {
-            // redb would make a new database of it, and a lost one would look like an empty one.
-            return Err(self.damaged("it has no bytes".into()));
-        }
+        // redb would make a new database of an empty file, and a lost one would look like an empty one: a file without header is refused here.
+        let blocks = Blocks::open(file, self.access).map_err(|error| self.failed(redb::Error::Io(error)))?;
         let fault = Fault::default();
         let mut builder = Database::builder();
         builder.set_cache_size(self.cache_bytes);
         let database = match self.access {
-            Access::ReadWrite => builder.create_with_backend(Direct::new(file, fault.clone())),
-            Access::Read => builder.create_with_backend(Overlay::new(file, fault.clone())?),
+            Access::ReadWrite => builder.create_with_backend(Direct::new(blocks, fault.clone())),
+            Access::Read => builder.create_with_backend(Overlay::new(blocks, fault.clone())),
         }
         .map_err(|error| self.failed(error))?;
         let handle = Arc::new(Handle { database, fault });
@@ -183,18 +195,34 @@ impl PartitionFile {
         transaction.commit().map_err(|error| self.failed(error))
     }
 
-    /// Verifies the checksums of the whole file. Nothing else may use the partition meanwhile.
-    #[cfg(test)]
-    pub(super) fn check(&self) -> bool {
-        let mut current = self.current.write();
-        let handle = current.as_mut().and_then(Arc::get_mut).expect("open, and no reader");
-        handle.database.check_integrity().expect("readable")
+    /// Reads the whole file past all caches: checksums, trees, the position. Returns what is wrong, or `None`. Nothing may write meanwhile.
+    pub(super) fn verify(&self, persisted: Position) -> Option<String> {
+        let verify = || -> Result<Option<String>> {
+            let file = self.ground.open(&self.path, Access::Read)?;
+            let blocks = Blocks::open(file, Access::Read).map_err(|error| self.failed(redb::Error::Io(error)))?;
+            let mut builder = Database::builder();
+            builder.set_cache_size(self.cache_bytes.min(VERIFY_CACHE_BYTES));
+            let backend = Overlay::new(blocks, Fault::default());
+            let mut database = builder.create_with_backend(backend).map_err(|error| self.failed(error))?;
+            if !database.check_integrity().map_err(|error| self.failed(error))? {
+                return Ok(Some("its trees do not fit together".into()));
+            }
+            let transaction = database.begin_read().map_err(|error| self.failed(error))?;
+            let meta = transaction.open_table(META).map_err(|error| self.failed(error))?;
+            let position = meta.get("position").map_err(|error| self.failed(error))?.map(|value| value.value());
+            Ok((position != Some(persisted.0)).then(|| format!("it is applied up to {position:?}, not {}", persisted.0)))
+        };
+        match verify() {
+            Ok(found) => found,
+            Err(IndexError::BlockIndexDamaged { what, .. }) => Some(what),
+            Err(error) => Some(error.to_string()),
+        }
     }
 }
 
 impl Snapshot {
     fn failed(&self, error: impl Into<redb::Error>) -> IndexError {
-        IndexError::Database { path: self.path.clone(), source: error.into() }
+        database_error(self.path.clone(), error.into())
     }
 
     fn meta(&self) -> Result<ReadOnlyTable<&'static str, u64>> {

@@ -1,0 +1,433 @@
+//! The file below redb: blocks with checksums, so that a damaged byte is an error and never reaches redb, which trusts what it reads
+//! (`docs/format.md` section 7, `docs/decisions/0012-checksums-below-redb.md`).
+//!
+//! redb sees 4096-byte pages; page `n > 0` is stored in slot `n + 1` of 4608 bytes: the page and a 512-byte trailer. Its header page is stored
+//! in slots 0 and 1 in turn, the valid one with the greatest sequence counts.
+//!
+//! Invariants:
+//! * At every moment one header slot is durable and untouched: a header is written at a sync, into the other slot, and counts when the sync is done.
+//! * Every page that the durable header leads to was synced before it and is not overwritten before the next header is durable. This is redb's
+//!   copy-on-write with two-phase commits; so a page torn by a crash is one that nobody reads.
+//! * No page carries a sequence greater than that of the durable header plus one. So pages tell when the newest header was lost to damage:
+//!   the older one must then not be used, because its pages may have been overwritten.
+
+use onefold_ground::{Access, File, GroundError, checksum};
+use parking_lot::Mutex;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A page of redb.
+pub(super) const PAGE_BYTES: usize = 4096;
+/// A stored page with its trailer: a whole number of sectors, so that no torn sector holds bytes of two pages.
+const SLOT_BYTES: usize = PAGE_BYTES + 512;
+/// What is before the checksum in a slot: the page, magic, number, sequence, length.
+const CHECKED_BYTES: usize = PAGE_BYTES + 32;
+const MAGIC: &[u8; 8] = b"1FLDBLK1";
+/// Pages read or written at a time.
+const RUN_PAGES: usize = 64;
+
+/// Bytes of the file that are not what was written.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Damage {
+    /// A page.
+    #[error("page {0} does not have its checksum")]
+    Page(u64),
+    /// Both slots of the header.
+    #[error("no slot of its header is valid, or the file is shorter than they say")]
+    Header,
+    /// The newest header.
+    #[error("its newest header is lost: page {page} is of commit {sequence}, the header of {header}")]
+    Outdated {
+        /// A page that is newer than the header.
+        page: u64,
+        /// Its sequence.
+        sequence: u64,
+        /// That of the header.
+        header: u64,
+    },
+}
+
+impl From<Damage> for io::Error {
+    fn from(damage: Damage) -> io::Error {
+        io::Error::new(io::ErrorKind::InvalidData, damage)
+    }
+}
+
+/// Keeps kind and text of the ground's error.
+pub(super) fn into_io(error: GroundError) -> io::Error {
+    io::Error::new(error.kind(), error)
+}
+
+/// The parts of `offset .. offset + length` by page: page number, first byte within the page, bytes.
+pub(super) fn by_page(offset: u64, length: usize) -> impl Iterator<Item = (u64, usize, usize)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        if done == length {
+            return None;
+        }
+        let at = offset + done as u64;
+        let within = (at % PAGE_BYTES as u64) as usize;
+        let count = (PAGE_BYTES - within).min(length - done);
+        done += count;
+        Some((at / PAGE_BYTES as u64, within, count))
+    })
+}
+
+/// An open file of blocks.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    file: Arc<dyn File>,
+    /// Bytes that redb sees. Beside the header, so that no read waits for a sync.
+    length: AtomicU64,
+    header: Mutex<Header>,
+}
+
+#[derive(Debug)]
+struct Header {
+    page: Box<[u8]>,
+    /// Sequence of the newest durable header, and its slot.
+    sequence: u64,
+    slot: u64,
+    is_dirty: bool,
+}
+
+/// A stored page and its trailer.
+fn seal(page: &[u8], number: u64, sequence: u64, length: u64, out: &mut Vec<u8>) {
+    let start = out.len();
+    out.extend_from_slice(page);
+    out.extend_from_slice(MAGIC);
+    for field in [number, sequence, length] {
+        out.extend_from_slice(&field.to_le_bytes());
+    }
+    let sum = checksum(&out[start..]);
+    out.extend_from_slice(&sum.to_le_bytes());
+    out.resize(start + SLOT_BYTES, 0);
+}
+
+/// (sequence, length) of a slot that holds page `number` unharmed.
+fn unseal(slot: &[u8], number: u64) -> Option<(u64, u64)> {
+    let field = |index: usize| {
+        let start = PAGE_BYTES + 8 * index;
+        slot.get(start..start + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes)
+    };
+    let is_whole = slot.get(PAGE_BYTES..PAGE_BYTES + 8) == Some(MAGIC)
+        && field(1) == Some(number)
+        && field(4) == Some(checksum(slot.get(..CHECKED_BYTES)?));
+    is_whole.then_some((field(2)?, field(3)?))
+}
+
+fn slot_offset(slot: u64) -> u64 {
+    slot * SLOT_BYTES as u64
+}
+
+/// Bytes of the file for `length` bytes of redb.
+fn stored_length(length: u64) -> u64 {
+    if length == 0 { 0 } else { slot_offset(length.div_ceil(PAGE_BYTES as u64) + 1) }
+}
+
+impl Blocks {
+    /// An empty file.
+    pub(super) fn create(file: Arc<dyn File>) -> Blocks {
+        let header = Header { page: vec![0; PAGE_BYTES].into(), sequence: 0, slot: 1, is_dirty: false };
+        Blocks { file, length: AtomicU64::new(0), header: Mutex::new(header) }
+    }
+
+    /// Opens a file that has a header. For writing, the header that counts is made durable first: it may be one that only the cache of
+    /// the system has, after a sync that failed.
+    pub(super) fn open(file: Arc<dyn File>, access: Access) -> io::Result<Blocks> {
+        let present = file.len().map_err(into_io)?;
+        let mut newest: Option<(Header, u64)> = None;
+        let mut valid = 0;
+        for slot in 0..2 {
+            let mut bytes = vec![0; SLOT_BYTES];
+            if slot_offset(slot + 1) > present {
+                continue;
+            }
+            file.read_at(slot_offset(slot), &mut bytes).map_err(into_io)?;
+            // A header that survived a crash without the growth before it was never durable.
+            let Some((sequence, length)) = unseal(&bytes, 0).filter(|(_, length)| is_within(*length, present)) else { continue };
+            valid += 1;
+            if newest.as_ref().is_none_or(|(header, _)| header.sequence < sequence) {
+                bytes.truncate(PAGE_BYTES);
+                newest = Some((Header { page: bytes.into(), sequence, slot, is_dirty: false }, length));
+            }
+        }
+        let (header, length) = newest.ok_or(Damage::Header)?;
+        if valid == 1 {
+            prove_newest(&*file, present, header.sequence)?;
+        }
+        if access == Access::ReadWrite {
+            write_header(&*file, &header.page, header.slot, header.sequence, length)?;
+            file.sync().map_err(into_io)?;
+        }
+        Ok(Blocks { file, length: AtomicU64::new(length), header: Mutex::new(header) })
+    }
+
+    /// Bytes that redb sees.
+    pub(super) fn len(&self) -> u64 {
+        self.length.load(Ordering::Acquire)
+    }
+
+    /// Fills `out` with the bytes from `offset`, every page of them verified.
+    pub(super) fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let end = offset.checked_add(out.len() as u64).filter(|end| *end <= self.len());
+        if end.is_none() {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "read behind the end of the block index"));
+        }
+        let mut out = out;
+        let mut offset = offset;
+        while !out.is_empty() {
+            let within = (offset % PAGE_BYTES as u64) as usize;
+            let page = offset / PAGE_BYTES as u64;
+            if page == 0 {
+                let count = out.len().min(PAGE_BYTES - within);
+                let (part, rest) = out.split_at_mut(count);
+                part.copy_from_slice(&self.header.lock().page[within..within + count]);
+                (out, offset) = (rest, offset + count as u64);
+                continue;
+            }
+            let count = out.len().min(RUN_PAGES * PAGE_BYTES - within);
+            let (part, rest) = out.split_at_mut(count);
+            self.read_run(page, within, part)?;
+            (out, offset) = (rest, offset + count as u64);
+        }
+        Ok(())
+    }
+
+    fn read_run(&self, first: u64, within: usize, out: &mut [u8]) -> io::Result<()> {
+        let mut slots = vec![0; (within + out.len()).div_ceil(PAGE_BYTES) * SLOT_BYTES];
+        self.file.read_at(slot_offset(first + 1), &mut slots).map_err(into_io)?;
+        let mut done = 0;
+        for (page, within, count) in by_page(first * PAGE_BYTES as u64 + within as u64, out.len()) {
+            let slot = &slots[(page - first) as usize * SLOT_BYTES..][..SLOT_BYTES];
+            unseal(slot, page).ok_or(Damage::Page(page))?;
+            out[done..done + count].copy_from_slice(&slot[within..within + count]);
+            done += count;
+        }
+        Ok(())
+    }
+
+    /// Writes whole pages, or a part of the header page, which reaches the file with the next sync.
+    pub(super) fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let mut header = self.header.lock();
+        let first = offset / PAGE_BYTES as u64;
+        if first == 0 && offset as usize + data.len() <= PAGE_BYTES {
+            header.page[offset as usize..offset as usize + data.len()].copy_from_slice(data);
+            header.is_dirty = true;
+            self.length.fetch_max(offset + data.len() as u64, Ordering::AcqRel);
+            return Ok(());
+        }
+        if first == 0 || !offset.is_multiple_of(PAGE_BYTES as u64) || !data.len().is_multiple_of(PAGE_BYTES) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} bytes at {offset} are no whole pages", data.len())));
+        }
+        self.length.fetch_max(offset + data.len() as u64, Ordering::AcqRel);
+        let sequence = header.sequence + 1;
+        drop(header);
+        let mut page = first;
+        for run in data.chunks(RUN_PAGES * PAGE_BYTES) {
+            let start = page;
+            let mut slots = Vec::with_capacity(run.len() / PAGE_BYTES * SLOT_BYTES);
+            for bytes in run.chunks_exact(PAGE_BYTES) {
+                seal(bytes, page, sequence, 0, &mut slots);
+                page += 1;
+            }
+            self.file.write_at(slot_offset(start + 1), &slots).map_err(into_io)?;
+        }
+        Ok(())
+    }
+
+    /// Changes the length that redb sees. A full disk shows here, before a transaction is half written. The file itself shrinks when a
+    /// header that says so is durable.
+    pub(super) fn set_len(&self, length: u64) -> io::Result<()> {
+        let (present, wanted) = (self.file.len().map_err(into_io)?, stored_length(length));
+        if wanted > present {
+            self.file.allocate(present, wanted - present).map_err(into_io)?;
+        }
+        self.length.store(length, Ordering::Release);
+        Ok(())
+    }
+
+    /// Makes everything written durable; the header changes from its old state to the new one at once.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        let mut header = self.header.lock();
+        if !header.is_dirty {
+            return self.file.sync().map_err(into_io);
+        }
+        let (slot, sequence) = (header.slot ^ 1, header.sequence + 1);
+        let length = self.len();
+        write_header(&*self.file, &header.page, slot, sequence, length)?;
+        self.file.sync().map_err(into_io)?;
+        (header.slot, header.sequence, header.is_dirty) = (slot, sequence, false);
+        let wanted = stored_length(length);
+        if self.file.len().map_err(into_io)? > wanted {
+            self.shrink(&header, wanted)?;
+        }
+        Ok(())
+    }
+
+    /// Gives back what is behind `wanted` bytes, if the older header does not need it either.
+    fn shrink(&self, header: &Header, wanted: u64) -> io::Result<()> {
+        let mut other = vec![0; SLOT_BYTES];
+        self.file.read_at(slot_offset(header.slot ^ 1), &mut other).map_err(into_io)?;
+        if unseal(&other, 0).is_some_and(|(_, length)| stored_length(length) > wanted) {
+            return Ok(());
+        }
+        self.file.set_len(wanted).map_err(into_io)
+    }
+}
+
+fn is_within(length: u64, present: u64) -> bool {
+    // A length that does not fit in the file cannot overflow the arithmetic after this comparison.
+    length <= present && length > 0 && stored_length(length) <= present
+}
+
+fn write_header(file: &dyn File, page: &[u8], slot: u64, sequence: u64, length: u64) -> io::Result<()> {
+    let mut bytes = Vec::with_capacity(SLOT_BYTES);
+    seal(page, 0, sequence, length, &mut bytes);
+    file.write_at(slot_offset(slot), &bytes).map_err(into_io)
+}
+
+/// One header slot is not valid. If a crash tore it, it was never durable, and no page is newer than the next commit; otherwise it was
+/// the newest header, and damage took it.
+fn prove_newest(file: &dyn File, present: u64, header: u64) -> io::Result<()> {
+    let pages = (present / SLOT_BYTES as u64).saturating_sub(2);
+    let mut slots = vec![0; RUN_PAGES * SLOT_BYTES];
+    for first in (1..=pages).step_by(RUN_PAGES) {
+        let count = (pages - first + 1).min(RUN_PAGES as u64) as usize;
+        let run = &mut slots[..count * SLOT_BYTES];
+        file.read_at(slot_offset(first + 1), run).map_err(into_io)?;
+        for (page, slot) in (first..).zip(run.chunks_exact(SLOT_BYTES)) {
+            if let Some((sequence, _)) = unseal(slot, page).filter(|(sequence, _)| *sequence > header + 1) {
+                return Err(Damage::Outdated { page, sequence, header }.into());
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onefold_ground::{CrashPolicy, Ground, SimulatedGround};
+
+    fn page(value: u8) -> Vec<u8> {
+        vec![value; PAGE_BYTES]
+    }
+
+    /// Header page and three pages, synced twice as a commit does.
+    fn written(ground: &SimulatedGround) -> Blocks {
+        let blocks = Blocks::create(ground.create("file").unwrap());
+        ground.sync_directory("").unwrap();
+        blocks.set_len(4 * PAGE_BYTES as u64).unwrap();
+        blocks.write(PAGE_BYTES as u64, &[page(1), page(2), page(3)].concat()).unwrap();
+        for step in 0..2 {
+            blocks.write(0, &[step; 320]).unwrap();
+            blocks.sync().unwrap();
+        }
+        blocks
+    }
+
+    fn open(ground: &SimulatedGround) -> io::Result<Blocks> {
+        Blocks::open(ground.open("file", Access::ReadWrite).unwrap(), Access::ReadWrite)
+    }
+
+    #[test]
+    fn pages_are_read_as_written_from_any_offset() {
+        let ground = SimulatedGround::new(1);
+        drop(written(&ground));
+        let blocks = open(&ground).unwrap();
+        let mut all = [page(0), page(1), page(2), page(3)].concat();
+        all[..320].fill(1);
+        for (offset, length) in [(0, 4 * PAGE_BYTES), (0, 9), (4000, 200), (5000, 8000), (PAGE_BYTES, PAGE_BYTES), (16_383, 1)] {
+            let mut out = vec![9; length];
+            blocks.read(offset as u64, &mut out).unwrap();
+            assert!(out == all[offset..offset + length], "{offset} {length}");
+        }
+        assert_eq!(blocks.read(16_383, &mut [0; 2]).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(blocks.read(u64::MAX, &mut [0; 2]).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert!(blocks.write(5000, &page(1)).is_err());
+    }
+
+    #[test]
+    fn a_flipped_byte_of_a_page_is_an_error_of_that_page_only() {
+        for at in [0, 100, PAGE_BYTES - 1, PAGE_BYTES, PAGE_BYTES + 8, PAGE_BYTES + 16, PAGE_BYTES + 39] {
+            let ground = SimulatedGround::new(1);
+            drop(written(&ground));
+            ground.corrupt("file", slot_offset(3) + at as u64, 1).unwrap();
+            let blocks = open(&ground).unwrap();
+            let error = blocks.read(2 * PAGE_BYTES as u64, &mut page(0)).unwrap_err();
+            assert_eq!((error.kind(), error.to_string()), (io::ErrorKind::InvalidData, Damage::Page(2).to_string()));
+            blocks.read(3 * PAGE_BYTES as u64, &mut page(0)).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_header_is_replaced_whole_or_not_at_all() {
+        for seed in 0..200 {
+            let ground = SimulatedGround::new(seed);
+            let blocks = written(&ground);
+            blocks.set_len(6 * PAGE_BYTES as u64).unwrap();
+            blocks.write(5 * PAGE_BYTES as u64, &page(5)).unwrap();
+            blocks.write(0, &[7; 320]).unwrap();
+            ground.crash_after_syncs(0);
+            assert!(blocks.sync().is_err());
+            let ground = ground.restart(CrashPolicy::Random { seed });
+            let blocks = open(&ground).unwrap();
+            let mut header = [0; 320];
+            blocks.read(0, &mut header).unwrap();
+            let pages = blocks.len() / PAGE_BYTES as u64;
+            assert!((header == [1; 320] && pages == 4) || (header == [7; 320] && pages == 6), "{pages}");
+        }
+    }
+
+    #[test]
+    fn a_lost_newest_header_is_told_from_a_torn_one() {
+        let ground = SimulatedGround::new(1);
+        let blocks = written(&ground);
+        blocks.write(PAGE_BYTES as u64, &page(9)).unwrap();
+        blocks.write(0, &[2; 320]).unwrap();
+        blocks.sync().unwrap();
+        drop(blocks);
+        // The newest header is gone, and page 1 may be what the older one does not know: it may be a torn commit.
+        let torn = ground.snapshot(CrashPolicy::KeepAll);
+        torn.corrupt("file", 5, 1).unwrap();
+        let blocks = open(&torn).unwrap();
+        let mut header = [0; 320];
+        blocks.read(0, &mut header).unwrap();
+        assert_eq!(header, [1; 320]);
+        // A page of the commit after it proves that it was durable.
+        let blocks = open(&ground).unwrap();
+        blocks.write(2 * PAGE_BYTES as u64, &page(9)).unwrap();
+        blocks.sync().unwrap();
+        drop(blocks);
+        ground.corrupt("file", 5, 1).unwrap();
+        let error = open(&ground).unwrap_err().to_string();
+        assert!(error.contains("newest header"), "{error}");
+        ground.corrupt("file", SLOT_BYTES as u64 + 5, 1).unwrap();
+        assert!(open(&ground).unwrap_err().to_string().contains("no slot"));
+    }
+
+    #[test]
+    fn a_shorter_file_is_refused_and_room_is_given_back() {
+        let ground = SimulatedGround::new(1);
+        let blocks = written(&ground);
+        blocks.set_len(2 * PAGE_BYTES as u64).unwrap();
+        let length = || ground.open("file", Access::Read).unwrap().len().unwrap();
+        assert_eq!(length(), stored_length(4 * PAGE_BYTES as u64));
+        for step in 0..2 {
+            blocks.write(0, &[step; 320]).unwrap();
+            blocks.sync().unwrap();
+        }
+        assert_eq!(length(), stored_length(2 * PAGE_BYTES as u64));
+        drop(blocks);
+        let blocks = open(&ground).unwrap();
+        assert_eq!(blocks.len(), 2 * PAGE_BYTES as u64);
+        drop(blocks);
+        for cut in [1, SLOT_BYTES as u64, 2 * SLOT_BYTES as u64] {
+            let shorter = ground.snapshot(CrashPolicy::KeepAll);
+            shorter.open("file", Access::ReadWrite).unwrap().set_len(length() - cut).unwrap();
+            assert!(open(&shorter).is_err());
+        }
+    }
+}
