@@ -1,0 +1,23 @@
+//! What the tests of the whole program share: the built binary, a daemon that can be killed, real clients with a time limit, small
+//! file systems, a comparer of file trees.
+//!
+//! Every process that a test starts is its own child and is ended by it; every wait has an end; sockets are Unix sockets in the test's
+//! directory or free ports of the loopback address. What a machine lacks makes a test skip, and it says what.
+
+mod binary;
+mod daemon;
+mod data;
+mod mounts;
+mod nbd;
+mod processes;
+mod scene;
+mod trees;
+
+pub use binary::binary;
+pub use daemon::Daemon;
+pub use data::{Random, noise};
+pub use mounts::{LoopDevice, Mounted, Tmpfs};
+pub use nbd::{Client, ENOSPC, RequestError};
+pub use processes::{Running, client, installed, is_root};
+pub use scene::{Run, Scene};
+pub use trees::{assert_same_tree, disk_bytes};

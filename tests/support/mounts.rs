@@ -1,0 +1,109 @@
+//! Mounted file systems and loop devices that are given back however a test ends.
+
+use crate::client;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// A mounted file system. Unmounted when dropped.
+#[derive(Debug)]
+pub struct Mounted {
+    place: PathBuf,
+    is_mounted: bool,
+}
+
+impl Mounted {
+    /// Calls `mount` with these arguments and the place, which is made; says why when it cannot.
+    pub fn mount(arguments: &[&str], place: &Path) -> Result<Mounted, String> {
+        std::fs::create_dir_all(place).unwrap();
+        let run = client("mount", arguments.iter().map(Path::new).chain([place]));
+        if run.code == 0 { Ok(Mounted { place: place.to_owned(), is_mounted: true }) } else { Err(run.text()) }
+    }
+
+    /// Where it is mounted.
+    pub fn place(&self) -> &Path {
+        &self.place
+    }
+
+    /// Unmounts, with retries for whoever still has it open for a moment. A dead device below it is no hindrance.
+    pub fn unmount(&mut self) {
+        let until = Instant::now() + Duration::from_secs(10);
+        while self.is_mounted {
+            let lazy = if Instant::now() > until { &["-l"][..] } else { &[] };
+            let run = client("umount", lazy.iter().map(Path::new).chain([self.place.as_path()]));
+            self.is_mounted = run.code != 0 && lazy.is_empty();
+            if self.is_mounted {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        self.unmount();
+    }
+}
+
+/// A small real file system in memory, to be filled.
+#[derive(Debug)]
+pub struct Tmpfs {
+    mounted: Mounted,
+    _directory: tempfile::TempDir,
+}
+
+impl Tmpfs {
+    /// Mounts one of `size` as `mount` writes it (`64m`); nothing, said why, where that is not possible.
+    pub fn new(size: &str) -> Option<Tmpfs> {
+        if !crate::is_root() {
+            return None;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        match Mounted::mount(&["-t", "tmpfs", "-o", &format!("size={size}"), "onefold-test"], &directory.path().join("small")) {
+            Ok(mounted) => Some(Tmpfs { mounted, _directory: directory }),
+            Err(why) => {
+                println!("skipped: cannot mount a tmpfs: {why}");
+                None
+            }
+        }
+    }
+
+    /// Where it is.
+    pub fn place(&self) -> &Path {
+        self.mounted.place()
+    }
+
+    /// Makes it larger.
+    pub fn grow(&self, size: &str) {
+        let options = format!("remount,size={size}");
+        client("mount", [Path::new("-o"), Path::new(&options), self.place()]).succeeds();
+    }
+}
+
+/// A loop device on a file. Given back when dropped.
+#[derive(Debug)]
+pub struct LoopDevice {
+    /// `/dev/loopN`.
+    pub path: String,
+}
+
+impl LoopDevice {
+    /// Takes a free one. They are shared by the whole machine, so another may be quicker: tried a few times.
+    pub fn attach(file: &Path) -> Result<LoopDevice, String> {
+        let mut why = String::new();
+        for _ in 0..5 {
+            let run = client("losetup", [Path::new("--find"), Path::new("--show"), file]);
+            if run.code == 0 {
+                return Ok(LoopDevice { path: String::from_utf8_lossy(&run.out).trim().to_owned() });
+            }
+            why = run.text();
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Err(why)
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        client("losetup", ["--detach", &self.path]);
+    }
+}
