@@ -104,6 +104,7 @@ fn spawn(
 impl Engine {
     /// What the thread does each time it wakes.
     fn background_round(&self) -> Result<()> {
+        self.note_activity(false)?;
         if self.has_queued() {
             self.flush()?;
         } else if self.storage.unsynced_bytes() > 0 {
@@ -212,6 +213,7 @@ impl Engine {
         if self.mode == Mode::ReadOnly {
             return Ok(());
         }
+        self.note_activity(true)?;
         self.flush()?;
         if self.log.used_bytes() > CLOSE_LOG_BYTES {
             self.maintain(true)?;

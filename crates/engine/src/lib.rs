@@ -15,6 +15,7 @@
 //!
 //! This crate must never know what a volume, a backup or a client is: objects are keys and values.
 
+mod activity;
 mod background;
 pub mod chain;
 mod commit;
@@ -28,6 +29,7 @@ mod settings;
 mod statistics;
 mod stream;
 
+pub use activity::Activity;
 pub use commit::{CHUNK_DELTAS, Change, OBJECTS_WRITTEN, Transaction, decode_deltas};
 pub use descriptor::{DESCRIPTOR, Descriptor, FORMAT, random_name};
 pub use error::{EngineError, Result};
@@ -44,7 +46,7 @@ use onefold_ground::profile::Profile;
 use onefold_ground::{Ground, LockGuard};
 use onefold_index::ChunkIndex;
 use onefold_index::block::BlockIndex;
-use onefold_oplog::Log;
+use onefold_oplog::{Log, Position};
 use onefold_storage::ContainerStore;
 use parking_lot::Mutex;
 use reservation::Reservations;
@@ -81,6 +83,9 @@ pub struct Engine {
     /// New data since the background was woken.
     new_bytes: AtomicU64,
     totals: Mutex<statistics::Totals>,
+    earlier: Mutex<activity::Earlier>,
+    /// End of the log when the store was opened.
+    opened_at: Position,
     profile: Arc<Profile>,
     /// Last, so that it is released after everything else is gone.
     _lock: LockGuard,

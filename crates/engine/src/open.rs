@@ -3,6 +3,7 @@
 //! Opening is the same after a crash and after a clean stop: the indexes say up to which position of the log they are durable, the log is
 //! replayed from there, and open containers are rebuilt from it. The time is bounded by the log's limit, not by the store's size.
 
+use crate::activity::Earlier;
 use crate::chain::{
     BlockIndexFilter, BloomFilter, ByteCompareFilter, Chain, ChunkIndexFilter, ContainerCacheFilter, Filter, ZeroChunkFilter,
 };
@@ -106,8 +107,12 @@ impl Engine {
         let chunker = onefold_chunking::chunker(descriptor.chunker, descriptor.chunk_sizes)
             .map_err(|error| EngineError::Invalid { what: "chunk sizes".into(), why: error.to_string() })?;
         let totals = blocks.get(TOTALS_PARTITION, TOTALS_KEY)?.map_or(Ok(Totals::default()), |value| Totals::decode(&value))?;
+        let (partition, key) = Earlier::PLACE;
+        let earlier = Earlier::read(blocks.get(partition, key)?)?;
         let engine = Arc::new(Engine {
             totals: Mutex::new(totals),
+            earlier: Mutex::new(earlier),
+            opened_at: log.end(),
             ground,
             chunker,
             storage,

@@ -1,8 +1,6 @@
 //! What a store holds and what it costs.
 
-use crate::chain::FilterStatistics;
-use crate::{Engine, EngineError, Result};
-use onefold_ground::profile::Usage;
+use crate::{Activity, Engine, EngineError, Result};
 use onefold_ground::wire::{Reader, put_varint};
 use onefold_ground::{Access, Ground};
 
@@ -25,10 +23,8 @@ pub struct Statistics {
     pub index_memory_bytes: u64,
     /// Entries of the chunk index: in its pages, and in the auxiliary index (one that is being changed is in both).
     pub index_entries: u64,
-    /// Filters and their verdicts since opening.
-    pub filters: Vec<FilterStatistics>,
-    /// Time and bytes by component since opening (M0.22).
-    pub profile: std::collections::BTreeMap<&'static str, Usage>,
+    /// Time and bytes by component (M0.22) and verdicts of the filters, over all openings.
+    pub activity: Activity,
 }
 
 impl Engine {
@@ -46,8 +42,7 @@ impl Engine {
             log_bytes: self.log.used_bytes(),
             index_memory_bytes: index.auxiliary_bytes + index.filter_bytes,
             index_entries: index.entries + index.auxiliary_entries,
-            filters: self.filters.statistics(),
-            profile: self.profile.report().into_iter().collect(),
+            activity: self.activity(),
         })
     }
 }

@@ -15,7 +15,11 @@ use std::time::Duration;
 
 /// A bar over `total_bytes`; invisible when nobody looks.
 pub fn bar(talk: Talk, total_bytes: u64) -> ProgressBar {
-    styled(talk, total_bytes, "{elapsed_precise} [{bar:30}] {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}, {eta} left {wide_msg}")
+    styled(
+        talk,
+        total_bytes,
+        "{elapsed_precise} [{bar:30}] {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}, {eta} left {wide_msg}",
+    )
 }
 
 /// A bar over the steps of something that is not counted in bytes; its message names the step.

@@ -52,9 +52,20 @@ fn ratio(whole: u64, part: u64) -> Option<f64> {
 fn to_json(contents: &Contents, statistics: &Statistics) -> Value {
     let logical = contents.backup_bytes + contents.volume_bytes;
     let profile: Map<String, Value> = statistics
+        .activity
         .profile
         .iter()
-        .map(|(name, usage)| ((*name).to_owned(), json!({"calls": usage.calls, "time_ns": usage.time_ns, "bytes": usage.bytes})))
+        .map(|(name, usage)| (name.clone(), json!({"calls": usage.calls, "time_ns": usage.time_ns, "bytes": usage.bytes})))
+        .collect();
+    let filters: Map<String, Value> = statistics
+        .activity
+        .filters
+        .iter()
+        .map(|(name, [non_existing, weak_maybe, strong_maybe, existing])| {
+            let verdicts =
+                json!({"non_existing": non_existing, "weak_maybe": weak_maybe, "strong_maybe": strong_maybe, "existing": existing});
+            (name.clone(), verdicts)
+        })
         .collect();
     json!({
         "logical_bytes": logical,
@@ -73,6 +84,7 @@ fn to_json(contents: &Contents, statistics: &Statistics) -> Value {
         "backups": contents.backups,
         "volumes": contents.volumes,
         "profile": profile,
+        "filters": filters,
     })
 }
 
@@ -90,12 +102,20 @@ fn print(output: &mut Output, contents: &Contents, statistics: &Statistics) -> R
     ] {
         output.line(format_args!("{name:<9} {value}"))?;
     }
-    if !statistics.profile.is_empty() {
-        output.line("\ntime of this process by component")?;
+    if !statistics.activity.profile.is_empty() {
+        output.line("\ntime by component, since the store was made")?;
         let mut table = Table::new(&["component", ">calls", ">time", ">bytes", ">rate"]);
-        for (name, usage) in &statistics.profile {
+        for (name, usage) in &statistics.activity.profile {
             let time = Duration::from_nanos(usage.time_ns);
-            table.row(vec![(*name).to_owned(), number(usage.calls), duration(time), size(usage.bytes), rate(usage.bytes, time)]);
+            table.row(vec![name.clone(), number(usage.calls), duration(time), size(usage.bytes), rate(usage.bytes, time)]);
+        }
+        table.print(output)?;
+    }
+    if !statistics.activity.filters.is_empty() {
+        output.line("\nverdicts of the filters")?;
+        let mut table = Table::new(&["filter", ">non-existing", ">weak maybe", ">strong maybe", ">existing"]);
+        for (name, verdicts) in &statistics.activity.filters {
+            table.row(std::iter::once(name.clone()).chain(verdicts.iter().map(|count| number(*count))).collect());
         }
         table.print(output)?;
     }

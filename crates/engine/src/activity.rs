@@ -1,0 +1,150 @@
+//! What a store has been doing, over all openings: time and bytes by component (M0.22), verdicts of the filters.
+//!
+//! The sums are an object of the block index (key `p`), written when a store that was written to is closed and about once a minute
+//! before that. What a crash takes of them is a minute of figures, nothing else.
+
+use crate::chain::{FilterStatistics, Verdict};
+use crate::{Engine, EngineError, Result, Transaction};
+use onefold_ground::profile::Usage;
+use onefold_ground::wire::{Reader, WireError, put_bytes, put_varint};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// The key and partition of the sums.
+const KEY: &[u8] = b"p";
+const PARTITION: u16 = 0;
+/// How often they are written while the store is open.
+const INTERVAL: Duration = Duration::from_secs(60);
+/// More names than this are no activity of ours.
+const MAX_NAMES: u64 = 1000;
+
+/// Sums by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Activity {
+    /// Time and bytes by component.
+    pub profile: BTreeMap<String, Usage>,
+    /// Verdicts by filter, from NON-EXISTING to EXISTING.
+    pub filters: BTreeMap<String, [u64; 4]>,
+}
+
+impl Activity {
+    fn encode(&self) -> Vec<u8> {
+        let mut out = vec![1];
+        put_varint(&mut out, self.profile.len() as u64);
+        for (name, usage) in &self.profile {
+            put_bytes(&mut out, name.as_bytes());
+            [usage.calls, usage.time_ns, usage.bytes].iter().for_each(|value| put_varint(&mut out, *value));
+        }
+        put_varint(&mut out, self.filters.len() as u64);
+        for (name, verdicts) in &self.filters {
+            put_bytes(&mut out, name.as_bytes());
+            verdicts.iter().for_each(|value| put_varint(&mut out, *value));
+        }
+        out
+    }
+
+    fn decode(value: &[u8]) -> std::result::Result<Activity, WireError> {
+        let mut reader = Reader::new(value);
+        let _version = reader.u8()?;
+        let mut activity = Activity::default();
+        let name = |reader: &mut Reader<'_>| reader.bytes().map(|name| String::from_utf8_lossy(name).into_owned());
+        for _ in 0..reader.varint_to("components", MAX_NAMES)? {
+            let name = name(&mut reader)?;
+            let usage = Usage { calls: reader.varint()?, time_ns: reader.varint()?, bytes: reader.varint()? };
+            activity.profile.insert(name, usage);
+        }
+        for _ in 0..reader.varint_to("filters", MAX_NAMES)? {
+            let name = name(&mut reader)?;
+            let verdicts = [reader.varint()?, reader.varint()?, reader.varint()?, reader.varint()?];
+            activity.filters.insert(name, verdicts);
+        }
+        reader.end()?;
+        Ok(activity)
+    }
+
+    fn add(&mut self, profile: impl IntoIterator<Item = (&'static str, Usage)>, filters: &[FilterStatistics]) {
+        for (name, usage) in profile {
+            let sum = self.profile.entry(name.to_owned()).or_default();
+            sum.calls = sum.calls.saturating_add(usage.calls);
+            sum.time_ns = sum.time_ns.saturating_add(usage.time_ns);
+            sum.bytes = sum.bytes.saturating_add(usage.bytes);
+        }
+        for filter in filters {
+            let sums = self.filters.entry(filter.filter.to_owned()).or_default();
+            for (verdict, count) in [
+                (Verdict::NonExisting, filter.non_existing),
+                (Verdict::WeakMaybe, filter.weak_maybe),
+                (Verdict::StrongMaybe, filter.strong_maybe),
+                (Verdict::Existing, filter.existing),
+            ] {
+                sums[verdict as usize] = sums[verdict as usize].saturating_add(count);
+            }
+        }
+        self.filters.retain(|_, verdicts| verdicts.iter().any(|count| *count > 0));
+    }
+}
+
+/// The sums of earlier openings, and when they were written last.
+#[derive(Debug)]
+pub(crate) struct Earlier {
+    activity: Activity,
+    written: Instant,
+}
+
+impl Earlier {
+    /// From the object of the block index.
+    pub(crate) fn read(value: Option<Vec<u8>>) -> Result<Earlier> {
+        let activity = value
+            .map_or(Ok(Activity::default()), |value| Activity::decode(&value))
+            .map_err(|source| EngineError::Wire { what: "activity in the block index".into(), source })?;
+        Ok(Earlier { activity, written: Instant::now() })
+    }
+
+    /// Where it is read from.
+    pub(crate) const PLACE: (u16, &[u8]) = (PARTITION, KEY);
+}
+
+impl Engine {
+    /// The sums of all openings, this one included.
+    pub fn activity(&self) -> Activity {
+        let mut activity = self.earlier.lock().activity.clone();
+        activity.add(self.profile.report(), &self.filters.statistics());
+        activity
+    }
+
+    /// Submits the sums, if anything was written since the opening and they are old enough, or the store is closed (`now`).
+    pub(crate) fn note_activity(&self, now: bool) -> Result<()> {
+        if self.log.end() == self.opened_at && !self.has_queued() {
+            return Ok(());
+        }
+        {
+            let mut earlier = self.earlier.lock();
+            if !now && earlier.written.elapsed() < INTERVAL {
+                return Ok(());
+            }
+            earlier.written = Instant::now();
+        }
+        self.submit(Transaction { changes: vec![(PARTITION, KEY.to_vec(), Some(self.activity().encode()))], deltas: Vec::new() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn m0_22_activity_is_summed_over_openings() {
+        let filter = |existing| FilterStatistics { filter: "zero-chunk", non_existing: 0, weak_maybe: 1, strong_maybe: 0, existing };
+        let usage = Usage { calls: 1, time_ns: 20, bytes: 300 };
+        let mut activity = Activity::default();
+        activity.add([("chunking", usage)], &[filter(5)]);
+        let mut again = Activity::decode(&activity.encode()).unwrap();
+        assert_eq!(again, activity);
+        again.add([("chunking", usage)], &[filter(6)]);
+        assert_eq!(again.profile["chunking"], Usage { calls: 2, time_ns: 40, bytes: 600 });
+        assert_eq!(again.filters["zero-chunk"], [0, 2, 0, 11]);
+        for length in 0..activity.encode().len() {
+            assert!(Activity::decode(&activity.encode()[..length]).is_err());
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! What the tests of the engine share: random bytes, small stores on a simulated disk, writing and reading runs.
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+use onefold_chunking::{Kind, Sizes};
+use onefold_engine::{Descriptor, Engine, EngineError, Hints, Mode, Piece, Settings, WriteStream};
+use onefold_ground::{Access, Ground, SimulatedGround, read_file};
+use onefold_storage::Compression;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Bytes that nothing compresses and that are the same for the same seed (SplitMix64).
+pub fn bytes(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x5851_f42d_4c95_7f2d);
+    let next = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)).to_le_bytes()
+    };
+    std::iter::repeat_with(next).flatten().take(length).collect()
+}
+
+/// Small chunks, frames and containers, so that a little data has many of each.
+pub fn descriptor() -> Descriptor {
+    Descriptor {
+        chunker: Kind::FastCdc,
+        chunk_sizes: Sizes { min: 256, target: 1024, max: 4096 },
+        container_bytes: 64 << 10,
+        frame_bytes: 4 << 10,
+        compression: Compression::None,
+        index_partitions: 2,
+        ..Descriptor::new().unwrap()
+    }
+}
+
+/// Settings without threads, with this filter chain.
+pub fn settings(chain: &str) -> Settings {
+    Settings { chain: chain.split(',').map(String::from).collect(), workers: 1, background: false, ..Settings::default() }
+}
+
+pub const DEFAULT_CHAIN: &str = "zero-chunk,block-index,container-cache,chunk-index";
+
+/// An empty store.
+pub fn store(descriptor: &Descriptor) -> SimulatedGround {
+    let ground = SimulatedGround::new(1);
+    let shared: Arc<dyn Ground> = Arc::new(ground.clone());
+    Engine::create(&shared, descriptor).unwrap();
+    ground
+}
+
+pub fn open(ground: &SimulatedGround, settings: Settings) -> Arc<Engine> {
+    try_open(ground, settings, Mode::ReadWrite).unwrap()
+}
+
+pub fn try_open(ground: &SimulatedGround, settings: Settings, mode: Mode) -> Result<Arc<Engine>, EngineError> {
+    Engine::open(Arc::new(ground.clone()), settings, mode, "test")
+}
+
+/// Writes a whole run in slices of at most `slice_bytes`; its pieces.
+pub fn write(stream: &mut WriteStream, data: &[u8], slice_bytes: usize) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    let mut start = 0;
+    while start < data.len() {
+        let end = data.len().min(start + slice_bytes);
+        let consumed = stream.write(&data[start..end], end == data.len(), Hints::default(), &mut pieces).unwrap();
+        assert!(consumed > 0, "a slice of the greatest chunk's size is never too short");
+        start += consumed;
+    }
+    pieces
+}
+
+/// Reads a whole run and verifies it.
+pub fn read(engine: &Engine, pieces: &[Piece]) -> Result<Vec<u8>, EngineError> {
+    let mut out = vec![0x5a; pieces.iter().map(Piece::length).sum::<u64>() as usize];
+    engine.read(pieces, 0, &mut out, true)?;
+    Ok(out)
+}
+
+/// Verdicts of one filter: (NON-EXISTING, WEAK-MAYBE, STRONG-MAYBE, EXISTING).
+pub fn verdicts(engine: &Engine, filter: &str) -> (u64, u64, u64, u64) {
+    let names = if filter == "chunk-index" { filter.to_owned() } else { format!("{filter},chunk-index") };
+    let statistics = engine.chain(&names).unwrap().statistics();
+    let found = &statistics[0];
+    (found.non_existing, found.weak_maybe, found.strong_maybe, found.existing)
+}
+
+/// All files below a directory and what is in them.
+pub fn files(ground: &dyn Ground, directory: &str) -> BTreeMap<String, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for entry in ground.list(directory).unwrap() {
+        let path = format!("{directory}/{}", entry.name);
+        if entry.is_directory {
+            found.extend(files(ground, &path));
+        } else {
+            let length = ground.open(&path, Access::Read).unwrap().len().unwrap();
+            found.insert(path.clone(), read_file(ground, &path, length).unwrap());
+        }
+    }
+    found
+}
