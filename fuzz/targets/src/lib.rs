@@ -3,12 +3,36 @@
 //!
 //! Each module has one target, `run`, which takes any bytes and panics only on a bug.
 
+pub mod block_changes;
+pub mod chunk_index;
 pub mod chunkers;
+pub mod container;
+pub mod descriptor;
+pub mod log_batch;
+pub mod nbd_negotiation;
+pub mod nbd_request;
 pub mod recipe;
+pub mod settings;
+pub mod tree;
+pub mod volume;
 pub mod wire;
 
 /// A target: its name, which is also that of its folder in `fuzz/corpus`, and its function.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: &[Target] = &[("chunkers", chunkers::run), ("recipe", recipe::run), ("wire", wire::run)];
+pub const TARGETS: &[Target] = &[
+    ("block_changes", block_changes::run),
+    ("chunk_index", chunk_index::run),
+    ("chunkers", chunkers::run),
+    ("container", container::run),
+    ("descriptor", descriptor::run),
+    ("log_batch", log_batch::run),
+    ("nbd_negotiation", nbd_negotiation::run),
+    ("nbd_request", nbd_request::run),
+    ("recipe", recipe::run),
+    ("settings", settings::run),
+    ("tree", tree::run),
+    ("volume", volume::run),
+    ("wire", wire::run),
+];
