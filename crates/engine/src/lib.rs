@@ -133,6 +133,11 @@ impl Engine {
         &self.index
     }
 
+    /// The block index, for check.
+    pub fn block_index(&self) -> &BlockIndex {
+        &self.blocks
+    }
+
     /// The containers, for check and statistics.
     pub fn storage(&self) -> &Arc<ContainerStore> {
         &self.storage

@@ -1,69 +1,65 @@
-//! Who needs a lost chunk: every path of every backup, and every range of every volume, by name.
+//! Step 4 of `check`: who needs a lost chunk. Every path of every backup, and every range of every volume, by name.
 
-use crate::Result;
-use crate::check::{CheckReport, Monitor, ProblemKind};
-use crate::references::{mapping, mapping_key, objects};
-use onefold_catalog::{Backup, Catalog, Content, TreeWalk};
+use crate::check::{Check, Lost, ProblemKind};
+use crate::references::{Kind, mapping, mapping_key, objects};
+use onefold_catalog::{Backup, Content, TreeWalk};
 use onefold_engine::{Engine, Piece, Recipe};
-use onefold_fingerprint::Fingerprint;
-use onefold_volume::VolumeInfo;
-use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 
-/// Adds a problem for everything that needs one of the `lost` chunks.
-pub(crate) fn name(engine: &Arc<Engine>, lost: &HashSet<Fingerprint>, monitor: &dyn Monitor, report: &mut CheckReport) -> Result<()> {
-    volumes(engine, lost, report)?;
-    let backups = Catalog::new(engine.clone()).list()?;
-    monitor.step("what is affected", backups.len() as u64);
+/// Adds a problem for everything that needs one of the lost chunks.
+pub(crate) fn name(check: &mut Check<'_>) {
+    volumes(check);
+    // What of the block index cannot be read was reported before, and so were records that cannot be decoded.
+    let mut backups = Vec::new();
+    let digest_bytes = check.engine.digest_bytes();
+    objects(check.engine, Kind::Backup, &mut |_, value| backups.extend(Backup::decode(value, digest_bytes)), &mut |_| {});
+    check.monitor.step("what is affected", backups.len() as u64);
     for backup in &backups {
-        if monitor.is_cancelled() {
+        if check.monitor.is_cancelled() {
             break;
         }
-        paths(engine, backup, lost, report);
-        monitor.advance(1);
+        paths(check, backup);
+        check.monitor.advance(1);
     }
-    Ok(())
 }
 
-fn volumes(engine: &Arc<Engine>, lost: &HashSet<Fingerprint>, report: &mut CheckReport) -> Result<()> {
-    let mut infos: HashMap<u32, VolumeInfo> = HashMap::new();
-    objects(engine, b'v', &mut |key, value| {
-        let number = key.get(1..5).and_then(|bytes| bytes.try_into().ok()).map(u32::from_be_bytes);
-        if let Some(number) = number
-            && let Ok(info) = VolumeInfo::decode(number, value)
-        {
-            infos.insert(number, info);
-        }
-    })?;
-    objects(engine, b'm', &mut |key, value| {
-        let (Some((number, block)), Some(recipe)) = (mapping_key(key), mapping(value, engine.digest_bytes())) else { return };
-        let Some(info) = infos.get(&number) else { return };
-        let mut at = block * u64::from(info.block_size);
+fn volumes(check: &mut Check<'_>) {
+    let (report, lost, volumes) = (&mut check.report, &check.lost, &check.volumes.by_number);
+    let digest_bytes = check.engine.digest_bytes();
+    let visit = &mut |key: &[u8], value: &[u8]| {
+        let (Some((number, block)), Some(recipe)) = (mapping_key(key), mapping(value, digest_bytes)) else { return };
+        let Some(info) = volumes.get(&number) else { return };
+        let mut at = block.saturating_mul(u64::from(info.block_size));
         for piece in &recipe.pieces {
-            let end = at + piece.length();
+            let end = at.saturating_add(piece.length());
             if is_lost(piece, lost) {
                 report.add(ProblemKind::Affected, format!("volume {:?}: bytes {at} to {end} are lost", info.name));
             }
             at = end;
         }
-    })
+    };
+    objects(check.engine, Kind::Mapping, visit, &mut |_| {});
 }
 
-fn is_lost(piece: &Piece, lost: &HashSet<Fingerprint>) -> bool {
+fn is_lost(piece: &Piece, lost: &Lost) -> bool {
     piece.fingerprint().is_some_and(|fingerprint| lost.contains(&fingerprint))
 }
 
-fn paths(engine: &Arc<Engine>, backup: &Backup, lost: &HashSet<Fingerprint>, report: &mut CheckReport) {
+fn paths(check: &mut Check<'_>, backup: &Backup) {
     let what =
         |path: &[u8], why: &str| format!("backup {} ({}): {:?}: {why}", backup.id.short(), backup.name, String::from_utf8_lossy(path));
-    for item in TreeWalk::new(engine, b"", &backup.root) {
+    for item in TreeWalk::new(check.engine, b"", &backup.root) {
+        if check.monitor.is_cancelled() {
+            break;
+        }
         match item.entry {
-            Err(error) => report.add(ProblemKind::Affected, what(&item.path, &format!("a part of this directory is lost: {error}"))),
+            Err(error) => {
+                check.report.add(ProblemKind::Affected, what(&item.path, &format!("a part of this directory is lost: {error}")));
+            }
             Ok(entry) => {
                 if let Content::File { recipe, .. } = &entry.content
-                    && needs_lost(engine, recipe, lost)
+                    && needs_lost(check.engine, recipe, &check.lost)
                 {
-                    report.add(ProblemKind::Affected, what(&item.path, "a part of this file is lost"));
+                    check.report.add(ProblemKind::Affected, what(&item.path, "a part of this file is lost"));
                 }
             }
         }
@@ -71,7 +67,7 @@ fn paths(engine: &Arc<Engine>, backup: &Backup, lost: &HashSet<Fingerprint>, rep
 }
 
 /// Whether a file cannot be restored whole.
-fn needs_lost(engine: &Engine, recipe: &Recipe, lost: &HashSet<Fingerprint>) -> bool {
+fn needs_lost(engine: &Engine, recipe: &Recipe, lost: &Lost) -> bool {
     let mut found = recipe.pieces.iter().any(|piece| is_lost(piece, lost));
     if !found && recipe.level > 0 {
         let expanded = engine.expand(recipe, &mut |piece| {

@@ -1,19 +1,20 @@
 //! `check`: every reference resolves, every checksum and every count holds.
 //!
-//! Three steps, reading only:
-//! 1. pages of the chunk index: checksums and order;
+//! Four steps, reading only; none is left out because an earlier one found something:
+//! 1. pages of the chunk index: checksums and order; files of the block index: checksums, trees, position;
 //! 2. containers, one after the other: header, catalog, footer; with `read_data` every frame is read, decompressed and fingerprinted again;
 //! 3. counts: in passes over ranges of fingerprints, so that memory stays within its bound, the entries of the index are compared with what
-//!    the containers hold and with the sum of all references.
+//!    the containers hold and with the sum of all references;
+//! 4. if chunks are missing or damaged: every path of every backup and every range of every volume that needs one, by name.
 //!
-//! If chunks are missing or damaged, a last step names every path of every backup and every range of every volume that needs one.
+//! The operations log, the descriptor and the headers are verified by opening the store.
 
-use crate::references::{metadata_of, of_chunk, of_objects};
-use crate::{Result, affected};
-use onefold_engine::{Engine, Piece};
+use crate::references::{self, VolumeList};
+use crate::{Result, affected, counts};
+use onefold_engine::Engine;
 use onefold_fingerprint::Fingerprint;
-use onefold_storage::{Address, ChunkKind, ContainerId, StorageError};
-use std::collections::{HashMap, HashSet};
+use onefold_storage::{Catalog, ChunkKind, ContainerId, StorageError};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// What to check and how much memory it may take.
@@ -21,7 +22,7 @@ use std::sync::Arc;
 pub struct CheckOptions {
     /// Read, decompress and fingerprint every chunk.
     pub read_data: bool,
-    /// Bound of the table of counts, bytes.
+    /// Bound of the table of counts, bytes; the list of lost chunks may take a quarter of it.
     pub memory_bytes: usize,
 }
 
@@ -31,8 +32,6 @@ impl Default for CheckOptions {
     }
 }
 
-/// Memory of one chunk in the table of counts.
-const CHUNK_BYTES: usize = 96;
 /// More problems than this are counted but not listed.
 const LISTED: usize = 10_000;
 
@@ -41,6 +40,8 @@ const LISTED: usize = 10_000;
 pub enum ProblemKind {
     /// A page of the chunk index is damaged.
     IndexPage,
+    /// A file of the block index is damaged.
+    BlockIndex,
     /// A container or a chunk in it is damaged.
     Container,
     /// A chunk that is referred to is not stored.
@@ -60,6 +61,7 @@ impl ProblemKind {
     pub fn name(self) -> &'static str {
         match self {
             ProblemKind::IndexPage => "index_page",
+            ProblemKind::BlockIndex => "block_index",
             ProblemKind::Container => "container",
             ProblemKind::MissingChunk => "missing_chunk",
             ProblemKind::WrongAddress => "wrong_address",
@@ -135,206 +137,161 @@ impl Monitor for NoMonitor {
     fn advance(&self, _units: u64) {}
 }
 
-/// What is known of a chunk in one pass.
-#[derive(Clone, Copy, Debug, Default)]
-struct Known {
-    /// From the index.
-    address: u64,
-    count: u32,
-    indexed: bool,
-    /// A container has it at that address.
-    stored: bool,
-    /// A container has it somewhere.
-    elsewhere: bool,
-    references: u64,
+/// Chunks that cannot be read, as many as memory allows.
+#[derive(Debug, Default)]
+pub(crate) struct Lost {
+    chunks: HashSet<Fingerprint>,
+    limit: usize,
+    left_out: u64,
 }
 
-/// Checks a store.
-pub fn check(engine: &Arc<Engine>, options: CheckOptions, monitor: &dyn Monitor) -> Result<CheckReport> {
-    let mut report = CheckReport::default();
-    let mut lost: HashSet<Fingerprint> = HashSet::new();
+impl Lost {
+    /// Memory of one chunk in a hash set that has just grown.
+    const CHUNK_BYTES: usize = 80;
 
-    monitor.step("chunk index", 1);
-    for damage in engine.index().verify()? {
-        report.add(ProblemKind::IndexPage, format!("{}: page {}: {}", damage.path, damage.page, damage.why));
+    fn within(memory_bytes: usize) -> Lost {
+        Lost { limit: (memory_bytes / Lost::CHUNK_BYTES).max(1), ..Lost::default() }
     }
-    let pages_damaged = !report.is_clean();
-    monitor.advance(1);
 
-    let containers = engine.storage().containers()?;
-    check_containers(engine, &containers, options, monitor, &mut report, &mut lost)?;
-    if pages_damaged {
-        // The pages of the index cannot be read as a whole: comparing counts with them would only repeat that.
-        report.add(ProblemKind::IndexPage, "usage counts were not compared, because pages of the chunk index are damaged".into());
-    } else {
-        check_counts(engine, &containers, options, monitor, &mut report, &mut lost)?;
-    }
-    of_objects(engine, &mut |_| {}, &mut |what| report.add(ProblemKind::Object, what))?;
-    if !lost.is_empty() {
-        affected::name(engine, &lost, monitor, &mut report)?;
-    }
-    Ok(report)
-}
-
-/// Step 2.
-fn check_containers(
-    engine: &Arc<Engine>,
-    containers: &[ContainerId],
-    options: CheckOptions,
-    monitor: &dyn Monitor,
-    report: &mut CheckReport,
-    lost: &mut HashSet<Fingerprint>,
-) -> Result<()> {
-    let algorithm = engine.descriptor().fingerprint;
-    monitor.step(if options.read_data { "containers and data" } else { "containers" }, containers.len() as u64);
-    for container in containers {
-        if monitor.is_cancelled() {
-            break;
+    pub(crate) fn insert(&mut self, fingerprint: Fingerprint) {
+        if self.chunks.len() < self.limit {
+            self.chunks.insert(fingerprint);
+        } else if !self.chunks.contains(&fingerprint) {
+            self.left_out += 1;
         }
+    }
+
+    pub(crate) fn contains(&self, fingerprint: &Fingerprint) -> bool {
+        self.chunks.contains(fingerprint)
+    }
+}
+
+/// A check under way.
+pub(crate) struct Check<'a> {
+    pub(crate) engine: &'a Arc<Engine>,
+    pub(crate) options: CheckOptions,
+    pub(crate) monitor: &'a dyn Monitor,
+    pub(crate) report: CheckReport,
+    pub(crate) lost: Lost,
+    pub(crate) volumes: VolumeList,
+    /// Whether the references of the objects are all known: else counts may rightly be greater than what is found.
+    pub(crate) knows_all_objects: bool,
+    /// Whether the pages of the chunk index are whole.
+    pub(crate) knows_all_entries: bool,
+}
+
+/// Checks a store. What is wrong with it is in the report; an error is what kept the check from being made. A check that the monitor
+/// cancelled reports what it found until then.
+pub fn check(engine: &Arc<Engine>, options: CheckOptions, monitor: &dyn Monitor) -> Result<CheckReport> {
+    let lost = Lost::within(options.memory_bytes / 4);
+    let mut check = Check {
+        engine,
+        options,
+        monitor,
+        report: CheckReport::default(),
+        lost,
+        volumes: VolumeList::default(),
+        knows_all_objects: true,
+        knows_all_entries: true,
+    };
+    check.indexes()?;
+    let containers = engine.storage().containers()?;
+    check.containers(&containers);
+    check.objects();
+    counts::compare(&mut check, &containers)?;
+    if !check.lost.chunks.is_empty() && !monitor.is_cancelled() {
+        affected::name(&mut check);
+        if check.lost.left_out > 0 {
+            let what = format!("{} more chunks are lost; what needs only these is not named, for want of memory", check.lost.left_out);
+            check.report.add(ProblemKind::Affected, what);
+        }
+    }
+    Ok(check.report)
+}
+
+impl Check<'_> {
+    /// Step 1.
+    fn indexes(&mut self) -> Result<()> {
+        self.monitor.step("indexes", 2);
+        for damage in self.engine.index().verify()? {
+            self.report.add(ProblemKind::IndexPage, format!("{}: page {}: {}", damage.path, damage.page, damage.why));
+            self.knows_all_entries = false;
+        }
+        self.monitor.advance(1);
+        for damage in self.engine.block_index().verify() {
+            self.report.add(ProblemKind::BlockIndex, format!("{}: {}", damage.path, damage.why));
+        }
+        self.monitor.advance(1);
+        Ok(())
+    }
+
+    /// Step 2.
+    fn containers(&mut self, containers: &[ContainerId]) {
+        let what = if self.options.read_data { "containers and data" } else { "containers" };
+        self.monitor.step(what, containers.len() as u64);
+        for container in containers {
+            if self.monitor.is_cancelled() {
+                break;
+            }
+            self.container(*container);
+            self.monitor.advance(1);
+        }
+    }
+
+    fn container(&mut self, container: ContainerId) {
+        let algorithm = self.engine.descriptor().fingerprint;
         let mut wrong = Vec::new();
         let mut read_bytes = 0;
-        let found = engine.storage().verify_container(
-            *container,
-            options.read_data,
-            Some(&mut |address, fingerprint, kind, bytes| {
-                read_bytes += bytes.len() as u64;
-                let name = if kind == ChunkKind::Data { algorithm.fingerprint(bytes) } else { algorithm.metadata(bytes) };
-                if name != fingerprint {
-                    wrong.push((address, fingerprint));
-                }
-            }),
-        )?;
-        report.containers += 1;
-        report.chunks += found.chunks;
-        report.read_bytes += read_bytes;
+        let mut visit = |address, fingerprint, kind, bytes: &[u8]| {
+            read_bytes += bytes.len() as u64;
+            let name = if kind == ChunkKind::Data { algorithm.fingerprint(bytes) } else { algorithm.metadata(bytes) };
+            if name != fingerprint {
+                wrong.push((address, fingerprint));
+            }
+        };
+        let found = self.engine.storage().verify_container(container, self.options.read_data, Some(&mut visit));
+        self.report.containers += 1;
+        self.report.read_bytes += read_bytes;
         for (address, fingerprint) in wrong {
-            report.add(ProblemKind::Container, format!("chunk {fingerprint} at {address} has bytes of another fingerprint"));
-            lost.insert(fingerprint);
+            self.report.add(ProblemKind::Container, format!("chunk {fingerprint} at {address} has bytes of another fingerprint"));
+            self.lost.insert(fingerprint);
         }
-        for damage in &found.damage {
-            report.add(ProblemKind::Container, damage.to_string());
-            // Without a catalog nobody knows what the container held; the counts will show what is missing.
-            for slot in engine.storage().slots(*container).unwrap_or_default() {
-                let is_hit = match damage {
-                    StorageError::Damaged { frame: Some(frame), .. } => u32::from(slot.frame) == *frame,
-                    _ => true,
-                };
-                if is_hit {
-                    lost.insert(slot.fingerprint);
-                }
+        match found {
+            Ok(found) => {
+                self.report.chunks += found.chunks;
+                found.damage.iter().for_each(|damage| self.container_damage(container, damage));
             }
+            // The file is not there, or the device cannot read it.
+            Err(error) => self.container_damage(container, &error),
         }
-        monitor.advance(1);
     }
-    Ok(())
-}
 
-/// Step 3.
-fn check_counts(
-    engine: &Arc<Engine>,
-    containers: &[ContainerId],
-    options: CheckOptions,
-    monitor: &dyn Monitor,
-    report: &mut CheckReport,
-    lost: &mut HashSet<Fingerprint>,
-) -> Result<()> {
-    let partitions = engine.descriptor().index_partitions;
-    let entries = engine.index().statistics().entries;
-    let wanted = (entries as usize * CHUNK_BYTES).div_ceil(options.memory_bytes.max(1)).max(1) as u32;
-    let passes = wanted.next_power_of_two().min(partitions);
-    let each = partitions / passes;
-    let shift = 64 - partitions.trailing_zeros();
-    monitor.step("references", u64::from(passes) * containers.len() as u64);
-    for pass in 0..passes {
-        let range = pass * each..(pass + 1) * each;
-        let partition = |fingerprint: &Fingerprint| if partitions == 1 { 0 } else { (fingerprint.prefix() >> shift) as u32 };
-        let mut known: HashMap<Fingerprint, Known> = HashMap::new();
-        for number in range.clone() {
-            engine.index().for_each(number, &mut |fingerprint, entry| {
-                known.insert(*fingerprint, Known { address: entry.address, count: entry.count, indexed: true, ..Known::default() });
-                Ok(())
-            })?;
-        }
-        report.index_entries += known.len() as u64;
-        for container in containers {
-            // Damage of the container itself was reported by step 2.
-            if let Ok(slots) = engine.storage().slots(*container) {
-                for (number, slot) in slots.iter().enumerate().filter(|(_, slot)| range.contains(&partition(&slot.fingerprint))) {
-                    let chunk = known.entry(slot.fingerprint).or_default();
-                    chunk.elsewhere = true;
-                    chunk.stored |= chunk.indexed && chunk.address == Address::new(*container, number as u16).bits();
-                }
-                for piece in references_of_container(engine, &metadata_of(*container, &slots), report, pass == 0)? {
-                    count(&mut known, &piece, |fingerprint| range.contains(&partition(fingerprint)), report);
-                }
+    /// Notes what a damage of a container takes with it. Without a catalog nobody knows what the container held; the counts will show
+    /// what is missing.
+    fn container_damage(&mut self, container: ContainerId, damage: &StorageError) {
+        self.report.add(ProblemKind::Container, damage.to_string());
+        let Ok(catalog) = self.engine.storage().catalog(container) else { return };
+        let lost = |check: &mut Self, catalog: &Catalog, frame: Option<u32>| {
+            for of in catalog.frames.iter().filter(|of| frame.is_none_or(|frame| frame == of.number)) {
+                catalog.slots_of(of).iter().for_each(|slot| check.lost.insert(slot.fingerprint));
             }
-            monitor.advance(1);
-        }
-        let mut pieces = Vec::new();
-        of_objects(engine, &mut |piece| pieces.push(*piece), &mut |_| {})?;
-        for piece in pieces {
-            count(&mut known, &piece, |fingerprint| range.contains(&partition(fingerprint)), report);
-        }
-        judge(known, report, lost);
-        report.passes += 1;
-    }
-    Ok(())
-}
-
-fn count(known: &mut HashMap<Fingerprint, Known>, piece: &Piece, is_mine: impl Fn(&Fingerprint) -> bool, report: &mut CheckReport) {
-    if let Some(fingerprint) = piece.fingerprint().filter(is_mine) {
-        known.entry(fingerprint).or_default().references += 1;
-        report.references += 1;
-    }
-}
-
-/// What the metadata chunks of a container refer to. Of several copies of one chunk only the one that the index names counts.
-fn references_of_container(
-    engine: &Engine,
-    metadata: &[(Address, Fingerprint, ChunkKind)],
-    report: &mut CheckReport,
-    say: bool,
-) -> Result<Vec<Piece>> {
-    let names: Vec<_> = metadata.iter().map(|(_, fingerprint, _)| *fingerprint).collect();
-    let mut entries = Vec::with_capacity(names.len());
-    engine.index().lookup(&names, &mut entries)?;
-    let mut pieces = Vec::new();
-    for ((address, fingerprint, kind), entry) in metadata.iter().zip(entries) {
-        if entry.is_none_or(|entry| entry.address != address.bits()) {
-            continue;
-        }
-        let mut slices = Vec::new();
-        // A chunk that cannot be read was reported with its container.
-        if engine.storage().load(&[(*address, *fingerprint)], &mut slices).is_err() {
-            continue;
-        }
-        match slices.first().and_then(|content| of_chunk(content, *kind, engine.digest_bytes())) {
-            Some(found) => pieces.extend(found),
-            None if say => report.add(ProblemKind::Container, format!("metadata chunk {fingerprint} at {address} cannot be understood")),
-            None => {}
+        };
+        match damage {
+            StorageError::Damaged { frame, .. } => lost(self, &catalog, *frame),
+            _ => lost(self, &catalog, None),
         }
     }
-    Ok(pieces)
-}
 
-/// Compares what is known of each chunk.
-fn judge(known: HashMap<Fingerprint, Known>, report: &mut CheckReport, lost: &mut HashSet<Fingerprint>) {
-    for (fingerprint, chunk) in known {
-        let address = Address::from_bits(chunk.address);
-        if chunk.references > 0 && !chunk.elsewhere {
-            report
-                .add(ProblemKind::MissingChunk, format!("chunk {fingerprint} has {} references but is in no container", chunk.references));
-            lost.insert(fingerprint);
-        } else if chunk.indexed && chunk.address != 0 && !chunk.stored {
-            report.add(ProblemKind::WrongAddress, format!("the index says that chunk {fingerprint} is at {address}, where it is not"));
-        } else if !chunk.indexed && chunk.references > 0 {
-            report
-                .add(ProblemKind::WrongCount, format!("chunk {fingerprint} has {} references but no entry in the index", chunk.references));
-        }
-        if chunk.indexed && u64::from(chunk.count) != chunk.references {
-            let what =
-                format!("chunk {fingerprint} at {address}: the index counts {} references, there are {}", chunk.count, chunk.references);
-            report.add(ProblemKind::WrongCount, what);
-        }
+    /// What of the objects cannot be read. Their references are counted in step 3.
+    fn objects(&mut self) {
+        let mut problems = Vec::new();
+        self.volumes = references::volumes(self.engine, &mut |what| problems.push(what));
+        references::of_objects(self.engine, &self.volumes, &mut |_| {}, &mut |what| {
+            if problems.len() < LISTED {
+                problems.push(what);
+            }
+        });
+        self.knows_all_objects = problems.is_empty();
+        problems.into_iter().for_each(|what| self.report.add(ProblemKind::Object, what));
     }
 }

@@ -4,6 +4,7 @@
 
 mod affected;
 mod check;
+mod counts;
 mod references;
 
 pub use check::{CheckOptions, CheckReport, Monitor, NoMonitor, Problem, ProblemKind, check};

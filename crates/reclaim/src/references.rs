@@ -1,34 +1,164 @@
 //! Everything in a store that refers to chunks, once each (`docs/format.md` section 8.5): block mappings, roots of backups, stored metadata chunks.
 
-use crate::Result;
 use onefold_catalog::{Backup, decode_directory_chunk};
 use onefold_engine::{Engine, Piece, Recipe, decode_pieces};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::Reader;
 use onefold_storage::{Address, ChunkKind, ContainerId, Slot};
+use onefold_volume::VolumeInfo;
+use std::collections::HashMap;
 
 /// Objects read at a time.
 const PAGE: usize = 512;
+/// More damaged places of one partition than this are not looked for one by one: the rest counts as one.
+const GAPS: usize = 1000;
 
-/// Passes all objects whose key starts with `prefix` to `visit`.
-pub(crate) fn objects(engine: &Engine, prefix: u8, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<()> {
-    for partition in 0..engine.block_partitions() {
-        let mut from = vec![prefix];
-        loop {
-            let page = engine.range(partition, &from, &[prefix + 1], PAGE)?;
-            for (key, value) in &page {
-                visit(key, value);
-            }
-            match page.last() {
-                Some((last, _)) if page.len() == PAGE => {
-                    from.clone_from(last);
-                    from.push(0);
-                }
-                _ => break,
+/// The keys of one kind of object: a letter and a number of fixed length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Volume,
+    Mapping,
+    Backup,
+}
+
+impl Kind {
+    fn prefix(self) -> u8 {
+        match self {
+            Kind::Volume => b'v',
+            Kind::Mapping => b'm',
+            Kind::Backup => b'b',
+        }
+    }
+
+    fn bits(self) -> u32 {
+        match self {
+            Kind::Volume => 32,
+            Kind::Mapping => 96,
+            Kind::Backup => 128,
+        }
+    }
+
+    /// The greatest number.
+    fn last(self) -> u128 {
+        u128::MAX >> (128 - self.bits())
+    }
+
+    fn key(self, number: u128) -> Vec<u8> {
+        let mut key = vec![self.prefix()];
+        key.extend_from_slice(&number.to_be_bytes()[16 - self.bits() as usize / 8..]);
+        key
+    }
+
+    /// The first number whose key is not before `key`.
+    fn number(self, key: &[u8]) -> u128 {
+        let bytes = self.bits() as usize / 8;
+        let digits = key.get(1..).unwrap_or_default();
+        let number = (0..bytes).fold(0, |number: u128, at| (number << 8) | u128::from(digits.get(at).copied().unwrap_or(0)));
+        number.saturating_add(u128::from(digits.len() > bytes)).min(self.last())
+    }
+}
+
+/// Objects that cannot be read, because their part of the block index is damaged: all of `kind` with numbers from `first` to `last`.
+#[derive(Clone, Debug)]
+pub(crate) struct Gap {
+    pub(crate) kind: Kind,
+    first: u128,
+    last: u128,
+    why: String,
+}
+
+impl Gap {
+    /// What is lost, by name where `volumes` has names.
+    pub(crate) fn describe(&self, volumes: &HashMap<u32, VolumeInfo>) -> String {
+        let why = &self.why;
+        match self.kind {
+            Kind::Volume => format!("volumes with numbers {} to {} cannot be read: {why}", self.first, self.last),
+            Kind::Backup => format!("backups from {} to {} cannot be read: {why}", id(self.first), id(self.last)),
+            Kind::Mapping => {
+                let parts = |number: u128| ((number >> 64) as u32, number as u64);
+                let ((first, from), (last, to)) = (parts(self.first), parts(self.last));
+                let mut hit: Vec<String> = volumes
+                    .iter()
+                    .filter(|(number, _)| (first..=last).contains(number))
+                    .filter_map(|(number, info)| {
+                        let block = u64::from(info.block_size);
+                        let start = if *number == first { from.saturating_mul(block) } else { 0 };
+                        let end = if *number == last { to.saturating_add(1).saturating_mul(block).min(info.size) } else { info.size };
+                        (start < end).then(|| format!("volume {:?} bytes {start} to {end}", info.name))
+                    })
+                    .collect();
+                hit.sort();
+                let hit = if hit.is_empty() { "no volume that is known".to_owned() } else { hit.join(", ") };
+                format!("block mappings cannot be read ({hit}): {why}")
             }
         }
     }
-    Ok(())
+}
+
+fn id(number: u128) -> String {
+    format!("{number:032x}")
+}
+
+/// Passes all objects of a kind to `visit`, and what of the block index cannot be read to `damaged`; reading goes on behind it.
+pub(crate) fn objects(engine: &Engine, kind: Kind, visit: &mut dyn FnMut(&[u8], &[u8]), damaged: &mut dyn FnMut(Gap)) {
+    for partition in 0..engine.block_partitions() {
+        let end = [kind.prefix() + 1];
+        let mut from = vec![kind.prefix()];
+        let (mut limit, mut gaps) = (PAGE, 0);
+        loop {
+            match engine.range(partition, &from, &end, limit) {
+                Ok(page) => {
+                    page.iter().for_each(|(key, value)| visit(key, value));
+                    match page.last() {
+                        Some((last, _)) if page.len() == limit => {
+                            from.clone_from(last);
+                            from.push(0);
+                        }
+                        _ => break,
+                    }
+                    limit = (limit * 2).min(PAGE);
+                }
+                // Nearer and nearer to the damage.
+                Err(_) if limit > 1 => limit /= 2,
+                Err(error) => {
+                    gaps += 1;
+                    let first = kind.number(&from);
+                    let next = if gaps < GAPS { behind(engine, partition, kind, first) } else { None };
+                    damaged(Gap { kind, first, last: next.map_or(kind.last(), |next| next - 1), why: error.to_string() });
+                    match next {
+                        Some(next) => from = kind.key(next),
+                        None => break,
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A number behind `first` from which objects can be read again: steps that double, then halves between the last that failed and the first that did not.
+fn behind(engine: &Engine, partition: u16, kind: Kind, first: u128) -> Option<u128> {
+    let can_read = |number: u128| engine.range(partition, &kind.key(number), &[kind.prefix() + 1], 1).is_ok();
+    let mut failed = first;
+    let mut step = 1u128;
+    let mut readable = loop {
+        let next = first.checked_add(step).filter(|next| *next <= kind.last());
+        match next {
+            Some(next) if can_read(next) => break next,
+            Some(next) => failed = next,
+            None if can_read(kind.last()) && failed < kind.last() => break kind.last(),
+            None => return None,
+        }
+        step = step.checked_mul(2)?;
+    };
+    while readable - failed > 1 {
+        let middle = failed + (readable - failed) / 2;
+        if can_read(middle) {
+            readable = middle;
+        } else {
+            failed = middle;
+        }
+    }
+    Some(readable)
 }
 
 /// The volume and block of the key of a mapping.
@@ -48,18 +178,76 @@ pub(crate) fn mapping(value: &[u8], digest_bytes: usize) -> Option<Recipe> {
     (reader.end().is_ok() && recipe.level == 0).then_some(recipe)
 }
 
-/// The pieces that objects name: of every block mapping, and of the root recipe of every backup. `damaged` gets what cannot be read.
-pub(crate) fn of_objects(engine: &Engine, visit: &mut dyn FnMut(&Piece), damaged: &mut dyn FnMut(String)) -> Result<()> {
+/// The volumes, those being deleted too.
+#[derive(Debug, Default)]
+pub(crate) struct VolumeList {
+    pub(crate) by_number: HashMap<u32, VolumeInfo>,
+    /// Whether all could be read.
+    is_complete: bool,
+}
+
+/// Reads the volumes. `problem` gets what cannot be read.
+pub(crate) fn volumes(engine: &Engine, problem: &mut dyn FnMut(String)) -> VolumeList {
+    let mut infos = HashMap::new();
+    let mut bad = Vec::new();
+    let mut gaps = Vec::new();
+    objects(
+        engine,
+        Kind::Volume,
+        &mut |key, value| match key.get(1..).and_then(|bytes| bytes.try_into().ok()).map(u32::from_be_bytes) {
+            Some(number) => match VolumeInfo::decode(number, value) {
+                Ok(info) => drop(infos.insert(number, info)),
+                Err(error) => bad.push(format!("the record of volume number {number} cannot be read: {error}")),
+            },
+            None => bad.push("the block index has a volume whose key cannot be read".into()),
+        },
+        &mut |gap| gaps.push(gap),
+    );
+    let is_complete = bad.is_empty() && gaps.is_empty();
+    bad.into_iter().for_each(&mut *problem);
+    gaps.iter().for_each(|gap| problem(gap.describe(&infos)));
+    VolumeList { by_number: infos, is_complete }
+}
+
+/// Passes the pieces that objects name to `visit`: of every block mapping, and of the root recipe of every backup. `problem` gets what cannot be read.
+pub(crate) fn of_objects(
+    engine: &Engine,
+    volumes: &VolumeList,
+    visit: &mut dyn FnMut(&Piece),
+    problem: &mut dyn FnMut(String),
+) {
     let digest_bytes = engine.digest_bytes();
-    objects(engine, b'm', &mut |key, value| match (mapping_key(key), mapping(value, digest_bytes)) {
-        (Some(_), Some(recipe)) => recipe.pieces.iter().for_each(&mut *visit),
-        (Some((volume, block)), None) => damaged(format!("the mapping of block {block} of volume number {volume} cannot be read")),
-        (None, _) => damaged("the block index has a mapping whose key cannot be read".into()),
-    })?;
-    objects(engine, b'b', &mut |_, value| match Backup::decode(value, digest_bytes) {
-        Ok(backup) => backup.root.pieces.iter().for_each(&mut *visit),
-        Err(error) => damaged(format!("the record of a backup cannot be read: {error}")),
-    })
+    let mut gaps = Vec::new();
+    objects(
+        engine,
+        Kind::Mapping,
+        &mut |key, value| match (mapping_key(key), mapping(value, digest_bytes)) {
+            (Some((number, block)), Some(recipe)) => {
+                recipe.pieces.iter().for_each(&mut *visit);
+                match volumes.by_number.get(&number) {
+                    Some(info) if recipe.length != u64::from(info.block_size) => problem(format!(
+                        "volume {:?}: the mapping of block {block} spells {} bytes, a block has {}",
+                        info.name, recipe.length, info.block_size
+                    )),
+                    None if volumes.is_complete => problem(format!("the mapping of block {block} belongs to volume number {number}, which there is not")),
+                    _ => {}
+                }
+            }
+            (Some((number, block)), None) => problem(format!("the mapping of block {block} of volume number {number} cannot be read")),
+            (None, _) => problem("the block index has a mapping whose key cannot be read".into()),
+        },
+        &mut |gap| gaps.push(gap),
+    );
+    objects(
+        engine,
+        Kind::Backup,
+        &mut |_, value| match Backup::decode(value, digest_bytes) {
+            Ok(backup) => backup.root.pieces.iter().for_each(&mut *visit),
+            Err(error) => problem(format!("the record of a backup cannot be read: {error}")),
+        },
+        &mut |gap| gaps.push(gap),
+    );
+    gaps.iter().for_each(|gap| problem(gap.describe(&volumes.by_number)));
 }
 
 /// What a stored metadata chunk refers to; `None` if its content cannot be read.
@@ -78,12 +266,59 @@ pub(crate) fn of_chunk(content: &[u8], kind: ChunkKind, digest_bytes: usize) -> 
     }
 }
 
-/// The metadata chunks of a container: where they are, and what they are.
-pub(crate) fn metadata_of(container: ContainerId, slots: &[Slot]) -> Vec<(Address, Fingerprint, ChunkKind)> {
-    slots
+/// A metadata chunk that is stored.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MetadataChunk {
+    pub(crate) address: Address,
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) kind: ChunkKind,
+}
+
+impl MetadataChunk {
+    /// What it refers to; `None` if it cannot be read or understood.
+    pub(crate) fn references(&self, engine: &Engine) -> Option<Vec<Piece>> {
+        let mut slices = Vec::new();
+        engine.storage().load(&[(self.address, self.fingerprint)], &mut slices).ok()?;
+        of_chunk(slices.first()?, self.kind, engine.digest_bytes())
+    }
+}
+
+/// The metadata chunks of a container whose references count: of several copies of one chunk only the one that the index names does.
+/// Where the index cannot be read, every copy counts.
+pub(crate) fn metadata_of(engine: &Engine, container: ContainerId, slots: &[Slot]) -> Vec<MetadataChunk> {
+    let mut chunks: Vec<MetadataChunk> = slots
         .iter()
         .enumerate()
         .filter(|(_, slot)| slot.kind != ChunkKind::Data)
-        .map(|(number, slot)| (Address::new(container, number as u16), slot.fingerprint, slot.kind))
-        .collect()
+        .map(|(number, slot)| MetadataChunk {
+            address: Address::new(container, number as u16),
+            fingerprint: slot.fingerprint,
+            kind: slot.kind,
+        })
+        .collect();
+    let names: Vec<_> = chunks.iter().map(|chunk| chunk.fingerprint).collect();
+    let mut entries = Vec::new();
+    if engine.index().lookup(&names, &mut entries).is_ok() {
+        let mut entries = entries.into_iter();
+        chunks.retain(|chunk| entries.next().flatten().is_some_and(|entry| entry.address == chunk.address.bits()));
+    }
+    chunks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_keys_of_objects_agree() {
+        for kind in [Kind::Volume, Kind::Mapping, Kind::Backup] {
+            for number in [0, 1, 77 << 20, kind.last()] {
+                assert_eq!(kind.number(&kind.key(number)), number);
+                let mut behind = kind.key(number);
+                behind.push(0);
+                assert_eq!(kind.number(&behind), number.saturating_add(1).min(kind.last()));
+            }
+            assert_eq!(kind.number(&[kind.prefix()]), 0);
+        }
+    }
 }
