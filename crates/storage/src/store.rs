@@ -279,6 +279,19 @@ impl ContainerStore {
         }
     }
 
+    /// Gives back the room that is reserved for containers that are not full, for a store that is closed: the next opening reserves it
+    /// again. Failing harms nothing but the free space.
+    pub fn release_room(&self) {
+        for container in self.shared.open.read().values() {
+            let state = container.state.lock();
+            if let (Some(file), true) = (&state.file, state.pending.is_empty())
+                && let Err(error) = file.set_len(state.end_bytes())
+            {
+                tracing::debug!(%error, "reserved room stays reserved");
+            }
+        }
+    }
+
     /// Whether a container is sealed: its catalog will not change any more.
     pub fn is_sealed(&self, container: ContainerId) -> bool {
         !self.shared.open.read().contains_key(&container)
