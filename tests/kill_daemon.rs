@@ -1,0 +1,216 @@
+//! The daemon is killed with SIGKILL at random moments under load, again and again on the same store. Whatever a client was told is durable
+//! must be there afterwards; what was written since may be there or not, but nothing else may.
+
+use onefold_tests::{Client, Daemon, Random, RequestError, Running, Scene, client, installed, noise};
+use std::fs;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+const BLOCK: usize = 4096;
+const BLOCKS: usize = 4096;
+/// Blocks that one writer has beside each other; all writers work in the same blocks of the volume.
+const RUN: usize = 8;
+const WRITERS: usize = 3;
+
+/// Everything small, so that in a short load the log wraps, buffers are written out and the indexes are swept.
+const SMALL: &str = "[log]\nsegment = \"1MiB\"\nlimit = \"2MiB\"\ncommit = \"1MiB\"\ncommit_interval_ms = 20\n\
+                     [memory]\nvolume_dirty = \"1MiB\"\nauxiliary_index = \"1MiB\"\nblock_index_pending = \"1MiB\"\n";
+
+/// What a block may hold after a crash.
+#[derive(Debug)]
+struct Block {
+    /// Versions that were sent, oldest first; the first is the newest that is known to be durable.
+    possible: Vec<u64>,
+    /// The newest version that was acknowledged.
+    acknowledged: u64,
+}
+
+#[derive(Debug)]
+struct Model {
+    blocks: Vec<Mutex<Block>>,
+    version: AtomicU64,
+    flushes: AtomicU64,
+}
+
+/// The content of a block: zeros, something that many blocks have, or something that no other has.
+fn content(block: usize, version: u64) -> Vec<u8> {
+    match version % 8 {
+        0 | 1 => vec![0; BLOCK],
+        2 => noise(version / 8 % 50, BLOCK),
+        _ => noise(version * BLOCKS as u64 + block as u64, BLOCK),
+    }
+}
+
+impl Model {
+    fn new() -> Model {
+        let block = || Mutex::new(Block { possible: vec![0], acknowledged: 0 });
+        let blocks = std::iter::repeat_with(block).take(BLOCKS).collect();
+        Model { blocks, version: AtomicU64::new(1), flushes: AtomicU64::new(0) }
+    }
+
+    fn durable(&self, block: usize, version: u64) {
+        let possible = &mut self.blocks[block].lock().unwrap().possible;
+        if let Some(at) = possible.iter().position(|candidate| *candidate == version) {
+            possible.drain(..at);
+        }
+    }
+
+    /// Writes, and now and then flushes, until the daemon is gone.
+    fn write(&self, mut client: Client, writer: usize, mut random: Random) -> RequestError {
+        loop {
+            let result = match random.below(40) {
+                0 => self.flush(&mut client),
+                chance => self.write_some(&mut client, writer, &mut random, chance < 4),
+            };
+            if let Err(error) = result {
+                return error;
+            }
+        }
+    }
+
+    fn write_some(&self, client: &mut Client, writer: usize, random: &mut Random, durable: bool) -> Result<(), RequestError> {
+        let runs = (BLOCKS / RUN / WRITERS) as u64;
+        let first = (random.below(runs) as usize * WRITERS + writer) * RUN + random.below(RUN as u64) as usize;
+        let count = 1 + random.below((RUN - first % RUN) as u64) as usize;
+        let version = self.version.fetch_add(1, Ordering::Relaxed);
+        let blocks = first..first + count;
+        for block in blocks.clone() {
+            self.blocks[block].lock().unwrap().possible.push(version);
+        }
+        let offset = (first * BLOCK) as u64;
+        let bytes: Vec<u8> = blocks.clone().flat_map(|block| content(block, version)).collect();
+        match version % 8 {
+            0 => client.trim(offset, bytes.len())?,
+            1 => client.write_zeroes(offset, bytes.len())?,
+            _ if durable => client.write_durable(offset, &bytes)?,
+            _ => client.write(offset, &bytes)?,
+        }
+        for block in blocks {
+            self.blocks[block].lock().unwrap().acknowledged = version;
+            if durable && version % 8 > 1 {
+                self.durable(block, version);
+            }
+        }
+        Ok(())
+    }
+
+    /// What any connection was acknowledged before a flush begins is durable when it ends.
+    fn flush(&self, client: &mut Client) -> Result<(), RequestError> {
+        let before: Vec<u64> = self.blocks.iter().map(|block| block.lock().unwrap().acknowledged).collect();
+        client.flush()?;
+        before.into_iter().enumerate().for_each(|(block, version)| self.durable(block, version));
+        self.flushes.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Compares the whole volume, and takes what is found as what is durable now.
+    fn verify(&self, mut client: Client) {
+        let per_read = 256;
+        for first in (0..BLOCKS).step_by(per_read) {
+            let bytes = client.read((first * BLOCK) as u64, per_read * BLOCK).unwrap();
+            for (block, found) in (first..).zip(bytes.chunks_exact(BLOCK)) {
+                let mut state = self.blocks[block].lock().unwrap();
+                let version = state.possible.iter().copied().find(|version| content(block, *version) == found);
+                let version = version.unwrap_or_else(|| {
+                    let is_zero = found.iter().all(|byte| *byte == 0);
+                    panic!("block {block} holds none of {state:?}; zeros: {is_zero}")
+                });
+                *state = Block { possible: vec![version], acknowledged: version };
+            }
+        }
+    }
+}
+
+/// A seed that is another one each time, and printed, so that the choices (not the timing) can be had again.
+fn seed() -> u64 {
+    let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos().into();
+    println!("seed {seed}");
+    seed
+}
+
+/// Kills the daemon somewhere in its start, with whatever it has to recover.
+fn kill_while_it_starts(scene: &Scene, random: &mut Random) {
+    let mut start = Running::start(&mut scene.command(["serve", "-q", "--nbd", "none", "--nbd-socket", "nbd.sock"]));
+    std::thread::sleep(Duration::from_millis(random.below(60)));
+    start.kill();
+}
+
+#[test]
+fn what_was_flushed_survives_kills_at_random_moments() {
+    let scene = Scene::new(&["--container-size", "1MiB"], "");
+    scene.volume("disk", "16MiB");
+    let (model, mut random) = (Model::new(), Random::new(seed()));
+    for kill in 0..14 {
+        let settings = if kill % 4 == 3 { "" } else { SMALL };
+        fs::write(scene.store().join("onefold.toml"), settings).unwrap();
+        let daemon = scene.serve();
+        model.verify(daemon.connect("disk"));
+        let clients: Vec<Client> = std::iter::repeat_with(|| daemon.connect("disk")).take(WRITERS).collect();
+        let errors: Vec<RequestError> = std::thread::scope(|scope| {
+            let start = |(writer, client)| {
+                let (model, random) = (&model, Random::new(random.next_u64()));
+                scope.spawn(move || model.write(client, writer, random))
+            };
+            let writers: Vec<_> = clients.into_iter().enumerate().map(start).collect();
+            std::thread::sleep(Duration::from_millis(20 + random.below(600)));
+            daemon.kill();
+            writers.into_iter().map(|writer| writer.join().unwrap()).collect()
+        });
+        assert!(errors.iter().all(|error| matches!(error, RequestError::Lost(_))), "{errors:?}");
+        if kill % 3 == 0 {
+            kill_while_it_starts(&scene, &mut random);
+        }
+        if kill % 5 == 0 {
+            scene.run(["check"]).succeeds();
+        }
+    }
+    let (writes, flushes) = (model.version.load(Ordering::Relaxed), model.flushes.load(Ordering::Relaxed));
+    println!("{writes} writes, {flushes} flushes");
+    assert!(writes > 500 && flushes > 10, "{writes} writes and {flushes} flushes prove little");
+    let daemon = scene.serve();
+    model.verify(daemon.connect("disk"));
+    daemon.stop();
+    let daemon = scene.serve();
+    model.verify(daemon.connect("disk"));
+    daemon.stop();
+    scene.check();
+}
+
+fn fio(scene: &Scene, daemon: &Daemon, options: &[&str]) -> Running {
+    let mut command = std::process::Command::new("fio");
+    command.args(["--name=load", "--ioengine=nbd", "--rw=randwrite", "--bs=4k", "--iodepth=8", "--verify=crc32c", "--verify_fatal=1"]);
+    command.args(["--verify_state_save=0", "--size=8m"]).arg(format!("--uri={}", daemon.uri("disk")));
+    command.arg(format!("--aux-path={}", scene.text(""))).args(options);
+    Running::start(&mut command)
+}
+
+#[test]
+fn what_fio_synced_verifies_after_kills_under_its_verifying_load() {
+    if !installed(&["fio"]) {
+        return;
+    }
+    if !client("fio", ["--enghelp"]).text().lines().any(|line| line.trim() == "nbd") {
+        println!("skipped: fio was built without its nbd engine");
+        return;
+    }
+    let scene = Scene::new(&[], SMALL);
+    scene.volume("disk", "32MiB");
+    let mut random = Random::new(seed());
+    for kill in 0..6 {
+        let daemon = scene.serve();
+        let randseed = format!("--randseed={}", 1 + kill);
+        fio(&scene, &daemon, &[&randseed, "--do_verify=0", "--end_fsync=1"]).finish().succeeds();
+        let options = ["--offset=8m", "--rw=randrw", "--verify_backlog=64", "--fsync=16", "--time_based=1", "--runtime=60"];
+        let mut load = fio(&scene, &daemon, &options);
+        std::thread::sleep(Duration::from_millis(100 + random.below(500)));
+        assert!(!load.has_ended(), "fio ended early: {}", load.finish().text());
+        daemon.kill();
+        assert_ne!(load.finish().code, 0, "fio has lost its disk");
+        let daemon = scene.serve();
+        let verified = fio(&scene, &daemon, &[&randseed, "--verify_only=1"]).finish().succeeds().text();
+        assert!(verified.contains("err= 0"), "{verified}");
+        daemon.kill();
+    }
+    scene.check();
+}
