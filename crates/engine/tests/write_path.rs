@@ -390,6 +390,7 @@ fn a_volume_may_have_a_chain_of_its_own_and_a_wrong_one_is_refused() {
     let mut stream = engine.stream();
     for _ in 0..2 {
         stream.write(&data, true, Hints { overwritten: &[], chain: Some(&chain) }, &mut Vec::new()).unwrap();
+        engine.flush().unwrap();
     }
     assert!(verdicts(&engine, "byte-compare").3 > 0);
     assert_eq!(stream.added_bytes(), data.len() as u64);

@@ -27,6 +27,8 @@ struct Cache {
     /// Last use -> container.
     ages: BTreeMap<u64, ContainerId>,
     clock: u64,
+    /// Chunks whose copy in some container was found damaged (or another one) and that were stored anew: the chunk index knows where.
+    replaced: FingerprintMap<()>,
 }
 
 #[derive(Debug)]
@@ -67,9 +69,20 @@ impl Cache {
         }
         self.clock += 1;
         let fingerprints = chunks.iter().map(|(fingerprint, _)| *fingerprint).collect();
-        self.chunks.extend(chunks);
+        self.chunks.extend(chunks.into_iter().filter(|(fingerprint, _)| !self.replaced.contains_key(fingerprint)));
         self.ages.insert(self.clock, container);
         self.containers.insert(container, Loaded { age: self.clock, fingerprints });
+    }
+
+    /// A chunk was stored although its container is here: what is here led the chain to a copy that is no good.
+    fn replace(&mut self, fingerprint: &Fingerprint, address: Address, limit_entries: usize) {
+        if self.chunks.get(fingerprint).is_some_and(|old| *old != address) {
+            self.chunks.remove(fingerprint);
+            if self.replaced.len() >= limit_entries {
+                self.replaced.clear();
+            }
+            self.replaced.insert(*fingerprint, ());
+        }
     }
 }
 
@@ -94,6 +107,13 @@ impl Filter for ContainerCacheFilter {
             }
         }
         Ok(())
+    }
+
+    fn update(&self, stored: &[(Fingerprint, Address)]) {
+        let mut cache = self.cache.lock();
+        for (fingerprint, address) in stored {
+            cache.replace(fingerprint, *address, self.limit_entries);
+        }
     }
 
     fn post_process(&self, found: &[Address]) -> Result<()> {
