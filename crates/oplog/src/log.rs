@@ -13,14 +13,21 @@ use std::sync::Arc;
 const SPARES_MAX: usize = 2;
 /// A larger buffer is given back after a batch.
 const BUFFER_KEPT_BYTES: usize = 8 << 20;
+/// Limits at which the log takes no more.
+const FULL_AT: u64 = 2;
+/// Limits more for what lets it be trimmed.
+const RESERVE: u64 = 1;
+/// Segments that the limit has room for, at least.
+const SEGMENTS_MIN: u64 = 4;
 
 /// The sizes of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogOptions {
-    /// Size of a segment file; a batch that needs more gets a segment of its own size. At least 8 KiB are used. Default 64 MiB.
+    /// Size of a segment file; a batch that needs more gets a segment of its own size. At least 8 KiB are used, and at most a quarter
+    /// of the limit: the log is given back in whole segments, so with larger ones it could never get below it. Default 64 MiB.
     pub segment_bytes: u64,
     /// From this size on the log wants to be trimmed ([`Log::is_over_limit`]); at twice this size it takes no more
-    /// ([`LogError::Full`]). Default 512 MiB.
+    /// ([`LogError::Full`]), save for what lets it be trimmed ([`Log::commit_from_reserve`]). Default 512 MiB.
     pub limit_bytes: u64,
 }
 
@@ -233,6 +240,15 @@ impl Log {
     /// After an error the batch may still be found when the log is opened again, or not: never a part of it, and never after the next
     /// one that succeeded. When there was no room ([`LogError::is_full`]) the same may be tried again.
     pub fn commit(&self, records: &[Record]) -> Result<(Position, Position)> {
+        self.commit_within(self.options.limit_bytes.saturating_mul(FULL_AT), records)
+    }
+
+    /// Like [`Log::commit`], for records that let the log be trimmed: a full log takes them too, or it would stay full for ever.
+    pub fn commit_from_reserve(&self, records: &[Record]) -> Result<(Position, Position)> {
+        self.commit_within(self.options.limit_bytes.saturating_mul(FULL_AT + RESERVE), records)
+    }
+
+    fn commit_within(&self, limit_bytes: u64, records: &[Record]) -> Result<(Position, Position)> {
         let mut state = self.writable()?;
         let start = state.end;
         if records.is_empty() {
@@ -244,7 +260,7 @@ impl Log {
         }
         let mut buffer = std::mem::take(&mut state.buffer);
         encode_batch(&mut buffer, records, start, &self.store, state.epoch);
-        let written = self.write_batch(&mut state, &buffer);
+        let written = self.write_batch(&mut state, &buffer, limit_bytes);
         if buffer.capacity() <= BUFFER_KEPT_BYTES {
             state.buffer = buffer;
         }
@@ -280,7 +296,7 @@ impl Log {
     }
 
     fn segment_bytes(&self) -> u64 {
-        self.options.segment_bytes.max(2 * SEGMENT_HEADER_BYTES)
+        self.options.segment_bytes.min(self.options.limit_bytes / SEGMENTS_MIN).max(2 * SEGMENT_HEADER_BYTES)
     }
 
     fn writable(&self) -> Result<parking_lot::MutexGuard<'_, State>> {
@@ -292,13 +308,17 @@ impl Log {
     }
 
     /// Writes and syncs a spelled batch at the end.
-    fn write_batch(&self, state: &mut State, batch: &[u8]) -> Result<()> {
+    fn write_batch(&self, state: &mut State, batch: &[u8], limit_bytes: u64) -> Result<()> {
         let length_bytes = batch.len() as u64;
-        let limit_bytes = self.options.limit_bytes.saturating_mul(2);
         if state.used_bytes() + length_bytes > limit_bytes {
             return Err(LogError::Full { used_bytes: state.used_bytes(), limit_bytes });
         }
-        let fits = |writer: &Writer| !writer.has_remains && state.end_offset() + length_bytes <= writer.file_bytes;
+        let fits = |writer: &Writer| {
+            // A file that is larger than segments are now (another setting made it) is not filled further than they are.
+            let is_empty = state.end_offset() == SEGMENT_HEADER_BYTES;
+            let room = if is_empty { writer.file_bytes } else { writer.file_bytes.min(self.segment_bytes()) };
+            !writer.has_remains && state.end_offset() + length_bytes <= room
+        };
         if !state.writer.as_ref().is_some_and(fits) {
             self.open_segment(state, length_bytes)?;
         }

@@ -195,6 +195,35 @@ fn m0_17_a_log_at_its_limit_says_so_and_at_twice_the_limit_takes_no_more_until_i
 }
 
 #[test]
+fn m0_17_a_full_log_takes_what_lets_it_be_trimmed() {
+    let ground = SimulatedGround::new(1);
+    let options = LogOptions { limit_bytes: 50_000, ..SMALL };
+    drop(create(&ground));
+    let log = Log::open(share(&ground), DIRECTORY, STORE, options, Opening::ReadWrite { epoch: 2 }).unwrap();
+    while log.commit(&[record(1, 1500)]).is_ok() {}
+    let (checkpoint, _) = log.commit_from_reserve(&[record(2, 20_000)]).unwrap();
+    assert!(log.commit(&[record(3, 10)]).unwrap_err().is_full());
+    log.trim(checkpoint).unwrap();
+    assert!(!log.is_over_limit());
+    commit(&log, 4, 1500);
+}
+
+#[test]
+fn m0_17_segments_made_larger_than_the_limit_allows_do_not_keep_the_log_from_being_trimmed() {
+    let ground = SimulatedGround::new(1);
+    Log::create(&share(&ground), DIRECTORY, STORE, LogOptions { segment_bytes: 8 << 20, limit_bytes: 1 << 30 }).unwrap();
+    let options = LogOptions { segment_bytes: 8 << 20, limit_bytes: 64 << 10 };
+    let log = Log::open(share(&ground), DIRECTORY, STORE, options, Opening::ReadWrite { epoch: 1 }).unwrap();
+    for tag in 0..200 {
+        let (_, end, _) = commit(&log, tag, 1500);
+        if log.is_over_limit() {
+            log.trim(end).unwrap();
+            assert!(log.used_bytes() <= 20 << 10, "{} bytes are left", log.used_bytes());
+        }
+    }
+}
+
+#[test]
 fn m0_17_a_full_disk_is_noticed_when_a_segment_is_opened_and_the_log_goes_on_when_there_is_room() {
     let ground = SimulatedGround::new(1);
     let log = create(&ground);
