@@ -215,8 +215,6 @@ impl Shared {
                 if !state.name_synced {
                     folders.insert(parent(&target.container.path).to_owned());
                 }
-                let synced_bytes: u64 = state.catalog.frames[state.synced_frames..].iter().map(|frame| u64::from(frame.raw_bytes)).sum();
-                self.counters.unsynced_bytes.fetch_sub(synced_bytes, Relaxed);
                 unsynced.push(Unsynced { container: target.container.clone(), file, frames: state.catalog.frames.len(), seal: state.seal });
             }
         }
@@ -231,6 +229,9 @@ impl Shared {
         for Unsynced { container, frames, seal, .. } in unsynced {
             let mut state = container.state.lock();
             state.name_synced = true;
+            let synced = state.catalog.frames.get(state.synced_frames..frames).unwrap_or_default();
+            let synced_bytes: u64 = synced.iter().map(|frame| u64::from(frame.raw_bytes)).sum();
+            self.counters.unsynced_bytes.fetch_sub(synced_bytes, Relaxed);
             state.synced_frames = state.synced_frames.max(frames);
             if seal == Seal::Written {
                 state.seal = Seal::Synced;
