@@ -3,7 +3,7 @@
 //! A record lies in the block-index partition of its backup group (its name hashed), under the key `b` + id.
 
 use crate::{Backup, BackupId, CatalogError, Result};
-use onefold_engine::{Engine, Piece, Transaction};
+use onefold_engine::{Engine, EngineError, Piece, Transaction};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::checksum;
 use std::sync::Arc;
@@ -30,13 +30,22 @@ impl Catalog {
         &self.engine
     }
 
-    /// Makes a backup visible and durable: when this returns, it and everything it refers to survive a crash.
+    /// Makes a backup visible and durable: when this returns, it and everything it refers to survive a crash. After an error (a full disk) it
+    /// may be visible already; then calling this again only makes it durable, as its references must be counted once.
     pub fn commit_backup(&self, backup: &Backup) -> Result<()> {
+        let (partition, key) = (self.partition(&backup.name), key(&backup.id));
         let value = backup.encode(self.engine.digest_bytes());
-        self.engine.submit(Transaction {
-            changes: vec![(self.partition(&backup.name), key(&backup.id), Some(value))],
-            deltas: root_references(backup).map(|fingerprint| (fingerprint, 1)).collect(),
-        })?;
+        match self.engine.get(partition, &key)? {
+            None => self.engine.submit(Transaction {
+                changes: vec![(partition, key, Some(value))],
+                deltas: root_references(backup).map(|fingerprint| (fingerprint, 1)).collect(),
+            })?,
+            Some(known) if known == value => {}
+            Some(_) => {
+                let why = "the store has another backup of this id".to_owned();
+                return Err(EngineError::Invalid { what: format!("backup {}", backup.id), why }.into());
+            }
+        }
         self.engine.flush()?;
         Ok(())
     }
