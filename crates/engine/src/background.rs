@@ -2,6 +2,7 @@
 
 use crate::{Engine, EngineError, Mode, Result};
 use onefold_ground::profile::Component;
+use onefold_oplog::Position;
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -134,16 +135,16 @@ impl Engine {
     /// Gives back the part of the log that all consumers have applied. Open containers that still need older parts write themselves anew at its head.
     fn trim(&self) -> Result<()> {
         let target = self.index.position().min(self.blocks.position());
-        {
+        // First what can be had without writing: the log may be full.
+        self.trim_to(target)?;
+        if self.storage.oldest_needed().is_some_and(|oldest| oldest < target) {
             let _committing = self.committing.lock();
-            let prepared = self.storage.checkpoint_before(target)?;
-            if prepared.records.is_empty() {
-                self.storage.abandoned(prepared);
-            } else {
-                let records = prepared.records.clone();
-                self.log_and_apply(prepared, &records, &[], &[], 0)?;
-            }
+            self.commit_checkpoints(self.storage.checkpoint_before(target)?)?;
         }
+        self.trim_to(target)
+    }
+
+    fn trim_to(&self, target: Position) -> Result<()> {
         let needed = self.storage.oldest_needed().map_or(target, |oldest| oldest.min(target));
         Ok(self.log.trim(needed)?)
     }

@@ -18,7 +18,7 @@ use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
 use onefold_ground::wire::{Reader, WireError, put_signed, put_varint};
 use onefold_index::{ChunkIndex, block};
-use onefold_oplog::{Partition, PartitionClass, Position, Record};
+use onefold_oplog::{Log, Partition, PartitionClass, Position, Record};
 use onefold_storage::{ChunkKind, ContainerRecord, FRAME_COMMITTED, Prepared, Scope};
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -78,6 +78,7 @@ impl Engine {
     /// Everything written and submitted before the call is durable when it returns. Concurrent callers share one commit.
     pub fn flush(&self) -> Result<()> {
         self.writable()?;
+        self.make_room_in_log();
         let mine = self.flush_requests.fetch_add(1, Ordering::SeqCst) + 1;
         let mut served = self.committing.lock();
         if *served >= mine {
@@ -90,6 +91,15 @@ impl Engine {
         Ok(())
     }
 
+    /// A log that is near its end is emptied before more is written. When that fails, what the log still takes becomes durable all the same.
+    fn make_room_in_log(&self) {
+        if self.log.is_over_limit()
+            && let Err(error) = self.maintain(true)
+        {
+            tracing::warn!(%error, "the operations log could not be trimmed");
+        }
+    }
+
     /// Whether transactions wait for a flush.
     pub(crate) fn has_queued(&self) -> bool {
         !self.queue.lock().transactions.is_empty()
@@ -97,6 +107,7 @@ impl Engine {
 
     /// Makes full frames durable, without open frames and transactions: bounds what a crash can take from a long backup.
     pub(crate) fn commit_full_frames(&self) -> Result<()> {
+        self.make_room_in_log();
         let _guard = self.committing.lock();
         self.commit(Scope::FullFrames)
     }
@@ -112,8 +123,7 @@ impl Engine {
                 (std::mem::take(&mut queue.transactions), queue.sequence)
             }
         };
-        let result =
-            self.storage.prepare(scope).map_err(EngineError::from).and_then(|prepared| self.commit_prepared(prepared, &taken, sequence));
+        let result = self.prepare(scope).and_then(|prepared| self.commit_prepared(prepared, &taken, sequence));
         if result.is_err() {
             // Back to the front of the queue: they are older than what was submitted meanwhile.
             let mut queue = self.queue.lock();
@@ -121,6 +131,31 @@ impl Engine {
             queue.transactions.splice(0..0, taken);
         }
         result
+    }
+
+    /// What the containers have for the log. A metadata chunk in a full frame may refer to chunks that another stream has in an open
+    /// one: these must not become durable later than it.
+    fn prepare(&self, scope: Scope) -> Result<Prepared> {
+        let prepared = self.storage.prepare(scope)?;
+        if scope == Scope::Everything || !self.refers_to_volatile(&prepared) {
+            return Ok(prepared);
+        }
+        self.storage.abandoned(prepared);
+        Ok(self.storage.prepare(Scope::Everything)?)
+    }
+
+    /// Whether a metadata chunk of `prepared` refers to a chunk that neither the index nor `prepared` has.
+    fn refers_to_volatile(&self, prepared: &Prepared) -> bool {
+        let mut references = Vec::new();
+        for (fingerprint, _, _) in prepared.chunks.iter().filter(|(_, _, kind)| *kind != ChunkKind::Data) {
+            self.reservations.references(fingerprint, &mut references);
+        }
+        references.retain(|(fingerprint, _)| self.reservations.address(fingerprint).is_some());
+        if references.is_empty() {
+            return false;
+        }
+        let known: HashSet<Fingerprint> = prepared.chunks.iter().map(|(fingerprint, _, _)| *fingerprint).collect();
+        references.iter().any(|(fingerprint, _)| !known.contains(fingerprint))
     }
 
     fn commit_prepared(&self, prepared: Prepared, transactions: &[Transaction], sequence: u64) -> Result<()> {
@@ -141,7 +176,7 @@ impl Engine {
             self.storage.abandoned(prepared);
             return Ok(());
         }
-        self.log_and_apply(prepared, &records, &deltas, &changes, sequence)?;
+        self.log_and_apply(Log::commit, prepared, &records, &deltas, &changes, sequence)?;
         if let Some(totals) = totals {
             *self.totals.lock() = totals;
         }
@@ -163,9 +198,20 @@ impl Engine {
         Ok(changed.then_some(totals))
     }
 
+    /// Logs checkpoints of containers. The caller holds `committing`.
+    pub(crate) fn commit_checkpoints(&self, prepared: Prepared) -> Result<()> {
+        if prepared.is_empty() {
+            self.storage.abandoned(prepared);
+            return Ok(());
+        }
+        let records = prepared.records.clone();
+        self.log_and_apply(Log::commit_from_reserve, prepared, &records, &[], &[], 0)
+    }
+
     /// Writes the batch to the log and applies it. The caller holds `committing`.
-    pub(crate) fn log_and_apply(
+    fn log_and_apply(
         &self,
+        write: impl FnOnce(&Log, &[Record]) -> onefold_oplog::Result<(Position, Position)>,
         prepared: Prepared,
         records: &[Record],
         deltas: &[(Fingerprint, i64)],
@@ -173,7 +219,7 @@ impl Engine {
         sequence: u64,
     ) -> Result<()> {
         let bytes = records.iter().map(|record| record.payload.len() as u64).sum();
-        let (start, end) = match self.profile.time(Component::Log, bytes, || self.log.commit(records)) {
+        let (start, end) = match self.profile.time(Component::Log, bytes, || write(&self.log, records)) {
             Ok(range) => range,
             Err(error) => {
                 self.storage.abandoned(prepared);
