@@ -22,11 +22,12 @@ pub fn run(data: &[u8]) {
 }
 
 fn page(bytes: &[u8], digest_bytes: usize) {
-    let number = |bytes: &[u8], at: usize| bytes.get(at..at + 4).and_then(|field| field.try_into().ok()).map_or(0, u32::from_le_bytes);
-    let place = Place { page: number(bytes, 8), generation: number(bytes, 16), digest_bytes };
-    assert!(Page::decode(&bytes[..bytes.len().min(PAGE_BYTES - 1)], place).is_err());
     let mut bytes = bytes.to_vec();
     bytes.resize(PAGE_BYTES, 0);
+    // It is looked for where it says that it is.
+    let number = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let place = Place { page: number(8), generation: number(16), digest_bytes };
+    assert!(Page::decode(&bytes[..PAGE_BYTES - 1], place).is_err());
     let _ = Page::decode(&bytes, place);
     put_checksum(&mut bytes, PAGE_CHECKSUM);
     let elsewhere = Place { page: place.page ^ 1, ..place };
