@@ -276,6 +276,15 @@ fn what_a_volume_cannot_have_is_refused() {
 }
 
 #[test]
+fn a_prefetch_of_the_largest_volume_looks_at_its_beginning_only() {
+    let mut store = TestStore::new();
+    let volumes = store.volumes(options());
+    let volume = volumes.create("disk", crate::MAX_VOLUME_BYTES, BLOCK, None).unwrap();
+    // Block by block it would never end.
+    volume.prefetch(1, crate::MAX_VOLUME_BYTES - 1).unwrap();
+}
+
+#[test]
 fn a_flush_on_a_full_disk_fails_keeps_the_data_and_succeeds_when_there_is_room() {
     let mut store = TestStore::new();
     let volumes = store.volumes(options());

@@ -22,6 +22,9 @@ use onefold_ground::profile::Component;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use std::sync::Arc;
 
+/// A client may ask for a whole volume of 1 EiB: beyond this, the caches would forget the first bytes for the last.
+const PREFETCH_BYTES: u64 = 32 << 20;
+
 /// A volume, open. All methods may be called from many threads at once.
 #[derive(Debug)]
 pub struct Volume {
@@ -187,11 +190,11 @@ impl Volume {
         Ok(())
     }
 
-    /// Brings a range into the caches, so that reading it soon is fast.
+    /// Brings the beginning of a range, up to 32 MiB, into the caches, so that reading it soon is fast.
     pub fn prefetch(&self, offset: u64, length: u64) -> Result<()> {
         self.check(offset, length)?;
         let mut scratch = vec![0; self.block_bytes()];
-        for part in self.parts(offset, length) {
+        for part in self.parts(offset, length.min(PREFETCH_BYTES)) {
             let _gate = self.enter(part.end(self.block_bytes()))?;
             self.read_part(part, &mut scratch[..part.length])?;
         }
