@@ -8,13 +8,13 @@ use proptest::prelude::*;
 
 fn piece() -> impl Strategy<Value = Piece> {
     prop_oneof![
-        (any::<[u8; 32]>(), any::<u64>(), any::<u32>(), 0..100_000u32).prop_map(|(digest, address, offset, length)| Piece::Chunk {
+        (any::<[u8; 32]>(), any::<u64>(), 0..16u32 << 20, 1..100_000u32).prop_map(|(digest, address, offset, length)| Piece::Chunk {
             fingerprint: Fingerprint::from_digest(&digest),
             address: Address::from_bits(address),
             offset,
             length
         }),
-        (0..1u64 << 40).prop_map(|length| Piece::Zeros { length }),
+        (1..1u64 << 40).prop_map(|length| Piece::Zeros { length }),
     ]
 }
 

@@ -158,7 +158,12 @@ impl Queue<'_> {
     /// Queues a file.
     pub(crate) fn file(&mut self, directory: &Arc<Directory>, entry: Entry, path: Vec<u8>) -> Result<()> {
         let output = self.output;
-        let Content::File { recipe, .. } = &entry.content else { return Ok(()) };
+        let Content::File { recipe, size_bytes } = &entry.content else { return Ok(()) };
+        if recipe.length != *size_bytes {
+            // The length decides what is read into memory as a whole, and a recipe of recipe chunks only claims its own.
+            output.watch.error(&path, does_not_spell(*size_bytes));
+            return Ok(());
+        }
         let Some(replace) = output.may_write(directory, &entry.name, &path) else { return Ok(()) };
         if replace && output.keeps(directory, &entry, &path) {
             return Ok(());
@@ -230,7 +235,7 @@ impl Queue<'_> {
         if self.output.watch.should_stop() {
             large.failed.store(true, Ordering::Relaxed);
         } else if spelled != size_bytes {
-            large.fail(self.output, format_args!("its recipe does not spell {size_bytes} bytes"));
+            large.fail(self.output, does_not_spell(size_bytes));
         } else if let Err(error) = rustix::fs::ftruncate(&large.file, size_bytes) {
             large.fail(self.output, format_args!("cannot make it {size_bytes} bytes long: {error}"));
         }
@@ -279,7 +284,7 @@ impl Small {
             }
         }
         if length != size_bytes && problem.is_none() {
-            problem = Some(format!("its recipe does not spell {size_bytes} bytes"));
+            problem = Some(does_not_spell(size_bytes));
         }
         match problem {
             None => Some(Small { directory, entry, path, pieces, length }),
@@ -412,6 +417,10 @@ impl<'a> Writer<'a> {
         }
         Ok(())
     }
+}
+
+fn does_not_spell(size_bytes: u64) -> String {
+    format!("its recipe does not spell {size_bytes} bytes")
 }
 
 fn is_zeros(piece: &Piece) -> bool {

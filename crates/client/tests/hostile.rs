@@ -5,7 +5,7 @@ mod common;
 use common::{noise, place};
 use onefold_catalog::{Attributes, Backup, BackupId, Content, Entry, Statistics, encode_directory_chunk};
 use onefold_client::{RestoreOptions, Tally};
-use onefold_engine::{MetadataKind, Recipe};
+use onefold_engine::{MetadataKind, Piece, Recipe, encode_pieces};
 use std::fs;
 use std::os::unix::fs::{FileExt, symlink};
 
@@ -104,14 +104,25 @@ fn recipes_that_do_not_spell_the_size_are_refused() {
             *size_bytes = size;
         }
     }
-    let zeros = |length| Recipe { level: 0, length, pieces: vec![onefold_engine::Piece::Zeros { length }] };
+    let zeros = |length| Recipe { level: 0, length, pieces: vec![Piece::Zeros { length }] };
     let endless = entry(b"endless", Content::File { size_bytes: u64::MAX, recipe: zeros(u64::MAX) });
-    let root = directory(&place, &[short, long, endless]);
+    // Above level 0 a recipe only claims its length; what it spells shows later.
+    let chunk = |pieces: &[Piece]| {
+        let mut content = Vec::new();
+        encode_pieces(pieces, place.catalog.engine().digest_bytes(), &mut content);
+        place.catalog.engine().stream().write_metadata(MetadataKind::Recipe, &content, &[]).unwrap()
+    };
+    let bomb = |size_bytes, length, spelled| {
+        let recipe = Recipe { level: 1, length, pieces: vec![chunk(&[Piece::Zeros { length: spelled }])] };
+        entry(b"bomb", Content::File { size_bytes, recipe })
+    };
+    let (silent, modest) = (bomb(1 << 60, 0, 1 << 60), bomb(5, 5, u64::MAX));
+    let root = directory(&place, &[short, long, endless, silent, modest]);
     let backup = commit(&place, root);
     let tally = Tally::default();
     let options = RestoreOptions { target: place.target(), ..RestoreOptions::default() };
     let outcome = onefold_client::restore(&place.catalog, &backup, &options, &tally).unwrap();
-    assert_eq!((outcome.errors, outcome.files), (3, 0), "{:?}", tally.problems());
+    assert_eq!((outcome.errors, outcome.files), (5, 0), "{:?}", tally.problems());
     assert_eq!(fs::read_dir(place.target()).unwrap().count(), 0);
 }
 

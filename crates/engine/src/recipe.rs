@@ -45,6 +45,8 @@ impl Piece {
 
 /// Smallest encoding of a piece: a tag and a varint.
 const PIECE_MIN_BYTES: usize = 2;
+/// No chunk is longer, so no piece of one is: bounds what a reader allocates for a piece before it sees the chunk.
+const MAX_CHUNK_BYTES: u64 = *onefold_chunking::Sizes::MAX_RANGE.end() as u64;
 /// Deepest recipe that is read: 512 pieces a level make this far more than any file can need.
 pub const MAX_LEVEL: u8 = 8;
 
@@ -115,16 +117,21 @@ pub fn decode_pieces(reader: &mut Reader<'_>, digest_bytes: usize) -> Result<Vec
     let mut pieces = Vec::with_capacity(count);
     for _ in 0..count {
         let offset_bytes = reader.position();
-        match reader.u8()? {
-            0 => pieces.push(Piece::Chunk {
+        let piece = match reader.u8()? {
+            0 => Piece::Chunk {
                 fingerprint: Fingerprint::from_digest(reader.take(digest_bytes)?),
                 address: Address::from_bits(reader.u64()?),
-                offset: reader.varint_to("piece offset", u64::from(u32::MAX))? as u32,
-                length: reader.varint_to("piece length", u64::from(u32::MAX))? as u32,
-            }),
-            1 => pieces.push(Piece::Zeros { length: reader.varint()? }),
+                offset: reader.varint_to("piece offset", MAX_CHUNK_BYTES)? as u32,
+                length: reader.varint_to("piece length", MAX_CHUNK_BYTES)? as u32,
+            },
+            1 => Piece::Zeros { length: reader.varint()? },
             tag => return Err(WireError::OutOfRange { what: "piece tag", value: u64::from(tag), offset_bytes }),
+        };
+        // Pieces that spell nothing would let a few recipe chunks keep a reader busy for ever.
+        if piece.length() == 0 {
+            return Err(WireError::OutOfRange { what: "piece length", value: 0, offset_bytes });
         }
+        pieces.push(piece);
     }
     Ok(pieces)
 }
@@ -136,14 +143,33 @@ mod tests {
 
     fn piece() -> impl Strategy<Value = Piece> {
         prop_oneof![
-            (any::<[u8; 32]>(), any::<u64>(), any::<u32>(), any::<u32>()).prop_map(|(digest, address, offset, length)| Piece::Chunk {
+            (any::<[u8; 32]>(), any::<u64>(), 0..16u32 << 20, 1..=16u32 << 20).prop_map(|(digest, address, offset, length)| Piece::Chunk {
                 fingerprint: Fingerprint::from_digest(&digest),
                 address: Address::from_bits(address),
                 offset,
                 length
             }),
-            (0..1u64 << 40).prop_map(|length| Piece::Zeros { length }),
+            (1..1u64 << 40).prop_map(|length| Piece::Zeros { length }),
         ]
+    }
+
+    #[test]
+    fn pieces_of_no_length_or_longer_than_any_chunk_are_refused() {
+        let chunk = |offset, length| Piece::Chunk {
+            fingerprint: Fingerprint::from_digest(&[1; 32]),
+            address: Address::from_bits(1),
+            offset,
+            length,
+        };
+        let longest = 16 << 20;
+        let is_read = |piece| {
+            let mut bytes = Vec::new();
+            encode_pieces(&[piece], 32, &mut bytes);
+            decode_pieces(&mut Reader::new(&bytes), 32).is_ok()
+        };
+        assert!(is_read(chunk(0, longest)) && is_read(chunk(longest - 1, 1)) && is_read(Piece::Zeros { length: u64::MAX }));
+        assert!(!is_read(chunk(0, 0)) && !is_read(Piece::Zeros { length: 0 }));
+        assert!(!is_read(chunk(0, longest + 1)) && !is_read(chunk(longest + 1, 1)));
     }
 
     proptest! {
