@@ -8,6 +8,9 @@ RESTORED ?= restored
 # What `fuzz` runs, and how long.
 TARGET ?= $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 SECONDS_EACH ?= 60
+# Size of the corpus of `bench` (2130000000: that of the stated aims), and runs of each program.
+BENCH_BYTES ?= 1000000000
+BENCH_RUNS ?= 3
 
 .PHONY: help run demo test lint bench fuzz docs
 
@@ -35,11 +38,10 @@ lint: ## Formatting, clippy, licences, lock files
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) clippy --manifest-path fuzz/Cargo.toml --no-default-features --all-targets --locked -- -D warnings
 
-bench: ## Benchmarks of the crates, then the programs in bench/
-	$(CARGO) bench --workspace
-	@for program in bench/*; do \
-		if [ -f "$$program" ] && [ -x "$$program" ]; then echo "== $$program"; "$$program" || exit 1; fi; \
-	done
+bench: ## Benchmarks of the crates and of the whole (docs/benchmarks.md)
+	$(CARGO) build --release --bin onefold --bin onefold-bench
+	"$${CARGO_TARGET_DIR:-target}"/release/onefold-bench run --size $(BENCH_BYTES) --runs $(BENCH_RUNS) --json "$${CARGO_TARGET_DIR:-target}"/bench.json
+	$(CARGO) bench --workspace --exclude onefold-bench
 
 fuzz: ## Each fuzz target for a minute (nightly Rust, C++ compiler, cargo-fuzz)
 	tools/fuzz $(SECONDS_EACH) $(TARGET)

@@ -1,0 +1,130 @@
+//! A served volume beside other NBD servers: fio over a Unix socket, on the same processors. Servers that are not installed are left out.
+//! `nbdkit memory` and `qemu-nbd` on a file in memory keep every byte as it comes; onefold cuts, hashes and stores it.
+
+use crate::Options;
+use crate::process::run;
+use crate::report::Report;
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+const DISK_BYTES: u64 = 512 << 20;
+const SECONDS: &str = "5";
+
+/// What is measured: name, fio's pattern, block size, requests in flight. Writes come first, so that reads find data.
+const LOADS: [(&str, &str, &str, &str); 6] = [
+    ("sequential write 256 KiB, 16 in flight", "write", "256k", "16"),
+    ("sequential write again, the same data", "write", "256k", "16"),
+    ("sequential read 256 KiB, 16 in flight", "read", "256k", "16"),
+    ("random read 4 KiB, 1 in flight", "randread", "4k", "1"),
+    ("random read 4 KiB, 16 in flight", "randread", "4k", "16"),
+    ("random write 4 KiB, 16 in flight", "randwrite", "4k", "16"),
+];
+
+/// A running server; ended when dropped.
+struct Server {
+    child: Child,
+    uri: String,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // SIGTERM would be kinder to the store, which is thrown away.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Measures each load on each server.
+pub fn measure(options: &Options, report: &mut Report) -> Result<()> {
+    report.group("NBD over a Unix socket, store and files in memory");
+    if Command::new("fio").arg("--version").stdout(Stdio::null()).status().is_err() {
+        eprintln!("fio is not installed: left out");
+        return Ok(());
+    }
+    let place = tempfile::tempdir_in(&options.memory)?;
+    let path = |name: &str| place.path().join(name).display().to_string();
+    let store = path("store");
+    let program = options.binary()?;
+    run(&program, &["init", &store, "--compression", "lz4"])?;
+    run(&program, &["volume", "create", "--store", &store, "disk", "--size", &DISK_BYTES.to_string()])?;
+    File::create(path("image"))?.set_len(DISK_BYTES)?;
+    let size = DISK_BYTES.to_string();
+    let binary = program.display().to_string();
+    let (ours, kit, qemu, image) = (path("onefold.sock"), path("nbdkit.sock"), path("qemu.sock"), path("image"));
+    let servers: [(&str, &str, Vec<&str>, &str, &str); 3] = [
+        ("onefold, lz4", &binary, vec!["-q", "serve", "--store", &store, "--nbd", "", "--nbd-socket", &ours], &ours, "disk"),
+        ("nbdkit memory", "nbdkit", vec!["-f", "-U", &kit, "memory", &size], &kit, ""),
+        ("qemu-nbd raw", "qemu-nbd", vec!["-t", "-e", "8", "-f", "raw", "-k", &qemu, &image], &qemu, ""),
+    ];
+    let mut table = Vec::new();
+    for (name, program, arguments, socket, export) in servers {
+        match serve(program, &arguments, Path::new(socket), export)? {
+            Some(server) => table.push((name, LOADS.iter().map(|load| measure_one(&server.uri, load)).collect::<Result<Vec<_>>>()?)),
+            None => eprintln!("{program} is not installed: left out"),
+        }
+    }
+    let Some((first, others)) = table.split_first() else { return Ok(()) };
+    for (at, (load, _, block, _)) in LOADS.iter().enumerate() {
+        let unit = if *block == "4k" { "k/s" } else { "MB/s" };
+        let beside = others.first().map(|(name, figures)| (*name, figures[at]));
+        report.add_beside(format!("{}: {load}", first.0), first.1[at], unit, None, beside);
+        for (name, figures) in others {
+            report.add(format!("{name}: {load}"), figures[at], unit);
+        }
+    }
+    Ok(())
+}
+
+/// Starts a server and waits for its socket; `None` if the program is not there.
+fn serve(program: &str, arguments: &[&str], socket: &Path, export: &str) -> Result<Option<Server>> {
+    let log = socket.with_extension("log");
+    let mut child = match Command::new(program).args(arguments).stdout(Stdio::null()).stderr(File::create(&log)?).spawn() {
+        Ok(child) => child,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error).with_context(|| format!("cannot start {program}")),
+    };
+    for _ in 0..200 {
+        if socket.exists() {
+            return Ok(Some(Server { child, uri: format!("nbd+unix:///{export}?socket={}", socket.display()) }));
+        }
+        if child.try_wait()?.is_some() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    bail!("{program} does not serve: {}", fs::read_to_string(&log).unwrap_or_default())
+}
+
+/// MB/s of large requests, thousands of small ones per second.
+fn measure_one(uri: &str, (_, pattern, block, depth): &(&str, &str, &str, &str)) -> Result<f64> {
+    let uri = format!("--uri={uri}");
+    let (rw, bs, depth, size) =
+        (format!("--rw={pattern}"), format!("--bs={block}"), format!("--iodepth={depth}"), format!("--size={DISK_BYTES}"));
+    // A whole disk for large requests, which then are the same in each run; a time for small ones. Writes end with a flush.
+    let mut arguments =
+        vec!["--name=bench", "--ioengine=nbd", &uri, &rw, &bs, &depth, &size, "--randrepeat=1", "--refill_buffers", "--output-format=json"];
+    let runtime = format!("--runtime={SECONDS}");
+    if *block == "4k" {
+        arguments.extend(["--time_based", &runtime]);
+    }
+    if pattern.ends_with("write") {
+        arguments.push("--end_fsync=1");
+    }
+    let cost = run(&PathBuf::from("fio"), &arguments)?;
+    // Libraries of fio may write lines of their own before the value.
+    let start = cost.output.iter().position(|byte| *byte == b'{').context("fio wrote no JSON")?;
+    let json: Value = serde_json::from_slice(&cost.output[start..]).context("fio wrote damaged JSON")?;
+    let job = &json["jobs"][0][if pattern.ends_with("read") { "read" } else { "write" }];
+    if *block == "4k" {
+        Ok(job["iops"].as_f64().context("fio without iops")? / 1e3)
+    } else {
+        // From the start of the program to its end, flush included: fio's own figure leaves the flush out.
+        Ok(DISK_BYTES as f64 / cost.wall_s / 1e6)
+    }
+}

@@ -1,0 +1,169 @@
+//! Benchmarks of onefold as a whole: `make bench`, or `onefold-bench run --help`.
+//!
+//! Every figure stands beside its aim and beside a floor of the same run. What is measured by programs of single crates (chunkers, index,
+//! containers, NBD protocol) lies in their `benches/`.
+
+mod backups;
+mod corpus;
+mod disks;
+mod floors;
+mod ideal;
+mod ingest;
+mod process;
+mod random;
+mod report;
+mod tools;
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand, ValueEnum};
+use report::Report;
+use serde_json::json;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(about, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Measures and prints the table
+    Run(Options),
+    /// Makes the corpus in a new directory
+    Corpus {
+        /// Directory to make
+        directory: PathBuf,
+        /// Size in bytes
+        #[arg(long, default_value_t = DEFAULT_SIZE)]
+        size: u64,
+        /// What the random choices follow from
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
+    /// Turns the corpus in a directory into its second generation
+    Change {
+        /// Directory of the corpus
+        directory: PathBuf,
+        /// What the random choices follow from
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
+    /// Runs a command and reports what it took
+    #[command(hide = true)]
+    Measured {
+        #[arg(last = true)]
+        command: Vec<String>,
+    },
+}
+
+const DEFAULT_SIZE: u64 = 1_000_000_000;
+
+/// What is measured, where, and how often.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Bytes of the corpus; 2130000000 for the size that the aims are stated for
+    #[arg(long, default_value_t = DEFAULT_SIZE)]
+    size: u64,
+    /// What the random choices follow from
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Runs of each program; medians are reported
+    #[arg(long, default_value_t = 3)]
+    runs: usize,
+    /// The program [default: `onefold` beside this program]
+    #[arg(long)]
+    binary: Option<PathBuf>,
+    /// A directory in memory
+    #[arg(long, default_value = "/dev/shm")]
+    memory: PathBuf,
+    /// A directory on the disk that is measured
+    #[arg(long, default_value = "/var/tmp")]
+    disk: PathBuf,
+    /// Only these parts
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Part::Floors, Part::Ideal, Part::Backups, Part::Tools, Part::Ingest, Part::Disks])]
+    parts: Vec<Part>,
+    /// Also writes the figures as JSON
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+impl Options {
+    /// The program that is measured.
+    fn binary(&self) -> Result<PathBuf> {
+        self.binary.clone().map_or_else(|| Ok(std::env::current_exe()?.with_file_name("onefold")), Ok)
+    }
+}
+
+/// Parts of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// What the machine gives
+    Floors,
+    /// What an ideal store without overhead would take for the corpus
+    Ideal,
+    /// Backups, restore, check: whole runs of the program
+    Backups,
+    /// Other backup programs on the same corpus
+    Tools,
+    /// Ingest and reads in process
+    Ingest,
+    /// A served volume beside other NBD servers
+    Disks,
+}
+
+fn main() -> Result<ExitCode> {
+    match Cli::parse().command {
+        Command::Run(options) => run(options)?,
+        Command::Corpus { directory, size, seed } => corpus::create(&directory, size, seed)?,
+        Command::Change { directory, seed } => corpus::change(&directory, seed)?,
+        Command::Measured { command } => return process::measured(&command),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run(options: Options) -> Result<()> {
+    let mut report = Report::default();
+    for part in &options.parts {
+        match part {
+            Part::Floors => machine(&options, &mut report)?,
+            Part::Ideal => ideal::measure(&options, &mut report)?,
+            Part::Backups => backups::measure(&options, &mut report)?,
+            Part::Tools => tools::measure(&options, &mut report)?,
+            Part::Ingest => ingest::measure(&options, &mut report)?,
+            Part::Disks => disks::measure(&options, &mut report)?,
+        }
+    }
+    println!("{}", report.text());
+    if let Some(path) = &options.json {
+        let about = json!({
+            "processor": processor(),
+            "processors": std::thread::available_parallelism().map_or(0, usize::from),
+            "corpus_bytes": options.size,
+            "seed": options.seed,
+            "runs": options.runs,
+        });
+        let text = serde_json::to_string_pretty(&report.json(about))? + "\n";
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn machine(options: &Options, report: &mut Report) -> Result<()> {
+    report.group(format!("Floors of {} x {}", std::thread::available_parallelism().map_or(0, usize::from), processor()));
+    report.add("copying memory, one thread", floors::memcpy()?, "GB/s");
+    report.add("BLAKE3 of 8 KiB pieces, one thread", floors::blake3()?, "GB/s");
+    report.add("disk: sequential write and sync", floors::sequential_write(&options.disk, options.size)?, "GB/s");
+    report.add("memory file system: sequential write", floors::sequential_write(&options.memory, options.size)?, "GB/s");
+    Ok(())
+}
+
+/// The name of the processor, for the record.
+fn processor() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let field =
+        |name: &str| text.lines().find(|line| line.starts_with(name)).and_then(|line| line.split(": ").nth(1)).unwrap_or("?").to_owned();
+    format!("{} (family {}, model {})", field("model name"), field("cpu family"), field("model\t"))
+}

@@ -1,0 +1,64 @@
+//! What a program costs: wall time, processor time and peak memory of a child.
+//!
+//! The child is started by a small process of its own (this program, called as `measured`): peak memory of a process counts what its
+//! parent had when it was started, and `getrusage` sums over all children.
+
+use anyhow::{Context, Result, bail};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
+
+/// What one run took.
+#[derive(Clone, Debug)]
+pub struct Cost {
+    /// Wall time, seconds.
+    pub wall_s: f64,
+    /// Time of processors, user and system, seconds.
+    pub cpu_s: f64,
+    /// Greatest resident memory, bytes.
+    pub peak_bytes: u64,
+    /// What it wrote to standard output.
+    pub output: Vec<u8>,
+}
+
+impl Cost {
+    /// The output as JSON.
+    pub fn json(&self) -> Result<Value> {
+        serde_json::from_slice(&self.output).with_context(|| format!("not JSON: {}", String::from_utf8_lossy(&self.output)))
+    }
+}
+
+/// Runs a program to its end; a failure is an error.
+pub fn run(program: &Path, arguments: &[&str]) -> Result<Cost> {
+    let output = Command::new(std::env::current_exe()?)
+        .arg("measured")
+        .arg("--")
+        .arg(program)
+        .args(arguments)
+        .stderr(Stdio::piped())
+        .output()
+        .context("cannot start this program again")?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        bail!("{} {} failed: {errors}", program.display(), arguments.join(" "));
+    }
+    let last = errors.lines().last().unwrap_or_default();
+    let cost: Value = serde_json::from_str(last).with_context(|| format!("no cost was reported: {errors}"))?;
+    let number = |key: &str| cost[key].as_f64().with_context(|| format!("{key} is missing in {last}"));
+    Ok(Cost { wall_s: number("wall_s")?, cpu_s: number("cpu_s")?, peak_bytes: number("peak_bytes")? as u64, output: output.stdout })
+}
+
+/// The process in between: runs its command and writes the cost as the last line of standard error.
+pub fn measured(command: &[String]) -> Result<ExitCode> {
+    let (program, arguments) = command.split_first().context("no command was given")?;
+    let start = Instant::now();
+    let status = Command::new(program).args(arguments).status().with_context(|| format!("cannot run {program}"))?;
+    let wall_s = start.elapsed().as_secs_f64();
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
+    let cpu_us = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
+    eprintln!("{}", json!({"wall_s": wall_s, "cpu_s": cpu_us as f64 / 1e6, "peak_bytes": usage.max_rss() * 1024}));
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
