@@ -71,7 +71,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Passes every backup to `visit`, in no useful order.
+    /// Passes every backup to `visit`, in no useful order. A damaged record is an error, after all others were passed.
     pub fn visit(&self, visit: &mut dyn FnMut(Backup)) -> Result<()> {
         let mut damaged = None;
         self.engine.for_each_object(PREFIX, &mut |_, value| match self.decode(value) {
@@ -114,11 +114,16 @@ impl Catalog {
         let prefix = asked.to_ascii_lowercase();
         let mut found = Vec::new();
         if !prefix.is_empty() && prefix.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-            self.visit(&mut |backup| {
+            let visited = self.visit(&mut |backup| {
                 if found.len() <= CANDIDATES && backup.id.to_string().starts_with(&prefix) {
                     found.push(backup);
                 }
-            })?;
+            });
+            match visited {
+                // The damaged record of one backup does not stand before the others.
+                Err(CatalogError::Damaged { .. }) if !found.is_empty() => {}
+                visited => visited?,
+            }
         }
         match (found.pop(), found.is_empty()) {
             (Some(backup), true) => Ok(backup),

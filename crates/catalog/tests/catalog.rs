@@ -118,6 +118,20 @@ fn removed_backups_are_gone_and_cannot_be_removed_twice() {
 }
 
 #[test]
+fn a_damaged_record_does_not_stand_before_a_backup_that_is_asked_for_by_its_id() {
+    let mut place = place();
+    let backup = place.backup(1, "home", &directory(&[]));
+    let damaged =
+        onefold_engine::Transaction { changes: vec![(0, [b"b".as_slice(), &[2; 16]].concat(), Some(vec![1, 2, 3]))], deltas: Vec::new() };
+    place.engine().submit(damaged).unwrap();
+    assert_eq!(place.catalog.find(&backup.id.to_string()).unwrap(), backup);
+    assert_eq!(place.catalog.find(&backup.id.short()).unwrap(), backup);
+    // What is the newest cannot be told without all of them.
+    assert!(matches!(place.catalog.find("latest"), Err(CatalogError::Damaged { .. })));
+    assert!(matches!(place.catalog.list(), Err(CatalogError::Damaged { .. })));
+}
+
+#[test]
 fn more_backups_than_a_page_are_all_listed() {
     let mut place = place();
     let tree = directory(&[]);

@@ -17,11 +17,11 @@
 //!   that changed so recently that a further change could keep its ctime is read only after the clock has moved on.
 
 use crate::assemble::assemble;
-use crate::monitor::{Counter, Monitor, Watch};
+use crate::monitor::{Counter, Monitor, Problem, Severity, Watch};
 use crate::read::Reader;
 use crate::walk::{Walk, Wanted};
 use crate::{ClientError, Excludes, Result, source};
-use onefold_catalog::{Backup, BackupId, Catalog, Statistics, components};
+use onefold_catalog::{Backup, BackupId, Catalog, CatalogError, Statistics, components};
 use parking_lot::Mutex;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -85,7 +85,15 @@ pub fn backup(catalog: &Catalog, options: &BackupOptions, monitor: &dyn Monitor)
     let paths = absolute_paths(&options.paths)?;
     let parent = match &options.parent {
         Some(parent) => Some(parent.clone()),
-        None => catalog.newest(|backup| backup.name == options.name && backup.host == options.host && backup.paths == paths)?,
+        None => match catalog.newest(|backup| backup.name == options.name && backup.host == options.host && backup.paths == paths) {
+            // Damage to an old backup is no reason to have no new one: without a parent, every file is read.
+            Err(error @ CatalogError::Damaged { .. }) => {
+                let reason = format!("every file is read, as the backups before cannot all be: {error}");
+                monitor.problem(&Problem { path: b"/".to_vec(), reason, severity: Severity::Warning });
+                None
+            }
+            found => found?,
+        },
     };
     let store = match &options.store_directory {
         Some(path) => {
