@@ -111,7 +111,7 @@ impl Ground for LocalGround {
 
     fn space(&self) -> Result<Space> {
         let found = rustix::fs::statvfs(&self.root).map_err(|source| error("ask the free space of", &self.root, source))?;
-        Ok(Space { free_bytes: found.f_bavail * found.f_frsize, total_bytes: found.f_blocks * found.f_frsize })
+        Ok(Space { free_bytes: found.f_bavail.saturating_mul(found.f_frsize), total_bytes: found.f_blocks.saturating_mul(found.f_frsize) })
     }
 
     fn lock(&self, path: &str, exclusive: bool, holder: &Holder) -> std::result::Result<LockGuard, LockError> {
