@@ -148,9 +148,11 @@ impl Engine {
         &self.ground
     }
 
-    /// A filter chain from names separated by commas, for a volume of its own ways.
+    /// A filter chain from names separated by commas, for a volume of its own ways. The Bloom filter is left out of it when the settings
+    /// give this opening none: it only saves look-ups, and a change of settings must not lock volumes away.
     pub fn chain(&self, names: &str) -> Result<Chain> {
-        let names: Vec<String> = names.split(',').map(|name| name.trim().to_string()).collect();
+        let mut names: Vec<String> = names.split(',').map(|name| name.trim().to_string()).collect();
+        names.retain(|name| name != "bloom" || self.bloom.is_some());
         open::checked_chain(&self.filters, &names)
     }
 

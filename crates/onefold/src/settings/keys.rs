@@ -210,7 +210,7 @@ pub const KEYS: &[Key] = &[
         name: "bloom",
         default: "\"16MiB\"",
         kind: Kind::Size { least: 64 * KIB, most: 64 * GIB },
-        about: "Memory of the Bloom filter, used only when `bloom` is in a chain: about 1.2 bytes for each stored chunk give 1 % false positives.",
+        about: "Memory of the Bloom filter, used only when `bloom` is in `chain`, rounded up to a power of two: about 1.2 bytes for each stored chunk give 1 % false positives.",
         set: |settings, value| settings.engine.bloom_bytes = value.units(),
     },
     Key {
