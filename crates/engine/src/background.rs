@@ -219,6 +219,7 @@ impl Engine {
         if self.log.used_bytes() > CLOSE_LOG_BYTES {
             self.maintain(true)?;
         }
+        self.storage.release_room();
         Ok(self.index.close()?)
     }
 }
