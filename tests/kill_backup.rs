@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const MIB: u64 = 1 << 20;
+/// Backups that are killed before they are made.
+const KILLS: u32 = 10;
 
 /// What was stored becomes durable often enough that a backup of a few seconds has something to lose and something to keep.
 const SETTINGS: &str = "[log]\nsegment = \"1MiB\"\nlimit = \"4MiB\"\ncommit = \"4MiB\"\ncommit_interval_ms = 100\n\
@@ -54,17 +56,19 @@ fn a_killed_backup_harms_nothing_and_its_repetition_is_cheap() {
     let scene = Scene::new(&[], SETTINGS);
     let [first, second] = ["first", "second"].map(|name| scene.path(name));
     make_tree(&first, 1, 24 * MIB);
-    make_tree(&second, 2, 96 * MIB);
     let began = Instant::now();
     scene.run(["backup", "--name", "first", "first"]).succeeds();
-    // Four times the data; the kills fall from the start of the process to about its end.
-    let longest_ms = u64::try_from(began.elapsed().as_millis()).unwrap() * 4;
+    let mut longest_ms = 1 + u64::try_from(began.elapsed().as_millis()).unwrap();
     let mut known = ids(&scene);
     assert_eq!(known.len(), 1);
 
-    for kill in 0..10 {
+    let mut interrupted = 0;
+    for round in 0.. {
+        assert!(round < 40, "only {interrupted} backups were killed before they were made");
+        // There is always something that no backup has seen.
+        make_tree(&second.join(format!("round {round}")), 100 + round, 6 * MIB);
         let mut backup = start_backup(&scene);
-        std::thread::sleep(Duration::from_millis(random.below(1 + longest_ms * (kill % 5 + 1) / 5)));
+        std::thread::sleep(Duration::from_millis(random.below(longest_ms)));
         backup.kill();
         let run = backup.finish();
         let now = ids(&scene);
@@ -72,15 +76,20 @@ fn a_killed_backup_harms_nothing_and_its_repetition_is_cheap() {
         assert!(now.starts_with(&known) && now.len() <= known.len() + 1, "{known:?} {now:?}");
         if now.len() == known.len() {
             assert_ne!(run.code, 0, "a backup that said that it was made is there");
+            interrupted += 1;
         } else {
-            let id = now.last().unwrap();
-            scene.run(["restore", id, "--target", &format!("at kill {kill}")]).succeeds();
-            assert_same_tree(&second, &restored(&scene, &format!("at kill {kill}"), &second));
-            fs::remove_dir_all(scene.path(&format!("at kill {kill}"))).unwrap();
+            let target = format!("at round {round}");
+            scene.run(["restore", now.last().unwrap(), "--target", &target]).succeeds();
+            assert_same_tree(&second, &restored(&scene, &target, &second));
+            fs::remove_dir_all(scene.path(&target)).unwrap();
+            longest_ms = (longest_ms * 2 / 3).max(20);
         }
         known = now;
-        if kill % 3 == 0 {
+        if round % 3 == 0 {
             scene.run(["check"]).succeeds();
+        }
+        if interrupted == KILLS {
+            break;
         }
     }
     scene.check();

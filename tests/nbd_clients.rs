@@ -31,7 +31,7 @@ fn qemu_io(uri: &str, commands: &[&str]) -> Run {
 }
 
 #[test]
-fn nbdinfo_sees_a_thin_volume_with_every_ability() {
+fn m0_1_nbdinfo_sees_a_thin_volume_with_every_ability() {
     if !installed(&["nbdinfo"]) {
         return;
     }
