@@ -33,6 +33,36 @@ fn volumes_are_made_listed_resized_and_deleted() {
 }
 
 #[test]
+fn settings_that_drop_the_bloom_filter_leave_volumes_that_name_it() {
+    let scene = Scene::with_store(&[]);
+    let settings = scene.store().join("onefold.toml");
+    fs::write(&settings, "[filter]\nchain = [\"bloom\", \"chunk-index\"]\n").unwrap();
+    scene.run(["volume", "create", "v", "--size", "1MiB", "--filter-chain", "bloom,chunk-index"]).succeeds();
+    fs::write(scene.path("image"), noise(5, MIB as usize)).unwrap();
+    fs::write(&settings, "").unwrap();
+    scene.run(["volume", "import", "v", "image"]).succeeds();
+    let list = scene.run(["volume", "list", "--json"]).succeeds().json();
+    assert_eq!(list[0]["filter_chain"], "bloom,chunk-index");
+}
+
+#[test]
+fn an_import_whose_input_ends_by_the_same_ctrl_c_is_not_taken_for_done() {
+    let scene = Scene::with_store(&[]);
+    scene.run(["volume", "create", "v", "--size", "1MiB"]).succeeds();
+    let mut command = scene.command(["volume", "import", "v", "-"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    // It watches for signals before it takes the lock.
+    while !fs::read(scene.store().join("lock")).is_ok_and(|line| String::from_utf8_lossy(&line).contains("volume import")) {
+        assert!(child.try_wait().unwrap().is_none(), "the import ended by itself");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    drop(child.stdin.take());
+    Run::from(child.wait_with_output().unwrap()).ends_with(130).says(&["not complete"]);
+}
+
+#[test]
 fn an_image_goes_in_and_comes_out_with_its_holes() {
     let scene = Scene::with_store(&[]);
     let image = fs::File::create_new(scene.path("image")).unwrap();

@@ -131,6 +131,8 @@ fn import_stream(volume: &Volume, mut source: impl Read, talk: Talk, interrupt: 
             }
         }
         if filled == 0 {
+            // ^C goes to the whole pipeline: the end of the input is then that of the program before, not that of the image.
+            stopped(interrupt, &progress, at)?;
             break;
         }
         if at + filled as u64 > volume.size() {
