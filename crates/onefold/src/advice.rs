@@ -18,7 +18,7 @@ impl From<EngineError> for Failure {
             return match lock {
                 LockError::Held { .. } => Failure::cannot_run(format!("the store is in use: {error}"))
                     .advise("wait until it has ended, or stop that process; a crashed one leaves no lock behind"),
-                LockError::Ground(_) => Failure::failed(error),
+                LockError::Ground(ground) => Failure::failed(&error).advise_about(ground),
             };
         }
         let failure = Failure::failed(&error);
@@ -40,6 +40,9 @@ impl Failure {
     fn advise_about(self, error: &GroundError) -> Failure {
         match error.kind() {
             std::io::ErrorKind::PermissionDenied => self.advise("run as the user who owns the store"),
+            std::io::ErrorKind::ReadOnlyFilesystem => {
+                self.advise("there a store can only be read: `backups`, `ls`, `restore`, `dump`, `stats`, `check`, `volume export`")
+            }
             _ => self,
         }
     }
@@ -105,6 +108,8 @@ impl From<NbdError> for Failure {
             NbdError::Flush { .. } => {
                 Failure::failed(error).advise("what clients flushed before is safe; what they wrote after may be lost")
             }
+            NbdError::Listen { ref source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => Failure::cannot_run(error)
+                .advise("another process listens there: stop it, or give another address with --nbd or --nbd-socket"),
             error => Failure::cannot_run(error),
         }
     }

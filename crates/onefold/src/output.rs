@@ -97,12 +97,22 @@ impl Table {
 
 /// Says something beside the result, on standard error; a closed standard error is nobody's business.
 pub fn note(text: impl Display) {
-    let _ = writeln!(std::io::stderr(), "{text}");
+    let _ = writeln!(std::io::stderr(), "{}", harmless(&text.to_string()));
+}
+
+/// A text without what a terminal obeys. Texts of errors carry names and lines from stores and files that others have written.
+fn harmless(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_control() && letter != '\n' { char::REPLACEMENT_CHARACTER } else { letter }).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_noted_cannot_command_a_terminal() {
+        assert_eq!(harmless("a\x1b[2Jb\nc\r\u{9b}"), "a\u{fffd}[2Jb\nc\u{fffd}\u{fffd}");
+    }
 
     #[test]
     fn a_name_that_is_no_text_keeps_its_bytes_in_json() {

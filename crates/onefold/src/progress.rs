@@ -107,10 +107,15 @@ impl Monitor for Watch {
     }
 
     fn problem(&self, problem: &Problem) {
-        self.bar.suspend(|| note(format_args!("{}: {}: {}", severity(problem), printable(&problem.path), problem.reason)));
+        let mut problem = problem.clone();
+        // A restore names what is in the backup, from its root on: shown as `ls` shows it.
+        if !problem.path.starts_with(b"/") {
+            problem.path.insert(0, b'/');
+        }
+        self.bar.suspend(|| note(format_args!("{}: {}: {}", severity(&problem), printable(&problem.path), problem.reason)));
         let mut problems = self.problems();
         if problems.len() < KEPT_PROBLEMS {
-            problems.push(problem.clone());
+            problems.push(problem);
         }
     }
 

@@ -81,5 +81,12 @@ pub fn read_settings(path: &Path, optional: bool) -> Result<Settings> {
 
 /// Every failure to open means that the command could not run.
 fn cannot_open(error: EngineError) -> Failure {
-    Failure { exit: Exit::CannotRun, ..Failure::from(error) }
+    let is_damage = error.is_damage();
+    let failure = Failure { exit: Exit::CannotRun, ..Failure::from(error) };
+    // No other command gets further than this one.
+    if is_damage {
+        failure.advise("the store opens only when this is whole again: bring the damaged file back from a copy of the store")
+    } else {
+        failure
+    }
 }

@@ -72,6 +72,9 @@ pub fn run(options: &Restore, talk: Talk) -> Result<Exit> {
         if outcome.errors > 0 {
             let what = counted(outcome.errors, "file or directory was", "files or directories were");
             output.line(format_args!("  PARTIAL  {what} not restored: see the errors above"))?;
+            if options.overwrite == OverwriteWhen::Never {
+                output.line("           what exists is left alone; --overwrite if-changed or always replaces it")?;
+            }
         }
     }
     output.finish()?;
