@@ -122,8 +122,9 @@ fn print(output: &mut Output, outcome: &BackupOutcome) -> Result<()> {
         duration(time),
         rate(statistics.read_bytes, time)
     ))?;
+    // Of tiny files the tree may take more than they have: then there is nothing to boast of.
     let ratio = match statistics.added_bytes {
-        0 => String::new(),
+        added if added == 0 || added >= statistics.logical_bytes => String::new(),
         added => format!(", {:.1} times less", statistics.logical_bytes as f64 / added as f64),
     };
     output.line(format_args!("  added    {}{ratio}", size(statistics.added_bytes)))?;

@@ -193,7 +193,8 @@ fn announce(options: &Serve, talk: Talk, addresses: &[LocalAddress], volumes: &[
             note(format_args!("  qemu-img info '{whole}'"));
             note(format_args!("  nbdcopy '{whole}' image.raw"));
             if let LocalAddress::Tcp(address) = address {
-                note(format_args!("  nbd-client {} {} -N '{}' /dev/nbd0", address.ip(), address.port(), volume.name));
+                let name = volume.name.replace('\'', r"'\''");
+                note(format_args!("  nbd-client {} {} -N '{name}' /dev/nbd0", address.ip(), address.port()));
             }
         }
     }
