@@ -301,13 +301,14 @@ impl WriteStream {
             new.iter().for_each(|chunk| self.engine.reservations.announce(&chunk.fingerprint, batch.references));
         }
         let addresses = self.writer.append(&new)?;
-        let mut stored = Vec::with_capacity(new.len());
-        for ((at, chunk), address) in new_at.iter().zip(&new).zip(addresses) {
-            self.engine.reservations.place(&chunk.fingerprint, address);
+        let stored: Vec<_> = new.iter().map(|chunk| chunk.fingerprint).zip(addresses).collect();
+        // Every filter of the store hears of it, also those that this chain does not have; and before the reservations are placed, as a
+        // commit may end them at once, and then whoever comes next relies on the filters.
+        self.engine.filters.update(&stored);
+        for (at, (fingerprint, address)) in new_at.iter().zip(stored) {
+            self.engine.reservations.place(&fingerprint, address);
             places[*at] = Place::At(address);
-            stored.push((chunk.fingerprint, address));
         }
-        batch.chain.update(&stored);
         self.added_bytes += bytes;
         self.engine.written(bytes);
         Ok(())

@@ -58,6 +58,9 @@ impl Cache {
     }
 
     fn insert(&mut self, container: ContainerId, chunks: Vec<(Fingerprint, Address)>, limit_entries: usize) {
+        if self.touch(container) {
+            return; // another stream was faster
+        }
         while self.chunks.len() + chunks.len() > limit_entries {
             let Some((_, oldest)) = self.ages.pop_first() else { break };
             let loaded = self.containers.remove(&oldest).expect("ages and containers hold the same containers");
