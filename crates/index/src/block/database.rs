@@ -14,6 +14,7 @@ use onefold_ground::{Access, Ground};
 use onefold_oplog::Position;
 use parking_lot::RwLock;
 use redb::{Database, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
@@ -195,8 +196,9 @@ impl PartitionFile {
         transaction.commit().map_err(|error| self.failed(error))
     }
 
-    /// Reads the whole file past all caches: checksums, trees, the position. Returns what is wrong, or `None`. Nothing may write meanwhile.
-    pub(super) fn verify(&self, persisted: Position) -> Option<String> {
+    /// Reads the whole file past all caches: checksums, trees, the position, which must be in `known`. Returns what is wrong, or `None`.
+    /// Nothing may write meanwhile.
+    pub(super) fn verify(&self, known: RangeInclusive<Position>) -> Option<String> {
         let verify = || -> Result<Option<String>> {
             let file = self.ground.open(&self.path, Access::Read)?;
             let blocks = Blocks::open(file, Access::Read).map_err(|error| self.failed(redb::Error::Io(error)))?;
@@ -209,8 +211,9 @@ impl PartitionFile {
             }
             let transaction = database.begin_read().map_err(|error| self.failed(error))?;
             let meta = transaction.open_table(META).map_err(|error| self.failed(error))?;
-            let position = meta.get("position").map_err(|error| self.failed(error))?.map(|value| value.value());
-            Ok((position != Some(persisted.0)).then(|| format!("it is applied up to {position:?}, not {}", persisted.0)))
+            let position = meta.get("position").map_err(|error| self.failed(error))?.map(|value| Position(value.value()));
+            let is_known = position.is_some_and(|position| known.contains(&position));
+            Ok((!is_known).then(|| format!("it is applied up to {position:?}, not {} to {}", known.start().0, known.end().0)))
         };
         match verify() {
             Ok(found) => found,

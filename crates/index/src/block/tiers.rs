@@ -58,6 +58,10 @@ impl Tiers {
         self.persisted
     }
 
+    pub(super) fn applied(&self) -> Position {
+        self.applied
+    }
+
     /// Bytes of memory of what is applied and not persisted.
     pub(super) fn pending_bytes(&self) -> usize {
         self.committed_bytes + self.frozen.as_ref().map_or(0, |frozen| frozen.bytes)
