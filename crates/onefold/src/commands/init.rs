@@ -12,13 +12,14 @@ use onefold_engine::{Descriptor, Engine};
 use onefold_fingerprint::Algorithm;
 use onefold_ground::replace_file;
 use serde_json::json;
+use std::path::Path;
 
 /// Makes a store.
 pub fn run(options: &Init, talk: Talk) -> Result<Exit> {
     let descriptor = descriptor(options)?;
     descriptor.validate()?;
     let directory = &options.directory;
-    std::fs::create_dir_all(directory).map_err(|error| {
+    make_directory(directory).map_err(|error| {
         Failure::cannot_run(format!("cannot make the directory {}: {error}", directory.display()))
             .advise("give a place that you may write to")
     })?;
@@ -59,6 +60,22 @@ pub fn run(options: &Init, talk: Talk) -> Result<Exit> {
     }
     output.finish()?;
     Ok(Exit::Done)
+}
+
+/// Makes a directory and those above it. Their names are durable on return: a store must not vanish as a whole with a crash.
+fn make_directory(directory: &Path) -> std::io::Result<()> {
+    let directory = std::path::absolute(directory)?;
+    let missing: Vec<&Path> = directory.ancestors().take_while(|place| !place.exists()).collect();
+    std::fs::create_dir_all(&directory)?;
+    for made in missing.iter().rev() {
+        match made.parent().map(std::fs::File::open) {
+            Some(Ok(above)) => above.sync_all()?,
+            // A directory that may be written but not read cannot be synced by us.
+            Some(Err(error)) if error.kind() != std::io::ErrorKind::PermissionDenied => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn descriptor(options: &Init) -> Result<Descriptor> {
