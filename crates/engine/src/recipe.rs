@@ -46,7 +46,7 @@ impl Piece {
 /// Smallest encoding of a piece: a tag and a varint.
 const PIECE_MIN_BYTES: usize = 2;
 /// No chunk is longer, so no piece of one is: bounds what a reader allocates for a piece before it sees the chunk.
-const MAX_CHUNK_BYTES: u64 = *onefold_chunking::Sizes::MAX_RANGE.end() as u64;
+const MAX_CHUNK_BYTES: u64 = onefold_storage::MAX_CHUNK_BYTES as u64;
 /// Deepest recipe that is read: 512 pieces a level make this far more than any file can need.
 pub const MAX_LEVEL: u8 = 8;
 
