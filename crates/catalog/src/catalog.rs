@@ -6,12 +6,16 @@ use crate::{Backup, BackupId, CatalogError, Result};
 use onefold_engine::{Engine, EngineError, Piece, Transaction};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::checksum;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// First byte of the keys of backups.
 const PREFIX: u8 = b'b';
 /// How many candidates an error names.
 const CANDIDATES: usize = 5;
+
+/// Held from looking whether a backup is there to submitting what follows from it: two who remove one backup at once would take its
+/// references away twice. It is for a moment, so one for all stores of a process will do.
+static CHANGING: Mutex<()> = Mutex::new(());
 
 /// The backups of one store.
 #[derive(Clone, Debug)]
@@ -35,6 +39,7 @@ impl Catalog {
     pub fn commit_backup(&self, backup: &Backup) -> Result<()> {
         let (partition, key) = (self.partition(&backup.name), key(&backup.id));
         let value = backup.encode(self.engine.digest_bytes());
+        let changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
         match self.engine.get(partition, &key)? {
             None => self.engine.submit(Transaction {
                 changes: vec![(partition, key, Some(value))],
@@ -46,6 +51,7 @@ impl Catalog {
                 return Err(EngineError::Invalid { what: format!("backup {}", backup.id), why }.into());
             }
         }
+        drop(changing);
         self.engine.flush()?;
         Ok(())
     }
@@ -54,6 +60,7 @@ impl Catalog {
     pub fn remove_backups(&self, backups: &[Backup]) -> Result<()> {
         let mut transaction = Transaction::default();
         let mut removed = std::collections::HashSet::new();
+        let changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
         for backup in backups {
             if !removed.insert(backup.id) {
                 continue;
@@ -67,6 +74,7 @@ impl Catalog {
             transaction.deltas.extend(root_references(backup).map(|fingerprint| (fingerprint, -1)));
         }
         self.engine.submit(transaction)?;
+        drop(changing);
         self.engine.flush()?;
         Ok(())
     }

@@ -132,6 +132,20 @@ fn a_damaged_record_does_not_stand_before_a_backup_that_is_asked_for_by_its_id()
 }
 
 #[test]
+fn a_backup_that_many_remove_at_once_is_removed_once() {
+    let mut place = place();
+    for number in 1..20 {
+        let backup = place.backup(number, "a", &directory(&[("f", file("x"))]));
+        let catalog = &place.catalog;
+        let removed = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| catalog.remove_backups(std::slice::from_ref(&backup)).is_ok())).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).filter(|is_ok| *is_ok).count()
+        });
+        assert_eq!(removed, 1);
+    }
+}
+
+#[test]
 fn more_backups_than_a_page_are_all_listed() {
     let mut place = place();
     let tree = directory(&[]);
