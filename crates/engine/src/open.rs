@@ -206,7 +206,7 @@ fn recover(
     })?;
     match failed {
         Some(error) => Err(error),
-        None => Ok(storage.recovered(log.previous_epoch())?),
+        None => Ok(storage.recovered(log.last_batch(), log.end())?),
     }
 }
 

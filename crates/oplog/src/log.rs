@@ -60,7 +60,7 @@ pub struct Log {
     store: [u8; 16],
     options: LogOptions,
     is_writable: bool,
-    previous_epoch: u64,
+    last_batch: Position,
     /// Held while a batch is written and synced: that is what makes one batch follow the other.
     state: Mutex<State>,
 }
@@ -102,7 +102,7 @@ impl Log {
             store,
             options,
             is_writable: true,
-            previous_epoch: 0,
+            last_batch: Position(0),
             state: Mutex::new(State {
                 segments: VecDeque::new(),
                 end: Position(0),
@@ -144,7 +144,7 @@ impl Log {
             is_poisoned: false,
             buffer: Vec::new(),
         };
-        let previous_epoch = state.epoch;
+        let last_batch_start = last_batch.start;
         if let Opening::ReadWrite { epoch } = opening {
             if epoch < state.epoch {
                 return Err(LogError::StaleEpoch { given: epoch, found: state.epoch });
@@ -160,7 +160,7 @@ impl Log {
             }
         }
         let is_writable = matches!(opening, Opening::ReadWrite { .. });
-        Ok(Log { ground, directory: directory.to_owned(), store, options, is_writable, previous_epoch, state: Mutex::new(state) })
+        Ok(Log { ground, directory: directory.to_owned(), store, options, is_writable, last_batch: last_batch_start, state: Mutex::new(state) })
     }
 
     /// The position of the first batch that is still there.
@@ -173,9 +173,9 @@ impl Log {
         self.state.lock().end
     }
 
-    /// The greatest owner epoch in the log before this opening.
-    pub fn previous_epoch(&self) -> u64 {
-        self.previous_epoch
+    /// Where the last batch began that the log had at this opening; its end, if the last segment had none.
+    pub fn last_batch(&self) -> Position {
+        self.last_batch
     }
 
     /// The owner epoch of this opening; of one for reading, the greatest in the log.

@@ -45,7 +45,7 @@ fn run(parent: &std::path::Path, data: &[u8], total_bytes: usize, compression: C
     ContainerStore::create(&*ground, "containers", 1).expect("create");
     let options = StorageOptions { compression, frame_cache_bytes: 64 << 20, ..StorageOptions::default() };
     let store = ContainerStore::open(ground, "containers", 1, options, Access::ReadWrite, 1, Arc::new(Profile::default())).expect("open");
-    store.recovered(0).expect("an empty store");
+    store.recovered(Position(0), Position(0)).expect("an empty store");
     let mut addresses = Vec::with_capacity(total_bytes / CHUNK_BYTES);
     let mut writer = store.writer();
     let mut position = 0;

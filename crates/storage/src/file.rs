@@ -56,6 +56,8 @@ pub struct Header {
     pub store: [u8; 16],
     /// The owner that created the file.
     pub epoch: u64,
+    /// Where the log ended, as far as was known, when the file was created.
+    pub created: u64,
 }
 
 impl Header {
@@ -68,6 +70,7 @@ impl Header {
         bytes[16..24].copy_from_slice(&self.container.bits().to_le_bytes());
         bytes[24..40].copy_from_slice(&self.store);
         bytes[40..48].copy_from_slice(&self.epoch.to_le_bytes());
+        bytes[48..56].copy_from_slice(&self.created.to_le_bytes());
         let sum = checksum(&bytes[..56]);
         bytes[56..].copy_from_slice(&sum.to_le_bytes());
         bytes
@@ -87,7 +90,7 @@ impl Header {
         let container = crate::catalog::decode_container(&mut reader).map_err(said)?;
         let mut store = [0; 16];
         store.copy_from_slice(reader.take(16).map_err(said)?);
-        Ok(Header { digest_bytes, container, store, epoch: reader.u64().map_err(said)? })
+        Ok(Header { digest_bytes, container, store, epoch: reader.u64().map_err(said)?, created: reader.u64().map_err(said)? })
     }
 }
 
@@ -169,7 +172,7 @@ mod tests {
 
     #[test]
     fn any_flipped_bit_of_header_and_footer_is_found() {
-        let header = Header { digest_bytes: 32, container: ContainerId::new(1, 2), store: [9; 16], epoch: 4 };
+        let header = Header { digest_bytes: 32, container: ContainerId::new(1, 2), store: [9; 16], epoch: 4, created: 5 };
         let footer = Footer { catalog_offset_bytes: 100, catalog_bytes: 50, frames: 1, slots: 2, catalog_checksum: 77 };
         assert_eq!(Header::decode(&header.encode()), Ok(header.clone()));
         assert_eq!(Footer::decode(&footer.encode()), Ok(footer.clone()));

@@ -87,9 +87,14 @@ impl ContainerStore {
     }
 
     /// Replay is over. Containers that are not sealed are kept for the next writers; files that no record names and that were never
-    /// sealed are removed (or, for a reader, passed over): a crash came before their first commit. `logged_epoch` is the greatest owner
-    /// epoch in the log before this opening: an owner that has written to the log had removed what those before it left.
-    pub fn recovered(&self, logged_epoch: u64) -> Result<()> {
+    /// sealed are removed (or, for a reader, passed over): a crash came before their first commit. `last_batch` is the start of the last
+    /// batch of the log, which goes to `log_end`.
+    ///
+    /// How such a file is told from a sealed one whose end is damaged and whose records were trimmed: each commit names all containers
+    /// that there are, so one that no record names was created after the last commit, or during it. Its header says where the log
+    /// ended then: at the start of the last batch or behind it. The last batch is always in the log, so a container that was
+    /// sealed earlier was also created earlier.
+    pub fn recovered(&self, last_batch: Position, log_end: Position) -> Result<()> {
         let shared = &self.shared;
         let Some(recovery) = shared.recovery.lock().take() else { return Ok(()) };
         let containers: Vec<_> = shared.open.read().values().cloned().collect();
@@ -107,11 +112,12 @@ impl ContainerStore {
                 placement.idle[usize::from(container.id.partition())].push_back(container.id);
             }
         }
+        shared.log_end.store(log_end.0, Relaxed);
         let mut leftovers = HashSet::new();
         for (partition, numbers) in recovery.newest.iter().enumerate() {
             for number in numbers {
                 let id = ContainerId::new(partition as u16, *number);
-                if !recovery.sealed.contains(&id) && !shared.open.read().contains_key(&id) && shared.is_leftover(id, logged_epoch)? {
+                if !recovery.sealed.contains(&id) && !shared.open.read().contains_key(&id) && shared.is_leftover(id, last_batch)? {
                     leftovers.insert(id);
                 }
             }
@@ -142,9 +148,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether a file that nothing knows of was never sealed: a recent owner made it, and it has nothing like a footer. A footer with
-    /// flipped bits is still like one; such a file stays, for `check` to judge.
-    fn is_leftover(&self, container: ContainerId, logged_epoch: u64) -> Result<bool> {
+    /// Whether a file that nothing knows of was never committed: its header says that it was made after the last batch was begun. The
+    /// sector of the header is written at once, so a crash leaves the header or zeros; zeros are believed only without a footer.
+    fn is_leftover(&self, container: ContainerId, last_batch: Position) -> Result<bool> {
         let file = self.ground.open(&file::path(&self.directory, container), Access::Read)?;
         let length = file.len()?;
         if length < (HEADER_BYTES + FOOTER_BYTES) as u64 {
@@ -157,8 +163,9 @@ impl Shared {
             tracing::warn!(%container, %error, "a container file cannot be read");
             return Ok(false);
         }
-        // The sector of the header is written at once: a crash leaves the header or zeros.
-        let is_recent = header == [0; HEADER_BYTES] || Header::decode(&header).is_ok_and(|header| header.epoch >= logged_epoch);
-        Ok(is_recent && !file::resembles_footer(&footer))
+        if header == [0; HEADER_BYTES] {
+            return Ok(!file::resembles_footer(&footer));
+        }
+        Ok(Header::decode(&header).is_ok_and(|header| header.created >= last_batch.0))
     }
 }

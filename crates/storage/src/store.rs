@@ -101,6 +101,8 @@ pub(crate) struct Shared {
     pub(crate) recovery: Mutex<Option<Recovery>>,
     /// All containers that the log does not know as sealed.
     pub(crate) open: RwLock<BTreeMap<ContainerId, Arc<OpenContainer>>>,
+    /// Where the log ends, as far as is known here: at most one batch behind the truth.
+    pub(crate) log_end: AtomicU64,
     /// Files that a reader passes over: a crash came before their first commit.
     pub(crate) leftovers: Mutex<HashSet<ContainerId>>,
     pub(crate) placement: Mutex<Placement>,
@@ -215,6 +217,7 @@ impl ContainerStore {
             writable: AtomicBool::new(false),
             recovery: Mutex::new(Some(recovery)),
             open: RwLock::default(),
+            log_end: AtomicU64::new(0),
             leftovers: Mutex::default(),
             placement: Mutex::new(Placement {
                 next_numbers: vec![1; usize::from(partitions)],

@@ -181,7 +181,13 @@ impl Shared {
 
     /// Writes the header and reserves the room of a container that has no frames.
     fn start_file(&self, container: ContainerId, file: &dyn File) -> onefold_ground::Result<()> {
-        let header = Header { digest_bytes: self.options.digest_bytes as u8, container, store: self.options.store, epoch: self.epoch };
+        let header = Header {
+            digest_bytes: self.options.digest_bytes as u8,
+            container,
+            store: self.options.store,
+            epoch: self.epoch,
+            created: self.log_end.load(Relaxed),
+        };
         file.write_at(0, &header.encode())?;
         let room = u64::from(self.options.container_bytes).saturating_sub(HEADER_BYTES as u64);
         file.allocate(HEADER_BYTES as u64, room)

@@ -32,6 +32,11 @@ impl Log {
         self.batches.retain(|(position, _)| *position >= start);
     }
 
+    /// The start of the last batch; the log keeps at least that one.
+    pub fn last_batch(&self) -> Position {
+        Position(self.end.saturating_sub(512))
+    }
+
     pub fn end(&self) -> Position {
         Position(self.end)
     }
@@ -58,7 +63,7 @@ pub fn open(ground: Arc<dyn Ground>, log: &Log, partitions: u16, options: &Stora
             store.replay(*start, record)?;
         }
     }
-    store.recovered(1)?;
+    store.recovered(log.last_batch(), log.end())?;
     Ok(store)
 }
 
