@@ -177,7 +177,7 @@ impl Engine {
 
     /// Whether writing is possible at all.
     pub(crate) fn writable(&self) -> Result<()> {
-        if self.mode == Mode::ReadOnly {
+        if self.mode != Mode::ReadWrite {
             return Err(EngineError::ReadOnly);
         }
         match self.stopped.get() {
@@ -211,7 +211,7 @@ impl Engine {
             // A thread that panicked has said so; the store is closed all the same.
             let _ = thread.join();
         }
-        if self.mode == Mode::ReadOnly {
+        if self.mode != Mode::ReadWrite {
             return Ok(());
         }
         self.note_activity(true)?;

@@ -299,7 +299,7 @@ pub fn decode_deltas(payload: &[u8], digest_bytes: usize) -> std::result::Result
 
 /// Applies one batch of the log to the indexes that do not have it yet, as [`Engine::log_and_apply`] did before the crash.
 pub(crate) fn replay_batch(
-    index: &ChunkIndex,
+    index: Option<&ChunkIndex>,
     blocks: &block::BlockIndex,
     end: Position,
     records: &[Record],
@@ -332,7 +332,9 @@ pub(crate) fn replay_batch(
             }
         }
     }
-    index.apply(end, &inserts, &deltas)?;
+    if let Some(index) = index {
+        index.apply(end, &inserts, &deltas)?;
+    }
     blocks.apply(end, 0, &changes)?;
     Ok(())
 }

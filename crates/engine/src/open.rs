@@ -9,6 +9,7 @@ use crate::chain::{
 };
 use crate::commit::replay_batch;
 use crate::descriptor::Descriptor;
+use crate::rebuild::{MARKER, empty_index};
 use crate::reservation::Reservations;
 use crate::settings::Settings;
 use crate::statistics::{TOTALS_KEY, TOTALS_PARTITION, Totals};
@@ -37,6 +38,8 @@ pub enum Mode {
     ReadWrite,
     /// Any number of processes, none of which writes; nothing in the store is changed.
     ReadOnly,
+    /// One process, alone, which makes the chunk index anew and reads everything else: [`crate::Rebuild`].
+    Rebuild,
 }
 
 impl Engine {
@@ -61,7 +64,7 @@ impl Engine {
     pub fn open(ground: Arc<dyn Ground>, settings: Settings, mode: Mode, command: &str) -> Result<Arc<Engine>> {
         // A place that is no store is said to be none, and no lock file is left in it.
         let descriptor = Descriptor::read(&*ground)?;
-        let lock = ground.lock(LOCK, mode == Mode::ReadWrite, &Holder::this_process(command))?;
+        let lock = ground.lock(LOCK, mode != Mode::ReadOnly, &Holder::this_process(command))?;
         let access = if mode == Mode::ReadWrite { Access::ReadWrite } else { Access::Read };
         let epoch = read_epoch(&*ground)? + u64::from(mode == Mode::ReadWrite);
         if mode == Mode::ReadWrite {
@@ -89,15 +92,25 @@ impl Engine {
             epoch,
             profile.clone(),
         )?;
+        let index_access = if mode == Mode::ReadOnly { Access::Read } else { Access::ReadWrite };
+        if mode == Mode::Rebuild {
+            empty_index(&ground, INDEX, descriptor.index_partitions, digest_bytes)?;
+        } else if ground.exists(MARKER)? {
+            return Err(EngineError::Inconsistent {
+                why: "rebuilding its chunk index was cut short: run `onefold check --rebuild-index` again".into(),
+            });
+        }
         let index_options = ChunkIndexOptions { auxiliary_bytes: settings.auxiliary_index_bytes };
-        let index = Arc::new(ChunkIndex::open(&ground, INDEX, descriptor.index_partitions, digest_bytes, index_options, access, epoch)?);
+        let index =
+            Arc::new(ChunkIndex::open(&ground, INDEX, descriptor.index_partitions, digest_bytes, index_options, index_access, epoch)?);
         let block_options =
             block::BlockIndexOptions { cache_bytes: settings.block_index_cache_bytes, pending_bytes: settings.block_index_pending_bytes };
         let blocks = block::BlockIndex::open(ground.clone(), BLOCKS, descriptor.block_partitions, block_options, access, epoch)?;
         let opening = if mode == Mode::ReadWrite { Opening::ReadWrite { epoch } } else { Opening::ReadOnly };
         let log = Log::open(ground.clone(), LOG, descriptor.store, log_options(&settings), opening)?;
 
-        recover(&storage, &index, &blocks, &log, mode, digest_bytes)?;
+        let replayed = (mode != Mode::Rebuild).then_some(&*index);
+        recover(&storage, replayed, &blocks, &log, mode, digest_bytes)?;
 
         let bloom = settings.chain.iter().any(|name| name == "bloom").then(|| Arc::new(BloomFilter::new(settings.bloom_bytes)));
         let filters = Chain::new(all_filters(&storage, &index, &bloom, &settings), profile.clone());
@@ -150,21 +163,21 @@ fn log_options(settings: &Settings) -> LogOptions {
     LogOptions { segment_bytes: settings.log_segment_bytes, limit_bytes: settings.log_limit_bytes }
 }
 
-/// Brings the indexes and the open containers to the end of the log.
+/// Brings the indexes and the open containers to the end of the log; without `index`, the block index only.
 fn recover(
     storage: &Arc<ContainerStore>,
-    index: &ChunkIndex,
+    index: Option<&ChunkIndex>,
     blocks: &block::BlockIndex,
     log: &Log,
     mode: Mode,
     digest_bytes: usize,
 ) -> Result<()> {
-    let applied = index.position().min(blocks.position());
-    let ahead = index.required_end().max(blocks.furthest_position());
+    let applied = index.map_or(blocks.position(), |index| index.position().min(blocks.position()));
+    let ahead = index.map_or(blocks.furthest_position(), |index| index.required_end().max(blocks.furthest_position()));
     if ahead > log.end() {
         return Err(EngineError::Inconsistent {
             why: format!(
-                "the operations log ends at {}, but an index has applied it up to {}: the end of the log is lost. Restore the log, or rebuild the indexes",
+                "the operations log ends at {}, but an index has applied it up to {}: the end of the log is lost. Put the log back from a copy of the store",
                 log.end().0,
                 ahead.0
             ),
@@ -188,7 +201,10 @@ fn recover(
             if end > applied {
                 replay_batch(index, blocks, end, records, digest_bytes)?;
                 if mode == Mode::ReadWrite {
-                    while index.wants_sweep() && index.sweep()? {}
+                    while let Some(index) = index
+                        && index.wants_sweep()
+                        && index.sweep()?
+                    {}
                     if blocks.wants_persist() {
                         blocks.persist()?;
                     }

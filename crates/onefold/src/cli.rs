@@ -478,6 +478,9 @@ pub struct Check {
     /// Reads all data too, and compares it with its fingerprints
     #[arg(long)]
     pub read_data: bool,
+    /// First makes the chunk index anew from the containers and all references; without it, check only reads
+    #[arg(long)]
+    pub rebuild_index: bool,
     /// How facts are printed.
     #[command(flatten)]
     pub format: Format,

@@ -215,6 +215,40 @@ fn check_finds_a_flipped_byte() {
 }
 
 #[test]
+fn m0_13_the_chunk_index_is_made_anew_from_the_containers() {
+    let scene = Scene::with_store(&[]);
+    let source = scene.path("source");
+    make_tree(&source);
+    // Long enough for recipe chunks, and twice, so that counts differ.
+    fs::write(source.join("long"), noise(7, 3 << 20)).unwrap();
+    scene.run(["backup", "--name", "x", "source"]).succeeds();
+    fs::write(source.join("more"), noise(8, 100_000)).unwrap();
+    scene.run(["backup", "--name", "x", "source"]).succeeds();
+    scene.run(["volume", "create", "disk", "--size", "8MiB"]).succeeds();
+    let image = source.join("long").display().to_string();
+    scene.run(["volume", "import", "disk", &image]).succeeds();
+    let index = scene.store().join("index");
+    for partition in fs::read_dir(&index).unwrap() {
+        let partition = partition.unwrap().path();
+        for file in fs::read_dir(&partition).unwrap().map(|file| file.unwrap().path()) {
+            // Some files are gone, some hold rubbish.
+            if file.ends_with("header") { fs::remove_file(file).unwrap() } else { fs::write(file, b"rubbish").unwrap() }
+        }
+    }
+    assert!(scene.run(["check"]).ends_with(2).err.contains("index"));
+    // Cut short, it must be done again: nothing else opens the store.
+    fs::write(index.join("rebuilding"), b"").unwrap();
+    assert!(scene.run(["backups"]).ends_with(2).err.contains("--rebuild-index"));
+    let rebuilt = scene.run(["check", "--rebuild-index", "--read-data", "--json"]).succeeds().json();
+    assert_eq!(rebuilt["clean"], true, "{rebuilt}");
+    scene.run(["restore", "latest", "--target", "back"]).succeeds();
+    // Everything is known again: the same tree adds nothing but the directory above it, which has changed.
+    let again = scene.run(["backup", "--name", "x", "--force-read", "--json", "source"]).succeeds().json();
+    assert!(again["added_bytes"].as_u64().unwrap() < 1000, "{again}");
+    assert_eq!(scene.run(["check", "--json"]).succeeds().json()["clean"], true);
+}
+
+#[test]
 fn an_interrupted_backup_leaves_nothing_visible() {
     let scene = Scene::with_store(&["--compression", "zstd:19"]);
     let source = scene.path("source");

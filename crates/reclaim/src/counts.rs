@@ -3,9 +3,9 @@
 //! One pass for each range of fingerprints, so many that the table of a pass fits into its memory. Nothing else is kept: references are
 //! counted as they are read, so each pass reads the metadata chunks again.
 
+use crate::Result;
 use crate::check::{Check, ProblemKind};
 use crate::references::{MetadataChunk, metadata_of, of_objects};
-use crate::Result;
 use onefold_engine::{Address, ContainerId, Piece};
 use onefold_fingerprint::Fingerprint;
 use std::collections::{BTreeSet, HashMap, HashSet};

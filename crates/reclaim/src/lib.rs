@@ -1,13 +1,15 @@
-//! Users of all parts that look after a store: `check` (more to come: reclamation, repair, scrub).
+//! Users of all parts that look after a store: `check`, and rebuilding the chunk index (more to come: reclamation, repair, scrub).
 //!
 //! This crate must never be needed by a write or a read.
 
 mod affected;
 mod check;
 mod counts;
+mod rebuild;
 mod references;
 
 pub use check::{CheckOptions, CheckReport, Monitor, NoMonitor, Problem, ProblemKind, check};
+pub use rebuild::rebuild_chunk_index;
 
 use onefold_catalog::CatalogError;
 use onefold_engine::EngineError;

@@ -210,12 +210,7 @@ pub(crate) fn volumes(engine: &Engine, problem: &mut dyn FnMut(String)) -> Volum
 }
 
 /// Passes the pieces that objects name to `visit`: of every block mapping, and of the root recipe of every backup. `problem` gets what cannot be read.
-pub(crate) fn of_objects(
-    engine: &Engine,
-    volumes: &VolumeList,
-    visit: &mut dyn FnMut(&Piece),
-    problem: &mut dyn FnMut(String),
-) {
+pub(crate) fn of_objects(engine: &Engine, volumes: &VolumeList, visit: &mut dyn FnMut(&Piece), problem: &mut dyn FnMut(String)) {
     let digest_bytes = engine.digest_bytes();
     let mut gaps = Vec::new();
     objects(
@@ -229,7 +224,9 @@ pub(crate) fn of_objects(
                         "volume {:?}: the mapping of block {block} spells {} bytes, a block has {}",
                         info.name, recipe.length, info.block_size
                     )),
-                    None if volumes.is_complete => problem(format!("the mapping of block {block} belongs to volume number {number}, which there is not")),
+                    None if volumes.is_complete => {
+                        problem(format!("the mapping of block {block} belongs to volume number {number}, which there is not"))
+                    }
                     _ => {}
                 }
             }

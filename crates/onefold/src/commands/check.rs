@@ -6,18 +6,23 @@ use crate::failure::{Exit, Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::output::{Output, note};
 use crate::progress::steps;
-use crate::store::Store;
+use crate::store::{SETTINGS_FILE, Store, ground, read_settings};
 use crate::units::{counted, size};
 use indicatif::ProgressBar;
 use onefold_engine::Mode;
-use onefold_reclaim::{CheckOptions, CheckReport, Monitor, Problem, check};
+use onefold_reclaim::{CheckOptions, CheckReport, Monitor, Problem, check, rebuild_chunk_index};
 use serde_json::{Value, json};
+use std::path::Path;
 
 /// Verifies the store. Damage is a result with exit code 1; what keeps the check from running has code 2.
 pub fn run(options: &Check, talk: Talk) -> Result<Exit> {
     let interrupt = Interrupt::watch()?;
+    let mut watch = Watch { bar: steps(talk), interrupt };
+    if options.rebuild_index {
+        rebuild(&options.store.directory, &watch, talk)?;
+        watch.bar = steps(talk);
+    }
     let store = Store::open(&options.store.directory, Mode::ReadOnly, "check")?;
-    let watch = Watch { bar: steps(talk), interrupt };
     let checked = check(&store.engine, CheckOptions { read_data: options.read_data, ..CheckOptions::default() }, &watch);
     watch.bar.finish_and_clear();
     let report = checked.map_err(|error| Failure { exit: Exit::CannotRun, ..Failure::from(error) })?;
@@ -45,6 +50,19 @@ pub fn run(options: &Check, talk: Talk) -> Result<Exit> {
     output.finish()?;
     store.close()?;
     Ok(if report.is_clean() { Exit::Done } else { Exit::Failed })
+}
+
+/// Makes the chunk index anew. What could not be read for it is found again, and listed, by the check that follows.
+fn rebuild(directory: &Path, watch: &Watch, talk: Talk) -> Result<()> {
+    let ground = ground(directory)?;
+    let settings = read_settings(&directory.join(SETTINGS_FILE), true)?;
+    let rebuilt = rebuild_chunk_index(ground, settings.engine, "check --rebuild-index", watch);
+    watch.bar.finish_and_clear();
+    let problems = rebuilt.map_err(|error| Failure { exit: Exit::CannotRun, ..Failure::from(error) })?;
+    if !talk.quiet {
+        note(format_args!("the chunk index is made anew; {} could not be read for it", counted(problems.len() as u64, "thing", "things")));
+    }
+    Ok(())
 }
 
 fn to_json(report: &CheckReport) -> Value {

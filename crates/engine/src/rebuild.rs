@@ -1,0 +1,89 @@
+//! Rebuilding the chunk index: it is a view, and everything in it can be had from the containers and from what refers to chunks.
+//!
+//! The old index is not read. A marker file makes every other opening refuse the store until the new one is whole, so a rebuild that is
+//! cut short is simply done again. Containers, log and block index are only read.
+
+use crate::{Engine, EngineError, Mode, Result, Settings};
+use onefold_fingerprint::Fingerprint;
+use onefold_ground::{Ground, parent, replace_file};
+use onefold_index::ChunkIndex;
+use onefold_oplog::Position;
+use std::sync::Arc;
+
+/// Stands in the directory of the chunk index while that is not whole.
+pub(crate) const MARKER: &str = "index/rebuilding";
+
+/// A store whose chunk index knows all places again, but no usage counts yet. It can be read.
+#[derive(Debug)]
+pub struct Rebuild {
+    engine: Arc<Engine>,
+    /// Counts up: to the index each step looks like a batch of the log, before all real ones that it does not have.
+    step: u64,
+}
+
+impl Rebuild {
+    /// Throws the chunk index away and fills a new one with the places of all chunks in all containers. Containers that cannot be
+    /// read are passed to `damaged`; their chunks are not in the new index.
+    pub fn start(ground: Arc<dyn Ground>, settings: Settings, command: &str, damaged: &mut dyn FnMut(String)) -> Result<Rebuild> {
+        let engine = Engine::open(ground, settings, Mode::Rebuild, command)?;
+        let mut rebuild = Rebuild { engine, step: 0 };
+        for container in rebuild.engine.storage.containers()? {
+            match rebuild.engine.storage.slots(container) {
+                Ok(slots) => {
+                    let place = |number: usize| onefold_storage::Address::new(container, number as u16).bits();
+                    let inserts: Vec<_> = slots.iter().enumerate().map(|(number, slot)| (slot.fingerprint, place(number))).collect();
+                    rebuild.apply(&inserts, &[])?;
+                }
+                Err(error) if error.is_damage() => damaged(error.to_string()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(rebuild)
+    }
+
+    /// The store, for reading what refers to chunks.
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// Adds references to the counts.
+    pub fn count(&mut self, references: &[(Fingerprint, i64)]) -> Result<()> {
+        self.apply(&[], references)
+    }
+
+    /// All references were counted: the new index is made durable and takes its place at the end of the log.
+    pub fn finish(self) -> Result<()> {
+        let engine = &self.engine;
+        if self.step >= engine.log.end().0 && self.step > 0 {
+            return Err(EngineError::Inconsistent {
+                why: "the log is shorter than what it must have recorded; the chunk index was not rebuilt".into(),
+            });
+        }
+        engine.index.apply(engine.log.end(), &[], &[])?;
+        engine.index.sweep_all()?;
+        engine.index.close()?;
+        engine.ground.remove(MARKER)?;
+        Ok(engine.ground.sync_directory(parent(MARKER))?)
+    }
+
+    fn apply(&mut self, inserts: &[(Fingerprint, u64)], deltas: &[(Fingerprint, i64)]) -> Result<()> {
+        self.step += 1;
+        self.engine.index.apply(Position(self.step), inserts, deltas)?;
+        while self.engine.index.wants_sweep() && self.engine.index.sweep()? {}
+        Ok(())
+    }
+}
+
+/// Puts an empty index in the place of whatever is there. The marker comes first.
+pub(crate) fn empty_index(ground: &Arc<dyn Ground>, directory: &str, partitions: u32, digest_bytes: usize) -> Result<()> {
+    ground.create_directory(directory)?;
+    replace_file(&**ground, MARKER, b"the chunk index is being rebuilt\n")?;
+    for entry in ground.list(directory)?.into_iter().filter(|entry| entry.is_directory) {
+        let partition = format!("{directory}/{}", entry.name);
+        for file in ground.list(&partition)? {
+            ground.remove(&format!("{partition}/{}", file.name))?;
+        }
+        ground.sync_directory(&partition)?;
+    }
+    Ok(ChunkIndex::create(ground, directory, partitions, digest_bytes)?)
+}

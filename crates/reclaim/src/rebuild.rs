@@ -1,0 +1,64 @@
+//! Rebuilding the chunk index from the containers and from everything that refers to chunks (M0.13: the index is a view).
+
+use crate::Result;
+use crate::check::Monitor;
+use crate::references::{metadata_of, of_objects, volumes};
+use onefold_engine::{Piece, Rebuild, Settings};
+use onefold_fingerprint::Fingerprint;
+use onefold_ground::Ground;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Different chunks whose references are summed up before they go to the index.
+const BATCH: usize = 1 << 18;
+
+/// Throws the chunk index away and makes a new one: places from the catalogs of all containers, usage counts from all references. What
+/// cannot be read is returned, and is not in the new index. Cut short, it must be done again before the store opens.
+pub fn rebuild_chunk_index(ground: Arc<dyn Ground>, settings: Settings, command: &str, monitor: &dyn Monitor) -> Result<Vec<String>> {
+    let mut problems = Vec::new();
+    monitor.step("places of chunks", 1);
+    let mut rebuild = Rebuild::start(ground, settings, command, &mut |problem| problems.push(problem))?;
+    monitor.advance(1);
+    let engine = rebuild.engine().clone();
+    let containers = engine.storage().containers()?;
+    monitor.step("references", containers.len() as u64 + 1);
+    let mut counts = Counts::default();
+    for container in containers {
+        // One that cannot be read was named with the places.
+        let slots = engine.storage().slots(container).unwrap_or_default();
+        for chunk in metadata_of(&engine, container, &slots) {
+            match chunk.references(&engine) {
+                Some(pieces) => pieces.iter().for_each(|piece| counts.add(piece)),
+                None => problems.push(format!("metadata chunk {} at {} cannot be read", chunk.fingerprint, chunk.address)),
+            }
+        }
+        counts.hand_over(&mut rebuild, BATCH)?;
+        monitor.advance(1);
+    }
+    let names = volumes(&engine, &mut |problem| problems.push(problem));
+    of_objects(&engine, &names, &mut |piece| counts.add(piece), &mut |problem| problems.push(problem));
+    counts.hand_over(&mut rebuild, 0)?;
+    monitor.advance(1);
+    drop(engine);
+    rebuild.finish()?;
+    Ok(problems)
+}
+
+#[derive(Default)]
+struct Counts(HashMap<Fingerprint, i64>);
+
+impl Counts {
+    fn add(&mut self, piece: &Piece) {
+        if let Some(fingerprint) = piece.fingerprint() {
+            *self.0.entry(fingerprint).or_default() += 1;
+        }
+    }
+
+    fn hand_over(&mut self, rebuild: &mut Rebuild, above: usize) -> Result<()> {
+        if self.0.len() > above {
+            let sums: Vec<_> = self.0.drain().collect();
+            rebuild.count(&sums)?;
+        }
+        Ok(())
+    }
+}
