@@ -160,7 +160,15 @@ impl Log {
             }
         }
         let is_writable = matches!(opening, Opening::ReadWrite { .. });
-        Ok(Log { ground, directory: directory.to_owned(), store, options, is_writable, last_batch: last_batch_start, state: Mutex::new(state) })
+        Ok(Log {
+            ground,
+            directory: directory.to_owned(),
+            store,
+            options,
+            is_writable,
+            last_batch: last_batch_start,
+            state: Mutex::new(state),
+        })
     }
 
     /// The position of the first batch that is still there.
