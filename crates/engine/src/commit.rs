@@ -18,7 +18,7 @@ use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
 use onefold_ground::wire::{Reader, WireError, put_signed, put_varint};
 use onefold_index::{ChunkIndex, block};
-use onefold_oplog::{Log, Partition, PartitionClass, Position, Record};
+use onefold_oplog::{Log, LogError, Partition, PartitionClass, Position, Record};
 use onefold_storage::{ChunkKind, ContainerRecord, FRAME_COMMITTED, Prepared, Scope};
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -58,6 +58,8 @@ pub(crate) struct Queue {
 
 /// Queued transactions that make the submitter flush: bounds memory.
 const QUEUE_BYTES: usize = 32 << 20;
+/// How often a commit that finds the log full makes room and tries again.
+const FULL_LOG_ATTEMPTS: usize = 8;
 
 impl Engine {
     /// Makes a transaction visible at once and durable with the next [`Engine::flush`]. Transactions become durable in the order of their
@@ -70,7 +72,8 @@ impl Engine {
             queue.bytes += transaction.bytes();
             self.blocks.stage(queue.sequence, &transaction.changes)?;
             queue.transactions.push(transaction);
-            queue.bytes > QUEUE_BYTES
+            // A batch must fit into the log several times.
+            queue.bytes > QUEUE_BYTES.min(self.settings.log_limit_bytes as usize / 4)
         };
         if full { self.flush() } else { Ok(()) }
     }
@@ -80,24 +83,37 @@ impl Engine {
         self.writable()?;
         self.make_room_in_log();
         let mine = self.flush_requests.fetch_add(1, Ordering::SeqCst) + 1;
-        let mut served = self.committing.lock();
-        if *served >= mine {
-            return Ok(());
-        }
-        // Requests made up to here have their data in memory already: this commit serves them too.
-        let reached = self.flush_requests.load(Ordering::SeqCst);
-        self.commit(Scope::Everything)?;
-        *served = reached;
-        Ok(())
+        self.with_room_in_the_log(|| {
+            let mut served = self.committing.lock();
+            if *served >= mine {
+                return Ok(());
+            }
+            // Requests made up to here have their data in memory already: this commit serves them too.
+            let reached = self.flush_requests.load(Ordering::SeqCst);
+            self.commit(Scope::Everything)?;
+            *served = reached;
+            Ok(())
+        })
     }
 
-    /// A log that is near its end is emptied before more is written. When that fails, what the log still takes becomes durable all the same.
+    /// A log that is near its end is emptied before a commit. When that fails, what the log still takes becomes durable all the same.
     fn make_room_in_log(&self) {
         if self.log.is_over_limit()
             && let Err(error) = self.maintain(true)
         {
             tracing::warn!(%error, "the operations log could not be trimmed");
         }
+    }
+
+    /// Others may fill the log after it was looked at: a commit that finds it full has written nothing, and is tried again behind a trim.
+    fn with_room_in_the_log(&self, commit: impl Fn() -> Result<()>) -> Result<()> {
+        for _ in 0..FULL_LOG_ATTEMPTS {
+            match commit() {
+                Err(EngineError::Log(LogError::Full { .. })) => self.maintain(true)?,
+                result => return result,
+            }
+        }
+        commit()
     }
 
     /// Whether transactions wait for a flush.
@@ -108,8 +124,10 @@ impl Engine {
     /// Makes full frames durable, without open frames and transactions: bounds what a crash can take from a long backup.
     pub(crate) fn commit_full_frames(&self) -> Result<()> {
         self.make_room_in_log();
-        let _guard = self.committing.lock();
-        self.commit(Scope::FullFrames)
+        self.with_room_in_the_log(|| {
+            let _guard = self.committing.lock();
+            self.commit(Scope::FullFrames)
+        })
     }
 
     /// The commit. The caller holds `committing`.

@@ -222,7 +222,7 @@ fn recover(
     })?;
     match failed {
         Some(error) => Err(error),
-        None => Ok(storage.recovered(log.last_batch(), log.end())?),
+        None => Ok(storage.recovered(log.start(), log.end())?),
     }
 }
 

@@ -60,7 +60,6 @@ pub struct Log {
     store: [u8; 16],
     options: LogOptions,
     is_writable: bool,
-    last_batch: Position,
     /// Held while a batch is written and synced: that is what makes one batch follow the other.
     state: Mutex<State>,
 }
@@ -102,7 +101,6 @@ impl Log {
             store,
             options,
             is_writable: true,
-            last_batch: Position(0),
             state: Mutex::new(State {
                 segments: VecDeque::new(),
                 end: Position(0),
@@ -144,7 +142,6 @@ impl Log {
             is_poisoned: false,
             buffer: Vec::new(),
         };
-        let last_batch_start = last_batch.start;
         if let Opening::ReadWrite { epoch } = opening {
             if epoch < state.epoch {
                 return Err(LogError::StaleEpoch { given: epoch, found: state.epoch });
@@ -160,15 +157,7 @@ impl Log {
             }
         }
         let is_writable = matches!(opening, Opening::ReadWrite { .. });
-        Ok(Log {
-            ground,
-            directory: directory.to_owned(),
-            store,
-            options,
-            is_writable,
-            last_batch: last_batch_start,
-            state: Mutex::new(state),
-        })
+        Ok(Log { ground, directory: directory.to_owned(), store, options, is_writable, state: Mutex::new(state) })
     }
 
     /// The position of the first batch that is still there.
@@ -179,11 +168,6 @@ impl Log {
     /// The position that the next batch gets.
     pub fn end(&self) -> Position {
         self.state.lock().end
-    }
-
-    /// Where the last batch began that the log had at this opening; its end, if the last segment had none.
-    pub fn last_batch(&self) -> Position {
-        self.last_batch
     }
 
     /// The owner epoch of this opening; of one for reading, the greatest in the log.

@@ -30,9 +30,14 @@ impl ContainerStore {
         Ok(prepared)
     }
 
-    /// The start of the oldest batch that is needed to spell an unsealed container. `None`: the log holds nothing that is needed here.
+    /// The start of the oldest batch that is needed to spell an unsealed container, or to tell that a file was never committed.
+    /// `None`: the log holds nothing that is needed here.
     pub fn oldest_needed(&self) -> Option<Position> {
-        self.shared.open.read().values().filter_map(|container| container.state.lock().oldest).min()
+        let needed = |container: &Arc<OpenContainer>| {
+            let state = container.state.lock();
+            state.oldest.or(state.created)
+        };
+        self.shared.open.read().values().filter_map(needed).min()
     }
 }
 

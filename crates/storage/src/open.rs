@@ -69,6 +69,8 @@ pub(crate) struct State {
     pub(crate) logged: Cursor,
     /// Start of the oldest batch that is needed to spell this container.
     pub(crate) oldest: Option<Position>,
+    /// Where the log ended when the file was created; only for a file that this opening created.
+    pub(crate) created: Option<Position>,
     /// Checkpoints of it on their way to the log.
     pub(crate) checkpoints: u32,
     /// During replay: why the log's records so far do not spell it.
@@ -144,6 +146,7 @@ impl OpenContainer {
             synced_frames: 0,
             logged: Cursor::default(),
             oldest: None,
+            created: None,
             checkpoints: 0,
             broken: None,
         };

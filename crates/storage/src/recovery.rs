@@ -87,14 +87,13 @@ impl ContainerStore {
     }
 
     /// Replay is over. Containers that are not sealed are kept for the next writers; files that no record names and that were never
-    /// sealed are removed (or, for a reader, passed over): a crash came before their first commit. `last_batch` is the start of the last
-    /// batch of the log, which goes to `log_end`.
+    /// sealed are removed (or, for a reader, passed over): a crash came before their first commit. The log goes from `log_start` to `log_end`.
     ///
-    /// How such a file is told from a sealed one whose end is damaged and whose records were trimmed: each commit names all containers
-    /// that there are, so one that no record names was created after the last commit, or during it. Its header says where the log
-    /// ended then: at the start of the last batch or behind it. The last batch is always in the log, so a container that was
-    /// sealed earlier was also created earlier.
-    pub fn recovered(&self, last_batch: Position, log_end: Position) -> Result<()> {
+    /// How such a file is told from a sealed one whose end is damaged and whose records were trimmed: its header says where the log ended when
+    /// it was created, and a record that names a container comes behind that place. So whatever was created at or behind the
+    /// start of the log and was ever committed is named in the log. The log is not trimmed past the place of a file that was not
+    /// committed yet ([`ContainerStore::oldest_needed`]).
+    pub fn recovered(&self, log_start: Position, log_end: Position) -> Result<()> {
         let shared = &self.shared;
         let Some(recovery) = shared.recovery.lock().take() else { return Ok(()) };
         let containers: Vec<_> = shared.open.read().values().cloned().collect();
@@ -117,7 +116,7 @@ impl ContainerStore {
         for (partition, numbers) in recovery.newest.iter().enumerate() {
             for number in numbers {
                 let id = ContainerId::new(partition as u16, *number);
-                if !recovery.sealed.contains(&id) && !shared.open.read().contains_key(&id) && shared.is_leftover(id, last_batch)? {
+                if !recovery.sealed.contains(&id) && !shared.open.read().contains_key(&id) && shared.is_leftover(id, log_start)? {
                     leftovers.insert(id);
                 }
             }
@@ -148,9 +147,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether a file that nothing knows of was never committed: its header says that it was made after the last batch was begun. The
+    /// Whether a file that nothing knows of was never committed: its header says that it was made at or behind the start of the log. The
     /// sector of the header is written at once, so a crash leaves the header or zeros; zeros are believed only without a footer.
-    fn is_leftover(&self, container: ContainerId, last_batch: Position) -> Result<bool> {
+    fn is_leftover(&self, container: ContainerId, log_start: Position) -> Result<bool> {
         let file = self.ground.open(&file::path(&self.directory, container), Access::Read)?;
         let length = file.len()?;
         if length < (HEADER_BYTES + FOOTER_BYTES) as u64 {
@@ -166,6 +165,6 @@ impl Shared {
         if header == [0; HEADER_BYTES] {
             return Ok(!file::resembles_footer(&footer));
         }
-        Ok(Header::decode(&header).is_ok_and(|header| header.created >= last_batch.0))
+        Ok(Header::decode(&header).is_ok_and(|header| header.created >= log_start.0))
     }
 }

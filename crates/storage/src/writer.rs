@@ -6,6 +6,7 @@ use crate::workers::Job;
 use crate::{Address, ChunkKind, ContainerId, HEADER_BYTES, Header, MAX_CHUNK_BYTES, Result, StorageError, file};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Access, File};
+use onefold_oplog::Position;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -169,24 +170,29 @@ impl Shared {
         self.ground.create_directory(&folder).map_err(StorageError::cannot_write)?;
         // Only a name that is not there: whatever has this name already is not ours to cut.
         let file = self.ground.create(&container.path).map_err(StorageError::cannot_write)?;
-        if let Err(source) = self.start_file(id, &*file) {
+        let created = Position(self.log_end.load(Relaxed));
+        if let Err(source) = self.start_file(id, created, &*file) {
             let _ = self.ground.remove(&container.path);
             return Err(StorageError::cannot_write(source));
         }
-        container.state.lock().file = Some(file);
+        {
+            let mut state = container.state.lock();
+            state.file = Some(file);
+            state.created = Some(created);
+        }
         self.counters.created.fetch_add(1, Relaxed);
         self.open.write().insert(id, container.clone());
         Ok(container)
     }
 
     /// Writes the header and reserves the room of a container that has no frames.
-    fn start_file(&self, container: ContainerId, file: &dyn File) -> onefold_ground::Result<()> {
+    fn start_file(&self, container: ContainerId, created: Position, file: &dyn File) -> onefold_ground::Result<()> {
         let header = Header {
             digest_bytes: self.options.digest_bytes as u8,
             container,
             store: self.options.store,
             epoch: self.epoch,
-            created: self.log_end.load(Relaxed),
+            created: created.0,
         };
         file.write_at(0, &header.encode())?;
         let room = u64::from(self.options.container_bytes).saturating_sub(HEADER_BYTES as u64);
@@ -220,7 +226,8 @@ impl Shared {
         // Behind the committed frames is what a crash left: frames that no log record names, maybe a footer.
         file.set_len(end).map_err(StorageError::cannot_write)?;
         if fresh {
-            self.start_file(container.id, &*file).map_err(StorageError::cannot_write)?;
+            let created = Position(self.log_end.load(Relaxed));
+            self.start_file(container.id, created, &*file).map_err(StorageError::cannot_write)?;
         } else if u64::from(self.options.container_bytes) > end {
             file.allocate(end, u64::from(self.options.container_bytes) - end).map_err(StorageError::cannot_write)?;
         }

@@ -32,9 +32,8 @@ impl Log {
         self.batches.retain(|(position, _)| *position >= start);
     }
 
-    /// The start of the last batch; the log keeps at least that one.
-    pub fn last_batch(&self) -> Position {
-        Position(self.end.saturating_sub(512))
+    pub fn start(&self) -> Position {
+        self.batches.first().map_or(Position(self.end), |(start, _)| *start)
     }
 
     pub fn end(&self) -> Position {
@@ -63,7 +62,7 @@ pub fn open(ground: Arc<dyn Ground>, log: &Log, partitions: u16, options: &Stora
             store.replay(*start, record)?;
         }
     }
-    store.recovered(log.last_batch(), log.end())?;
+    store.recovered(log.start(), log.end())?;
     Ok(store)
 }
 
