@@ -175,8 +175,8 @@ fn backup(engine: &Arc<Engine>, source: &std::path::Path, state: &mut State) {
     state.backups.insert(outcome.backup.id.to_string(), tree);
 }
 
-/// Paths of a tree: the bytes of files, nothing for what has none.
-pub type Tree = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+/// What was read of a tree: the bytes of files, nothing for what could not be read.
+pub type FoundTree = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
 /// What a look at a store found.
 #[derive(Default)]
@@ -186,7 +186,7 @@ pub struct Look {
     /// Parts of the volume that could be read, by offset; `None`: an error.
     pub volume: Vec<(usize, Option<Vec<u8>>)>,
     /// Files that could be read; `None`: an error. Outer `None`: the backups could not be listed.
-    pub backups: Option<BTreeMap<String, Tree>>,
+    pub backups: Option<BTreeMap<String, FoundTree>>,
     pub report: CheckReport,
 }
 
