@@ -261,9 +261,14 @@ impl ContainerStore {
         let shared = &self.shared;
         let counters = &shared.counters;
         let numbers = shared.placement.lock().next_numbers.iter().map(|next| u64::from(*next) - 1).sum();
+        // One guard, gone before the rest: a second one behind a writer that waits would wait for ever.
+        let (open_containers, open_frame_bytes) = {
+            let open = shared.open.read();
+            (open.len() as u64, open.values().map(|container| container.state.lock().open.raw.len() as u64).sum())
+        };
         Statistics {
             containers: numbers,
-            open_containers: shared.open.read().len() as u64,
+            open_containers,
             created_containers: counters.created.load(Relaxed),
             sealed_containers: counters.sealed.load(Relaxed),
             frames: counters.frames.load(Relaxed),
@@ -271,7 +276,7 @@ impl ContainerStore {
             raw_bytes: counters.raw_bytes.load(Relaxed),
             stored_bytes: counters.stored_bytes.load(Relaxed),
             in_flight_bytes: shared.flow.lock().in_flight_bytes as u64,
-            open_frame_bytes: shared.open.read().values().map(|container| container.state.lock().open.raw.len() as u64).sum(),
+            open_frame_bytes,
             unsynced_bytes: counters.unsynced_bytes.load(Relaxed),
             frame_hits: counters.frame_hits.load(Relaxed),
             frame_misses: counters.frame_misses.load(Relaxed),
