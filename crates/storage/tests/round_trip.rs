@@ -171,7 +171,15 @@ fn writers_flushes_and_readers_work_at_the_same_time() {
     let log = parking_lot::Mutex::new(Log::default());
     let store = open(ground.clone(), &log.lock(), 2, &options(), Access::ReadWrite).unwrap();
     let done = std::sync::atomic::AtomicBool::new(false);
+    /// Ends the flushing, also when a writer failed.
+    struct Over<'a>(&'a std::sync::atomic::AtomicBool);
+    impl Drop for Over<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
     let all = std::thread::scope(|scope| {
+        let over = Over(&done);
         let flusher = scope.spawn(|| {
             while !done.load(std::sync::atomic::Ordering::Relaxed) {
                 flush(&store, &mut log.lock(), Scope::Everything).unwrap();
@@ -203,7 +211,7 @@ fn writers_flushes_and_readers_work_at_the_same_time() {
                 scope.spawn(|| check(&store, &all));
             }
         });
-        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        drop(over);
         flusher.join().unwrap();
         all
     });

@@ -343,21 +343,24 @@ fn m0_14_lookups_from_many_threads_see_every_chunk_while_sweeps_and_growth_go_on
                 }
             });
         }
-        scope.spawn(move || {
-            while applied.load(Ordering::Acquire) < BATCHES {
-                index.sweep().unwrap();
+        let batches = scope.spawn(move || {
+            for number in 0..BATCHES {
+                let chunks = number * CHUNKS..(number + 1) * CHUNKS;
+                let inserts: Vec<_> = chunks.clone().map(|chunk| (key(chunk), chunk + 1)).collect();
+                let deltas: Vec<_> = chunks.map(|chunk| (key(chunk), 1)).collect();
+                index.apply(Position((number + 1) * 512), &inserts, &deltas).unwrap();
+                applied.store(number + 1, Ordering::Release);
+                while index.is_over_limit() {
+                    index.sweep().unwrap();
+                }
             }
         });
-        for number in 0..BATCHES {
-            let chunks = number * CHUNKS..(number + 1) * CHUNKS;
-            let inserts: Vec<_> = chunks.clone().map(|chunk| (key(chunk), chunk + 1)).collect();
-            let deltas: Vec<_> = chunks.map(|chunk| (key(chunk), 1)).collect();
-            index.apply(Position((number + 1) * 512), &inserts, &deltas).unwrap();
-            applied.store(number + 1, Ordering::Release);
-            while index.is_over_limit() {
-                std::thread::yield_now();
-            }
+        // Beside it, so that sweeps pass batches too.
+        while !batches.is_finished() {
+            index.sweep().unwrap();
         }
+        // When the batches failed, the lookups end too.
+        applied.store(BATCHES, Ordering::Release);
     });
     assert!(index.statistics().growths > 0);
 }
