@@ -77,7 +77,7 @@ pub struct Statistics {
     pub read_bytes: u64,
     /// Bytes of chunks that were new to the store.
     pub added_bytes: u64,
-    /// The same, compressed, where it is known.
+    /// What the store's frames grew by meanwhile: the same compressed, unless others wrote at the same time.
     pub stored_bytes: u64,
     /// Files and directories that could not be read and are missing.
     pub errors: u64,

@@ -105,6 +105,7 @@ pub fn backup(catalog: &Catalog, options: &BackupOptions, monitor: &dyn Monitor)
 
     let watch = Watch::new(monitor);
     let engine = catalog.engine();
+    let stored_before = engine.stored_bytes();
     let metadata = Mutex::new(engine.stream());
     let (event_sender, events) = crossbeam_channel::bounded(EVENTS);
     let (job_sender, jobs) = crossbeam_channel::bounded(BATCHES);
@@ -149,6 +150,10 @@ pub fn backup(catalog: &Catalog, options: &BackupOptions, monitor: &dyn Monitor)
     }
 
     watch.count(Counter::AddedBytes, metadata.into_inner().added_bytes());
+    if watch.get(Counter::AddedBytes) > 0 {
+        // How small the last frames became is known when they are written.
+        engine.flush()?;
+    }
 
     let mut id = [0; 16];
     crate::random_bytes(&mut id)?;
@@ -162,7 +167,7 @@ pub fn backup(catalog: &Catalog, options: &BackupOptions, monitor: &dyn Monitor)
         paths,
         options: options_json(options),
         root,
-        statistics: statistics(&watch),
+        statistics: Statistics { stored_bytes: engine.stored_bytes().saturating_sub(stored_before), ..statistics(&watch) },
     };
     catalog.commit_backup(&record)?;
     Ok(BackupOutcome {
@@ -184,8 +189,8 @@ fn statistics(watch: &Watch<'_>) -> Statistics {
         logical_bytes: watch.get(Counter::LogicalBytes),
         read_bytes: watch.get(Counter::DataBytes),
         added_bytes: watch.get(Counter::AddedBytes),
-        stored_bytes: 0,
         errors: watch.get(Counter::Errors),
+        ..Statistics::default()
     }
 }
 

@@ -28,6 +28,12 @@ pub struct Statistics {
 }
 
 impl Engine {
+    /// Bytes of all stored chunks after compression, as of the last flush; those of open frames as they are.
+    pub fn stored_bytes(&self) -> u64 {
+        let open = self.storage.statistics().open_frame_bytes;
+        self.totals.lock().stored_bytes + open
+    }
+
     /// Figures of now.
     pub fn statistics(&self) -> Result<Statistics> {
         let storage = self.storage.statistics();

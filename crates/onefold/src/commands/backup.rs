@@ -122,12 +122,16 @@ fn print(output: &mut Output, outcome: &BackupOutcome) -> Result<()> {
         duration(time),
         rate(statistics.read_bytes, time)
     ))?;
+    let compressed = match statistics.added_bytes {
+        0 => String::new(),
+        _ => format!(", {} compressed", size(statistics.stored_bytes)),
+    };
     // Of tiny files the tree may take more than they have: then there is nothing to boast of.
     let ratio = match statistics.added_bytes {
         added if added == 0 || added >= statistics.logical_bytes => String::new(),
         added => format!(", {:.1} times less", statistics.logical_bytes as f64 / added as f64),
     };
-    output.line(format_args!("  added    {}{ratio}", size(statistics.added_bytes)))?;
+    output.line(format_args!("  added    {}{compressed}{ratio}", size(statistics.added_bytes)))?;
     if outcome.errors > 0 {
         let what = counted(outcome.errors, "file or directory is missing", "files or directories are missing");
         output.line(format_args!("  PARTIAL  {what} from this backup: see the errors above"))?;
