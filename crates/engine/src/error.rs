@@ -125,6 +125,10 @@ impl EngineError {
     /// Whether bytes of the store are damaged.
     pub fn is_damage(&self) -> bool {
         match self {
+            // Of a store that has its descriptor: no file is looked for that need not be there.
+            EngineError::Ground(error) | EngineError::Index(IndexError::Ground(error)) | EngineError::Log(LogError::Ground(error)) => {
+                error.is_not_found()
+            }
             EngineError::Storage(error) => error.is_damage(),
             EngineError::Index(error) => error.is_damage(),
             EngineError::Log(LogError::Damaged { .. } | LogError::PastEnd { .. }) => true,

@@ -13,6 +13,9 @@ use std::sync::Arc;
 /// The file of settings in a store.
 pub const SETTINGS_FILE: &str = "onefold.toml";
 
+/// What to do about damage that keeps a store from opening.
+pub const OPENING_ADVICE: &str = "the store opens only when this is whole again: bring the damaged file back from a copy of the store";
+
 /// An open store with the settings it was opened with.
 #[derive(Debug)]
 pub struct Store {
@@ -80,12 +83,12 @@ pub fn read_settings(path: &Path, optional: bool) -> Result<Settings> {
 }
 
 /// Every failure to open means that the command could not run.
-fn cannot_open(error: EngineError) -> Failure {
+pub fn cannot_open(error: EngineError) -> Failure {
     let is_damage = error.is_damage();
     let failure = Failure { exit: Exit::CannotRun, ..Failure::from(error) };
     // No other command gets further than this one.
     if is_damage {
-        failure.advise("the store opens only when this is whole again: bring the damaged file back from a copy of the store")
+        failure.advise(OPENING_ADVICE)
     } else {
         failure
     }

@@ -102,6 +102,33 @@ fn a_damaged_descriptor_is_refused() {
 }
 
 #[test]
+fn what_keeps_a_store_from_opening_is_listed_by_check() {
+    let files = ["descriptor", "owner", "log", "index/0000/header", "blocks/0000.redb"];
+    for file in files {
+        let scene = Scene::with_store(&[]);
+        let mut path = scene.store().join(file);
+        if path.is_dir() {
+            path = std::fs::read_dir(path).unwrap().next().unwrap().unwrap().path();
+        }
+        let bytes = std::fs::read(&path).unwrap();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        std::fs::write(&path, vec![b'x'; bytes.len()]).unwrap();
+        let found = scene.run(["check", "--json"]).ends_with(1).json();
+        assert_eq!((&found["clean"], &found["problem_count"]), (&false.into(), &1.into()), "{file}: {found}");
+        assert_eq!(found["problems"][0]["kind"], "opening", "{file}");
+        assert!(found["problems"][0]["what"].as_str().unwrap().contains(name), "{file}: {found}");
+        let run = scene.run(["check"]).ends_with(1).says(&["nothing else could be checked", "from a copy"]);
+        assert!(run.out.contains(name), "{file}: {}", run.out);
+        if file != "descriptor" {
+            std::fs::remove_file(&path).unwrap();
+            let run = scene.run(["check"]).ends_with(1);
+            // Of a log without segments only the log has a name.
+            assert!(run.out.contains(if file == "log" { file } else { name }), "{file} deleted: {}{}", run.out, run.err);
+        }
+    }
+}
+
+#[test]
 fn an_unknown_setting_is_refused_with_file_line_and_nearest() {
     let scene = Scene::with_store(&[]);
     std::fs::write(scene.store().join("onefold.toml"), "[memory]\nframe_cash = \"1MiB\"\n").unwrap();

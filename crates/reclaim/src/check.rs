@@ -7,11 +7,11 @@
 //!    the containers hold and with the sum of all references;
 //! 4. if chunks are missing or damaged: every path of every backup and every range of every volume that needs one, by name.
 //!
-//! The operations log, the descriptor and the headers are verified by opening the store.
+//! The operations log, the descriptor and the headers are verified by opening the store ([`CheckReport::of_opening`]).
 
 use crate::references::{self, VolumeList};
 use crate::{Result, affected, counts};
-use onefold_engine::Engine;
+use onefold_engine::{Engine, EngineError};
 use onefold_fingerprint::Fingerprint;
 use onefold_storage::{Catalog, ChunkKind, ContainerId, StorageError};
 use std::collections::HashSet;
@@ -38,6 +38,8 @@ const LISTED: usize = 10_000;
 /// Kinds of findings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ProblemKind {
+    /// A part that every opening needs: nothing else could be looked at.
+    Opening,
     /// A page of the chunk index is damaged.
     IndexPage,
     /// A file of the block index is damaged.
@@ -60,6 +62,7 @@ impl ProblemKind {
     /// The word in JSON output.
     pub fn name(self) -> &'static str {
         match self {
+            ProblemKind::Opening => "opening",
             ProblemKind::IndexPage => "index_page",
             ProblemKind::BlockIndex => "block_index",
             ProblemKind::Container => "container",
@@ -106,6 +109,13 @@ impl CheckReport {
     /// Whether nothing was found.
     pub fn is_clean(&self) -> bool {
         self.problem_count == 0
+    }
+
+    /// What a check of a store finds that does not open for damage.
+    pub fn of_opening(damage: &EngineError) -> CheckReport {
+        let mut report = CheckReport::default();
+        report.add(ProblemKind::Opening, damage.to_string());
+        report
     }
 
     pub(crate) fn add(&mut self, kind: ProblemKind, what: String) {

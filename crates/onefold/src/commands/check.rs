@@ -6,11 +6,11 @@ use crate::failure::{Exit, Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::output::{Output, note};
 use crate::progress::steps;
-use crate::store::{SETTINGS_FILE, Store, ground, read_settings};
+use crate::store::{OPENING_ADVICE, SETTINGS_FILE, cannot_open, ground, read_settings};
 use crate::units::{counted, size};
 use indicatif::ProgressBar;
-use onefold_engine::Mode;
-use onefold_reclaim::{CheckOptions, CheckReport, Monitor, Problem, check, rebuild_chunk_index};
+use onefold_engine::{Engine, Mode};
+use onefold_reclaim::{CheckOptions, CheckReport, Monitor, Problem, ProblemKind, check, rebuild_chunk_index};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -22,10 +22,20 @@ pub fn run(options: &Check, talk: Talk) -> Result<Exit> {
         rebuild(&options.store.directory, &watch, talk)?;
         watch.bar = steps(talk);
     }
-    let store = Store::open(&options.store.directory, Mode::ReadOnly, "check")?;
-    let checked = check(&store.engine, CheckOptions { read_data: options.read_data, ..CheckOptions::default() }, &watch);
-    watch.bar.finish_and_clear();
-    let report = checked.map_err(|error| Failure { exit: Exit::CannotRun, ..Failure::from(error) })?;
+    let directory = &options.store.directory;
+    let settings = read_settings(&directory.join(SETTINGS_FILE), true)?;
+    let check_options = CheckOptions { read_data: options.read_data, ..CheckOptions::default() };
+    let report = match Engine::open(ground(directory)?, settings.engine, Mode::ReadOnly, "check") {
+        Ok(engine) => {
+            let checked = check(&engine, check_options, &watch);
+            watch.bar.finish_and_clear();
+            let report = checked.map_err(|error| Failure { exit: Exit::CannotRun, ..Failure::from(error) })?;
+            engine.close()?;
+            report
+        }
+        Err(error) if error.is_damage() => CheckReport::of_opening(&error),
+        Err(error) => return Err(cannot_open(error)),
+    };
     if watch.interrupt.came() {
         return Err(Failure::interrupted("the check was stopped before its end; nothing was changed"));
     }
@@ -38,6 +48,9 @@ pub fn run(options: &Check, talk: Talk) -> Result<Exit> {
         }
         if !talk.quiet {
             let data = if options.read_data { format!(", {} of data read", size(report.read_bytes)) } else { String::new() };
+            if report.problems.iter().any(|problem| problem.kind == ProblemKind::Opening) {
+                note(format_args!("nothing else could be checked: {OPENING_ADVICE}"));
+            }
             note(format_args!(
                 "{}, {}, {}{data}: {}",
                 counted(report.containers, "container", "containers"),
@@ -48,7 +61,6 @@ pub fn run(options: &Check, talk: Talk) -> Result<Exit> {
         }
     }
     output.finish()?;
-    store.close()?;
     Ok(if report.is_clean() { Exit::Done } else { Exit::Failed })
 }
 
