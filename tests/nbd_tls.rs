@@ -31,7 +31,7 @@ fn clients_copy_over_tls_and_the_daemon_asks_for_what_it_was_told_to() {
     std::fs::write(scene.path("image"), noise(1, 8 << 20)).unwrap();
     let common = ["--nbd", "127.0.0.1:0", "--tls-certificate", "pki/server-cert.pem", "--tls-key", "pki/server-key.pem"];
 
-    let daemon = scene.serve_with(&[&common[..], &["--tls-required", "--tls-client-ca", "pki/ca-cert.pem"]].concat());
+    let daemon = scene.serve_with(&[&common[..], &["--tls-client-ca", "pki/ca-cert.pem"]].concat());
     let (image, back, port) = (scene.text("image"), scene.text("back"), daemon.port());
     let uri = |folder: &str| format!("nbds://localhost:{port}/disk?tls-certificates={}", scene.text(folder));
     let with_tls = client("nbdinfo", [&uri("pki")]);

@@ -30,6 +30,25 @@ impl Holder {
         Holder { pid: std::process::id(), host: this_host(), command: command.to_owned(), since: utc(SystemTime::now()) }
     }
 
+    /// A process that holds a lock on the file with this inode, as Linux lists them (proc(5), `/proc/locks`).
+    pub(crate) fn of_lock_on(inode: u64) -> Option<Holder> {
+        let locks = std::fs::read_to_string("/proc/locks").ok()?;
+        // "1: FLOCK  ADVISORY  READ 1234 fe:00:5678 0 EOF"
+        let pid = locks.lines().find_map(|line| {
+            let words: Vec<&str> = line.split_ascii_whitespace().collect();
+            let is_ours = words.get(1) == Some(&"FLOCK") && words.get(5)?.rsplit(':').next()? == inode.to_string();
+            is_ours.then(|| words[4].parse::<u32>().ok()).flatten()
+        })?;
+        let process = std::path::Path::new("/proc").join(pid.to_string());
+        let words = std::fs::read(process.join("cmdline")).ok()?;
+        let mut words = words.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+        // The program without its directory, and its first argument: `onefold serve`.
+        let program = words.next()?.rsplit('/').next()?.to_owned();
+        let command = words.next().map_or_else(|| program.clone(), |first| format!("{program} {first}"));
+        let since = utc(std::fs::metadata(&process).ok()?.modified().ok()?);
+        Some(Holder { pid, host: this_host(), command: command.trim_end().escape_debug().to_string(), since })
+    }
+
     /// The holder that a lock file names; `None` when the line is empty or is not understood.
     pub(crate) fn parse(line: &[u8]) -> Option<Holder> {
         serde_json::from_slice(line).ok()

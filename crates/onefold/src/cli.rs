@@ -435,7 +435,7 @@ pub struct Serve {
     /// Private key of the certificate, PEM
     #[arg(long, value_name = "FILE")]
     pub tls_key: Option<PathBuf>,
-    /// Authorities of client certificates, PEM; with it every TLS client must show a certificate of theirs
+    /// Authorities of client certificates, PEM; with it every client must use TLS and show a certificate of theirs
     #[arg(long, value_name = "FILE")]
     pub tls_client_ca: Option<PathBuf>,
     /// Refuses clients that do not use TLS
@@ -444,7 +444,7 @@ pub struct Serve {
     /// Serves without TLS on addresses that other machines can reach
     #[arg(long)]
     pub allow_plain_off_loopback: bool,
-    /// Exports all volumes read-only
+    /// Exports all volumes read-only; the store is opened for reading, beside others who read
     #[arg(long)]
     pub read_only: bool,
     /// How facts are printed.

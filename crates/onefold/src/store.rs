@@ -87,9 +87,5 @@ pub fn cannot_open(error: EngineError) -> Failure {
     let is_damage = error.is_damage();
     let failure = Failure { exit: Exit::CannotRun, ..Failure::from(error) };
     // No other command gets further than this one.
-    if is_damage {
-        failure.advise(OPENING_ADVICE)
-    } else {
-        failure
-    }
+    if is_damage { failure.advise(OPENING_ADVICE) } else { failure }
 }

@@ -134,6 +134,9 @@ fn what_a_client_writes_is_there_after_a_restart() {
     io(&served, &[], &["write -P 0x5a 0 1M", "write -P 0x33 5000000 4096", "flush"]);
     assert_eq!(served.stop().0, 0);
     let served = scene.serve(&["--read-only"]);
+    // Others may read the store meanwhile, none may write.
+    scene.run(["check"]).succeeds();
+    scene.run(["volume", "create", "other", "--size", "1MiB"]).ends_with(2).says(&["serve"]);
     io(&served, &["-r"], &["read -P 0x5a 0 1M", "read -P 0x33 5000000 4096", "read -P 0 1M 1M"]);
     assert_eq!(served.stop().0, 0);
     scene.run(["check", "--read-data"]).succeeds();

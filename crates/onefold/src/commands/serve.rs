@@ -4,6 +4,7 @@ use super::Talk;
 use crate::cli::Serve;
 use crate::export::VolumeExports;
 use crate::failure::{Exit, Failure, Result};
+use crate::interrupt::Interrupt;
 use crate::output::{Output, note};
 use crate::settings::{Nbd, Settings};
 use crate::store::{SETTINGS_FILE, Store, ground, read_settings};
@@ -25,10 +26,11 @@ pub fn run(options: &Serve, talk: Talk) -> Result<Exit> {
     let settings = settings(options)?;
     let config = config(&settings.nbd)?;
     let read_only = settings.nbd.read_only;
-    let store = Store::open_with(ground(directory)?, settings, Mode::ReadWrite, "serve")?;
+    let mode = if read_only { Mode::ReadOnly } else { Mode::ReadWrite };
+    let store = Store::open_with(ground(directory)?, settings, mode, "serve")?;
     let volumes = Arc::new(Volumes::open(store.engine.clone(), store.volumes_options())?);
     let stopping = Arc::new(AtomicBool::new(false));
-    let cleaner = finish_deletions(&volumes, &stopping)?;
+    let cleaner = if read_only { None } else { Some(finish_deletions(&volumes, &stopping)?) };
 
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -37,7 +39,7 @@ pub fn run(options: &Serve, talk: Talk) -> Result<Exit> {
     let exports = Arc::new(VolumeExports::new(Arc::clone(&volumes), read_only));
     let served = runtime.block_on(async {
         let server = Server::bind(config, exports)?;
-        let shutdown = shutdown_signal()?;
+        let shutdown = shutdown_signal(talk)?;
         announce(options, talk, &server.local_addresses().cloned().collect::<Vec<_>>(), &volumes.list(), &store.settings.nbd)?;
         let metrics = server.metrics();
         server.run(shutdown).await?;
@@ -46,9 +48,9 @@ pub fn run(options: &Serve, talk: Talk) -> Result<Exit> {
     // The runtime goes first: after it no request can reach a volume any more.
     drop(runtime);
     stopping.store(true, Ordering::Relaxed);
-    let _ = cleaner.join();
+    let _ = cleaner.map(JoinHandle::join);
     // Whatever happened to the server: everything that clients wrote becomes durable, then the store is closed.
-    let flushed = volumes.flush();
+    let flushed = if read_only { Ok(()) } else { volumes.flush() };
     drop(volumes);
     let closed = store.close();
     let metrics = served?;
@@ -97,7 +99,8 @@ fn settings(options: &Serve) -> Result<Settings> {
     lay(&options.tls_certificate, &mut nbd.tls_certificate);
     lay(&options.tls_key, &mut nbd.tls_key);
     lay(&options.tls_client_ca, &mut nbd.tls_client_ca);
-    nbd.tls_required |= options.tls_required;
+    // Authorities are named to keep others out, those without TLS too.
+    nbd.tls_required |= options.tls_required || nbd.tls_client_ca.is_some();
     nbd.allow_plain_off_loopback |= options.allow_plain_off_loopback;
     nbd.read_only |= options.read_only;
     settings.check().map_err(Failure::cannot_run)?;
@@ -150,14 +153,19 @@ fn finish_deletions(volumes: &Arc<Volumes>, stopping: &Arc<AtomicBool>) -> Resul
     thread.spawn(work).map_err(|error| Failure::cannot_run(format!("cannot start a thread: {error}")))
 }
 
-/// Ends when SIGINT or SIGTERM comes. Watches from the call on, so that no signal falls between binding and serving.
-fn shutdown_signal() -> Result<impl Future<Output = ()>> {
+/// Ends when SIGINT or SIGTERM comes. Watches from the call on, so that no signal falls between binding and serving. A second signal ends the
+/// process at once: what was not flushed is then as after a crash.
+fn shutdown_signal(talk: Talk) -> Result<impl Future<Output = ()>> {
     let watch = |kind| signal(kind).map_err(|error| Failure::cannot_run(format!("cannot watch for signals: {error}")));
     let (mut interrupt, mut terminate) = (watch(SignalKind::interrupt())?, watch(SignalKind::terminate())?);
+    let again = Interrupt::watch()?;
     Ok(async move {
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
+        }
+        if !talk.quiet && again.came() {
+            note("stopping: what clients wrote is made durable; ^C again ends it at once, as a crash would");
         }
     })
 }

@@ -274,7 +274,7 @@ pub const KEYS: &[Key] = &[
         name: "tls_client_ca",
         default: "\"\"",
         kind: Kind::Text,
-        about: "File with the authorities of client certificates, PEM; with it every TLS client must show a certificate of theirs.",
+        about: "File with the authorities of client certificates, PEM; with it every client must use TLS and show a certificate of theirs.",
         set: |settings, value| settings.nbd.tls_client_ca = value.text().map(Into::into),
     },
     Key {
@@ -298,7 +298,7 @@ pub const KEYS: &[Key] = &[
         name: "read_only",
         default: "false",
         kind: Kind::Flag,
-        about: "Export all volumes read-only.",
+        about: "Export all volumes read-only; the store is opened for reading, beside others who read.",
         set: |settings, value| settings.nbd.read_only = value.flag(),
     },
     Key {
