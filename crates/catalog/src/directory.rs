@@ -3,8 +3,8 @@
 //! A cut depends on the names alone (and on the 32 KiB limit), so a change of one entry changes one chunk, and the chunks of an
 //! unchanged directory are those of the backup before.
 
-use crate::{CatalogError, Entry, MAX_ENTRY_BYTES, PieceReader, RecipeWriter, Result};
-use onefold_engine::{Engine, MetadataKind, Piece, Recipe, WriteStream};
+use crate::{CatalogError, Entry, MAX_ENTRY_BYTES, PieceReader, Result};
+use onefold_engine::{Engine, MetadataKind, Piece, Recipe, RecipeWriter, WriteStream};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::checksum;
 use onefold_ground::wire::{Reader, WireError, put_varint};
@@ -12,8 +12,10 @@ use std::sync::Arc;
 
 /// A chunk of this many bytes is cut wherever it is.
 const CHUNK_BYTES: usize = 32 << 10;
-/// A chunk is cut after a name whose checksum has zeros here: every 64 entries.
-const CUT_MASK: u64 = 0x3f;
+/// A chunk is cut after a name whose checksum has zeros here, ...
+const CUT_MASK: u64 = 0x03;
+/// ... if it has so many entries: 6 on average. A changed file costs one such chunk, most of it fingerprints that do not compress.
+const MIN_ENTRIES: u64 = 3;
 /// Smallest encoding of an entry.
 const ENTRY_MIN_BYTES: usize = 11;
 /// Encodes the content of a directory chunk.
@@ -135,7 +137,7 @@ impl DirectoryWriter {
         self.entries += 1;
         self.references.extend(entry.references());
         self.last_name = Some(entry.name.clone());
-        if checksum(&entry.name) & CUT_MASK == 0 || self.encoded.len() >= CHUNK_BYTES {
+        if self.encoded.len() >= CHUNK_BYTES || (self.entries >= MIN_ENTRIES && checksum(&entry.name) & CUT_MASK == 0) {
             self.cut(stream)?;
         }
         Ok(())
@@ -146,7 +148,7 @@ impl DirectoryWriter {
         if self.entries > 0 {
             self.cut(stream)?;
         }
-        self.recipe.finish(stream)
+        Ok(self.recipe.finish(stream)?)
     }
 
     fn cut(&mut self, stream: &mut WriteStream) -> Result<()> {
@@ -156,7 +158,7 @@ impl DirectoryWriter {
         let piece = stream.write_metadata(MetadataKind::Directory, &content, &self.references)?;
         self.references.clear();
         self.entries = 0;
-        self.recipe.push(stream, piece)
+        Ok(self.recipe.push(stream, piece)?)
     }
 }
 

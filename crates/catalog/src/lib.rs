@@ -2,7 +2,7 @@
 //!
 //! * [`Entry`]: one name in a directory, with everything that a restore needs.
 //! * [`DirectoryWriter`] and [`DirectoryReader`]: entries to metadata chunks and back, chunk by chunk.
-//! * [`RecipeWriter`] and [`PieceReader`]: the pieces of a file of any size in bounded memory.
+//! * [`PieceReader`]: the pieces of a file of any size in bounded memory.
 //! * [`Backup`] and [`Catalog`]: the records of the backups; commit, find, list, remove.
 //! * [`TreeWalk`], [`Catalog::lookup`] and [`diff()`]: what is in a backup, and what changed between two.
 //!
@@ -28,7 +28,7 @@ pub use diff::{Change, Difference, diff};
 pub use directory::{DirectoryReader, DirectoryWriter, decode_directory_chunk, encode_directory_chunk};
 pub use entry::{Attributes, Content, Entry, MAX_ENTRY_BYTES, is_valid_name};
 pub use error::{CatalogError, Result};
-pub use recipes::{PieceReader, RecipeWriter};
+pub use recipes::PieceReader;
 pub use tree::{TreeWalk, WalkItem, components, join};
 
 #[cfg(test)]

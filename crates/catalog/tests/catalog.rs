@@ -2,9 +2,9 @@
 
 use onefold_catalog::{
     Attributes, Backup, BackupId, Catalog, CatalogError, Content, Difference, DirectoryReader, DirectoryWriter, Entry, PieceReader,
-    RecipeWriter, Statistics, TreeWalk, diff,
+    Statistics, TreeWalk, diff,
 };
-use onefold_engine::{Descriptor, Engine, Mode, Piece, Recipe, Settings, WriteStream};
+use onefold_engine::{Descriptor, Engine, Mode, Piece, Recipe, RecipeWriter, Settings, WriteStream};
 use onefold_ground::{Ground, LocalGround};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -53,7 +53,7 @@ impl Place {
             Node::File(bytes) => {
                 let mut pieces = Vec::new();
                 self.stream.write(bytes, true, Default::default(), &mut pieces).unwrap();
-                Content::File { size_bytes: bytes.len() as u64, recipe: self.stream.recipe(pieces).unwrap() }
+                Content::File { size_bytes: bytes.len() as u64, recipe: recipe_of(self, &pieces) }
             }
             Node::Directory(names) => {
                 let mut writer = DirectoryWriter::new(self.engine().digest_bytes());
@@ -249,10 +249,10 @@ fn entries_out_of_order_and_too_long_are_refused_and_the_writer_goes_on() {
 }
 
 #[test]
-fn recipes_written_piece_by_piece_are_those_written_at_once_and_are_read_back() {
+fn recipes_are_read_back_piece_by_piece() {
     let mut place = place();
     let mut state = 1u64;
-    for count in [0, 1, 3, 4, 31, 32, 33, 512, 513, 5000, 60_000] {
+    for count in [0, 1, 3, 4, 15, 16, 17, 256, 257, 5000, 60_000] {
         let pieces: Vec<Piece> = (0..count)
             .map(|number| {
                 state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -266,15 +266,39 @@ fn recipes_written_piece_by_piece_are_those_written_at_once_and_are_read_back() 
                 }
             })
             .collect();
-        let at_once = place.stream.recipe(pieces.clone()).unwrap();
-        let mut writer = RecipeWriter::new(place.engine().digest_bytes());
-        for piece in &pieces {
-            writer.push(&mut place.stream, *piece).unwrap();
-        }
-        assert_eq!(writer.finish(&mut place.stream).unwrap(), at_once, "{count} pieces");
-        let read: Vec<Piece> = PieceReader::new(place.engine(), &at_once).map(|piece| piece.unwrap()).collect();
+        let recipe = recipe_of(&mut place, &pieces);
+        assert_eq!(recipe.length, pieces.iter().map(Piece::length).sum::<u64>());
+        let read: Vec<Piece> = PieceReader::new(place.engine(), &recipe).map(|piece| piece.unwrap()).collect();
         assert!(read == pieces, "{count} pieces");
     }
+}
+
+#[test]
+fn recipe_chunks_resynchronise_after_an_insertion() {
+    let mut place = place();
+    let piece = |number: u32| Piece::Chunk {
+        fingerprint: onefold_fingerprint::Algorithm::Blake3.fingerprint(&number.to_le_bytes()),
+        address: onefold_engine::Address::from_bits(1),
+        offset: 0,
+        length: 1,
+    };
+    let mut level_1 = |pieces: &[Piece]| -> Vec<Piece> {
+        let recipe = recipe_of(&mut place, pieces);
+        assert_eq!(recipe.level, 2);
+        recipe.pieces.iter().flat_map(|piece| place.engine().recipe_chunk(piece).unwrap()).collect()
+    };
+    let mut pieces: Vec<_> = (0..400).map(piece).collect();
+    let before = level_1(&pieces);
+    pieces.insert(200, piece(99_999));
+    let after = level_1(&pieces);
+    let changed = after.iter().filter(|piece| !before.contains(piece)).count();
+    assert!(after.len() > 10 && (1..=2).contains(&changed), "{changed} of {} recipe chunks changed", after.len());
+}
+
+fn recipe_of(place: &mut Place, pieces: &[Piece]) -> Recipe {
+    let mut writer = RecipeWriter::new(place.engine().digest_bytes());
+    pieces.iter().for_each(|piece| writer.push(&mut place.stream, *piece).unwrap());
+    writer.finish(&mut place.stream).unwrap()
 }
 
 proptest! {

@@ -2,7 +2,7 @@
 
 use crate::chain::{Candidate, Chain, Request, is_zero};
 use crate::reservation::{FingerprintMap, Reservation};
-use crate::{Engine, EngineError, Piece, Recipe, Result, encode_pieces};
+use crate::{Engine, EngineError, Piece, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
 use onefold_storage::{Address, ChunkKind, NewChunk, Writer};
@@ -10,10 +10,6 @@ use std::sync::Arc;
 
 /// Chunks handled in one batch: bounds the reservations that a stream holds.
 const BATCH_CHUNKS: usize = 1024;
-/// A recipe with more pieces than this is stored in chunks of its own (`docs/format.md` 8.1).
-const INLINE_PIECES: usize = 3;
-/// Fewest and most pieces of a recipe chunk.
-const RECIPE_CHUNK_PIECES: std::ops::RangeInclusive<usize> = 32..=512;
 
 /// What a writer knows that helps the filter chain.
 #[derive(Clone, Copy, Debug, Default)]
@@ -153,24 +149,6 @@ impl WriteStream {
             Place::At(address) => Ok(Piece::Chunk { fingerprint, address, offset: 0, length: content.len() as u32 }),
             Place::Zeros | Place::Unknown => Err(EngineError::Inconsistent { why: "a metadata chunk was found without an address".into() }),
         }
-    }
-
-    /// Turns pieces into a recipe, storing them in recipe chunks (level 1 and up) when there are more than 3.
-    pub fn recipe(&mut self, pieces: Vec<Piece>) -> Result<Recipe> {
-        let mut recipe = Recipe::flat(pieces);
-        let digest_bytes = self.engine.digest_bytes();
-        let mut content = Vec::new();
-        while recipe.pieces.len() > INLINE_PIECES {
-            let mut above = Vec::new();
-            for run in cut_pieces(&recipe.pieces, digest_bytes) {
-                content.clear();
-                encode_pieces(run, digest_bytes, &mut content);
-                let references: Vec<_> = run.iter().filter_map(Piece::fingerprint).collect();
-                above.push(self.write_metadata(MetadataKind::Recipe, &content, &references)?);
-            }
-            recipe = Recipe { level: recipe.level + 1, length: recipe.length, pieces: above };
-        }
-        Ok(recipe)
     }
 
     /// Stores data chunks; one piece for each.
@@ -321,46 +299,5 @@ fn push_piece(pieces: &mut Vec<Piece>, piece: Piece) {
         *before += length;
     } else {
         pieces.push(piece);
-    }
-}
-
-/// Cuts pieces where their fingerprints say, so that a change in the middle of a file leaves most recipe chunks as they are.
-fn cut_pieces(pieces: &[Piece], digest_bytes: usize) -> impl Iterator<Item = &[Piece]> {
-    let mut rest = pieces;
-    std::iter::from_fn(move || {
-        if rest.is_empty() {
-            return None;
-        }
-        let ends = |piece: &Piece| {
-            piece.fingerprint().is_some_and(|fingerprint| fingerprint.digest(digest_bytes).last().is_some_and(|last| *last < 2))
-        };
-        let window = RECIPE_CHUNK_PIECES.start().saturating_sub(1)..rest.len().min(*RECIPE_CHUNK_PIECES.end());
-        let length = window.clone().find(|at| ends(&rest[*at])).map_or(window.end, |at| at + 1);
-        let (run, after) = rest.split_at(length);
-        rest = after;
-        Some(run)
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use onefold_fingerprint::Algorithm;
-
-    #[test]
-    fn recipe_chunks_resynchronise_after_an_insertion() {
-        let piece = |number: u32| Piece::Chunk {
-            fingerprint: Algorithm::Blake3.fingerprint(&number.to_le_bytes()),
-            address: Address::from_bits(1),
-            offset: 0,
-            length: 1,
-        };
-        let mut pieces: Vec<_> = (0..20_000).map(piece).collect();
-        let before: Vec<_> = cut_pieces(&pieces, 32).map(<[Piece]>::to_vec).collect();
-        assert_eq!(before.concat(), pieces);
-        assert!(before[..before.len() - 1].iter().all(|run| RECIPE_CHUNK_PIECES.contains(&run.len())));
-        pieces.insert(10_000, piece(99_999));
-        let changed = cut_pieces(&pieces, 32).filter(|run| !before.iter().any(|old| old == run)).count();
-        assert!(changed <= 8, "{changed} of {} recipe chunks changed", before.len());
     }
 }

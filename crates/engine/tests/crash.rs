@@ -6,7 +6,7 @@
 
 use onefold_chunking::{Kind, Sizes};
 use onefold_engine::{
-    Address, Descriptor, Engine, EngineError, Hints, Mode, Piece, Recipe, Settings, Transaction, WriteStream, decode_pieces,
+    Address, Descriptor, Engine, EngineError, Hints, Mode, Piece, Recipe, RecipeWriter, Settings, Transaction, WriteStream, decode_pieces,
 };
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::Reader;
@@ -120,7 +120,9 @@ fn step(engine: &Arc<Engine>, streams: &mut [WriteStream], random: &mut Random, 
             let overwritten = before.as_ref().map_or(&[][..], |recipe| &recipe.pieces);
             let mut pieces = Vec::new();
             stream.write(&data, true, Hints { overwritten, chain: None }, &mut pieces)?;
-            let recipe = stream.recipe(pieces)?;
+            let mut writer = RecipeWriter::new(engine.digest_bytes());
+            pieces.iter().try_for_each(|piece| writer.push(stream, *piece))?;
+            let recipe = writer.finish(stream)?;
             let mut value = Vec::new();
             recipe.encode(engine.digest_bytes(), &mut value);
             let mut state = model.states.last().unwrap().clone();

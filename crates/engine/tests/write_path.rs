@@ -5,7 +5,7 @@ mod common;
 
 use common::*;
 use onefold_chunking::Kind;
-use onefold_engine::{Address, Descriptor, Engine, Hints, Mode, Piece, Transaction};
+use onefold_engine::{Address, Descriptor, Engine, Hints, Mode, Piece, RecipeWriter, Transaction};
 use onefold_fingerprint::Algorithm;
 use onefold_ground::{CrashPolicy, SimulatedGround};
 use onefold_storage::Compression;
@@ -80,7 +80,9 @@ fn m0_2_m0_3_m0_12_a_store_of_every_chunker_fingerprint_and_codec_keeps_its_data
                 let engine = open(&ground, settings(DEFAULT_CHAIN));
                 let mut stream = engine.stream();
                 let pieces = write(&mut stream, &data, SLICE);
-                let recipe = stream.recipe(pieces.clone()).unwrap();
+                let mut writer = RecipeWriter::new(engine.digest_bytes());
+                pieces.iter().for_each(|piece| writer.push(&mut stream, *piece).unwrap());
+                let recipe = writer.finish(&mut stream).unwrap();
                 engine.flush().unwrap();
                 drop((stream, engine));
                 let engine = open(&ground.restart(CrashPolicy::DropAll), settings(DEFAULT_CHAIN));

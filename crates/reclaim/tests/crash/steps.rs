@@ -5,8 +5,8 @@
 
 use crate::model::{BLOCK_BYTES, BackupModel, Model, SLOTS, Tree, VolumeModel};
 use crate::world::{Fault, Random, World};
-use onefold_catalog::{Attributes, Backup, BackupId, Content, DirectoryWriter, Entry, RecipeWriter, Statistics};
-use onefold_engine::{Hints, Recipe};
+use onefold_catalog::{Attributes, Backup, BackupId, Content, DirectoryWriter, Entry, Statistics};
+use onefold_engine::{Hints, Recipe, RecipeWriter};
 use onefold_volume::Volume;
 use std::collections::BTreeMap;
 use std::sync::Arc;
