@@ -3,7 +3,7 @@
 //! # Invariants
 //! * Every name is created relative to an open directory that was itself opened without following links: nothing in the target,
 //!   and no name in the store, leads out of it.
-//! * A file gets its final name when it is whole; until then it is called `.onefold-` and a random number.
+//! * A file gets its final name when it is whole; until then it is called `.onefold-` and a number that no other process has.
 //! * Attributes are set in an order in which none undoes another: owner (clears set-user-id bits and capabilities),
 //!   extended attributes and ACLs, mode, times. A directory gets its own when nothing more is written into it.
 
@@ -15,8 +15,8 @@ use rustix::fs::{AtFlags, Gid, Mode, OFlags, RenameFlags, Timestamps, Uid, Xattr
 use rustix::io::Errno;
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 const ACCESS_ACL: &str = "system.posix_acl_access";
 const DEFAULT_ACL: &str = "system.posix_acl_default";
@@ -50,13 +50,15 @@ pub(crate) struct Directory {
     above: Option<Arc<Directory>>,
     /// New files here get an ACL that they must lose.
     inherits_acl: bool,
+    /// This restore made it: nothing is in it but what the restore puts there.
+    is_new: bool,
 }
 
 impl Directory {
     /// The target itself, or a directory in it that the backup says nothing about.
     pub(crate) fn new(file: OwnedFd, path: Vec<u8>, attributes: Option<Attributes>, above: Option<Arc<Directory>>) -> Arc<Directory> {
-        let inherits_acl = rustix::fs::fgetxattr(&file, DEFAULT_ACL, &mut [0u8; 0][..]).is_ok_and(|length| length > 0);
-        Arc::new(Directory { file, path, attributes, above, inherits_acl })
+        let inherits_acl = inherits_acl(&file);
+        Arc::new(Directory { file, path, attributes, above, inherits_acl, is_new: false })
     }
 
     /// Creates or enters a directory; what stands there and is none, a link too, is an error.
@@ -69,12 +71,19 @@ impl Directory {
         if !is_valid_name(name) {
             return Err(Errno::INVAL);
         }
-        match rustix::fs::mkdirat(&self.file, os(name), Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => {}
+        let is_new = match rustix::fs::mkdirat(&self.file, os(name), Mode::RWXU) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
             Err(error) => return Err(error),
-        }
+        };
         let file = open_directory(&self.file, name)?;
-        Ok(Directory::new(file, path, attributes, Some(self.clone())))
+        let inherits_acl = inherits_acl(&file);
+        Ok(Arc::new(Directory { file, path, attributes, above: Some(self.clone()), inherits_acl, is_new }))
+    }
+
+    /// Whether nothing that was there before can be in the way: what comes meanwhile is found when a file gets its name.
+    pub(crate) fn is_new(&self) -> bool {
+        self.is_new
     }
 
     /// One user less; the last sets the attributes, of this directory and then of those above that nobody else needs.
@@ -95,6 +104,10 @@ impl Directory {
     }
 }
 
+fn inherits_acl(directory: &OwnedFd) -> bool {
+    rustix::fs::fgetxattr(directory, DEFAULT_ACL, &mut [0u8; 0][..]).is_ok_and(|length| length > 0)
+}
+
 pub(crate) fn open_directory(directory: impl AsFd, name: &[u8]) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(directory, os(name), flags, Mode::empty())
@@ -104,11 +117,19 @@ pub(crate) fn os(name: &[u8]) -> &OsStr {
     OsStr::from_bytes(name)
 }
 
-/// A name that nobody has yet.
+/// A name that nobody has yet: a random beginning for this process, and a number.
 pub(crate) fn temporary_name() -> Result<Vec<u8>> {
-    let mut random = [0; 8];
-    crate::random_bytes(&mut random)?;
-    Ok(format!(".onefold-{:016x}", u64::from_ne_bytes(random)).into_bytes())
+    static BEGINNING: OnceLock<u32> = OnceLock::new();
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let beginning = match BEGINNING.get() {
+        Some(beginning) => *beginning,
+        None => {
+            let mut random = [0; 4];
+            crate::random_bytes(&mut random)?;
+            *BEGINNING.get_or_init(|| u32::from_ne_bytes(random))
+        }
+    };
+    Ok(format!(".onefold-{beginning:08x}{:08x}", NUMBER.fetch_add(1, Ordering::Relaxed)).into_bytes())
 }
 
 /// Gives what is called `temporary` its final name; with `replace`, over a file that has it. On failure it is removed.

@@ -77,6 +77,9 @@ impl<'a> Output<'a> {
 
     /// Whether a name may be written: `Some(replace)`, or `None`, which has been reported.
     pub(crate) fn may_write(&self, directory: &Directory, name: &[u8], path: &[u8]) -> Option<bool> {
+        if directory.is_new() {
+            return Some(false);
+        }
         match source::find(&directory.file, name, false) {
             Err(Errno::NOENT) => Some(false),
             Err(error) => {
@@ -338,9 +341,9 @@ impl<'a> Writer<'a> {
     fn small(&mut self, files: Vec<Small>) -> Result<()> {
         let pieces: Vec<Piece> = files.iter().flat_map(|file| &file.pieces).copied().collect();
         let total: u64 = files.iter().map(|file| file.length).sum();
-        self.buffer.clear();
-        self.buffer.resize(usize::try_from(total).unwrap_or(usize::MAX), 0);
-        let all_read = self.output.engine.read(&pieces, 0, &mut self.buffer, true).is_ok();
+        let total = usize::try_from(total).unwrap_or(usize::MAX);
+        self.buffer.resize(total.max(self.buffer.len()), 0);
+        let all_read = self.output.engine.read(&pieces, 0, &mut self.buffer[..total], true).is_ok();
         let mut at = 0;
         for file in files {
             let range = at..at + file.length as usize;
@@ -407,10 +410,11 @@ impl<'a> Writer<'a> {
         for run in pieces.chunk_by(|a, b| is_zeros(a) == is_zeros(b)) {
             let length = run.iter().map(Piece::length).sum::<u64>();
             if !is_zeros(&run[0]) {
-                self.buffer.clear();
-                self.buffer.resize(usize::try_from(length).map_err(|error| error.to_string())?, 0);
-                self.output.engine.read(run, 0, &mut self.buffer, true).map_err(|error| error.to_string())?;
-                write_at(&file.file, at, &self.buffer).map_err(|error| format!("cannot write it: {error}"))?;
+                let length_bytes = usize::try_from(length).map_err(|error| error.to_string())?;
+                self.buffer.resize(length_bytes.max(self.buffer.len()), 0);
+                let bytes = &mut self.buffer[..length_bytes];
+                self.output.engine.read(run, 0, bytes, true).map_err(|error| error.to_string())?;
+                write_at(&file.file, at, bytes).map_err(|error| format!("cannot write it: {error}"))?;
                 self.output.watch.count(Counter::DataBytes, length);
             }
             at += length;
