@@ -1,12 +1,9 @@
 //! What changed between two backups. Directories with equal recipes are equal and are not read.
 
-use crate::{Attributes, Backup, Catalog, CatalogError, Content, DirectoryReader, Entry, Result, TreeWalk, join};
+use crate::{Attributes, Backup, Catalog, CatalogError, Content, DirectoryReader, Entry, MAX_DEPTH, Result, TreeWalk, join};
 use onefold_engine::{Engine, Recipe};
 use std::cmp::Ordering;
 use std::sync::Arc;
-
-/// Deepest nesting that is followed.
-const MAX_DEPTH: usize = 16 << 10;
 
 /// What changed of a name that both backups have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -29,7 +29,7 @@ pub use directory::{DirectoryReader, DirectoryWriter, decode_directory_chunk, en
 pub use entry::{Attributes, Content, Entry, MAX_ENTRY_BYTES, is_valid_name};
 pub use error::{CatalogError, Result};
 pub use recipes::PieceReader;
-pub use tree::{TreeWalk, WalkItem, components, join};
+pub use tree::{MAX_DEPTH, TreeWalk, WalkItem, components, join};
 
 #[cfg(test)]
 mod testing;

@@ -5,7 +5,7 @@ use onefold_engine::{Engine, Recipe};
 use std::sync::Arc;
 
 /// Deepest nesting that is followed; a store that nests deeper was made to exhaust its readers.
-const MAX_DEPTH: usize = 16 << 10;
+pub const MAX_DEPTH: usize = 16 << 10;
 
 /// The components of a path; empty ones and `.` are left out.
 pub fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {

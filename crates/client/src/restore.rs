@@ -17,7 +17,7 @@ use crate::target::{Directory, Place, Powers, give_name, open_directory, os, set
 use crate::write::{Output, Writer};
 use crate::{ClientError, Result, source};
 use onefold_catalog::{
-    Attributes, Backup, Catalog, CatalogError, Content, DirectoryReader, Entry, PieceReader, components, is_valid_name, join,
+    Attributes, Backup, Catalog, CatalogError, Content, DirectoryReader, Entry, MAX_DEPTH, PieceReader, components, is_valid_name, join,
 };
 use onefold_engine::{Piece, Recipe};
 use rustix::fs::{AtFlags, FileType, Mode, Timestamps};
@@ -32,8 +32,6 @@ use std::sync::Arc;
 const WRITERS: usize = 2;
 /// Batches on their way to the writers.
 const BATCHES: usize = 4;
-/// Deepest nesting that is followed.
-const MAX_DEPTH: usize = 16 << 10;
 /// How much `dump` reads at a time.
 const DUMP_BYTES: u64 = 4 << 20;
 

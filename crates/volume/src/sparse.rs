@@ -19,6 +19,8 @@ pub struct Extent {
 
 /// Mapped blocks that are looked at in one step.
 const STEP_BLOCKS: usize = 256;
+/// Mapped blocks after which a status ends: a question about a terabyte must not keep a thread busy for seconds.
+const STATUS_BLOCKS: usize = 4096;
 
 /// What a block that is not a hole has.
 enum Present {
@@ -72,7 +74,8 @@ impl Volume {
         self.change(part, |buffer| buffer.write_zeros(part.start, part.length))
     }
 
-    /// Up to `limit` extents from `offset` on, within `length` bytes; together they may be shorter than `length` if there are more.
+    /// Up to `limit` extents from `offset` on, within `length` bytes; together they may be shorter than `length`
+    /// if there are more, or very many blocks to look at.
     pub fn status(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>> {
         self.check(offset, length)?;
         let block_bytes = self.block_bytes() as u64;
@@ -95,8 +98,10 @@ impl Volume {
         };
         let mut block = offset / block_bytes;
         let blocks_end = end.div_ceil(block_bytes);
-        'steps: while block < blocks_end {
+        let mut looked_at = 0;
+        'steps: while block < blocks_end && looked_at < STATUS_BLOCKS {
             let (present, next) = self.present(block, blocks_end)?;
+            looked_at += present.len();
             for (number, present) in present {
                 if !push(number * block_bytes, true) {
                     break 'steps;

@@ -9,6 +9,7 @@ use crate::cells::{Cell, Mapping};
 use crate::error::{Result, VolumeError};
 use crate::record::{encode_mapping, mapping_key};
 use crate::volume::Volume;
+use onefold_engine::chain::is_zero;
 use onefold_engine::{Engine, Hints, Piece, Transaction, WriteStream};
 use onefold_fingerprint::Fingerprint;
 use parking_lot::{Condvar, Mutex, RwLockWriteGuard};
@@ -230,10 +231,4 @@ pub(crate) fn count(deltas: &mut HashMap<Fingerprint, i64>, pieces: &[Piece], ch
     for fingerprint in pieces.iter().filter_map(Piece::fingerprint) {
         *deltas.entry(fingerprint).or_default() += change;
     }
-}
-
-/// Whether all bytes are zero.
-fn is_zero(bytes: &[u8]) -> bool {
-    // Without an early end inside a piece the compiler makes vector code of it.
-    bytes.chunks(512).all(|piece| piece.iter().fold(0, |sum, byte| sum | byte) == 0)
 }
