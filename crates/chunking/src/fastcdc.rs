@@ -62,6 +62,17 @@ impl Chunker for FastCdc {
         cut_all(data, last, cuts, |rest| self.next(rest))
     }
 
+    fn confirms(&self, data: &[u8], length: usize) -> bool {
+        let Sizes { min, target, max } = self.sizes;
+        // The byte behind the chunk decides; the last byte of data of odd length is not tested.
+        if length < min || length >= data.len().min(max) & !1 {
+            return length == max && data.len() >= max;
+        }
+        let mask = if length < target { self.strict } else { self.lax };
+        let remembered = min.max(length.saturating_sub(MEMORY - 1));
+        data[remembered..=length].iter().fold(0, |hash, byte| step(hash, *byte)) & mask == 0
+    }
+
     fn name(&self) -> &'static str {
         Kind::FastCdc.name()
     }

@@ -20,6 +20,10 @@ impl Chunker for Fixed {
         cut_all(data, last, cuts, |rest| (rest.len() >= self.target).then_some(self.target))
     }
 
+    fn confirms(&self, data: &[u8], length: usize) -> bool {
+        length == self.target && data.len() >= length
+    }
+
     fn name(&self) -> &'static str {
         Kind::Fixed.name()
     }

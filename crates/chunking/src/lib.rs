@@ -35,6 +35,14 @@ pub trait Chunker: Send + Sync + Debug {
     /// [`Limits::max`] bytes something is always consumed.
     fn cut(&self, data: &[u8], last: bool, cuts: &mut Vec<usize>) -> usize;
 
+    /// Whether [`Chunker::cut`] would end the first chunk of `data` at `length`, for a caller who knows that no earlier boundary
+    /// lies in it: `data[..length]` equals a chunk that this chunker cut before, perhaps as the tail of a run. So a caller who
+    /// recognises a chunk need not scan it.
+    ///
+    /// True means that every run which begins with `data` has that boundary. False means that there is none, or that `data` does
+    /// not tell: the caller cuts. The cost does not depend on `length`.
+    fn confirms(&self, data: &[u8], length: usize) -> bool;
+
     /// The name in the store's descriptor.
     fn name(&self) -> &'static str;
 
@@ -83,10 +91,58 @@ mod tests {
         all
     }
 
+    /// Whether `cut` ends the first chunk at `length` when that is not the end of the run.
+    fn first_cut_is(chunker: &dyn Chunker, data: &[u8], length: usize) -> bool {
+        let mut cuts = Vec::new();
+        chunker.cut(data, false, &mut cuts);
+        cuts.first() == Some(&length)
+    }
+
+    proptest! {
+        #[test]
+        fn a_boundary_is_confirmed_and_nothing_else(
+            seed: u64, length in 0..30_000usize, kind in 0..KINDS.len(), bits in 8..12usize, beyond in 0..3usize
+        ) {
+            let chunker = chunker(KINDS[kind], Sizes::around(1 << bits)).unwrap();
+            let data = mixed(length, seed);
+            let whole = cut_whole(&*chunker, &data);
+            let mut start = 0;
+            for (index, end) in whole.iter().enumerate() {
+                if index + 1 < whole.len() {
+                    prop_assert!(chunker.confirms(&data[start..], end - start), "{} bytes at {start}", end - start);
+                }
+                // Up to its own end no place of a chunk has an earlier boundary; a tail is a chunk that ends anywhere.
+                for cut in start..=*end {
+                    let seen = &data[start..data.len().min(cut + beyond)];
+                    if chunker.confirms(seen, cut - start) {
+                        prop_assert_eq!(cut, *end);
+                        prop_assert!(first_cut_is(&*chunker, seen, cut - start), "{} bytes at {start}, {} seen", cut - start, seen.len());
+                    }
+                }
+                start = *end;
+            }
+        }
+    }
+
+    #[test]
+    fn lengths_that_no_chunk_has_are_not_confirmed() {
+        let data = [7; 5000];
+        for kind in KINDS {
+            let chunker = chunker(kind, Sizes::around(256)).unwrap();
+            let limits = chunker.limits();
+            assert!(chunker.confirms(&data, limits.max), "{kind}: the maximum is a boundary");
+            for length in (0..limits.min).chain([limits.max + 1, data.len(), data.len() + 1, usize::MAX]) {
+                assert!(!chunker.confirms(&data, length), "{kind}, {length} bytes");
+            }
+            assert!(!chunker.confirms(&data[..limits.max - 1], limits.max), "{kind}: {} bytes are not there", limits.max);
+            assert!(!chunker.confirms(&[], 0));
+        }
+    }
+
     proptest! {
         #[test]
         fn m0_2_slices_are_cut_like_the_whole(
-            seed: u64, length in 0..50_000usize, kind in 0..3usize, bits in 8..13usize, ends in proptest::collection::vec(0..50_000usize, 0..40)
+            seed: u64, length in 0..50_000usize, kind in 0..KINDS.len(), bits in 8..13usize, ends in proptest::collection::vec(0..50_000usize, 0..40)
         ) {
             let chunker = chunker(KINDS[kind], Sizes::around(1 << bits)).unwrap();
             let data = mixed(length, seed);

@@ -109,6 +109,14 @@ impl Chunker for Rabin {
         cut_all(data, last, cuts, |rest| self.next(rest))
     }
 
+    fn confirms(&self, data: &[u8], length: usize) -> bool {
+        let Sizes { min, max, .. } = self.sizes;
+        if length < min || length > data.len().min(max) {
+            return false;
+        }
+        length == max || self.is_boundary(fingerprint(&data[length - WINDOW..length]))
+    }
+
     fn name(&self) -> &'static str {
         Kind::Rabin.name()
     }
