@@ -22,6 +22,7 @@ mod commit;
 mod descriptor;
 mod error;
 mod open;
+mod prediction;
 mod read;
 mod rebuild;
 mod recipe;

@@ -1,15 +1,20 @@
 //! The way of a write: cut, fingerprint, reserve, filter chain, place; pieces come back (design: engine, write).
 
 use crate::chain::{Candidate, Chain, Request, is_zero};
+use crate::prediction::Prediction;
 use crate::reservation::{FingerprintMap, Reservation};
 use crate::{Engine, EngineError, Piece, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
 use onefold_storage::{Address, ChunkKind, NewChunk, Writer};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Chunks handled in one batch: bounds the reservations that a stream holds.
 const BATCH_CHUNKS: usize = 1024;
+
+/// Bytes that are cut, named and placed before the next ones are looked at: they stay in the processor's cache meanwhile.
+const STEP_BYTES: usize = 256 << 10;
 
 /// What a writer knows that helps the filter chain.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,6 +39,9 @@ pub enum MetadataKind {
 pub struct WriteStream {
     engine: Arc<Engine>,
     writer: Writer,
+    prediction: Prediction,
+    /// How much is cut before it is placed: little behind a prediction, growing up to [`STEP_BYTES`].
+    step_bytes: usize,
     added_bytes: u64,
 }
 
@@ -76,7 +84,7 @@ enum Place {
 impl WriteStream {
     pub(crate) fn new(engine: Arc<Engine>) -> WriteStream {
         let writer = engine.storage.writer();
-        WriteStream { engine, writer, added_bytes: 0 }
+        WriteStream { engine, writer, prediction: Prediction::default(), step_bytes: STEP_BYTES, added_bytes: 0 }
     }
 
     /// Bytes of the chunks that this stream has stored because they were new.
@@ -88,47 +96,81 @@ impl WriteStream {
     /// run and all of it is consumed; without, the tail whose boundary is not known yet is left to the caller, who passes it again at
     /// the front of more data. Returns the number of bytes consumed. Data of at least the chunker's maximum size is never consumed as 0.
     pub fn write(&mut self, data: &[u8], last: bool, hints: Hints<'_>, out: &mut Vec<Piece>) -> Result<usize> {
-        let mut cuts = Vec::new();
-        let consumed = self.engine.profile.time(Component::Chunking, data.len() as u64, || self.engine.chunker.cut(data, last, &mut cuts));
-        let mut chunks = Vec::with_capacity(cuts.len());
-        let mut start = 0;
-        for cut in cuts {
-            chunks.push(&data[start..cut]);
-            start = cut;
+        let engine = self.engine.clone();
+        let chain = hints.chain.unwrap_or(&engine.chain);
+        let (most_bytes, least_bytes) = (STEP_BYTES.max(engine.chunker.limits().max), 2 * engine.chunker.limits().max);
+        let (mut chunks, mut fingerprints, mut cuts) = (Vec::new(), Vec::new(), Vec::new());
+        let mut at = 0;
+        while at < data.len() {
+            let rest = &data[at..];
+            chunks.clear();
+            fingerprints.clear();
+            let mut consumed = 0;
+            if Prediction::suits(chain) {
+                let (chunker, algorithm) = (&*engine.chunker, engine.descriptor.fingerprint);
+                let begun = Instant::now();
+                consumed = self.prediction.take(rest, last, chunker, algorithm, &mut chunks, &mut fingerprints);
+                if consumed > 0 {
+                    // The end of a container, or of what is known: a few chunks tell where it goes on.
+                    self.step_bytes = least_bytes;
+                    engine.profile.add(Component::Prediction, begun.elapsed().as_nanos() as u64, consumed as u64);
+                }
+            }
+            if consumed == 0 {
+                self.step_bytes = self.step_bytes.clamp(least_bytes.min(most_bytes), most_bytes);
+                let step = &rest[..rest.len().min(self.step_bytes)];
+                self.step_bytes *= 2;
+                let last = last && step.len() == rest.len();
+                cuts.clear();
+                consumed = engine.profile.time(Component::Chunking, step.len() as u64, || engine.chunker.cut(step, last, &mut cuts));
+                push_chunks(&mut chunks, step, &cuts);
+                engine.name(&chunks, chain, &mut fingerprints);
+            }
+            if consumed == 0 {
+                break;
+            }
+            at += consumed;
+            self.store(&chunks, &fingerprints, hints, |piece| push_piece(out, piece))?;
         }
-        for piece in self.store(&chunks, hints)? {
-            push_piece(out, piece);
-        }
-        Ok(consumed)
+        Ok(at)
     }
 
-    /// Stores many whole short runs (small files) in one batch; returns the pieces of each.
+    /// Stores many whole short runs (small files) in few batches; returns the pieces of each.
     pub fn write_runs(&mut self, runs: &[&[u8]], hints: Hints<'_>) -> Result<Vec<Vec<Piece>>> {
-        let bytes = runs.iter().map(|run| run.len() as u64).sum();
-        let mut chunks = Vec::with_capacity(runs.len());
-        let mut counts = Vec::with_capacity(runs.len());
-        let mut cuts = Vec::new();
-        self.engine.profile.time(Component::Chunking, bytes, || {
-            for run in runs {
+        let engine = self.engine.clone();
+        let chain = hints.chain.unwrap_or(&engine.chain);
+        let (mut chunks, mut fingerprints, mut counts, mut cuts) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut pieces = Vec::with_capacity(runs.len());
+        let mut runs = runs.iter();
+        while !runs.as_slice().is_empty() {
+            chunks.clear();
+            fingerprints.clear();
+            counts.clear();
+            let mut bytes = 0;
+            let begun = Instant::now();
+            for run in runs.by_ref() {
+                let before = chunks.len();
                 cuts.clear();
-                self.engine.chunker.cut(run, true, &mut cuts);
-                let mut start = 0;
-                for cut in &cuts {
-                    chunks.push(&run[start..*cut]);
-                    start = *cut;
+                engine.chunker.cut(run, true, &mut cuts);
+                push_chunks(&mut chunks, run, &cuts);
+                counts.push(chunks.len() - before);
+                bytes += run.len();
+                if bytes >= STEP_BYTES {
+                    break;
                 }
-                counts.push(cuts.len());
             }
-        });
-        let mut pieces = self.store(&chunks, hints)?.into_iter();
-        Ok(counts
-            .into_iter()
-            .map(|count| {
-                let mut run = Vec::with_capacity(count);
-                pieces.by_ref().take(count).for_each(|piece| push_piece(&mut run, piece));
-                run
-            })
-            .collect())
+            engine.profile.add(Component::Chunking, begun.elapsed().as_nanos() as u64, bytes as u64);
+            engine.name(&chunks, chain, &mut fingerprints);
+            let mut stored = Vec::with_capacity(chunks.len());
+            self.store(&chunks, &fingerprints, hints, |piece| stored.push(piece))?;
+            let mut stored = stored.into_iter();
+            for count in &counts {
+                let mut run = Vec::with_capacity(*count);
+                stored.by_ref().take(*count).for_each(|piece| push_piece(&mut run, piece));
+                pieces.push(run);
+            }
+        }
+        Ok(pieces)
     }
 
     /// Stores a metadata chunk that refers to `references` (one each time it names a chunk); they are counted if the chunk is new.
@@ -151,50 +193,29 @@ impl WriteStream {
         }
     }
 
-    /// Stores data chunks; one piece for each.
-    fn store(&mut self, chunks: &[&[u8]], hints: Hints<'_>) -> Result<Vec<Piece>> {
+    /// Stores data chunks, which have their names already, and passes the piece of each to `take`.
+    fn store(&mut self, chunks: &[&[u8]], fingerprints: &[Fingerprint], hints: Hints<'_>, mut take: impl FnMut(Piece)) -> Result<()> {
         let engine = self.engine.clone();
         let chain = hints.chain.unwrap_or(&engine.chain);
-        let zero_first = chain.zero_first();
-        let mut pieces = Vec::with_capacity(chunks.len());
-        let mut fingerprints = Vec::new();
-        let mut wanted = Vec::new();
-        for batch in chunks.chunks(BATCH_CHUNKS) {
+        for (chunks, fingerprints) in chunks.chunks(BATCH_CHUNKS).zip(fingerprints.chunks(BATCH_CHUNKS)) {
             engine.admit()?;
-            // Chunks of zeros need no name when the first filter recognises them by their bytes.
-            let bytes = batch.iter().map(|chunk| chunk.len() as u64).sum();
-            engine.profile.time(Component::Fingerprint, bytes, || {
-                wanted.clear();
-                wanted.extend(batch.iter().filter(|chunk| !(zero_first && is_zero(chunk))));
-                fingerprints.clear();
-                engine.descriptor.fingerprint.fingerprint_many(&wanted, &mut fingerprints);
-                if wanted.len() < batch.len() {
-                    let mut hashed = fingerprints.iter().copied();
-                    let spread = batch.iter().map(|chunk| {
-                        if is_zero(chunk) { Fingerprint::from_digest(&[]) } else { hashed.next().expect("one for each other chunk") }
-                    });
-                    fingerprints = spread.collect();
-                }
-            });
-            let mut places = vec![Place::Unknown; batch.len()];
-            let batch = Batch {
-                chunks: batch,
-                fingerprints: &fingerprints,
-                kind: ChunkKind::Data,
-                references: &[],
-                chain,
-                overwritten: hints.overwritten,
-            };
+            let mut places = vec![Place::Unknown; chunks.len()];
+            let kind = ChunkKind::Data;
+            let batch = Batch { chunks, fingerprints, kind, references: &[], chain, overwritten: hints.overwritten };
             self.place(&batch, &mut places)?;
-            for ((chunk, fingerprint), place) in batch.chunks.iter().zip(&fingerprints).zip(places) {
-                pieces.push(match place {
+            for ((chunk, fingerprint), place) in chunks.iter().zip(fingerprints).zip(&places) {
+                take(match *place {
                     Place::At(address) => Piece::Chunk { fingerprint: *fingerprint, address, offset: 0, length: chunk.len() as u32 },
                     Place::Zeros => Piece::Zeros { length: chunk.len() as u64 },
                     Place::Unknown => return Err(EngineError::Inconsistent { why: "a chunk was left without a place".into() }),
                 });
             }
+            if Prediction::suits(chain) {
+                let last = places.last().and_then(|place| if let Place::At(address) = place { Some(*address) } else { None });
+                self.prediction.learn(last, &engine.storage);
+            }
         }
-        Ok(pieces)
+        Ok(())
     }
 
     /// Finds or makes the place of each chunk of a batch.
@@ -290,6 +311,37 @@ impl WriteStream {
         self.added_bytes += bytes;
         self.engine.written(bytes);
         Ok(())
+    }
+}
+
+impl Engine {
+    /// Appends the names of data chunks. Chunks of zeros need none when the first filter recognises them by their bytes: they get the empty one.
+    fn name(&self, chunks: &[&[u8]], chain: &Chain, out: &mut Vec<Fingerprint>) {
+        let algorithm = self.descriptor.fingerprint;
+        let bytes = chunks.iter().map(|chunk| chunk.len() as u64).sum();
+        self.profile.time(Component::Fingerprint, bytes, || {
+            let is_unnamed: Vec<bool> = chunks.iter().map(|chunk| chain.zero_first() && is_zero(chunk)).collect();
+            if !is_unnamed.contains(&true) {
+                return algorithm.fingerprint_many(chunks, out);
+            }
+            let wanted: Vec<&[u8]> =
+                chunks.iter().zip(&is_unnamed).filter(|(_, is_unnamed)| !**is_unnamed).map(|(chunk, _)| *chunk).collect();
+            let mut names = Vec::with_capacity(wanted.len());
+            algorithm.fingerprint_many(&wanted, &mut names);
+            let mut names = names.into_iter();
+            out.extend(is_unnamed.iter().map(|is_unnamed| {
+                if *is_unnamed { Fingerprint::from_digest(&[]) } else { names.next().expect("one for each other chunk") }
+            }));
+        });
+    }
+}
+
+/// Appends the parts of `data` between `cuts`.
+fn push_chunks<'a>(chunks: &mut Vec<&'a [u8]>, data: &'a [u8], cuts: &[usize]) {
+    let mut start = 0;
+    for cut in cuts {
+        chunks.push(&data[start..*cut]);
+        start = *cut;
     }
 }
 

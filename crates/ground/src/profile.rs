@@ -12,6 +12,8 @@ pub enum Component {
     Chunking,
     /// Hashing.
     Fingerprint,
+    /// Hashing chunks that were expected, and were right: nothing was scanned for them.
+    Prediction,
     /// Waiting for another stream that stores the same chunk.
     Reservation,
     /// Zero-chunk filter.
@@ -46,10 +48,11 @@ pub enum Component {
 
 impl Component {
     /// All of them, in the order of the data path.
-    pub const ALL: [Component; 18] = [
+    pub const ALL: [Component; 19] = [
         Component::Source,
         Component::Chunking,
         Component::Fingerprint,
+        Component::Prediction,
         Component::Reservation,
         Component::FilterZero,
         Component::FilterBlockIndex,
@@ -73,6 +76,7 @@ impl Component {
             Component::Source => "source",
             Component::Chunking => "chunking",
             Component::Fingerprint => "fingerprint",
+            Component::Prediction => "prediction",
             Component::Reservation => "reservation",
             Component::FilterZero => "filter_zero_chunk",
             Component::FilterBlockIndex => "filter_block_index",

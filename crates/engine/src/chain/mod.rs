@@ -156,6 +156,11 @@ impl Chain {
         self.filters.first().is_some_and(|(filter, _)| filter.name() == "zero-chunk")
     }
 
+    /// Whether it has the filter of this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.filters.iter().any(|(filter, _)| filter.name() == name)
+    }
+
     /// Runs the chain over all candidates.
     pub fn check(&self, request: &Request<'_>, candidates: &mut [Candidate<'_>]) -> Result<()> {
         let mut active = Vec::with_capacity(candidates.len());
