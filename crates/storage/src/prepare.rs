@@ -91,7 +91,8 @@ impl ContainerStore {
             return Err(StorageError::ReadOnly);
         }
         let containers: Vec<_> = shared.open.read().values().cloned().collect();
-        let targets: Vec<_> = containers.iter().map(|container| self.target(container, scope)).collect();
+        containers.iter().for_each(|container| self.hand_over_left(container));
+        let targets = self.targets(scope);
         shared.settle(&targets)?;
         let mut prepared = Prepared::default();
         for target in targets {
@@ -129,18 +130,29 @@ impl ContainerStore {
         drop(prepared);
     }
 
-    /// What is to be done for a container; takes the bytes of its open frame as they are now.
-    fn target(&self, container: &Arc<OpenContainer>, scope: Scope) -> Target {
-        let shared = &self.shared;
+    /// A full frame stays open when it could not be handed over: now it is.
+    fn hand_over_left(&self, container: &Arc<OpenContainer>) {
         let mut state = container.state.lock();
-        // A full frame stays open when it could not be handed over.
-        let is_left = state.file.is_some() && state.open.raw.len() >= shared.options.frame_bytes as usize;
+        let is_left = state.file.is_some() && state.open.raw.len() >= self.shared.options.frame_bytes as usize;
         if let Some((number, raw)) = is_left.then(|| state.hand_over()).flatten() {
             drop(state);
-            shared.flow.lock().in_flight_bytes += raw.len();
+            self.shared.flow.lock().in_flight_bytes += raw.len();
             self.send(Job { container: container.clone(), number, raw });
-            state = container.state.lock();
         }
+    }
+
+    /// What is to be done for all containers, as of one moment: a metadata chunk refers to chunks that were appended to other containers
+    /// before it, and must not become durable without them. So nobody appends, and no container is added, while this looks at them.
+    ///
+    /// Whoever holds the state of a container asks neither for that of another nor for the list of containers.
+    fn targets(&self, scope: Scope) -> Vec<Target> {
+        let open = self.shared.open.read();
+        let states: Vec<_> = open.values().map(|container| (container, container.state.lock())).collect();
+        states.iter().map(|(container, state)| self.target(container, state, scope)).collect()
+    }
+
+    /// What is to be done for a container; takes the bytes of its open frame as they are now.
+    fn target(&self, container: &Arc<OpenContainer>, state: &State, scope: Scope) -> Target {
         let frames = state.open_number();
         let first_slot = state.open_first_slot();
         let mut target = Target { container: container.clone(), frames, data: None, chunks: Vec::new() };
@@ -150,7 +162,8 @@ impl ContainerStore {
             if let Some(first) = slots.first() {
                 let raw = &state.open.raw[first.offset_bytes as usize..];
                 let first_slot = first_slot + known;
-                target.data = Some(frame_data(container.id, frames as u32, first_slot as u32, slots, raw, shared.options.digest_bytes));
+                let digest_bytes = self.shared.options.digest_bytes;
+                target.data = Some(frame_data(container.id, frames as u32, first_slot as u32, slots, raw, digest_bytes));
                 target.chunks = chunks_of(container.id, first_slot, slots);
             }
         }
