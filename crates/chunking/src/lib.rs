@@ -14,12 +14,14 @@
 mod cut;
 mod fastcdc;
 mod fixed;
+mod galois;
 mod gear;
 mod rabin;
 mod sizes;
 #[cfg(test)]
 mod testing;
 
+pub use galois::{Galois, Implementation};
 pub use sizes::{ChunkingError, Kind, Limits, Sizes};
 
 use std::fmt::Debug;
@@ -54,10 +56,28 @@ pub trait Chunker: Send + Sync + Debug {
 pub fn chunker(kind: Kind, sizes: Sizes) -> Result<Arc<dyn Chunker>, ChunkingError> {
     sizes.check(kind)?;
     Ok(match kind {
+        Kind::Galois => Arc::new(Galois::new(sizes)?),
         Kind::FastCdc => Arc::new(fastcdc::FastCdc::new(sizes)),
         Kind::Rabin => Arc::new(rabin::Rabin::new(sizes)),
         Kind::Fixed => Arc::new(fixed::Fixed::new(sizes)),
     })
+}
+
+/// As [`chunker`], with boundaries that depend on a key; only [`Kind::Galois`] has them, others are refused. It cuts as fast.
+///
+/// # What a key hides, and what it does not
+/// Without a key, the lengths of a file's chunks are known to whoever has the file, and tell whether a store holds it even if the
+/// chunks are encrypted. With one, who sees nothing but lengths, and does not know what was stored, cannot compare them with those of a file.
+///
+/// It is no proof against more. The hash has 72 secret bits and is linear in them: whoever knows some data, and where about
+/// five boundaries in it were cut, can compute them, and then knows the boundaries of all data. So it does not withstand those who
+/// can have data of their choice stored and see its chunks. The distribution of lengths, and that equal data has equal lengths, stay visible with any key.
+/// The hash cannot be turned back into the key, so a key may be derived for it from the one that encrypts.
+pub fn chunker_keyed(kind: Kind, sizes: Sizes, key: &[u8; 32]) -> Result<Arc<dyn Chunker>, ChunkingError> {
+    match kind {
+        Kind::Galois => Ok(Arc::new(Galois::keyed(sizes, key)?)),
+        Kind::FastCdc | Kind::Rabin | Kind::Fixed => Err(ChunkingError::NotKeyed { kind }),
+    }
 }
 
 #[cfg(test)]
@@ -66,7 +86,7 @@ mod tests {
     use crate::testing::mixed;
     use proptest::prelude::*;
 
-    const KINDS: [Kind; 3] = [Kind::FastCdc, Kind::Rabin, Kind::Fixed];
+    const KINDS: [Kind; 4] = Kind::ALL;
 
     fn cut_whole(chunker: &dyn Chunker, data: &[u8]) -> Vec<usize> {
         let mut cuts = Vec::new();
@@ -179,7 +199,7 @@ mod tests {
         let data = mixed(2 << 20, 5);
         let mut edited = data.clone();
         edited.splice(1_000_000..1_000_000, *b"inserted");
-        for kind in [Kind::FastCdc, Kind::Rabin] {
+        for kind in [Kind::Galois, Kind::FastCdc, Kind::Rabin] {
             let chunker = chunker(kind, Sizes::default()).unwrap();
             let from_end = |cuts: Vec<usize>, length: usize| cuts.into_iter().map(|cut| length - cut).collect::<Vec<_>>();
             let before = cut_whole(&*chunker, &data);
@@ -209,14 +229,25 @@ mod tests {
 
     #[test]
     fn m0_2_the_mean_length_is_near_the_target() {
-        // FastCDC: near the target. Rabin: minimum + n, shortened a little by the maximum.
+        // Galois and FastCDC: near the target. Rabin: minimum + n, shortened a little by the maximum.
         let random: Vec<u8> = (0..4u64 << 20)
             .map(|index| (index.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17).wrapping_mul(index) >> 40) as u8)
             .collect();
-        for (kind, least, most) in [(Kind::FastCdc, 7_500, 10_500), (Kind::Rabin, 8_500, 11_000)] {
+        for (kind, least, most) in [(Kind::Galois, 7_500, 10_500), (Kind::FastCdc, 7_500, 10_500), (Kind::Rabin, 8_500, 11_000)] {
             let chunks = cut_whole(&*chunker(kind, Sizes::default()).unwrap(), &random).len();
             let mean = random.len() / chunks;
             assert!((least..most).contains(&mean), "{kind}: {mean}");
+        }
+    }
+
+    #[test]
+    fn only_galois_takes_a_key() {
+        for kind in KINDS {
+            let result = chunker_keyed(kind, Sizes::default(), &[1; 32]);
+            match kind {
+                Kind::Galois => assert_eq!(result.unwrap().name(), "galois"),
+                _ => assert_eq!(result.unwrap_err(), ChunkingError::NotKeyed { kind }),
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! What can be chosen about chunks: the kind of chunker and the sizes, with the ranges that are allowed.
 
+use crate::Implementation;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
@@ -8,7 +9,7 @@ use std::str::FromStr;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChunkingError {
     /// No chunker has this name.
-    #[error("unknown chunker {name:?}: it is fastcdc, rabin or fixed")]
+    #[error("unknown chunker {name:?}: it is galois, fastcdc, rabin or fixed")]
     UnknownKind {
         /// What was asked for.
         name: String,
@@ -57,13 +58,27 @@ pub enum ChunkingError {
         /// What was asked for.
         size_bytes: usize,
     },
+    /// The chunker has no key.
+    #[error("the boundaries of {kind} cannot depend on a key: those of galois can")]
+    NotKeyed {
+        /// The chunker.
+        kind: Kind,
+    },
+    /// The processor cannot run it.
+    #[error("this processor lacks the instructions of the implementation {implementation}")]
+    Unavailable {
+        /// What was asked for.
+        implementation: Implementation,
+    },
 }
 
 /// The chunkers that there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Content-defined by a gear hash, with normalised sizes (FastCDC, Xia et al. 2020): the default.
+    /// Content-defined by a hash over GF(2^8), with normalised sizes: the default, and the fastest.
     #[default]
+    Galois,
+    /// Content-defined by a gear hash, with normalised sizes (FastCDC, Xia et al. 2020): cuts as other programs do.
     FastCdc,
     /// Content-defined by Rabin's fingerprint of a 48-byte window, as in the dedupv1 paper.
     Rabin,
@@ -72,9 +87,13 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 4] = [Kind::Galois, Kind::FastCdc, Kind::Rabin, Kind::Fixed];
+
     /// The name in the store's descriptor and on the command line.
     pub fn name(self) -> &'static str {
         match self {
+            Kind::Galois => "galois",
             Kind::FastCdc => "fastcdc",
             Kind::Rabin => "rabin",
             Kind::Fixed => "fixed",
@@ -92,10 +111,7 @@ impl FromStr for Kind {
     type Err = ChunkingError;
 
     fn from_str(name: &str) -> Result<Kind, ChunkingError> {
-        [Kind::FastCdc, Kind::Rabin, Kind::Fixed]
-            .into_iter()
-            .find(|kind| kind.name() == name)
-            .ok_or_else(|| ChunkingError::UnknownKind { name: name.to_owned() })
+        Kind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| ChunkingError::UnknownKind { name: name.to_owned() })
     }
 }
 
@@ -104,7 +120,7 @@ impl FromStr for Kind {
 pub struct Sizes {
     /// No chunk is shorter, except the last of a run. 64 B to 1 MiB.
     pub min: usize,
-    /// What chunks are like on average, roughly: FastCDC comes close to it, Rabin to minimum + target. 256 B to 4 MiB.
+    /// What chunks are like on average, roughly: Galois and FastCDC come close to it, Rabin to minimum + target. 256 B to 4 MiB.
     pub target: usize,
     /// No chunk is longer. 1 KiB to 16 MiB.
     pub max: usize,
@@ -180,18 +196,18 @@ mod tests {
 
     #[test]
     fn names_are_read_as_written_and_others_refused() {
-        for kind in [Kind::FastCdc, Kind::Rabin, Kind::Fixed] {
+        for kind in Kind::ALL {
             assert_eq!(kind.to_string().parse(), Ok(kind));
         }
         let error = "gear".parse::<Kind>().unwrap_err();
-        assert_eq!(error.to_string(), "unknown chunker \"gear\": it is fastcdc, rabin or fixed");
+        assert_eq!(error.to_string(), "unknown chunker \"gear\": it is galois, fastcdc, rabin or fixed");
     }
 
     #[test]
     fn the_usual_sizes_are_allowed_over_the_whole_range_of_targets() {
         assert_eq!(Sizes::around(8192), Sizes::default());
         for bits in 8..=22 {
-            for kind in [Kind::FastCdc, Kind::Rabin, Kind::Fixed] {
+            for kind in Kind::ALL {
                 assert_eq!(Sizes::around(1 << bits).check(kind), Ok(()));
             }
         }

@@ -1,0 +1,220 @@
+//! The hash of windows and the condition of a boundary, as the module above defines them: what all implementations follow.
+
+#[cfg(target_arch = "x86_64")]
+use super::field::AES_CONSTANT;
+use super::field::{Linear, aes_substitution, multiply, power};
+
+/// Bytes that are hashed to one.
+pub(super) const WINDOW: usize = 16;
+/// Bytes that a boundary depends on: two windows, one behind the other.
+pub(super) const MEMORY: usize = 2 * WINDOW;
+/// `g`. Its eighth power is 2, by which every processor multiplies easily, and its first 51 powers differ.
+pub(super) const GENERATOR: u8 = power(2, 32);
+
+/// The words of the mix without a key: the first hexadecimal digits of pi's fraction.
+const PUBLIC_MIX: [u64; 4] = [0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344, 0xa409_3822_299f_31d0, 0x082e_fa98_ec4e_6c89];
+/// What BLAKE3 derives the keyed hash for.
+const KEY_CONTEXT: &str = "onefold-chunking galois keyed hash, version 1";
+
+/// The S-box of AES.
+static SUBSTITUTION: [u8; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = aes_substitution(byte as u8);
+        byte += 1;
+    }
+    table
+};
+
+/// What a key chooses, and tables made of it.
+pub(super) struct Hash {
+    /// Words of the mix.
+    mix: [u64; 4],
+    /// Whether there is no key: `M` is the identity.
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    pub(super) is_public: bool,
+    /// `M`, by half bytes.
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    pub(super) matrix_halves: [[u8; 16]; 2],
+    /// From the inverse of a byte to the linear part of `s`, and `g` times that, as GFNI takes them.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) inverse_matrices: [i64; 2],
+    /// What is the same in every `h`: the hash of a window whose bytes have the linear part 0.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) offset_from_linear: u8,
+    /// The hash of a window whose bytes have the S-box 0.
+    #[cfg(target_arch = "aarch64")]
+    pub(super) offset: u8,
+    /// For each byte `b`: in byte `k`, lowest first, `g^k s(b)`.
+    pub(super) powers: [u64; 256],
+}
+
+impl Hash {
+    /// Without a key.
+    pub(super) fn public() -> Hash {
+        Hash::new(Linear::IDENTITY, 0, PUBLIC_MIX)
+    }
+
+    /// By a key, from which nothing but this hash is made.
+    pub(super) fn keyed(key: &[u8; 32]) -> Hash {
+        let mut stream = blake3::Hasher::new_derive_key(KEY_CONTEXT).update(key).finalize_xof();
+        let mut constant = [0; 1];
+        stream.fill(&mut constant);
+        let mix = std::array::from_fn(|_| {
+            let mut word = [0; 8];
+            stream.fill(&mut word);
+            u64::from_le_bytes(word)
+        });
+        // Three matrices of ten are invertible.
+        let mut matrix = Linear([0; 8]);
+        while !matrix.is_invertible() {
+            stream.fill(&mut matrix.0);
+        }
+        Hash::new(matrix, constant[0], mix)
+    }
+
+    /// `s(b) = M S(b) + c`, with `matrix` for `M`, which is invertible, and `constant` for `c`.
+    fn new(matrix: Linear, constant: u8, mix: [u64; 4]) -> Hash {
+        let powers = std::array::from_fn(|byte| {
+            let mut weighed = matrix.of(SUBSTITUTION[byte]) ^ constant;
+            u64::from_le_bytes(std::array::from_fn(|_| {
+                let this = weighed;
+                weighed = multiply(weighed, GENERATOR);
+                this
+            }))
+        });
+        Hash {
+            mix,
+            #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+            is_public: matrix == Linear::IDENTITY,
+            #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+            matrix_halves: matrix.halves(),
+            #[cfg(target_arch = "x86_64")]
+            inverse_matrices: [matrix.after_aes().matrix(), Linear::times(GENERATOR).after(matrix.after_aes()).matrix()],
+            #[cfg(target_arch = "x86_64")]
+            offset_from_linear: weighed_sum(matrix.of(AES_CONSTANT) ^ constant),
+            #[cfg(target_arch = "aarch64")]
+            offset: weighed_sum(constant),
+            powers,
+        }
+    }
+
+    /// `h` of a window.
+    pub(super) fn window(&self, bytes: &[u8]) -> u8 {
+        debug_assert_eq!(bytes.len(), WINDOW, "a window");
+        bytes.iter().fold(0, |sum, byte| multiply(sum, GENERATOR) ^ self.powers[usize::from(*byte)] as u8)
+    }
+
+    /// The mix of the two windows.
+    pub(super) fn mix(&self, bytes: &[u8]) -> u64 {
+        let word = |index: usize| {
+            let bytes = bytes[8 * index..8 * index + 8].try_into().expect("a slice of as many bytes as the array has");
+            u64::from_le_bytes(bytes) ^ self.mix[index]
+        };
+        let fold = |a: u64, b: u64| {
+            let product = u128::from(a) * u128::from(b);
+            product as u64 ^ (product >> 64) as u64
+        };
+        fold(word(0), word(1)) ^ fold(word(2), word(3))
+    }
+}
+
+/// `h` of a window that has this value of `s` everywhere.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+fn weighed_sum(value: u8) -> u8 {
+    (0..WINDOW).fold(0, |sum, _| multiply(sum, GENERATOR) ^ value)
+}
+
+/// What makes a place a boundary.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Condition {
+    /// These bits are zero in the hash of the last 16 bytes.
+    pub(super) newer: u8,
+    /// These are one in the hash of the 16 bytes before; they are among `newer`, and at least one.
+    pub(super) older: u8,
+    /// These are zero in the mix of all 32.
+    mixed: u64,
+}
+
+impl Condition {
+    /// On random bytes one place of `2^bits` meets it; from 2 to 24.
+    pub(super) fn new(bits: u32) -> Condition {
+        let newer = (bits - 1).min(8);
+        let older = (bits - newer).min(8);
+        let ones = |count: u32| ((1u64 << count) - 1) as u8;
+        Condition { newer: ones(newer), older: ones(older), mixed: (1 << (bits - newer - older)) - 1 }
+    }
+
+    /// Whether the hashes of the two windows make the place a candidate.
+    #[inline]
+    pub(super) fn admits(self, newer: u8, older: u8) -> bool {
+        (newer & self.newer) | (!older & self.older) == 0
+    }
+
+    /// Whether the candidate that ends with these 32 bytes is a boundary.
+    #[inline]
+    pub(super) fn confirms(self, hash: &Hash, bytes: &[u8]) -> bool {
+        self.mixed == 0 || hash.mix(bytes) & self.mixed == 0
+    }
+
+    /// The definition: whether there is a boundary behind these 32 bytes.
+    pub(super) fn holds(self, hash: &Hash, bytes: &[u8]) -> bool {
+        let (older, newer) = bytes.split_at(WINDOW);
+        self.admits(hash.window(newer), hash.window(older)) && self.confirms(hash, bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All conditions that the sizes allow.
+    fn conditions() -> impl Iterator<Item = Condition> {
+        (6..=24).map(Condition::new)
+    }
+
+    #[test]
+    fn a_condition_asks_for_as_many_bits_as_it_is_told() {
+        for (bits, condition) in (6..).zip(conditions()) {
+            assert_eq!(condition.newer.count_ones() + condition.older.count_ones() + condition.mixed.count_ones(), bits);
+            assert!(condition.older != 0 && condition.newer & condition.older == condition.older);
+        }
+    }
+
+    #[test]
+    fn windows_of_the_same_hash_never_make_a_candidate() {
+        // So no input is cut that has a period of 16 bytes or of a divisor of 16, whatever its bytes and whatever the key.
+        for condition in conditions() {
+            assert!((0..=255).all(|hash| !condition.admits(hash, hash)));
+        }
+    }
+
+    #[test]
+    fn the_powers_of_the_generator_are_different_and_the_eighth_is_two() {
+        assert_eq!(power(GENERATOR, 8), 2);
+        for exponent in 1..51 {
+            assert_ne!(power(GENERATOR, exponent), 1);
+        }
+        assert_eq!(power(GENERATOR, 51), 1);
+    }
+
+    #[test]
+    fn the_hash_is_defined_by_these_values() {
+        // For other implementations to compare with; also docs/format.md.
+        assert_eq!(GENERATOR, 0xe4);
+        let bytes: Vec<u8> = (0..32).collect();
+        let public = Hash::public();
+        assert_eq!((public.window(&bytes[..16]), public.window(&bytes[16..]), public.mix(&bytes)), (0x80, 0xd5, 0xfee3_b180_8d4f_66c8));
+        let keyed = Hash::keyed(&[7; 32]);
+        assert_eq!((keyed.window(&bytes[..16]), keyed.window(&bytes[16..]), keyed.mix(&bytes)), (0xc0, 0xb8, 0xd75f_8492_f3f2_2611));
+    }
+
+    #[test]
+    fn keys_give_different_hashes_and_zero_is_a_key() {
+        let bytes: Vec<u8> = (0..16).collect();
+        let hashes: std::collections::BTreeSet<u8> = (0..64).map(|key| Hash::keyed(&[key; 32]).window(&bytes)).collect();
+        assert!(hashes.len() > 32, "{} of 64 keys differ on a window", hashes.len());
+        assert_ne!(Hash::keyed(&[0; 32]).powers, Hash::public().powers);
+    }
+}
