@@ -13,7 +13,7 @@
 //! * With [`Overwrite::Never`] nothing that exists is touched, except that directories are entered and get their attributes.
 
 use crate::monitor::{Counter, Monitor, Watch};
-use crate::target::{Directory, Place, Powers, give_name, open_directory, os, set_attributes, temporary_name};
+use crate::target::{Directory, Place, Powers, give_name, let_owner_in, open_directory, os, set_attributes, temporary_name};
 use crate::write::{Output, Writer};
 use crate::{ClientError, Result, source};
 use onefold_catalog::{
@@ -350,14 +350,17 @@ impl<'a> Walk<'a> {
             }
         };
         let directory = Directory::new(directory, above.to_vec(), None, None);
-        let before = source::find_open(&directory.file).ok();
+        let before = let_owner_in(&directory.file);
         let known = output.restored.lock().get(&link.first).cloned();
         match known {
             Some(known) => self.link_to(&known, &directory, name, link)?,
             None => self.in_place_of_first(&directory, name, link)?,
         }
-        // The new name has moved the directory's own time.
+        // The directory had its attributes already; the new name has moved its time.
         if let Some(before) = before {
+            if before.attributes.mode & 0o300 != 0o300 {
+                let _ = rustix::fs::fchmod(&directory.file, Mode::from_raw_mode(before.attributes.mode.into()));
+            }
             let time = source::timespec(before.attributes.mtime_ns);
             let _ = rustix::fs::futimens(&directory.file, &Timestamps { last_access: time, last_modification: time });
         }

@@ -77,6 +77,10 @@ impl Directory {
             Err(error) => return Err(error),
         };
         let file = open_directory(&self.file, name)?;
+        if !is_new && attributes.is_some() {
+            // An earlier restore that was cut short may have given it its mode already.
+            let_owner_in(&file);
+        }
         let inherits_acl = inherits_acl(&file);
         Ok(Arc::new(Directory { file, path, attributes, above: Some(self.clone()), inherits_acl, is_new }))
     }
@@ -102,6 +106,16 @@ impl Directory {
     pub(crate) fn inherits_acl(&self) -> bool {
         self.inherits_acl
     }
+}
+
+/// Lets its owner, who is not root, write into a directory whose mode forbids it. Returns what it was before, for whoever sets it back.
+pub(crate) fn let_owner_in(directory: &OwnedFd) -> Option<source::Found> {
+    let found = source::find_open(directory).ok()?;
+    if found.attributes.mode & 0o300 != 0o300 {
+        // Where it is not allowed, what is to be written says so.
+        let _ = rustix::fs::fchmod(directory, Mode::from_raw_mode((found.attributes.mode | 0o300).into()));
+    }
+    Some(found)
 }
 
 fn inherits_acl(directory: &OwnedFd) -> bool {

@@ -7,7 +7,7 @@ use crate::source;
 use crate::target::{Directory, Place, Powers, give_name, os, set_attributes, temporary_name};
 use crossbeam_channel::{Receiver, Sender};
 use onefold_catalog::{Attributes, Content, Entry, PieceReader};
-use onefold_engine::{Engine, Piece};
+use onefold_engine::{Engine, Piece, Recipe};
 use parking_lot::Mutex;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const BATCH_BYTES: u64 = 4 << 20;
 /// Most files of a batch.
 const BATCH_FILES: usize = 128;
-/// Most pieces of a range: those of a file full of tiny chunks and holes.
+/// Most pieces of a range, and about those of a batch: those of files full of tiny chunks and holes.
 const RANGE_PIECES: usize = 16 << 10;
 
 /// Work for a writer.
@@ -72,7 +72,7 @@ impl<'a> Output<'a> {
 
     /// The queue to the writers.
     pub(crate) fn queue(&'a self, batches: Sender<Batch>) -> Queue<'a> {
-        Queue { output: self, batches, small: Vec::new(), small_bytes: 0 }
+        Queue { output: self, batches, small: Vec::new(), small_bytes: 0, small_pieces: 0 }
     }
 
     /// Whether a name may be written: `Some(replace)`, or `None`, which has been reported.
@@ -155,6 +155,7 @@ pub(crate) struct Queue<'a> {
     batches: Sender<Batch>,
     small: Vec<Small>,
     small_bytes: u64,
+    small_pieces: usize,
 }
 
 impl Queue<'_> {
@@ -171,14 +172,22 @@ impl Queue<'_> {
         if replace && output.keeps(directory, &entry, &path) {
             return Ok(());
         }
-        if recipe.length > BATCH_BYTES {
-            self.hand_over();
-            return self.large(directory.clone(), entry, path, replace);
-        }
-        let Some(small) = Small::new(output, directory.clone(), entry, path) else { return Ok(()) };
-        self.small_bytes += small.length;
-        self.small.push(small);
-        if self.small_bytes >= BATCH_BYTES || self.small.len() >= BATCH_FILES {
+        let pieces = if recipe.length > BATCH_BYTES { None } else { pieces_of(output, recipe, *size_bytes) };
+        let (pieces, length) = match pieces {
+            Some(Ok(pieces)) => pieces,
+            Some(Err(problem)) => {
+                output.watch.error(&path, problem);
+                return Ok(());
+            }
+            None => {
+                self.hand_over();
+                return self.large(directory.clone(), entry, path, replace);
+            }
+        };
+        self.small_bytes += length;
+        self.small_pieces += pieces.len();
+        self.small.push(Small { directory: directory.clone(), entry, path, pieces, length });
+        if self.small_bytes >= BATCH_BYTES || self.small_pieces >= RANGE_PIECES || self.small.len() >= BATCH_FILES {
             self.hand_over();
         }
         Ok(())
@@ -192,6 +201,7 @@ impl Queue<'_> {
 
     fn hand_over(&mut self) {
         self.small_bytes = 0;
+        self.small_pieces = 0;
         let small = std::mem::take(&mut self.small);
         if !small.is_empty() {
             self.send(Batch::Small(small));
@@ -267,37 +277,26 @@ impl Large {
     }
 }
 
-impl Small {
-    fn new(output: &Output<'_>, directory: Arc<Directory>, entry: Entry, path: Vec<u8>) -> Option<Small> {
-        let Content::File { recipe, size_bytes } = &entry.content else { return None };
-        let size_bytes = *size_bytes;
-        let mut pieces = Vec::new();
-        let mut length = 0u64;
-        let mut problem = None;
-        for piece in PieceReader::new(output.engine, recipe) {
-            match piece {
-                Ok(piece) => {
-                    length = length.saturating_add(piece.length());
-                    pieces.push(piece);
-                }
-                Err(error) => problem = Some(error.to_string()),
+/// The pieces of a file that is read into memory as a whole, and their length; or what is wrong. `None`: they are too many for that.
+fn pieces_of(output: &Output<'_>, recipe: &Recipe, size_bytes: u64) -> Option<std::result::Result<(Vec<Piece>, u64), String>> {
+    let mut pieces = Vec::new();
+    let mut length = 0u64;
+    for piece in PieceReader::new(output.engine, recipe) {
+        match piece {
+            Ok(piece) => {
+                length = length.saturating_add(piece.length());
+                pieces.push(piece);
             }
-            if length > size_bytes || problem.is_some() {
-                break;
-            }
+            Err(error) => return Some(Err(error.to_string())),
         }
-        if length != size_bytes && problem.is_none() {
-            problem = Some(does_not_spell(size_bytes));
+        if length > size_bytes {
+            break;
         }
-        match problem {
-            None => Some(Small { directory, entry, path, pieces, length }),
-            Some(problem) => {
-                output.watch.error(&path, problem);
-                directory.release(output.powers, output.watch);
-                None
-            }
+        if pieces.len() > RANGE_PIECES {
+            return None;
         }
     }
+    Some(if length == size_bytes { Ok((pieces, length)) } else { Err(does_not_spell(size_bytes)) })
 }
 
 /// One writer.

@@ -159,3 +159,22 @@ fn a_damaged_file_is_named_and_left_out_and_the_rest_is_restored() {
     restored.retain(|name, look| expected[name].content != look.content);
     assert!(restored.is_empty());
 }
+
+#[test]
+fn a_small_file_of_very_many_pieces_is_restored_in_ranges() {
+    let place = place();
+    let Content::File { recipe, .. } = file(&place, b"", b"abcd").content else { unreachable!() };
+    let Piece::Chunk { fingerprint, address, .. } = recipe.pieces[0] else { unreachable!() };
+    let pieces: Vec<Piece> = (0..100_000).map(|at| Piece::Chunk { fingerprint, address, offset: at % 4, length: 1 }).collect();
+    let mut content = Vec::new();
+    encode_pieces(&pieces, place.catalog.engine().digest_bytes(), &mut content);
+    let chunk = place.catalog.engine().stream().write_metadata(MetadataKind::Recipe, &content, &[]).unwrap();
+    let recipe = Recipe { level: 1, length: 100_000, pieces: vec![chunk] };
+    let root = directory(&place, &[entry(b"many", Content::File { size_bytes: 100_000, recipe })]);
+    let backup = commit(&place, root);
+    let tally = Tally::default();
+    let options = RestoreOptions { target: place.target(), ..RestoreOptions::default() };
+    let outcome = onefold_client::restore(&place.catalog, &backup, &options, &tally).unwrap();
+    assert_eq!(outcome.errors, 0, "{:?}", tally.problems());
+    assert_eq!(fs::read(place.target().join("many")).unwrap(), b"abcd".repeat(25_000));
+}

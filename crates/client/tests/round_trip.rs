@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::{assert_same, every_kind, look, noise, place};
+use common::{assert_same, every_kind, is_root, look, noise, place};
 use onefold_client::{Counter, Overwrite, RestoreOptions};
 use std::fs;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::time::{Duration, SystemTime};
 
 #[test]
@@ -173,4 +173,53 @@ fn times_far_away_come_back() {
     let (backup, _) = place.backup();
     place.restore(&backup.backup);
     assert_same(&place.source(), &place.target());
+}
+
+/// Runs `work` as somebody who is not root, who alone is bound by the modes of directories.
+fn without_root<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    let as_somebody = || {
+        if is_root() {
+            rustix::thread::set_thread_uid(rustix::fs::Uid::from_raw(65_534)).unwrap();
+        }
+        work()
+    };
+    std::thread::scope(|scope| scope.spawn(as_somebody).join().unwrap())
+}
+
+#[test]
+fn what_belongs_into_directories_that_forbid_writing_comes_there() {
+    let place = place();
+    place.write("a/first", b"two names");
+    place.write("b/other", b"other");
+    fs::hard_link(place.source().join("a/first"), place.source().join("b/second")).unwrap();
+    let forbid = |path: &std::path::Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    let all = ["a", "b"].map(|name| place.source().join(name));
+    all.iter().for_each(|path| forbid(path, 0o555));
+    let (backup, _) = place.backup();
+    forbid(place.directory.path(), 0o755);
+    fs::create_dir(place.target()).unwrap();
+    if is_root() {
+        std::os::unix::fs::chown(place.target(), Some(65_534), None).unwrap();
+    }
+    let restored = |overwrite| {
+        let (outcome, tally) =
+            without_root(|| place.restore_with(&backup.backup, RestoreOptions { overwrite, ..RestoreOptions::default() }));
+        assert_eq!(outcome.errors, 0, "{:?}", tally.problems());
+        for name in ["a", "b"] {
+            let (expected, found) = (place.source().join(name).metadata().unwrap(), place.target().join(name).metadata().unwrap());
+            assert_eq!((found.mode() & 0o7777, found.mtime_nsec()), (0o555, expected.mtime_nsec()), "{name}");
+        }
+        let inode = |name: &str| fs::metadata(place.target().join(name)).unwrap().ino();
+        assert_eq!(inode("a/first"), inode("b/second"));
+        assert_eq!(fs::read(place.target().join("b/other")).unwrap(), b"other");
+    };
+    restored(Overwrite::Never);
+    // As after a restore that was cut short: the directories have their modes, a file is missing.
+    let target = place.target().join("b");
+    forbid(&target, 0o755);
+    fs::remove_file(target.join("other")).unwrap();
+    forbid(&target, 0o555);
+    restored(Overwrite::IfChanged);
+    // So that they can be removed.
+    all.into_iter().chain([place.target().join("a"), target]).for_each(|path| forbid(&path, 0o755));
 }
