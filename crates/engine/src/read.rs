@@ -8,6 +8,8 @@ use onefold_storage::{Address, ChunkKind, Slice};
 
 /// Chunks loaded in one plan: neighbouring ones share a read.
 const BATCH_CHUNKS: usize = 128;
+/// Frames in memory for one plan, if every chunk lies in another one: fewer chunks of larger frames are loaded at once.
+const BATCH_BYTES: usize = 64 << 20;
 
 impl Engine {
     /// Reads bytes `start .. start + out.len()` of the run that level-0 `pieces` spell. Frame checksums are always verified;
@@ -17,6 +19,7 @@ impl Engine {
         let mut wanted = Vec::new();
         // Where in `out` each wanted chunk goes, and which of its bytes.
         let mut targets = Vec::new();
+        let batch_chunks = (BATCH_BYTES / self.descriptor.frame_bytes as usize).clamp(1, BATCH_CHUNKS);
         let mut at = 0u64;
         for piece in pieces {
             // Lengths come from recipe chunks: their sum may be nonsense.
@@ -28,7 +31,7 @@ impl Engine {
                     Piece::Chunk { fingerprint, address, offset, .. } => {
                         wanted.push((*address, *fingerprint));
                         targets.push((target, *offset as usize + (from - at) as usize));
-                        if wanted.len() == BATCH_CHUNKS {
+                        if wanted.len() == batch_chunks {
                             self.fill(&mut wanted, &mut targets, out, verify)?;
                         }
                     }

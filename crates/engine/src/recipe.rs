@@ -47,7 +47,7 @@ impl Piece {
 const PIECE_MIN_BYTES: usize = 2;
 /// No chunk is longer, so no piece of one is: bounds what a reader allocates for a piece before it sees the chunk.
 const MAX_CHUNK_BYTES: u64 = onefold_storage::MAX_CHUNK_BYTES as u64;
-/// Deepest recipe that is read: 512 pieces a level make this far more than any file can need.
+/// Deepest recipe that is written and read: 24 pieces a level on average make this far more than any file can need.
 pub const MAX_LEVEL: u8 = 8;
 
 /// A run of bytes, spelled. At level 0 the pieces are the bytes; above, they are recipe chunks that hold the pieces of the level below.

@@ -3,7 +3,7 @@
 //! A file of 1 TiB has more than a hundred million pieces. Chunks of pieces are cut where fingerprints say, so that a change in the middle of
 //! a file leaves most of them as they are.
 
-use crate::{MetadataKind, Piece, Recipe, Result, WriteStream, encode_pieces};
+use crate::{EngineError, MAX_LEVEL, MetadataKind, Piece, Recipe, Result, WriteStream, encode_pieces};
 use onefold_fingerprint::Fingerprint;
 
 /// A recipe of more pieces is stored at a higher level.
@@ -74,6 +74,11 @@ impl RecipeWriter {
     /// Moves the pieces of a level into a recipe chunk, which becomes a piece of the level above.
     fn store(&mut self, stream: &mut WriteStream, level: usize) -> Result<()> {
         if level + 1 == self.levels.len() {
+            if level == usize::from(MAX_LEVEL) {
+                // What no reader takes must not be written.
+                let why = format!("its recipe needs more than {MAX_LEVEL} levels");
+                return Err(EngineError::Invalid { what: format!("a run of more than {} bytes", self.length), why });
+            }
             self.levels.push(Vec::new());
         }
         let pieces = std::mem::take(&mut self.levels[level]);
