@@ -18,6 +18,7 @@ const CUT_MASK: u64 = 0x03;
 const MIN_ENTRIES: u64 = 3;
 /// Smallest encoding of an entry.
 const ENTRY_MIN_BYTES: usize = 11;
+
 /// Encodes the content of a directory chunk.
 pub fn encode_directory_chunk(entries: &[Entry], digest_bytes: usize) -> Vec<u8> {
     let mut out = Vec::new();
@@ -54,21 +55,39 @@ impl DirectoryReader {
         DirectoryReader { engine: engine.clone(), pieces: PieceReader::new(engine, recipe), entries: Vec::new().into_iter() }
     }
 
-    /// The entry called `name`, found by bisection: reads a logarithmic number of chunks.
+    /// The entry called `name`, found by bisection on each level of the recipe: reads a logarithmic number of chunks, however long the
+    /// directory is or claims to be.
     pub fn find(engine: &Arc<Engine>, recipe: &Recipe, name: &[u8]) -> Result<Option<Entry>> {
-        let pieces = PieceReader::new(engine, recipe).collect::<Result<Vec<Piece>>>()?;
-        let (mut from, mut to) = (0, pieces.len());
-        while from < to {
-            let middle = from + (to - from) / 2;
-            let entries = read_chunk(engine, &pieces[middle])?;
-            match (entries.first(), entries.last()) {
-                (Some(first), _) if name < &first.name[..] => to = middle,
-                (_, Some(last)) if name > &last.name[..] => from = middle + 1,
-                _ => return Ok(entries.into_iter().find(|entry| entry.name == name)),
+        let mut pieces = recipe.pieces.clone();
+        for level in (0..=recipe.level).rev() {
+            // Behind the last piece that begins at or before the name; the first one is never looked at in vain.
+            let (mut from, mut to) = (1, pieces.len());
+            while from < to {
+                let middle = from + (to - from) / 2;
+                match first_name(engine, pieces[middle], level)? {
+                    Some(first) if &first[..] > name => to = middle,
+                    _ => from = middle + 1,
+                }
             }
+            let Some(piece) = pieces.get(from - 1) else { return Ok(None) };
+            if level == 0 {
+                return Ok(read_chunk(engine, piece)?.into_iter().find(|entry| entry.name == name));
+            }
+            pieces = engine.recipe_chunk(piece)?;
         }
         Ok(None)
     }
+}
+
+/// The first name below a piece of a recipe of this level.
+fn first_name(engine: &Engine, mut piece: Piece, level: u8) -> Result<Option<Vec<u8>>> {
+    for _ in 0..level {
+        match engine.recipe_chunk(&piece)?.first() {
+            Some(first) => piece = *first,
+            None => return Ok(None),
+        }
+    }
+    Ok(read_chunk(engine, &piece)?.into_iter().next().map(|entry| entry.name))
 }
 
 impl Iterator for DirectoryReader {

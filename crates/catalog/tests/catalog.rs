@@ -2,9 +2,11 @@
 
 use onefold_catalog::{
     Attributes, Backup, BackupId, Catalog, CatalogError, Content, Difference, DirectoryReader, DirectoryWriter, Entry, PieceReader,
-    Statistics, TreeWalk, diff,
+    Statistics, TreeWalk, diff, encode_directory_chunk,
 };
-use onefold_engine::{Descriptor, Engine, Mode, Piece, Recipe, RecipeWriter, Settings, WriteStream};
+use onefold_engine::{
+    Descriptor, Engine, MAX_LEVEL, MetadataKind, Mode, Piece, Recipe, RecipeWriter, Settings, WriteStream, encode_pieces,
+};
 use onefold_ground::{Ground, LocalGround};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -230,6 +232,26 @@ fn a_change_of_one_name_changes_few_chunks_of_a_large_directory() {
     }
     let new = recipes[1].iter().filter(|fingerprint| !recipes[0].contains(fingerprint)).count();
     assert!(recipes[0].len() > 100 && new <= 2, "{new} of {} chunks are new", recipes[1].len());
+}
+
+#[test]
+fn a_directory_that_claims_to_have_no_end_is_looked_into_all_the_same() {
+    let place = place();
+    let mut stream = place.engine().stream();
+    let digest_bytes = place.engine().digest_bytes();
+    let mut store = |kind, content: &[u8]| stream.write_metadata(kind, content, &[]).unwrap();
+    let entries = [entry(b"b", Content::Fifo), entry(b"d", Content::Fifo)];
+    let mut piece = store(MetadataKind::Directory, &encode_directory_chunk(&entries, digest_bytes));
+    for _ in 0..MAX_LEVEL {
+        // A thousand times the same: ten to the power of 24 directory chunks.
+        let mut content = Vec::new();
+        encode_pieces(&[piece; 1000], digest_bytes, &mut content);
+        piece = store(MetadataKind::Recipe, &content);
+    }
+    let recipe = Recipe { level: MAX_LEVEL, length: u64::MAX, pieces: vec![piece; 3] };
+    for (name, is_there) in [(b"a", false), (b"b", true), (b"c", false), (b"d", true), (b"e", false)] {
+        assert_eq!(DirectoryReader::find(place.engine(), &recipe, name).unwrap().is_some(), is_there, "{name:?}");
+    }
 }
 
 #[test]
