@@ -2,10 +2,10 @@
 
 use crate::lock::LINE_MAX_BYTES;
 use crate::{Access, DirectoryEntry, File, Ground, GroundError, Holder, LockError, LockGuard, Result, Space};
-use rustix::fs::{Advice, FallocateFlags, FlockOperation};
+use rustix::fs::{Advice, FallocateFlags, FlockOperation, OFlags};
 use std::fs;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -52,11 +52,16 @@ impl Ground for LocalGround {
 
     fn open(&self, path: &str, access: Access) -> Result<Arc<dyn File>> {
         let path = self.path(path);
+        // Nobody waits for the other end of a pipe that somebody has put into a store.
         let file = fs::OpenOptions::new()
             .read(true)
             .write(access == Access::ReadWrite)
+            .custom_flags(OFlags::NONBLOCK.bits() as i32)
             .open(&path)
             .map_err(|source| error("open", &path, source))?;
+        if !file.metadata().map_err(|source| error("open", &path, source))?.is_file() {
+            return Err(error("open", &path, io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")));
+        }
         Ok(Arc::new(LocalFile { file, path }))
     }
 
@@ -252,6 +257,20 @@ mod tests {
         match result {
             Err(LockError::Held { holder, .. }) => holder.map(|holder| holder.command),
             other => panic!("not refused: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_pipe_or_a_device_in_the_place_of_a_file_is_refused_and_nobody_waits_for_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let ground = LocalGround::open(directory.path()).unwrap();
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, directory.path().join("pipe"), rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", directory.path().join("zero")).unwrap();
+        for name in ["pipe", "zero"] {
+            for access in [Access::Read, Access::ReadWrite] {
+                assert_eq!(ground.open(name, access).map(drop).unwrap_err().kind(), io::ErrorKind::InvalidInput, "{name}");
+            }
         }
     }
 
