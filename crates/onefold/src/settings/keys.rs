@@ -274,7 +274,7 @@ pub const KEYS: &[Key] = &[
         name: "tls_client_ca",
         default: "\"\"",
         kind: Kind::Text,
-        about: "File with the authorities of client certificates, PEM; with it every client must use TLS and show a certificate of theirs.",
+        about: "File with the authorities of client certificates, PEM; with it every client over TCP must use TLS and show a certificate of theirs.",
         set: |settings, value| settings.nbd.tls_client_ca = value.text().map(Into::into),
     },
     Key {
@@ -282,7 +282,7 @@ pub const KEYS: &[Key] = &[
         name: "tls_required",
         default: "false",
         kind: Kind::Flag,
-        about: "Refuse clients that do not use TLS.",
+        about: "Refuse clients over TCP that do not use TLS. A Unix socket is for whoever may open it, with or without.",
         set: |settings, value| settings.nbd.tls_required = value.flag(),
     },
     Key {

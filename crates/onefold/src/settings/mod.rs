@@ -52,9 +52,9 @@ pub struct Nbd {
     pub tls_certificate: Option<PathBuf>,
     /// Private key of the certificate, PEM.
     pub tls_key: Option<PathBuf>,
-    /// Authorities whose client certificates are accepted, PEM; given: every client must have one.
+    /// Authorities whose client certificates are accepted, PEM; given: every client over TCP must have one.
     pub tls_client_ca: Option<PathBuf>,
-    /// Whether clients without TLS are refused.
+    /// Whether clients over TCP without TLS are refused.
     pub tls_required: bool,
     /// Whether plain text may leave this machine.
     pub allow_plain_off_loopback: bool,
