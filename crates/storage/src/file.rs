@@ -7,7 +7,9 @@ use onefold_ground::wire::{Reader, WireError};
 /// Bytes of the header, the first of the file.
 pub const HEADER_BYTES: usize = 64;
 /// Bytes of the footer, the last of a sealed file.
-pub const FOOTER_BYTES: usize = 40;
+pub const FOOTER_BYTES: usize = 48;
+/// What a device writes wholly or not at all: the footer lies in one.
+const SECTOR_BYTES: u64 = 512;
 
 const HEADER_MAGIC: &[u8; 8] = b"1FLDCON1";
 const FOOTER_MAGIC: &[u8; 8] = b"1FLDEND1";
@@ -107,6 +109,8 @@ pub struct Footer {
     pub slots: u32,
     /// Its checksum.
     pub catalog_checksum: u64,
+    /// As in the header, for when a crash took that; 0 if the file was continued by a later opening, which proves that it was committed.
+    pub created: u64,
 }
 
 impl Footer {
@@ -118,8 +122,9 @@ impl Footer {
             bytes[8 + 4 * place..12 + 4 * place].copy_from_slice(&value.to_le_bytes());
         }
         bytes[24..32].copy_from_slice(&self.catalog_checksum.to_le_bytes());
-        let sum = checksum(&bytes[..32]);
-        bytes[32..].copy_from_slice(&sum.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.created.to_le_bytes());
+        let sum = checksum(&bytes[..40]);
+        bytes[40..].copy_from_slice(&sum.to_le_bytes());
         bytes
     }
 
@@ -128,7 +133,14 @@ impl Footer {
         let mut reader = start(bytes, FOOTER_BYTES, FOOTER_MAGIC, "footer")?;
         let mut next = || reader.u32().map_err(said);
         let (catalog_offset_bytes, catalog_bytes, frames, slots) = (next()?, next()?, next()?, next()?);
-        Ok(Footer { catalog_offset_bytes, catalog_bytes, frames, slots, catalog_checksum: reader.u64().map_err(said)? })
+        let (catalog_checksum, created) = (reader.u64().map_err(said)?, reader.u64().map_err(said)?);
+        Ok(Footer { catalog_offset_bytes, catalog_bytes, frames, slots, catalog_checksum, created })
+    }
+
+    /// Where the footer begins behind a catalog that ends at `catalog_end`: at once, unless it would lie in two sectors.
+    pub fn place(catalog_end: u64) -> u64 {
+        let is_in_one = catalog_end / SECTOR_BYTES == (catalog_end + FOOTER_BYTES as u64 - 1) / SECTOR_BYTES;
+        if is_in_one { catalog_end } else { catalog_end.next_multiple_of(SECTOR_BYTES) }
     }
 }
 
@@ -173,7 +185,7 @@ mod tests {
     #[test]
     fn any_flipped_bit_of_header_and_footer_is_found() {
         let header = Header { digest_bytes: 32, container: ContainerId::new(1, 2), store: [9; 16], epoch: 4, created: 5 };
-        let footer = Footer { catalog_offset_bytes: 100, catalog_bytes: 50, frames: 1, slots: 2, catalog_checksum: 77 };
+        let footer = Footer { catalog_offset_bytes: 100, catalog_bytes: 50, frames: 1, slots: 2, catalog_checksum: 77, created: 5 };
         assert_eq!(Header::decode(&header.encode()), Ok(header.clone()));
         assert_eq!(Footer::decode(&footer.encode()), Ok(footer.clone()));
         for bit in 0..HEADER_BYTES * 8 {
@@ -185,6 +197,14 @@ mod tests {
             let mut bytes = footer.encode();
             bytes[bit / 8] ^= 1 << (bit % 8);
             assert!(Footer::decode(&bytes).is_err());
+        }
+    }
+
+    #[test]
+    fn a_footer_lies_in_one_sector() {
+        for end in 64..2000 {
+            let place = Footer::place(end);
+            assert!(place >= end && place < end + FOOTER_BYTES as u64 && place / 512 == (place + FOOTER_BYTES as u64 - 1) / 512, "{end}");
         }
     }
 

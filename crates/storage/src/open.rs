@@ -208,7 +208,7 @@ impl State {
     fn has_room(&self, chunk_bytes: usize, slots: usize, limits: &Limits) -> bool {
         let raw = self.unplaced_raw_bytes + (self.open.raw.len() + chunk_bytes) as u64;
         let frames = self.open_number() as u64 + 1;
-        let catalog = frames * FRAME_ENTRY_BYTES + (slots as u64 + 1) * (limits.digest_bytes as u64 + 4) + FOOTER_BYTES as u64;
+        let catalog = frames * FRAME_ENTRY_BYTES + (slots as u64 + 1) * (limits.digest_bytes as u64 + 4) + 2 * FOOTER_BYTES as u64;
         let expected = self.end_bytes + raw * limits.stored_per_1024 / 1024 + catalog;
         expected <= limits.container_bytes && self.end_bytes + raw + catalog <= FILE_LIMIT_BYTES
     }
@@ -276,7 +276,9 @@ impl State {
             frames: self.catalog.frames.len() as u32,
             slots: self.catalog.slots.len() as u32,
             catalog_checksum: checksum(&bytes),
+            created: self.created.map_or(0, |created| created.0),
         };
+        bytes.resize((Footer::place(self.end_bytes + bytes.len() as u64) - self.end_bytes) as usize, 0);
         bytes.extend_from_slice(&footer.encode());
         file.write_at(self.end_bytes, &bytes)?;
         file.set_len(self.end_bytes + bytes.len() as u64)?;

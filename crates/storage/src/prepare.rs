@@ -280,12 +280,20 @@ impl Shared {
         Ok(())
     }
 
+    /// Waits for the workers. A write that failed meanwhile, maybe begun long before there was room again, is tried once more: so an error
+    /// is one of now.
     fn wait_for_frames(&self, targets: &[Target]) -> Result<()> {
         let mut flow = self.flow.lock();
         for target in targets {
             while target.container.state.lock().catalog.frames.len() < target.frames {
-                flow.check()?;
-                self.flow_changed.wait(&mut flow);
+                flow.check_poison()?;
+                if flow.failed.is_some() {
+                    drop(flow);
+                    self.write_failed_frames()?;
+                    flow = self.flow.lock();
+                } else {
+                    self.flow_changed.wait(&mut flow);
+                }
             }
         }
         flow.check_poison()

@@ -361,8 +361,12 @@ impl Shared {
         self.check_header(container)?;
         let footer = Footer::decode(&tail[tail.len() - FOOTER_BYTES..]).map_err(damaged)?;
         let (start, bytes) = (u64::from(footer.catalog_offset_bytes), footer.catalog_bytes as usize);
-        if start < HEADER_BYTES as u64 || start + bytes as u64 + FOOTER_BYTES as u64 != length {
+        if start < HEADER_BYTES as u64 || Footer::place(start + bytes as u64) + FOOTER_BYTES as u64 != length {
             return Err(damaged("the footer places the catalog outside of the file".to_owned()));
+        }
+        let between = (length - FOOTER_BYTES as u64 - start - bytes as u64) as usize;
+        if tail[tail.len() - FOOTER_BYTES - between..tail.len() - FOOTER_BYTES].iter().any(|byte| *byte != 0) {
+            return Err(damaged("between catalog and footer is something".to_owned()));
         }
         let read;
         let encoded = match start.checked_sub(tail_start) {

@@ -2,7 +2,7 @@
 
 use crate::open::OpenContainer;
 use crate::store::{ContainerStore, Shared};
-use crate::{ContainerId, ContainerRecord, FOOTER_BYTES, HEADER_BYTES, Header, Result, StorageError, file};
+use crate::{ContainerId, ContainerRecord, FOOTER_BYTES, Footer, HEADER_BYTES, Header, Result, StorageError, file};
 use onefold_ground::{Access, Ground, parent};
 use onefold_oplog::{Position, Record};
 use std::collections::{BTreeSet, HashSet};
@@ -148,7 +148,8 @@ impl Shared {
     }
 
     /// Whether a file that nothing knows of was never committed: its header says that it was made at or behind the start of the log. The
-    /// sector of the header is written at once, so a crash leaves the header or zeros; zeros are believed only without a footer.
+    /// sectors of header and footer are written at once, so a crash leaves each whole or as zeros. Without a header the footer says it; without
+    /// either there was no seal, and only what is sealed can be missing in the log. What is neither is damaged and stays.
     fn is_leftover(&self, container: ContainerId, log_start: Position) -> Result<bool> {
         let file = self.ground.open(&file::path(&self.directory, container), Access::Read)?;
         let length = file.len()?;
@@ -163,7 +164,10 @@ impl Shared {
             return Ok(false);
         }
         if header == [0; HEADER_BYTES] {
-            return Ok(!file::resembles_footer(&footer));
+            return Ok(match Footer::decode(&footer) {
+                Ok(footer) => footer.created >= log_start.0,
+                Err(_) => !file::resembles_footer(&footer),
+            });
         }
         Ok(Header::decode(&header).is_ok_and(|header| header.created >= log_start.0))
     }
