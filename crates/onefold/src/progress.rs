@@ -1,5 +1,5 @@
 //! Progress of long work, on a terminal only: how much of how much, how fast, how long still, which file.
-//! And the [`Monitor`] of backups and restores, which feeds it, prints problems as they come and keeps them for the result.
+//! And the [`Monitor`] of backups, restores and analyses, which feeds it, prints problems as they come and keeps them for the result.
 
 use crate::commands::Talk;
 use crate::interrupt::Interrupt;
@@ -53,6 +53,11 @@ impl Watch {
     /// Shows progress as far as `talk` allows, and stops the work when a signal comes.
     pub fn new(talk: Talk, interrupt: Interrupt) -> Watch {
         Watch { bar: bar(talk, 0), interrupt, files: AtomicU64::new(0), problems: Mutex::default() }
+    }
+
+    /// Whether somebody looks at the bar: then it is worth telling how much there is to do.
+    pub fn is_seen(&self) -> bool {
+        !self.bar.is_hidden()
     }
 
     /// Takes the bar away.

@@ -93,11 +93,7 @@ fn descriptor(options: &Init) -> Result<Descriptor> {
         max: options.chunk_max.map_or(Ok(target.saturating_mul(4)), |bytes| in_memory("--chunk-max", bytes))?,
     };
     Ok(Descriptor {
-        fingerprint: match options.fingerprint {
-            FingerprintName::Blake3 => Algorithm::Blake3,
-            FingerprintName::Sha256 => Algorithm::Sha256,
-            FingerprintName::Sha1 => Algorithm::Sha1,
-        },
+        fingerprint: algorithm(options.fingerprint),
         chunker: match options.chunker {
             ChunkerName::Fastcdc => Kind::FastCdc,
             ChunkerName::Rabin => Kind::Rabin,
@@ -109,4 +105,13 @@ fn descriptor(options: &Init) -> Result<Descriptor> {
         compression: options.compression.parse().map_err(|error| wrong("--compression", &error))?,
         ..Descriptor::new()?
     })
+}
+
+/// The fingerprint of this name.
+pub(super) fn algorithm(name: FingerprintName) -> Algorithm {
+    match name {
+        FingerprintName::Blake3 => Algorithm::Blake3,
+        FingerprintName::Sha256 => Algorithm::Sha256,
+        FingerprintName::Sha1 => Algorithm::Sha1,
+    }
 }

@@ -1,5 +1,6 @@
 //! What the commands do, a file each. A command opens what it needs, lets the parts work, prints what they say; it knows no more.
 
+mod analyze;
 mod backup;
 mod backups;
 mod check;
@@ -34,6 +35,7 @@ pub fn run(cli: &Cli) -> Result<Exit> {
         Command::Serve(options) => serve::run(options, talk),
         Command::Stats(options) => stats::run(options),
         Command::Check(options) => check::run(options, talk),
+        Command::Analyze(options) => analyze::run(options, talk),
         Command::Completions(options) => {
             let mut script = Vec::new();
             clap_complete::generate(options.shell, &mut Cli::command(), "onefold", &mut script);
