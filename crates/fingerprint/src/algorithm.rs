@@ -1,6 +1,6 @@
 //! The hash functions, and how digests become fingerprints.
 
-use crate::{Fingerprint, FingerprintError};
+use crate::{Fingerprint, FingerprintError, Implementation, batch};
 use sha1::Digest;
 use std::fmt;
 use std::str::FromStr;
@@ -44,9 +44,17 @@ impl Algorithm {
         }
     }
 
-    /// Appends the names of many chunks of user data to `out`, in their order.
+    /// Appends the names of many chunks of user data to `out`, in their order. From about ten chunks on this is much faster than one
+    /// by one (`docs/fingerprints.md`).
     pub fn fingerprint_many(&self, chunks: &[&[u8]], out: &mut Vec<Fingerprint>) {
-        out.extend(chunks.iter().map(|chunk| self.fingerprint(chunk)));
+        self.fingerprint_many_with(Implementation::best(), chunks, out);
+    }
+
+    /// The same with these instructions; where the machine has not got them, with less. For tests and measurements.
+    pub fn fingerprint_many_with(&self, implementation: Implementation, chunks: &[&[u8]], out: &mut Vec<Fingerprint>) {
+        let start = out.len();
+        out.resize(start + chunks.len(), Fingerprint::from_digest(&[]));
+        batch::fingerprint(*self, implementation, chunks, &mut out[start..]);
     }
 
     /// The name of a metadata chunk: the complement of the digest of its bytes, so that no user data can take it (`docs/format.md` 5.3).

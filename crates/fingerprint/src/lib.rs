@@ -1,13 +1,18 @@
 //! Fingerprints: the cryptographic hashes that name chunks (M0.3).
 //!
-//! One [`Algorithm`] per store, chosen at `init`. Every call takes many chunks, so that a faster implementation can
-//! fill all lanes of the machine without a change of the callers.
+//! One [`Algorithm`] per store, chosen at `init`. [`Algorithm::fingerprint_many`] takes many chunks and fills the lanes of the machine
+//! with them: `batch` has the hash functions and decides which chunk goes into which lane, `lanes` the instructions. An
+//! [`Implementation`] is chosen once for the machine.
 //!
 //! This crate must never know where a chunk comes from or where it is kept.
 
 mod algorithm;
+mod batch;
+mod implementation;
+mod lanes;
 
 pub use algorithm::Algorithm;
+pub use implementation::{Implementation, SIMD_VARIABLE, UnknownImplementation};
 
 use std::fmt;
 use std::str::FromStr;

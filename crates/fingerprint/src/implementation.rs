@@ -1,0 +1,104 @@
+//! Which instructions fingerprint a batch: asked of the machine once.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::OnceLock;
+
+/// The environment variable that caps the instructions: `avx512`, `avx2` or `scalar`. What the machine has not got is not used either way.
+pub const SIMD_VARIABLE: &str = "ONEFOLD_SIMD";
+
+/// The instructions with which a batch is fingerprinted, from the least to the most. All give the same digests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Implementation {
+    /// Chunk by chunk with the crates `blake3`, `sha2` and `sha1`, which find the best instructions for one chunk (SHA-NI, NEON, ...) themselves.
+    Scalar,
+    /// Many chunks at once in the lanes of AVX2.
+    Avx2,
+    /// Many chunks at once in the lanes of AVX-512 (F and BW).
+    Avx512,
+}
+
+impl Implementation {
+    /// All, from the least to the most.
+    pub const ALL: [Implementation; 3] = [Implementation::Scalar, Implementation::Avx2, Implementation::Avx512];
+
+    /// What this machine can do.
+    pub fn available() -> impl Iterator<Item = Implementation> {
+        Implementation::ALL.into_iter().filter(|implementation| implementation.is_available())
+    }
+
+    /// Whether this machine can do it.
+    pub fn is_available(self) -> bool {
+        match self {
+            Implementation::Scalar => true,
+            #[cfg(target_arch = "x86_64")]
+            Implementation::Avx2 => crate::lanes::Avx2::new().is_some(),
+            #[cfg(target_arch = "x86_64")]
+            Implementation::Avx512 => crate::lanes::Avx512::new().is_some(),
+            #[cfg(not(target_arch = "x86_64"))]
+            Implementation::Avx2 | Implementation::Avx512 => false,
+        }
+    }
+
+    /// The most that this machine can do and [`SIMD_VARIABLE`] allows; found out by the first call.
+    pub fn best() -> Implementation {
+        static BEST: OnceLock<Implementation> = OnceLock::new();
+        // A value that is no name caps nothing: the digests are the same, and this is no place to stop.
+        *BEST.get_or_init(|| Implementation::best_below(std::env::var(SIMD_VARIABLE).ok().and_then(|name| name.parse().ok())))
+    }
+
+    fn best_below(cap: Option<Implementation>) -> Implementation {
+        Implementation::available().filter(|one| cap.is_none_or(|cap| *one <= cap)).last().unwrap_or(Implementation::Scalar)
+    }
+
+    /// The name in [`SIMD_VARIABLE`].
+    pub fn name(self) -> &'static str {
+        match self {
+            Implementation::Scalar => "scalar",
+            Implementation::Avx2 => "avx2",
+            Implementation::Avx512 => "avx512",
+        }
+    }
+}
+
+impl fmt::Display for Implementation {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.name())
+    }
+}
+
+/// Not the name of an implementation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the instructions are avx512, avx2 or scalar")]
+pub struct UnknownImplementation;
+
+impl FromStr for Implementation {
+    type Err = UnknownImplementation;
+
+    fn from_str(name: &str) -> Result<Implementation, UnknownImplementation> {
+        Implementation::ALL.into_iter().find(|one| one.name() == name).ok_or(UnknownImplementation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cap_is_never_exceeded_and_scalar_is_always_there() {
+        assert_eq!(Implementation::best_below(Some(Implementation::Scalar)), Implementation::Scalar);
+        for cap in Implementation::ALL {
+            assert!(Implementation::best_below(Some(cap)) <= cap);
+            assert!(Implementation::best_below(Some(cap)).is_available());
+        }
+        assert_eq!(Some(Implementation::best_below(None)), Implementation::available().last());
+    }
+
+    #[test]
+    fn names_are_read_as_written_and_others_refused() {
+        for implementation in Implementation::ALL {
+            assert_eq!(implementation.to_string().parse(), Ok(implementation));
+        }
+        assert_eq!("sse".parse::<Implementation>(), Err(UnknownImplementation));
+    }
+}
