@@ -66,7 +66,7 @@ fn models() -> Vec<Model> {
 
 #[test]
 fn m0_18_crashes_in_the_middle_of_many_threads_lose_nothing() {
-    for seed in 0..seeds(60) {
+    for seed in seeds(60) {
         let mut random = Random(seed);
         let mut models = models();
         let mut ground = World::create(seed);
@@ -89,7 +89,7 @@ fn verify_all(ground: &SimulatedGround, seed: u64, models: &mut [Model]) {
 
 #[test]
 fn threads_without_a_crash_read_what_they_wrote_and_leave_a_clean_store() {
-    for seed in 0..seeds(40) {
+    for seed in seeds(40) {
         let ground = World::create(seed);
         let mut models = models();
         let mut world = open(&ground, seed).unwrap();
@@ -98,6 +98,7 @@ fn threads_without_a_crash_read_what_they_wrote_and_leave_a_clean_store() {
             for model in &mut models {
                 must(model.verify(&world, true), seed, "after the threads");
             }
+            must(world.engine.flush().map_err(|error| error.to_string()), seed, "after the threads");
             must(check_clean(&world), seed, "after the threads");
         }
         must(crate::witness::nothing_twice(&world), seed, "after the threads");
