@@ -69,9 +69,9 @@ pub fn chunker(kind: Kind, sizes: Sizes) -> Result<Arc<dyn Chunker>, ChunkingErr
 /// Without a key, the lengths of a file's chunks are known to whoever has the file, and tell whether a store holds it even if the
 /// chunks are encrypted. With one, who sees nothing but lengths, and does not know what was stored, cannot compare them with those of a file.
 ///
-/// It is no proof against more. The hash has 72 secret bits and is linear in them: whoever knows some data, and where about
+/// It is no proof against more. The hash has 62 secret bits and is linear in them: whoever knows some data, and where about
 /// five boundaries in it were cut, can compute them, and then knows the boundaries of all data. So it does not withstand those who
-/// can have data of their choice stored and see its chunks. The distribution of lengths, and that equal data has equal lengths, stay visible with any key.
+/// can have data of their choice stored and see the lengths of its chunks. The distribution of lengths, and that equal data has equal lengths, stay visible with any key.
 /// The hash cannot be turned back into the key, so a key may be derived for it from the one that encrypts.
 pub fn chunker_keyed(kind: Kind, sizes: Sizes, key: &[u8; 32]) -> Result<Arc<dyn Chunker>, ChunkingError> {
     match kind {

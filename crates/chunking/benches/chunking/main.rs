@@ -1,57 +1,76 @@
-//! How fast each chunker cuts, beside the crate `fastcdc` and beside what the memory gives. `cargo bench -p onefold-chunking`
+//! How fast each chunker cuts, how much of edited data is found again, and how long chunks are. All on the same data in one run,
+//! beside the crates `fastcdc` and `gearhash` and beside what the memory gives; `docs/chunking.md` has the results.
+//!
+//! `cargo bench -p onefold-chunking`, or `cargo bench -p onefold-chunking -- --plot FILE.svg FOLDER...` for other data than the
+//! Rust toolchain and `/usr`.
 
-use onefold_chunking::{Kind, Sizes, chunker};
-use std::hint::black_box;
-use std::time::Instant;
+mod contenders;
+mod corpus;
+mod edits;
+mod plot;
+mod speed;
 
-/// Hot: stays in the cache of a core. From memory: larger than any cache it is likely to meet.
-const HOT_BYTES: usize = 512 << 10;
-const MEMORY_BYTES: usize = 256 << 20;
-/// Bytes handled in one timed run.
-const RUN_BYTES: usize = 512 << 20;
-const RUNS: usize = 5;
+use contenders::Contender;
+use onefold_chunking::Sizes;
+use std::path::PathBuf;
+
+/// How much data is read.
+const CORPUS_BYTES: usize = 256 << 20;
 
 fn main() {
-    let mut state = 1u64;
-    let data: Vec<u8> = (0..MEMORY_BYTES / 8)
-        .flat_map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state.to_le_bytes()
-        })
-        .collect();
-    println!("random bytes, GB/s (10^9), best of {RUNS}; target 8 KiB    hot   memory");
-    report("floor: sum of all words", &data, |data| {
-        let words = data.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")));
-        words.fold(0u64, u64::wrapping_add) as usize
-    });
-    let sizes = Sizes::default();
-    report("crate fastcdc 5, v2020", &data, |data| {
-        fastcdc::v2020::FastCDC::with_level(data, sizes.min, sizes.target, sizes.max, fastcdc::v2020::Normalization::Level2).count()
-    });
-    for kind in [Kind::FastCdc, Kind::Rabin] {
-        let chunker = chunker(kind, sizes).expect("the default sizes");
-        let mut cuts = Vec::new();
-        report(kind.name(), &data, |data| {
-            cuts.clear();
-            chunker.cut(data, true, &mut cuts);
-            cuts.len()
-        });
+    let mut folders = Vec::new();
+    let mut plot = None;
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        match &*argument {
+            // Cargo's own.
+            "--bench" => {}
+            "--plot" => plot = Some(PathBuf::from(arguments.next().expect("--plot FILE"))),
+            _ => folders.push(PathBuf::from(argument)),
+        }
     }
-}
+    if folders.is_empty() {
+        folders = corpus::usual_folders();
+    }
 
-fn report(name: &str, data: &[u8], mut work: impl FnMut(&[u8]) -> usize) {
-    let mut best = |data: &[u8]| {
-        let repeats = RUN_BYTES / data.len();
-        let run = |_| {
-            let start = Instant::now();
-            for _ in 0..repeats {
-                black_box(work(black_box(data)));
-            }
-            (repeats * data.len()) as f64 / start.elapsed().as_secs_f64() / 1e9
-        };
-        (0..RUNS).map(run).fold(0.0, f64::max)
-    };
-    println!("{name:<55} {:>6.2} {:>8.2}", best(&data[..HOT_BYTES]), best(data));
+    let sizes = Sizes::default();
+    let data = corpus::read(&folders, CORPUS_BYTES);
+    let names: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
+    println!("{} MB of files from {}", data.len() / 1_000_000, names.join(", "));
+    println!(
+        "sizes {} {} {}; GB = 10^9 bytes; speeds are medians of CPU time, their ratios to crate fastcdc medians of each round",
+        sizes.min, sizes.target, sizes.max
+    );
+
+    let contenders = contenders::all(sizes);
+    let speeds = speed::measure(&contenders, &data);
+    println!("\n{:<26} {:>9} {:>9} {:>9} {:>9}", "", "hot GB/s", "x", "memory", "x");
+    for (name, speed) in &speeds {
+        println!("{name:<26} {:>9.2} {:>9.2} {:>9.2} {:>9.2}", speed.hot_gb, speed.hot_ratio, speed.memory_gb, speed.memory_ratio);
+    }
+
+    println!("\n{:<26} {:>9} {:>9} {:>9} {:>9} {:>9}", "", "mean", "weighted", "unique MB", "new %", "x");
+    let different: Vec<&Contender> = contenders.iter().filter(|contender| contender.cuts_by_itself).collect();
+    let results = edits::measure(&different, &data);
+    for (contender, result) in different.iter().zip(&results) {
+        println!(
+            "{:<26} {:>9.0} {:>9.0} {:>9.1} {:>9.3} {:>9.3}",
+            contender.name,
+            result.mean_bytes,
+            result.weighted_bytes,
+            result.unique_bytes as f64 / 1e6,
+            100.0 * result.new_share,
+            result.new_share / results[0].new_share
+        );
+    }
+    println!("weighted: mean length of the chunk that a byte is in; new: bytes of the edited copy in chunks that the original lacks");
+
+    if let Some(path) = plot {
+        let lines = ["galois", "crate fastcdc", "rabin"].map(|name| {
+            let contender = different.iter().find(|contender| contender.name == name).expect("a contender of this name");
+            (name, contender.lengths(&data))
+        });
+        std::fs::write(&path, plot::lengths(&lines, sizes)).expect("the plot can be written");
+        println!("wrote {}", path.display());
+    }
 }

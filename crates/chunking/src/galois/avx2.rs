@@ -49,8 +49,7 @@ fn moved_by_window(current: __m256i, previous: __m256i) -> __m256i {
 /// The condition in vectors, and what both kinds do with it.
 #[derive(Clone, Copy)]
 struct Bits {
-    /// What the constant of `s` adds to a window.
-    offset: __m256i,
+    zeros: __m256i,
     newer: __m256i,
     older: __m256i,
 }
@@ -60,7 +59,7 @@ impl Bits {
     #[target_feature(enable = "avx2")]
     fn new(hash: &Hash, condition: Condition) -> Bits {
         let bytes = |byte: u8| _mm256_set1_epi8(byte.cast_signed());
-        Bits { offset: bytes(hash.offset_from_linear), newer: bytes(condition.newer), older: bytes(condition.older) }
+        Bits { zeros: bytes(hash.zeros), newer: bytes(condition.newer), older: bytes(condition.older) }
     }
 
     #[inline]
@@ -125,6 +124,12 @@ impl Vector for Gfni {
         Gfni(_mm256_gf2p8affineinv_epi64_epi8::<0>(bytes, constants.substitution[0]))
     }
 
+    #[inline(always)]
+    fn prefetch(data: *const u8) {
+        // SAFETY: a prefetch reads nothing that is seen and never faults, wherever it points to.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(data.cast()) }
+    }
+
     #[inline]
     #[target_feature(enable = "avx2,gfni")]
     unsafe fn pairs(constants: &GfniConstants, data: *const u8, singles: Gfni, _: Gfni) -> Gfni {
@@ -152,7 +157,7 @@ impl Vector for Gfni {
     unsafe fn windows(constants: &GfniConstants, eights: Gfni, previous: Gfni) -> Gfni {
         let moved = moved::<8>(eights.0, previous.0);
         let weighed = _mm256_gf2p8affine_epi64_epi8::<0>(moved, constants.powers[2]);
-        Gfni(_mm256_xor_si256(_mm256_xor_si256(eights.0, constants.bits.offset), weighed))
+        Gfni(_mm256_xor_si256(_mm256_xor_si256(eights.0, constants.bits.zeros), weighed))
     }
 
     #[inline]
@@ -245,6 +250,12 @@ impl<const KEYED: bool> Vector for Aes<KEYED> {
         Aes(if KEYED { mapped(&constants.matrix, linear) } else { linear })
     }
 
+    #[inline(always)]
+    fn prefetch(data: *const u8) {
+        // SAFETY: a prefetch reads nothing that is seen and never faults, wherever it points to.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(data.cast()) }
+    }
+
     #[inline]
     #[target_feature(enable = "avx2,aes")]
     unsafe fn pairs(constants: &AesConstants, _: *const u8, singles: Aes<KEYED>, previous: Aes<KEYED>) -> Aes<KEYED> {
@@ -270,7 +281,7 @@ impl<const KEYED: bool> Vector for Aes<KEYED> {
         // g^8 is 2: a shift, and the polynomial where a bit was shifted out.
         let overflow = _mm256_and_si256(_mm256_cmpgt_epi8(_mm256_setzero_si256(), moved), _mm256_set1_epi8(0x1b));
         let weighed = _mm256_xor_si256(_mm256_add_epi8(moved, moved), overflow);
-        Aes(_mm256_xor_si256(_mm256_xor_si256(eights.0, constants.bits.offset), weighed))
+        Aes(_mm256_xor_si256(_mm256_xor_si256(eights.0, constants.bits.zeros), weighed))
     }
 
     #[inline]

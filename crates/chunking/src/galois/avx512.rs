@@ -24,8 +24,7 @@ struct Constants {
     substitution: [__m512i; 2],
     /// Multiplication by `g^2`, `g^4`, `g^8`.
     powers: [__m512i; 3],
-    /// What the constant of `s` adds to a window.
-    offset: __m512i,
+    zeros: __m512i,
     newer: __m512i,
     older: __m512i,
     /// The last two of 64 bytes, and the first 62 of the 64 behind them.
@@ -59,7 +58,7 @@ impl Vector for Places {
         Constants {
             substitution: hash.inverse_matrices.map(|matrix| _mm512_set1_epi64(matrix)),
             powers: POWERS.map(|matrix| _mm512_set1_epi64(matrix)),
-            offset: bytes(hash.offset_from_linear),
+            zeros: bytes(hash.zeros),
             newer: bytes(condition.newer),
             older: bytes(condition.older),
             // SAFETY: the array has the 64 bytes that are loaded.
@@ -73,6 +72,12 @@ impl Vector for Places {
         // SAFETY: the caller vouches for the 64 bytes.
         let bytes = unsafe { _mm512_loadu_si512(data.cast()) };
         Places(_mm512_gf2p8affineinv_epi64_epi8::<0>(bytes, constants.substitution[0]))
+    }
+
+    #[inline(always)]
+    fn prefetch(data: *const u8) {
+        // SAFETY: a prefetch reads nothing that is seen and never faults, wherever it points to.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(data.cast()) }
     }
 
     #[inline]
@@ -103,7 +108,7 @@ impl Vector for Places {
         let moved = _mm512_alignr_epi64::<7>(eights.0, previous.0);
         let weighed = _mm512_gf2p8affine_epi64_epi8::<0>(moved, constants.powers[2]);
         // The sum of three.
-        Places(_mm512_ternarylogic_epi64::<0x96>(eights.0, weighed, constants.offset))
+        Places(_mm512_ternarylogic_epi64::<0x96>(eights.0, weighed, constants.zeros))
     }
 
     #[inline]

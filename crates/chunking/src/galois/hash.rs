@@ -1,8 +1,6 @@
 //! The hash of windows and the condition of a boundary, as the module above defines them: what all implementations follow.
 
-#[cfg(target_arch = "x86_64")]
-use super::field::AES_CONSTANT;
-use super::field::{Linear, aes_substitution, multiply, power};
+use super::field::{AES_CONSTANT, Linear, aes_substitution, multiply, power};
 
 /// Bytes that are hashed to one.
 pub(super) const WINDOW: usize = 16;
@@ -40,27 +38,24 @@ pub(super) struct Hash {
     /// From the inverse of a byte to the linear part of `s`, and `g` times that, as GFNI takes them.
     #[cfg(target_arch = "x86_64")]
     pub(super) inverse_matrices: [i64; 2],
-    /// What is the same in every `h`: the hash of a window whose bytes have the linear part 0.
-    #[cfg(target_arch = "x86_64")]
-    pub(super) offset_from_linear: u8,
-    /// The hash of a window whose bytes have the S-box 0.
+    /// The hash of a window whose bytes all have the S-box 0.
     #[cfg(target_arch = "aarch64")]
     pub(super) offset: u8,
+    /// `z`, the hash of a window of zeros.
+    pub(super) zeros: u8,
     /// For each byte `b`: in byte `k`, lowest first, `g^k s(b)`.
     pub(super) powers: [u64; 256],
 }
 
 impl Hash {
-    /// Without a key.
-    pub(super) fn public() -> Hash {
-        Hash::new(Linear::IDENTITY, 0, PUBLIC_MIX)
+    /// Without a key; `zeros` is the hash of a window of zeros.
+    pub(super) fn public(zeros: u8) -> Hash {
+        Hash::new(Linear::IDENTITY, PUBLIC_MIX, zeros)
     }
 
     /// By a key, from which nothing but this hash is made.
-    pub(super) fn keyed(key: &[u8; 32]) -> Hash {
+    pub(super) fn keyed(key: &[u8; 32], zeros: u8) -> Hash {
         let mut stream = blake3::Hasher::new_derive_key(KEY_CONTEXT).update(key).finalize_xof();
-        let mut constant = [0; 1];
-        stream.fill(&mut constant);
         let mix = std::array::from_fn(|_| {
             let mut word = [0; 8];
             stream.fill(&mut word);
@@ -71,13 +66,12 @@ impl Hash {
         while !matrix.is_invertible() {
             stream.fill(&mut matrix.0);
         }
-        Hash::new(matrix, constant[0], mix)
+        Hash::new(matrix, mix, zeros)
     }
 
-    /// `s(b) = M S(b) + c`, with `matrix` for `M`, which is invertible, and `constant` for `c`.
-    fn new(matrix: Linear, constant: u8, mix: [u64; 4]) -> Hash {
+    fn new(matrix: Linear, mix: [u64; 4], zeros: u8) -> Hash {
         let powers = std::array::from_fn(|byte| {
-            let mut weighed = matrix.of(SUBSTITUTION[byte]) ^ constant;
+            let mut weighed = matrix.of(SUBSTITUTION[byte] ^ AES_CONSTANT);
             u64::from_le_bytes(std::array::from_fn(|_| {
                 let this = weighed;
                 weighed = multiply(weighed, GENERATOR);
@@ -92,10 +86,9 @@ impl Hash {
             matrix_halves: matrix.halves(),
             #[cfg(target_arch = "x86_64")]
             inverse_matrices: [matrix.after_aes().matrix(), Linear::times(GENERATOR).after(matrix.after_aes()).matrix()],
-            #[cfg(target_arch = "x86_64")]
-            offset_from_linear: weighed_sum(matrix.of(AES_CONSTANT) ^ constant),
             #[cfg(target_arch = "aarch64")]
-            offset: weighed_sum(constant),
+            offset: (0..WINDOW).fold(0, |sum, _| multiply(sum, GENERATOR) ^ matrix.of(AES_CONSTANT)) ^ zeros,
+            zeros,
             powers,
         }
     }
@@ -103,7 +96,7 @@ impl Hash {
     /// `h` of a window.
     pub(super) fn window(&self, bytes: &[u8]) -> u8 {
         debug_assert_eq!(bytes.len(), WINDOW, "a window");
-        bytes.iter().fold(0, |sum, byte| multiply(sum, GENERATOR) ^ self.powers[usize::from(*byte)] as u8)
+        self.zeros ^ bytes.iter().fold(0, |sum, byte| multiply(sum, GENERATOR) ^ self.powers[usize::from(*byte)] as u8)
     }
 
     /// The mix of the two windows.
@@ -118,12 +111,6 @@ impl Hash {
         };
         fold(word(0), word(1)) ^ fold(word(2), word(3))
     }
-}
-
-/// `h` of a window that has this value of `s` everywhere.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-fn weighed_sum(value: u8) -> u8 {
-    (0..WINDOW).fold(0, |sum, _| multiply(sum, GENERATOR) ^ value)
 }
 
 /// What makes a place a boundary.
@@ -203,18 +190,19 @@ mod tests {
     fn the_hash_is_defined_by_these_values() {
         // For other implementations to compare with; also docs/format.md.
         assert_eq!(GENERATOR, 0xe4);
+        assert_eq!(Hash::public(7).window(&[0; 16]), 7);
         let bytes: Vec<u8> = (0..32).collect();
-        let public = Hash::public();
-        assert_eq!((public.window(&bytes[..16]), public.window(&bytes[16..]), public.mix(&bytes)), (0x80, 0xd5, 0xfee3_b180_8d4f_66c8));
-        let keyed = Hash::keyed(&[7; 32]);
-        assert_eq!((keyed.window(&bytes[..16]), keyed.window(&bytes[16..]), keyed.mix(&bytes)), (0xc0, 0xb8, 0xd75f_8492_f3f2_2611));
+        let public = Hash::public(7);
+        assert_eq!((public.window(&bytes[..16]), public.window(&bytes[16..]), public.mix(&bytes)), (0x68, 0x3d, 0xfee3_b180_8d4f_66c8));
+        let keyed = Hash::keyed(&[7; 32], 7);
+        assert_eq!((keyed.window(&bytes[..16]), keyed.window(&bytes[16..]), keyed.mix(&bytes)), (0xdf, 0xea, 0x8b1a_5020_662e_a52c));
     }
 
     #[test]
     fn keys_give_different_hashes_and_zero_is_a_key() {
         let bytes: Vec<u8> = (0..16).collect();
-        let hashes: std::collections::BTreeSet<u8> = (0..64).map(|key| Hash::keyed(&[key; 32]).window(&bytes)).collect();
+        let hashes: std::collections::BTreeSet<u8> = (0..64).map(|key| Hash::keyed(&[key; 32], 7).window(&bytes)).collect();
         assert!(hashes.len() > 32, "{} of 64 keys differ on a window", hashes.len());
-        assert_ne!(Hash::keyed(&[0; 32]).powers, Hash::public().powers);
+        assert_ne!(Hash::keyed(&[0; 32], 7).powers, Hash::public(7).powers);
     }
 }

@@ -3,30 +3,33 @@
 //! # Definition
 //! Bytes are elements of GF(2^8) with the polynomial `x^8 + x^4 + x^3 + x + 1`; `+` is the exclusive or, and multiplication that
 //! of this field.
-//! - `s(b) = M S(b) + c`, with `S` the S-box of AES (FIPS 197). Without a key `M` is the identity and `c` is 0.
-//! - `h(i)` is the sum of `g^k s(byte[i - k])` for `k` from 0 to 15, with `g = 0xe4`. It depends on the 16 bytes up to `i`.
-//! - A place `i` meets a condition of `n` bits if the lowest `a` bits of `h(i)` are all zero, the lowest `b` bits of `h(i - 16)` are
+//! - `s(b) = M (S(b) + 0x63)`, with `S` the S-box of AES (FIPS 197). Without a key the linear map `M` is the identity. `s(0)` is 0.
+//! - `h(i) = z +` the sum of `g^k s(byte[i - k])` for `k` from 0 to 15, with `g = 0xe4`: a hash of the 16 bytes up to `i`. That of
+//!   zeros is `z`.
+//! - Byte `i` meets a condition of `n` bits if the lowest `a` bits of `h(i)` are all zero, the lowest `b` bits of `h(i - 16)` are
 //!   all one, and the lowest `n - a - b` bits of the mix are zero, where `a = min(8, n - 1)` and `b = min(8, n - a)`.
 //! - The mix of the 32 bytes up to `i` is `f(w0 ^ k0, w1 ^ k1) ^ f(w2 ^ k2, w3 ^ k3)`. `w0` to `w3` are the bytes as 64-bit
-//!   little-endian words, the oldest first; `f(a, b)` is the upper half of the 128-bit product `a b`, xor the lower half. Without a key, `k0` to
-//!   `k3` are 0x243f6a8885a308d3, 0x13198a2e03707344, 0xa4093822299f31d0, 0x082efa98ec4e6c89 (digits of pi). It is asked for only
-//!   above 16 bits, and so for few places.
-//! - A chunk ends after the first byte that makes it at least the minimum long and that meets the condition: of `log2(target) + 2` bits while
-//!   the chunk is shorter than the target, of `log2(target) - 2` from then on (normalised chunking as in FastCDC). It ends at the
-//!   maximum at the latest. A minimum is at least 64 bytes, so a boundary depends on bytes of its own chunk only.
+//!   little-endian words, the oldest first; `f` is the upper half of the 128-bit product of two words, xor its lower half. Without a
+//!   key, `k0` to `k3` are 0x243f6a8885a308d3, 0x13198a2e03707344, 0xa4093822299f31d0 and 0x082efa98ec4e6c89 (digits of pi). Only
+//!   conditions of more than 16 bits ask for it.
+//! - A chunk ends after the first byte with which it has at least the minimum length and meets the condition: the *strict* one of
+//!   `log2(target) + 2` bits while it is shorter than the target, the *lax* one of `log2(target) - 2` bits from then on (normalised
+//!   chunking as in FastCDC). It ends at the maximum at the latest. No minimum is below 64, so a boundary depends on its own chunk.
+//! - `z` has the lowest `b` bits of the lax condition set, and no others.
 //!
 //! With a key, BLAKE3's `derive_key` with the context `onefold-chunking galois keyed hash, version 1` and the 32 bytes of the key
-//! as material gives a stream of bytes: `c`; `k0` to `k3`, little-endian; `M` as eight bytes, what it maps 0x01, 0x02, 0x04 to 0x80 to, and
-//! eight more as long as that map is not invertible.
+//! as material gives a stream of bytes: `k0` to `k3`, little-endian; then `M` as eight bytes, what it maps 0x01, 0x02, 0x04 ... 0x80
+//! to, and eight others as long as that map is not invertible.
 //!
 //! # Why so
-//! - Every step from `h` of 1 byte to 2, 4, 8 and 16 is a move by whole bytes, a multiplication by a constant and a sum: few
-//!   instructions for all bytes of a vector, without waiting for the place before as other rolling hashes do.
-//! - `h(i) = h(i - 16)` can meet no condition, since the lowest bit would have to be zero and one. So an input with a period of 16 bytes, or of
-//!   8, 4, 2 or 1, has no boundary: zeros, filled tables and the like give chunks of the maximum. Input of another period may have boundaries; then
-//!   it has the same ones in every period, so its chunks have at least the minimum length as always, and repeat each other.
-//! - The S-box keeps the hash from being linear in the bits of the data; without it, data and its boundaries would shift together
-//!   under additions.
+//! - From `h` of 1 byte to those of 2, 4, 8 and 16, each step is a move by whole bytes, a multiplication by a constant and a sum: few
+//!   instructions for all bytes of a vector, and nothing waits for the place before, as in other rolling hashes.
+//! - `h(i) = h(i - 16)` meets no condition, since the lowest bit would have to be zero and one. So input with a period of 16 bytes, or
+//!   8, 4, 2 or 1, has no boundary whatever the key: zeros and filled tables give chunks of the maximum. Input of another period may have
+//!   boundaries, then the same in every period: chunks of at least the minimum as always, that repeat each other and so are stored once.
+//! - Sparse data (records between runs of zeros) has few different windows. Since `z` passes the lax condition, what follows 16
+//!   zeros is tested by `a` bits only: chunks end soon after the target there, at the beginning of records, instead of at the maximum.
+//! - The S-box keeps the hash from being linear in the data. Without it, equal differences would make equal boundaries.
 
 mod field;
 mod hash;
@@ -75,7 +78,7 @@ impl Galois {
 
     /// As [`Galois::new`], with boundaries that depend on a key; see [`chunker_keyed`](crate::chunker_keyed) for what it is worth.
     pub fn keyed(sizes: Sizes, key: &[u8; 32]) -> Result<Galois, ChunkingError> {
-        Galois::with_hash(sizes, || Hash::keyed(key))
+        Galois::with_hash(sizes, |zeros| Hash::keyed(key, zeros))
     }
 
     /// The same cuts, by another implementation; an error if this processor does not run it.
@@ -92,14 +95,15 @@ impl Galois {
         self.implementation
     }
 
-    fn with_hash(sizes: Sizes, hash: impl FnOnce() -> Hash) -> Result<Galois, ChunkingError> {
+    fn with_hash(sizes: Sizes, hash: impl FnOnce(u8) -> Hash) -> Result<Galois, ChunkingError> {
         sizes.check(Kind::Galois)?;
         let bits = sizes.target.ilog2();
+        let lax = Condition::new(bits - NORMALISATION);
         Ok(Galois {
             sizes,
             strict: Condition::new(bits + NORMALISATION),
-            lax: Condition::new(bits - NORMALISATION),
-            hash: hash(),
+            lax,
+            hash: hash(lax.older),
             implementation: Implementation::best(),
         })
     }

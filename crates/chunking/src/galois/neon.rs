@@ -34,7 +34,7 @@ struct Constants {
     matrix: Map,
     /// Multiplication by `g`, `g^2`, `g^4`.
     powers: [Map; 3],
-    /// What the constant of `s` adds to a window.
+    /// What makes `h` of the sum: `z`, and the constant of the S-box taken away.
     offset: uint8x16_t,
     newer: uint8x16_t,
     older: uint8x16_t,
@@ -91,6 +91,10 @@ impl<const KEYED: bool> Vector for Places<KEYED> {
         let substituted = vaeseq_u8(vqtbl1q_u8(bytes, constants.rows_back), vdupq_n_u8(0));
         Places(if KEYED { mapped(&constants.matrix, substituted) } else { substituted })
     }
+
+    /// Rust has no stable prefetch here.
+    #[inline(always)]
+    fn prefetch(_: *const u8) {}
 
     #[inline]
     #[target_feature(enable = "neon,aes")]

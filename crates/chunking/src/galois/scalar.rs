@@ -34,9 +34,9 @@ pub(super) fn scan(hash: &Hash, data: &[u8], from: usize, to: usize, condition: 
             _ => hash_halves(hash, bytes, &mut halves[BACK..BACK + length]),
         }
         // Behind `length` the block is of bytes from before; it may seem to have candidates, but none is looked at.
-        if has_candidates(&halves, condition) {
+        if has_candidates(hash.zeros, &halves, condition) {
             let candidates = (0..length).filter(|offset| {
-                let [older, newer] = windows(&halves, *offset);
+                let [older, newer] = windows(hash.zeros, &halves, *offset);
                 condition.admits(newer, older)
             });
             let mut places = candidates.map(|offset| at + offset);
@@ -53,8 +53,8 @@ pub(super) fn scan(hash: &Hash, data: &[u8], from: usize, to: usize, condition: 
 
 /// The hashes of the older and the newer window of the place `offset` of the block.
 #[inline(always)]
-fn windows(halves: &[u8; BACK + BLOCK], offset: usize) -> [u8; 2] {
-    let window = |at: usize| halves[at + HALF] ^ double(halves[at]);
+fn windows(zeros: u8, halves: &[u8; BACK + BLOCK], offset: usize) -> [u8; 2] {
+    let window = |at: usize| halves[at + HALF] ^ double(halves[at]) ^ zeros;
     [window(offset), window(offset + WINDOW)]
 }
 
@@ -65,10 +65,10 @@ fn double(byte: u8) -> u8 {
 }
 
 /// Whether a place of the block is a candidate.
-fn has_candidates(halves: &[u8; BACK + BLOCK], condition: Condition) -> bool {
+fn has_candidates(zeros: u8, halves: &[u8; BACK + BLOCK], condition: Condition) -> bool {
     let mut any = 0u8;
     for offset in 0..BLOCK {
-        let [older, newer] = windows(halves, offset);
+        let [older, newer] = windows(zeros, halves, offset);
         any |= if condition.admits(newer, older) { 0xff } else { 0 };
     }
     any != 0

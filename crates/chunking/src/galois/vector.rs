@@ -22,6 +22,9 @@ pub(super) trait Vector: Copy {
     /// `s` of the bytes at `data`, of which there are [`Vector::BYTES`].
     unsafe fn singles(constants: &Self::Constants, data: *const u8) -> Self;
 
+    /// Fetches the line of `data`, which may lie anywhere, into the cache.
+    fn prefetch(data: *const u8);
+
     /// `h_2`. There is a byte before `data`; `previous` are the singles of the block before.
     unsafe fn pairs(constants: &Self::Constants, data: *const u8, singles: Self, previous: Self) -> Self;
 
@@ -87,6 +90,9 @@ pub(super) unsafe fn scan<V: Vector>(hash: &Hash, data: &[u8], from: usize, to: 
     let mut at = from;
     while at + 2 * V::BYTES <= to {
         let bytes = data[at - 1..at + 2 * V::BYTES].as_ptr();
+        for line in (0..2 * V::BYTES).step_by(LINE) {
+            V::prefetch(bytes.wrapping_add(AHEAD + line));
+        }
         // SAFETY: two blocks and the byte before them are inside of the slice just made.
         let (first, second) = unsafe {
             let first = hashes(&constants, bytes.add(1), Some(previous));
@@ -141,6 +147,12 @@ unsafe fn hashes<V: Vector>(constants: &V::Constants, data: *const u8, previous:
         Block { singles, pairs, fours, eights, windows }
     }
 }
+
+/// Bytes that memory gives at once.
+const LINE: usize = 64;
+/// How far ahead of the search memory is asked for bytes: beyond the minimum of the next chunk, which is skipped, so the processor does not
+/// see by itself how the search goes on.
+const AHEAD: usize = 8 << 10;
 
 /// A byte, and the longest vector.
 const SPARE: usize = 1 + 64;
