@@ -18,7 +18,7 @@ pub fn bar(talk: Talk, total_bytes: u64) -> ProgressBar {
     styled(
         talk,
         total_bytes,
-        "{elapsed_precise} [{bar:30}] {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}, {eta} left {wide_msg}",
+        "{elapsed_precise} [{bar:16}] {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}, {eta} left {wide_msg}",
     )
 }
 

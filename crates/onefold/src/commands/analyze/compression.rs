@@ -9,9 +9,9 @@ pub const FRAME_BYTES: u64 = 64 << 10;
 /// The level of zstd: the default of `init`.
 pub const LEVEL: i32 = 1;
 /// Data that is looked at, or passed over, as one.
-const WINDOW_BYTES: u64 = 256 << 10;
+const WINDOW_BYTES: u64 = 1 << 20;
 /// All windows of so much data are looked at,
-const DENSE_BYTES: u64 = 64 << 20;
+const DENSE_BYTES: u64 = 128 << 20;
 /// then one of so many.
 const SPARSE: u64 = 16;
 
@@ -138,7 +138,7 @@ mod tests {
         let mut sample = Sample::new();
         let (text, noise) = (b"onefold ".repeat(512), noise(64 << 10));
         let (mut at, mut noise_bytes) = (0, 0);
-        while at < 512 << 20 {
+        while at < 1 << 30 {
             let is_noise = at >= DENSE_BYTES && (at / (3 * WINDOW_BYTES)).is_multiple_of(2);
             let chunk = if is_noise { &noise } else { &text };
             sample.add(chunk, at, 1);

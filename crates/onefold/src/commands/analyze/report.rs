@@ -19,8 +19,10 @@ const INDEX_MEMORY_TENTHS: u64 = 13;
 const ENTRY_BYTES: u64 = 12;
 /// Bytes of a chunk's entry in the catalog of its container, beside its digest (section 5.3).
 const SLOT_BYTES: u64 = 3;
-/// Stores whose sizes differ by less than this share of the smallest are alike.
-const ALIKE: f64 = 0.01;
+/// Stores whose sizes differ by less than this share of the smallest are alike: compression is an estimate, and tomorrow's data is not known.
+const ALIKE: f64 = 0.05;
+/// Of estimates whose error exceeds this none is called the best.
+const MOST_ERROR: f64 = ALIKE / 2.0;
 
 /// What there is to say.
 pub struct Report<'a> {
@@ -96,6 +98,11 @@ impl<'a> Row<'a> {
         self.figures.unique.one_in == 1
     }
 
+    /// Of whole files there may be so few that nothing can be told from a part of them; they have no store anyway.
+    fn is_vague(&self) -> bool {
+        self.store_bytes.is_some() && self.figures.unique.error > MOST_ERROR
+    }
+
     /// Nothing where nothing is looked for.
     fn cut_speed(&self) -> Option<u64> {
         match self.figures.cut {
@@ -148,13 +155,13 @@ fn speed(effort: Effort) -> Option<u64> {
     (effort.bytes > 0 && !effort.time.is_zero()).then(|| (effort.bytes as f64 / effort.time.as_secs_f64()) as u64)
 }
 
-/// The row with the smallest store, if there is anything to store.
+/// The row with the smallest store, if there is anything to store and that can be told.
 fn best<'r, 'a>(rows: &'r [Row<'a>]) -> Option<&'r Row<'a>> {
-    rows.iter()
-        .filter(|row| row.unique_bytes > 0)
-        .filter_map(|row| Some((row.store_bytes?, row)))
-        .min_by_key(|(bytes, _)| *bytes)
-        .map(|(_, row)| row)
+    if rows.iter().any(Row::is_vague) {
+        return None;
+    }
+    let stores = rows.iter().filter(|row| row.unique_bytes > 0).filter_map(|row| Some((row.store_bytes?, row)));
+    stores.min_by_key(|(bytes, _)| *bytes).map(|(_, row)| row)
 }
 
 impl Report<'_> {
@@ -251,26 +258,29 @@ impl Report<'_> {
     fn explain(&self, output: &mut Output, rows: &[Row<'_>]) -> Result<()> {
         output.line("")?;
         let parts = if self.roots.len() > 1 { "within, across: duplicates in one path, between paths" } else { "twice: duplicates" };
-        output.line(format_args!("{parts}; zeros are not stored. Shares are of all data."))?;
-        let samples: Vec<u64> = rows.iter().filter_map(|row| row.figures.compression).map(|estimate| estimate.sample_bytes).collect();
-        if let Some(least) = samples.iter().min() {
+        output.line(format_args!("{parts}; zeros are not stored."))?;
+        let samples = rows.iter().filter_map(|row| row.figures.compression).map(|estimate| estimate.sample_bytes);
+        if let Some(least) = samples.min() {
             output.line(format_args!(
-                "zstd:{LEVEL}: unique data compressed in frames of {}, estimated from {} of it or more.",
-                size(FRAME_BYTES),
-                size(*least)
+                "zstd:{LEVEL}: estimated from {} of unique data or more, in frames of {}.",
+                size(least),
+                size(FRAME_BYTES)
             ))?;
         }
-        output.line("store: that with index, recipes and catalogs. index: the memory for it.")?;
-        output.line("cut/s, hash/s: for each second of processor time, with this data on this machine.")?;
+        output.line("store: that with index, recipes and catalogs. index: its memory.")?;
+        output.line("cut/s, hash/s: per second of processor time, on this machine, with this data.")?;
         let sampled = rows.iter().filter(|row| !row.is_exact()).max_by(|a, b| a.figures.unique.error.total_cmp(&b.figures.unique.error));
         if let Some(row) = sampled {
             let unique = row.figures.unique;
             output.line(format_args!(
-                "~ estimated from one of {} fingerprints, as all do not fit into --memory {}: ±{:.1}% or better, 19 times of 20.",
+                "~ estimated from one of {} fingerprints: --memory {} does not hold them all.\n  Off by at most {:.1}% in 19 cases of 20.",
                 number(unique.one_in),
                 size(self.memory_bytes),
                 (100.0 * unique.error).max(0.1),
             ))?;
+        }
+        if rows.iter().any(Row::is_vague) {
+            output.line("  Too vague to mark a best row: give more --memory.")?;
         }
         match advice(rows) {
             Some(advice) => output.line(advice),
@@ -305,13 +315,14 @@ fn advice(rows: &[Row<'_>]) -> Option<String> {
     let usual = Cut::Chunks { kind: Kind::default(), target: Sizes::default().target };
     let usual = rows.iter().find(|row| row.figures.cut == usual).and_then(|row| Some((row, row.store_bytes?)));
     let (kind, target) = best.name();
-    if let Some((row, usual_bytes)) = usual
-        && usual_bytes as f64 <= bytes as f64 * (1.0 + ALIKE)
-    {
-        let (kind, target) = row.name();
-        return Some(format!("* the smallest store; that of the defaults of `init`, {kind} {target}, is not 1% larger."));
-    }
-    Some(format!("* the smallest store: onefold init STORE --chunker {kind} --chunk-size {target}"))
+    let advice = match usual {
+        Some((row, usual_bytes)) if usual_bytes as f64 <= bytes as f64 * (1.0 + ALIKE) => {
+            let (kind, target) = row.name();
+            format!("* the smallest store. The defaults of init, {kind} {target}, are within {:.0}% of it.", 100.0 * ALIKE)
+        }
+        _ => format!("* the smallest store: onefold init STORE --chunker {kind} --chunk-size {target}"),
+    };
+    Some(format!("{advice}\n  What changed data adds later is not in it: give two states of it as paths."))
 }
 
 fn target(cut: Cut) -> Option<usize> {
