@@ -1,10 +1,10 @@
 //! What can be typed: commands, options, their help. Completions and the manual page come from the same parser.
 
-use crate::failure::nearest;
 use crate::settings::check_chain;
 use crate::units::{MIB, TIB, parse_size};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use onefold_chunking::{ChunkingError, Kind};
+use onefold_chunking::Kind;
 use std::path::PathBuf;
 
 /// One deduplicating store for backups and network block devices.
@@ -505,7 +505,7 @@ Examples:
   onefold analyze --chunkers fastcdc,fixed --sizes 4KiB,8KiB,16KiB /var/lib/libvirt/images")]
 pub struct Analyze {
     /// Chunkers to compare, with commas between them [default: all]
-    #[arg(long, value_name = "CHUNKER,...", value_delimiter = ',', value_parser = chunker_kind)]
+    #[arg(long, value_name = "CHUNKER,...", value_delimiter = ',', value_parser = chunker_kinds())]
     pub chunkers: Vec<Kind>,
     /// Average sizes of chunks to compare
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', value_parser = parse_size, default_value = "4KiB,8KiB,16KiB,64KiB")]
@@ -530,12 +530,8 @@ pub struct Analyze {
     pub paths: Vec<PathBuf>,
 }
 
-fn chunker_kind(name: &str) -> Result<Kind, String> {
-    let names = || Kind::ALL.into_iter().map(Kind::name);
-    name.trim().parse().map_err(|error: ChunkingError| match nearest(name, names()) {
-        Some(nearest) => format!("{error}; did you mean `{nearest}`?"),
-        None => error.to_string(),
-    })
+fn chunker_kinds() -> impl TypedValueParser<Value = Kind> {
+    PossibleValuesParser::new(Kind::ALL.map(Kind::name)).try_map(|name| name.parse::<Kind>())
 }
 
 fn analysis_memory(text: &str) -> Result<u64, String> {
