@@ -1,13 +1,52 @@
 //! Chunkers: where a run of bytes is cut into the pieces that are stored once (M0.2).
 //!
-//! A [`Chunker`] looks at nothing but bytes. Three exist: [`Kind::FastCdc`] (the default), [`Kind::Rabin`] (the paper's) and
-//! [`Kind::Fixed`]; [`chunker`] makes one from its [`Sizes`].
+//! A [`Chunker`] looks at nothing but bytes. Four exist, [`Kind`] says which: [`Kind::Galois`] (the default, the fastest),
+//! [`Kind::FastCdc`] (cuts as other programs do), [`Kind::Rabin`] (the dedupv1 paper's) and [`Kind::Fixed`]. [`chunker`] makes one from its [`Sizes`].
+//!
+//! # Example
+//! A file is cut as it is read. What is left over is passed again, before what is read next.
+//! ```
+//! use onefold_chunking::{Kind, Sizes, chunker};
+//! use std::io::Read;
+//!
+//! fn chunk_lengths(mut file: impl Read) -> Result<Vec<usize>, Box<dyn std::error::Error>> {
+//!     let chunker = chunker(Kind::default(), Sizes::around(8 << 10))?;
+//!     // At least one chunk of the maximum, so that something is consumed each time.
+//!     let mut buffer = vec![0; 256 << 10];
+//!     let (mut filled, mut cuts, mut lengths) = (0, Vec::new(), Vec::new());
+//!     loop {
+//!         let read = file.read(&mut buffer[filled..])?;
+//!         filled += read;
+//!         let last = read == 0;
+//!         cuts.clear();
+//!         let consumed = chunker.cut(&buffer[..filled], last, &mut cuts);
+//!         let mut start = 0;
+//!         for end in &cuts {
+//!             // Here is the chunk: buffer[start..*end].
+//!             lengths.push(end - start);
+//!             start = *end;
+//!         }
+//!         if last {
+//!             return Ok(lengths);
+//!         }
+//!         buffer.copy_within(consumed..filled, 0);
+//!         filled -= consumed;
+//!     }
+//! }
+//!
+//! let data: Vec<u8> = (0..1_000_000u64).map(|at| (at.wrapping_mul(at) >> 7) as u8).collect();
+//! let lengths = chunk_lengths(&data[..])?;
+//! assert_eq!(lengths.iter().sum::<usize>(), data.len());
+//! // All but the last are within the limits.
+//! assert!(lengths[..lengths.len() - 1].iter().all(|length| (2 << 10..=32 << 10).contains(length)));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
 //! # Invariants
 //! - Chunks, one behind the other, spell the run: nothing is left out, nothing twice.
 //! - Every chunk but the last of a run has a length within [`Chunker::limits`].
-//! - Where a run is cut depends on its bytes alone, never on how callers slice it. A boundary depends on the bytes of its own
-//!   chunk (and for FastCDC on the byte behind it), so equal chunks at different places of the data are found again.
+//! - Where a run is cut depends on its bytes alone, never on how callers slice it, nor on the processor. A boundary depends on the
+//!   bytes of its own chunk (and for FastCDC on the byte behind it), so equal chunks at different places of the data are found again.
 //!
 //! This crate must never know what a store is: it stands alone and depends on no other part of onefold.
 
@@ -79,6 +118,11 @@ pub fn chunker_keyed(kind: Kind, sizes: Sizes, key: &[u8; 32]) -> Result<Arc<dyn
         Kind::FastCdc | Kind::Rabin | Kind::Fixed => Err(ChunkingError::NotKeyed { kind }),
     }
 }
+
+/// The examples of the README are compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 #[cfg(test)]
 mod tests {

@@ -5,7 +5,7 @@ use onefold_chunking::{Kind, Sizes, chunker};
 /// One byte chooses the chunker, six its sizes, eight the lengths of slices; what follows is cut.
 pub fn run(data: &[u8]) {
     let Some((choices, bytes)) = data.split_at_checked(15) else { return };
-    let kind = [Kind::FastCdc, Kind::Rabin, Kind::Fixed][usize::from(choices[0] % 3)];
+    let kind = [Kind::FastCdc, Kind::Rabin, Kind::Fixed, Kind::Galois][usize::from(choices[0] % 4)];
     let number = |at: usize| usize::from(choices[at]) << 8 | usize::from(choices[at + 1]);
     let sizes = Sizes { min: number(1), target: number(3).next_power_of_two(), max: number(5) };
     let slices = &choices[7..];

@@ -65,6 +65,12 @@ fn main() {
     }
     println!("weighted: mean length of the chunk that a byte is in; new: bytes of the edited copy in chunks that the original lacks");
 
+    println!("\n% of chunks, KiB{:>16} {:>7} {:>7} {:>7} {:>7} {:>7}", "2-4", "4-8", "8-12", "12-16", "16-32", "32");
+    for contender in &different {
+        let shares = shares(&contender.lengths(&data)).map(|share| format!("{share:>7.2}"));
+        println!("{:<25} {}", contender.name, shares.join(" "));
+    }
+
     if let Some(path) = plot {
         let lines = ["galois", "crate fastcdc", "rabin"].map(|name| {
             let contender = different.iter().find(|contender| contender.name == name).expect("a contender of this name");
@@ -73,4 +79,14 @@ fn main() {
         std::fs::write(&path, plot::lengths(&lines, sizes)).expect("the plot can be written");
         println!("wrote {}", path.display());
     }
+}
+
+/// How many chunks, in percent, are shorter than each of these, and not than the one before.
+fn shares(lengths: &[usize]) -> [f64; 6] {
+    let mut from = 0;
+    [4, 8, 12, 16, 32, usize::MAX >> 10].map(|kib| {
+        let count = lengths.iter().filter(|length| (from..kib << 10).contains(*length)).count();
+        from = kib << 10;
+        100.0 * count as f64 / lengths.len() as f64
+    })
 }

@@ -72,7 +72,7 @@ proptest! {
     }
 
     #[test]
-    fn m0_2_every_implementation_cuts_like_the_scalar_one_at_all_targets(seed: u64, bits in 8..=22u32, key: Option<[u8; 32]>) {
+    fn m0_2_all_implementations_cut_alike_at_all_targets(seed: u64, bits in 8..=22u32, key: Option<[u8; 32]>) {
         let data = mixed(3 << 20, seed);
         let mut cuts = all(Sizes::around(1 << bits), key.as_ref()).into_iter().map(|galois| cut(&galois, &data));
         let first = cuts.next().unwrap();
@@ -173,4 +173,16 @@ fn an_implementation_that_is_not_available_is_refused() {
 fn a_key_is_not_printed() {
     let text = format!("{:?}", Galois::keyed(Sizes::default(), &[0xab; 32]).unwrap());
     assert!(text.starts_with("Galois { sizes: Sizes {") && text.ends_with(".. }"), "{text}");
+}
+
+/// Small enough for Miri.
+#[test]
+fn scalar_code_cuts_by_the_definition() {
+    for (seed, sizes) in [Sizes { min: 64, target: 256, max: 1024 }, Sizes { min: 65, target: 512, max: 3001 }].into_iter().enumerate() {
+        let data = mixed(5000, seed as u64);
+        for length in [0, 1, 63, 64, 65, 1023, 1024, 1025, 5000] {
+            let scalar = Galois::new(sizes).unwrap().by(Implementation::Scalar).unwrap();
+            assert_eq!(cut(&scalar, &data[..length]), model(None, &data[..length], sizes), "{length} bytes, {sizes:?}");
+        }
+    }
 }

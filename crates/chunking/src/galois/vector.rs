@@ -19,7 +19,7 @@ pub(super) trait Vector: Copy {
     /// The constants of a search.
     unsafe fn constants(hash: &Hash, condition: Condition) -> Self::Constants;
 
-    /// `s` of the bytes at `data`, of which there are [`Vector::BYTES`].
+    /// `s` of the bytes at `data`, of which there are [`Vector::BYTES`]; all of them plus a constant, if `windows` takes it away.
     unsafe fn singles(constants: &Self::Constants, data: *const u8) -> Self;
 
     /// Fetches the line of `data`, which may lie anywhere, into the cache.
