@@ -255,7 +255,7 @@ impl Shared {
     }
 
     /// Tries failed writes again; writers may go on when they are done.
-    fn write_failed_frames(&self) -> Result<()> {
+    pub(crate) fn write_failed_frames(&self) -> Result<()> {
         {
             let mut flow = self.flow.lock();
             flow.check_poison()?;
@@ -280,23 +280,17 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits for the workers. A write that failed meanwhile, maybe begun long before there was room again, is tried once more: so an error
-    /// is one of now.
     fn wait_for_frames(&self, targets: &[Target]) -> Result<()> {
-        let mut flow = self.flow.lock();
         for target in targets {
-            while target.container.state.lock().catalog.frames.len() < target.frames {
-                flow.check_poison()?;
-                if flow.failed.is_some() {
-                    drop(flow);
-                    self.write_failed_frames()?;
-                    flow = self.flow.lock();
-                } else {
-                    self.flow_changed.wait(&mut flow);
+            loop {
+                let mut flow = self.sound_flow()?;
+                if target.container.state.lock().catalog.frames.len() >= target.frames {
+                    break;
                 }
+                self.flow_changed.wait(&mut flow);
             }
         }
-        flow.check_poison()
+        self.flow.lock().check_poison()
     }
 }
 

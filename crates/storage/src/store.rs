@@ -344,7 +344,7 @@ impl Shared {
         if !self.writable.load(Relaxed) {
             return Err(StorageError::ReadOnly);
         }
-        self.flow.lock().check()
+        self.sound_flow().map(drop)
     }
 
     pub(crate) fn damaged(&self, container: ContainerId, frame: Option<u32>, slot: Option<u16>, why: impl Into<String>) -> StorageError {

@@ -7,6 +7,7 @@ use crate::{Codec, Frame, Result, StorageError};
 use crossbeam_channel::Receiver;
 use onefold_ground::profile::Component;
 use onefold_ground::{GroundError, checksum};
+use parking_lot::MutexGuard;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -31,15 +32,6 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    /// Whether more may be taken.
-    pub(crate) fn check(&self) -> Result<()> {
-        self.check_poison()?;
-        match &self.failed {
-            Some(source) => Err(StorageError::CannotWrite { source: source.clone() }),
-            None => Ok(()),
-        }
-    }
-
     pub(crate) fn check_poison(&self) -> Result<()> {
         match &self.poisoned {
             Some(why) => Err(StorageError::Poisoned { why: why.clone() }),
@@ -130,11 +122,24 @@ impl Shared {
         }
     }
 
+    /// The flow without a failed write: one that there was, maybe before there was room again, is tried once more here. So an error is one of
+    /// now. The caller holds no state of a container.
+    pub(crate) fn sound_flow(&self) -> Result<MutexGuard<'_, Flow>> {
+        loop {
+            let flow = self.flow.lock();
+            flow.check_poison()?;
+            if flow.failed.is_none() {
+                return Ok(flow);
+            }
+            drop(flow);
+            self.write_failed_frames()?;
+        }
+    }
+
     /// Waits until a frame of `raw_bytes` may be handed over, and counts it as handed over.
     pub(crate) fn reserve_flow(&self, raw_bytes: usize) -> Result<()> {
-        let mut flow = self.flow.lock();
         loop {
-            flow.check()?;
+            let mut flow = self.sound_flow()?;
             if flow.in_flight_bytes == 0 || flow.in_flight_bytes + raw_bytes <= self.options.in_flight_bytes {
                 flow.in_flight_bytes += raw_bytes;
                 return Ok(());
