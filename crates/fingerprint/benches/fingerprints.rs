@@ -30,7 +30,7 @@ fn main() {
     println!("GB/s (10^9 bytes, one core, median of {RUNS} short runs; best in brackets)");
 
     for (name, chunks) in [("8 KiB equal", &equal), ("uneven", &uneven)] {
-        for batch in [8, 16, 32, 64, 128, BATCH_CHUNKS] {
+        for batch in [1, 2, 4, 8, 16, 32, 64, 128, BATCH_CHUNKS] {
             if batch == BATCH_CHUNKS {
                 compare(&format!("{name}, from memory, batches of {batch}"), chunks, batch);
                 continue;

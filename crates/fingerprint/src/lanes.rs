@@ -60,6 +60,8 @@ pub(crate) trait Lanes: Copy {
     fn splat(self, number: u32) -> Self::Word;
     /// Takes the first [`Lanes::COUNT`] numbers; there are at least so many.
     fn load(self, row: &[u32]) -> Self::Word;
+    /// Writes a number of each lane to the first [`Lanes::COUNT`] of `row`; there are at least so many.
+    fn save(self, word: Self::Word, row: &mut [u32]);
     /// Wrapping sum.
     fn add(self, a: Self::Word, b: Self::Word) -> Self::Word;
     /// Exclusive or of two.
@@ -76,6 +78,8 @@ pub(crate) trait Lanes: Copy {
     fn shift_right<const BITS: u32>(self, a: Self::Word) -> Self::Word;
     /// Word `i` of the result is word `i` of the first [`Lanes::COUNT`] blocks; there are at least so many.
     fn load_blocks(self, blocks: &[&Block], order: ByteOrder) -> [Self::Word; 16];
+    /// Tells the memory that the line `ahead_bytes` behind the beginning of `block` will be read soon. It need not exist.
+    fn prefetch(self, block: &Block, ahead_bytes: usize);
     /// Writes word `i` of lane `j` to `out[j][i]`, for the first [`Lanes::COUNT`] rows of `out`; there are at least so many.
     fn store(self, words: &[Self::Word; 8], out: &mut [[u32; 8]]);
 }
@@ -115,9 +119,12 @@ mod tests {
                 lanes.shift_right::<10>(w[7]),
             ];
             for words in [first, second, third, fourth] {
+                let mut row = [0; MAX_LANES];
+                lanes.save(words[0], &mut row);
                 let mut out = [[0; 8]; MAX_LANES];
                 lanes.store(&words, &mut out);
                 assert!(out[L::COUNT..].iter().all(|row| *row == [0; 8]), "rows of no lane are left alone");
+                assert!(row.iter().zip(&out).all(|(number, row)| *number == row[0]));
                 all.extend_from_slice(&out[..L::COUNT]);
             }
         }

@@ -9,6 +9,7 @@
 //! - A parent without a neighbour moves up a level unchanged. That makes the paper's tree, whose left subtrees are powers of two.
 //! - Memory is bounded by [`GROUP_LEAVES`], not by the batch.
 
+use super::times::four_times;
 use crate::Fingerprint;
 use crate::lanes::{Block, ByteOrder, Lanes, MAX_LANES, Row, Task};
 use std::slice;
@@ -42,6 +43,13 @@ const LONG_BYTES: usize = 256 << 10;
 /// Inputs are worked on together until they have so many leaves (at least one input, at most this and a long one). Chaining values
 /// are the memory that this needs, twice 32 bytes for each leaf.
 const GROUP_LEAVES: usize = 1024;
+
+/// A batch is worth its lanes if it has so many leaves, each input counted as two more: measured, with chunks of 8 KiB and with small ones.
+const LEAST: usize = 22;
+
+/// Bytes that are asked for ahead of their use: chunks usually lie one behind the other, and this is what 32 lanes read at a time. From
+/// memory it makes batches faster by 40 %, in cache slower by 4 %.
+const AHEAD_BYTES: usize = 32 * LEAF_BYTES;
 
 type Value = [u8; 32];
 
@@ -97,10 +105,16 @@ impl<'a> Group<'a> {
 
     /// Hashes the inputs, and is empty then.
     fn finish<L: Lanes>(&mut self, lanes: L, out: &mut [Fingerprint]) {
-        self.level.resize(self.leaves, [0; 32]);
-        self.hash_leaves(lanes);
-        while self.collect_roots(out) {
-            self.hash_parents(lanes);
+        if self.leaves + 2 * self.inputs.len() < LEAST {
+            for (at, input) in &self.inputs {
+                out[*at] = Fingerprint::from_digest(::blake3::hash(input).as_bytes());
+            }
+        } else {
+            self.level.resize(self.leaves, [0; 32]);
+            self.hash_leaves(lanes);
+            while self.collect_roots(out) {
+                self.hash_parents(lanes);
+            }
         }
         self.inputs.clear();
         self.leaves = 0;
@@ -324,6 +338,9 @@ impl<L: Lanes> Task for Hash<'_, L> {
         let counters = lanes.load(&work.counters);
         for at in 0..work.steps() {
             let step = work.step(at);
+            for block in &step.blocks[..L::COUNT] {
+                lanes.prefetch(block, AHEAD_BYTES);
+            }
             let words = lanes.load_blocks(&step.blocks, ByteOrder::Little);
             let after = compress(lanes, &state, &words, counters, lanes.load(&step.lengths), lanes.load(&step.flags));
             let active = lanes.load(&step.active);
@@ -372,19 +389,6 @@ fn round<L: Lanes, const ROUND: usize>(lanes: L, v: &mut [L::Word; 16], m: &[L::
     half_step::<L, ROUND, 1, 1, 8, 7>(lanes, v, m);
 }
 
-/// Does a step with `$i` = 0, 1, 2, 3.
-macro_rules! four_times {
-    ($i:ident => $step:expr) => {
-        four_times!($i => $step, 0 1 2 3)
-    };
-    ($i:ident => $step:expr, $($number:literal)*) => {
-        $({
-            const $i: usize = $number;
-            $step;
-        })*
-    };
-}
-
 /// The first or second (`HALF`) half of the function G for four columns (`DIAGONAL` 0) or diagonals (1). Each waits for its own result
 /// again and again: the others fill the time.
 #[inline(always)]
@@ -420,4 +424,32 @@ fn half_step<L: Lanes, const ROUND: usize, const DIAGONAL: usize, const HALF: us
     four_times!(I => c!(I) = lanes.add(c!(I), d!(I)));
     four_times!(I => b!(I) = lanes.xor(b!(I), c!(I)));
     four_times!(I => b!(I) = lanes.rotate_right::<B_BITS>(b!(I)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lanes::{Pair, Portable};
+
+    fn check<L: Lanes>(lanes: L, inputs: &[&[u8]]) {
+        let mut out = vec![Fingerprint::from_digest(&[]); inputs.len()];
+        fingerprint(lanes, inputs, &mut out);
+        for (found, input) in out.iter().zip(inputs) {
+            assert_eq!(*found, Fingerprint::from_digest(::blake3::hash(input).as_bytes()), "{} bytes of {}", input.len(), inputs.len());
+        }
+    }
+
+    #[test]
+    fn plain_lanes_give_the_digests_of_the_crate() {
+        let bytes: Vec<u8> = (0..20_000u32).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
+        let lengths = [0, 1, 63, 64, 65, 1023, 1024, 1025, 2048, 3100, 5 * 1024, 7 * 1024 + 1];
+        let mut inputs: Vec<&[u8]> = lengths.iter().map(|length| &bytes[*length..2 * length]).collect();
+        check(Portable, &inputs);
+        check(Pair(Portable), &inputs);
+        if !cfg!(miri) {
+            // More than one group.
+            inputs = inputs.repeat(60);
+            check(Portable, &inputs);
+        }
+    }
 }

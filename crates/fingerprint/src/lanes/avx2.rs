@@ -73,6 +73,13 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
+    fn save(self, word: __m256i, row: &mut [u32]) {
+        let row: &mut [u32; COUNT] = row.first_chunk_mut().expect("a number for each lane");
+        // SAFETY: the 32 bytes that are written are those of `row`; the store needs no alignment. For the instruction see `run`.
+        unsafe { _mm256_storeu_si256(row.as_mut_ptr().cast(), word) }
+    }
+
+    #[inline(always)]
     fn add(self, a: __m256i, b: __m256i) -> __m256i {
         run!(_mm256_add_epi32(a, b))
     }
@@ -156,6 +163,12 @@ impl Lanes for Avx2 {
             }
         }
         words
+    }
+
+    #[inline(always)]
+    fn prefetch(self, block: &Block, ahead_bytes: usize) {
+        // SAFETY: a prefetch reads nothing that the program could notice, whatever the address is.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(block.as_ptr().wrapping_add(ahead_bytes).cast()) }
     }
 
     #[inline(always)]

@@ -50,6 +50,13 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    fn save(self, word: __m512i, row: &mut [u32]) {
+        let row: &mut [u32; COUNT] = row.first_chunk_mut().expect("a number for each lane");
+        // SAFETY: the 64 bytes that are written are those of `row`; the store needs no alignment. For the instruction see `run`.
+        unsafe { _mm512_storeu_si512(row.as_mut_ptr().cast(), word) }
+    }
+
+    #[inline(always)]
     fn add(self, a: __m512i, b: __m512i) -> __m512i {
         run!(_mm512_add_epi32(a, b))
     }
@@ -122,6 +129,12 @@ impl Lanes for Avx512 {
             }
         }
         words
+    }
+
+    #[inline(always)]
+    fn prefetch(self, block: &Block, ahead_bytes: usize) {
+        // SAFETY: a prefetch reads nothing that the program could notice, whatever the address is.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(block.as_ptr().wrapping_add(ahead_bytes).cast()) }
     }
 
     /// The 8 by 16 transposition, the other way round.

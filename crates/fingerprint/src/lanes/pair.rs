@@ -28,6 +28,12 @@ impl<L: Lanes> Lanes for Pair<L> {
     }
 
     #[inline(always)]
+    fn save(self, word: Self::Word, row: &mut [u32]) {
+        self.0.save(word.0, row);
+        self.0.save(word.1, &mut row[L::COUNT..]);
+    }
+
+    #[inline(always)]
     fn add(self, a: Self::Word, b: Self::Word) -> Self::Word {
         (self.0.add(a.0, b.0), self.0.add(a.1, b.1))
     }
@@ -73,6 +79,11 @@ impl<L: Lanes> Lanes for Pair<L> {
             at += 1;
         }
         words
+    }
+
+    #[inline(always)]
+    fn prefetch(self, block: &Block, ahead_bytes: usize) {
+        self.0.prefetch(block, ahead_bytes);
     }
 
     #[inline(always)]

@@ -8,6 +8,8 @@ pub(crate) struct Portable;
 
 const COUNT: usize = 4;
 
+/// Not inlined: the compiler would take minutes for hundreds of steps of four lanes each.
+#[inline(never)]
 fn each(work: impl Fn(usize) -> u32) -> [u32; COUNT] {
     std::array::from_fn(work)
 }
@@ -26,6 +28,10 @@ impl Lanes for Portable {
 
     fn load(self, row: &[u32]) -> Self::Word {
         each(|lane| row[lane])
+    }
+
+    fn save(self, word: Self::Word, row: &mut [u32]) {
+        row[..COUNT].copy_from_slice(&word);
     }
 
     fn add(self, a: Self::Word, b: Self::Word) -> Self::Word {
@@ -63,6 +69,10 @@ impl Lanes for Portable {
                 if order == ByteOrder::Big { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) }
             })
         })
+    }
+
+    fn prefetch(self, block: &Block, ahead_bytes: usize) {
+        let _ = (block, ahead_bytes);
     }
 
     fn store(self, words: &[Self::Word; 8], out: &mut [[u32; 8]]) {
