@@ -69,8 +69,8 @@ impl Engine {
         let full = {
             let mut queue = self.queue.lock();
             queue.sequence += 1;
-            queue.bytes += transaction.bytes();
             self.blocks.stage(queue.sequence, &transaction.changes)?;
+            queue.bytes += transaction.bytes();
             queue.transactions.push(transaction);
             // A batch must fit into the log several times.
             queue.bytes > QUEUE_BYTES.min(self.settings.log_limit_bytes as usize / 4)

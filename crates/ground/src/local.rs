@@ -128,7 +128,7 @@ impl Ground for LocalGround {
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 let holder = read_holder(&file).filter(|holder| !holder.has_ended());
                 // Of several readers the line names the last that came; when that one has gone, the system knows the others.
-                let holder = holder.or_else(|| Holder::of_lock_on(file.metadata().ok()?.ino()));
+                let holder = holder.or_else(|| file.metadata().ok().and_then(|found| Holder::of_lock_on(found.dev(), found.ino())));
                 return Err(LockError::Held { path: path.display().to_string(), holder });
             }
             Err(source) => return Err(error("lock", &path, source).into()),

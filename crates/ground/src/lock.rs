@@ -30,13 +30,15 @@ impl Holder {
         Holder { pid: std::process::id(), host: this_host(), command: command.to_owned(), since: utc(SystemTime::now()) }
     }
 
-    /// A process that holds a lock on the file with this inode, as Linux lists them (proc(5), `/proc/locks`).
-    pub(crate) fn of_lock_on(inode: u64) -> Option<Holder> {
+    /// A process that holds a lock on the file with this device and inode, as Linux lists them (proc(5), `/proc/locks`). Nobody where a file
+    /// system gives files other device numbers than its own.
+    pub(crate) fn of_lock_on(device: u64, inode: u64) -> Option<Holder> {
         let locks = std::fs::read_to_string("/proc/locks").ok()?;
         // "1: FLOCK  ADVISORY  READ 1234 fe:00:5678 0 EOF"
+        let file = format!("{:02x}:{:02x}:{inode}", rustix::fs::major(device), rustix::fs::minor(device));
         let pid = locks.lines().find_map(|line| {
             let words: Vec<&str> = line.split_ascii_whitespace().collect();
-            let is_ours = words.get(1) == Some(&"FLOCK") && words.get(5)?.rsplit(':').next()? == inode.to_string();
+            let is_ours = words.get(1) == Some(&"FLOCK") && *words.get(5)? == file;
             is_ours.then(|| words[4].parse::<u32>().ok()).flatten()
         })?;
         let process = std::path::Path::new("/proc").join(pid.to_string());

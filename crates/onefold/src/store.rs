@@ -14,7 +14,8 @@ use std::sync::Arc;
 pub const SETTINGS_FILE: &str = "onefold.toml";
 
 /// What to do about damage that keeps a store from opening.
-pub const OPENING_ADVICE: &str = "the store opens only when this is whole again: bring the damaged file back from a copy of the store";
+pub const OPENING_ADVICE: &str = "the store opens only when this is whole again: what is in index/ is made anew by `onefold check --rebuild-index`, \
+    anything else is to be brought back from a copy of the store";
 
 /// An open store with the settings it was opened with.
 #[derive(Debug)]
@@ -70,6 +71,10 @@ pub fn ground(directory: &Path) -> Result<Arc<dyn Ground>> {
 pub fn read_settings(path: &Path, optional: bool) -> Result<Settings> {
     let wrong = |why: String| Failure::cannot_run(format!("cannot use the settings in {}: {why}", path.display()));
     let mut text = String::new();
+    // A file that was named may be a pipe; that of a store is a file, and another thing in its place would be waited for.
+    if optional && std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        return Err(wrong("it is not a file".to_owned()));
+    }
     let read = File::open(path).and_then(|file| file.take(MAX_SETTINGS_BYTES + 1).read_to_string(&mut text));
     match read {
         Ok(length) if length as u64 > MAX_SETTINGS_BYTES => Err(wrong(format!("the file is longer than {MAX_SETTINGS_BYTES} bytes"))),
