@@ -30,7 +30,7 @@ pub fn measure(options: &Options, report: &mut Report) -> Result<()> {
     corpus::create(&tree, options.size, options.seed)?;
     report.group(format!("Ideal counter, 8 KiB chunks, no overhead ({:.2} GB)", corpus::measure(&tree).0 as f64 / 1e9));
     let mut counter = Counter {
-        chunker: chunker(Kind::FastCdc, Sizes::default())?,
+        chunker: chunker(Kind::default(), Sizes::default())?,
         seen: HashSet::new(),
         compressor: zstd::bulk::Compressor::new(1)?,
         unique_bytes: 0,

@@ -144,7 +144,7 @@ fn ingest(engine: &Arc<Engine>, pieces: u64) -> Result<(f64, Vec<Vec<Piece>>)> {
 /// The bound of duplicates: the same pieces cut and hashed by the same number of threads, nothing else.
 fn chunk_and_hash(pieces: u64) -> Result<f64> {
     let source = Source::new();
-    let chunker = chunker(Kind::FastCdc, Sizes::default())?;
+    let chunker = chunker(Kind::default(), Sizes::default())?;
     floors::rate(pieces * PIECE_BYTES as u64, || {
         std::thread::scope(|scope| {
             for thread in 0..THREADS {

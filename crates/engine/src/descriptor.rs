@@ -47,8 +47,8 @@ impl Descriptor {
         Ok(Descriptor {
             store: random_name()?,
             fingerprint: Algorithm::Blake3,
-            chunker: ChunkerKind::FastCdc,
-            chunk_sizes: Sizes { min: 2 << 10, target: 8 << 10, max: 32 << 10 },
+            chunker: ChunkerKind::default(),
+            chunk_sizes: Sizes::default(),
             container_bytes: 4 << 20,
             frame_bytes: 64 << 10,
             compression: Compression::Zstd(1),

@@ -103,7 +103,7 @@ pub struct Init {
     #[arg(long, value_enum, default_value_t = ProfileName::Exact)]
     pub profile: ProfileName,
     /// How data is cut into chunks
-    #[arg(long, value_enum, default_value_t = ChunkerName::Fastcdc)]
+    #[arg(long, value_enum, default_value_t = ChunkerName::Galois)]
     pub chunker: ChunkerName,
     /// Average size of a chunk (its exact size with `fixed`): a power of two
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "8KiB")]
@@ -141,7 +141,9 @@ pub enum ProfileName {
 /// Chunkers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ChunkerName {
-    /// By content, fast
+    /// By content, at the speed of memory
+    Galois,
+    /// By content, at the places where other programs with FastCDC cut
     Fastcdc,
     /// By content, with Rabin's polynomials
     Rabin,
@@ -502,7 +504,7 @@ Beside --memory it takes about 80MiB, more with chunks of a megabyte.
 
 Examples:
   onefold analyze /home /srv/backup/home
-  onefold analyze --chunkers fastcdc,fixed --sizes 4KiB,8KiB,16KiB /var/lib/libvirt/images")]
+  onefold analyze --chunkers galois,fixed --sizes 4KiB,8KiB,16KiB /var/lib/libvirt/images")]
 pub struct Analyze {
     /// Chunkers to compare, with commas between them [default: all]
     #[arg(long, value_name = "CHUNKER,...", value_delimiter = ',', value_parser = chunker_kinds())]

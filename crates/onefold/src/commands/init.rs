@@ -95,6 +95,7 @@ fn descriptor(options: &Init) -> Result<Descriptor> {
     Ok(Descriptor {
         fingerprint: algorithm(options.fingerprint),
         chunker: match options.chunker {
+            ChunkerName::Galois => Kind::Galois,
             ChunkerName::Fastcdc => Kind::FastCdc,
             ChunkerName::Rabin => Kind::Rabin,
             ChunkerName::Fixed => Kind::Fixed,
