@@ -25,7 +25,8 @@ pub fn lengths(lines: &[(&str, Vec<usize>)], sizes: Sizes) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" font-size=\"12\">\n\
          <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n"
     );
-    for tick in 0..=most as usize {
+    // Labels of 12 pixels have room if there are few.
+    for tick in (0..=most as usize).step_by(if most > 8.0 { 4 } else { 1 }) {
         let at = y(tick as f64);
         let _ = writeln!(svg, "<path d=\"M{LEFT} {at:.1}H{:.1}\" stroke=\"#ddd\"/>", WIDTH - RIGHT);
         let _ = writeln!(svg, "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{tick} %</text>", LEFT - 6.0, at + 4.0);

@@ -10,7 +10,7 @@ use super::hash::{Condition, Hash, MEMORY, WINDOW};
 /// Places that are hashed at once.
 const LANES: usize = 4;
 /// Bytes of each.
-const LANE: usize = 128;
+const LANE: usize = 64;
 /// Bytes between two tests.
 const BLOCK: usize = LANES * LANE;
 /// Bytes that [`HALF`] hashes take in before the first is complete.

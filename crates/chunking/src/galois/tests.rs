@@ -178,11 +178,10 @@ fn a_key_is_not_printed() {
 /// Small enough for Miri.
 #[test]
 fn scalar_code_cuts_by_the_definition() {
-    for (seed, sizes) in [Sizes { min: 64, target: 256, max: 1024 }, Sizes { min: 65, target: 512, max: 3001 }].into_iter().enumerate() {
-        let data = mixed(5000, seed as u64);
-        for length in [0, 1, 63, 64, 65, 1023, 1024, 1025, 5000] {
-            let scalar = Galois::new(sizes).unwrap().by(Implementation::Scalar).unwrap();
-            assert_eq!(cut(&scalar, &data[..length]), model(None, &data[..length], sizes), "{length} bytes, {sizes:?}");
-        }
+    let sizes = Sizes { min: 64, target: 256, max: 1024 };
+    let data = mixed(1500, 1);
+    for length in [1, 64, 700, 1500] {
+        let scalar = Galois::new(sizes).unwrap().by(Implementation::Scalar).unwrap();
+        assert_eq!(cut(&scalar, &data[..length]), model(None, &data[..length], sizes), "{length} bytes");
     }
 }
