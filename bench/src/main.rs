@@ -9,6 +9,7 @@ mod disks;
 mod floors;
 mod ideal;
 mod ingest;
+mod pipeline;
 mod process;
 mod random;
 mod report;
@@ -83,7 +84,7 @@ pub struct Options {
     #[arg(long, default_value = "/var/tmp")]
     disk: PathBuf,
     /// Only these parts
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Part::Floors, Part::Ideal, Part::Backups, Part::Tools, Part::Ingest, Part::Disks])]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Part::Floors, Part::Pipeline, Part::Ideal, Part::Backups, Part::Tools, Part::Ingest, Part::Disks])]
     parts: Vec<Part>,
     /// Also writes the figures as JSON
     #[arg(long)]
@@ -102,6 +103,8 @@ impl Options {
 enum Part {
     /// What the machine gives
     Floors,
+    /// Cutting and fingerprinting on one core
+    Pipeline,
     /// What an ideal store without overhead would take for the corpus
     Ideal,
     /// Backups, restore, check: whole runs of the program
@@ -129,6 +132,7 @@ fn run(options: Options) -> Result<()> {
     for part in &options.parts {
         match part {
             Part::Floors => machine(&options, &mut report)?,
+            Part::Pipeline => pipeline::measure(&mut report)?,
             Part::Ideal => ideal::measure(&options, &mut report)?,
             Part::Backups => backups::measure(&options, &mut report)?,
             Part::Tools => tools::measure(&options, &mut report)?,

@@ -60,7 +60,7 @@ mod sizes;
 #[cfg(test)]
 mod testing;
 
-pub use galois::{Galois, Implementation};
+pub use galois::{Galois, Implementation, SIMD_VARIABLE};
 pub use sizes::{ChunkingError, Kind, Limits, Sizes};
 
 use std::fmt::Debug;

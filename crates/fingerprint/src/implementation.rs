@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::sync::OnceLock;
 
 /// The environment variable that caps the instructions: `avx512`, `avx2` or `scalar`. What the machine has not got is not used either way.
+/// `avx2-gfni` and `neon`, which the crate `onefold-chunking` has too, mean `avx2` and `scalar` here.
 pub const SIMD_VARIABLE: &str = "ONEFOLD_SIMD";
 
 /// The instructions with which a batch is fingerprinted, from the least to the most. All give the same digests.
@@ -76,7 +77,11 @@ impl FromStr for Implementation {
     type Err = UnknownImplementation;
 
     fn from_str(name: &str) -> Result<Implementation, UnknownImplementation> {
-        Implementation::ALL.into_iter().find(|one| one.name() == name).ok_or(UnknownImplementation)
+        match name {
+            "avx2-gfni" => Ok(Implementation::Avx2),
+            "neon" => Ok(Implementation::Scalar),
+            _ => Implementation::ALL.into_iter().find(|one| one.name() == name).ok_or(UnknownImplementation),
+        }
     }
 }
 
@@ -99,6 +104,8 @@ mod tests {
         for implementation in Implementation::ALL {
             assert_eq!(implementation.to_string().parse(), Ok(implementation));
         }
+        assert_eq!("avx2-gfni".parse(), Ok(Implementation::Avx2));
+        assert_eq!("neon".parse(), Ok(Implementation::Scalar));
         assert_eq!("sse".parse::<Implementation>(), Err(UnknownImplementation));
     }
 }

@@ -8,6 +8,7 @@ pub mod chunk_index;
 pub mod chunkers;
 pub mod container;
 pub mod descriptor;
+pub mod fingerprints;
 pub mod galois;
 pub mod log_batch;
 pub mod nbd_negotiation;
@@ -28,6 +29,7 @@ pub const TARGETS: &[Target] = &[
     ("chunkers", chunkers::run),
     ("container", container::run),
     ("descriptor", descriptor::run),
+    ("fingerprints", fingerprints::run),
     ("galois", galois::run),
     ("log_batch", log_batch::run),
     ("nbd_negotiation", nbd_negotiation::run),

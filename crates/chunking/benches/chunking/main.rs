@@ -1,8 +1,8 @@
 //! How fast each chunker cuts, how much of edited data is found again, and how long chunks are. All on the same data in one run,
 //! beside the crates `fastcdc` and `gearhash` and beside what the memory gives; `docs/chunking.md` has the results.
 //!
-//! `cargo bench -p onefold-chunking`, or `cargo bench -p onefold-chunking -- --plot FILE.svg FOLDER...` for other data than the
-//! Rust toolchain and `/usr`.
+//! `cargo bench -p onefold-chunking`, or `cargo bench -p onefold-chunking -- [--target BYTES] [--plot FILE.svg] [FOLDER...]` for other
+//! sizes, or other data than the Rust toolchain and `/usr`.
 
 mod contenders;
 mod corpus;
@@ -20,11 +20,13 @@ const CORPUS_BYTES: usize = 256 << 20;
 fn main() {
     let mut folders = Vec::new();
     let mut plot = None;
+    let mut sizes = Sizes::default();
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match &*argument {
             // Cargo's own.
             "--bench" => {}
+            "--target" => sizes = Sizes::around(arguments.next().and_then(|bytes| bytes.parse().ok()).expect("--target BYTES")),
             "--plot" => plot = Some(PathBuf::from(arguments.next().expect("--plot FILE"))),
             _ => folders.push(PathBuf::from(argument)),
         }
@@ -33,7 +35,6 @@ fn main() {
         folders = corpus::usual_folders();
     }
 
-    let sizes = Sizes::default();
     let data = corpus::read(&folders, CORPUS_BYTES);
     let names: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
     println!("{} MB of files from {}", data.len() / 1_000_000, names.join(", "));
@@ -65,7 +66,7 @@ fn main() {
     }
     println!("weighted: mean length of the chunk that a byte is in; new: bytes of the edited copy in chunks that the original lacks");
 
-    println!("\n% of chunks, KiB{:>16} {:>7} {:>7} {:>7} {:>7} {:>7}", "2-4", "4-8", "8-12", "12-16", "16-32", "32");
+    println!("\n% of chunks, KiB{:>16} {:>7} {:>7} {:>7} {:>7} {:>7}", "-4", "4-8", "8-12", "12-16", "16-32", "32");
     for contender in &different {
         let shares = shares(&contender.lengths(&data)).map(|share| format!("{share:>7.2}"));
         println!("{:<25} {}", contender.name, shares.join(" "));

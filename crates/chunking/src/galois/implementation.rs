@@ -3,6 +3,9 @@
 use std::fmt;
 use std::sync::OnceLock;
 
+/// The environment variable that caps the instructions of [`Implementation::best`] by name, such as `avx2`.
+pub const SIMD_VARIABLE: &str = "ONEFOLD_SIMD";
+
 /// A way to search for the boundaries of [`Galois`](crate::Galois), by the instructions it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Implementation {
@@ -28,10 +31,20 @@ impl Implementation {
         Implementation::ALL.into_iter().filter(|implementation| implementation.is_available())
     }
 
-    /// The fastest one that this processor runs.
+    /// The fastest one that this processor runs and [`SIMD_VARIABLE`] allows; found out by the first call.
     pub fn best() -> Implementation {
         static BEST: OnceLock<Implementation> = OnceLock::new();
-        *BEST.get_or_init(|| Implementation::available().next().unwrap_or(Implementation::Scalar))
+        // A value that is no name caps nothing: the cuts are the same, and this is no place to stop.
+        *BEST.get_or_init(|| Implementation::best_below(std::env::var(SIMD_VARIABLE).ok().as_deref().and_then(Implementation::named)))
+    }
+
+    fn best_below(cap: Option<Implementation>) -> Implementation {
+        let allowed = Implementation::ALL.into_iter().skip_while(|one| cap.is_some_and(|cap| *one != cap));
+        allowed.into_iter().find(|one| one.is_available()).unwrap_or(Implementation::Scalar)
+    }
+
+    fn named(name: &str) -> Option<Implementation> {
+        Implementation::ALL.into_iter().find(|one| one.name() == name)
     }
 
     /// Whether this processor runs it.
@@ -72,5 +85,21 @@ impl Implementation {
 impl fmt::Display for Implementation {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.pad(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cap_is_never_exceeded_and_scalar_is_always_there() {
+        let speed = |implementation| Implementation::ALL.iter().position(|one| *one == implementation);
+        for cap in Implementation::ALL {
+            let best = Implementation::best_below(Implementation::named(cap.name()));
+            assert!(best.is_available() && speed(best) >= speed(cap), "{best} for {cap}");
+        }
+        assert_eq!(Implementation::best_below(Some(Implementation::Scalar)), Implementation::Scalar);
+        assert_eq!(Some(Implementation::best_below(Implementation::named("sse"))), Implementation::available().next());
     }
 }

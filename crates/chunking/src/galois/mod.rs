@@ -48,7 +48,7 @@ mod vector;
 #[cfg(test)]
 mod tests;
 
-pub use implementation::Implementation;
+pub use implementation::{Implementation, SIMD_VARIABLE};
 
 use crate::cut::cut_all;
 use crate::{Chunker, ChunkingError, Kind, Limits, Sizes};
