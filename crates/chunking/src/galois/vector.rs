@@ -162,7 +162,8 @@ const SPARE: usize = 1 + 64;
 fn bytes_at<V: Vector>(data: &[u8], at: isize, spare: &mut [u8; SPARE]) -> *const u8 {
     const { assert!(V::BYTES < SPARE) };
     if at >= 1 && at.cast_unsigned() + V::BYTES <= data.len() {
-        data[at.cast_unsigned() - 1..][1..].as_ptr()
+        // Not of the slice from `at` on: the byte before it must belong to what the pointer may read.
+        data[at.cast_unsigned() - 1..].as_ptr().wrapping_add(1)
     } else {
         copied(data, at, spare)
     }
@@ -174,5 +175,5 @@ fn copied(data: &[u8], at: isize, spare: &mut [u8; SPARE]) -> *const u8 {
     let (from, into) = (first.max(0).cast_unsigned(), first.min(0).unsigned_abs());
     let length = data.len().saturating_sub(from).min(SPARE - into);
     spare[into..into + length].copy_from_slice(&data[from..from + length]);
-    spare[1..].as_ptr()
+    spare.as_ptr().wrapping_add(1)
 }
