@@ -74,7 +74,7 @@ impl Chunker for FastCdc {
             data[remembered..=length].iter().fold(0, |hash, byte| step(hash, *byte)) & mask == 0
         };
         // A tail of odd length was cut without a look at its last byte, so there may be a boundary before that. (The target is even: its mask is the same.)
-        is_boundary(length) && (length % 2 == 0 || !is_boundary(length - 1))
+        is_boundary(length) && (length.is_multiple_of(2) || !is_boundary(length - 1))
     }
 
     fn name(&self) -> &'static str {
