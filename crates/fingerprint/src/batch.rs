@@ -1,9 +1,14 @@
 //! Fingerprints of many chunks at once, a chunk (or a part of one) in each lane.
 
+#[cfg(any(test, target_arch = "x86_64"))]
 mod blake3;
+#[cfg(any(test, target_arch = "x86_64"))]
 mod sha;
+#[cfg(any(test, target_arch = "x86_64"))]
 mod sha1;
+#[cfg(any(test, target_arch = "x86_64"))]
 mod sha256;
+#[cfg(any(test, target_arch = "x86_64"))]
 mod times;
 
 #[cfg(target_arch = "x86_64")]

@@ -9,6 +9,8 @@
 mod algorithm;
 mod batch;
 mod implementation;
+// On other processors only tests use lanes, those of plain Rust.
+#[cfg(any(test, target_arch = "x86_64"))]
 mod lanes;
 
 pub use algorithm::Algorithm;

@@ -64,22 +64,22 @@ fn all_lengths(algorithm: Algorithm) {
 }
 
 #[test]
-fn blake3_of_all_lengths() {
+fn m0_3_blake3_of_all_lengths() {
     all_lengths(Algorithm::Blake3);
 }
 
 #[test]
-fn sha256_of_all_lengths() {
+fn m0_3_sha256_of_all_lengths() {
     all_lengths(Algorithm::Sha256);
 }
 
 #[test]
-fn sha1_of_all_lengths() {
+fn m0_3_sha1_of_all_lengths() {
     all_lengths(Algorithm::Sha1);
 }
 
 #[test]
-fn long_inputs_stand_among_short_ones() {
+fn m0_3_long_inputs_stand_among_short_ones() {
     let lengths = [0, 262_143, 262_144, 262_145, 3, 1 << 20, 1024, 1025, 65_536, 131_072, 131_073, 64, 65, 8192];
     let inputs: Vec<&[u8]> =
         lengths.iter().cycle().take(56).enumerate().map(|(at, length)| &noise()[at.min((1 << 20) - length)..][..*length]).collect();
@@ -92,7 +92,7 @@ fn long_inputs_stand_among_short_ones() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 3 } else { 100 }, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn batches_of_any_lengths(
+    fn m0_3_batches_of_any_lengths(
         lengths in prop_oneof![
             proptest::collection::vec((0usize..1000, 0usize..if cfg!(miri) { 1500 } else { 40_000 }), 0..if cfg!(miri) { 10 } else { 100 }),
             proptest::collection::vec((0usize..1000, 0usize..300), 0..if cfg!(miri) { 10 } else { 400 }),

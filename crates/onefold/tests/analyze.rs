@@ -42,7 +42,7 @@ fn make_paths(scene: &Scene) {
 }
 
 #[test]
-fn known_duplicates_give_exact_figures() {
+fn m0_2_c_3_known_duplicates_give_exact_figures() {
     let scene = Scene::new();
     make_paths(&scene);
     let report = scene.run(["analyze", "--json", "one", "two", "one/../one"]).succeeds().json();
@@ -83,7 +83,7 @@ fn known_duplicates_give_exact_figures() {
 }
 
 #[test]
-fn every_chunker_and_size_is_there_with_all_keys() {
+fn m0_2_c_3_every_chunker_and_size_is_there_with_all_keys() {
     let scene = Scene::new();
     fs::write(scene.path("file"), noise(1, 200_000)).unwrap();
     let report = scene.run(["analyze", "--json", "file"]).succeeds().json();
@@ -255,7 +255,7 @@ fn patterns_and_nested_paths_decide_what_is_read() {
 
 /// Many small chunks, a third of them twice, in less memory than their fingerprints need.
 #[test]
-fn a_sample_estimates_what_does_not_fit_into_memory() {
+fn c_3_a_sample_estimates_what_does_not_fit_into_memory() {
     let scene = Scene::new();
     let file = File::create(scene.path("large")).unwrap();
     let unique = 96 * MIB;
