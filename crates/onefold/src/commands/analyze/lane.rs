@@ -166,8 +166,10 @@ impl Lane {
     /// Takes the next batch.
     pub fn take(&mut self, batch: &Batch) {
         for run in &batch.runs {
-            self.logical_bytes += run.hole_bytes + (run.data.end - run.new_at) as u64;
-            self.zero_bytes += run.hole_bytes;
+            // A hole may be as long as a file can be: three such files are more than a number holds.
+            let bytes = run.hole_bytes.saturating_add((run.data.end - run.new_at) as u64);
+            self.logical_bytes = self.logical_bytes.saturating_add(bytes);
+            self.zero_bytes = self.zero_bytes.saturating_add(run.hole_bytes);
         }
         let pieces = match &mut self.how {
             How::Chunks(cutting) => cutting.cut(batch),
@@ -184,7 +186,7 @@ impl Lane {
         // Zeros are not stored, so they need no name.
         let (zeros, named): (Vec<&[u8]>, Vec<&[u8]>) = chunks.iter().partition(|chunk| is_zero(chunk));
         let zero_bytes: u64 = zeros.iter().map(|chunk| chunk.len() as u64).sum();
-        self.zero_bytes += zero_bytes;
+        self.zero_bytes = self.zero_bytes.saturating_add(zero_bytes);
         let fingerprints = self.fingerprints(&named);
         let How::Chunks(cutting) = &mut self.how else { return };
         for (chunk, fingerprint) in named.iter().zip(&fingerprints) {
@@ -219,7 +221,7 @@ impl Lane {
             return file;
         }
         if file.is_zero {
-            self.zero_bytes += file.bytes;
+            self.zero_bytes = self.zero_bytes.saturating_add(file.bytes);
         } else {
             self.lengths.add(usize::try_from(file.bytes).unwrap_or(usize::MAX));
             self.seen.insert(file.name.prefix(), root, file.bytes);
@@ -345,6 +347,16 @@ mod tests {
         let twice: Vec<Batch> = [&file, &file, &other].into_iter().flat_map(|file| batches(file, &ends, 0)).collect();
         let found = figures(Cut::WholeFiles, &twice);
         assert_eq!((found.logical_bytes, found.unique.bytes, found.unique.chunks, found.lengths.chunks()), (30_000, 20_000, 2, 3));
+    }
+
+    #[test]
+    fn more_holes_than_can_be_counted_are_as_many_as_can_be() {
+        let run = Run { data: 0..4096, new_at: 0, hole_bytes: i64::MAX as u64, is_end: true, is_end_of_file: true };
+        let batch = Batch { root: 0, data: vec![0; 4096], runs: vec![run; 3] };
+        for cut in [Cut::WholeFiles, Cut::Chunks { kind: Kind::Galois, target: 4096 }] {
+            let found = figures(cut, std::slice::from_ref(&batch));
+            assert_eq!((found.logical_bytes, found.zero_bytes, found.unique.bytes), (u64::MAX, u64::MAX, 0), "{cut:?}");
+        }
     }
 
     #[test]
