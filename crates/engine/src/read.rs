@@ -11,6 +11,11 @@ const BATCH_CHUNKS: usize = 128;
 /// Frames in memory for one plan, if every chunk lies in another one: fewer chunks of larger frames are loaded at once.
 const BATCH_BYTES: usize = 64 << 20;
 
+/// So many chunks are loaded at once. A frame takes chunks until it has `frame_bytes`, so it may be longer by nearly the longest chunk.
+fn batch_chunks(frame_bytes: usize, longest_chunk_bytes: usize) -> usize {
+    (BATCH_BYTES / (frame_bytes + longest_chunk_bytes)).clamp(1, BATCH_CHUNKS)
+}
+
 impl Engine {
     /// Reads bytes `start .. start + out.len()` of the run that level-0 `pieces` spell. Frame checksums are always verified;
     /// with `verify`, fingerprints too. Damage is an error that names container and chunk, never wrong bytes.
@@ -19,7 +24,7 @@ impl Engine {
         let mut wanted = Vec::new();
         // Where in `out` each wanted chunk goes, and which of its bytes.
         let mut targets = Vec::new();
-        let batch_chunks = (BATCH_BYTES / self.descriptor.frame_bytes as usize).clamp(1, BATCH_CHUNKS);
+        let batch_chunks = batch_chunks(self.descriptor.frame_bytes as usize, self.chunker.limits().max);
         let mut at = 0u64;
         for piece in pieces {
             // Lengths come from recipe chunks: their sum may be nonsense.
@@ -177,5 +182,20 @@ impl Engine {
         decode_pieces(&mut reader, self.digest_bytes())
             .and_then(|pieces| reader.end().map(|()| pieces))
             .map_err(|source| EngineError::Wire { what: "recipe chunk".into(), source })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fewer_chunks_are_loaded_at_once_where_frames_or_chunks_are_long() {
+        assert_eq!(batch_chunks(64 << 10, 32 << 10), BATCH_CHUNKS);
+        for (frame_bytes, longest_chunk_bytes) in [(4 << 20, 32 << 10), (64 << 10, 16 << 20), (4 << 20, 16 << 20)] {
+            let chunks = batch_chunks(frame_bytes, longest_chunk_bytes);
+            assert!(chunks >= 1 && chunks * (frame_bytes + longest_chunk_bytes) <= BATCH_BYTES);
+        }
+        assert_eq!(batch_chunks(BATCH_BYTES, BATCH_BYTES), 1);
     }
 }
