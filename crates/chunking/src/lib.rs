@@ -1,6 +1,6 @@
 //! Chunkers: where a run of bytes is cut into the pieces that are stored once (M0.2).
 //!
-//! A [`Chunker`] looks at nothing but bytes. Four exist, [`Kind`] says which: [`Kind::Galois`] (the default, the fastest),
+//! A [`Chunker`] looks at nothing but bytes. Four exist, [`Kind`] says which: [`Kind::Galois`] (the default, the fastest where there are vector instructions),
 //! [`Kind::FastCdc`] (cuts as other programs do), [`Kind::Rabin`] (the dedupv1 paper's) and [`Kind::Fixed`]. [`chunker`] makes one from its [`Sizes`].
 //!
 //! # Example

@@ -75,7 +75,7 @@ pub enum ChunkingError {
 /// The chunkers that there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Content-defined by a hash over GF(2^8), with normalised sizes: the default, and the fastest.
+    /// Content-defined by a hash over GF(2^8), with normalised sizes: the default, and the fastest where there are vector instructions.
     #[default]
     Galois,
     /// Content-defined by a gear hash, with normalised sizes (FastCDC, Xia et al. 2020): cuts as other programs do.

@@ -2,7 +2,7 @@
 
 use onefold_fingerprint::{Algorithm, Fingerprint, Implementation};
 
-/// Inputs of a batch, and bytes of the longest one: two more than 64 KiB.
+/// Most inputs of a batch. The longest has 64 KiB less a byte.
 const MAX_INPUTS: usize = 300;
 
 /// One byte chooses the algorithm, one how many lengths follow; a length is two bytes. What is behind them are the bytes of the inputs,
