@@ -61,17 +61,19 @@ impl Descriptor {
     /// Whether all choices are in their ranges and fit together.
     pub fn validate(&self) -> Result<()> {
         let invalid = |what: &str, why: String| Err(EngineError::Invalid { what: what.into(), why });
-        if let Err(error) = onefold_chunking::chunker(self.chunker, self.chunk_sizes) {
-            return invalid("chunk sizes", error.to_string());
-        }
+        // Not the maximum that was chosen: a fixed chunker does not use it.
+        let longest_chunk_bytes = match onefold_chunking::chunker(self.chunker, self.chunk_sizes) {
+            Ok(chunker) => chunker.limits().max,
+            Err(error) => return invalid("chunk sizes", error.to_string()),
+        };
         if !(64 << 10..=256 << 20).contains(&self.container_bytes) {
             return invalid("container size", format!("{} bytes; it must be from 64KiB to 256MiB", self.container_bytes));
         }
         if !(4 << 10..=4 << 20).contains(&self.frame_bytes) || self.frame_bytes > self.container_bytes / 2 {
             return invalid("frame size", format!("{} bytes; it must be from 4KiB to 4MiB and at most half a container", self.frame_bytes));
         }
-        if self.chunk_sizes.max > self.container_bytes as usize / 2 {
-            return invalid("chunk sizes", format!("the greatest chunk of {} bytes must fit twice into a container", self.chunk_sizes.max));
+        if longest_chunk_bytes > self.container_bytes as usize / 2 {
+            return invalid("chunk sizes", format!("the greatest chunk of {longest_chunk_bytes} bytes must fit twice into a container"));
         }
         if !self.index_partitions.is_power_of_two() || self.index_partitions > 1 << 12 {
             return invalid("index partitions", format!("{}; it must be a power of two up to 4096", self.index_partitions));
@@ -202,6 +204,7 @@ pub fn random_name() -> Result<[u8; 16]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use onefold_chunking::Kind;
 
     #[test]
     fn a_descriptor_is_read_as_written() {
@@ -219,6 +222,21 @@ mod tests {
                 assert!(Descriptor::from_text(&changed, "d").is_err(), "byte {place}: {changed}");
             }
         }
+    }
+
+    #[test]
+    fn m0_2_the_longest_chunk_fits_twice_into_a_container() {
+        let validate = |chunker, target: usize, max| {
+            let chunk_sizes = Sizes { min: 1024, target, max };
+            Descriptor { chunker, chunk_sizes, container_bytes: 1 << 20, ..Descriptor::new().unwrap() }
+                .validate()
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(validate(Kind::Galois, 64 << 10, 512 << 10), Ok(()));
+        assert!(validate(Kind::Galois, 64 << 10, (512 << 10) + 2).unwrap_err().contains("524290 bytes must fit twice"));
+        // All chunks of a fixed chunker are of the target.
+        assert_eq!(validate(Kind::Fixed, 512 << 10, 16 << 20), Ok(()));
+        assert!(validate(Kind::Fixed, 1 << 20, 64 << 10).unwrap_err().contains("1048576 bytes must fit twice"));
     }
 
     #[test]
