@@ -2,6 +2,7 @@
 //!
 //! A record lies in the block-index partition of its backup group (its name hashed), under the key `b` + id.
 
+use crate::protection::{now_ns, protection_key};
 use crate::{Backup, BackupId, CatalogError, Result};
 use onefold_engine::{Engine, EngineError, Piece, Transaction};
 use onefold_fingerprint::Fingerprint;
@@ -14,8 +15,8 @@ const PREFIX: u8 = b'b';
 const CANDIDATES: usize = 5;
 
 /// Held from looking whether a backup is there to submitting what follows from it: two who remove one backup at once would take its
-/// references away twice. It is for a moment, so one for all stores of a process will do.
-static CHANGING: Mutex<()> = Mutex::new(());
+/// references away twice, and one who protects could come too late. It is for a moment, so one for all stores of a process will do.
+pub(crate) static CHANGING: Mutex<()> = Mutex::new(());
 
 /// The backups of one store.
 #[derive(Clone, Debug)]
@@ -56,8 +57,11 @@ impl Catalog {
         Ok(())
     }
 
-    /// Removes backups and their references, all of them or (after a crash) none; durable on return. The space comes back with reclamation.
+    /// Removes backups and their references, all of them or (after a crash or an error) none; durable on return. It costs the same for a backup
+    /// of any size: the space comes back with reclamation. Refused while one of them is protected, and in append-only mode.
     pub fn remove_backups(&self, backups: &[Backup]) -> Result<()> {
+        let _permit = self.engine.permit_deletion("forget backups")?;
+        let now_ns = now_ns();
         let mut transaction = Transaction::default();
         let mut removed = std::collections::HashSet::new();
         let changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -69,6 +73,12 @@ impl Catalog {
             // Removing one twice would take its references away twice.
             if self.engine.get(partition, &key(&backup.id))?.is_none() {
                 return Err(CatalogError::UnknownBackup { asked: backup.id.to_string(), candidates: Vec::new() });
+            }
+            if let Some(until_ns) = self.protected_until(backup)? {
+                if until_ns > now_ns {
+                    return Err(CatalogError::Protected { id: backup.id, name: backup.name.clone(), until_ns });
+                }
+                transaction.changes.push((partition, protection_key(&backup.id), None));
             }
             transaction.changes.push((partition, key(&backup.id), None));
             transaction.deltas.extend(root_references(backup).map(|fingerprint| (fingerprint, -1)));
@@ -155,12 +165,12 @@ impl Catalog {
         Backup::decode(value, self.engine.digest_bytes()).map_err(|source| CatalogError::Damaged { what: "record of a backup", source })
     }
 
-    fn partition(&self, name: &str) -> u16 {
+    pub(crate) fn partition(&self, name: &str) -> u16 {
         (checksum(name.as_bytes()) % u64::from(self.engine.block_partitions().max(1))) as u16
     }
 }
 
-fn key(id: &BackupId) -> Vec<u8> {
+pub(crate) fn key(id: &BackupId) -> Vec<u8> {
     let mut key = vec![PREFIX];
     key.extend_from_slice(id.as_bytes());
     key

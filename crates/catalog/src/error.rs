@@ -1,5 +1,6 @@
 //! What can go wrong in the catalog.
 
+use crate::BackupId;
 use onefold_engine::EngineError;
 use onefold_ground::wire::WireError;
 
@@ -48,6 +49,16 @@ pub enum CatalogError {
         asked: String,
         /// Those that it could be, as `id (group)`.
         candidates: Vec<String>,
+    },
+    /// A backup must not be removed yet.
+    #[error("backup {} of {name:?} is protected and cannot be forgotten yet", .id.short())]
+    Protected {
+        /// Its id.
+        id: BackupId,
+        /// Its backup group.
+        name: String,
+        /// The moment from which on it can be, nanoseconds since 1970.
+        until_ns: i64,
     },
     /// There is no such path in the backup.
     #[error("no {path:?} in this backup")]

@@ -3,7 +3,7 @@
 //! * [`Entry`]: one name in a directory, with everything that a restore needs.
 //! * [`DirectoryWriter`] and [`DirectoryReader`]: entries to metadata chunks and back, chunk by chunk.
 //! * [`PieceReader`]: the pieces of a file of any size in bounded memory.
-//! * [`Backup`] and [`Catalog`]: the records of the backups; commit, find, list, remove.
+//! * [`Backup`] and [`Catalog`]: the records of the backups; commit, find, list, protect, remove.
 //! * [`TreeWalk`], [`Catalog::lookup`] and [`diff()`]: what is in a backup, and what changed between two.
 //!
 //! # Invariants
@@ -19,6 +19,7 @@ mod diff;
 mod directory;
 mod entry;
 mod error;
+mod protection;
 mod recipes;
 mod tree;
 

@@ -95,6 +95,15 @@ pub enum EngineError {
     /// The store was opened for reading.
     #[error("the store is open for reading only")]
     ReadOnly,
+    /// The store does not let anyone delete.
+    #[error("the store is in append-only mode: nobody can {what}")]
+    AppendOnly {
+        /// What was asked for.
+        what: &'static str,
+    },
+    /// Not the secret that append-only mode was switched on with.
+    #[error("this is not the secret that append-only mode was switched on with; the mode stays on")]
+    WrongSecret,
     /// An earlier error left memory and disk in disagreement; nothing acknowledged is lost, but the store must be opened again.
     #[error("the store stopped after an error and must be opened again: {why}")]
     Stopped {

@@ -11,11 +11,12 @@
 //! * A fingerprint is in [`Reservations`](reservation) until the chunk index has it, so a chunk is never stored twice for want of timing.
 //!
 //! # Locks, in the order in which they are taken
-//! `maintaining`, then `committing`, then `queue`; none is held while a stream waits for a reservation.
+//! `deletions`, then `maintaining`, then `committing`, then `queue`; none but `deletions` is held while a stream waits for a reservation.
 //!
 //! This crate must never know what a volume, a backup or a client is: objects are keys and values.
 
 mod activity;
+mod append_only;
 mod background;
 pub mod chain;
 mod commit;
@@ -33,6 +34,7 @@ mod statistics;
 mod stream;
 
 pub use activity::Activity;
+pub use append_only::DeletionPermit;
 pub use commit::{CHUNK_DELTAS, Change, OBJECTS_WRITTEN, Transaction, decode_deltas};
 pub use descriptor::{DESCRIPTOR, Descriptor, FORMAT, random_name};
 pub use error::{EngineError, Result};
@@ -53,7 +55,7 @@ use onefold_index::ChunkIndex;
 use onefold_index::block::BlockIndex;
 use onefold_oplog::{Log, Position};
 use onefold_storage::ContainerStore;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use reservation::Reservations;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
@@ -80,6 +82,8 @@ pub struct Engine {
     committing: Mutex<u64>,
     flush_requests: AtomicU64,
     maintaining: Mutex<()>,
+    /// Held by those who delete; alone by who switches append-only mode.
+    deletions: RwLock<()>,
     /// Why nothing can be written any more.
     stopped: OnceLock<String>,
     closed: AtomicBool,

@@ -19,7 +19,7 @@ use onefold_ground::{Access, Ground, Holder, checksum, read_file, replace_file};
 use onefold_index::{ChunkIndex, ChunkIndexOptions, block};
 use onefold_oplog::{Log, LogOptions, Opening, PartitionClass};
 use onefold_storage::{ContainerStore, StorageOptions};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
@@ -141,6 +141,7 @@ impl Engine {
             committing: Mutex::new(0),
             flush_requests: AtomicU64::new(0),
             maintaining: Mutex::new(()),
+            deletions: RwLock::new(()),
             stopped: std::sync::OnceLock::new(),
             closed: AtomicBool::new(false),
             background: Mutex::new(None),

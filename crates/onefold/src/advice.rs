@@ -1,6 +1,7 @@
 //! The errors of the parts in the words of a person: the exit code they mean, and what to do next.
 
 use crate::failure::{Exit, Failure};
+use crate::units::local_time;
 use onefold_catalog::CatalogError;
 use onefold_client::ClientError;
 use onefold_engine::EngineError;
@@ -60,6 +61,9 @@ impl From<CatalogError> for Failure {
             CatalogError::Engine(error) => Failure::from(error),
             CatalogError::UnknownBackup { .. } | CatalogError::AmbiguousBackup { .. } => {
                 Failure::failed(error).advise("`onefold backups` lists the backups; an id may be shortened as long as it is unique")
+            }
+            CatalogError::Protected { until_ns, .. } => {
+                Failure::failed(&error).advise(format!("it is protected until {}", local_time(until_ns)))
             }
             CatalogError::PathNotFound { .. } | CatalogError::NotADirectory { .. } => {
                 Failure::failed(error).advise("`onefold ls ID` lists what is in a backup")

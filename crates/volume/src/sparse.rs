@@ -129,13 +129,17 @@ impl Volume {
     }
 
     /// Changes the size; durable on return. What is cut off is gone: a volume that grows again shows zeros there.
+    /// In append-only mode a volume can only grow.
     pub fn resize(&self, size_bytes: u64) -> Result<()> {
         check_size(size_bytes)?;
+        // Asked for before the gate, as its rule demands; whether it is needed, is known behind it.
+        let permit = self.shared.engine.permit_deletion("make volumes smaller");
         let mut gate = self.gate.write();
         if gate.is_deleted {
             return Err(VolumeError::Deleted { name: gate.record.name.clone() });
         }
         let old_bytes = gate.record.size_bytes;
+        let _permit = if size_bytes < old_bytes { Some(permit?) } else { permit.ok() };
         if size_bytes > old_bytes {
             // What a shrinking that was cut short by a crash has left behind must not come back to light.
             self.clear_from(old_bytes)?;

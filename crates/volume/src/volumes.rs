@@ -185,7 +185,9 @@ impl Volumes {
     }
 
     /// Deletes a volume: on return it is gone for everybody, durably. What it held is given back by [`Volumes::resume_deletions`].
+    /// Refused in append-only mode.
     pub fn delete(&self, name: &str) -> Result<()> {
+        let _permit = self.shared.engine.permit_deletion("delete volumes")?;
         let mut list = self.list.lock();
         let volume = list.live.get(name).cloned().ok_or_else(|| VolumeError::NotFound { name: name.to_owned() })?;
         volume.close_deleted(|record| {

@@ -1,0 +1,131 @@
+//! Protected backups and append-only mode: what the library lets nobody remove.
+
+use onefold_catalog::{Backup, BackupId, Catalog, CatalogError, Statistics};
+use onefold_engine::{Descriptor, Engine, EngineError, Mode, Recipe, Settings, Transaction};
+use onefold_ground::{CrashPolicy, Ground, SimulatedGround};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+const SECRET: &[u8] = b"open sesame";
+const HOUR_NS: i64 = 3_600_000_000_000;
+
+fn store() -> SimulatedGround {
+    let ground = SimulatedGround::new(1);
+    let shared: Arc<dyn Ground> = Arc::new(ground.clone());
+    Engine::create(&shared, &Descriptor { block_partitions: 4, ..Descriptor::new().unwrap() }).unwrap();
+    ground
+}
+
+fn open(ground: &SimulatedGround) -> Catalog {
+    let settings = Settings { background: false, ..Settings::default() };
+    Catalog::new(Engine::open(Arc::new(ground.clone()), settings, Mode::ReadWrite, "test").unwrap())
+}
+
+fn backup(catalog: &Catalog, number: u8) -> Backup {
+    let backup = Backup {
+        id: BackupId::from_bytes([number; 16]),
+        name: format!("group {}", number % 3),
+        host: "h".into(),
+        user: "u".into(),
+        started_ns: i64::from(number),
+        finished_ns: i64::from(number),
+        paths: vec![],
+        options: "{}".into(),
+        root: Recipe::flat(Vec::new()),
+        statistics: Statistics::default(),
+    };
+    catalog.commit_backup(&backup).unwrap();
+    backup
+}
+
+fn in_hours(hours: i64) -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as i64 + hours * HOUR_NS
+}
+
+fn is_append_only(error: CatalogError) -> bool {
+    matches!(error, CatalogError::Engine(EngineError::AppendOnly { .. }))
+}
+
+#[test]
+fn a_protected_backup_stays_until_its_day_and_none_is_removed_with_it() {
+    let ground = store();
+    let catalog = open(&ground);
+    let backups: Vec<Backup> = (1..5).map(|number| backup(&catalog, number)).collect();
+    let until_ns = in_hours(1);
+    catalog.protect(&backups[1..3], Some(until_ns)).unwrap();
+    drop(catalog);
+    let catalog = open(&ground.restart(CrashPolicy::DropAll));
+    assert_eq!(catalog.protected().unwrap(), [(backups[1].id, until_ns), (backups[2].id, until_ns)].into());
+    let error = catalog.remove_backups(&backups).unwrap_err();
+    assert!(matches!(error, CatalogError::Protected { id, until_ns: until, .. } if id == backups[1].id && until == until_ns), "{error}");
+    assert_eq!(catalog.list().unwrap(), backups);
+
+    // A protection that is over is none, and goes with its backup.
+    catalog.protect(&backups[1..2], Some(in_hours(-1))).unwrap();
+    catalog.protect(&backups[2..3], None).unwrap();
+    assert!(catalog.protected().unwrap().is_empty());
+    catalog.remove_backups(&backups).unwrap();
+    assert!(catalog.list().unwrap().is_empty());
+    let mut left = 0;
+    catalog.engine().for_each_object(b'k', &mut |_, _| left += 1).unwrap();
+    assert_eq!(left, 0, "protections without a backup");
+    let gone = catalog.protect(&backups[..1], Some(until_ns)).unwrap_err();
+    assert!(matches!(gone, CatalogError::UnknownBackup { .. }), "{gone}");
+}
+
+#[test]
+fn append_only_mode_lets_protections_grow_only_and_removes_nothing() {
+    let catalog = open(&store());
+    let (one, two) = (backup(&catalog, 1), backup(&catalog, 2));
+    let one = std::slice::from_ref(&one);
+    catalog.protect(one, Some(in_hours(10))).unwrap();
+    catalog.engine().switch_append_only_on(SECRET).unwrap();
+    assert!(is_append_only(catalog.remove_backups(std::slice::from_ref(&two)).unwrap_err()));
+    assert!(is_append_only(catalog.protect(one, Some(in_hours(9))).unwrap_err()));
+    assert!(is_append_only(catalog.protect(one, None).unwrap_err()));
+    // All or none: the second could be protected, the first not for so short.
+    assert!(is_append_only(catalog.protect(&[two.clone(), one[0].clone()], Some(in_hours(9))).unwrap_err()));
+    assert_eq!(catalog.protected().unwrap().len(), 1);
+    catalog.protect(&[two.clone(), one[0].clone()], Some(in_hours(11))).unwrap();
+    assert_eq!(catalog.protected().unwrap().len(), 2);
+    let three = backup(&catalog, 3);
+    assert_eq!(catalog.list().unwrap().len(), 3, "backups go on");
+
+    catalog.engine().switch_append_only_off(SECRET).unwrap();
+    catalog.protect(&[two.clone(), one[0].clone()], None).unwrap();
+    catalog.remove_backups(&[one[0].clone(), two, three]).unwrap();
+    assert!(catalog.list().unwrap().is_empty());
+}
+
+#[test]
+fn a_protection_that_cannot_be_read_protects() {
+    let catalog = open(&store());
+    let backup = backup(&catalog, 3);
+    let key = [b"k".as_slice(), backup.id.as_bytes()].concat();
+    for partition in 0..4 {
+        let garbage = Transaction { changes: vec![(partition, key.clone(), Some(vec![9]))], deltas: Vec::new() };
+        catalog.engine().submit(garbage).unwrap();
+    }
+    assert!(matches!(catalog.remove_backups(std::slice::from_ref(&backup)), Err(CatalogError::Damaged { .. })));
+    assert!(matches!(catalog.protected(), Err(CatalogError::Damaged { .. })));
+}
+
+#[test]
+fn after_a_crash_all_backups_of_one_call_are_removed_or_none() {
+    for operation in 1.. {
+        let ground = store();
+        let catalog = open(&ground);
+        let backups: Vec<Backup> = (1..5).map(|number| backup(&catalog, number)).collect();
+        catalog.protect(&backups[..1], Some(in_hours(-1))).unwrap();
+        ground.crash_after_operations(operation);
+        let removed = catalog.remove_backups(&backups[..3]);
+        let crashed = ground.is_crashed();
+        drop(catalog);
+        let left = open(&ground.restart(CrashPolicy::Random { seed: operation })).list().unwrap();
+        let gone = &backups[3..];
+        assert!(left == gone || (left == backups && removed.is_err()), "operation {operation}: {} are left", left.len());
+        if !crashed {
+            return;
+        }
+    }
+}
