@@ -66,16 +66,16 @@ impl Prediction {
     /// A chunk was found or put at `address`; `None`: it was zeros, which take no place among others.
     pub(crate) fn learn(&mut self, address: Option<Address>, storage: &ContainerStore) {
         let Some(address) = address else { return };
-        let next = usize::from(address.slot()) + 1;
-        if self.expected.as_ref().is_some_and(|(catalog, expected)| (catalog.container, *expected) == (address.container(), next)) {
+        if self.expected.as_ref().is_some_and(|(catalog, expected)| catalog.position(address).is_some_and(|slot| slot + 1 == *expected)) {
             return;
         }
         self.expected = None;
         // What is still being filled has nothing behind its last chunk, and its catalog is not to be held. Nor is a damaged one of use.
         if storage.is_sealed(address.container())
             && let Ok(catalog) = storage.catalog(address.container())
+            && let Some(slot) = catalog.position(address)
         {
-            self.expected = Some((catalog, next));
+            self.expected = Some((catalog, slot + 1));
         }
     }
 

@@ -30,8 +30,7 @@ impl Rebuild {
         for container in rebuild.engine.storage.containers()? {
             match rebuild.engine.storage.slots(container) {
                 Ok(slots) => {
-                    let place = |number: usize| onefold_storage::Address::new(container, number as u16).bits();
-                    let inserts: Vec<_> = slots.iter().enumerate().map(|(number, slot)| (slot.fingerprint, place(number))).collect();
+                    let inserts: Vec<_> = slots.iter().map(|(address, slot)| (slot.fingerprint, address.bits())).collect();
                     rebuild.apply(&inserts, &[])?;
                 }
                 Err(error) if error.is_damage() => damaged(error.to_string()),

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use onefold_engine::{Address, Engine, Hints, MetadataKind, decode_pieces, encode_pieces};
+use onefold_engine::{Engine, Hints, MetadataKind, decode_pieces, encode_pieces};
 use onefold_ground::CrashPolicy;
 use onefold_ground::wire::Reader;
 use onefold_storage::ChunkKind;
@@ -54,10 +54,9 @@ fn write_pairs(engine: &Arc<Engine>, seed: u64) {
 fn dangling(engine: &Engine) -> usize {
     let mut found = 0;
     for container in engine.storage().containers().unwrap() {
-        for (number, slot) in engine.storage().slots(container).unwrap().iter().enumerate().filter(|(_, slot)| slot.kind != ChunkKind::Data)
-        {
+        for (address, slot) in engine.storage().slots(container).unwrap().into_iter().filter(|(_, slot)| slot.kind != ChunkKind::Data) {
             let mut content = Vec::new();
-            engine.storage().load(&[(Address::new(container, number as u16), slot.fingerprint)], &mut content).unwrap();
+            engine.storage().load(&[(address, slot.fingerprint)], &mut content).unwrap();
             let pieces = decode_pieces(&mut Reader::new(&content[0]), engine.digest_bytes()).unwrap();
             found += pieces.iter().filter_map(|piece| piece.fingerprint()).filter(|name| engine.locate(name).unwrap().is_none()).count();
         }

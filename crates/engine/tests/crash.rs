@@ -199,8 +199,8 @@ fn verify_counts(engine: &Arc<Engine>, mut references: HashMap<Fingerprint, u32>
     let storage = engine.storage();
     let mut places = HashMap::new();
     for container in storage.containers().unwrap() {
-        for (number, slot) in storage.slots(container).unwrap().into_iter().enumerate() {
-            places.insert(Address::new(container, number as u16).bits(), slot);
+        for (address, slot) in storage.slots(container).unwrap() {
+            places.insert(address.bits(), slot);
         }
     }
     let mut entries = HashMap::new();

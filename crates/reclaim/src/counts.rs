@@ -86,13 +86,13 @@ fn one_pass(
             knows_all = false;
             continue;
         };
-        for (number, slot) in slots.iter().enumerate().filter(|(_, slot)| is_mine(&slot.fingerprint)) {
+        for (address, slot) in slots.iter().filter(|(_, slot)| is_mine(&slot.fingerprint)) {
             let chunk = table.known.entry(slot.fingerprint).or_default();
             chunk.is_stored = true;
             chunk.length_bytes = slot.length_bytes;
-            chunk.is_stored_there |= chunk.is_indexed && chunk.address == Address::new(*container, number as u16).bits();
+            chunk.is_stored_there |= chunk.is_indexed && chunk.address == address.bits();
         }
-        for chunk in metadata_of(engine, *container, &slots) {
+        for chunk in metadata_of(engine, &slots) {
             match chunk.references(engine) {
                 Some(pieces) => pieces.iter().for_each(|piece| table.count(piece, is_mine)),
                 None => {
@@ -213,7 +213,7 @@ impl Table {
 /// A reference names another container than the index does. That is right if this one has the chunk too.
 fn other_place(check: &mut Check<'_>, fingerprint: &Fingerprint, address: Address) {
     let slots = check.engine.storage().slots(address.container());
-    if !slots.is_ok_and(|slots| slots.iter().any(|slot| slot.fingerprint == *fingerprint)) {
+    if !slots.is_ok_and(|slots| slots.iter().any(|(_, slot)| slot.fingerprint == *fingerprint)) {
         let what = format!("chunk {fingerprint}: a reference says that it is at {address}, where it is not");
         check.report.add(ProblemKind::WrongAddress, what);
         check.lost.insert(*fingerprint);

@@ -26,7 +26,7 @@ pub fn rebuild_chunk_index(ground: Arc<dyn Ground>, settings: Settings, command:
     for container in containers {
         // One that cannot be read was named with the places.
         let slots = engine.storage().slots(container).unwrap_or_default();
-        for chunk in metadata_of(&engine, container, &slots) {
+        for chunk in metadata_of(&engine, &slots) {
             match chunk.references(&engine) {
                 Some(pieces) => pieces.iter().for_each(|piece| counts.add(piece)),
                 None => problems.push(format!("metadata chunk {} at {} cannot be read", chunk.fingerprint, chunk.address)),

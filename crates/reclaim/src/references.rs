@@ -4,7 +4,7 @@ use onefold_catalog::{Backup, decode_directory_chunk};
 use onefold_engine::{Engine, Piece, Recipe, decode_pieces};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::Reader;
-use onefold_storage::{Address, ChunkKind, ContainerId, Slot};
+use onefold_storage::{Address, ChunkKind, Slot};
 use onefold_volume::VolumeInfo;
 use std::collections::HashMap;
 
@@ -282,16 +282,11 @@ impl MetadataChunk {
 
 /// The metadata chunks of a container whose references count: of several copies of one chunk only the one that the index names does.
 /// Where the index cannot be read, every copy counts.
-pub(crate) fn metadata_of(engine: &Engine, container: ContainerId, slots: &[Slot]) -> Vec<MetadataChunk> {
+pub(crate) fn metadata_of(engine: &Engine, slots: &[(Address, Slot)]) -> Vec<MetadataChunk> {
     let mut chunks: Vec<MetadataChunk> = slots
         .iter()
-        .enumerate()
         .filter(|(_, slot)| slot.kind != ChunkKind::Data)
-        .map(|(number, slot)| MetadataChunk {
-            address: Address::new(container, number as u16),
-            fingerprint: slot.fingerprint,
-            kind: slot.kind,
-        })
+        .map(|(address, slot)| MetadataChunk { address: *address, fingerprint: slot.fingerprint, kind: slot.kind })
         .collect();
     let names: Vec<_> = chunks.iter().map(|chunk| chunk.fingerprint).collect();
     let mut entries = Vec::new();

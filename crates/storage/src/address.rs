@@ -8,8 +8,8 @@ pub struct ContainerId(u64);
 
 impl ContainerId {
     /// The container `number` of `partition`.
-    pub fn new(partition: u16, number: u32) -> ContainerId {
-        ContainerId(u64::from(partition) << 32 | u64::from(number))
+    pub const fn new(partition: u16, number: u32) -> ContainerId {
+        ContainerId((partition as u64) << 32 | number as u64)
     }
 
     /// From the 48 bits that formats store.

@@ -6,7 +6,7 @@
 //! * frames lie behind the file's header, end below 4 GiB, and have at most [`MAX_FRAME_BYTES`].
 
 use crate::file::HEADER_BYTES;
-use crate::{Address, Codec, ContainerId};
+use crate::{Address, Codec, ContainerId, Homes};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::{Reader, WireError, put_varint};
 
@@ -95,6 +95,8 @@ pub struct Catalog {
     pub frames: Vec<Frame>,
     /// Its chunks, by slot.
     pub slots: Vec<Slot>,
+    /// Of a merged container: the addresses that its chunks are known by. One for each slot.
+    pub homes: Option<Homes>,
 }
 
 /// Smallest encoding of a frame without its slots, and of a slot without its fingerprint.
@@ -104,7 +106,7 @@ const SLOT_MIN_BYTES: usize = 2;
 impl Catalog {
     /// A container without chunks.
     pub fn new(container: ContainerId) -> Catalog {
-        Catalog { container, frames: Vec::new(), slots: Vec::new() }
+        Catalog { container, frames: Vec::new(), slots: Vec::new(), homes: None }
     }
 
     /// Appends the next frame.
@@ -126,22 +128,40 @@ impl Catalog {
         self.frames.iter().map(Frame::end_bytes).max().unwrap_or(HEADER_BYTES as u64)
     }
 
-    /// The address of a slot.
+    /// The address of the chunk in a slot of this catalog: its home.
     pub fn address(&self, slot: usize) -> Address {
-        Address::new(self.container, slot as u16)
+        let home = self.homes.as_ref().and_then(|homes| homes.address(slot));
+        home.unwrap_or_else(|| Address::new(self.container, slot as u16))
+    }
+
+    /// The slot of the chunk whose address is `address`: its place in this catalog.
+    pub fn position(&self, address: Address) -> Option<usize> {
+        match &self.homes {
+            Some(homes) => homes.position(address),
+            None => Some(usize::from(address.slot())).filter(|slot| address.container() == self.container && *slot < self.slots.len()),
+        }
+    }
+
+    /// The containers that the addresses of the chunks name, ascending: of a merged container those of the homes.
+    pub fn home_containers(&self) -> &[ContainerId] {
+        self.homes.as_ref().map_or(std::slice::from_ref(&self.container), Homes::containers)
     }
 
     /// Bytes in memory, for caches.
     pub fn memory_bytes(&self) -> usize {
-        size_of::<Catalog>() + self.frames.capacity() * size_of::<Frame>() + self.slots.capacity() * size_of::<Slot>()
+        let homes = self.homes.as_ref().map_or(0, Homes::memory_bytes);
+        size_of::<Catalog>() + self.frames.capacity() * size_of::<Frame>() + self.slots.capacity() * size_of::<Slot>() + homes
     }
 
-    /// Appends the encoding (5.2).
+    /// Appends the encoding (5.2; with homes 5.7).
     pub fn encode(&self, digest_bytes: usize, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.container.bits().to_le_bytes());
         put_varint(out, self.frames.len() as u64);
         for frame in &self.frames {
             encode_frame(frame, self.slots_of(frame), digest_bytes, out);
+        }
+        if let Some(homes) = &self.homes {
+            homes.encode(out);
         }
     }
 
@@ -162,6 +182,13 @@ impl Catalog {
             }
             catalog.push(frame, &slots);
         }
+        Ok(catalog)
+    }
+
+    /// Reads the catalog of a merged container (5.7).
+    pub fn decode_merged(reader: &mut Reader<'_>, digest_bytes: usize) -> Result<Catalog, WireError> {
+        let mut catalog = Catalog::decode(reader, digest_bytes)?;
+        catalog.homes = Some(Homes::decode(reader, catalog.container, catalog.slots.len())?);
         Ok(catalog)
     }
 }
@@ -307,6 +334,33 @@ pub(crate) mod tests {
             let mut reader = Reader::new(&bytes);
             prop_assert_eq!(Catalog::decode(&mut reader, 32).unwrap(), catalog);
             reader.end().unwrap();
+        }
+
+        #[test]
+        fn m0_20_a_merged_catalog_is_read_as_written(
+            (mut catalog, homes) in catalog().prop_flat_map(|catalog| {
+                let slots = catalog.slots.len();
+                (Just(catalog), crate::homes::tests::homes(slots))
+            }),
+            damage: (usize, u8),
+        ) {
+            catalog.homes = Some(homes);
+            let mut bytes = Vec::new();
+            catalog.encode(32, &mut bytes);
+            let mut reader = Reader::new(&bytes);
+            let read = Catalog::decode_merged(&mut reader, 32).unwrap();
+            reader.end().unwrap();
+            prop_assert_eq!(&read, &catalog);
+            for slot in 0..read.slots.len() {
+                prop_assert_eq!(read.position(read.address(slot)), Some(slot));
+                prop_assert!(read.find(read.address(slot), &read.slots[slot].fingerprint).is_ok());
+                prop_assert!(read.find(Address::new(read.container, slot as u16), &read.slots[slot].fingerprint).is_err());
+            }
+            let at = damage.0 % bytes.len();
+            bytes[at] = damage.1;
+            if let Ok(read) = Catalog::decode_merged(&mut Reader::new(&bytes), 32) {
+                prop_assert!((0..read.slots.len()).all(|slot| read.position(read.address(slot)) == Some(slot)));
+            }
         }
 
         #[test]

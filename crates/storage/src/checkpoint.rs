@@ -53,6 +53,7 @@ impl Shared {
             container: container.id,
             frames: state.catalog.frames[..logged.frames].to_vec(),
             slots: state.catalog.slots[..first_slot].to_vec(),
+            homes: None,
         };
         let open = self.logged_open_chunks(container, &state, logged, first_slot)?;
         // From here on the container is not sealed before this checkpoint is in the log, or is given up.

@@ -14,6 +14,8 @@ const SECTOR_BYTES: u64 = 512;
 const HEADER_MAGIC: &[u8; 8] = b"1FLDCON1";
 const FOOTER_MAGIC: &[u8; 8] = b"1FLDEND1";
 const VERSION: u32 = 1;
+/// Header flag: the container was merged from others.
+const FLAG_MERGED: u8 = 1;
 /// Containers of one folder share the bits of their number above these.
 const FOLDER_BITS: u32 = 12;
 
@@ -60,6 +62,8 @@ pub struct Header {
     pub epoch: u64,
     /// Where the log ended, as far as was known, when the file was created.
     pub created: u64,
+    /// Whether the container was merged from others: its catalog has the homes of its chunks.
+    pub merged: bool,
 }
 
 impl Header {
@@ -69,6 +73,7 @@ impl Header {
         bytes[..8].copy_from_slice(HEADER_MAGIC);
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
         bytes[12] = self.digest_bytes;
+        bytes[13] = if self.merged { FLAG_MERGED } else { 0 };
         bytes[16..24].copy_from_slice(&self.container.bits().to_le_bytes());
         bytes[24..40].copy_from_slice(&self.store);
         bytes[40..48].copy_from_slice(&self.epoch.to_le_bytes());
@@ -86,13 +91,14 @@ impl Header {
             return Err(format!("the header is of version {version}, this program reads version {VERSION}"));
         }
         let (digest_bytes, flags, _) = (reader.u8().map_err(said)?, reader.u8().map_err(said)?, reader.u16().map_err(said)?);
-        if flags != 0 {
+        if flags & !FLAG_MERGED != 0 {
             return Err(format!("the header has unknown flags {flags:#x}"));
         }
         let container = crate::catalog::decode_container(&mut reader).map_err(said)?;
         let mut store = [0; 16];
         store.copy_from_slice(reader.take(16).map_err(said)?);
-        Ok(Header { digest_bytes, container, store, epoch: reader.u64().map_err(said)?, created: reader.u64().map_err(said)? })
+        let (epoch, created) = (reader.u64().map_err(said)?, reader.u64().map_err(said)?);
+        Ok(Header { digest_bytes, container, store, epoch, created, merged: flags & FLAG_MERGED != 0 })
     }
 }
 
@@ -184,7 +190,7 @@ mod tests {
 
     #[test]
     fn any_flipped_bit_of_header_and_footer_is_found() {
-        let header = Header { digest_bytes: 32, container: ContainerId::new(1, 2), store: [9; 16], epoch: 4, created: 5 };
+        let header = Header { digest_bytes: 32, container: ContainerId::new(1, 2), store: [9; 16], epoch: 4, created: 5, merged: true };
         let footer = Footer { catalog_offset_bytes: 100, catalog_bytes: 50, frames: 1, slots: 2, catalog_checksum: 77, created: 5 };
         assert_eq!(Header::decode(&header.encode()), Ok(header.clone()));
         assert_eq!(Footer::decode(&footer.encode()), Ok(footer.clone()));

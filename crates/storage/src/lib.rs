@@ -30,6 +30,7 @@ mod checkpoint;
 mod compression;
 mod error;
 mod file;
+mod homes;
 mod open;
 mod prepare;
 mod reader;
@@ -45,6 +46,7 @@ pub use catalog::{Catalog, ChunkKind, Frame, MAX_CHUNK_BYTES, MAX_FRAME_BYTES, M
 pub use compression::{Codec, Compression, UnknownCompression};
 pub use error::{Result, StorageError};
 pub use file::{FOOTER_BYTES, Footer, HEADER_BYTES, Header};
+pub use homes::Homes;
 pub use prepare::{Prepared, Scope};
 pub use reader::Slice;
 pub use records::{CONTAINER_CHECKPOINT, CONTAINER_SEALED, ContainerRecord, FRAME_COMMITTED, FRAME_DATA, OpenChunks};

@@ -7,7 +7,7 @@
 
 use crate::catalog::{MAX_FRAMES, MAX_SLOTS};
 use crate::records::OpenChunks;
-use crate::{Catalog, ContainerId, FOOTER_BYTES, Footer, Frame, HEADER_BYTES, NewChunk, Slice, Slot};
+use crate::{Address, Catalog, ContainerId, FOOTER_BYTES, Footer, Frame, HEADER_BYTES, NewChunk, Slice, Slot};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{File, checksum};
 use onefold_oplog::Position;
@@ -290,7 +290,7 @@ impl State {
     pub(crate) fn find(&self, slot: u16, fingerprint: &Fingerprint) -> std::result::Result<Found, String> {
         let mut at = usize::from(slot);
         if at < self.catalog.slots.len() {
-            let (frame, range) = self.catalog.find(slot, fingerprint)?;
+            let (frame, range) = self.catalog.find(Address::new(self.catalog.container, slot), fingerprint)?;
             return Ok(Found::Stored(frame.clone(), range));
         }
         at -= self.catalog.slots.len();
@@ -388,9 +388,9 @@ impl Cursor {
 }
 
 impl Catalog {
-    /// The frame of a slot, and the chunk's place in the raw frame; `Err` says what does not fit.
-    pub(crate) fn find(&self, slot: u16, fingerprint: &Fingerprint) -> std::result::Result<(&Frame, Range<usize>), String> {
-        let found = self.slots.get(usize::from(slot)).ok_or("there is no such slot")?;
+    /// The frame of the chunk with an address, and its place in the raw frame; `Err` says what does not fit.
+    pub(crate) fn find(&self, address: Address, fingerprint: &Fingerprint) -> std::result::Result<(&Frame, Range<usize>), String> {
+        let found = self.position(address).and_then(|slot| self.slots.get(slot)).ok_or("there is no such slot")?;
         let range = checked_range(found, fingerprint)?;
         let frame = self.frames.get(usize::from(found.frame)).ok_or("its frame is not in the catalog")?;
         Ok((frame, range))

@@ -164,13 +164,15 @@ impl ContainerStore {
         }
     }
 
-    /// All chunks of a container by slot, with those of frames that are not in its file yet. For check.
-    pub fn slots(&self, container: ContainerId) -> Result<Vec<Slot>> {
+    /// All chunks of a container by slot, with those of frames that are not in its file yet, and their addresses. For check.
+    pub fn slots(&self, container: ContainerId) -> Result<Vec<(Address, Slot)>> {
         let open = self.shared.open.read().get(&container).cloned();
-        match open {
-            Some(open) => Ok(open.state.lock().slots()),
-            None => Ok(self.shared.sealed_catalog(container)?.slots.clone()),
+        if let Some(open) = open {
+            let slots = open.state.lock().slots();
+            return Ok(slots.into_iter().enumerate().map(|(number, slot)| (Address::new(container, number as u16), slot)).collect());
         }
+        let catalog = self.shared.sealed_catalog(container)?;
+        Ok(catalog.slots.iter().enumerate().map(|(number, slot)| (catalog.address(number), *slot)).collect())
     }
 }
 
@@ -199,7 +201,7 @@ impl Shared {
             let found = match (&source, &state) {
                 (_, Some(state)) => state.find(address.slot(), fingerprint),
                 (Source::Sealed(catalog), None) => {
-                    catalog.find(address.slot(), fingerprint).map(|(frame, range)| Found::Stored(frame.clone(), range))
+                    catalog.find(*address, fingerprint).map(|(frame, range)| Found::Stored(frame.clone(), range))
                 }
                 (Source::Open(_), None) => Err("its container was closed".to_owned()),
             };
@@ -358,7 +360,7 @@ impl Shared {
         file.read_ahead(0, HEADER_BYTES as u64);
         let tail_start = length.saturating_sub(TAIL_BYTES);
         let tail = self.read_stored(container, None, tail_start, (length - tail_start) as usize)?;
-        self.check_header(container)?;
+        let is_merged = self.check_header(container)?.merged;
         let footer = Footer::decode(&tail[tail.len() - FOOTER_BYTES..]).map_err(damaged)?;
         let (start, bytes) = (u64::from(footer.catalog_offset_bytes), footer.catalog_bytes as usize);
         if start < HEADER_BYTES as u64 || Footer::place(start + bytes as u64) + FOOTER_BYTES as u64 != length {
@@ -380,7 +382,8 @@ impl Shared {
             return Err(damaged("the checksum of the catalog is wrong".to_owned()));
         }
         let mut reader = Reader::new(encoded);
-        let catalog = Catalog::decode(&mut reader, self.options.digest_bytes)
+        let decode = if is_merged { Catalog::decode_merged } else { Catalog::decode };
+        let catalog = decode(&mut reader, self.options.digest_bytes)
             .and_then(|catalog| reader.end().map(|()| catalog))
             .map_err(|error| damaged(format!("the catalog cannot be read: {error}")))?;
         if catalog.container != container {
@@ -395,7 +398,7 @@ impl Shared {
         Ok(catalog)
     }
 
-    pub(crate) fn check_header(&self, container: ContainerId) -> Result<()> {
+    pub(crate) fn check_header(&self, container: ContainerId) -> Result<Header> {
         let damaged = |why: String| self.damaged(container, None, None, why);
         let bytes = self.read_stored(container, None, 0, HEADER_BYTES)?;
         let header = Header::decode(&bytes).map_err(damaged)?;
@@ -405,7 +408,7 @@ impl Shared {
         if header.store != self.options.store || usize::from(header.digest_bytes) != self.options.digest_bytes {
             return Err(damaged("the file belongs to another store".to_owned()));
         }
-        Ok(())
+        Ok(header)
     }
 }
 

@@ -46,7 +46,7 @@ impl ContainerStore {
                 report.sealed = false;
                 let catalog = open.state.lock().catalog.clone();
                 // Without committed frames there need be no file yet.
-                let header = if catalog.frames.is_empty() { Ok(()) } else { shared.check_header(container) };
+                let header = if catalog.frames.is_empty() { Ok(()) } else { shared.check_header(container).map(drop) };
                 keep_damage(&mut report, header)?;
                 Some(catalog)
             }

@@ -193,6 +193,7 @@ impl Shared {
             store: self.options.store,
             epoch: self.epoch,
             created: created.0,
+            merged: false,
         };
         file.write_at(0, &header.encode())?;
         let room = u64::from(self.options.container_bytes).saturating_sub(HEADER_BYTES as u64);

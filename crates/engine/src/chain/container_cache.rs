@@ -6,7 +6,7 @@ use crate::Result;
 use crate::reservation::FingerprintMap;
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
-use onefold_storage::{Address, ContainerId, ContainerStore};
+use onefold_storage::{Address, Catalog, ContainerId, ContainerStore};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -24,6 +24,8 @@ pub struct ContainerCacheFilter {
 struct Cache {
     chunks: FingerprintMap<Address>,
     containers: HashMap<ContainerId, Loaded>,
+    /// The containers that addresses name -> the one of `containers` that has their chunks: a merged one has those of many.
+    homes: HashMap<ContainerId, ContainerId>,
     /// Last use -> container.
     ages: BTreeMap<u64, ContainerId>,
     clock: u64,
@@ -35,6 +37,7 @@ struct Cache {
 struct Loaded {
     age: u64,
     fingerprints: Box<[Fingerprint]>,
+    homes: Box<[ContainerId]>,
 }
 
 impl ContainerCacheFilter {
@@ -45,9 +48,10 @@ impl ContainerCacheFilter {
 }
 
 impl Cache {
-    /// Marks a container as used; false if it is not here.
-    fn touch(&mut self, container: ContainerId) -> bool {
-        let Some(loaded) = self.containers.get_mut(&container) else { return false };
+    /// Marks the container that has the chunks of `home` as used; false if it is not here.
+    fn touch(&mut self, home: ContainerId) -> bool {
+        let Some(container) = self.homes.get(&home).copied() else { return false };
+        let loaded = self.containers.get_mut(&container).expect("homes are those of the containers that are here");
         if loaded.age != self.clock {
             self.clock += 1;
             self.ages.remove(&loaded.age);
@@ -57,24 +61,41 @@ impl Cache {
         true
     }
 
-    fn insert(&mut self, container: ContainerId, chunks: Vec<(Fingerprint, Address)>, limit_entries: usize) {
-        if self.touch(container) {
+    fn insert(&mut self, catalog: &Catalog, limit_entries: usize) {
+        if self.containers.contains_key(&catalog.container) {
             return; // another stream was faster
         }
-        while self.chunks.len() + chunks.len() > limit_entries {
-            let Some((_, oldest)) = self.ages.pop_first() else { break };
-            let loaded = self.containers.remove(&oldest).expect("ages and containers hold the same containers");
-            for fingerprint in &loaded.fingerprints {
-                if self.chunks.get(fingerprint).is_some_and(|address| address.container() == oldest) {
-                    self.chunks.remove(fingerprint);
-                }
-            }
+        // What has these homes now was merged into this container since.
+        for home in catalog.home_containers() {
+            self.homes.get(home).copied().into_iter().for_each(|merged| self.forget(merged));
+        }
+        while self.chunks.len() + catalog.slots.len() > limit_entries {
+            let Some((_, oldest)) = self.ages.first_key_value() else { break };
+            self.forget(*oldest);
         }
         self.clock += 1;
-        let fingerprints = chunks.iter().map(|(fingerprint, _)| *fingerprint).collect();
-        self.chunks.extend(chunks.into_iter().filter(|(fingerprint, _)| !self.replaced.contains_key(fingerprint)));
-        self.ages.insert(self.clock, container);
-        self.containers.insert(container, Loaded { age: self.clock, fingerprints });
+        for (number, slot) in catalog.slots.iter().enumerate() {
+            if !self.replaced.contains_key(&slot.fingerprint) {
+                self.chunks.insert(slot.fingerprint, catalog.address(number));
+            }
+        }
+        self.ages.insert(self.clock, catalog.container);
+        self.homes.extend(catalog.home_containers().iter().map(|home| (*home, catalog.container)));
+        let fingerprints = catalog.slots.iter().map(|slot| slot.fingerprint).collect();
+        self.containers.insert(catalog.container, Loaded { age: self.clock, fingerprints, homes: catalog.home_containers().into() });
+    }
+
+    fn forget(&mut self, container: ContainerId) {
+        let Some(loaded) = self.containers.remove(&container) else { return };
+        self.ages.remove(&loaded.age);
+        for fingerprint in &loaded.fingerprints {
+            if self.chunks.get(fingerprint).is_some_and(|address| self.homes.get(&address.container()) == Some(&container)) {
+                self.chunks.remove(fingerprint);
+            }
+        }
+        for home in &loaded.homes {
+            self.homes.remove(home);
+        }
     }
 
     /// A chunk was stored although its container is here: what is here led the chain to a copy that is no good.
@@ -132,8 +153,7 @@ impl Filter for ContainerCacheFilter {
             }
             // The cache is a help, not a need: a container whose catalog is damaged is left to the other filters, and to `check`.
             let Ok(catalog) = self.storage.catalog(container) else { continue };
-            let chunks = catalog.slots.iter().enumerate().map(|(number, slot)| (slot.fingerprint, catalog.address(number))).collect();
-            self.cache.lock().insert(container, chunks, self.limit_entries);
+            self.cache.lock().insert(&catalog, self.limit_entries);
         }
         Ok(())
     }

@@ -99,7 +99,7 @@ pub fn nothing_twice(world: &World) -> Result<(), String> {
     let storage = world.engine.storage();
     let mut seen = HashSet::new();
     for container in storage.containers().map_err(|error| error.to_string())? {
-        for slot in storage.slots(container).map_err(|error| error.to_string())? {
+        for (_, slot) in storage.slots(container).map_err(|error| error.to_string())? {
             if !seen.insert((slot.fingerprint, slot.kind != ChunkKind::Data)) {
                 return Err(format!("chunk {} is stored twice", slot.fingerprint));
             }
