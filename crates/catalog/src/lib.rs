@@ -4,6 +4,7 @@
 //! * [`DirectoryWriter`] and [`DirectoryReader`]: entries to metadata chunks and back, chunk by chunk.
 //! * [`PieceReader`]: the pieces of a file of any size in bounded memory.
 //! * [`Backup`] and [`Catalog`]: the records of the backups; commit, find, list, protect, remove.
+//! * [`retention`]: which backups a policy keeps.
 //! * [`TreeWalk`], [`Catalog::lookup`] and [`diff()`]: what is in a backup, and what changed between two.
 //!
 //! # Invariants
@@ -21,6 +22,7 @@ mod entry;
 mod error;
 mod protection;
 mod recipes;
+pub mod retention;
 mod tree;
 
 pub use backup::{Backup, BackupId, NotAnId, Statistics};
