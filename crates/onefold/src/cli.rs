@@ -5,6 +5,7 @@ use crate::units::{MIB, TIB, parse_size};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use onefold_chunking::Kind;
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// One deduplicating store for backups and network block devices.
@@ -71,15 +72,43 @@ pub enum Command {
 }
 
 /// Which store.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub struct Store {
     /// Directory of the store
     #[arg(long = "store", value_name = "STORE", env = "ONEFOLD_STORE")]
     pub directory: PathBuf,
 }
 
+/// A path as its bytes, for it may be no UTF-8.
+mod any_path {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::ffi::OsString;
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    use std::path::{Path, PathBuf};
+
+    pub(super) fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+        path.as_os_str().as_bytes().serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
+        Ok(OsString::from_vec(Vec::deserialize(deserializer)?).into())
+    }
+
+    pub(super) mod optional {
+        use super::*;
+
+        pub(in super::super) fn serialize<S: Serializer>(path: &Option<PathBuf>, serializer: S) -> Result<S::Ok, S::Error> {
+            path.as_ref().map(|path| path.as_os_str().as_bytes()).serialize(serializer)
+        }
+
+        pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
+            Ok(Option::<Vec<u8>>::deserialize(deserializer)?.map(|bytes| OsString::from_vec(bytes).into()))
+        }
+    }
+}
+
 /// How facts are printed.
-#[derive(Args, Clone, Copy, Debug)]
+#[derive(Args, Clone, Copy, Debug, Deserialize, Serialize)]
 pub struct Format {
     /// Prints JSON, one value or one line for each item (see docs/cli.md)
     #[arg(long)]
@@ -207,10 +236,11 @@ fn plain_name(text: &str) -> Result<String, String> {
 }
 
 /// `onefold backups`.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Deserialize, Serialize)]
 pub struct Backups {
     /// Which store.
     #[command(flatten)]
+    #[serde(skip)]
     pub store: Store,
     /// Only backups of this name
     #[arg(long)]
@@ -221,16 +251,18 @@ pub struct Backups {
 }
 
 /// `onefold ls`.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Deserialize, Serialize)]
 #[command(after_help = "Examples:\n  onefold ls latest:home\n  onefold ls 3f2a /home/ann/notes")]
 pub struct Ls {
     /// Which store.
     #[command(flatten)]
+    #[serde(skip)]
     pub store: Store,
     /// Backup: its id or the unique beginning of it, `latest`, or `latest:NAME`
     #[arg(value_name = "ID")]
     pub backup: String,
     /// File or directory in the backup [default: all]
+    #[serde(with = "any_path::optional")]
     pub path: Option<PathBuf>,
     /// How facts are printed.
     #[command(flatten)]
@@ -238,7 +270,7 @@ pub struct Ls {
 }
 
 /// `onefold diff`.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Deserialize, Serialize)]
 #[command(after_help = "\
 Lines begin with + (only in the second), - (only in the first) or M (differs; what differs follows).
 
@@ -247,6 +279,7 @@ Example:
 pub struct Diff {
     /// Which store.
     #[command(flatten)]
+    #[serde(skip)]
     pub store: Store,
     /// The older backup: id, beginning of an id, `latest`, or `latest:NAME`
     #[arg(value_name = "ID")]
@@ -301,16 +334,18 @@ pub enum OverwriteWhen {
 }
 
 /// `onefold dump`.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Deserialize, Serialize)]
 #[command(after_help = "Example:\n  onefold dump latest:home /home/ann/notes.txt | less")]
 pub struct Dump {
     /// Which store.
     #[command(flatten)]
+    #[serde(skip)]
     pub store: Store,
     /// Backup: its id or the unique beginning of it, `latest`, or `latest:NAME`
     #[arg(value_name = "ID")]
     pub backup: String,
     /// File in the backup
+    #[serde(with = "any_path")]
     pub path: PathBuf,
 }
 
@@ -325,7 +360,7 @@ pub enum Volume {
     /// Grows or shrinks a volume; what is beyond a smaller size is gone
     Resize(VolumeResize),
     /// Deletes a volume and its data
-    Delete(VolumeName),
+    Delete(VolumeDelete),
     /// Copies a file or a disk image into an existing volume, from its beginning
     #[command(after_help = "\
 Holes of a file are not read; they become zeros in the volume. What lies behind the end of the image stays as it is.
@@ -340,10 +375,11 @@ Examples:
 }
 
 /// `onefold volume create`.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Deserialize, Serialize)]
 pub struct VolumeCreate {
     /// Which store.
     #[command(flatten)]
+    #[serde(skip)]
     pub store: Store,
     /// Name of the volume: 1 to 255 bytes without `/` and control characters
     pub name: String,
@@ -368,10 +404,11 @@ fn filter_chain(text: &str) -> Result<String, String> {
 }
 
 /// `onefold volume list`.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Deserialize, Serialize)]
 pub struct VolumeList {
     /// Which store.
     #[command(flatten)]
+    #[serde(skip)]
     pub store: Store,
     /// How facts are printed.
     #[command(flatten)]
@@ -379,10 +416,11 @@ pub struct VolumeList {
 }
 
 /// `onefold volume resize`.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Deserialize, Serialize)]
 pub struct VolumeResize {
     /// Which store.
     #[command(flatten)]
+    #[serde(skip)]
     pub store: Store,
     /// Name of the volume
     pub name: String,
@@ -392,10 +430,11 @@ pub struct VolumeResize {
 }
 
 /// `onefold volume delete`.
-#[derive(Args, Debug)]
-pub struct VolumeName {
+#[derive(Args, Debug, Deserialize, Serialize)]
+pub struct VolumeDelete {
     /// Which store.
     #[command(flatten)]
+    #[serde(skip)]
     pub store: Store,
     /// Name of the volume
     pub name: String,
@@ -459,10 +498,11 @@ pub struct Serve {
 }
 
 /// `onefold stats`.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Deserialize, Serialize)]
 pub struct Stats {
     /// Which store.
     #[command(flatten)]
+    #[serde(skip)]
     pub store: Store,
     /// How facts are printed.
     #[command(flatten)]
@@ -470,7 +510,7 @@ pub struct Stats {
 }
 
 /// `onefold check`.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Deserialize, Serialize)]
 #[command(after_help = "\
 Without options: checksums and structure of everything but the data, and that everything that is referred to is there.
 Nothing is changed.
@@ -480,12 +520,15 @@ Example:
 pub struct Check {
     /// Which store.
     #[command(flatten)]
+    #[serde(skip)]
     pub store: Store,
     /// Reads all data too, and compares it with its fingerprints
     #[arg(long)]
     pub read_data: bool,
     /// First makes the chunk index anew from the containers and all references; without it, check only reads
+    // Nobody else may have the store open then: a daemon never does this, so it is not even asked.
     #[arg(long)]
+    #[serde(skip)]
     pub rebuild_index: bool,
     /// How facts are printed.
     #[command(flatten)]

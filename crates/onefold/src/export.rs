@@ -1,22 +1,54 @@
 //! Volumes as exports of the NBD server.
 
-use crate::units::size;
+use crate::failure::{Failure, Result};
+use crate::units::{counted, printable, size};
 use onefold_engine::EngineError;
 use onefold_nbd::{Export, ExportError, ExportInfo, Exports, Extent};
 use onefold_volume::{Volume, VolumeError, VolumeInfo, Volumes};
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// All volumes of a store.
 #[derive(Debug)]
 pub struct VolumeExports {
     volumes: Arc<Volumes>,
     read_only: bool,
+    uses: Arc<Uses>,
+}
+
+/// How many connections have a volume open, by its name.
+#[derive(Debug, Default)]
+struct Uses(Mutex<HashMap<String, u64>>);
+
+impl Uses {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, u64>> {
+        // A table of numbers is whole at any time.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl VolumeExports {
     /// Exports each volume under its name; with `read_only` none can be changed.
     pub fn new(volumes: Arc<Volumes>, read_only: bool) -> VolumeExports {
-        VolumeExports { volumes, read_only }
+        VolumeExports { volumes, read_only, uses: Arc::default() }
+    }
+
+    /// The volumes.
+    pub fn volumes(&self) -> &Arc<Volumes> {
+        &self.volumes
+    }
+
+    /// Does something to a volume that no client has open; none can open one meanwhile.
+    pub fn on_unused<T>(&self, name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let uses = self.uses.lock();
+        match uses.get(name) {
+            Some(count) => {
+                let clients = counted(*count, "client has", "clients have");
+                Err(Failure::failed(format!("volume {} is in use: {clients} it open over NBD", printable(name.as_bytes())))
+                    .advise("disconnect them first, for example with `nbd-client -d /dev/nbd0`"))
+            }
+            None => work(),
+        }
     }
 }
 
@@ -33,8 +65,13 @@ impl Exports for VolumeExports {
             [info] => &info.name,
             _ => name,
         };
+        let mut uses = self.uses.lock();
         match self.volumes.get(name) {
-            Ok(volume) => Some(Arc::new(VolumeExport { volume, read_only: self.read_only })),
+            Ok(volume) => {
+                *uses.entry(name.to_owned()).or_default() += 1;
+                let usage = Use { name: name.to_owned(), of: Arc::clone(&self.uses) };
+                Some(Arc::new(VolumeExport { volume, read_only: self.read_only, _use: usage }))
+            }
             Err(VolumeError::NotFound { .. }) => None,
             Err(error) => {
                 tracing::error!("cannot open volume {name:?}: {error}");
@@ -44,10 +81,30 @@ impl Exports for VolumeExports {
     }
 }
 
+/// A connection that has a volume open.
+#[derive(Debug)]
+struct Use {
+    name: String,
+    of: Arc<Uses>,
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        let mut uses = self.of.lock();
+        if let Some(count) = uses.get_mut(&self.name) {
+            *count -= 1;
+            if *count == 0 {
+                uses.remove(&self.name);
+            }
+        }
+    }
+}
+
 #[derive(Debug)]
 struct VolumeExport {
     volume: Arc<Volume>,
     read_only: bool,
+    _use: Use,
 }
 
 fn refused(error: VolumeError) -> ExportError {
@@ -60,7 +117,7 @@ fn refused(error: VolumeError) -> ExportError {
 }
 
 impl VolumeExport {
-    fn change(&self, change: impl FnOnce(&Volume) -> onefold_volume::Result<()>) -> Result<(), ExportError> {
+    fn change(&self, change: impl FnOnce(&Volume) -> onefold_volume::Result<()>) -> std::result::Result<(), ExportError> {
         if self.read_only {
             return Err(ExportError::ReadOnly);
         }
@@ -81,35 +138,35 @@ impl Export for VolumeExport {
         self.volume.block_size()
     }
 
-    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), ExportError> {
+    fn read(&self, offset: u64, out: &mut [u8]) -> std::result::Result<(), ExportError> {
         self.volume.read(offset, out).map_err(refused)
     }
 
-    fn write(&self, offset: u64, data: &[u8], fua: bool) -> Result<(), ExportError> {
+    fn write(&self, offset: u64, data: &[u8], fua: bool) -> std::result::Result<(), ExportError> {
         self.change(|volume| if fua { volume.write_durable(offset, data) } else { volume.write(offset, data) })
     }
 
-    fn flush(&self) -> Result<(), ExportError> {
+    fn flush(&self) -> std::result::Result<(), ExportError> {
         // Of a store that is only read everything is durable.
         if self.read_only { Ok(()) } else { self.volume.flush().map_err(refused) }
     }
 
-    fn trim(&self, offset: u64, length: u64, fua: bool) -> Result<(), ExportError> {
+    fn trim(&self, offset: u64, length: u64, fua: bool) -> std::result::Result<(), ExportError> {
         self.change(|volume| volume.discard(offset, length))?;
         if fua { self.flush() } else { Ok(()) }
     }
 
-    fn write_zeroes(&self, offset: u64, length: u64, _may_trim: bool, fua: bool) -> Result<(), ExportError> {
+    fn write_zeroes(&self, offset: u64, length: u64, _may_trim: bool, fua: bool) -> std::result::Result<(), ExportError> {
         // Zeros never take space here, and no write is promised not to fail for want of it: both kinds are the same.
         self.change(|volume| volume.write_zeroes(offset, length))?;
         if fua { self.flush() } else { Ok(()) }
     }
 
-    fn cache(&self, offset: u64, length: u64) -> Result<(), ExportError> {
+    fn cache(&self, offset: u64, length: u64) -> std::result::Result<(), ExportError> {
         self.volume.prefetch(offset, length).map_err(refused)
     }
 
-    fn status(&self, offset: u64, length: u64, limit_extents: usize) -> Result<Vec<Extent>, ExportError> {
+    fn status(&self, offset: u64, length: u64, limit_extents: usize) -> std::result::Result<Vec<Extent>, ExportError> {
         let extents = self.volume.status(offset, length, limit_extents).map_err(refused)?;
         Ok(extents.into_iter().map(|extent| Extent { length: extent.length, hole: extent.is_hole, zero: extent.is_hole }).collect())
     }

@@ -2,6 +2,7 @@
 //!
 //! This library holds everything but `main`, so that tests and fuzz targets can reach it. From the outside in:
 //! [`cli`] is what can be typed, [`commands`] what it does (a file each), [`settings`] the store's `onefold.toml`,
+//! [`session`] what a command that needs nothing but the store runs with, [`console`] where it shows what it finds,
 //! [`failure`] how a command ends, [`output`] how results are printed, [`units`] how sizes, times and names are read and written.
 //!
 //! This crate must never know a format on disk or wire: it puts the other crates together.
@@ -9,12 +10,14 @@
 mod advice;
 pub mod cli;
 pub mod commands;
+pub mod console;
 pub mod export;
 pub mod failure;
 pub mod interrupt;
 pub mod logging;
 pub mod output;
 pub mod progress;
+pub mod session;
 pub mod settings;
 pub mod store;
 pub mod units;
@@ -32,7 +35,7 @@ pub fn main() -> ExitCode {
             return ExitCode::from(error.exit_code() as u8);
         }
     };
-    match logging::start(cli.quiet, cli.verbose).and_then(|()| commands::run(&cli)) {
+    match logging::start(cli.quiet, cli.verbose).and_then(|()| commands::run(cli)) {
         Ok(exit) => ExitCode::from(exit as u8),
         Err(failure) => {
             if !failure.message.is_empty() {

@@ -3,19 +3,23 @@
 use crate::failure::{Failure, Result};
 use serde_json::{Map, Value};
 use std::fmt::Display;
-use std::io::{BufWriter, Stdout, Write};
+use std::io::{BufWriter, Write};
 
 /// Standard output, buffered. To be [finished](Output::finish): what is still in the buffer can fail to be written.
-#[derive(Debug)]
-pub struct Output {
-    out: BufWriter<Stdout>,
+pub struct Output<'a> {
+    out: BufWriter<Box<dyn Write + 'a>>,
 }
 
-impl Output {
+impl<'a> Output<'a> {
     /// Takes standard output.
     #[allow(clippy::new_without_default, reason = "a default does not take hold of something global")]
-    pub fn new() -> Output {
-        Output { out: BufWriter::with_capacity(64 << 10, std::io::stdout()) }
+    pub fn new() -> Output<'a> {
+        Output::to(Box::new(std::io::stdout()))
+    }
+
+    /// Takes the standard output of a command that may run elsewhere.
+    pub fn to(out: Box<dyn Write + 'a>) -> Output<'a> {
+        Output { out: BufWriter::with_capacity(64 << 10, out) }
     }
 
     /// Writes a line.
@@ -26,6 +30,11 @@ impl Output {
     /// Writes bytes as they are.
     pub fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
         self.out.write_all(bytes).map_err(|error| Failure::output(&error))
+    }
+
+    /// What writes bytes as they are, for those who know only [`Write`]; its errors become a failure by [`Failure::output`].
+    pub fn writer(&mut self) -> &mut dyn Write {
+        &mut self.out
     }
 
     /// Writes a JSON value on a line of its own.
@@ -75,7 +84,7 @@ impl Table {
     }
 
     /// Writes heads and rows.
-    pub fn print(&self, output: &mut Output) -> Result<()> {
+    pub fn print(&self, output: &mut Output<'_>) -> Result<()> {
         let width = |column: usize| {
             let cells = self.rows.iter().map(|row| row[column].chars().count());
             cells.chain([self.heads[column].len()]).max().unwrap_or(0)

@@ -4,6 +4,8 @@
 //! The case of the letters does not matter (`8kib` is `8KiB`), `8K` is binary, `8kB` decimal. A fraction is allowed where
 //! it spells whole bytes: `1.5MiB`.
 
+use jiff::tz::TimeZone;
+use std::cell::RefCell;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -151,10 +153,22 @@ pub fn counted(value: u64, one: &str, many: &str) -> String {
     format!("{} {}", number(value), if value == 1 { one } else { many })
 }
 
+thread_local! {
+    /// The zone of whoever reads what this thread writes; `None`: that of this process.
+    static READERS_ZONE: RefCell<Option<TimeZone>> = const { RefCell::new(None) };
+}
+
+/// From here on [`local_time`] on this thread means this zone: in a daemon, that of the client for whom the thread works.
+pub fn set_local_zone(zone: TimeZone) {
+    READERS_ZONE.set(Some(zone));
+}
+
 /// A time in the local zone, as `2026-01-31 14:05:00`. `time_ns` counts from 1970, UTC.
 pub fn local_time(time_ns: i64) -> String {
     match jiff::Timestamp::from_nanosecond(i128::from(time_ns)) {
-        Ok(time) => time.to_zoned(jiff::tz::TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string(),
+        Ok(time) => {
+            time.to_zoned(READERS_ZONE.with_borrow(Clone::clone).unwrap_or_else(TimeZone::system)).strftime("%Y-%m-%d %H:%M:%S").to_string()
+        }
         Err(_) => format!("{time_ns}ns"),
     }
 }

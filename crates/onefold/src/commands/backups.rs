@@ -2,19 +2,37 @@
 
 use crate::cli::Backups;
 use crate::failure::{Exit, Result};
-use crate::output::{Output, Table};
-use crate::store::Store;
+use crate::output::Table;
+use crate::session::{Session, StoreCommand};
 use crate::units::{local_time, printable, size, utc_time};
 use onefold_catalog::{Backup, Catalog};
 use onefold_engine::Mode;
 use serde_json::{Map, Value, json};
+use std::path::Path;
+
+impl StoreCommand for Backups {
+    fn name(&self) -> &'static str {
+        "backups"
+    }
+
+    fn directory(&self) -> &Path {
+        &self.store.directory
+    }
+
+    fn mode(&self) -> Mode {
+        Mode::ReadOnly
+    }
+
+    fn run(&self, session: &Session<'_>) -> Result<Exit> {
+        run(self, session)
+    }
+}
 
 /// Lists the backups.
-pub fn run(options: &Backups) -> Result<Exit> {
-    let store = Store::open(&options.store.directory, Mode::ReadOnly, "backups")?;
-    let mut backups = Catalog::new(store.engine.clone()).list()?;
+fn run(options: &Backups, session: &Session<'_>) -> Result<Exit> {
+    let mut backups = Catalog::new(session.store.engine.clone()).list()?;
     backups.retain(|backup| options.name.as_ref().is_none_or(|name| *name == backup.name));
-    let mut output = Output::new();
+    let mut output = session.output();
     if options.format.json {
         output.json(&Value::Array(backups.iter().map(to_json).collect()))?;
     } else if !backups.is_empty() {
@@ -34,7 +52,6 @@ pub fn run(options: &Backups) -> Result<Exit> {
         table.print(&mut output)?;
     }
     output.finish()?;
-    store.close()?;
     Ok(Exit::Done)
 }
 

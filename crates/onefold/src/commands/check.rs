@@ -1,57 +1,69 @@
 //! `onefold check`.
 
-use super::Talk;
 use crate::cli::Check;
+use crate::console::Console;
 use crate::failure::{Exit, Failure, Result};
-use crate::interrupt::Interrupt;
-use crate::output::{Output, note};
-use crate::progress::steps;
-use crate::store::{OPENING_ADVICE, SETTINGS_FILE, cannot_open, ground, read_settings};
+use crate::output::Output;
+use crate::session::{Session, StoreCommand};
+use crate::store::{OPENING_ADVICE, SETTINGS_FILE, ground, read_settings};
 use crate::units::{counted, size};
-use indicatif::ProgressBar;
-use onefold_engine::{Engine, Mode};
+use onefold_engine::{EngineError, Mode};
 use onefold_reclaim::{CheckOptions, CheckReport, Monitor, Problem, ProblemKind, check, rebuild_chunk_index};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Verifies the store. Damage is a result with exit code 1; what keeps the check from running has code 2.
-pub fn run(options: &Check, talk: Talk) -> Result<Exit> {
-    let interrupt = Interrupt::watch()?;
-    let mut watch = Watch { bar: steps(talk), interrupt };
-    if options.rebuild_index {
-        rebuild(&options.store.directory, &watch, talk)?;
-        watch.bar = steps(talk);
+impl StoreCommand for Check {
+    fn name(&self) -> &'static str {
+        "check"
     }
-    let directory = &options.store.directory;
-    let settings = read_settings(&directory.join(SETTINGS_FILE), true)?;
+
+    fn directory(&self) -> &Path {
+        &self.store.directory
+    }
+
+    fn mode(&self) -> Mode {
+        Mode::ReadOnly
+    }
+
+    fn ends_early(&self) -> bool {
+        true
+    }
+
+    fn run(&self, session: &Session<'_>) -> Result<Exit> {
+        run(self, session)
+    }
+
+    fn without_store(&self, error: &EngineError, console: &dyn Console, quiet: bool) -> Option<Result<Exit>> {
+        error.is_damage().then(|| show(self, &CheckReport::of_opening(error), console, quiet))
+    }
+}
+
+/// Verifies the store. Damage is a result with exit code 1; what keeps the check from running has code 2.
+fn run(options: &Check, session: &Session<'_>) -> Result<Exit> {
     let check_options = CheckOptions { read_data: options.read_data, ..CheckOptions::default() };
-    let report = match Engine::open(ground(directory)?, settings.engine, Mode::ReadOnly, "check") {
-        Ok(engine) => {
-            let checked = check(&engine, check_options, &watch);
-            watch.bar.finish_and_clear();
-            let report = checked.map_err(|error| Failure { exit: Exit::CannotRun, ..Failure::from(error) })?;
-            engine.close()?;
-            report
-        }
-        Err(error) if error.is_damage() => CheckReport::of_opening(&error),
-        Err(error) => return Err(cannot_open(error)),
-    };
-    if watch.interrupt.came() {
+    let checked = check(&session.store.engine, check_options, session);
+    session.end_progress();
+    let report = checked.map_err(|error| Failure { exit: Exit::CannotRun, ..Failure::from(error) })?;
+    if session.is_cancelled() {
         return Err(Failure::interrupted("the check was stopped before its end; nothing was changed"));
     }
-    let mut output = Output::new();
+    show(options, &report, session.console(), session.quiet)
+}
+
+fn show(options: &Check, report: &CheckReport, console: &dyn Console, quiet: bool) -> Result<Exit> {
+    let mut output = Output::to(console.out());
     if options.format.json {
-        output.json(&to_json(&report))?;
+        output.json(&to_json(report))?;
     } else {
         for problem in &report.problems {
             output.line(&problem.what)?;
         }
-        if !talk.quiet {
+        if !quiet {
             let data = if options.read_data { format!(", {} of data read", size(report.read_bytes)) } else { String::new() };
             if report.problems.iter().any(|problem| problem.kind == ProblemKind::Opening) {
-                note(format_args!("nothing else could be checked: {OPENING_ADVICE}"));
+                console.note(&format!("nothing else could be checked: {OPENING_ADVICE}"));
             }
-            note(format_args!(
+            console.note(&format!(
                 "{}, {}, {}{data}: {}",
                 counted(report.containers, "container", "containers"),
                 counted(report.chunks, "chunk", "chunks"),
@@ -65,14 +77,16 @@ pub fn run(options: &Check, talk: Talk) -> Result<Exit> {
 }
 
 /// Makes the chunk index anew. What could not be read for it is found again, and listed, by the check that follows.
-fn rebuild(directory: &Path, watch: &Watch, talk: Talk) -> Result<()> {
+pub fn rebuild(options: &Check, console: &dyn Console, quiet: bool) -> Result<()> {
+    let directory = &options.store.directory;
     let ground = ground(directory)?;
     let settings = read_settings(&directory.join(SETTINGS_FILE), true)?;
-    let rebuilt = rebuild_chunk_index(ground, settings.engine, "check --rebuild-index", watch);
-    watch.bar.finish_and_clear();
+    let rebuilt = rebuild_chunk_index(ground, settings.engine, "check --rebuild-index", &Watch(console));
+    console.end_progress();
     let problems = rebuilt.map_err(|error| Failure { exit: Exit::CannotRun, ..Failure::from(error) })?;
-    if !talk.quiet {
-        note(format_args!("the chunk index is made anew; {} could not be read for it", counted(problems.len() as u64, "thing", "things")));
+    if !quiet {
+        console
+            .note(&format!("the chunk index is made anew; {} could not be read for it", counted(problems.len() as u64, "thing", "things")));
     }
     Ok(())
 }
@@ -91,23 +105,19 @@ fn to_json(report: &CheckReport) -> Value {
     })
 }
 
-struct Watch {
-    bar: ProgressBar,
-    interrupt: Interrupt,
-}
+/// Shows a console how far work is.
+struct Watch<'a>(&'a dyn Console);
 
-impl Monitor for Watch {
+impl Monitor for Watch<'_> {
     fn step(&self, what: &str, total: u64) {
-        self.bar.set_length(total);
-        self.bar.set_position(0);
-        self.bar.set_message(what.to_owned());
+        self.0.step(what, total);
     }
 
     fn advance(&self, units: u64) {
-        self.bar.inc(units);
+        self.0.advance(units);
     }
 
     fn is_cancelled(&self) -> bool {
-        self.interrupt.came()
+        self.0.is_cancelled()
     }
 }

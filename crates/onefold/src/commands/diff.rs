@@ -2,19 +2,37 @@
 
 use crate::cli::Diff;
 use crate::failure::{Exit, Result};
-use crate::output::{Output, put_name};
-use crate::store::Store;
+use crate::output::put_name;
+use crate::session::{Session, StoreCommand};
 use crate::units::printable;
 use onefold_catalog::{Catalog, Change, Difference};
 use onefold_engine::Mode;
 use serde_json::{Map, Value};
+use std::path::Path;
+
+impl StoreCommand for Diff {
+    fn name(&self) -> &'static str {
+        "diff"
+    }
+
+    fn directory(&self) -> &Path {
+        &self.store.directory
+    }
+
+    fn mode(&self) -> Mode {
+        Mode::ReadOnly
+    }
+
+    fn run(&self, session: &Session<'_>) -> Result<Exit> {
+        run(self, session)
+    }
+}
 
 /// Shows what differs between two backups. Differences are no failure: exit code 0.
-pub fn run(options: &Diff) -> Result<Exit> {
-    let store = Store::open(&options.store.directory, Mode::ReadOnly, "diff")?;
-    let catalog = Catalog::new(store.engine.clone());
+fn run(options: &Diff, session: &Session<'_>) -> Result<Exit> {
+    let catalog = Catalog::new(session.store.engine.clone());
     let (older, newer) = (catalog.find(&options.older)?, catalog.find(&options.newer)?);
-    let mut output = Output::new();
+    let mut output = session.output();
     let mut printed = Ok(());
     onefold_catalog::diff(&catalog, &older, &newer, &mut |difference| {
         printed = if options.format.json { output.json(&to_json(&difference)) } else { output.line(to_line(&difference)) };
@@ -22,7 +40,6 @@ pub fn run(options: &Diff) -> Result<Exit> {
     })?;
     printed?;
     output.finish()?;
-    store.close()?;
     Ok(Exit::Done)
 }
 

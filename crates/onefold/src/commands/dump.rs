@@ -3,23 +3,39 @@
 use super::catalog_path;
 use crate::cli::Dump;
 use crate::failure::{Exit, Failure, Result};
-use crate::store::Store;
+use crate::session::{Session, StoreCommand};
 use onefold_catalog::Catalog;
 use onefold_client::ClientError;
 use onefold_engine::Mode;
-use std::io::Write;
+use std::path::Path;
+
+impl StoreCommand for Dump {
+    fn name(&self) -> &'static str {
+        "dump"
+    }
+
+    fn directory(&self) -> &Path {
+        &self.store.directory
+    }
+
+    fn mode(&self) -> Mode {
+        Mode::ReadOnly
+    }
+
+    fn run(&self, session: &Session<'_>) -> Result<Exit> {
+        run(self, session)
+    }
+}
 
 /// Writes one file of a backup to standard output.
-pub fn run(options: &Dump) -> Result<Exit> {
-    let store = Store::open(&options.store.directory, Mode::ReadOnly, "dump")?;
-    let catalog = Catalog::new(store.engine.clone());
+fn run(options: &Dump, session: &Session<'_>) -> Result<Exit> {
+    let catalog = Catalog::new(session.store.engine.clone());
     let backup = catalog.find(&options.backup)?;
-    let mut out = std::io::stdout().lock();
-    onefold_client::dump(&catalog, &backup, &catalog_path(&options.path), &mut out).map_err(|error| match error {
+    let mut output = session.output();
+    onefold_client::dump(&catalog, &backup, &catalog_path(&options.path), output.writer()).map_err(|error| match error {
         ClientError::Io { source, .. } => Failure::output(&source),
         error => Failure::from(error),
     })?;
-    out.flush().map_err(|error| Failure::output(&error))?;
-    store.close()?;
+    output.finish()?;
     Ok(Exit::Done)
 }

@@ -3,20 +3,38 @@
 use super::catalog_path;
 use crate::cli::Ls;
 use crate::failure::{Exit, Result};
-use crate::output::{Output, note, put_name};
-use crate::store::Store;
+use crate::output::put_name;
+use crate::session::{Session, StoreCommand};
 use crate::units::{local_time, printable, utc_time};
 use onefold_catalog::{Catalog, Content, Entry, TreeWalk};
 use onefold_engine::Mode;
 use serde_json::{Map, Value};
+use std::path::Path;
+
+impl StoreCommand for Ls {
+    fn name(&self) -> &'static str {
+        "ls"
+    }
+
+    fn directory(&self) -> &Path {
+        &self.store.directory
+    }
+
+    fn mode(&self) -> Mode {
+        Mode::ReadOnly
+    }
+
+    fn run(&self, session: &Session<'_>) -> Result<Exit> {
+        run(self, session)
+    }
+}
 
 /// Lists what is in a backup, or in a directory of it.
-pub fn run(options: &Ls) -> Result<Exit> {
-    let store = Store::open(&options.store.directory, Mode::ReadOnly, "ls")?;
-    let catalog = Catalog::new(store.engine.clone());
+fn run(options: &Ls, session: &Session<'_>) -> Result<Exit> {
+    let catalog = Catalog::new(session.store.engine.clone());
     let backup = catalog.find(&options.backup)?;
     let path = options.path.as_deref().map(catalog_path).unwrap_or_default();
-    let mut output = Output::new();
+    let mut output = session.output();
     let mut print = |path: &[u8], entry: &Entry| match options.format.json {
         true => output.json(&to_json(path, entry)),
         false => output.line(to_line(path, entry)),
@@ -31,18 +49,17 @@ pub fn run(options: &Ls) -> Result<Exit> {
         _ => None,
     });
     if let Some(recipe) = recipe {
-        for item in TreeWalk::new(&store.engine, &path, recipe) {
+        for item in TreeWalk::new(&session.store.engine, &path, recipe) {
             match item.entry {
                 Ok(entry) => print(&item.path, &entry)?,
                 Err(error) => {
-                    note(format_args!("onefold: /{}: {error}", printable(&item.path)));
+                    session.note(format_args!("onefold: /{}: {error}", printable(&item.path)));
                     damaged += 1;
                 }
             }
         }
     }
     output.finish()?;
-    store.close()?;
     Ok(if damaged > 0 { Exit::Partial } else { Exit::Done })
 }
 

@@ -13,29 +13,41 @@ mod serve;
 mod stats;
 mod volume;
 
-use crate::cli::{Cli, Command};
+use crate::cli::{self, Cli, Command};
+use crate::console::{Console, Terminal};
 use crate::failure::{Exit, Result};
 use crate::output::Output;
+use crate::session::{Session, StoreCommand};
+use crate::store::{SETTINGS_FILE, Store, cannot_open, ground, read_settings};
 use clap::CommandFactory;
+use onefold_engine::Engine;
+use serde::{Deserialize, Serialize};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 
 /// Does what the command line says.
-pub fn run(cli: &Cli) -> Result<Exit> {
+pub fn run(cli: Cli) -> Result<Exit> {
     let talk = Talk { quiet: cli.quiet, verbose: cli.verbose > 0 };
-    match &cli.command {
-        Command::Init(options) => init::run(options, talk),
-        Command::Backup(options) => backup::run(options, talk),
-        Command::Backups(options) => backups::run(options),
-        Command::Ls(options) => ls::run(options),
-        Command::Diff(options) => diff::run(options),
-        Command::Restore(options) => restore::run(options, talk),
-        Command::Dump(options) => dump::run(options),
-        Command::Volume(command) => volume::run(command, talk),
-        Command::Serve(options) => serve::run(options, talk),
-        Command::Stats(options) => stats::run(options),
-        Command::Check(options) => check::run(options, talk),
-        Command::Analyze(options) => analyze::run(options, talk),
+    match cli.command {
+        Command::Init(options) => init::run(&options, talk),
+        Command::Backup(options) => backup::run(&options, talk),
+        Command::Backups(options) => on_store(Request::Backups(options), talk),
+        Command::Ls(options) => on_store(Request::Ls(options), talk),
+        Command::Diff(options) => on_store(Request::Diff(options), talk),
+        Command::Restore(options) => restore::run(&options, talk),
+        Command::Dump(options) => on_store(Request::Dump(options), talk),
+        Command::Volume(command) => match command {
+            cli::Volume::Create(options) => on_store(Request::VolumeCreate(options), talk),
+            cli::Volume::List(options) => on_store(Request::VolumeList(options), talk),
+            cli::Volume::Resize(options) => on_store(Request::VolumeResize(options), talk),
+            cli::Volume::Delete(options) => on_store(Request::VolumeDelete(options), talk),
+            cli::Volume::Import(options) => volume::copy::import(&options, talk),
+            cli::Volume::Export(options) => volume::copy::export(&options, talk),
+        },
+        Command::Serve(options) => serve::run(&options, talk),
+        Command::Stats(options) => on_store(Request::Stats(options), talk),
+        Command::Check(options) => on_store(Request::Check(options), talk),
+        Command::Analyze(options) => analyze::run(&options, talk),
         Command::Completions(options) => {
             let mut script = Vec::new();
             clap_complete::generate(options.shell, &mut Cli::command(), "onefold", &mut script);
@@ -48,6 +60,88 @@ pub fn run(cli: &Cli) -> Result<Exit> {
             print(&page)
         }
     }
+}
+
+/// The commands that need nothing but an open store.
+///
+/// To make a command one of them: give its options in `cli.rs` `Deserialize, Serialize` and `#[serde(skip)]` on `store` (a path may be no
+/// UTF-8: `#[serde(with = "any_path")]`), implement [`StoreCommand`] for them in the command's file, add them here and in
+/// [`run`] above. The work prints through [`Session::output`] and [`Session::note`] only, takes volumes from [`Session::volumes`], passes the
+/// session as monitor to long work and says so by `ends_early`. It must not read files or the environment, and must not
+/// take for granted that nobody else uses the store: in a daemon the clients of its volumes work on.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Request {
+    /// `onefold backups`.
+    Backups(cli::Backups),
+    /// `onefold ls`.
+    Ls(cli::Ls),
+    /// `onefold diff`.
+    Diff(cli::Diff),
+    /// `onefold dump`.
+    Dump(cli::Dump),
+    /// `onefold volume create`.
+    VolumeCreate(cli::VolumeCreate),
+    /// `onefold volume list`.
+    VolumeList(cli::VolumeList),
+    /// `onefold volume resize`.
+    VolumeResize(cli::VolumeResize),
+    /// `onefold volume delete`.
+    VolumeDelete(cli::VolumeDelete),
+    /// `onefold stats`.
+    Stats(cli::Stats),
+    /// `onefold check`.
+    Check(cli::Check),
+}
+
+impl Request {
+    /// The command.
+    pub fn command(&self) -> &dyn StoreCommand {
+        match self {
+            Request::Backups(options) => options,
+            Request::Ls(options) => options,
+            Request::Diff(options) => options,
+            Request::Dump(options) => options,
+            Request::VolumeCreate(options) => options,
+            Request::VolumeList(options) => options,
+            Request::VolumeResize(options) => options,
+            Request::VolumeDelete(options) => options,
+            Request::Stats(options) => options,
+            Request::Check(options) => options,
+        }
+    }
+}
+
+/// Opens the store, does the command, closes the store. An error of the work comes before one of closing.
+fn on_store(request: Request, talk: Talk) -> Result<Exit> {
+    let command = request.command();
+    let terminal = Terminal::new(talk);
+    if command.ends_early() {
+        terminal.watch_signals()?;
+    }
+    if let Request::Check(options) = &request
+        && options.rebuild_index
+    {
+        check::rebuild(options, &terminal, talk.quiet)?;
+    }
+    let directory = command.directory();
+    let ground = ground(directory)?;
+    let settings = read_settings(&directory.join(SETTINGS_FILE), true)?;
+    let store = match Engine::open(ground, settings.engine.clone(), command.mode(), command.name()) {
+        Ok(engine) => Store { engine, settings },
+        Err(error) => {
+            let done = command.without_store(&error, &terminal, talk.quiet);
+            return done.unwrap_or_else(|| Err(cannot_open(error)));
+        }
+    };
+    let session = Session::new(&store, &terminal, talk.quiet);
+    let done = command.run(&session);
+    drop(session);
+    terminal.end_progress();
+    let closed = store.close();
+    let exit = done?;
+    closed?;
+    Ok(exit)
 }
 
 /// How much is said beside results.

@@ -1,14 +1,14 @@
 //! `onefold stats`.
 
 use crate::cli::Stats;
-use crate::failure::{Exit, Result};
+use crate::failure::{Exit, Failure, Result};
 use crate::output::{Output, Table};
-use crate::store::Store;
+use crate::session::{Session, StoreCommand};
 use crate::units::{duration, number, rate, size};
 use onefold_catalog::Catalog;
 use onefold_engine::{Mode, Statistics};
-use onefold_volume::Volumes;
 use serde_json::{Map, Value, json};
+use std::path::Path;
 use std::time::Duration;
 
 /// What the faces of the store have put into it.
@@ -19,29 +19,52 @@ struct Contents {
     volume_bytes: u64,
 }
 
+impl StoreCommand for Stats {
+    fn name(&self) -> &'static str {
+        "stats"
+    }
+
+    fn directory(&self) -> &Path {
+        &self.store.directory
+    }
+
+    fn mode(&self) -> Mode {
+        Mode::ReadOnly
+    }
+
+    fn run(&self, session: &Session<'_>) -> Result<Exit> {
+        run(self, session)
+    }
+}
+
 /// Shows what is in the store and what it costs.
-pub fn run(options: &Stats) -> Result<Exit> {
-    let store = Store::open(&options.store.directory, Mode::ReadOnly, "stats")?;
+fn run(options: &Stats, session: &Session<'_>) -> Result<Exit> {
     let mut contents = Contents { backups: 0, backup_bytes: 0, volumes: 0, volume_bytes: 0 };
-    Catalog::new(store.engine.clone()).visit(&mut |backup| {
+    Catalog::new(session.store.engine.clone()).visit(&mut |backup| {
         contents.backups += 1;
         contents.backup_bytes += backup.statistics.logical_bytes;
     })?;
-    let volumes = Volumes::open(store.engine.clone(), store.volumes_options())?;
+    let volumes = session.volumes()?;
     for info in volumes.list() {
-        contents.volumes += 1;
-        contents.volume_bytes += super::volume::data_bytes(&*volumes.get(&info.name)?)?;
+        let bytes = volumes.get(&info.name).map_err(Failure::from).and_then(|volume| super::volume::data_bytes(&volume));
+        match bytes {
+            Ok(bytes) => {
+                contents.volumes += 1;
+                contents.volume_bytes += bytes;
+            }
+            // In a daemon others delete meanwhile.
+            Err(_) if volumes.get(&info.name).is_err() => {}
+            Err(failure) => return Err(failure),
+        }
     }
-    drop(volumes);
-    let statistics = store.engine.statistics()?;
-    let mut output = Output::new();
+    let statistics = session.store.engine.statistics()?;
+    let mut output = session.output();
     if options.format.json {
         output.json(&to_json(&contents, &statistics))?;
     } else {
         print(&mut output, &contents, &statistics)?;
     }
     output.finish()?;
-    store.close()?;
     Ok(Exit::Done)
 }
 
@@ -88,7 +111,7 @@ fn to_json(contents: &Contents, statistics: &Statistics) -> Value {
     })
 }
 
-fn print(output: &mut Output, contents: &Contents, statistics: &Statistics) -> Result<()> {
+fn print(output: &mut Output<'_>, contents: &Contents, statistics: &Statistics) -> Result<()> {
     let logical = contents.backup_bytes + contents.volume_bytes;
     let times = |ratio: Option<f64>| ratio.map_or_else(String::new, |ratio| format!("  ({ratio:.2} times less)"));
     let (unique, stored) = (statistics.unique_bytes, statistics.stored_bytes);

@@ -1,16 +1,17 @@
 //! `onefold volume import` and `export`: between a volume and a file, a device, or a pipe. Holes stay holes.
 
-use super::{data_bytes, extents, with_volumes};
+use super::{data_bytes, extents};
 use crate::cli::VolumeCopy;
 use crate::commands::Talk;
 use crate::failure::{Exit, Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::output::note;
 use crate::progress::bar;
+use crate::store::Store;
 use crate::units::{duration, printable, rate, size};
 use indicatif::ProgressBar;
 use onefold_engine::Mode;
-use onefold_volume::Volume;
+use onefold_volume::{Volume, Volumes};
 use rustix::fs::SeekFrom;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -20,6 +21,18 @@ use std::time::Instant;
 
 /// Bytes copied at a time.
 const STEP: usize = 4 << 20;
+
+/// Opens the store and its volumes, works with them, closes both. An error of the work comes before one of closing.
+fn with_volumes<T>(store: &crate::cli::Store, mode: Mode, command: &str, work: impl FnOnce(&Volumes) -> Result<T>) -> Result<T> {
+    let store = Store::open(&store.directory, mode, command)?;
+    let volumes = Volumes::open(store.engine.clone(), store.volumes_options())?;
+    let done = work(&volumes);
+    drop(volumes);
+    let closed = store.close();
+    let done = done?;
+    closed?;
+    Ok(done)
+}
 
 /// Copies a file into a volume, from its beginning.
 pub fn import(options: &VolumeCopy, talk: Talk) -> Result<Exit> {

@@ -1,61 +1,70 @@
 //! `onefold volume`: makes, lists, resizes and deletes volumes; `copy` brings their content in and out.
 
-mod copy;
+pub(super) mod copy;
 
-use super::Talk;
-use crate::cli::{Volume as Command, VolumeCreate, VolumeList, VolumeName, VolumeResize};
+use crate::cli::{VolumeCreate, VolumeDelete, VolumeList, VolumeResize};
 use crate::failure::{Exit, Failure, Result};
-use crate::interrupt::Interrupt;
-use crate::output::{Output, Table, note};
-use crate::store::Store;
+use crate::output::Table;
+use crate::session::{Session, StoreCommand};
 use crate::units::{local_time, printable, size, utc_time};
 use onefold_engine::Mode;
-use onefold_volume::{Volume, Volumes};
+use onefold_reclaim::Monitor;
+use onefold_volume::Volume;
 use serde_json::{Value, json};
+use std::path::Path;
 
-/// Does what is asked of a volume.
-pub fn run(command: &Command, talk: Talk) -> Result<Exit> {
-    match command {
-        Command::Create(options) => create(options, talk),
-        Command::List(options) => list(options),
-        Command::Resize(options) => resize(options, talk),
-        Command::Delete(options) => delete(options, talk),
-        Command::Import(options) => copy::import(options, talk),
-        Command::Export(options) => copy::export(options, talk),
+impl StoreCommand for VolumeCreate {
+    fn name(&self) -> &'static str {
+        "volume create"
+    }
+
+    fn directory(&self) -> &Path {
+        &self.store.directory
+    }
+
+    fn mode(&self) -> Mode {
+        Mode::ReadWrite
+    }
+
+    fn run(&self, session: &Session<'_>) -> Result<Exit> {
+        create(self, session)
     }
 }
 
-/// Opens the store and its volumes, works with them, closes both. An error of the work comes before one of closing.
-fn with_volumes<T>(store: &crate::cli::Store, mode: Mode, command: &str, work: impl FnOnce(&Volumes) -> Result<T>) -> Result<T> {
-    let store = Store::open(&store.directory, mode, command)?;
-    let volumes = Volumes::open(store.engine.clone(), store.volumes_options())?;
-    let done = work(&volumes);
-    drop(volumes);
-    let closed = store.close();
-    let done = done?;
-    closed?;
-    Ok(done)
-}
-
-fn create(options: &VolumeCreate, talk: Talk) -> Result<Exit> {
-    with_volumes(&options.store, Mode::ReadWrite, "volume create", |volumes| {
-        let block_bytes = u32::try_from(options.block_size).unwrap_or(u32::MAX);
-        volumes.create(&options.name, options.size, block_bytes, options.filter_chain.clone())?;
-        Ok(())
-    })?;
-    let mut output = Output::new();
+fn create(options: &VolumeCreate, session: &Session<'_>) -> Result<Exit> {
+    let block_bytes = u32::try_from(options.block_size).unwrap_or(u32::MAX);
+    session.volumes()?.create(&options.name, options.size, block_bytes, options.filter_chain.clone())?;
+    let mut output = session.output();
     if options.format.json {
         output.json(&json!({"name": options.name, "size": options.size, "block_size": options.block_size}))?;
-    } else if !talk.quiet {
+    } else if !session.quiet {
         output.line(format_args!("made volume {} of {}", printable(options.name.as_bytes()), size(options.size)))?;
     }
     output.finish()?;
     Ok(Exit::Done)
 }
 
-fn list(options: &VolumeList) -> Result<Exit> {
-    let list = with_volumes(&options.store, Mode::ReadOnly, "volume list", |volumes| Ok(volumes.list()))?;
-    let mut output = Output::new();
+impl StoreCommand for VolumeList {
+    fn name(&self) -> &'static str {
+        "volume list"
+    }
+
+    fn directory(&self) -> &Path {
+        &self.store.directory
+    }
+
+    fn mode(&self) -> Mode {
+        Mode::ReadOnly
+    }
+
+    fn run(&self, session: &Session<'_>) -> Result<Exit> {
+        list(self, session)
+    }
+}
+
+fn list(options: &VolumeList, session: &Session<'_>) -> Result<Exit> {
+    let list = session.volumes()?.list();
+    let mut output = session.output();
     if options.format.json {
         let items = list.iter().map(|info| {
             json!({
@@ -84,29 +93,68 @@ fn list(options: &VolumeList) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn resize(options: &VolumeResize, talk: Talk) -> Result<Exit> {
-    let old = with_volumes(&options.store, Mode::ReadWrite, "volume resize", |volumes| {
-        let volume = volumes.get(&options.name)?;
-        let old = volume.size();
+impl StoreCommand for VolumeResize {
+    fn name(&self) -> &'static str {
+        "volume resize"
+    }
+
+    fn directory(&self) -> &Path {
+        &self.store.directory
+    }
+
+    fn mode(&self) -> Mode {
+        Mode::ReadWrite
+    }
+
+    fn run(&self, session: &Session<'_>) -> Result<Exit> {
+        resize(self, session)
+    }
+}
+
+fn resize(options: &VolumeResize, session: &Session<'_>) -> Result<Exit> {
+    let volume = session.volumes()?.get(&options.name)?;
+    let old = volume.size();
+    if options.size < old {
+        // What is beyond the new size is gone: not under a client that may have a file system on it.
+        session.on_unused_volume(&options.name, |_| Ok(volume.resize(options.size)?))?;
+    } else {
         volume.resize(options.size)?;
-        Ok(old)
-    })?;
-    if !talk.quiet {
-        note(format_args!("volume {} had {}, now has {}", printable(options.name.as_bytes()), size(old), size(options.size)));
+    }
+    if !session.quiet {
+        session.note(format_args!("volume {} had {}, now has {}", printable(options.name.as_bytes()), size(old), size(options.size)));
     }
     Ok(Exit::Done)
 }
 
-fn delete(options: &VolumeName, talk: Talk) -> Result<Exit> {
-    let interrupt = Interrupt::watch()?;
-    let done = with_volumes(&options.store, Mode::ReadWrite, "volume delete", |volumes| {
-        volumes.delete(&options.name)?;
-        // It is gone already, durably; a signal only leaves the rest of giving its space back to the next one who deletes or serves.
-        Ok(volumes.resume_deletions(&|| !interrupt.came())?)
-    })?;
-    if !talk.quiet {
+impl StoreCommand for VolumeDelete {
+    fn name(&self) -> &'static str {
+        "volume delete"
+    }
+
+    fn directory(&self) -> &Path {
+        &self.store.directory
+    }
+
+    fn mode(&self) -> Mode {
+        Mode::ReadWrite
+    }
+
+    fn ends_early(&self) -> bool {
+        true
+    }
+
+    fn run(&self, session: &Session<'_>) -> Result<Exit> {
+        delete(self, session)
+    }
+}
+
+fn delete(options: &VolumeDelete, session: &Session<'_>) -> Result<Exit> {
+    session.on_unused_volume(&options.name, |volumes| Ok(volumes.delete(&options.name)?))?;
+    // It is gone already, durably; who stops this only leaves the rest of giving its space back to the next one who deletes or serves.
+    let done = session.volumes()?.resume_deletions(&|| !session.is_cancelled())?;
+    if !session.quiet {
         let rest = if done { "" } else { "; the rest of its data is dropped by the next `onefold serve` or `onefold volume delete`" };
-        note(format_args!("deleted volume {}{rest}", printable(options.name.as_bytes())));
+        session.note(format_args!("deleted volume {}{rest}", printable(options.name.as_bytes())));
     }
     Ok(Exit::Done)
 }

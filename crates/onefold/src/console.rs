@@ -1,0 +1,91 @@
+//! Where a command shows what it finds, and who may stop it: the terminal of this process, or, in the daemon, the connection of a client.
+
+use crate::commands::Talk;
+use crate::failure::Result;
+use crate::interrupt::Interrupt;
+use crate::output::note;
+use crate::progress::steps;
+use indicatif::ProgressBar;
+use std::io::Write;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// The other end of a command: results, remarks, progress, and the wish to stop.
+pub trait Console: Sync {
+    /// Standard output, not buffered.
+    fn out(&self) -> Box<dyn Write + '_>;
+    /// Says something beside the result, on standard error.
+    fn note(&self, text: &str);
+    /// A step of long work with `total` units begins.
+    fn step(&self, what: &str, total: u64);
+    /// So many units of the step are done. Never waits for whoever looks on.
+    fn advance(&self, units: u64);
+    /// Takes the progress away: the long work is over.
+    fn end_progress(&self);
+    /// Whether to stop early.
+    fn is_cancelled(&self) -> bool;
+}
+
+/// The terminal, or the pipes, of this process.
+#[derive(Debug)]
+pub struct Terminal {
+    talk: Talk,
+    bar: Mutex<Option<ProgressBar>>,
+    interrupt: OnceLock<Interrupt>,
+}
+
+impl Terminal {
+    /// Shows progress as far as `talk` allows. A signal ends the process at once, unless [`Terminal::watch_signals`] is called.
+    pub fn new(talk: Talk) -> Terminal {
+        Terminal { talk, bar: Mutex::new(None), interrupt: OnceLock::new() }
+    }
+
+    /// From here on the first signal is a wish to stop.
+    pub fn watch_signals(&self) -> Result<()> {
+        if self.interrupt.get().is_none() {
+            let _ = self.interrupt.set(Interrupt::watch()?);
+        }
+        Ok(())
+    }
+
+    fn bar(&self) -> MutexGuard<'_, Option<ProgressBar>> {
+        // A bar is whole at any time.
+        self.bar.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Console for Terminal {
+    fn out(&self) -> Box<dyn Write + '_> {
+        Box::new(std::io::stdout())
+    }
+
+    fn note(&self, text: &str) {
+        match &*self.bar() {
+            Some(bar) => bar.suspend(|| note(text)),
+            None => note(text),
+        }
+    }
+
+    fn step(&self, what: &str, total: u64) {
+        let mut bar = self.bar();
+        let bar = bar.get_or_insert_with(|| steps(self.talk));
+        bar.set_length(total);
+        bar.set_position(0);
+        bar.set_message(what.to_owned());
+    }
+
+    fn advance(&self, units: u64) {
+        if let Some(bar) = &*self.bar() {
+            bar.inc(units);
+        }
+    }
+
+    fn end_progress(&self) {
+        if let Some(bar) = self.bar().take() {
+            bar.finish_and_clear();
+        }
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.interrupt.get().is_some_and(Interrupt::came)
+    }
+}
