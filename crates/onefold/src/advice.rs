@@ -11,14 +11,21 @@ use onefold_reclaim::CheckError;
 use onefold_volume::VolumeError;
 
 const FULL: &str = "the device of the store is full; nothing that was acknowledged is lost: make room and run the command again";
+const BESIDE_A_DAEMON: &str = "stop the daemon for this command: it reads or writes files or devices of yours, or needs the store for itself; \
+    docs/cli.md lists what works beside a daemon";
 const DAMAGE: &str = "`onefold check --read-data` lists all damage; other data can still be read";
 
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Failure {
         if let EngineError::Lock(lock) = &error {
             return match lock {
-                LockError::Held { .. } => Failure::cannot_run(format!("the store is in use: {error}"))
-                    .advise("wait until it has ended, or stop that process; a crashed one leaves no lock behind"),
+                LockError::Held { holder, .. } => {
+                    let failure = Failure::cannot_run(format!("the store is in use: {error}"));
+                    match holder {
+                        Some(holder) if holder.command.starts_with("serve") => failure.advise(BESIDE_A_DAEMON),
+                        _ => failure.advise("wait until it has ended, or stop that process; a crashed one leaves no lock behind"),
+                    }
+                }
                 LockError::Ground(ground) => Failure::failed(&error).advise_about(ground),
             };
         }

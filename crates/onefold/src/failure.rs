@@ -20,6 +20,14 @@ pub enum Exit {
     PipeClosed = 141,
 }
 
+impl Exit {
+    /// The exit with a number.
+    pub fn of(number: i32) -> Option<Exit> {
+        use Exit::*;
+        [Done, Failed, CannotRun, Partial, Interrupted, PipeClosed].into_iter().find(|exit| *exit as i32 == number)
+    }
+}
+
 /// Why a command did not end well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {

@@ -5,12 +5,13 @@
 //! [`session`] what a command that needs nothing but the store runs with, [`console`] where it shows what it finds,
 //! [`failure`] how a command ends, [`output`] how results are printed, [`units`] how sizes, times and names are read and written.
 //!
-//! This crate must never know a format on disk or wire: it puts the other crates together.
+//! This crate puts the others together. Of all formats on disk and wire it knows one, its own between a command and the daemon: [`control`].
 
 mod advice;
 pub mod cli;
 pub mod commands;
 pub mod console;
+pub mod control;
 pub mod export;
 pub mod failure;
 pub mod interrupt;

@@ -27,8 +27,13 @@ pub fn steps(talk: Talk) -> ProgressBar {
     styled(talk, 0, "{elapsed_precise} {msg} [{bar:30}] {pos}/{len}, {eta} left")
 }
 
+/// Whether anybody looks at a bar.
+pub fn is_shown(talk: Talk) -> bool {
+    !talk.quiet && !talk.verbose && std::io::stderr().is_terminal()
+}
+
 fn styled(talk: Talk, length: u64, template: &str) -> ProgressBar {
-    if talk.quiet || talk.verbose || !std::io::stderr().is_terminal() {
+    if !is_shown(talk) {
         return ProgressBar::hidden();
     }
     let bar = ProgressBar::new(length);

@@ -25,6 +25,10 @@ pub trait StoreCommand {
     fn ends_early(&self) -> bool {
         false
     }
+    /// Whether it takes so much memory or so much of the disk that a daemon does one such command at a time.
+    fn is_heavy(&self) -> bool {
+        false
+    }
     /// Does it.
     fn run(&self, session: &Session<'_>) -> Result<Exit>;
     /// What it makes of a store that does not open; `None`: no more than the error.

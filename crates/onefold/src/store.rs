@@ -18,7 +18,7 @@ pub const OPENING_ADVICE: &str = "the store opens only when this is whole again:
     anything else is to be brought back from a copy of the store";
 
 /// An open store with the settings it was opened with.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Store {
     /// The engine.
     pub engine: Arc<Engine>,

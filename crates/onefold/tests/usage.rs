@@ -154,8 +154,7 @@ fn serving_without_tls_to_other_machines_must_be_allowed() {
 fn a_store_in_use_names_its_holder() {
     let scene = Scene::with_store(&[]);
     let served = scene.serve(&[]);
-    scene.run(["volume", "create", "v", "--size", "1GiB"]).ends_with(2).says(&["in use", "`serve`", "process"]);
-    scene.run(["backups"]).ends_with(2).says(&["in use", "`serve`"]);
+    scene.run(["backup", "--name", "n", "."]).ends_with(2).says(&["in use", "`serve`", "process", "stop the daemon"]);
     let address = served.event["addresses"][0].as_str().unwrap().trim_start_matches("nbd://").trim_end_matches('/').to_owned();
     scene.run(["init", "other"]).succeeds();
     scene.run(["serve", "--store", "other", "--nbd", &address]).ends_with(2).says(&[&address, "another process listens there"]);

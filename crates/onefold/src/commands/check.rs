@@ -29,6 +29,10 @@ impl StoreCommand for Check {
         true
     }
 
+    fn is_heavy(&self) -> bool {
+        true
+    }
+
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         run(self, session)
     }

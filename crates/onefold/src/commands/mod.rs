@@ -15,12 +15,14 @@ mod volume;
 
 use crate::cli::{self, Cli, Command};
 use crate::console::{Console, Terminal};
+use crate::control;
 use crate::failure::{Exit, Result};
 use crate::output::Output;
 use crate::session::{Session, StoreCommand};
 use crate::store::{SETTINGS_FILE, Store, cannot_open, ground, read_settings};
 use clap::CommandFactory;
-use onefold_engine::Engine;
+use onefold_engine::{Engine, EngineError};
+use onefold_ground::LockError;
 use serde::{Deserialize, Serialize};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
@@ -112,10 +114,10 @@ impl Request {
     }
 }
 
-/// Opens the store, does the command, closes the store. An error of the work comes before one of closing.
+/// Opens the store, does the command, closes the store; or has the daemon do it, if one has the store open. An error of the work comes before one of closing.
 fn on_store(request: Request, talk: Talk) -> Result<Exit> {
-    let command = request.command();
     let terminal = Terminal::new(talk);
+    let command = request.command();
     if command.ends_early() {
         terminal.watch_signals()?;
     }
@@ -129,6 +131,13 @@ fn on_store(request: Request, talk: Talk) -> Result<Exit> {
     let settings = read_settings(&directory.join(SETTINGS_FILE), true)?;
     let store = match Engine::open(ground, settings.engine.clone(), command.mode(), command.name()) {
         Ok(engine) => Store { engine, settings },
+        // A check counts what changes beside it in a daemon.
+        Err(error) if is_locked(&error) && !matches!(request, Request::Check(_)) => {
+            return match control::connect(directory)? {
+                Some(daemon) => daemon.run(request, talk, &terminal),
+                None => Err(cannot_open(error).advise("wait until that process has ended, or stop it; a daemon that is starting or stopping takes commands soon or no more, and its log says if it cannot listen for them")),
+            };
+        }
         Err(error) => {
             let done = command.without_store(&error, &terminal, talk.quiet);
             return done.unwrap_or_else(|| Err(cannot_open(error)));
@@ -142,6 +151,10 @@ fn on_store(request: Request, talk: Talk) -> Result<Exit> {
     let exit = done?;
     closed?;
     Ok(exit)
+}
+
+fn is_locked(error: &EngineError) -> bool {
+    matches!(error, EngineError::Lock(LockError::Held { .. }))
 }
 
 /// How much is said beside results.

@@ -2,6 +2,7 @@
 
 use super::Talk;
 use crate::cli::Serve;
+use crate::control::ControlServer;
 use crate::export::VolumeExports;
 use crate::failure::{Exit, Failure, Result};
 use crate::interrupt::Interrupt;
@@ -14,7 +15,7 @@ use onefold_nbd::{Config, Limits, Listen, LocalAddress, Server, Tls, TlsFiles};
 use onefold_volume::{VolumeInfo, Volumes};
 use serde_json::json;
 use std::net::ToSocketAddrs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -37,6 +38,8 @@ pub fn run(options: &Serve, talk: Talk) -> Result<Exit> {
         .build()
         .map_err(|error| Failure::cannot_run(format!("cannot start threads: {error}")))?;
     let exports = Arc::new(VolumeExports::new(Arc::clone(&volumes), read_only));
+    // Beside a daemon that only reads, commands that read open the store themselves.
+    let control = if read_only { None } else { listen_for_commands(directory, &store, &exports) };
     let served = runtime.block_on(async {
         let server = Server::bind(config, exports)?;
         let shutdown = shutdown_signal(talk)?;
@@ -45,7 +48,8 @@ pub fn run(options: &Serve, talk: Talk) -> Result<Exit> {
         server.run(shutdown).await?;
         Ok::<_, Failure>(metrics.snapshot())
     });
-    // The runtime goes first: after it no request can reach a volume any more.
+    drop(control);
+    // The runtime goes before the volumes: after it no request can reach a volume any more.
     drop(runtime);
     stopping.store(true, Ordering::Relaxed);
     let _ = cleaner.map(JoinHandle::join);
@@ -141,6 +145,16 @@ fn config(nbd: &Nbd) -> Result<Config> {
     Ok(Config { listen, tls, allow_plain_off_loopback: nbd.allow_plain_off_loopback, limits })
 }
 
+/// Takes commands of others for this store. Where that cannot be (a file system without sockets) clients of the volumes are served all the same.
+fn listen_for_commands(directory: &Path, store: &Store, exports: &Arc<VolumeExports>) -> Option<ControlServer> {
+    let listening = ControlServer::start(directory, store.clone(), Arc::clone(exports));
+    listening
+        .inspect_err(|error| {
+            tracing::warn!("no command can use the store beside this daemon: cannot listen at {}/control: {error}", directory.display());
+        })
+        .ok()
+}
+
 /// Volumes whose deletion was cut short: their space is given back beside the serving. What is left at the end goes on at the next start.
 fn finish_deletions(volumes: &Arc<Volumes>, stopping: &Arc<AtomicBool>) -> Result<JoinHandle<()>> {
     let (volumes, stopping) = (Arc::clone(volumes), Arc::clone(stopping));
@@ -194,7 +208,7 @@ fn announce(options: &Serve, talk: Talk, addresses: &[LocalAddress], volumes: &[
         ));
     }
     match volumes.first().zip(addresses.first()) {
-        None => note("there is no volume yet: stop, then `onefold volume create NAME --size SIZE`"),
+        None => note("there is no volume yet: `onefold volume create NAME --size SIZE` makes one"),
         Some((volume, address)) => {
             let whole = uri(address, &volume.name, nbd.tls_required);
             note("connect, for example, with");

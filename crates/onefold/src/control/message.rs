@@ -1,0 +1,130 @@
+//! The frames whose payload is JSON: request, progress, result.
+
+use crate::commands::Request;
+use crate::failure::{Exit, Failure, Result};
+use jiff::fmt::temporal::{DateTimeParser, DateTimePrinter};
+use jiff::tz::TimeZone;
+use serde::{Deserialize, Serialize};
+
+/// What a client asks for: a command, and what it would have had from its own process.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct Call {
+    pub(super) command: Request,
+    /// Whether to leave out everything but errors and what was asked for.
+    pub(super) quiet: bool,
+    /// Whether anybody looks at the progress.
+    pub(super) progress: bool,
+    /// The zone in which times are shown, as RFC 9557 writes zones, or a POSIX string; `None`: UTC.
+    zone: Option<String>,
+}
+
+impl Call {
+    pub(super) fn new(command: Request, quiet: bool, progress: bool) -> Call {
+        Call { command, quiet, progress, zone: DateTimePrinter::new().time_zone_to_string(&TimeZone::system()).ok() }
+    }
+
+    pub(super) fn encode(&self) -> std::result::Result<Vec<u8>, serde_json::Error> {
+        serde_json::to_vec(self)
+    }
+
+    /// Reads a request. What this program does not know, a command or an option of it, is refused: to leave it out would be another command.
+    pub(super) fn decode(payload: &[u8]) -> std::result::Result<Call, String> {
+        let value: serde_json::Value = serde_json::from_slice(payload).map_err(|error| error.to_string())?;
+        let call = Call::deserialize(&value).map_err(|error| error.to_string())?;
+        let understood = serde_json::to_value(&call).map_err(|error| error.to_string())?;
+        if understood != value {
+            return Err(format!("of {value} it understands only {understood}"));
+        }
+        Ok(call)
+    }
+
+    pub(super) fn zone(&self) -> TimeZone {
+        self.zone.as_ref().and_then(|zone| DateTimeParser::new().parse_time_zone(zone).ok()).unwrap_or(TimeZone::UTC)
+    }
+}
+
+/// How far the work is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+pub(super) struct Progress {
+    pub(super) step: String,
+    pub(super) total: u64,
+    pub(super) done: u64,
+}
+
+/// How a command ended.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct Ended {
+    exit: i32,
+    /// Empty: nothing is said.
+    message: String,
+    advice: Option<String>,
+}
+
+impl Ended {
+    pub(super) fn new(result: Result<Exit>) -> Ended {
+        match result {
+            Ok(exit) => Ended { exit: exit as i32, message: String::new(), advice: None },
+            Err(Failure { exit, message, advice }) => Ended { exit: exit as i32, message, advice },
+        }
+    }
+
+    /// What the command in a process of its own would have ended with; `None` for an exit code that there is not.
+    pub(super) fn result(self) -> Option<Result<Exit>> {
+        let exit = Exit::of(self.exit)?;
+        let silent = self.message.is_empty() && self.advice.is_none();
+        Some(if silent { Ok(exit) } else { Err(Failure { exit, message: self.message, advice: self.advice }) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Command};
+    use clap::Parser;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    fn ls(path: &[u8]) -> Request {
+        let arguments = [OsStr::new("onefold"), OsStr::new("ls"), OsStr::new("--store=s"), OsStr::new("latest"), OsStr::from_bytes(path)];
+        match Cli::try_parse_from(arguments).unwrap().command {
+            Command::Ls(options) => Request::Ls(options),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_request_arrives_as_it_was_typed_without_the_place_of_the_store() {
+        let call = Call::decode(&Call::new(ls(b"/a\xff"), true, false).encode().unwrap()).unwrap();
+        let Request::Ls(options) = &call.command else { panic!("{call:?}") };
+        assert_eq!(options.backup, "latest");
+        assert_eq!(options.path.as_ref().unwrap().as_os_str().as_bytes(), b"/a\xff");
+        assert_eq!(options.store.directory, std::path::PathBuf::new());
+        assert!(call.quiet && !call.progress);
+    }
+
+    #[test]
+    fn an_option_that_is_not_known_is_refused() {
+        let mut value: serde_json::Value = serde_json::from_slice(&Call::new(ls(b"/"), false, false).encode().unwrap()).unwrap();
+        value["command"]["ls"]["no-such-option"] = true.into();
+        assert!(Call::decode(value.to_string().as_bytes()).unwrap_err().contains("no-such-option"));
+        assert!(Call::decode(br#"{"command":{"no-such-command":{}},"quiet":false,"progress":false,"zone":null}"#).is_err());
+        assert!(Call::decode(b"{").is_err());
+    }
+
+    #[test]
+    fn times_are_shown_in_the_zone_of_the_client() {
+        let call = |zone: Option<&str>| Call { command: ls(b"/"), quiet: false, progress: false, zone: zone.map(str::to_owned) };
+        assert_eq!(call(Some("Asia/Tokyo")).zone().iana_name(), Some("Asia/Tokyo"));
+        assert_eq!(call(Some("+02:00")).zone().to_fixed_offset().unwrap().seconds(), 7200);
+        assert_eq!(call(Some("no zone")).zone(), TimeZone::UTC);
+        assert_eq!(call(None).zone(), TimeZone::UTC);
+    }
+
+    #[test]
+    fn a_result_comes_back_whole() {
+        let failure = Failure::cannot_run("why").advise("do this");
+        assert_eq!(Ended::new(Err(failure.clone())).result(), Some(Err(failure)));
+        assert_eq!(Ended::new(Ok(Exit::Partial)).result(), Some(Ok(Exit::Partial)));
+        assert_eq!(Ended { exit: 77, message: String::new(), advice: None }.result(), None);
+    }
+}

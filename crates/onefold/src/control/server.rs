@@ -1,0 +1,445 @@
+//! The daemon's side: accepts clients, does their commands, each on a thread of its own, and sends what they say.
+
+use super::frame::{Found, GREETING_BYTES, Kind, MAX_TEXT_BYTES, Reader, VERSION, encode, greeting, send, version};
+use super::message::{Call, Ended, Progress};
+use super::{MAX_CLIENTS, socket};
+use crate::console::Console;
+use crate::export::VolumeExports;
+use crate::failure::{Exit, Failure, Result};
+use crate::session::Session;
+use crate::store::Store;
+use crate::units::set_local_zone;
+use rustix::net::{SendFlags, Shutdown};
+use std::collections::HashMap;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long a client may take to say what it wants.
+const REQUEST_TIME: Duration = Duration::from_secs(10);
+/// How often progress is sent.
+const PROGRESS_STEP: Duration = Duration::from_millis(100);
+/// How long commands may take to end by themselves when the daemon ends; then their clients are cut off.
+const STOP_TIME: Duration = Duration::from_secs(1);
+/// How long nobody is accepted after an error of accepting (no file handles left), so that it is not tried without pause.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The daemon's ear for commands. When it is dropped it takes no more of them, stops those that are under way and waits for their end.
+pub struct ControlServer {
+    shared: Arc<Shared>,
+    listener: Arc<UnixListener>,
+    directory: PathBuf,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    store: Store,
+    exports: Arc<VolumeExports>,
+    stopping: AtomicBool,
+    clients: Mutex<HashMap<u64, Arc<Connection>>>,
+    client_ended: Condvar,
+    /// The name of the command that is done now of those that are done one at a time.
+    heavy: Mutex<Option<&'static str>>,
+}
+
+/// A client.
+#[derive(Debug)]
+struct Connection {
+    stream: UnixStream,
+    /// Whether its command is to stop early.
+    cancelled: AtomicBool,
+}
+
+impl Connection {
+    /// Ends the conversation: nothing blocks on the stream any more.
+    fn cut(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+        let _ = rustix::net::shutdown(&self.stream, Shutdown::Both);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is locked here is whole at any time; a command that panicked has said so.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl ControlServer {
+    /// Listens in the store's directory. The store is open for writing: the caller holds its lock alone.
+    pub fn start(directory: &Path, store: Store, exports: Arc<VolumeExports>) -> io::Result<ControlServer> {
+        let listener = Arc::new(socket::listen(directory)?);
+        let shared = Arc::new(Shared {
+            store,
+            exports,
+            stopping: AtomicBool::new(false),
+            clients: Mutex::default(),
+            client_ended: Condvar::new(),
+            heavy: Mutex::new(None),
+        });
+        let accepting = (Arc::clone(&shared), Arc::clone(&listener));
+        let thread = std::thread::Builder::new().name("control".to_owned()).spawn(move || accept(&accepting.0, &accepting.1))?;
+        Ok(ControlServer { shared, listener, directory: directory.to_owned(), thread: Some(thread) })
+    }
+}
+
+impl Drop for ControlServer {
+    fn drop(&mut self) {
+        self.shared.stopping.store(true, Ordering::Relaxed);
+        let _ = rustix::net::shutdown(&*self.listener, Shutdown::Both);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        if let Err(error) = socket::remove(&self.directory) {
+            tracing::warn!("cannot remove the socket {}: {error}", self.directory.join(socket::NAME).display());
+        }
+        let shared = &*self.shared;
+        let mut clients = lock(&shared.clients);
+        clients.values().for_each(|client| client.cancelled.store(true, Ordering::Relaxed));
+        let until = Instant::now() + STOP_TIME;
+        while !clients.is_empty() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                clients.values().for_each(|client| client.cut());
+                clients = shared.client_ended.wait(clients).unwrap_or_else(PoisonError::into_inner);
+            } else {
+                clients = shared.client_ended.wait_timeout(clients, left).unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+    }
+}
+
+fn accept(shared: &Arc<Shared>, listener: &UnixListener) {
+    for number in 0.. {
+        let stream = match listener.accept() {
+            _ if shared.stopping.load(Ordering::Relaxed) => return,
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!("cannot accept a command: {error}");
+                std::thread::sleep(ACCEPT_PAUSE);
+                continue;
+            }
+        };
+        if let Err(failure) = admit(shared, number, stream) {
+            tracing::warn!("a command was refused: {}", failure.message);
+        }
+    }
+}
+
+/// Starts a thread for a client, or tells it why not.
+fn admit(shared: &Arc<Shared>, number: u64, stream: UnixStream) -> Result<()> {
+    let connection = Arc::new(Connection { stream, cancelled: AtomicBool::new(false) });
+    let refused = |failure: Failure| {
+        // A new socket takes a few bytes without waiting for its reader.
+        let _ = (&connection.stream).write_all(&greeting());
+        end(&connection.stream, Err(failure.clone()));
+        Err(failure)
+    };
+    let own = rustix::process::geteuid();
+    match rustix::net::sockopt::socket_peercred(&connection.stream) {
+        Ok(peer) if peer.uid == own || peer.uid.is_root() => {}
+        Ok(_) => {
+            let why = format!("only the user with number {}, as whom the daemon runs, and root may use it", own.as_raw());
+            return refused(Failure::cannot_run(why).advise("run the command as that user"));
+        }
+        Err(error) => return refused(Failure::cannot_run(format!("the daemon cannot tell who connects: {error}"))),
+    }
+    {
+        let mut clients = lock(&shared.clients);
+        if clients.len() >= MAX_CLIENTS {
+            drop(clients);
+            let why = format!("the daemon works on {MAX_CLIENTS} commands already, which is the most it takes");
+            return refused(Failure::cannot_run(why).advise("run the command again when some of them have ended"));
+        }
+        clients.insert(number, Arc::clone(&connection));
+    }
+    let place = Place { shared: Arc::clone(shared), number };
+    let client = Arc::clone(&connection);
+    let work = move || {
+        let place = place;
+        converse(&place.shared, &client);
+    };
+    match std::thread::Builder::new().name(format!("command {number}")).spawn(work) {
+        Ok(_) => Ok(()),
+        Err(error) => refused(Failure::failed(format!("the daemon cannot start a thread: {error}"))),
+    }
+}
+
+/// The place of a client in the list, until its thread ends.
+struct Place {
+    shared: Arc<Shared>,
+    number: u64,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        lock(&self.shared.clients).remove(&self.number);
+        self.shared.client_ended.notify_all();
+    }
+}
+
+fn end(stream: &UnixStream, result: Result<Exit>) {
+    // Without texts that are not UTF-8 there is always a JSON form; a client that is gone needs none.
+    let _ = serde_json::to_vec(&Ended::new(result)).map(|payload| send(stream, Kind::Result, &payload));
+}
+
+/// A whole conversation.
+fn converse(shared: &Shared, connection: &Connection) {
+    let mut reader = Reader::default();
+    let call = match request(&connection.stream, &mut reader) {
+        Ok(Some(call)) => call,
+        // Another version: it has read in our greeting which one this is.
+        Ok(None) => return,
+        Err(error) => {
+            tracing::debug!("a connection to the control socket made no sense: {error}");
+            return;
+        }
+    };
+    let call = match call {
+        Ok(call) => call,
+        Err(why) => {
+            tracing::debug!("a request was not understood: {why}");
+            let failure = Failure::cannot_run("the daemon does not know this command or one of its options");
+            return end(&connection.stream, Err(failure.advise("daemon and command are of different versions: restart the daemon")));
+        }
+    };
+    let _ = connection.stream.set_read_timeout(call.progress.then_some(PROGRESS_STEP));
+    let console = Remote { connection, sending: Mutex::new(()), progress: Mutex::new(None), done: AtomicU64::new(0) };
+    std::thread::scope(|scope| {
+        // Ends the watching thread whatever becomes of the command.
+        let _unwatched = Unwatched(connection);
+        scope.spawn(|| watch(&console, reader));
+        end(&connection.stream, work(shared, &call, &console));
+    });
+}
+
+struct Unwatched<'a>(&'a Connection);
+
+impl Drop for Unwatched<'_> {
+    fn drop(&mut self) {
+        let _ = rustix::net::shutdown(&self.0.stream, Shutdown::Read);
+    }
+}
+
+/// Greets, and reads the request. `None`: the client speaks another version.
+fn request(mut stream: &UnixStream, reader: &mut Reader) -> io::Result<Option<std::result::Result<Call, String>>> {
+    let until = Instant::now() + REQUEST_TIME;
+    stream.set_read_timeout(Some(REQUEST_TIME))?;
+    let in_time = || if Instant::now() < until { Ok(()) } else { Err(io::Error::from(ErrorKind::TimedOut)) };
+    let (mut theirs, mut come) = ([0; GREETING_BYTES], 0);
+    while come < GREETING_BYTES {
+        match stream.read(&mut theirs[come..])? {
+            0 => return Err(ErrorKind::UnexpectedEof.into()),
+            count => come += count,
+        }
+        in_time()?;
+    }
+    let theirs = version(&theirs).ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "not a greeting"))?;
+    stream.write_all(&greeting())?;
+    if theirs != VERSION {
+        return Ok(None);
+    }
+    loop {
+        match reader.next(stream)? {
+            Found::Frame(frame) if frame.kind == Kind::Request => return Ok(Some(Call::decode(&frame.payload))),
+            Found::Frame(_) => return Err(io::Error::new(ErrorKind::InvalidData, "a request comes first")),
+            Found::End => return Err(ErrorKind::UnexpectedEof.into()),
+            Found::Nothing => in_time()?,
+        }
+    }
+}
+
+/// Does the command.
+fn work(shared: &Shared, call: &Call, console: &Remote<'_>) -> Result<Exit> {
+    let command = call.command.command();
+    let _heavy = if command.is_heavy() { Some(Heavy::begin(shared, command.name())?) } else { None };
+    set_local_zone(call.zone());
+    tracing::info!("`{}` for a client", command.name());
+    command.run(&Session::beside(&shared.store, &shared.exports, console, call.quiet))
+}
+
+/// The right to do a heavy command.
+struct Heavy<'a>(&'a Shared);
+
+impl<'a> Heavy<'a> {
+    fn begin(shared: &'a Shared, name: &'static str) -> Result<Heavy<'a>> {
+        let mut heavy = lock(&shared.heavy);
+        if let Some(other) = *heavy {
+            let why = format!("the daemon works on `{other}`, and does one such command at a time");
+            return Err(Failure::cannot_run(why).advise("run the command again when that has ended"));
+        }
+        *heavy = Some(name);
+        Ok(Heavy(shared))
+    }
+}
+
+impl Drop for Heavy<'_> {
+    fn drop(&mut self) {
+        *lock(&self.0.heavy) = None;
+    }
+}
+
+/// Listens to the client while its command is done, and sends it the progress.
+fn watch(console: &Remote<'_>, mut reader: Reader) {
+    let mut sent = None;
+    loop {
+        match reader.next(&console.connection.stream) {
+            Ok(Found::Frame(frame)) if frame.kind == Kind::Cancel => console.connection.cancelled.store(true, Ordering::Relaxed),
+            Ok(Found::Nothing) => console.send_progress(&mut sent),
+            // Gone, or talks nonsense; or the command has ended.
+            _ => return console.connection.cut(),
+        }
+    }
+}
+
+/// The console of a client.
+struct Remote<'a> {
+    connection: &'a Connection,
+    /// Held while a frame is sent.
+    sending: Mutex<()>,
+    /// The step, its units, and how many are done of those that were counted when it began.
+    progress: Mutex<Option<Progress>>,
+    done: AtomicU64,
+}
+
+impl Remote<'_> {
+    fn send(&self, kind: Kind, payload: &[u8]) -> io::Result<()> {
+        let _sending = lock(&self.sending);
+        send(&self.connection.stream, kind, payload)
+    }
+
+    /// Sends how far the work is, unless nothing has changed or the client does not keep up.
+    fn send_progress(&self, sent: &mut Option<Progress>) {
+        let Some(mut now) = lock(&self.progress).clone() else { return };
+        now.done = self.done.load(Ordering::Relaxed);
+        let Ok(_sending) = self.sending.try_lock() else { return };
+        if sent.as_ref() == Some(&now) {
+            return;
+        }
+        let Ok(payload) = serde_json::to_vec(&now) else { return };
+        let frame = encode(Kind::Progress, &payload);
+        // So few bytes go into the socket whole or not at all.
+        match rustix::net::send(&self.connection.stream, &frame, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(count) if count == frame.len() => *sent = Some(now),
+            Ok(_) => self.connection.cut(),
+            Err(_) => {}
+        }
+    }
+}
+
+/// Standard output of a command: the client's.
+struct Out<'a>(&'a Remote<'a>);
+
+impl Write for Out<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let part = &bytes[..bytes.len().min(MAX_TEXT_BYTES)];
+        // Whatever the reason: its reader is gone.
+        self.0.send(Kind::Output, part).map_err(|_| ErrorKind::BrokenPipe)?;
+        Ok(part.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Console for Remote<'_> {
+    fn out(&self) -> Box<dyn Write + '_> {
+        Box::new(Out(self))
+    }
+
+    fn note(&self, text: &str) {
+        let end = (0..=text.len().min(MAX_TEXT_BYTES)).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+        let _ = self.send(Kind::Note, &text.as_bytes()[..end]);
+    }
+
+    fn step(&self, what: &str, total: u64) {
+        let mut progress = lock(&self.progress);
+        self.done.store(0, Ordering::Relaxed);
+        *progress = Some(Progress { step: what.chars().take(100).collect(), total, done: 0 });
+    }
+
+    fn advance(&self, units: u64) {
+        self.done.fetch_add(units, Ordering::Relaxed);
+    }
+
+    fn end_progress(&self) {
+        if lock(&self.progress).take().is_some() {
+            let _ = self.send(Kind::EndOfProgress, &[]);
+        }
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.connection.cancelled.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::frame::Frame;
+
+    fn pair() -> (UnixStream, Connection) {
+        let (client, stream) = UnixStream::pair().unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+        (client, Connection { stream, cancelled: AtomicBool::new(false) })
+    }
+
+    fn remote(connection: &Connection) -> Remote<'_> {
+        Remote { connection, sending: Mutex::new(()), progress: Mutex::new(None), done: AtomicU64::new(0) }
+    }
+
+    fn wait_until(what: impl Fn() -> bool) {
+        let until = Instant::now() + Duration::from_secs(60);
+        while !what() {
+            assert!(Instant::now() < until, "it does not happen");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_client_cancels_its_command_by_asking_by_leaving_and_by_nonsense() {
+        for asks in [&encode(Kind::Cancel, &[])[..], b"", b"nonsense that is no frame"] {
+            let (mut client, connection) = pair();
+            let console = remote(&connection);
+            std::thread::scope(|scope| {
+                let _unwatched = Unwatched(&connection);
+                scope.spawn(|| watch(&console, Reader::default()));
+                assert!(!console.is_cancelled());
+                client.write_all(asks).unwrap();
+                if asks.is_empty() {
+                    drop(client);
+                }
+                wait_until(|| console.is_cancelled());
+            });
+        }
+    }
+
+    #[test]
+    fn progress_comes_without_its_sender_waiting() {
+        let (client, connection) = pair();
+        let console = remote(&connection);
+        console.step("containers", 10);
+        console.advance(3);
+        let mut sent = None;
+        console.send_progress(&mut sent);
+        console.send_progress(&mut sent);
+        console.advance(1);
+        console.send_progress(&mut sent);
+        let mut reader = Reader::default();
+        for done in [3, 4] {
+            let Found::Frame(Frame { kind: Kind::Progress, payload }) = reader.next(&client).unwrap() else { panic!("progress") };
+            let expected = Progress { step: "containers".into(), total: 10, done };
+            assert_eq!(serde_json::from_slice::<Progress>(&payload).unwrap(), expected);
+        }
+        // Nobody reads any more: what does not fit is left out.
+        for _ in 0..100_000 {
+            console.advance(1);
+            console.send_progress(&mut sent);
+        }
+        assert!(sent.unwrap().done < 100_004);
+    }
+}

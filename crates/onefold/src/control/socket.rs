@@ -1,0 +1,115 @@
+//! Where the daemon of a store listens: the Unix socket `control` in the store's directory, so that whoever finds the store finds it.
+//!
+//! A socket's address has room for 107 bytes. A longer path is named by way of the directory, which is opened first:
+//! `/proc/self/fd/N/control` means the same file and is short.
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+
+/// The name of the socket in a store.
+pub(super) const NAME: &str = "control";
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 16;
+
+/// The address of a socket, with what must stay open while it is used.
+struct Address {
+    address: SocketAddrUnix,
+    _directory: Option<OwnedFd>,
+}
+
+fn address(directory: &Path) -> io::Result<Address> {
+    match SocketAddrUnix::new(directory.join(NAME)) {
+        Ok(address) => Ok(Address { address, _directory: None }),
+        Err(Errno::NAMETOOLONG) => {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let opened = rustix::fs::open(directory, flags, Mode::empty())?;
+            let address = SocketAddrUnix::new(format!("/proc/self/fd/{}/{NAME}", opened.as_raw_fd()))?;
+            Ok(Address { address, _directory: Some(opened) })
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)
+}
+
+/// Listens. The caller holds the store's lock alone, so a socket that is there was left by a daemon that was killed.
+pub(super) fn listen(directory: &Path) -> io::Result<UnixListener> {
+    remove(directory)?;
+    let socket = socket()?;
+    // Before it has a name: no moment is left in which others may connect.
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    let address = address(directory)?;
+    rustix::net::bind(&socket, &address.address)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Removes the socket, if there is one.
+pub(super) fn remove(directory: &Path) -> io::Result<()> {
+    let path = directory.join(NAME);
+    match std::fs::symlink_metadata(&path) {
+        Ok(found) if found.file_type().is_socket() => std::fs::remove_file(&path),
+        Ok(_) => Err(io::Error::new(ErrorKind::AlreadyExists, "something that is no socket is in its place")),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Connects to the daemon; `None` if no daemon listens there.
+pub(super) fn connect(directory: &Path) -> io::Result<Option<UnixStream>> {
+    let address = match address(directory) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        address => address?,
+    };
+    let socket = socket()?;
+    match rustix::net::connect(&socket, &address.address) {
+        Ok(()) => Ok(Some(socket.into())),
+        // Not there; left by a daemon that was killed; something else.
+        Err(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTSOCK) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn meets(directory: &Path) {
+        let listener = listen(directory).unwrap();
+        let mode = std::fs::symlink_metadata(directory.join(NAME)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert!(connect(directory).unwrap().is_some());
+        drop(listener);
+        assert!(connect(directory).unwrap().is_none(), "the socket of a daemon that was killed");
+        drop(listen(directory).unwrap());
+        remove(directory).unwrap();
+        assert!(connect(directory).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_socket_is_found_whatever_the_length_of_its_path() {
+        let place = tempfile::tempdir().unwrap();
+        meets(place.path());
+        let deep = place.path().join("d".repeat(100)).join("e".repeat(200));
+        std::fs::create_dir_all(&deep).unwrap();
+        meets(&deep);
+    }
+
+    #[test]
+    fn what_is_no_socket_is_left_alone() {
+        let place = tempfile::tempdir().unwrap();
+        std::fs::write(place.path().join(NAME), "text").unwrap();
+        assert!(listen(place.path()).unwrap_err().to_string().contains("no socket"));
+        assert!(connect(place.path()).unwrap().is_none());
+        assert_eq!(std::fs::read(place.path().join(NAME)).unwrap(), b"text");
+    }
+}

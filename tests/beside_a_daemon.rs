@@ -1,0 +1,336 @@
+//! Commands beside a running daemon do and say what they do and say without one; nothing that connects to the daemon's socket harms it.
+
+use onefold_tests::{Client, Daemon, Random, Run, Running, Scene, is_root, noise};
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+/// The longest that a test waits for something that the daemon does by itself.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What a client says first, in version 1 of the protocol.
+const GREETING: &[u8] = b"1FLDCTL1\x01\0\0\0";
+
+fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
+    [&[kind][..], &u32::try_from(payload.len()).unwrap().to_le_bytes(), payload].concat()
+}
+
+fn request(command: &str) -> Vec<u8> {
+    let call = format!(r#"{{"command":{command},"quiet":false,"progress":false,"zone":null}}"#);
+    [GREETING, &frame(1, call.as_bytes())].concat()
+}
+
+fn socket(scene: &Scene) -> PathBuf {
+    scene.store().join("control")
+}
+
+/// A tree with a name that is no UTF-8, and two backups of it that differ.
+fn backups(scene: &Scene, files: usize) {
+    let tree = scene.path("tree");
+    fs::create_dir_all(tree.join("directory")).unwrap();
+    for number in 0..files {
+        fs::write(tree.join(format!("directory/file with a long name, number {number}")), noise(number as u64, 100)).unwrap();
+    }
+    fs::write(tree.join("large"), noise(7, 3 << 20)).unwrap();
+    let odd: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(b"odd\xff");
+    fs::write(tree.join(odd), "odd").unwrap();
+    scene.run(["backup", "--name", "t", "tree"]).succeeds();
+    fs::write(tree.join("large"), noise(8, 2 << 20)).unwrap();
+    scene.run(["backup", "--name", "t", "tree"]).succeeds();
+}
+
+fn ids(scene: &Scene) -> Vec<String> {
+    let list = scene.run(["backups", "--json"]).succeeds().json();
+    list.as_array().unwrap().iter().map(|backup| backup["id"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Runs each command; `large` is the path of the large file in the backups.
+fn each(scene: &Scene, commands: &[Vec<String>]) -> Vec<(Vec<String>, Run)> {
+    commands.iter().map(|command| (command.clone(), scene.run(command))).collect()
+}
+
+#[test]
+fn what_a_command_says_is_the_same_beside_a_daemon() {
+    let scene = Scene::new(&[], "");
+    backups(&scene, 30);
+    scene.volume("disk", "1GiB");
+    let [first, second] = &ids(&scene)[..] else { panic!("two backups") };
+    let large = scene.text("tree/large");
+    let odd = scene.path("tree").join(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(b"odd\xff"));
+    let commands: Vec<Vec<String>> = [
+        &["backups"][..],
+        &["backups", "--json", "--name", "t"],
+        &["backups", "--name", "other"],
+        &["ls", "latest"],
+        &["ls", "latest:t", &large, "--json"],
+        &["ls", "no-such-id"],
+        &["ls", "latest", "/no/such/path"],
+        &["diff", first, second],
+        &["diff", first, second, "--json"],
+        &["dump", first, &large],
+        &["dump", first, "/"],
+        &["volume", "list"],
+        &["volume", "list", "--json"],
+        &["volume", "resize", "absent", "--size", "1GiB"],
+        &["volume", "create", "disk", "--size", "1GiB"],
+        &["volume", "create", "odd", "--size", "1GiB", "--block-size", "100KiB"],
+        &["volume", "delete", "absent"],
+    ]
+    .iter()
+    .map(|words| words.iter().map(|word| (*word).to_owned()).collect())
+    .collect();
+    let dump = |scene: &Scene| Running::start(scene.command(["dump", first]).arg(&odd)).finish();
+    let tokyo = |scene: &Scene| Running::start(scene.command(["backups"]).env("TZ", "Asia/Tokyo")).finish();
+    let (alone, odd_alone, tokyo_alone) = (each(&scene, &commands), dump(&scene), tokyo(&scene));
+    let daemon = scene.serve();
+    for ((command, alone), (_, beside)) in alone.iter().zip(each(&scene, &commands)) {
+        assert_eq!(beside.text(), alone.text(), "{command:?}");
+        assert_eq!((beside.code, beside.out), (alone.code, alone.out.clone()), "{command:?}");
+    }
+    assert_eq!(dump(&scene).succeeds().out, b"odd");
+    assert_eq!(odd_alone.out, b"odd");
+    assert_eq!(tokyo(&scene).out, tokyo_alone.out);
+    assert_ne!(tokyo_alone.out, alone[0].1.out, "the zone is that of the command, not that of the daemon");
+    let keys = |run: Run| run.succeeds().json().as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    let beside = keys(scene.run(["stats", "--json"]));
+    daemon.stop();
+    assert_eq!(beside, keys(scene.run(["stats", "--json"])));
+}
+
+#[test]
+fn clients_of_the_daemon_see_at_once_what_commands_do_to_volumes() {
+    let scene = Scene::new(&[], "");
+    let daemon = scene.serve();
+    scene.run(["volume", "create", "disk", "--size", "64MiB"]).succeeds();
+    let mut client = daemon.connect("disk");
+    client.write(0, &noise(1, 4096)).unwrap();
+
+    let refused = scene.run(["volume", "delete", "disk"]).ends_with(1);
+    assert!(refused.text().contains("volume disk is in use: 1 client has it open"), "{}", refused.text());
+    let refused = scene.run(["volume", "resize", "disk", "--size", "32MiB"]).ends_with(1);
+    assert!(refused.text().contains("in use"), "{}", refused.text());
+    scene.run(["volume", "resize", "disk", "--size", "128MiB"]).succeeds();
+    assert_eq!(client.read(0, 4096).unwrap(), noise(1, 4096));
+    assert_eq!(daemon.connect("disk").size, 128 << 20);
+
+    drop(client);
+    // The daemon notices in its own time that a client is gone.
+    let until = Instant::now() + LIMIT;
+    while scene.run(["volume", "delete", "disk"]).code != 0 {
+        assert!(Instant::now() < until, "the volume stays in use");
+    }
+    assert!(Client::connect(daemon.socket(), "disk").is_err());
+    daemon.stop();
+    assert_eq!(scene.run(["volume", "list"]).succeeds().text(), "");
+}
+
+#[test]
+fn what_needs_files_of_the_caller_is_refused_and_says_why() {
+    let scene = Scene::new(&[], "");
+    let _daemon = scene.serve();
+    fs::write(scene.path("file"), "text").unwrap();
+    for command in [&["backup", "--name", "n", "file"][..], &["volume", "import", "v", "file"], &["check", "--rebuild-index"]] {
+        let text = scene.run(command).ends_with(2).text();
+        assert!(text.contains("in use: ") && text.contains("`serve`") && text.contains("stop the daemon"), "{text}");
+    }
+}
+
+#[test]
+fn the_socket_belongs_to_its_daemon() {
+    let scene = Scene::new(&[], "");
+    let daemon = scene.serve();
+    assert_eq!(fs::symlink_metadata(socket(&scene)).unwrap().permissions().mode() & 0o777, 0o600);
+    daemon.kill();
+    assert!(fs::symlink_metadata(socket(&scene)).is_ok(), "a killed daemon leaves its socket");
+    scene.run(["backups"]).succeeds();
+    let daemon = scene.serve();
+    scene.run(["backups"]).succeeds();
+    daemon.stop();
+    assert!(fs::symlink_metadata(socket(&scene)).is_err(), "a daemon that stops takes its socket away");
+    // A daemon that only reads stands in the way of nobody who reads, and takes no commands.
+    let daemon = scene.serve_with(&["--nbd", "none", "--nbd-socket", "nbd.sock", "--read-only"]);
+    scene.run(["backups"]).succeeds();
+    scene.run(["volume", "create", "v", "--size", "1MiB"]).ends_with(2);
+    daemon.stop();
+}
+
+#[test]
+fn whatever_way_leads_to_the_store_leads_to_its_daemon() {
+    let place = tempfile::tempdir().unwrap();
+    let deep = place.path().join("d".repeat(120)).join("e".repeat(120));
+    fs::create_dir_all(&deep).unwrap();
+    let scene = Scene::with_store_in(&deep, &[], "");
+    let _daemon = scene.serve();
+    scene.run(["volume", "list"]).succeeds();
+    std::os::unix::fs::symlink(scene.store(), place.path().join("link")).unwrap();
+    let through = |directory: &Path, store: &str| {
+        Running::start(scene.command(["volume", "list", "--store", store]).current_dir(directory)).finish().succeeds();
+    };
+    through(place.path(), "link");
+    through(scene.store(), ".");
+    through(&deep, "./store/../store");
+}
+
+#[test]
+fn garbage_on_the_socket_harms_nobody() {
+    let scene = Scene::new(&[], "");
+    let daemon = scene.serve();
+    let mut random = Random::new(1);
+    let good = request(r#"{"volume-list":{"format":{"json":true}}}"#);
+    for round in 0..60 {
+        let mut stream = UnixStream::connect(socket(&scene)).unwrap();
+        let mut bytes = match round % 6 {
+            0 => noise(round, 300),
+            1 => [GREETING, &noise(round, 300)].concat(),
+            2 => [GREETING, &[1, 255, 255, 255, 255]].concat(),
+            3 => request(r#"{"no-such-command":{}}"#),
+            // Whole, and then nonsense while the command is done.
+            4 => [&good[..], &noise(round, 100)].concat(),
+            _ => good.clone(),
+        };
+        if round % 6 == 5 {
+            let at = random.below(bytes.len() as u64) as usize;
+            bytes[at] ^= 1 << random.below(8);
+        }
+        // The daemon may have closed already.
+        let _ = stream.write_all(&bytes);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        let mut said = Vec::new();
+        let _ = stream.take(1 << 20).read_to_end(&mut said);
+        assert!(said.is_empty() || said.starts_with(GREETING), "{said:?}");
+    }
+    scene.run(["volume", "list"]).succeeds();
+    daemon.stop();
+}
+
+#[test]
+fn another_version_of_the_protocol_is_told_apart() {
+    let scene = Scene::new(&[], "");
+    let _daemon = scene.serve();
+    let mut stream = UnixStream::connect(socket(&scene)).unwrap();
+    stream.write_all(b"1FLDCTL1\x02\0\0\0").unwrap();
+    let mut said = Vec::new();
+    stream.read_to_end(&mut said).unwrap();
+    assert_eq!(said, GREETING, "a client of another version reads which one the daemon speaks");
+    let mut stream = UnixStream::connect(socket(&scene)).unwrap();
+    stream.write_all(&request(r#"{"volume-list":{"format":{"json":false},"colour":true}}"#)).unwrap();
+    let mut said = Vec::new();
+    stream.read_to_end(&mut said).unwrap();
+    assert!(String::from_utf8_lossy(&said).contains("different versions"), "an option that is not known is not left out");
+}
+
+#[test]
+fn a_client_that_stops_reading_holds_up_nobody() {
+    let scene = Scene::new(&[], "");
+    backups(&scene, 5000);
+    scene.volume("disk", "1GiB");
+    let daemon = scene.serve();
+    let mut lazy = UnixStream::connect(socket(&scene)).unwrap();
+    lazy.write_all(&request(r#"{"ls":{"backup":"latest","path":null,"format":{"json":true}}}"#)).unwrap();
+    // One that dies in the middle of its output.
+    let mut dying = Running::start(scene.command(["ls", "latest"]).stdin(Stdio::null()));
+    dying.kill();
+    let mut client = daemon.connect("disk");
+    client.write_durable(0, &noise(1, 4096)).unwrap();
+    let all = scene.run(["ls", "latest"]).succeeds().out;
+    assert!(all.len() > 500_000, "more than a socket holds");
+    drop(client);
+    // Its end does not wait for the client.
+    daemon.stop();
+    let mut said = Vec::new();
+    lazy.read_to_end(&mut said).unwrap();
+    assert!(said.len() < all.len(), "it was cut off");
+}
+
+#[test]
+fn many_commands_at_once_are_done_and_too_many_are_refused() {
+    let scene = Scene::new(&[], "");
+    let daemon = scene.serve();
+    let several = (0..8).map(|number| {
+        let name = format!("v{number}");
+        Running::start(&mut scene.command(["volume", "create", &name, "--size", "1GiB"]))
+    });
+    let several: Vec<Running> = several.collect();
+    several.into_iter().for_each(|running| drop(running.finish().succeeds()));
+    assert_eq!(scene.run(["volume", "list", "--json"]).succeeds().json().as_array().unwrap().len(), 8);
+
+    let mut idle: Vec<UnixStream> = Vec::new();
+    let full = loop {
+        assert!(idle.len() < 100, "there is no limit");
+        idle.push(UnixStream::connect(socket(&scene)).unwrap());
+        let run = scene.run(["volume", "list"]);
+        if run.code != 0 {
+            break run;
+        }
+    };
+    assert!(full.text().contains("32 commands already"), "{}", full.text());
+    drop(idle);
+    let until = Instant::now() + LIMIT;
+    while scene.run(["volume", "list"]).code != 0 {
+        assert!(Instant::now() < until, "places are not given back");
+    }
+    daemon.stop();
+}
+
+#[test]
+fn a_daemon_that_dies_under_a_command_is_named_as_the_reason() {
+    let scene = Scene::new(&[], "");
+    let daemon = scene.serve();
+    let pause = |signal| rustix::process::kill_process(rustix::process::Pid::from_raw(daemon.pid() as i32).unwrap(), signal).unwrap();
+    // It takes connections without answering.
+    pause(rustix::process::Signal::STOP);
+    let waiting = Running::start(&mut scene.command(["volume", "list"]));
+    let stopped = Running::start(&mut scene.command(["volume", "list"]));
+    stopped.terminate();
+    assert_eq!(stopped.finish().code, -1, "a signal ends the command");
+    daemon.kill();
+    // It may have found the store locked no more.
+    let run = waiting.finish();
+    assert!(run.code == 0 || (run.code == 1 && run.text().contains("the daemon ended before the command did")), "{}", run.text());
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_command() {
+    let scene = Scene::new(&[], "");
+    backups(&scene, 3000);
+    let _daemon = scene.serve();
+    for command in [&["ls", "latest"][..], &["dump", "latest", &scene.text("tree/large")], &["stats"]] {
+        let (read, write) = std::io::pipe().unwrap();
+        drop(read);
+        let output = scene.command(command).stdout(write).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
+        assert_eq!((output.status.code(), output.stderr), (Some(141), vec![]), "{command:?}");
+    }
+}
+
+/// Only root can be somebody else.
+#[test]
+fn other_users_are_refused() {
+    if !is_root() {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let scene = Scene::with_store_in(place.path(), &[], "");
+    fs::set_permissions(scene.store(), fs::Permissions::from_mode(0o755)).unwrap();
+    let daemon: Daemon = scene.serve();
+    // The program where everybody can reach it.
+    let program = place.path().join("onefold");
+    fs::copy(onefold_tests::binary(), &program).unwrap();
+    let as_nobody = || {
+        let mut command = std::process::Command::new(&program);
+        command.args(["volume", "list", "--store"]).arg(scene.store()).uid(65534).gid(65534).current_dir("/").stdin(Stdio::null());
+        Running::start(&mut command).finish()
+    };
+    let text = as_nobody().ends_with(2).text();
+    assert!(text.contains("as the user"), "{text}");
+    fs::set_permissions(socket(&scene), fs::Permissions::from_mode(0o666)).unwrap();
+    let text = as_nobody().ends_with(2).text();
+    assert!(text.contains("only the user with number 0"), "{text}");
+    daemon.stop();
+}
