@@ -18,18 +18,48 @@ use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::str::FromStr;
 
 mod period;
 
 pub use period::{BadPeriod, Period};
 
 /// How many backups a rule keeps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub enum Limit {
     /// So many; 0: the rule is not used.
     AtMost(u32),
     /// All that it meets.
     Unlimited,
+}
+
+/// A text that is no [`Limit`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not a number of backups: give a whole number up to 4,294,967,295, or `unlimited`")]
+pub struct BadLimit {
+    text: String,
+}
+
+impl FromStr for Limit {
+    type Err = BadLimit;
+
+    fn from_str(text: &str) -> Result<Limit, BadLimit> {
+        let is_number = !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_digit());
+        match text.parse() {
+            Ok(number) if is_number => Ok(Limit::AtMost(number)),
+            _ if text == "unlimited" => Ok(Limit::Unlimited),
+            _ => Err(BadLimit { text: text.to_owned() }),
+        }
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Limit::AtMost(number) => write!(formatter, "{number}"),
+            Limit::Unlimited => formatter.write_str("unlimited"),
+        }
+    }
 }
 
 impl Default for Limit {
@@ -85,6 +115,18 @@ pub enum Reason {
     Within(Period),
     /// It is protected until then, nanoseconds since 1970.
     Protected(i64),
+}
+
+/// What it keeps, as `last 3, daily 7, within 30d`; `nothing`.
+impl fmt::Display for Policy {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.keeps_nothing() {
+            return formatter.write_str("nothing");
+        }
+        let rules = self.rules().into_iter().filter(|(_, limit)| *limit != Limit::AtMost(0));
+        let rules = rules.map(|(rule, limit)| format!("{rule} {limit}")).chain(self.within.map(|period| format!("within {period}")));
+        formatter.write_str(&rules.collect::<Vec<_>>().join(", "))
+    }
 }
 
 impl fmt::Display for Rule {

@@ -11,7 +11,7 @@
 
 use crate::{Engine, EngineError, Result, Transaction, random_name};
 use onefold_ground::wire::{Reader, WireError, put_bytes, put_signed, put_varint};
-use parking_lot::RwLockReadGuard;
+use parking_lot::{Mutex, RwLockReadGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The key and partition of the state.
@@ -28,6 +28,8 @@ const MAX_MEMORY_KIB: u64 = 1 << 20;
 const MAX_PASSES: u64 = 100;
 const MAX_LANES: u64 = 64;
 const HASH_BYTES: usize = 32;
+/// One secret is tried at a time, whoever tries: that bounds the memory, and makes guessing slow however many guess.
+static HASHING: Mutex<()> = Mutex::new(());
 
 /// Whoever deletes holds one until its transaction is submitted.
 #[derive(Debug)]
@@ -102,6 +104,7 @@ impl State {
 fn slow_hash(secret: &[u8], salt: &[u8], cost: Cost) -> Result<[u8; HASH_BYTES]> {
     let impossible = |error: argon2::Error| EngineError::Invalid { what: "hashing the secret".into(), why: error.to_string() };
     let params = argon2::Params::new(cost.memory_kib, cost.passes, cost.lanes, Some(HASH_BYTES)).map_err(impossible)?;
+    let _one_at_a_time = HASHING.lock();
     let mut memory = vec![argon2::Block::new(); params.block_count()];
     let mut hash = [0; HASH_BYTES];
     let argon2 = argon2::Argon2::new(argon2::Algorithm::Argon2id, argon2::Version::V0x13, params);

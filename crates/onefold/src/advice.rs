@@ -35,6 +35,7 @@ impl From<EngineError> for Failure {
             EngineError::Newer { .. } => failure.advise("use the newer onefold that wrote it, or one that is newer still"),
             EngineError::NotEmpty { .. } => failure.advise("give the name of a directory that does not exist yet"),
             EngineError::Invalid { .. } => Failure { exit: Exit::CannotRun, ..failure },
+            EngineError::AppendOnly { .. } => failure.advise("`onefold append-only off` switches the mode off, for who has its secret"),
             EngineError::Stopped { .. } => failure.advise("look into the earlier error (full or failing disk), then run the command again"),
             error if error.is_full() => failure.advise(FULL),
             error if error.is_damage() => failure.advise(DAMAGE),

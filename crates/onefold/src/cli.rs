@@ -1,5 +1,9 @@
 //! What can be typed: commands, options, their help. Completions and the manual page come from the same parser.
 
+mod retention;
+
+pub use retention::{AppendOnly, AppendOnlyOff, AppendOnlyOn, AppendOnlyStatus, Forget, Keep, Protect, Until};
+
 use crate::settings::check_chain;
 use crate::units::{MIB, TIB, parse_size};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -30,6 +34,7 @@ Examples:
   onefold backup --name home /home                           back up a tree
   onefold backups                                            list backups
   onefold restore latest:home --target /tmp/home             bring the newest back
+  onefold forget --keep-daily 7 --keep-monthly 12            thin out old backups
   onefold volume create disk --size 1TiB && onefold serve    a disk over NBD
 
 Sizes: 8KiB, 4MiB, 1.5TiB. 8K is 8KiB; 8kB is 8000 bytes.
@@ -44,6 +49,10 @@ pub enum Command {
     Backup(Backup),
     /// Lists the backups
     Backups(Backups),
+    /// Forgets backups: those named, or those that a policy does not keep
+    Forget(Forget),
+    /// Protects backups from being forgotten before a date
+    Protect(Protect),
     /// Lists the files of a backup
     Ls(Ls),
     /// Shows what differs between two backups
@@ -61,6 +70,9 @@ pub enum Command {
     Stats(Stats),
     /// Verifies the store; exit code 0: clean, 1: damage found, 2: could not run
     Check(Check),
+    /// Lets nobody delete anything until a secret is given
+    #[command(subcommand)]
+    AppendOnly(AppendOnly),
     /// Tells how much a store would save with which chunks; needs no store, changes nothing
     Analyze(Analyze),
     /// Prints a completion script for a shell

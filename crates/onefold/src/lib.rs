@@ -18,6 +18,7 @@ pub mod interrupt;
 pub mod logging;
 pub mod output;
 pub mod progress;
+pub mod secret;
 pub mod session;
 pub mod settings;
 pub mod store;

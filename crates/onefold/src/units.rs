@@ -163,12 +163,25 @@ pub fn set_local_zone(zone: TimeZone) {
     READERS_ZONE.set(Some(zone));
 }
 
+/// The zone of whoever reads what this thread writes: where days begin for them.
+pub fn local_zone() -> TimeZone {
+    READERS_ZONE.with_borrow(Clone::clone).unwrap_or_else(TimeZone::system)
+}
+
+/// A moment as people write it, in nanoseconds since 1970: a day (its beginning), a day and a time in the local zone, or RFC 3339 with its own zone.
+pub fn parse_moment(text: &str) -> Result<i64, String> {
+    let zoned = |text: &str| text.parse::<jiff::Timestamp>().ok();
+    let local = |text: &str| text.parse::<jiff::civil::DateTime>().ok()?.to_zoned(local_zone()).ok().map(|time| time.timestamp());
+    let moment = zoned(text).or_else(|| local(text));
+    let moment =
+        moment.ok_or_else(|| format!("`{text}` is not a date: write it as 2027-01-31, 2027-01-31T14:05 or 2027-01-31T14:05:00Z"))?;
+    i64::try_from(moment.as_nanosecond()).map_err(|_| format!("`{text}` is too far off: dates must be from 1678 to 2261"))
+}
+
 /// A time in the local zone, as `2026-01-31 14:05:00`. `time_ns` counts from 1970, UTC.
 pub fn local_time(time_ns: i64) -> String {
     match jiff::Timestamp::from_nanosecond(i128::from(time_ns)) {
-        Ok(time) => {
-            time.to_zoned(READERS_ZONE.with_borrow(Clone::clone).unwrap_or_else(TimeZone::system)).strftime("%Y-%m-%d %H:%M:%S").to_string()
-        }
+        Ok(time) => time.to_zoned(local_zone()).strftime("%Y-%m-%d %H:%M:%S").to_string(),
         Err(_) => format!("{time_ns}ns"),
     }
 }
@@ -272,6 +285,24 @@ mod tests {
         assert_eq!(duration(Duration::from_secs(7800)), "2h 10m");
         assert_eq!(utc_time(0), "1970-01-01T00:00:00Z");
         assert_eq!(rate(1 << 20, Duration::from_secs(2)), "512KiB/s");
+    }
+
+    #[test]
+    fn moments_are_read_in_the_local_zone_or_their_own() {
+        set_local_zone(TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap());
+        for (text, expected) in [
+            ("2027-01-31", "2027-01-30T23:00:00Z"),
+            ("2027-07-01 14:05", "2027-07-01T12:05:00Z"),
+            ("2027-07-01T14:05:30", "2027-07-01T12:05:30Z"),
+            ("2027-07-01T14:05:30Z", "2027-07-01T14:05:30Z"),
+            ("2027-07-01T14:05:30+05:30", "2027-07-01T08:35:30Z"),
+        ] {
+            assert_eq!(parse_moment(text).map(utc_time), Ok(expected.to_owned()), "{text}");
+        }
+        for text in ["", "tomorrow", "31.01.2027", "2027-02-30", "2027-13-01", "14:05", "30d", "2027"] {
+            assert!(parse_moment(text).unwrap_err().contains(&format!("`{text}` is not a date")), "{text}");
+        }
+        assert!(parse_moment("2500-01-01").unwrap_err().contains("too far off"));
     }
 
     #[test]

@@ -20,9 +20,24 @@ fn an_unknown_flag_is_answered_with_the_one_that_was_meant() {
 #[test]
 fn help_and_version_go_to_standard_output() {
     let scene = Scene::new();
-    for command in
-        ["analyze", "init", "backup", "restore", "serve", "volume", "stats", "check", "ls", "diff", "dump", "backups", "completions"]
-    {
+    for command in [
+        "analyze",
+        "init",
+        "backup",
+        "restore",
+        "serve",
+        "volume",
+        "stats",
+        "check",
+        "ls",
+        "diff",
+        "dump",
+        "backups",
+        "completions",
+        "forget",
+        "protect",
+        "append-only",
+    ] {
         assert!(scene.run([command, "--help"]).succeeds().out.contains("Usage: onefold"), "{command}");
     }
     assert!(scene.run(["--version"]).succeeds().out.starts_with("onefold "));

@@ -5,7 +5,8 @@ use std::fmt;
 use std::str::FromStr;
 
 /// Years, months, days and hours, not all zero. A month is as long as the calendar has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Deserialize, serde::Serialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Period {
     years: u32,
     months: u32,
@@ -75,6 +76,20 @@ impl Period {
 
 fn nanoseconds(time: Timestamp) -> Option<i64> {
     i64::try_from(time.as_nanosecond()).ok()
+}
+
+impl TryFrom<String> for Period {
+    type Error = BadPeriod;
+
+    fn try_from(text: String) -> Result<Period, BadPeriod> {
+        text.parse()
+    }
+}
+
+impl From<Period> for String {
+    fn from(period: Period) -> String {
+        period.to_string()
+    }
 }
 
 impl fmt::Display for Period {

@@ -86,6 +86,20 @@ fn a_day_that_is_entered_twice_is_kept_once() {
 }
 
 #[test]
+fn limits_and_policies_are_read_and_written() {
+    for (text, limit) in [("0", Limit::AtMost(0)), ("31", Limit::AtMost(31)), ("unlimited", Limit::Unlimited)] {
+        assert_eq!(text.parse::<Limit>(), Ok(limit));
+        assert_eq!(limit.to_string(), text);
+    }
+    for text in ["", "-1", "+1", "1.5", "all", "4294967296", "Unlimited", " 1"] {
+        assert!(text.parse::<Limit>().unwrap_err().to_string().contains(&format!("`{text}`")));
+    }
+    let policy = Policy { last: Limit::AtMost(3), yearly: Limit::Unlimited, within: Some("30d".parse().unwrap()), ..Policy::default() };
+    assert_eq!(policy.to_string(), "last 3, yearly unlimited, within 30d");
+    assert_eq!(Policy::default().to_string(), "nothing");
+}
+
+#[test]
 fn groups_are_names_and_protected_backups_stay() {
     let backup = |number: u8, name: &str| Backup {
         id: BackupId::from_bytes([number; 16]),

@@ -30,13 +30,15 @@ impl StoreCommand for Backups {
 
 /// Lists the backups.
 fn run(options: &Backups, session: &Session<'_>) -> Result<Exit> {
-    let mut backups = Catalog::new(session.store.engine.clone()).list()?;
+    let catalog = Catalog::new(session.store.engine.clone());
+    let mut backups = catalog.list()?;
+    let protected = catalog.protected()?;
     backups.retain(|backup| options.name.as_ref().is_none_or(|name| *name == backup.name));
     let mut output = session.output();
     if options.format.json {
-        output.json(&Value::Array(backups.iter().map(to_json).collect()))?;
+        output.json(&Value::Array(backups.iter().map(|backup| to_json(backup, protected.get(&backup.id).copied())).collect()))?;
     } else if !backups.is_empty() {
-        let mut table = Table::new(&["id", "name", "time", "host", "paths", ">size", ">added"]);
+        let mut table = Table::new(&["id", "name", "time", "host", "paths", ">size", ">added", "protected until"]);
         for backup in &backups {
             let paths: Vec<String> = backup.paths.iter().map(|path| printable(path)).collect();
             table.row(vec![
@@ -47,6 +49,7 @@ fn run(options: &Backups, session: &Session<'_>) -> Result<Exit> {
                 paths.join(" "),
                 size(backup.statistics.logical_bytes),
                 size(backup.statistics.added_bytes),
+                protected.get(&backup.id).map_or_else(String::new, |until_ns| local_time(*until_ns)),
             ]);
         }
         table.print(&mut output)?;
@@ -55,7 +58,8 @@ fn run(options: &Backups, session: &Session<'_>) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn to_json(backup: &Backup) -> Value {
+/// What is known of a backup, and until when it is protected, if it is.
+pub(super) fn to_json(backup: &Backup, protected_until_ns: Option<i64>) -> Value {
     let statistics = &backup.statistics;
     let paths = backup.paths.iter().map(|path| String::from_utf8_lossy(path).into_owned());
     let mut object = Map::new();
@@ -78,6 +82,7 @@ fn to_json(backup: &Backup) -> Value {
         "added_bytes": statistics.added_bytes,
         "stored_bytes": statistics.stored_bytes,
         "errors": statistics.errors,
+        "protected_until": protected_until_ns.map(utc_time),
     });
     if let Value::Object(rest) = rest {
         object.extend(rest);

@@ -1,13 +1,16 @@
 //! What the commands do, a file each. A command opens what it needs, lets the parts work, prints what they say; it knows no more.
 
 mod analyze;
+mod append_only;
 mod backup;
 mod backups;
 mod check;
 mod diff;
 mod dump;
+mod forget;
 mod init;
 mod ls;
+mod protect;
 mod restore;
 mod serve;
 mod stats;
@@ -18,6 +21,7 @@ use crate::console::{Console, Terminal};
 use crate::control;
 use crate::failure::{Exit, Result};
 use crate::output::Output;
+use crate::secret::{Asking, Secret};
 use crate::session::{Session, StoreCommand};
 use crate::store::{SETTINGS_FILE, Store, cannot_open, ground, read_settings};
 use clap::CommandFactory;
@@ -34,6 +38,8 @@ pub fn run(cli: Cli) -> Result<Exit> {
         Command::Init(options) => init::run(&options, talk),
         Command::Backup(options) => backup::run(&options, talk),
         Command::Backups(options) => on_store(Request::Backups(options), talk),
+        Command::Forget(options) => on_store(Request::Forget(options), talk),
+        Command::Protect(options) => on_store(Request::Protect(options), talk),
         Command::Ls(options) => on_store(Request::Ls(options), talk),
         Command::Diff(options) => on_store(Request::Diff(options), talk),
         Command::Restore(options) => restore::run(&options, talk),
@@ -49,6 +55,17 @@ pub fn run(cli: Cli) -> Result<Exit> {
         Command::Serve(options) => serve::run(&options, talk),
         Command::Stats(options) => on_store(Request::Stats(options), talk),
         Command::Check(options) => on_store(Request::Check(options), talk),
+        Command::AppendOnly(command) => match command {
+            cli::AppendOnly::On(mut options) => {
+                options.secret = Secret::read(options.secret_file.as_deref(), Asking::Twice)?;
+                on_store(Request::AppendOnlyOn(options), talk)
+            }
+            cli::AppendOnly::Off(mut options) => {
+                options.secret = Secret::read(options.secret_file.as_deref(), Asking::Once)?;
+                on_store(Request::AppendOnlyOff(options), talk)
+            }
+            cli::AppendOnly::Status(options) => on_store(Request::AppendOnlyStatus(options), talk),
+        },
         Command::Analyze(options) => analyze::run(&options, talk),
         Command::Completions(options) => {
             let mut script = Vec::new();
@@ -76,6 +93,10 @@ pub fn run(cli: Cli) -> Result<Exit> {
 pub enum Request {
     /// `onefold backups`.
     Backups(cli::Backups),
+    /// `onefold forget`.
+    Forget(cli::Forget),
+    /// `onefold protect`.
+    Protect(cli::Protect),
     /// `onefold ls`.
     Ls(cli::Ls),
     /// `onefold diff`.
@@ -94,6 +115,12 @@ pub enum Request {
     Stats(cli::Stats),
     /// `onefold check`.
     Check(cli::Check),
+    /// `onefold append-only on`.
+    AppendOnlyOn(cli::AppendOnlyOn),
+    /// `onefold append-only off`.
+    AppendOnlyOff(cli::AppendOnlyOff),
+    /// `onefold append-only status`.
+    AppendOnlyStatus(cli::AppendOnlyStatus),
 }
 
 impl Request {
@@ -101,6 +128,8 @@ impl Request {
     pub fn command(&self) -> &dyn StoreCommand {
         match self {
             Request::Backups(options) => options,
+            Request::Forget(options) => options,
+            Request::Protect(options) => options,
             Request::Ls(options) => options,
             Request::Diff(options) => options,
             Request::Dump(options) => options,
@@ -110,6 +139,9 @@ impl Request {
             Request::VolumeDelete(options) => options,
             Request::Stats(options) => options,
             Request::Check(options) => options,
+            Request::AppendOnlyOn(options) => options,
+            Request::AppendOnlyOff(options) => options,
+            Request::AppendOnlyStatus(options) => options,
         }
     }
 }

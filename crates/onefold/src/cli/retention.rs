@@ -1,0 +1,196 @@
+//! What is kept and what goes: `forget`, `protect`, `append-only`.
+
+use super::{Format, Store};
+use crate::secret::Secret;
+use crate::units::parse_moment;
+use clap::{Args, Subcommand};
+use onefold_catalog::retention::{Limit, Period, Policy};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// `onefold forget`.
+#[derive(Args, Debug, Deserialize, Serialize)]
+#[command(after_help = "\
+A policy is applied to each group by itself: all backups of one name. What any of its rules keeps is kept. --keep-daily 7 keeps the newest backup of
+each of the last 7 days that have one; hours, weeks (from Monday), months and years likewise, in local time. A rule that finds fewer keeps the oldest
+backup too. --keep-within 30d keeps what is not older than the newest backup of the group by more than 30 days; periods are written with y, m, d, h.
+Protected backups are kept whatever the policy says.
+
+Forgetting takes a moment whatever the size. The space comes back with `onefold prune`.
+
+Examples:
+  onefold forget --keep-last 3 --keep-daily 7 --keep-weekly 5 --keep-monthly 12 --keep-yearly unlimited --dry-run
+  onefold forget --name home --keep-within 1y6m
+  onefold forget 3f2a91bc latest:scratch
+  onefold forget --name scratch --keep-last 0")]
+pub struct Forget {
+    /// Which store.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub store: Store,
+    /// Applies the policy only to backups of this name; may be given many times
+    #[arg(long = "name", value_name = "NAME", conflicts_with = "backups")]
+    pub names: Vec<String>,
+    /// Applies the policy only to backups of this machine; may be given many times
+    #[arg(long = "host", value_name = "HOST", conflicts_with = "backups")]
+    pub hosts: Vec<String>,
+    /// Which backups to keep.
+    #[command(flatten)]
+    pub keep: Keep,
+    /// Says what would be forgotten, and changes nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// How facts are printed.
+    #[command(flatten)]
+    pub format: Format,
+    /// Backups to forget: ids, unique beginnings of them, `latest`, or `latest:NAME`
+    #[arg(value_name = "ID")]
+    pub backups: Vec<String>,
+}
+
+/// The rules of a policy. N is a number or `unlimited`.
+#[derive(Args, Clone, Copy, Debug, Deserialize, Serialize)]
+pub struct Keep {
+    /// Keeps the N newest backups of a group; 0 keeps none
+    #[arg(long = "keep-last", value_name = "N", conflicts_with = "backups")]
+    last: Option<Limit>,
+    /// Keeps the newest backup of each of the last N hours that have one
+    #[arg(long = "keep-hourly", value_name = "N", conflicts_with = "backups")]
+    hourly: Option<Limit>,
+    /// Keeps the newest backup of each of the last N days that have one
+    #[arg(long = "keep-daily", value_name = "N", conflicts_with = "backups")]
+    daily: Option<Limit>,
+    /// Keeps the newest backup of each of the last N weeks that have one
+    #[arg(long = "keep-weekly", value_name = "N", conflicts_with = "backups")]
+    weekly: Option<Limit>,
+    /// Keeps the newest backup of each of the last N months that have one
+    #[arg(long = "keep-monthly", value_name = "N", conflicts_with = "backups")]
+    monthly: Option<Limit>,
+    /// Keeps the newest backup of each of the last N years that have one
+    #[arg(long = "keep-yearly", value_name = "N", conflicts_with = "backups")]
+    yearly: Option<Limit>,
+    /// Keeps all backups that are younger than the newest of their group less this: 30d, 1y5m7d2h
+    #[arg(long = "keep-within", value_name = "PERIOD", conflicts_with = "backups")]
+    within: Option<Period>,
+}
+
+impl Keep {
+    /// The policy; `None` if no rule was given.
+    pub fn policy(&self) -> Option<Policy> {
+        let limits = [self.last, self.hourly, self.daily, self.weekly, self.monthly, self.yearly];
+        if limits.iter().all(Option::is_none) && self.within.is_none() {
+            return None;
+        }
+        let [last, hourly, daily, weekly, monthly, yearly] = limits.map(Option::unwrap_or_default);
+        Some(Policy { last, hourly, daily, weekly, monthly, yearly, within: self.within })
+    }
+
+    /// Whether it was said in so many words that none shall be kept.
+    pub fn says_none(&self) -> bool {
+        self.last == Some(Limit::AtMost(0))
+    }
+}
+
+/// `onefold protect`.
+#[derive(Args, Debug, Deserialize, Serialize)]
+#[command(after_help = "\
+A protected backup cannot be forgotten before its date, by nobody. While the store is in append-only mode, a protection can only be prolonged.
+
+Examples:
+  onefold protect latest:home --for 1y
+  onefold protect 3f2a91bc 77b1 --until 2027-12-31
+  onefold protect 3f2a91bc --off")]
+pub struct Protect {
+    /// Which store.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub store: Store,
+    /// Until when.
+    #[command(flatten)]
+    pub until: Until,
+    /// How facts are printed.
+    #[command(flatten)]
+    pub format: Format,
+    /// Backups: ids, unique beginnings of them, `latest`, or `latest:NAME`
+    #[arg(required = true, value_name = "ID")]
+    pub backups: Vec<String>,
+}
+
+/// One of three ways to say until when a backup is protected.
+#[derive(Args, Clone, Copy, Debug, Deserialize, Serialize)]
+#[group(required = true, multiple = false)]
+pub struct Until {
+    /// Protects until this day or time: 2027-01-31, 2027-01-31T14:05 (local time), or with a zone as in RFC 3339
+    #[arg(long = "until", value_name = "DATE", value_parser = parse_moment)]
+    pub moment_ns: Option<i64>,
+    /// Protects for so long from now on, written with y, m, d, h: 30d, 1y6m
+    #[arg(long = "for", value_name = "PERIOD")]
+    pub period: Option<Period>,
+    /// Ends the protection
+    #[arg(long)]
+    pub off: bool,
+}
+
+/// `onefold append-only`.
+#[derive(Debug, Subcommand)]
+pub enum AppendOnly {
+    /// Switches append-only mode on, with a secret that is needed to switch it off
+    #[command(after_help = "\
+From then on nobody can forget backups, shorten their protection, prune, delete volumes, make them smaller or roll them back: neither with this
+program nor through its daemon. Backups, new volumes and writes to volumes go on. Who can write the files of the store can delete them all the same.
+
+The secret (8 to 1,024 bytes) is asked for, or taken from --secret-file or from ONEFOLD_SECRET. It cannot be recovered: keep it off this machine.
+
+Example:
+  onefold append-only on --store /srv/store")]
+    On(AppendOnlyOn),
+    /// Switches append-only mode off
+    #[command(after_help = "The secret is asked for, or taken from --secret-file or from ONEFOLD_SECRET.")]
+    Off(AppendOnlyOff),
+    /// Says whether append-only mode is on
+    Status(AppendOnlyStatus),
+}
+
+/// `onefold append-only on`.
+#[derive(Args, Debug, Deserialize, Serialize)]
+pub struct AppendOnlyOn {
+    /// Which store.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub store: Store,
+    /// Reads the secret from this file, `-` for standard input; a newline at its end does not count
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
+    pub secret_file: Option<PathBuf>,
+    /// The secret, once it was read.
+    #[arg(skip)]
+    pub secret: Secret,
+}
+
+/// `onefold append-only off`.
+#[derive(Args, Debug, Deserialize, Serialize)]
+pub struct AppendOnlyOff {
+    /// Which store.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub store: Store,
+    /// Reads the secret from this file, `-` for standard input; a newline at its end does not count
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
+    pub secret_file: Option<PathBuf>,
+    /// The secret, once it was read.
+    #[arg(skip)]
+    pub secret: Secret,
+}
+
+/// `onefold append-only status`.
+#[derive(Args, Debug, Deserialize, Serialize)]
+pub struct AppendOnlyStatus {
+    /// Which store.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub store: Store,
+    /// How facts are printed.
+    #[command(flatten)]
+    pub format: Format,
+}

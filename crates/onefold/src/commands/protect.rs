@@ -1,0 +1,75 @@
+//! `onefold protect`.
+
+use crate::cli::{Protect, Until};
+use crate::failure::{Exit, Failure, Result};
+use crate::session::{Session, StoreCommand};
+use crate::units::{local_time, local_zone, printable, utc_time};
+use jiff::Timestamp;
+use onefold_catalog::{Backup, Catalog};
+use onefold_engine::Mode;
+use serde_json::{Value, json};
+use std::path::Path;
+
+impl StoreCommand for Protect {
+    fn name(&self) -> &'static str {
+        "protect"
+    }
+
+    fn directory(&self) -> &Path {
+        &self.store.directory
+    }
+
+    fn mode(&self) -> Mode {
+        Mode::ReadWrite
+    }
+
+    fn run(&self, session: &Session<'_>) -> Result<Exit> {
+        run(self, session)
+    }
+}
+
+/// Protects backups, or ends their protection.
+fn run(options: &Protect, session: &Session<'_>) -> Result<Exit> {
+    let until_ns = until_ns(options.until)?;
+    let catalog = Catalog::new(session.store.engine.clone());
+    let backups: Vec<Backup> = options.backups.iter().map(|asked| Ok(catalog.find(asked)?)).collect::<Result<_>>()?;
+    let before = catalog.protected()?;
+    catalog.protect(&backups, until_ns)?;
+    let mut output = session.output();
+    if options.format.json {
+        let items = backups.iter().map(|backup| {
+            let until = until_ns.map(utc_time);
+            json!({"id": backup.id.to_string(), "name": backup.name, "protected_until": until})
+        });
+        output.json(&items.collect::<Value>())?;
+    } else if !session.quiet {
+        for backup in &backups {
+            let now = until_ns
+                .map_or_else(|| "not protected any more".to_owned(), |until_ns| format!("protected until {}", local_time(until_ns)));
+            let before = match before.get(&backup.id) {
+                Some(before) if Some(*before) != until_ns => format!(" (before: until {})", local_time(*before)),
+                _ => String::new(),
+            };
+            output.line(format_args!("{} of {} is {now}{before}", backup.id.short(), printable(backup.name.as_bytes())))?;
+        }
+    }
+    output.finish()?;
+    Ok(Exit::Done)
+}
+
+/// The moment that was meant; `None`: no protection any more.
+fn until_ns(until: Until) -> Result<Option<i64>> {
+    let now = Timestamp::now();
+    let until_ns = match (until.moment_ns, until.period) {
+        (Some(moment_ns), _) => moment_ns,
+        (None, Some(period)) => period.after(&now.to_zoned(local_zone())).ok_or_else(|| {
+            Failure::cannot_run(format!("--for {period}: this reaches beyond the year 2261, the last that a date can have"))
+        })?,
+        (None, None) => return Ok(None),
+    };
+    if i128::from(until_ns) <= now.as_nanosecond() {
+        return Err(Failure::cannot_run(format!("--until: {} is past", local_time(until_ns)))
+            .advise("give a date in the future; `--off` ends a protection"));
+    }
+    Ok(Some(until_ns))
+}

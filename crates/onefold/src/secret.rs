@@ -1,0 +1,174 @@
+//! Secrets: where they come from, so that they stand neither in a list of processes nor in a history of commands.
+
+use crate::failure::{Failure, Result};
+use crate::output::note;
+use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::fs::File;
+use std::io::{BufRead, IsTerminal, Read, Stdin, Write, stderr, stdin};
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+
+/// The environment variable that may hold one.
+pub const VARIABLE: &str = "ONEFOLD_SECRET";
+/// No secret is longer.
+const LIMIT_BYTES: usize = 1024;
+
+/// A secret. It is never printed.
+#[derive(Clone, Default, Deserialize, Serialize)]
+pub struct Secret(Vec<u8>);
+
+/// How often a person is asked for a secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asking {
+    /// A wrong one does no harm.
+    Once,
+    /// A mistyped one would be lost.
+    Twice,
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Secret")
+    }
+}
+
+impl Secret {
+    /// Its bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// From the file, else from the environment, else from the terminal.
+    pub fn read(file: Option<&Path>, asking: Asking) -> Result<Secret> {
+        if let Some(path) = file {
+            let cannot = |error| Failure::cannot_run(format!("cannot read the secret from {}: {error}", path.display()));
+            return if path == Path::new("-") { from(stdin().lock()) } else { File::open(path).map_err(cannot).and_then(from) };
+        }
+        if let Some(value) = std::env::var_os(VARIABLE) {
+            return from(value.into_vec().as_slice());
+        }
+        let input = stdin();
+        if !input.is_terminal() {
+            return Err(Failure::cannot_run("no secret was given, and there is no terminal to ask for it")
+                .advise(format!("give it with --secret-file FILE (`-` for standard input) or in {VARIABLE}")));
+        }
+        let secret = ask(&input, "secret: ")?;
+        if asking == Asking::Twice && ask(&input, "the same again: ")?.0 != secret.0 {
+            return Err(Failure::cannot_run("these are two different secrets; nothing was changed"));
+        }
+        Ok(secret)
+    }
+}
+
+/// All that a file or a variable holds, but for one newline at its end.
+fn from(source: impl Read) -> Result<Secret> {
+    let mut bytes = Vec::new();
+    let read = source.take(LIMIT_BYTES as u64 + 3).read_to_end(&mut bytes);
+    read.map_err(|error| Failure::cannot_run(format!("cannot read the secret: {error}")))?;
+    if bytes.last() == Some(&b'\n') {
+        bytes.pop();
+        if bytes.last() == Some(&b'\r') {
+            bytes.pop();
+        }
+    }
+    checked(bytes)
+}
+
+fn checked(bytes: Vec<u8>) -> Result<Secret> {
+    match bytes.len() {
+        0 => Err(Failure::cannot_run("the secret is empty").advise("give one of at least 8 bytes")),
+        length if length > LIMIT_BYTES => Err(Failure::cannot_run(format!("the secret has more than {LIMIT_BYTES} bytes"))),
+        _ => Ok(Secret(bytes)),
+    }
+}
+
+/// Asks on the terminal, which shows nothing of what is typed.
+fn ask(input: &Stdin, question: &str) -> Result<Secret> {
+    let mut error = stderr();
+    // A closed standard error shows no question; whoever types knows what is asked.
+    let _ = error.write_all(question.as_bytes()).and_then(|()| error.flush());
+    let typed = {
+        let _silence = Silence::of(input).map_err(|error| Failure::cannot_run(format!("cannot ask for the secret: {error}")))?;
+        typed(input.lock())
+    };
+    note("");
+    checked(typed?)
+}
+
+/// The terminal neither shows what is typed nor sends signals: ^C must not leave it silent. Ends with its life.
+struct Silence<'a> {
+    terminal: &'a Stdin,
+    before: Termios,
+}
+
+impl<'a> Silence<'a> {
+    fn of(terminal: &'a Stdin) -> rustix::io::Result<Silence<'a>> {
+        let before = tcgetattr(terminal)?;
+        let mut silent = before.clone();
+        silent.local_modes.remove(LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG);
+        silent.special_codes[SpecialCodeIndex::VMIN] = 1;
+        silent.special_codes[SpecialCodeIndex::VTIME] = 0;
+        tcsetattr(terminal, OptionalActions::Flush, &silent)?;
+        Ok(Silence { terminal, before })
+    }
+}
+
+impl Drop for Silence<'_> {
+    fn drop(&mut self) {
+        let _ = tcsetattr(self.terminal, OptionalActions::Flush, &self.before);
+    }
+}
+
+/// A line as it is typed, with the keys that correct it.
+fn typed(input: impl BufRead) -> Result<Vec<u8>> {
+    const INTERRUPT: u8 = 0x03;
+    const END: u8 = 0x04;
+    const BACKSPACE: u8 = 0x08;
+    const CLEAR: u8 = 0x15;
+    const DELETE: u8 = 0x7f;
+    let mut line = Vec::new();
+    for key in input.bytes() {
+        match key.map_err(|error| Failure::cannot_run(format!("cannot read the secret: {error}")))? {
+            b'\n' | b'\r' | END => break,
+            INTERRUPT => return Err(Failure::interrupted("stopped by ^C; nothing was changed")),
+            CLEAR => line.clear(),
+            BACKSPACE | DELETE => {
+                // A letter may have several bytes.
+                while line.pop().is_some_and(|byte| byte & 0xc0 == 0x80) {}
+            }
+            byte if line.len() <= LIMIT_BYTES => line.push(byte),
+            _ => {}
+        }
+    }
+    Ok(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_newline_at_the_end_does_not_count() {
+        for (content, secret) in [("a b", "a b"), ("a\n", "a"), ("a\r\n", "a"), ("a\n\n", "a\n"), (" a ", " a ")] {
+            assert_eq!(from(content.as_bytes()).unwrap().as_bytes(), secret.as_bytes());
+        }
+        assert!(from(&b"\n"[..]).is_err());
+        assert!(from(&[b'x'; 1025][..]).is_err());
+        assert_eq!(from(&[&[b'x'; 1024][..], b"\r\n"].concat()[..]).unwrap().as_bytes().len(), 1024);
+    }
+
+    #[test]
+    fn what_is_typed_can_be_corrected() {
+        for (keys, line) in [("abc\r", "abc"), ("ab\x7fc\nrest", "ac"), ("ä\x7f\x7fb\n", "b"), ("no\x15yes\x04", "yes"), ("", "")] {
+            assert_eq!(typed(keys.as_bytes()).unwrap(), line.as_bytes(), "{keys:?}");
+        }
+        assert_eq!(typed(&b"abc\x03\n"[..]).unwrap_err().exit as i32, 130);
+    }
+
+    #[test]
+    fn a_secret_is_not_printed() {
+        assert_eq!(format!("{:?}", from(&b"open sesame"[..]).unwrap()), "Secret");
+    }
+}
