@@ -7,6 +7,7 @@ use crate::{Backup, BackupId, CatalogError, Result};
 use onefold_engine::{Engine, EngineError, Piece, Transaction};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::checksum;
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// First byte of the keys of backups.
@@ -57,33 +58,31 @@ impl Catalog {
         Ok(())
     }
 
-    /// Removes backups and their references, all of them or (after a crash or an error) none; durable on return. It costs the same for a backup
-    /// of any size: the space comes back with reclamation. Refused while one of them is protected, and in append-only mode.
+    /// Removes backups with their references; durable on return. It costs the same for a backup of any size: the space comes back with reclamation.
+    /// Refused, for all of them, if one of them is protected or not there, and in append-only mode. A crash may leave some of them, each whole.
     pub fn remove_backups(&self, backups: &[Backup]) -> Result<()> {
         let _permit = self.engine.permit_deletion("forget backups")?;
         let now_ns = now_ns();
-        let mut transaction = Transaction::default();
-        let mut removed = std::collections::HashSet::new();
+        let mut removed = HashSet::new();
+        let mut transactions = Vec::new();
         let changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
-        for backup in backups {
-            if !removed.insert(backup.id) {
-                continue;
-            }
+        for backup in backups.iter().filter(|backup| removed.insert(backup.id)) {
             let partition = self.partition(&backup.name);
             // Removing one twice would take its references away twice.
             if self.engine.get(partition, &key(&backup.id))?.is_none() {
                 return Err(CatalogError::UnknownBackup { asked: backup.id.to_string(), candidates: Vec::new() });
             }
+            let mut changes = vec![(partition, key(&backup.id), None)];
             if let Some(until_ns) = self.protected_until(backup)? {
                 if until_ns > now_ns {
                     return Err(CatalogError::Protected { id: backup.id, name: backup.name.clone(), until_ns });
                 }
-                transaction.changes.push((partition, protection_key(&backup.id), None));
+                changes.push((partition, protection_key(&backup.id), None));
             }
-            transaction.changes.push((partition, key(&backup.id), None));
-            transaction.deltas.extend(root_references(backup).map(|fingerprint| (fingerprint, -1)));
+            transactions.push(Transaction { changes, deltas: root_references(backup).map(|fingerprint| (fingerprint, -1)).collect() });
         }
-        self.engine.submit(transaction)?;
+        // One by one, so that no batch is too long for the log, however many they are; the flush takes all that fit into one.
+        transactions.into_iter().try_for_each(|transaction| self.engine.submit(transaction))?;
         drop(changing);
         self.engine.flush()?;
         Ok(())

@@ -1,7 +1,7 @@
 //! Protected backups: until a moment that was set, nobody can remove them.
 //!
 //! A protection is an object beside the backup's record, under the key `k` + id; it goes with the record. It can always be prolonged;
-//! shortening it is a deletion in the eyes of append-only mode.
+//! shortening it is a deletion in the eyes of append-only mode. One that cannot be read protects for ever, until it is set anew.
 
 use crate::catalog::{CHANGING, key};
 use crate::{Backup, BackupId, Catalog, CatalogError, Result};
@@ -13,6 +13,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// First byte of the keys of protections.
 const PREFIX: u8 = b'k';
+/// Until when a protection lasts that cannot be read.
+const FOR_EVER_NS: i64 = i64::MAX;
 /// The version that values of the block index begin with.
 const VERSION: u8 = 1;
 
@@ -20,27 +22,38 @@ impl Catalog {
     /// Until when a backup is protected, nanoseconds since 1970: a moment that may be past.
     pub fn protected_until(&self, backup: &Backup) -> Result<Option<i64>> {
         let value = self.engine().get(self.partition(&backup.name), &protection_key(&backup.id))?;
-        value.map(|value| decode(&value)).transpose().map_err(damaged)
+        Ok(value.map(|value| decode(&value).unwrap_or(FOR_EVER_NS)))
     }
 
-    /// The backups that are protected now, and until when, nanoseconds since 1970. A damaged object is an error.
+    /// The backups that are protected now, and until when, nanoseconds since 1970.
     pub fn protected(&self) -> Result<HashMap<BackupId, i64>> {
         let now_ns = now_ns();
         let mut found = HashMap::new();
-        let mut wrong = None;
-        self.engine().for_each_object(PREFIX, &mut |key, value| {
-            let id = key[1..].try_into().map(BackupId::from_bytes).map_err(|_| WireError::OutOfRange {
-                what: "length of its key",
-                value: key.len() as u64,
-                offset_bytes: 0,
-            });
-            match id.and_then(|id| decode(value).map(|until_ns| (id, until_ns))) {
-                Ok((id, until_ns)) if until_ns > now_ns => drop(found.insert(id, until_ns)),
-                Ok(_) => {}
-                Err(error) => wrong = Some(error),
+        self.visit_protections(|key, until| {
+            let until_ns = until.unwrap_or(FOR_EVER_NS);
+            if let (Ok(id), true) = (key.try_into(), until_ns > now_ns) {
+                found.insert(BackupId::from_bytes(id), until_ns);
             }
         })?;
-        wrong.map_or(Ok(found), |error| Err(damaged(error)))
+        Ok(found)
+    }
+
+    /// What is wrong with protections, for check.
+    pub fn damaged_protections(&self) -> Result<Vec<String>> {
+        let mut wrong = Vec::new();
+        self.visit_protections(|key, until| match (<[u8; 16]>::try_from(key), until) {
+            (Ok(_), Ok(_)) => {}
+            (Ok(id), Err(why)) => wrong.push(format!(
+                "the protection of backup {} cannot be read: {why}. Until `onefold protect` sets it anew, the backup cannot be forgotten",
+                BackupId::from_bytes(id)
+            )),
+            (Err(_), _) => wrong.push(format!("the block index has a protection whose key has {} bytes", key.len() + 1)),
+        })?;
+        Ok(wrong)
+    }
+
+    fn visit_protections(&self, mut visit: impl FnMut(&[u8], std::result::Result<i64, WireError>)) -> Result<()> {
+        Ok(self.engine().for_each_object(PREFIX, &mut |key, value| visit(&key[1..], decode(value)))?)
     }
 
     /// Protects backups until a moment (nanoseconds since 1970), or with `None` not any more; all of them or, after an error, none. Durable on return.
@@ -97,10 +110,6 @@ fn decode(value: &[u8]) -> std::result::Result<i64, WireError> {
     let until_ns = reader.signed()?;
     reader.end()?;
     Ok(until_ns)
-}
-
-fn damaged(source: WireError) -> CatalogError {
-    CatalogError::Damaged { what: "protection of a backup", source }
 }
 
 #[cfg(test)]

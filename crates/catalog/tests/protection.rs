@@ -98,20 +98,29 @@ fn append_only_mode_lets_protections_grow_only_and_removes_nothing() {
 }
 
 #[test]
-fn a_protection_that_cannot_be_read_protects() {
+fn a_protection_that_cannot_be_read_protects_until_it_is_set_anew() {
     let catalog = open(&store());
     let backup = backup(&catalog, 3);
+    catalog.protect(std::slice::from_ref(&backup), Some(in_hours(1))).unwrap();
+    assert_eq!(catalog.damaged_protections().unwrap(), [""; 0]);
     let key = [b"k".as_slice(), backup.id.as_bytes()].concat();
-    for partition in 0..4 {
-        let garbage = Transaction { changes: vec![(partition, key.clone(), Some(vec![9]))], deltas: Vec::new() };
-        catalog.engine().submit(garbage).unwrap();
-    }
-    assert!(matches!(catalog.remove_backups(std::slice::from_ref(&backup)), Err(CatalogError::Damaged { .. })));
-    assert!(matches!(catalog.protected(), Err(CatalogError::Damaged { .. })));
+    let partition = (0..4).find(|partition| catalog.engine().get(*partition, &key).unwrap().is_some()).unwrap();
+    let garbage = vec![(partition, key, Some(vec![9])), (0, b"key".to_vec(), Some(vec![1, 0]))];
+    catalog.engine().submit(Transaction { changes: garbage, deltas: Vec::new() }).unwrap();
+    let wrong = catalog.damaged_protections().unwrap();
+    assert!(wrong.len() == 2 && wrong.iter().any(|wrong| wrong.contains(&backup.id.to_string())), "{wrong:?}");
+    assert_eq!(catalog.protected().unwrap(), [(backup.id, i64::MAX)].into());
+    let backup = std::slice::from_ref(&backup);
+    assert!(matches!(catalog.remove_backups(backup), Err(CatalogError::Protected { .. })));
+    catalog.engine().switch_append_only_on(SECRET).unwrap();
+    assert!(is_append_only(catalog.protect(backup, Some(in_hours(1))).unwrap_err()));
+    catalog.engine().switch_append_only_off(SECRET).unwrap();
+    catalog.protect(backup, None).unwrap();
+    catalog.remove_backups(backup).unwrap();
 }
 
 #[test]
-fn after_a_crash_all_backups_of_one_call_are_removed_or_none() {
+fn after_a_crash_each_backup_is_there_or_gone_with_its_protection() {
     for operation in 1.. {
         let ground = store();
         let catalog = open(&ground);
@@ -121,9 +130,14 @@ fn after_a_crash_all_backups_of_one_call_are_removed_or_none() {
         let removed = catalog.remove_backups(&backups[..3]);
         let crashed = ground.is_crashed();
         drop(catalog);
-        let left = open(&ground.restart(CrashPolicy::Random { seed: operation })).list().unwrap();
-        let gone = &backups[3..];
-        assert!(left == gone || (left == backups && removed.is_err()), "operation {operation}: {} are left", left.len());
+        let catalog = open(&ground.restart(CrashPolicy::Random { seed: operation }));
+        let left = catalog.list().unwrap();
+        assert!(left.iter().all(|backup| backups.contains(backup)) && left.contains(&backups[3]), "operation {operation}");
+        assert!(left.len() == 1 || removed.is_err(), "operation {operation}: {} are left", left.len());
+        let is_protected = catalog.protected_until(&backups[0]).unwrap().is_some();
+        assert_eq!(left.contains(&backups[0]), is_protected, "operation {operation}");
+        // What is left can be removed.
+        catalog.remove_backups(&left).unwrap();
         if !crashed {
             return;
         }

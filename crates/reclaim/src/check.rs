@@ -208,6 +208,7 @@ pub fn check(engine: &Arc<Engine>, options: CheckOptions, monitor: &dyn Monitor)
     let containers = engine.storage().containers()?;
     check.containers(&containers);
     check.objects();
+    check.keeping();
     counts::compare(&mut check, &containers)?;
     if !check.lost.chunks.is_empty() && !monitor.is_cancelled() {
         affected::name(&mut check);

@@ -5,6 +5,7 @@
 mod affected;
 mod check;
 mod counts;
+mod keeping;
 mod rebuild;
 mod references;
 
