@@ -495,7 +495,7 @@ pub struct Serve {
     /// Authorities of client certificates, PEM; with it every client must use TLS and show a certificate of theirs
     #[arg(long, value_name = "FILE")]
     pub tls_client_ca: Option<PathBuf>,
-    /// Refuses clients that do not use TLS
+    /// Refuses clients over TCP that do not use TLS
     #[arg(long)]
     pub tls_required: bool,
     /// Serves without TLS on addresses that other machines can reach
