@@ -145,8 +145,7 @@ impl Engine {
     }
 
     fn trim_to(&self, target: Position) -> Result<()> {
-        let needed = self.storage.oldest_needed().map_or(target, |oldest| oldest.min(target));
-        Ok(self.log.trim(needed)?)
+        Ok(self.log.trim(self.storage.trim_point(target))?)
     }
 
     /// A writer adds `bytes` of new data: commits are started before too much waits for its sync.

@@ -2,7 +2,8 @@
 //!
 //! Four steps, reading only; none is left out because an earlier one found something:
 //! 1. pages of the chunk index: checksums and order; files of the block index: checksums, trees, position;
-//! 2. containers, one after the other: header, catalog, footer; with `read_data` every frame is read, decompressed and fingerprinted again;
+//! 2. forwards of merged containers, then containers, one after the other: header, catalog, footer; with `read_data` every frame is read,
+//!    decompressed and fingerprinted again;
 //! 3. counts: in passes over ranges of fingerprints, so that memory stays within its bound, the entries of the index are compared with what
 //!    the containers hold and with the sum of all references;
 //! 4. if chunks are missing or damaged: every path of every backup and every range of every volume that needs one, by name.
@@ -183,6 +184,10 @@ pub(crate) struct Check<'a> {
     pub(crate) monitor: &'a dyn Monitor,
     pub(crate) report: CheckReport,
     pub(crate) lost: Lost,
+    /// Containers that live on in others.
+    pub(crate) forwards: Vec<ContainerId>,
+    /// Those of them whose forward leads nowhere.
+    dead_ends: HashSet<ContainerId>,
     pub(crate) volumes: VolumeList,
     /// Whether the references of the objects are all known: else counts may rightly be greater than what is found.
     pub(crate) knows_all_objects: bool,
@@ -200,6 +205,8 @@ pub fn check(engine: &Arc<Engine>, options: CheckOptions, monitor: &dyn Monitor)
         monitor,
         report: CheckReport::default(),
         lost,
+        forwards: engine.storage().forwards()?,
+        dead_ends: HashSet::new(),
         volumes: VolumeList::default(),
         knows_all_objects: true,
         knows_all_entries: true,
@@ -239,7 +246,17 @@ impl Check<'_> {
     /// Step 2.
     fn containers(&mut self, containers: &[ContainerId]) {
         let what = if self.options.read_data { "containers and data" } else { "containers" };
-        self.monitor.step(what, containers.len() as u64);
+        self.monitor.step(what, (self.forwards.len() + containers.len()) as u64);
+        for id in &self.forwards {
+            if self.monitor.is_cancelled() {
+                break;
+            }
+            if let Err(error) = self.engine.storage().verify_forward(*id) {
+                self.report.add(ProblemKind::Container, error.to_string());
+                self.dead_ends.insert(*id);
+            }
+            self.monitor.advance(1);
+        }
         for container in containers {
             if self.monitor.is_cancelled() {
                 break;
@@ -275,6 +292,17 @@ impl Check<'_> {
             // The file is not there, or the device cannot read it.
             Err(error) => self.container_damage(container, &error),
         }
+        self.lose_dead_ends(container);
+    }
+
+    /// Chunks that are in a merged container, but whose addresses do not lead there any more.
+    fn lose_dead_ends(&mut self, container: ContainerId) {
+        if self.dead_ends.is_empty() {
+            return;
+        }
+        let slots = self.engine.storage().slots(container).unwrap_or_default();
+        let lost = slots.iter().filter(|(address, _)| self.dead_ends.contains(&address.container()));
+        lost.for_each(|(_, slot)| self.lost.insert(slot.fingerprint));
     }
 
     /// Notes what a damage of a container takes with it. Without a catalog nobody knows what the container held; the counts will show

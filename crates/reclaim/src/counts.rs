@@ -121,7 +121,7 @@ fn read_index(
 ) {
     let partitions = check.engine.descriptor().index_partitions;
     let first_of = |partition: u32| if partitions == 1 { 0 } else { u64::from(partition) << (64 - partitions.trailing_zeros()) };
-    let present: HashSet<ContainerId> = containers.iter().copied().collect();
+    let present: HashSet<ContainerId> = containers.iter().chain(&check.forwards).copied().collect();
     for partition in 0..partitions {
         let last = if partition + 1 == partitions { u64::MAX } else { first_of(partition + 1) - 1 };
         if first_of(partition) > *range.end() || last < *range.start() {

@@ -29,19 +29,18 @@ impl ContainerStore {
         }
         Ok(prepared)
     }
+}
 
-    /// The start of the oldest batch that is needed to spell an unsealed container, or to tell that a file was never committed.
-    /// `None`: the log holds nothing that is needed here.
-    pub fn oldest_needed(&self) -> Option<Position> {
+impl Shared {
+    /// The start of the oldest batch that is needed to spell an unsealed container, or to tell that its file was never committed.
+    pub(crate) fn oldest_of_open(&self) -> Option<Position> {
         let needed = |container: &Arc<OpenContainer>| {
             let state = container.state.lock();
             state.oldest.or(state.created)
         };
-        self.shared.open.read().values().filter_map(needed).min()
+        self.open.read().values().filter_map(needed).min()
     }
-}
 
-impl Shared {
     fn checkpoint(&self, container: &Arc<OpenContainer>, position: Position) -> Result<Option<(Change, ContainerRecord)>> {
         let mut state = container.state.lock();
         if state.full || state.oldest.is_none_or(|oldest| oldest >= position) {

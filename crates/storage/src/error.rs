@@ -72,6 +72,12 @@ pub enum StorageError {
         /// What is missing or contradicts.
         why: String,
     },
+    /// Containers cannot be merged as was asked; nothing was changed.
+    #[error("containers cannot be merged: {why}")]
+    Merge {
+        /// What does not fit.
+        why: String,
+    },
     /// The store is open for reading only.
     #[error("the store is open for reading only")]
     ReadOnly,

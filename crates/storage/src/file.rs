@@ -16,6 +16,8 @@ const FOOTER_MAGIC: &[u8; 8] = b"1FLDEND1";
 const VERSION: u32 = 1;
 /// Header flag: the container was merged from others.
 const FLAG_MERGED: u8 = 1;
+/// What follows the name of a container in that of its forward.
+const FORWARD_SUFFIX: &str = ".forward";
 /// Containers of one folder share the bits of their number above these.
 const FOLDER_BITS: u32 = 12;
 
@@ -29,9 +31,25 @@ pub(crate) fn folder(directory: &str, container: ContainerId) -> String {
     format!("{}/{:05x}", partition_directory(directory, container.partition()), container.number() >> FOLDER_BITS)
 }
 
+/// The folder behind that of a container; `None`: it is the last.
+pub(crate) fn folder_above(directory: &str, container: ContainerId) -> Option<String> {
+    let first = ((container.number() >> FOLDER_BITS) + 1).checked_mul(1 << FOLDER_BITS)?;
+    Some(folder(directory, ContainerId::new(container.partition(), first)))
+}
+
 /// The file of a container.
 pub(crate) fn path(directory: &str, container: ContainerId) -> String {
     format!("{}/{:08x}", folder(directory, container), container.number())
+}
+
+/// The file that stands for a container that was merged into another one.
+pub(crate) fn forward_path(directory: &str, container: ContainerId) -> String {
+    format!("{}{FORWARD_SUFFIX}", path(directory, container))
+}
+
+/// The number of the container whose forward is called `name`; `None`: no forward.
+pub(crate) fn forward_number(name: &str) -> Option<u32> {
+    name.strip_suffix(FORWARD_SUFFIX).and_then(number)
 }
 
 /// The first number that the folder called `name` can hold; `None`: no folder of ours.
@@ -185,6 +203,13 @@ mod tests {
         let container = ContainerId::new(0x12, 0x0000_1abc);
         assert_eq!(path("containers", container), "containers/0012/00001/00001abc");
         assert_eq!((folder_start("00001"), number("00001abc")), (Some(0x1000), Some(0x1abc)));
+        assert_eq!(folder_above("containers", container), Some("containers/0012/00002".to_owned()));
+        assert_eq!(folder_above("containers", ContainerId::new(0, u32::MAX)), None);
+        assert_eq!(forward_path("containers", container), "containers/0012/00001/00001abc.forward");
+        assert_eq!(
+            (forward_number("00001abc.forward"), number("00001abc.forward"), forward_number("00001abc")),
+            (Some(0x1abc), None, None)
+        );
         assert_eq!((folder_start("1"), number("00001ABC"), number("00000000"), number("0001abc")), (None, None, None, None));
     }
 

@@ -11,6 +11,8 @@
 //!    open ones, so that a flush needs no container write at all; ContainerSealed for containers that have got their catalog and footer.
 //! 4. When the log has them durably, [`ContainerStore::committed`] tells so. Only then may anything refer to the chunk.
 //!
+//! Containers of which little is needed any more are [merged](ContainerStore::merge): their chunks move, their addresses stay.
+//!
 //! After a crash the log's records, [replayed](ContainerStore::replay), spell every container that is not sealed, and writing goes on in it:
 //! small flushes and short runs do not make small containers.
 //!
@@ -19,7 +21,9 @@
 //! * A record names only bytes that are synced, or carries them itself.
 //! * A failed write loses nothing (the frame stays in memory and is written again); a failed sync ends writing for this opening of the
 //!   store, because what is on disk is not known any more.
-//! * Locks are taken in this order: `settling`, `flow`, `open`, the state of one container. Caches and `placement` are taken last, alone.
+//! * An address that was given out leads to its chunk for as long as anybody needs it, in whatever container that is by then.
+//! * Locks are taken in this order: `replacing`, `merging`, `settling`, `flow`, `open`, the state of one container. `forwarding`, caches and
+//!   `placement` are taken last, alone.
 //!
 //! This crate must never know who refers to a chunk, or how often.
 
@@ -30,12 +34,15 @@ mod checkpoint;
 mod compression;
 mod error;
 mod file;
+mod forward;
 mod homes;
+mod merge;
 mod open;
 mod prepare;
 mod reader;
 mod records;
 mod recovery;
+mod replace;
 mod store;
 mod verify;
 mod workers;
@@ -46,10 +53,12 @@ pub use catalog::{Catalog, ChunkKind, Frame, MAX_CHUNK_BYTES, MAX_FRAME_BYTES, M
 pub use compression::{Codec, Compression, UnknownCompression};
 pub use error::{Result, StorageError};
 pub use file::{FOOTER_BYTES, Footer, HEADER_BYTES, Header};
+pub use forward::{FORWARD_BYTES, Forward};
 pub use homes::Homes;
+pub use merge::{Merge, MergeStatistics};
 pub use prepare::{Prepared, Scope};
 pub use reader::Slice;
-pub use records::{CONTAINER_CHECKPOINT, CONTAINER_SEALED, ContainerRecord, FRAME_COMMITTED, FRAME_DATA, OpenChunks};
+pub use records::{CONTAINER_CHECKPOINT, CONTAINER_SEALED, CONTAINERS_MERGED, ContainerRecord, FRAME_COMMITTED, FRAME_DATA, OpenChunks};
 pub use store::{ContainerStore, Statistics, StorageOptions};
 pub use verify::{ChunkVisitor, ContainerReport};
 pub use writer::{NewChunk, Writer};

@@ -268,18 +268,7 @@ impl State {
     /// Writes catalog and footer behind the frames and cuts the file there. May be repeated.
     pub(crate) fn write_footer(&mut self, digest_bytes: usize) -> onefold_ground::Result<()> {
         let Some(file) = self.file.clone() else { return Ok(()) };
-        let mut bytes = Vec::new();
-        self.catalog.encode(digest_bytes, &mut bytes);
-        let footer = Footer {
-            catalog_offset_bytes: self.end_bytes as u32,
-            catalog_bytes: bytes.len() as u32,
-            frames: self.catalog.frames.len() as u32,
-            slots: self.catalog.slots.len() as u32,
-            catalog_checksum: checksum(&bytes),
-            created: self.created.map_or(0, |created| created.0),
-        };
-        bytes.resize((Footer::place(self.end_bytes + bytes.len() as u64) - self.end_bytes) as usize, 0);
-        bytes.extend_from_slice(&footer.encode());
+        let bytes = catalog_and_footer(&self.catalog, self.end_bytes, self.created, digest_bytes);
         file.write_at(self.end_bytes, &bytes)?;
         file.set_len(self.end_bytes + bytes.len() as u64)?;
         self.seal = Seal::Written;
@@ -374,6 +363,23 @@ impl State {
         self.synced_frames = self.catalog.frames.len();
         self.logged = Cursor { frames: self.synced_frames, slots: self.catalog.slots.len() + self.open.slots.len() };
     }
+}
+
+/// What a sealed container has behind its frames, which end at `end_bytes`.
+pub(crate) fn catalog_and_footer(catalog: &Catalog, end_bytes: u64, created: Option<Position>, digest_bytes: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    catalog.encode(digest_bytes, &mut bytes);
+    let footer = Footer {
+        catalog_offset_bytes: end_bytes as u32,
+        catalog_bytes: bytes.len() as u32,
+        frames: catalog.frames.len() as u32,
+        slots: catalog.slots.len() as u32,
+        catalog_checksum: checksum(&bytes),
+        created: created.map_or(0, |created| created.0),
+    };
+    bytes.resize((Footer::place(end_bytes + bytes.len() as u64) - end_bytes) as usize, 0);
+    bytes.extend_from_slice(&footer.encode());
+    bytes
 }
 
 impl Cursor {

@@ -19,7 +19,7 @@ use std::fmt;
 use std::io;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 /// The bytes of a chunk: a part of a decompressed frame that others may share.
 #[derive(Clone)]
@@ -111,11 +111,11 @@ impl Drop for Claims<'_> {
 }
 
 /// A frame to be fetched, and the chunks that are wanted of it.
-struct Needed {
-    container: ContainerId,
-    frame: Frame,
+pub(crate) struct Needed {
+    pub(crate) container: ContainerId,
+    pub(crate) frame: Frame,
     /// (place in the caller's list, range in the raw frame).
-    users: Vec<(usize, Range<usize>)>,
+    pub(crate) users: Vec<(usize, Range<usize>)>,
 }
 
 impl Needed {
@@ -140,6 +140,12 @@ impl ContainerStore {
     ///
     /// [`StorageError::Damaged`] names what cannot be given; wrong bytes are never given.
     pub fn load(&self, wanted: &[(Address, Fingerprint)], out: &mut Vec<Slice>) -> Result<()> {
+        let slices = self.shared.stable(|| self.load_once(wanted))?;
+        out.extend(slices);
+        Ok(())
+    }
+
+    fn load_once(&self, wanted: &[(Address, Fingerprint)]) -> Result<Vec<Slice>> {
         let mut order: Vec<usize> = (0..wanted.len()).collect();
         order.sort_by_key(|at| wanted[*at].0);
         let mut slices: Vec<Option<Slice>> = vec![None; wanted.len()];
@@ -148,30 +154,28 @@ impl ContainerStore {
             self.shared.locate(wanted, run, &mut slices, &mut needed)?;
         }
         self.shared.fetch(needed, &mut slices)?;
-        out.reserve(slices.len());
-        for (slice, (address, _)) in slices.into_iter().zip(wanted) {
-            out.push(slice.ok_or_else(|| self.shared.damaged(address.container(), None, Some(address.slot()), "it was not found"))?);
-        }
-        Ok(())
+        let not_found = |address: &Address| self.shared.damaged(address.container(), None, Some(address.slot()), "it was not found");
+        slices.into_iter().zip(wanted).map(|(slice, (address, _))| slice.ok_or_else(|| not_found(address))).collect()
     }
 
-    /// The catalog of a container. Of one that is not sealed: the frames that are in its file so far.
+    /// The catalog of a container, or of the one that it was merged into. Of one that is not sealed: the frames that are in its file so far.
     pub fn catalog(&self, container: ContainerId) -> Result<Arc<Catalog>> {
         let open = self.shared.open.read().get(&container).cloned();
         match open {
             Some(open) => Ok(open.state.lock().catalog.clone()),
-            None => self.shared.sealed_catalog(container),
+            None => self.shared.stable(|| self.shared.sealed_catalog(container)),
         }
     }
 
-    /// All chunks of a container by slot, with those of frames that are not in its file yet, and their addresses. For check.
+    /// All chunks of a container (or of the one that it was merged into) by slot, with those of frames that are not in its file yet, and their
+    /// addresses: those of a merged container are the homes. For check.
     pub fn slots(&self, container: ContainerId) -> Result<Vec<(Address, Slot)>> {
         let open = self.shared.open.read().get(&container).cloned();
         if let Some(open) = open {
             let slots = open.state.lock().slots();
             return Ok(slots.into_iter().enumerate().map(|(number, slot)| (Address::new(container, number as u16), slot)).collect());
         }
-        let catalog = self.shared.sealed_catalog(container)?;
+        let catalog = self.shared.stable(|| self.shared.sealed_catalog(container))?;
         Ok(catalog.slots.iter().enumerate().map(|(number, slot)| (catalog.address(number), *slot)).collect())
     }
 }
@@ -186,11 +190,16 @@ impl Shared {
         needed: &mut Vec<Needed>,
     ) -> Result<()> {
         let Some(first) = run.first() else { return Ok(()) };
-        let container = wanted[*first].0.container();
-        let open = self.open.read().get(&container).cloned();
+        let id = wanted[*first].0.container();
+        let open = self.open.read().get(&id).cloned();
         let source = match open {
             Some(open) => Source::Open(open),
-            None => Source::Sealed(self.sealed_catalog(container)?),
+            None => Source::Sealed(self.sealed_catalog(id)?),
+        };
+        // The one whose file has the chunks.
+        let container = match &source {
+            Source::Open(_) => id,
+            Source::Sealed(catalog) => catalog.container,
         };
         let state = match &source {
             Source::Open(open) => Some(open.state.lock()),
@@ -205,7 +214,7 @@ impl Shared {
                 }
                 (Source::Open(_), None) => Err("its container was closed".to_owned()),
             };
-            match found.map_err(|why| self.damaged(container, None, Some(address.slot()), why))? {
+            match found.map_err(|why| self.not_found(container, *address, why))? {
                 Found::Memory(slice) => slices[*at] = Some(slice),
                 Found::Stored(frame, range) => match needed.last_mut() {
                     Some(last) if last.key() == (container, frame.number) => last.users.push((*at, range)),
@@ -214,6 +223,14 @@ impl Shared {
             }
         }
         Ok(())
+    }
+
+    /// A container does not have the chunk that an address promises.
+    pub(crate) fn not_found(&self, container: ContainerId, address: Address, why: String) -> StorageError {
+        if container == address.container() {
+            return self.damaged(container, None, Some(address.slot()), why);
+        }
+        self.damaged(container, None, None, format!("the chunk with the address {address}: {why}"))
     }
 
     /// Gets frames from the cache or from disk, and cuts the wanted chunks from them.
@@ -273,7 +290,7 @@ impl Shared {
     }
 
     /// Reads a run of frames that lie near each other, at most [`RUN_BYTES`] at a time, and passes them on decompressed.
-    fn read_run(&self, run: &[Needed], mut pass: impl FnMut(&Needed, &Arc<Vec<u8>>)) -> Result<()> {
+    pub(crate) fn read_run(&self, run: &[Needed], mut pass: impl FnMut(&Needed, &Arc<Vec<u8>>)) -> Result<()> {
         let mut rest = run;
         while let Some(first) = rest.first() {
             let start = u64::from(first.frame.offset_bytes);
@@ -323,26 +340,28 @@ impl Shared {
     }
 
     pub(crate) fn file_for_reading(&self, container: ContainerId) -> Result<Arc<dyn File>> {
+        self.open_file(container)?.ok_or_else(|| self.missing(container))
+    }
+
+    /// The file of a container; `None`: there is none.
+    pub(crate) fn open_file(&self, container: ContainerId) -> Result<Option<Arc<dyn File>>> {
         if let Some(file) = self.files.lock().get(&container) {
-            return Ok(file);
+            return Ok(Some(file));
         }
-        let path = file::path(&self.directory, container);
-        let file = self.ground.open(&path, Access::Read).map_err(|error| self.read_error(container, None, error))?;
-        self.files.lock().insert(container, file.clone(), 1);
-        Ok(file)
+        let generation = self.generation.load(SeqCst);
+        let file = match self.ground.open(&file::path(&self.directory, container), Access::Read) {
+            Ok(file) => file,
+            Err(error) if error.is_not_found() => return Ok(None),
+            Err(error) => return Err(self.read_error(container, None, error)),
+        };
+        let mut files = self.files.lock();
+        if self.generation.load(SeqCst) == generation {
+            files.insert(container, file.clone(), 1);
+        }
+        Ok(Some(file))
     }
 
-    fn sealed_catalog(&self, container: ContainerId) -> Result<Arc<Catalog>> {
-        if let Some(catalog) = self.catalogs.lock().get(&container) {
-            self.counters.catalog_hits.fetch_add(1, Relaxed);
-            return Ok(catalog);
-        }
-        self.counters.catalog_misses.fetch_add(1, Relaxed);
-        let catalog = Arc::new(self.read_catalog(container)?);
-        self.remember_catalog(&catalog);
-        Ok(catalog)
-    }
-
+    /// Keeps the catalog of a container that is just being sealed.
     pub(crate) fn remember_catalog(&self, catalog: &Arc<Catalog>) {
         self.catalogs.lock().insert(catalog.container, catalog.clone(), catalog.memory_bytes());
     }
@@ -413,6 +432,6 @@ impl Shared {
 }
 
 /// Whether two frames, sorted by place, are read together.
-fn is_near(a: &Needed, b: &Needed) -> bool {
+pub(crate) fn is_near(a: &Needed, b: &Needed) -> bool {
     a.container == b.container && u64::from(b.frame.offset_bytes) <= a.frame.end_bytes() + GAP_BYTES
 }

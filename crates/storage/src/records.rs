@@ -14,6 +14,8 @@ pub const FRAME_DATA: u8 = 2;
 pub const CONTAINER_SEALED: u8 = 3;
 /// Kind of a record: all that the log must know of an open container.
 pub const CONTAINER_CHECKPOINT: u8 = 4;
+/// Kind of a record: containers were merged.
+pub const CONTAINERS_MERGED: u8 = 8;
 
 /// Chunks of a frame that is still open.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,16 +76,28 @@ pub enum ContainerRecord {
         /// The open frame, whole.
         open: OpenChunks,
     },
+    /// The chunks of containers are in another one from now on, or were needed by nobody (5.9). All are in one partition.
+    ContainersMerged {
+        /// The new container, sealed; `None`: no chunk was left.
+        target: Option<ContainerId>,
+        /// Those to which the new container answers from now on, ascending.
+        forwarded: Vec<ContainerId>,
+        /// Those to which nothing answers from now on, ascending.
+        removed: Vec<ContainerId>,
+    },
 }
 
 impl ContainerRecord {
-    /// The container.
+    /// The container; of a merge the new one, or else the first that went.
     pub fn container(&self) -> ContainerId {
         match self {
             ContainerRecord::FrameCommitted { container, .. }
             | ContainerRecord::FrameData { container, .. }
             | ContainerRecord::ContainerSealed { container } => *container,
             ContainerRecord::ContainerCheckpoint { catalog, .. } => catalog.container,
+            ContainerRecord::ContainersMerged { target, removed, .. } => {
+                target.or(removed.first().copied()).unwrap_or(ContainerId::from_bits(0))
+            }
         }
     }
 
@@ -107,6 +121,14 @@ impl ContainerRecord {
                 open.encode(digest_bytes, &mut payload);
                 CONTAINER_CHECKPOINT
             }
+            ContainerRecord::ContainersMerged { target, forwarded, removed } => {
+                payload.extend_from_slice(&target.map_or(0, ContainerId::bits).to_le_bytes());
+                for list in [forwarded, removed] {
+                    put_varint(&mut payload, list.len() as u64);
+                    list.iter().for_each(|container| payload.extend_from_slice(&container.bits().to_le_bytes()));
+                }
+                CONTAINERS_MERGED
+            }
         };
         record(kind, self.container(), payload)
     }
@@ -127,6 +149,9 @@ impl ContainerRecord {
     }
 
     fn decode_payload(kind: u8, reader: &mut Reader<'_>, digest_bytes: usize) -> std::result::Result<ContainerRecord, WireError> {
+        if kind == CONTAINERS_MERGED {
+            return decode_merged(reader);
+        }
         let container = decode_container(reader)?;
         Ok(match kind {
             FRAME_COMMITTED => {
@@ -160,7 +185,8 @@ impl ContainerRecord {
         match self {
             ContainerRecord::FrameCommitted { container, frame, slots } => place(*container, frame.first_slot, slots),
             ContainerRecord::FrameData { container, chunks } => place(*container, chunks.first_slot, &chunks.slots),
-            ContainerRecord::ContainerSealed { .. } => Vec::new(),
+            // Merging changes no address.
+            ContainerRecord::ContainerSealed { .. } | ContainerRecord::ContainersMerged { .. } => Vec::new(),
             ContainerRecord::ContainerCheckpoint { catalog, open } => {
                 let mut chunks = place(catalog.container, 0, &catalog.slots);
                 chunks.extend(place(catalog.container, open.first_slot, &open.slots));
@@ -168,6 +194,36 @@ impl ContainerRecord {
             }
         }
     }
+}
+
+/// Reads the payload of ContainersMerged.
+fn decode_merged(reader: &mut Reader<'_>) -> std::result::Result<ContainerRecord, WireError> {
+    let start = reader.position();
+    let out_of_range = |what, value| WireError::OutOfRange { what, value, offset_bytes: start };
+    let bits = reader.u64()?;
+    let target = if bits == 0 { None } else { Some(decode_container(&mut Reader::new(&bits.to_le_bytes()))?) };
+    let mut list = || {
+        let count = reader.count("merged containers", 8)?;
+        let mut containers = Vec::with_capacity(count);
+        for _ in 0..count {
+            let container = decode_container(reader)?;
+            if containers.last().is_some_and(|before| *before >= container) {
+                return Err(out_of_range("merged container", container.bits()));
+            }
+            containers.push(container);
+        }
+        Ok(containers)
+    };
+    let (forwarded, removed) = (list()?, list()?);
+    let mut all = target.iter().chain(&forwarded).chain(&removed);
+    let first = all.next().ok_or(out_of_range("merged containers", 0))?;
+    let is_elsewhere = all.any(|container| container.partition() != first.partition());
+    let is_twice = forwarded.iter().any(|container| removed.binary_search(container).is_ok());
+    let is_itself = target.is_some_and(|target| forwarded.contains(&target) || removed.contains(&target));
+    if is_elsewhere || is_twice || is_itself || target.is_some() == forwarded.is_empty() {
+        return Err(out_of_range("merge", bits));
+    }
+    Ok(ContainerRecord::ContainersMerged { target, forwarded, removed })
 }
 
 /// The record of a full frame, without a copy of its slots.
@@ -216,6 +272,9 @@ mod tests {
             if let Some(frame) = catalog.frames.last() {
                 records.push(ContainerRecord::FrameCommitted { container, frame: frame.clone(), slots: catalog.slots_of(frame).to_vec() });
             }
+            let ids = |numbers: [u32; 2]| numbers.map(|number| ContainerId::new(container.partition(), number)).to_vec();
+            records.push(ContainerRecord::ContainersMerged { target: Some(container), forwarded: ids([3, 900]), removed: ids([1, 4]) });
+            records.push(ContainerRecord::ContainersMerged { target: None, forwarded: vec![], removed: ids([1, 4]) });
             let chunks = catalog.slots.len() + 1;
             records.push(ContainerRecord::ContainerCheckpoint { catalog, open });
             prop_assert_eq!(records.last().unwrap().chunks().len(), chunks);
@@ -225,7 +284,7 @@ mod tests {
         }
 
         #[test]
-        fn garbage_is_refused_without_panic(kind in 0..6u8, number: u16, payload: Vec<u8>) {
+        fn garbage_is_refused_without_panic(kind in 0..9u8, number: u16, payload: Vec<u8>) {
             let partition = Partition { class: PartitionClass::Container, number };
             let _ = ContainerRecord::decode(&Record { kind, partition, payload }, 32);
         }
@@ -238,5 +297,21 @@ mod tests {
             record.payload[at] = value;
             let _ = ContainerRecord::decode(&record, 32);
         }
+    }
+
+    #[test]
+    fn m0_20_merges_that_cannot_be_are_refused() {
+        let id = |number| ContainerId::new(1, number);
+        let merge = |target, forwarded: &[ContainerId], removed: &[ContainerId]| {
+            let record = ContainerRecord::ContainersMerged { target, forwarded: forwarded.to_vec(), removed: removed.to_vec() };
+            ContainerRecord::decode(&record.encode(32), 32).is_ok()
+        };
+        assert!(merge(Some(id(9)), &[id(1), id(2)], &[id(3)]) && merge(None, &[], &[id(3)]));
+        assert!(!merge(None, &[], &[]), "nothing");
+        assert!(!merge(None, &[id(1)], &[]) && !merge(Some(id(9)), &[], &[id(1)]), "a forward to nothing, a container for nothing");
+        assert!(!merge(Some(id(9)), &[id(2), id(1)], &[]) && !merge(Some(id(9)), &[id(2), id(2)], &[]), "not ascending");
+        assert!(!merge(Some(id(9)), &[id(1)], &[id(1)]) && !merge(Some(id(9)), &[id(9)], &[]), "one in two places");
+        assert!(!merge(Some(id(9)), &[ContainerId::new(2, 1)], &[]), "another partition");
+        assert!(!merge(Some(id(9)), &[id(0)], &[]), "number 0");
     }
 }

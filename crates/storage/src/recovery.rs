@@ -5,7 +5,7 @@ use crate::store::{ContainerStore, Shared};
 use crate::{ContainerId, ContainerRecord, FOOTER_BYTES, Footer, HEADER_BYTES, Header, Result, StorageError, file};
 use onefold_ground::{Access, Ground, parent};
 use onefold_oplog::{Position, Record};
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -15,33 +15,50 @@ const LEFTOVER_FILES: usize = 512;
 /// What replay needs and later nobody.
 #[derive(Debug)]
 pub(crate) struct Recovery {
-    /// Containers that the log seals.
+    /// Containers that the log seals, or that take part in a merge.
     sealed: HashSet<ContainerId>,
+    /// What merges in the log made of containers; the last one counts.
+    fates: HashMap<ContainerId, Fate>,
     /// By partition: the highest number known.
     highest: Vec<u32>,
     /// By partition: the files with the highest numbers.
     newest: Vec<Vec<u32>>,
 }
 
+/// What a merge made of a container.
+#[derive(Clone, Copy, Debug)]
+struct Fate {
+    /// Which container answers to it; `None`: none any more.
+    answers: Option<ContainerId>,
+    /// The new container of the merge; `None`: there was none.
+    target: Option<ContainerId>,
+}
+
 impl Recovery {
-    /// Lists the two highest folders of each partition: containers are numbered upwards.
+    /// Lists the two highest folders of each partition that have files: containers are numbered upwards.
     pub(crate) fn start(ground: &dyn Ground, directory: &str, partitions: u16) -> Result<Recovery> {
-        let mut recovery = Recovery { sealed: HashSet::new(), highest: Vec::new(), newest: Vec::new() };
+        let mut recovery = Recovery { sealed: HashSet::new(), fates: HashMap::new(), highest: Vec::new(), newest: Vec::new() };
         for partition in 0..partitions {
             let directory = file::partition_directory(directory, partition);
             let folders = ground.list(&directory)?;
-            let folders = folders.iter().rev().filter(|entry| entry.is_directory && file::folder_start(&entry.name).is_some()).take(2);
+            let folders = folders.iter().rev().filter(|entry| entry.is_directory && file::folder_start(&entry.name).is_some());
             let mut numbers = Vec::new();
-            let mut highest = 0;
+            let (mut highest, mut with_files) = (0, 0);
             for folder in folders {
-                // A folder was made for a container in it, so numbers before it are used, even if it is empty now.
+                // The numbers before a folder are used, even if it is empty.
                 highest = highest.max(file::folder_start(&folder.name).unwrap_or(0).saturating_sub(1));
                 let files = ground.list(&format!("{directory}/{}", folder.name))?;
                 numbers.extend(files.iter().filter_map(|entry| file::number(&entry.name)));
+                let used = files.iter().filter_map(|entry| file::number(&entry.name).or_else(|| file::forward_number(&entry.name))).max();
+                highest = highest.max(used.unwrap_or(0));
+                with_files += u32::from(used.is_some());
+                if with_files == 2 {
+                    break;
+                }
             }
             numbers.sort_unstable_by(|a, b| b.cmp(a));
             numbers.truncate(LEFTOVER_FILES);
-            recovery.highest.push(highest.max(numbers.first().copied().unwrap_or(0)));
+            recovery.highest.push(highest);
             recovery.newest.push(numbers);
         }
         Ok(recovery)
@@ -60,6 +77,13 @@ impl ContainerStore {
         let recovery = recovery.as_mut().ok_or_else(|| refused("replay is over"))?;
         let highest = recovery.highest.get_mut(usize::from(id.partition())).ok_or_else(|| refused("there is no such partition"))?;
         *highest = (*highest).max(id.number());
+        if let ContainerRecord::ContainersMerged { target, forwarded, removed } = record_read {
+            *highest = target.iter().chain(&forwarded).chain(&removed).map(|id| id.number()).fold(*highest, u32::max);
+            recovery.sealed.extend(target.iter().chain(&forwarded).chain(&removed));
+            recovery.fates.extend(forwarded.iter().map(|id| (*id, Fate { answers: target, target })));
+            recovery.fates.extend(removed.iter().map(|id| (*id, Fate { answers: None, target })));
+            return Ok(());
+        }
         if recovery.sealed.contains(&id) {
             return Ok(());
         }
@@ -77,7 +101,7 @@ impl ContainerStore {
             _ if state.broken.is_some() => Ok(()),
             ContainerRecord::FrameCommitted { frame, slots, .. } => state.replay_frame(frame, slots),
             ContainerRecord::FrameData { chunks, .. } => state.replay_data(&chunks),
-            ContainerRecord::ContainerSealed { .. } => Ok(()),
+            ContainerRecord::ContainerSealed { .. } | ContainerRecord::ContainersMerged { .. } => Ok(()),
         };
         if let Err(why) = result {
             state.broken = Some(why);
@@ -123,8 +147,11 @@ impl ContainerStore {
         }
         if shared.access == Access::ReadWrite {
             shared.remove_leftovers(&leftovers)?;
+            shared.resume_merges(&recovery.fates, log_start)?;
             shared.writable.store(true, Relaxed);
+            shared.finish_or_warn();
         } else {
+            shared.resume_merges(&recovery.fates, log_start)?;
             *shared.leftovers.lock() = leftovers;
         }
         Ok(())
@@ -132,6 +159,69 @@ impl ContainerStore {
 }
 
 impl Shared {
+    /// Finds out which files are not what the merges in the log make of them, and has them replaced; without writing, has readers know it.
+    ///
+    /// Files go only if the container is sound that the merge made in their place. If it is not, nothing is lost yet that is still there.
+    fn resume_merges(&self, fates: &HashMap<ContainerId, Fate>, log_start: Position) -> Result<()> {
+        let mut sound: HashMap<ContainerId, bool> = HashMap::new();
+        let mut forwarded: BTreeMap<ContainerId, Vec<ContainerId>> = BTreeMap::new();
+        let mut removed = Vec::new();
+        for (id, fate) in fates {
+            if self.is_replaced(*id, fate.answers)? {
+                continue;
+            }
+            if let Some(bad) = self.unsound_target(fates, *fate, &mut sound) {
+                tracing::error!(container = %id, merged = %bad, "what a container was merged into cannot be read; the old file stays");
+                continue;
+            }
+            match fate.answers {
+                Some(target) => forwarded.entry(target).or_default().push(*id),
+                None => removed.push(*id),
+            }
+        }
+        let writable = self.access == Access::ReadWrite;
+        for (target, mut forwarded) in forwarded {
+            forwarded.sort_unstable();
+            self.resume(log_start, Some(target), forwarded, Vec::new(), writable);
+        }
+        if !removed.is_empty() {
+            removed.sort_unstable();
+            self.resume(log_start, None, Vec::new(), removed, writable);
+        }
+        Ok(())
+    }
+
+    /// Whether the files are what a merge makes of a container.
+    fn is_replaced(&self, id: ContainerId, answers: Option<ContainerId>) -> Result<bool> {
+        if self.ground.exists(&file::path(&self.directory, id))? {
+            return Ok(false);
+        }
+        match answers {
+            Some(target) => Ok(matches!(self.read_forward(id), Ok(Some(found)) if found == target)),
+            None => Ok(!self.ground.exists(&file::forward_path(&self.directory, id))?),
+        }
+    }
+
+    /// The container that has the chunks of a merge now, if it cannot be read.
+    fn unsound_target(
+        &self,
+        fates: &HashMap<ContainerId, Fate>,
+        mut fate: Fate,
+        sound: &mut HashMap<ContainerId, bool>,
+    ) -> Option<ContainerId> {
+        loop {
+            let target = fate.target?;
+            match fates.get(&target) {
+                // Numbers only grow from merge to merge, so this comes to an end.
+                Some(later) if later.target.is_none_or(|later| later > target) => fate = *later,
+                _ => {
+                    let is_sound = *sound.entry(target).or_insert_with(|| self.read_catalog(target).is_ok());
+                    return (!is_sound).then_some(target);
+                }
+            }
+        }
+    }
+
     /// Removes the files durably: one that came back after the next commit would not be known as a leftover any more.
     fn remove_leftovers(&self, leftovers: &HashSet<ContainerId>) -> Result<()> {
         let mut folders = BTreeSet::new();

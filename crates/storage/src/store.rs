@@ -1,9 +1,11 @@
 //! The store of containers as a whole: its options, opening and closing it, its figures.
 
 use crate::cache::Lru;
+use crate::forward::Forwarding;
 use crate::open::OpenContainer;
 use crate::reader::FrameCache;
 use crate::recovery::Recovery;
+use crate::replace::Merging;
 use crate::workers::{Flow, Job, work};
 use crate::{Catalog, Compression, ContainerId, Result, StorageError, file};
 use crossbeam_channel::{Sender, unbounded};
@@ -105,6 +107,14 @@ pub(crate) struct Shared {
     pub(crate) log_end: AtomicU64,
     /// Files that a reader passes over: a crash came before their first commit.
     pub(crate) leftovers: Mutex<HashSet<ContainerId>>,
+    /// Where the chunks of merged containers are.
+    pub(crate) forwarding: Mutex<Forwarding>,
+    /// Counts the moves of chunks between files: see [`crate::forward`].
+    pub(crate) generation: AtomicU64,
+    /// What merges hold.
+    pub(crate) merging: Mutex<Merging>,
+    /// One at a time replaces files of merged containers.
+    pub(crate) replacing: Mutex<()>,
     pub(crate) placement: Mutex<Placement>,
     pub(crate) flow: Mutex<Flow>,
     pub(crate) flow_changed: Condvar,
@@ -219,6 +229,10 @@ impl ContainerStore {
             open: RwLock::default(),
             log_end: AtomicU64::new(0),
             leftovers: Mutex::default(),
+            forwarding: Mutex::new(Forwarding::new()),
+            generation: AtomicU64::new(0),
+            merging: Mutex::default(),
+            replacing: Mutex::new(()),
             placement: Mutex::new(Placement {
                 next_numbers: vec![1; usize::from(partitions)],
                 idle: vec![VecDeque::new(); usize::from(partitions)],
@@ -305,22 +319,15 @@ impl ContainerStore {
         !self.shared.open.read().contains_key(&container)
     }
 
-    /// All containers: those with a file, and those that the log alone knows yet. Sorted.
+    /// All containers: those with a file of their own, and those that the log alone knows yet. Sorted. Those that live on in others are
+    /// the [`forwards`](Self::forwards).
     pub fn containers(&self) -> Result<Vec<ContainerId>> {
         let shared = &self.shared;
         let mut found: Vec<ContainerId> = shared.open.read().keys().copied().collect();
-        let partitions = shared.placement.lock().next_numbers.len();
-        for partition in 0..partitions as u16 {
-            let directory = file::partition_directory(&shared.directory, partition);
-            for folder in shared.ground.list(&directory)? {
-                if folder.is_directory && file::folder_start(&folder.name).is_some() {
-                    let files = shared.ground.list(&format!("{directory}/{}", folder.name))?;
-                    found.extend(files.iter().filter_map(|entry| Some(ContainerId::new(partition, file::number(&entry.name)?))));
-                }
-            }
-        }
-        let leftovers = shared.leftovers.lock();
-        found.retain(|container| !leftovers.contains(container));
+        found.extend(shared.list(file::number)?);
+        found.retain(|container| !shared.is_unlogged_merge(*container) && !shared.leftovers.lock().contains(container));
+        let forwarding = shared.forwarding.lock();
+        found.retain(|container| !forwarding.logged().contains_key(container));
         found.sort_unstable();
         found.dedup();
         Ok(found)
@@ -339,6 +346,31 @@ impl Drop for ContainerStore {
 }
 
 impl Shared {
+    /// The containers whose files have names of one kind.
+    pub(crate) fn list(&self, number: fn(&str) -> Option<u32>) -> Result<Vec<ContainerId>> {
+        let mut found = Vec::new();
+        let partitions = self.placement.lock().next_numbers.len();
+        for partition in 0..partitions as u16 {
+            let directory = file::partition_directory(&self.directory, partition);
+            for folder in self.ground.list(&directory)? {
+                if folder.is_directory && file::folder_start(&folder.name).is_some() {
+                    let files = self.ground.list(&format!("{directory}/{}", folder.name))?;
+                    found.extend(files.iter().filter_map(|entry| Some(ContainerId::new(partition, number(&entry.name)?))));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// The next number of a partition, given out.
+    pub(crate) fn next_container(&self, partition: u16) -> Result<ContainerId> {
+        let mut placement = self.placement.lock();
+        let next = &mut placement.next_numbers[usize::from(partition)];
+        let number = *next;
+        *next = number.checked_add(1).ok_or(StorageError::NumbersUsedUp { partition })?;
+        Ok(ContainerId::new(partition, number))
+    }
+
     /// Whether anything may be appended.
     pub(crate) fn check_writable(&self) -> Result<()> {
         if !self.writable.load(Relaxed) {

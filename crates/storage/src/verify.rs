@@ -4,6 +4,7 @@ use crate::store::{ContainerStore, Shared};
 use crate::{Address, Catalog, ChunkKind, ContainerId, Result, StorageError};
 use onefold_fingerprint::Fingerprint;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
 /// What a check of one container found.
 #[derive(Debug)]
@@ -28,15 +29,25 @@ pub struct ContainerReport {
 pub type ChunkVisitor<'a> = dyn FnMut(Address, Fingerprint, ChunkKind, &[u8]) + 'a;
 
 impl ContainerStore {
-    /// Checks header, footer and catalog of a container; with `read_data` all frames too, and passes each chunk to `visit`, so that the
+    /// Checks header, footer and catalog of a container, or of the one that it was merged into; with `read_data` all frames too, and passes each chunk to `visit`, so that the
     /// caller can compute its fingerprint again. Reads past all caches. Damage is in the report; an error is what kept the check from
-    /// being made.
+    /// being made. When the container is merged in the middle of it, it begins again: chunks may then be passed on twice.
     pub fn verify_container(
         &self,
         container: ContainerId,
         read_data: bool,
-        visit: Option<&mut ChunkVisitor<'_>>,
+        mut visit: Option<&mut ChunkVisitor<'_>>,
     ) -> Result<ContainerReport> {
+        loop {
+            let generation = self.shared.generation.load(SeqCst);
+            let report = self.verify_once(container, read_data, visit.as_deref_mut())?;
+            if report.damage.is_empty() || self.shared.generation.load(SeqCst) == generation {
+                return Ok(report);
+            }
+        }
+    }
+
+    fn verify_once(&self, container: ContainerId, read_data: bool, visit: Option<&mut ChunkVisitor<'_>>) -> Result<ContainerReport> {
         let mut report =
             ContainerReport { container, sealed: true, frames: 0, chunks: 0, raw_bytes: 0, stored_bytes: 0, damage: Vec::new() };
         let shared = &self.shared;
@@ -51,7 +62,7 @@ impl ContainerStore {
                 Some(catalog)
             }
             None => {
-                let catalog = shared.read_catalog(container);
+                let catalog = shared.answering(container).and_then(|container| shared.read_catalog(container));
                 keep_damage(&mut report, catalog)?.map(Arc::new)
             }
         };

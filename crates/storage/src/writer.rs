@@ -157,20 +157,23 @@ impl Shared {
     }
 
     fn new_container(&self, partition: u16) -> Result<Arc<OpenContainer>> {
-        let number = {
-            let mut placement = self.placement.lock();
-            let next = &mut placement.next_numbers[usize::from(partition)];
-            let number = *next;
-            *next = number.checked_add(1).ok_or(StorageError::NumbersUsedUp { partition })?;
-            number
-        };
-        let id = ContainerId::new(partition, number);
+        let id = self.next_container(partition)?;
+        let claim = self.claim_nothing();
+        let container = self.create_container(id, self.hold_log(&claim));
+        if let Ok(container) = &container {
+            // From here on it holds the log itself.
+            self.open.write().insert(id, container.clone());
+        }
+        self.release(claim);
+        container
+    }
+
+    fn create_container(&self, id: ContainerId, created: Position) -> Result<Arc<OpenContainer>> {
         let container = Arc::new(OpenContainer::new(id, file::path(&self.directory, id)));
         let folder = file::folder(&self.directory, id);
         self.ground.create_directory(&folder).map_err(StorageError::cannot_write)?;
         // Only a name that is not there: whatever has this name already is not ours to cut.
         let file = self.ground.create(&container.path).map_err(StorageError::cannot_write)?;
-        let created = Position(self.log_end.load(Relaxed));
         if let Err(source) = self.start_file(id, created, &*file) {
             let _ = self.ground.remove(&container.path);
             return Err(StorageError::cannot_write(source));
@@ -181,7 +184,6 @@ impl Shared {
             state.created = Some(created);
         }
         self.counters.created.fetch_add(1, Relaxed);
-        self.open.write().insert(id, container.clone());
         Ok(container)
     }
 

@@ -59,7 +59,7 @@ impl Witness {
                         Some(catalog.end_bytes())
                     }
                     ContainerRecord::FrameData { .. } => Some(HEADER_BYTES as u64),
-                    ContainerRecord::ContainerSealed { .. } => None,
+                    ContainerRecord::ContainerSealed { .. } | ContainerRecord::ContainersMerged { .. } => None,
                 };
                 let known = ends.entry(record.container()).or_insert(Some(0));
                 *known = known.and_then(|known| end.map(|end| known.max(end)));

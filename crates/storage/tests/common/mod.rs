@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // Each test file uses a part.
 
+pub mod merges;
+
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, Ground};

@@ -1,0 +1,298 @@
+//! Forwards: which container file answers to an id whose own file went with a merge (M0.20).
+//!
+//! An id is looked up in this order: what the log says and the disk may not say yet; a file of the container itself; a forward file.
+//! A forward names the file that has the chunks, never another forward: when a merged container is merged again, all ids it answers to
+//! are forwarded anew.
+//!
+//! # Readers beside a merge
+//! Whoever looked an id up may find the file gone, or another catalog than that of the file it reads. No such mixture gives wrong bytes
+//! (catalogs, frames and names of chunks are all checked); it is an error, and [`Shared::stable`] then looks again: each switch counts
+//! [`Shared::generation`] up *after* the new place can be found and *before* the old file goes. For the same reason nothing that was read
+//! from disk is kept in a cache if the generation has changed since: it would stay there for ever.
+
+use crate::cache::Lru;
+use crate::catalog::decode_container;
+use crate::store::{ContainerStore, Shared};
+use crate::{Catalog, ContainerId, Result, StorageError, file};
+use onefold_ground::wire::Reader;
+use onefold_ground::{Access, checksum};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+/// Bytes of a forward file: one sector, written whole or not at all.
+pub const FORWARD_BYTES: usize = 512;
+/// Bytes of it before the checksum.
+const CONTENT_BYTES: usize = 48;
+const MAGIC: &[u8; 8] = b"1FLDFWD1";
+const VERSION: u32 = 1;
+/// Forwards kept in memory, about 100 bytes each.
+const KNOWN_FORWARDS: usize = 16 << 10;
+
+/// The content of a forward file (`docs/format.md` section 5.8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forward {
+    /// The container that was merged.
+    pub container: ContainerId,
+    /// The container that has its chunks now.
+    pub target: ContainerId,
+    /// The store's name.
+    pub store: [u8; 16],
+}
+
+impl Forward {
+    /// The bytes.
+    pub fn encode(&self) -> [u8; FORWARD_BYTES] {
+        let mut bytes = [0; FORWARD_BYTES];
+        bytes[..8].copy_from_slice(MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.container.bits().to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.target.bits().to_le_bytes());
+        bytes[32..CONTENT_BYTES].copy_from_slice(&self.store);
+        let sum = checksum(&bytes[..CONTENT_BYTES]);
+        bytes[CONTENT_BYTES..CONTENT_BYTES + 8].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a forward; the error is for people.
+    pub fn decode(bytes: &[u8]) -> std::result::Result<Forward, String> {
+        if bytes.len() != FORWARD_BYTES {
+            return Err(format!("a forward has {FORWARD_BYTES} bytes, this file has {}", bytes.len()));
+        }
+        let said = |error: onefold_ground::wire::WireError| error.to_string();
+        let mut reader = Reader::new(bytes);
+        if reader.take(8).map_err(said)? != MAGIC {
+            return Err("this is no forward".to_owned());
+        }
+        let (version, reserved) = (reader.u32().map_err(said)?, reader.u32().map_err(said)?);
+        let (container, target) = (decode_container(&mut reader), decode_container(&mut reader));
+        let mut store = [0; 16];
+        store.copy_from_slice(reader.take(16).map_err(said)?);
+        if reader.u64().map_err(said)? != checksum(&bytes[..CONTENT_BYTES]) {
+            return Err("the checksum of the forward is wrong".to_owned());
+        }
+        if version != VERSION {
+            return Err(format!("the forward is of version {version}, this program reads version {VERSION}"));
+        }
+        let (container, target) = (container.map_err(said)?, target.map_err(said)?);
+        if container == target || container.partition() != target.partition() {
+            return Err(format!("a forward of container {container} cannot lead to {target}"));
+        }
+        if reserved != 0 || bytes[CONTENT_BYTES + 8..].iter().any(|byte| *byte != 0) {
+            return Err("something is where a forward has zeros".to_owned());
+        }
+        Ok(Forward { container, target, store })
+    }
+}
+
+/// What is known of forwards without asking the disk.
+#[derive(Debug)]
+pub(crate) struct Forwarding {
+    /// What merges in the log say and the disk may not say yet: the container that answers, or that nothing does.
+    logged: HashMap<ContainerId, Option<ContainerId>>,
+    /// What forward files said that were read last.
+    known: Lru<ContainerId, ContainerId>,
+}
+
+impl Forwarding {
+    pub(crate) fn new() -> Forwarding {
+        Forwarding { logged: HashMap::new(), known: Lru::new(KNOWN_FORWARDS) }
+    }
+
+    /// The container that answers to `id`; `Some(None)`: none does any more; `None`: the disk is to be asked.
+    fn get(&mut self, id: ContainerId) -> Option<Option<ContainerId>> {
+        match self.logged.get(&id) {
+            Some(fate) => Some(*fate),
+            None => self.known.get(&id).map(Some),
+        }
+    }
+
+    /// The log says what becomes of an id.
+    pub(crate) fn set_logged(&mut self, id: ContainerId, fate: Option<ContainerId>) {
+        self.known.remove(&id);
+        self.logged.insert(id, fate);
+    }
+
+    /// The disk says so now too.
+    pub(crate) fn set_done(&mut self, id: ContainerId) {
+        if let Some(Some(target)) = self.logged.remove(&id) {
+            self.known.insert(id, target, 1);
+        }
+    }
+
+    pub(crate) fn logged(&self) -> &HashMap<ContainerId, Option<ContainerId>> {
+        &self.logged
+    }
+}
+
+impl ContainerStore {
+    /// The container whose file has the chunks with addresses of `container`: itself, or what it was merged into.
+    pub fn current(&self, container: ContainerId) -> Result<ContainerId> {
+        if !self.is_sealed(container) {
+            return Ok(container);
+        }
+        self.shared.stable(|| self.shared.answering(container))
+    }
+
+    /// The containers that live on in others: all ids that have a forward. Sorted.
+    pub fn forwards(&self) -> Result<Vec<ContainerId>> {
+        let mut found = self.shared.list(file::forward_number)?;
+        let forwarding = self.shared.forwarding.lock();
+        found.retain(|id| !forwarding.logged.contains_key(id));
+        found.extend(forwarding.logged.iter().filter(|(_, fate)| fate.is_some()).map(|(id, _)| *id));
+        found.sort_unstable();
+        Ok(found)
+    }
+
+    /// Reads the forward of `container` from disk and checks that the container that it names has chunks of it; returns that one.
+    /// [`StorageError::Damaged`] if it is damaged or leads nowhere.
+    pub fn verify_forward(&self, container: ContainerId) -> Result<ContainerId> {
+        self.shared.stable(|| {
+            let logged = self.shared.forwarding.lock().logged.get(&container).copied().flatten();
+            let target = match logged {
+                Some(target) => target,
+                None => self.shared.read_forward(container)?.ok_or_else(|| self.shared.missing(container))?,
+            };
+            let leads_nowhere = |error: StorageError| match error.is_damage() {
+                true => self.shared.damaged_forward(container, format!("it leads to container {target}, which cannot be read: {error}")),
+                false => error,
+            };
+            let catalog = self.shared.file_catalog(target).map_err(leads_nowhere)?;
+            self.shared.check_answers(&catalog, container)?;
+            Ok(target)
+        })
+    }
+}
+
+impl Shared {
+    /// Repeats what failed because a merge moved chunks meanwhile.
+    pub(crate) fn stable<T>(&self, mut read: impl FnMut() -> Result<T>) -> Result<T> {
+        loop {
+            let before = self.generation.load(SeqCst);
+            match read() {
+                Err(error) if error.is_damage() && self.generation.load(SeqCst) != before => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// The container file that answers to a sealed container.
+    pub(crate) fn answering(&self, id: ContainerId) -> Result<ContainerId> {
+        let generation = self.generation.load(SeqCst);
+        if let Some(fate) = self.forwarding.lock().get(id) {
+            return fate.ok_or_else(|| self.missing(id));
+        }
+        if self.open_file(id)?.is_some() {
+            return Ok(id);
+        }
+        let target = self.read_forward(id)?.ok_or_else(|| self.missing(id))?;
+        let mut forwarding = self.forwarding.lock();
+        if self.generation.load(SeqCst) == generation {
+            forwarding.known.insert(id, target, 1);
+        }
+        Ok(target)
+    }
+
+    /// The catalog of the container file that answers to a sealed container.
+    pub(crate) fn sealed_catalog(&self, id: ContainerId) -> Result<Arc<Catalog>> {
+        let known = self.forwarding.lock().get(id).flatten();
+        let cached = self.catalogs.lock().get(&known.unwrap_or(id));
+        let catalog = match cached {
+            Some(catalog) => {
+                self.counters.catalog_hits.fetch_add(1, Relaxed);
+                catalog
+            }
+            None => self.answering(id).and_then(|container| self.file_catalog(container))?,
+        };
+        if id != catalog.container {
+            self.check_answers(&catalog, id)?;
+        }
+        Ok(catalog)
+    }
+
+    /// The catalog in a container file.
+    fn file_catalog(&self, container: ContainerId) -> Result<Arc<Catalog>> {
+        if let Some(catalog) = self.catalogs.lock().get(&container) {
+            self.counters.catalog_hits.fetch_add(1, Relaxed);
+            return Ok(catalog);
+        }
+        self.counters.catalog_misses.fetch_add(1, Relaxed);
+        let generation = self.generation.load(SeqCst);
+        let catalog = Arc::new(self.read_catalog(container)?);
+        let mut catalogs = self.catalogs.lock();
+        if self.generation.load(SeqCst) == generation {
+            catalogs.insert(container, catalog.clone(), catalog.memory_bytes());
+        }
+        Ok(catalog)
+    }
+
+    fn check_answers(&self, catalog: &Catalog, id: ContainerId) -> Result<()> {
+        if catalog.home_containers().binary_search(&id).is_ok() {
+            return Ok(());
+        }
+        let why = format!("its forward leads to container {}, which has no chunks of it", catalog.container);
+        Err(self.damaged_forward(id, why))
+    }
+
+    /// Where the forward of `id` leads; `None`: there is no forward.
+    pub(crate) fn read_forward(&self, id: ContainerId) -> Result<Option<ContainerId>> {
+        let forward = match self.ground.open(&file::forward_path(&self.directory, id), Access::Read) {
+            Ok(forward) => forward,
+            Err(error) if error.is_not_found() => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let mut bytes = vec![0; forward.len()?.min(FORWARD_BYTES as u64 + 1) as usize];
+        forward.read_at(0, &mut bytes)?;
+        let forward = Forward::decode(&bytes).map_err(|why| self.damaged_forward(id, why))?;
+        if forward.container != id || forward.store != self.options.store {
+            let why = if forward.container == id { "it belongs to another store" } else { "it is that of another container" };
+            return Err(self.damaged_forward(id, why.to_owned()));
+        }
+        Ok(Some(forward.target))
+    }
+
+    /// Merged containers do not have these files any more: nothing of them stays in memory. What readers were about to put there is not.
+    pub(crate) fn retire<'a>(&self, containers: impl Iterator<Item = &'a ContainerId>) {
+        self.generation.fetch_add(1, SeqCst);
+        for container in containers {
+            self.catalogs.lock().remove(container);
+            self.files.lock().remove(container);
+        }
+    }
+
+    pub(crate) fn missing(&self, container: ContainerId) -> StorageError {
+        self.damaged(container, None, None, "the file is missing")
+    }
+
+    fn damaged_forward(&self, container: ContainerId, why: String) -> StorageError {
+        let path = self.ground.describe(&file::forward_path(&self.directory, container));
+        StorageError::Damaged { path, container, frame: None, slot: None, why }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn m0_20_any_flipped_bit_of_a_forward_is_found() {
+        let forward = Forward { container: ContainerId::new(2, 7), target: ContainerId::new(2, 900), store: [3; 16] };
+        assert_eq!(Forward::decode(&forward.encode()), Ok(forward));
+        for bit in 0..FORWARD_BYTES * 8 {
+            let mut bytes = forward.encode();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(Forward::decode(&bytes).is_err());
+        }
+        for target in [ContainerId::new(2, 7), ContainerId::new(1, 900), ContainerId::new(2, 0)] {
+            assert!(Forward::decode(&Forward { target, ..forward }.encode()).is_err(), "{target}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_refused_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+            prop_assert!(Forward::decode(&bytes).is_err());
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! What follows a merge that is in the log: forwards in the place of old files (M0.20). Also what merges under way hold: containers that no
+//! other merge may take, and the part of the log that is needed until the files are what it says.
+//!
+//! The order of the steps is the proof. The log has the record before any file changes, and keeps it until all have: so recovery knows
+//! all ids concerned and repeats the steps, whichever were done. A file goes when the forward in its place is durable.
+
+use crate::forward::Forward;
+use crate::merge::Merge;
+use crate::store::{ContainerStore, Shared};
+use crate::{ContainerId, Result, StorageError, file};
+use onefold_ground::parent;
+use onefold_oplog::Position;
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// What merges hold.
+#[derive(Debug, Default)]
+pub(crate) struct Merging {
+    /// Old and new containers of merges that are under way or whose files are not replaced yet.
+    claimed: HashSet<ContainerId>,
+    /// New containers that the log does not know yet.
+    unlogged: HashSet<ContainerId>,
+    /// From where the log is needed, by ticket.
+    holds: BTreeMap<u64, Position>,
+    next_ticket: u64,
+    /// How far the log may have been trimmed.
+    trimmed: Position,
+    /// Merges in the log whose files are not replaced yet, oldest first.
+    pending: VecDeque<Replacement>,
+}
+
+/// What a merge (or whoever else creates a file) holds until its files are as the log says, or it is given up.
+#[derive(Clone, Debug)]
+pub(crate) struct Claim {
+    ticket: u64,
+    containers: Vec<ContainerId>,
+    /// The new container, and whether it has a file that nobody knows of yet.
+    target: Option<ContainerId>,
+    pub(crate) has_file: bool,
+}
+
+/// Files that a merge replaces.
+#[derive(Clone, Debug)]
+pub(crate) struct Replacement {
+    pub(crate) claim: Claim,
+    pub(crate) target: Option<ContainerId>,
+    pub(crate) forwarded: Vec<ContainerId>,
+    pub(crate) removed: Vec<ContainerId>,
+}
+
+impl Replacement {
+    /// All whose files go.
+    fn ids(&self) -> impl Iterator<Item = &ContainerId> {
+        self.forwarded.iter().chain(&self.removed)
+    }
+}
+
+impl Merging {
+    fn new_claim(&mut self, containers: Vec<ContainerId>) -> Claim {
+        self.claimed.extend(&containers);
+        self.next_ticket += 1;
+        Claim { ticket: self.next_ticket, containers, target: None, has_file: false }
+    }
+}
+
+impl ContainerStore {
+    /// The batch with the record of the merge, from `start` to `end`, is durable in the log: readers find the chunks in the new container
+    /// from now on, and the files are replaced. What of that fails (a full disk) is not lost: it is tried again by
+    /// [`finish_merges`](Self::finish_merges), and by the next opening.
+    pub fn merged(&self, merge: Merge, start: Position, end: Position) {
+        let shared = &self.shared;
+        shared.log_end.fetch_max(end.0, Relaxed);
+        let Merge { claim, target, forwarded, removed, .. } = merge;
+        {
+            // With the record in it the log says what the new file is.
+            let mut merging = shared.merging.lock();
+            merging.holds.insert(claim.ticket, start);
+            target.iter().for_each(|target| {
+                merging.unlogged.remove(target);
+            });
+        }
+        let replacement = Replacement { claim, target, forwarded, removed };
+        shared.switch(&replacement);
+        shared.merging.lock().pending.push_back(replacement);
+        shared.finish_or_warn();
+    }
+
+    /// The log does not have the record of the merge and never will: the new file is removed, the old containers may be merged again.
+    pub fn abandon_merge(&self, merge: Merge) {
+        self.shared.give_up(merge.claim);
+    }
+
+    /// Replaces the files of merges in the log that could not be replaced before. Does nothing if there are none.
+    pub fn finish_merges(&self) -> Result<()> {
+        self.shared.finish_merges()
+    }
+
+    /// Whether the files of merges in the log wait for [`finish_merges`](Self::finish_merges).
+    pub fn has_pending_merges(&self) -> bool {
+        !self.shared.merging.lock().pending.is_empty()
+    }
+
+    /// The start of the oldest batch that is needed to spell an unsealed container, to tell that a file was never committed, or to replace
+    /// the files of merged containers. `None`: the log holds nothing that is needed here.
+    pub fn oldest_needed(&self) -> Option<Position> {
+        let held = self.shared.merging.lock().holds.values().min().copied();
+        held.into_iter().chain(self.shared.oldest_of_open()).min()
+    }
+
+    /// Up to where the log may be trimmed, at most to `target`. Files created later say so in their headers.
+    pub fn trim_point(&self, target: Position) -> Position {
+        let mut merging = self.shared.merging.lock();
+        let held = merging.holds.values().min().copied();
+        let point = held.into_iter().chain(self.shared.oldest_of_open()).fold(target, Position::min);
+        merging.trimmed = merging.trimmed.max(point);
+        point
+    }
+}
+
+impl Shared {
+    fn finish_merges(&self) -> Result<()> {
+        let _one_at_a_time = self.replacing.lock();
+        loop {
+            let Some(next) = self.merging.lock().pending.front().cloned() else { return Ok(()) };
+            self.flow.lock().check_poison()?;
+            self.replace(&next)?;
+            {
+                let mut forwarding = self.forwarding.lock();
+                next.ids().for_each(|id| forwarding.set_done(*id));
+            }
+            // Who opened one of the files before it went has put it into the cache by now, or will not.
+            self.retire(next.ids());
+            self.merging.lock().pending.pop_front();
+            self.release(next.claim);
+        }
+    }
+
+    pub(crate) fn finish_or_warn(&self) {
+        if let Err(error) = self.finish_merges() {
+            tracing::warn!(%error, "files of merged containers are not replaced yet; it will be tried again");
+        }
+    }
+
+    /// Takes containers for a merge.
+    pub(crate) fn claim(&self, victims: &[ContainerId]) -> Result<Claim> {
+        let refused = |victim: &ContainerId, why| StorageError::Merge { why: format!("{victim} {why}") };
+        let mut merging = self.merging.lock();
+        let mut different = HashSet::new();
+        for victim in victims {
+            if !different.insert(*victim) {
+                return Err(refused(victim, "is named twice"));
+            }
+            if merging.claimed.contains(victim) {
+                return Err(refused(victim, "is being merged already"));
+            }
+            if self.open.read().contains_key(victim) {
+                return Err(refused(victim, "is not sealed"));
+            }
+            if self.stable(|| self.answering(*victim))? != *victim {
+                return Err(refused(victim, "was merged before"));
+            }
+        }
+        Ok(merging.new_claim(victims.to_vec()))
+    }
+
+    /// A claim that takes no container, to hold the log with.
+    pub(crate) fn claim_nothing(&self) -> Claim {
+        self.merging.lock().new_claim(Vec::new())
+    }
+
+    /// Adds the new container to the claim.
+    pub(crate) fn claim_target(&self, claim: &mut Claim, target: ContainerId) {
+        claim.containers.push(target);
+        claim.target = Some(target);
+        let mut merging = self.merging.lock();
+        merging.claimed.insert(target);
+        merging.unlogged.insert(target);
+    }
+
+    /// Where the log ends, at least, for the header of a new file; the log is not trimmed past it until the claim is released.
+    pub(crate) fn hold_log(&self, claim: &Claim) -> Position {
+        let mut merging = self.merging.lock();
+        let created = Position(self.log_end.load(Relaxed)).max(merging.trimmed);
+        merging.holds.insert(claim.ticket, created);
+        created
+    }
+
+    /// Gives back what a merge holds that will not be in the log; its file, if there is one, goes first.
+    pub(crate) fn give_up(&self, claim: Claim) {
+        let Some(target) = claim.target.filter(|_| claim.has_file) else { return self.release(claim) };
+        let replacement = Replacement { claim, target: None, forwarded: Vec::new(), removed: vec![target] };
+        self.switch(&replacement);
+        self.merging.lock().pending.push_back(replacement);
+        self.finish_or_warn();
+    }
+
+    /// Gives back what a claim holds.
+    pub(crate) fn release(&self, claim: Claim) {
+        let mut merging = self.merging.lock();
+        for container in &claim.containers {
+            merging.claimed.remove(container);
+            merging.unlogged.remove(container);
+        }
+        merging.holds.remove(&claim.ticket);
+    }
+
+    /// Whether a file is that of a merge that the log does not know yet.
+    pub(crate) fn is_unlogged_merge(&self, container: ContainerId) -> bool {
+        self.merging.lock().unlogged.contains(&container)
+    }
+
+    /// Readers find chunks where the log says that they are.
+    fn switch(&self, replacement: &Replacement) {
+        let mut forwarding = self.forwarding.lock();
+        replacement.forwarded.iter().for_each(|id| forwarding.set_logged(*id, replacement.target));
+        replacement.removed.iter().for_each(|id| forwarding.set_logged(*id, None));
+        drop(forwarding);
+        self.retire(replacement.ids());
+    }
+
+    /// A merge that the log, which starts at `log_start`, has from before this opening. With `writable` its files will be replaced by
+    /// [`Shared::finish_merges`], else readers are told and nothing more.
+    pub(crate) fn resume(
+        &self,
+        log_start: Position,
+        target: Option<ContainerId>,
+        forwarded: Vec<ContainerId>,
+        removed: Vec<ContainerId>,
+        writable: bool,
+    ) {
+        let mut merging = self.merging.lock();
+        let claim = merging.new_claim(target.iter().chain(&forwarded).chain(&removed).copied().collect());
+        let replacement = Replacement { claim, target, forwarded, removed };
+        self.switch(&replacement);
+        if writable {
+            merging.holds.insert(replacement.claim.ticket, log_start);
+            merging.pending.push_back(replacement);
+        }
+    }
+
+    /// Replaces the files. May be repeated, also when it came only half-way.
+    fn replace(&self, replacement: &Replacement) -> Result<()> {
+        let Replacement { target, forwarded, removed, .. } = replacement;
+        if target.is_none() {
+            self.keep_numbers(removed)?;
+        }
+        let mut folders = BTreeSet::new();
+        // First what needs no room: the disk may be full.
+        for id in removed {
+            self.remove_if_there(&file::path(&self.directory, *id), &mut folders)?;
+            self.remove_if_there(&file::forward_path(&self.directory, *id), &mut folders)?;
+        }
+        for id in forwarded {
+            let Some(target) = target else { continue };
+            self.write_forward(*id, *target, &mut folders)?;
+        }
+        self.sync_folders(&folders)?;
+        folders.clear();
+        for id in forwarded {
+            self.remove_if_there(&file::path(&self.directory, *id), &mut folders)?;
+        }
+        self.sync_folders(&folders)
+    }
+
+    fn remove_if_there(&self, path: &str, folders: &mut BTreeSet<String>) -> Result<()> {
+        match self.ground.remove(path) {
+            Ok(()) => drop(folders.insert(parent(path).to_owned())),
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(StorageError::cannot_write(error)),
+        }
+        Ok(())
+    }
+
+    /// Puts a forward in its place, whole. Durable when its folder is synced.
+    fn write_forward(&self, container: ContainerId, target: ContainerId, folders: &mut BTreeSet<String>) -> Result<()> {
+        let path = file::forward_path(&self.directory, container);
+        folders.insert(parent(&path).to_owned());
+        if matches!(self.read_forward(container), Ok(Some(found)) if found == target) {
+            return Ok(());
+        }
+        let temporary = format!("{path}.new");
+        self.remove_if_there(&temporary, folders)?;
+        let bytes = Forward { container, target, store: self.options.store }.encode();
+        let written = self.ground.create(&temporary).and_then(|file| file.write_at(0, &bytes).and_then(|()| file.sync()));
+        written.and_then(|()| self.ground.rename(&temporary, &path)).map_err(StorageError::cannot_write)
+    }
+
+    /// The next opening counts on from the highest number that it finds. Where that may go without another in its place, the next folder
+    /// says that the numbers before it were used.
+    fn keep_numbers(&self, removed: &[ContainerId]) -> Result<()> {
+        let partitions: BTreeSet<u16> = removed.iter().map(|id| id.partition()).collect();
+        for partition in partitions {
+            let next = self.placement.lock().next_numbers[usize::from(partition)];
+            let last = ContainerId::new(partition, next.saturating_sub(1));
+            let top = file::folder(&self.directory, last);
+            if removed.iter().any(|id| file::folder(&self.directory, *id) == top)
+                && let Some(above) = file::folder_above(&self.directory, last)
+            {
+                self.ground.create_directory(&above).map_err(StorageError::cannot_write)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Syncs directories. If one fails nobody knows which names are there: then nothing is written any more.
+    pub(crate) fn sync_folders(&self, folders: &BTreeSet<String>) -> Result<()> {
+        folders.iter().try_for_each(|folder| self.ground.sync_directory(folder)).map_err(|error| {
+            self.poison(&error.to_string());
+            StorageError::Poisoned { why: error.to_string().into() }
+        })
+    }
+}
