@@ -83,17 +83,21 @@ pub fn backup(catalog: &Catalog, options: &BackupOptions, monitor: &dyn Monitor)
     crate::raise_open_file_limit();
     let excludes = Excludes::new(&options.excludes)?;
     let paths = absolute_paths(&options.paths)?;
-    let parent = match &options.parent {
-        Some(parent) => Some(parent.clone()),
-        None => match catalog.newest(|backup| backup.name == options.name && backup.host == options.host && backup.paths == paths) {
-            // Damage to an old backup is no reason to have no new one: without a parent, every file is read.
-            Err(error @ CatalogError::Damaged { .. }) => {
-                let reason = format!("every file is read, as the backups before cannot all be: {error}");
-                monitor.problem(&Problem { path: b"/".to_vec(), reason, severity: Severity::Warning });
-                None
-            }
-            found => found?,
-        },
+    // From before the parent is looked for until the backup's record is there: what the parent has does not go meanwhile.
+    let _in_flight = catalog.engine().in_flight();
+    let is_parent = |backup: &Backup| match &options.parent {
+        // It may have been removed since the caller found it.
+        Some(parent) => backup.id == parent.id,
+        None => backup.name == options.name && backup.host == options.host && backup.paths == paths,
+    };
+    let parent = match catalog.newest(is_parent) {
+        // Damage to an old backup is no reason to have no new one: without a parent, every file is read.
+        Err(error @ CatalogError::Damaged { .. }) => {
+            let reason = format!("every file is read, as the backups before cannot all be: {error}");
+            monitor.problem(&Problem { path: b"/".to_vec(), reason, severity: Severity::Warning });
+            None
+        }
+        found => found?,
     };
     let store = match &options.store_directory {
         Some(path) => {

@@ -89,6 +89,8 @@ impl RestoreOutcome {
 /// Restores a backup. What is written is synced when this returns.
 pub fn restore(catalog: &Catalog, backup: &Backup, options: &RestoreOptions, monitor: &dyn Monitor) -> Result<RestoreOutcome> {
     crate::raise_open_file_limit();
+    // The backup may be forgotten meanwhile: what it needs stays until it is restored.
+    let _in_flight = catalog.engine().in_flight();
     let watch = Watch::new(monitor);
     let root = catalog.directory(backup, &options.root)?;
     for path in &options.paths {
@@ -142,6 +144,7 @@ pub fn restore(catalog: &Catalog, backup: &Backup, options: &RestoreOptions, mon
 
 /// Writes the bytes of one file of a backup, verified; returns how many.
 pub fn dump(catalog: &Catalog, backup: &Backup, path: &[u8], out: &mut dyn Write) -> Result<u64> {
+    let _in_flight = catalog.engine().in_flight();
     let not_a_file = |kind| ClientError::NotAFile { path: String::from_utf8_lossy(path).into_owned(), kind };
     let mut entry = catalog.lookup(backup, path)?.ok_or_else(|| not_a_file("directory"))?;
     if let Content::HardLink { path: first } = &entry.content {

@@ -219,6 +219,7 @@ impl Engine {
             self.maintain(true)?;
         }
         self.storage.release_room();
+        self.log.release_room();
         Ok(self.index.close()?)
     }
 }

@@ -26,6 +26,8 @@ use std::time::Instant;
 
 /// Type of the record ChunkDeltas (`docs/format.md` section 4).
 pub const CHUNK_DELTAS: u8 = 5;
+/// Type of the record ChunksRemoved.
+pub const CHUNKS_REMOVED: u8 = 7;
 /// Type of the record ObjectsWritten.
 pub const OBJECTS_WRITTEN: u8 = 6;
 
@@ -48,6 +50,16 @@ impl Transaction {
     }
 }
 
+/// What a batch does to the indexes beside the chunks that it stores.
+#[derive(Clone, Copy, Default)]
+struct Effects<'a> {
+    removals: &'a [Fingerprint],
+    deltas: &'a [(Fingerprint, i64)],
+    changes: &'a [Change],
+    /// Staged changes up to this one are durable with the batch.
+    sequence: u64,
+}
+
 /// Transactions that are visible but not durable yet.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
@@ -67,6 +79,7 @@ impl Engine {
     pub fn submit(&self, transaction: Transaction) -> Result<()> {
         self.admit()?;
         let full = {
+            self.watch.touch(transaction.deltas.iter().map(|(fingerprint, _)| fingerprint));
             let mut queue = self.queue.lock();
             queue.sequence += 1;
             self.blocks.stage(queue.sequence, &transaction.changes)?;
@@ -185,16 +198,13 @@ impl Engine {
         if !deltas.is_empty() {
             records.push(encode_deltas(&deltas, self.digest_bytes()));
         }
-        records.extend(block::encode_changes(&changes).into_iter().map(|(number, payload)| Record {
-            kind: OBJECTS_WRITTEN,
-            partition: Partition { class: PartitionClass::BlockIndex, number },
-            payload,
-        }));
+        records.extend(encode_objects(&changes));
         if records.is_empty() {
             self.storage.abandoned(prepared);
             return Ok(());
         }
-        self.log_and_apply(Log::commit, prepared, &records, &deltas, &changes, sequence)?;
+        let effects = Effects { removals: &[], deltas: &deltas, changes: &changes, sequence };
+        self.log_and_apply(Log::commit, prepared, &records, effects)?;
         if let Some(totals) = totals {
             *self.totals.lock() = totals;
         }
@@ -223,7 +233,36 @@ impl Engine {
             return Ok(());
         }
         let records = prepared.records.clone();
-        self.log_and_apply(Log::commit_from_reserve, prepared, &records, &[], &[], 0)
+        self.log_and_apply(Log::commit_from_reserve, prepared, &records, Effects::default())
+    }
+
+    /// Logs the removal of chunks with what follows from it; durable on return. An error before it is durable changes nothing.
+    pub(crate) fn commit_removals(
+        &self,
+        removals: &[Fingerprint],
+        deltas: &[(Fingerprint, i64)],
+        changes: &[Change],
+        removed_bytes: u64,
+    ) -> Result<()> {
+        self.make_room_in_log();
+        self.with_room_in_the_log(|| {
+            let _guard = self.committing.lock();
+            self.writable()?;
+            let mut totals = *self.totals.lock();
+            totals.chunks = totals.chunks.saturating_sub(removals.len() as u64);
+            totals.dead_bytes += removed_bytes;
+            let mut changes = changes.to_vec();
+            changes.push((TOTALS_PARTITION, TOTALS_KEY.to_vec(), Some(totals.encode())));
+            let mut records = vec![encode_removals(removals, self.digest_bytes())];
+            if !deltas.is_empty() {
+                records.push(encode_deltas(deltas, self.digest_bytes()));
+            }
+            records.extend(encode_objects(&changes));
+            let effects = Effects { removals, deltas, changes: &changes, sequence: 0 };
+            self.log_and_apply(Log::commit, Prepared::default(), &records, effects)?;
+            *self.totals.lock() = totals;
+            Ok(())
+        })
     }
 
     /// Writes the batch to the log and applies it. The caller holds `committing`.
@@ -232,10 +271,9 @@ impl Engine {
         write: impl FnOnce(&Log, &[Record]) -> onefold_oplog::Result<(Position, Position)>,
         prepared: Prepared,
         records: &[Record],
-        deltas: &[(Fingerprint, i64)],
-        changes: &[Change],
-        sequence: u64,
+        effects: Effects<'_>,
     ) -> Result<()> {
+        let Effects { removals, deltas, changes, sequence } = effects;
         let bytes = records.iter().map(|record| record.payload.len() as u64).sum();
         let (start, end) = match self.profile.time(Component::Log, bytes, || write(&self.log, records)) {
             Ok(range) => range,
@@ -246,7 +284,8 @@ impl Engine {
         };
         let begun = Instant::now();
         let inserts: Vec<_> = prepared.chunks.iter().map(|(fingerprint, address, _)| (*fingerprint, address.bits())).collect();
-        let applied = self.index.apply(end, &inserts, deltas).and_then(|()| self.blocks.apply(end, sequence, changes));
+        let indexed = self.index.apply_with_removals(end, removals, &inserts, deltas);
+        let applied = indexed.and_then(|()| self.blocks.apply(end, sequence, changes));
         self.profile.add(Component::ChunkIndex, begun.elapsed().as_nanos() as u64, bytes);
         if let Err(error) = applied {
             // The log has it, memory does not: only a replay brings them together again.
@@ -293,6 +332,32 @@ fn latest_changes(transactions: &[Transaction]) -> Vec<Change> {
     changes
 }
 
+fn encode_objects(changes: &[Change]) -> impl Iterator<Item = Record> {
+    block::encode_changes(changes).into_iter().map(|(number, payload)| Record {
+        kind: OBJECTS_WRITTEN,
+        partition: Partition { class: PartitionClass::BlockIndex, number },
+        payload,
+    })
+}
+
+fn encode_removals(removals: &[Fingerprint], digest_bytes: usize) -> Record {
+    let mut payload = Vec::with_capacity(removals.len() * digest_bytes + 5);
+    put_varint(&mut payload, removals.len() as u64);
+    for fingerprint in removals {
+        payload.extend_from_slice(fingerprint.digest(digest_bytes));
+    }
+    Record { kind: CHUNKS_REMOVED, partition: Partition { class: PartitionClass::ChunkIndex, number: Partition::ANY }, payload }
+}
+
+/// Reads a ChunksRemoved payload.
+pub fn decode_removals(payload: &[u8], digest_bytes: usize) -> std::result::Result<Vec<Fingerprint>, WireError> {
+    let mut reader = Reader::new(payload);
+    let count = reader.count("removed chunks", digest_bytes)?;
+    let removals = (0..count).map(|_| reader.take(digest_bytes).map(Fingerprint::from_digest)).collect::<std::result::Result<_, _>>()?;
+    reader.end()?;
+    Ok(removals)
+}
+
 fn encode_deltas(deltas: &[(Fingerprint, i64)], digest_bytes: usize) -> Record {
     let mut payload = Vec::with_capacity(deltas.len() * (digest_bytes + 1) + 5);
     put_varint(&mut payload, deltas.len() as u64);
@@ -323,6 +388,7 @@ pub(crate) fn replay_batch(
     records: &[Record],
     digest_bytes: usize,
 ) -> Result<()> {
+    let mut removals = Vec::new();
     let mut inserts = Vec::new();
     let mut deltas = Vec::new();
     let mut changes = Vec::new();
@@ -338,6 +404,9 @@ pub(crate) fn replay_batch(
                     .into_iter()
                     .map(|(fingerprint, address, _)| (fingerprint, address.bits())),
             ),
+            PartitionClass::ChunkIndex if record.kind == CHUNKS_REMOVED => {
+                removals.extend(decode_removals(&record.payload, digest_bytes).map_err(damaged("ChunksRemoved"))?);
+            }
             PartitionClass::ChunkIndex if record.kind == CHUNK_DELTAS => {
                 deltas.extend(decode_deltas(&record.payload, digest_bytes).map_err(damaged("ChunkDeltas"))?);
             }
@@ -351,7 +420,7 @@ pub(crate) fn replay_batch(
         }
     }
     if let Some(index) = index {
-        index.apply(end, &inserts, &deltas)?;
+        index.apply_with_removals(end, &removals, &inserts, &deltas)?;
     }
     blocks.apply(end, 0, &changes)?;
     Ok(())
@@ -368,6 +437,16 @@ mod tests {
         assert_eq!(decode_deltas(&record.payload, 20).unwrap(), deltas);
         for length in 0..record.payload.len() {
             assert!(decode_deltas(&record.payload[..length], 20).is_err());
+        }
+    }
+
+    #[test]
+    fn removals_are_read_as_written_and_garbage_is_refused() {
+        let removals = vec![Fingerprint::from_digest(&[1; 20]), Fingerprint::from_digest(&[2; 20])];
+        let record = encode_removals(&removals, 20);
+        assert_eq!(decode_removals(&record.payload, 20).unwrap(), removals);
+        for length in 0..record.payload.len() {
+            assert!(decode_removals(&record.payload[..length], 20).is_err());
         }
     }
 

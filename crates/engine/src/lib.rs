@@ -11,7 +11,8 @@
 //! * A fingerprint is in [`Reservations`](reservation) until the chunk index has it, so a chunk is never stored twice for want of timing.
 //!
 //! # Locks, in the order in which they are taken
-//! `deletions`, then `maintaining`, then `committing`, then `queue`; none but `deletions` is held while a stream waits for a reservation.
+//! `reclaiming`, then `deletions`, then `maintaining`, then `committing`, then `queue`; none but `deletions` is held while a stream waits for
+//! a reservation.
 //!
 //! This crate must never know what a volume, a backup or a client is: objects are keys and values.
 
@@ -20,14 +21,17 @@ mod append_only;
 mod background;
 pub mod chain;
 mod commit;
+mod dead;
 mod descriptor;
 mod error;
+mod in_flight;
 mod open;
 mod prediction;
 mod read;
 mod rebuild;
 mod recipe;
 mod recipe_writer;
+mod removal;
 pub mod reservation;
 mod settings;
 mod statistics;
@@ -35,14 +39,18 @@ mod stream;
 
 pub use activity::Activity;
 pub use append_only::DeletionPermit;
-pub use commit::{CHUNK_DELTAS, Change, OBJECTS_WRITTEN, Transaction, decode_deltas};
+pub use commit::{CHUNK_DELTAS, CHUNKS_REMOVED, Change, OBJECTS_WRITTEN, Transaction, decode_deltas, decode_removals};
+pub use dead::DeadSlots;
 pub use descriptor::{DESCRIPTOR, Descriptor, FORMAT, random_name};
 pub use error::{EngineError, Result};
+pub use in_flight::InFlight;
+pub use onefold_index::UnusedCursor;
 pub use onefold_storage::{Address, ContainerId};
 pub use open::Mode;
 pub use rebuild::Rebuild;
 pub use recipe::{MAX_LEVEL, Piece, Recipe, decode_pieces, encode_pieces};
 pub use recipe_writer::RecipeWriter;
+pub use removal::{MAX_CANDIDATES, ReferencesOf, Removed};
 pub use settings::Settings;
 pub use statistics::Statistics;
 pub use stream::{Hints, MetadataKind, WriteStream};
@@ -69,9 +77,12 @@ pub struct Engine {
     chunker: Arc<dyn Chunker>,
     storage: Arc<ContainerStore>,
     index: Arc<ChunkIndex>,
-    blocks: BlockIndex,
+    blocks: Arc<BlockIndex>,
     log: Log,
     reservations: Reservations,
+    guards: Arc<in_flight::Guards>,
+    /// What the removal of unused chunks has its eye on.
+    watch: in_flight::Watch,
     /// Every filter of the store; chains are selections of it.
     filters: Chain,
     chain: Chain,
@@ -84,6 +95,8 @@ pub struct Engine {
     maintaining: Mutex<()>,
     /// Held by those who delete; alone by who switches append-only mode.
     deletions: RwLock<()>,
+    /// Held while chunks are removed or containers merged: what is dead changes only then.
+    reclaiming: Mutex<()>,
     /// Why nothing can be written any more.
     stopped: OnceLock<String>,
     closed: AtomicBool,
@@ -110,6 +123,12 @@ impl Engine {
     /// A new writing stream; its chunks lie together.
     pub fn stream(self: &Arc<Self>) -> WriteStream {
         WriteStream::new(self.clone())
+    }
+
+    /// To be held by whoever uses what the store has, from before the first look until after the submission of what refers to it: until then no
+    /// chunk is removed that it could have seen. A [`WriteStream`] holds one for itself.
+    pub fn in_flight(&self) -> InFlight {
+        self.guards.enter()
     }
 
     /// What was chosen when the store was created.

@@ -106,6 +106,7 @@ impl Engine {
         let block_options =
             block::BlockIndexOptions { cache_bytes: settings.block_index_cache_bytes, pending_bytes: settings.block_index_pending_bytes };
         let blocks = block::BlockIndex::open(ground.clone(), BLOCKS, descriptor.block_partitions, block_options, access, epoch)?;
+        let blocks = Arc::new(blocks);
         let opening = if mode == Mode::ReadWrite { Opening::ReadWrite { epoch } } else { Opening::ReadOnly };
         let log = Log::open(ground.clone(), LOG, descriptor.store, log_options(&settings), opening)?;
 
@@ -113,7 +114,7 @@ impl Engine {
         recover(&storage, replayed, &blocks, &log, mode, digest_bytes)?;
 
         let bloom = settings.chain.iter().any(|name| name == "bloom").then(|| Arc::new(BloomFilter::new(settings.bloom_bytes)));
-        let filters = Chain::new(all_filters(&storage, &index, &bloom, &settings), profile.clone());
+        let filters = Chain::new(all_filters(&storage, &index, &blocks, &bloom, &settings), profile.clone());
         let chain = checked_chain(&filters, &settings.chain)?;
         // A metadata chunk stored twice would count its references twice: whatever a user chooses for data, metadata asks the index.
         let metadata_chain = filters.select(&["container-cache", "chunk-index"])?;
@@ -133,6 +134,8 @@ impl Engine {
             blocks,
             log,
             reservations: Reservations::default(),
+            guards: Arc::default(),
+            watch: Default::default(),
             filters,
             chain,
             metadata_chain,
@@ -142,6 +145,7 @@ impl Engine {
             flush_requests: AtomicU64::new(0),
             maintaining: Mutex::new(()),
             deletions: RwLock::new(()),
+            reclaiming: Mutex::new(()),
             stopped: std::sync::OnceLock::new(),
             closed: AtomicBool::new(false),
             background: Mutex::new(None),
@@ -231,13 +235,14 @@ fn recover(
 fn all_filters(
     storage: &Arc<ContainerStore>,
     index: &Arc<ChunkIndex>,
+    blocks: &Arc<block::BlockIndex>,
     bloom: &Option<Arc<BloomFilter>>,
     settings: &Settings,
 ) -> Vec<Arc<dyn Filter>> {
     let mut filters: Vec<Arc<dyn Filter>> = vec![
         Arc::new(ZeroChunkFilter),
         Arc::new(BlockIndexFilter),
-        Arc::new(ContainerCacheFilter::new(storage.clone(), settings.container_cache_entries)),
+        Arc::new(ContainerCacheFilter::new(storage.clone(), blocks.clone(), settings.container_cache_entries)),
         Arc::new(ChunkIndexFilter::new(index.clone())),
         Arc::new(ByteCompareFilter::new(storage.clone())),
     ];

@@ -30,7 +30,10 @@ impl Rebuild {
         for container in rebuild.engine.storage.containers()? {
             match rebuild.engine.storage.slots(container) {
                 Ok(slots) => {
-                    let inserts: Vec<_> = slots.iter().map(|(address, slot)| (slot.fingerprint, address.bits())).collect();
+                    // What was removed is not stored any more: its references are not counted, and what it refers to may be gone.
+                    let dead = rebuild.engine.dead_slots(container)?;
+                    let alive = slots.iter().enumerate().filter(|(number, _)| !dead.contains(*number));
+                    let inserts: Vec<_> = alive.map(|(_, (address, slot))| (slot.fingerprint, address.bits())).collect();
                     rebuild.apply(&inserts, &[])?;
                 }
                 Err(error) if error.is_damage() => damaged(error.to_string()),

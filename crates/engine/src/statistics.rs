@@ -7,7 +7,7 @@ use onefold_ground::{Access, Ground};
 /// Figures of the engine. Sizes are bytes.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Statistics {
-    /// Chunks that were ever stored.
+    /// Chunks that are stored.
     pub chunks: u64,
     /// Containers, open ones included.
     pub containers: u64,
@@ -15,6 +15,8 @@ pub struct Statistics {
     pub unique_bytes: u64,
     /// Bytes of their frames after compression.
     pub stored_bytes: u64,
+    /// Bytes, before compression, of chunks that nothing needs any more and that are still in containers.
+    pub dead_bytes: u64,
     /// Everything that the store's files take on disk.
     pub disk_bytes: u64,
     /// Operations log, from its first needed to its last byte.
@@ -44,6 +46,7 @@ impl Engine {
             containers: storage.containers,
             unique_bytes: totals.raw_bytes + storage.open_frame_bytes,
             stored_bytes: totals.stored_bytes + storage.open_frame_bytes,
+            dead_bytes: totals.dead_bytes,
             disk_bytes: file_bytes(&*self.ground, "")?,
             log_bytes: self.log.used_bytes(),
             index_memory_bytes: index.auxiliary_bytes + index.filter_bytes,
@@ -59,6 +62,8 @@ pub(crate) struct Totals {
     pub(crate) raw_bytes: u64,
     pub(crate) stored_bytes: u64,
     pub(crate) chunks: u64,
+    /// Raw bytes of removed chunks that are still in containers.
+    pub(crate) dead_bytes: u64,
 }
 
 /// The key and partition of the totals.
@@ -71,6 +76,7 @@ impl Totals {
         put_varint(&mut out, self.raw_bytes);
         put_varint(&mut out, self.stored_bytes);
         put_varint(&mut out, self.chunks);
+        put_varint(&mut out, self.dead_bytes);
         out
     }
 
@@ -78,7 +84,12 @@ impl Totals {
         let read = || {
             let mut reader = Reader::new(value);
             let _version = reader.u8()?;
-            let totals = Totals { raw_bytes: reader.varint()?, stored_bytes: reader.varint()?, chunks: reader.varint()? };
+            let totals = Totals {
+                raw_bytes: reader.varint()?,
+                stored_bytes: reader.varint()?,
+                chunks: reader.varint()?,
+                dead_bytes: reader.varint()?,
+            };
             reader.end().map(|()| totals)
         };
         read().map_err(|source| EngineError::Wire { what: "totals in the block index".into(), source })

@@ -3,7 +3,7 @@
 use crate::chain::{Candidate, Chain, Request, is_zero};
 use crate::prediction::Prediction;
 use crate::reservation::{FingerprintMap, Reservation};
-use crate::{Engine, EngineError, Piece, Result};
+use crate::{Engine, EngineError, InFlight, Piece, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
 use onefold_storage::{Address, ChunkKind, NewChunk, Writer};
@@ -43,6 +43,8 @@ pub struct WriteStream {
     /// How much is cut before it is placed: little behind a prediction, growing up to [`STEP_BYTES`].
     step_bytes: usize,
     added_bytes: u64,
+    /// `None` while it [rests](WriteStream::rest).
+    in_flight: Option<InFlight>,
 }
 
 /// Frees the reservations of a batch that were not placed, whatever way the batch ends.
@@ -84,12 +86,25 @@ enum Place {
 impl WriteStream {
     pub(crate) fn new(engine: Arc<Engine>) -> WriteStream {
         let writer = engine.storage.writer();
-        WriteStream { engine, writer, prediction: Prediction::default(), step_bytes: STEP_BYTES, added_bytes: 0 }
+        let in_flight = Some(engine.in_flight());
+        WriteStream { engine, writer, prediction: Prediction::default(), step_bytes: STEP_BYTES, added_bytes: 0, in_flight }
     }
 
     /// Bytes of the chunks that this stream has stored because they were new.
     pub fn added_bytes(&self) -> u64 {
         self.added_bytes
+    }
+
+    /// Nothing that the stream returned so far needs it any more: all of it is part of submitted transactions, or under another [`InFlight`] guard.
+    /// A stream that is kept for later must rest meanwhile, or no unused chunk could be removed. The next write ends the rest.
+    pub fn rest(&mut self) {
+        self.in_flight = None;
+    }
+
+    fn wake(&mut self) {
+        if self.in_flight.is_none() {
+            self.in_flight = Some(self.engine.in_flight());
+        }
     }
 
     /// Cuts `data` into chunks, stores the new ones and appends the pieces to `out`. With `last` the end of `data` is the end of a
@@ -99,6 +114,7 @@ impl WriteStream {
         let engine = self.engine.clone();
         let chain = hints.chain.unwrap_or(&engine.chain);
         let (most_bytes, least_bytes) = (STEP_BYTES.max(engine.chunker.limits().max), 2 * engine.chunker.limits().max);
+        self.wake();
         let (mut chunks, mut fingerprints, mut cuts) = (Vec::new(), Vec::new(), Vec::new());
         let mut at = 0;
         while at < data.len() {
@@ -139,6 +155,7 @@ impl WriteStream {
     pub fn write_runs(&mut self, runs: &[&[u8]], hints: Hints<'_>) -> Result<Vec<Vec<Piece>>> {
         let engine = self.engine.clone();
         let chain = hints.chain.unwrap_or(&engine.chain);
+        self.wake();
         let (mut chunks, mut fingerprints, mut counts, mut cuts) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut pieces = Vec::with_capacity(runs.len());
         let mut runs = runs.iter();
@@ -177,6 +194,8 @@ impl WriteStream {
     pub fn write_metadata(&mut self, kind: MetadataKind, content: &[u8], references: &[Fingerprint]) -> Result<Piece> {
         let engine = self.engine.clone();
         engine.admit()?;
+        self.wake();
+        engine.watch.touch(references);
         let kind = match kind {
             MetadataKind::Recipe => ChunkKind::Recipe,
             MetadataKind::Directory => ChunkKind::Directory,
@@ -223,6 +242,8 @@ impl WriteStream {
         let engine = self.engine.clone();
         let fingerprints = batch.fingerprints;
         let unnamed = Fingerprint::from_digest(&[]);
+        // Before they are reserved: a removal that reserves a chunk and finds it watched then knows that nobody has decided on it.
+        engine.watch.touch(fingerprints);
         // A chunk that stands in the batch more than once is handled once.
         let mut first: FingerprintMap<usize> = FingerprintMap::default();
         let mut todo = Vec::with_capacity(fingerprints.len());

@@ -37,6 +37,12 @@ impl Default for LogOptions {
     }
 }
 
+impl LogOptions {
+    fn segment_bytes_within_limit(&self) -> u64 {
+        self.segment_bytes.min(self.limit_bytes / SEGMENTS_MIN).max(2 * SEGMENT_HEADER_BYTES)
+    }
+}
+
 /// What a log is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opening {
@@ -150,7 +156,13 @@ impl Log {
             let start = *state.segments.back().expect("check_headers refuses a log without segments");
             let file = ground.open(&segment_path(directory, start), Access::ReadWrite)?;
             rewrite(&*file, SEGMENT_HEADER_BYTES + (last_batch.start.0 - start.0), last_batch.end.0 - last_batch.start.0)?;
-            state.writer = Some(Writer { file_bytes: file.len()?, file, has_remains: remains != Remains::Blank });
+            // A segment that was cut to its content goes on at its full size, if there is room now.
+            let wanted_bytes = options.segment_bytes_within_limit();
+            let file_bytes = match file.len()? {
+                short if short < wanted_bytes && remains == Remains::Blank && file.allocate(0, wanted_bytes).is_ok() => file.len()?,
+                length => length,
+            };
+            state.writer = Some(Writer { file_bytes, file, has_remains: remains != Remains::Blank });
             state.spares = named("spare").map(|start| spare_path(directory, start)).collect();
             for spare in state.spares.split_off(state.spares.len().min(SPARES_MAX)) {
                 ground.remove(&spare)?;
@@ -287,8 +299,23 @@ impl Log {
         Ok(())
     }
 
+    /// Gives back the room that is kept for further batches, for a log that is closed: the next opening reserves it again. Failing harms
+    /// nothing but the free space.
+    pub fn release_room(&self) {
+        let Ok(mut state) = self.writable() else { return };
+        for spare in std::mem::take(&mut state.spares) {
+            let _ = self.ground.remove(&spare);
+        }
+        let end_offset = state.end_offset();
+        if let Some(writer) = state.writer.as_mut().filter(|writer| writer.file_bytes > end_offset)
+            && writer.file.set_len(end_offset).is_ok()
+        {
+            writer.file_bytes = end_offset;
+        }
+    }
+
     fn segment_bytes(&self) -> u64 {
-        self.options.segment_bytes.min(self.options.limit_bytes / SEGMENTS_MIN).max(2 * SEGMENT_HEADER_BYTES)
+        self.options.segment_bytes_within_limit()
     }
 
     fn writable(&self) -> Result<parking_lot::MutexGuard<'_, State>> {

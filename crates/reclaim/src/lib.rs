@@ -1,4 +1,4 @@
-//! Users of all parts that look after a store: `check`, and rebuilding the chunk index (more to come: reclamation, repair, scrub).
+//! Users of all parts that look after a store: `check`, rebuilding the chunk index, and the removal of unused chunks.
 //!
 //! This crate must never be needed by a write or a read.
 
@@ -8,9 +8,11 @@ mod counts;
 mod keeping;
 mod rebuild;
 mod references;
+mod unused;
 
 pub use check::{CheckOptions, CheckReport, Monitor, NoMonitor, Problem, ProblemKind, check};
 pub use rebuild::rebuild_chunk_index;
+pub use unused::{RemovalReport, remove_unused};
 
 use onefold_catalog::CatalogError;
 use onefold_engine::EngineError;

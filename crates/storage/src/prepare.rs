@@ -180,8 +180,8 @@ impl Prepared {
         let known = state.logged;
         for frame in state.catalog.frames.iter().take(frames).skip(known.frames) {
             let slots = state.catalog.slots_of(frame);
-            self.records.push(frame_committed(container.id, frame, slots, digest_bytes));
             let new = known.slots.saturating_sub(frame.first_slot as usize).min(slots.len());
+            self.records.push(frame_committed(container.id, new as u32, frame, slots, digest_bytes));
             self.chunks.extend(chunks_of(container.id, frame.first_slot as usize + new, &slots[new..]));
         }
         let full_slots = state.catalog.frames.get(frames).map_or(state.catalog.slots.len(), |next| next.first_slot as usize);

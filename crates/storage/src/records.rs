@@ -52,6 +52,8 @@ pub enum ContainerRecord {
     FrameCommitted {
         /// The container.
         container: ContainerId,
+        /// So many of its first chunks were placed by earlier records, FrameData.
+        known: u32,
         /// The frame.
         frame: Frame,
         /// Its chunks.
@@ -105,7 +107,9 @@ impl ContainerRecord {
     pub fn encode(&self, digest_bytes: usize) -> Record {
         let mut payload = Vec::new();
         let kind = match self {
-            ContainerRecord::FrameCommitted { container, frame, slots } => return frame_committed(*container, frame, slots, digest_bytes),
+            ContainerRecord::FrameCommitted { container, known, frame, slots } => {
+                return frame_committed(*container, *known, frame, slots, digest_bytes);
+            }
             ContainerRecord::FrameData { container, chunks } => {
                 return frame_data(*container, chunks.frame, chunks.first_slot, &chunks.slots, &chunks.raw, digest_bytes);
             }
@@ -155,8 +159,13 @@ impl ContainerRecord {
         let container = decode_container(reader)?;
         Ok(match kind {
             FRAME_COMMITTED => {
+                let offset_bytes = reader.position();
+                let known = reader.varint_to("known slots", MAX_SLOTS as u64)? as u32;
                 let (frame, slots) = decode_frame(reader, digest_bytes)?;
-                ContainerRecord::FrameCommitted { container, frame, slots }
+                if known as usize > slots.len() {
+                    return Err(WireError::OutOfRange { what: "known slots", value: u64::from(known), offset_bytes });
+                }
+                ContainerRecord::FrameCommitted { container, known, frame, slots }
             }
             FRAME_DATA => ContainerRecord::FrameData { container, chunks: OpenChunks::decode(reader, digest_bytes)? },
             CONTAINER_SEALED => ContainerRecord::ContainerSealed { container },
@@ -176,22 +185,22 @@ impl ContainerRecord {
         })
     }
 
-    /// The chunks that the record places: what a chunk index takes from it.
+    /// The chunks that the record is the first to place: what a chunk index takes from it. Those that an earlier record placed may have been
+    /// removed since, or have been stored elsewhere.
     pub fn chunks(&self) -> Vec<(Fingerprint, Address, ChunkKind)> {
         let place = |container: ContainerId, first_slot: u32, slots: &[Slot]| {
             let address = |at: usize| Address::new(container, (first_slot as usize + at) as u16);
             slots.iter().enumerate().map(|(at, slot)| (slot.fingerprint, address(at), slot.kind)).collect::<Vec<_>>()
         };
         match self {
-            ContainerRecord::FrameCommitted { container, frame, slots } => place(*container, frame.first_slot, slots),
-            ContainerRecord::FrameData { container, chunks } => place(*container, chunks.first_slot, &chunks.slots),
-            // Merging changes no address.
-            ContainerRecord::ContainerSealed { .. } | ContainerRecord::ContainersMerged { .. } => Vec::new(),
-            ContainerRecord::ContainerCheckpoint { catalog, open } => {
-                let mut chunks = place(catalog.container, 0, &catalog.slots);
-                chunks.extend(place(catalog.container, open.first_slot, &open.slots));
-                chunks
+            ContainerRecord::FrameCommitted { container, known, frame, slots } => {
+                place(*container, frame.first_slot + known, &slots[*known as usize..])
             }
+            ContainerRecord::FrameData { container, chunks } => place(*container, chunks.first_slot, &chunks.slots),
+            // Merging changes no address, and a checkpoint repeats what was said.
+            ContainerRecord::ContainerSealed { .. }
+            | ContainerRecord::ContainerCheckpoint { .. }
+            | ContainerRecord::ContainersMerged { .. } => Vec::new(),
         }
     }
 }
@@ -227,9 +236,10 @@ fn decode_merged(reader: &mut Reader<'_>) -> std::result::Result<ContainerRecord
 }
 
 /// The record of a full frame, without a copy of its slots.
-pub(crate) fn frame_committed(container: ContainerId, frame: &Frame, slots: &[Slot], digest_bytes: usize) -> Record {
+pub(crate) fn frame_committed(container: ContainerId, known: u32, frame: &Frame, slots: &[Slot], digest_bytes: usize) -> Record {
     let mut payload = Vec::with_capacity(64 + slots.len() * (digest_bytes + 4));
     payload.extend_from_slice(&container.bits().to_le_bytes());
+    put_varint(&mut payload, u64::from(known));
     encode_frame(frame, slots, digest_bytes, &mut payload);
     record(FRAME_COMMITTED, container, payload)
 }
@@ -270,14 +280,16 @@ mod tests {
                 ContainerRecord::ContainerSealed { container },
             ];
             if let Some(frame) = catalog.frames.last() {
-                records.push(ContainerRecord::FrameCommitted { container, frame: frame.clone(), slots: catalog.slots_of(frame).to_vec() });
+                let slots = catalog.slots_of(frame).to_vec();
+                let known = length.min(slots.len() as u32);
+                records.push(ContainerRecord::FrameCommitted { container, known, frame: frame.clone(), slots });
+                prop_assert_eq!(records.last().unwrap().chunks().len() as u32, frame.slots - known);
             }
             let ids = |numbers: [u32; 2]| numbers.map(|number| ContainerId::new(container.partition(), number)).to_vec();
             records.push(ContainerRecord::ContainersMerged { target: Some(container), forwarded: ids([3, 900]), removed: ids([1, 4]) });
             records.push(ContainerRecord::ContainersMerged { target: None, forwarded: vec![], removed: ids([1, 4]) });
-            let chunks = catalog.slots.len() + 1;
             records.push(ContainerRecord::ContainerCheckpoint { catalog, open });
-            prop_assert_eq!(records.last().unwrap().chunks().len(), chunks);
+            prop_assert_eq!(records.last().unwrap().chunks().len(), 0);
             for record in records {
                 prop_assert_eq!(ContainerRecord::decode(&record.encode(32), 32).unwrap(), record);
             }

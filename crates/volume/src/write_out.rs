@@ -62,6 +62,10 @@ impl Streams {
 
 impl Drop for Loan<'_> {
     fn drop(&mut self) {
+        if let Some(stream) = &mut self.stream {
+            // What it returned is under the guard of the write-out.
+            stream.rest();
+        }
         self.streams.idle.lock().0.extend(self.stream.take());
         self.streams.returned.notify_one();
     }
@@ -138,6 +142,8 @@ impl Volume {
 
     /// Stores the blocks and submits their new mappings.
     fn store(&self, locked: &mut [Locked<'_>]) -> Result<()> {
+        // From before the old mappings are read until the new ones are submitted.
+        let _in_flight = self.shared.engine.in_flight();
         for entry in locked.iter_mut() {
             entry.old = self.mapping(entry.block, entry.cell)?;
         }

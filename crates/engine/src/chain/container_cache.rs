@@ -3,9 +3,11 @@
 
 use super::{Candidate, Filter, Request, Verdict};
 use crate::Result;
+use crate::dead::DeadSlots;
 use crate::reservation::FingerprintMap;
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
+use onefold_index::BlockIndex;
 use onefold_storage::{Address, Catalog, ContainerId, ContainerStore};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
@@ -15,6 +17,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct ContainerCacheFilter {
     storage: Arc<ContainerStore>,
+    /// Knows the dead slots: a catalog still lists chunks that are not stored any more.
+    blocks: Arc<BlockIndex>,
     limit_entries: usize,
     cache: Mutex<Cache>,
 }
@@ -29,6 +33,8 @@ struct Cache {
     /// Last use -> container.
     ages: BTreeMap<u64, ContainerId>,
     clock: u64,
+    /// Counts removals: what was loaded before one may have what it removed.
+    removals: u64,
     /// Chunks whose copy in some container was found damaged (or another one) and that were stored anew: the chunk index knows where.
     replaced: FingerprintMap<()>,
 }
@@ -42,8 +48,8 @@ struct Loaded {
 
 impl ContainerCacheFilter {
     /// Keeps at most about `limit_entries` fingerprints of containers of `storage`.
-    pub fn new(storage: Arc<ContainerStore>, limit_entries: usize) -> ContainerCacheFilter {
-        ContainerCacheFilter { storage, limit_entries, cache: Mutex::default() }
+    pub fn new(storage: Arc<ContainerStore>, blocks: Arc<BlockIndex>, limit_entries: usize) -> ContainerCacheFilter {
+        ContainerCacheFilter { storage, blocks, limit_entries, cache: Mutex::default() }
     }
 }
 
@@ -61,7 +67,7 @@ impl Cache {
         true
     }
 
-    fn insert(&mut self, catalog: &Catalog, limit_entries: usize) {
+    fn insert(&mut self, catalog: &Catalog, dead: &DeadSlots, limit_entries: usize) {
         if self.containers.contains_key(&catalog.container) {
             return; // another stream was faster
         }
@@ -75,7 +81,7 @@ impl Cache {
         }
         self.clock += 1;
         for (number, slot) in catalog.slots.iter().enumerate() {
-            if !self.replaced.contains_key(&slot.fingerprint) {
+            if !dead.contains(number) && !self.replaced.contains_key(&slot.fingerprint) {
                 self.chunks.insert(slot.fingerprint, catalog.address(number));
             }
         }
@@ -140,6 +146,14 @@ impl Filter for ContainerCacheFilter {
         }
     }
 
+    fn removed(&self, chunks: &[Fingerprint]) {
+        let mut cache = self.cache.lock();
+        cache.removals += 1;
+        for chunk in chunks {
+            cache.chunks.remove(chunk);
+        }
+    }
+
     fn post_process(&self, found: &[Address]) -> Result<()> {
         let mut last = None;
         for address in found {
@@ -148,12 +162,23 @@ impl Filter for ContainerCacheFilter {
                 continue;
             }
             last = Some(container);
-            if self.cache.lock().touch(container) || !self.storage.is_sealed(container) {
+            let removals = {
+                let mut cache = self.cache.lock();
+                if cache.touch(container) {
+                    continue;
+                }
+                cache.removals
+            };
+            if !self.storage.is_sealed(container) {
                 continue;
             }
             // The cache is a help, not a need: a container whose catalog is damaged is left to the other filters, and to `check`.
             let Ok(catalog) = self.storage.catalog(container) else { continue };
-            self.cache.lock().insert(&catalog, self.limit_entries);
+            let Ok(dead) = DeadSlots::read(&self.blocks, catalog.container) else { continue };
+            let mut cache = self.cache.lock();
+            if cache.removals == removals {
+                cache.insert(&catalog, &dead, self.limit_entries);
+            }
         }
         Ok(())
     }

@@ -96,6 +96,10 @@ pub trait Filter: Send + Sync + Debug {
     fn abort(&self, failed: &[Fingerprint]) {
         let _ = failed;
     }
+    /// These chunks are not stored any more. Nobody tests them meanwhile: whoever removes them has reserved them.
+    fn removed(&self, chunks: &[Fingerprint]) {
+        let _ = chunks;
+    }
     /// After the chain: the addresses at which chunks were found by filters (post-processing of the container cache, M0.10).
     fn post_process(&self, found: &[Address]) -> Result<()> {
         let _ = found;
@@ -204,6 +208,13 @@ impl Chain {
     pub fn abort(&self, failed: &[Fingerprint]) {
         for (filter, _) in &self.filters {
             filter.abort(failed);
+        }
+    }
+
+    /// Chunks are not stored any more.
+    pub fn removed(&self, chunks: &[Fingerprint]) {
+        for (filter, _) in &self.filters {
+            filter.removed(chunks);
         }
     }
 

@@ -16,23 +16,29 @@ pub(super) const SORTED_BYTES: usize = 16;
 /// What the log says of a chunk beyond its page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Change {
-    /// Its newest address; 0: none was named.
-    pub address: u64,
+    /// Its newest address; 0: none was named. With [`REMOVED`]: the page's entry is gone, and address and delta are of the time behind that.
+    address: u64,
     /// Sum of the changes of its count.
-    pub delta: i64,
+    delta: i64,
 }
 
+/// No address has this bit: partitions have at most 15 bits.
+pub(super) const REMOVED: u64 = 1 << 63;
+
 impl Change {
-    /// The entry after the change; whether its count would have fallen below zero.
-    pub fn apply(self, entry: Option<IndexEntry>) -> (IndexEntry, bool) {
-        let before = entry.unwrap_or_default();
-        let address = if self.address == 0 { before.address } else { self.address };
+    /// The entry after the change, if there is one; whether its count would have fallen below zero.
+    pub fn apply(self, entry: Option<IndexEntry>) -> (Option<IndexEntry>, bool) {
+        let before = entry.filter(|_| self.address & REMOVED == 0).unwrap_or_default();
+        let named = self.address & !REMOVED;
+        let address = if named == 0 { before.address } else { named };
         if before.count == u32::MAX {
             // A count that once reached its end is no longer known: it stays there, so that the chunk is never taken for unused.
-            return (IndexEntry { address, count: u32::MAX }, false);
+            return (Some(IndexEntry { address, count: u32::MAX }), false);
         }
         let count = i64::from(before.count).saturating_add(self.delta);
-        (IndexEntry { address, count: count.clamp(0, i64::from(u32::MAX)) as u32 }, count < 0)
+        let after = IndexEntry { address, count: count.clamp(0, i64::from(u32::MAX)) as u32 };
+        // Without an address and without references there is nothing to know.
+        (Some(after).filter(|after| *after != IndexEntry::default()), count < 0)
     }
 }
 
@@ -75,7 +81,14 @@ impl Auxiliary {
 
     /// Notes an address; it replaces an older one.
     pub fn insert(&mut self, fingerprint: &Fingerprint, address: u64) {
-        self.entry(fingerprint).address = address;
+        debug_assert!(address & REMOVED == 0, "an address with the bit of removed chunks");
+        let change = self.entry(fingerprint);
+        change.address = address | (change.address & REMOVED);
+    }
+
+    /// Notes that the chunk is gone: what was known of it counts no more.
+    pub fn remove(&mut self, fingerprint: &Fingerprint) {
+        *self.entry(fingerprint) = Change { address: REMOVED, delta: 0 };
     }
 
     /// Notes a change of a count.
@@ -138,20 +151,27 @@ mod tests {
 
     proptest! {
         #[test]
-        fn m0_14_changes_are_summed_by_chunk(steps in proptest::collection::vec((0..900u16, any::<bool>(), 1..100i64), 0..2000)) {
+        fn m0_14_changes_are_summed_by_chunk(steps in proptest::collection::vec((0..900u16, 0..5u8, 1..100i64), 0..2000)) {
             let mut auxiliary = Auxiliary::default();
             let mut model: BTreeMap<Fingerprint, Change> = BTreeMap::new();
-            for (chunk, insert, value) in steps {
+            for (chunk, step, value) in steps {
                 let mut digest = [chunk as u8; 32];
                 digest[15..17].copy_from_slice(&chunk.to_be_bytes());
                 let fingerprint = Fingerprint::from_digest(&digest);
                 let expected = model.entry(fingerprint).or_default();
-                if insert {
-                    auxiliary.insert(&fingerprint, value as u64);
-                    expected.address = value as u64;
-                } else {
-                    auxiliary.add(&fingerprint, value - 50);
-                    expected.delta += value - 50;
+                match step {
+                    0 => {
+                        auxiliary.remove(&fingerprint);
+                        *expected = Change { address: REMOVED, delta: 0 };
+                    }
+                    1 | 2 => {
+                        auxiliary.insert(&fingerprint, value as u64);
+                        expected.address = value as u64 | (expected.address & REMOVED);
+                    }
+                    _ => {
+                        auxiliary.add(&fingerprint, value - 50);
+                        expected.delta += value - 50;
+                    }
                 }
             }
             prop_assert_eq!(auxiliary.len(), model.len());
@@ -178,9 +198,18 @@ mod tests {
     fn a_count_neither_falls_below_zero_nor_forgets_that_it_overflowed() {
         let entry = |count| Some(IndexEntry { address: 5, count });
         let change = |delta| Change { address: 0, delta };
-        assert_eq!(change(-3).apply(entry(2)), (IndexEntry { address: 5, count: 0 }, true));
-        assert_eq!(change(i64::MAX).apply(entry(2)), (IndexEntry { address: 5, count: u32::MAX }, false));
-        assert_eq!(change(-3).apply(entry(u32::MAX)), (IndexEntry { address: 5, count: u32::MAX }, false));
-        assert_eq!(Change { address: 9, delta: 1 }.apply(None), (IndexEntry { address: 9, count: 1 }, false));
+        assert_eq!(change(-3).apply(entry(2)), (Some(IndexEntry { address: 5, count: 0 }), true));
+        assert_eq!(change(i64::MAX).apply(entry(2)), (Some(IndexEntry { address: 5, count: u32::MAX }), false));
+        assert_eq!(change(-3).apply(entry(u32::MAX)), (Some(IndexEntry { address: 5, count: u32::MAX }), false));
+        assert_eq!(Change { address: 9, delta: 1 }.apply(None), (Some(IndexEntry { address: 9, count: 1 }), false));
+    }
+
+    #[test]
+    fn m0_19_a_removed_chunk_is_gone_until_it_is_stored_again() {
+        let entry = Some(IndexEntry { address: 5, count: 2 });
+        assert_eq!(Change { address: REMOVED, delta: 0 }.apply(entry), (None, false));
+        assert_eq!(Change { address: REMOVED, delta: 0 }.apply(None), (None, false));
+        assert_eq!(Change { address: REMOVED | 7, delta: 1 }.apply(entry), (Some(IndexEntry { address: 7, count: 1 }), false));
+        assert_eq!(Change { address: REMOVED, delta: 1 }.apply(entry), (Some(IndexEntry { address: 0, count: 1 }), false));
     }
 }

@@ -17,7 +17,8 @@ fn log(batches: u64, new_chunks: u64) -> Vec<LogBatch> {
         let mut inserts: Vec<_> = (number * new_chunks..chunks).map(|chunk| (chunk, chunk + 1)).collect();
         inserts.extend((0..5).map(|at| (random(at, chunks), random(at + 100, 1 << 40) + 1)));
         let deltas: Vec<_> = (0..new_chunks * 2).map(|at| (random(at + 200, chunks), random(at + 300, 5) as i64 - 1)).collect();
-        let batch = log_batch((number + 1) * 512, &model, &inserts, &deltas);
+        let removals: Vec<_> = (0..new_chunks / 8).map(|at| random(at + 400, chunks)).collect();
+        let batch = log_batch((number + 1) * 512, &model, &removals, &inserts, &deltas);
         apply_to_model(&mut model, &batch);
         log.push(batch);
     }

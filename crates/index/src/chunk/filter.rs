@@ -20,8 +20,9 @@ const GROUP_PAGES: usize = 64;
 /// Numbers per entry in the universe: one over the probability of a false positive.
 const UNIVERSE_PER_ENTRY: usize = 208;
 const LOW_BITS: usize = 7;
-/// Offsets at the head of a group: end of each record (14 bits), then the two flags below.
-const GROUP_HEAD_BYTES: usize = 2 * GROUP_PAGES;
+/// The head of a group: for each page the end of its record (14 bits) and the two flags below, then a bit for each page with unused chunks.
+const GROUP_HEAD_BYTES: usize = UNUSED_OFFSET + GROUP_PAGES / 8;
+const UNUSED_OFFSET: usize = 2 * GROUP_PAGES;
 const END_MASK: u16 = (1 << 14) - 1;
 const SPILLS: u16 = 1 << 14;
 const KNOWN: u16 = 1 << 15;
@@ -45,6 +46,8 @@ pub(super) struct Answer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PageRecord {
     spills: bool,
+    /// Whether some of its chunks have the count 0.
+    has_unused: bool,
     bytes: Vec<u8>,
 }
 
@@ -52,7 +55,8 @@ impl PageRecord {
     /// Of the entries that a page is about to hold.
     pub fn of_entries(entries: &[Entry], flags: u16) -> PageRecord {
         let mut hashes: Vec<u16> = entries.iter().map(|entry| place(entry.fingerprint.hash_bits(), entries.len()) as u16).collect();
-        PageRecord { spills: flags & FLAG_SPILLS != 0, bytes: encode(&mut hashes) }
+        let has_unused = entries.iter().any(|entry| entry.value.count == 0);
+        PageRecord { spills: flags & FLAG_SPILLS != 0, has_unused, bytes: encode(&mut hashes) }
     }
 
     /// Of the entries that lie in `page`.
@@ -62,7 +66,8 @@ impl PageRecord {
             let digest = page.digest(number);
             place(u64_at(digest, 8), count) as u16
         });
-        PageRecord { spills: page.spills(), bytes: encode(&mut hashes.collect::<Vec<_>>()) }
+        let has_unused = (0..count).any(|number| page.count(number) == 0);
+        PageRecord { spills: page.spills(), has_unused, bytes: encode(&mut hashes.collect::<Vec<_>>()) }
     }
 }
 
@@ -109,6 +114,13 @@ impl Filter {
         Answer { home, neighbour: flags & (KNOWN | SPILLS) != KNOWN && may_hold(number ^ 1) }
     }
 
+    /// Whether a page may have chunks with the count 0: surely if its record is not known.
+    pub fn may_have_unused(&self, page: u32) -> bool {
+        let group = self.groups[page as usize / GROUP_PAGES].read();
+        let number = page as usize % GROUP_PAGES;
+        group.as_deref().is_none_or(|group| head(group, number) & KNOWN == 0 || has_unused(group, number))
+    }
+
     /// Replaces the records of pages; their numbers ascend.
     pub fn set(&self, records: &[(u32, PageRecord)]) {
         for records in records.chunk_by(|one, next| one.0 as usize / GROUP_PAGES == next.0 as usize / GROUP_PAGES) {
@@ -140,15 +152,19 @@ impl Filter {
         let mut bytes = vec![0; GROUP_HEAD_BYTES];
         for number in 0..GROUP_PAGES {
             let mut flags = 0;
+            let mut is_unused = false;
             if let Some(record) = new(number) {
                 bytes.extend_from_slice(&record.bytes);
                 flags = KNOWN | if record.spills { SPILLS } else { 0 };
+                is_unused = record.has_unused;
             } else if let Some(old) = old.as_deref()
                 && let Some((start, end)) = record(old, number)
             {
                 bytes.extend_from_slice(&old[start..end]);
                 flags = head(old, number) & !END_MASK;
+                is_unused = has_unused(old, number);
             }
+            bytes[UNUSED_OFFSET + number / 8] |= u8::from(is_unused) << (number % 8);
             let end = (bytes.len() - GROUP_HEAD_BYTES) as u16;
             bytes[2 * number..2 * number + 2].copy_from_slice(&(end | flags).to_le_bytes());
         }
@@ -272,6 +288,11 @@ fn is_sound(group: &[u8]) -> bool {
 /// End and flags of a page.
 fn head(group: &[u8], number: usize) -> u16 {
     u16::from_le_bytes([group[2 * number], group[2 * number + 1]])
+}
+
+/// Whether a page whose record is known has chunks with the count 0.
+fn has_unused(group: &[u8], number: usize) -> bool {
+    group[UNUSED_OFFSET + number / 8] >> (number % 8) & 1 != 0
 }
 
 /// Where the record of a page lies, if it is known.

@@ -21,8 +21,8 @@ const PAGES_OFFSET: usize = 2 * PAGE_BYTES;
 pub struct JournalHead {
     /// Generation of the pages.
     pub generation: u32,
-    /// How many entries these pages have more than those that they replace.
-    pub added_entries: u32,
+    /// How many entries these pages have more (or less) than those that they replace.
+    pub added_entries: i32,
     /// Target of the sweep.
     pub target: u64,
     /// Pages before it are applied once this journal is.
@@ -118,7 +118,7 @@ impl Journal {
         let numbers: Vec<u32> = (0..pages).map(|number| u32_at(&bytes, PAGE_BYTES + 4 * number)).collect();
         let head = JournalHead {
             generation: u32_at(&bytes, 16),
-            added_entries: u32_at(&bytes, 20),
+            added_entries: u32_at(&bytes, 20) as i32,
             target: u64_at(&bytes, 24),
             progress: u64_at(&bytes, 32),
         };

@@ -11,14 +11,22 @@ use onefold_fingerprint::Fingerprint;
 pub(super) struct Merged {
     /// Entries that were not there before.
     pub added: u32,
+    /// Entries that are not there any more.
+    pub removed: u32,
     /// Counts that would have fallen below zero.
     pub underflows: u32,
 }
 
 impl Merged {
+    /// How many entries there are more than before.
+    pub fn balance(&self) -> i32 {
+        self.added as i32 - self.removed as i32
+    }
+
     /// Adds what another merge did.
     pub fn add(&mut self, other: Merged) {
         self.added += other.added;
+        self.removed += other.removed;
         self.underflows += other.underflows;
     }
 }
@@ -35,11 +43,10 @@ pub(super) fn merge<'a>(old: &[Entry], changes: impl Iterator<Item = &'a (Finger
         let before = old.get(at).filter(|entry| entry.fingerprint == *fingerprint).map(|entry| entry.value);
         let (value, underflow) = change.apply(before);
         merged.underflows += u32::from(underflow);
-        match before {
-            Some(_) => at += 1,
-            None => merged.added += 1,
-        }
-        out.push(Entry { fingerprint: *fingerprint, value });
+        at += usize::from(before.is_some());
+        merged.added += u32::from(before.is_none() && value.is_some());
+        merged.removed += u32::from(before.is_some() && value.is_none());
+        out.extend(value.map(|value| Entry { fingerprint: *fingerprint, value }));
     }
     out.extend_from_slice(&old[at..]);
     merged

@@ -70,6 +70,13 @@ pub struct IndexEntry {
     pub count: u32,
 }
 
+/// A place in the search for chunks that nothing refers to; the default is the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnusedCursor {
+    partition: u32,
+    page: u32,
+}
+
 /// Figures of the index since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChunkIndexStatistics {
@@ -176,12 +183,26 @@ impl ChunkIndex {
     ///
     /// An address of a chunk that is known replaces the older one and keeps the count. A change of a count that is not known starts from 0.
     pub fn apply(&self, end: Position, inserts: &[(Fingerprint, u64)], deltas: &[(Fingerprint, i64)]) -> Result<()> {
+        self.apply_with_removals(end, &[], inserts, deltas)
+    }
+
+    /// [`ChunkIndex::apply`] of a batch that removes chunks too: they go first, so that what the batch says of them otherwise stands for itself.
+    pub fn apply_with_removals(
+        &self,
+        end: Position,
+        removals: &[Fingerprint],
+        inserts: &[(Fingerprint, u64)],
+        deltas: &[(Fingerprint, i64)],
+    ) -> Result<()> {
+        let mut removals_by_partition = self.by_partition(removals.iter()).into_iter().map(|(_, own)| own);
         let inserts_by_partition = self.by_partition(inserts.iter().map(|(fingerprint, _)| fingerprint));
         let deltas_by_partition = self.by_partition(deltas.iter().map(|(fingerprint, _)| fingerprint));
         for ((partition, inserted), (_, changed)) in inserts_by_partition.into_iter().zip(deltas_by_partition) {
             let inserted = inserted.iter().map(|at| inserts[*at as usize]);
             let changed = changed.iter().map(|at| deltas[*at as usize]);
-            self.partitions[partition].apply(end.0, inserted, changed);
+            let removed = removals_by_partition.next().unwrap_or_default();
+            let removed = removed.iter().map(|at| removals[*at as usize]);
+            self.partitions[partition].apply(end.0, removed, inserted, changed);
         }
         Ok(())
     }
@@ -258,6 +279,18 @@ impl ChunkIndex {
             Some(partition) => partition.for_each(visit),
             None => Ok(()),
         }
+    }
+
+    /// Appends chunks with the count 0 and their addresses, from `cursor` on, at least `limit` of them if there are so many. Returns where to go on.
+    /// What only the auxiliary index has is passed over: a [sweep](ChunkIndex::sweep_all) before makes all of them known.
+    pub fn unused(&self, cursor: UnusedCursor, limit: usize, out: &mut Vec<(Fingerprint, u64)>) -> Result<Option<UnusedCursor>> {
+        let UnusedCursor { partition, page } = cursor;
+        let Some(current) = self.partitions.get(partition as usize) else { return Ok(None) };
+        let next = match current.unused(page, limit, out)? {
+            Some(page) => UnusedCursor { partition, page },
+            None => UnusedCursor { partition: partition + 1, page: 0 },
+        };
+        Ok(((next.partition as usize) < self.partitions.len()).then_some(next))
     }
 
     /// Reads every page and lists those that are damaged.

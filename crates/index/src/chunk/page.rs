@@ -178,6 +178,11 @@ impl<'a> Page<'a> {
         }
     }
 
+    /// The count of entry `number`, below [`Page::len`].
+    pub fn count(&self, number: usize) -> u32 {
+        u32_at(self.bytes, PAGE_HEADER_BYTES + (number + 1) * self.entry_bytes - 4)
+    }
+
     fn value(&self, number: usize) -> IndexEntry {
         let start = PAGE_HEADER_BYTES + number * self.entry_bytes + self.entry_bytes - ENTRY_VALUE_BYTES;
         IndexEntry { address: u64_at(self.bytes, start), count: u32_at(self.bytes, start + 8) }

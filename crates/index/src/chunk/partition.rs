@@ -320,7 +320,13 @@ impl Partition {
     }
 
     /// Takes the changes of one log batch that ends at `end`; in the order of the log. What the pages already have is passed over.
-    pub fn apply(&self, end: u64, inserts: impl Iterator<Item = (Fingerprint, u64)>, deltas: impl Iterator<Item = (Fingerprint, i64)>) {
+    pub fn apply(
+        &self,
+        end: u64,
+        removals: impl Iterator<Item = Fingerprint>,
+        inserts: impl Iterator<Item = (Fingerprint, u64)>,
+        deltas: impl Iterator<Item = (Fingerprint, i64)>,
+    ) {
         let mut state = self.state.write();
         let state = &mut *state;
         if end <= state.last {
@@ -333,6 +339,11 @@ impl Partition {
             Some(frozen) if end <= frozen.target => (Arc::make_mut(&mut frozen.changes), frozen.progress),
             _ => (&mut state.active, 0),
         };
+        for fingerprint in removals {
+            if first_page == 0 || shape.home(&fingerprint) >= first_page {
+                into.remove(&fingerprint);
+            }
+        }
         for (fingerprint, address) in inserts {
             if first_page == 0 || shape.home(&fingerprint) >= first_page {
                 into.insert(&fingerprint, address);
@@ -379,7 +390,7 @@ impl State {
 
 /// The entry that page and log spell.
 pub(super) fn resolve(page: Option<IndexEntry>, frozen: Option<Change>, active: Option<Change>) -> Option<IndexEntry> {
-    [frozen, active].into_iter().flatten().fold(page, |entry, change| Some(change.apply(entry).0))
+    [frozen, active].into_iter().flatten().fold(page, |entry, change| change.apply(entry).0)
 }
 
 /// Reads both pages of a pair as they are together at one time.
@@ -422,7 +433,7 @@ fn repeat_journal(file: &JournalFile, journal: &mut Journal, pages: &PageFile, h
 fn advance(header: &mut Header, journal: &Journal) {
     if journal.head.progress > header.progress {
         header.progress = journal.head.progress;
-        header.entries += u64::from(journal.head.added_entries);
+        header.entries = header.entries.saturating_add_signed(i64::from(journal.head.added_entries));
     }
 }
 

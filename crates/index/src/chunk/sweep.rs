@@ -134,18 +134,15 @@ impl Partition {
             };
             let progress = if at < changes.len() { shape.home(&changes.get(at).0) & !1 } else { shape.pages() as u32 };
             batch.journal.head.progress = u64::from(progress);
-            batch.journal.head.added_entries = merged.added;
+            batch.journal.head.added_entries = merged.balance();
+            let entries = header.entries.saturating_add_signed(i64::from(merged.balance()));
             files.journal.write(&mut batch.journal)?;
             pages.write_in_place(&batch.journal)?;
             pages.filter.set(&batch.records);
-            files.header.write(Header {
-                progress: u64::from(progress),
-                entries: header.entries + u64::from(merged.added),
-                ..files.header.current()
-            })?;
+            files.header.write(Header { progress: u64::from(progress), entries, ..files.header.current() })?;
             {
                 let mut state = self.state.write();
-                state.entries = header.entries + u64::from(merged.added);
+                state.entries = entries;
                 if let Some(frozen) = &mut state.frozen {
                     frozen.progress = progress;
                 }

@@ -21,6 +21,7 @@ pub(super) fn key(number: u64) -> Fingerprint {
 #[derive(Clone, Debug, Default)]
 pub(super) struct LogBatch {
     pub end: u64,
+    pub removals: Vec<Fingerprint>,
     pub inserts: Vec<(Fingerprint, u64)>,
     pub deltas: Vec<(Fingerprint, i64)>,
 }
@@ -28,6 +29,9 @@ pub(super) struct LogBatch {
 pub(super) type Model = BTreeMap<Fingerprint, IndexEntry>;
 
 pub(super) fn apply_to_model(model: &mut Model, batch: &LogBatch) {
+    for fingerprint in &batch.removals {
+        model.remove(fingerprint);
+    }
     for (fingerprint, address) in &batch.inserts {
         model.entry(*fingerprint).or_default().address = *address;
     }
@@ -35,22 +39,25 @@ pub(super) fn apply_to_model(model: &mut Model, batch: &LogBatch) {
         let entry = model.entry(*fingerprint).or_default();
         entry.count = (i64::from(entry.count) + delta) as u32;
     }
+    model.retain(|_, entry| *entry != IndexEntry::default());
 }
 
 /// Makes a batch of the log out of chunk numbers: changes that would bring a count below zero are left out.
-pub(super) fn log_batch(end: u64, model: &Model, inserts: &[(u64, u64)], deltas: &[(u64, i64)]) -> LogBatch {
+pub(super) fn log_batch(end: u64, model: &Model, removals: &[u64], inserts: &[(u64, u64)], deltas: &[(u64, i64)]) -> LogBatch {
+    let removals: Vec<_> = removals.iter().map(|chunk| key(*chunk)).collect();
     let inserts = inserts.iter().map(|(chunk, address)| (key(*chunk), *address)).collect();
     let mut counts: HashMap<Fingerprint, i64> = HashMap::new();
     let mut kept = Vec::new();
     for (chunk, delta) in deltas {
         let fingerprint = key(*chunk);
-        let count = counts.entry(fingerprint).or_insert_with(|| model.get(&fingerprint).map_or(0, |entry| i64::from(entry.count)));
+        let before = || model.get(&fingerprint).filter(|_| !removals.contains(&fingerprint)).map_or(0, |entry| i64::from(entry.count));
+        let count = counts.entry(fingerprint).or_insert_with(before);
         if *count + delta >= 0 {
             *count += delta;
             kept.push((fingerprint, *delta));
         }
     }
-    LogBatch { end, inserts, deltas: kept }
+    LogBatch { end, removals, inserts, deltas: kept }
 }
 
 pub(super) fn open(ground: &Arc<dyn Ground>, partitions: u32, access: Access, epoch: u64) -> Result<ChunkIndex> {
@@ -59,7 +66,7 @@ pub(super) fn open(ground: &Arc<dyn Ground>, partitions: u32, access: Access, ep
 }
 
 pub(super) fn apply(index: &ChunkIndex, batch: &LogBatch) {
-    index.apply(Position(batch.end), &batch.inserts, &batch.deltas).unwrap();
+    index.apply_with_removals(Position(batch.end), &batch.removals, &batch.inserts, &batch.deltas).unwrap();
 }
 
 /// Lookups of all chunks and of strangers, and the visit, say what the model says.
@@ -84,6 +91,53 @@ pub(super) fn check(index: &ChunkIndex, model: &Model) {
     assert!(visited == expected, "{} visited, {} expected", visited.len(), expected.len());
 }
 
+/// The search for unused chunks finds those of the model; everything is in pages.
+pub(super) fn check_unused(index: &ChunkIndex, model: &Model) {
+    let mut found = Vec::new();
+    let mut cursor = Some(UnusedCursor::default());
+    while let Some(from) = cursor {
+        let before = found.len();
+        cursor = index.unused(from, 7, &mut found).unwrap();
+        assert!(found.len() < before + 7 + 2 * page::page_capacity(DIGEST_BYTES));
+    }
+    found.sort_unstable();
+    let unused = model.iter().filter(|(_, entry)| entry.count == 0 && entry.address != 0);
+    assert_eq!(found, unused.map(|(fingerprint, entry)| (*fingerprint, entry.address)).collect::<Vec<_>>());
+}
+
+#[test]
+fn m0_19_the_search_for_unused_chunks_reads_only_pages_that_have_some() {
+    let (disk, ground) = created(2);
+    let index = open(&ground, 2, Access::ReadWrite, 1).unwrap();
+    let chunks = 20_000;
+    let inserts: Vec<_> = (0..chunks).map(|chunk| (chunk, chunk + 1)).collect();
+    let deltas: Vec<_> = (0..chunks).map(|chunk| (chunk, 1)).collect();
+    let mut model = Model::new();
+    let run = |index: &ChunkIndex, model: &mut Model, end, removals: &[u64], inserts: &[(u64, u64)], deltas: &[(u64, i64)]| {
+        let batch = log_batch(end, model, removals, inserts, deltas);
+        apply_to_model(model, &batch);
+        apply(index, &batch);
+        index.sweep_all().unwrap();
+    };
+    run(&index, &mut model, 512, &[], &inserts, &deltas);
+    let reads = |index: &ChunkIndex, model: &Model| {
+        let before = disk.reads();
+        check_unused(index, model);
+        disk.reads() - before
+    };
+    assert_eq!(reads(&index, &model), 0, "every chunk is used");
+    run(&index, &mut model, 1024, &[], &[], &[(7, -1), (8, -1), (9, -1)]);
+    assert!((1..=3).contains(&reads(&index, &model)));
+    index.close().unwrap();
+    drop(index);
+    let index = open(&ground, 2, Access::ReadWrite, 2).unwrap();
+    assert!((1..=3).contains(&reads(&index, &model)), "the saved filter knows");
+    run(&index, &mut model, 1536, &[7, 8, 9], &[], &[]);
+    assert_eq!(reads(&index, &model), 0);
+    check(&index, &model);
+    assert_eq!(index.statistics().entries, chunks - 3);
+}
+
 fn simulated() -> (SimulatedGround, Arc<dyn Ground>) {
     let disk = SimulatedGround::new(1);
     (disk.clone(), Arc::new(disk))
@@ -102,7 +156,7 @@ fn filled(batches: u64, chunks: u64) -> (Vec<LogBatch>, Model) {
     for number in 0..batches {
         let inserts: Vec<_> = (0..chunks).map(|chunk| (number * chunks + chunk, number * chunks + chunk + 1)).collect();
         let deltas: Vec<_> = (0..chunks).map(|chunk| (number * chunks / 2 + chunk, 1)).collect();
-        let batch = log_batch((number + 1) * 512, &model, &inserts, &deltas);
+        let batch = log_batch((number + 1) * 512, &model, &[], &inserts, &deltas);
         apply_to_model(&mut model, &batch);
         log.push(batch);
     }
@@ -111,7 +165,7 @@ fn filled(batches: u64, chunks: u64) -> (Vec<LogBatch>, Model) {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Batch { inserts: Vec<(u64, u64)>, deltas: Vec<(u64, i64)> },
+    Batch { removals: Vec<u64>, inserts: Vec<(u64, u64)>, deltas: Vec<(u64, i64)> },
     Sweep,
     SweepAll,
     Close,
@@ -120,8 +174,13 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let batch = (proptest::collection::vec((0..3000u64, 1..u64::MAX), 0..300), proptest::collection::vec((0..3000u64, -3..4i64), 0..300))
-        .prop_map(|(inserts, deltas)| Step::Batch { inserts, deltas });
+    let chunk = 0..3000u64;
+    let batch = (
+        proptest::collection::vec(chunk.clone(), 0..40),
+        proptest::collection::vec((chunk.clone(), 1..1u64 << 63), 0..300),
+        proptest::collection::vec((chunk, -3..4i64), 0..300),
+    )
+        .prop_map(|(removals, inserts, deltas)| Step::Batch { removals, inserts, deltas });
     prop_oneof![
         8 => batch,
         3 => Just(Step::Sweep),
@@ -135,7 +194,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
     #[test]
-    fn m0_13_m0_14_the_index_is_a_map_through_sweeps_growth_reopening_and_replay(
+    fn m0_13_m0_14_m0_19_the_index_is_a_map_through_sweeps_growth_reopening_and_replay(
         steps in proptest::collection::vec(step(), 1..40), partition_bits in 0..3u32
     ) {
         let partitions = 1 << partition_bits;
@@ -146,8 +205,8 @@ proptest! {
         let mut epoch = 1;
         for step in steps {
             match step {
-                Step::Batch { inserts, deltas } => {
-                    let batch = log_batch(log.len() as u64 * 512 + 512, &model, &inserts, &deltas);
+                Step::Batch { removals, inserts, deltas } => {
+                    let batch = log_batch(log.len() as u64 * 512 + 512, &model, &removals, &inserts, &deltas);
                     apply_to_model(&mut model, &batch);
                     apply(&index, &batch);
                     log.push(batch);
@@ -174,6 +233,7 @@ proptest! {
         index.sweep_all().unwrap();
         check(&index, &model);
         prop_assert_eq!(index.statistics().entries, model.len() as u64);
+        check_unused(&index, &model);
         prop_assert_eq!(index.verify().unwrap(), []);
     }
 }
@@ -227,7 +287,7 @@ fn m0_13_a_full_page_puts_entries_into_its_neighbour_and_they_are_found_there() 
         for (number, half) in [0, 1].into_iter().enumerate() {
             let inserts: Vec<_> = chunks.iter().skip(half).step_by(2).map(|fingerprint| (*fingerprint, 9)).collect();
             let deltas = inserts.iter().map(|(fingerprint, _)| (*fingerprint, 2)).collect();
-            let batch = LogBatch { end: 512 * (number as u64 + 1), inserts, deltas };
+            let batch = LogBatch { end: 512 * (number as u64 + 1), inserts, deltas, ..LogBatch::default() };
             apply_to_model(&mut model, &batch);
             apply(&index, &batch);
             assert!(index.sweep().unwrap());
@@ -236,7 +296,7 @@ fn m0_13_a_full_page_puts_entries_into_its_neighbour_and_they_are_found_there() 
         assert_eq!(index.statistics().growths, 0);
         // One side only changes: the other one's entries stay found.
         let deltas: Vec<_> = sided(1).take(right).map(|fingerprint| (fingerprint, 1)).collect();
-        let batch = LogBatch { end: 2048, inserts: vec![], deltas };
+        let batch = LogBatch { end: 2048, deltas, ..LogBatch::default() };
         apply_to_model(&mut model, &batch);
         apply(&index, &batch);
         index.sweep_all().unwrap();

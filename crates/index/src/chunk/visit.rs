@@ -4,13 +4,15 @@ use super::IndexEntry;
 use super::merge::{Pair, SortedChanges, check_position, merge};
 use super::page::{PAGE_BYTES, Page, PageDamage};
 use super::pages::PageFile;
-use super::partition::{Frozen, Partition};
+use super::partition::{Frozen, Partition, resolve};
 use crate::{IndexError, Result};
 use onefold_fingerprint::Fingerprint;
 use std::sync::Arc;
 
 /// Pages read at once.
 const STEP_PAGES: usize = 256;
+/// Pairs of pages asked for ahead in the search for unused chunks.
+const UNUSED_PAIRS: usize = 64;
 
 /// A page that is not what was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +62,49 @@ impl Partition {
             }
         }
         Ok(())
+    }
+
+    /// Appends the chunks with the count 0 that lie in pages, from page `first` on, until there are at least `limit` of them or the pages are at
+    /// their end. Returns the page to go on with. Only pages that may have some are read.
+    pub fn unused(&self, first: u32, limit: usize, out: &mut Vec<(Fingerprint, u64)>) -> Result<Option<u32>> {
+        // No sweep meanwhile: pages stay as they are.
+        let _files = self.files.lock();
+        let (pages, applied, target) = {
+            let state = self.state.read();
+            (state.pages.clone(), state.applied, state.frozen.as_ref().map_or(0, |frozen| frozen.target))
+        };
+        let end = pages.shape.pages() as u32;
+        let enough = out.len().saturating_add(limit.max(1));
+        let wanted = |left: &u32| pages.filter.may_have_unused(*left) || pages.filter.may_have_unused(*left + 1);
+        let mut pairs = (first & !1..end).step_by(2).filter(wanted);
+        let (mut bytes, mut pair, mut found) = (Vec::new(), Pair::default(), Vec::new());
+        loop {
+            let run: Vec<u32> = pairs.by_ref().take(UNUSED_PAIRS).collect();
+            run.iter().for_each(|left| pages.read_ahead(*left, 2));
+            for left in run.iter().copied() {
+                if out.len() >= enough {
+                    return Ok(Some(left));
+                }
+                pages.read_run(left, 2, &mut bytes)?;
+                pair.read(&pages, left, &bytes, applied, target)?;
+                for (number, page) in (left..).zip(bytes.chunks_exact(PAGE_BYTES)) {
+                    pages.filter.learn(number, &pages.decode(number, page)?);
+                }
+                found.clear();
+                let state = self.state.read();
+                for entry in &pair.entries {
+                    let side = (pages.shape.home(&entry.fingerprint) != left) as usize;
+                    let frozen = state.frozen.as_ref().filter(|_| !pair.is_merged[side]);
+                    let frozen = frozen.and_then(|frozen| frozen.changes.get(&entry.fingerprint));
+                    let now = resolve(Some(entry.value), frozen, state.active.get(&entry.fingerprint));
+                    found.extend(now.filter(|now| now.count == 0 && now.address != 0).map(|now| (entry.fingerprint, now.address)));
+                }
+                out.append(&mut found);
+            }
+            if run.len() < UNUSED_PAIRS {
+                return Ok(None);
+            }
+        }
     }
 
     /// Reads all pages and notes those that are damaged.

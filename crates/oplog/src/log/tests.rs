@@ -292,6 +292,26 @@ fn m0_17_a_sync_that_failed_closes_the_log_until_it_is_opened_again() {
 }
 
 #[test]
+fn a_closed_log_takes_the_room_of_its_batches_and_goes_on_at_full_size() {
+    let ground = SimulatedGround::new(1);
+    let mut log = create(&ground);
+    let mut committed = fill(&log, 20);
+    log.trim(log.end()).unwrap();
+    committed.retain(|(start, ..)| *start >= log.start());
+    for epoch in 2..6 {
+        log.release_room();
+        let files = ground.list(DIRECTORY).unwrap();
+        assert_eq!(files.len(), 1, "{files:?}");
+        let bytes = ground.open(&format!("{DIRECTORY}/{}", files[0].name), Access::Read).unwrap().len().unwrap();
+        assert_eq!(bytes, SEGMENT_HEADER_BYTES + log.used_bytes());
+        log = open(&ground, epoch).unwrap();
+        assert_eq!(replay(&log, log.start()).unwrap(), committed);
+        committed.push(commit(&log, epoch, 100));
+        assert_eq!(log.segments(), 1, "the segment goes on");
+    }
+}
+
+#[test]
 fn reading_changes_nothing_on_disk() {
     let ground = SimulatedGround::new(1);
     let committed = fill(&create(&ground), 10);

@@ -6,7 +6,7 @@
 use crate::model::{BLOCK_BYTES, BackupModel, Model, SLOTS, Tree, VolumeModel};
 use crate::world::{Fault, Random, World};
 use onefold_catalog::{Attributes, Backup, BackupId, Content, DirectoryWriter, Entry, Statistics};
-use onefold_engine::{Hints, Recipe, RecipeWriter};
+use onefold_engine::{Hints, Recipe, RecipeWriter, UnusedCursor};
 use onefold_volume::Volume;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const MAX_BLOCKS: u64 = 4;
 /// Takes a random step. An error is what the disk did; a wrong answer of the store is a panic.
 pub fn step(world: &mut World, model: &mut Model, random: &mut Random) -> Result<(), Fault> {
     let slot = random.below(SLOTS as u64) as usize;
-    match random.below(26) {
+    match random.below(29) {
         0..=8 => write(world, model, random, slot),
         9 => zero(world, model, random, slot),
         10 | 11 => flush_volume(world, model, slot),
@@ -48,8 +48,27 @@ pub fn step(world: &mut World, model: &mut Model, random: &mut Random) -> Result
             }
             Ok(result?)
         }
+        25 | 26 => remove_unused(world, random),
         _ => verify_one(world, model, slot),
     }
+}
+
+/// Removes what nothing refers to; sometimes with a stream in the way.
+fn remove_unused(world: &mut World, random: &mut Random) -> Result<(), Fault> {
+    let is_alone = Arc::strong_count(&world.volumes) == 1;
+    let in_the_way = random.one_in(8).then(|| world.engine.in_flight());
+    let looks = std::cell::Cell::new(if random.one_in(4) { random.below(6) } else { 1 << 20 });
+    let report = onefold_reclaim::remove_unused(&world.engine, &onefold_reclaim::NoMonitor, &|| {
+        looks.set(looks.get().saturating_sub(1));
+        looks.get() > 0 && in_the_way.is_none()
+    })?;
+    assert_eq!(report.damaged, [""; 0], "nothing is damaged here");
+    if report.is_complete && is_alone {
+        world.engine.maintain(true)?;
+        let (left, _) = world.engine.unused(UnusedCursor::default(), 1)?;
+        assert_eq!(left, [], "unused chunks were left");
+    }
+    Ok(())
 }
 
 /// What a change of blocks came to.
@@ -228,6 +247,12 @@ fn next_tree(model: &Model, random: &mut Random) -> Tree {
 }
 
 fn backup(world: &mut World, model: &mut Model, random: &mut Random) -> Result<(), Fault> {
+    let result = backup_in_flight(world, model, random);
+    world.streams.iter_mut().for_each(onefold_engine::WriteStream::rest);
+    result
+}
+
+fn backup_in_flight(world: &mut World, model: &mut Model, random: &mut Random) -> Result<(), Fault> {
     let tree = next_tree(model, random);
     model.next_backup += 1;
     let root = store(world, &tree, random)?;

@@ -29,6 +29,8 @@ fn run(world: World, models: &mut [Model], seed: u64, steps: u64) -> World {
         // Nobody needs these; they are in the way of everybody.
         scope.spawn(move || disturb(over, || drop(engine.flush())));
         scope.spawn(move || disturb(over, || drop(engine.maintain(true))));
+        let go_on = || !over.load(Ordering::Relaxed);
+        scope.spawn(move || disturb(over, || drop(onefold_reclaim::remove_unused(engine, &onefold_reclaim::NoMonitor, &go_on))));
         let writers: Vec<_> = models
             .iter_mut()
             .enumerate()

@@ -144,7 +144,7 @@ impl World {
         if ground.is_crashed() {
             return Err(EngineError::ReadOnly.into());
         }
-        let streams = [engine.stream(), engine.stream()];
+        let streams = resting_streams(&engine);
         Ok(World { catalog: Catalog::new(engine.clone()), streams, volumes, engine, ground: ground.clone() })
     }
 
@@ -154,8 +154,15 @@ impl World {
             engine: self.engine.clone(),
             volumes: self.volumes.clone(),
             catalog: self.catalog.clone(),
-            streams: [self.engine.stream(), self.engine.stream()],
+            streams: resting_streams(&self.engine),
             ground: self.ground.clone(),
         }
     }
+}
+
+/// Streams that are in nobody's way before they are used.
+fn resting_streams(engine: &Arc<Engine>) -> [WriteStream; 2] {
+    let mut streams = [engine.stream(), engine.stream()];
+    streams.iter_mut().for_each(WriteStream::rest);
+    streams
 }

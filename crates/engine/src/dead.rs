@@ -1,0 +1,109 @@
+//! Dead slots: which chunks of a container nothing refers to any more, so that merging knows what to leave behind and nobody takes the catalog
+//! of a container for a list of what is stored (`docs/format.md` section 7.2).
+//!
+//! The object of a container changes in the batch that removes its chunks from the chunk index: after any crash the two agree.
+
+use crate::{EngineError, Result};
+use onefold_ground::wire::{Reader, put_bytes, put_varint};
+use onefold_index::BlockIndex;
+use onefold_storage::ContainerId;
+
+/// First byte of the keys, and the partition that they are in.
+pub(crate) const PREFIX: u8 = b'd';
+pub(crate) const PARTITION: u16 = 0;
+const VERSION: u8 = 1;
+
+/// The dead slots of one container file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeadSlots {
+    /// Sum of the lengths of the dead chunks, bytes.
+    pub bytes: u64,
+    /// Sum of the lengths of all chunks of the container, bytes, when the last one died.
+    pub of_bytes: u64,
+    /// A bit for each slot.
+    bits: Vec<u8>,
+}
+
+impl DeadSlots {
+    /// Whether a slot is dead.
+    pub fn contains(&self, slot: usize) -> bool {
+        self.bits.get(slot / 8).is_some_and(|bits| bits >> (slot % 8) & 1 != 0)
+    }
+
+    /// Number of dead slots.
+    pub fn count(&self) -> usize {
+        self.bits.iter().map(|bits| bits.count_ones() as usize).sum()
+    }
+
+    /// Marks a slot whose chunk has so many bytes. One that is marked already stays so.
+    pub(crate) fn insert(&mut self, slot: usize, length_bytes: u32) {
+        if self.contains(slot) {
+            return;
+        }
+        self.bits.resize(self.bits.len().max(slot / 8 + 1), 0);
+        self.bits[slot / 8] |= 1 << (slot % 8);
+        self.bytes += u64::from(length_bytes);
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = vec![VERSION];
+        put_varint(&mut out, self.bytes);
+        put_varint(&mut out, self.of_bytes);
+        put_bytes(&mut out, &self.bits);
+        out
+    }
+
+    /// Reads the object of a container.
+    pub fn decode(value: &[u8]) -> Result<DeadSlots> {
+        let read = || {
+            let mut reader = Reader::new(value);
+            let version = reader.u8()?;
+            if version != VERSION {
+                let what = "version of dead slots";
+                return Err(onefold_ground::wire::WireError::OutOfRange { what, value: u64::from(version), offset_bytes: 0 });
+            }
+            let dead = DeadSlots { bytes: reader.varint()?, of_bytes: reader.varint()?, bits: reader.bytes()?.to_vec() };
+            reader.end().map(|()| dead)
+        };
+        read().map_err(|source| EngineError::Wire { what: "dead slots of a container".into(), source })
+    }
+
+    /// The dead slots of a container file.
+    pub(crate) fn read(blocks: &BlockIndex, container: ContainerId) -> Result<DeadSlots> {
+        blocks.get(PARTITION, &key(container))?.map_or_else(|| Ok(DeadSlots::default()), |value| DeadSlots::decode(&value))
+    }
+}
+
+pub(crate) fn key(container: ContainerId) -> Vec<u8> {
+    let mut key = vec![PREFIX];
+    key.extend_from_slice(&container.bits().to_be_bytes());
+    key
+}
+
+/// The container of a key.
+pub fn container_of(key: &[u8]) -> Option<ContainerId> {
+    let bits = key.strip_prefix(&[PREFIX])?.try_into().ok()?;
+    Some(ContainerId::from_bits(u64::from_be_bytes(bits)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn m0_19_dead_slots_are_read_as_written_and_counted_once() {
+        let mut dead = DeadSlots { of_bytes: 1000, ..DeadSlots::default() };
+        dead.insert(9, 100);
+        dead.insert(0, 10);
+        dead.insert(9, 100);
+        assert_eq!((dead.bytes, dead.count()), (110, 2));
+        assert!(dead.contains(9) && dead.contains(0) && !dead.contains(8) && !dead.contains(4000));
+        let encoded = dead.encode();
+        assert_eq!(DeadSlots::decode(&encoded).unwrap(), dead);
+        for length in 0..encoded.len() {
+            assert!(DeadSlots::decode(&encoded[..length]).is_err());
+        }
+        let container = ContainerId::new(3, 77);
+        assert_eq!(container_of(&key(container)), Some(container));
+    }
+}

@@ -1,0 +1,134 @@
+//! Who holds pieces that no object refers to yet, and which unused chunks somebody asked for: what keeps the removal of a chunk
+//! (`removal.rs`) from taking it away from under a write.
+//!
+//! A piece that a stream returned is safe once the transaction with it is submitted: from then on counts say that the chunk is needed.
+//! Before that nothing on disk knows. So whoever looks at the store in order to refer to what is in it holds an [`InFlight`] guard from
+//! before the first look until after the submission, and a removal waits until all guards that are older than it are gone.
+//!
+//! For those that are younger there is the [`Watch`]: before the removal waits, it puts its candidates on the watch list; every stream
+//! takes the chunks it asks for, refers to or counts off the list; and only what is still on it at the end is removed.
+
+use onefold_fingerprint::Fingerprint;
+use parking_lot::Mutex;
+use std::collections::{BTreeSet, HashSet};
+use std::hash::BuildHasherDefault;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::reservation::FingerprintHasher;
+
+/// The guards that there are, by age.
+#[derive(Debug, Default)]
+pub(crate) struct Guards {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    next: u64,
+    held: BTreeSet<u64>,
+}
+
+/// Something is being written whose pieces may not be part of any object yet. While it is held, no chunk goes that it could have seen.
+#[derive(Debug)]
+pub struct InFlight {
+    guards: Arc<Guards>,
+    number: u64,
+}
+
+impl Guards {
+    /// A new guard.
+    pub(crate) fn enter(self: &Arc<Self>) -> InFlight {
+        let mut state = self.state.lock();
+        let number = state.next;
+        state.next += 1;
+        state.held.insert(number);
+        InFlight { guards: self.clone(), number }
+    }
+
+    /// A moment: guards made later are younger.
+    pub(crate) fn now(&self) -> u64 {
+        self.state.lock().next
+    }
+
+    /// Whether no guard is left that was made before `moment`.
+    pub(crate) fn all_gone_before(&self, moment: u64) -> bool {
+        self.state.lock().held.first().is_none_or(|oldest| *oldest >= moment)
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.guards.state.lock().held.remove(&self.number);
+    }
+}
+
+/// The chunks that a removal would like to remove.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    is_used: AtomicBool,
+    chunks: Mutex<HashSet<Fingerprint, BuildHasherDefault<FingerprintHasher>>>,
+}
+
+impl Watch {
+    /// Begins to watch these chunks; before, none were watched.
+    pub(crate) fn begin(&self, chunks: impl IntoIterator<Item = Fingerprint>) {
+        let mut watched = self.chunks.lock();
+        watched.clear();
+        watched.extend(chunks);
+        self.is_used.store(true, Ordering::SeqCst);
+    }
+
+    /// Somebody needs these chunks. Whoever calls holds a guard; that it sees the list follows from the mutex of the guards, through which
+    /// both it and the removal went after the list was made. Older ones need not see it.
+    pub(crate) fn touch<'a>(&self, chunks: impl IntoIterator<Item = &'a Fingerprint>) {
+        if self.is_used.load(Ordering::SeqCst) {
+            let mut watched = self.chunks.lock();
+            for chunk in chunks {
+                watched.remove(chunk);
+            }
+        }
+    }
+
+    /// Whether nobody has asked for the chunk.
+    pub(crate) fn is_watched(&self, chunk: &Fingerprint) -> bool {
+        self.chunks.lock().contains(chunk)
+    }
+
+    /// Ends it; the list's memory is given back.
+    pub(crate) fn end(&self) {
+        self.is_used.store(false, Ordering::SeqCst);
+        *self.chunks.lock() = HashSet::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_guards_from_before_a_moment_are_waited_for() {
+        let guards = Arc::new(Guards::default());
+        let old = guards.enter();
+        let moment = guards.now();
+        let young = guards.enter();
+        assert!(!guards.all_gone_before(moment));
+        drop(old);
+        assert!(guards.all_gone_before(moment));
+        assert!(!guards.all_gone_before(guards.now()));
+        drop(young);
+        assert!(guards.all_gone_before(guards.now()));
+    }
+
+    #[test]
+    fn what_is_touched_is_not_watched_any_more() {
+        let watch = Watch::default();
+        let [one, two] = [1, 2].map(|byte| Fingerprint::from_digest(&[byte; 32]));
+        watch.touch([&one]);
+        watch.begin([one, two]);
+        watch.touch([&one]);
+        assert!(!watch.is_watched(&one) && watch.is_watched(&two));
+        watch.end();
+        assert!(!watch.is_watched(&two));
+    }
+}

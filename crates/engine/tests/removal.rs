@@ -1,0 +1,173 @@
+//! Chunks that nothing refers to go; those that somebody has in hand stay (M0.19).
+
+mod common;
+
+use common::{DEFAULT_CHAIN, bytes, descriptor, open, read, settings, store, write};
+use onefold_engine::{Engine, EngineError, MetadataKind, Piece, Removed, Transaction, UnusedCursor, encode_pieces};
+use onefold_fingerprint::Fingerprint;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const SLICE: usize = 16 << 10;
+
+/// Makes an object that refers to `pieces`, or (-1) takes it away.
+fn refer(engine: &Engine, key: u8, pieces: &[Piece], change: i64) {
+    let deltas = pieces.iter().filter_map(Piece::fingerprint).map(|fingerprint| (fingerprint, change)).collect();
+    engine.submit(Transaction { changes: vec![(0, vec![b'x', key], (change > 0).then(|| vec![key]))], deltas }).unwrap();
+    engine.flush().unwrap();
+}
+
+fn unused(engine: &Engine) -> Vec<Fingerprint> {
+    engine.maintain(true).unwrap();
+    let (mut found, mut cursor) = (Vec::new(), Some(UnusedCursor::default()));
+    while let Some(from) = cursor {
+        let (some, next) = engine.unused(from, 100).unwrap();
+        found.extend(some);
+        cursor = next;
+    }
+    found
+}
+
+fn nothing_inside(_: onefold_storage::ChunkKind, _: &[u8]) -> Result<Vec<Fingerprint>, String> {
+    Ok(Vec::new())
+}
+
+fn remove(engine: &Engine) -> Removed {
+    engine.remove_unused(&unused(engine), &nothing_inside, &|| false).unwrap()
+}
+
+/// Writes a run without staying in flight.
+fn written(engine: &Arc<Engine>, data: &[u8]) -> (Vec<Piece>, u64) {
+    let mut stream = engine.stream();
+    let pieces = write(&mut stream, data, SLICE);
+    (pieces, stream.added_bytes())
+}
+
+#[test]
+fn m0_19_what_nothing_refers_to_goes_and_the_rest_stays() {
+    for chain in [DEFAULT_CHAIN, "bloom,zero-chunk,chunk-index,byte-compare", "chunk-index"] {
+        let ground = store(&descriptor());
+        let engine = open(&ground, settings(chain));
+        let [kept, lost] = [1, 2].map(|seed| bytes(seed, 300_000));
+        let (kept_pieces, _) = written(&engine, &kept);
+        let (lost_pieces, _) = written(&engine, &lost);
+        refer(&engine, 1, &kept_pieces, 1);
+        refer(&engine, 2, &lost_pieces, 1);
+        assert_eq!(remove(&engine).chunks, 0, "{chain}");
+        refer(&engine, 2, &lost_pieces, -1);
+        let removed = remove(&engine);
+        assert_eq!((removed.bytes, removed.was_busy), (lost.len() as u64, false), "{chain}");
+        assert_eq!(engine.statistics().unwrap().dead_bytes, lost.len() as u64);
+        assert_eq!(unused(&engine), []);
+        // After a crash too.
+        drop(engine);
+        let engine = open(&ground, settings(chain));
+        assert_eq!(read(&engine, &kept_pieces).unwrap(), kept);
+        let (_, added) = written(&engine, &kept);
+        assert_eq!(added, 0, "{chain}: what is kept is a duplicate");
+        let (again, added) = written(&engine, &lost);
+        assert_eq!(added, lost.len() as u64, "{chain}: what was removed is new, whatever old catalogs say");
+        refer(&engine, 3, &again, 1);
+        assert_eq!(read(&engine, &again).unwrap(), lost);
+        assert_eq!(remove(&engine).chunks, 0);
+        let mut sizes = 0;
+        engine.for_each_dead(&mut |_, dead| sizes += dead.bytes).unwrap();
+        assert_eq!(sizes, lost.len() as u64, "the dead slots are those of the first time");
+    }
+}
+
+#[test]
+fn m0_19_what_is_in_flight_stays_until_it_is_not() {
+    let engine = open(&store(&descriptor()), settings(DEFAULT_CHAIN));
+    let data = bytes(3, 100_000);
+    let (pieces, _) = written(&engine, &data);
+    refer(&engine, 1, &pieces, 1);
+    let mut stream = engine.stream();
+    let again = write(&mut stream, &data, SLICE);
+    refer(&engine, 1, &pieces, -1);
+    assert!(remove(&engine).was_busy, "the stream may hold pieces");
+    refer(&engine, 2, &again, 1);
+    stream.rest();
+    assert_eq!(remove(&engine), Removed::default());
+    assert_eq!(read(&engine, &again).unwrap(), data);
+    refer(&engine, 2, &again, -1);
+    assert_eq!(remove(&engine).bytes, data.len() as u64);
+}
+
+#[test]
+fn m0_19_what_somebody_asks_for_while_a_removal_waits_stays() {
+    let engine = open(&store(&descriptor()), settings(DEFAULT_CHAIN));
+    let [asked, other] = [4, 5].map(|seed| bytes(seed, 100_000));
+    let (pieces, _) = written(&engine, &asked);
+    written(&engine, &other);
+    engine.flush().unwrap();
+    let candidates = unused(&engine);
+    let older = engine.in_flight();
+    let is_waiting = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let removal = scope.spawn(|| {
+            engine.remove_unused(&candidates, &nothing_inside, &|| {
+                is_waiting.store(true, Ordering::SeqCst);
+                true
+            })
+        });
+        while !is_waiting.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        // Younger than the removal, and not waited for.
+        let mut stream = engine.stream();
+        assert_eq!(write(&mut stream, &asked, SLICE), pieces);
+        drop(older);
+        let removed = removal.join().unwrap().unwrap();
+        assert_eq!(removed.bytes, other.len() as u64);
+        refer(&engine, 1, &pieces, 1);
+    });
+    assert_eq!(read(&engine, &pieces).unwrap(), asked);
+    assert_eq!(written(&engine, &asked).1, 0);
+}
+
+#[test]
+fn m0_19_a_removed_metadata_chunk_gives_up_its_references_in_the_same_batch() {
+    let ground = store(&descriptor());
+    let engine = open(&ground, settings(DEFAULT_CHAIN));
+    let data = bytes(6, 50_000);
+    let mut stream = engine.stream();
+    let pieces = write(&mut stream, &data, SLICE);
+    let mut content = Vec::new();
+    encode_pieces(&pieces, engine.digest_bytes(), &mut content);
+    let references: Vec<_> = pieces.iter().filter_map(Piece::fingerprint).collect();
+    stream.write_metadata(MetadataKind::Recipe, &content, &references).unwrap();
+    stream.rest();
+    engine.flush().unwrap();
+    // One that cannot be understood stays, and so does what it refers to.
+    let candidates = unused(&engine);
+    assert_eq!(candidates.len(), 1, "only the metadata chunk is unused");
+    let refused = engine.remove_unused(&candidates, &|_, _| Err("no".into()), &|| false).unwrap();
+    assert_eq!((refused.chunks, refused.damaged.len()), (0, 1));
+    let removed = engine.remove_unused(&candidates, &|_, _| Ok(references.clone()), &|| false).unwrap();
+    assert_eq!(removed.chunks, 1);
+    let mut released = references.clone();
+    released.sort_unstable();
+    released.dedup();
+    assert_eq!(removed.released, released);
+    drop(stream);
+    drop(engine);
+    let engine = open(&ground, settings(DEFAULT_CHAIN));
+    assert_eq!(remove(&engine).bytes, data.len() as u64);
+    assert!(matches!(read(&engine, &pieces), Ok(read) if read == data), "the bytes are in their containers until these are merged");
+}
+
+#[test]
+fn a_full_disk_refuses_a_removal_and_nobody_waits_for_it() {
+    let ground = store(&descriptor());
+    let engine = open(&ground, settings(DEFAULT_CHAIN));
+    let data = bytes(7, 50_000);
+    written(&engine, &data);
+    engine.flush().unwrap();
+    let candidates = unused(&engine);
+    ground.fail_operation(0, std::io::ErrorKind::StorageFull);
+    let refused: Result<Removed, EngineError> = engine.remove_unused(&candidates, &nothing_inside, &|| false);
+    assert!(refused.is_err());
+    assert_eq!(written(&engine, &data).1, 0, "it is still stored, and its reservation is free");
+    assert_eq!(remove(&engine).bytes, data.len() as u64);
+}
