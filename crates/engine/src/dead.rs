@@ -1,5 +1,5 @@
 //! Dead slots: which chunks of a container nothing refers to any more, so that merging knows what to leave behind and nobody takes the catalog
-//! of a container for a list of what is stored (`docs/format.md` section 7.2).
+//! of a container for a list of what is stored (`docs/format.md` section 7.4).
 //!
 //! The object of a container changes in the batch that removes its chunks from the chunk index: after any crash the two agree.
 

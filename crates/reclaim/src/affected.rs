@@ -4,6 +4,7 @@ use crate::check::{Check, Lost, ProblemKind};
 use crate::references::{Kind, mapping, mapping_key, objects};
 use onefold_catalog::{Backup, Content, TreeWalk};
 use onefold_engine::{Engine, Piece, Recipe};
+use onefold_volume::{VolumeInfo, VolumeKind};
 
 /// Adds a problem for everything that needs one of the lost chunks.
 pub(crate) fn name(check: &mut Check<'_>) {
@@ -23,21 +24,36 @@ pub(crate) fn name(check: &mut Check<'_>) {
 }
 
 fn volumes(check: &mut Check<'_>) {
-    let (report, lost, volumes) = (&mut check.report, &check.lost, &check.volumes.by_number);
-    let digest_bytes = check.engine.digest_bytes();
+    let (report, lost, volumes, engine) = (&mut check.report, &check.lost, &check.volumes, check.engine);
+    let digest_bytes = engine.digest_bytes();
     let visit = &mut |key: &[u8], value: &[u8]| {
-        let (Some((number, block)), Some(recipe)) = (mapping_key(key), mapping(value, digest_bytes)) else { return };
-        let Some(info) = volumes.get(&number) else { return };
-        let mut at = block.saturating_mul(u64::from(info.block_size));
+        let (Some((map, block)), Some(recipe)) = (mapping_key(key), mapping(value, digest_bytes)) else { return };
+        let Some((_, layer)) = volumes.owner(map) else { return };
+        let mut at = block.saturating_mul(u64::from(layer.block_bytes));
+        let mut ranges = Vec::new();
         for piece in &recipe.pieces {
             let end = at.saturating_add(piece.length());
             if is_lost(piece, lost) {
-                report.add(ProblemKind::Affected, format!("volume {:?}: bytes {at} to {end} are lost", info.name));
+                ranges.push(at..end);
             }
             at = end;
         }
+        if ranges.is_empty() {
+            return;
+        }
+        // Snapshots and clones share mappings: everybody who has the block from this one needs it.
+        for info in volumes.showing(engine, map, block) {
+            for range in ranges.iter().filter(|range| range.start < info.size) {
+                let (start, end) = (range.start, range.end.min(info.size));
+                report.add(ProblemKind::Affected, format!("{} {:?}: bytes {start} to {end} are lost", kind(info), info.name));
+            }
+        }
     };
     objects(check.engine, Kind::Mapping, visit, &mut |_| {});
+}
+
+fn kind(info: &VolumeInfo) -> &'static str {
+    if info.kind == VolumeKind::Snapshot { "snapshot" } else { "volume" }
 }
 
 fn is_lost(piece: &Piece, lost: &Lost) -> bool {

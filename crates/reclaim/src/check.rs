@@ -10,7 +10,8 @@
 //!
 //! The operations log, the descriptor and the headers are verified by opening the store ([`CheckReport::of_opening`]).
 
-use crate::references::{self, VolumeList};
+use crate::references;
+use crate::volumes::{self, VolumeList};
 use crate::{Result, affected, counts};
 use onefold_engine::{Engine, EngineError};
 use onefold_fingerprint::Fingerprint;
@@ -324,7 +325,7 @@ impl Check<'_> {
     /// What of the objects cannot be read. Their references are counted in step 3.
     fn objects(&mut self) {
         let mut problems = Vec::new();
-        self.volumes = references::volumes(self.engine, &mut |what| problems.push(what));
+        self.volumes = volumes::volumes(self.engine, &mut |what| problems.push(what));
         references::of_objects(self.engine, &self.volumes, &mut |_| {}, &mut |what| {
             if problems.len() < LISTED {
                 problems.push(what);

@@ -9,6 +9,7 @@ mod keeping;
 mod rebuild;
 mod references;
 mod unused;
+mod volumes;
 
 pub use check::{CheckOptions, CheckReport, Monitor, NoMonitor, Problem, ProblemKind, check};
 pub use rebuild::rebuild_chunk_index;

@@ -2,7 +2,8 @@
 
 use crate::Result;
 use crate::check::Monitor;
-use crate::references::{metadata_of, of_objects, volumes};
+use crate::references::{metadata_of, of_objects};
+use crate::volumes::volumes;
 use onefold_engine::{Piece, Rebuild, Settings};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::Ground;

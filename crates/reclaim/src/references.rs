@@ -1,11 +1,11 @@
 //! Everything in a store that refers to chunks, once each (`docs/format.md` section 8.5): block mappings, roots of backups, stored metadata chunks.
 
+use crate::volumes::VolumeList;
 use onefold_catalog::{Backup, decode_directory_chunk};
 use onefold_engine::{Engine, Piece, Recipe, decode_pieces};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::Reader;
 use onefold_storage::{Address, ChunkKind, Slot};
-use onefold_volume::VolumeInfo;
 use std::collections::HashMap;
 
 /// Objects read at a time.
@@ -17,6 +17,7 @@ const GAPS: usize = 1000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Volume,
+    Layer,
     Mapping,
     Backup,
 }
@@ -25,6 +26,7 @@ impl Kind {
     fn prefix(self) -> u8 {
         match self {
             Kind::Volume => b'v',
+            Kind::Layer => b'l',
             Kind::Mapping => b'm',
             Kind::Backup => b'b',
         }
@@ -32,7 +34,7 @@ impl Kind {
 
     fn bits(self) -> u32 {
         match self {
-            Kind::Volume => 32,
+            Kind::Volume | Kind::Layer => 32,
             Kind::Mapping => 96,
             Kind::Backup => 128,
         }
@@ -69,26 +71,15 @@ pub(crate) struct Gap {
 
 impl Gap {
     /// What is lost, by name where `volumes` has names.
-    pub(crate) fn describe(&self, volumes: &HashMap<u32, VolumeInfo>) -> String {
+    pub(crate) fn describe(&self, volumes: &VolumeList) -> String {
         let why = &self.why;
         match self.kind {
             Kind::Volume => format!("volumes with numbers {} to {} cannot be read: {why}", self.first, self.last),
+            Kind::Layer => format!("layers with numbers {} to {} cannot be read: {why}", self.first, self.last),
             Kind::Backup => format!("backups from {} to {} cannot be read: {why}", id(self.first), id(self.last)),
             Kind::Mapping => {
                 let parts = |number: u128| ((number >> 64) as u32, number as u64);
-                let ((first, from), (last, to)) = (parts(self.first), parts(self.last));
-                let mut hit: Vec<String> = volumes
-                    .iter()
-                    .filter(|(number, _)| (first..=last).contains(number))
-                    .filter_map(|(number, info)| {
-                        let block = u64::from(info.block_size);
-                        let start = if *number == first { from.saturating_mul(block) } else { 0 };
-                        let end = if *number == last { to.saturating_add(1).saturating_mul(block).min(info.size) } else { info.size };
-                        (start < end).then(|| format!("volume {:?} bytes {start} to {end}", info.name))
-                    })
-                    .collect();
-                hit.sort();
-                let hit = if hit.is_empty() { "no volume that is known".to_owned() } else { hit.join(", ") };
+                let hit = Gap::lost_ranges(volumes, parts(self.first), parts(self.last));
                 format!("block mappings cannot be read ({hit}): {why}")
             }
         }
@@ -161,11 +152,11 @@ fn behind(engine: &Engine, partition: u16, kind: Kind, first: u128) -> Option<u1
     Some(readable)
 }
 
-/// The volume and block of the key of a mapping.
+/// The map and block of the key of a mapping.
 pub(crate) fn mapping_key(key: &[u8]) -> Option<(u32, u64)> {
-    let volume = key.get(1..5)?.try_into().ok()?;
+    let map = key.get(1..5)?.try_into().ok()?;
     let block = key.get(5..13)?.try_into().ok()?;
-    (key.len() == 13).then(|| (u32::from_be_bytes(volume), u64::from_be_bytes(block)))
+    (key.len() == 13).then(|| (u32::from_be_bytes(map), u64::from_be_bytes(block)))
 }
 
 /// The recipe of a mapping.
@@ -178,63 +169,38 @@ pub(crate) fn mapping(value: &[u8], digest_bytes: usize) -> Option<Recipe> {
     (reader.end().is_ok() && recipe.level == 0).then_some(recipe)
 }
 
-/// The volumes, those being deleted too.
-#[derive(Debug, Default)]
-pub(crate) struct VolumeList {
-    pub(crate) by_number: HashMap<u32, VolumeInfo>,
-    /// Whether all could be read.
-    is_complete: bool,
-}
-
-/// Reads the volumes. `problem` gets what cannot be read.
-pub(crate) fn volumes(engine: &Engine, problem: &mut dyn FnMut(String)) -> VolumeList {
-    let mut infos = HashMap::new();
-    let mut bad = Vec::new();
-    let mut gaps = Vec::new();
-    objects(
-        engine,
-        Kind::Volume,
-        &mut |key, value| match key.get(1..).and_then(|bytes| bytes.try_into().ok()).map(u32::from_be_bytes) {
-            Some(number) => match VolumeInfo::decode(number, value) {
-                Ok(info) => drop(infos.insert(number, info)),
-                Err(error) => bad.push(format!("the record of volume number {number} cannot be read: {error}")),
-            },
-            None => bad.push("the block index has a volume whose key cannot be read".into()),
-        },
-        &mut |gap| gaps.push(gap),
-    );
-    let is_complete = bad.is_empty() && gaps.is_empty();
-    bad.into_iter().for_each(&mut *problem);
-    gaps.iter().for_each(|gap| problem(gap.describe(&infos)));
-    VolumeList { by_number: infos, is_complete }
-}
-
 /// Passes the pieces that objects name to `visit`: of every block mapping, and of the root recipe of every backup. `problem` gets what cannot be read.
 pub(crate) fn of_objects(engine: &Engine, volumes: &VolumeList, visit: &mut dyn FnMut(&Piece), problem: &mut dyn FnMut(String)) {
     let digest_bytes = engine.digest_bytes();
     let mut gaps = Vec::new();
+    let mut mappings: HashMap<u32, u64> = HashMap::new();
+    let mut unknown = Vec::new();
     objects(
         engine,
         Kind::Mapping,
         &mut |key, value| match (mapping_key(key), mapping(value, digest_bytes)) {
-            (Some((number, block)), Some(recipe)) => {
+            (Some((map, block)), Some(recipe)) => {
                 recipe.pieces.iter().for_each(&mut *visit);
-                match volumes.by_number.get(&number) {
-                    Some(info) if recipe.length != u64::from(info.block_size) => problem(format!(
-                        "volume {:?}: the mapping of block {block} spells {} bytes, a block has {}",
-                        info.name, recipe.length, info.block_size
+                *mappings.entry(map).or_default() += 1;
+                match volumes.owner(map) {
+                    Some((layer, of)) if recipe.length != u64::from(of.block_bytes) => problem(format!(
+                        "the mapping of block {block} in layer {layer} spells {} bytes, a block has {}",
+                        recipe.length, of.block_bytes
                     )),
-                    None if volumes.is_complete => {
-                        problem(format!("the mapping of block {block} belongs to volume number {number}, which there is not"))
-                    }
-                    _ => {}
+                    Some(_) => {}
+                    None => unknown.extend((unknown.len() < GAPS).then_some((map, block))),
                 }
             }
-            (Some((number, block)), None) => problem(format!("the mapping of block {block} of volume number {number} cannot be read")),
+            (Some((map, block)), None) => {
+                *mappings.entry(map).or_default() += 1;
+                let names: Vec<String> = volumes.showing(engine, map, block).iter().map(|info| format!("{:?}", info.name)).collect();
+                problem(format!("the mapping of block {block} in map {map} cannot be read; volumes that need it: {}", names.join(", ")))
+            }
             (None, _) => problem("the block index has a mapping whose key cannot be read".into()),
         },
         &mut |gap| gaps.push(gap),
     );
+    let is_whole = gaps.is_empty();
     objects(
         engine,
         Kind::Backup,
@@ -244,7 +210,15 @@ pub(crate) fn of_objects(engine: &Engine, volumes: &VolumeList, visit: &mut dyn 
         },
         &mut |gap| gaps.push(gap),
     );
-    gaps.iter().for_each(|gap| problem(gap.describe(&volumes.by_number)));
+    gaps.iter().for_each(|gap| problem(gap.describe(volumes)));
+    if !unknown.is_empty() {
+        // The layer may be newer than the list.
+        let now = crate::volumes::volumes(engine, &mut |_| {});
+        unknown.into_iter().filter_map(|(map, block)| now.orphan(engine, map, block)).for_each(&mut *problem);
+    }
+    if is_whole {
+        volumes.compare_mappings(engine, &mappings, problem);
+    }
 }
 
 /// What a stored metadata chunk refers to; `None` if its content cannot be read.
@@ -303,7 +277,7 @@ mod tests {
 
     #[test]
     fn numbers_and_keys_of_objects_agree() {
-        for kind in [Kind::Volume, Kind::Mapping, Kind::Backup] {
+        for kind in [Kind::Volume, Kind::Layer, Kind::Mapping, Kind::Backup] {
             for number in [0, 1, 77 << 20, kind.last()] {
                 assert_eq!(kind.number(&kind.key(number)), number);
                 let mut behind = kind.key(number);

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! * A block has at most one cell; whoever holds it, holds the same lock. A cell leaves the map only when nobody holds it and it has no buffer.
-//! * The cached mapping is the one in the block index. It changes only under the cell's write lock, and is loaded under either lock.
+//! * The cached mapping is what the layers of the volume say of the block. It changes only under the cell's write lock, and is loaded under either lock.
 
 use crate::buffer::Buffer;
 use onefold_engine::Piece;
@@ -13,8 +13,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// A block's mapping: the level-0 pieces; none for a block that is not stored.
-pub(crate) type Mapping = Arc<Vec<Piece>>;
+/// A block's mapping.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Mapping {
+    /// The level-0 pieces; none for a block of zeros.
+    pub(crate) pieces: Arc<Vec<Piece>>,
+    /// The layer that has it; 0: none has.
+    pub(crate) layer: u32,
+}
 
 /// Stripes of the map: enough that threads rarely meet.
 const SHARDS: usize = 32;
@@ -57,7 +63,7 @@ impl Cell {
 }
 
 fn mapping_bytes(mapping: &Mapping) -> usize {
-    mapping.capacity() * size_of::<Piece>()
+    mapping.pieces.capacity() * size_of::<Piece>()
 }
 
 /// The cells of one volume.
@@ -97,6 +103,13 @@ impl Cells {
     pub(crate) fn forget(&self, cell: &Cell) {
         if let Some(old) = cell.mapping.lock().take() {
             self.cached_bytes.fetch_sub(mapping_bytes(&old), Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets all mappings. The caller keeps everybody else from the cells.
+    pub(crate) fn forget_all(&self) {
+        for shard in &self.shards {
+            shard.lock().values().for_each(|cell| self.forget(cell));
         }
     }
 
@@ -147,7 +160,7 @@ mod tests {
         for block in 3..1000 {
             let cell = cells.get(block);
             let _lock = cell.read(&profile);
-            cells.remember(&cell, Arc::new(vec![Piece::Zeros { length: 1 }; 10]));
+            cells.remember(&cell, Mapping { pieces: Arc::new(vec![Piece::Zeros { length: 1 }; 10]), layer: 1 });
         }
         cells.shrink(10_000);
         cells.shrink(10_000);

@@ -28,6 +28,40 @@ pub enum VolumeError {
         /// The name.
         name: String,
     },
+    /// The volume never changes.
+    #[error("volume {name:?} is read-only")]
+    ReadOnly {
+        /// The name.
+        name: String,
+    },
+    /// What a volume is rolled back to must never change.
+    #[error("volume {name:?} is no snapshot: it can change")]
+    NoSnapshot {
+        /// The name.
+        name: String,
+    },
+    /// A volume can be rolled back to what it, or what it was cloned from, once was.
+    #[error("{snapshot:?} is a snapshot of another volume than {name:?}")]
+    Unrelated {
+        /// The volume.
+        name: String,
+        /// The snapshot.
+        snapshot: String,
+    },
+    /// Volumes that cannot be compared.
+    #[error(
+        "volume {first:?} has blocks of {first_bytes} bytes, volume {second:?} of {second_bytes}: they have nothing in common to compare by"
+    )]
+    OtherBlocks {
+        /// One volume.
+        first: String,
+        /// Its block size.
+        first_bytes: u32,
+        /// The other.
+        second: String,
+        /// Its block size.
+        second_bytes: u32,
+    },
     /// The volume was deleted while it was open.
     #[error("volume {name:?} is deleted")]
     Deleted {

@@ -5,21 +5,30 @@
 //! memory is wanted, or the client flushes), so that chunks are cut within aligned blocks and the same data deduplicates
 //! the same however it is cut into requests.
 //!
+//! The mappings belong to *layers* that lie upon each other ([`Layer`]): a snapshot or a clone is a new layer and shares all below it.
+//!
 //! This crate must never know what carries the requests (NBD, iSCSI), nor how a chunk is found or stored.
 
 mod buffer;
 mod cells;
+mod cleaning;
+mod diff;
 mod dirty;
 mod error;
+mod layer;
+mod layers;
+mod mapping;
 mod record;
 mod shared;
+mod snapshots;
 mod sparse;
 mod volume;
 mod volumes;
 mod write_out;
 
 pub use error::{Result, VolumeError};
-pub use record::{MAX_BLOCK_BYTES, MAX_NAME_BYTES, MAX_VOLUME_BYTES, MIN_BLOCK_BYTES};
+pub use layer::{Layer, Merging};
+pub use record::{MAX_BLOCK_BYTES, MAX_NAME_BYTES, MAX_VOLUME_BYTES, MIN_BLOCK_BYTES, Origin, VolumeKind};
 pub use sparse::Extent;
 pub use volume::Volume;
 pub use volumes::{VolumeInfo, Volumes, VolumesOptions};
@@ -27,6 +36,10 @@ pub use volumes::{VolumeInfo, Volumes, VolumesOptions};
 /// The block size of a volume when none is asked for.
 pub const DEFAULT_BLOCK_BYTES: u32 = 256 << 10;
 
+#[cfg(test)]
+mod snapshot_model;
+#[cfg(test)]
+mod snapshot_tests;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]

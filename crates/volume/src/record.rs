@@ -1,7 +1,6 @@
-//! The objects of volumes: keys and values in the block index (`docs/format.md` sections 7, 7.1 and 8.1).
+//! The record of a volume in the block index, and what a volume may be like (`docs/format.md` sections 7 and 7.1).
 
 use crate::error::{Result, VolumeError};
-use onefold_engine::{Piece, Recipe};
 use onefold_ground::wire::{Reader, WireError, put_bytes, put_signed};
 
 /// Longest name of a volume, bytes.
@@ -16,8 +15,8 @@ pub const MAX_VOLUME_BYTES: u64 = 1 << 60;
 pub(crate) const MAX_CHAIN_BYTES: usize = 1024;
 
 /// Version byte of all values.
-const VERSION: u8 = 1;
-/// The key of the number that the next volume gets.
+pub(crate) const VERSION: u8 = 1;
+/// The key of the number that the next volume, layer or map gets: they share one sequence.
 pub(crate) const NEXT_NUMBER_KEY: &[u8] = b"n";
 /// The partition of that key.
 pub(crate) const NEXT_NUMBER_PARTITION: u16 = 0;
@@ -26,13 +25,49 @@ pub(crate) const VOLUMES_FROM: &[u8] = b"v";
 /// End of the keys of volumes.
 pub(crate) const VOLUMES_TO: &[u8] = b"w";
 
+/// What kind of volume it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VolumeKind {
+    /// Made empty.
+    Volume,
+    /// A moment of another volume; never changes.
+    Snapshot,
+    /// Began as a copy of another volume or a snapshot.
+    Clone,
+}
+
+impl VolumeKind {
+    /// The word in lists and in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            VolumeKind::Volume => "volume",
+            VolumeKind::Snapshot => "snapshot",
+            VolumeKind::Clone => "clone",
+        }
+    }
+}
+
+/// What a snapshot or a clone was made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Number of that volume or snapshot. It may be deleted meanwhile; numbers are never used again.
+    pub number: u32,
+    /// Its name then.
+    pub name: String,
+}
+
 /// What is known of a volume (7.1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) name: String,
     pub(crate) size_bytes: u64,
     pub(crate) block_bytes: u32,
-    pub(crate) is_deleted: bool,
+    /// The layer that blocks are looked for in first; a volume that can be written to has it for itself.
+    pub(crate) layer: u32,
+    pub(crate) kind: VolumeKind,
+    pub(crate) is_read_only: bool,
+    /// `None` for [`VolumeKind::Volume`].
+    pub(crate) origin: Option<Origin>,
     /// Nanoseconds since 1970.
     pub(crate) created_ns: i64,
     /// The filter chain; empty: the store's.
@@ -40,12 +75,27 @@ pub(crate) struct Record {
 }
 
 impl Record {
+    /// How many blocks it has.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.size_bytes.div_ceil(u64::from(self.block_bytes))
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = vec![VERSION];
         put_bytes(&mut out, self.name.as_bytes());
         out.extend_from_slice(&self.size_bytes.to_le_bytes());
         out.extend_from_slice(&self.block_bytes.to_le_bytes());
-        out.push(u8::from(self.is_deleted));
+        out.extend_from_slice(&self.layer.to_le_bytes());
+        out.push(match self.kind {
+            VolumeKind::Volume => 0,
+            VolumeKind::Snapshot => 1,
+            VolumeKind::Clone => 2,
+        });
+        out.push(u8::from(self.is_read_only));
+        if let Some(origin) = &self.origin {
+            out.extend_from_slice(&origin.number.to_le_bytes());
+            put_bytes(&mut out, origin.name.as_bytes());
+        }
         put_signed(&mut out, self.created_ns);
         put_bytes(&mut out, self.chain.as_bytes());
         out
@@ -66,20 +116,34 @@ impl Record {
         let name = text(&mut reader, "name")?;
         let size_bytes = reader.u64()?;
         let block_bytes = reader.u32()?;
-        let offset_bytes = reader.position();
-        let is_deleted = match reader.u8()? {
-            0 => false,
-            1 => true,
-            state => return Err(WireError::OutOfRange { what: "state", value: u64::from(state), offset_bytes }),
+        let layer = reader.u32()?;
+        let kind = match choice(&mut reader, "kind", 2)? {
+            0 => VolumeKind::Volume,
+            1 => VolumeKind::Snapshot,
+            _ => VolumeKind::Clone,
+        };
+        let is_read_only = choice(&mut reader, "read-only", 1)? == 1;
+        let origin = match kind {
+            VolumeKind::Volume => None,
+            _ => Some(Origin { number: reader.u32()?, name: text(&mut reader, "name of the origin")? }),
         };
         let created_ns = reader.signed()?;
         let chain = text(&mut reader, "filter chain")?;
         reader.end()?;
-        Ok(Record { name, size_bytes, block_bytes, is_deleted, created_ns, chain })
+        Ok(Record { name, size_bytes, block_bytes, layer, kind, is_read_only, origin, created_ns, chain })
     }
 }
 
-fn check_version(reader: &mut Reader<'_>) -> std::result::Result<(), WireError> {
+/// A byte from 0 to `last`.
+pub(crate) fn choice(reader: &mut Reader<'_>, what: &'static str, last: u8) -> std::result::Result<u8, WireError> {
+    let offset_bytes = reader.position();
+    match reader.u8()? {
+        value if value <= last => Ok(value),
+        value => Err(WireError::OutOfRange { what, value: u64::from(value), offset_bytes }),
+    }
+}
+
+pub(crate) fn check_version(reader: &mut Reader<'_>) -> std::result::Result<(), WireError> {
     match reader.u8()? {
         VERSION => Ok(()),
         version => Err(WireError::OutOfRange { what: "version", value: u64::from(version), offset_bytes: 0 }),
@@ -103,7 +167,7 @@ pub(crate) fn encode_number(number: u32) -> Vec<u8> {
 pub(crate) fn decode_number(value: &[u8]) -> Result<u32> {
     let mut reader = Reader::new(value);
     let number = check_version(&mut reader).and_then(|()| reader.u32()).and_then(|number| reader.end().map(|()| number));
-    number.map_err(|error| VolumeError::Damaged { object: "the next number of a volume".into(), reason: error.to_string() })
+    number.map_err(|error| VolumeError::Damaged { object: "the next number of volumes and layers".into(), reason: error.to_string() })
 }
 
 /// The key of a volume.
@@ -116,47 +180,6 @@ pub(crate) fn volume_number(key: &[u8]) -> Result<u32> {
     let number = key.strip_prefix(VOLUMES_FROM).and_then(|number| number.try_into().ok()).map(u32::from_be_bytes);
     number
         .ok_or_else(|| VolumeError::Damaged { object: format!("the key {key:02x?} of a volume"), reason: "it is not 5 bytes long".into() })
-}
-
-/// The key of a block's mapping.
-pub(crate) fn mapping_key(volume: u32, block: u64) -> Vec<u8> {
-    [b"m".as_slice(), &volume.to_be_bytes(), &block.to_be_bytes()].concat()
-}
-
-/// The key behind all mappings of a volume.
-pub(crate) fn mappings_end(volume: u32) -> Vec<u8> {
-    let mut key = mapping_key(volume, u64::MAX);
-    key.push(0);
-    key
-}
-
-/// The block in the key of a mapping.
-pub(crate) fn mapping_block(key: &[u8]) -> Result<u64> {
-    let block = (key.len() == 13).then(|| key[5..].try_into().ok()).flatten().map(u64::from_be_bytes);
-    block.ok_or_else(|| VolumeError::Damaged {
-        object: format!("the key {key:02x?} of a mapping"),
-        reason: "it is not 13 bytes long".into(),
-    })
-}
-
-/// A mapping as a value.
-pub(crate) fn encode_mapping(pieces: &[Piece], digest_bytes: usize) -> Vec<u8> {
-    let mut out = vec![VERSION];
-    Recipe::flat(pieces.to_vec()).encode(digest_bytes, &mut out);
-    out
-}
-
-/// Reads a mapping: the level-0 pieces of a whole block.
-pub(crate) fn decode_mapping(value: &[u8], digest_bytes: usize, block_bytes: u32) -> std::result::Result<Vec<Piece>, String> {
-    let mut reader = Reader::new(value);
-    let recipe = check_version(&mut reader)
-        .and_then(|()| Recipe::decode(&mut reader, digest_bytes))
-        .and_then(|recipe| reader.end().map(|()| recipe))
-        .map_err(|error| error.to_string())?;
-    if recipe.level != 0 || recipe.length != u64::from(block_bytes) {
-        return Err(format!("it spells {} bytes at level {}, a block has {block_bytes} at level 0", recipe.length, recipe.level));
-    }
-    Ok(recipe.pieces)
 }
 
 /// Names have 1 to 255 bytes, no `/` and no control characters.
@@ -193,8 +216,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_record_is_read_as_written(name in "[^/\\p{Cc}]{1,60}", size_bytes in 1..=MAX_VOLUME_BYTES, shift in 16u32..=20, is_deleted: bool, created_ns: i64, chain: String) {
-            let record = Record { name, size_bytes, block_bytes: 1 << shift, is_deleted, created_ns, chain };
+        fn a_record_is_read_as_written(name in "[^/\\p{Cc}]{1,60}", size_bytes in 1..=MAX_VOLUME_BYTES, shift in 16u32..=20, layer: u32, kind in 0usize..3, is_read_only: bool, number: u32, created_ns: i64, chain: String) {
+            let kind = [VolumeKind::Volume, VolumeKind::Snapshot, VolumeKind::Clone][kind];
+            let origin = (kind != VolumeKind::Volume).then(|| Origin { number, name: name.clone() });
+            let record = Record { name, size_bytes, block_bytes: 1 << shift, layer, kind, is_read_only, origin, created_ns, chain };
             prop_assert_eq!(Record::decode(1, &record.encode()).unwrap(), record);
         }
 
@@ -202,19 +227,12 @@ mod tests {
         fn garbage_is_refused_without_panic(bytes: Vec<u8>) {
             let _ = Record::decode(1, &bytes);
             let _ = decode_number(&bytes);
-            let _ = decode_mapping(&bytes, 32, MIN_BLOCK_BYTES);
             let _ = volume_number(&bytes);
-            let _ = mapping_block(&bytes);
         }
     }
 
     #[test]
-    fn m0_16_keys_sort_by_volume_then_block_and_are_read_back() {
-        let keys =
-            [mapping_key(1, 0), mapping_key(1, 255), mapping_key(1, 256), mappings_end(1), mapping_key(2, 0), mappings_end(u32::MAX)];
-        assert!(keys.is_sorted());
-        assert!(keys[5].as_slice() < NEXT_NUMBER_KEY);
-        assert_eq!(mapping_block(&keys[2]).unwrap(), 256);
+    fn keys_and_numbers_are_read_back() {
         assert_eq!(volume_number(&volume_key(77)).unwrap(), 77);
         assert_eq!(decode_number(&encode_number(9)).unwrap(), 9);
     }
@@ -227,11 +245,5 @@ mod tests {
         for name in ["disk", "Büro 1", &"x".repeat(255)] {
             check_name(name).unwrap();
         }
-    }
-
-    #[test]
-    fn a_mapping_of_another_length_is_refused() {
-        let value = encode_mapping(&[Piece::Zeros { length: 65_535 }], 32);
-        assert!(decode_mapping(&value, 32, 65_536).unwrap_err().contains("65535"));
     }
 }

@@ -1,9 +1,10 @@
 //! What the volumes of a store have in common: the engine, the bounds of memory, the list of those that are open.
 
 use crate::error::Result;
+use crate::layers::Layers;
 use crate::volume::Volume;
 use crate::volumes::VolumesOptions;
-use onefold_engine::{Change, Engine, Transaction};
+use onefold_engine::{Engine, Transaction};
 use onefold_ground::profile::Profile;
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ const WAIT: Duration = Duration::from_millis(50);
 pub(crate) struct Shared {
     pub(crate) engine: Arc<Engine>,
     pub(crate) options: VolumesOptions,
+    pub(crate) layers: Layers,
     /// Memory of the write-back buffers of all volumes, bytes.
     dirty_bytes: AtomicUsize,
     /// Memory of the cells of all volumes, bytes.
@@ -29,26 +31,27 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(engine: Arc<Engine>, options: VolumesOptions) -> Shared {
-        Shared {
+    pub(crate) fn open(engine: Arc<Engine>, options: VolumesOptions) -> Result<Shared> {
+        Ok(Shared {
+            layers: Layers::open(&engine)?,
             engine,
             options,
             dirty_bytes: AtomicUsize::new(0),
             cached_bytes: Arc::default(),
             open: Mutex::default(),
             written_out: (Mutex::new(()), Condvar::new()),
-        }
+        })
     }
 
     pub(crate) fn profile(&self) -> &Profile {
         self.engine.profile()
     }
 
-    /// Submits changes of which the last sets an object. The engine may take a transaction although the flush that it set off failed; the flush that
-    /// follows every use of this says that error, so what was taken counts as submitted.
-    pub(crate) fn submit_object(&self, changes: Vec<Change>) -> Result<()> {
-        let last = changes.last().cloned();
-        match self.engine.submit(Transaction { changes, deltas: Vec::new() }) {
+    /// Submits a transaction whose last change gives an object another value than it had. The engine may take a transaction although the flush
+    /// that it set off failed; the flush that follows every use of this says that error, so what was taken counts as submitted.
+    pub(crate) fn submit(&self, transaction: Transaction) -> Result<()> {
+        let last = transaction.changes.last().cloned();
+        match self.engine.submit(transaction) {
             Err(error) => match last {
                 Some((partition, key, value)) if self.engine.get(partition, &key)? == value => Ok(()),
                 _ => Err(error.into()),
@@ -65,7 +68,7 @@ impl Shared {
         self.open.lock().remove(&number);
     }
 
-    fn open(&self) -> Vec<Arc<Volume>> {
+    fn registered(&self) -> Vec<Arc<Volume>> {
         self.open.lock().values().filter_map(Weak::upgrade).collect()
     }
 
@@ -93,7 +96,7 @@ impl Shared {
 
     /// The volume with the largest buffers.
     pub(crate) fn dirtiest(&self) -> Option<Arc<Volume>> {
-        self.open().into_iter().max_by_key(|volume| volume.dirty_bytes())
+        self.registered().into_iter().max_by_key(|volume| volume.dirty_bytes())
     }
 
     /// Keeps the cache of mappings within its bound. The caller holds no cell.
@@ -106,7 +109,7 @@ impl Shared {
         let target = limit - limit / 8;
         first.shrink_cache(target);
         if self.cached_bytes.load(Ordering::Relaxed) > limit {
-            self.open().iter().for_each(|volume| volume.shrink_cache(target));
+            self.registered().iter().for_each(|volume| volume.shrink_cache(target));
         }
     }
 }

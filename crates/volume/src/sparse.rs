@@ -1,12 +1,16 @@
-//! Zeros, holes and sizes of a volume. What is zero is not stored: a block of zeros has no mapping, a discarded block loses the one it had, and
-//! the cost of all this follows what is stored, not the size of the range.
+//! Zeros, holes and sizes of a volume. What is zero is not stored: a block of zeros has no mapping, a discarded block loses the one it had (or gets
+//! one that hides what the layers below have there), and the cost of all this follows what is stored, not the size of the range.
 
 use crate::buffer::{Base, Buffer};
-use crate::error::{Result, VolumeError};
-use crate::record::{Record, check_size, mapping_block, mapping_key};
-use crate::volume::{Part, Volume};
-use onefold_ground::profile::Component;
+use crate::error::Result;
+use crate::layer::Layer;
+use crate::layers::STEP_OBJECTS;
+use crate::mapping::encode_zeros;
+use crate::record::{Record, check_size};
+use crate::volume::{Gate, Part, Volume};
+use onefold_engine::Transaction;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// A run of a volume that has data or has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,8 +21,6 @@ pub struct Extent {
     pub is_hole: bool,
 }
 
-/// Mapped blocks that are looked at in one step.
-const STEP_BLOCKS: usize = 256;
 /// Mapped blocks after which a status ends: a question about a terabyte must not keep a thread busy for seconds.
 const STATUS_BLOCKS: usize = 4096;
 
@@ -33,6 +35,7 @@ enum Present {
 impl Volume {
     /// Makes zeros of a range, and gives back what was stored for it. Whole blocks cost no more than what is stored of them.
     pub fn write_zeroes(&self, offset: u64, length: u64) -> Result<()> {
+        self.check_writable()?;
         self.check(offset, length)?;
         let block_bytes = self.block_bytes() as u64;
         let end = offset + length;
@@ -47,7 +50,7 @@ impl Volume {
             }
             self.for_each_present(first, last, |block| {
                 let whole = Part { block, start: 0, length: self.block_bytes() };
-                self.change(whole, |buffer| *buffer = Buffer::new(Base::Zeros))
+                self.change_part(whole, |buffer| *buffer = Buffer::new(Base::Zeros))
             })?;
             for part in self.parts(last * block_bytes, end - last * block_bytes) {
                 self.zero_part(part)?;
@@ -65,13 +68,18 @@ impl Volume {
     /// Zeroes a part of a block, unless the block is zeros anyway.
     fn zero_part(&self, part: Part) -> Result<()> {
         {
+            let gate = self.enter(part.end(self.block_bytes()))?;
             let cell = self.cells.get(part.block);
             let buffer = cell.read(self.shared.profile());
-            if buffer.as_ref().is_some_and(Buffer::is_cleared) || (buffer.is_none() && self.mapping(part.block, &cell)?.is_empty()) {
+            let is_zeros = match &*buffer {
+                Some(buffer) => buffer.is_cleared(),
+                None => self.mapping(&gate, part.block, &cell)?.pieces.is_empty(),
+            };
+            if is_zeros {
                 return Ok(());
             }
         }
-        self.change(part, |buffer| buffer.write_zeros(part.start, part.length))
+        self.change_part(part, |buffer| buffer.write_zeros(part.start, part.length))
     }
 
     /// Up to `limit` extents from `offset` on, within `length` bytes; together they may be shorter than `length`
@@ -100,7 +108,7 @@ impl Volume {
         let blocks_end = end.div_ceil(block_bytes);
         let mut looked_at = 0;
         'steps: while block < blocks_end && looked_at < STATUS_BLOCKS {
-            let (present, next) = self.present(block, blocks_end)?;
+            let (present, next) = self.present(&self.gate.read(), block, blocks_end)?;
             looked_at += present.len();
             for (number, present) in present {
                 if !push(number * block_bytes, true) {
@@ -132,30 +140,40 @@ impl Volume {
     /// In append-only mode a volume can only grow.
     pub fn resize(&self, size_bytes: u64) -> Result<()> {
         check_size(size_bytes)?;
+        self.check_writable()?;
         // Asked for before the gate, as its rule demands; whether it is needed, is known behind it.
         let permit = self.shared.engine.permit_deletion("make volumes smaller");
         let mut gate = self.gate.write();
-        if gate.is_deleted {
-            return Err(VolumeError::Deleted { name: gate.record.name.clone() });
-        }
+        gate.check_live()?;
         let old_bytes = gate.record.size_bytes;
         let _permit = if size_bytes < old_bytes { Some(permit?) } else { permit.ok() };
         if size_bytes > old_bytes {
             // What a shrinking that was cut short by a crash has left behind must not come back to light.
-            self.clear_from(old_bytes)?;
+            self.clear_from(&gate, old_bytes)?;
         }
         let record = Record { size_bytes, ..gate.record.clone() };
-        self.submit_record(&record)?;
+        let mut transaction = Transaction::default();
+        let mut top = self.top(&gate)?;
+        let blocks = size_bytes.div_ceil(u64::from(self.block_size()));
+        if blocks < top.layer.overlap_blocks {
+            // What the layers below have behind the end is out of sight from now on, whatever is there.
+            top = Arc::new(top.with(Layer { overlap_blocks: blocks, ..top.layer.clone() }));
+            transaction.changes.push(top.change(*top.mappings.lock()));
+        }
+        transaction.changes.push(self.change(&record));
+        self.shared.submit(transaction)?;
+        self.shared.layers.replace(&[(top.number, Some(top))]);
         gate.record = record;
         if size_bytes < old_bytes {
-            self.clear_from(size_bytes)?;
+            self.cells.forget_all();
+            self.clear_from(&gate, size_bytes)?;
         }
         drop(gate);
         Ok(self.shared.engine.flush()?)
     }
 
     /// Clears everything from byte `from` on, whatever the size. The caller holds the gate alone.
-    fn clear_from(&self, from: u64) -> Result<()> {
+    fn clear_from(&self, gate: &Gate, from: u64) -> Result<()> {
         let block_bytes = self.block_bytes();
         let start = (from % block_bytes as u64) as usize;
         let first = from.div_ceil(block_bytes as u64);
@@ -164,21 +182,21 @@ impl Volume {
             let is_present = {
                 let cell = self.cells.get(block);
                 let buffer = cell.read(self.shared.profile());
-                buffer.is_some() || !self.mapping(block, &cell)?.is_empty()
+                buffer.is_some() || !self.mapping(gate, block, &cell)?.pieces.is_empty()
             };
             if is_present {
                 self.change_gated(block, |buffer| buffer.write_zeros(start, block_bytes - start));
-                self.write_out_gated(&[block])?;
+                self.write_out_gated(gate, &[block])?;
             }
         }
         let mut at = first;
         while at < u64::MAX {
-            let (present, next) = self.present(at, u64::MAX)?;
+            let (present, next) = self.present(gate, at, u64::MAX)?;
             let blocks: Vec<u64> = present.into_iter().map(|(block, _)| block).collect();
             for block in &blocks {
                 self.change_gated(*block, |buffer| *buffer = Buffer::new(Base::Zeros));
             }
-            self.write_out_gated(&blocks)?;
+            self.write_out_gated(gate, &blocks)?;
             at = next;
         }
         Ok(())
@@ -188,7 +206,7 @@ impl Volume {
     fn for_each_present(&self, first: u64, last: u64, work: impl Fn(u64) -> Result<()>) -> Result<()> {
         let mut at = first;
         while at < last {
-            let (present, next) = self.present(at, last)?;
+            let (present, next) = self.present(&self.gate.read(), at, last)?;
             present.iter().try_for_each(|(block, _)| work(*block))?;
             at = next;
         }
@@ -196,23 +214,16 @@ impl Volume {
     }
 
     /// The first blocks from `first` up to but not `last` that are stored or dirty, sorted, and the block from which on to ask for more.
-    fn present(&self, first: u64, last: u64) -> Result<(Vec<(u64, Present)>, u64)> {
+    fn present(&self, gate: &Gate, first: u64, last: u64) -> Result<(Vec<(u64, Present)>, u64)> {
         // Dirty blocks are asked first: one that is written out meanwhile is then found among the stored ones.
-        let dirty = self.dirty.lock().range(first, last, STEP_BLOCKS);
-        let engine = &self.shared.engine;
-        let (from, to) = (mapping_key(self.number, first), mapping_key(self.number, last));
-        let stored = self.shared.profile().time(Component::BlockIndex, 0, || engine.range(self.partition, &from, &to, STEP_BLOCKS))?;
-        let mut next = last;
-        if let Some((block, _)) = dirty.get(STEP_BLOCKS - 1) {
+        let dirty = self.dirty.lock().range(first, last, STEP_OBJECTS);
+        let (stored, mut next) = self.shared.layers.mapped(gate.record.layer, first, last)?;
+        if let Some((block, _)) = dirty.get(STEP_OBJECTS - 1) {
             next = next.min(block + 1);
         }
-        if let Some((key, _)) = stored.get(STEP_BLOCKS - 1) {
-            next = next.min(mapping_block(key)? + 1);
-        }
-        let mut present = BTreeMap::new();
-        for (key, value) in stored {
-            present.insert(mapping_block(&key)?, Present::Mapping(value));
-        }
+        let zeros = encode_zeros(self.block_size(), self.shared.engine.digest_bytes());
+        let stored = stored.into_iter().filter(|(_, value)| *value != zeros);
+        let mut present: BTreeMap<u64, Present> = stored.map(|(block, value)| (block, Present::Mapping(value))).collect();
         present.extend(dirty.into_iter().map(|(block, is_cleared)| (block, Present::Buffer { is_cleared })));
         Ok((present.into_iter().take_while(|(block, _)| *block < next).collect(), next))
     }

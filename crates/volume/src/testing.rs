@@ -1,7 +1,7 @@
 //! Stores for tests, on a simulated disk.
 
-use crate::record::{decode_mapping, mapping_key, mappings_end};
-use crate::write_out::count;
+use crate::layers::Layers;
+use crate::mapping::{count, decode_mapping, mapping_key, mappings_end};
 use crate::{Volume, Volumes, VolumesOptions};
 use onefold_engine::{Descriptor, Engine, EngineError, Mode, Settings};
 use onefold_fingerprint::Fingerprint;
@@ -79,15 +79,28 @@ impl TestStore {
         self.counts().values().sum()
     }
 
-    /// The usage counts must be the references of the mappings of these volumes and nothing else.
+    /// The usage counts must be the references of the mappings of the layers of these volumes and nothing else, and each layer must have as many mappings as its
+    /// record says.
     pub(crate) fn check_counts(&mut self, volumes: &[(&str, &Arc<Volume>)]) {
         let engine = self.engine().unwrap();
+        let layers = Layers::open(&engine).unwrap();
+        let mut wanted: Vec<u32> = volumes.iter().map(|(_, volume)| volume.gate.read().record.layer).collect();
+        let mut seen = HashMap::new();
+        while let Some(node) = wanted.pop().and_then(|number| layers.get(number)) {
+            wanted.push(node.layer.parent);
+            wanted.retain(|number| *number != 0);
+            seen.insert(node.number, node);
+        }
         let mut expected = HashMap::new();
-        for (_, volume) in volumes {
-            let (from, to) = (mapping_key(volume.number, 0), mappings_end(volume.number));
-            for (_, value) in engine.range(volume.partition, &from, &to, usize::MAX).unwrap() {
-                count(&mut expected, &decode_mapping(&value, engine.digest_bytes(), volume.block_size()).unwrap(), 1);
+        for node in seen.values() {
+            let mut mappings = 0;
+            for map in [Some(node.layer.map), node.layer.merging.map(|other| other.map)].into_iter().flatten() {
+                for (_, value) in engine.range(node.partition, &mapping_key(map, 0), &mappings_end(map), usize::MAX).unwrap() {
+                    count(&mut expected, &decode_mapping(&value, engine.digest_bytes(), node.layer.block_bytes).unwrap(), 1);
+                    mappings += 1;
+                }
             }
+            assert_eq!(mappings, node.layer.mappings, "layer {}", node.number);
         }
         assert!(self.counts() == expected, "usage counts differ from the references");
     }

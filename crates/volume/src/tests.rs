@@ -6,10 +6,10 @@ use onefold_ground::CrashPolicy;
 use proptest::prelude::*;
 use std::sync::Arc;
 
-const BLOCK: u32 = MIN_BLOCK_BYTES;
+pub(crate) const BLOCK: u32 = MIN_BLOCK_BYTES;
 const SIZE: usize = 6 * BLOCK as usize + 5000;
 
-fn bytes(seed: u64, length: usize) -> Vec<u8> {
+pub(crate) fn bytes(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..length.div_ceil(8))
         .flat_map(|_| {
@@ -22,11 +22,11 @@ fn bytes(seed: u64, length: usize) -> Vec<u8> {
         .collect()
 }
 
-fn options() -> VolumesOptions {
+pub(crate) fn options() -> VolumesOptions {
     VolumesOptions { dirty_bytes: 3 * BLOCK as usize, mapping_cache_bytes: 4000, streams: 2, verify: true }
 }
 
-fn read(volume: &Volume, offset: usize, length: usize) -> Vec<u8> {
+pub(crate) fn read(volume: &Volume, offset: usize, length: usize) -> Vec<u8> {
     let mut out = vec![0xee; length];
     volume.read(offset as u64, &mut out).unwrap();
     out

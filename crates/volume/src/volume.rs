@@ -5,19 +5,23 @@
 //! * After [`Volume::flush`] has returned, what was written before it survives a crash. Before, any part of it may.
 //! * Each stored block has a mapping that spells exactly a block; bytes of the last block behind the volume's end are zeros.
 //!
-//! Locks, in the order in which they are taken: the gate (shared by requests, alone for a change of size), cells in ascending order of
-//! their blocks, then the list of dirty blocks, which is held for a moment only. Memory is waited for while none of them is held.
+//! * What it writes goes to the layer that it has for itself; the layers below stay as they are. A volume that is read-only has none of its own.
+//!
+//! Locks, in the order in which they are taken: the structure of all volumes ([`crate::volumes`]), the gate (shared by requests, alone for a change
+//! of size or layers), cells in ascending order of their blocks, the number of mappings of a layer; then the list of dirty blocks and the table of
+//! layers, each held for a look or a change only. Memory is waited for while none of them is held.
 
 use crate::buffer::{BUFFER_BYTES, Base, Buffer};
 use crate::cells::{Cell, Cells, Mapping};
 use crate::dirty::DirtyList;
 use crate::error::{Result, VolumeError};
-use crate::record::{Record, decode_mapping, mapping_key, volume_key};
+use crate::mapping::decode_mapping;
+use crate::record::{Record, volume_key};
 use crate::shared::Shared;
 use crate::volumes::VolumeInfo;
 use crate::write_out::{Streams, batch_blocks};
-use onefold_engine::Piece;
 use onefold_engine::chain::Chain;
+use onefold_engine::{Change, Piece};
 use onefold_ground::profile::Component;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use std::sync::Arc;
@@ -37,6 +41,7 @@ pub struct Volume {
     pub(crate) streams: Streams,
     pub(crate) chain: Option<Chain>,
     block_bytes: u32,
+    is_read_only: bool,
 }
 
 /// What changes only when no request is under way.
@@ -47,11 +52,13 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
+    pub(crate) fn check_live(&self) -> Result<()> {
+        if self.is_deleted { Err(VolumeError::Deleted { name: self.record.name.clone() }) } else { Ok(()) }
+    }
+
     fn check(&self, offset_bytes: u64, length_bytes: u64) -> Result<()> {
+        self.check_live()?;
         let name = || self.record.name.clone();
-        if self.is_deleted {
-            return Err(VolumeError::Deleted { name: name() });
-        }
         let size_bytes = self.record.size_bytes;
         if offset_bytes.checked_add(length_bytes).is_none_or(|end| end > size_bytes) {
             return Err(VolumeError::OutOfRange { name: name(), offset_bytes, length_bytes, size_bytes });
@@ -61,16 +68,17 @@ impl Gate {
 }
 
 impl Volume {
-    pub(crate) fn new(shared: Arc<Shared>, number: u32, record: Record) -> Result<Arc<Volume>> {
+    pub(crate) fn new(shared: Arc<Shared>, number: u32, partition: u16, record: Record) -> Result<Arc<Volume>> {
         let chain = if record.chain.is_empty() { None } else { Some(shared.engine.chain(&record.chain)?) };
         let volume = Arc::new(Volume {
             number,
-            partition: partition_of(&shared, number),
+            partition,
             cells: Cells::new(shared.cached_bytes.clone()),
             dirty: Mutex::default(),
             streams: Streams::new(shared.options.streams),
             chain,
             block_bytes: record.block_bytes,
+            is_read_only: record.is_read_only,
             gate: RwLock::new(Gate { record, is_deleted: false }),
             shared,
         });
@@ -93,6 +101,19 @@ impl Volume {
         self.block_bytes
     }
 
+    /// Whether it never changes: a snapshot or a clone that was made so.
+    pub fn is_read_only(&self) -> bool {
+        self.is_read_only
+    }
+
+    /// Bytes of the blocks whose mappings are in the volume's own layer: what it alone has beside what it shares with its origin. For a
+    /// snapshot, what changed between the snapshot before it and itself.
+    pub fn own_bytes(&self) -> u64 {
+        let layer = self.gate.read().record.layer;
+        let mappings = self.shared.layers.get(layer).map_or(0, |node| *node.mappings.lock());
+        mappings.saturating_mul(u64::from(self.block_bytes))
+    }
+
     /// Memory of what was written and is not stored yet, bytes.
     pub fn dirty_bytes(&self) -> usize {
         self.dirty.lock().bytes()
@@ -100,14 +121,7 @@ impl Volume {
 
     /// What is known of the volume.
     pub(crate) fn info(&self) -> VolumeInfo {
-        let record = &self.gate.read().record;
-        VolumeInfo {
-            name: record.name.clone(),
-            size: record.size_bytes,
-            block_size: record.block_bytes,
-            created_ns: record.created_ns,
-            chain: Some(record.chain.clone()).filter(|chain| !chain.is_empty()),
-        }
+        VolumeInfo::of(self.number, &self.gate.read().record)
     }
 
     pub(crate) fn block_bytes(&self) -> usize {
@@ -125,25 +139,25 @@ impl Volume {
         for part in self.parts(offset, out.len() as u64) {
             let target = &mut out[done..done + part.length];
             done += part.length;
-            let _gate = self.enter(part.end(self.block_bytes()))?;
-            self.read_part(part, target)?;
+            let gate = self.enter(part.end(self.block_bytes()))?;
+            self.read_part(&gate, part, target)?;
         }
         self.shared.tidy(self);
         Ok(())
     }
 
-    fn read_part(&self, part: Part, out: &mut [u8]) -> Result<()> {
+    fn read_part(&self, gate: &Gate, part: Part, out: &mut [u8]) -> Result<()> {
         let cell = self.cells.get(part.block);
         let buffer = cell.read(self.shared.profile());
         let end = part.start + part.length;
         if buffer.as_ref().is_some_and(|buffer| buffer.covers(part.start, end)) {
             out.fill(0);
         } else {
-            let mapping = self.mapping(part.block, &cell)?;
-            if mapping.is_empty() {
+            let pieces = self.mapping(gate, part.block, &cell)?.pieces;
+            if pieces.is_empty() {
                 out.fill(0);
             } else {
-                self.shared.engine.read(&mapping, part.start as u64, out, self.shared.options.verify)?;
+                self.shared.engine.read(&pieces, part.start as u64, out, self.shared.options.verify)?;
             }
         }
         if let Some(buffer) = &*buffer {
@@ -156,12 +170,13 @@ impl Volume {
     /// blocks first; an error of that (a full disk) refuses the write, and what was taken before is kept. A write across blocks
     /// that fails may have taken a part.
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.check_writable()?;
         self.check(offset, data.len() as u64)?;
         let mut done = 0;
         for part in self.parts(offset, data.len() as u64) {
             let source = &data[done..done + part.length];
             done += part.length;
-            self.change(part, |buffer| buffer.write(part.start, source))?;
+            self.change_part(part, |buffer| buffer.write(part.start, source))?;
         }
         self.shared.tidy(self);
         Ok(())
@@ -190,27 +205,38 @@ impl Volume {
         Ok(())
     }
 
+    /// Writes out everything that is not stored yet. The caller holds the gate alone, so nothing is written meanwhile.
+    pub(crate) fn write_out_rest(&self, gate: &Gate) -> Result<()> {
+        let blocks: Vec<u64> = self.dirty.lock().range(0, u64::MAX, usize::MAX).into_iter().map(|(block, _)| block).collect();
+        self.write_out_gated(gate, &blocks)
+    }
+
     /// Brings the beginning of a range, up to 32 MiB, into the caches, so that reading it soon is fast.
     pub fn prefetch(&self, offset: u64, length: u64) -> Result<()> {
         self.check(offset, length)?;
         let mut scratch = vec![0; self.block_bytes()];
         for part in self.parts(offset, length.min(PREFETCH_BYTES)) {
-            let _gate = self.enter(part.end(self.block_bytes()))?;
-            self.read_part(part, &mut scratch[..part.length])?;
+            let gate = self.enter(part.end(self.block_bytes()))?;
+            self.read_part(&gate, part, &mut scratch[..part.length])?;
         }
         self.shared.tidy(self);
         Ok(())
     }
 
-    pub(crate) fn submit_record(&self, record: &Record) -> Result<()> {
-        self.shared.submit_object(vec![(self.partition, volume_key(self.number), Some(record.encode()))])
+    /// The change that makes the block index say this of the volume.
+    pub(crate) fn change(&self, record: &Record) -> Change {
+        (self.partition, volume_key(self.number), Some(record.encode()))
     }
 
-    /// Ends the volume's life in this process: every later request fails, what was not stored is dropped. `mark` makes it known to the store.
-    pub(crate) fn close_deleted(&self, mark: impl FnOnce(&Record) -> Result<()>) -> Result<()> {
-        let mut gate = self.gate.write();
-        mark(&gate.record)?;
+    /// Ends the volume's life in this process: every later request fails, what was not stored is dropped.
+    pub(crate) fn close(&self, gate: &mut Gate) {
         gate.is_deleted = true;
+        self.forget_written();
+        self.shared.unregister(self.number);
+    }
+
+    /// Drops what was written and is not stored, and all mappings in memory. The caller holds the gate alone.
+    pub(crate) fn forget_written(&self) {
         let dirty = self.dirty.lock().range(0, u64::MAX, usize::MAX);
         for (block, _) in dirty {
             let cell = self.cells.get(block);
@@ -218,14 +244,12 @@ impl Volume {
             *buffer = None;
             self.count_removed(block);
         }
-        drop(gate);
-        self.shared.unregister(self.number);
+        self.cells.forget_all();
         self.shared.notify_written_out();
-        Ok(())
     }
 
     /// Waits until a change of a part fits into memory, then makes it, if the part is still in the volume.
-    pub(crate) fn change(&self, part: Part, change: impl FnOnce(&mut Buffer)) -> Result<()> {
+    pub(crate) fn change_part(&self, part: Part, change: impl FnOnce(&mut Buffer)) -> Result<()> {
         self.make_room(part.length)?;
         let _gate = self.enter(part.end(self.block_bytes()))?;
         self.change_gated(part.block, change);
@@ -295,7 +319,7 @@ impl Volume {
     }
 
     /// Lets a request for a part of the volume up to `end` in, unless the volume has shrunk meanwhile.
-    fn enter(&self, end: u64) -> Result<RwLockReadGuard<'_, Gate>> {
+    pub(crate) fn enter(&self, end: u64) -> Result<RwLockReadGuard<'_, Gate>> {
         let gate = self.gate.read();
         gate.check(0, end)?;
         Ok(gate)
@@ -305,15 +329,21 @@ impl Volume {
         self.gate.read().check(offset, length)
     }
 
-    /// The current mapping of a block whose cell the caller has locked.
-    pub(crate) fn mapping(&self, block: u64, cell: &Cell) -> Result<Mapping> {
+    /// Whether requests that change something are in the right place here.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.is_read_only { Err(VolumeError::ReadOnly { name: self.name() }) } else { Ok(()) }
+    }
+
+    /// The current mapping of a block whose cell the caller has locked; and the gate.
+    pub(crate) fn mapping(&self, gate: &Gate, block: u64, cell: &Cell) -> Result<Mapping> {
         if let Some(mapping) = cell.mapping() {
             return Ok(mapping);
         }
-        let engine = &self.shared.engine;
-        let key = mapping_key(self.number, block);
-        let value = self.shared.profile().time(Component::BlockIndex, 0, || engine.get(self.partition, &key))?;
-        let mapping = Arc::new(value.map_or_else(|| Ok(Vec::new()), |value| self.decode(block, &value))?);
+        let found = self.shared.profile().time(Component::BlockIndex, 0, || self.shared.layers.find(gate.record.layer, block))?;
+        let mapping = match found {
+            Some((layer, value)) => Mapping { pieces: Arc::new(self.decode(block, &value)?), layer },
+            None => Mapping::default(),
+        };
         self.cells.remember(cell, mapping.clone());
         Ok(mapping)
     }
@@ -338,11 +368,6 @@ impl Volume {
             Some(Part { block, start: start as usize, length: length as usize })
         })
     }
-}
-
-/// The partition of the block index that a volume lies in.
-pub(crate) fn partition_of(shared: &Shared, number: u32) -> u16 {
-    (number % u32::from(shared.engine.block_partitions().max(1))) as u16
 }
 
 /// A part of a request that lies in one block.

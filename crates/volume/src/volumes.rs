@@ -2,22 +2,24 @@
 //!
 //! Invariants:
 //! * A volume is open once in a process: everybody who asks gets the same [`Volume`], so there is one buffer and one lock for each block.
-//! * Names are unique among the volumes that are not being deleted. Numbers are never used again.
-//! * A deleted volume is marked first, durably: it cannot be seen any more, whatever happens to the dropping of its mappings.
+//! * Names are unique. Numbers of volumes, layers and maps are never used again.
+//! * Whatever makes or removes volumes and layers is one transaction, under the lock `structure`: after a crash it happened or it did not.
+//! * A layer is marked as dropped in the transaction that takes its last user; only then do its mappings go ([`Volumes::resume_deletions`]).
 
 use crate::error::{Result, VolumeError};
+use crate::layer::Layer;
+use crate::layers::{Node, for_each_object, missing};
 use crate::record::{
-    MAX_CHAIN_BYTES, NEXT_NUMBER_KEY, NEXT_NUMBER_PARTITION, Record, VOLUMES_FROM, VOLUMES_TO, check_block_size, check_name, check_size,
-    decode_mapping, decode_number, encode_number, mapping_block, mapping_key, mappings_end, volume_key, volume_number,
+    MAX_CHAIN_BYTES, NEXT_NUMBER_KEY, NEXT_NUMBER_PARTITION, Origin, Record, VOLUMES_FROM, VOLUMES_TO, VolumeKind, check_block_size,
+    check_name, check_size, decode_number, encode_number, volume_key, volume_number,
 };
 use crate::shared::Shared;
-use crate::volume::{Volume, partition_of};
-use crate::write_out::count;
-use onefold_engine::{Engine, EngineError, Transaction};
-use parking_lot::Mutex;
+use crate::volume::Volume;
+use onefold_engine::{Change, Engine, EngineError, Transaction};
+use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Memory and ways of all volumes of a store together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +49,16 @@ pub struct VolumeInfo {
     pub size: u64,
     /// Its block size, bytes.
     pub block_size: u32,
+    /// Its number: never that of another volume, whatever the names.
+    pub number: u32,
+    /// The layer that its blocks are looked for in first.
+    pub layer: u32,
+    /// What kind of volume it is.
+    pub kind: VolumeKind,
+    /// Whether it never changes.
+    pub is_read_only: bool,
+    /// What it was made of, if it was not made empty.
+    pub origin: Option<Origin>,
     /// When it was made, nanoseconds since 1970.
     pub created_ns: i64,
     /// Its own filter chain; `None`: the store's.
@@ -56,71 +68,137 @@ pub struct VolumeInfo {
 impl VolumeInfo {
     /// Reads the record of volume `number`, as the block index has it.
     pub fn decode(number: u32, value: &[u8]) -> Result<VolumeInfo> {
-        let record = Record::decode(number, value)?;
-        Ok(VolumeInfo {
-            name: record.name,
+        Ok(VolumeInfo::of(number, &Record::decode(number, value)?))
+    }
+
+    pub(crate) fn of(number: u32, record: &Record) -> VolumeInfo {
+        VolumeInfo {
+            name: record.name.clone(),
             size: record.size_bytes,
             block_size: record.block_bytes,
+            number,
+            layer: record.layer,
+            kind: record.kind,
+            is_read_only: record.is_read_only,
+            origin: record.origin.clone(),
             created_ns: record.created_ns,
-            chain: (!record.chain.is_empty()).then_some(record.chain),
-        })
+            chain: (!record.chain.is_empty()).then(|| record.chain.clone()),
+        }
     }
 }
 
 /// The volumes of a store.
 #[derive(Debug)]
 pub struct Volumes {
-    shared: Arc<Shared>,
-    list: Mutex<List>,
-    /// One deletion at a time goes on in a process.
-    deleting: Mutex<()>,
+    pub(crate) shared: Arc<Shared>,
+    /// Held by whatever changes the list or the layers: before the gates of volumes.
+    pub(crate) structure: Mutex<()>,
+    /// Held for a look or a change only.
+    list: Mutex<BTreeMap<String, Listed>>,
+    /// One cleaning at a time goes on in a process.
+    pub(crate) cleaning: Mutex<()>,
+    /// Whether there may be something to clean.
+    work: (Mutex<bool>, Condvar),
 }
 
+#[derive(Debug)]
+struct Listed {
+    volume: Arc<Volume>,
+    layer: u32,
+}
+
+/// A transaction that changes volumes and layers: what the block index is told, and what memory takes over then.
 #[derive(Debug, Default)]
-struct List {
-    live: BTreeMap<String, Arc<Volume>>,
-    /// Volumes being deleted, by number.
-    deleted: BTreeMap<u32, Record>,
+pub(crate) struct Restructuring {
+    changes: Vec<Change>,
+    nodes: Vec<(u32, Option<Arc<Node>>)>,
 }
 
-/// Objects that are read in one step.
-const STEP_OBJECTS: usize = 256;
-/// Steps of a deletion between two flushes.
-const STEPS_PER_FLUSH: usize = 64;
+impl Restructuring {
+    /// A layer is new, or has another shape.
+    pub(crate) fn put(&mut self, node: Node) {
+        let mappings = *node.mappings.lock();
+        self.changes.push(node.change(mappings));
+        self.nodes.push((node.number, Some(Arc::new(node))));
+    }
+
+    /// A layer is gone.
+    pub(crate) fn remove(&mut self, node: &Node) {
+        let (partition, key, _) = node.change(0);
+        self.changes.push((partition, key, None));
+        self.nodes.push((node.number, None));
+    }
+
+    /// Anything else.
+    pub(crate) fn change(&mut self, change: Change) {
+        self.changes.push(change);
+    }
+
+    /// Makes it visible to everybody. The last change must give an object another value.
+    pub(crate) fn submit(self, shared: &Shared) -> Result<()> {
+        shared.submit(Transaction { changes: self.changes, deltas: Vec::new() })?;
+        shared.layers.replace(&self.nodes);
+        Ok(())
+    }
+}
+
+/// Who needs a layer.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Users {
+    /// Volumes that stand on it.
+    pub(crate) volumes: usize,
+    /// Layers that lie upon it.
+    pub(crate) children: Vec<u32>,
+}
 
 impl Volumes {
     /// Reads the list of volumes.
     pub fn open(engine: Arc<Engine>, options: VolumesOptions) -> Result<Volumes> {
-        let shared = Arc::new(Shared::new(engine, options));
-        let mut list = List::default();
-        for partition in 0..shared.engine.block_partitions() {
-            let mut from = VOLUMES_FROM.to_vec();
-            loop {
-                let objects = shared.engine.range(partition, &from, VOLUMES_TO, STEP_OBJECTS)?;
-                for (key, value) in &objects {
-                    let number = volume_number(key)?;
-                    let record = Record::decode(number, value)?;
-                    if partition != partition_of(&shared, number) {
-                        let reason = format!("it is in partition {partition}");
-                        return Err(VolumeError::Damaged { object: format!("the record of volume {number}"), reason });
-                    }
-                    if record.is_deleted {
-                        list.deleted.insert(number, record);
-                    } else {
-                        let name = record.name.clone();
-                        if list.live.insert(name.clone(), Volume::new(shared.clone(), number, record)?).is_some() {
-                            let reason = format!("another volume has its name {name:?}");
-                            return Err(VolumeError::Damaged { object: format!("the record of volume {number}"), reason });
-                        }
-                    }
-                }
-                match objects.last() {
-                    Some((last, _)) if objects.len() == STEP_OBJECTS => from = [last.as_slice(), &[0]].concat(),
-                    _ => break,
+        let shared = Arc::new(Shared::open(engine, options)?);
+        let mut list: BTreeMap<String, Listed> = BTreeMap::new();
+        for_each_object(&shared.engine, VOLUMES_FROM, VOLUMES_TO, |partition, key, value| {
+            let number = volume_number(key)?;
+            let record = Record::decode(number, value)?;
+            let object = || format!("the record of volume {number}");
+            let layer = record.layer;
+            let Some(node) = shared.layers.get(layer).filter(|node| !node.layer.is_dropped) else { return Err(missing(object(), layer)) };
+            if node.partition != partition || node.layer.block_bytes != record.block_bytes {
+                let reason =
+                    format!("its layer {layer} is in partition {} with blocks of {} bytes", node.partition, node.layer.block_bytes);
+                return Err(VolumeError::Damaged { object: object(), reason });
+            }
+            let name = record.name.clone();
+            let volume = Volume::new(shared.clone(), number, partition, record)?;
+            match list.insert(name, Listed { volume, layer }) {
+                None => Ok(()),
+                Some(other) => {
+                    let reason = format!("volume {} has its name {:?}", other.volume.number, other.volume.name());
+                    Err(VolumeError::Damaged { object: object(), reason })
                 }
             }
+        })?;
+        let volumes = Volumes {
+            shared,
+            structure: Mutex::new(()),
+            list: Mutex::new(list),
+            cleaning: Mutex::new(()),
+            work: (Mutex::new(true), Condvar::new()),
+        };
+        volumes.check_writable_layers()?;
+        Ok(volumes)
+    }
+
+    /// What somebody writes to must not be anybody else's.
+    fn check_writable_layers(&self) -> Result<()> {
+        let users = self.users();
+        for listed in self.list.lock().values().filter(|listed| !listed.volume.is_read_only()) {
+            let users = users.get(&listed.layer).cloned().unwrap_or_default();
+            if users.volumes != 1 || !users.children.is_empty() {
+                let reason = format!("others use its layer {} too", listed.layer);
+                return Err(VolumeError::Damaged { object: format!("the record of volume {}", listed.volume.number), reason });
+            }
         }
-        Ok(Volumes { shared, list: Mutex::new(list), deleting: Mutex::new(()) })
+        Ok(())
     }
 
     /// Makes a volume of zeros; durable on return. `block_size` is a power of two from 64 KiB to 1 MiB
@@ -134,38 +212,43 @@ impl Volumes {
             let why = format!("it has {} bytes, at most {MAX_CHAIN_BYTES} are possible", chain.len());
             return Err(EngineError::Invalid { what: "filter chain".into(), why }.into());
         }
-        let engine = &self.shared.engine;
-        let mut list = self.list.lock();
-        if list.live.contains_key(name) {
-            return Err(VolumeError::Exists { name: name.to_owned() });
-        }
-        let number = match engine.get(NEXT_NUMBER_PARTITION, NEXT_NUMBER_KEY)? {
-            Some(value) => decode_number(&value)?,
-            None => 1,
+        let structure = self.structure.lock();
+        self.check_free(name)?;
+        let (number, next) = self.numbers(2)?;
+        let node = new_layer(number + 1, self.partition_of(number + 1), 0, 0, block_size);
+        let record = Record {
+            name: name.to_owned(),
+            size_bytes: size,
+            block_bytes: block_size,
+            layer: node.number,
+            kind: VolumeKind::Volume,
+            is_read_only: false,
+            origin: None,
+            created_ns: now_ns(),
+            chain,
         };
-        let next = number.checked_add(1).ok_or(VolumeError::NoNumberLeft)?;
-        let record =
-            Record { name: name.to_owned(), size_bytes: size, block_bytes: block_size, is_deleted: false, created_ns: now_ns(), chain };
-        let volume = Volume::new(self.shared.clone(), number, record.clone())?;
-        let changes = vec![
-            (NEXT_NUMBER_PARTITION, NEXT_NUMBER_KEY.to_vec(), Some(encode_number(next))),
-            (volume.partition, volume_key(number), Some(record.encode())),
-        ];
-        self.shared.submit_object(changes)?;
-        list.live.insert(name.to_owned(), volume.clone());
-        drop(list);
-        engine.flush()?;
+        let volume = Volume::new(self.shared.clone(), number, node.partition, record.clone())?;
+        let mut change = Restructuring::default();
+        change.change(next);
+        change.put(node);
+        change.change(volume.change(&record));
+        change.submit(&self.shared)?;
+        self.insert(volume.clone(), &record);
+        drop(structure);
+        self.shared.engine.flush()?;
         Ok(volume)
     }
 
     /// All volumes, sorted by name.
     pub fn list(&self) -> Vec<VolumeInfo> {
-        self.list.lock().live.values().map(|volume| volume.info()).collect()
+        let volumes: Vec<_> = self.list.lock().values().map(|listed| listed.volume.clone()).collect();
+        volumes.iter().map(|volume| volume.info()).collect()
     }
 
     /// The volume of a name.
     pub fn get(&self, name: &str) -> Result<Arc<Volume>> {
-        self.list.lock().live.get(name).cloned().ok_or_else(|| VolumeError::NotFound { name: name.to_owned() })
+        let list = self.list.lock();
+        list.get(name).map(|listed| listed.volume.clone()).ok_or_else(|| VolumeError::NotFound { name: name.to_owned() })
     }
 
     /// Changes the size of a volume: [`Volume::resize`].
@@ -175,7 +258,7 @@ impl Volumes {
 
     /// Writes out and makes durable what was written to all volumes.
     pub fn flush(&self) -> Result<()> {
-        let volumes: Vec<_> = self.list.lock().live.values().cloned().collect();
+        let volumes: Vec<_> = self.list.lock().values().map(|listed| listed.volume.clone()).collect();
         let mut result = Ok(());
         for volume in volumes {
             let flushed = volume.write_out_all();
@@ -184,74 +267,106 @@ impl Volumes {
         result.and(Ok(self.shared.engine.flush()?))
     }
 
-    /// Deletes a volume: on return it is gone for everybody, durably. What it held is given back by [`Volumes::resume_deletions`].
-    /// Refused in append-only mode.
+    /// Deletes a volume: on return it is gone for everybody, durably. What it alone held is given back by [`Volumes::resume_deletions`];
+    /// snapshots and clones of it stay as they are. Refused in append-only mode.
     pub fn delete(&self, name: &str) -> Result<()> {
         let _permit = self.shared.engine.permit_deletion("delete volumes")?;
-        let mut list = self.list.lock();
-        let volume = list.live.get(name).cloned().ok_or_else(|| VolumeError::NotFound { name: name.to_owned() })?;
-        volume.close_deleted(|record| {
-            let marked = Record { is_deleted: true, ..record.clone() };
-            volume.submit_record(&marked)?;
-            list.live.remove(name);
-            list.deleted.insert(volume.number, marked);
-            Ok(())
-        })?;
-        drop(list);
+        let structure = self.structure.lock();
+        let volume = self.get(name)?;
+        let mut gate = volume.gate.write();
+        let mut change = Restructuring::default();
+        self.release(gate.record.layer, &mut change);
+        change.change((volume.partition, volume_key(volume.number), None));
+        change.submit(&self.shared)?;
+        volume.close(&mut gate);
+        self.list.lock().remove(name);
+        drop(gate);
+        drop(structure);
+        self.notify_work();
         Ok(self.shared.engine.flush()?)
     }
 
-    /// Drops the mappings of deleted volumes, those of earlier runs included, until `go_on` says no. Returns whether nothing is left to do.
-    pub fn resume_deletions(&self, go_on: &dyn Fn() -> bool) -> Result<bool> {
-        let _one_at_a_time = self.deleting.lock();
-        loop {
-            let Some((number, record)) = self.list.lock().deleted.iter().next().map(|(number, record)| (*number, record.clone())) else {
-                return Ok(true);
-            };
-            if !self.drop_mappings(number, &record, go_on)? {
-                self.shared.engine.flush()?;
-                return Ok(false);
-            }
-            let changes = vec![(partition_of(&self.shared, number), volume_key(number), None)];
-            self.shared.submit_object(changes)?;
-            self.shared.engine.flush()?;
-            self.list.lock().deleted.remove(&number);
+    /// Waits until something was deleted or rolled back since [`Volumes::resume_deletions`] began to look last, or `timeout` is over.
+    pub fn wait_for_work(&self, timeout: Duration) {
+        let mut work = self.work.0.lock();
+        if !*work {
+            self.work.1.wait_for(&mut work, timeout);
         }
     }
 
-    /// Drops all mappings of a volume with their references, many in one transaction. Returns whether all are gone.
-    fn drop_mappings(&self, number: u32, record: &Record, go_on: &dyn Fn() -> bool) -> Result<bool> {
-        let engine = &self.shared.engine;
-        let partition = partition_of(&self.shared, number);
-        let mut from = mapping_key(number, 0);
-        for step in 1.. {
-            if !go_on() {
-                return Ok(false);
-            }
-            let objects = engine.range(partition, &from, &mappings_end(number), STEP_OBJECTS)?;
-            let Some((last, _)) = objects.last() else { break };
-            from = [last.as_slice(), &[0]].concat();
-            let mut deltas = HashMap::new();
-            let mut changes = Vec::with_capacity(objects.len());
-            for (key, value) in objects {
-                let block = mapping_block(&key)?;
-                let pieces = decode_mapping(&value, engine.digest_bytes(), record.block_bytes).map_err(|reason| VolumeError::Damaged {
-                    object: format!("the mapping of block {block} of volume {number}"),
-                    reason,
-                })?;
-                count(&mut deltas, &pieces, -1);
-                changes.push((partition, key, None));
-            }
-            engine.submit(Transaction { changes, deltas: deltas.into_iter().collect() })?;
-            if step % STEPS_PER_FLUSH == 0 {
-                engine.flush()?;
-            }
+    pub(crate) fn notify_work(&self) {
+        *self.work.0.lock() = true;
+        self.work.1.notify_all();
+    }
+
+    pub(crate) fn take_work(&self) {
+        *self.work.0.lock() = false;
+    }
+
+    pub(crate) fn check_free(&self, name: &str) -> Result<()> {
+        if self.list.lock().contains_key(name) { Err(VolumeError::Exists { name: name.to_owned() }) } else { Ok(()) }
+    }
+
+    /// Lists a volume, or that it stands on another layer.
+    pub(crate) fn insert(&self, volume: Arc<Volume>, record: &Record) {
+        self.list.lock().insert(record.name.clone(), Listed { volume, layer: record.layer });
+    }
+
+    /// The first of `count` numbers that were never used, and the change that uses them.
+    pub(crate) fn numbers(&self, count: u32) -> Result<(u32, Change)> {
+        let first = match self.shared.engine.get(NEXT_NUMBER_PARTITION, NEXT_NUMBER_KEY)? {
+            Some(value) => decode_number(&value)?,
+            None => 1,
+        };
+        let next = first.checked_add(count).ok_or(VolumeError::NoNumberLeft)?;
+        Ok((first, (NEXT_NUMBER_PARTITION, NEXT_NUMBER_KEY.to_vec(), Some(encode_number(next)))))
+    }
+
+    /// The partition of the block index for a layer that lies upon no other.
+    fn partition_of(&self, layer: u32) -> u16 {
+        (layer % u32::from(self.shared.engine.block_partitions().max(1))) as u16
+    }
+
+    /// The volume that writes to a layer.
+    pub(crate) fn writer_of(&self, layer: u32) -> Option<Arc<Volume>> {
+        let list = self.list.lock();
+        list.values().find(|listed| listed.layer == layer && !listed.volume.is_read_only()).map(|listed| listed.volume.clone())
+    }
+
+    /// Who needs which layer.
+    pub(crate) fn users(&self) -> HashMap<u32, Users> {
+        let mut users: HashMap<u32, Users> = HashMap::new();
+        for listed in self.list.lock().values() {
+            users.entry(listed.layer).or_default().volumes += 1;
         }
-        Ok(true)
+        for node in self.shared.layers.all().into_iter().filter(|node| node.layer.parent != 0) {
+            users.entry(node.layer.parent).or_default().children.push(node.number);
+        }
+        users
+    }
+
+    /// A volume leaves a layer: marks it as dropped if nobody else needs it, and so on down.
+    pub(crate) fn release(&self, layer: u32, change: &mut Restructuring) {
+        let users = self.users();
+        let mut next = layer;
+        while let Some(node) = self.shared.layers.get(next) {
+            let remaining = users.get(&next).map_or(0, |users| users.volumes + users.children.len());
+            if remaining > 1 {
+                break;
+            }
+            next = node.layer.parent;
+            change.put(node.with(Layer { parent: 0, overlap_blocks: 0, is_dropped: true, ..node.layer.clone() }));
+        }
     }
 }
 
-fn now_ns() -> i64 {
+/// A layer without mappings upon `parent`, of which so many blocks show through.
+pub(crate) fn new_layer(number: u32, partition: u16, parent: u32, overlap_blocks: u64, block_bytes: u32) -> Node {
+    let layer = Layer { parent, overlap_blocks, block_bytes, is_dropped: false, mappings: 0, map: number, merging: None };
+    Node::new(number, partition, layer)
+}
+
+pub(crate) fn now_ns() -> i64 {
     // A clock before 1970 or after 2262 is wrong anyway; a volume can be made all the same.
     SystemTime::now().duration_since(UNIX_EPOCH).ok().and_then(|since| i64::try_from(since.as_nanos()).ok()).unwrap_or(0)
 }

@@ -7,8 +7,9 @@
 use crate::buffer::{Base, Buffer};
 use crate::cells::{Cell, Mapping};
 use crate::error::{Result, VolumeError};
-use crate::record::{encode_mapping, mapping_key};
-use crate::volume::Volume;
+use crate::layers::{Node, missing};
+use crate::mapping::{count, encode_mapping, encode_zeros, mapping_key};
+use crate::volume::{Gate, Volume};
 use onefold_engine::chain::is_zero;
 use onefold_engine::{Engine, Hints, Piece, Transaction, WriteStream};
 use onefold_fingerprint::Fingerprint;
@@ -84,20 +85,20 @@ impl Volume {
         if gate.is_deleted {
             return Ok(());
         }
-        self.write_out_gated(blocks)
+        self.write_out_gated(&gate, blocks)
     }
 
     /// Writes out the given blocks in batches, on several threads if they are many. The caller holds the gate.
-    pub(crate) fn write_out_gated(&self, blocks: &[u64]) -> Result<()> {
+    pub(crate) fn write_out_gated(&self, gate: &Gate, blocks: &[u64]) -> Result<()> {
         let batches: Vec<&[u64]> = blocks.chunks(batch_blocks(self.block_bytes())).collect();
         let threads = self.streams.limit.min(batches.len());
         if threads <= 1 {
-            return batches.into_iter().try_for_each(|batch| self.write_out_batch(batch));
+            return batches.into_iter().try_for_each(|batch| self.write_out_batch(gate, batch));
         }
         let next = AtomicUsize::new(0);
         let work = || {
             while let Some(batch) = batches.get(next.fetch_add(1, Ordering::Relaxed)) {
-                if let Err(error) = self.write_out_batch(batch) {
+                if let Err(error) = self.write_out_batch(gate, batch) {
                     // The others end with the batch they are at.
                     next.store(batches.len(), Ordering::Relaxed);
                     return Err(error);
@@ -117,17 +118,17 @@ impl Volume {
     }
 
     /// Writes out one batch of blocks, sorted. All or, after an error, none of them are clean then.
-    fn write_out_batch(&self, blocks: &[u64]) -> Result<()> {
+    fn write_out_batch(&self, gate: &Gate, blocks: &[u64]) -> Result<()> {
         debug_assert!(blocks.is_sorted(), "locks are taken in ascending order");
         let cells: Vec<(u64, Arc<Cell>)> = blocks.iter().map(|block| (*block, self.cells.get(*block))).collect();
         let mut locked: Vec<Locked<'_>> = Vec::with_capacity(cells.len());
         for (block, cell) in &cells {
             let buffer = cell.write(self.shared.profile());
             if buffer.is_some() {
-                locked.push(Locked { block: *block, cell, buffer, old: Arc::default() });
+                locked.push(Locked { block: *block, cell, buffer, old: Mapping::default() });
             }
         }
-        let result = self.store(&mut locked);
+        let result = self.store(gate, &mut locked);
         if result.is_ok() {
             for entry in &mut locked {
                 *entry.buffer = None;
@@ -140,12 +141,13 @@ impl Volume {
         result
     }
 
-    /// Stores the blocks and submits their new mappings.
-    fn store(&self, locked: &mut [Locked<'_>]) -> Result<()> {
+    /// Stores the blocks and submits their new mappings, which go to the volume's own layer.
+    fn store(&self, gate: &Gate, locked: &mut [Locked<'_>]) -> Result<()> {
+        let top = &*self.top(gate)?;
         // From before the old mappings are read until the new ones are submitted.
         let _in_flight = self.shared.engine.in_flight();
         for entry in locked.iter_mut() {
-            entry.old = self.mapping(entry.block, entry.cell)?;
+            entry.old = self.mapping(gate, entry.block, entry.cell)?;
         }
         let contents = locked.iter().map(|entry| self.content(entry)).collect::<Result<Vec<_>>>()?;
         let runs: Vec<&[u8]> =
@@ -153,7 +155,7 @@ impl Volume {
         let mut stored = if runs.is_empty() {
             Vec::new()
         } else {
-            let overwritten: Vec<Piece> = locked.iter().flat_map(|entry| entry.old.iter().copied()).collect();
+            let overwritten: Vec<Piece> = locked.iter().flat_map(|entry| entry.old.pieces.iter().copied()).collect();
             let hints = Hints { overwritten: &overwritten, chain: self.chain.as_ref() };
             let mut loan = self.streams.borrow(&self.shared.engine);
             let stream = loan.stream.as_mut().expect("a loan has its stream until it is dropped");
@@ -163,33 +165,87 @@ impl Volume {
         let mut transaction = Transaction::default();
         let mut deltas: HashMap<Fingerprint, i64> = HashMap::new();
         let mut mappings: Vec<Mapping> = Vec::with_capacity(locked.len());
+        let mut more_mappings = 0;
         for (entry, content) in locked.iter().zip(&contents) {
             let new = match content {
                 Content::Zeros => Vec::new(),
                 Content::Bytes(_) => self.checked(entry.block, stored.next())?,
             };
-            if new != *entry.old {
-                count(&mut deltas, &new, 1);
-                count(&mut deltas, &entry.old, -1);
-                let value = (!new.is_empty()).then(|| encode_mapping(&new, self.shared.engine.digest_bytes()));
-                transaction.changes.push((self.partition, mapping_key(self.number, entry.block), value));
+            if new == *entry.old.pieces {
+                mappings.push(entry.old.clone());
+                continue;
             }
-            mappings.push(Arc::new(new));
+            let own = self.own_mappings(top, entry)?;
+            count(&mut deltas, &new, 1);
+            own.iter().for_each(|(_, pieces)| count(&mut deltas, pieces, -1));
+            let digest_bytes = self.shared.engine.digest_bytes();
+            let value = if !new.is_empty() {
+                Some(encode_mapping(&new, digest_bytes))
+            } else if self.shared.layers.shows_through(top.number, entry.block)? {
+                Some(encode_zeros(self.block_size(), digest_bytes))
+            } else {
+                None
+            };
+            more_mappings += i64::from(value.is_some()) - own.len() as i64;
+            let layer = if value.is_some() { top.number } else { 0 };
+            transaction.changes.push((self.partition, mapping_key(top.layer.map, entry.block), value));
+            let others = own.iter().filter(|(map, _)| *map != top.layer.map);
+            transaction.changes.extend(others.map(|(map, _)| (self.partition, mapping_key(*map, entry.block), None)));
+            mappings.push(Mapping { pieces: Arc::new(new), layer });
         }
         drop(contents);
         if !transaction.changes.is_empty() {
             transaction.deltas = deltas.into_iter().filter(|(_, change)| *change != 0).collect();
-            if let Err(error) = self.shared.engine.submit(transaction) {
+            if let Err(error) = self.submit_mappings(top, transaction, more_mappings) {
                 // The transaction may have been taken although the flush that it set off failed. The next try must compare with what the
                 // block index says then, or it would count references twice.
                 locked.iter().for_each(|entry| self.cells.forget(entry.cell));
-                return Err(error.into());
+                return Err(error);
             }
         }
         for (entry, mapping) in locked.iter().zip(mappings) {
             self.cells.remember(entry.cell, mapping);
         }
         Ok(())
+    }
+
+    /// The layer that the volume writes to. Its shape stays as it is while the caller holds the gate.
+    pub(crate) fn top(&self, gate: &Gate) -> Result<Arc<Node>> {
+        let layer = gate.record.layer;
+        self.shared.layers.get(layer).ok_or_else(|| missing(format!("the record of volume {}", self.number), layer))
+    }
+
+    /// The mappings of a block that the volume's own layer has, with their maps: these are replaced. While the layer takes in its parent, it
+    /// may have two, of which one hides the other.
+    fn own_mappings(&self, top: &Node, entry: &Locked<'_>) -> Result<Vec<(u32, Vec<Piece>)>> {
+        let Some(other) = top.layer.merging else {
+            let is_own = entry.old.layer == top.number;
+            return Ok(is_own.then(|| (top.layer.map, entry.old.pieces.to_vec())).into_iter().collect());
+        };
+        let mut own = Vec::new();
+        for map in [top.layer.map, other.map] {
+            if let Some(value) = self.shared.engine.get(self.partition, &mapping_key(map, entry.block))? {
+                own.push((map, self.decode(entry.block, &value)?));
+            }
+        }
+        Ok(own)
+    }
+
+    /// Submits changes of mappings with the number of mappings that the layer has then.
+    fn submit_mappings(&self, top: &Node, mut transaction: Transaction, more: i64) -> Result<()> {
+        if more == 0 {
+            return Ok(self.shared.engine.submit(transaction)?);
+        }
+        let mut mappings = top.mappings.lock();
+        let after = mappings.saturating_add_signed(more);
+        transaction.changes.push(top.change(after));
+        let (partition, key, value) = top.change(after);
+        let submitted = self.shared.engine.submit(transaction);
+        // As above: it may have been taken all the same, which the number tells, as it is another one than before.
+        if submitted.is_ok() || self.shared.engine.get(partition, &key)? == value {
+            *mappings = after;
+        }
+        Ok(submitted?)
     }
 
     /// The bytes that a dirty block has.
@@ -202,8 +258,8 @@ impl Volume {
             Some(whole) => Cow::Borrowed(whole),
             None => {
                 let mut bytes = vec![0; self.block_bytes()];
-                if buffer.base() == Base::Stored && !entry.old.is_empty() {
-                    self.shared.engine.read(&entry.old, 0, &mut bytes, false)?;
+                if buffer.base() == Base::Stored && !entry.old.pieces.is_empty() {
+                    self.shared.engine.read(&entry.old.pieces, 0, &mut bytes, false)?;
                 }
                 buffer.overlay(0, &mut bytes);
                 Cow::Owned(bytes)
@@ -230,11 +286,4 @@ struct Locked<'a> {
     cell: &'a Cell,
     buffer: RwLockWriteGuard<'a, Option<Buffer>>,
     old: Mapping,
-}
-
-/// Adds the references of `pieces` to the changes of counts (`docs/format.md` section 8.5).
-pub(crate) fn count(deltas: &mut HashMap<Fingerprint, i64>, pieces: &[Piece], change: i64) {
-    for fingerprint in pieces.iter().filter_map(Piece::fingerprint) {
-        *deltas.entry(fingerprint).or_default() += change;
-    }
 }

@@ -23,6 +23,9 @@ fn volumes_are_made_written_and_grown_but_neither_deleted_nor_made_smaller() {
 
     assert!(is_append_only(volumes.delete("old")));
     assert!(is_append_only(volumes.resize("old", 1000)));
+    volumes.snapshot("old", "moment").unwrap();
+    assert!(is_append_only(volumes.rollback("old", "moment")));
+    assert!(is_append_only(volumes.delete("moment")));
     assert_eq!(volume.size(), 1 << 20);
     volumes.resize("old", 1 << 20).unwrap();
     volumes.resize("old", 2 << 20).unwrap();

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 pub const BLOCK_BYTES: u64 = 64 << 10;
 /// Volumes that a model has at most.
-pub const SLOTS: usize = 3;
+pub const SLOTS: usize = 5;
 
 type Bytes = Arc<Vec<u8>>;
 
@@ -23,6 +23,8 @@ pub type Tree = BTreeMap<String, Bytes>;
 #[derive(Clone, Debug)]
 pub struct VolumeModel {
     pub size: u64,
+    /// A snapshot, or a clone that was made so.
+    pub is_read_only: bool,
     /// Of each block, its versions.
     pub blocks: Vec<Vec<Bytes>>,
 }
@@ -47,7 +49,7 @@ pub struct Model {
 
 impl VolumeModel {
     pub fn new(size: u64) -> VolumeModel {
-        let mut volume = VolumeModel { size: 0, blocks: Vec::new() };
+        let mut volume = VolumeModel { size: 0, is_read_only: false, blocks: Vec::new() };
         volume.resize(size);
         volume
     }
@@ -63,6 +65,12 @@ impl VolumeModel {
             }
         }
         self.size = size;
+    }
+
+    /// What the process sees, as another volume.
+    pub fn copy(&self, is_read_only: bool) -> VolumeModel {
+        let blocks = (0..self.blocks.len()).map(|block| vec![self.latest(block).clone()]).collect();
+        VolumeModel { size: self.size, is_read_only, blocks }
     }
 
     pub fn latest(&self, block: usize) -> &Bytes {
@@ -81,7 +89,10 @@ impl VolumeModel {
     }
 
     /// Whether the volume is in this state; if so, what was found is what is known. `live`: only the latest counts.
-    fn matches(&mut self, volume: &Volume, live: bool) -> Result<(), String> {
+    pub fn matches(&mut self, volume: &Volume, live: bool) -> Result<(), String> {
+        if volume.is_read_only() != self.is_read_only {
+            return Err(format!("read-only is {}", volume.is_read_only()));
+        }
         if volume.size() != self.size {
             return Err(format!("size {} instead of {}", volume.size(), self.size));
         }

@@ -7,7 +7,7 @@ use crate::model::{BLOCK_BYTES, BackupModel, Model, SLOTS, Tree, VolumeModel};
 use crate::world::{Fault, Random, World};
 use onefold_catalog::{Attributes, Backup, BackupId, Content, DirectoryWriter, Entry, Statistics};
 use onefold_engine::{Hints, Recipe, RecipeWriter, UnusedCursor};
-use onefold_volume::Volume;
+use onefold_volume::{Volume, VolumeError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ const MAX_BLOCKS: u64 = 4;
 /// Takes a random step. An error is what the disk did; a wrong answer of the store is a panic.
 pub fn step(world: &mut World, model: &mut Model, random: &mut Random) -> Result<(), Fault> {
     let slot = random.below(SLOTS as u64) as usize;
-    match random.below(29) {
+    match random.below(34) {
         0..=8 => write(world, model, random, slot),
         9 => zero(world, model, random, slot),
         10 | 11 => flush_volume(world, model, slot),
@@ -49,7 +49,9 @@ pub fn step(world: &mut World, model: &mut Model, random: &mut Random) -> Result
             Ok(result?)
         }
         25 | 26 => remove_unused(world, random),
-        _ => verify_one(world, model, slot),
+        27 => verify_one(world, model, slot),
+        28..=31 => derive(world, model, random, slot),
+        _ => rollback(world, model, random, slot),
     }
 }
 
@@ -124,7 +126,7 @@ fn range(random: &mut Random, size: u64) -> (u64, u64) {
 }
 
 fn write(world: &mut World, model: &mut Model, random: &mut Random, slot: usize) -> Result<(), Fault> {
-    let Some(known) = model.volume(slot).filter(|known| known.size > 0) else { return create_or_resize(world, model, random, slot) };
+    let Some(known) = model.volume(slot).filter(|known| !known.is_read_only) else { return create_or_resize(world, model, random, slot) };
     let (offset, length) = range(random, known.size);
     let data = random.bytes(length as usize);
     let changed = changed(known, offset, &data);
@@ -149,7 +151,7 @@ fn write(world: &mut World, model: &mut Model, random: &mut Random, slot: usize)
 }
 
 fn zero(world: &mut World, model: &mut Model, random: &mut Random, slot: usize) -> Result<(), Fault> {
-    let Some(known) = model.volume(slot).filter(|known| known.size > 0) else { return Ok(()) };
+    let Some(known) = model.volume(slot).filter(|known| !known.is_read_only) else { return Ok(()) };
     let (offset, length) = range(random, known.size);
     let changed = changed(known, offset, &vec![0; length as usize]);
     let volume = world.volumes.get(&model.name(slot))?;
@@ -195,12 +197,58 @@ fn create_or_resize(world: &mut World, model: &mut Model, random: &mut Random, s
             let result = world.volumes.create(&name, size, BLOCK_BYTES as u32, chain).map(drop);
             restructure(world, model, slot, Some(VolumeModel::new(size)), result)
         }
+        Some(known) if known.is_read_only => Ok(()),
         Some(mut known) => {
             let result = world.volumes.resize(&name, size);
             known.resize(size);
             restructure(world, model, slot, Some(known), result)
         }
     }
+}
+
+/// A snapshot or a clone of a volume, in a slot that is empty.
+fn derive(world: &mut World, model: &mut Model, random: &mut Random, slot: usize) -> Result<(), Fault> {
+    let Some(known) = model.volume(slot) else { return Ok(()) };
+    let Some(target) = (0..SLOTS).find(|target| model.volume(*target).is_none()) else { return Ok(()) };
+    let is_snapshot = !known.is_read_only && random.one_in(2);
+    let is_read_only = is_snapshot || random.one_in(5);
+    let copy = known.copy(is_read_only);
+    let (source, name) = (model.name(slot), model.name(target));
+    let result = if is_snapshot { world.volumes.snapshot(&source, &name) } else { world.volumes.make_clone(&source, &name, is_read_only) };
+    let is_durable = result.is_ok();
+    restructure(world, model, target, Some(copy), result.map(drop))?;
+    if is_durable {
+        model.slot_flushed(slot);
+    }
+    Ok(())
+}
+
+/// A volume becomes what a snapshot is, if it is one of its own.
+fn rollback(world: &mut World, model: &mut Model, random: &mut Random, slot: usize) -> Result<(), Fault> {
+    if model.volume(slot).is_none_or(|known| known.is_read_only) {
+        return Ok(());
+    }
+    let first = random.below(SLOTS as u64) as usize;
+    for target in (0..SLOTS).map(|target| (first + target) % SLOTS) {
+        let Some(known) = model.volume(target).filter(|known| known.is_read_only) else { continue };
+        let mut copy = known.copy(false);
+        let result = world.volumes.rollback(&model.name(slot), &model.name(target));
+        match &result {
+            Err(VolumeError::Unrelated { .. }) => continue,
+            Err(_) if !world.ground.is_crashed() => {
+                // Whether it happened shows in the bytes.
+                let volume = world.volumes.get(&model.name(slot))?;
+                if copy.matches(&volume, true).is_ok() {
+                    model.slots[slot].push(Some(copy));
+                }
+            }
+            _ => model.slots[slot].push(Some(copy)),
+        }
+        result?;
+        model.objects_flushed();
+        return Ok(());
+    }
+    Ok(())
 }
 
 fn delete(world: &mut World, model: &mut Model, slot: usize) -> Result<(), Fault> {

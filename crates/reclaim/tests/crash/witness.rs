@@ -4,6 +4,7 @@ use crate::world::{World, descriptor, settings};
 use onefold_ground::{Access, Ground, SimulatedGround};
 use onefold_oplog::{Log, LogOptions, Opening};
 use onefold_storage::{ChunkKind, ContainerId, ContainerRecord, HEADER_BYTES};
+use onefold_volume::Layer;
 use std::collections::{BTreeMap, HashSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -24,12 +25,20 @@ pub struct Witness {
     torn_frames: u64,
     /// Containers with dead slots.
     dead: u64,
+    /// Layers of volumes that a crash left while they were being dropped or taken in.
+    layers_under_way: u64,
     open_before: u64,
 }
 
 impl Witness {
     pub fn begin(&mut self, world: &World) {
         self.open_before = world.engine.storage().statistics().open_containers;
+        let layers = &mut self.layers_under_way;
+        let count = &mut |_: &[u8], value: &[u8]| {
+            let layer = Layer::decode(u32::MAX, value).expect("it was read when the volumes were opened");
+            *layers += u64::from(layer.is_dropped || layer.merging.is_some());
+        };
+        world.engine.for_each_object(b'l', count).expect("it was read when the volumes were opened");
     }
 
     pub fn end(&mut self, world: &World) {
@@ -91,6 +100,7 @@ impl Witness {
             ("trim", self.trims),
             ("torn frame", self.torn_frames),
             ("container with dead slots", self.dead),
+            ("layer under way", self.layers_under_way),
         ];
         for (what, times) in seen {
             assert!(times >= 3, "{what} was seen {times} times: {self:?}");

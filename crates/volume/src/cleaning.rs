@@ -1,0 +1,286 @@
+//! What nobody needs any more goes, in the background and in steps: mappings of dropped layers, and layers that only one other lies upon.
+//!
+//! A layer without a volume on it and with a single layer upon it is superfluous: the upper one *takes it in*. It gets both maps, and the smaller
+//! is emptied into the larger; so the cost follows the smaller, and the length of a chain the number of snapshots that there are. (Of a daily snapshot
+//! that goes, the full map below takes in a day's changes, not the day the full map.)
+//!
+//! Each step is one transaction of at most 256 mappings and holds [`Volumes::structure`], so nobody makes or removes layers meanwhile. After a crash
+//! the records of the layers say what is to be done; nothing else is remembered. If a volume writes to the layer, a step also locks the cells
+//! of its blocks. Who reads is never waited for, except when a layer's record changes (`layers.rs`).
+
+use crate::error::{Result, VolumeError};
+use crate::layer::{Layer, Merging};
+use crate::layers::Node;
+use crate::mapping::{count, decode_mapping, encode_zeros, mapping_key};
+use crate::volumes::{Restructuring, Volumes};
+use onefold_engine::Transaction;
+use onefold_fingerprint::Fingerprint;
+use parking_lot::MutexGuard;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// Steps between two flushes.
+const STEPS_PER_FLUSH: usize = 64;
+
+/// How far a map is emptied: what is before is gone, but would have to be stepped over.
+#[derive(Debug, Default)]
+struct Progress {
+    map: u32,
+    block: u64,
+}
+
+impl Progress {
+    /// Where to go on in a map, at or behind `first`.
+    fn of(&self, map: u32, first: u64) -> u64 {
+        if self.map == map { self.block.max(first) } else { first }
+    }
+
+    fn note(&mut self, map: u32, blocks: &BTreeMap<u64, Vec<u8>>) {
+        if let Some(last) = blocks.keys().next_back() {
+            *self = Progress { map, block: last.saturating_add(1) };
+        }
+    }
+}
+
+/// What is to be done next.
+enum Work {
+    /// A layer was dropped.
+    Drop(Arc<Node>),
+    /// A layer has two maps.
+    Merge(Arc<Node>, Merging),
+    /// The first is superfluous below the second.
+    TakeIn(Arc<Node>, Arc<Node>),
+}
+
+impl Volumes {
+    /// Drops what deleted volumes alone held, and shortens chains of layers, those of earlier runs included, until `go_on` says no. Returns whether
+    /// nothing is left to do. Everything else may be called meanwhile.
+    pub fn resume_deletions(&self, go_on: &dyn Fn() -> bool) -> Result<bool> {
+        let _one_at_a_time = self.cleaning.lock();
+        self.take_work();
+        let mut progress = Progress::default();
+        let mut steps = 0;
+        let done = loop {
+            let structure = self.structure.lock();
+            let Some(work) = self.work() else { break true };
+            if !go_on() {
+                break false;
+            }
+            self.step(&work, &mut progress)?;
+            // Others who wait for it come first.
+            MutexGuard::unlock_fair(structure);
+            steps += 1;
+            if steps % STEPS_PER_FLUSH == 0 {
+                self.shared.engine.flush()?;
+            }
+        };
+        if steps > 0 {
+            self.shared.engine.flush()?;
+        }
+        Ok(done)
+    }
+
+    fn work(&self) -> Option<Work> {
+        let nodes = self.shared.layers.all();
+        if let Some(node) = nodes.iter().find(|node| node.layer.is_dropped) {
+            return Some(Work::Drop(node.clone()));
+        }
+        if let Some((node, merging)) = nodes.iter().find_map(|node| node.layer.merging.map(|merging| (node, merging))) {
+            return Some(Work::Merge(node.clone(), merging));
+        }
+        let users = self.users();
+        nodes.iter().find_map(|node| {
+            let users = users.get(&node.number)?;
+            match users.children.as_slice() {
+                [child] if users.volumes == 0 => Some(Work::TakeIn(node.clone(), self.shared.layers.get(*child)?)),
+                _ => None,
+            }
+        })
+    }
+
+    /// One step. The caller holds the structure.
+    fn step(&self, work: &Work, progress: &mut Progress) -> Result<()> {
+        match work {
+            Work::Drop(node) => self.drop_step(node, progress),
+            Work::Merge(node, merging) => self.merge_step(node.number, *merging, progress),
+            Work::TakeIn(parent, child) => self.take_in_step(parent, child, progress),
+        }
+    }
+
+    /// Drops mappings of a layer that nobody needs, at last the layer.
+    fn drop_step(&self, node: &Node, progress: &mut Progress) -> Result<()> {
+        let map = node.layer.merging.map_or(node.layer.map, |other| other.map);
+        if self.drop_mappings(node, map, 0, progress)? {
+            return Ok(());
+        }
+        let mut change = Restructuring::default();
+        match node.layer.merging {
+            Some(_) => change.put(node.with(Layer { merging: None, ..node.layer.clone() })),
+            None => change.remove(node),
+        }
+        change.submit(&self.shared)
+    }
+
+    /// Drops some mappings of one map of a layer from `first` on, with their references. Returns whether there were any.
+    fn drop_mappings(&self, node: &Node, map: u32, first: u64, progress: &mut Progress) -> Result<bool> {
+        let blocks = self.mapped_in(node, map, progress.of(map, first))?;
+        let mut deltas = HashMap::new();
+        let mut changes = Vec::with_capacity(blocks.len() + 1);
+        for (block, value) in &blocks {
+            self.count_value(&mut deltas, node, *block, value)?;
+            changes.push((node.partition, mapping_key(map, *block), None));
+        }
+        self.submit_step(node, changes, deltas, -(blocks.len() as i64))?;
+        progress.note(map, &blocks);
+        Ok(!blocks.is_empty())
+    }
+
+    /// Moves mappings from one map of a layer to the other; at last the layer has one map.
+    fn merge_step(&self, layer: u32, merging: Merging, progress: &mut Progress) -> Result<()> {
+        let Some(node) = self.shared.layers.get(layer) else { return Ok(()) };
+        let blocks = self.mapped_in(&node, merging.map, progress.of(merging.map, 0))?;
+        if blocks.is_empty() {
+            return self.reshape(layer, |node| {
+                let mut change = Restructuring::default();
+                change.put(node.with(Layer { merging: None, ..node.layer.clone() }));
+                Ok(Some(change))
+            });
+        }
+        match self.writer_of(layer) {
+            None => self.move_mappings(&node, merging, &blocks)?,
+            Some(volume) => {
+                let _gate = volume.gate.read();
+                let cells: Vec<_> = blocks.keys().map(|block| volume.cells.get(*block)).collect();
+                let locked: Vec<_> = cells.iter().map(|cell| cell.write(self.shared.profile())).collect();
+                // Some may have been written since they were looked at, and need not be moved any more.
+                let mut still = BTreeMap::new();
+                for block in blocks.keys() {
+                    let value = self.shared.engine.get(node.partition, &mapping_key(merging.map, *block))?;
+                    still.extend(value.map(|value| (*block, value)));
+                }
+                let moved = self.move_mappings(&node, merging, &still);
+                // The block is as before, but another map may have it, or none if it is zeros.
+                cells.iter().for_each(|cell| volume.cells.forget(cell));
+                drop(locked);
+                moved?;
+                drop(cells);
+                self.shared.tidy(&volume);
+            }
+        }
+        progress.note(merging.map, &blocks);
+        Ok(())
+    }
+
+    /// Moves these mappings of the map `merging` to the other map of the layer. Of two of a block the upper one stays.
+    fn move_mappings(&self, node: &Node, merging: Merging, blocks: &BTreeMap<u64, Vec<u8>>) -> Result<()> {
+        let zeros = encode_zeros(node.layer.block_bytes, self.shared.engine.digest_bytes());
+        let mut deltas = HashMap::new();
+        let (mut put, mut removed) = (Vec::new(), Vec::new());
+        let mut more_mappings = 0;
+        for (block, value) in blocks {
+            let key = mapping_key(node.layer.map, *block);
+            let there = self.shared.engine.get(node.partition, &key)?;
+            more_mappings -= 1 + i64::from(there.is_some());
+            let (stays, goes) = match &there {
+                None => (value, None),
+                Some(there) if merging.is_upper => (value, Some(there)),
+                Some(there) => (there, Some(value)),
+            };
+            if let Some(goes) = goes {
+                self.count_value(&mut deltas, node, *block, goes)?;
+            }
+            // Zeros that hide nothing any more need no mapping.
+            let stays = if *stays == zeros && !self.shared.layers.shows_through(node.number, *block)? { None } else { Some(stays) };
+            more_mappings += i64::from(stays.is_some());
+            if stays != there.as_ref() {
+                put.push((node.partition, key, stays.cloned()));
+            }
+            removed.push((node.partition, mapping_key(merging.map, *block), None));
+        }
+        put.extend(removed);
+        self.submit_step(node, put, deltas, more_mappings)
+    }
+
+    /// Brings `parent`, which only `child` needs, nearer to being taken in.
+    fn take_in_step(&self, parent: &Node, child: &Node, progress: &mut Progress) -> Result<()> {
+        // What does not show through must not come to light.
+        let hidden = child.layer.overlap_blocks;
+        if self.drop_mappings(parent, parent.layer.map, hidden, progress)? {
+            return Ok(());
+        }
+        *progress = Progress::default();
+        self.reshape(child.number, |child| {
+            if child.layer.overlap_blocks < hidden {
+                // It has shrunk meanwhile: once more.
+                return Ok(None);
+            }
+            let (upper, lower) = (*child.mappings.lock(), *parent.mappings.lock());
+            let (map, other) = match (upper, lower) {
+                (0, _) => (parent.layer.map, None),
+                (_, 0) => (child.layer.map, None),
+                _ if upper > lower => (child.layer.map, Some(Merging { map: parent.layer.map, is_upper: false })),
+                _ => (parent.layer.map, Some(Merging { map: child.layer.map, is_upper: true })),
+            };
+            let layer = Layer {
+                parent: parent.layer.parent,
+                overlap_blocks: parent.layer.overlap_blocks.min(hidden),
+                mappings: upper + lower,
+                map,
+                merging: other,
+                ..child.layer.clone()
+            };
+            let mut change = Restructuring::default();
+            change.put(Node::new(child.number, child.partition, layer));
+            change.remove(parent);
+            Ok(Some(change))
+        })
+    }
+
+    /// Changes the record of a layer while nobody writes to it. `change` is passed what it is then, and says `None` to leave it.
+    fn reshape(&self, layer: u32, change: impl FnOnce(&Node) -> Result<Option<Restructuring>>) -> Result<()> {
+        let writer = self.writer_of(layer);
+        let gate = writer.as_ref().map(|volume| volume.gate.write());
+        let Some(node) = self.shared.layers.get(layer) else { return Ok(()) };
+        if let Some(change) = change(&node)? {
+            change.submit(&self.shared)?;
+            // Which mappings are the volume's own is another matter now.
+            writer.iter().for_each(|volume| volume.cells.forget_all());
+        }
+        drop(gate);
+        Ok(())
+    }
+
+    fn mapped_in(&self, node: &Node, map: u32, first: u64) -> Result<BTreeMap<u64, Vec<u8>>> {
+        let mut blocks = BTreeMap::new();
+        self.shared.layers.mapped_in(node.partition, map, first, u64::MAX, &mut blocks)?;
+        Ok(blocks)
+    }
+
+    /// The references of a mapping that goes.
+    fn count_value(&self, deltas: &mut HashMap<Fingerprint, i64>, node: &Node, block: u64, value: &[u8]) -> Result<()> {
+        let pieces = decode_mapping(value, self.shared.engine.digest_bytes(), node.layer.block_bytes)
+            .map_err(|reason| VolumeError::Damaged { object: format!("the mapping of block {block} in layer {}", node.number), reason })?;
+        count(deltas, &pieces, -1);
+        Ok(())
+    }
+
+    /// Submits a step that ends with the removal of a mapping.
+    fn submit_step(
+        &self,
+        node: &Node,
+        mut changes: Vec<onefold_engine::Change>,
+        deltas: HashMap<Fingerprint, i64>,
+        more_mappings: i64,
+    ) -> Result<()> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let mut mappings = node.mappings.lock();
+        let after = mappings.saturating_add_signed(more_mappings);
+        changes.insert(0, node.change(after));
+        let deltas = deltas.into_iter().filter(|(_, change)| *change != 0).collect();
+        self.shared.submit(Transaction { changes, deltas })?;
+        *mappings = after;
+        Ok(())
+    }
+}

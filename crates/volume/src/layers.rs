@@ -1,0 +1,265 @@
+//! The layers of a store in memory: who lies upon whom, and where a block is found.
+//!
+//! Invariants:
+//! * A layer that another lies upon, or that a read-only volume shows, never changes what it shows: no mapping of it is replaced, and moving
+//!   mappings within it or taking in its parent leaves every block as it is.
+//! * A layer that a volume writes to has no other user.
+//! * The table changes after the block index does and before mappings of a layer that has gone from it are dropped; a search holds the table
+//!   from its first to its last look, so it never goes through a layer whose mappings are being dropped.
+
+use crate::error::{Result, VolumeError};
+use crate::layer::{LAYERS_FROM, LAYERS_TO, Layer, damaged, layer_key, layer_number};
+use crate::mapping::{encode_zeros, mapping_block, mapping_key};
+use onefold_engine::{Change, Engine};
+use onefold_ground::profile::Component;
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Objects that are read in one step; few in tests, so that their small volumes take several.
+pub(crate) const STEP_OBJECTS: usize = if cfg!(test) { 4 } else { 256 };
+
+/// A layer in memory.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    pub(crate) number: u32,
+    /// The partition of the block index that the layer and its mappings lie in: that of all layers of a chain.
+    pub(crate) partition: u16,
+    /// As of the last change of its shape; the number of mappings is the one below.
+    pub(crate) layer: Layer,
+    /// How many mappings it has. Held from the reading of the number to the submission of the transaction that changes it.
+    pub(crate) mappings: Arc<Mutex<u64>>,
+}
+
+impl Node {
+    pub(crate) fn new(number: u32, partition: u16, layer: Layer) -> Node {
+        Node { number, partition, mappings: Arc::new(Mutex::new(layer.mappings)), layer }
+    }
+
+    /// The same layer in another shape.
+    pub(crate) fn with(&self, layer: Layer) -> Node {
+        Node { layer, ..self.clone() }
+    }
+
+    /// The change that makes the block index say what the layer is, with so many mappings.
+    pub(crate) fn change(&self, mappings: u64) -> Change {
+        (self.partition, layer_key(self.number), Some(Layer { mappings, ..self.layer.clone() }.encode()))
+    }
+}
+
+/// The table of layers.
+#[derive(Debug)]
+pub(crate) struct Layers {
+    engine: Arc<Engine>,
+    nodes: RwLock<BTreeMap<u32, Arc<Node>>>,
+}
+
+/// Blocks that have a mapping, with the topmost one of each, and the block from which on to ask for more.
+pub(crate) type Mapped = (BTreeMap<u64, Vec<u8>>, u64);
+
+impl Layers {
+    /// Reads all layers.
+    pub(crate) fn open(engine: &Arc<Engine>) -> Result<Layers> {
+        let mut nodes: BTreeMap<u32, Arc<Node>> = BTreeMap::new();
+        for_each_object(engine, LAYERS_FROM, LAYERS_TO, |partition, key, value| {
+            let number = layer_number(key)?;
+            let node = Arc::new(Node::new(number, partition, Layer::decode(number, value)?));
+            match nodes.insert(number, node) {
+                None => Ok(()),
+                Some(other) => Err(damaged(number, format!("partitions {} and {partition} have one", other.partition))),
+            }
+        })?;
+        for node in nodes.values().filter(|node| node.layer.parent != 0) {
+            let why = match nodes.get(&node.layer.parent) {
+                None => "which is missing",
+                Some(parent) if parent.layer.is_dropped => "which is being dropped",
+                Some(parent) if parent.partition != node.partition => "which is in another partition",
+                Some(parent) if parent.layer.block_bytes != node.layer.block_bytes => "which has blocks of another size",
+                Some(_) => continue,
+            };
+            return Err(damaged(node.number, format!("its parent is layer {}, {why}", node.layer.parent)));
+        }
+        Ok(Layers { engine: engine.clone(), nodes: RwLock::new(nodes) })
+    }
+
+    /// A layer.
+    pub(crate) fn get(&self, number: u32) -> Option<Arc<Node>> {
+        self.nodes.read().get(&number).cloned()
+    }
+
+    /// All layers, by number.
+    pub(crate) fn all(&self) -> Vec<Arc<Node>> {
+        self.nodes.read().values().cloned().collect()
+    }
+
+    /// The layer at the bottom of the chain that `top` stands on.
+    pub(crate) fn bottom(&self, top: u32) -> Result<u32> {
+        let nodes = self.nodes.read();
+        path(&nodes, top, |_| true).try_fold(top, |_, node| Ok(node?.number))
+    }
+
+    /// Takes over what the block index says already: layers with their new shapes, or gone. Waits for searches.
+    pub(crate) fn replace(&self, changed: &[(u32, Option<Arc<Node>>)]) {
+        let mut nodes = self.nodes.write();
+        for (number, node) in changed {
+            match node {
+                Some(node) => nodes.insert(*number, node.clone()),
+                None => nodes.remove(number),
+            };
+        }
+    }
+
+    /// The mapping that a volume on layer `top` has of a block, and the number of the layer that it is in.
+    pub(crate) fn find(&self, top: u32, block: u64) -> Result<Option<(u32, Vec<u8>)>> {
+        let nodes = self.nodes.read();
+        for node in path(&nodes, top, |node| block < node.layer.overlap_blocks) {
+            let node = node?;
+            for map in node.layer.maps() {
+                if let Some(value) = self.engine.get(node.partition, &mapping_key(map, block))? {
+                    return Ok(Some((node.number, value)));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether the layers below `top` have something else than zeros for a block.
+    pub(crate) fn shows_through(&self, top: u32, block: u64) -> Result<bool> {
+        let Some(node) = self.get(top).filter(|node| node.layer.parent != 0 && block < node.layer.overlap_blocks) else {
+            return Ok(false);
+        };
+        let zeros = encode_zeros(node.layer.block_bytes, self.engine.digest_bytes());
+        Ok(self.find(node.layer.parent, block)?.is_some_and(|(_, value)| value != zeros))
+    }
+
+    /// The first blocks from `first` up to but not `last` that a volume on layer `top` has a mapping of.
+    pub(crate) fn mapped(&self, top: u32, first: u64, last: u64) -> Result<Mapped> {
+        let nodes = self.nodes.read();
+        let mut scan = Scan { layers: self, first, next: last, found: BTreeMap::new() };
+        let mut end = last;
+        for node in path(&nodes, top, |node| first < node.layer.overlap_blocks) {
+            let node = node?;
+            scan.layer(node, end)?;
+            end = end.min(node.layer.overlap_blocks);
+        }
+        Ok(scan.finish())
+    }
+
+    /// Some of the first blocks from `first` up to but not `last`: all of them that may differ between volumes on the layers `tops`.
+    pub(crate) fn candidates(&self, tops: [u32; 2], first: u64, last: u64) -> Result<Mapped> {
+        let nodes = self.nodes.read();
+        let chain = |top| path(&nodes, top, |_| true).collect::<Result<Vec<_>>>();
+        let chains = [chain(tops[0])?, chain(tops[1])?];
+        let is_in = |chain: &[&Arc<Node>], number| chain.iter().any(|node| node.number == number);
+        let common = chains[0].iter().map(|node| node.number).find(|number| is_in(&chains[1], *number));
+        let mut scan = Scan { layers: self, first, next: last, found: BTreeMap::new() };
+        // What is above the layer that both lie upon; and of what is below it, what shows through on one side only.
+        let mut shown = [last; 2];
+        for (chain, shown) in chains.iter().zip(&mut shown) {
+            for node in chain.iter().take_while(|node| Some(node.number) != common) {
+                scan.layer(node, *shown)?;
+                *shown = (*shown).min(if node.layer.parent == 0 { 0 } else { node.layer.overlap_blocks });
+            }
+        }
+        let (from, mut end) = (shown[0].min(shown[1]), shown[0].max(shown[1]));
+        for node in chains[0].iter().skip_while(|node| Some(node.number) != common) {
+            scan.part(node, from, end)?;
+            end = end.min(node.layer.overlap_blocks);
+        }
+        Ok(scan.finish())
+    }
+
+    /// Adds the first blocks of one map from `first` up to but not `last` that are not found yet. Returns the block from which on to ask for more.
+    pub(crate) fn mapped_in(&self, partition: u16, map: u32, first: u64, last: u64, found: &mut BTreeMap<u64, Vec<u8>>) -> Result<u64> {
+        let (from, to) = (mapping_key(map, first), mapping_key(map, last));
+        let range = || self.engine.range(partition, &from, &to, STEP_OBJECTS);
+        let objects = self.engine.profile().time(Component::BlockIndex, 0, range)?;
+        let mut next = last;
+        if let Some((key, _)) = objects.get(STEP_OBJECTS - 1) {
+            next = next.min(mapping_block(key)? + 1);
+        }
+        for (key, value) in objects {
+            found.entry(mapping_block(&key)?).or_insert(value);
+        }
+        Ok(next)
+    }
+}
+
+/// The layers from `top` down, as long as `goes_on` says of a layer that its parent is to come.
+fn path(nodes: &BTreeMap<u32, Arc<Node>>, top: u32, goes_on: impl Fn(&Node) -> bool) -> impl Iterator<Item = Result<&Arc<Node>>> {
+    let mut next = top;
+    std::iter::from_fn(move || {
+        let number = std::mem::take(&mut next);
+        if number == 0 {
+            return None;
+        }
+        let Some(node) = nodes.get(&number) else {
+            return Some(Err(missing("the table of layers".into(), number)));
+        };
+        if goes_on(node) {
+            next = node.layer.parent;
+        }
+        Some(Ok(node))
+    })
+}
+
+/// A look for the first mapped blocks in several layers.
+struct Scan<'l> {
+    layers: &'l Layers,
+    first: u64,
+    /// What is found is complete up to here.
+    next: u64,
+    found: BTreeMap<u64, Vec<u8>>,
+}
+
+impl Scan<'_> {
+    /// Adds the blocks of a layer before `end`.
+    fn layer(&mut self, node: &Node, end: u64) -> Result<()> {
+        self.part(node, self.first, end)
+    }
+
+    /// Adds the blocks of a layer from `from` up to but not `end`. Those that are found already stay as they are.
+    fn part(&mut self, node: &Node, from: u64, end: u64) -> Result<()> {
+        for map in node.layer.maps() {
+            let (from, end) = (from.max(self.first), end.min(self.next));
+            if from < end {
+                let complete = self.layers.mapped_in(node.partition, map, from, end, &mut self.found)?;
+                if complete < end {
+                    self.next = complete;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Mapped {
+        self.found.split_off(&self.next);
+        (self.found, self.next)
+    }
+}
+
+/// Passes all objects with `from <= key < to` of all partitions to `visit`, with their partition.
+pub(crate) fn for_each_object(
+    engine: &Engine,
+    from: &[u8],
+    to: &[u8],
+    mut visit: impl FnMut(u16, &[u8], &[u8]) -> Result<()>,
+) -> Result<()> {
+    for partition in 0..engine.block_partitions() {
+        let mut from = from.to_vec();
+        loop {
+            let objects = engine.range(partition, &from, to, STEP_OBJECTS)?;
+            objects.iter().try_for_each(|(key, value)| visit(partition, key, value))?;
+            match objects.last() {
+                Some((last, _)) if objects.len() == STEP_OBJECTS => from = [last.as_slice(), &[0]].concat(),
+                _ => break,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The error of a layer that must be there.
+pub(crate) fn missing(object: String, layer: u32) -> VolumeError {
+    VolumeError::Damaged { object, reason: format!("its layer {layer} is missing") }
+}

@@ -1,0 +1,99 @@
+//! Block mappings: which chunks spell one block (`docs/format.md` sections 7 and 8.1).
+
+use crate::error::{Result, VolumeError};
+use crate::record::{VERSION, check_version};
+use onefold_engine::{Piece, Recipe};
+use onefold_fingerprint::Fingerprint;
+use onefold_ground::wire::Reader;
+use std::collections::HashMap;
+
+/// The key of a block's mapping in a map.
+pub(crate) fn mapping_key(map: u32, block: u64) -> Vec<u8> {
+    [b"m".as_slice(), &map.to_be_bytes(), &block.to_be_bytes()].concat()
+}
+
+/// The key behind all mappings of a map.
+#[cfg(test)]
+pub(crate) fn mappings_end(map: u32) -> Vec<u8> {
+    let mut key = mapping_key(map, u64::MAX);
+    key.push(0);
+    key
+}
+
+/// The block in the key of a mapping.
+pub(crate) fn mapping_block(key: &[u8]) -> Result<u64> {
+    let block = (key.len() == 13).then(|| key[5..].try_into().ok()).flatten().map(u64::from_be_bytes);
+    block.ok_or_else(|| VolumeError::Damaged {
+        object: format!("the key {key:02x?} of a mapping"),
+        reason: "it is not 13 bytes long".into(),
+    })
+}
+
+/// A mapping as a value.
+pub(crate) fn encode_mapping(pieces: &[Piece], digest_bytes: usize) -> Vec<u8> {
+    let mut out = vec![VERSION];
+    Recipe::flat(pieces.to_vec()).encode(digest_bytes, &mut out);
+    out
+}
+
+/// Reads a mapping: the level-0 pieces of a whole block; none for zeros.
+pub(crate) fn decode_mapping(value: &[u8], digest_bytes: usize, block_bytes: u32) -> std::result::Result<Vec<Piece>, String> {
+    let mut reader = Reader::new(value);
+    let recipe = check_version(&mut reader)
+        .and_then(|()| Recipe::decode(&mut reader, digest_bytes))
+        .and_then(|recipe| reader.end().map(|()| recipe))
+        .map_err(|error| error.to_string())?;
+    if recipe.level != 0 || recipe.length != u64::from(block_bytes) {
+        return Err(format!("it spells {} bytes at level {}, a block has {block_bytes} at level 0", recipe.length, recipe.level));
+    }
+    let is_zeros = recipe.pieces.iter().all(|piece| piece.fingerprint().is_none());
+    Ok(if is_zeros { Vec::new() } else { recipe.pieces })
+}
+
+/// A mapping that says that a block is zeros: it hides what the layers below have there.
+pub(crate) fn encode_zeros(block_bytes: u32, digest_bytes: usize) -> Vec<u8> {
+    encode_mapping(&[Piece::Zeros { length: u64::from(block_bytes) }], digest_bytes)
+}
+
+/// Adds the references of `pieces` to the changes of counts (`docs/format.md` section 8.5).
+pub(crate) fn count(deltas: &mut HashMap<Fingerprint, i64>, pieces: &[Piece], change: i64) {
+    for fingerprint in pieces.iter().filter_map(Piece::fingerprint) {
+        *deltas.entry(fingerprint).or_default() += change;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{MIN_BLOCK_BYTES, NEXT_NUMBER_KEY};
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn garbage_is_refused_without_panic(bytes: Vec<u8>) {
+            let _ = decode_mapping(&bytes, 32, MIN_BLOCK_BYTES);
+            let _ = mapping_block(&bytes);
+        }
+    }
+
+    #[test]
+    fn m0_16_keys_sort_by_map_then_block_and_are_read_back() {
+        let keys =
+            [mapping_key(1, 0), mapping_key(1, 255), mapping_key(1, 256), mappings_end(1), mapping_key(2, 0), mappings_end(u32::MAX)];
+        assert!(keys.is_sorted());
+        assert!(keys[5].as_slice() < NEXT_NUMBER_KEY);
+        assert_eq!(mapping_block(&keys[2]).unwrap(), 256);
+    }
+
+    #[test]
+    fn m0_7_a_mapping_of_zeros_is_a_mapping() {
+        let value = encode_zeros(MIN_BLOCK_BYTES, 20);
+        assert_eq!(decode_mapping(&value, 20, MIN_BLOCK_BYTES).unwrap(), []);
+    }
+
+    #[test]
+    fn a_mapping_of_another_length_is_refused() {
+        let value = encode_mapping(&[Piece::Zeros { length: 65_535 }], 32);
+        assert!(decode_mapping(&value, 32, 65_536).unwrap_err().contains("65535"));
+    }
+}

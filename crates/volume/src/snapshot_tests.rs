@@ -1,0 +1,259 @@
+//! Snapshots and clones by example (M0.7, M0.21); against a model: `snapshot_model.rs`.
+
+use super::*;
+use crate::testing::TestStore;
+use crate::tests::{BLOCK, bytes, read};
+use std::cell::Cell;
+use std::ops::Range;
+use std::sync::Arc;
+
+const BLOCK_BYTES: usize = BLOCK as usize;
+const SIZE: usize = 5 * BLOCK_BYTES + 3000;
+
+fn write_blocks(volume: &Volume, blocks: Range<usize>, seed: u64) {
+    for block in blocks {
+        volume.write((block * BLOCK_BYTES) as u64, &bytes(seed + block as u64, BLOCK_BYTES)).unwrap();
+    }
+}
+
+#[test]
+fn m0_21_a_snapshot_has_what_was_written_before_it_and_costs_no_mapping() {
+    let mut store = TestStore::new();
+    let volumes = store.volumes(VolumesOptions::default());
+    let disk = volumes.create("disk", 100 * u64::from(BLOCK), BLOCK, None).unwrap();
+    write_blocks(&disk, 0..50, 7);
+    let snapshot = volumes.snapshot("disk", "monday").unwrap();
+    let references = store.references();
+    write_blocks(&disk, 3..4, 1000);
+    assert!(read(&snapshot, 3 * BLOCK_BYTES, BLOCK_BYTES) == bytes(10, BLOCK_BYTES));
+    assert!(read(&disk, 3 * BLOCK_BYTES, BLOCK_BYTES) == bytes(1003, BLOCK_BYTES));
+    volumes.flush().unwrap();
+    let clone = volumes.make_clone("monday", "copy", false).unwrap();
+    assert_eq!((disk.own_bytes(), clone.own_bytes(), snapshot.own_bytes()), (u64::from(BLOCK), 0, 50 * u64::from(BLOCK)));
+    assert!(store.references() - references < 40, "only the block that was written anew has new references");
+    let infos: Vec<_> =
+        volumes.list().into_iter().map(|info| (info.name, info.kind, info.is_read_only, info.origin.map(|of| of.name))).collect();
+    let of = |name: &str| Some(name.to_owned());
+    assert_eq!(
+        infos,
+        [
+            ("copy".into(), VolumeKind::Clone, false, of("monday")),
+            ("disk".into(), VolumeKind::Volume, false, None),
+            ("monday".into(), VolumeKind::Snapshot, true, of("disk"))
+        ]
+    );
+    store.check_counts(&[("", &disk), ("", &snapshot), ("", &clone)]);
+}
+
+#[test]
+fn snapshots_of_a_volume_at_rest_make_no_chain() {
+    let mut store = TestStore::new();
+    let volumes = store.volumes(VolumesOptions::default());
+    let disk = volumes.create("disk", SIZE as u64, BLOCK, None).unwrap();
+    write_blocks(&disk, 0..2, 7);
+    for number in 0..10 {
+        volumes.snapshot("disk", &format!("s{number}")).unwrap();
+    }
+    assert_eq!(volumes.shared.layers.all().len(), 2);
+}
+
+#[test]
+fn m0_21_the_layers_of_deleted_snapshots_are_taken_in_by_the_smaller_into_the_larger() {
+    for (first, second) in [(40, 3), (3, 40)] {
+        let mut store = TestStore::new();
+        let volumes = store.volumes(VolumesOptions::default());
+        let disk = volumes.create("disk", 100 * u64::from(BLOCK), BLOCK, None).unwrap();
+        write_blocks(&disk, 0..first, 7);
+        volumes.snapshot("disk", "s").unwrap();
+        write_blocks(&disk, 2..2 + second, 500);
+        volumes.flush().unwrap();
+        volumes.delete("s").unwrap();
+        // One step to begin, one for each map of a few blocks, one to end: not one for each of many.
+        let steps = Cell::new(0);
+        let go_on = || {
+            steps.set(steps.get() + 1);
+            true
+        };
+        assert!(volumes.resume_deletions(&go_on).unwrap());
+        assert_eq!(steps.get(), 3);
+        assert_eq!(volumes.shared.layers.all().len(), 1);
+        assert!(read(&disk, 0, 2 * BLOCK_BYTES) == [bytes(7, BLOCK_BYTES), bytes(8, BLOCK_BYTES)].concat());
+        assert!(read(&disk, 2 * BLOCK_BYTES, BLOCK_BYTES) == bytes(502, BLOCK_BYTES));
+        store.check_counts(&[("", &disk)]);
+    }
+}
+
+#[test]
+fn m0_7_an_image_that_is_rewritten_onto_a_clone_asks_no_chunk_index() {
+    let mut store = TestStore::new();
+    let volumes = store.volumes(VolumesOptions::default());
+    let verdicts = |store: &mut TestStore, filter: &str| {
+        let filters = store.engine().unwrap().statistics().unwrap().activity.filters;
+        filters.get(filter).map_or(0, |verdicts| verdicts.iter().sum::<u64>())
+    };
+    let chain = || Some("block-index,chunk-index".to_owned());
+    let disk = volumes.create("image", 64 * u64::from(BLOCK), BLOCK, chain()).unwrap();
+    write_blocks(&disk, 0..64, 7);
+    volumes.flush().unwrap();
+    let new = verdicts(&mut store, "chunk-index");
+    let clone = volumes.make_clone("image", "next run", false).unwrap();
+    // The image of the next run: one block in sixteen is another.
+    write_blocks(&clone, 0..64, 7);
+    for block in (0..64).step_by(16) {
+        write_blocks(&clone, block..block + 1, 9000);
+    }
+    volumes.flush().unwrap();
+    let asked = verdicts(&mut store, "chunk-index") - new;
+    assert!(asked * 10 <= new, "{asked} of {new} chunks were asked for");
+    assert_eq!(clone.own_bytes(), 4 * u64::from(BLOCK));
+    // Without a clone each chunk is asked for.
+    let fresh = volumes.create("fresh", 64 * u64::from(BLOCK), BLOCK, chain()).unwrap();
+    write_blocks(&fresh, 0..64, 7);
+    volumes.flush().unwrap();
+    assert!(verdicts(&mut store, "chunk-index") - new - asked >= new * 9 / 10);
+}
+
+#[test]
+fn m0_21_a_thousand_snapshots_of_a_volume_are_read_and_deleted() {
+    let mut store = TestStore::new();
+    let mut volumes = store.volumes(VolumesOptions::default());
+    let disk = volumes.create("disk", 8 * u64::from(BLOCK), BLOCK, None).unwrap();
+    for number in 0..1000u64 {
+        disk.write(number % 8 * u64::from(BLOCK) + 512 * (number / 8), &number.to_le_bytes()).unwrap();
+        volumes.snapshot("disk", &format!("s{number:04}")).unwrap();
+    }
+    drop((disk, volumes));
+    store.reopen();
+    volumes = store.volumes(VolumesOptions::default());
+    let last = volumes.get("s0999").unwrap();
+    for number in (0..1000u64).step_by(7) {
+        let at = (number % 8 * u64::from(BLOCK) + 512 * (number / 8)) as usize;
+        assert_eq!(read(&last, at, 8), number.to_le_bytes());
+        if number > 0 {
+            let before = volumes.get(&format!("s{:04}", number - 1)).unwrap();
+            assert_eq!(read(&before, at, 8), [0; 8]);
+        }
+    }
+    for number in 0..1000 {
+        volumes.delete(&format!("s{number:04}")).unwrap();
+    }
+    assert!(volumes.resume_deletions(&|| true).unwrap());
+    assert_eq!(volumes.shared.layers.all().len(), 1);
+    store.check_counts(&[("", &volumes.get("disk").unwrap())]);
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let mut store = TestStore::new();
+    let volumes = store.volumes(VolumesOptions::default());
+    let disk = volumes.create("disk", SIZE as u64, BLOCK, None).unwrap();
+    let other = volumes.create("other", SIZE as u64, 2 * BLOCK, None).unwrap();
+    let snapshot = volumes.snapshot("disk", "s").unwrap();
+    volumes.snapshot("other", "other s").unwrap();
+    assert!(matches!(volumes.snapshot("disk", "s"), Err(VolumeError::Exists { .. })));
+    assert!(matches!(volumes.snapshot("disk", "a/b"), Err(VolumeError::Name { .. })));
+    assert!(matches!(volumes.snapshot("none", "t"), Err(VolumeError::NotFound { .. })));
+    assert!(matches!(volumes.snapshot("s", "t"), Err(VolumeError::ReadOnly { .. })));
+    assert!(matches!(snapshot.write(0, b"x"), Err(VolumeError::ReadOnly { .. })));
+    assert!(matches!(snapshot.discard(0, 1), Err(VolumeError::ReadOnly { .. })));
+    assert!(matches!(snapshot.resize(1), Err(VolumeError::ReadOnly { .. })));
+    snapshot.flush().unwrap();
+    assert!(matches!(volumes.rollback("s", "s"), Err(VolumeError::ReadOnly { .. })));
+    assert!(matches!(volumes.rollback("disk", "other"), Err(VolumeError::NoSnapshot { .. })));
+    assert!(matches!(volumes.rollback("disk", "other s"), Err(VolumeError::Unrelated { .. })));
+    assert!(matches!(volumes.diff("disk", "other", &mut |_| true), Err(VolumeError::OtherBlocks { .. })));
+    disk.write(0, b"new").unwrap();
+    volumes.rollback("disk", "s").unwrap();
+    assert_eq!(read(&disk, 0, 3), [0; 3]);
+    volumes.rollback("disk", "s").unwrap();
+    drop(other);
+}
+
+#[test]
+fn what_a_shrunk_volume_has_lost_stays_lost_in_its_layers() {
+    let mut store = TestStore::new();
+    let volumes = store.volumes(VolumesOptions::default());
+    let disk = volumes.create("disk", SIZE as u64, BLOCK, None).unwrap();
+    disk.write(0, &vec![7; SIZE]).unwrap();
+    volumes.snapshot("disk", "s").unwrap();
+    disk.resize(BLOCK_BYTES as u64 + 10).unwrap();
+    let mut expected = vec![0; SIZE];
+    expected[..BLOCK_BYTES + 10].fill(7);
+    volumes.snapshot("disk", "small").unwrap();
+    disk.resize(SIZE as u64).unwrap();
+    assert!(read(&disk, 0, SIZE) == expected);
+    let clone = volumes.make_clone("small", "copy", false).unwrap();
+    clone.resize(SIZE as u64).unwrap();
+    assert!(read(&clone, 0, SIZE) == expected);
+    volumes.delete("s").unwrap();
+    volumes.delete("small").unwrap();
+    assert!(volumes.resume_deletions(&|| true).unwrap());
+    assert!(read(&disk, 0, SIZE) == expected);
+    assert!(read(&clone, 0, SIZE) == expected);
+    store.check_counts(&[("", &disk), ("", &clone)]);
+}
+
+#[test]
+fn m0_21_clients_that_write_while_layers_come_and_go_see_whole_blocks() {
+    let mut store = TestStore::new();
+    let volumes = store.volumes(VolumesOptions::default());
+    let blocks = 16usize;
+    let disk = volumes.create("disk", (blocks * BLOCK_BYTES) as u64, BLOCK, None).unwrap();
+    let stopping = std::sync::atomic::AtomicBool::new(false);
+    let is_stopping = || stopping.load(std::sync::atomic::Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        for thread in 0..2usize {
+            let disk = &disk;
+            scope.spawn(move || {
+                for round in 0..150u64 {
+                    let block = (round as usize * 5 % (blocks / 2)) * 2 + thread;
+                    let at = block * BLOCK_BYTES;
+                    if round % 5 == 4 {
+                        disk.discard(at as u64, u64::from(BLOCK)).unwrap();
+                        assert!(read(disk, at, BLOCK_BYTES).iter().all(|byte| *byte == 0));
+                    } else {
+                        let value = 1 + (round % 200) as u8;
+                        disk.write(at as u64, &vec![value; BLOCK_BYTES]).unwrap();
+                        assert!(read(disk, at, BLOCK_BYTES).iter().all(|byte| *byte == value), "block {block}");
+                    }
+                    if round % 16 == 3 {
+                        disk.flush().unwrap();
+                    }
+                }
+            });
+        }
+        let cleaner = scope.spawn(|| {
+            while !is_stopping() {
+                volumes.resume_deletions(&|| !is_stopping()).unwrap();
+                std::thread::yield_now();
+            }
+        });
+        for number in 0..40 {
+            let name = format!("s{number}");
+            let snapshot = volumes.snapshot("disk", &name).unwrap();
+            let first = read(&snapshot, 0, blocks * BLOCK_BYTES);
+            for block in first.chunks(BLOCK_BYTES) {
+                assert!(block.iter().all(|byte| *byte == block[0]), "a block is torn in {name}");
+            }
+            if number % 3 == 0 {
+                let clone = volumes.make_clone(&name, &format!("c{number}"), false).unwrap();
+                clone.write(0, &[99; 100]).unwrap();
+                assert!(read(&clone, 100, blocks * BLOCK_BYTES - 100) == first[100..]);
+            }
+            if number >= 4 {
+                let old = volumes.get(&format!("s{}", number - 4)).unwrap();
+                drop(read(&old, 0, blocks * BLOCK_BYTES));
+                volumes.delete(&format!("s{}", number - 4)).unwrap();
+            }
+            assert!(read(&snapshot, 0, blocks * BLOCK_BYTES) == first, "{name} has changed");
+        }
+        stopping.store(true, std::sync::atomic::Ordering::Relaxed);
+        cleaner.join().unwrap();
+    });
+    volumes.flush().unwrap();
+    assert!(volumes.resume_deletions(&|| true).unwrap());
+    let all: Vec<(String, Arc<Volume>)> =
+        volumes.list().into_iter().map(|info| (info.name.clone(), volumes.get(&info.name).unwrap())).collect();
+    let all: Vec<_> = all.iter().map(|(name, volume)| (name.as_str(), volume)).collect();
+    store.check_counts(&all);
+}
