@@ -185,9 +185,9 @@ pub(crate) struct Check<'a> {
     pub(crate) monitor: &'a dyn Monitor,
     pub(crate) report: CheckReport,
     pub(crate) lost: Lost,
-    /// Containers that live on in others.
-    pub(crate) forwards: Vec<ContainerId>,
-    /// Those of them whose forward leads nowhere.
+    /// All that addresses can name: containers with a file, and those that live on in others.
+    pub(crate) present: HashSet<ContainerId>,
+    /// Containers whose addresses should lead to others and do not.
     dead_ends: HashSet<ContainerId>,
     pub(crate) volumes: VolumeList,
     /// Whether the references of the objects are all known: else counts may rightly be greater than what is found.
@@ -206,15 +206,16 @@ pub fn check(engine: &Arc<Engine>, options: CheckOptions, monitor: &dyn Monitor)
         monitor,
         report: CheckReport::default(),
         lost,
-        forwards: engine.storage().forwards()?,
+        present: HashSet::new(),
         dead_ends: HashSet::new(),
         volumes: VolumeList::default(),
         knows_all_objects: true,
         knows_all_entries: true,
     };
     check.indexes()?;
-    let containers = engine.storage().containers()?;
-    check.containers(&containers);
+    let (containers, forwards) = (engine.storage().containers()?, engine.storage().forwards()?);
+    check.present = containers.iter().chain(&forwards).copied().collect();
+    check.containers(&containers, &forwards);
     check.objects();
     check.keeping();
     counts::compare(&mut check, &containers)?;
@@ -245,10 +246,10 @@ impl Check<'_> {
     }
 
     /// Step 2.
-    fn containers(&mut self, containers: &[ContainerId]) {
+    fn containers(&mut self, containers: &[ContainerId], forwards: &[ContainerId]) {
         let what = if self.options.read_data { "containers and data" } else { "containers" };
-        self.monitor.step(what, (self.forwards.len() + containers.len()) as u64);
-        for id in &self.forwards {
+        self.monitor.step(what, (forwards.len() + containers.len()) as u64);
+        for id in forwards {
             if self.monitor.is_cancelled() {
                 break;
             }
@@ -288,22 +289,26 @@ impl Check<'_> {
         match found {
             Ok(found) => {
                 self.report.chunks += found.chunks;
+                self.homes(container, &found.homes);
                 found.damage.iter().for_each(|damage| self.container_damage(container, damage));
             }
             // The file is not there, or the device cannot read it.
             Err(error) => self.container_damage(container, &error),
         }
-        self.lose_dead_ends(container);
     }
 
-    /// Chunks that are in a merged container, but whose addresses do not lead there any more.
-    fn lose_dead_ends(&mut self, container: ContainerId) {
-        if self.dead_ends.is_empty() {
-            return;
+    /// Notes the chunks of a merged container whose addresses do not lead there any more.
+    fn homes(&mut self, container: ContainerId, homes: &[ContainerId]) {
+        for home in homes.iter().filter(|home| !self.present.contains(home)) {
+            let what = format!("container {container} has chunks of container {home}, whose forward is missing");
+            self.report.add(ProblemKind::Container, what);
+            self.dead_ends.insert(*home);
         }
-        let slots = self.engine.storage().slots(container).unwrap_or_default();
-        let lost = slots.iter().filter(|(address, _)| self.dead_ends.contains(&address.container()));
-        lost.for_each(|(_, slot)| self.lost.insert(slot.fingerprint));
+        if homes.iter().any(|home| self.dead_ends.contains(home)) {
+            let slots = self.engine.storage().slots(container).unwrap_or_default();
+            let lost = slots.iter().filter(|(address, _)| self.dead_ends.contains(&address.container()));
+            lost.for_each(|(_, slot)| self.lost.insert(slot.fingerprint));
+        }
     }
 
     /// Notes what a damage of a container takes with it. Without a catalog nobody knows what the container held; the counts will show

@@ -8,7 +8,7 @@ use crate::check::{Check, ProblemKind};
 use crate::references::{MetadataChunk, metadata_of, of_objects};
 use onefold_engine::{Address, ContainerId, Piece};
 use onefold_fingerprint::Fingerprint;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::ops::RangeInclusive;
 
 /// Memory of one chunk in the table of counts: a hash map that has just grown is less than half full.
@@ -73,7 +73,7 @@ fn one_pass(
     let is_first = *range.start() == 0;
     let is_mine = |fingerprint: &Fingerprint| range.contains(&fingerprint.prefix());
     let mut table = Table { known: HashMap::new(), references: 0 };
-    read_index(check, &mut table, containers, &range, missing);
+    read_index(check, &mut table, &range, missing);
     // Where a chunk that refers to others cannot be read, counts may rightly be greater than what is found.
     let mut knows_all = check.knows_all_objects;
     for container in containers {
@@ -112,16 +112,9 @@ fn one_pass(
 }
 
 /// Takes over what the index says of a range. Containers that it names and that are not there go to `missing`, each once into the report.
-fn read_index(
-    check: &mut Check<'_>,
-    table: &mut Table,
-    containers: &[ContainerId],
-    range: &RangeInclusive<u64>,
-    missing: &mut BTreeSet<ContainerId>,
-) {
+fn read_index(check: &mut Check<'_>, table: &mut Table, range: &RangeInclusive<u64>, missing: &mut BTreeSet<ContainerId>) {
     let partitions = check.engine.descriptor().index_partitions;
     let first_of = |partition: u32| if partitions == 1 { 0 } else { u64::from(partition) << (64 - partitions.trailing_zeros()) };
-    let present: HashSet<ContainerId> = containers.iter().chain(&check.forwards).copied().collect();
     for partition in 0..partitions {
         let last = if partition + 1 == partitions { u64::MAX } else { first_of(partition + 1) - 1 };
         if first_of(partition) > *range.end() || last < *range.start() {
@@ -134,7 +127,7 @@ fn read_index(
             let known = Known { address: entry.address, count: entry.count, is_indexed: true, ..Known::default() };
             table.known.insert(*fingerprint, known);
             let container = Address::from_bits(entry.address).container();
-            if entry.address != 0 && !present.contains(&container) && missing.insert(container) {
+            if entry.address != 0 && !check.present.contains(&container) && missing.insert(container) {
                 let why = check.engine.storage().slots(container).map_or_else(|error| error.to_string(), |_| "its file is gone".into());
                 check.report.add(ProblemKind::Container, format!("container {container} is missing: {why}"));
             }

@@ -13,6 +13,8 @@ pub struct ContainerReport {
     pub container: ContainerId,
     /// Whether it is sealed. Of one that is not, the frames in its file are checked against what the log says.
     pub sealed: bool,
+    /// If it is merged: the containers whose chunks it has, ascending.
+    pub homes: Vec<ContainerId>,
     /// Frames in its file.
     pub frames: u64,
     /// Chunks in these.
@@ -48,8 +50,16 @@ impl ContainerStore {
     }
 
     fn verify_once(&self, container: ContainerId, read_data: bool, visit: Option<&mut ChunkVisitor<'_>>) -> Result<ContainerReport> {
-        let mut report =
-            ContainerReport { container, sealed: true, frames: 0, chunks: 0, raw_bytes: 0, stored_bytes: 0, damage: Vec::new() };
+        let mut report = ContainerReport {
+            container,
+            sealed: true,
+            homes: Vec::new(),
+            frames: 0,
+            chunks: 0,
+            raw_bytes: 0,
+            stored_bytes: 0,
+            damage: Vec::new(),
+        };
         let shared = &self.shared;
         let open = shared.open.read().get(&container).cloned();
         let catalog = match open {
@@ -67,6 +77,7 @@ impl ContainerStore {
             }
         };
         if let Some(catalog) = catalog {
+            report.homes = catalog.homes.as_ref().map_or(Vec::new(), |homes| homes.containers().to_vec());
             report.frames = catalog.frames.len() as u64;
             report.chunks = catalog.slots.len() as u64;
             report.raw_bytes = catalog.frames.iter().map(|frame| u64::from(frame.raw_bytes)).sum();

@@ -5,12 +5,14 @@
 //! index, journals of sweeps that ended, one of two slots of a header, bytes that no structure covers (padding, free pages).
 //! What nobody can find: the last batches of the log, which look like a torn tail when they are gone; the store is then an older state of itself, whole.
 
+mod merging;
 mod scene;
 
 use onefold_engine::Mode;
 use onefold_ground::{Access, Ground, SimulatedGround};
-use onefold_reclaim::ProblemKind;
+use onefold_reclaim::{NoMonitor, ProblemKind};
 use scene::{Look, Scene, look};
+use std::sync::Arc;
 
 /// What is done to a file.
 #[derive(Clone, Copy, Debug)]
@@ -126,6 +128,49 @@ fn damage_of_a_sealed_container_is_found_wherever_it_is() {
     for path in &sealed[1..] {
         all_found(&scene, path, [Action::Flip(100), Action::Cut(scene.length(path) / 3), Action::Delete]);
     }
+}
+
+#[test]
+fn m0_20_damage_of_merged_containers_and_their_forwards_is_found() {
+    let scene = Scene::merged();
+    for mode in [Mode::ReadOnly, Mode::ReadWrite] {
+        let found = look(&scene.copy(), mode, scene.states.last().unwrap());
+        assert!(!found.is_found(), "{:?} {:?}", found.refused, found.report.problems);
+        assert!(found.agrees(scene.states.last().unwrap()));
+        assert!(found.volume.iter().all(|(_, bytes)| bytes.is_some()));
+    }
+    let forwards = files(&scene, |path| path.ends_with(".forward"));
+    assert!(forwards.len() >= 4, "{forwards:?}");
+    for path in &forwards {
+        all_found(&scene, path, actions(512, &[0, 17, 25, 50, 300, 511]));
+    }
+    // One that leads to another merged container.
+    let other = forwards.iter().map(|path| scene.bytes(path)).find(|bytes| bytes[24..32] != scene.bytes(&forwards[0])[24..32]).unwrap();
+    let ground = scene.copy();
+    let mut bytes = scene.bytes(&forwards[0]);
+    bytes[24..32].copy_from_slice(&other[24..32]);
+    let sum = onefold_ground::checksum(&bytes[..48]);
+    bytes[48..56].copy_from_slice(&sum.to_le_bytes());
+    ground.open(&forwards[0], Access::ReadWrite).unwrap().write_at(0, &bytes).unwrap();
+    let found = look(&ground, Mode::ReadOnly, scene.states.last().unwrap());
+    assert!(found.has(ProblemKind::Container) && found.agrees(scene.states.last().unwrap()), "{:?}", found.report.problems);
+    found.assert_named("another container");
+    let merged = files(&scene, |path| path.starts_with("containers/") && !path.ends_with(".forward") && scene.bytes(path)[13] == 1);
+    assert_eq!(merged.len(), 2);
+    for path in &merged {
+        let length = scene.length(path);
+        all_found(&scene, path, actions(length, &[0, 13, 64, 64 + 5000, length - 200, length - 1]));
+    }
+}
+
+#[test]
+fn m0_20_the_chunk_index_is_made_anew_from_merged_containers() {
+    let scene = Scene::merged();
+    let ground = scene.copy();
+    let problems = onefold_reclaim::rebuild_chunk_index(Arc::new(ground.clone()), scene::settings(), "test", &NoMonitor).unwrap();
+    assert!(problems.is_empty(), "{problems:?}");
+    let found = look(&ground, Mode::ReadWrite, scene.states.last().unwrap());
+    assert!(!found.is_found() && found.agrees(scene.states.last().unwrap()), "{:?}", found.report.problems);
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! A small store with a volume and two backups, on a simulated disk; what it must say; and what a look at it, damaged, finds.
 
+use crate::merging::merge;
 use onefold_catalog::Catalog;
 use onefold_chunking::Sizes;
 use onefold_client::{BackupOptions, Tally};
 use onefold_engine::{Descriptor, Engine, EngineError, Mode, Settings};
 use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround};
+use onefold_oplog::{Log, LogOptions, Opening};
 use onefold_reclaim::{CheckOptions, CheckReport, NoMonitor, ProblemKind, check};
 use onefold_storage::Compression;
 use onefold_volume::{Volumes, VolumesOptions};
@@ -67,6 +69,15 @@ pub fn open(ground: &SimulatedGround, mode: Mode) -> Result<Arc<Engine>, EngineE
 
 impl Scene {
     pub fn new() -> Scene {
+        Scene::with_merges(false)
+    }
+
+    /// The same with merged containers, of which the log knows nothing any more: one merged once, one merged twice.
+    pub fn merged() -> Scene {
+        Scene::with_merges(true)
+    }
+
+    fn with_merges(merges: bool) -> Scene {
         let ground = SimulatedGround::new(1);
         let descriptor = Descriptor {
             chunk_sizes: Sizes { min: 1024, target: 4096, max: 16384 },
@@ -98,6 +109,30 @@ impl Scene {
         backup(&engine, source.path(), &mut state);
         engine.maintain(true).unwrap();
         states.push(state.clone());
+        let (mut volume, mut volumes, mut engine) = (volume, volumes, engine);
+        if merges {
+            drop((volume, volumes, engine));
+            merge(&ground, 0);
+            merge(&ground, 0);
+            let merged = merge(&ground, 1);
+            engine = open(&ground, Mode::ReadWrite).unwrap();
+            volumes = Volumes::open(engine.clone(), VolumesOptions::default()).unwrap();
+            volume = volumes.get(VOLUME).unwrap();
+            // The log is given back by segments.
+            for part in 0.. {
+                let log = LogOptions { segment_bytes: settings().log_segment_bytes, limit_bytes: settings().log_limit_bytes };
+                let log = Log::open(Arc::new(ground.clone()), "log", descriptor.store, log, Opening::ReadOnly).unwrap();
+                if log.start() >= merged {
+                    break;
+                }
+                let data = noise(part + 31, 9_000);
+                volume.write(20_000, &data).unwrap();
+                volume.flush().unwrap();
+                state.volume[20_000..][..data.len()].copy_from_slice(&data);
+                engine.maintain(true).unwrap();
+            }
+            states.push(state.clone());
+        }
 
         // What is in the log and in open containers only.
         write_files(source.path(), &[("b/late", noise(13, 60_000))]);
