@@ -119,7 +119,8 @@ impl Engine {
     }
 
     /// Lets a deletion pass, or refuses it while the store is in append-only mode. `what` completes "nobody can ...". To be called before any lock
-    /// is taken that someone could hold who waits for the mode to change, and held until the deletion is submitted.
+    /// is taken that someone could hold who waits for the mode to change, and held until the deletion is submitted, but not
+    /// over a wait or long work: whoever switches the mode waits for it.
     pub fn permit_deletion(&self, what: &'static str) -> Result<DeletionPermit<'_>> {
         // Recursive: who has a permit and asks for another must not wait for one who waits for the first.
         let permit = DeletionPermit { _nobody_switches: self.deletions.read_recursive() };

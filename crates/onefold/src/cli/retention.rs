@@ -11,15 +11,15 @@ use std::path::PathBuf;
 /// `onefold forget`.
 #[derive(Args, Debug, Deserialize, Serialize)]
 #[command(after_help = "\
-A policy is applied to each group by itself: all backups of one name. What any of its rules keeps is kept. --keep-daily 7 keeps the newest backup of
-each of the last 7 days that have one; hours, weeks (from Monday), months and years likewise, in local time. A rule that finds fewer keeps the oldest
-backup too. --keep-within 30d keeps what is not older than the newest backup of the group by more than 30 days; periods are written with y, m, d, h.
-Protected backups are kept whatever the policy says.
+A policy is applied to each group by itself: all backups of one name. What any of its rules keeps is kept. --keep-daily 7 keeps the newest \
+backup of each of the last 7 days that have one; hours, weeks (from Monday), months and years likewise, in local time. A rule that finds fewer \
+keeps the oldest backup too. --keep-within 30d keeps what is less than 30 days older than the newest backup of the group; periods are written \
+with y, m (months), d, h. Protected backups are kept whatever the policy says.
 
 Forgetting takes a moment whatever the size. The space comes back with `onefold prune`.
 
 Examples:
-  onefold forget --keep-last 3 --keep-daily 7 --keep-weekly 5 --keep-monthly 12 --keep-yearly unlimited --dry-run
+  onefold forget --keep-daily 7 --keep-monthly 12 --keep-yearly unlimited --dry-run
   onefold forget --name home --keep-within 1y6m
   onefold forget 3f2a91bc latest:scratch
   onefold forget --name scratch --keep-last 0")]
@@ -69,7 +69,7 @@ pub struct Keep {
     /// Keeps the newest backup of each of the last N years that have one
     #[arg(long = "keep-yearly", value_name = "N", conflicts_with = "backups")]
     yearly: Option<Limit>,
-    /// Keeps all backups that are younger than the newest of their group less this: 30d, 1y5m7d2h
+    /// Keeps backups that are older than the newest of their group by less than this: 30d, 1y5m7d2h
     #[arg(long = "keep-within", value_name = "PERIOD", conflicts_with = "backups")]
     within: Option<Period>,
 }
@@ -94,7 +94,7 @@ impl Keep {
 /// `onefold protect`.
 #[derive(Args, Debug, Deserialize, Serialize)]
 #[command(after_help = "\
-A protected backup cannot be forgotten before its date, by nobody. While the store is in append-only mode, a protection can only be prolonged.
+Nobody can forget a protected backup before its date. While the store is in append-only mode, a protection can only be prolonged.
 
 Examples:
   onefold protect latest:home --for 1y
@@ -136,10 +136,12 @@ pub struct Until {
 pub enum AppendOnly {
     /// Switches append-only mode on, with a secret that is needed to switch it off
     #[command(after_help = "\
-From then on nobody can forget backups, shorten their protection, prune, delete volumes, make them smaller or roll them back: neither with this
-program nor through its daemon. Backups, new volumes and writes to volumes go on. Who can write the files of the store can delete them all the same.
+From then on nobody can forget backups, shorten their protection, prune, delete volumes, make them smaller or roll them back: neither with \
+this program nor through its daemon. Backups, new volumes and writes to volumes go on. Who can write the files of the store can delete them all \
+the same.
 
-The secret (8 to 1,024 bytes) is asked for, or taken from --secret-file or from ONEFOLD_SECRET. It cannot be recovered: keep it off this machine.
+The secret (8 to 1,024 bytes) is asked for, or taken from --secret-file or from ONEFOLD_SECRET. It cannot be recovered; keep it off the \
+machines that make the backups.
 
 Example:
   onefold append-only on --store /srv/store")]
