@@ -102,6 +102,17 @@ impl From<VolumeError> for Failure {
             VolumeError::NotFound { .. } | VolumeError::Exists { .. } => {
                 Failure::failed(error).advise("`onefold volume list` lists the volumes")
             }
+            VolumeError::ReadOnly { ref name } => {
+                let advice = format!("snapshots never change; `onefold volume clone {name} NEW-NAME` makes a copy that can");
+                Failure::failed(error).advise(advice)
+            }
+            VolumeError::NoSnapshot { .. } => {
+                Failure::failed(error).advise("name a snapshot or a read-only clone; `onefold volume list` shows what is one")
+            }
+            VolumeError::Unrelated { ref snapshot, .. } => {
+                let advice = format!("`onefold volume clone {snapshot} NEW-NAME` makes a new volume with its content");
+                Failure::failed(error).advise(advice)
+            }
             VolumeError::Name { .. } | VolumeError::BlockSize { .. } | VolumeError::Size { .. } => Failure::cannot_run(error),
             VolumeError::Damaged { .. } => Failure::failed(error).advise(DAMAGE),
             error => Failure::failed(error),

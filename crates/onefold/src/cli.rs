@@ -61,7 +61,7 @@ pub enum Command {
     Restore(Restore),
     /// Writes one file of a backup to standard output
     Dump(Dump),
-    /// Makes, lists, resizes and deletes volumes (disks), copies them in and out
+    /// Makes, lists, snapshots, clones, resizes and deletes volumes (disks), copies them in and out
     #[command(subcommand)]
     Volume(Volume),
     /// Serves the volumes over NBD until SIGINT or SIGTERM
@@ -367,11 +367,38 @@ pub enum Volume {
     /// Makes a volume; it takes no space until it is written to
     #[command(after_help = "Example:\n  onefold volume create disk --size 1TiB")]
     Create(VolumeCreate),
-    /// Lists the volumes
+    /// Lists the volumes, snapshots and clones
     List(VolumeList),
+    /// Makes a snapshot: what the volume is now, read-only, at once and without a copy
+    #[command(after_help = "\
+What clients have written when the command begins is in it. It takes space only for what is overwritten later.
+
+Example:
+  onefold volume snapshot disk disk-monday")]
+    Snapshot(VolumeSnapshot),
+    /// Makes a volume that begins as a copy of a volume or a snapshot, at once and without copying
+    #[command(after_help = "\
+Examples:
+  onefold volume clone disk-monday test
+  onefold volume clone disk frozen --read-only")]
+    Clone(VolumeClone),
+    /// Makes a volume what it was at a snapshot; everything that was written since is gone
+    #[command(after_help = "\
+The snapshot is one of the volume itself, or of what the volume was cloned from. All snapshots stay.
+
+Example:
+  onefold volume rollback disk disk-monday")]
+    Rollback(VolumeRollback),
+    /// Lists the ranges of bytes in which two volumes or snapshots differ, without reading their data
+    #[command(after_help = "\
+What is not listed is the same. What is listed differs, or is stored in other pieces.
+
+Example:
+  onefold volume diff disk-monday disk")]
+    Diff(VolumeDiff),
     /// Grows or shrinks a volume; what is beyond a smaller size is gone
     Resize(VolumeResize),
-    /// Deletes a volume and its data
+    /// Deletes a volume or a snapshot; other snapshots and clones keep what they share with it
     Delete(VolumeDelete),
     /// Copies a file or a disk image into an existing volume, from its beginning
     #[command(after_help = "\
@@ -422,6 +449,73 @@ pub struct VolumeList {
     #[command(flatten)]
     #[serde(skip)]
     pub store: Store,
+    /// How facts are printed.
+    #[command(flatten)]
+    pub format: Format,
+}
+
+/// `onefold volume snapshot`.
+#[derive(Args, Debug, Deserialize, Serialize)]
+pub struct VolumeSnapshot {
+    /// Which store.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub store: Store,
+    /// Name of the volume
+    pub volume: String,
+    /// Name of the snapshot: no other volume or snapshot has it
+    pub name: String,
+    /// How facts are printed.
+    #[command(flatten)]
+    pub format: Format,
+}
+
+/// `onefold volume clone`.
+#[derive(Args, Debug, Deserialize, Serialize)]
+pub struct VolumeClone {
+    /// Which store.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub store: Store,
+    /// Name of the volume or snapshot to begin with
+    pub source: String,
+    /// Name of the new volume: no other volume or snapshot has it
+    pub name: String,
+    /// Makes a volume that never changes
+    #[arg(long)]
+    pub read_only: bool,
+    /// How facts are printed.
+    #[command(flatten)]
+    pub format: Format,
+}
+
+/// `onefold volume rollback`.
+#[derive(Args, Debug, Deserialize, Serialize)]
+pub struct VolumeRollback {
+    /// Which store.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub store: Store,
+    /// Name of the volume
+    pub volume: String,
+    /// Name of the snapshot
+    pub snapshot: String,
+    /// Does it under clients that have the volume open too; they do not expect it
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// `onefold volume diff`.
+#[derive(Args, Debug, Deserialize, Serialize)]
+pub struct VolumeDiff {
+    /// Which store.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub store: Store,
+    /// Name of a volume or snapshot
+    pub first: String,
+    /// Name of another
+    pub second: String,
     /// How facts are printed.
     #[command(flatten)]
     pub format: Format,

@@ -4,7 +4,7 @@ use crate::failure::{Failure, Result};
 use crate::units::{counted, printable, size};
 use onefold_engine::EngineError;
 use onefold_nbd::{Export, ExportError, ExportInfo, Exports, Extent};
-use onefold_volume::{Volume, VolumeError, VolumeInfo, Volumes};
+use onefold_volume::{Volume, VolumeError, VolumeInfo, VolumeKind, Volumes};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -60,7 +60,9 @@ impl Exports for VolumeExports {
 
     fn open(&self, name: &str) -> Option<Arc<dyn Export>> {
         // The default export: names of volumes are never empty, so it is the only volume or none.
-        let only = if name.is_empty() { self.list() } else { Vec::new() };
+        // Snapshots do not count, so that making one breaks no client.
+        let mut only = if name.is_empty() { self.volumes.list() } else { Vec::new() };
+        only.retain(|info| info.kind != VolumeKind::Snapshot);
         let name = match only.as_slice() {
             [info] => &info.name,
             _ => name,
@@ -70,7 +72,8 @@ impl Exports for VolumeExports {
             Ok(volume) => {
                 *uses.entry(name.to_owned()).or_default() += 1;
                 let usage = Use { name: name.to_owned(), of: Arc::clone(&self.uses) };
-                Some(Arc::new(VolumeExport { volume, read_only: self.read_only, _use: usage }))
+                let read_only = self.read_only || volume.is_read_only();
+                Some(Arc::new(VolumeExport { volume, read_only, _use: usage }))
             }
             Err(VolumeError::NotFound { .. }) => None,
             Err(error) => {
@@ -110,7 +113,7 @@ struct VolumeExport {
 fn refused(error: VolumeError) -> ExportError {
     match &error {
         VolumeError::Engine(engine) if engine.is_full() => ExportError::NoSpace,
-        VolumeError::Engine(EngineError::ReadOnly) => ExportError::ReadOnly,
+        VolumeError::Engine(EngineError::ReadOnly) | VolumeError::ReadOnly { .. } => ExportError::ReadOnly,
         VolumeError::OutOfRange { .. } => ExportError::OutOfRange,
         _ => ExportError::Io(error.to_string()),
     }
@@ -147,7 +150,7 @@ impl Export for VolumeExport {
     }
 
     fn flush(&self) -> std::result::Result<(), ExportError> {
-        // Of a store that is only read everything is durable.
+        // Of what is only read everything is durable.
         if self.read_only { Ok(()) } else { self.volume.flush().map_err(refused) }
     }
 

@@ -68,6 +68,11 @@ impl<'a> Session<'a> {
         Ok(self.volumes.get_or_init(|| opened))
     }
 
+    /// Whether a daemon does this beside its clients. It also drops, in the background, what nobody needs any more.
+    pub fn is_in_daemon(&self) -> bool {
+        self.exports.is_some()
+    }
+
     /// Does something that a client of the volume would not survive: it is refused while one is connected, and none connects meanwhile.
     pub fn on_unused_volume<T>(&self, name: &str, work: impl FnOnce(&Volumes) -> Result<T>) -> Result<T> {
         let volumes = self.volumes()?;

@@ -141,3 +141,127 @@ fn what_a_client_writes_is_there_after_a_restart() {
     assert_eq!(served.stop().0, 0);
     scene.run(["check", "--read-data"]).succeeds();
 }
+
+/// Bytes of a volume by its name.
+fn content(scene: &Scene, name: &str) -> Vec<u8> {
+    scene.run(["volume", "export", name, "-"]).succeeds().bytes
+}
+
+#[test]
+fn m0_21_snapshots_and_clones_are_made_listed_compared_rolled_back_to_and_deleted() {
+    let scene = Scene::with_store(&[]);
+    scene.run(["volume", "create", "disk", "--size", "4MiB"]).succeeds();
+    fs::write(scene.path("old"), noise(5, 3 * MIB as usize)).unwrap();
+    scene.run(["volume", "import", "disk", "old"]).succeeds();
+    let before = content(&scene, "disk");
+    let run = scene.run(["volume", "snapshot", "disk", "monday"]).succeeds();
+    assert_eq!(run.out, "made snapshot monday of disk, 4MiB\n");
+    fs::write(scene.path("new"), noise(6, MIB as usize / 2)).unwrap();
+    scene.run(["volume", "import", "disk", "new"]).succeeds();
+    let after = content(&scene, "disk");
+    assert!(content(&scene, "monday") == before && after != before);
+
+    let run = scene.run(["volume", "diff", "monday", "disk"]).succeeds();
+    assert_eq!(run.out, "0..524288  512KiB\n");
+    assert_eq!(
+        scene.run(["volume", "diff", "monday", "disk", "--json"]).succeeds().json_lines(),
+        [serde_json::json!({"offset": 0, "length": 524288})]
+    );
+    assert_eq!(scene.run(["volume", "diff", "disk", "disk"]).succeeds().out, "");
+
+    let made = scene.run(["volume", "clone", "monday", "test", "--json"]).succeeds().json();
+    assert_eq!(made, serde_json::json!({"name": "test", "kind": "clone", "origin": "monday", "read_only": false, "size": 4 * MIB}));
+    scene.run(["volume", "import", "test", "new"]).succeeds();
+    assert!(content(&scene, "test") == after && content(&scene, "monday") == before);
+    scene.run(["volume", "clone", "disk", "frozen", "--read-only"]).succeeds();
+    let list = scene.run(["volume", "list", "--json"]).succeeds().json();
+    let facts: Vec<_> =
+        list.as_array().unwrap().iter().map(|item| [&item["name"], &item["kind"], &item["read_only"], &item["origin"]]).collect();
+    assert_eq!(
+        serde_json::json!(facts),
+        serde_json::json!([
+            ["disk", "volume", false, null],
+            ["frozen", "clone", true, "disk"],
+            ["monday", "snapshot", true, "disk"],
+            ["test", "clone", false, "monday"]
+        ])
+    );
+    let table = scene.run(["volume", "list"]).succeeds().out;
+    assert!(table.contains("clone, read-only") && table.contains("snapshot"), "{table}");
+
+    scene.run(["volume", "rollback", "disk", "monday"]).succeeds().says(&["disk is now as snapshot monday is"]);
+    assert!(content(&scene, "disk") == before);
+    scene.run(["volume", "delete", "monday"]).succeeds();
+    assert!(content(&scene, "disk") == before && content(&scene, "test") == after && content(&scene, "frozen") == after);
+    assert!(scene.run(["volume", "list"]).succeeds().out.contains("monday (deleted)"));
+    scene.run(["check", "--read-data"]).succeeds();
+    for name in ["disk", "test", "frozen"] {
+        scene.run(["volume", "delete", name]).succeeds();
+    }
+    scene.run(["check"]).succeeds();
+}
+
+#[test]
+fn m0_21_what_cannot_be_done_with_snapshots_says_why_and_what_to_do() {
+    let scene = Scene::with_store(&[]);
+    for (name, block) in [("disk", "64KiB"), ("other", "256KiB")] {
+        scene.run(["volume", "create", name, "--size", "1MiB", "--block-size", block]).succeeds();
+    }
+    scene.run(["volume", "snapshot", "disk", "monday"]).succeeds();
+    scene.run(["volume", "snapshot", "other", "tuesday"]).succeeds();
+    scene.run(["volume", "snapshot", "disc", "x"]).ends_with(1).says(&["no volume \"disc\"", "did you mean disk?"]);
+    scene.run(["volume", "snapshot", "disk", "monday"]).ends_with(1).says(&["monday", "already"]);
+    scene.run(["volume", "snapshot", "disk", "a/b"]).ends_with(2).says(&["it has a /"]);
+    scene.run(["volume", "snapshot", "monday", "x"]).ends_with(1).says(&["read-only", "onefold volume clone monday"]);
+    scene.run(["volume", "resize", "monday", "--size", "2MiB"]).ends_with(1).says(&["read-only"]);
+    fs::write(scene.path("image"), b"x").unwrap();
+    scene.run(["volume", "import", "monday", "image"]).ends_with(1).says(&["read-only", "onefold volume clone monday"]);
+    scene.run(["volume", "rollback", "monday", "monday"]).ends_with(1).says(&["read-only"]);
+    scene.run(["volume", "rollback", "disk", "other"]).ends_with(1).says(&["no snapshot", "volume list"]);
+    scene.run(["volume", "rollback", "disk", "tuesday"]).ends_with(1).says(&["another volume", "onefold volume clone tuesday"]);
+    scene.run(["volume", "diff", "disk", "other"]).ends_with(1).says(&["65536", "262144"]);
+    scene.run(["volume", "clone", "monday"]).ends_with(2);
+}
+
+#[test]
+fn m0_21_snapshots_are_made_and_served_beside_the_clients_of_a_daemon() {
+    if Command::new("qemu-io").arg("--version").output().is_err() {
+        println!("skipped: qemu-io is not installed (apt-get install qemu-utils)");
+        return;
+    }
+    let scene = Scene::with_store(&[]);
+    scene.run(["volume", "create", "disk", "--size", "16MiB"]).succeeds();
+    let served = scene.serve(&[]);
+    let io = |name: &str, mode: &[&str], commands: &[&str]| {
+        let address = format!("{}{name}", served.event["addresses"][0].as_str().unwrap());
+        let mut qemu = Command::new("qemu-io");
+        qemu.args(["-f", "raw"]).args(mode);
+        commands.iter().for_each(|command| {
+            qemu.args(["-c", command]);
+        });
+        Run::from(qemu.arg(address).output().unwrap())
+    };
+    let reads = |name: &str, command: &str| {
+        let run = io(name, &["-r"], &[command]).succeeds();
+        assert!(!run.out.contains("failed"), "{name}: {}", run.out);
+    };
+    // Not flushed: what a client wrote before the command is in the snapshot all the same.
+    io("disk", &[], &["write -P 0x5a 0 8M"]).succeeds();
+    scene.run(["volume", "snapshot", "disk", "monday"]).succeeds();
+    // The default export is still the only volume.
+    io("", &[], &["write -P 0x33 1M 4M", "flush"]).succeeds();
+    reads("monday", "read -P 0x5a 0 8M");
+    reads("disk", "read -P 0x33 1M 4M");
+    assert_ne!(io("monday", &[], &["write 0 4k"]).code, 0, "a snapshot is exported read-only");
+    scene.run(["volume", "clone", "monday", "test"]).succeeds();
+    io("test", &[], &["write -P 0x77 0 1M", "flush"]).succeeds();
+    reads("test", "read -P 0x5a 1M 7M");
+    reads("monday", "read -P 0x5a 0 8M");
+    assert_eq!(scene.run(["volume", "diff", "monday", "disk"]).succeeds().out, "1048576..5242880  4MiB\n");
+    scene.run(["volume", "rollback", "disk", "monday"]).succeeds();
+    reads("disk", "read -P 0x5a 0 8M");
+    scene.run(["volume", "delete", "monday"]).succeeds();
+    reads("test", "read -P 0x77 0 1M");
+    assert_eq!(served.stop().0, 0);
+    scene.run(["check", "--read-data"]).succeeds();
+}

@@ -286,12 +286,14 @@ impl Volumes {
         Ok(self.shared.engine.flush()?)
     }
 
-    /// Waits until something was deleted or rolled back since [`Volumes::resume_deletions`] began to look last, or `timeout` is over.
-    pub fn wait_for_work(&self, timeout: Duration) {
+    /// Waits until something was deleted or rolled back since [`Volumes::resume_deletions`] began to look last, at most `timeout`. Returns whether
+    /// something was.
+    pub fn wait_for_work(&self, timeout: Duration) -> bool {
         let mut work = self.work.0.lock();
         if !*work {
             self.work.1.wait_for(&mut work, timeout);
         }
+        *work
     }
 
     pub(crate) fn notify_work(&self) {

@@ -47,6 +47,10 @@ pub fn run(cli: Cli) -> Result<Exit> {
         Command::Volume(command) => match command {
             cli::Volume::Create(options) => on_store(Request::VolumeCreate(options), talk),
             cli::Volume::List(options) => on_store(Request::VolumeList(options), talk),
+            cli::Volume::Snapshot(options) => on_store(Request::VolumeSnapshot(options), talk),
+            cli::Volume::Clone(options) => on_store(Request::VolumeClone(options), talk),
+            cli::Volume::Rollback(options) => on_store(Request::VolumeRollback(options), talk),
+            cli::Volume::Diff(options) => on_store(Request::VolumeDiff(options), talk),
             cli::Volume::Resize(options) => on_store(Request::VolumeResize(options), talk),
             cli::Volume::Delete(options) => on_store(Request::VolumeDelete(options), talk),
             cli::Volume::Import(options) => volume::copy::import(&options, talk),
@@ -107,6 +111,14 @@ pub enum Request {
     VolumeCreate(cli::VolumeCreate),
     /// `onefold volume list`.
     VolumeList(cli::VolumeList),
+    /// `onefold volume snapshot`.
+    VolumeSnapshot(cli::VolumeSnapshot),
+    /// `onefold volume clone`.
+    VolumeClone(cli::VolumeClone),
+    /// `onefold volume rollback`.
+    VolumeRollback(cli::VolumeRollback),
+    /// `onefold volume diff`.
+    VolumeDiff(cli::VolumeDiff),
     /// `onefold volume resize`.
     VolumeResize(cli::VolumeResize),
     /// `onefold volume delete`.
@@ -135,6 +147,10 @@ impl Request {
             Request::Dump(options) => options,
             Request::VolumeCreate(options) => options,
             Request::VolumeList(options) => options,
+            Request::VolumeSnapshot(options) => options,
+            Request::VolumeClone(options) => options,
+            Request::VolumeRollback(options) => options,
+            Request::VolumeDiff(options) => options,
             Request::VolumeResize(options) => options,
             Request::VolumeDelete(options) => options,
             Request::Stats(options) => options,

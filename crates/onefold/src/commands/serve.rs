@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Serves until SIGINT or SIGTERM, then stops cleanly: requests in flight end, everything is flushed.
@@ -155,12 +156,24 @@ fn listen_for_commands(directory: &Path, store: &Store, exports: &Arc<VolumeExpo
         .ok()
 }
 
-/// Volumes whose deletion was cut short: their space is given back beside the serving. What is left at the end goes on at the next start.
+/// How often the thread that drops what nobody needs looks whether the daemon stops.
+const STOP_INTERVAL: Duration = Duration::from_millis(100);
+/// When it tries again after an error.
+const RETRY_INTERVAL: Duration = Duration::from_secs(60);
+
+/// What was deleted is given back beside the serving, that of earlier runs too. What is left at the end goes on at the next start.
 fn finish_deletions(volumes: &Arc<Volumes>, stopping: &Arc<AtomicBool>) -> Result<JoinHandle<()>> {
     let (volumes, stopping) = (Arc::clone(volumes), Arc::clone(stopping));
+    let is_stopping = move || stopping.load(Ordering::Relaxed);
     let work = move || {
-        if let Err(error) = volumes.resume_deletions(&|| !stopping.load(Ordering::Relaxed)) {
-            tracing::warn!("the deletion of a volume could not be finished, it goes on at the next start: {error}");
+        while !is_stopping() {
+            let mut failed = None;
+            if let Err(error) = volumes.resume_deletions(&|| !is_stopping()) {
+                tracing::warn!("the data of deleted volumes could not be dropped, it is tried again later: {error}");
+                failed = Some(Instant::now());
+            }
+            let is_time = || failed.is_some_and(|at| at.elapsed() > RETRY_INTERVAL);
+            while !is_stopping() && !volumes.wait_for_work(STOP_INTERVAL) && !is_time() {}
         }
     };
     let thread = std::thread::Builder::new().name("deletions".to_owned());
@@ -204,7 +217,7 @@ fn announce(options: &Serve, talk: Talk, addresses: &[LocalAddress], volumes: &[
             "  {}  {}{}  {uri}",
             printable(volume.name.as_bytes()),
             size(volume.size),
-            if nbd.read_only { "  read-only" } else { "" }
+            if nbd.read_only || volume.is_read_only { "  read-only" } else { "" }
         ));
     }
     match volumes.first().zip(addresses.first()) {

@@ -1,6 +1,6 @@
 //! `onefold volume import` and `export`: between a volume and a file, a device, or a pipe. Holes stay holes.
 
-use super::{data_bytes, extents};
+use super::{data_bytes, extents, known};
 use crate::cli::VolumeCopy;
 use crate::commands::Talk;
 use crate::failure::{Exit, Failure, Result};
@@ -11,7 +11,7 @@ use crate::store::Store;
 use crate::units::{duration, printable, rate, size};
 use indicatif::ProgressBar;
 use onefold_engine::Mode;
-use onefold_volume::{Volume, Volumes};
+use onefold_volume::{Volume, VolumeError, Volumes};
 use rustix::fs::SeekFrom;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -42,7 +42,10 @@ pub fn import(options: &VolumeCopy, talk: Talk) -> Result<Exit> {
     let interrupt = Interrupt::watch()?;
     let began = Instant::now();
     let (read, length) = with_volumes(&options.store, Mode::ReadWrite, "volume import", |volumes| {
-        let volume = volumes.get(&options.name)?;
+        let volume = known(volumes, &options.name)?;
+        if volume.is_read_only() {
+            return Err(VolumeError::ReadOnly { name: volume.name() }.into());
+        }
         let done = match &source {
             Some((file, length)) => import_file(&volume, file, *length, path, talk, &interrupt)?,
             None => import_stream(&volume, std::io::stdin().lock(), talk, &interrupt)?,
@@ -179,7 +182,7 @@ pub fn export(options: &VolumeCopy, talk: Talk) -> Result<Exit> {
     let began = Instant::now();
     let path = &options.file;
     let copied = with_volumes(&options.store, Mode::ReadOnly, "volume export", |volumes| {
-        let volume = volumes.get(&options.name)?;
+        let volume = known(volumes, &options.name)?;
         let progress = bar(talk, data_bytes(&volume)?);
         let copied = if path == Path::new("-") {
             export_stream(&volume, &progress, &interrupt)

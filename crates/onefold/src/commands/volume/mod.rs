@@ -1,17 +1,20 @@
-//! `onefold volume`: makes, lists, resizes and deletes volumes; `copy` brings their content in and out.
+//! `onefold volume`: makes, lists, resizes and deletes volumes; `snapshots` are more of them, `copy` brings their content in and out.
 
 pub(super) mod copy;
+mod snapshots;
 
 use crate::cli::{VolumeCreate, VolumeDelete, VolumeList, VolumeResize};
-use crate::failure::{Exit, Failure, Result};
+use crate::failure::{Exit, Failure, Result, nearest};
 use crate::output::Table;
 use crate::session::{Session, StoreCommand};
 use crate::units::{local_time, printable, size, utc_time};
 use onefold_engine::Mode;
 use onefold_reclaim::Monitor;
-use onefold_volume::Volume;
+use onefold_volume::{Volume, VolumeError, VolumeInfo, Volumes};
 use serde_json::{Value, json};
+use std::collections::HashSet;
 use std::path::Path;
+use std::sync::Arc;
 
 impl StoreCommand for VolumeCreate {
     fn name(&self) -> &'static str {
@@ -63,7 +66,11 @@ impl StoreCommand for VolumeList {
 }
 
 fn list(options: &VolumeList, session: &Session<'_>) -> Result<Exit> {
-    let list = session.volumes()?.list();
+    let volumes = session.volumes()?;
+    let list = volumes.list();
+    let numbers: HashSet<u32> = list.iter().map(|info| info.number).collect();
+    // In a daemon others delete meanwhile.
+    let own_bytes = |info: &VolumeInfo| volumes.get(&info.name).map_or(0, |volume| volume.own_bytes());
     let mut output = session.output();
     if options.format.json {
         let items = list.iter().map(|info| {
@@ -71,19 +78,30 @@ fn list(options: &VolumeList, session: &Session<'_>) -> Result<Exit> {
                 "name": info.name,
                 "size": info.size,
                 "block_size": info.block_size,
+                "kind": info.kind.name(),
+                "read_only": info.is_read_only,
+                "origin": info.origin.as_ref().map(|origin| &origin.name),
+                "origin_exists": info.origin.as_ref().map(|origin| numbers.contains(&origin.number)),
+                "own_bytes": own_bytes(info),
                 "filter_chain": info.chain,
                 "created": utc_time(info.created_ns),
             })
         });
         output.json(&items.collect::<Value>())?;
     } else if !list.is_empty() {
-        let mut table = Table::new(&["name", ">size", ">block", "created", "filters"]);
+        let mut table = Table::new(&["name", "kind", ">size", ">own", ">block", "created", "of", "filters"]);
         for info in &list {
             table.row(vec![
                 printable(info.name.as_bytes()),
+                kind(info),
                 size(info.size),
+                size(own_bytes(info)),
                 size(u64::from(info.block_size)),
                 local_time(info.created_ns),
+                info.origin.as_ref().map_or_else(String::new, |origin| {
+                    let is_deleted = if numbers.contains(&origin.number) { "" } else { " (deleted)" };
+                    format!("{}{is_deleted}", printable(origin.name.as_bytes()))
+                }),
                 info.chain.clone().unwrap_or_default(),
             ]);
         }
@@ -112,7 +130,7 @@ impl StoreCommand for VolumeResize {
 }
 
 fn resize(options: &VolumeResize, session: &Session<'_>) -> Result<Exit> {
-    let volume = session.volumes()?.get(&options.name)?;
+    let volume = known(session.volumes()?, &options.name)?;
     let old = volume.size();
     if options.size < old {
         // What is beyond the new size is gone: not under a client that may have a file system on it.
@@ -149,14 +167,37 @@ impl StoreCommand for VolumeDelete {
 }
 
 fn delete(options: &VolumeDelete, session: &Session<'_>) -> Result<Exit> {
+    known(session.volumes()?, &options.name)?;
     session.on_unused_volume(&options.name, |volumes| Ok(volumes.delete(&options.name)?))?;
-    // It is gone already, durably; who stops this only leaves the rest of giving its space back to the next one who deletes or serves.
-    let done = session.volumes()?.resume_deletions(&|| !session.is_cancelled())?;
+    let rest = clean_up(session)?;
     if !session.quiet {
-        let rest = if done { "" } else { "; the rest of its data is dropped by the next `onefold serve` or `onefold volume delete`" };
         session.note(format_args!("deleted volume {}{rest}", printable(options.name.as_bytes())));
     }
     Ok(Exit::Done)
+}
+
+/// Drops what nobody needs any more, unless a daemon does that. What was deleted is gone already, durably: who stops this only leaves the rest to the
+/// next one who deletes or serves, which the returned text says.
+fn clean_up(session: &Session<'_>) -> Result<&'static str> {
+    let done = session.is_in_daemon() || session.volumes()?.resume_deletions(&|| !session.is_cancelled())?;
+    Ok(if done { "" } else { "; the rest of its data is dropped by the next `onefold serve` or `onefold volume delete`" })
+}
+
+/// The volume of a name; the nearest name is told if there is none.
+pub(super) fn known(volumes: &Volumes, name: &str) -> Result<Arc<Volume>> {
+    volumes.get(name).map_err(|error| {
+        let list = volumes.list();
+        match nearest(name, list.iter().map(|info| info.name.as_str())) {
+            Some(near) if matches!(error, VolumeError::NotFound { .. }) => Failure::failed(error)
+                .advise(format!("did you mean {}? `onefold volume list` lists the volumes", printable(near.as_bytes()))),
+            _ => Failure::from(error),
+        }
+    })
+}
+
+fn kind(info: &VolumeInfo) -> String {
+    let name = info.kind.name();
+    if info.is_read_only && info.kind != onefold_volume::VolumeKind::Snapshot { format!("{name}, read-only") } else { name.to_owned() }
 }
 
 /// Extents asked for at a time.

@@ -1,0 +1,154 @@
+//! `onefold volume snapshot`, `clone`, `rollback` and `diff`.
+
+use super::{clean_up, known};
+use crate::cli::{VolumeClone, VolumeDiff, VolumeRollback, VolumeSnapshot};
+use crate::failure::{Exit, Result};
+use crate::session::{Session, StoreCommand};
+use crate::units::{counted, printable, size};
+use onefold_engine::Mode;
+use onefold_reclaim::Monitor;
+use onefold_volume::Volume;
+use serde_json::json;
+use std::path::Path;
+
+impl StoreCommand for VolumeSnapshot {
+    fn name(&self) -> &'static str {
+        "volume snapshot"
+    }
+
+    fn directory(&self) -> &Path {
+        &self.store.directory
+    }
+
+    fn mode(&self) -> Mode {
+        Mode::ReadWrite
+    }
+
+    fn run(&self, session: &Session<'_>) -> Result<Exit> {
+        let volumes = session.volumes()?;
+        known(volumes, &self.volume)?;
+        let snapshot = volumes.snapshot(&self.volume, &self.name)?;
+        made(session, self.format.json, "snapshot", &snapshot, &self.volume)
+    }
+}
+
+impl StoreCommand for VolumeClone {
+    fn name(&self) -> &'static str {
+        "volume clone"
+    }
+
+    fn directory(&self) -> &Path {
+        &self.store.directory
+    }
+
+    fn mode(&self) -> Mode {
+        Mode::ReadWrite
+    }
+
+    fn run(&self, session: &Session<'_>) -> Result<Exit> {
+        let volumes = session.volumes()?;
+        known(volumes, &self.source)?;
+        let clone = volumes.make_clone(&self.source, &self.name, self.read_only)?;
+        made(session, self.format.json, "clone", &clone, &self.source)
+    }
+}
+
+fn made(session: &Session<'_>, json: bool, kind: &str, new: &Volume, origin: &str) -> Result<Exit> {
+    let mut output = session.output();
+    if json {
+        let read_only = new.is_read_only();
+        output.json(&json!({"name": new.name(), "kind": kind, "origin": origin, "read_only": read_only, "size": new.size()}))?;
+    } else if !session.quiet {
+        let (name, origin) = (new.name(), printable(origin.as_bytes()));
+        output.line(format_args!("made {kind} {} of {origin}, {}", printable(name.as_bytes()), size(new.size())))?;
+    }
+    output.finish()?;
+    Ok(Exit::Done)
+}
+
+impl StoreCommand for VolumeRollback {
+    fn name(&self) -> &'static str {
+        "volume rollback"
+    }
+
+    fn directory(&self) -> &Path {
+        &self.store.directory
+    }
+
+    fn mode(&self) -> Mode {
+        Mode::ReadWrite
+    }
+
+    fn ends_early(&self) -> bool {
+        true
+    }
+
+    fn run(&self, session: &Session<'_>) -> Result<Exit> {
+        let volumes = session.volumes()?;
+        known(volumes, &self.volume)?;
+        known(volumes, &self.snapshot)?;
+        if self.force {
+            volumes.rollback(&self.volume, &self.snapshot)?;
+        } else {
+            session.on_unused_volume(&self.volume, |volumes| Ok(volumes.rollback(&self.volume, &self.snapshot)?))?;
+        }
+        let rest = clean_up(session)?;
+        if !session.quiet {
+            let (volume, snapshot) = (printable(self.volume.as_bytes()), printable(self.snapshot.as_bytes()));
+            session.note(format_args!("volume {volume} is now as snapshot {snapshot} is{rest}"));
+        }
+        Ok(Exit::Done)
+    }
+}
+
+impl StoreCommand for VolumeDiff {
+    fn name(&self) -> &'static str {
+        "volume diff"
+    }
+
+    fn directory(&self) -> &Path {
+        &self.store.directory
+    }
+
+    fn mode(&self) -> Mode {
+        Mode::ReadOnly
+    }
+
+    fn ends_early(&self) -> bool {
+        true
+    }
+
+    fn run(&self, session: &Session<'_>) -> Result<Exit> {
+        diff(self, session)
+    }
+}
+
+/// Differences are no failure: exit code 0.
+fn diff(options: &VolumeDiff, session: &Session<'_>) -> Result<Exit> {
+    let volumes = session.volumes()?;
+    known(volumes, &options.first)?;
+    known(volumes, &options.second)?;
+    let mut output = session.output();
+    let mut printed = Ok(());
+    let (mut ranges, mut bytes) = (0, 0);
+    volumes.diff(&options.first, &options.second, &mut |range| {
+        let length = range.end - range.start;
+        printed = if options.format.json {
+            output.json(&json!({"offset": range.start, "length": length}))
+        } else {
+            output.line(format_args!("{}..{}  {}", range.start, range.end, size(length)))
+        };
+        ranges += 1;
+        bytes += length;
+        printed.is_ok() && !session.is_cancelled()
+    })?;
+    printed?;
+    output.finish()?;
+    if session.is_cancelled() {
+        return Err(crate::failure::Failure::interrupted("stopped: the list of differences is not complete"));
+    }
+    if !session.quiet && !options.format.json {
+        session.note(format_args!("{} of together {}", counted(ranges, "range differs", "ranges differ"), size(bytes)));
+    }
+    Ok(Exit::Done)
+}
