@@ -6,6 +6,7 @@ use common::merges::*;
 use common::*;
 use onefold_ground::{Access, CrashPolicy, Ground, LocalGround, SimulatedGround};
 use onefold_storage::*;
+use parking_lot::Mutex;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -298,11 +299,11 @@ fn m0_20_numbers_of_removed_containers_are_not_given_out_again() {
     assert!(seen.len() > 10);
 }
 
-/// Readers of all kinds beside merge after merge: none ever meets an error or wrong bytes.
+/// Readers of all kinds, and a writer, beside merge after merge: none ever meets an error or wrong bytes.
 fn readers_beside_merges(ground: std::sync::Arc<dyn Ground>, options: &StorageOptions, rounds: usize) {
     ContainerStore::create(&*ground, DIRECTORY, 2).unwrap();
     let mut log = Log::default();
-    let store = open(ground, &log, 2, options, Access::ReadWrite).unwrap();
+    let store = open(ground.clone(), &log, 2, options, Access::ReadWrite).unwrap();
     let (mut needed, mut next_name) = (Chunks::new(), 0);
     for _ in 0..30 {
         append(&mut store.writer(), &mut next_name, &[700, 1900, 2500, 300], &mut needed).unwrap();
@@ -310,8 +311,10 @@ fn readers_beside_merges(ground: std::sync::Arc<dyn Ground>, options: &StorageOp
     }
     // What else is there dies.
     needed.retain(|address, _| address.slot() % 2 == 0);
-    let homes: Vec<ContainerId> = needed.keys().map(|address| address.container()).collect::<BTreeSet<_>>().into_iter().collect();
-    let (done, read) = (AtomicBool::new(false), AtomicU64::new(0));
+    // The others get more chunks from the writer.
+    let homes: BTreeSet<ContainerId> = needed.keys().map(|address| address.container()).filter(|id| store.is_sealed(*id)).collect();
+    let homes: Vec<ContainerId> = homes.into_iter().collect();
+    let (done, read, log, added) = (AtomicBool::new(false), AtomicU64::new(0), Mutex::new(log), Mutex::new(Chunks::new()));
     std::thread::scope(|scope| {
         struct Over<'a>(&'a AtomicBool);
         impl Drop for Over<'_> {
@@ -320,7 +323,7 @@ fn readers_beside_merges(ground: std::sync::Arc<dyn Ground>, options: &StorageOp
             }
         }
         let _over = Over(&done);
-        for reader in 0..3usize {
+        let reader = |reader: usize| {
             let (store, needed, homes, done, read) = (&store, &needed, &homes, &done, &read);
             scope.spawn(move || {
                 let mut at = reader;
@@ -335,11 +338,23 @@ fn readers_beside_merges(ground: std::sync::Arc<dyn Ground>, options: &StorageOp
                     store.current(home).unwrap();
                     read.fetch_add(1, Relaxed);
                 }
-            });
-        }
+            })
+        };
+        let readers = [reader(0), reader(1), reader(2)];
+        scope.spawn(|| {
+            let (mut writer, mut chunks) = (store.writer(), Chunks::new());
+            while !done.load(Relaxed) {
+                append(&mut writer, &mut next_name, &[900, 100, 3000], &mut chunks).unwrap();
+                let mut log = log.lock();
+                flush(&store, &mut log, Scope::Everything).unwrap();
+                let point = store.trim_point(log.end());
+                log.trim(Some(point));
+            }
+            *added.lock() = chunks;
+        });
         for round in 0..rounds {
             let mut files: BTreeSet<ContainerId> = homes.iter().map(|home| store.current(*home).unwrap()).collect();
-            files.retain(|id| store.is_sealed(*id) && usize::from(id.partition()) == round % 2);
+            files.retain(|id| usize::from(id.partition()) == round % 2);
             let files: Vec<_> = files.into_iter().collect();
             // Now all into one, now two by two.
             for victims in files.chunks(if round % 3 == 2 { files.len().max(1) } else { 2 }) {
@@ -347,18 +362,31 @@ fn readers_beside_merges(ground: std::sync::Arc<dyn Ground>, options: &StorageOp
                 let live: Vec<_> =
                     needed.iter().filter(|(address, _)| is_here(address)).map(|(address, (name, _))| (*address, *name)).collect();
                 let merge = store.merge(victims, &live).unwrap();
-                let (start, end) = log.append(vec![merge.record()]);
+                let (start, end) = log.lock().append(vec![merge.record()]);
                 store.merged(merge, start, end);
             }
             // Each reader gets on before the next round.
             let before = read.load(Relaxed);
-            while read.load(Relaxed) < before + 2 {
+            while read.load(Relaxed) < before + 2 && !readers.iter().any(|reader| reader.is_finished()) {
                 std::thread::yield_now();
             }
         }
     });
     assert!(!store.has_pending_merges());
+    assert_eq!(open_files_without_name(), Vec::<String>::new(), "their room is not given back");
+    needed.append(&mut added.lock());
     check(&store, &needed);
+    drop(store);
+    let store = open(ground, &log.lock(), 2, options, Access::ReadWrite).unwrap();
+    check(&store, &needed);
+    check_all(&store, &needed);
+}
+
+/// Container files that this process has open although they were removed.
+fn open_files_without_name() -> Vec<String> {
+    let entries = std::fs::read_dir("/proc/self/fd").unwrap();
+    let names = entries.filter_map(|entry| Some(std::fs::read_link(entry.ok()?.path()).ok()?.to_string_lossy().into_owned()));
+    names.filter(|name| name.contains(DIRECTORY) && name.ends_with("(deleted)")).collect()
 }
 
 #[test]

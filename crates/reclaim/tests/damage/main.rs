@@ -8,7 +8,7 @@
 mod merging;
 mod scene;
 
-use onefold_engine::Mode;
+use onefold_engine::{Hints, Mode};
 use onefold_ground::{Access, Ground, SimulatedGround};
 use onefold_reclaim::{NoMonitor, ProblemKind};
 use scene::{Look, Scene, look};
@@ -171,6 +171,24 @@ fn m0_20_the_chunk_index_is_made_anew_from_merged_containers() {
     assert!(problems.is_empty(), "{problems:?}");
     let found = look(&ground, Mode::ReadWrite, scene.states.last().unwrap());
     assert!(!found.is_found() && found.agrees(scene.states.last().unwrap()), "{:?}", found.report.problems);
+}
+
+#[test]
+fn m0_20_data_that_is_in_merged_containers_is_found_there_and_not_stored_again() {
+    let scene = Scene::merged();
+    let engine = scene::open(&scene.copy(), Mode::ReadWrite).unwrap();
+    let expected = &scene.states.last().unwrap().volume;
+    let (mut stream, mut pieces) = (engine.stream(), Vec::new());
+    for block in expected.chunks(scene::BLOCK_BYTES as usize) {
+        stream.write(block, true, Hints::default(), &mut pieces).unwrap();
+    }
+    assert_eq!(stream.added_bytes(), 0);
+    let mut read = vec![0; expected.len()];
+    engine.read(&pieces, 0, &mut read, true).unwrap();
+    assert!(read == *expected);
+    // Most of them by what lies beside them in their container, merged or not.
+    let found = engine.chain("container-cache,chunk-index").unwrap().statistics()[0].strong_maybe;
+    assert!(found * 2 > pieces.len() as u64, "{found} of {} pieces", pieces.len());
 }
 
 #[test]

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 pub const VOLUME: &str = "disk";
 pub const VOLUME_BYTES: u64 = 1 << 20;
-const BLOCK_BYTES: u32 = 64 << 10;
+pub const BLOCK_BYTES: u32 = 64 << 10;
 /// Bytes of a read of the volume: a damage must not spoil more than it has to.
 const READ_BYTES: usize = 16 << 10;
 
