@@ -119,6 +119,9 @@ impl Engine {
         self.writable()?;
         let _guard = self.maintaining.lock();
         let begun = Instant::now();
+        if self.storage.has_pending_merges() {
+            self.storage.finish_merges()?;
+        }
         while self.index.wants_sweep() && self.index.sweep()? {}
         if self.blocks.wants_persist() {
             self.blocks.persist()?;

@@ -12,7 +12,7 @@
 //! One commit runs at a time, so batches are applied in the order of the log.
 
 use crate::reservation::FingerprintMap;
-use crate::statistics::{TOTALS_KEY, TOTALS_PARTITION, Totals};
+use crate::statistics::Totals;
 use crate::{Engine, EngineError, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
@@ -52,12 +52,12 @@ impl Transaction {
 
 /// What a batch does to the indexes beside the chunks that it stores.
 #[derive(Clone, Copy, Default)]
-struct Effects<'a> {
-    removals: &'a [Fingerprint],
-    deltas: &'a [(Fingerprint, i64)],
-    changes: &'a [Change],
+pub(crate) struct Effects<'a> {
+    pub(crate) removals: &'a [Fingerprint],
+    pub(crate) deltas: &'a [(Fingerprint, i64)],
+    pub(crate) changes: &'a [Change],
     /// Staged changes up to this one are durable with the batch.
-    sequence: u64,
+    pub(crate) sequence: u64,
 }
 
 /// Transactions that are visible but not durable yet.
@@ -110,7 +110,7 @@ impl Engine {
     }
 
     /// A log that is near its end is emptied before a commit. When that fails, what the log still takes becomes durable all the same.
-    fn make_room_in_log(&self) {
+    pub(crate) fn make_room_in_log(&self) {
         if self.log.is_over_limit()
             && let Err(error) = self.maintain(true)
         {
@@ -119,7 +119,7 @@ impl Engine {
     }
 
     /// Others may fill the log after it was looked at: a commit that finds it full has written nothing, and is tried again behind a trim.
-    fn with_room_in_the_log(&self, commit: impl Fn() -> Result<()>) -> Result<()> {
+    pub(crate) fn with_room_in_the_log<T>(&self, mut commit: impl FnMut() -> Result<T>) -> Result<T> {
         for _ in 0..FULL_LOG_ATTEMPTS {
             match commit() {
                 Err(EngineError::Log(LogError::Full { .. })) => self.maintain(true)?,
@@ -193,7 +193,7 @@ impl Engine {
         let deltas = self.deltas_of(&prepared, transactions);
         let mut changes = latest_changes(transactions);
         let totals = self.totals_with(&prepared)?;
-        changes.extend(totals.map(|totals| (TOTALS_PARTITION, TOTALS_KEY.to_vec(), Some(totals.encode()))));
+        changes.extend(totals.map(|totals| totals.change()));
         let mut records = prepared.records.clone();
         if !deltas.is_empty() {
             records.push(encode_deltas(&deltas, self.digest_bytes()));
@@ -233,7 +233,7 @@ impl Engine {
             return Ok(());
         }
         let records = prepared.records.clone();
-        self.log_and_apply(Log::commit_from_reserve, prepared, &records, Effects::default())
+        self.log_and_apply(Log::commit_from_reserve, prepared, &records, Effects::default()).map(drop)
     }
 
     /// Logs the removal of chunks with what follows from it; durable on return. An error before it is durable changes nothing.
@@ -252,7 +252,7 @@ impl Engine {
             totals.chunks = totals.chunks.saturating_sub(removals.len() as u64);
             totals.dead_bytes += removed_bytes;
             let mut changes = changes.to_vec();
-            changes.push((TOTALS_PARTITION, TOTALS_KEY.to_vec(), Some(totals.encode())));
+            changes.push(totals.change());
             let mut records = vec![encode_removals(removals, self.digest_bytes())];
             if !deltas.is_empty() {
                 records.push(encode_deltas(deltas, self.digest_bytes()));
@@ -266,13 +266,13 @@ impl Engine {
     }
 
     /// Writes the batch to the log and applies it. The caller holds `committing`.
-    fn log_and_apply(
+    pub(crate) fn log_and_apply(
         &self,
         write: impl FnOnce(&Log, &[Record]) -> onefold_oplog::Result<(Position, Position)>,
         prepared: Prepared,
         records: &[Record],
         effects: Effects<'_>,
-    ) -> Result<()> {
+    ) -> Result<(Position, Position)> {
         let Effects { removals, deltas, changes, sequence } = effects;
         let bytes = records.iter().map(|record| record.payload.len() as u64).sum();
         let (start, end) = match self.profile.time(Component::Log, bytes, || write(&self.log, records)) {
@@ -297,7 +297,7 @@ impl Engine {
             self.reservations.committed(fingerprint);
         }
         self.storage.committed(prepared, start, end);
-        Ok(())
+        Ok((start, end))
     }
 
     /// Sums of all changes of counts: what transactions say, and the references of metadata chunks that become known with this commit.
@@ -332,7 +332,7 @@ fn latest_changes(transactions: &[Transaction]) -> Vec<Change> {
     changes
 }
 
-fn encode_objects(changes: &[Change]) -> impl Iterator<Item = Record> {
+pub(crate) fn encode_objects(changes: &[Change]) -> impl Iterator<Item = Record> {
     block::encode_changes(changes).into_iter().map(|(number, payload)| Record {
         kind: OBJECTS_WRITTEN,
         partition: Partition { class: PartitionClass::BlockIndex, number },

@@ -36,7 +36,7 @@ impl DeadSlots {
     }
 
     /// Marks a slot whose chunk has so many bytes. One that is marked already stays so.
-    pub(crate) fn insert(&mut self, slot: usize, length_bytes: u32) {
+    pub fn insert(&mut self, slot: usize, length_bytes: u32) {
         if self.contains(slot) {
             return;
         }

@@ -87,6 +87,7 @@ impl Engine {
     /// `go_on` is asked while those in flight are waited for. One at a time: a second call waits.
     pub fn remove_unused(&self, candidates: &[Fingerprint], references: ReferencesOf<'_>, go_on: &dyn Fn() -> bool) -> Result<Removed> {
         self.writable()?;
+        drop(self.permit_deletion("remove unused chunks")?);
         let _one = self.reclaiming.lock();
         let candidates = self.without_references(candidates.iter().take(MAX_CANDIDATES).copied().collect())?;
         if candidates.is_empty() {
@@ -115,6 +116,8 @@ impl Engine {
         let mut removed = Removed::default();
         let doomed = self.look_at(&doomed, references, &mut removed);
         if !doomed.is_empty() {
+            // Not held while others are waited for: who switches append-only mode on would wait with us.
+            let _permit = self.permit_deletion("remove unused chunks")?;
             self.commit_removal(doomed, &mut removed)?;
         }
         drop(held);

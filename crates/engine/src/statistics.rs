@@ -43,7 +43,7 @@ impl Engine {
         let index = self.index.statistics();
         Ok(Statistics {
             chunks: totals.chunks,
-            containers: storage.containers,
+            containers: self.storage.containers()?.len() as u64,
             unique_bytes: totals.raw_bytes + storage.open_frame_bytes,
             stored_bytes: totals.stored_bytes + storage.open_frame_bytes,
             dead_bytes: totals.dead_bytes,
@@ -71,6 +71,11 @@ pub(crate) const TOTALS_KEY: &[u8] = b"t";
 pub(crate) const TOTALS_PARTITION: u16 = 0;
 
 impl Totals {
+    /// As a change of its object.
+    pub(crate) fn change(&self) -> crate::Change {
+        (TOTALS_PARTITION, TOTALS_KEY.to_vec(), Some(self.encode()))
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = vec![1];
         put_varint(&mut out, self.raw_bytes);

@@ -6,12 +6,15 @@ mod affected;
 mod check;
 mod counts;
 mod keeping;
+mod order;
+mod prune;
 mod rebuild;
 mod references;
 mod unused;
 mod volumes;
 
 pub use check::{CheckOptions, CheckReport, Monitor, NoMonitor, Problem, ProblemKind, check};
+pub use prune::{PruneOptions, PruneReport, prune};
 pub use rebuild::rebuild_chunk_index;
 pub use unused::{RemovalReport, remove_unused};
 

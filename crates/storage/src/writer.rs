@@ -158,26 +158,32 @@ impl Shared {
 
     fn new_container(&self, partition: u16) -> Result<Arc<OpenContainer>> {
         let id = self.next_container(partition)?;
-        let claim = self.claim_nothing();
-        let container = self.create_container(id, self.hold_log(&claim));
-        if let Ok(container) = &container {
-            // From here on it holds the log itself.
-            self.open.write().insert(id, container.clone());
+        let mut claim = self.claim_nothing();
+        let created = self.hold_log(&claim);
+        match self.create_container(id, created, &mut claim.has_file) {
+            Ok(container) => {
+                // From here on it holds the log itself.
+                self.open.write().insert(id, container.clone());
+                self.release(claim);
+                Ok(container)
+            }
+            Err(error) => {
+                // The file goes durably before the log may be trimmed: if a crash brought it back later, nothing would tell what it is.
+                self.claim_target(&mut claim, id);
+                self.give_up(claim);
+                Err(error)
+            }
         }
-        self.release(claim);
-        container
     }
 
-    fn create_container(&self, id: ContainerId, created: Position) -> Result<Arc<OpenContainer>> {
+    fn create_container(&self, id: ContainerId, created: Position, has_file: &mut bool) -> Result<Arc<OpenContainer>> {
         let container = Arc::new(OpenContainer::new(id, file::path(&self.directory, id)));
         let folder = file::folder(&self.directory, id);
         self.ground.create_directory(&folder).map_err(StorageError::cannot_write)?;
         // Only a name that is not there: whatever has this name already is not ours to cut.
         let file = self.ground.create(&container.path).map_err(StorageError::cannot_write)?;
-        if let Err(source) = self.start_file(id, created, &*file) {
-            let _ = self.ground.remove(&container.path);
-            return Err(StorageError::cannot_write(source));
-        }
+        *has_file = true;
+        self.start_file(id, created, &*file).map_err(StorageError::cannot_write)?;
         {
             let mut state = container.state.lock();
             state.file = Some(file);

@@ -7,6 +7,7 @@ use crate::model::{BLOCK_BYTES, BackupModel, Model, SLOTS, Tree, VolumeModel};
 use crate::world::{Fault, Random, World};
 use onefold_catalog::{Attributes, Backup, BackupId, Content, DirectoryWriter, Entry, Statistics};
 use onefold_engine::{Hints, Recipe, RecipeWriter, UnusedCursor};
+use onefold_reclaim::{NoMonitor, PruneOptions};
 use onefold_volume::{Volume, VolumeError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ const MAX_BLOCKS: u64 = 4;
 /// Takes a random step. An error is what the disk did; a wrong answer of the store is a panic.
 pub fn step(world: &mut World, model: &mut Model, random: &mut Random) -> Result<(), Fault> {
     let slot = random.below(SLOTS as u64) as usize;
-    match random.below(34) {
+    match random.below(36) {
         0..=8 => write(world, model, random, slot),
         9 => zero(world, model, random, slot),
         10 | 11 => flush_volume(world, model, slot),
@@ -49,10 +50,38 @@ pub fn step(world: &mut World, model: &mut Model, random: &mut Random) -> Result
             Ok(result?)
         }
         25 | 26 => remove_unused(world, random),
-        27 => verify_one(world, model, slot),
-        28..=31 => derive(world, model, random, slot),
+        27 | 28 => prune(world, random),
+        29 => verify_one(world, model, slot),
+        30..=33 => derive(world, model, random, slot),
         _ => rollback(world, model, random, slot),
     }
+}
+
+/// Merges containers, sometimes cut short in the middle.
+fn prune(world: &mut World, random: &mut Random) -> Result<(), Fault> {
+    let max_unused = [0.0, 0.0, 0.2][random.below(3) as usize];
+    let looks = std::cell::Cell::new(if random.one_in(3) { random.below(8) } else { 1 << 20 });
+    let go_on = || {
+        looks.set(looks.get().saturating_sub(1));
+        looks.get() > 0
+    };
+    let is_alone = Arc::strong_count(&world.volumes) == 1;
+    let options = PruneOptions { max_unused, ..PruneOptions::default() };
+    if is_alone && max_unused == 0.0 {
+        let would = onefold_reclaim::prune(&world.engine, PruneOptions { dry_run: true, ..options }, &NoMonitor, &|| true)?;
+        // What is not durable yet is not in the index that a dry run looks at.
+        assert_eq!(would.problems, [""; 0]);
+    }
+    let report = onefold_reclaim::prune(&world.engine, options, &NoMonitor, &go_on)?;
+    assert_eq!(report.problems, [""; 0], "nothing is damaged here");
+    if is_alone && report.is_complete && max_unused == 0.0 {
+        let mut left = 0;
+        world
+            .engine
+            .for_each_dead(&mut |container, dead| left += if world.engine.storage().is_sealed(container) { dead.bytes } else { 0 })?;
+        assert_eq!(left, 0, "dead chunks were left in sealed containers");
+    }
+    Ok(())
 }
 
 /// Removes what nothing refers to; sometimes with a stream in the way.

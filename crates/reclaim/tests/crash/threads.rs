@@ -7,6 +7,7 @@ use crate::world::{Fault, Random, World, policy, settings};
 use crate::{must, reopen, seeds};
 use onefold_engine::{Engine, Mode, Settings};
 use onefold_ground::SimulatedGround;
+use onefold_reclaim::{NoMonitor, PruneOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -30,7 +31,11 @@ fn run(world: World, models: &mut [Model], seed: u64, steps: u64) -> World {
         scope.spawn(move || disturb(over, || drop(engine.flush())));
         scope.spawn(move || disturb(over, || drop(engine.maintain(true))));
         let go_on = || !over.load(Ordering::Relaxed);
-        scope.spawn(move || disturb(over, || drop(onefold_reclaim::remove_unused(engine, &onefold_reclaim::NoMonitor, &go_on))));
+        scope.spawn(move || {
+            disturb(over, || {
+                drop(onefold_reclaim::prune(engine, PruneOptions { max_unused: 0.0, ..PruneOptions::default() }, &NoMonitor, &go_on))
+            })
+        });
         let writers: Vec<_> = models
             .iter_mut()
             .enumerate()

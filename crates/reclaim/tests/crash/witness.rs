@@ -27,6 +27,8 @@ pub struct Witness {
     dead: u64,
     /// Layers of volumes that a crash left while they were being dropped or taken in.
     layers_under_way: u64,
+    /// Old ids of containers that were merged.
+    forwards: u64,
     open_before: u64,
 }
 
@@ -48,6 +50,7 @@ impl Witness {
         let storage = world.engine.storage().statistics();
         self.sealed += storage.sealed_containers;
         let _ = world.engine.for_each_dead(&mut |_, _| self.dead += 1);
+        self.forwards += world.engine.storage().forwards().map_or(0, |forwards| forwards.len() as u64);
         self.continued += u64::from(self.open_before > 0 && storage.frames > 0);
     }
 
@@ -101,6 +104,7 @@ impl Witness {
             ("torn frame", self.torn_frames),
             ("container with dead slots", self.dead),
             ("layer under way", self.layers_under_way),
+            ("forward", self.forwards),
         ];
         for (what, times) in seen {
             assert!(times >= 3, "{what} was seen {times} times: {self:?}");

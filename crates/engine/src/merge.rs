@@ -1,0 +1,114 @@
+//! Merging containers of which little is needed (M0.20): which chunks move is decided here, moving them is the business of `onefold_storage`.
+//!
+//! # Why no chunk is left behind that somebody needs
+//! A slot is left behind only if it is dead, that is, its chunk was removed from the chunk index in the batch that marked it; or if the index says
+//! that the chunk is stored elsewhere (it was stored anew because this copy was damaged, or because a write failed half-way), where readers
+//! look when this copy is gone. Nothing dies and nothing is merged meanwhile, as both hold `reclaiming`; a chunk that is needed again after it
+//! died was stored anew. Where index and dead slots do not agree, the chunk is taken along.
+
+use crate::commit::Effects;
+use crate::dead::{self, DeadSlots};
+use crate::{Engine, EngineError, Result};
+use onefold_fingerprint::Fingerprint;
+use onefold_oplog::{Log, LogError};
+use onefold_storage::{Address, ContainerId, Merge, MergeStatistics, Prepared};
+
+/// What becomes of the slots of a container.
+struct Sorted {
+    live: Vec<(Address, Fingerprint)>,
+    dead: DeadSlots,
+}
+
+impl Engine {
+    /// Merges container files, all of one partition, into one; durable on return. The chunks that are needed lie in the new one by ascending
+    /// `rank`. Those that have no dead slots (any more) are left alone; `None`: these were all. An error leaves everything as it is; damage says
+    /// that a container cannot be merged.
+    pub fn merge_containers(&self, victims: &[ContainerId], rank: &dyn Fn(Address) -> u64) -> Result<Option<MergeStatistics>> {
+        self.writable()?;
+        drop(self.permit_deletion("merge containers")?);
+        let _one = self.reclaiming.lock();
+        let mut live = Vec::new();
+        let mut dead_bytes = 0;
+        let mut changes = Vec::with_capacity(victims.len() + 1);
+        let mut own = Vec::with_capacity(victims.len());
+        for victim in victims {
+            // Somebody else may have merged it since the caller looked.
+            if self.dead_slots(*victim)?.count() == 0 {
+                continue;
+            }
+            own.push(*victim);
+            let sorted = self.sort_slots(*victim)?;
+            live.extend(sorted.live);
+            dead_bytes += sorted.dead.bytes;
+            changes.push((dead::PARTITION, dead::key(*victim), None));
+        }
+        live.sort_by_cached_key(|(address, _)| (rank(*address), *address));
+        if own.is_empty() {
+            return Ok(None);
+        }
+        let merge = self.storage.merge(&own, &live)?;
+        let statistics = merge.statistics;
+        self.commit_merge(merge, changes, dead_bytes)?;
+        Ok(Some(statistics))
+    }
+
+    fn sort_slots(&self, container: ContainerId) -> Result<Sorted> {
+        let slots = self.storage.slots(container)?;
+        let dead = self.dead_slots(container)?;
+        let names: Vec<Fingerprint> = slots.iter().map(|(_, slot)| slot.fingerprint).collect();
+        let mut entries = Vec::with_capacity(names.len());
+        self.index.lookup(&names, &mut entries)?;
+        let mut live = Vec::new();
+        for (number, ((address, slot), entry)) in slots.iter().zip(entries).enumerate() {
+            let indexed = entry.map_or(0, |entry| entry.address);
+            let is_elsewhere = indexed != 0 && indexed != address.bits();
+            let is_dead = dead.contains(number) && indexed != address.bits();
+            if !is_elsewhere && !is_dead {
+                live.push((*address, slot.fingerprint));
+            }
+        }
+        Ok(Sorted { live, dead })
+    }
+
+    fn commit_merge(&self, merge: Merge, mut changes: Vec<crate::Change>, dead_bytes: u64) -> Result<()> {
+        self.make_room_in_log();
+        let record = merge.record();
+        let of = merge.statistics;
+        let committed = self.with_room_in_the_log(|| {
+            let _permit = self.permit_deletion("merge containers")?;
+            let _guard = self.committing.lock();
+            self.writable()?;
+            let mut totals = *self.totals.lock();
+            totals.raw_bytes = (totals.raw_bytes + of.raw_bytes_after).saturating_sub(of.raw_bytes_before);
+            totals.stored_bytes = (totals.stored_bytes + of.stored_bytes_after).saturating_sub(of.stored_bytes_before);
+            totals.dead_bytes = totals.dead_bytes.saturating_sub(dead_bytes);
+            changes.retain(|(_, key, _)| key != crate::statistics::TOTALS_KEY);
+            changes.push(totals.change());
+            let mut records = vec![record.clone()];
+            records.extend(crate::commit::encode_objects(&changes));
+            let effects = Effects { removals: &[], deltas: &[], changes: &changes, sequence: 0 };
+            let range = self.log_and_apply(Log::commit, Prepared::default(), &records, effects)?;
+            *self.totals.lock() = totals;
+            Ok(range)
+        });
+        match committed {
+            Ok((start, end)) => {
+                self.storage.merged(merge, start, end);
+                Ok(())
+            }
+            Err(error) => {
+                // Of any other error nobody knows whether the log has the record: then the merge is left as it is until the next opening.
+                if matches!(
+                    error,
+                    EngineError::Log(LogError::Full { .. })
+                        | EngineError::Stopped { .. }
+                        | EngineError::ReadOnly
+                        | EngineError::AppendOnly { .. }
+                ) {
+                    self.storage.abandon_merge(merge);
+                }
+                Err(error)
+            }
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Giving back space: unused chunks are removed, then containers of which little is needed are merged (M0.19, M0.20).
+//!
+//! Containers are merged in the order of what they give back, until no more than the wanted share of all bytes is unused. Those that end up
+//! in one container are taken in the order of their numbers, as chunks that were written together are read together; inside, chunks lie as the newest
+//! backup reads them, and behind those as the volumes do (`order.rs`): with age, restores get faster.
+
+use crate::check::Monitor;
+use crate::order::ReadingOrder;
+use crate::unused::{RemovalReport, remove_unused};
+use crate::{CheckError, Result};
+use onefold_engine::{ContainerId, DeadSlots, Engine, EngineError};
+use onefold_storage::StorageError;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Most slots that merged containers have together: the limit of a container is 65,535.
+const MAX_SLOTS: usize = 60_000;
+
+/// When containers are merged.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PruneOptions {
+    /// The share of all stored bytes (0 to 1, before compression) that may stay unused.
+    pub max_unused: f64,
+    /// Containers of which a greater share is needed are left alone (0 to 1).
+    pub max_fill: f64,
+    /// Only say what would be done.
+    pub dry_run: bool,
+}
+
+impl Default for PruneOptions {
+    fn default() -> PruneOptions {
+        PruneOptions { max_unused: 0.05, max_fill: 1.0, dry_run: false }
+    }
+}
+
+/// What pruning did, or would do.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PruneReport {
+    /// Chunks removed.
+    pub chunks: u64,
+    /// Their bytes before compression.
+    pub chunk_bytes: u64,
+    /// Container files that went.
+    pub containers_before: u64,
+    /// Container files that came.
+    pub containers_after: u64,
+    /// Bytes of container files given back. Of a dry run: an estimate, by the mean compression of the store.
+    pub freed_bytes: u64,
+    /// Unused bytes, before compression, that are still in containers.
+    pub unused_bytes: u64,
+    /// Bytes of all chunks, before compression, that are in containers.
+    pub raw_bytes: u64,
+    /// What could not be judged or merged, and why: one sentence each.
+    pub problems: Vec<String>,
+    /// Whether all unused chunks were removed and no container was left that should be merged.
+    pub is_complete: bool,
+}
+
+/// A container with unused chunks.
+#[derive(Clone, Debug)]
+struct Candidate {
+    container: ContainerId,
+    dead_bytes: u64,
+    live_bytes: u64,
+}
+
+/// Removes unused chunks and merges containers. `go_on` is asked between steps; what was done until then is durable. With `dry_run` nothing is changed.
+pub fn prune(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Monitor, go_on: &dyn Fn() -> bool) -> Result<PruneReport> {
+    let go_on = || go_on() && !monitor.is_cancelled();
+    let mut report = PruneReport::default();
+    let mut dead: BTreeMap<ContainerId, DeadSlots> = BTreeMap::new();
+    if options.dry_run {
+        monitor.step("unused chunks", 0);
+        let would = crate::unused::would_remove(engine, &go_on)?;
+        (report.chunks, report.chunk_bytes, report.problems, report.is_complete) =
+            (would.chunks, would.bytes, would.damaged, would.is_complete);
+        dead.extend(would.dead);
+    } else {
+        drop(engine.permit_deletion("prune")?);
+        monitor.step("unused chunks", 0);
+        let RemovalReport { chunks, bytes, damaged, is_complete } = remove_unused(engine, monitor, &go_on)?;
+        (report.chunks, report.chunk_bytes, report.problems, report.is_complete) = (chunks, bytes, damaged, is_complete);
+        engine.for_each_dead(&mut |container, slots| drop(dead.insert(container, slots)))?;
+    }
+    let statistics = engine.statistics()?;
+    report.raw_bytes = statistics.unique_bytes;
+    report.unused_bytes = dead.values().map(|dead| dead.bytes).sum();
+    let wanted = chosen(engine, &dead, &report, options);
+    let groups = groups(engine, wanted)?;
+    monitor.step("containers", groups.iter().map(|group| group.len() as u64).sum());
+    if options.dry_run {
+        for candidate in groups.iter().flatten() {
+            report.containers_before += 1;
+            report.unused_bytes -= candidate.dead_bytes;
+            report.freed_bytes +=
+                (candidate.dead_bytes as f64 * statistics.stored_bytes as f64 / statistics.unique_bytes.max(1) as f64) as u64;
+        }
+        report.containers_after = groups.iter().filter(|group| group.iter().any(|candidate| candidate.live_bytes > 0)).count() as u64;
+        return Ok(report);
+    }
+    let order = ReadingOrder::of(engine, groups.iter().flatten().map(|candidate| candidate.container), &go_on)?;
+    for group in &groups {
+        if !go_on() {
+            report.is_complete = false;
+            break;
+        }
+        merge(engine, group, &order, &mut report)?;
+        monitor.advance(group.len() as u64);
+    }
+    // The files of a merge may have waited for room.
+    engine.maintain(false)?;
+    Ok(report)
+}
+
+/// The containers to merge: the most profitable first, until little enough is unused. Those without any needed chunk always.
+fn chosen(engine: &Engine, dead: &BTreeMap<ContainerId, DeadSlots>, report: &PruneReport, options: PruneOptions) -> Vec<Candidate> {
+    let mut candidates: Vec<Candidate> = dead
+        .iter()
+        .filter(|(container, _)| engine.storage().is_sealed(**container))
+        .map(|(container, dead)| Candidate {
+            container: *container,
+            dead_bytes: dead.bytes,
+            live_bytes: dead.of_bytes.saturating_sub(dead.bytes),
+        })
+        .collect();
+    let fill = |candidate: &Candidate| candidate.live_bytes as f64 / (candidate.live_bytes + candidate.dead_bytes).max(1) as f64;
+    candidates.sort_by(|one, other| fill(one).total_cmp(&fill(other)).then(one.container.cmp(&other.container)));
+    let mut unused = report.unused_bytes;
+    let mut raw = report.raw_bytes;
+    candidates.retain(|candidate| {
+        let is_wanted =
+            candidate.live_bytes == 0 || (unused as f64 > options.max_unused * raw as f64 && fill(candidate) <= options.max_fill);
+        if is_wanted {
+            unused = unused.saturating_sub(candidate.dead_bytes);
+            raw = raw.saturating_sub(candidate.dead_bytes);
+        }
+        is_wanted
+    });
+    candidates
+}
+
+/// Containers that become one: neighbours of a partition, as many as fill a container. Those without needed chunks go together.
+fn groups(engine: &Engine, mut wanted: Vec<Candidate>) -> Result<Vec<Vec<Candidate>>> {
+    let statistics = engine.statistics()?;
+    let ratio = statistics.unique_bytes.max(1) as f64 / statistics.stored_bytes.max(1) as f64;
+    let room = (f64::from(engine.descriptor().container_bytes) * ratio) as u64;
+    wanted.sort_by_key(|candidate| (candidate.live_bytes > 0, candidate.container));
+    let mut groups: Vec<Vec<Candidate>> = Vec::new();
+    let (mut live, mut slots) = (0, 0);
+    for candidate in wanted {
+        // What cannot be read is left to the merge, which says so.
+        let own = engine.storage().slots(candidate.container).map_or(0, |slots| slots.len());
+        let fits = |group: &Vec<Candidate>| {
+            let first = &group[0];
+            let is_alike =
+                first.container.partition() == candidate.container.partition() && (first.live_bytes > 0) == (candidate.live_bytes > 0);
+            is_alike && live + candidate.live_bytes <= room && slots + own <= MAX_SLOTS
+        };
+        if !groups.last().is_some_and(fits) {
+            groups.push(Vec::new());
+            (live, slots) = (0, 0);
+        }
+        live += candidate.live_bytes;
+        slots += own;
+        groups.last_mut().expect("there is one").push(candidate);
+    }
+    Ok(groups)
+}
+
+/// Merges a group. A container that cannot be merged is left alone and named, the others of its group are merged without it.
+fn merge(engine: &Engine, group: &[Candidate], order: &ReadingOrder, report: &mut PruneReport) -> Result<()> {
+    let victims: Vec<ContainerId> = group.iter().map(|candidate| candidate.container).collect();
+    match engine.merge_containers(&victims, &|address| order.rank(address)) {
+        Ok(None) => Ok(()),
+        Ok(Some(merged)) => {
+            report.containers_before += merged.containers_before;
+            report.containers_after += merged.containers_after;
+            report.freed_bytes += merged.stored_bytes_before.saturating_sub(merged.stored_bytes_after);
+            report.unused_bytes = report.unused_bytes.saturating_sub(group.iter().map(|candidate| candidate.dead_bytes).sum());
+            report.raw_bytes = (report.raw_bytes + merged.raw_bytes_after).saturating_sub(merged.raw_bytes_before);
+            Ok(())
+        }
+        Err(error) if is_of_one_container(&error) => {
+            if let [only] = group {
+                report.is_complete = false;
+                report.problems.push(format!("container {} is left as it is: {error}", only.container));
+                return Ok(());
+            }
+            group.iter().try_for_each(|candidate| merge(engine, std::slice::from_ref(candidate), order, report))
+        }
+        Err(error) => Err(CheckError::Engine(error)),
+    }
+}
+
+/// Whether the error is about what is in the containers, so that others can still be merged.
+fn is_of_one_container(error: &EngineError) -> bool {
+    matches!(error, EngineError::Wire { .. } | EngineError::Storage(StorageError::Damaged { .. } | StorageError::Merge { .. }))
+}
