@@ -4,6 +4,7 @@ use onefold_tests::{Daemon, Run, Scene, client, disk_bytes, installed, noise};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const MIB: u64 = 1 << 20;
 
@@ -200,5 +201,60 @@ fn fio_verifies_random_io_and_again_after_a_restart() {
     let text = fio(&daemon, &scene, &["--rw=randwrite", "--bs=4k", "--verify_only=1"]).succeeds().text();
     assert!(text.contains("err= 0"), "{text}");
     assert_eq!(daemon.stop()["errors"], 0);
+    scene.check();
+}
+
+#[test]
+fn m0_21_snapshots_of_a_volume_under_writing_are_moments_and_stay_as_they_are() {
+    if !installed(&["nbdcopy", "qemu-img"]) {
+        return;
+    }
+    const SLOTS: u64 = 4096;
+    let slot = |number: u64| (number * 2731 % SLOTS) * 16 * 1024;
+    let scene = Scene::new(&[], "");
+    let image = scene.path("image");
+    make_image(&image);
+    scene.volume("disk", "64MiB");
+    let daemon = scene.serve();
+    client("nbdcopy", ["--flush", &scene.text("image"), &daemon.uri("disk")]).succeeds();
+    scene.run(["volume", "snapshot", "disk", "first"]).succeeds();
+
+    let (acknowledged, stopping) = (AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // One write after the other, each at another place: a moment has all up to some number and none behind it.
+            let mut writer = daemon.connect("disk");
+            for number in 1..SLOTS {
+                if stopping.load(Ordering::Relaxed) {
+                    break;
+                }
+                writer.write(slot(number), &number.to_be_bytes().repeat(512)).unwrap();
+                acknowledged.store(number, Ordering::SeqCst);
+            }
+        });
+        for round in 0..6 {
+            while acknowledged.load(Ordering::SeqCst) < round * 300 {
+                std::thread::yield_now();
+            }
+            let before = acknowledged.load(Ordering::SeqCst);
+            let (name, copy) = (format!("s{round}"), scene.path(&format!("copy{round}")));
+            scene.run(["volume", "snapshot", "disk", &name]).succeeds();
+            client("nbdcopy", [&daemon.uri(&name), &scene.text(&format!("copy{round}"))]).succeeds();
+            let bytes = std::fs::read(&copy).unwrap();
+            let has = |number: &u64| bytes[slot(*number) as usize..][..4096] == number.to_be_bytes().repeat(512);
+            let last = (1..SLOTS).take_while(has).count() as u64;
+            assert!(last >= before, "{name} ends with write {last}, {before} were acknowledged before it was asked for");
+            assert_eq!((last + 1..SLOTS).find(has), None, "{name} has no write {}, but a later one", last + 1);
+            if round % 2 == 1 {
+                scene.run(["volume", "delete", &format!("s{}", round - 1)]).succeeds();
+            }
+            let same = client("qemu-img", ["compare", "-f", "raw", "-F", "raw", &scene.text(&format!("copy{round}")), &daemon.uri(&name)]);
+            assert!(same.succeeds().text().contains("identical"));
+        }
+        stopping.store(true, Ordering::Relaxed);
+    });
+    let same = client("qemu-img", ["compare", "-f", "raw", "-F", "raw", &scene.text("image"), &daemon.uri("first")]);
+    assert!(same.succeeds().text().contains("identical"));
+    daemon.stop();
     scene.check();
 }
