@@ -38,6 +38,7 @@ pub struct Merge {
     pub(crate) target: Option<ContainerId>,
     pub(crate) forwarded: Vec<ContainerId>,
     pub(crate) removed: Vec<ContainerId>,
+    finished: Position,
     digest_bytes: usize,
     /// What it does to the figures of the store.
     pub statistics: MergeStatistics,
@@ -67,8 +68,9 @@ pub struct MergeStatistics {
 impl Merge {
     /// For the log: ContainersMerged.
     pub fn record(&self) -> Record {
-        let (target, forwarded, removed) = (self.target, self.forwarded.clone(), self.removed.clone());
-        ContainerRecord::ContainersMerged { target, forwarded, removed }.encode(self.digest_bytes)
+        let (target, finished) = (self.target, self.finished);
+        let (forwarded, removed) = (self.forwarded.clone(), self.removed.clone());
+        ContainerRecord::ContainersMerged { target, finished, forwarded, removed }.encode(self.digest_bytes)
     }
 
     /// The new container; `None`: no chunk was left.
@@ -120,6 +122,7 @@ impl ContainerStore {
             target: written.map(|catalog| catalog.container),
             forwarded: plan.forwarded,
             removed: plan.removed,
+            finished: shared.merges_finished(),
             digest_bytes: shared.options.digest_bytes,
             statistics,
         })

@@ -4,7 +4,7 @@ use crate::catalog::{MAX_FRAME_BYTES, MAX_FRAMES, MAX_SLOTS, decode_container, d
 use crate::{Address, Catalog, ChunkKind, ContainerId, Frame, Result, Slot, StorageError};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::{Reader, WireError, put_bytes, put_varint};
-use onefold_oplog::{Partition, PartitionClass, Record};
+use onefold_oplog::{Partition, PartitionClass, Position, Record};
 
 /// Kind of a record: a full frame is in its container, synced.
 pub const FRAME_COMMITTED: u8 = 1;
@@ -82,6 +82,8 @@ pub enum ContainerRecord {
     ContainersMerged {
         /// The new container, sealed; `None`: no chunk was left.
         target: Option<ContainerId>,
+        /// Of merges in batches that start before this the files were replaced when this record was made.
+        finished: Position,
         /// Those to which the new container answers from now on, ascending.
         forwarded: Vec<ContainerId>,
         /// Those to which nothing answers from now on, ascending.
@@ -125,8 +127,9 @@ impl ContainerRecord {
                 open.encode(digest_bytes, &mut payload);
                 CONTAINER_CHECKPOINT
             }
-            ContainerRecord::ContainersMerged { target, forwarded, removed } => {
+            ContainerRecord::ContainersMerged { target, finished, forwarded, removed } => {
                 payload.extend_from_slice(&target.map_or(0, ContainerId::bits).to_le_bytes());
+                payload.extend_from_slice(&finished.0.to_le_bytes());
                 for list in [forwarded, removed] {
                     put_varint(&mut payload, list.len() as u64);
                     list.iter().for_each(|container| payload.extend_from_slice(&container.bits().to_le_bytes()));
@@ -211,6 +214,7 @@ fn decode_merged(reader: &mut Reader<'_>) -> std::result::Result<ContainerRecord
     let out_of_range = |what, value| WireError::OutOfRange { what, value, offset_bytes: start };
     let bits = reader.u64()?;
     let target = if bits == 0 { None } else { Some(decode_container(&mut Reader::new(&bits.to_le_bytes()))?) };
+    let finished = Position(reader.u64()?);
     let mut list = || {
         let count = reader.count("merged containers", 8)?;
         let mut containers = Vec::with_capacity(count);
@@ -232,7 +236,7 @@ fn decode_merged(reader: &mut Reader<'_>) -> std::result::Result<ContainerRecord
     if is_elsewhere || is_twice || is_itself || target.is_some() == forwarded.is_empty() {
         return Err(out_of_range("merge", bits));
     }
-    Ok(ContainerRecord::ContainersMerged { target, forwarded, removed })
+    Ok(ContainerRecord::ContainersMerged { target, finished, forwarded, removed })
 }
 
 /// The record of a full frame, without a copy of its slots.
@@ -286,8 +290,8 @@ mod tests {
                 prop_assert_eq!(records.last().unwrap().chunks().len() as u32, frame.slots - known);
             }
             let ids = |numbers: [u32; 2]| numbers.map(|number| ContainerId::new(container.partition(), number)).to_vec();
-            records.push(ContainerRecord::ContainersMerged { target: Some(container), forwarded: ids([3, 900]), removed: ids([1, 4]) });
-            records.push(ContainerRecord::ContainersMerged { target: None, forwarded: vec![], removed: ids([1, 4]) });
+            records.push(ContainerRecord::ContainersMerged { target: Some(container), finished: Position(length.into()), forwarded: ids([3, 900]), removed: ids([1, 4]) });
+            records.push(ContainerRecord::ContainersMerged { target: None, finished: Position(0), forwarded: vec![], removed: ids([1, 4]) });
             records.push(ContainerRecord::ContainerCheckpoint { catalog, open });
             prop_assert_eq!(records.last().unwrap().chunks().len(), 0);
             for record in records {
@@ -315,7 +319,8 @@ mod tests {
     fn m0_20_merges_that_cannot_be_are_refused() {
         let id = |number| ContainerId::new(1, number);
         let merge = |target, forwarded: &[ContainerId], removed: &[ContainerId]| {
-            let record = ContainerRecord::ContainersMerged { target, forwarded: forwarded.to_vec(), removed: removed.to_vec() };
+            let (forwarded, removed) = (forwarded.to_vec(), removed.to_vec());
+            let record = ContainerRecord::ContainersMerged { target, finished: Position(7), forwarded, removed };
             ContainerRecord::decode(&record.encode(32), 32).is_ok()
         };
         assert!(merge(Some(id(9)), &[id(1), id(2)], &[id(3)]) && merge(None, &[], &[id(3)]));

@@ -19,6 +19,8 @@ pub(crate) struct Recovery {
     sealed: HashSet<ContainerId>,
     /// What merges in the log made of containers; the last one counts.
     fates: HashMap<ContainerId, Fate>,
+    /// Merges in batches before this have their files replaced.
+    finished: Position,
     /// By partition: the highest number known.
     highest: Vec<u32>,
     /// By partition: the files with the highest numbers.
@@ -32,12 +34,15 @@ struct Fate {
     answers: Option<ContainerId>,
     /// The new container of the merge; `None`: there was none.
     target: Option<ContainerId>,
+    /// Where the batch of the merge starts.
+    position: Position,
 }
 
 impl Recovery {
     /// Lists the two highest folders of each partition that have files: containers are numbered upwards.
     pub(crate) fn start(ground: &dyn Ground, directory: &str, partitions: u16) -> Result<Recovery> {
-        let mut recovery = Recovery { sealed: HashSet::new(), fates: HashMap::new(), highest: Vec::new(), newest: Vec::new() };
+        let mut recovery =
+            Recovery { sealed: HashSet::new(), fates: HashMap::new(), finished: Position(0), highest: Vec::new(), newest: Vec::new() };
         for partition in 0..partitions {
             let directory = file::partition_directory(directory, partition);
             let folders = ground.list(&directory)?;
@@ -77,11 +82,12 @@ impl ContainerStore {
         let recovery = recovery.as_mut().ok_or_else(|| refused("replay is over"))?;
         let highest = recovery.highest.get_mut(usize::from(id.partition())).ok_or_else(|| refused("there is no such partition"))?;
         *highest = (*highest).max(id.number());
-        if let ContainerRecord::ContainersMerged { target, forwarded, removed } = record_read {
+        if let ContainerRecord::ContainersMerged { target, finished, forwarded, removed } = record_read {
+            recovery.finished = recovery.finished.max(finished);
             *highest = target.iter().chain(&forwarded).chain(&removed).map(|id| id.number()).fold(*highest, u32::max);
             recovery.sealed.extend(target.iter().chain(&forwarded).chain(&removed));
-            recovery.fates.extend(forwarded.iter().map(|id| (*id, Fate { answers: target, target })));
-            recovery.fates.extend(removed.iter().map(|id| (*id, Fate { answers: None, target })));
+            recovery.fates.extend(forwarded.iter().map(|id| (*id, Fate { answers: target, target, position: start })));
+            recovery.fates.extend(removed.iter().map(|id| (*id, Fate { answers: None, target, position: start })));
             return Ok(());
         }
         if recovery.sealed.contains(&id) {
@@ -147,11 +153,11 @@ impl ContainerStore {
         }
         if shared.access == Access::ReadWrite {
             shared.remove_leftovers(&leftovers)?;
-            shared.resume_merges(&recovery.fates, log_start)?;
+            shared.resume_merges(&recovery.fates, recovery.finished, log_start)?;
             shared.writable.store(true, Relaxed);
             shared.finish_or_warn();
         } else {
-            shared.resume_merges(&recovery.fates, log_start)?;
+            shared.resume_merges(&recovery.fates, recovery.finished, log_start)?;
             *shared.leftovers.lock() = leftovers;
         }
         Ok(())
@@ -162,11 +168,11 @@ impl Shared {
     /// Finds out which files are not what the merges in the log make of them, and has them replaced; without writing, has readers know it.
     ///
     /// Files go only if the container is sound that the merge made in their place. If it is not, nothing is lost yet that is still there.
-    fn resume_merges(&self, fates: &HashMap<ContainerId, Fate>, log_start: Position) -> Result<()> {
+    fn resume_merges(&self, fates: &HashMap<ContainerId, Fate>, finished: Position, log_start: Position) -> Result<()> {
         let mut sound: HashMap<ContainerId, bool> = HashMap::new();
         let mut forwarded: BTreeMap<ContainerId, Vec<ContainerId>> = BTreeMap::new();
         let mut removed = Vec::new();
-        for (id, fate) in fates {
+        for (id, fate) in fates.iter().filter(|(_, fate)| fate.position >= finished) {
             if self.is_replaced(*id, fate.answers)? {
                 continue;
             }

@@ -185,6 +185,12 @@ impl Shared {
         created
     }
 
+    /// Merges whose records lie before this have their files replaced: each holds the log from before its record until then. The caller holds
+    /// it too.
+    pub(crate) fn merges_finished(&self) -> Position {
+        self.merging.lock().holds.values().min().copied().unwrap_or_default()
+    }
+
     /// Gives back what a merge holds that will not be in the log; its file, if there is one, goes first.
     pub(crate) fn give_up(&self, claim: Claim) {
         let Some(target) = claim.target.filter(|_| claim.has_file) else { return self.release(claim) };

@@ -73,6 +73,10 @@ fn crash_and_go_on(operations: u64, seed: u64, policy: CrashPolicy) {
     }
     drop(reader);
     assert!(before == (ground.operations(), files(&ground)));
+    // Opening for writing crashes too, here and there.
+    ground.crash_after_operations(ground.operations() + seed % 7);
+    let _ = World::open(&ground, model.clone(), &small(), Access::ReadWrite);
+    let ground = ground.restart(policy);
     let mut world = World::open(&ground, model, &small(), Access::ReadWrite).unwrap();
     assert!(!world.store.has_pending_merges());
     world.check(&ground);

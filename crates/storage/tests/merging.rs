@@ -236,7 +236,7 @@ fn m0_20_a_damaged_forward_is_found_and_never_leads_to_wrong_bytes() {
     let model = world.model.clone();
     drop(world);
     let forward = |id: ContainerId| format!("{}.forward", path(id));
-    let (address, (fingerprint, bytes)) = model.needed.iter().find(|(address, _)| address.container() == victims[0]).unwrap();
+    let (address, (fingerprint, _)) = model.needed.iter().find(|(address, _)| address.container() == victims[0]).unwrap();
     // The log says nothing of them any more, and nothing of them is in memory.
     let later = Model { log: Log::default(), ..model.clone() };
     for change in 0..FORWARD_BYTES as u64 + 4 {
@@ -261,13 +261,9 @@ fn m0_20_a_damaged_forward_is_found_and_never_leads_to_wrong_bytes() {
         assert!(store.verify_forward(victims[0]).unwrap_err().is_damage());
         assert!(store.load(&[(*address, *fingerprint)], &mut Vec::new()).unwrap_err().is_damage());
     }
-    // As long as the log has the merge, a damaged forward is written anew.
-    ground.corrupt(&forward(victims[0]), 30, 1).unwrap();
-    let world = World::open(&ground, model.clone(), &without_caches(), Access::ReadWrite).unwrap();
-    world.check(&ground);
-    let mut slices = Vec::new();
-    world.store.load(&[(*address, *fingerprint)], &mut slices).unwrap();
-    assert_eq!(&slices[0][..], &bytes[..]);
+    // Where the last record in the log does not say that the merge was finished, a damaged forward is written anew.
+    ground.corrupt(&forward(victims[2]), 30, 1).unwrap();
+    World::open(&ground, model.clone(), &without_caches(), Access::ReadWrite).unwrap().check(&ground);
 }
 
 #[test]

@@ -93,7 +93,7 @@ fn record(kind: u8, payload: &[u8], digest_bytes: usize) {
     // The partition is the container's, so that this check of the reader does not stop everything here.
     let id = |at: usize| payload.get(at..at + 8).and_then(|bits| bits.try_into().ok()).map_or(0, u64::from_le_bytes);
     // A merge that left nothing names what went behind two counts.
-    let container = if kind == CONTAINERS_MERGED && id(0) == 0 { id(10) } else { id(0) };
+    let container = if kind == CONTAINERS_MERGED && id(0) == 0 { id(18) } else { id(0) };
     let partition = Partition { class: PartitionClass::Container, number: ContainerId::from_bits(container).partition() };
     let record = Record { kind, partition, payload: payload.to_vec() };
     let Ok(read) = ContainerRecord::decode(&record, digest_bytes) else { return };
