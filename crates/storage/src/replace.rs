@@ -8,9 +8,9 @@ use crate::forward::Forward;
 use crate::merge::Merge;
 use crate::store::{ContainerStore, Shared};
 use crate::{ContainerId, Result, StorageError, file};
-use onefold_ground::parent;
+use onefold_ground::{Access, parent};
 use onefold_oplog::Position;
-use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// What merges hold.
@@ -25,8 +25,8 @@ pub(crate) struct Merging {
     next_ticket: u64,
     /// How far the log may have been trimmed.
     trimmed: Position,
-    /// Merges in the log whose files are not replaced yet, oldest first.
-    pending: VecDeque<Replacement>,
+    /// Merges in the log whose files are not replaced yet.
+    pending: Vec<Replacement>,
 }
 
 /// What a merge (or whoever else creates a file) holds until its files are as the log says, or it is given up.
@@ -34,7 +34,7 @@ pub(crate) struct Merging {
 pub(crate) struct Claim {
     ticket: u64,
     containers: Vec<ContainerId>,
-    /// The new container, and whether it has a file that nobody knows of yet.
+    /// The new container, and whether it has a file that the log does not know yet.
     target: Option<ContainerId>,
     pub(crate) has_file: bool,
 }
@@ -70,7 +70,8 @@ impl ContainerStore {
     pub fn merged(&self, merge: Merge, start: Position, end: Position) {
         let shared = &self.shared;
         shared.log_end.fetch_max(end.0, Relaxed);
-        let Merge { claim, target, forwarded, removed, .. } = merge;
+        let Merge { mut claim, target, forwarded, removed, .. } = merge;
+        claim.has_file = false;
         {
             // With the record in it the log says what the new file is.
             let mut merging = shared.merging.lock();
@@ -81,7 +82,7 @@ impl ContainerStore {
         }
         let replacement = Replacement { claim, target, forwarded, removed };
         shared.switch(&replacement);
-        shared.merging.lock().pending.push_back(replacement);
+        shared.merging.lock().pending.push(replacement);
         shared.finish_or_warn();
     }
 
@@ -120,19 +121,28 @@ impl ContainerStore {
 impl Shared {
     fn finish_merges(&self) -> Result<()> {
         let _one_at_a_time = self.replacing.lock();
-        loop {
-            let Some(next) = self.merging.lock().pending.front().cloned() else { return Ok(()) };
+        let pending = self.merging.lock().pending.clone();
+        let mut result = Ok(());
+        // No two of them concern the same files. On a full disk one may give the room that another one needs.
+        for next in pending {
             self.flow.lock().check_poison()?;
-            self.replace(&next)?;
-            {
-                let mut forwarding = self.forwarding.lock();
-                next.ids().for_each(|id| forwarding.set_done(*id));
+            match self.replace(&next) {
+                Ok(()) => self.replaced(next),
+                Err(error) => result = result.and(Err(error)),
             }
-            // Who opened one of the files before it went has put it into the cache by now, or will not.
-            self.retire(next.ids());
-            self.merging.lock().pending.pop_front();
-            self.release(next.claim);
         }
+        result
+    }
+
+    fn replaced(&self, replacement: Replacement) {
+        {
+            let mut forwarding = self.forwarding.lock();
+            replacement.ids().for_each(|id| forwarding.set_done(*id));
+        }
+        // Who opened one of the files before it went has put it into the cache by now, or will not.
+        self.retire(replacement.ids());
+        self.merging.lock().pending.retain(|pending| pending.claim.ticket != replacement.claim.ticket);
+        self.release(replacement.claim);
     }
 
     pub(crate) fn finish_or_warn(&self) {
@@ -196,7 +206,7 @@ impl Shared {
         let Some(target) = claim.target.filter(|_| claim.has_file) else { return self.release(claim) };
         let replacement = Replacement { claim, target: None, forwarded: Vec::new(), removed: vec![target] };
         self.switch(&replacement);
-        self.merging.lock().pending.push_back(replacement);
+        self.merging.lock().pending.push(replacement);
         self.finish_or_warn();
     }
 
@@ -240,14 +250,15 @@ impl Shared {
         self.switch(&replacement);
         if writable {
             merging.holds.insert(replacement.claim.ticket, log_start);
-            merging.pending.push_back(replacement);
+            merging.pending.push(replacement);
         }
     }
 
     /// Replaces the files. May be repeated, also when it came only half-way.
     fn replace(&self, replacement: &Replacement) -> Result<()> {
-        let Replacement { target, forwarded, removed, .. } = replacement;
-        if target.is_none() {
+        let Replacement { claim, target, forwarded, removed } = replacement;
+        // The number of a file that the log never knew may be given out again.
+        if target.is_none() && !claim.has_file {
             self.keep_numbers(removed)?;
         }
         let mut folders = BTreeSet::new();
@@ -302,7 +313,26 @@ impl Shared {
             if removed.iter().any(|id| file::folder(&self.directory, *id) == top)
                 && let Some(above) = file::folder_above(&self.directory, last)
             {
-                self.ground.create_directory(&above).map_err(StorageError::cannot_write)?;
+                let created = self.ground.create_directory(&above).or_else(|error| {
+                    if error.is_full() {
+                        self.empty_files(removed)?;
+                        return self.ground.create_directory(&above);
+                    }
+                    Err(error)
+                });
+                created.map_err(StorageError::cannot_write)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back the room of files that are about to be removed.
+    fn empty_files(&self, removed: &[ContainerId]) -> onefold_ground::Result<()> {
+        for id in removed {
+            match self.ground.open(&file::path(&self.directory, *id), Access::ReadWrite) {
+                Ok(file) => file.set_len(0)?,
+                Err(error) if error.is_not_found() => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(())
