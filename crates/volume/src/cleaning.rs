@@ -12,6 +12,7 @@ use crate::error::{Result, VolumeError};
 use crate::layer::{Layer, Merging};
 use crate::layers::Node;
 use crate::mapping::{count, decode_mapping, encode_zeros, mapping_key};
+use crate::volume::Volume;
 use crate::volumes::{Restructuring, Volumes};
 use onefold_engine::Transaction;
 use onefold_fingerprint::Fingerprint;
@@ -137,38 +138,45 @@ impl Volumes {
 
     /// Moves mappings from one map of a layer to the other; at last the layer has one map.
     fn merge_step(&self, layer: u32, merging: Merging, progress: &mut Progress) -> Result<()> {
+        let writer = self.writer_of(layer);
+        // Before the layer is looked at: a volume that shrinks changes its record.
+        let gate = writer.as_ref().map(|volume| volume.gate.read());
         let Some(node) = self.shared.layers.get(layer) else { return Ok(()) };
         let blocks = self.mapped_in(&node, merging.map, progress.of(merging.map, 0))?;
         if blocks.is_empty() {
+            drop(gate);
             return self.reshape(layer, |node| {
                 let mut change = Restructuring::default();
                 change.put(node.with(Layer { merging: None, ..node.layer.clone() }));
                 Ok(Some(change))
             });
         }
-        match self.writer_of(layer) {
+        match &writer {
             None => self.move_mappings(&node, merging, &blocks)?,
             Some(volume) => {
-                let _gate = volume.gate.read();
-                let cells: Vec<_> = blocks.keys().map(|block| volume.cells.get(*block)).collect();
-                let locked: Vec<_> = cells.iter().map(|cell| cell.write(self.shared.profile())).collect();
-                // Some may have been written since they were looked at, and need not be moved any more.
-                let mut still = BTreeMap::new();
-                for block in blocks.keys() {
-                    let value = self.shared.engine.get(node.partition, &mapping_key(merging.map, *block))?;
-                    still.extend(value.map(|value| (*block, value)));
-                }
-                let moved = self.move_mappings(&node, merging, &still);
-                // The block is as before, but another map may have it, or none if it is zeros.
-                cells.iter().for_each(|cell| volume.cells.forget(cell));
-                drop(locked);
-                moved?;
-                drop(cells);
-                self.shared.tidy(&volume);
+                self.move_written(volume, &node, merging, &blocks)?;
+                drop(gate);
+                self.shared.tidy(volume);
             }
         }
         progress.note(merging.map, &blocks);
         Ok(())
+    }
+
+    /// Moves mappings of these blocks of a layer that a volume writes to. The caller holds the volume's gate.
+    fn move_written(&self, volume: &Volume, node: &Node, merging: Merging, blocks: &BTreeMap<u64, Vec<u8>>) -> Result<()> {
+        let cells: Vec<_> = blocks.keys().map(|block| volume.cells.get(*block)).collect();
+        let _locked: Vec<_> = cells.iter().map(|cell| cell.write(self.shared.profile())).collect();
+        // Some may have been written since they were looked at, and need not be moved any more.
+        let mut still = BTreeMap::new();
+        for block in blocks.keys() {
+            let value = self.shared.engine.get(node.partition, &mapping_key(merging.map, *block))?;
+            still.extend(value.map(|value| (*block, value)));
+        }
+        let moved = self.move_mappings(node, merging, &still);
+        // The blocks are as before, but another map may have them, or none if they are zeros.
+        cells.iter().for_each(|cell| volume.cells.forget(cell));
+        moved
     }
 
     /// Moves these mappings of the map `merging` to the other map of the layer. Of two of a block the upper one stays.

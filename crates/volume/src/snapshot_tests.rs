@@ -257,3 +257,31 @@ fn m0_21_clients_that_write_while_layers_come_and_go_see_whole_blocks() {
     let all: Vec<_> = all.iter().map(|(name, volume)| (name.as_str(), volume)).collect();
     store.check_counts(&all);
 }
+
+#[test]
+fn m0_21_a_volume_that_is_resized_while_its_layers_are_merged_shows_nothing_of_what_it_lost() {
+    let mut store = TestStore::new();
+    let volumes = store.volumes(VolumesOptions::default());
+    let (small, large) = (3 * BLOCK_BYTES + 100, 40 * BLOCK_BYTES);
+    let disk = volumes.create("disk", large as u64, BLOCK, None).unwrap();
+    std::thread::scope(|scope| {
+        let resizer = scope.spawn(|| {
+            for round in 0..60u8 {
+                disk.write(0, &vec![round + 1; large]).unwrap();
+                disk.resize(small as u64).unwrap();
+                disk.resize(large as u64).unwrap();
+                let found = read(&disk, 0, large);
+                assert!(found[..small].iter().all(|byte| *byte == round + 1), "round {round}");
+                assert!(found[small..].iter().all(|byte| *byte == 0), "round {round}");
+            }
+        });
+        while !resizer.is_finished() {
+            volumes.snapshot("disk", "s").unwrap();
+            volumes.delete("s").unwrap();
+            volumes.resume_deletions(&|| true).unwrap();
+        }
+    });
+    volumes.flush().unwrap();
+    assert!(volumes.resume_deletions(&|| true).unwrap());
+    store.check_counts(&[("disk", &disk)]);
+}

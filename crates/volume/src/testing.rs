@@ -101,6 +101,13 @@ impl TestStore {
                 }
             }
             assert_eq!(mappings, node.layer.mappings, "layer {}", node.number);
+            for (_, volume) in volumes {
+                let known = volume.shared.layers.get(node.number).map(|known| {
+                    let mappings = *known.mappings.lock();
+                    crate::Layer { mappings, ..known.layer.clone() }
+                });
+                assert_eq!(known.as_ref(), Some(&node.layer), "layer {} in memory", node.number);
+            }
         }
         assert!(self.counts() == expected, "usage counts differ from the references");
     }
