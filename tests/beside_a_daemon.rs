@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// The longest that a test waits for something that the daemon does by itself.
@@ -80,6 +81,8 @@ fn what_a_command_says_is_the_same_beside_a_daemon() {
         &["volume", "create", "disk", "--size", "1GiB"],
         &["volume", "create", "odd", "--size", "1GiB", "--block-size", "100KiB"],
         &["volume", "delete", "absent"],
+        &["check"],
+        &["check", "--json", "--read-data"],
     ]
     .iter()
     .map(|words| words.iter().map(|word| (*word).to_owned()).collect())
@@ -306,6 +309,49 @@ fn a_reader_that_goes_away_ends_the_command() {
         let output = scene.command(command).stdout(write).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
         assert_eq!((output.status.code(), output.stderr), (Some(141), vec![]), "{command:?}");
     }
+}
+
+/// Everything small, so that in a short time the log is trimmed, the indexes are written and containers fill up.
+const SMALL: &str = "[log]\nsegment = \"1MiB\"\nlimit = \"2MiB\"\ncommit = \"1MiB\"\ncommit_interval_ms = 20\n\
+                     [memory]\nvolume_dirty = \"1MiB\"\nauxiliary_index = \"1MiB\"\nblock_index_pending = \"1MiB\"\n";
+
+#[test]
+fn a_check_beside_writing_clients_is_clean_and_finds_what_is_not() {
+    let scene = Scene::new(&["--container-size", "256KiB"], SMALL);
+    backups(&scene, 50);
+    scene.volume("disk", "64MiB");
+    let daemon = scene.serve();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let mut client = daemon.connect("disk");
+        let is_over = &is_over;
+        scope.spawn(move || {
+            let mut random = Random::new(3);
+            while !is_over.load(Ordering::Relaxed) {
+                client.write(random.below(1000) << 16, &noise(random.below(500), 50_000)).unwrap();
+                client.flush().unwrap();
+            }
+        });
+        for _ in 0..10 {
+            let found = scene.run(["check", "--json"]).succeeds().json();
+            assert_eq!(found["clean"], true, "{found}");
+        }
+        // One with data and one without: the daemon does one at a time, the other is told so, or comes when the first has ended.
+        let both = [&["check", "--read-data"][..], &["check"]].map(|words| Running::start(&mut scene.command(words)));
+        for run in both.map(Running::finish) {
+            assert!(run.code == 0 || (run.code == 2 && run.text().contains("one such command at a time")), "{}", run.text());
+        }
+        // A byte of the first backup rots.
+        let container = scene.store().join("containers/0000/00000/00000001");
+        let mut bytes = fs::read(&container).unwrap();
+        bytes[100] ^= 1;
+        fs::write(&container, bytes).unwrap();
+        let found = scene.run(["check", "--json", "--read-data"]).ends_with(1).json();
+        let kinds: Vec<_> = found["problems"].as_array().unwrap().iter().map(|problem| problem["kind"].as_str().unwrap()).collect();
+        assert!(kinds.contains(&"container") && kinds.contains(&"affected"), "{found}");
+        assert!(kinds.iter().all(|kind| ["container", "affected"].contains(kind)), "{found}");
+        is_over.store(true, Ordering::Relaxed);
+    });
 }
 
 /// Only root can be somebody else.

@@ -14,12 +14,14 @@ mod backend;
 mod blocks;
 mod changes;
 mod database;
+mod moment;
 mod tiers;
 
 pub use changes::{Change, decode_changes, encode_changes};
+pub use moment::Moment;
 
 use crate::error::{IndexError, Result};
-use database::PartitionFile;
+use database::{PartitionFile, Snapshot};
 use onefold_ground::{Access, Ground};
 use onefold_oplog::Position;
 use parking_lot::{Mutex, RwLock};
@@ -272,30 +274,41 @@ impl BlockIndex {
             let memory = tiers.range(from, to, limit);
             let snapshot = partition.file.snapshot()?;
             drop(tiers);
-            let mut memory = memory.into_iter().peekable();
-            let mut found = Vec::new();
-            let take_until = |memory: &mut std::iter::Peekable<std::vec::IntoIter<_>>, found: &mut Vec<_>, end: Option<&[u8]>| {
-                while let Some((key, value)) = memory
-                    .next_if(|(key, _): &(Vec<u8>, Option<Vec<u8>>)| found.len() < limit && end.is_none_or(|end| key.as_slice() < end))
-                {
-                    found.extend(value.map(|value| (key, value)));
-                }
-            };
-            snapshot.range(from, to, &mut |key, value| {
-                take_until(&mut memory, &mut found, Some(key));
-                if found.len() == limit {
-                    return false;
-                }
-                match memory.next_if(|(newer, _)| newer == key) {
-                    Some((key, newer)) => found.extend(newer.map(|value| (key, value))),
-                    None => found.push((key.to_vec(), value.to_vec())),
-                }
-                found.len() < limit
-            })?;
-            take_until(&mut memory, &mut found, None);
-            Ok(found)
+            laid_over(memory, &snapshot, from, to, limit)
         })
     }
+}
+
+/// What memory says of a range laid over what the database says of it: up to `limit` objects, sorted by key.
+fn laid_over(
+    memory: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    snapshot: &Snapshot,
+    from: &[u8],
+    to: &[u8],
+    limit: usize,
+) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let mut memory = memory.into_iter().peekable();
+    let mut found = Vec::new();
+    let take_until = |memory: &mut std::iter::Peekable<std::vec::IntoIter<_>>, found: &mut Vec<_>, end: Option<&[u8]>| {
+        while let Some((key, value)) =
+            memory.next_if(|(key, _): &(Vec<u8>, Option<Vec<u8>>)| found.len() < limit && end.is_none_or(|end| key.as_slice() < end))
+        {
+            found.extend(value.map(|value| (key, value)));
+        }
+    };
+    snapshot.range(from, to, &mut |key, value| {
+        take_until(&mut memory, &mut found, Some(key));
+        if found.len() == limit {
+            return false;
+        }
+        match memory.next_if(|(newer, _)| newer == key) {
+            Some((key, newer)) => found.extend(newer.map(|value| (key, value))),
+            None => found.push((key.to_vec(), value.to_vec())),
+        }
+        found.len() < limit
+    })?;
+    take_until(&mut memory, &mut found, None);
+    Ok(found)
 }
 
 impl Partition {

@@ -1,18 +1,20 @@
 //! Step 4 of `check`: who needs a lost chunk. Every path of every backup, and every range of every volume, by name.
 
+use crate::Result;
 use crate::check::{Check, Lost, ProblemKind};
 use crate::references::{Kind, mapping, mapping_key, objects};
 use onefold_catalog::{Backup, Content, TreeWalk};
-use onefold_engine::{Engine, Piece, Recipe};
+use onefold_engine::{Engine, Moment, Piece, Recipe};
 use onefold_volume::{VolumeInfo, VolumeKind};
 
 /// Adds a problem for everything that needs one of the lost chunks.
-pub(crate) fn name(check: &mut Check<'_>) {
-    volumes(check);
+pub(crate) fn name(check: &mut Check<'_>) -> Result<()> {
+    let moment = check.engine.moment(None)?;
+    volumes(check, &moment);
     // What of the block index cannot be read was reported before, and so were records that cannot be decoded.
     let mut backups = Vec::new();
     let digest_bytes = check.engine.digest_bytes();
-    objects(check.engine, Kind::Backup, &mut |_, value| backups.extend(Backup::decode(value, digest_bytes)), &mut |_| {});
+    objects(&moment, Kind::Backup, &mut |_, value| backups.extend(Backup::decode(value, digest_bytes)), &mut |_| {});
     check.monitor.step("what is affected", backups.len() as u64);
     for backup in &backups {
         if check.monitor.is_cancelled() {
@@ -21,11 +23,13 @@ pub(crate) fn name(check: &mut Check<'_>) {
         paths(check, backup);
         check.monitor.advance(1);
     }
+    Ok(())
 }
 
-fn volumes(check: &mut Check<'_>) {
-    let (report, lost, volumes, engine) = (&mut check.report, &check.lost, &check.volumes, check.engine);
-    let digest_bytes = engine.digest_bytes();
+fn volumes(check: &mut Check<'_>, moment: &Moment<'_>) {
+    let volumes = crate::volumes::volumes(moment, &mut |_| {});
+    let (report, lost) = (&mut check.report, &check.lost);
+    let digest_bytes = moment.digest_bytes();
     let visit = &mut |key: &[u8], value: &[u8]| {
         let (Some((map, block)), Some(recipe)) = (mapping_key(key), mapping(value, digest_bytes)) else { return };
         let Some((_, layer)) = volumes.owner(map) else { return };
@@ -42,14 +46,14 @@ fn volumes(check: &mut Check<'_>) {
             return;
         }
         // Snapshots and clones share mappings: everybody who has the block from this one needs it.
-        for info in volumes.showing(engine, map, block) {
+        for info in volumes.showing(moment, map, block) {
             for range in ranges.iter().filter(|range| range.start < info.size) {
                 let (start, end) = (range.start, range.end.min(info.size));
                 report.add(ProblemKind::Affected, format!("{} {:?}: bytes {start} to {end} are lost", kind(info), info.name));
             }
         }
     };
-    objects(check.engine, Kind::Mapping, visit, &mut |_| {});
+    objects(moment, Kind::Mapping, visit, &mut |_| {});
 }
 
 fn kind(info: &VolumeInfo) -> &'static str {

@@ -8,14 +8,16 @@
 //!    the containers hold and with the sum of all references;
 //! 4. if chunks are missing or damaged: every path of every backup and every range of every volume that needs one, by name.
 //!
+//! Others may write meanwhile. Step 1 reads what cannot change while it is read; step 2 what never changes once it is written, and a container that is
+//! gone when it does not look right was merged into another; for steps 3 and 4 see [`crate::counts`].
+//!
 //! The operations log, the descriptor and the headers are verified by opening the store ([`CheckReport::of_opening`]).
 
 use crate::references;
-use crate::volumes::{self, VolumeList};
-use crate::{Result, affected, counts};
+use crate::{Result, affected, counts, volumes};
 use onefold_engine::{Engine, EngineError};
 use onefold_fingerprint::Fingerprint;
-use onefold_storage::{Catalog, ChunkKind, ContainerId, StorageError};
+use onefold_storage::{Address, Catalog, ChunkKind, ContainerId, ContainerReport, StorageError};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -186,10 +188,9 @@ pub(crate) struct Check<'a> {
     pub(crate) report: CheckReport,
     pub(crate) lost: Lost,
     /// All that addresses can name: containers with a file, and those that live on in others.
-    pub(crate) present: HashSet<ContainerId>,
+    present: HashSet<ContainerId>,
     /// Containers whose addresses should lead to others and do not.
     dead_ends: HashSet<ContainerId>,
-    pub(crate) volumes: VolumeList,
     /// Whether the references of the objects are all known: else counts may rightly be greater than what is found.
     pub(crate) knows_all_objects: bool,
     /// Whether the pages of the chunk index are whole.
@@ -208,19 +209,16 @@ pub fn check(engine: &Arc<Engine>, options: CheckOptions, monitor: &dyn Monitor)
         lost,
         present: HashSet::new(),
         dead_ends: HashSet::new(),
-        volumes: VolumeList::default(),
         knows_all_objects: true,
         knows_all_entries: true,
     };
     check.indexes()?;
-    let (containers, forwards) = (engine.storage().containers()?, engine.storage().forwards()?);
-    check.present = containers.iter().chain(&forwards).copied().collect();
-    check.containers(&containers, &forwards);
-    check.objects();
+    let containers = check.all_containers()?;
+    check.objects()?;
     check.keeping();
-    counts::compare(&mut check, &containers)?;
+    counts::compare(&mut check, containers)?;
     if !check.lost.chunks.is_empty() && !monitor.is_cancelled() {
-        affected::name(&mut check);
+        affected::name(&mut check)?;
         if check.lost.left_out > 0 {
             let what = format!("{} more chunks are lost; what needs only these is not named, for want of memory", check.lost.left_out);
             check.report.add(ProblemKind::Affected, what);
@@ -245,30 +243,88 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Step 2.
-    fn containers(&mut self, containers: &[ContainerId], forwards: &[ContainerId]) {
-        let what = if self.options.read_data { "containers and data" } else { "containers" };
-        self.monitor.step(what, (forwards.len() + containers.len()) as u64);
+    /// Step 2: all containers, then those that came meanwhile: merging may have brought chunks into them that were not read where they were. What is
+    /// written later has been checked by its writer only. Returns how many there are.
+    fn all_containers(&mut self) -> Result<usize> {
+        self.forwards()?;
+        let before = self.engine.storage().containers()?;
+        self.see_present(&before)?;
+        let mut suspects = Vec::new();
+        self.containers(&before, &mut suspects);
+        let all = self.engine.storage().containers()?;
+        let newer: Vec<_> = all.iter().copied().filter(|container| before.binary_search(container).is_err()).collect();
+        if !newer.is_empty() {
+            self.containers(&newer, &mut suspects);
+        }
+        // One that is gone was merged away while it was read: what it had is in another one.
+        if !suspects.is_empty() {
+            let now = self.engine.storage().containers()?;
+            self.see_present(&now)?;
+            suspects.retain(|container| now.binary_search(container).is_ok());
+            suspects.into_iter().for_each(|container| self.report_container(container));
+        }
+        if !self.dead_ends.is_empty() {
+            all.iter().for_each(|container| self.lose_dead_ends(*container));
+        }
+        Ok(all.len())
+    }
+
+    /// Notes what there is, after `containers` were listed: one that was merged since is in neither list otherwise.
+    fn see_present(&mut self, containers: &[ContainerId]) -> Result<()> {
+        let forwards = self.engine.storage().forwards()?;
+        self.present = containers.iter().chain(&forwards).copied().collect();
+        Ok(())
+    }
+
+    fn forwards(&mut self) -> Result<()> {
+        let storage = self.engine.storage();
+        let forwards = storage.forwards()?;
+        self.monitor.step("forwards", forwards.len() as u64);
+        let mut suspects = Vec::new();
         for id in forwards {
             if self.monitor.is_cancelled() {
                 break;
             }
-            if let Err(error) = self.engine.storage().verify_forward(*id) {
-                self.report.add(ProblemKind::Container, error.to_string());
-                self.dead_ends.insert(*id);
+            if storage.verify_forward(id).is_err() {
+                suspects.push(id);
             }
             self.monitor.advance(1);
         }
+        // One that is gone has no chunks any more.
+        if !suspects.is_empty() {
+            let now = storage.forwards()?;
+            for id in suspects.into_iter().filter(|id| now.binary_search(id).is_ok()) {
+                if let Err(error) = storage.verify_forward(id) {
+                    self.report.add(ProblemKind::Container, error.to_string());
+                    self.dead_ends.insert(id);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at containers; those in which something is wrong go to `suspects`.
+    fn containers(&mut self, containers: &[ContainerId], suspects: &mut Vec<ContainerId>) {
+        let what = if self.options.read_data { "containers and data" } else { "containers" };
+        self.monitor.step(what, containers.len() as u64);
         for container in containers {
             if self.monitor.is_cancelled() {
                 break;
             }
-            self.container(*container);
+            let (found, wrong, read_bytes) = self.look_into(*container);
+            self.report.containers += 1;
+            self.report.read_bytes += read_bytes;
+            self.report.chunks += found.as_ref().map_or(0, |found| found.chunks);
+            let is_whole = found.is_ok_and(|found| found.damage.is_empty() && found.homes.iter().all(|home| self.present.contains(home)));
+            if !wrong.is_empty() || !is_whole {
+                suspects.push(*container);
+            }
             self.monitor.advance(1);
         }
     }
 
-    fn container(&mut self, container: ContainerId) {
+    /// What is wrong with a container: its structure, and chunks whose bytes are not theirs; and how many bytes were read.
+    fn look_into(&self, container: ContainerId) -> (onefold_storage::Result<ContainerReport>, Vec<(Address, Fingerprint)>, u64) {
         let algorithm = self.engine.descriptor().fingerprint;
         let mut wrong = Vec::new();
         let mut read_bytes = 0;
@@ -280,15 +336,17 @@ impl Check<'_> {
             }
         };
         let found = self.engine.storage().verify_container(container, self.options.read_data, Some(&mut visit));
-        self.report.containers += 1;
-        self.report.read_bytes += read_bytes;
+        (found, wrong, read_bytes)
+    }
+
+    fn report_container(&mut self, container: ContainerId) {
+        let (found, wrong, _) = self.look_into(container);
         for (address, fingerprint) in wrong {
             self.report.add(ProblemKind::Container, format!("chunk {fingerprint} at {address} has bytes of another fingerprint"));
             self.lost.insert(fingerprint);
         }
         match found {
             Ok(found) => {
-                self.report.chunks += found.chunks;
                 self.homes(container, &found.homes);
                 found.damage.iter().for_each(|damage| self.container_damage(container, damage));
             }
@@ -297,18 +355,20 @@ impl Check<'_> {
         }
     }
 
-    /// Notes the chunks of a merged container whose addresses do not lead there any more.
+    /// Notes that addresses of chunks of a merged container do not lead there any more.
     fn homes(&mut self, container: ContainerId, homes: &[ContainerId]) {
         for home in homes.iter().filter(|home| !self.present.contains(home)) {
             let what = format!("container {container} has chunks of container {home}, whose forward is missing");
             self.report.add(ProblemKind::Container, what);
             self.dead_ends.insert(*home);
         }
-        if homes.iter().any(|home| self.dead_ends.contains(home)) {
-            let slots = self.engine.storage().slots(container).unwrap_or_default();
-            let lost = slots.iter().filter(|(address, _)| self.dead_ends.contains(&address.container()));
-            lost.for_each(|(_, slot)| self.lost.insert(slot.fingerprint));
-        }
+    }
+
+    /// Chunks that are in a merged container, but whose addresses do not lead there any more.
+    fn lose_dead_ends(&mut self, container: ContainerId) {
+        let slots = self.engine.storage().slots(container).unwrap_or_default();
+        let lost = slots.iter().filter(|(address, _)| self.dead_ends.contains(&address.container()));
+        lost.for_each(|(_, slot)| self.lost.insert(slot.fingerprint));
     }
 
     /// Notes what a damage of a container takes with it. Without a catalog nobody knows what the container held; the counts will show
@@ -328,15 +388,18 @@ impl Check<'_> {
     }
 
     /// What of the objects cannot be read. Their references are counted in step 3.
-    fn objects(&mut self) {
+    fn objects(&mut self) -> Result<()> {
         let mut problems = Vec::new();
-        self.volumes = volumes::volumes(self.engine, &mut |what| problems.push(what));
-        references::of_objects(self.engine, &self.volumes, &mut |_| {}, &mut |what| {
+        // Volumes and mappings as of one moment, for others make and delete them meanwhile.
+        let moment = self.engine.moment(None)?;
+        let volumes = volumes::volumes(&moment, &mut |what| problems.push(what));
+        references::of_objects(&moment, &volumes, &mut |_| {}, &mut |what| {
             if problems.len() < LISTED {
                 problems.push(what);
             }
         });
         self.knows_all_objects = problems.is_empty();
         problems.into_iter().for_each(|what| self.report.add(ProblemKind::Object, what));
+        Ok(())
     }
 }

@@ -2,13 +2,23 @@
 //!
 //! One pass for each range of fingerprints, so many that the table of a pass fits into its memory. Nothing else is kept: references are
 //! counted as they are read, so each pass reads the metadata chunks again.
+//!
+//! # Why there are no false findings while others write
+//! Entries, objects and stored metadata chunks change together, in commits. So a pass compares them as of one moment between two commits
+//! ([`Moment`]); passes may have different moments, for they compare different chunks.
+//! * *Entries of the index* with the pass's range: copied, or kept from being swept, at the moment. They are read first, so sweeps wait shortly.
+//! * *Objects*: those that were durable. Objects that are submitted are not looked at: their counts come with their commit.
+//! * *Stored metadata chunks*: slots never change once they are durable, so it suffices to know how many each container had. Whether the index named
+//!   a copy at the moment is told from what it says later ([`metadata_of`]).
+//! * *Where chunks are*: the slots that were durable, too. The list of containers is made after the moment; newer ones have no such slots.
 
 use crate::Result;
 use crate::check::{Check, ProblemKind};
-use crate::references::{MetadataChunk, metadata_of, of_objects};
-use onefold_engine::{Address, ContainerId, Piece};
+use crate::references::{Counts, MetadataChunk, metadata_of, pieces_of_objects};
+use onefold_engine::{Address, ContainerId, Moment, Piece};
 use onefold_fingerprint::Fingerprint;
-use std::collections::{BTreeSet, HashMap};
+use onefold_index::IndexEntry;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::RangeInclusive;
 
 /// Memory of one chunk in the table of counts: a hash map that has just grown is less than half full.
@@ -30,6 +40,8 @@ struct Known {
     /// Its length in the last container that has it.
     length_bytes: u32,
     references: u64,
+    /// A metadata chunk refers to it of which is not known whether it counts.
+    is_uncertain: bool,
     /// The furthest byte that a reference wants.
     wanted_bytes: u64,
     /// A reference names another container than the index does.
@@ -37,15 +49,15 @@ struct Known {
 }
 
 /// Runs step 3.
-pub(crate) fn compare(check: &mut Check<'_>, containers: &[ContainerId]) -> Result<()> {
+pub(crate) fn compare(check: &mut Check<'_>, containers: usize) -> Result<()> {
     let statistics = check.engine.index().statistics();
     let chunks = (statistics.entries + statistics.auxiliary_entries).max(check.report.chunks) as usize;
     let wanted = chunks.saturating_mul(CHUNK_BYTES).div_ceil(check.options.memory_bytes.max(1));
     let passes = wanted.clamp(1, PASSES).next_power_of_two();
-    check.monitor.step("references", passes as u64 * (containers.len() as u64 + 1));
+    check.monitor.step("references", passes as u64 * (containers as u64 + 1));
     let mut missing = BTreeSet::new();
     for pass in 0..passes as u64 {
-        if !one_pass(check, containers, range(pass, passes), &mut missing)? {
+        if !one_pass(check, range(pass, passes), &mut missing)? {
             return Ok(());
         }
         check.report.passes += 1;
@@ -62,40 +74,56 @@ fn range(pass: u64, passes: usize) -> RangeInclusive<u64> {
     }
 }
 
+/// How often a pass is begun anew because the block index failed under it.
+const ATTEMPTS: usize = 3;
+
 /// Returns false if the check was cancelled.
-fn one_pass(
-    check: &mut Check<'_>,
-    containers: &[ContainerId],
-    range: RangeInclusive<u64>,
-    missing: &mut BTreeSet<ContainerId>,
-) -> Result<bool> {
+fn one_pass(check: &mut Check<'_>, range: RangeInclusive<u64>, missing: &mut BTreeSet<ContainerId>) -> Result<bool> {
     let (engine, monitor) = (check.engine, check.monitor);
     let is_first = *range.start() == 0;
     let is_mine = |fingerprint: &Fingerprint| range.contains(&fingerprint.prefix());
-    let mut table = Table { known: HashMap::new(), references: 0 };
-    read_index(check, &mut table, &range, missing);
+    let mut attempts = 0;
+    let (mut table, moment) = loop {
+        let mut moment = engine.moment(Some(range.clone()))?;
+        let mut table = Table::default();
+        read_index(check, &mut table, &mut moment);
+        pieces_of_objects(&moment, &mut |piece| table.count(piece, 1, is_mine));
+        attempts += 1;
+        if !moment.has_moved() || attempts == ATTEMPTS {
+            break (table, moment);
+        }
+    };
+    monitor.advance(1);
+    // After the moment: all that were there then are in the list.
+    let containers = engine.storage().containers()?;
+    table.missing_containers(check, &containers, &engine.storage().forwards()?, missing);
     // Where a chunk that refers to others cannot be read, counts may rightly be greater than what is found.
     let mut knows_all = check.knows_all_objects;
     for container in containers {
         if monitor.is_cancelled() {
             return Ok(false);
         }
+        let durable = moment.containers().of(container);
+        if durable == 0 {
+            continue;
+        }
         monitor.advance(1);
         // Damage of the container itself was reported by step 2.
-        let Ok(slots) = engine.storage().slots(*container) else {
+        let Ok(slots) = engine.storage().slots(container) else {
             knows_all = false;
             continue;
         };
-        for (address, slot) in slots.iter().filter(|(_, slot)| is_mine(&slot.fingerprint)) {
+        for (address, slot) in slots.iter().take(durable).filter(|(_, slot)| is_mine(&slot.fingerprint)) {
             let chunk = table.known.entry(slot.fingerprint).or_default();
             chunk.is_stored = true;
             chunk.length_bytes = slot.length_bytes;
             chunk.is_stored_there |= chunk.is_indexed && chunk.address == address.bits();
         }
-        for chunk in metadata_of(engine, &slots) {
-            match chunk.references(engine) {
-                Some(pieces) => pieces.iter().for_each(|piece| table.count(piece, is_mine)),
-                None => {
+        for (chunk, counts) in metadata_of(engine, moment.containers(), container, &slots) {
+            match (chunk.references(engine), counts) {
+                (Some(pieces), Counts::Yes) => pieces.iter().for_each(|piece| table.count(piece, 1, is_mine)),
+                (Some(pieces), Counts::Perhaps) => pieces.iter().for_each(|piece| table.count(piece, 0, is_mine)),
+                (None, _) => {
                     knows_all = false;
                     if is_first {
                         unreadable(check, &chunk);
@@ -104,44 +132,27 @@ fn one_pass(
             }
         }
     }
-    of_objects(engine, &check.volumes, &mut |piece| table.count(piece, is_mine), &mut |_| {});
-    monitor.advance(1);
     check.report.references += table.references;
-    table.judge(check, knows_all);
+    table.judge(check, knows_all, !moment.has_moved());
     Ok(true)
 }
 
-/// Takes over what the index says of a range. Containers that it names and that are not there go to `missing`, each once into the report.
-fn read_index(check: &mut Check<'_>, table: &mut Table, range: &RangeInclusive<u64>, missing: &mut BTreeSet<ContainerId>) {
-    let partitions = check.engine.descriptor().index_partitions;
-    let first_of = |partition: u32| if partitions == 1 { 0 } else { u64::from(partition) << (64 - partitions.trailing_zeros()) };
-    for partition in 0..partitions {
-        let last = if partition + 1 == partitions { u64::MAX } else { first_of(partition + 1) - 1 };
-        if first_of(partition) > *range.end() || last < *range.start() {
-            continue;
-        }
-        let read = check.engine.index().for_each(partition, &mut |fingerprint, entry| {
-            if !range.contains(&fingerprint.prefix()) {
-                return Ok(());
-            }
-            let known = Known { address: entry.address, count: entry.count, is_indexed: true, ..Known::default() };
-            table.known.insert(*fingerprint, known);
-            let container = Address::from_bits(entry.address).container();
-            if entry.address != 0 && !check.present.contains(&container) && missing.insert(container) {
-                let why = check.engine.storage().slots(container).map_or_else(|error| error.to_string(), |_| "its file is gone".into());
-                check.report.add(ProblemKind::Container, format!("container {container} is missing: {why}"));
-            }
-            Ok(())
-        });
-        if let Err(error) = read {
-            // The damaged pages were named one by one; an error of the device was not.
-            if check.knows_all_entries {
-                check.report.add(ProblemKind::IndexPage, error.to_string());
-                check.knows_all_entries = false;
-            }
+/// Takes over what the index says of the range of a moment.
+fn read_index(check: &mut Check<'_>, table: &mut Table, moment: &mut Moment<'_>) {
+    let Some(chunks) = moment.take_chunks() else { return };
+    let mut failed = Vec::new();
+    let visit = &mut |fingerprint: &Fingerprint, entry: IndexEntry| {
+        let known = Known { address: entry.address, count: entry.count, is_indexed: true, ..Known::default() };
+        table.known.insert(*fingerprint, known);
+    };
+    chunks.for_each(visit, &mut |error| failed.push(error));
+    for error in failed {
+        // The damaged pages were named one by one; an error of the device was not.
+        if check.knows_all_entries {
+            check.report.add(ProblemKind::IndexPage, error.to_string());
+            check.knows_all_entries = false;
         }
     }
-    check.report.index_entries += table.known.len() as u64;
 }
 
 /// A metadata chunk that cannot be read takes everything below it with it.
@@ -158,22 +169,47 @@ struct Table {
 }
 
 impl Table {
-    fn count(&mut self, piece: &Piece, is_mine: impl Fn(&Fingerprint) -> bool) {
+    /// Containers that the index names and that are not there go to `missing`, each once into the report.
+    fn missing_containers(
+        &self,
+        check: &mut Check<'_>,
+        containers: &[ContainerId],
+        forwards: &[ContainerId],
+        missing: &mut BTreeSet<ContainerId>,
+    ) {
+        let present: HashSet<ContainerId> = containers.iter().chain(forwards).copied().collect();
+        check.report.index_entries += self.known.values().filter(|chunk| chunk.is_indexed).count() as u64;
+        for chunk in self.known.values().filter(|chunk| chunk.address != 0) {
+            let container = Address::from_bits(chunk.address).container();
+            if !present.contains(&container) && missing.insert(container) {
+                let why = check.engine.storage().slots(container).map_or_else(|error| error.to_string(), |_| "its file is gone".into());
+                check.report.add(ProblemKind::Container, format!("container {container} is missing: {why}"));
+            }
+        }
+    }
+
+    /// Notes a reference that counts `times` times (1), or perhaps does (0).
+    fn count(&mut self, piece: &Piece, times: u64, is_mine: impl Fn(&Fingerprint) -> bool) {
         let Piece::Chunk { fingerprint, address, offset, length } = piece else { return };
         if !is_mine(fingerprint) {
             return;
         }
-        self.references += 1;
         let chunk = self.known.entry(*fingerprint).or_default();
-        chunk.references += 1;
+        if times == 0 {
+            chunk.is_uncertain = true;
+            return;
+        }
+        self.references += times;
+        chunk.references += times;
         chunk.wanted_bytes = chunk.wanted_bytes.max(u64::from(*offset) + u64::from(*length));
         if Address::from_bits(chunk.address).container() != address.container() {
             chunk.other = address.bits();
         }
     }
 
-    /// Compares what is known of each chunk. Without `knows_all` references a count may be too great, but never too small.
-    fn judge(self, check: &mut Check<'_>, knows_all: bool) {
+    /// Compares what is known of each chunk. Without `knows_all` references a count may be too great, but never too small. Without
+    /// `is_one_moment` counts and references are of different times, and nothing can be said of counts.
+    fn judge(self, check: &mut Check<'_>, knows_all: bool, is_one_moment: bool) {
         for (fingerprint, chunk) in self.known {
             let address = Address::from_bits(chunk.address);
             let mut problem = |kind, what: String| check.report.add(kind, format!("chunk {fingerprint}{what}"));
@@ -186,13 +222,13 @@ impl Table {
                 check.lost.insert(fingerprint);
             } else if chunk.is_indexed && chunk.address != 0 && !chunk.is_stored_there {
                 problem(ProblemKind::WrongAddress, format!(": the index says that it is at {address}, where it is not"));
-            } else if !chunk.is_indexed && chunk.references > 0 && check.knows_all_entries {
+            } else if is_one_moment && !chunk.is_indexed && chunk.references > 0 && check.knows_all_entries {
                 problem(ProblemKind::WrongCount, format!(" has {} references but no entry in the index", chunk.references));
             }
             // A count that has reached its end stays there; the true one is not known any more.
             let count = u64::from(chunk.count);
-            let is_wrong = count < chunk.references || (count > chunk.references && knows_all);
-            if chunk.is_indexed && chunk.count != u32::MAX && is_wrong {
+            let is_wrong = count < chunk.references || (count > chunk.references && knows_all && !chunk.is_uncertain);
+            if is_one_moment && chunk.is_indexed && chunk.count != u32::MAX && is_wrong {
                 let what = format!(" at {address}: the index counts {count} references, there are {}", chunk.references);
                 check.report.add(ProblemKind::WrongCount, format!("chunk {fingerprint}{what}"));
             }

@@ -52,7 +52,7 @@ impl ReadingOrder {
                 recipe.pieces.iter().for_each(|piece| order.note(piece, &homes));
             }
         };
-        objects(engine, Kind::Mapping, visit, &mut |_| {});
+        objects(&engine.moment(None)?, Kind::Mapping, visit, &mut |_| {});
         Ok(order)
     }
 

@@ -22,12 +22,13 @@ pub fn rebuild_chunk_index(ground: Arc<dyn Ground>, settings: Settings, command:
     monitor.advance(1);
     let engine = rebuild.engine().clone();
     let containers = engine.storage().containers()?;
+    let moment = engine.moment(None)?;
     monitor.step("references", containers.len() as u64 + 1);
     let mut counts = Counts::default();
     for container in containers {
         // One that cannot be read was named with the places.
         let slots = engine.storage().slots(container).unwrap_or_default();
-        for chunk in metadata_of(&engine, &slots) {
+        for (chunk, _) in metadata_of(&engine, moment.containers(), container, &slots) {
             match chunk.references(&engine) {
                 Some(pieces) => pieces.iter().for_each(|piece| counts.add(piece)),
                 None => problems.push(format!("metadata chunk {} at {} cannot be read", chunk.fingerprint, chunk.address)),
@@ -36,10 +37,11 @@ pub fn rebuild_chunk_index(ground: Arc<dyn Ground>, settings: Settings, command:
         counts.hand_over(&mut rebuild, BATCH)?;
         monitor.advance(1);
     }
-    let names = volumes(&engine, &mut |problem| problems.push(problem));
-    of_objects(&engine, &names, &mut |piece| counts.add(piece), &mut |problem| problems.push(problem));
+    let names = volumes(&moment, &mut |problem| problems.push(problem));
+    of_objects(&moment, &names, &mut |piece| counts.add(piece), &mut |problem| problems.push(problem));
     counts.hand_over(&mut rebuild, 0)?;
     monitor.advance(1);
+    drop(moment);
     drop(engine);
     rebuild.finish()?;
     Ok(problems)

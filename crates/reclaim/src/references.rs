@@ -2,10 +2,10 @@
 
 use crate::volumes::VolumeList;
 use onefold_catalog::{Backup, decode_directory_chunk};
-use onefold_engine::{Engine, Piece, Recipe, decode_pieces};
+use onefold_engine::{Engine, Moment, Piece, Recipe, decode_pieces};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::Reader;
-use onefold_storage::{Address, ChunkKind, Slot};
+use onefold_storage::{Address, ChunkKind, CommittedSlots, ContainerId, Slot};
 use std::collections::HashMap;
 
 /// Objects read at a time.
@@ -91,13 +91,13 @@ fn id(number: u128) -> String {
 }
 
 /// Passes all objects of a kind to `visit`, and what of the block index cannot be read to `damaged`; reading goes on behind it.
-pub(crate) fn objects(engine: &Engine, kind: Kind, visit: &mut dyn FnMut(&[u8], &[u8]), damaged: &mut dyn FnMut(Gap)) {
-    for partition in 0..engine.block_partitions() {
+pub(crate) fn objects(moment: &Moment<'_>, kind: Kind, visit: &mut dyn FnMut(&[u8], &[u8]), damaged: &mut dyn FnMut(Gap)) {
+    for partition in 0..moment.block_partitions() {
         let end = [kind.prefix() + 1];
         let mut from = vec![kind.prefix()];
         let (mut limit, mut gaps) = (PAGE, 0);
         loop {
-            match engine.range(partition, &from, &end, limit) {
+            match moment.range(partition, &from, &end, limit) {
                 Ok(page) => {
                     page.iter().for_each(|(key, value)| visit(key, value));
                     match page.last() {
@@ -114,7 +114,7 @@ pub(crate) fn objects(engine: &Engine, kind: Kind, visit: &mut dyn FnMut(&[u8], 
                 Err(error) => {
                     gaps += 1;
                     let first = kind.number(&from);
-                    let next = if gaps < GAPS { behind(engine, partition, kind, first) } else { None };
+                    let next = if gaps < GAPS { behind(moment, partition, kind, first) } else { None };
                     damaged(Gap { kind, first, last: next.map_or(kind.last(), |next| next - 1), why: error.to_string() });
                     match next {
                         Some(next) => from = kind.key(next),
@@ -127,8 +127,8 @@ pub(crate) fn objects(engine: &Engine, kind: Kind, visit: &mut dyn FnMut(&[u8], 
 }
 
 /// A number behind `first` from which objects can be read again: steps that double, then halves between the last that failed and the first that did not.
-fn behind(engine: &Engine, partition: u16, kind: Kind, first: u128) -> Option<u128> {
-    let can_read = |number: u128| engine.range(partition, &kind.key(number), &[kind.prefix() + 1], 1).is_ok();
+fn behind(moment: &Moment<'_>, partition: u16, kind: Kind, first: u128) -> Option<u128> {
+    let can_read = |number: u128| moment.range(partition, &kind.key(number), &[kind.prefix() + 1], 1).is_ok();
     let mut failed = first;
     let mut step = 1u128;
     let mut readable = loop {
@@ -169,56 +169,63 @@ pub(crate) fn mapping(value: &[u8], digest_bytes: usize) -> Option<Recipe> {
     (reader.end().is_ok() && recipe.level == 0).then_some(recipe)
 }
 
-/// Passes the pieces that objects name to `visit`: of every block mapping, and of the root recipe of every backup. `problem` gets what cannot be read.
-pub(crate) fn of_objects(engine: &Engine, volumes: &VolumeList, visit: &mut dyn FnMut(&Piece), problem: &mut dyn FnMut(String)) {
-    let digest_bytes = engine.digest_bytes();
-    let mut gaps = Vec::new();
+/// Passes the pieces that objects name to `visit`: of every block mapping, and of the root recipe of every backup. `problem` gets what cannot be
+/// read and what is no part of `volumes`, which are of the same moment.
+pub(crate) fn of_objects(moment: &Moment<'_>, volumes: &VolumeList, visit: &mut dyn FnMut(&Piece), problem: &mut dyn FnMut(String)) {
     let mut mappings: HashMap<u32, u64> = HashMap::new();
-    let mut unknown = Vec::new();
-    objects(
-        engine,
-        Kind::Mapping,
-        &mut |key, value| match (mapping_key(key), mapping(value, digest_bytes)) {
-            (Some((map, block)), Some(recipe)) => {
-                recipe.pieces.iter().for_each(&mut *visit);
-                *mappings.entry(map).or_default() += 1;
-                match volumes.owner(map) {
-                    Some((layer, of)) if recipe.length != u64::from(of.block_bytes) => problem(format!(
-                        "the mapping of block {block} in layer {layer} spells {} bytes, a block has {}",
-                        recipe.length, of.block_bytes
-                    )),
-                    Some(_) => {}
-                    None => unknown.extend((unknown.len() < GAPS).then_some((map, block))),
-                }
+    let mut gaps = Vec::new();
+    let mut mapping = |key: &[u8], found: Option<Recipe>| match (mapping_key(key), found) {
+        (Some((map, block)), Some(recipe)) => {
+            recipe.pieces.iter().for_each(&mut *visit);
+            *mappings.entry(map).or_default() += 1;
+            match volumes.owner(map) {
+                Some((layer, of)) if recipe.length != u64::from(of.block_bytes) => problem(format!(
+                    "the mapping of block {block} in layer {layer} spells {} bytes, a block has {}",
+                    recipe.length, of.block_bytes
+                )),
+                Some(_) => {}
+                None => volumes.orphan(map, block).into_iter().for_each(&mut *problem),
             }
-            (Some((map, block)), None) => {
-                *mappings.entry(map).or_default() += 1;
-                let names: Vec<String> = volumes.showing(engine, map, block).iter().map(|info| format!("{:?}", info.name)).collect();
-                problem(format!("the mapping of block {block} in map {map} cannot be read; volumes that need it: {}", names.join(", ")))
-            }
-            (None, _) => problem("the block index has a mapping whose key cannot be read".into()),
-        },
-        &mut |gap| gaps.push(gap),
-    );
+        }
+        (Some((map, block)), None) => {
+            *mappings.entry(map).or_default() += 1;
+            let names: Vec<String> = volumes.showing(moment, map, block).iter().map(|info| format!("{:?}", info.name)).collect();
+            problem(format!("the mapping of block {block} in map {map} cannot be read; volumes that need it: {}", names.join(", ")))
+        }
+        (None, _) => problem("the block index has a mapping whose key cannot be read".into()),
+    };
+    mappings_of(moment, &mut mapping, &mut |gap| gaps.push(gap));
     let is_whole = gaps.is_empty();
-    objects(
-        engine,
-        Kind::Backup,
-        &mut |_, value| match Backup::decode(value, digest_bytes) {
-            Ok(backup) => backup.root.pieces.iter().for_each(&mut *visit),
-            Err(error) => problem(format!("the record of a backup cannot be read: {error}")),
-        },
-        &mut |gap| gaps.push(gap),
-    );
+    roots_of(moment, visit, problem, &mut |gap| gaps.push(gap));
     gaps.iter().for_each(|gap| problem(gap.describe(volumes)));
-    if !unknown.is_empty() {
-        // The layer may be newer than the list.
-        let now = crate::volumes::volumes(engine, &mut |_| {});
-        unknown.into_iter().filter_map(|(map, block)| now.orphan(engine, map, block)).for_each(&mut *problem);
-    }
     if is_whole {
-        volumes.compare_mappings(engine, &mappings, problem);
+        volumes.compare_mappings(&mappings, problem);
     }
+}
+
+/// The same pieces, and nothing else: what is wrong with objects is passed over.
+pub(crate) fn pieces_of_objects(moment: &Moment<'_>, visit: &mut dyn FnMut(&Piece)) {
+    let mut mapping = |key: &[u8], found: Option<Recipe>| {
+        if let (Some(_), Some(recipe)) = (mapping_key(key), found) {
+            recipe.pieces.iter().for_each(&mut *visit);
+        }
+    };
+    mappings_of(moment, &mut mapping, &mut |_| {});
+    roots_of(moment, visit, &mut |_| {}, &mut |_| {});
+}
+
+fn mappings_of(moment: &Moment<'_>, visit: &mut dyn FnMut(&[u8], Option<Recipe>), damaged: &mut dyn FnMut(Gap)) {
+    let digest_bytes = moment.digest_bytes();
+    objects(moment, Kind::Mapping, &mut |key, value| visit(key, mapping(value, digest_bytes)), damaged);
+}
+
+fn roots_of(moment: &Moment<'_>, visit: &mut dyn FnMut(&Piece), problem: &mut dyn FnMut(String), damaged: &mut dyn FnMut(Gap)) {
+    let digest_bytes = moment.digest_bytes();
+    let mut backup = |_: &[u8], value: &[u8]| match Backup::decode(value, digest_bytes) {
+        Ok(backup) => backup.root.pieces.iter().for_each(&mut *visit),
+        Err(error) => problem(format!("the record of a backup cannot be read: {error}")),
+    };
+    objects(moment, Kind::Backup, &mut backup, damaged);
 }
 
 /// What a stored metadata chunk refers to; `None` if its content cannot be read.
@@ -254,21 +261,60 @@ impl MetadataChunk {
     }
 }
 
-/// The metadata chunks of a container whose references count: of several copies of one chunk only the one that the index names does.
+/// Whether the references of a metadata chunk count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counts {
+    /// It is the copy that the index names.
+    Yes,
+    /// The index names one that was stored after the moment: which one it named then, if any, is not known.
+    Perhaps,
+}
+
+/// The metadata chunks of a container whose references count as of a moment: of several copies of one chunk only the one that the index names does.
 /// Where the index cannot be read, every copy counts.
-pub(crate) fn metadata_of(engine: &Engine, slots: &[(Address, Slot)]) -> Vec<MetadataChunk> {
-    let mut chunks: Vec<MetadataChunk> = slots
+///
+/// The index is asked later than at the moment. Addresses are never used again, and nothing is removed while the moment is kept. So:
+/// * it names this copy: this copy was durable at the moment, and the index has named it since before;
+/// * it names another one that was durable at the moment: it did so then;
+/// * it names none: it named none then;
+/// * it names one that is newer: only then its answer for the moment is lost. That is rare: what is stored anew was removed before or damaged.
+pub(crate) fn metadata_of(
+    engine: &Engine,
+    committed: &CommittedSlots,
+    container: ContainerId,
+    slots: &[(Address, Slot)],
+) -> Vec<(MetadataChunk, Counts)> {
+    let mut chunks: Vec<(MetadataChunk, Counts)> = slots
         .iter()
+        .take(committed.of(container))
         .filter(|(_, slot)| slot.kind != ChunkKind::Data)
-        .map(|(address, slot)| MetadataChunk { address: *address, fingerprint: slot.fingerprint, kind: slot.kind })
+        .map(|(address, slot)| (MetadataChunk { address: *address, fingerprint: slot.fingerprint, kind: slot.kind }, Counts::Yes))
         .collect();
-    let names: Vec<_> = chunks.iter().map(|chunk| chunk.fingerprint).collect();
+    let names: Vec<_> = chunks.iter().map(|(chunk, _)| chunk.fingerprint).collect();
     let mut entries = Vec::new();
     if engine.index().lookup(&names, &mut entries).is_ok() {
         let mut entries = entries.into_iter();
-        chunks.retain(|chunk| entries.next().flatten().is_some_and(|entry| entry.address == chunk.address.bits()));
+        chunks.retain_mut(|(chunk, counts)| {
+            let Some(entry) = entries.next().flatten() else { return false };
+            let address = Address::from_bits(entry.address);
+            if address != chunk.address && is_newer(engine, committed, address) {
+                *counts = Counts::Perhaps;
+                return true;
+            }
+            address == chunk.address
+        });
     }
     chunks
+}
+
+/// Whether the chunk at an address became durable after the moment.
+fn is_newer(engine: &Engine, committed: &CommittedSlots, address: Address) -> bool {
+    let durable = committed.of(address.container());
+    durable != usize::MAX
+        && engine.storage().slots(address.container()).is_ok_and(|slots| {
+            let at = slots.iter().position(|(at, _)| *at == address);
+            at.is_none_or(|at| at >= durable)
+        })
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! The volumes and layers of a store as `check` sees them: who shows what, and what cannot be (M0.21).
 
 use crate::references::{Gap, Kind, objects};
-use onefold_engine::Engine;
+use onefold_engine::Moment;
 use onefold_volume::{Layer, VolumeInfo};
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 
 /// The volumes and the layers of a store, those being dropped too.
 #[derive(Debug, Default)]
@@ -17,19 +17,7 @@ pub(crate) struct VolumeList {
 }
 
 /// Reads volumes and layers. `problem` gets what cannot be read, and what does not fit together.
-pub(crate) fn volumes(engine: &Engine, problem: &mut dyn FnMut(String)) -> VolumeList {
-    let (mut list, problems) = read(engine);
-    if !problems.is_empty() {
-        // They are read one after the other, and may have changed between: what is wrong is so the second time too.
-        let (again, still) = read(engine);
-        list = again;
-        let still: HashSet<String> = still.into_iter().collect();
-        problems.into_iter().filter(|what| still.contains(what)).for_each(problem);
-    }
-    list
-}
-
-fn read(engine: &Engine) -> (VolumeList, Vec<String>) {
+pub(crate) fn volumes(moment: &Moment<'_>, problem: &mut dyn FnMut(String)) -> VolumeList {
     let mut list = VolumeList::default();
     let (mut problems, mut gaps) = (Vec::new(), Vec::new());
     let number = |key: &[u8]| key.get(1..).and_then(|bytes| bytes.try_into().ok()).map(u32::from_be_bytes);
@@ -40,7 +28,7 @@ fn read(engine: &Engine) -> (VolumeList, Vec<String>) {
         },
         None => problems.push("the block index has a layer whose key cannot be read".into()),
     };
-    objects(engine, Kind::Layer, &mut layer, &mut |gap| gaps.push(gap));
+    objects(moment, Kind::Layer, &mut layer, &mut |gap| gaps.push(gap));
     let mut volume = |key: &[u8], value: &[u8]| match number(key) {
         Some(number) => match VolumeInfo::decode(number, value) {
             Ok(info) => drop(list.by_number.insert(number, info)),
@@ -48,7 +36,7 @@ fn read(engine: &Engine) -> (VolumeList, Vec<String>) {
         },
         None => problems.push("the block index has a volume whose key cannot be read".into()),
     };
-    objects(engine, Kind::Volume, &mut volume, &mut |gap| gaps.push(gap));
+    objects(moment, Kind::Volume, &mut volume, &mut |gap| gaps.push(gap));
     list.is_complete = problems.is_empty() && gaps.is_empty();
     for (number, layer) in &list.layers {
         for map in maps(layer) {
@@ -60,7 +48,8 @@ fn read(engine: &Engine) -> (VolumeList, Vec<String>) {
     problems.extend(gaps.iter().map(|gap| gap.describe(&list)));
     list.misfits(&mut problems);
     problems.sort();
-    (list, problems)
+    problems.into_iter().for_each(problem);
+    list
 }
 
 /// The maps of a layer.
@@ -133,18 +122,18 @@ impl VolumeList {
     }
 
     /// The volumes whose block is spelled by the mapping of a map, by number.
-    pub(crate) fn showing(&self, engine: &Engine, map: u32, block: u64) -> Vec<&VolumeInfo> {
+    pub(crate) fn showing(&self, moment: &Moment<'_>, map: u32, block: u64) -> Vec<&VolumeInfo> {
         let Some((owner, _)) = self.owner(map) else { return Vec::new() };
         let mut found = self.shown_by(owner);
         found.retain(|info| {
             let end = info.size.div_ceil(u64::from(info.block_size.max(1)));
-            block < end && self.source(engine, info, block) == Some(map)
+            block < end && self.source(moment, info, block) == Some(map)
         });
         found
     }
 
     /// The map that a volume has a block from.
-    fn source(&self, engine: &Engine, volume: &VolumeInfo, block: u64) -> Option<u32> {
+    fn source(&self, moment: &Moment<'_>, volume: &VolumeInfo, block: u64) -> Option<u32> {
         let mut is_hidden = false;
         for (_, layer) in self.path(volume) {
             if is_hidden {
@@ -154,7 +143,7 @@ impl VolumeList {
             if layer.merging.is_some_and(|other| other.is_upper) {
                 in_order.reverse();
             }
-            let found = in_order.into_iter().find(|map| value(engine, &mapping_key_of(*map, block)).is_some());
+            let found = in_order.into_iter().find(|map| value(moment, &mapping_key_of(*map, block)).is_some());
             if found.is_some() {
                 return found;
             }
@@ -169,57 +158,24 @@ impl VolumeList {
         owners.flat_map(|(map, layer)| self.shown_by(*layer).into_iter().map(|info| (*map, info))).collect()
     }
 
-    /// What is wrong with a mapping that belongs to no layer that is known, if it still is there.
-    pub(crate) fn orphan(&self, engine: &Engine, map: u32, block: u64) -> Option<String> {
-        if !self.is_complete || self.owner(map).is_some() || value(engine, &mapping_key_of(map, block)).is_none() {
-            return None;
-        }
-        Some(format!("the mapping of block {block} belongs to map {map}, which no layer has"))
+    /// What is wrong with a mapping of a map that no layer has.
+    pub(crate) fn orphan(&self, map: u32, block: u64) -> Option<String> {
+        let is_orphan = self.is_complete && self.owner(map).is_none();
+        is_orphan.then(|| format!("the mapping of block {block} belongs to map {map}, which no layer has"))
     }
 
     /// Compares how many mappings each layer has with what its record says.
-    pub(crate) fn compare_mappings(&self, engine: &Engine, counted: &HashMap<u32, u64>, problem: &mut dyn FnMut(String)) {
-        let mut suspects = BTreeSet::new();
+    pub(crate) fn compare_mappings(&self, counted: &HashMap<u32, u64>, problem: &mut dyn FnMut(String)) {
+        let mut wrong: Vec<(u32, u64, u64)> = Vec::new();
         for (number, layer) in &self.layers {
-            let sum: u64 = maps(layer).map(|map| counted.get(&map).copied().unwrap_or(0)).sum();
-            if sum != layer.mappings {
-                suspects.insert(*number);
-            }
+            let found: u64 = maps(layer).map(|map| counted.get(&map).copied().unwrap_or(0)).sum();
+            wrong.extend((found != layer.mappings).then_some((*number, found, layer.mappings)));
         }
-        for number in suspects {
-            if let Some((said, found)) = recount(engine, number) {
-                problem(format!("layer {number} has {found} block mappings, its record says {said}"));
-            }
+        wrong.sort_unstable();
+        for (number, found, said) in wrong {
+            problem(format!("layer {number} has {found} block mappings, its record says {said}"));
         }
     }
-}
-
-/// How many mappings the record of a layer says, and how many there are, if these differ. One that is written to meanwhile cannot be told.
-fn recount(engine: &Engine, number: u32) -> Option<(u64, u64)> {
-    const PAGE: usize = 512;
-    let record = || value(engine, &[b"l".as_slice(), &number.to_be_bytes()].concat());
-    let (_, before) = record()?;
-    let layer = Layer::decode(number, &before).ok()?;
-    let mut found = 0;
-    for map in maps(&layer) {
-        for partition in 0..engine.block_partitions() {
-            let (mut from, mut to) = (mapping_key_of(map, 0), mapping_key_of(map, u64::MAX));
-            to.push(0);
-            loop {
-                let page = engine.range(partition, &from, &to, PAGE).ok()?;
-                found += page.len() as u64;
-                match page.last() {
-                    Some((last, _)) if page.len() == PAGE => {
-                        from.clone_from(last);
-                        from.push(0);
-                    }
-                    _ => break,
-                }
-            }
-        }
-    }
-    let (_, after) = record()?;
-    (before == after && layer.mappings != found).then_some((layer.mappings, found))
 }
 
 fn mapping_key_of(map: u32, block: u64) -> Vec<u8> {
@@ -227,8 +183,8 @@ fn mapping_key_of(map: u32, block: u64) -> Vec<u8> {
 }
 
 /// An object, in whichever partition it is.
-fn value(engine: &Engine, key: &[u8]) -> Option<(u16, Vec<u8>)> {
-    (0..engine.block_partitions()).find_map(|partition| Some((partition, engine.get(partition, key).ok()??)))
+fn value(moment: &Moment<'_>, key: &[u8]) -> Option<(u16, Vec<u8>)> {
+    (0..moment.block_partitions()).find_map(|partition| Some((partition, moment.get(partition, key).ok()??)))
 }
 
 impl Gap {

@@ -59,6 +59,6 @@ pub use merge::{Merge, MergeStatistics};
 pub use prepare::{Prepared, Scope};
 pub use reader::Slice;
 pub use records::{CONTAINER_CHECKPOINT, CONTAINER_SEALED, CONTAINERS_MERGED, ContainerRecord, FRAME_COMMITTED, FRAME_DATA, OpenChunks};
-pub use store::{ContainerStore, Statistics, StorageOptions};
+pub use store::{CommittedSlots, ContainerStore, Statistics, StorageOptions};
 pub use verify::{ChunkVisitor, ContainerReport};
 pub use writer::{NewChunk, Writer};

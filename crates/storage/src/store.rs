@@ -12,7 +12,7 @@ use crossbeam_channel::{Sender, unbounded};
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, File, Ground};
 use parking_lot::{Condvar, Mutex, RwLock};
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -133,6 +133,8 @@ pub(crate) struct Shared {
 pub(crate) struct Placement {
     /// By partition: the number of the next new container.
     pub(crate) next_numbers: Vec<u32>,
+    /// Numbers that were given out and whose containers are not open yet: there may be a file, but nobody has written to it.
+    pub(crate) creating: BTreeSet<ContainerId>,
     /// By partition: open containers without a writer.
     pub(crate) idle: Vec<VecDeque<ContainerId>>,
     /// The partition whose turn it is.
@@ -235,6 +237,7 @@ impl ContainerStore {
             replacing: Mutex::new(()),
             placement: Mutex::new(Placement {
                 next_numbers: vec![1; usize::from(partitions)],
+                creating: BTreeSet::new(),
                 idle: vec![VecDeque::new(); usize::from(partitions)],
                 turn: 0,
             }),
@@ -320,17 +323,63 @@ impl ContainerStore {
     }
 
     /// All containers: those with a file of their own, and those that the log alone knows yet. Sorted. Those that live on in others are
-    /// the [`forwards`](Self::forwards).
+    /// the [`forwards`](Self::forwards). One that is being made has nothing to show.
     pub fn containers(&self) -> Result<Vec<ContainerId>> {
         let shared = &self.shared;
+        let before = shared.placement.lock().given_out();
         let mut found: Vec<ContainerId> = shared.open.read().keys().copied().collect();
         found.extend(shared.list(file::number)?);
         found.retain(|container| !shared.is_unlogged_merge(*container) && !shared.leftovers.lock().contains(container));
+        found.retain(|container| !before.is_later(*container) && !before.open.contains_key(container));
         let forwarding = shared.forwarding.lock();
         found.retain(|container| !forwarding.logged().contains_key(container));
         found.sort_unstable();
         found.dedup();
         Ok(found)
+    }
+}
+
+/// Which slots of which containers are durable with the log, as of one moment between two batches.
+#[derive(Clone, Debug)]
+pub struct CommittedSlots {
+    /// By partition: numbers from here on were given out later.
+    next_numbers: Vec<u32>,
+    /// Of containers that were not sealed: how many.
+    open: BTreeMap<ContainerId, usize>,
+}
+
+impl Placement {
+    pub(crate) fn next_container(&mut self, partition: u16) -> Result<ContainerId> {
+        let next = &mut self.next_numbers[usize::from(partition)];
+        let number = *next;
+        *next = number.checked_add(1).ok_or(StorageError::NumbersUsedUp { partition })?;
+        Ok(ContainerId::new(partition, number))
+    }
+
+    /// The numbers given out by partition, and the containers among them that are not open yet.
+    fn given_out(&self) -> CommittedSlots {
+        CommittedSlots { next_numbers: self.next_numbers.clone(), open: self.creating.iter().map(|id| (*id, 0)).collect() }
+    }
+}
+
+impl CommittedSlots {
+    /// How many slots of a container were durable, counted from the first; `usize::MAX`: all that it has.
+    pub fn of(&self, container: ContainerId) -> usize {
+        if self.is_later(container) { 0 } else { self.open.get(&container).copied().unwrap_or(usize::MAX) }
+    }
+
+    fn is_later(&self, container: ContainerId) -> bool {
+        self.next_numbers.get(usize::from(container.partition())).is_none_or(|next| container.number() >= *next)
+    }
+}
+
+impl ContainerStore {
+    /// Which slots are durable now. Of one moment if no batch is committed during the call.
+    pub fn committed_slots(&self) -> CommittedSlots {
+        // The numbers first: a container that is opened between the two is in the second, and has no slot that counts.
+        let mut committed = self.shared.placement.lock().given_out();
+        committed.open.extend(self.shared.open.read().iter().map(|(id, container)| (*id, container.state.lock().logged.slots)));
+        committed
     }
 }
 
@@ -364,11 +413,7 @@ impl Shared {
 
     /// The next number of a partition, given out.
     pub(crate) fn next_container(&self, partition: u16) -> Result<ContainerId> {
-        let mut placement = self.placement.lock();
-        let next = &mut placement.next_numbers[usize::from(partition)];
-        let number = *next;
-        *next = number.checked_add(1).ok_or(StorageError::NumbersUsedUp { partition })?;
-        Ok(ContainerId::new(partition, number))
+        self.placement.lock().next_container(partition)
     }
 
     /// Whether anything may be appended.

@@ -157,23 +157,29 @@ impl Shared {
     }
 
     fn new_container(&self, partition: u16) -> Result<Arc<OpenContainer>> {
-        let id = self.next_container(partition)?;
+        let id = {
+            let mut placement = self.placement.lock();
+            let id = placement.next_container(partition)?;
+            placement.creating.insert(id);
+            id
+        };
         let mut claim = self.claim_nothing();
         let created = self.hold_log(&claim);
-        match self.create_container(id, created, &mut claim.has_file) {
+        let container = self.create_container(id, created, &mut claim.has_file);
+        match &container {
             Ok(container) => {
                 // From here on it holds the log itself.
                 self.open.write().insert(id, container.clone());
                 self.release(claim);
-                Ok(container)
             }
-            Err(error) => {
+            Err(_) => {
                 // The file goes durably before the log may be trimmed: if a crash brought it back later, nothing would tell what it is.
                 self.claim_target(&mut claim, id);
                 self.give_up(claim);
-                Err(error)
             }
         }
+        self.placement.lock().creating.remove(&id);
+        container
     }
 
     fn create_container(&self, id: ContainerId, created: Position, has_file: &mut bool) -> Result<Arc<OpenContainer>> {

@@ -63,7 +63,7 @@ pub(super) struct Snapshot {
     transaction: ReadTransaction,
     path: String,
     // Dropped last: the transaction reads through it.
-    _handle: Arc<Handle>,
+    handle: Arc<Handle>,
 }
 
 impl PartitionFile {
@@ -167,7 +167,7 @@ impl PartitionFile {
     pub(super) fn snapshot(&self) -> Result<Snapshot> {
         let handle = self.handle()?;
         let transaction = handle.database.begin_read().map_err(|error| self.failed(error))?;
-        Ok(Snapshot { transaction, path: self.describe(), _handle: handle })
+        Ok(Snapshot { transaction, path: self.describe(), handle })
     }
 
     /// Writes `objects` and the position that they reach in one transaction; durable on return. After an error either all or nothing is there.
@@ -224,6 +224,11 @@ impl PartitionFile {
 }
 
 impl Snapshot {
+    /// Whether its database failed: it may give nothing more.
+    pub(super) fn has_failed(&self) -> bool {
+        self.handle.fault.is_set()
+    }
+
     fn failed(&self, error: impl Into<redb::Error>) -> IndexError {
         database_error(self.path.clone(), error.into())
     }

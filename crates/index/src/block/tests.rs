@@ -269,3 +269,39 @@ fn open_empty() -> BlockIndex {
     BlockIndex::create(&ground, "blocks", 1).unwrap();
     open(&ground, 1, Access::ReadWrite, 1)
 }
+
+#[test]
+fn a_moment_stays_as_it_is_through_staging_batches_and_persisting() {
+    let (_directory, ground) = local();
+    let index = Store::create(ground).index;
+    let change = |key: u8, value: Option<u8>| (0u16, vec![key], value.map(|value| vec![value]));
+    let stage = |number: u64, changes: &[Change]| index.stage(number, changes).unwrap();
+    let apply = |number: u64, changes: &[Change]| index.apply(Position(number * 512), number, changes).unwrap();
+    let all = |moment: &Moment<'_>| moment.range(0, &[0], &[255], 100).unwrap();
+    let batches = [
+        vec![change(1, Some(1)), change(2, Some(2))],
+        vec![change(2, Some(20)), change(3, Some(3))],
+        vec![change(1, None), change(4, Some(4))],
+        vec![change(3, None)],
+    ];
+    stage(1, &batches[0]);
+    apply(1, &batches[0]);
+    index.persist().unwrap();
+    stage(2, &batches[1]);
+    apply(2, &batches[1]);
+    stage(3, &batches[2]);
+
+    let moment = index.moment().unwrap();
+    let durable = vec![(vec![1], vec![1]), (vec![2], vec![20]), (vec![3], vec![3])];
+    assert_eq!(all(&moment), durable, "what is only staged is not in it");
+    apply(3, &batches[2]);
+    assert_eq!(all(&moment), durable);
+    index.persist().unwrap();
+    stage(4, &batches[3]);
+    apply(4, &batches[3]);
+    index.persist().unwrap();
+    assert_eq!(all(&moment), durable);
+    assert_eq!(moment.range(0, &[2], &[255], 1).unwrap(), durable[1..2]);
+    assert!(!moment.has_moved());
+    assert_eq!(all(&index.moment().unwrap()), [(vec![2], vec![20]), (vec![4], vec![4])]);
+}

@@ -54,6 +54,19 @@ impl Tiers {
         Tiers { opened: position, applied: position, persisted: position, ..Tiers::default() }
     }
 
+    /// What is applied and not persisted, without what is only staged.
+    pub(super) fn applied_only(&self) -> Tiers {
+        Tiers {
+            committed: self.committed.clone(),
+            committed_bytes: self.committed_bytes,
+            frozen: self.frozen.clone(),
+            opened: self.opened,
+            applied: self.applied,
+            persisted: self.persisted,
+            ..Tiers::default()
+        }
+    }
+
     pub(super) fn persisted(&self) -> Position {
         self.persisted
     }

@@ -12,12 +12,13 @@
 //! * A page that is not whole is an error that names it, never an answer.
 //!
 //! The files: `header.rs` and `journal.rs` (who counts, what is being written), `page.rs` and `pages.rs` (entries), `auxiliary.rs` and
-//! `filter.rs` (memory), `partition.rs` (lookup and apply), `sweep.rs`, `grow.rs` and `merge.rs` (pages get the changes), `visit.rs` (check).
+//! `filter.rs` (memory), `partition.rs` (lookup and apply), `sweep.rs`, `grow.rs` and `merge.rs` (pages get the changes), `held.rs` and `visit.rs` (check).
 
 mod auxiliary;
 mod filter;
 mod grow;
 pub mod header;
+mod held;
 pub mod journal;
 mod merge;
 pub mod page;
@@ -42,6 +43,7 @@ use partition::Partition;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+pub use held::Held;
 pub use visit::DamagedPage;
 
 /// Greatest number of partitions: their names have four hex digits.

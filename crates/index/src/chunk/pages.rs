@@ -40,7 +40,12 @@ impl Shape {
 
     /// The page where a fingerprint is at home.
     pub fn home(&self, fingerprint: &Fingerprint) -> u32 {
-        ((fingerprint.prefix() << self.partition_bits) >> (64 - self.page_bits)) as u32
+        self.home_of(fingerprint.prefix())
+    }
+
+    /// The page where fingerprints with this prefix are at home.
+    pub fn home_of(&self, prefix: u64) -> u32 {
+        ((prefix << self.partition_bits) >> (64 - self.page_bits)) as u32
     }
 
     /// What page `page` says of itself.

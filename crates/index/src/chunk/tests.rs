@@ -526,3 +526,39 @@ fn keys_that_are_no_digests_are_an_error_and_not_an_endless_doubling() {
     index.lookup(&[inserts[7].0], &mut out).unwrap();
     assert_eq!(out, [Some(IndexEntry { address: 1, count: 0 })]);
 }
+
+#[test]
+fn held_entries_are_those_of_one_moment_in_any_range() {
+    for partitions in [1, 2, 4] {
+        let (_simulated, ground) = created(partitions);
+        let index = open(&ground, partitions, Access::ReadWrite, 1).unwrap();
+        let mut model = Model::new();
+        let batch = |number: u64, model: &mut Model| {
+            let inserts: Vec<_> = (number * 700..(number + 1) * 700).map(|chunk| (chunk, chunk + 1)).collect();
+            let batch = log_batch(number * 512 + 512, model, &[], &inserts, &[(number * 350, 3)]);
+            apply_to_model(model, &batch);
+            apply(&index, &batch);
+        };
+        // Some in pages, some not.
+        (0..4).for_each(|number| batch(number, &mut model));
+        index.sweep_all().unwrap();
+        batch(4, &mut model);
+        let edge = u64::MAX / 7 * 3;
+        for prefixes in [0..=u64::MAX, 0..=edge, edge + 1..=u64::MAX, edge..=edge + (1 << 60), 5 << 60..=(5 << 60) + (1 << 52)] {
+            let wanted = prefixes.clone();
+            let expected: Vec<_> =
+                model.iter().filter(|(key, _)| wanted.contains(&key.prefix())).map(|(key, entry)| (*key, *entry)).collect();
+            let mut held = index.hold(prefixes);
+            held.take();
+            // The next batch changes entries that are held.
+            let changed: Vec<_> = model.keys().step_by(3).map(|key| (*key, 1)).collect();
+            let end = 10_000 + index.statistics().auxiliary_entries * 512 + model.len() as u64 * 512;
+            index.apply(Position(end), &[], &changed).unwrap();
+            let mut found = Vec::new();
+            held.for_each(&mut |key, entry| found.push((*key, entry)), &mut |error| panic!("{error}"));
+            assert_eq!(found, expected);
+            let back: Vec<_> = changed.iter().map(|(key, _)| (*key, -1)).collect();
+            index.apply(Position(end + 512), &[], &back).unwrap();
+        }
+    }
+}

@@ -1,13 +1,11 @@
-//! Reading all of a partition: its entries in order, and whether its pages are whole.
+//! Reading all of a partition's pages: whether they are whole.
 
-use super::IndexEntry;
-use super::merge::{Pair, SortedChanges, check_position, merge};
+use super::merge::{Pair, check_position};
 use super::page::{PAGE_BYTES, Page, PageDamage};
 use super::pages::PageFile;
-use super::partition::{Frozen, Partition, resolve};
+use super::partition::{Partition, resolve};
 use crate::{IndexError, Result};
 use onefold_fingerprint::Fingerprint;
-use std::sync::Arc;
 
 /// Pages read at once.
 const STEP_PAGES: usize = 256;
@@ -26,44 +24,6 @@ pub struct DamagedPage {
 }
 
 impl Partition {
-    /// Visits all entries, ascending.
-    pub fn for_each(&self, visit: &mut dyn FnMut(&Fingerprint, IndexEntry) -> Result<()>) -> Result<()> {
-        // No sweep meanwhile: pages stay as they are.
-        let _files = self.files.lock();
-        let (pages, applied, frozen, active) = {
-            let state = self.state.read();
-            (state.pages.clone(), state.applied, state.frozen.clone(), state.active.clone())
-        };
-        let none = Arc::default();
-        let (frozen, target) = frozen.map_or((none, 0), |Frozen { changes, target, .. }| (changes, target));
-        let (frozen, active) = (SortedChanges::of(&frozen), SortedChanges::of(&active));
-        let (mut bytes, mut pair, mut merged, mut entries) = (Vec::new(), Pair::default(), Vec::new(), Vec::new());
-        let (mut frozen_at, mut active_at) = (0, 0);
-        let step = STEP_PAGES.min(pages.shape.pages() as usize);
-        for first in (0..pages.shape.pages()).step_by(step) {
-            pages.read_run(first as u32, step, &mut bytes)?;
-            for (number, both) in bytes.chunks_exact(2 * PAGE_BYTES).enumerate() {
-                let left = first as u32 + 2 * number as u32;
-                pair.read(&pages, left, both, applied, target)?;
-                let middle = frozen.end_of(&pages.shape, frozen_at, left);
-                let end = frozen.end_of(&pages.shape, middle, left + 1);
-                let to_left = if pair.is_merged[0] { middle..middle } else { frozen_at..middle };
-                let to_right = if pair.is_merged[1] { end..end } else { middle..end };
-                frozen_at = end;
-                merged.clear();
-                merge(&pair.entries, frozen.range(to_left).chain(frozen.range(to_right)), &mut merged);
-                let end = active.end_of(&pages.shape, active_at, left + 1);
-                entries.clear();
-                merge(&merged, active.range(active_at..end), &mut entries);
-                active_at = end;
-                for entry in &entries {
-                    visit(&entry.fingerprint, entry.value)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Appends the chunks with the count 0 that lie in pages, from page `first` on, until there are at least `limit` of them or the pages are at
     /// their end. Returns the page to go on with. Only pages that may have some are read.
     pub fn unused(&self, first: u32, limit: usize, out: &mut Vec<(Fingerprint, u64)>) -> Result<Option<u32>> {
@@ -107,19 +67,26 @@ impl Partition {
         }
     }
 
-    /// Reads all pages and notes those that are damaged.
+    /// Reads all pages and notes those that are damaged. Sweeps wait for the run of pages that is being read, no longer.
     pub fn verify(&self, damaged: &mut Vec<DamagedPage>) -> Result<()> {
-        let _files = self.files.lock();
-        let (pages, applied, target) = {
-            let state = self.state.read();
-            (state.pages.clone(), state.applied, state.frozen.as_ref().map_or(0, |frozen| frozen.target))
-        };
-        let step = STEP_PAGES.min(pages.shape.pages() as usize);
         let mut bytes = Vec::new();
-        for first in (0..pages.shape.pages() as u32).step_by(step) {
-            let is_read = pages.read_run(first, step, &mut bytes).is_ok();
+        let (mut first, mut bits) = (0u64, None);
+        loop {
+            let _files = self.files.lock();
+            let (pages, applied, target) = {
+                let state = self.state.read();
+                (state.pages.clone(), state.applied, state.frozen.as_ref().map_or(0, |frozen| frozen.target))
+            };
+            // A partition that grew meanwhile has two pages for each that it had.
+            first <<= pages.shape.page_bits - bits.unwrap_or(pages.shape.page_bits);
+            bits = Some(pages.shape.page_bits);
+            if first >= pages.shape.pages() {
+                return Ok(());
+            }
+            let step = STEP_PAGES.min((pages.shape.pages() - first) as usize);
+            let is_read = pages.read_run(first as u32, step, &mut bytes).is_ok();
             for number in 0..step {
-                let page = first + number as u32;
+                let page = first as u32 + number as u32;
                 let mut alone = [0; PAGE_BYTES];
                 let found = if is_read {
                     pages.decode(page, &bytes[number * PAGE_BYTES..(number + 1) * PAGE_BYTES])
@@ -135,8 +102,8 @@ impl Partition {
                     Err(error) => damaged.push(DamagedPage { path: pages.path().to_string(), page, why: error.to_string() }),
                 }
             }
+            first += step as u64;
         }
-        Ok(())
     }
 }
 

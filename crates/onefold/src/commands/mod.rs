@@ -179,8 +179,7 @@ fn on_store(request: Request, talk: Talk) -> Result<Exit> {
     let settings = read_settings(&directory.join(SETTINGS_FILE), true)?;
     let store = match Engine::open(ground, settings.engine.clone(), command.mode(), command.name()) {
         Ok(engine) => Store { engine, settings },
-        // A check counts what changes beside it in a daemon.
-        Err(error) if is_locked(&error) && !matches!(request, Request::Check(_)) => {
+        Err(error) if is_locked(&error) => {
             return match control::connect(directory)? {
                 Some(daemon) => daemon.run(request, talk, &terminal),
                 None => Err(cannot_open(error).advise("wait until that process has ended, or stop it; a daemon that is starting or stopping takes commands soon or no more, and its log says if it cannot listen for them")),

@@ -3,6 +3,7 @@
 //!
 //! `ONEFOLD_CRASH_SEEDS` scales the number of runs, in percent; `ONEFOLD_CRASH_SEED` repeats one seed.
 
+mod beside;
 mod model;
 mod steps;
 mod threads;

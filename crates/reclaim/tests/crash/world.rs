@@ -29,6 +29,11 @@ impl Random {
         self.below(chance) == 0
     }
 
+    /// Bytes that nobody else has and that do not compress.
+    pub fn fresh(&mut self, length: usize) -> Vec<u8> {
+        std::iter::repeat_with(|| self.next().to_le_bytes()).flatten().take(length).collect()
+    }
+
     /// Bytes with duplicates in them: runs from a small pool, fresh ones, zeros.
     pub fn bytes(&mut self, length: usize) -> Vec<u8> {
         let mut data = Vec::with_capacity(length);

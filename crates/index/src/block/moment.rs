@@ -1,0 +1,74 @@
+//! The objects as of one moment between two batches of the log, while changes go on: what is durable, nothing that is only staged.
+//!
+//! The database is read through one of its snapshots; what it has not yet is copied. While a moment is kept the database frees no page that
+//! the snapshot needs: its file may grow by what is changed meanwhile.
+
+use super::database::Snapshot;
+use super::tiers::Tiers;
+use super::{BlockIndex, Partition, laid_over};
+use crate::error::{IndexError, Result};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The objects as of one moment.
+pub struct Moment<'a> {
+    index: &'a BlockIndex,
+    partitions: Vec<Mutex<State>>,
+    has_moved: AtomicBool,
+}
+
+/// A partition: what is applied and not persisted, and the rest.
+struct State {
+    tiers: Tiers,
+    snapshot: Snapshot,
+}
+
+impl State {
+    fn of(partition: &Partition) -> Result<State> {
+        let tiers = partition.tiers.read();
+        Ok(State { tiers: tiers.applied_only(), snapshot: partition.file.snapshot()? })
+    }
+}
+
+impl BlockIndex {
+    /// The objects as of now. All partitions are of the same moment if nothing is applied during the call.
+    pub fn moment(&self) -> Result<Moment<'_>> {
+        let partitions = self.partitions.iter().map(|partition| Ok(Mutex::new(State::of(partition)?))).collect::<Result<Vec<_>>>()?;
+        Ok(Moment { index: self, partitions, has_moved: AtomicBool::new(false) })
+    }
+}
+
+impl Moment<'_> {
+    /// Up to `limit` objects with `from <= key < to`, sorted by key.
+    pub fn range(&self, partition: u16, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let current = self.index.partition(partition)?;
+        if from >= to || limit == 0 {
+            return Ok(Vec::new());
+        }
+        let mut state = self.partitions[usize::from(partition)].lock();
+        let read = |state: &State| laid_over(state.tiers.range(from, to, limit), &state.snapshot, from, to, limit);
+        match read(&state) {
+            // The snapshot ends with its database, which was opened anew or has to be.
+            Err(IndexError::Database { .. }) if state.snapshot.has_failed() => {
+                let newer = State::of(current)?;
+                if newer.tiers.applied() != state.tiers.applied() {
+                    self.has_moved.store(true, Ordering::Relaxed);
+                }
+                *state = newer;
+                read(&state)
+            }
+            result => result,
+        }
+    }
+
+    /// The value of an object.
+    pub fn get(&self, partition: u16, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let behind = [key, &[0]].concat();
+        Ok(self.range(partition, key, &behind, 1)?.pop().map(|(_, value)| value))
+    }
+
+    /// Whether a partition had to be read as of a later moment, because its database failed (a full disk) and was opened anew.
+    pub fn has_moved(&self) -> bool {
+        self.has_moved.load(Ordering::Relaxed)
+    }
+}

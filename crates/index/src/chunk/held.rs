@@ -1,0 +1,142 @@
+//! Entries as of one moment, read while batches are applied.
+//!
+//! Two steps, because whoever wants the moment to be that of other things too must hold up everybody else only for the second, short one:
+//! [`ChunkIndex::hold`] waits until no sweep is under way in the partitions concerned, and keeps sweeps away; [`Held::take`] copies the changes that
+//! are not in pages. Pages are written by sweeps only, so pages and copies together are the entries as of the copying, however long they are read.
+
+use super::auxiliary::Auxiliary;
+use super::merge::{Pair, SortedChanges, merge};
+use super::page::PAGE_BYTES;
+use super::pages::PageFile;
+use super::partition::{Files, Frozen, Partition};
+use super::{ChunkIndex, IndexEntry, partition_of};
+use crate::{IndexError, Result};
+use onefold_fingerprint::Fingerprint;
+use parking_lot::MutexGuard;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+/// Pages read at once.
+const STEP_PAGES: u64 = 256;
+
+/// Partitions that are not swept, and their changes as of one moment. Writers wait when the auxiliary index is full meanwhile: not to be kept for long.
+#[derive(Debug)]
+pub struct Held<'a> {
+    partitions: Vec<HeldPartition<'a>>,
+}
+
+#[derive(Debug)]
+struct HeldPartition<'a> {
+    partition: &'a Partition,
+    /// The prefixes that are wanted of those that it has; `None`: all.
+    prefixes: Option<RangeInclusive<u64>>,
+    /// No sweep while it is held: pages stay as they are.
+    _files: MutexGuard<'a, Files>,
+    entries: Option<Entries>,
+}
+
+/// What makes up a partition's entries.
+#[derive(Debug)]
+struct Entries {
+    pages: Arc<PageFile>,
+    applied: u64,
+    frozen: Option<Frozen>,
+    active: Auxiliary,
+}
+
+impl ChunkIndex {
+    /// Keeps the partitions of the fingerprints with these prefixes ([`Fingerprint::prefix`]) from being swept.
+    pub fn hold(&self, prefixes: RangeInclusive<u64>) -> Held<'_> {
+        let bits = self.partitions.len().trailing_zeros();
+        // Ascending, as everybody does who holds several.
+        let numbers = partition_of(*prefixes.start(), bits)..=partition_of(*prefixes.end(), bits);
+        let held = numbers.map(|number| {
+            let first = (number as u64).checked_shl(64 - bits).unwrap_or(0);
+            let own = first..=first | u64::MAX.checked_shr(bits).unwrap_or(0);
+            let wanted = *prefixes.start().max(own.start())..=*prefixes.end().min(own.end());
+            HeldPartition::of(&self.partitions[number], Some(wanted))
+        });
+        Held { partitions: held.collect() }
+    }
+}
+
+impl Held<'_> {
+    /// From here on [`Held::for_each`] means the entries of now.
+    pub fn take(&mut self) {
+        self.partitions.iter_mut().for_each(HeldPartition::take);
+    }
+
+    /// Visits the entries with these prefixes, ascending, as of [`Held::take`]; without it, as of now. Each partition is given free when it was read;
+    /// one that cannot be read goes to `failed`, and the next one follows.
+    pub fn for_each(self, visit: &mut dyn FnMut(&Fingerprint, IndexEntry), failed: &mut dyn FnMut(IndexError)) {
+        for mut partition in self.partitions {
+            let read = partition.for_each(&mut |fingerprint, entry| {
+                visit(fingerprint, entry);
+                Ok(())
+            });
+            if let Err(error) = read {
+                failed(error);
+            }
+        }
+    }
+}
+
+impl<'a> HeldPartition<'a> {
+    fn of(partition: &'a Partition, prefixes: Option<RangeInclusive<u64>>) -> HeldPartition<'a> {
+        HeldPartition { partition, prefixes, _files: partition.files.lock(), entries: None }
+    }
+
+    fn take(&mut self) {
+        let state = self.partition.state.read();
+        let (pages, frozen, active) = (state.pages.clone(), state.frozen.clone(), state.active.clone());
+        self.entries = Some(Entries { pages, applied: state.applied, frozen, active });
+    }
+
+    /// Visits the entries that are wanted, ascending.
+    fn for_each(&mut self, visit: &mut dyn FnMut(&Fingerprint, IndexEntry) -> Result<()>) -> Result<()> {
+        if self.entries.is_none() {
+            self.take();
+        }
+        let Some(Entries { pages, applied, frozen, active }) = self.entries.take() else { return Ok(()) };
+        let none = Arc::default();
+        let (frozen, target) = frozen.map_or((none, 0), |Frozen { changes, target, .. }| (changes, target));
+        let (frozen, active) = (SortedChanges::of(&frozen), SortedChanges::of(&active));
+        let prefixes = self.prefixes.as_ref();
+        let is_wanted = |fingerprint: &Fingerprint| prefixes.is_none_or(|prefixes| prefixes.contains(&fingerprint.prefix()));
+        // Both pages of a pair together: an entry may be in the neighbour of its home.
+        let shape = &pages.shape;
+        let first = prefixes.map_or(0, |prefixes| u64::from(shape.home_of(*prefixes.start()) & !1));
+        let end = prefixes.map_or(shape.pages(), |prefixes| u64::from(shape.home_of(*prefixes.end()) | 1) + 1);
+        let (mut frozen_at, mut active_at) = (frozen.first_at(shape, first), active.first_at(shape, first));
+        let (mut bytes, mut pair, mut merged, mut entries) = (Vec::new(), Pair::default(), Vec::new(), Vec::new());
+        for from in (first..end).step_by(STEP_PAGES as usize) {
+            pages.read_run(from as u32, STEP_PAGES.min(end - from) as usize, &mut bytes)?;
+            for (number, both) in bytes.chunks_exact(2 * PAGE_BYTES).enumerate() {
+                let left = from as u32 + 2 * number as u32;
+                pair.read(&pages, left, both, applied, target)?;
+                let middle = frozen.end_of(shape, frozen_at, left);
+                let end = frozen.end_of(shape, middle, left + 1);
+                let to_left = if pair.is_merged[0] { middle..middle } else { frozen_at..middle };
+                let to_right = if pair.is_merged[1] { end..end } else { middle..end };
+                frozen_at = end;
+                merged.clear();
+                merge(&pair.entries, frozen.range(to_left).chain(frozen.range(to_right)), &mut merged);
+                let end = active.end_of(shape, active_at, left + 1);
+                entries.clear();
+                merge(&merged, active.range(active_at..end), &mut entries);
+                active_at = end;
+                for entry in entries.iter().filter(|entry| is_wanted(&entry.fingerprint)) {
+                    visit(&entry.fingerprint, entry.value)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Partition {
+    /// Visits all entries, ascending.
+    pub fn for_each(&self, visit: &mut dyn FnMut(&Fingerprint, IndexEntry) -> Result<()>) -> Result<()> {
+        HeldPartition::of(self, None).for_each(visit)
+    }
+}
