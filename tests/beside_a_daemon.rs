@@ -229,6 +229,23 @@ fn another_version_of_the_protocol_is_told_apart() {
 }
 
 #[test]
+fn a_cancelled_command_ends_as_one_that_met_a_signal() {
+    let scene = Scene::new(&[], "");
+    backups(&scene, 10);
+    let daemon = scene.serve();
+    let check = request(r#"{"check":{"read_data":true,"format":{"json":false}}}"#);
+    let mut stream = UnixStream::connect(socket(&scene)).unwrap();
+    // In one write: the wish to stop is there when the command begins.
+    stream.write_all(&[check, frame(2, &[])].concat()).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    let mut said = Vec::new();
+    let _ = stream.read_to_end(&mut said);
+    let said = String::from_utf8_lossy(&said);
+    assert!(said.contains(r#""exit":130"#) && said.contains("stopped before its end"), "{said}");
+    daemon.stop();
+}
+
+#[test]
 fn a_client_that_stops_reading_holds_up_nobody() {
     let scene = Scene::new(&[], "");
     backups(&scene, 5000);

@@ -7,6 +7,7 @@ use crate::session::{Session, StoreCommand};
 use crate::units::{duration, number, rate, size};
 use onefold_catalog::Catalog;
 use onefold_engine::{Mode, Statistics};
+use onefold_reclaim::Monitor;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::time::Duration;
@@ -46,6 +47,9 @@ fn run(options: &Stats, session: &Session<'_>) -> Result<Exit> {
     })?;
     let volumes = session.volumes()?;
     for info in volumes.list() {
+        if session.is_cancelled() {
+            return Err(Failure::interrupted("stopped before all volumes were looked at"));
+        }
         let bytes = volumes.get(&info.name).map_err(Failure::from).and_then(|volume| super::volume::data_bytes(&volume));
         match bytes {
             Ok(bytes) => {

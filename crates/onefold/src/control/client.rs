@@ -67,16 +67,15 @@ impl Client {
         let (mut cancelled, mut shown) = (false, Progress::default());
         self.stream.set_read_timeout(Some(SIGNAL_STEP)).map_err(Failure::failed)?;
         loop {
-            let frame = match reader.next(&self.stream) {
-                Ok(Found::Frame(frame)) => Some(frame),
-                Ok(Found::Nothing) => None,
-                Ok(Found::End) | Err(_) => return Err(broken_off()),
-            };
             if terminal.is_cancelled() && !cancelled {
                 cancelled = true;
                 let _ = (&self.stream).write_all(&encode(Kind::Cancel, &[]));
             }
-            let Some(Frame { kind, payload }) = frame else { continue };
+            let Frame { kind, payload } = match reader.next(&self.stream) {
+                Ok(Found::Frame(frame)) => frame,
+                Ok(Found::Nothing) => continue,
+                Ok(Found::End) | Err(_) => return Err(broken_off()),
+            };
             match kind {
                 Kind::Output => {
                     let mut out = terminal.out();

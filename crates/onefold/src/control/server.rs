@@ -9,7 +9,7 @@ use crate::failure::{Exit, Failure, Result};
 use crate::session::Session;
 use crate::store::Store;
 use crate::units::set_local_zone;
-use rustix::net::{SendFlags, Shutdown};
+use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -205,6 +205,8 @@ fn converse(shared: &Shared, connection: &Connection) {
             return end(&connection.stream, Err(failure.advise("daemon and command are of different versions: restart the daemon")));
         }
     };
+    // One that was stopped before it began does not begin.
+    connection.cancelled.store(asks_to_cancel(&connection.stream), Ordering::Relaxed);
     let _ = connection.stream.set_read_timeout(call.progress.then_some(PROGRESS_STEP));
     let console = Remote { connection, sending: Mutex::new(()), progress: Mutex::new(None), done: AtomicU64::new(0) };
     std::thread::scope(|scope| {
@@ -213,6 +215,14 @@ fn converse(shared: &Shared, connection: &Connection) {
         scope.spawn(|| watch(&console, reader));
         end(&connection.stream, work(shared, &call, &console));
     });
+}
+
+/// Whether a Cancel has come already. It stays to be read.
+fn asks_to_cancel(stream: &UnixStream) -> bool {
+    let expected = encode(Kind::Cancel, &[]);
+    let mut come = [0; 8];
+    let seen = rustix::net::recv(stream, &mut come[..expected.len()], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+    seen.is_ok_and(|(count, _)| come[..count] == expected)
 }
 
 struct Unwatched<'a>(&'a Connection);
