@@ -7,6 +7,7 @@ pub mod block_changes;
 pub mod chunk_index;
 pub mod chunkers;
 pub mod container;
+pub mod control;
 pub mod descriptor;
 pub mod fingerprints;
 pub mod galois;
@@ -28,6 +29,7 @@ pub const TARGETS: &[Target] = &[
     ("chunk_index", chunk_index::run),
     ("chunkers", chunkers::run),
     ("container", container::run),
+    ("control", control::run),
     ("descriptor", descriptor::run),
     ("fingerprints", fingerprints::run),
     ("galois", galois::run),

@@ -5,19 +5,19 @@ use std::io::{self, ErrorKind, Read, Write};
 /// What both sides say first, before the number of the protocol's version.
 const MAGIC: &[u8; 8] = b"1FLDCTL1";
 /// The version that is spoken here.
-pub(super) const VERSION: u32 = 1;
+pub const VERSION: u32 = 1;
 /// Length of a greeting.
-pub(super) const GREETING_BYTES: usize = 12;
+pub const GREETING_BYTES: usize = 12;
 /// Length of kind and length before a payload.
 const HEAD_BYTES: usize = 5;
 /// Longest payload that a reader takes.
-pub(super) const MAX_PAYLOAD_BYTES: usize = 1 << 20;
+pub const MAX_PAYLOAD_BYTES: usize = 1 << 20;
 /// Longest run of output or of a remark that is put into a frame.
-pub(super) const MAX_TEXT_BYTES: usize = 64 << 10;
+pub const MAX_TEXT_BYTES: usize = 64 << 10;
 
 /// What a frame carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub enum Kind {
     /// To the daemon: the command, JSON.
     Request = 1,
     /// To the daemon: stop early.
@@ -43,13 +43,15 @@ impl Kind {
 
 /// A frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Frame {
-    pub(super) kind: Kind,
-    pub(super) payload: Vec<u8>,
+pub struct Frame {
+    /// What it carries.
+    pub kind: Kind,
+    /// Its content.
+    pub payload: Vec<u8>,
 }
 
 /// The bytes of a frame. A payload is never longer than [`MAX_PAYLOAD_BYTES`]: who makes one sees to that.
-pub(super) fn encode(kind: Kind, payload: &[u8]) -> Vec<u8> {
+pub fn encode(kind: Kind, payload: &[u8]) -> Vec<u8> {
     debug_assert!(payload.len() <= MAX_PAYLOAD_BYTES, "a payload is cut before it is put into a frame");
     let mut bytes = Vec::with_capacity(HEAD_BYTES + payload.len());
     bytes.push(kind as u8);
@@ -59,7 +61,7 @@ pub(super) fn encode(kind: Kind, payload: &[u8]) -> Vec<u8> {
 }
 
 /// The greeting of this version.
-pub(super) fn greeting() -> [u8; GREETING_BYTES] {
+pub fn greeting() -> [u8; GREETING_BYTES] {
     let mut bytes = [0; GREETING_BYTES];
     bytes[..8].copy_from_slice(MAGIC);
     bytes[8..].copy_from_slice(&VERSION.to_le_bytes());
@@ -67,25 +69,25 @@ pub(super) fn greeting() -> [u8; GREETING_BYTES] {
 }
 
 /// The version that a greeting tells; `None` if it is none.
-pub(super) fn version(greeting: &[u8; GREETING_BYTES]) -> Option<u32> {
+pub fn version(greeting: &[u8; GREETING_BYTES]) -> Option<u32> {
     let number = greeting.strip_prefix(MAGIC)?;
     Some(u32::from_le_bytes(number.try_into().ok()?))
 }
 
 /// Writes a frame.
-pub(super) fn send(mut stream: impl Write, kind: Kind, payload: &[u8]) -> io::Result<()> {
+pub fn send(mut stream: impl Write, kind: Kind, payload: &[u8]) -> io::Result<()> {
     stream.write_all(&encode(kind, payload))
 }
 
 /// Reads frames, and keeps the part of one that has come when the wait for the rest ends.
 #[derive(Debug, Default)]
-pub(super) struct Reader {
+pub struct Reader {
     buffer: Vec<u8>,
 }
 
 /// What a [`Reader`] found.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub enum Found {
     /// A whole frame.
     Frame(Frame),
     /// Nothing whole yet: the time that the stream waits is over.
@@ -96,7 +98,7 @@ pub(super) enum Found {
 
 impl Reader {
     /// The next frame. What is no frame is [`ErrorKind::InvalidData`].
-    pub(super) fn next(&mut self, mut stream: impl Read) -> io::Result<Found> {
+    pub fn next(&mut self, mut stream: impl Read) -> io::Result<Found> {
         loop {
             // Never more than the rest of this frame, so nothing is kept beside it.
             let wanted = match self.buffer.get(..HEAD_BYTES) {

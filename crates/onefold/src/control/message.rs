@@ -8,27 +8,30 @@ use serde::{Deserialize, Serialize};
 
 /// What a client asks for: a command, and what it would have had from its own process.
 #[derive(Debug, Deserialize, Serialize)]
-pub(super) struct Call {
-    pub(super) command: Request,
+pub struct Call {
+    /// What to do.
+    pub command: Request,
     /// Whether to leave out everything but errors and what was asked for.
-    pub(super) quiet: bool,
+    pub quiet: bool,
     /// Whether anybody looks at the progress.
-    pub(super) progress: bool,
+    pub progress: bool,
     /// The zone in which times are shown, as RFC 9557 writes zones, or a POSIX string; `None`: UTC.
     zone: Option<String>,
 }
 
 impl Call {
-    pub(super) fn new(command: Request, quiet: bool, progress: bool) -> Call {
+    /// A request of this process: its time zone goes with it.
+    pub fn new(command: Request, quiet: bool, progress: bool) -> Call {
         Call { command, quiet, progress, zone: DateTimePrinter::new().time_zone_to_string(&TimeZone::system()).ok() }
     }
 
-    pub(super) fn encode(&self) -> std::result::Result<Vec<u8>, serde_json::Error> {
+    /// The payload of a Request. Fails never for what was typed: all of it has a JSON form.
+    pub fn encode(&self) -> std::result::Result<Vec<u8>, serde_json::Error> {
         serde_json::to_vec(self)
     }
 
     /// Reads a request. What this program does not know, a command or an option of it, is refused: to leave it out would be another command.
-    pub(super) fn decode(payload: &[u8]) -> std::result::Result<Call, String> {
+    pub fn decode(payload: &[u8]) -> std::result::Result<Call, String> {
         let value: serde_json::Value = serde_json::from_slice(payload).map_err(|error| error.to_string())?;
         let call = Call::deserialize(&value).map_err(|error| error.to_string())?;
         let understood = serde_json::to_value(&call).map_err(|error| error.to_string())?;
@@ -38,22 +41,26 @@ impl Call {
         Ok(call)
     }
 
-    pub(super) fn zone(&self) -> TimeZone {
+    /// The zone in which times are shown.
+    pub fn zone(&self) -> TimeZone {
         self.zone.as_ref().and_then(|zone| DateTimeParser::new().parse_time_zone(zone).ok()).unwrap_or(TimeZone::UTC)
     }
 }
 
 /// How far the work is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-pub(super) struct Progress {
-    pub(super) step: String,
-    pub(super) total: u64,
-    pub(super) done: u64,
+pub struct Progress {
+    /// What is being done.
+    pub step: String,
+    /// Units of the step.
+    pub total: u64,
+    /// How many of them are done.
+    pub done: u64,
 }
 
 /// How a command ended.
 #[derive(Debug, Deserialize, Serialize)]
-pub(super) struct Ended {
+pub struct Ended {
     exit: i32,
     /// Empty: nothing is said.
     message: String,
@@ -61,7 +68,8 @@ pub(super) struct Ended {
 }
 
 impl Ended {
-    pub(super) fn new(result: Result<Exit>) -> Ended {
+    /// The payload of a Result, from what the command ended with.
+    pub fn new(result: Result<Exit>) -> Ended {
         match result {
             Ok(exit) => Ended { exit: exit as i32, message: String::new(), advice: None },
             Err(Failure { exit, message, advice }) => Ended { exit: exit as i32, message, advice },
@@ -69,7 +77,7 @@ impl Ended {
     }
 
     /// What the command in a process of its own would have ended with; `None` for an exit code that there is not.
-    pub(super) fn result(self) -> Option<Result<Exit>> {
+    pub fn result(self) -> Option<Result<Exit>> {
         let exit = Exit::of(self.exit)?;
         let silent = self.message.is_empty() && self.advice.is_none();
         Some(if silent { Ok(exit) } else { Err(Failure { exit, message: self.message, advice: self.advice }) })
