@@ -119,8 +119,11 @@ impl Engine {
         self.writable()?;
         let _guard = self.maintaining.lock();
         let begun = Instant::now();
-        if self.storage.has_pending_merges() {
-            self.storage.finish_merges()?;
+        if self.storage.has_pending_merges()
+            && let Err(error) = self.storage.finish_merges()
+        {
+            // The log waits for it, the indexes need not.
+            tracing::warn!(%error, "files of merged containers are not replaced yet; it will be tried again");
         }
         while self.index.wants_sweep() && self.index.sweep()? {}
         if self.blocks.wants_persist() {

@@ -2,7 +2,7 @@
 
 mod retention;
 
-pub use retention::{AppendOnly, AppendOnlyOff, AppendOnlyOn, AppendOnlyStatus, Forget, Keep, Protect, Until};
+pub use retention::{AppendOnly, AppendOnlyOff, AppendOnlyOn, AppendOnlyStatus, Forget, Keep, Protect, Prune, Until};
 
 use crate::settings::check_chain;
 use crate::units::{MIB, TIB, parse_size};
@@ -51,6 +51,8 @@ pub enum Command {
     Backups(Backups),
     /// Forgets backups: those named, or those that a policy does not keep
     Forget(Forget),
+    /// Gives back the space of what is not needed any more
+    Prune(Prune),
     /// Protects backups from being forgotten before a date
     Protect(Protect),
     /// Lists the files of a backup

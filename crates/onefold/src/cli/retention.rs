@@ -1,4 +1,4 @@
-//! What is kept and what goes: `forget`, `protect`, `append-only`.
+//! What is kept and what goes: `forget`, `prune`, `protect`, `append-only`.
 
 use super::{Format, Store};
 use crate::secret::Secret;
@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use onefold_catalog::retention::{Limit, Period, Policy};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use std::str::FromStr;
 
 /// `onefold forget`.
 #[derive(Args, Debug, Deserialize, Serialize)]
@@ -46,6 +47,51 @@ pub struct Forget {
     /// Backups to forget: ids, unique beginnings of them, `latest`, or `latest:NAME`
     #[arg(value_name = "ID")]
     pub backups: Vec<String>,
+}
+
+/// `onefold prune`.
+#[derive(Args, Debug, Deserialize, Serialize)]
+#[command(after_help = "\
+What forgotten backups, deleted volumes and overwritten blocks leave behind is removed first: chunks that nothing refers to. Then the containers with the \
+most unused bytes are merged, until no more than --max-unused of all bytes is unused; what is still needed moves together, in the order in which \
+the newest backup reads it. Nothing is locked meanwhile: beside a daemon, its clients go on reading and writing.
+
+It may be stopped at any moment; the next prune goes on.
+
+Examples:
+  onefold prune
+  onefold prune --max-unused 0 --dry-run
+  onefold forget --keep-daily 7 && onefold prune")]
+pub struct Prune {
+    /// Which store.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub store: Store,
+    /// The share of all bytes that may stay unused; 0 gives back all that can be had
+    #[arg(long, value_name = "SHARE", default_value = "5%")]
+    pub max_unused: Share,
+    /// Says what would be removed, and changes nothing; reads the whole chunk index
+    #[arg(long)]
+    pub dry_run: bool,
+    /// How facts are printed.
+    #[command(flatten)]
+    pub format: Format,
+}
+
+/// A share, 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
+pub struct Share(pub f64);
+
+impl FromStr for Share {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Share, String> {
+        let digits = text.strip_suffix('%').map(str::trim_end).or((text == "0").then_some("0"));
+        let percent = digits.and_then(|digits| digits.parse::<f64>().ok()).filter(|percent| (0.0..=100.0).contains(percent));
+        percent
+            .map(|percent| Share(percent / 100.0))
+            .ok_or_else(|| "a share is written as a percentage from 0% to 100%, as in 5% or 2.5%".to_owned())
+    }
 }
 
 /// The rules of a policy. N is a number or `unlimited`.

@@ -11,6 +11,7 @@ mod forget;
 mod init;
 mod ls;
 mod protect;
+mod prune;
 mod restore;
 mod serve;
 mod stats;
@@ -39,6 +40,7 @@ pub fn run(cli: Cli) -> Result<Exit> {
         Command::Backup(options) => backup::run(&options, talk),
         Command::Backups(options) => on_store(Request::Backups(options), talk),
         Command::Forget(options) => on_store(Request::Forget(options), talk),
+        Command::Prune(options) => on_store(Request::Prune(options), talk),
         Command::Protect(options) => on_store(Request::Protect(options), talk),
         Command::Ls(options) => on_store(Request::Ls(options), talk),
         Command::Diff(options) => on_store(Request::Diff(options), talk),
@@ -99,6 +101,8 @@ pub enum Request {
     Backups(cli::Backups),
     /// `onefold forget`.
     Forget(cli::Forget),
+    /// `onefold prune`.
+    Prune(cli::Prune),
     /// `onefold protect`.
     Protect(cli::Protect),
     /// `onefold ls`.
@@ -141,6 +145,7 @@ impl Request {
         match self {
             Request::Backups(options) => options,
             Request::Forget(options) => options,
+            Request::Prune(options) => options,
             Request::Protect(options) => options,
             Request::Ls(options) => options,
             Request::Diff(options) => options,

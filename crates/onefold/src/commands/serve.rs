@@ -10,8 +10,9 @@ use crate::output::{Output, note};
 use crate::settings::{Nbd, Settings};
 use crate::store::{SETTINGS_FILE, Store, ground, read_settings};
 use crate::units::{counted, printable, size};
-use onefold_engine::Mode;
+use onefold_engine::{EngineError, Mode};
 use onefold_nbd::{Config, Limits, Listen, LocalAddress, Server, Tls, TlsFiles};
+use onefold_reclaim::{CheckError, NoMonitor, PruneOptions, prune};
 use onefold_volume::{VolumeInfo, Volumes};
 use serde_json::json;
 use std::net::ToSocketAddrs;
@@ -33,6 +34,7 @@ pub fn run(options: &Serve, talk: Talk) -> Result<Exit> {
     let volumes = Arc::new(Volumes::open(store.engine.clone(), store.volumes_options())?);
     let stopping = Arc::new(AtomicBool::new(false));
     let cleaner = if read_only { None } else { Some(finish_deletions(&volumes, &stopping)?) };
+    let reclaimer = if read_only { None } else { reclaim(&store, &stopping)? };
 
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -54,6 +56,7 @@ pub fn run(options: &Serve, talk: Talk) -> Result<Exit> {
     drop(runtime);
     stopping.store(true, Ordering::Relaxed);
     let _ = cleaner.map(JoinHandle::join);
+    let _ = reclaimer.map(JoinHandle::join);
     // Whatever happened to the server: everything that clients wrote becomes durable, then the store is closed.
     let flushed = if read_only { Ok(()) } else { volumes.flush() };
     drop(volumes);
@@ -178,6 +181,54 @@ fn finish_deletions(volumes: &Arc<Volumes>, stopping: &Arc<AtomicBool>) -> Resul
     };
     let thread = std::thread::Builder::new().name("deletions".to_owned());
     thread.spawn(work).map_err(|error| Failure::cannot_run(format!("cannot start a thread: {error}")))
+}
+
+/// Gives back the space of what nobody needs, now and then, in small steps with pauses in between.
+fn reclaim(store: &Store, stopping: &Arc<AtomicBool>) -> Result<Option<JoinHandle<()>>> {
+    /// Pauses are so many times as long as the work before.
+    const REST: u32 = 3;
+    let settings = store.settings.reclamation;
+    if settings.interval_seconds == 0 {
+        return Ok(None);
+    }
+    let (engine, stopping) = (store.engine.clone(), Arc::clone(stopping));
+    let options = PruneOptions {
+        max_unused: settings.max_unused_percent as f64 / 100.0,
+        max_fill: settings.max_fill_percent as f64 / 100.0,
+        dry_run: false,
+    };
+    let work = move || {
+        let mut looked = Instant::now();
+        while !stopping.load(Ordering::Relaxed) {
+            if looked.elapsed() < Duration::from_secs(settings.interval_seconds) {
+                std::thread::sleep(STOP_INTERVAL);
+                continue;
+            }
+            let worked_since = std::cell::Cell::new(Instant::now());
+            let go_on = || {
+                let rest_until = Instant::now() + (worked_since.get().elapsed() * REST).min(Duration::from_secs(10));
+                while Instant::now() < rest_until && !stopping.load(Ordering::Relaxed) {
+                    std::thread::sleep(STOP_INTERVAL.min(rest_until.saturating_duration_since(Instant::now())));
+                }
+                worked_since.set(Instant::now());
+                !stopping.load(Ordering::Relaxed)
+            };
+            match prune(&engine, options, &NoMonitor, &go_on) {
+                Ok(report) if report.chunks > 0 || report.containers_before > 0 => tracing::info!(
+                    "gave back {}: {} removed, {} merged into {}",
+                    size(report.freed_bytes),
+                    counted(report.chunks, "chunk", "chunks"),
+                    counted(report.containers_before, "container", "containers"),
+                    report.containers_after
+                ),
+                Ok(_) | Err(CheckError::Engine(EngineError::AppendOnly { .. })) => {}
+                Err(error) => tracing::warn!("space could not be given back, it is tried again later: {error}"),
+            }
+            looked = Instant::now();
+        }
+    };
+    let thread = std::thread::Builder::new().name("reclamation".to_owned());
+    thread.spawn(work).map(Some).map_err(|error| Failure::cannot_run(format!("cannot start a thread: {error}")))
 }
 
 /// Ends when SIGINT or SIGTERM comes. Watches from the call on, so that no signal falls between binding and serving. A second signal ends the

@@ -31,8 +31,21 @@ pub struct Settings {
     pub volume_dirty_bytes: usize,
     /// Bound of the cached block mappings of all volumes together.
     pub volume_mapping_cache_bytes: usize,
+    /// Giving back space beside the serving.
+    pub reclamation: Reclamation,
     /// The NBD server.
     pub nbd: Nbd,
+}
+
+/// How the daemon gives back the space of what nobody needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reclamation {
+    /// Seconds from one look to the next; 0: only `onefold prune` does it.
+    pub interval_seconds: u64,
+    /// Percent of all bytes that may be unused before containers are merged.
+    pub max_unused_percent: u64,
+    /// Containers of which more than so many percent are needed are left alone.
+    pub max_fill_percent: u64,
 }
 
 /// The NBD server.
@@ -68,6 +81,7 @@ impl Default for Settings {
             engine: onefold_engine::Settings::default(),
             volume_dirty_bytes: 64 << 20,
             volume_mapping_cache_bytes: 16 << 20,
+            reclamation: Reclamation { interval_seconds: 600, max_unused_percent: 20, max_fill_percent: 50 },
             nbd: Nbd {
                 listen: Some("127.0.0.1:10809".to_owned()),
                 socket: None,

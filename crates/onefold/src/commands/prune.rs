@@ -1,0 +1,92 @@
+//! `onefold prune`.
+
+use crate::cli::Prune;
+use crate::failure::{Exit, Failure, Result};
+use crate::session::{Session, StoreCommand};
+use crate::units::{counted, size};
+use onefold_engine::Mode;
+use onefold_reclaim::{Monitor, PruneOptions, PruneReport, prune};
+use serde_json::json;
+use std::path::Path;
+
+impl StoreCommand for Prune {
+    fn name(&self) -> &'static str {
+        "prune"
+    }
+
+    fn directory(&self) -> &Path {
+        &self.store.directory
+    }
+
+    fn mode(&self) -> Mode {
+        if self.dry_run { Mode::ReadOnly } else { Mode::ReadWrite }
+    }
+
+    fn ends_early(&self) -> bool {
+        true
+    }
+
+    fn is_heavy(&self) -> bool {
+        true
+    }
+
+    fn run(&self, session: &Session<'_>) -> Result<Exit> {
+        run(self, session)
+    }
+}
+
+/// Gives back the space of what nobody needs. Chunks that could not be judged are named, with exit code 1.
+fn run(options: &Prune, session: &Session<'_>) -> Result<Exit> {
+    if !options.dry_run {
+        drop(session.store.engine.permit_deletion("prune")?);
+        // What deleted volumes had is unused only when their mappings are dropped.
+        session.volumes()?.resume_deletions(&|| !session.is_cancelled())?;
+    }
+    let prune_options = PruneOptions { max_unused: options.max_unused.0, dry_run: options.dry_run, ..PruneOptions::default() };
+    let pruned = prune(&session.store.engine, prune_options, session, &|| true);
+    session.end_progress();
+    let report = pruned?;
+    if session.is_cancelled() {
+        return Err(Failure::interrupted("stopped before the end; what was given back stays given back, the next prune goes on"));
+    }
+    let mut output = session.output();
+    if options.format.json {
+        output.json(&json!({
+            "dry_run": options.dry_run,
+            "complete": report.is_complete,
+            "removed_chunks": report.chunks,
+            "removed_bytes": report.chunk_bytes,
+            "containers_before": report.containers_before,
+            "containers_after": report.containers_after,
+            "freed_bytes": report.freed_bytes,
+            "unused_bytes": report.unused_bytes,
+            "raw_bytes": report.raw_bytes,
+            "problems": report.problems,
+        }))?;
+    } else {
+        for problem in &report.problems {
+            output.line(problem)?;
+        }
+        if !session.quiet {
+            print(&mut output, &report, options.dry_run)?;
+        }
+    }
+    output.finish()?;
+    Ok(if report.problems.is_empty() { Exit::Done } else { Exit::Failed })
+}
+
+fn print(output: &mut crate::output::Output<'_>, report: &PruneReport, dry_run: bool) -> Result<()> {
+    let (removed, merged, freed) =
+        if dry_run { ("would remove", "would merge", "would free about") } else { ("removed", "merged", "freed") };
+    let chunks = counted(report.chunks, "chunk", "chunks");
+    output.line(format_args!("{removed:<12} {chunks} that nothing needs, {} before compression", size(report.chunk_bytes)))?;
+    output.line(format_args!(
+        "{merged:<12} {} into {}",
+        counted(report.containers_before, "container", "containers"),
+        report.containers_after
+    ))?;
+    output.line(format_args!("{freed:<12} {}", size(report.freed_bytes)))?;
+    let share = 100.0 * report.unused_bytes as f64 / report.raw_bytes.max(1) as f64;
+    output.line(format_args!("{:<12} {} of {} are unused ({share:.1} %)", "left", size(report.unused_bytes), size(report.raw_bytes)))?;
+    Ok(())
+}

@@ -1,0 +1,72 @@
+//! `prune` through the binary: space comes back, what is left stays whole (M0.19, M0.20).
+
+mod support;
+
+use std::fs;
+use support::Scene;
+
+/// Bytes that nothing compresses.
+fn random(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed;
+    let mut bytes = Vec::with_capacity(length);
+    while bytes.len() < length {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        bytes.push((state >> 56) as u8);
+    }
+    bytes
+}
+
+#[test]
+fn m0_19_m0_20_what_is_forgotten_or_deleted_gives_its_space_back() {
+    let scene = Scene::with_store(&[]);
+    fs::create_dir(scene.path("kept")).unwrap();
+    fs::create_dir(scene.path("lost")).unwrap();
+    for number in 0..8 {
+        fs::write(scene.path("kept").join(format!("{number}")), random(number, 100_000)).unwrap();
+        fs::write(scene.path("lost").join(format!("{number}")), random(100 + number, 3_000_000)).unwrap();
+    }
+    fs::write(scene.path("image"), random(999, 4 << 20)).unwrap();
+    scene.run(["backup", "--name", "lost", "kept", "lost"]).succeeds();
+    scene.run(["backup", "--name", "kept", "kept"]).succeeds();
+    scene.run(["volume", "create", "disk", "--size", "4MiB"]).succeeds();
+    scene.run(["volume", "import", "disk", "image"]).succeeds();
+    let disk_bytes = || scene.run(["stats", "--json"]).succeeds().json()["disk_bytes"].as_u64().unwrap();
+    let full = disk_bytes();
+    assert_eq!(scene.run(["prune", "--json"]).succeeds().json()["removed_chunks"], 0);
+
+    scene.run(["forget", "latest:lost"]).succeeds();
+    scene.run(["volume", "delete", "disk"]).succeeds();
+    let tried = scene.run(["prune", "--max-unused", "0", "--dry-run", "--json"]).succeeds().json();
+    assert_eq!(tried["dry_run"], true);
+    assert!(disk_bytes() + (1 << 20) > full, "a dry run changes nothing");
+    let done = scene.run(["prune", "--max-unused", "0", "--json"]).succeeds().json();
+    assert_eq!((&done["removed_chunks"], &done["complete"]), (&tried["removed_chunks"], &true.into()));
+    assert!(done["removed_bytes"].as_u64().unwrap() >= 27 << 20, "{done}");
+    assert!(disk_bytes() < full - (20 << 20), "{} of {full} bytes are left", disk_bytes());
+    scene.run(["check", "--read-data"]).succeeds();
+    scene.run(["restore", "latest:kept", "--target", "back"]).succeeds();
+    let back = scene.path("back").join(scene.path("kept").strip_prefix("/").unwrap());
+    for number in 0..8 {
+        assert_eq!(fs::read(back.join(number.to_string())).unwrap(), random(number, 100_000));
+    }
+    // What is backed up again is stored again.
+    scene.run(["backup", "--name", "lost", "lost"]).succeeds();
+    scene.run(["check", "--read-data"]).succeeds();
+    let text = scene.run(["prune"]).succeeds().out;
+    assert!(text.contains("0 chunks that nothing needs"), "{text}");
+}
+
+#[test]
+fn prune_says_what_is_wrong_with_a_share_and_obeys_append_only_mode() {
+    let scene = Scene::with_store(&[]);
+    for wrong in ["7", "101%", "-1%", "lots"] {
+        let run = scene.run(["prune", "--max-unused", wrong]);
+        assert!(run.err.contains("0% to 100%") || run.err.contains("unexpected argument"), "{wrong}: {}", run.err);
+    }
+    scene.run(["prune", "--max-unused", "2.5%"]).succeeds();
+    let mut on = scene.command(["append-only", "on"]);
+    assert!(on.env("ONEFOLD_SECRET", "open sesame").output().unwrap().status.success());
+    let refused = scene.run(["prune"]);
+    assert!(refused.err.contains("append-only"), "{}", refused.err);
+    scene.run(["prune", "--dry-run"]).succeeds();
+}
