@@ -46,7 +46,6 @@ pub use dead::DeadSlots;
 pub use descriptor::{DESCRIPTOR, Descriptor, FORMAT, random_name};
 pub use error::{EngineError, Result};
 pub use in_flight::InFlight;
-pub use merge::ReclamationHold;
 pub use moment::Moment;
 pub use onefold_index::UnusedCursor;
 pub use onefold_storage::{Address, ContainerId, MergeStatistics};

@@ -12,7 +12,6 @@ use crate::{Engine, EngineError, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_oplog::{Log, LogError};
 use onefold_storage::{Address, ContainerId, Merge, MergeStatistics, Prepared};
-use parking_lot::MutexGuard;
 
 /// What becomes of the slots of a container.
 struct Sorted {
@@ -20,19 +19,7 @@ struct Sorted {
     dead: DeadSlots,
 }
 
-/// While it is held no chunk is removed and no container merged: for whoever looks at all of them one after the other.
-#[derive(Debug)]
-#[must_use]
-pub struct ReclamationHold<'a> {
-    _reclaiming: MutexGuard<'a, ()>,
-}
-
 impl Engine {
-    /// Waits for the removal or the merge under way, and holds off the next.
-    pub fn hold_reclamation(&self) -> ReclamationHold<'_> {
-        ReclamationHold { _reclaiming: self.reclaiming.lock() }
-    }
-
     /// Merges container files, all of one partition, into one; durable on return. The chunks that are needed lie in the new one by ascending
     /// `rank`. Those that have no dead slots (any more) are left alone; `None`: these were all. An error leaves everything as it is; damage says
     /// that a container cannot be merged.

@@ -200,8 +200,6 @@ pub(crate) struct Check<'a> {
 /// Checks a store. What is wrong with it is in the report; an error is what kept the check from being made. A check that the monitor
 /// cancelled reports what it found until then.
 pub fn check(engine: &Arc<Engine>, options: CheckOptions, monitor: &dyn Monitor) -> Result<CheckReport> {
-    // Containers that are listed now must be there when their turn comes.
-    let _hold = engine.hold_reclamation();
     let lost = Lost::within(options.memory_bytes / 4);
     let mut check = Check {
         engine,
