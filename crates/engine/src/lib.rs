@@ -11,7 +11,7 @@
 //! * A fingerprint is in [`Reservations`](reservation) until the chunk index has it, so a chunk is never stored twice for want of timing.
 //!
 //! # Locks, in the order in which they are taken
-//! `reclaiming`, then `deletions`, then `maintaining`, then `committing`, then `queue`; none but `deletions` is held while a stream waits for
+//! `removing`, then `reclaiming`, then `deletions`, then `maintaining`, then `committing`, then `queue`; none but `deletions` is held while a stream waits for
 //! a reservation.
 //!
 //! This crate must never know what a volume, a backup or a client is: objects are keys and values.
@@ -100,6 +100,8 @@ pub struct Engine {
     deletions: RwLock<()>,
     /// Held while chunks are removed or containers merged: what is dead changes only then.
     reclaiming: Mutex<()>,
+    /// Held by the one removal, also while it waits for writes in flight.
+    removing: Mutex<()>,
     /// Why nothing can be written any more.
     stopped: OnceLock<String>,
     closed: AtomicBool,

@@ -1,10 +1,10 @@
 //! Merging containers of which little is needed (M0.20): which chunks move is decided here, moving them is the business of `onefold_storage`.
 //!
 //! # Why no chunk is left behind that somebody needs
-//! A slot is left behind only if it is dead, that is, its chunk was removed from the chunk index in the batch that marked it; or if the index says
-//! that the chunk is stored elsewhere (it was stored anew because this copy was damaged, or because a write failed half-way), where readers
-//! look when this copy is gone. Nothing dies and nothing is merged meanwhile, as both hold `reclaiming`; a chunk that is needed again after it
-//! died was stored anew. Where index and dead slots do not agree, the chunk is taken along.
+//! A slot is left behind only if it is dead, that is, its chunk was removed from the chunk index in the batch that marked it, and the index does not
+//! name it. Nothing dies and nothing is merged meanwhile, as both hold `reclaiming`; a chunk that is needed again after it died was stored
+//! anew. A copy that the index does not name is taken along too: references that name it may mean other bytes of the same fingerprint
+//! (a collision that `byte-compare` told apart).
 
 use crate::commit::Effects;
 use crate::dead::{self, DeadSlots};
@@ -60,10 +60,8 @@ impl Engine {
         self.index.lookup(&names, &mut entries)?;
         let mut live = Vec::new();
         for (number, ((address, slot), entry)) in slots.iter().zip(entries).enumerate() {
-            let indexed = entry.map_or(0, |entry| entry.address);
-            let is_elsewhere = indexed != 0 && indexed != address.bits();
-            let is_dead = dead.contains(number) && indexed != address.bits();
-            if !is_elsewhere && !is_dead {
+            let is_indexed = entry.is_some_and(|entry| entry.address == address.bits());
+            if is_indexed || !dead.contains(number) {
                 live.push((*address, slot.fingerprint));
             }
         }
@@ -97,14 +95,10 @@ impl Engine {
                 Ok(())
             }
             Err(error) => {
-                // Of any other error nobody knows whether the log has the record: then the merge is left as it is until the next opening.
-                if matches!(
-                    error,
-                    EngineError::Log(LogError::Full { .. })
-                        | EngineError::Stopped { .. }
-                        | EngineError::ReadOnly
-                        | EngineError::AppendOnly { .. }
-                ) {
+                // Of an error of the log's file nobody knows whether the log has the record: then the merge is left as it is until the next
+                // opening. Where there was no room, it has not.
+                let is_unknown = matches!(&error, EngineError::Log(LogError::Ground(_) | LogError::Poisoned) if !error.is_full());
+                if !is_unknown && self.stopped.get().is_none() {
                     self.storage.abandon_merge(merge);
                 }
                 Err(error)

@@ -146,6 +146,7 @@ impl Engine {
             maintaining: Mutex::new(()),
             deletions: RwLock::new(()),
             reclaiming: Mutex::new(()),
+            removing: Mutex::new(()),
             stopped: std::sync::OnceLock::new(),
             closed: AtomicBool::new(false),
             background: Mutex::new(None),

@@ -44,6 +44,8 @@ pub struct Removed {
     pub bytes: u64,
     /// What the removed metadata chunks referred to: these may have become unused.
     pub released: Vec<Fingerprint>,
+    /// Candidates for which the batch had no room: to be asked about again.
+    pub left: Vec<Fingerprint>,
     /// Candidates that could not be judged because their container cannot be read: one sentence each.
     pub damaged: Vec<String>,
     /// Those in flight did not end in time: nothing was removed, it is to be tried again later.
@@ -88,7 +90,13 @@ impl Engine {
     pub fn remove_unused(&self, candidates: &[Fingerprint], references: ReferencesOf<'_>, go_on: &dyn Fn() -> bool) -> Result<Removed> {
         self.writable()?;
         drop(self.permit_deletion("remove unused chunks")?);
-        let _one = self.reclaiming.lock();
+        let _one = loop {
+            match self.removing.try_lock_for(LOOK_EVERY) {
+                Some(one) => break one,
+                None if go_on() => {}
+                None => return Ok(Removed { was_busy: true, ..Removed::default() }),
+            }
+        };
         let candidates = self.without_references(candidates.iter().take(MAX_CANDIDATES).copied().collect())?;
         if candidates.is_empty() {
             return Ok(Removed::default());
@@ -103,6 +111,8 @@ impl Engine {
             std::thread::sleep(LOOK_EVERY);
         }
         self.flush()?;
+        // Not before: whoever reads all containers one after the other would wait for those in flight too.
+        let _reclaiming = self.reclaiming.lock();
         let mut reserved = Vec::with_capacity(candidates.len());
         for (fingerprint, _) in candidates {
             if self.reservations.reserve(&fingerprint) == Reservation::Owned {
@@ -114,7 +124,8 @@ impl Engine {
         }
         let doomed = self.without_references(reserved)?;
         let mut removed = Removed::default();
-        let doomed = self.look_at(&doomed, references, &mut removed);
+        let mut doomed = self.look_at(&doomed, references, &mut removed);
+        removed.left = self.what_a_batch_has_no_room_for(&mut doomed);
         if !doomed.is_empty() {
             // Not held while others are waited for: who switches append-only mode on would wait with us.
             let _permit = self.permit_deletion("remove unused chunks")?;
@@ -187,6 +198,19 @@ impl Engine {
             doomed.remove(at);
         }
         doomed
+    }
+
+    /// Cuts off what would make the batch too large for the log, in which several must fit.
+    fn what_a_batch_has_no_room_for(&self, doomed: &mut Vec<Doomed>) -> Vec<Fingerprint> {
+        let limit = (self.settings.log_limit_bytes / 8) as usize;
+        let mut bytes = 0;
+        let fitting = doomed.iter().take_while(|chunk| {
+            let first = bytes == 0;
+            bytes += (1 + chunk.references.len()) * (self.digest_bytes() + 2) + 32;
+            first || bytes <= limit
+        });
+        let fitting = fitting.count();
+        doomed.split_off(fitting).into_iter().map(|chunk| chunk.fingerprint).collect()
     }
 
     fn commit_removal(&self, doomed: Vec<Doomed>, removed: &mut Removed) -> Result<()> {

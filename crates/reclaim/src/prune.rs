@@ -98,7 +98,8 @@ pub fn prune(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Monitor,
         report.containers_after = groups.iter().filter(|group| group.iter().any(|candidate| candidate.live_bytes > 0)).count() as u64;
         return Ok(report);
     }
-    let order = ReadingOrder::of(engine, groups.iter().flatten().map(|candidate| candidate.container), &go_on)?;
+    let moving = groups.iter().flatten().filter(|candidate| candidate.live_bytes > 0);
+    let order = ReadingOrder::of(engine, moving.map(|candidate| candidate.container), &go_on)?;
     for group in &groups {
         if !go_on() {
             report.is_complete = false;

@@ -74,6 +74,7 @@ pub fn remove_unused(engine: &Arc<Engine>, monitor: &dyn Monitor, go_on: &dyn Fn
                 }
                 report.add(&removed);
                 monitor.advance(removed.chunks);
+                waiting.extend(removed.left);
                 was_left |= waiting.len() + removed.released.len() > MAX_WAITING;
                 let room = MAX_WAITING.saturating_sub(waiting.len());
                 waiting.extend(removed.released.into_iter().take(room));

@@ -27,44 +27,47 @@ impl Partition {
     /// Appends the chunks with the count 0 that lie in pages, from page `first` on, until there are at least `limit` of them or the pages are at
     /// their end. Returns the page to go on with. Only pages that may have some are read.
     pub fn unused(&self, first: u32, limit: usize, out: &mut Vec<(Fingerprint, u64)>) -> Result<Option<u32>> {
+        let enough = out.len().saturating_add(limit.max(1));
+        let mut next = Some(first);
+        while let Some(first) = next
+            && out.len() < enough
+        {
+            next = self.unused_of_run(first, out)?;
+        }
+        Ok(next)
+    }
+
+    /// The next pages that have some. Sweeps may come between two runs; when the partition grows, pages move to higher numbers, so some are looked
+    /// at twice and none is passed over.
+    fn unused_of_run(&self, first: u32, out: &mut Vec<(Fingerprint, u64)>) -> Result<Option<u32>> {
         // No sweep meanwhile: pages stay as they are.
         let _files = self.files.lock();
         let (pages, applied, target) = {
             let state = self.state.read();
             (state.pages.clone(), state.applied, state.frozen.as_ref().map_or(0, |frozen| frozen.target))
         };
-        let end = pages.shape.pages() as u32;
-        let enough = out.len().saturating_add(limit.max(1));
         let wanted = |left: &u32| pages.filter.may_have_unused(*left) || pages.filter.may_have_unused(*left + 1);
-        let mut pairs = (first & !1..end).step_by(2).filter(wanted);
-        let (mut bytes, mut pair, mut found) = (Vec::new(), Pair::default(), Vec::new());
-        loop {
-            let run: Vec<u32> = pairs.by_ref().take(UNUSED_PAIRS).collect();
-            run.iter().for_each(|left| pages.read_ahead(*left, 2));
-            for left in run.iter().copied() {
-                if out.len() >= enough {
-                    return Ok(Some(left));
-                }
-                pages.read_run(left, 2, &mut bytes)?;
-                pair.read(&pages, left, &bytes, applied, target)?;
-                for (number, page) in (left..).zip(bytes.chunks_exact(PAGE_BYTES)) {
-                    pages.filter.learn(number, &pages.decode(number, page)?);
-                }
-                found.clear();
-                let state = self.state.read();
-                for entry in &pair.entries {
-                    let side = (pages.shape.home(&entry.fingerprint) != left) as usize;
-                    let frozen = state.frozen.as_ref().filter(|_| !pair.is_merged[side]);
-                    let frozen = frozen.and_then(|frozen| frozen.changes.get(&entry.fingerprint));
-                    let now = resolve(Some(entry.value), frozen, state.active.get(&entry.fingerprint));
-                    found.extend(now.filter(|now| now.count == 0 && now.address != 0).map(|now| (entry.fingerprint, now.address)));
-                }
-                out.append(&mut found);
+        let mut pairs = (first & !1..pages.shape.pages() as u32).step_by(2).filter(wanted);
+        let run: Vec<u32> = pairs.by_ref().take(UNUSED_PAIRS).collect();
+        let next = pairs.next();
+        run.iter().for_each(|left| pages.read_ahead(*left, 2));
+        let (mut bytes, mut pair) = (Vec::new(), Pair::default());
+        for left in run {
+            pages.read_run(left, 2, &mut bytes)?;
+            pair.read(&pages, left, &bytes, applied, target)?;
+            for (number, page) in (left..).zip(bytes.chunks_exact(PAGE_BYTES)) {
+                pages.filter.learn(number, &pages.decode(number, page)?);
             }
-            if run.len() < UNUSED_PAIRS {
-                return Ok(None);
+            let state = self.state.read();
+            for entry in &pair.entries {
+                let side = (pages.shape.home(&entry.fingerprint) != left) as usize;
+                let frozen = state.frozen.as_ref().filter(|_| !pair.is_merged[side]);
+                let frozen = frozen.and_then(|frozen| frozen.changes.get(&entry.fingerprint));
+                let now = resolve(Some(entry.value), frozen, state.active.get(&entry.fingerprint));
+                out.extend(now.filter(|now| now.count == 0 && now.address != 0).map(|now| (entry.fingerprint, now.address)));
             }
         }
+        Ok(next)
     }
 
     /// Reads all pages and notes those that are damaged. Sweeps wait for the run of pages that is being read, no longer.
