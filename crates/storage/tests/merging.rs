@@ -31,6 +31,13 @@ fn written(ground: &SimulatedGround, step: usize) -> (World, Vec<ContainerId>) {
     for _ in 0..16 {
         world.write(&[700, 1900, 2500, 0, 900]).unwrap();
     }
+    // How many chunks fit into a container depends on which frames are compressed already.
+    for _ in 0..64 {
+        if world.sealed().len() >= 4 {
+            break;
+        }
+        world.write(&[700, 1900, 2500, 0, 900]).unwrap();
+    }
     let victims = world.sealed();
     assert!(victims.len() >= 4);
     let dead: Vec<_> = victims.iter().flat_map(|victim| world.needed_of(*victim)).step_by(step).collect();
@@ -369,6 +376,11 @@ fn readers_beside_merges(ground: std::sync::Arc<dyn Ground>, options: &StorageOp
         }
     });
     assert!(!store.has_pending_merges());
+    // A worker may be about to let go of the last frame that it wrote.
+    let begun = std::time::Instant::now();
+    while !open_files_without_name().is_empty() && begun.elapsed() < std::time::Duration::from_secs(10) {
+        std::thread::yield_now();
+    }
     assert_eq!(open_files_without_name(), Vec::<String>::new(), "their room is not given back");
     needed.append(&mut added.lock());
     check(&store, &needed);
