@@ -26,7 +26,7 @@ pub struct RecipeWriter {
 }
 
 impl RecipeWriter {
-    /// An empty recipe; fingerprints have `digest_bytes` ([`Engine::digest_bytes`]).
+    /// An empty recipe; fingerprints have `digest_bytes` ([`digest_bytes`](crate::Engine::digest_bytes)).
     pub fn new(digest_bytes: usize) -> RecipeWriter {
         RecipeWriter { digest_bytes, length: 0, levels: vec![Vec::new()] }
     }
