@@ -27,7 +27,7 @@ use onefold_storage::{Address, ChunkKind, ContainerId};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-/// Most candidates of one removal: bounds its memory (about 300 bytes each) and its batch in the log.
+/// Most candidates of one removal: bounds its memory, about 300 bytes each and 32 for each reference of a metadata chunk.
 pub const MAX_CANDIDATES: usize = 16 << 10;
 /// How often it is looked whether those in flight are gone.
 const LOOK_EVERY: Duration = Duration::from_millis(2);

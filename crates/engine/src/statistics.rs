@@ -30,6 +30,12 @@ pub struct Statistics {
 }
 
 impl Engine {
+    /// Bytes of all stored chunks before compression, as of the last flush, and of those of open frames.
+    pub fn unique_bytes(&self) -> u64 {
+        let open = self.storage.statistics().open_frame_bytes;
+        self.totals.lock().raw_bytes + open
+    }
+
     /// Bytes of all stored chunks after compression, as of the last flush; those of open frames as they are.
     pub fn stored_bytes(&self) -> u64 {
         let open = self.storage.statistics().open_frame_bytes;

@@ -82,18 +82,17 @@ pub fn prune(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Monitor,
         (report.chunks, report.chunk_bytes, report.problems, report.is_complete) = (chunks, bytes, damaged, is_complete);
         engine.for_each_dead(&mut |container, slots| drop(dead.insert(container, slots)))?;
     }
-    let statistics = engine.statistics()?;
-    report.raw_bytes = statistics.unique_bytes;
+    report.raw_bytes = engine.unique_bytes();
     report.unused_bytes = dead.values().map(|dead| dead.bytes).sum();
     let wanted = chosen(engine, &dead, &report, options);
-    let groups = groups(engine, wanted)?;
+    let compression = engine.stored_bytes() as f64 / report.raw_bytes.max(1) as f64;
+    let groups = groups(engine, wanted, compression);
     monitor.step("containers", groups.iter().map(|group| group.len() as u64).sum());
     if options.dry_run {
         for candidate in groups.iter().flatten() {
             report.containers_before += 1;
             report.unused_bytes -= candidate.dead_bytes;
-            report.freed_bytes +=
-                (candidate.dead_bytes as f64 * statistics.stored_bytes as f64 / statistics.unique_bytes.max(1) as f64) as u64;
+            report.freed_bytes += (candidate.dead_bytes as f64 * compression) as u64;
         }
         report.containers_after = groups.iter().filter(|group| group.iter().any(|candidate| candidate.live_bytes > 0)).count() as u64;
         return Ok(report);
@@ -141,10 +140,9 @@ fn chosen(engine: &Engine, dead: &BTreeMap<ContainerId, DeadSlots>, report: &Pru
 }
 
 /// Containers that become one: neighbours of a partition, as many as fill a container. Those without needed chunks go together.
-fn groups(engine: &Engine, mut wanted: Vec<Candidate>) -> Result<Vec<Vec<Candidate>>> {
-    let statistics = engine.statistics()?;
-    let ratio = statistics.unique_bytes.max(1) as f64 / statistics.stored_bytes.max(1) as f64;
-    let room = (f64::from(engine.descriptor().container_bytes) * ratio) as u64;
+/// `compression` is stored by raw bytes.
+fn groups(engine: &Engine, mut wanted: Vec<Candidate>, compression: f64) -> Vec<Vec<Candidate>> {
+    let room = (f64::from(engine.descriptor().container_bytes) / compression.max(1e-3)) as u64;
     wanted.sort_by_key(|candidate| (candidate.live_bytes > 0, candidate.container));
     let mut groups: Vec<Vec<Candidate>> = Vec::new();
     let (mut live, mut slots) = (0, 0);
@@ -165,7 +163,7 @@ fn groups(engine: &Engine, mut wanted: Vec<Candidate>) -> Result<Vec<Vec<Candida
         slots += own;
         groups.last_mut().expect("there is one").push(candidate);
     }
-    Ok(groups)
+    groups
 }
 
 /// Merges a group. A container that cannot be merged is left alone and named, the others of its group are merged without it.
