@@ -68,6 +68,9 @@ pub(crate) struct Queue {
     bytes: usize,
 }
 
+/// How a batch is written to the log.
+pub(crate) type Write = fn(&Log, &[Record]) -> onefold_oplog::Result<(Position, Position)>;
+
 /// Queued transactions that make the submitter flush: bounds memory.
 const QUEUE_BYTES: usize = 32 << 20;
 /// How often a commit that finds the log full makes room and tries again.
@@ -96,14 +99,14 @@ impl Engine {
         self.writable()?;
         self.make_room_in_log();
         let mine = self.flush_requests.fetch_add(1, Ordering::SeqCst) + 1;
-        self.with_room_in_the_log(|| {
+        self.with_room_in_the_log(|write| {
             let mut served = self.committing.lock();
             if *served >= mine {
                 return Ok(());
             }
             // Requests made up to here have their data in memory already: this commit serves them too.
             let reached = self.flush_requests.load(Ordering::SeqCst);
-            self.commit(Scope::Everything)?;
+            self.commit(Scope::Everything, write)?;
             *served = reached;
             Ok(())
         })
@@ -119,14 +122,17 @@ impl Engine {
     }
 
     /// Others may fill the log after it was looked at: a commit that finds it full has written nothing, and is tried again behind a trim.
-    pub(crate) fn with_room_in_the_log<T>(&self, mut commit: impl FnMut() -> Result<T>) -> Result<T> {
+    /// If that gives no room, the log may be held by containers or transactions that only a commit sets free: then it goes beyond the
+    /// limit. Writers are admitted by the limit, so it stays bounded. Files of merges that cannot be replaced (on a full disk) hold the
+    /// log whatever is committed.
+    pub(crate) fn with_room_in_the_log<T>(&self, mut commit: impl FnMut(Write) -> Result<T>) -> Result<T> {
         for _ in 0..FULL_LOG_ATTEMPTS {
-            match commit() {
+            match commit(Log::commit) {
                 Err(EngineError::Log(LogError::Full { .. })) => self.maintain(true)?,
                 result => return result,
             }
         }
-        commit()
+        commit(if self.storage.has_pending_merges() { Log::commit } else { Log::commit_beyond_limit })
     }
 
     /// Whether transactions wait for a flush.
@@ -137,14 +143,14 @@ impl Engine {
     /// Makes full frames durable, without open frames and transactions: bounds what a crash can take from a long backup.
     pub(crate) fn commit_full_frames(&self) -> Result<()> {
         self.make_room_in_log();
-        self.with_room_in_the_log(|| {
+        self.with_room_in_the_log(|write| {
             let _guard = self.committing.lock();
-            self.commit(Scope::FullFrames)
+            self.commit(Scope::FullFrames, write)
         })
     }
 
     /// The commit. The caller holds `committing`.
-    fn commit(&self, scope: Scope) -> Result<()> {
+    fn commit(&self, scope: Scope, write: Write) -> Result<()> {
         self.writable()?;
         let (taken, sequence) = match scope {
             Scope::FullFrames => (Vec::new(), 0),
@@ -154,7 +160,7 @@ impl Engine {
                 (std::mem::take(&mut queue.transactions), queue.sequence)
             }
         };
-        let result = self.prepare(scope).and_then(|prepared| self.commit_prepared(prepared, &taken, sequence));
+        let result = self.prepare(scope).and_then(|prepared| self.commit_prepared(prepared, &taken, sequence, write));
         if result.is_err() {
             // Back to the front of the queue: they are older than what was submitted meanwhile.
             let mut queue = self.queue.lock();
@@ -189,7 +195,7 @@ impl Engine {
         references.iter().any(|(fingerprint, _)| !known.contains(fingerprint))
     }
 
-    fn commit_prepared(&self, prepared: Prepared, transactions: &[Transaction], sequence: u64) -> Result<()> {
+    fn commit_prepared(&self, prepared: Prepared, transactions: &[Transaction], sequence: u64, write: Write) -> Result<()> {
         let deltas = self.deltas_of(&prepared, transactions);
         let mut changes = latest_changes(transactions);
         let totals = self.totals_with(&prepared)?;
@@ -204,7 +210,7 @@ impl Engine {
             return Ok(());
         }
         let effects = Effects { removals: &[], deltas: &deltas, changes: &changes, sequence };
-        self.log_and_apply(Log::commit, prepared, &records, effects)?;
+        self.log_and_apply(write, prepared, &records, effects)?;
         if let Some(totals) = totals {
             *self.totals.lock() = totals;
         }
@@ -233,7 +239,7 @@ impl Engine {
             return Ok(());
         }
         let records = prepared.records.clone();
-        self.log_and_apply(Log::commit_from_reserve, prepared, &records, Effects::default()).map(drop)
+        self.log_and_apply(Log::commit_beyond_limit, prepared, &records, Effects::default()).map(drop)
     }
 
     /// Logs the removal of chunks with what follows from it; durable on return. An error before it is durable changes nothing.
@@ -245,7 +251,7 @@ impl Engine {
         removed_bytes: u64,
     ) -> Result<()> {
         self.make_room_in_log();
-        self.with_room_in_the_log(|| {
+        self.with_room_in_the_log(|write| {
             let _guard = self.committing.lock();
             self.writable()?;
             let mut totals = *self.totals.lock();
@@ -259,7 +265,7 @@ impl Engine {
             }
             records.extend(encode_objects(&changes));
             let effects = Effects { removals, deltas, changes: &changes, sequence: 0 };
-            self.log_and_apply(Log::commit, Prepared::default(), &records, effects)?;
+            self.log_and_apply(write, Prepared::default(), &records, effects)?;
             *self.totals.lock() = totals;
             Ok(())
         })
@@ -268,7 +274,7 @@ impl Engine {
     /// Writes the batch to the log and applies it. The caller holds `committing`.
     pub(crate) fn log_and_apply(
         &self,
-        write: impl FnOnce(&Log, &[Record]) -> onefold_oplog::Result<(Position, Position)>,
+        write: Write,
         prepared: Prepared,
         records: &[Record],
         effects: Effects<'_>,

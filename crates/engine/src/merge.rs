@@ -10,7 +10,7 @@ use crate::commit::Effects;
 use crate::dead::{self, DeadSlots};
 use crate::{Engine, EngineError, Result};
 use onefold_fingerprint::Fingerprint;
-use onefold_oplog::{Log, LogError};
+use onefold_oplog::LogError;
 use onefold_storage::{Address, ContainerId, Merge, MergeStatistics, Prepared};
 
 /// What becomes of the slots of a container.
@@ -72,7 +72,7 @@ impl Engine {
         self.make_room_in_log();
         let record = merge.record();
         let of = merge.statistics;
-        let committed = self.with_room_in_the_log(|| {
+        let committed = self.with_room_in_the_log(|write| {
             let _permit = self.permit_deletion("merge containers")?;
             let _guard = self.committing.lock();
             self.writable()?;
@@ -85,7 +85,7 @@ impl Engine {
             let mut records = vec![record.clone()];
             records.extend(crate::commit::encode_objects(&changes));
             let effects = Effects { removals: &[], deltas: &[], changes: &changes, sequence: 0 };
-            let range = self.log_and_apply(Log::commit, Prepared::default(), &records, effects)?;
+            let range = self.log_and_apply(write, Prepared::default(), &records, effects)?;
             *self.totals.lock() = totals;
             Ok(range)
         });

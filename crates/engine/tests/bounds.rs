@@ -69,6 +69,33 @@ fn m0_17_a_small_log_slows_writers_down_and_neither_fails_nor_grows() {
 }
 
 #[test]
+fn m0_17_a_log_left_long_under_a_greater_limit_takes_writes_under_a_smaller_one() {
+    for streams in [1, 12] {
+        let ground = store(&descriptor());
+        let engine = open(&ground, Settings { background: false, ..settings(DEFAULT_CHAIN) });
+        let mut writers: Vec<_> = (0..streams).map(|_| engine.stream()).collect();
+        for round in 0..500u64 {
+            for (number, stream) in writers.iter_mut().enumerate() {
+                write(stream, &bytes((number as u64) << 32 | round, 20_000), SLICE);
+            }
+            engine.flush().unwrap();
+        }
+        assert!(engine.statistics().unwrap().log_bytes > 1 << 20, "{}", engine.statistics().unwrap().log_bytes);
+        drop(writers);
+        drop(engine);
+        // As after a crash, and with the limit that a person has set since.
+        let engine = open(&ground.restart(CrashPolicy::KeepAll), tight(false));
+        let mut stream = engine.stream();
+        for round in 1000..1050u64 {
+            write(&mut stream, &bytes(round, 20_000), SLICE);
+            engine.flush().unwrap();
+        }
+        let used = engine.statistics().unwrap().log_bytes;
+        assert!(used <= 768 << 10, "the log has {used} bytes, its limit is 256 KiB");
+    }
+}
+
+#[test]
 fn m0_12_small_flushes_do_not_make_small_containers_or_frames() {
     let ground = store(&Descriptor { compression: Compression::None, ..descriptor() });
     let mut pieces = Vec::new();

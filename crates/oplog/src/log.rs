@@ -15,8 +15,6 @@ const SPARES_MAX: usize = 2;
 const BUFFER_KEPT_BYTES: usize = 8 << 20;
 /// Limits at which the log takes no more.
 const FULL_AT: u64 = 2;
-/// Limits more for what lets it be trimmed.
-const RESERVE: u64 = 1;
 /// Segments that the limit has room for, at least.
 const SEGMENTS_MIN: u64 = 4;
 
@@ -26,8 +24,9 @@ pub struct LogOptions {
     /// Size of a segment file; a batch that needs more gets a segment of its own size. At least 8 KiB are used, and at most a quarter
     /// of the limit: the log is given back in whole segments, so with larger ones it could never get below it. Default 64 MiB.
     pub segment_bytes: u64,
-    /// From this size on the log wants to be trimmed ([`Log::is_over_limit`]); at twice this size it takes no more
-    /// ([`LogError::Full`]), save for what lets it be trimmed ([`Log::commit_from_reserve`]). Default 512 MiB.
+    /// From this size on the log wants to be trimmed ([`Log::is_over_limit`]); at twice this size (of a log that was longer when it was
+    /// opened: at one limit more than that) it takes no more ([`LogError::Full`]), save for what lets it be trimmed
+    /// ([`Log::commit_beyond_limit`]). A batch of any size is taken below the limit. Default 512 MiB.
     pub limit_bytes: u64,
 }
 
@@ -40,6 +39,11 @@ impl Default for LogOptions {
 impl LogOptions {
     fn segment_bytes_within_limit(&self) -> u64 {
         self.segment_bytes.min(self.limit_bytes / SEGMENTS_MIN).max(2 * SEGMENT_HEADER_BYTES)
+    }
+
+    /// A log that was left longer, under another limit, must take what is written until its users let it be trimmed.
+    fn full_at_bytes(&self, opened_with_bytes: u64) -> u64 {
+        self.limit_bytes.saturating_mul(FULL_AT).max(opened_with_bytes.saturating_add(self.limit_bytes))
     }
 }
 
@@ -83,6 +87,8 @@ struct State {
     spares: Vec<String>,
     is_poisoned: bool,
     buffer: Vec<u8>,
+    /// Size at which the log takes no more.
+    full_at_bytes: u64,
 }
 
 /// The segment that is written to.
@@ -115,6 +121,7 @@ impl Log {
                 spares: Vec::new(),
                 is_poisoned: false,
                 buffer: Vec::new(),
+                full_at_bytes: options.full_at_bytes(0),
             }),
         };
         log.open_segment(&mut log.state.lock(), 0)
@@ -147,7 +154,9 @@ impl Log {
             spares: Vec::new(),
             is_poisoned: false,
             buffer: Vec::new(),
+            full_at_bytes: 0,
         };
+        state.full_at_bytes = options.full_at_bytes(state.used_bytes());
         if let Opening::ReadWrite { epoch } = opening {
             if epoch < state.epoch {
                 return Err(LogError::StaleEpoch { given: epoch, found: state.epoch });
@@ -244,15 +253,16 @@ impl Log {
     /// After an error the batch may still be found when the log is opened again, or not: never a part of it, and never after the next
     /// one that succeeded. When there was no room ([`LogError::is_full`]) the same may be tried again.
     pub fn commit(&self, records: &[Record]) -> Result<(Position, Position)> {
-        self.commit_within(self.options.limit_bytes.saturating_mul(FULL_AT), records)
+        self.commit_as(false, records)
     }
 
-    /// Like [`Log::commit`], for records that let the log be trimmed: a full log takes them too, or it would stay full for ever.
-    pub fn commit_from_reserve(&self, records: &[Record]) -> Result<(Position, Position)> {
-        self.commit_within(self.options.limit_bytes.saturating_mul(FULL_AT + RESERVE), records)
+    /// Like [`Log::commit`], for records that let the log be trimmed: a full log takes them too, or it would stay full for ever. The caller
+    /// sees to it that the log is trimmed behind it.
+    pub fn commit_beyond_limit(&self, records: &[Record]) -> Result<(Position, Position)> {
+        self.commit_as(true, records)
     }
 
-    fn commit_within(&self, limit_bytes: u64, records: &[Record]) -> Result<(Position, Position)> {
+    fn commit_as(&self, beyond_limit: bool, records: &[Record]) -> Result<(Position, Position)> {
         let mut state = self.writable()?;
         let start = state.end;
         if records.is_empty() {
@@ -264,6 +274,7 @@ impl Log {
         }
         let mut buffer = std::mem::take(&mut state.buffer);
         encode_batch(&mut buffer, records, start, &self.store, state.epoch);
+        let limit_bytes = if beyond_limit { u64::MAX } else { state.full_at_bytes };
         let written = self.write_batch(&mut state, &buffer, limit_bytes);
         if buffer.capacity() <= BUFFER_KEPT_BYTES {
             state.buffer = buffer;
@@ -295,6 +306,9 @@ impl Log {
             let synced = self.ground.sync_directory(&self.directory);
             state.poison_unless(synced)?;
             state.spares.append(&mut recycled);
+            if state.used_bytes() <= self.options.limit_bytes {
+                state.full_at_bytes = self.options.full_at_bytes(0);
+            }
         }
         Ok(())
     }
@@ -329,7 +343,9 @@ impl Log {
     /// Writes and syncs a spelled batch at the end.
     fn write_batch(&self, state: &mut State, batch: &[u8], limit_bytes: u64) -> Result<()> {
         let length_bytes = batch.len() as u64;
-        if state.used_bytes() + length_bytes > limit_bytes {
+        // The last segment cannot be trimmed: behind a batch that fills a long one alone, one more must open the next.
+        let can_be_trimmed = state.used_bytes() > self.options.limit_bytes && state.segments.len() > 1;
+        if can_be_trimmed && state.used_bytes() + length_bytes > limit_bytes {
             return Err(LogError::Full { used_bytes: state.used_bytes(), limit_bytes });
         }
         let fits = |writer: &Writer| {

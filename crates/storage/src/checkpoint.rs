@@ -14,12 +14,14 @@ use std::sync::atomic::Ordering::Relaxed;
 impl ContainerStore {
     /// Records that replace all earlier ones of those containers whose oldest needed batch starts before `position`, so that the log can be
     /// trimmed up to there once they are [committed](Self::committed). They have no new chunks. Full containers are left to
-    /// [`prepare`](Self::prepare), which seals them.
+    /// [`prepare`](Self::prepare), which seals them. Where merges hold the log before `position`, no more is written than lets it be
+    /// trimmed up to there: nothing is written again and again in vain.
     pub fn checkpoint_before(&self, position: Position) -> Result<Prepared> {
         if !self.shared.writable.load(Relaxed) {
             return Err(StorageError::ReadOnly);
         }
         let containers: Vec<_> = self.shared.open.read().values().cloned().collect();
+        let position = self.shared.held_by_merges().map_or(position, |held| held.min(position));
         let mut prepared = Prepared::default();
         for container in containers {
             if let Some((change, record)) = self.shared.checkpoint(&container, position)? {

@@ -104,8 +104,7 @@ impl ContainerStore {
     /// The start of the oldest batch that is needed to spell an unsealed container, to tell that a file was never committed, or to replace
     /// the files of merged containers. `None`: the log holds nothing that is needed here.
     pub fn oldest_needed(&self) -> Option<Position> {
-        let held = self.shared.merging.lock().holds.values().min().copied();
-        held.into_iter().chain(self.shared.oldest_of_open()).min()
+        self.shared.held_by_merges().into_iter().chain(self.shared.oldest_of_open()).min()
     }
 
     /// Up to where the log may be trimmed, at most to `target`. Files created later say so in their headers.
@@ -119,6 +118,11 @@ impl ContainerStore {
 }
 
 impl Shared {
+    /// From where on the log is needed for merges whose files are not replaced yet.
+    pub(crate) fn held_by_merges(&self) -> Option<Position> {
+        self.merging.lock().holds.values().min().copied()
+    }
+
     fn finish_merges(&self) -> Result<()> {
         let _one_at_a_time = self.replacing.lock();
         let pending = self.merging.lock().pending.clone();

@@ -201,11 +201,33 @@ fn m0_17_a_full_log_takes_what_lets_it_be_trimmed() {
     drop(create(&ground));
     let log = Log::open(share(&ground), DIRECTORY, STORE, options, Opening::ReadWrite { epoch: 2 }).unwrap();
     while log.commit(&[record(1, 1500)]).is_ok() {}
-    let (checkpoint, _) = log.commit_from_reserve(&[record(2, 20_000)]).unwrap();
+    let (checkpoint, _) = log.commit_beyond_limit(&[record(2, 20_000)]).unwrap();
     assert!(log.commit(&[record(3, 10)]).unwrap_err().is_full());
     log.trim(checkpoint).unwrap();
     assert!(!log.is_over_limit());
     commit(&log, 4, 1500);
+}
+
+#[test]
+fn m0_17_a_log_left_long_under_a_greater_limit_is_written_on_and_a_large_batch_is_taken_below_the_limit() {
+    let ground = SimulatedGround::new(1);
+    let log = create(&ground);
+    while log.used_bytes() < 500_000 {
+        commit(&log, 1, 1500);
+    }
+    drop(log);
+    let options = LogOptions { limit_bytes: 50_000, ..SMALL };
+    let log = Log::open(share(&ground), DIRECTORY, STORE, options, Opening::ReadWrite { epoch: 2 }).unwrap();
+    let (_, end, _) = commit(&log, 2, 1500);
+    while log.commit(&[record(1, 1500)]).is_ok() {}
+    assert!((540_000..=560_000).contains(&log.used_bytes()), "{} bytes", log.used_bytes());
+    log.trim(end).unwrap();
+    assert!(log.used_bytes() <= 80_000, "{} bytes", log.used_bytes());
+    log.trim(log.end()).unwrap();
+    commit(&log, 3, 300_000);
+    assert!(log.commit(&[record(4, 10)]).unwrap_err().is_full());
+    log.trim(log.end()).unwrap();
+    commit(&log, 5, 1500);
 }
 
 #[test]
