@@ -130,9 +130,11 @@ impl Engine {
             self.blocks.persist()?;
         }
         if all || self.log.used_bytes() * 100 >= self.settings.log_limit_bytes * TRIM_AT_PERCENT {
-            self.index.sweep_all()?;
+            // Where a page is damaged, the rest gets on all the same.
+            let swept = self.index.sweep_all();
             self.blocks.persist()?;
             self.trim()?;
+            swept?;
         }
         self.profile.add(Component::ChunkIndex, begun.elapsed().as_nanos() as u64, 0);
         Ok(())

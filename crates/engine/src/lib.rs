@@ -53,7 +53,7 @@ pub use open::Mode;
 pub use rebuild::Rebuild;
 pub use recipe::{MAX_LEVEL, Piece, Recipe, decode_pieces, encode_pieces};
 pub use recipe_writer::RecipeWriter;
-pub use removal::{MAX_CANDIDATES, ReferencesOf, Removed};
+pub use removal::{Candidate, MAX_CANDIDATES, ReferencesOf, Removed};
 pub use settings::Settings;
 pub use statistics::Statistics;
 pub use stream::{Hints, MetadataKind, WriteStream};

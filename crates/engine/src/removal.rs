@@ -7,12 +7,15 @@
 //!    changes its count takes it off.
 //! 2. *Wait* until nobody is in flight who came before that: they may hold pieces that they got unwatched.
 //! 3. *Flush.* Now the counts in the index have all that was submitted before, and by those who were waited for.
-//! 4. *Reserve* each candidate. From here on whoever wants it waits for us. Those who came before us have taken it off the watch list before
-//!    they reserved it. So: still watched and still 0 means that nobody has it and nobody can get it. What somebody else has reserved is left.
-//! 5. *Commit*: the removals, -1 for each reference of a removed metadata chunk, and the dead slots of the containers, as one batch.
-//! 6. The filters forget the chunks; then the reservations go, and whoever waited finds a chunk that is not stored.
+//! 4. *Look* where the candidates lie and what those that are metadata chunks refer to. This reads containers, so nobody is kept waiting yet.
+//!    What is found stays true: slots never change, a name stands for one content, and no container is merged while `reclaiming` is held.
+//! 5. *Reserve* each candidate. From here on whoever wants it waits for us. Those who came before us have taken it off the watch list before
+//!    they reserved it. So: still watched, still 0 and still at the address that was looked at means that nobody has it and nobody can get it.
+//!    What somebody else has reserved or taken off the list is left.
+//! 6. *Commit*: the removals, -1 for each reference of a removed metadata chunk, and the dead slots of the containers, as one batch.
+//! 7. The filters forget the chunks; then the reservations go, and whoever waited finds a chunk that is not stored.
 //!
-//! Could a chunk be reached through an object that became visible after step 1, whose count came and went again before step 4? Both changes are
+//! Could a chunk be reached through an object that became visible after step 1, whose count came and went again before step 5? Both changes are
 //! submitted, and submitting takes the chunk off the list. Through a metadata chunk that itself has count 0? As long as that one is in the
 //! index it counts its references, so they are no candidates.
 //!
@@ -20,11 +23,11 @@
 
 use crate::dead::{self, DeadSlots};
 use crate::reservation::Reservation;
-use crate::{Engine, EngineError, Result};
+use crate::{Change, Engine, EngineError, Result};
 use onefold_fingerprint::Fingerprint;
-use onefold_index::UnusedCursor;
-use onefold_storage::{Address, ChunkKind, ContainerId};
-use std::collections::{BTreeMap, HashMap};
+use onefold_index::{IndexEntry, IndexError, UnusedCursor};
+use onefold_storage::{Address, ChunkKind, ContainerId, Slice};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 /// Most candidates of one removal: bounds its memory, about 300 bytes each and 32 for each reference of a metadata chunk.
@@ -34,6 +37,15 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// What a metadata chunk refers to, from its kind and content.
 pub type ReferencesOf<'a> = &'a dyn Fn(ChunkKind, &[u8]) -> std::result::Result<Vec<Fingerprint>, String>;
+
+/// A chunk that nothing referred to when it was looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Candidate {
+    /// Where the index says that it is.
+    pub address: Address,
+    /// Its name.
+    pub fingerprint: Fingerprint,
+}
 
 /// What a removal did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,20 +57,42 @@ pub struct Removed {
     /// What the removed metadata chunks referred to: these may have become unused.
     pub released: Vec<Fingerprint>,
     /// Candidates for which the batch had no room: to be asked about again.
-    pub left: Vec<Fingerprint>,
-    /// Candidates that could not be judged because their container cannot be read: one sentence each.
+    pub left: Vec<Candidate>,
+    /// Candidates that nothing refers to and that stay because somebody asked for them meanwhile or is writing them.
+    pub in_use: u64,
+    /// Candidates that could not be judged because a container or a page of the index cannot be read: one sentence each.
     pub damaged: Vec<String>,
     /// Those in flight did not end in time: nothing was removed, it is to be tried again later.
     pub was_busy: bool,
 }
 
-/// A chunk about to be removed.
+/// Chunks of one container file about to be removed.
 struct Doomed {
-    fingerprint: Fingerprint,
     container: ContainerId,
+    /// Its dead slots, before.
+    dead: DeadSlots,
+    chunks: Vec<DoomedChunk>,
+}
+
+struct DoomedChunk {
+    candidate: Candidate,
     slot: usize,
     length_bytes: u32,
     references: Vec<Fingerprint>,
+}
+
+impl Doomed {
+    /// The dead slots when the chunks are removed.
+    fn dead_after(&self) -> DeadSlots {
+        let mut dead = self.dead.clone();
+        self.chunks.iter().for_each(|chunk| dead.insert(chunk.slot, chunk.length_bytes));
+        dead
+    }
+
+    /// What they take in a batch, at most, bytes.
+    fn dead_bytes_after(&self) -> usize {
+        self.dead.encode().len() + self.chunks.iter().map(|chunk| chunk.slot / 8).max().unwrap_or(0)
+    }
 }
 
 /// Frees reservations, whatever way the removal ends.
@@ -78,16 +112,63 @@ impl Drop for Held<'_> {
 
 impl Engine {
     /// Chunks that nothing refers to, from `cursor` on, `limit` or a few more of them, and where to go on. Only those that the chunk index has in its
-    /// pages: [`Engine::maintain`] before makes all known.
-    pub fn unused(&self, cursor: UnusedCursor, limit: usize) -> Result<(Vec<Fingerprint>, Option<UnusedCursor>)> {
-        let mut found = Vec::new();
-        let next = self.index.unused(cursor, limit, &mut found)?;
-        Ok((found.into_iter().map(|(fingerprint, _)| fingerprint).collect(), next))
+    /// pages: [`Engine::maintain`] before makes all known. Pages that cannot be read are passed over, and named in `damaged`.
+    pub fn unused(&self, cursor: UnusedCursor, limit: usize, damaged: &mut Vec<String>) -> Result<(Vec<Candidate>, Option<UnusedCursor>)> {
+        let (mut found, mut pages) = (Vec::new(), Vec::new());
+        let next = self.index.unused(cursor, limit, &mut found, &mut pages)?;
+        damaged.extend(pages.into_iter().map(|page| format!("chunk index {} page {} is damaged: {}", page.path, page.page, page.why)));
+        let candidate = |(fingerprint, address)| Candidate { address: Address::from_bits(address), fingerprint };
+        Ok((found.into_iter().map(candidate).collect(), next))
     }
 
-    /// Removes those of `candidates` (at most [`MAX_CANDIDATES`]) that nothing refers to and that nobody is about to refer to; durable on return.
-    /// `go_on` is asked while those in flight are waited for. One at a time: a second call waits.
-    pub fn remove_unused(&self, candidates: &[Fingerprint], references: ReferencesOf<'_>, go_on: &dyn Fn() -> bool) -> Result<Removed> {
+    /// Those of `chunks` that the index has with a count of 0. Of those in pages that cannot be read nobody knows; these are named in `damaged`.
+    pub fn without_references(&self, mut chunks: Vec<Fingerprint>, damaged: &mut Vec<String>) -> Result<Vec<Candidate>> {
+        chunks.sort_unstable();
+        chunks.dedup();
+        let mut unused = Vec::new();
+        self.lookup_readable(&chunks, damaged, &mut |fingerprint, entry| {
+            if entry.count == 0 && entry.address != 0 {
+                unused.push(Candidate { address: Address::from_bits(entry.address), fingerprint: *fingerprint });
+            }
+        })?;
+        Ok(unused)
+    }
+
+    /// Looks up `chunks`, which ascend, as far as their pages can be read.
+    fn lookup_readable(
+        &self,
+        chunks: &[Fingerprint],
+        damaged: &mut Vec<String>,
+        found: &mut dyn FnMut(&Fingerprint, IndexEntry),
+    ) -> Result<()> {
+        let mut entries = Vec::with_capacity(chunks.len());
+        match self.index.lookup(chunks, &mut entries) {
+            Ok(()) => {
+                let known = chunks.iter().zip(entries).filter_map(|(chunk, entry)| entry.map(|entry| (chunk, entry)));
+                known.for_each(|(chunk, entry)| found(chunk, entry));
+                Ok(())
+            }
+            Err(error @ IndexError::ChunkIndexDamaged { .. }) => {
+                if chunks.len() > 1 {
+                    // The chunks of a page are neighbours: few steps part them from the others.
+                    let (one, other) = chunks.split_at(chunks.len() / 2);
+                    self.lookup_readable(one, damaged, found)?;
+                    return self.lookup_readable(other, damaged, found);
+                }
+                let what = error.to_string();
+                if damaged.last() != Some(&what) {
+                    damaged.push(what);
+                }
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Removes those of `candidates` (at most [`MAX_CANDIDATES`], further ones are left) that nothing refers to and that nobody is about to refer to; durable
+    /// on return. `go_on` is asked while those in flight are waited for. One at a time: a second call waits. Candidates that lie in few
+    /// containers cost least.
+    pub fn remove_unused(&self, candidates: &[Candidate], references: ReferencesOf<'_>, go_on: &dyn Fn() -> bool) -> Result<Removed> {
         self.writable()?;
         drop(self.permit_deletion("remove unused chunks")?);
         let _one = loop {
@@ -97,12 +178,14 @@ impl Engine {
                 None => return Ok(Removed { was_busy: true, ..Removed::default() }),
             }
         };
-        let candidates = self.without_references(candidates.iter().take(MAX_CANDIDATES).copied().collect())?;
+        let mut removed = Removed::default();
+        let (candidates, further) = candidates.split_at(candidates.len().min(MAX_CANDIDATES));
+        removed.left.extend(further);
         if candidates.is_empty() {
-            return Ok(Removed::default());
+            return Ok(removed);
         }
         let mut held = Held { engine: self, fingerprints: Vec::new() };
-        self.watch.begin(candidates.iter().map(|(fingerprint, _)| *fingerprint));
+        self.watch.begin(candidates.iter().map(|candidate| candidate.fingerprint));
         let moment = self.guards.now();
         while !self.guards.all_gone_before(moment) {
             if !go_on() {
@@ -113,19 +196,14 @@ impl Engine {
         self.flush()?;
         // Not before: whoever reads all containers one after the other would wait for those in flight too.
         let _reclaiming = self.reclaiming.lock();
-        let mut reserved = Vec::with_capacity(candidates.len());
-        for (fingerprint, _) in candidates {
-            if self.reservations.reserve(&fingerprint) == Reservation::Owned {
-                held.fingerprints.push(fingerprint);
-                if self.watch.is_watched(&fingerprint) {
-                    reserved.push(fingerprint);
-                }
-            }
-        }
-        let doomed = self.without_references(reserved)?;
-        let mut removed = Removed::default();
-        let mut doomed = self.look_at(&doomed, references, &mut removed);
-        removed.left = self.what_a_batch_has_no_room_for(&mut doomed);
+        let names = candidates.iter().map(|candidate| candidate.fingerprint).collect();
+        let mut unused = self.without_references(names, &mut removed.damaged)?;
+        let count = unused.len();
+        unused.retain(|candidate| self.watch.is_watched(&candidate.fingerprint));
+        removed.in_use += (count - unused.len()) as u64;
+        let mut doomed = self.look_at(unused, references, &mut removed);
+        self.leave_what_a_batch_has_no_room_for(&mut doomed, &mut removed);
+        self.keep_only_what_is_ours(&mut doomed, &mut held, &mut removed)?;
         if !doomed.is_empty() {
             // Not held while others are waited for: who switches append-only mode on would wait with us.
             let _permit = self.permit_deletion("remove unused chunks")?;
@@ -135,109 +213,116 @@ impl Engine {
         Ok(removed)
     }
 
-    /// Those that the index has with a count of 0, and where they are.
-    fn without_references(&self, mut chunks: Vec<Fingerprint>) -> Result<Vec<(Fingerprint, Address)>> {
-        chunks.sort_unstable();
-        chunks.dedup();
-        let mut entries = Vec::with_capacity(chunks.len());
-        self.index.lookup(&chunks, &mut entries)?;
-        let unused = chunks.into_iter().zip(entries).filter_map(|(fingerprint, entry)| match entry {
-            Some(entry) if entry.count == 0 && entry.address != 0 => Some((fingerprint, Address::from_bits(entry.address))),
-            _ => None,
-        });
-        Ok(unused.collect())
-    }
-
     /// Finds slot and length of each chunk, and what metadata chunks refer to. What cannot be read stays: its references would stay counted for ever.
-    fn look_at(&self, chunks: &[(Fingerprint, Address)], references: ReferencesOf<'_>, removed: &mut Removed) -> Vec<Doomed> {
-        let mut order: Vec<&(Fingerprint, Address)> = chunks.iter().collect();
-        order.sort_unstable_by_key(|(_, address)| *address);
-        let mut doomed = Vec::with_capacity(order.len());
-        let mut metadata = Vec::new();
-        for run in order.chunk_by(|one, next| one.1.container() == next.1.container()) {
-            // The file that has it now may be another one: merging keeps the addresses.
-            let found = self.storage.catalog(run[0].1.container()).and_then(|catalog| {
-                let slots = self.storage.slots(catalog.container)?;
-                Ok((catalog.container, slots))
-            });
-            let (container, slots) = match found {
-                Ok(found) => found,
-                Err(error) => {
-                    removed.damaged.push(error.to_string());
-                    continue;
-                }
-            };
-            let places: HashMap<Address, usize> = slots.iter().enumerate().map(|(number, (address, _))| (*address, number)).collect();
-            for (fingerprint, address) in run {
-                let found = places.get(address).map(|slot| (*slot, &slots[*slot].1));
-                let Some((slot, found)) = found.filter(|(_, found)| found.fingerprint == *fingerprint) else {
-                    removed.damaged.push(format!("chunk {fingerprint}: the index says that it is at {address}, where it is not"));
-                    continue;
-                };
-                if found.kind != ChunkKind::Data {
-                    metadata.push((doomed.len(), found.kind, *address, *fingerprint));
-                }
-                let length_bytes = found.length_bytes;
-                doomed.push(Doomed { fingerprint: *fingerprint, container, slot, length_bytes, references: Vec::new() });
+    fn look_at(&self, mut chunks: Vec<Candidate>, references: ReferencesOf<'_>, removed: &mut Removed) -> Vec<Doomed> {
+        chunks.sort_unstable();
+        // The file that has it now may be another one, as merging keeps the addresses; and one file may answer to many containers.
+        let mut by_file: BTreeMap<ContainerId, Vec<Candidate>> = BTreeMap::new();
+        for run in chunks.chunk_by(|one, next| one.address.container() == next.address.container()) {
+            match self.storage.current(run[0].address.container()) {
+                Ok(file) => by_file.entry(file).or_default().extend(run),
+                Err(error) => removed.damaged.push(error.to_string()),
             }
         }
-        let mut unreadable = Vec::new();
-        for (at, kind, address, fingerprint) in metadata {
-            let mut slices = Vec::new();
-            let read = self.storage.load(&[(address, fingerprint)], &mut slices).map_err(|error| error.to_string());
-            let content = read.and_then(|()| slices.pop().ok_or_else(|| "it was not found".to_owned()));
-            match content.and_then(|content| references(kind, &content)) {
-                Ok(references) => doomed[at].references = references,
-                Err(why) => {
-                    removed.damaged.push(format!("metadata chunk {fingerprint} at {address} cannot be read: {why}"));
-                    unreadable.push(at);
-                }
+        let mut doomed = Vec::with_capacity(by_file.len());
+        for (container, chunks) in by_file {
+            match self.look_into(container, &chunks, references, removed) {
+                Ok(found) => doomed.push(found),
+                Err(error) => removed.damaged.push(error.to_string()),
             }
-        }
-        for at in unreadable.into_iter().rev() {
-            doomed.remove(at);
         }
         doomed
     }
 
+    fn look_into(
+        &self,
+        container: ContainerId,
+        chunks: &[Candidate],
+        references: ReferencesOf<'_>,
+        removed: &mut Removed,
+    ) -> Result<Doomed> {
+        let slots = self.storage.slots(container)?;
+        let mut dead = DeadSlots::read(&self.blocks, container)?;
+        dead.of_bytes = slots.iter().map(|(_, slot)| u64::from(slot.length_bytes)).sum();
+        let places: HashMap<Address, usize> = slots.iter().enumerate().map(|(number, (address, _))| (*address, number)).collect();
+        let mut doomed = Vec::with_capacity(chunks.len());
+        for candidate in chunks {
+            let Candidate { address, fingerprint } = *candidate;
+            let found = places.get(&address).map(|slot| (*slot, &slots[*slot].1));
+            let Some((slot, found)) = found.filter(|(_, found)| found.fingerprint == fingerprint) else {
+                removed.damaged.push(format!("chunk {fingerprint}: the index says that it is at {address}, where it is not"));
+                continue;
+            };
+            let references = match found.kind {
+                ChunkKind::Data => Ok(Vec::new()),
+                kind => self.content(candidate).and_then(|content| references(kind, &content)),
+            };
+            match references {
+                Ok(references) => doomed.push(DoomedChunk { candidate: *candidate, slot, length_bytes: found.length_bytes, references }),
+                Err(why) => removed.damaged.push(format!("metadata chunk {fingerprint} at {address} cannot be read: {why}")),
+            }
+        }
+        Ok(Doomed { container, dead, chunks: doomed })
+    }
+
+    fn content(&self, chunk: &Candidate) -> std::result::Result<Slice, String> {
+        let mut slices = Vec::new();
+        self.storage.load(&[(chunk.address, chunk.fingerprint)], &mut slices).map_err(|error| error.to_string())?;
+        slices.pop().ok_or_else(|| "it was not found".to_owned())
+    }
+
     /// Cuts off what would make the batch too large for the log, in which several must fit.
-    fn what_a_batch_has_no_room_for(&self, doomed: &mut Vec<Doomed>) -> Vec<Fingerprint> {
+    fn leave_what_a_batch_has_no_room_for(&self, doomed: &mut Vec<Doomed>, removed: &mut Removed) {
         let limit = (self.settings.log_limit_bytes / 8) as usize;
-        let mut bytes = 0;
-        let fitting = doomed.iter().take_while(|chunk| {
-            let first = bytes == 0;
-            bytes += (1 + chunk.references.len()) * (self.digest_bytes() + 2) + 32;
-            first || bytes <= limit
-        });
-        let fitting = fitting.count();
-        doomed.split_off(fitting).into_iter().map(|chunk| chunk.fingerprint).collect()
+        let (mut bytes, mut is_first) = (0, true);
+        for of_container in doomed.iter_mut() {
+            bytes += 64 + of_container.dead_bytes_after();
+            let fitting = of_container.chunks.iter().take_while(|chunk| {
+                bytes += (1 + chunk.references.len()) * (self.digest_bytes() + 2);
+                std::mem::take(&mut is_first) || bytes <= limit
+            });
+            let fitting = fitting.count();
+            removed.left.extend(of_container.chunks.split_off(fitting).iter().map(|chunk| chunk.candidate));
+        }
+        doomed.retain(|of_container| !of_container.chunks.is_empty());
+    }
+
+    /// Reserves the chunks, and takes out those that somebody else has or wants.
+    fn keep_only_what_is_ours(&self, doomed: &mut Vec<Doomed>, held: &mut Held<'_>, removed: &mut Removed) -> Result<()> {
+        let all: Vec<Fingerprint> = doomed.iter().flat_map(|one| &one.chunks).map(|chunk| chunk.candidate.fingerprint).collect();
+        let mut ours = HashSet::with_capacity(all.len());
+        for fingerprint in &all {
+            if self.reservations.reserve(fingerprint) == Reservation::Owned {
+                held.fingerprints.push(*fingerprint);
+                if self.watch.is_watched(fingerprint) {
+                    ours.insert(*fingerprint);
+                }
+            }
+        }
+        // From pages that were read a moment ago.
+        let unused = self.without_references(all, &mut removed.damaged)?;
+        let count = unused.len() as u64;
+        let ours: HashSet<Candidate> = unused.into_iter().filter(|candidate| ours.contains(&candidate.fingerprint)).collect();
+        doomed.iter_mut().for_each(|one| one.chunks.retain(|chunk| ours.contains(&chunk.candidate)));
+        doomed.retain(|one| !one.chunks.is_empty());
+        removed.in_use += count - doomed.iter().map(|one| one.chunks.len() as u64).sum::<u64>();
+        Ok(())
     }
 
     fn commit_removal(&self, doomed: Vec<Doomed>, removed: &mut Removed) -> Result<()> {
+        let chunks = || doomed.iter().flat_map(|one| &one.chunks);
         let mut deltas: HashMap<Fingerprint, i64> = HashMap::new();
-        for reference in doomed.iter().flat_map(|chunk| &chunk.references) {
+        for reference in chunks().flat_map(|chunk| &chunk.references) {
             *deltas.entry(*reference).or_default() -= 1;
         }
         let mut deltas: Vec<_> = deltas.into_iter().collect();
         deltas.sort_unstable();
         // Whoever watches these must hear of it as of any other change of their counts.
         self.watch.touch(deltas.iter().map(|(fingerprint, _)| fingerprint));
-        let mut by_container: BTreeMap<ContainerId, Vec<&Doomed>> = BTreeMap::new();
-        for chunk in &doomed {
-            by_container.entry(chunk.container).or_default().push(chunk);
-        }
-        let mut changes = Vec::with_capacity(by_container.len() + 1);
-        for (container, chunks) in by_container {
-            let mut dead = DeadSlots::read(&self.blocks, container)?;
-            let slots = self.storage.slots(container)?;
-            dead.of_bytes = slots.iter().map(|(_, slot)| u64::from(slot.length_bytes)).sum();
-            for chunk in chunks {
-                dead.insert(chunk.slot, chunk.length_bytes);
-            }
-            changes.push((dead::PARTITION, dead::key(container), Some(dead.encode())));
-        }
-        let removals: Vec<Fingerprint> = doomed.iter().map(|chunk| chunk.fingerprint).collect();
-        let bytes = doomed.iter().map(|chunk| u64::from(chunk.length_bytes)).sum();
+        let changes: Vec<Change> =
+            doomed.iter().map(|one| (dead::PARTITION, dead::key(one.container), Some(one.dead_after().encode()))).collect();
+        let removals: Vec<Fingerprint> = chunks().map(|chunk| chunk.candidate.fingerprint).collect();
+        let bytes = chunks().map(|chunk| u64::from(chunk.length_bytes)).sum();
         self.commit_removals(&removals, &deltas, &changes, bytes)?;
         self.filters.removed(&removals);
         removed.chunks = removals.len() as u64;

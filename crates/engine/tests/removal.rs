@@ -3,8 +3,9 @@
 mod common;
 
 use common::{DEFAULT_CHAIN, bytes, descriptor, open, read, settings, store, write};
-use onefold_engine::{Engine, EngineError, MetadataKind, Piece, Removed, Transaction, UnusedCursor, encode_pieces};
+use onefold_engine::{Candidate, Engine, EngineError, MetadataKind, Piece, Removed, Transaction, UnusedCursor, encode_pieces};
 use onefold_fingerprint::Fingerprint;
+use onefold_ground::Ground;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -17,11 +18,11 @@ fn refer(engine: &Engine, key: u8, pieces: &[Piece], change: i64) {
     engine.flush().unwrap();
 }
 
-fn unused(engine: &Engine) -> Vec<Fingerprint> {
+fn unused(engine: &Engine) -> Vec<Candidate> {
     engine.maintain(true).unwrap();
-    let (mut found, mut cursor) = (Vec::new(), Some(UnusedCursor::default()));
+    let (mut found, mut damaged, mut cursor) = (Vec::new(), Vec::new(), Some(UnusedCursor::default()));
     while let Some(from) = cursor {
-        let (some, next) = engine.unused(from, 100).unwrap();
+        let (some, next) = engine.unused(from, 100, &mut damaged).unwrap();
         found.extend(some);
         cursor = next;
     }
@@ -120,6 +121,7 @@ fn m0_19_what_somebody_asks_for_while_a_removal_waits_stays() {
         drop(older);
         let removed = removal.join().unwrap().unwrap();
         assert_eq!(removed.bytes, other.len() as u64);
+        assert!(removed.in_use > 0, "not all that is unused was removed");
         refer(&engine, 1, &pieces, 1);
     });
     assert_eq!(read(&engine, &pieces).unwrap(), asked);
@@ -155,6 +157,58 @@ fn m0_19_a_removed_metadata_chunk_gives_up_its_references_in_the_same_batch() {
     let engine = open(&ground, settings(DEFAULT_CHAIN));
     assert_eq!(remove(&engine).bytes, data.len() as u64);
     assert!(matches!(read(&engine, &pieces), Ok(read) if read == data), "the bytes are in their containers until these are merged");
+}
+
+#[test]
+fn m0_19_nobody_waits_while_containers_are_read_and_what_is_asked_for_then_stays() {
+    let engine = open(&store(&descriptor()), settings(DEFAULT_CHAIN));
+    let data = bytes(8, 50_000);
+    let mut stream = engine.stream();
+    let piece = stream.write_metadata(MetadataKind::Recipe, b"one", &[]).unwrap();
+    stream.rest();
+    let (pieces, _) = written(&engine, &data);
+    engine.flush().unwrap();
+    let mut other = engine.stream();
+    other.rest();
+    let other = std::cell::RefCell::new(other);
+    let looks = |_, _: &[u8]| {
+        // Would wait for ever if the removal had reserved anything.
+        let mut other = other.borrow_mut();
+        assert_eq!(write(&mut other, &data, SLICE), pieces);
+        assert_eq!(other.write_metadata(MetadataKind::Recipe, b"one", &[]).unwrap(), piece);
+        Ok(Vec::new())
+    };
+    let removed = engine.remove_unused(&unused(&engine), &looks, &|| false).unwrap();
+    assert_eq!((removed.chunks, removed.was_busy), (0, false));
+    assert_eq!(removed.in_use, unused(&engine).len() as u64);
+    refer(&engine, 1, &pieces, 1);
+    other.borrow_mut().rest();
+    assert_eq!(remove(&engine).chunks, 1, "the metadata chunk, which nobody refers to");
+    assert_eq!(read(&engine, &pieces).unwrap(), data);
+}
+
+#[test]
+fn m0_19_a_damaged_page_of_the_index_keeps_its_chunks_and_no_others() {
+    let ground = store(&descriptor());
+    let engine = open(&ground, settings(DEFAULT_CHAIN));
+    let data = bytes(9, 1_000_000);
+    let (pieces, _) = written(&engine, &data);
+    engine.flush().unwrap();
+    let all = unused(&engine);
+    engine.close().unwrap();
+    drop(engine);
+    let pages = ground.list("index/0000").unwrap().into_iter().find(|entry| entry.name.starts_with("pages-")).unwrap().name;
+    ground.corrupt(&format!("index/0000/{pages}"), 100, 1).unwrap();
+    let engine = open(&ground, settings(DEFAULT_CHAIN));
+    // Known from before the damage, so some are in the page.
+    let removed = engine.remove_unused(&all, &nothing_inside, &|| false).unwrap();
+    assert!(removed.damaged.len() == 1 && removed.damaged[0].contains("page 0"), "{:?}", removed.damaged);
+    assert!(0 < removed.chunks && removed.chunks < all.len() as u64, "{} of {}", removed.chunks, all.len());
+    // Found by the search.
+    let mut damaged = Vec::new();
+    engine.unused(UnusedCursor::default(), usize::MAX, &mut damaged).unwrap();
+    assert!(damaged.len() == 1 && damaged[0].contains("page 0"), "{damaged:?}");
+    assert_eq!(read(&engine, &pieces).unwrap(), data, "what is removed is in its container until that is merged");
 }
 
 #[test]

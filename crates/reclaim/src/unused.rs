@@ -7,14 +7,15 @@
 use crate::Result;
 use crate::check::Monitor;
 use crate::references::{MetadataChunk, of_chunk};
-use onefold_engine::{Address, ContainerId, DeadSlots, Engine, MAX_CANDIDATES, Piece, Removed, UnusedCursor};
+use onefold_engine::{Address, Candidate, ContainerId, DeadSlots, Engine, EngineError, MAX_CANDIDATES, Piece, Removed, UnusedCursor};
 use onefold_fingerprint::Fingerprint;
+use onefold_index::IndexError;
 use onefold_storage::ChunkKind;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Released chunks that wait for being asked about; more are left to the next pass over the index. Bounds memory.
-const MAX_WAITING: usize = 8 * MAX_CANDIDATES;
+/// Candidates taken together, so that those of a container meet in one removal; 40 bytes each.
+const GATHERED: usize = 16 * MAX_CANDIDATES;
 /// Passes over the index in one call: later ones only have what the first had no room for.
 const MAX_PASSES: usize = 64;
 
@@ -25,9 +26,9 @@ pub struct RemovalReport {
     pub chunks: u64,
     /// Their bytes before compression.
     pub bytes: u64,
-    /// Chunks that could not be judged, because a container cannot be read: one sentence each, the first hundred.
+    /// What could not be judged, because a container or a page of the index cannot be read: one sentence each, the first hundred.
     pub damaged: Vec<String>,
-    /// Whether all unused chunks are gone: not if writes in flight did not end, or the monitor cancelled.
+    /// Whether all unused chunks are gone: not if some cannot be judged, if writes in flight did not end or asked for some, or the monitor cancelled.
     pub is_complete: bool,
 }
 
@@ -38,54 +39,106 @@ impl RemovalReport {
     fn add(&mut self, removed: &Removed) {
         self.chunks += removed.chunks;
         self.bytes += removed.bytes;
-        let room = LISTED.saturating_sub(self.damaged.len());
-        self.damaged.extend(removed.damaged.iter().take(room).cloned());
+        removed.damaged.iter().for_each(|what| self.note(what.clone()));
+    }
+
+    /// Notes what could not be judged, once.
+    fn note(&mut self, what: String) {
+        if self.damaged.len() < LISTED && !self.damaged.contains(&what) {
+            self.damaged.push(what);
+        }
     }
 }
 
 /// Removes all chunks that nothing refers to; the space in their containers comes back with merging. `go_on` is asked while writes in flight are
 /// waited for. What was removed is durable whatever comes after; after an error or a crash the next call goes on.
 pub fn remove_unused(engine: &Arc<Engine>, monitor: &dyn Monitor, go_on: &dyn Fn() -> bool) -> Result<RemovalReport> {
-    let digest_bytes = engine.digest_bytes();
-    let references = |kind, content: &[u8]| {
-        let pieces = of_chunk(content, kind, digest_bytes).ok_or("its content is not what it should be")?;
-        Ok(pieces.iter().filter_map(Piece::fingerprint).collect())
-    };
-    let go_on = || go_on() && !monitor.is_cancelled();
-    let mut report = RemovalReport::default();
     // What was stored and never referred to is in the index only when it is durable.
     engine.flush()?;
+    let mut removal = Removal { engine, monitor, report: RemovalReport::default(), was_left: false, was_in_use: false };
+    let go_on = || go_on() && !monitor.is_cancelled();
     for _ in 0..MAX_PASSES {
-        // Counts that only the memory knows are brought into the pages, where the search looks.
-        engine.maintain(true)?;
-        let mut was_left = false;
-        let mut cursor = Some(UnusedCursor::default());
-        while let Some(from) = cursor {
-            let (mut waiting, next) = engine.unused(from, MAX_CANDIDATES)?;
-            cursor = next;
-            while !waiting.is_empty() {
-                if !go_on() {
-                    return Ok(report);
-                }
-                let candidates = waiting.split_off(waiting.len().saturating_sub(MAX_CANDIDATES));
-                let removed = engine.remove_unused(&candidates, &references, &go_on)?;
-                if removed.was_busy {
-                    return Ok(report);
-                }
-                report.add(&removed);
-                monitor.advance(removed.chunks);
-                waiting.extend(removed.left);
-                was_left |= waiting.len() + removed.released.len() > MAX_WAITING;
-                let room = MAX_WAITING.saturating_sub(waiting.len());
-                waiting.extend(removed.released.into_iter().take(room));
-            }
+        removal.was_left = false;
+        if !removal.pass(&go_on)? {
+            return Ok(removal.report);
         }
-        if !was_left {
-            report.is_complete = true;
-            return Ok(report);
+        if !removal.was_left {
+            removal.report.is_complete = !removal.was_in_use && removal.report.damaged.is_empty();
+            break;
         }
     }
-    Ok(report)
+    Ok(removal.report)
+}
+
+/// A removal under way.
+struct Removal<'a> {
+    engine: &'a Arc<Engine>,
+    monitor: &'a dyn Monitor,
+    report: RemovalReport,
+    /// Some were released for which there was no room.
+    was_left: bool,
+    /// Some stay because somebody asked for them.
+    was_in_use: bool,
+}
+
+impl Removal<'_> {
+    /// One pass over the pages of the chunk index. Returns false if it was cut short.
+    fn pass(&mut self, go_on: &dyn Fn() -> bool) -> Result<bool> {
+        // Counts that only the memory knows are brought into the pages, where the search looks.
+        match self.engine.maintain(true) {
+            Ok(()) => {}
+            // A damaged page keeps its partition from being swept; what is in other pages can be removed all the same.
+            Err(EngineError::Index(error @ IndexError::ChunkIndexDamaged { .. })) => self.report.note(error.to_string()),
+            Err(error) => return Err(error.into()),
+        }
+        let mut cursor = Some(UnusedCursor::default());
+        while let Some(from) = cursor {
+            let mut damaged = Vec::new();
+            let (candidates, next) = self.engine.unused(from, GATHERED, &mut damaged)?;
+            damaged.into_iter().for_each(|what| self.report.note(what));
+            cursor = next;
+            if !self.levels(candidates, go_on)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Removes candidates, then those of what they referred to that nothing refers to any more, and so on.
+    fn levels(&mut self, mut level: Vec<Candidate>, go_on: &dyn Fn() -> bool) -> Result<bool> {
+        let digest_bytes = self.engine.digest_bytes();
+        let references = |kind, content: &[u8]| {
+            let pieces = of_chunk(content, kind, digest_bytes).ok_or("its content is not what it should be")?;
+            Ok(pieces.iter().filter_map(Piece::fingerprint).collect())
+        };
+        while !level.is_empty() {
+            // By container: each is looked into once or twice, not once for each removal.
+            level.sort_unstable();
+            level.dedup();
+            let mut next = Vec::new();
+            for candidates in level.chunks(MAX_CANDIDATES) {
+                if !go_on() {
+                    return Ok(false);
+                }
+                let removed = self.engine.remove_unused(candidates, &references, go_on)?;
+                if removed.was_busy {
+                    return Ok(false);
+                }
+                self.report.add(&removed);
+                self.monitor.advance(removed.chunks);
+                self.was_in_use |= removed.in_use > 0;
+                next.extend(removed.left);
+                let mut damaged = Vec::new();
+                let released = self.engine.without_references(removed.released, &mut damaged)?;
+                damaged.into_iter().for_each(|what| self.report.note(what));
+                self.was_left |= next.len() + released.len() > GATHERED;
+                let room = GATHERED.saturating_sub(next.len());
+                next.extend(released.into_iter().take(room));
+            }
+            level = next;
+        }
+        Ok(true)
+    }
 }
 
 /// What [`remove_unused`] would do.
@@ -106,12 +159,17 @@ pub(crate) fn would_remove(engine: &Arc<Engine>, go_on: &dyn Fn() -> bool) -> Re
     engine.for_each_dead(&mut |container, dead| drop(would.dead.insert(container, dead)))?;
     let mut level: Vec<(Fingerprint, Address)> = Vec::new();
     for partition in 0..engine.index().partitions() {
-        engine.index().for_each(partition, &mut |fingerprint, entry| {
+        let read = engine.index().for_each(partition, &mut |fingerprint, entry| {
             if entry.count == 0 && entry.address != 0 {
                 level.push((*fingerprint, Address::from_bits(entry.address)));
             }
             Ok(())
-        })?;
+        });
+        match read {
+            Ok(()) => {}
+            Err(error @ IndexError::ChunkIndexDamaged { .. }) => would.damaged.push(error.to_string()),
+            Err(error) => return Err(error.into()),
+        }
     }
     let mut lost: HashMap<Fingerprint, u32> = HashMap::new();
     while !level.is_empty() {

@@ -13,6 +13,9 @@ use onefold_oplog::Position;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::Ordering::Relaxed;
 
+/// Forwards that are written before the first of them is synced: files that are open together.
+const FORWARDS_AT_ONCE: usize = 64;
+
 /// What merges hold.
 #[derive(Debug, Default)]
 pub(crate) struct Merging {
@@ -271,9 +274,8 @@ impl Shared {
             self.remove_if_there(&file::path(&self.directory, *id), &mut folders)?;
             self.remove_if_there(&file::forward_path(&self.directory, *id), &mut folders)?;
         }
-        for id in forwarded {
-            let Some(target) = target else { continue };
-            self.write_forward(*id, *target, &mut folders)?;
+        if let Some(target) = target {
+            forwarded.chunks(FORWARDS_AT_ONCE).try_for_each(|some| self.write_forwards(some, *target, &mut folders))?;
         }
         self.sync_folders(&folders)?;
         folders.clear();
@@ -292,18 +294,31 @@ impl Shared {
         Ok(())
     }
 
-    /// Puts a forward in its place, whole. Durable when its folder is synced.
-    fn write_forward(&self, container: ContainerId, target: ContainerId, folders: &mut BTreeSet<String>) -> Result<()> {
-        let path = file::forward_path(&self.directory, container);
-        folders.insert(parent(&path).to_owned());
-        if matches!(self.read_forward(container), Ok(Some(found)) if found == target) {
-            return Ok(());
+    /// Puts forwards in their places, whole. Durable when their folders are synced. All are written before the first is synced, so that
+    /// the syncs find the work done or do it together; each has its name only when its content is durable.
+    fn write_forwards(&self, containers: &[ContainerId], target: ContainerId, folders: &mut BTreeSet<String>) -> Result<()> {
+        let mut written = Vec::with_capacity(containers.len());
+        for container in containers {
+            let path = file::forward_path(&self.directory, *container);
+            folders.insert(parent(&path).to_owned());
+            if matches!(self.read_forward(*container), Ok(Some(found)) if found == target) {
+                continue;
+            }
+            let temporary = format!("{path}.new");
+            self.remove_if_there(&temporary, folders)?;
+            let bytes = Forward { container: *container, target, store: self.options.store }.encode();
+            let file = self.ground.create(&temporary).map_err(StorageError::cannot_write)?;
+            file.write_at(0, &bytes).map_err(StorageError::cannot_write)?;
+            file.start_writeback(0, bytes.len() as u64);
+            written.push((file, temporary, path));
         }
-        let temporary = format!("{path}.new");
-        self.remove_if_there(&temporary, folders)?;
-        let bytes = Forward { container, target, store: self.options.store }.encode();
-        let written = self.ground.create(&temporary).and_then(|file| file.write_at(0, &bytes).and_then(|()| file.sync()));
-        written.and_then(|()| self.ground.rename(&temporary, &path)).map_err(StorageError::cannot_write)
+        for (file, _, _) in &written {
+            file.sync().map_err(StorageError::cannot_write)?;
+        }
+        for (_, temporary, path) in &written {
+            self.ground.rename(temporary, path).map_err(StorageError::cannot_write)?;
+        }
+        Ok(())
     }
 
     /// The next opening counts on from the highest number that it finds. Where that may go without another in its place, the next folder

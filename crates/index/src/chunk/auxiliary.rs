@@ -91,10 +91,17 @@ impl Auxiliary {
         *self.entry(fingerprint) = Change { address: REMOVED, delta: 0 };
     }
 
-    /// Notes a change of a count.
-    pub fn add(&mut self, fingerprint: &Fingerprint, delta: i64) {
+    /// Notes a change of a count. Returns whether the count of a removed chunk would have fallen below zero: such a one was removed with the
+    /// count 0 and nothing can refer to it, so the change is of a reference that was never counted. It is left out, or the next
+    /// reference would be set off against it and its chunk taken for unused.
+    pub fn add(&mut self, fingerprint: &Fingerprint, delta: i64) -> bool {
         let change = self.entry(fingerprint);
         change.delta = change.delta.saturating_add(delta);
+        let falls_below = change.address & REMOVED != 0 && change.delta < 0;
+        if falls_below {
+            change.delta = 0;
+        }
+        falls_below
     }
 
     /// The slots in the order of their fingerprints.
@@ -169,8 +176,10 @@ mod tests {
                         expected.address = value as u64 | (expected.address & REMOVED);
                     }
                     _ => {
-                        auxiliary.add(&fingerprint, value - 50);
+                        let falls_below = auxiliary.add(&fingerprint, value - 50);
                         expected.delta += value - 50;
+                        prop_assert_eq!(falls_below, expected.address & REMOVED != 0 && expected.delta < 0);
+                        expected.delta = if falls_below { 0 } else { expected.delta };
                     }
                 }
             }
@@ -202,6 +211,18 @@ mod tests {
         assert_eq!(change(i64::MAX).apply(entry(2)), (Some(IndexEntry { address: 5, count: u32::MAX }), false));
         assert_eq!(change(-3).apply(entry(u32::MAX)), (Some(IndexEntry { address: 5, count: u32::MAX }), false));
         assert_eq!(Change { address: 9, delta: 1 }.apply(None), (Some(IndexEntry { address: 9, count: 1 }), false));
+    }
+
+    #[test]
+    fn m0_19_a_reference_to_a_removed_chunk_is_not_set_off_against_one_that_was_never_counted() {
+        let mut auxiliary = Auxiliary::default();
+        let chunk = Fingerprint::from_digest(&[1; 32]);
+        auxiliary.remove(&chunk);
+        assert!(auxiliary.add(&chunk, -1));
+        auxiliary.insert(&chunk, 7);
+        assert!(!auxiliary.add(&chunk, 1));
+        let change = auxiliary.get(&chunk).unwrap();
+        assert_eq!(change.apply(Some(IndexEntry { address: 5, count: 0 })), (Some(IndexEntry { address: 7, count: 1 }), false));
     }
 
     #[test]

@@ -243,17 +243,21 @@ impl ChunkIndex {
         }
     }
 
-    /// Merges all changes applied before the call into the pages, so that [`ChunkIndex::position`] reaches them.
+    /// Merges all changes applied before the call into the pages, so that [`ChunkIndex::position`] reaches them. Where one partition fails, the
+    /// others are swept all the same, and the first error is returned.
     pub fn sweep_all(&self) -> Result<()> {
         let goals: Vec<u64> = self.partitions.iter().map(|partition| partition.state.read().last).collect();
-        for (partition, goal) in self.partitions.iter().zip(goals) {
-            let is_behind = || partition.state.read().applied < goal;
-            // Twice where an interrupted sweep has to end first.
-            while is_behind() {
-                let _one = self.sweeping.lock();
-                if is_behind() && !partition.sweep()? {
-                    break;
-                }
+        let swept = self.partitions.iter().zip(goals).map(|(partition, goal)| self.sweep_to(partition, goal));
+        swept.fold(Ok(()), Result::and)
+    }
+
+    fn sweep_to(&self, partition: &Partition, goal: u64) -> Result<()> {
+        let is_behind = || partition.state.read().applied < goal;
+        // Twice where an interrupted sweep has to end first.
+        while is_behind() {
+            let _one = self.sweeping.lock();
+            if is_behind() && !partition.sweep()? {
+                break;
             }
         }
         Ok(())
@@ -284,11 +288,18 @@ impl ChunkIndex {
     }
 
     /// Appends chunks with the count 0 and their addresses, from `cursor` on, at least `limit` of them if there are so many. Returns where to go on.
-    /// What only the auxiliary index has is passed over: a [sweep](ChunkIndex::sweep_all) before makes all of them known.
-    pub fn unused(&self, cursor: UnusedCursor, limit: usize, out: &mut Vec<(Fingerprint, u64)>) -> Result<Option<UnusedCursor>> {
+    /// What only the auxiliary index has is passed over: a [sweep](ChunkIndex::sweep_all) before makes all of them known. Chunks in pages that cannot
+    /// be read are passed over too; these pages are appended to `damaged`.
+    pub fn unused(
+        &self,
+        cursor: UnusedCursor,
+        limit: usize,
+        out: &mut Vec<(Fingerprint, u64)>,
+        damaged: &mut Vec<DamagedPage>,
+    ) -> Result<Option<UnusedCursor>> {
         let UnusedCursor { partition, page } = cursor;
         let Some(current) = self.partitions.get(partition as usize) else { return Ok(None) };
-        let next = match current.unused(page, limit, out)? {
+        let next = match current.unused(page, limit, out, damaged)? {
             Some(page) => UnusedCursor { partition, page },
             None => UnusedCursor { partition: partition + 1, page: 0 },
         };

@@ -351,7 +351,8 @@ impl Partition {
         }
         for (fingerprint, delta) in deltas {
             if first_page == 0 || shape.home(&fingerprint) >= first_page {
-                into.add(&fingerprint, delta);
+                let falls_below = into.add(&fingerprint, delta);
+                self.counters.count_underflows.fetch_add(u64::from(falls_below), Ordering::Relaxed);
             }
         }
     }

@@ -25,21 +25,27 @@ pub struct DamagedPage {
 
 impl Partition {
     /// Appends the chunks with the count 0 that lie in pages, from page `first` on, until there are at least `limit` of them or the pages are at
-    /// their end. Returns the page to go on with. Only pages that may have some are read.
-    pub fn unused(&self, first: u32, limit: usize, out: &mut Vec<(Fingerprint, u64)>) -> Result<Option<u32>> {
+    /// their end. Returns the page to go on with. Only pages that may have some are read; those that are damaged are passed over and noted.
+    pub fn unused(
+        &self,
+        first: u32,
+        limit: usize,
+        out: &mut Vec<(Fingerprint, u64)>,
+        damaged: &mut Vec<DamagedPage>,
+    ) -> Result<Option<u32>> {
         let enough = out.len().saturating_add(limit.max(1));
         let mut next = Some(first);
         while let Some(first) = next
             && out.len() < enough
         {
-            next = self.unused_of_run(first, out)?;
+            next = self.unused_of_run(first, out, damaged)?;
         }
         Ok(next)
     }
 
     /// The next pages that have some. Sweeps may come between two runs; when the partition grows, pages move to higher numbers, so some are looked
     /// at twice and none is passed over.
-    fn unused_of_run(&self, first: u32, out: &mut Vec<(Fingerprint, u64)>) -> Result<Option<u32>> {
+    fn unused_of_run(&self, first: u32, out: &mut Vec<(Fingerprint, u64)>, damaged: &mut Vec<DamagedPage>) -> Result<Option<u32>> {
         // No sweep meanwhile: pages stay as they are.
         let _files = self.files.lock();
         let (pages, applied, target) = {
@@ -53,8 +59,11 @@ impl Partition {
         run.iter().for_each(|left| pages.read_ahead(*left, 2));
         let (mut bytes, mut pair) = (Vec::new(), Pair::default());
         for left in run {
-            pages.read_run(left, 2, &mut bytes)?;
-            pair.read(&pages, left, &bytes, applied, target)?;
+            let read = pages.read_run(left, 2, &mut bytes).and_then(|()| pair.read(&pages, left, &bytes, applied, target));
+            if let Err(error) = read {
+                damaged.push(damaged_page(&pages, left, error));
+                continue;
+            }
             for (number, page) in (left..).zip(bytes.chunks_exact(PAGE_BYTES)) {
                 pages.filter.learn(number, &pages.decode(number, page)?);
             }
@@ -99,14 +108,19 @@ impl Partition {
                 };
                 let checked =
                     found.and_then(|found| check(&pages, page, &found, applied, target).map_err(|damage| pages.damaged(page, &damage)));
-                match checked {
-                    Ok(()) => {}
-                    Err(IndexError::ChunkIndexDamaged { path, what, .. }) => damaged.push(DamagedPage { path, page, why: what }),
-                    Err(error) => damaged.push(DamagedPage { path: pages.path().to_string(), page, why: error.to_string() }),
+                if let Err(error) = checked {
+                    damaged.push(damaged_page(&pages, page, error));
                 }
             }
             first += step as u64;
         }
+    }
+}
+
+fn damaged_page(pages: &PageFile, page: u32, error: IndexError) -> DamagedPage {
+    match error {
+        IndexError::ChunkIndexDamaged { path, what, page: named } => DamagedPage { path, page: named.unwrap_or(page), why: what },
+        error => DamagedPage { path: pages.path().to_string(), page, why: error.to_string() },
     }
 }
 

@@ -96,7 +96,7 @@ fn remove_unused(world: &mut World, random: &mut Random) -> Result<(), Fault> {
     nothing_is_damaged(world, &report.damaged)?;
     if report.is_complete && is_alone {
         world.engine.maintain(true)?;
-        let (left, _) = world.engine.unused(UnusedCursor::default(), 1)?;
+        let (left, _) = world.engine.unused(UnusedCursor::default(), 1, &mut Vec::new())?;
         assert_eq!(left, [], "unused chunks were left");
     }
     Ok(())
