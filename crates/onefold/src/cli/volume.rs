@@ -1,0 +1,205 @@
+//! Network block devices: `volume`.
+
+use super::{Format, Store};
+use crate::settings::check_chain;
+use crate::units::parse_size;
+use clap::{Args, Subcommand};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// `onefold volume`.
+#[derive(Debug, Subcommand)]
+pub enum Volume {
+    /// Makes a volume; it takes no space until it is written to
+    #[command(after_help = "Example:\n  onefold volume create disk --size 1TiB")]
+    Create(VolumeCreate),
+    /// Lists the volumes, snapshots and clones
+    List(VolumeList),
+    /// Makes a snapshot: what the volume is now, read-only, at once and without a copy
+    #[command(after_help = "\
+What clients have written when the command begins is in it. It takes space only for what is overwritten later.
+
+Example:
+  onefold volume snapshot disk disk-monday")]
+    Snapshot(VolumeSnapshot),
+    /// Makes a volume that begins as a copy of a volume or a snapshot, at once and without copying
+    #[command(after_help = "\
+Examples:
+  onefold volume clone disk-monday test
+  onefold volume clone disk frozen --read-only")]
+    Clone(VolumeClone),
+    /// Makes a volume what it was at a snapshot; everything that was written since is gone
+    #[command(after_help = "\
+The snapshot is one of the volume itself, or of what the volume was cloned from. All snapshots stay.
+
+Example:
+  onefold volume rollback disk disk-monday")]
+    Rollback(VolumeRollback),
+    /// Lists the ranges of bytes in which two volumes or snapshots differ, without reading their data
+    #[command(after_help = "\
+What is not listed is the same. What is listed differs, or is stored in other pieces.
+
+Example:
+  onefold volume diff disk-monday disk")]
+    Diff(VolumeDiff),
+    /// Grows or shrinks a volume; what is beyond a smaller size is gone
+    Resize(VolumeResize),
+    /// Deletes a volume or a snapshot; other snapshots and clones keep what they share with it
+    Delete(VolumeDelete),
+    /// Copies a file or a disk image into an existing volume, from its beginning
+    #[command(after_help = "\
+Holes of a file are not read; they become zeros in the volume. What lies behind the end of the image stays as it is.
+
+Examples:
+  onefold volume import disk image.raw
+  zcat image.raw.gz | onefold volume import disk -")]
+    Import(VolumeCopy),
+    /// Copies a volume to a new file, with holes where it has no data, or to standard output
+    #[command(after_help = "Examples:\n  onefold volume export disk image.raw\n  onefold volume export disk - | gzip > image.raw.gz")]
+    Export(VolumeCopy),
+}
+
+/// `onefold volume create`.
+#[derive(Args, Debug, Deserialize, Serialize)]
+pub struct VolumeCreate {
+    /// Which store.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub store: Store,
+    /// Name of the volume: 1 to 255 bytes without `/` and control characters
+    pub name: String,
+    /// Size
+    #[arg(long, value_parser = parse_size)]
+    pub size: u64,
+    /// Size of a block, the unit of mapping and of locks: a power of two from 64KiB to 1MiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256KiB")]
+    pub block_size: u64,
+    /// Filters for this volume, with commas between them [default: those of the store]
+    #[arg(long, value_name = "FILTER,...", value_parser = filter_chain)]
+    pub filter_chain: Option<String>,
+    /// How facts are printed.
+    #[command(flatten)]
+    pub format: Format,
+}
+
+fn filter_chain(text: &str) -> Result<String, String> {
+    let names: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
+    check_chain(&names).map_err(|why| format!("it {why}"))?;
+    Ok(names.join(","))
+}
+
+/// `onefold volume list`.
+#[derive(Args, Debug, Deserialize, Serialize)]
+pub struct VolumeList {
+    /// Which store.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub store: Store,
+    /// How facts are printed.
+    #[command(flatten)]
+    pub format: Format,
+}
+
+/// `onefold volume snapshot`.
+#[derive(Args, Debug, Deserialize, Serialize)]
+pub struct VolumeSnapshot {
+    /// Which store.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub store: Store,
+    /// Name of the volume
+    pub volume: String,
+    /// Name of the snapshot: no other volume or snapshot has it
+    pub name: String,
+    /// How facts are printed.
+    #[command(flatten)]
+    pub format: Format,
+}
+
+/// `onefold volume clone`.
+#[derive(Args, Debug, Deserialize, Serialize)]
+pub struct VolumeClone {
+    /// Which store.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub store: Store,
+    /// Name of the volume or snapshot to begin with
+    pub source: String,
+    /// Name of the new volume: no other volume or snapshot has it
+    pub name: String,
+    /// Makes a volume that never changes
+    #[arg(long)]
+    pub read_only: bool,
+    /// How facts are printed.
+    #[command(flatten)]
+    pub format: Format,
+}
+
+/// `onefold volume rollback`.
+#[derive(Args, Debug, Deserialize, Serialize)]
+pub struct VolumeRollback {
+    /// Which store.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub store: Store,
+    /// Name of the volume
+    pub volume: String,
+    /// Name of the snapshot
+    pub snapshot: String,
+    /// Does it under clients that have the volume open too; they do not expect it
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// `onefold volume diff`.
+#[derive(Args, Debug, Deserialize, Serialize)]
+pub struct VolumeDiff {
+    /// Which store.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub store: Store,
+    /// Name of a volume or snapshot
+    pub first: String,
+    /// Name of another
+    pub second: String,
+    /// How facts are printed.
+    #[command(flatten)]
+    pub format: Format,
+}
+
+/// `onefold volume resize`.
+#[derive(Args, Debug, Deserialize, Serialize)]
+pub struct VolumeResize {
+    /// Which store.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub store: Store,
+    /// Name of the volume
+    pub name: String,
+    /// New size
+    #[arg(long, value_parser = parse_size)]
+    pub size: u64,
+}
+
+/// `onefold volume delete`.
+#[derive(Args, Debug, Deserialize, Serialize)]
+pub struct VolumeDelete {
+    /// Which store.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub store: Store,
+    /// Name of the volume
+    pub name: String,
+}
+
+/// `onefold volume import` and `export`.
+#[derive(Args, Debug)]
+pub struct VolumeCopy {
+    /// Which store.
+    #[command(flatten)]
+    pub store: Store,
+    /// Name of the volume
+    pub name: String,
+    /// The file; `-` for standard input or output
+    pub file: PathBuf,
+}
