@@ -57,13 +57,37 @@ fn m0_19_m0_20_what_is_forgotten_or_deleted_gives_its_space_back() {
 }
 
 #[test]
+fn m0_20_containers_of_which_much_is_needed_are_left_alone_if_that_is_wanted() {
+    let scene = Scene::with_store(&["--container-size", "1MiB", "--compression", "none"]);
+    fs::create_dir(scene.path("all")).unwrap();
+    fs::create_dir(scene.path("most")).unwrap();
+    for number in 0..24 {
+        let content = random(number, 250_000);
+        fs::write(scene.path("all").join(format!("{number:02}")), &content).unwrap();
+        if number % 4 != 0 {
+            fs::write(scene.path("most").join(format!("{number:02}")), &content).unwrap();
+        }
+    }
+    scene.run(["backup", "--name", "all", "all"]).succeeds();
+    scene.run(["backup", "--name", "most", "most"]).succeeds();
+    scene.run(["forget", "latest:all"]).succeeds();
+    let prune = |fill| scene.run(["prune", "--max-unused", "0", "--max-fill", fill, "--json"]).succeeds().json();
+    let done = prune("50%");
+    assert!(done["removed_bytes"].as_u64().unwrap() >= 1_400_000, "{done}");
+    assert!(done["unused_bytes"].as_u64().unwrap() >= 1_000_000, "three quarters of each container are needed: {done}");
+    let rest = prune("100%");
+    assert!(rest["containers_before"].as_u64().unwrap() >= 4 && rest["freed_bytes"].as_u64().unwrap() >= 1_000_000, "{rest}");
+    scene.run(["check", "--read-data"]).succeeds();
+}
+
+#[test]
 fn prune_says_what_is_wrong_with_a_share_and_obeys_append_only_mode() {
     let scene = Scene::with_store(&[]);
-    for wrong in ["7", "101%", "-1%", "lots"] {
-        let run = scene.run(["prune", "--max-unused", wrong]);
+    for (option, wrong) in [("--max-unused", "7"), ("--max-unused", "101%"), ("--max-unused", "-1%"), ("--max-fill", "lots")] {
+        let run = scene.run(["prune", option, wrong]);
         assert!(run.err.contains("0% to 100%") || run.err.contains("unexpected argument"), "{wrong}: {}", run.err);
     }
-    scene.run(["prune", "--max-unused", "2.5%"]).succeeds();
+    scene.run(["prune", "--max-unused", "2.5%", "--max-fill", "50%"]).succeeds();
     let mut on = scene.command(["append-only", "on"]);
     assert!(on.env("ONEFOLD_SECRET", "open sesame").output().unwrap().status.success());
     let refused = scene.run(["prune"]);

@@ -84,7 +84,7 @@ pub fn prune(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Monitor,
     }
     report.raw_bytes = engine.unique_bytes();
     report.unused_bytes = dead.values().map(|dead| dead.bytes).sum();
-    let wanted = chosen(engine, &dead, &report, options);
+    let wanted = chosen(candidates(engine, &dead), report.unused_bytes, report.raw_bytes, options);
     let compression = engine.stored_bytes() as f64 / report.raw_bytes.max(1) as f64;
     let groups = groups(engine, wanted, compression);
     monitor.step("containers", groups.iter().map(|group| group.len() as u64).sum());
@@ -112,24 +112,31 @@ pub fn prune(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Monitor,
     Ok(report)
 }
 
-/// The containers to merge: the most profitable first, until little enough is unused. Those without any needed chunk always.
-fn chosen(engine: &Engine, dead: &BTreeMap<ContainerId, DeadSlots>, report: &PruneReport, options: PruneOptions) -> Vec<Candidate> {
-    let mut candidates: Vec<Candidate> = dead
-        .iter()
-        .filter(|(container, _)| engine.storage().is_sealed(**container))
-        .map(|(container, dead)| Candidate {
-            container: *container,
-            dead_bytes: dead.bytes,
-            live_bytes: dead.of_bytes.saturating_sub(dead.bytes),
-        })
-        .collect();
-    let fill = |candidate: &Candidate| candidate.live_bytes as f64 / (candidate.live_bytes + candidate.dead_bytes).max(1) as f64;
-    candidates.sort_by(|one, other| fill(one).total_cmp(&fill(other)).then(one.container.cmp(&other.container)));
-    let mut unused = report.unused_bytes;
-    let mut raw = report.raw_bytes;
+/// The sealed containers with unused chunks.
+fn candidates(engine: &Engine, dead: &BTreeMap<ContainerId, DeadSlots>) -> Vec<Candidate> {
+    let sealed = dead.iter().filter(|(container, _)| engine.storage().is_sealed(**container));
+    let candidate = |(container, dead): (&ContainerId, &DeadSlots)| Candidate {
+        container: *container,
+        dead_bytes: dead.bytes,
+        live_bytes: dead.of_bytes.saturating_sub(dead.bytes),
+    };
+    sealed.map(candidate).collect()
+}
+
+impl Candidate {
+    /// The share that is needed, 0 to 1.
+    fn fill(&self) -> f64 {
+        self.live_bytes as f64 / (self.live_bytes + self.dead_bytes).max(1) as f64
+    }
+}
+
+/// The containers to merge: the most profitable first, until little enough of the `raw` bytes of the store is `unused`. Those without any needed
+/// chunk always.
+fn chosen(mut candidates: Vec<Candidate>, mut unused: u64, mut raw: u64, options: PruneOptions) -> Vec<Candidate> {
+    candidates.sort_by(|one, other| one.fill().total_cmp(&other.fill()).then(one.container.cmp(&other.container)));
     candidates.retain(|candidate| {
-        let is_wanted =
-            candidate.live_bytes == 0 || (unused as f64 > options.max_unused * raw as f64 && fill(candidate) <= options.max_fill);
+        let is_too_much = unused as f64 > options.max_unused * raw as f64;
+        let is_wanted = candidate.live_bytes == 0 || (is_too_much && candidate.fill() <= options.max_fill);
         if is_wanted {
             unused = unused.saturating_sub(candidate.dead_bytes);
             raw = raw.saturating_sub(candidate.dead_bytes);
@@ -194,4 +201,54 @@ fn merge(engine: &Engine, group: &[Candidate], order: &ReadingOrder, report: &mu
 /// Whether the error is about what is in the containers, so that others can still be merged.
 fn is_of_one_container(error: &EngineError) -> bool {
     matches!(error, EngineError::Wire { .. } | EngineError::Storage(StorageError::Damaged { .. } | StorageError::Merge { .. }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RAW_BYTES: u64 = 10_000;
+
+    /// Containers 1, 2, ... of 1000 bytes with so many dead.
+    fn containers(dead: &[u64]) -> Vec<Candidate> {
+        let candidate = |(number, dead_bytes): (u32, &u64)| Candidate {
+            container: ContainerId::new(0, number),
+            dead_bytes: *dead_bytes,
+            live_bytes: 1000 - dead_bytes,
+        };
+        (1..).zip(dead).map(candidate).collect()
+    }
+
+    fn numbers(dead: &[u64], max_unused: f64, max_fill: f64) -> Vec<u32> {
+        let options = PruneOptions { max_unused, max_fill, dry_run: false };
+        let chosen = chosen(containers(dead), dead.iter().sum(), RAW_BYTES, options);
+        chosen.iter().map(|candidate| candidate.container.number()).collect()
+    }
+
+    #[test]
+    fn m0_20_the_most_profitable_are_merged_until_little_enough_is_unused() {
+        let dead = [100, 900, 300, 600];
+        assert_eq!(numbers(&dead, 0.0, 1.0), [2, 4, 3, 1]);
+        // 1900 of 10000; without the first 1000 of 9100, without the second too 400 of 8500.
+        assert_eq!(numbers(&dead, 0.19, 1.0), [0; 0]);
+        assert_eq!(numbers(&dead, 0.18, 1.0), [2]);
+        assert_eq!(numbers(&dead, 0.11, 1.0), [2]);
+        assert_eq!(numbers(&dead, 0.10, 1.0), [2, 4]);
+        assert_eq!(numbers(&dead, 0.04, 1.0), [2, 4, 3]);
+    }
+
+    #[test]
+    fn m0_20_containers_above_the_fill_are_left_alone() {
+        let dead = [100, 900, 300, 600, 500];
+        assert_eq!(numbers(&dead, 0.0, 0.5), [2, 4, 5]);
+        assert_eq!(numbers(&dead, 0.0, 0.49), [2, 4]);
+        assert_eq!(numbers(&dead, 0.0, 0.0), [0; 0]);
+    }
+
+    #[test]
+    fn m0_20_containers_without_any_needed_chunk_always_go() {
+        assert_eq!(numbers(&[1000, 100, 1000], 1.0, 0.0), [1, 3]);
+        // What they give back counts.
+        assert_eq!(numbers(&[1000, 900], 0.1, 1.0), [1]);
+    }
 }

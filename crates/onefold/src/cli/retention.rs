@@ -70,6 +70,9 @@ pub struct Prune {
     /// The share of all bytes that may stay unused; 0 gives back all that can be had
     #[arg(long, value_name = "SHARE", default_value = "5%")]
     pub max_unused: Share,
+    /// Leaves containers alone of which a greater share is needed: less to copy, but more may stay unused
+    #[arg(long, value_name = "SHARE", default_value = "100%")]
+    pub max_fill: Share,
     /// Says what would be removed, and changes nothing; reads the whole chunk index
     #[arg(long)]
     pub dry_run: bool,

@@ -42,7 +42,7 @@ fn run(options: &Prune, session: &Session<'_>) -> Result<Exit> {
         // What deleted volumes had is unused only when their mappings are dropped.
         session.volumes()?.resume_deletions(&|| !session.is_cancelled())?;
     }
-    let prune_options = PruneOptions { max_unused: options.max_unused.0, dry_run: options.dry_run, ..PruneOptions::default() };
+    let prune_options = PruneOptions { max_unused: options.max_unused.0, max_fill: options.max_fill.0, dry_run: options.dry_run };
     let pruned = prune(&session.store.engine, prune_options, session, &|| true);
     session.end_progress();
     let report = pruned?;

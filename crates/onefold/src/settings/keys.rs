@@ -322,7 +322,7 @@ pub const KEYS: &[Key] = &[
         name: "max_fill_percent",
         default: "50",
         kind: Kind::Count { least: 0, most: 100 },
-        about: "Containers of which more than this percentage is needed are not merged.",
+        about: "Containers of which more than this percentage is needed are not merged, though more may then stay unused than `max_unused_percent` says.",
         set: |settings, value| settings.reclamation.max_fill_percent = value.number(),
     },
     Key {
