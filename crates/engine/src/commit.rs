@@ -11,25 +11,21 @@
 //! When 2 or 3 fail, everything stays volatile and readable, and the next commit tries again.
 //! One commit runs at a time, so batches are applied in the order of the log.
 
+use crate::records::{
+    CHUNK_DELTAS, CHUNKS_PLACED, CHUNKS_REMOVED, OBJECTS_WRITTEN, decode_deltas, decode_places, decode_removals, encode_deltas,
+    encode_objects, encode_removals,
+};
 use crate::reservation::FingerprintMap;
 use crate::statistics::Totals;
 use crate::{Engine, EngineError, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
-use onefold_ground::wire::{Reader, WireError, put_signed, put_varint};
-use onefold_index::{ChunkIndex, block};
-use onefold_oplog::{Log, LogError, Partition, PartitionClass, Position, Record};
+use onefold_index::{ChunkBatch, ChunkIndex, block};
+use onefold_oplog::{Log, LogError, PartitionClass, Position, Record};
 use onefold_storage::{ChunkKind, ContainerRecord, FRAME_COMMITTED, Prepared, Scope};
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
-
-/// Type of the record ChunkDeltas (`docs/format.md` section 4).
-pub const CHUNK_DELTAS: u8 = 5;
-/// Type of the record ChunksRemoved.
-pub const CHUNKS_REMOVED: u8 = 7;
-/// Type of the record ObjectsWritten.
-pub const OBJECTS_WRITTEN: u8 = 6;
 
 /// A change of an object: block-index partition, key, new value or `None` to delete.
 pub type Change = (u16, Vec<u8>, Option<Vec<u8>>);
@@ -54,6 +50,8 @@ impl Transaction {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Effects<'a> {
     pub(crate) removals: &'a [Fingerprint],
+    /// New addresses of chunks; 0: none.
+    pub(crate) places: &'a [(Fingerprint, u64)],
     pub(crate) deltas: &'a [(Fingerprint, i64)],
     pub(crate) changes: &'a [Change],
     /// Staged changes up to this one are durable with the batch.
@@ -196,8 +194,10 @@ impl Engine {
     }
 
     fn commit_prepared(&self, prepared: Prepared, transactions: &[Transaction], sequence: u64, write: Write) -> Result<()> {
-        let deltas = self.deltas_of(&prepared, transactions);
+        let (stored_again, counted) = self.quarantine.stored(&prepared);
+        let deltas = self.deltas_of(&prepared, transactions, &counted);
         let mut changes = latest_changes(transactions);
+        changes.extend(stored_again);
         let totals = self.totals_with(&prepared)?;
         changes.extend(totals.map(|totals| totals.change()));
         let mut records = prepared.records.clone();
@@ -209,7 +209,7 @@ impl Engine {
             self.storage.abandoned(prepared);
             return Ok(());
         }
-        let effects = Effects { removals: &[], deltas: &deltas, changes: &changes, sequence };
+        let effects = Effects { deltas: &deltas, changes: &changes, sequence, ..Effects::default() };
         self.log_and_apply(write, prepared, &records, effects)?;
         if let Some(totals) = totals {
             *self.totals.lock() = totals;
@@ -264,7 +264,7 @@ impl Engine {
                 records.push(encode_deltas(deltas, self.digest_bytes()));
             }
             records.extend(encode_objects(&changes));
-            let effects = Effects { removals, deltas, changes: &changes, sequence: 0 };
+            let effects = Effects { removals, deltas, changes: &changes, ..Effects::default() };
             self.log_and_apply(write, Prepared::default(), &records, effects)?;
             *self.totals.lock() = totals;
             Ok(())
@@ -279,7 +279,7 @@ impl Engine {
         records: &[Record],
         effects: Effects<'_>,
     ) -> Result<(Position, Position)> {
-        let Effects { removals, deltas, changes, sequence } = effects;
+        let Effects { removals, places, deltas, changes, sequence } = effects;
         let bytes = records.iter().map(|record| record.payload.len() as u64).sum();
         let (start, end) = match self.profile.time(Component::Log, bytes, || write(&self.log, records)) {
             Ok(range) => range,
@@ -290,7 +290,7 @@ impl Engine {
         };
         let begun = Instant::now();
         let inserts: Vec<_> = prepared.chunks.iter().map(|(fingerprint, address, _)| (*fingerprint, address.bits())).collect();
-        let indexed = self.index.apply_with_removals(end, removals, &inserts, deltas);
+        let indexed = self.index.apply_batch(end, ChunkBatch { removals, places, inserts: &inserts, deltas });
         let applied = indexed.and_then(|()| self.blocks.apply(end, sequence, changes));
         self.profile.add(Component::ChunkIndex, begun.elapsed().as_nanos() as u64, bytes);
         if let Err(error) = applied {
@@ -306,11 +306,12 @@ impl Engine {
         Ok((start, end))
     }
 
-    /// Sums of all changes of counts: what transactions say, and the references of metadata chunks that become known with this commit.
-    fn deltas_of(&self, prepared: &Prepared, transactions: &[Transaction]) -> Vec<(Fingerprint, i64)> {
+    /// Sums of all changes of counts: what transactions say, and the references of metadata chunks that become known with this commit, but for
+    /// those whose references are counted already.
+    fn deltas_of(&self, prepared: &Prepared, transactions: &[Transaction], counted: &HashSet<Fingerprint>) -> Vec<(Fingerprint, i64)> {
         let mut list = Vec::new();
         for (fingerprint, _, kind) in &prepared.chunks {
-            if *kind != ChunkKind::Data {
+            if *kind != ChunkKind::Data && !counted.contains(fingerprint) {
                 self.reservations.references(fingerprint, &mut list);
             }
         }
@@ -338,54 +339,6 @@ fn latest_changes(transactions: &[Transaction]) -> Vec<Change> {
     changes
 }
 
-pub(crate) fn encode_objects(changes: &[Change]) -> impl Iterator<Item = Record> {
-    block::encode_changes(changes).into_iter().map(|(number, payload)| Record {
-        kind: OBJECTS_WRITTEN,
-        partition: Partition { class: PartitionClass::BlockIndex, number },
-        payload,
-    })
-}
-
-fn encode_removals(removals: &[Fingerprint], digest_bytes: usize) -> Record {
-    let mut payload = Vec::with_capacity(removals.len() * digest_bytes + 5);
-    put_varint(&mut payload, removals.len() as u64);
-    for fingerprint in removals {
-        payload.extend_from_slice(fingerprint.digest(digest_bytes));
-    }
-    Record { kind: CHUNKS_REMOVED, partition: Partition { class: PartitionClass::ChunkIndex, number: Partition::ANY }, payload }
-}
-
-/// Reads a ChunksRemoved payload.
-pub fn decode_removals(payload: &[u8], digest_bytes: usize) -> std::result::Result<Vec<Fingerprint>, WireError> {
-    let mut reader = Reader::new(payload);
-    let count = reader.count("removed chunks", digest_bytes)?;
-    let removals = (0..count).map(|_| reader.take(digest_bytes).map(Fingerprint::from_digest)).collect::<std::result::Result<_, _>>()?;
-    reader.end()?;
-    Ok(removals)
-}
-
-fn encode_deltas(deltas: &[(Fingerprint, i64)], digest_bytes: usize) -> Record {
-    let mut payload = Vec::with_capacity(deltas.len() * (digest_bytes + 1) + 5);
-    put_varint(&mut payload, deltas.len() as u64);
-    for (fingerprint, change) in deltas {
-        payload.extend_from_slice(fingerprint.digest(digest_bytes));
-        put_signed(&mut payload, *change);
-    }
-    Record { kind: CHUNK_DELTAS, partition: Partition { class: PartitionClass::ChunkIndex, number: Partition::ANY }, payload }
-}
-
-/// Reads a ChunkDeltas payload.
-pub fn decode_deltas(payload: &[u8], digest_bytes: usize) -> std::result::Result<Vec<(Fingerprint, i64)>, WireError> {
-    let mut reader = Reader::new(payload);
-    let count = reader.count("chunk deltas", digest_bytes + 1)?;
-    let mut deltas = Vec::with_capacity(count);
-    for _ in 0..count {
-        deltas.push((Fingerprint::from_digest(reader.take(digest_bytes)?), reader.signed()?));
-    }
-    reader.end()?;
-    Ok(deltas)
-}
-
 /// Applies one batch of the log to the indexes that do not have it yet, as [`Engine::log_and_apply`] did before the crash.
 pub(crate) fn replay_batch(
     index: Option<&ChunkIndex>,
@@ -395,6 +348,7 @@ pub(crate) fn replay_batch(
     digest_bytes: usize,
 ) -> Result<()> {
     let mut removals = Vec::new();
+    let mut places = Vec::new();
     let mut inserts = Vec::new();
     let mut deltas = Vec::new();
     let mut changes = Vec::new();
@@ -413,6 +367,9 @@ pub(crate) fn replay_batch(
             PartitionClass::ChunkIndex if record.kind == CHUNKS_REMOVED => {
                 removals.extend(decode_removals(&record.payload, digest_bytes).map_err(damaged("ChunksRemoved"))?);
             }
+            PartitionClass::ChunkIndex if record.kind == CHUNKS_PLACED => {
+                places.extend(decode_places(&record.payload, digest_bytes).map_err(damaged("ChunksPlaced"))?);
+            }
             PartitionClass::ChunkIndex if record.kind == CHUNK_DELTAS => {
                 deltas.extend(decode_deltas(&record.payload, digest_bytes).map_err(damaged("ChunkDeltas"))?);
             }
@@ -426,7 +383,7 @@ pub(crate) fn replay_batch(
         }
     }
     if let Some(index) = index {
-        index.apply_with_removals(end, &removals, &inserts, &deltas)?;
+        index.apply_batch(end, ChunkBatch { removals: &removals, places: &places, inserts: &inserts, deltas: &deltas })?;
     }
     blocks.apply(end, 0, &changes)?;
     Ok(())
@@ -435,26 +392,6 @@ pub(crate) fn replay_batch(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn deltas_are_read_as_written_and_garbage_is_refused() {
-        let deltas = vec![(Fingerprint::from_digest(&[1; 20]), -3), (Fingerprint::from_digest(&[2; 20]), 1 << 40)];
-        let record = encode_deltas(&deltas, 20);
-        assert_eq!(decode_deltas(&record.payload, 20).unwrap(), deltas);
-        for length in 0..record.payload.len() {
-            assert!(decode_deltas(&record.payload[..length], 20).is_err());
-        }
-    }
-
-    #[test]
-    fn removals_are_read_as_written_and_garbage_is_refused() {
-        let removals = vec![Fingerprint::from_digest(&[1; 20]), Fingerprint::from_digest(&[2; 20])];
-        let record = encode_removals(&removals, 20);
-        assert_eq!(decode_removals(&record.payload, 20).unwrap(), removals);
-        for length in 0..record.payload.len() {
-            assert!(decode_removals(&record.payload[..length], 20).is_err());
-        }
-    }
 
     #[test]
     fn of_several_changes_of_an_object_the_last_counts() {

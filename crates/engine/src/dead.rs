@@ -6,7 +6,7 @@
 use crate::{EngineError, Result};
 use onefold_ground::wire::{Reader, put_bytes, put_varint};
 use onefold_index::BlockIndex;
-use onefold_storage::ContainerId;
+use onefold_storage::{ContainerId, MAX_SLOTS};
 
 /// First byte of the keys, and the partition that they are in.
 pub(crate) const PREFIX: u8 = b'd';
@@ -43,6 +43,24 @@ impl DeadSlots {
         self.bits.resize(self.bits.len().max(slot / 8 + 1), 0);
         self.bits[slot / 8] |= 1 << (slot % 8);
         self.bytes += u64::from(length_bytes);
+    }
+
+    /// Takes a mark back.
+    pub(crate) fn remove(&mut self, slot: usize, length_bytes: u32) {
+        if self.contains(slot) {
+            self.bits[slot / 8] &= !(1 << (slot % 8));
+            self.bytes = self.bytes.saturating_sub(u64::from(length_bytes));
+        }
+    }
+
+    /// Whether all slots are marked that a container can have: its catalog could not be read, and nothing in it counts.
+    pub fn is_given_up(&self) -> bool {
+        self.count() >= MAX_SLOTS
+    }
+
+    /// All slots marked. The sums stay: of the others nobody knows the lengths.
+    pub(crate) fn given_up(self) -> DeadSlots {
+        DeadSlots { bits: vec![u8::MAX; MAX_SLOTS.div_ceil(8)], ..self }
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {

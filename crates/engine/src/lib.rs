@@ -25,14 +25,17 @@ mod dead;
 mod descriptor;
 mod error;
 mod in_flight;
+mod lost;
 mod merge;
 mod moment;
 mod open;
 mod prediction;
+mod quarantine;
 mod read;
 mod rebuild;
 mod recipe;
 mod recipe_writer;
+mod records;
 mod removal;
 pub mod reservation;
 mod settings;
@@ -41,18 +44,21 @@ mod stream;
 
 pub use activity::Activity;
 pub use append_only::DeletionPermit;
-pub use commit::{CHUNK_DELTAS, CHUNKS_REMOVED, Change, OBJECTS_WRITTEN, Transaction, decode_deltas, decode_removals};
+pub use commit::{Change, Transaction};
 pub use dead::DeadSlots;
 pub use descriptor::{DESCRIPTOR, Descriptor, FORMAT, random_name};
 pub use error::{EngineError, Result};
 pub use in_flight::InFlight;
+pub use lost::LostChunk;
 pub use moment::Moment;
 pub use onefold_index::UnusedCursor;
 pub use onefold_storage::{Address, ContainerId, MergeStatistics};
 pub use open::Mode;
+pub use quarantine::Quarantined;
 pub use rebuild::Rebuild;
 pub use recipe::{MAX_LEVEL, Piece, Recipe, decode_pieces, encode_pieces};
 pub use recipe_writer::RecipeWriter;
+pub use records::{CHUNK_DELTAS, CHUNKS_PLACED, CHUNKS_REMOVED, OBJECTS_WRITTEN, decode_deltas, decode_places, decode_removals};
 pub use removal::{Candidate, MAX_CANDIDATES, ReferencesOf, Removed};
 pub use settings::Settings;
 pub use statistics::Statistics;
@@ -86,6 +92,8 @@ pub struct Engine {
     guards: Arc<in_flight::Guards>,
     /// What the removal of unused chunks has its eye on.
     watch: in_flight::Watch,
+    /// What cannot be read.
+    quarantine: Arc<quarantine::Quarantine>,
     /// Every filter of the store; chains are selections of it.
     filters: Chain,
     chain: Chain,

@@ -21,7 +21,7 @@ struct Sorted {
 
 impl Engine {
     /// Merges container files, all of one partition, into one; durable on return. The chunks that are needed lie in the new one by ascending
-    /// `rank`. Those that have no dead slots (any more) are left alone; `None`: these were all. An error leaves everything as it is; damage says
+    /// `rank`. Those that have no dead slots (any more), or chunks in quarantine, are left alone; `None`: these were all. An error leaves everything as it is; damage says
     /// that a container cannot be merged.
     pub fn merge_containers(&self, victims: &[ContainerId], rank: &dyn Fn(Address) -> u64) -> Result<Option<MergeStatistics>> {
         self.writable()?;
@@ -31,9 +31,10 @@ impl Engine {
         let mut dead_bytes = 0;
         let mut changes = Vec::with_capacity(victims.len() + 1);
         let mut own = Vec::with_capacity(victims.len());
+        let quarantined = self.quarantined_containers()?;
         for victim in victims {
             // Somebody else may have merged it since the caller looked.
-            if self.dead_slots(*victim)?.count() == 0 {
+            if self.dead_slots(*victim)?.count() == 0 || quarantined.contains(victim) {
                 continue;
             }
             own.push(*victim);
@@ -83,8 +84,8 @@ impl Engine {
             changes.retain(|(_, key, _)| key != crate::statistics::TOTALS_KEY);
             changes.push(totals.change());
             let mut records = vec![record.clone()];
-            records.extend(crate::commit::encode_objects(&changes));
-            let effects = Effects { removals: &[], deltas: &[], changes: &changes, sequence: 0 };
+            records.extend(crate::records::encode_objects(&changes));
+            let effects = Effects { changes: &changes, ..Effects::default() };
             let range = self.log_and_apply(write, Prepared::default(), &records, effects)?;
             *self.totals.lock() = totals;
             Ok(range)

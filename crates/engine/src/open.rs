@@ -9,6 +9,7 @@ use crate::chain::{
 };
 use crate::commit::replay_batch;
 use crate::descriptor::Descriptor;
+use crate::quarantine::{Quarantine, RECOUNTED};
 use crate::rebuild::{MARKER, empty_index};
 use crate::reservation::Reservations;
 use crate::settings::Settings;
@@ -92,17 +93,6 @@ impl Engine {
             epoch,
             profile.clone(),
         )?;
-        let index_access = if mode == Mode::ReadOnly { Access::Read } else { Access::ReadWrite };
-        if mode == Mode::Rebuild {
-            empty_index(&ground, INDEX, descriptor.index_partitions, digest_bytes)?;
-        } else if ground.exists(MARKER)? {
-            return Err(EngineError::Inconsistent {
-                why: "rebuilding its chunk index was cut short: run `onefold check --rebuild-index` again".into(),
-            });
-        }
-        let index_options = ChunkIndexOptions { auxiliary_bytes: settings.auxiliary_index_bytes };
-        let index =
-            Arc::new(ChunkIndex::open(&ground, INDEX, descriptor.index_partitions, digest_bytes, index_options, index_access, epoch)?);
         let block_options =
             block::BlockIndexOptions { cache_bytes: settings.block_index_cache_bytes, pending_bytes: settings.block_index_pending_bytes };
         let blocks = block::BlockIndex::open(ground.clone(), BLOCKS, descriptor.block_partitions, block_options, access, epoch)?;
@@ -110,11 +100,30 @@ impl Engine {
         let opening = if mode == Mode::ReadWrite { Opening::ReadWrite { epoch } } else { Opening::ReadOnly };
         let log = Log::open(ground.clone(), LOG, descriptor.store, log_options(&settings), opening)?;
 
-        let replayed = (mode != Mode::Rebuild).then_some(&*index);
-        recover(&storage, replayed, &blocks, &log, mode, digest_bytes)?;
+        let index_options = ChunkIndexOptions { auxiliary_bytes: settings.auxiliary_index_bytes };
+        let index_access = if mode == Mode::ReadOnly { Access::Read } else { Access::ReadWrite };
+        let open_index = || -> Result<Arc<ChunkIndex>> {
+            let partitions = descriptor.index_partitions;
+            Ok(Arc::new(ChunkIndex::open(&ground, INDEX, partitions, digest_bytes, index_options, index_access, epoch)?))
+        };
+        let index = if mode == Mode::Rebuild {
+            // Everything that the new index is made of comes first: a store in which that cannot be read keeps the index that it has.
+            recover(&storage, None, &blocks, &log, mode, digest_bytes)?;
+            empty_index(&ground, INDEX, descriptor.index_partitions, digest_bytes)?;
+            open_index()?
+        } else if ground.exists(MARKER)? {
+            return Err(EngineError::Inconsistent {
+                why: "rebuilding its chunk index was cut short: run `onefold check --rebuild-index` again".into(),
+            });
+        } else {
+            let index = open_index()?;
+            recover(&storage, Some(&*index), &blocks, &log, mode, digest_bytes)?;
+            index
+        };
 
+        let quarantine = Arc::new(Quarantine::open(blocks.clone(), digest_bytes, ground.exists(RECOUNTED)?)?);
         let bloom = settings.chain.iter().any(|name| name == "bloom").then(|| Arc::new(BloomFilter::new(settings.bloom_bytes)));
-        let filters = Chain::new(all_filters(&storage, &index, &blocks, &bloom, &settings), profile.clone());
+        let filters = Chain::new(all_filters(&storage, &index, &blocks, &quarantine, &bloom, &settings), profile.clone());
         let chain = checked_chain(&filters, &settings.chain)?;
         // A metadata chunk stored twice would count its references twice: whatever a user chooses for data, metadata asks the index.
         let metadata_chain = filters.select(&["container-cache", "chunk-index"])?;
@@ -136,6 +145,7 @@ impl Engine {
             reservations: Reservations::default(),
             guards: Arc::default(),
             watch: Default::default(),
+            quarantine,
             filters,
             chain,
             metadata_chain,
@@ -159,6 +169,11 @@ impl Engine {
             _lock: lock,
         });
         if mode == Mode::ReadWrite {
+            match engine.note_recount() {
+                // Until there is room, nothing is removed.
+                Err(error) if error.is_full() => tracing::warn!(%error, "which chunks are lost is noted by a later opening"),
+                noted => noted?,
+            }
             background::start(&engine)?;
         }
         Ok(engine)
@@ -237,12 +252,13 @@ fn all_filters(
     storage: &Arc<ContainerStore>,
     index: &Arc<ChunkIndex>,
     blocks: &Arc<block::BlockIndex>,
+    quarantine: &Arc<Quarantine>,
     bloom: &Option<Arc<BloomFilter>>,
     settings: &Settings,
 ) -> Vec<Arc<dyn Filter>> {
     let mut filters: Vec<Arc<dyn Filter>> = vec![
         Arc::new(ZeroChunkFilter),
-        Arc::new(BlockIndexFilter),
+        Arc::new(BlockIndexFilter::new(quarantine.clone())),
         Arc::new(ContainerCacheFilter::new(storage.clone(), blocks.clone(), settings.container_cache_entries)),
         Arc::new(ChunkIndexFilter::new(index.clone())),
         Arc::new(ByteCompareFilter::new(storage.clone())),

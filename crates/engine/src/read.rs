@@ -4,7 +4,7 @@ use crate::{Engine, EngineError, Piece, Recipe, Result, decode_pieces};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
 use onefold_ground::wire::Reader;
-use onefold_storage::{Address, ChunkKind, Slice};
+use onefold_storage::{Address, ChunkKind, Slice, StorageError};
 
 /// Chunks loaded in one plan: neighbouring ones share a read.
 const BATCH_CHUNKS: usize = 128;
@@ -87,7 +87,7 @@ impl Engine {
             .and_then(|()| if verify { self.verify(wanted, &slices, kind) } else { Ok(()) });
         match loaded {
             Ok(()) => Ok(slices),
-            Err(error) if error.is_damage() => wanted.iter().map(|one| self.load_or_other_copy(*one, kind, verify)).collect(),
+            Err(error) if can_be_elsewhere(&error) => wanted.iter().map(|one| self.load_or_other_copy(*one, kind, verify)).collect(),
             Err(error) => Err(error),
         }
     }
@@ -183,6 +183,11 @@ impl Engine {
             .and_then(|pieces| reader.end().map(|()| pieces))
             .map_err(|source| EngineError::Wire { what: "recipe chunk".into(), source })
     }
+}
+
+/// Whether another copy of the chunk may do: it is damaged, or the device cannot read it.
+fn can_be_elsewhere(error: &EngineError) -> bool {
+    error.is_damage() || matches!(error, EngineError::Storage(StorageError::Ground(_)))
 }
 
 #[cfg(test)]

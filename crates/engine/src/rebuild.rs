@@ -3,10 +3,11 @@
 //! The old index is not read. A marker file makes every other opening refuse the store until the new one is whole, so a rebuild that is
 //! cut short is simply done again. Containers, log and block index are only read.
 
+use crate::quarantine::RECOUNTED;
 use crate::{Engine, EngineError, Mode, Result, Settings};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Ground, parent, replace_file};
-use onefold_index::ChunkIndex;
+use onefold_index::{ChunkBatch, ChunkIndex};
 use onefold_oplog::Position;
 use std::sync::Arc;
 
@@ -53,6 +54,13 @@ impl Rebuild {
         self.apply(&[], references)
     }
 
+    /// Chunks that cannot be read: they are nowhere, so that whoever writes them again stores them.
+    pub fn lose(&mut self, chunks: &[Fingerprint]) -> Result<()> {
+        let places: Vec<_> = chunks.iter().map(|fingerprint| (*fingerprint, 0)).collect();
+        self.step += 1;
+        Ok(self.engine.index.apply_batch(Position(self.step), ChunkBatch { places: &places, ..ChunkBatch::default() })?)
+    }
+
     /// All references were counted: the new index is made durable and takes its place at the end of the log.
     pub fn finish(self) -> Result<()> {
         let engine = &self.engine;
@@ -64,6 +72,8 @@ impl Rebuild {
         engine.index.apply(engine.log.end(), &[], &[])?;
         engine.index.sweep_all()?;
         engine.index.close()?;
+        // Before the store opens again: its next owner notes which chunks are counted and nowhere.
+        replace_file(&*engine.ground, RECOUNTED, b"the chunk index was made anew\n")?;
         engine.ground.remove(MARKER)?;
         Ok(engine.ground.sync_directory(parent(MARKER))?)
     }

@@ -62,6 +62,8 @@ pub struct Removed {
     pub in_use: u64,
     /// Candidates that could not be judged because a container or a page of the index cannot be read: one sentence each.
     pub damaged: Vec<String>,
+    /// Why nothing was removed, if nothing may be: [`Engine::why_nothing_is_removed`].
+    pub held: Option<String>,
     /// Those in flight did not end in time: nothing was removed, it is to be tried again later.
     pub was_busy: bool,
 }
@@ -178,6 +180,9 @@ impl Engine {
                 None => return Ok(Removed { was_busy: true, ..Removed::default() }),
             }
         };
+        if let Some(why) = self.why_nothing_is_removed()? {
+            return Ok(Removed { held: Some(why), ..Removed::default() });
+        }
         let mut removed = Removed::default();
         let (candidates, further) = candidates.split_at(candidates.len().min(MAX_CANDIDATES));
         removed.left.extend(further);

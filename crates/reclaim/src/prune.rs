@@ -84,7 +84,7 @@ pub fn prune(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Monitor,
     }
     report.raw_bytes = engine.unique_bytes();
     report.unused_bytes = dead.values().map(|dead| dead.bytes).sum();
-    let wanted = chosen(candidates(engine, &dead), report.unused_bytes, report.raw_bytes, options);
+    let wanted = chosen(candidates(engine, &dead)?, report.unused_bytes, report.raw_bytes, options);
     let compression = engine.stored_bytes() as f64 / report.raw_bytes.max(1) as f64;
     let groups = groups(engine, wanted, compression);
     monitor.step("containers", groups.iter().map(|group| group.len() as u64).sum());
@@ -112,15 +112,18 @@ pub fn prune(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Monitor,
     Ok(report)
 }
 
-/// The sealed containers with unused chunks.
-fn candidates(engine: &Engine, dead: &BTreeMap<ContainerId, DeadSlots>) -> Vec<Candidate> {
-    let sealed = dead.iter().filter(|(container, _)| engine.storage().is_sealed(**container));
+/// The sealed containers with unused chunks. What cannot be read cannot be merged, and what is in quarantine stays where it is.
+fn candidates(engine: &Engine, dead: &BTreeMap<ContainerId, DeadSlots>) -> Result<Vec<Candidate>> {
+    let quarantined = engine.quarantined_containers()?;
+    let sealed = dead
+        .iter()
+        .filter(|(container, dead)| !dead.is_given_up() && !quarantined.contains(container) && engine.storage().is_sealed(**container));
     let candidate = |(container, dead): (&ContainerId, &DeadSlots)| Candidate {
         container: *container,
         dead_bytes: dead.bytes,
         live_bytes: dead.of_bytes.saturating_sub(dead.bytes),
     };
-    sealed.map(candidate).collect()
+    Ok(sealed.map(candidate).collect())
 }
 
 impl Candidate {

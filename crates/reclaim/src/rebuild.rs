@@ -28,12 +28,17 @@ pub fn rebuild_chunk_index(ground: Arc<dyn Ground>, settings: Settings, command:
     for container in containers {
         // One that cannot be read was named with the places.
         let slots = engine.storage().slots(container).unwrap_or_default();
+        let mut lost = Vec::new();
         for (chunk, _) in metadata_of(&engine, moment.containers(), container, &slots) {
             match chunk.references(&engine) {
                 Some(pieces) => pieces.iter().for_each(|piece| counts.add(piece)),
-                None => problems.push(format!("metadata chunk {} at {} cannot be read", chunk.fingerprint, chunk.address)),
+                None => {
+                    problems.push(format!("metadata chunk {} at {} cannot be read", chunk.fingerprint, chunk.address));
+                    lost.push(chunk.fingerprint);
+                }
             }
         }
+        rebuild.lose(&lost)?;
         counts.hand_over(&mut rebuild, BATCH)?;
         monitor.advance(1);
     }

@@ -26,7 +26,8 @@ pub struct RemovalReport {
     pub chunks: u64,
     /// Their bytes before compression.
     pub bytes: u64,
-    /// What could not be judged, because a container or a page of the index cannot be read: one sentence each, the first hundred.
+    /// What could not be judged, because a container or a page of the index cannot be read, or why nothing may be removed: one sentence each, the first
+    /// hundred.
     pub damaged: Vec<String>,
     /// Whether all unused chunks are gone: not if some cannot be judged, if writes in flight did not end or asked for some, or the monitor cancelled.
     pub is_complete: bool,
@@ -56,6 +57,11 @@ pub fn remove_unused(engine: &Arc<Engine>, monitor: &dyn Monitor, go_on: &dyn Fn
     // What was stored and never referred to is in the index only when it is durable.
     engine.flush()?;
     let mut removal = Removal { engine, monitor, report: RemovalReport::default(), was_left: false, was_in_use: false };
+    match engine.settle_quarantine() {
+        // What hangs on that is kept, and said to be.
+        Ok(()) | Err(EngineError::Index(IndexError::ChunkIndexDamaged { .. })) => {}
+        Err(error) => return Err(error.into()),
+    }
     let go_on = || go_on() && !monitor.is_cancelled();
     for _ in 0..MAX_PASSES {
         removal.was_left = false;
@@ -121,6 +127,10 @@ impl Removal<'_> {
                     return Ok(false);
                 }
                 let removed = self.engine.remove_unused(candidates, &references, go_on)?;
+                if let Some(why) = removed.held {
+                    self.report.note(why);
+                    return Ok(false);
+                }
                 if removed.was_busy {
                     return Ok(false);
                 }
@@ -156,7 +166,11 @@ pub(crate) struct WouldRemove {
 /// chunk that would lose a reference. The whole chunk index is read once.
 pub(crate) fn would_remove(engine: &Arc<Engine>, go_on: &dyn Fn() -> bool) -> Result<WouldRemove> {
     let mut would = WouldRemove::default();
+    would.damaged.extend(engine.why_nothing_is_removed()?);
     engine.for_each_dead(&mut |container, dead| drop(would.dead.insert(container, dead)))?;
+    if !would.damaged.is_empty() {
+        return Ok(would);
+    }
     let mut level: Vec<(Fingerprint, Address)> = Vec::new();
     for partition in 0..engine.index().partitions() {
         let read = engine.index().for_each(partition, &mut |fingerprint, entry| {

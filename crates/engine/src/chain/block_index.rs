@@ -1,13 +1,29 @@
 //! Block-index filter (M0.7): compares with the current mapping of the block that is being overwritten. No I/O.
 
 use super::{Candidate, Filter, Request, Verdict};
+use crate::quarantine::Quarantine;
 use crate::reservation::FingerprintMap;
 use crate::{Piece, Result};
+use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
+use std::sync::Arc;
 
 /// Says STRONG-MAYBE of chunks that the overwritten block has: its mapping keeps them until the new mapping is durable.
 #[derive(Debug, Default)]
-pub struct BlockIndexFilter;
+pub struct BlockIndexFilter {
+    /// What is in it must be stored anew, so the chunk index is asked.
+    quarantine: Option<Arc<Quarantine>>,
+}
+
+impl BlockIndexFilter {
+    pub(crate) fn new(quarantine: Arc<Quarantine>) -> BlockIndexFilter {
+        BlockIndexFilter { quarantine: Some(quarantine) }
+    }
+
+    fn is_good(&self, chunk: &Fingerprint) -> bool {
+        self.quarantine.as_ref().is_none_or(|quarantine| matches!(quarantine.get(chunk), Ok(None)))
+    }
+}
 
 impl Filter for BlockIndexFilter {
     fn name(&self) -> &'static str {
@@ -35,7 +51,9 @@ impl Filter for BlockIndexFilter {
             })
             .collect();
         for at in active {
-            if let Some(address) = present.get(&candidates[*at].fingerprint) {
+            if let Some(address) = present.get(&candidates[*at].fingerprint)
+                && self.is_good(&candidates[*at].fingerprint)
+            {
                 candidates[*at].found(Verdict::StrongMaybe, *address);
             }
         }

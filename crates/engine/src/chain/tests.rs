@@ -108,7 +108,7 @@ fn m0_5_every_filter_gets_the_update_pass_and_the_abort() {
 
 #[test]
 fn m0_7_the_block_index_filter_finds_what_the_block_has_without_reading() {
-    let filter = BlockIndexFilter;
+    let filter = BlockIndexFilter::default();
     let name = Fingerprint::from_digest(&[7; 32]);
     let address = Address::from_bits(77);
     let overwritten = [Piece::Zeros { length: 5 }, Piece::Chunk { fingerprint: name, address, offset: 0, length: 1 }];
@@ -120,7 +120,7 @@ fn m0_7_the_block_index_filter_finds_what_the_block_has_without_reading() {
 
 #[test]
 fn a_chain_of_some_filters_shares_their_counters_and_refuses_unknown_names() {
-    let chain = Chain::new(vec![Arc::new(ZeroChunkFilter), Arc::new(BlockIndexFilter)], Arc::default());
+    let chain = Chain::new(vec![Arc::new(ZeroChunkFilter), Arc::new(BlockIndexFilter::default())], Arc::default());
     let some = chain.select(&["zero-chunk"]).unwrap();
     run(&some, &[0, 1]);
     assert_eq!(chain.statistics()[0].existing, 1);

@@ -16,7 +16,8 @@ pub(super) const SORTED_BYTES: usize = 16;
 /// What the log says of a chunk beyond its page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Change {
-    /// Its newest address; 0: none was named. With [`REMOVED`]: the page's entry is gone, and address and delta are of the time behind that.
+    /// Its newest address; 0: none was named; [`NOWHERE`]: it has none any more. With [`REMOVED`]: the page's entry is gone, and address and
+    /// delta are of the time behind that.
     address: u64,
     /// Sum of the changes of its count.
     delta: i64,
@@ -24,13 +25,19 @@ pub(super) struct Change {
 
 /// No address has this bit: partitions have at most 15 bits.
 pub(super) const REMOVED: u64 = 1 << 63;
+/// Stands for "no address any more". It is none: a container has at most 65,535 slots, so the last slot number is never used.
+const NOWHERE: u64 = REMOVED - 1;
 
 impl Change {
     /// The entry after the change, if there is one; whether its count would have fallen below zero.
     pub fn apply(self, entry: Option<IndexEntry>) -> (Option<IndexEntry>, bool) {
         let before = entry.filter(|_| self.address & REMOVED == 0).unwrap_or_default();
         let named = self.address & !REMOVED;
-        let address = if named == 0 { before.address } else { named };
+        let address = match named {
+            0 => before.address,
+            NOWHERE => 0,
+            address => address,
+        };
         if before.count == u32::MAX {
             // A count that once reached its end is no longer known: it stays there, so that the chunk is never taken for unused.
             return (Some(IndexEntry { address, count: u32::MAX }), false);
@@ -84,6 +91,11 @@ impl Auxiliary {
         debug_assert!(address & REMOVED == 0, "an address with the bit of removed chunks");
         let change = self.entry(fingerprint);
         change.address = address | (change.address & REMOVED);
+    }
+
+    /// Notes where the chunk is now; 0: nowhere. Its count stays.
+    pub fn place(&mut self, fingerprint: &Fingerprint, address: u64) {
+        self.insert(fingerprint, if address == 0 { NOWHERE } else { address });
     }
 
     /// Notes that the chunk is gone: what was known of it counts no more.
@@ -158,7 +170,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn m0_14_changes_are_summed_by_chunk(steps in proptest::collection::vec((0..900u16, 0..5u8, 1..100i64), 0..2000)) {
+        fn m0_14_changes_are_summed_by_chunk(steps in proptest::collection::vec((0..900u16, 0..6u8, 1..100i64), 0..2000)) {
             let mut auxiliary = Auxiliary::default();
             let mut model: BTreeMap<Fingerprint, Change> = BTreeMap::new();
             for (chunk, step, value) in steps {
@@ -174,6 +186,10 @@ mod tests {
                     1 | 2 => {
                         auxiliary.insert(&fingerprint, value as u64);
                         expected.address = value as u64 | (expected.address & REMOVED);
+                    }
+                    3 => {
+                        auxiliary.place(&fingerprint, 0);
+                        expected.address = NOWHERE | (expected.address & REMOVED);
                     }
                     _ => {
                         let falls_below = auxiliary.add(&fingerprint, value - 50);
@@ -223,6 +239,26 @@ mod tests {
         assert!(!auxiliary.add(&chunk, 1));
         let change = auxiliary.get(&chunk).unwrap();
         assert_eq!(change.apply(Some(IndexEntry { address: 5, count: 0 })), (Some(IndexEntry { address: 7, count: 1 }), false));
+    }
+
+    #[test]
+    fn a_lost_chunk_keeps_its_count_and_gets_an_address_again() {
+        let fingerprint = Fingerprint::from_digest(&[7; 32]);
+        let entry = |address, count| Some(IndexEntry { address, count });
+        let mut auxiliary = Auxiliary::default();
+        auxiliary.place(&fingerprint, 0);
+        let of = |auxiliary: &Auxiliary, before| auxiliary.get(&fingerprint).unwrap().apply(before).0;
+        assert_eq!(of(&auxiliary, entry(5, 2)), entry(0, 2));
+        assert_eq!(of(&auxiliary, entry(5, u32::MAX)), entry(0, u32::MAX));
+        assert_eq!(of(&auxiliary, entry(5, 0)), None, "nobody needs it");
+        auxiliary.add(&fingerprint, 1);
+        assert_eq!(of(&auxiliary, entry(5, 2)), entry(0, 3));
+        auxiliary.insert(&fingerprint, 9);
+        assert_eq!(of(&auxiliary, entry(5, 2)), entry(9, 3));
+        auxiliary.remove(&fingerprint);
+        auxiliary.place(&fingerprint, 0);
+        auxiliary.add(&fingerprint, 1);
+        assert_eq!(of(&auxiliary, entry(5, 2)), entry(0, 1));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Crashes and failing operations at every step of apply, sweep and growth, on the simulated disk.
 
-use super::tests::{DIGEST_BYTES, LogBatch, Model, apply, apply_to_model, check, log_batch, open};
+use super::tests::{DIGEST_BYTES, LogBatch, Model, apply, apply_to_model, check, key, log_batch, open};
 use super::*;
 use onefold_ground::{CrashPolicy, SimulatedGround, checksum};
 use std::io::ErrorKind;
@@ -18,7 +18,8 @@ fn log(batches: u64, new_chunks: u64) -> Vec<LogBatch> {
         inserts.extend((0..5).map(|at| (random(at, chunks), random(at + 100, 1 << 40) + 1)));
         let deltas: Vec<_> = (0..new_chunks * 2).map(|at| (random(at + 200, chunks), random(at + 300, 5) as i64 - 1)).collect();
         let removals: Vec<_> = (0..new_chunks / 8).map(|at| random(at + 400, chunks)).collect();
-        let batch = log_batch((number + 1) * 512, &model, &removals, &inserts, &deltas);
+        let mut batch = log_batch((number + 1) * 512, &model, &removals, &inserts, &deltas);
+        batch.places = (0..new_chunks / 8).map(|at| (key(random(at + 500, chunks)), at % 2 * (random(at + 600, 1 << 40) + 1))).collect();
         apply_to_model(&mut model, &batch);
         log.push(batch);
     }

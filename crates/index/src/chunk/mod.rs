@@ -72,6 +72,19 @@ pub struct IndexEntry {
     pub count: u32,
 }
 
+/// What one batch of the log says of chunks. It takes effect in the order of the fields, so what a batch says beside a removal stands for itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ChunkBatch<'a> {
+    /// Chunks that are not stored any more: their entries go.
+    pub removals: &'a [Fingerprint],
+    /// Chunks that are at another address now, or at none (0); their counts stay.
+    pub places: &'a [(Fingerprint, u64)],
+    /// Chunks that were stored, and their addresses (not 0).
+    pub inserts: &'a [(Fingerprint, u64)],
+    /// Changes of counts.
+    pub deltas: &'a [(Fingerprint, i64)],
+}
+
 /// A place in the search for chunks that nothing refers to; the default is the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnusedCursor {
@@ -185,18 +198,14 @@ impl ChunkIndex {
     ///
     /// An address of a chunk that is known replaces the older one and keeps the count. A change of a count that is not known starts from 0.
     pub fn apply(&self, end: Position, inserts: &[(Fingerprint, u64)], deltas: &[(Fingerprint, i64)]) -> Result<()> {
-        self.apply_with_removals(end, &[], inserts, deltas)
+        self.apply_batch(end, ChunkBatch { inserts, deltas, ..ChunkBatch::default() })
     }
 
-    /// [`ChunkIndex::apply`] of a batch that removes chunks too: they go first, so that what the batch says of them otherwise stands for itself.
-    pub fn apply_with_removals(
-        &self,
-        end: Position,
-        removals: &[Fingerprint],
-        inserts: &[(Fingerprint, u64)],
-        deltas: &[(Fingerprint, i64)],
-    ) -> Result<()> {
+    /// [`ChunkIndex::apply`] of a batch that does more than that.
+    pub fn apply_batch(&self, end: Position, batch: ChunkBatch<'_>) -> Result<()> {
+        let ChunkBatch { removals, places, inserts, deltas } = batch;
         let mut removals_by_partition = self.by_partition(removals.iter()).into_iter().map(|(_, own)| own);
+        let mut places_by_partition = self.by_partition(places.iter().map(|(fingerprint, _)| fingerprint)).into_iter().map(|(_, own)| own);
         let inserts_by_partition = self.by_partition(inserts.iter().map(|(fingerprint, _)| fingerprint));
         let deltas_by_partition = self.by_partition(deltas.iter().map(|(fingerprint, _)| fingerprint));
         for ((partition, inserted), (_, changed)) in inserts_by_partition.into_iter().zip(deltas_by_partition) {
@@ -204,7 +213,9 @@ impl ChunkIndex {
             let changed = changed.iter().map(|at| deltas[*at as usize]);
             let removed = removals_by_partition.next().unwrap_or_default();
             let removed = removed.iter().map(|at| removals[*at as usize]);
-            self.partitions[partition].apply(end.0, removed, inserted, changed);
+            let placed = places_by_partition.next().unwrap_or_default();
+            let placed = placed.iter().map(|at| places[*at as usize]);
+            self.partitions[partition].apply(end.0, removed, placed, inserted, changed);
         }
         Ok(())
     }

@@ -324,6 +324,7 @@ impl Partition {
         &self,
         end: u64,
         removals: impl Iterator<Item = Fingerprint>,
+        places: impl Iterator<Item = (Fingerprint, u64)>,
         inserts: impl Iterator<Item = (Fingerprint, u64)>,
         deltas: impl Iterator<Item = (Fingerprint, i64)>,
     ) {
@@ -342,6 +343,11 @@ impl Partition {
         for fingerprint in removals {
             if first_page == 0 || shape.home(&fingerprint) >= first_page {
                 into.remove(&fingerprint);
+            }
+        }
+        for (fingerprint, address) in places {
+            if first_page == 0 || shape.home(&fingerprint) >= first_page {
+                into.place(&fingerprint, address);
             }
         }
         for (fingerprint, address) in inserts {

@@ -22,6 +22,7 @@ pub(super) fn key(number: u64) -> Fingerprint {
 pub(super) struct LogBatch {
     pub end: u64,
     pub removals: Vec<Fingerprint>,
+    pub places: Vec<(Fingerprint, u64)>,
     pub inserts: Vec<(Fingerprint, u64)>,
     pub deltas: Vec<(Fingerprint, i64)>,
 }
@@ -31,6 +32,9 @@ pub(super) type Model = BTreeMap<Fingerprint, IndexEntry>;
 pub(super) fn apply_to_model(model: &mut Model, batch: &LogBatch) {
     for fingerprint in &batch.removals {
         model.remove(fingerprint);
+    }
+    for (fingerprint, address) in &batch.places {
+        model.entry(*fingerprint).or_default().address = *address;
     }
     for (fingerprint, address) in &batch.inserts {
         model.entry(*fingerprint).or_default().address = *address;
@@ -57,7 +61,7 @@ pub(super) fn log_batch(end: u64, model: &Model, removals: &[u64], inserts: &[(u
             kept.push((fingerprint, *delta));
         }
     }
-    LogBatch { end, removals, inserts, deltas: kept }
+    LogBatch { end, removals, places: Vec::new(), inserts, deltas: kept }
 }
 
 pub(super) fn open(ground: &Arc<dyn Ground>, partitions: u32, access: Access, epoch: u64) -> Result<ChunkIndex> {
@@ -66,7 +70,8 @@ pub(super) fn open(ground: &Arc<dyn Ground>, partitions: u32, access: Access, ep
 }
 
 pub(super) fn apply(index: &ChunkIndex, batch: &LogBatch) {
-    index.apply_with_removals(Position(batch.end), &batch.removals, &batch.inserts, &batch.deltas).unwrap();
+    let LogBatch { end, removals, places, inserts, deltas } = batch;
+    index.apply_batch(Position(*end), ChunkBatch { removals, places, inserts, deltas }).unwrap();
 }
 
 /// Lookups of all chunks and of strangers, and the visit, say what the model says.

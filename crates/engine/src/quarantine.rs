@@ -1,0 +1,343 @@
+//! Quarantine: what becomes of a chunk that is stored and cannot be read (`docs/decisions/0020-repair-and-quarantine.md`).
+//!
+//! It is *lost*: its entry in the chunk index keeps its count and has no address any more, its slot is dead, and an object (key `q`) remembers
+//! it. All three change in one batch. Nothing is destroyed: the bytes stay where they are, and merging leaves their container alone as long as the
+//! object is there. So the next write of the same data finds no address and stores the chunk anew, in whatever way it comes; the batch with the new
+//! copy takes the object away; and recipes that name the old address find the new copy through the index.
+//!
+//! # What a lost metadata chunk refers to
+//! Nobody can read that any more, so it stays counted, and no chunk goes that it may need: [`Quarantined::is_counted`]. When it is
+//! stored again its references are not counted a second time. When counts were made anew ([`Rebuild`](crate::Rebuild)), they are not counted: then
+//! its children may look unused, and no chunk is removed until it is stored again or nobody needs it ([`Engine::why_nothing_is_removed`]).
+//! A rebuild cannot write objects. It leaves a file ([`RECOUNTED`]), and the next opening for writing notes what it did: that references of what is in
+//! quarantine are not counted, and which chunks are counted and nowhere.
+
+use crate::lost::Settled;
+use crate::{Change, Engine, EngineError, Recipe, Result, Transaction};
+use onefold_fingerprint::Fingerprint;
+use onefold_ground::wire::{Reader, WireError, put_signed, put_varint};
+use onefold_index::BlockIndex;
+use onefold_storage::{Address, ChunkKind, ContainerId, Prepared};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// First byte of the keys, and the partition that they are in.
+const PREFIX: u8 = b'q';
+const PARTITION: u16 = 0;
+const VERSION: u8 = 1;
+/// The kind of a chunk of which it is not known.
+const UNKNOWN_KIND: u8 = 255;
+/// There when the chunk index was made anew and no opening for writing came since.
+pub(crate) const RECOUNTED: &str = "index/recounted";
+
+/// A chunk in quarantine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quarantined {
+    /// Its name.
+    pub fingerprint: Fingerprint,
+    /// Where it was; 0: not known.
+    pub address: Address,
+    /// What it was, if that is known.
+    pub kind: Option<ChunkKind>,
+    /// Its length, bytes; 0: not known.
+    pub length_bytes: u32,
+    /// Whether what it refers to (if it is a metadata chunk) is still counted.
+    pub is_counted: bool,
+    /// When it was found to be lost, nanoseconds since 1970.
+    pub since_ns: i64,
+}
+
+impl Quarantined {
+    /// Whether other chunks may hang on it.
+    pub fn may_refer(&self) -> bool {
+        self.kind != Some(ChunkKind::Data)
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let kind = self.kind.map_or(UNKNOWN_KIND, |kind| kind as u8);
+        let mut out = vec![VERSION, u8::from(self.is_counted), kind];
+        out.extend_from_slice(&self.address.bits().to_le_bytes());
+        put_varint(&mut out, u64::from(self.length_bytes));
+        put_signed(&mut out, self.since_ns);
+        out
+    }
+
+    /// Reads the object of a chunk.
+    pub fn decode(key: &[u8], value: &[u8]) -> Result<Quarantined> {
+        let read = || {
+            let out_of_range = |what, value: u8| WireError::OutOfRange { what, value: u64::from(value), offset_bytes: 0 };
+            let mut reader = Reader::new(value);
+            let (version, counted, kind) = (reader.u8()?, reader.u8()?, reader.u8()?);
+            if version != VERSION {
+                return Err(out_of_range("version of a chunk in quarantine", version));
+            }
+            let known = ChunkKind::from_number(kind);
+            if counted > 1 || (known.is_none() && kind != UNKNOWN_KIND) {
+                return Err(out_of_range("kind of a chunk in quarantine", kind));
+            }
+            let quarantined = Quarantined {
+                fingerprint: Fingerprint::from_digest(key.get(1..).unwrap_or_default()),
+                is_counted: counted == 1,
+                kind: known,
+                address: Address::from_bits(reader.u64()?),
+                length_bytes: reader.varint_to("length of a chunk", u64::from(u32::MAX))? as u32,
+                since_ns: reader.signed()?,
+            };
+            reader.end().map(|()| quarantined)
+        };
+        read().map_err(|source| EngineError::Wire { what: "chunk in quarantine".into(), source })
+    }
+}
+
+/// The objects of the chunks in quarantine.
+#[derive(Debug)]
+pub(crate) struct Quarantine {
+    blocks: Arc<BlockIndex>,
+    digest_bytes: usize,
+    /// Whether there may be some: without, nobody asks.
+    is_used: AtomicBool,
+    /// Counts were made anew and the objects do not say so yet.
+    is_recounted: AtomicBool,
+}
+
+impl Quarantine {
+    pub(crate) fn open(blocks: Arc<BlockIndex>, digest_bytes: usize, is_recounted: bool) -> Result<Quarantine> {
+        let is_used = !blocks.range(PARTITION, &[PREFIX], &[PREFIX + 1], 1)?.is_empty();
+        Ok(Quarantine { blocks, digest_bytes, is_used: AtomicBool::new(is_used), is_recounted: AtomicBool::new(is_recounted) })
+    }
+
+    fn is_used(&self) -> bool {
+        self.is_used.load(Ordering::SeqCst)
+    }
+
+    /// Chunks are about to be put in it.
+    pub(crate) fn set_used(&self) {
+        self.is_used.store(true, Ordering::SeqCst);
+    }
+
+    fn key(&self, fingerprint: &Fingerprint) -> Vec<u8> {
+        let mut key = vec![PREFIX];
+        key.extend_from_slice(fingerprint.digest(self.digest_bytes));
+        key
+    }
+
+    fn decode(&self, key: &[u8], value: &[u8]) -> Result<Quarantined> {
+        let read = Quarantined::decode(key, value)?;
+        Ok(Quarantined { is_counted: read.is_counted && !self.is_recounted.load(Ordering::SeqCst), ..read })
+    }
+
+    /// A chunk, if it is in quarantine.
+    pub(crate) fn get(&self, fingerprint: &Fingerprint) -> Result<Option<Quarantined>> {
+        if !self.is_used() {
+            return Ok(None);
+        }
+        let key = self.key(fingerprint);
+        self.blocks.get(PARTITION, &key)?.map(|value| self.decode(&key, &value)).transpose()
+    }
+
+    pub(crate) fn put(&self, chunk: &Quarantined) -> Change {
+        (PARTITION, self.key(&chunk.fingerprint), Some(chunk.encode()))
+    }
+
+    pub(crate) fn take(&self, fingerprint: &Fingerprint) -> Change {
+        (PARTITION, self.key(fingerprint), None)
+    }
+
+    /// What a commit that stores these chunks does to the quarantine, and which of them have their references counted already.
+    pub(crate) fn stored(&self, prepared: &Prepared) -> (Vec<Change>, HashSet<Fingerprint>) {
+        let (mut changes, mut counted) = (Vec::new(), HashSet::new());
+        if self.is_used() {
+            for (fingerprint, _, _) in &prepared.chunks {
+                match self.get(fingerprint) {
+                    Ok(Some(found)) => {
+                        changes.push(self.take(fingerprint));
+                        counted.extend(found.is_counted.then_some(*fingerprint));
+                    }
+                    Ok(None) => {}
+                    // No reason to refuse writes: at worst references are counted twice, which `check` finds.
+                    Err(error) => tracing::warn!(%fingerprint, %error, "whether this chunk was lost cannot be read"),
+                }
+            }
+        }
+        (changes, counted)
+    }
+}
+
+impl Engine {
+    /// A chunk, if it is in quarantine.
+    pub fn quarantined(&self, fingerprint: &Fingerprint) -> Result<Option<Quarantined>> {
+        self.quarantine.get(fingerprint)
+    }
+
+    /// Passes every chunk in quarantine to `visit`; those that nobody needs any more may be among them.
+    pub fn for_each_quarantined(&self, visit: &mut dyn FnMut(Quarantined)) -> Result<()> {
+        if !self.quarantine.is_used() {
+            return Ok(());
+        }
+        let mut damaged = None;
+        self.for_each_object(PREFIX, &mut |key, value| match self.quarantine.decode(key, value) {
+            Ok(chunk) => visit(chunk),
+            Err(error) => damaged = Some(error),
+        })?;
+        damaged.map_or(Ok(()), Err)
+    }
+
+    /// Whether a recipe cannot be read whole because of chunks in quarantine.
+    pub fn needs_quarantined(&self, recipe: &Recipe) -> Result<bool> {
+        if !self.quarantine.is_used() {
+            return Ok(false);
+        }
+        let (mut is_needed, mut failed) = (false, None);
+        let expanded = self.expand(recipe, &mut |piece| {
+            match piece.fingerprint().map(|fingerprint| self.quarantine.get(&fingerprint)) {
+                Some(Ok(Some(_))) => is_needed = true,
+                Some(Err(error)) => failed = Some(error),
+                Some(Ok(None)) | None => {}
+            }
+            !is_needed && failed.is_none()
+        });
+        match (failed, expanded) {
+            (Some(error), _) => Err(error),
+            (None, Err(error)) if error.is_damage() => Ok(true),
+            (None, Err(error)) => Err(error),
+            (None, Ok(())) => Ok(is_needed),
+        }
+    }
+
+    /// Container files that have chunks in quarantine: they are not merged, so that nothing is destroyed that may be read again one day.
+    pub fn quarantined_containers(&self) -> Result<HashSet<ContainerId>> {
+        let mut homes = HashSet::new();
+        self.for_each_quarantined(&mut |chunk| {
+            if chunk.address.bits() != 0 {
+                homes.insert(chunk.address.container());
+            }
+        })?;
+        let current: Vec<ContainerId> = homes.iter().filter_map(|home| self.storage.current(*home).ok()).collect();
+        homes.extend(current);
+        Ok(homes)
+    }
+
+    /// Lets go of chunks in quarantine that are stored again or that nobody needs. Of metadata chunks whose references are counted the knowledge of that is
+    /// kept.
+    pub fn settle_quarantine(&self) -> Result<()> {
+        if !self.quarantine.is_used() {
+            return Ok(());
+        }
+        let _one = self.reclaiming.lock();
+        let mut all = Vec::new();
+        self.for_each_quarantined(&mut |chunk| all.push(chunk))?;
+        let mut left = 0;
+        for batch in all.chunks(self.lost_in_a_batch()) {
+            let names: Vec<Fingerprint> = batch.iter().map(|chunk| chunk.fingerprint).collect();
+            self.commit_settled(&mut || {
+                let mut entries = Vec::with_capacity(names.len());
+                self.index.lookup(&names, &mut entries)?;
+                let settled = batch.iter().zip(&entries).filter(|(chunk, entry)| match entry {
+                    Some(entry) => entry.address != 0,
+                    None => !(chunk.may_refer() && chunk.is_counted),
+                });
+                let changes: Vec<Change> = settled.map(|(chunk, _)| self.quarantine.take(&chunk.fingerprint)).collect();
+                left += batch.len() - changes.len();
+                Ok(Settled { changes, ..Settled::default() })
+            })?;
+        }
+        if left == 0 && !self.quarantine.is_recounted.load(Ordering::SeqCst) {
+            // Chunks are put in quarantine under the same lock.
+            self.quarantine.is_used.store(false, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    /// Why no chunk may be removed, if that is so: a lost metadata chunk is needed whose references are not counted, so what only it needs looks unused.
+    pub fn why_nothing_is_removed(&self) -> Result<Option<String>> {
+        if self.quarantine.is_recounted.load(Ordering::SeqCst) {
+            return Ok(Some("unused chunks are kept until an opening of the store had room to note which chunks are lost".into()));
+        }
+        let mut in_doubt = Vec::new();
+        self.for_each_quarantined(&mut |chunk| {
+            if chunk.may_refer() && !chunk.is_counted {
+                in_doubt.push(chunk.fingerprint);
+            }
+        })?;
+        let mut entries = Vec::with_capacity(in_doubt.len());
+        if let Err(error) = self.index.lookup(&in_doubt, &mut entries) {
+            return Ok(Some(format!("unused chunks are kept, as it cannot be read whether lost ones are needed: {error}")));
+        }
+        let needed = entries.iter().flatten().filter(|entry| entry.address == 0 && entry.count > 0).count();
+        Ok((needed > 0).then(|| {
+            format!(
+                "unused chunks are kept, as some may belong to {needed} lost ones that are needed: write the same data again (a new backup), \
+                 or forget and delete what `onefold check` lists and run `onefold check --repair`"
+            )
+        }))
+    }
+
+    /// Lets go of chunks in quarantine that nothing reaches, as the caller found, though others that nothing reaches may refer to them.
+    pub fn forget_quarantined(&self, chunks: &[Fingerprint]) -> Result<()> {
+        let _one = self.reclaiming.lock();
+        for batch in chunks.chunks(self.lost_in_a_batch()) {
+            let changes: Vec<Change> = batch.iter().map(|fingerprint| self.quarantine.take(fingerprint)).collect();
+            self.commit_settled(&mut || Ok(Settled { changes: changes.clone(), ..Settled::default() }))?;
+        }
+        Ok(())
+    }
+
+    /// Notes what making the chunk index anew found, if it was: the first thing that an opening for writing does.
+    pub(crate) fn note_recount(&self) -> Result<()> {
+        if !self.quarantine.is_recounted.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        let mut known = HashMap::new();
+        self.for_each_quarantined(&mut |chunk| {
+            known.insert(chunk.fingerprint, chunk);
+        })?;
+        for partition in 0..self.index.partitions() {
+            self.index.for_each(partition, &mut |fingerprint, entry| {
+                if entry.address == 0 && entry.count > 0 {
+                    let nowhere = Address::from_bits(0);
+                    let (fingerprint, since_ns) = (*fingerprint, now_ns());
+                    let lost = Quarantined { fingerprint, address: nowhere, kind: None, length_bytes: 0, is_counted: false, since_ns };
+                    known.entry(fingerprint).or_insert(lost);
+                }
+                Ok(())
+            })?;
+        }
+        self.quarantine.is_used.store(!known.is_empty(), Ordering::SeqCst);
+        let changes: Vec<Change> = known.values().map(|chunk| self.quarantine.put(chunk)).collect();
+        for batch in changes.chunks(self.lost_in_a_batch()) {
+            self.submit(Transaction { changes: batch.to_vec(), deltas: Vec::new() })?;
+            self.flush()?;
+        }
+        self.ground.remove(RECOUNTED)?;
+        self.ground.sync_directory(onefold_ground::parent(RECOUNTED))?;
+        self.quarantine.is_recounted.store(false, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+pub(crate) fn now_ns() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onefold_storage::ContainerId;
+
+    #[test]
+    fn chunks_in_quarantine_are_read_as_written_and_garbage_is_refused() {
+        let fingerprint = Fingerprint::from_digest(&[9; 32]);
+        let key = [&[PREFIX], fingerprint.digest(32)].concat();
+        for kind in [Some(ChunkKind::Data), Some(ChunkKind::Recipe), Some(ChunkKind::Directory), None] {
+            let address = Address::new(ContainerId::new(1, 7), 3);
+            let chunk = Quarantined { fingerprint, address, kind, length_bytes: 4000, is_counted: kind.is_none(), since_ns: 5 };
+            let value = chunk.encode();
+            assert_eq!(Quarantined::decode(&key, &value).unwrap(), chunk);
+            for length in 0..value.len() {
+                assert!(Quarantined::decode(&key, &value[..length]).is_err());
+            }
+        }
+    }
+}

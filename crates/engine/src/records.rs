@@ -1,0 +1,119 @@
+//! The records that the engine itself writes to the log: what becomes of chunks, and objects (`docs/format.md` section 4).
+
+use crate::Change;
+use onefold_fingerprint::Fingerprint;
+use onefold_ground::wire::{Reader, WireError, put_signed, put_varint};
+use onefold_index::block;
+use onefold_oplog::{Partition, PartitionClass, Record};
+
+/// Type of the record ChunkDeltas (`docs/format.md` section 4).
+pub const CHUNK_DELTAS: u8 = 5;
+/// Type of the record ChunksRemoved.
+pub const CHUNKS_REMOVED: u8 = 7;
+/// Type of the record ChunksPlaced.
+pub const CHUNKS_PLACED: u8 = 9;
+/// Type of the record ObjectsWritten.
+pub const OBJECTS_WRITTEN: u8 = 6;
+
+pub(crate) fn encode_objects(changes: &[Change]) -> impl Iterator<Item = Record> {
+    block::encode_changes(changes).into_iter().map(|(number, payload)| Record {
+        kind: OBJECTS_WRITTEN,
+        partition: Partition { class: PartitionClass::BlockIndex, number },
+        payload,
+    })
+}
+
+pub(crate) fn encode_removals(removals: &[Fingerprint], digest_bytes: usize) -> Record {
+    let mut payload = Vec::with_capacity(removals.len() * digest_bytes + 5);
+    put_varint(&mut payload, removals.len() as u64);
+    for fingerprint in removals {
+        payload.extend_from_slice(fingerprint.digest(digest_bytes));
+    }
+    Record { kind: CHUNKS_REMOVED, partition: Partition { class: PartitionClass::ChunkIndex, number: Partition::ANY }, payload }
+}
+
+/// Reads a ChunksRemoved payload.
+pub fn decode_removals(payload: &[u8], digest_bytes: usize) -> std::result::Result<Vec<Fingerprint>, WireError> {
+    let mut reader = Reader::new(payload);
+    let count = reader.count("removed chunks", digest_bytes)?;
+    let removals = (0..count).map(|_| reader.take(digest_bytes).map(Fingerprint::from_digest)).collect::<std::result::Result<_, _>>()?;
+    reader.end()?;
+    Ok(removals)
+}
+
+pub(crate) fn encode_places(places: &[(Fingerprint, u64)], digest_bytes: usize) -> Record {
+    let mut payload = Vec::with_capacity(places.len() * (digest_bytes + 8) + 5);
+    put_varint(&mut payload, places.len() as u64);
+    for (fingerprint, address) in places {
+        payload.extend_from_slice(fingerprint.digest(digest_bytes));
+        payload.extend_from_slice(&address.to_le_bytes());
+    }
+    Record { kind: CHUNKS_PLACED, partition: Partition { class: PartitionClass::ChunkIndex, number: Partition::ANY }, payload }
+}
+
+/// Reads a ChunksPlaced payload.
+pub fn decode_places(payload: &[u8], digest_bytes: usize) -> std::result::Result<Vec<(Fingerprint, u64)>, WireError> {
+    let mut reader = Reader::new(payload);
+    let count = reader.count("chunks with new places", digest_bytes + 8)?;
+    let place = |reader: &mut Reader<'_>| Ok((Fingerprint::from_digest(reader.take(digest_bytes)?), reader.u64()?));
+    let places = (0..count).map(|_| place(&mut reader)).collect::<std::result::Result<_, WireError>>()?;
+    reader.end()?;
+    Ok(places)
+}
+
+pub(crate) fn encode_deltas(deltas: &[(Fingerprint, i64)], digest_bytes: usize) -> Record {
+    let mut payload = Vec::with_capacity(deltas.len() * (digest_bytes + 1) + 5);
+    put_varint(&mut payload, deltas.len() as u64);
+    for (fingerprint, change) in deltas {
+        payload.extend_from_slice(fingerprint.digest(digest_bytes));
+        put_signed(&mut payload, *change);
+    }
+    Record { kind: CHUNK_DELTAS, partition: Partition { class: PartitionClass::ChunkIndex, number: Partition::ANY }, payload }
+}
+
+/// Reads a ChunkDeltas payload.
+pub fn decode_deltas(payload: &[u8], digest_bytes: usize) -> std::result::Result<Vec<(Fingerprint, i64)>, WireError> {
+    let mut reader = Reader::new(payload);
+    let count = reader.count("chunk deltas", digest_bytes + 1)?;
+    let mut deltas = Vec::with_capacity(count);
+    for _ in 0..count {
+        deltas.push((Fingerprint::from_digest(reader.take(digest_bytes)?), reader.signed()?));
+    }
+    reader.end()?;
+    Ok(deltas)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deltas_are_read_as_written_and_garbage_is_refused() {
+        let deltas = vec![(Fingerprint::from_digest(&[1; 20]), -3), (Fingerprint::from_digest(&[2; 20]), 1 << 40)];
+        let record = encode_deltas(&deltas, 20);
+        assert_eq!(decode_deltas(&record.payload, 20).unwrap(), deltas);
+        for length in 0..record.payload.len() {
+            assert!(decode_deltas(&record.payload[..length], 20).is_err());
+        }
+    }
+
+    #[test]
+    fn removals_are_read_as_written_and_garbage_is_refused() {
+        let removals = vec![Fingerprint::from_digest(&[1; 20]), Fingerprint::from_digest(&[2; 20])];
+        let record = encode_removals(&removals, 20);
+        assert_eq!(decode_removals(&record.payload, 20).unwrap(), removals);
+        for length in 0..record.payload.len() {
+            assert!(decode_removals(&record.payload[..length], 20).is_err());
+        }
+    }
+
+    #[test]
+    fn places_are_read_as_written_and_garbage_is_refused() {
+        let places = vec![(Fingerprint::from_digest(&[1; 20]), 0), (Fingerprint::from_digest(&[2; 20]), 1 << 40)];
+        let record = encode_places(&places, 20);
+        assert_eq!(decode_places(&record.payload, 20).unwrap(), places);
+        for length in 0..record.payload.len() {
+            assert!(decode_places(&record.payload[..length], 20).is_err());
+        }
+    }
+}

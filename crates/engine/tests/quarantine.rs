@@ -1,0 +1,235 @@
+//! Chunks that cannot be read: they are lost and said to be, nothing else suffers, and writing the same data again brings them back.
+
+mod common;
+
+use common::{DEFAULT_CHAIN, bytes, descriptor, open, read, settings, store, try_open, write};
+use onefold_engine::{Candidate, Engine, Hints, LostChunk, MetadataKind, Mode, Piece, Transaction, UnusedCursor, encode_pieces};
+use onefold_fingerprint::Fingerprint;
+use onefold_storage::ChunkKind;
+use std::sync::Arc;
+
+fn refer(engine: &Engine, key: u8, pieces: &[Piece], change: i64) {
+    let deltas = pieces.iter().filter_map(Piece::fingerprint).map(|fingerprint| (fingerprint, change)).collect();
+    engine.submit(Transaction { changes: vec![(0, vec![b'x', key], (change > 0).then(|| vec![key]))], deltas }).unwrap();
+    engine.flush().unwrap();
+}
+
+/// The chunks of pieces, as somebody would report them who cannot read them.
+fn lost(engine: &Engine, pieces: &[Piece]) -> Vec<LostChunk> {
+    let lost = pieces.iter().filter_map(|piece| {
+        let Piece::Chunk { fingerprint, address, .. } = *piece else { return None };
+        let slots = engine.storage().slots(address.container()).unwrap();
+        let (_, slot) = slots.into_iter().find(|(at, _)| *at == address).unwrap();
+        Some(LostChunk { fingerprint, address, slot: Some((slot.kind, slot.length_bytes)) })
+    });
+    lost.collect()
+}
+
+fn count(engine: &Engine, fingerprint: Fingerprint) -> Option<(u64, u32)> {
+    let mut entries = Vec::new();
+    engine.index().lookup(&[fingerprint], &mut entries).unwrap();
+    entries[0].map(|entry| (entry.address, entry.count))
+}
+
+fn quarantined(engine: &Engine) -> usize {
+    let mut found = 0;
+    engine.for_each_quarantined(&mut |_| found += 1).unwrap();
+    found
+}
+
+fn unused(engine: &Engine) -> Vec<Candidate> {
+    engine.maintain(true).unwrap();
+    let (mut found, mut cursor) = (Vec::new(), Some(UnusedCursor::default()));
+    while let Some(from) = cursor {
+        let (some, next) = engine.unused(from, 100, &mut Vec::new()).unwrap();
+        found.extend(some);
+        cursor = next;
+    }
+    found
+}
+
+/// Reads recipe chunks as what they refer to.
+fn references(engine: &Engine) -> impl Fn(ChunkKind, &[u8]) -> Result<Vec<Fingerprint>, String> {
+    let digest_bytes = engine.digest_bytes();
+    move |kind, content| {
+        if kind == ChunkKind::Data {
+            return Ok(Vec::new());
+        }
+        let mut reader = onefold_ground::wire::Reader::new(content);
+        let pieces = onefold_engine::decode_pieces(&mut reader, digest_bytes).map_err(|error| error.to_string())?;
+        Ok(pieces.iter().filter_map(Piece::fingerprint).collect())
+    }
+}
+
+fn remove(engine: &Engine) -> onefold_engine::Removed {
+    engine.remove_unused(&unused(engine), &references(engine), &|| false).unwrap()
+}
+
+#[test]
+fn a_lost_chunk_is_stored_again_with_the_next_write_and_old_recipes_find_it() {
+    for chain in [DEFAULT_CHAIN, "bloom,zero-chunk,chunk-index,byte-compare", "chunk-index"] {
+        for reopen in [false, true] {
+            let ground = store(&descriptor());
+            let mut engine = open(&ground, settings(chain));
+            let data = bytes(1, 200_000);
+            let pieces = write(&mut engine.stream(), &data, 16 << 10);
+            refer(&engine, 1, &pieces, 1);
+            let found = engine.quarantine(&lost(&engine, &pieces[3..9])).unwrap();
+            assert_eq!(found.len(), 6, "{chain}");
+            assert!(found.iter().all(|chunk| chunk.is_counted && chunk.kind == Some(ChunkKind::Data)));
+            assert_eq!(engine.quarantine(&lost(&engine, &pieces[3..9])).unwrap(), [], "twice is as once");
+            for piece in &pieces[3..9] {
+                assert_eq!(count(&engine, piece.fingerprint().unwrap()), Some((0, 1)));
+            }
+            if reopen {
+                drop(engine);
+                engine = open(&ground, settings(chain));
+            }
+            assert_eq!(quarantined(&engine), 6);
+            let lost_bytes: u64 = pieces[3..9].iter().map(Piece::length).sum();
+            assert_eq!(engine.statistics().unwrap().dead_bytes, lost_bytes);
+            // Also over a block that has these very chunks.
+            let mut stream = engine.stream();
+            let mut again = Vec::new();
+            let hints = Hints { overwritten: &pieces, chain: None };
+            stream.write(&data, true, hints, &mut again).unwrap();
+            assert_eq!(stream.added_bytes(), lost_bytes, "{chain}, reopened {reopen}");
+            drop(stream);
+            refer(&engine, 2, &again, 1);
+            assert_eq!(quarantined(&engine), 0);
+            for (old, new) in pieces[3..9].iter().zip(&again[3..9]) {
+                let Piece::Chunk { address, .. } = new else { panic!() };
+                assert_ne!(old, new);
+                assert_eq!(count(&engine, old.fingerprint().unwrap()), Some((address.bits(), 2)));
+            }
+            assert_eq!(read(&engine, &again).unwrap(), data);
+            assert_eq!(read(&engine, &pieces).unwrap(), data);
+            assert_eq!(write_again(&engine, &data), 0, "{chain}");
+        }
+    }
+}
+
+fn write_again(engine: &Arc<Engine>, data: &[u8]) -> u64 {
+    let mut stream = engine.stream();
+    write(&mut stream, data, 16 << 10);
+    stream.added_bytes()
+}
+
+#[test]
+fn what_a_lost_metadata_chunk_refers_to_stays_and_is_counted_once_when_it_comes_back() {
+    let ground = store(&descriptor());
+    let engine = open(&ground, settings(DEFAULT_CHAIN));
+    let data = bytes(2, 60_000);
+    let (mut stream, digest_bytes) = (engine.stream(), engine.digest_bytes());
+    let pieces = write(&mut stream, &data, 16 << 10);
+    let children: Vec<_> = pieces.iter().filter_map(Piece::fingerprint).collect();
+    let mut content = Vec::new();
+    encode_pieces(&pieces, digest_bytes, &mut content);
+    let parent = stream.write_metadata(MetadataKind::Recipe, &content, &children).unwrap();
+    refer(&engine, 1, &[parent], 1);
+    stream.rest();
+    let counts = |engine: &Engine| children.iter().map(|child| count(engine, *child).unwrap().1).collect::<Vec<_>>();
+    assert!(counts(&engine).iter().all(|count| *count == 1));
+    engine.quarantine(&lost(&engine, &[parent])).unwrap();
+    assert_eq!(remove(&engine).chunks, 0);
+    assert_eq!(engine.why_nothing_is_removed().unwrap(), None, "what is counted is not in danger");
+    let again = stream.write_metadata(MetadataKind::Recipe, &content, &children).unwrap();
+    refer(&engine, 2, &[again], 1);
+    stream.rest();
+    assert!(counts(&engine).iter().all(|count| *count == 1), "{:?}", counts(&engine));
+    assert_eq!(quarantined(&engine), 0);
+    // And everything goes when nobody needs it.
+    refer(&engine, 1, &[parent], -1);
+    refer(&engine, 2, &[again], -1);
+    while remove(&engine).chunks > 0 {}
+    assert!(children.iter().all(|child| count(&engine, *child).is_none()));
+}
+
+#[test]
+fn a_chunk_that_can_be_read_again_is_restored_with_its_references() {
+    let ground = store(&descriptor());
+    let engine = open(&ground, settings(DEFAULT_CHAIN));
+    let data = bytes(3, 60_000);
+    let (mut stream, digest_bytes) = (engine.stream(), engine.digest_bytes());
+    let pieces = write(&mut stream, &data, 16 << 10);
+    let children: Vec<_> = pieces.iter().filter_map(Piece::fingerprint).collect();
+    let mut content = Vec::new();
+    encode_pieces(&pieces, digest_bytes, &mut content);
+    let parent = stream.write_metadata(MetadataKind::Recipe, &content, &children).unwrap();
+    refer(&engine, 1, &[parent], 1);
+    stream.rest();
+    let chunks = engine.statistics().unwrap().chunks;
+    let mut found = engine.quarantine(&lost(&engine, &[parent])).unwrap();
+    found.extend(engine.quarantine(&lost(&engine, &pieces[..3])).unwrap());
+    assert_eq!(engine.statistics().unwrap().chunks, chunks - 4);
+    for chunk in &found {
+        let references = if chunk.may_refer() { &children[..] } else { &[] };
+        assert!(engine.restore_chunk(chunk, references).unwrap());
+        assert!(!engine.restore_chunk(chunk, references).unwrap());
+    }
+    assert_eq!(quarantined(&engine), 0);
+    assert!(children.iter().all(|child| count(&engine, *child).is_some_and(|(address, count)| address != 0 && count == 1)));
+    let statistics = engine.statistics().unwrap();
+    assert_eq!((statistics.dead_bytes, statistics.chunks), (0, chunks));
+    engine.for_each_dead(&mut |_, dead| assert_eq!(dead.count(), 0)).unwrap();
+}
+
+#[test]
+fn m0_19_nothing_is_removed_while_counts_made_anew_lack_what_a_lost_chunk_refers_to() {
+    let ground = store(&descriptor());
+    let engine = open(&ground, settings(DEFAULT_CHAIN));
+    let data = bytes(4, 60_000);
+    let (mut stream, digest_bytes) = (engine.stream(), engine.digest_bytes());
+    let pieces = write(&mut stream, &data, 16 << 10);
+    let children: Vec<_> = pieces.iter().filter_map(Piece::fingerprint).collect();
+    let mut content = Vec::new();
+    encode_pieces(&pieces, digest_bytes, &mut content);
+    let parent = stream.write_metadata(MetadataKind::Recipe, &content, &children).unwrap();
+    refer(&engine, 1, &[parent], 1);
+    engine.quarantine(&lost(&engine, &[parent])).unwrap();
+    drop((stream, engine));
+    // As if nothing could be read of the parent; the reference to it is known.
+    let mut rebuild =
+        onefold_engine::Rebuild::start(Arc::new(ground.clone()), settings(DEFAULT_CHAIN), "test", &mut |why| panic!("{why}")).unwrap();
+    rebuild.count(&[(parent.fingerprint().unwrap(), 1)]).unwrap();
+    rebuild.finish().unwrap();
+    let reader = try_open(&ground, settings(DEFAULT_CHAIN), Mode::ReadOnly).unwrap();
+    assert!(reader.why_nothing_is_removed().unwrap().is_some(), "a reader knows it before it is noted");
+    drop(reader);
+    let engine = open(&ground, settings(DEFAULT_CHAIN));
+    assert_eq!(count(&engine, parent.fingerprint().unwrap()), Some((0, 1)));
+    assert!(!unused(&engine).is_empty());
+    let removed = remove(&engine);
+    assert_eq!(removed.chunks, 0);
+    assert!(removed.held.unwrap().contains("write the same data again"));
+    // Written again, its references are counted again, and removal goes on.
+    let mut stream = engine.stream();
+    let again = stream.write_metadata(MetadataKind::Recipe, &content, &children).unwrap();
+    refer(&engine, 2, &[again], 1);
+    stream.rest();
+    assert!(children.iter().all(|child| count(&engine, *child).unwrap().1 == 1));
+    assert_eq!(engine.why_nothing_is_removed().unwrap(), None);
+    assert_eq!(remove(&engine).chunks, 0);
+    assert_eq!(read(&engine, &pieces).unwrap(), data);
+}
+
+#[test]
+fn a_chunk_that_only_an_index_made_anew_misses_is_noted_too() {
+    let ground = store(&descriptor());
+    drop(open(&ground, settings(DEFAULT_CHAIN)));
+    let fingerprint = Fingerprint::from_digest(&[5; 32]);
+    let engine = open(&ground, settings(DEFAULT_CHAIN));
+    write(&mut engine.stream(), &bytes(7, 20_000), 16 << 10);
+    engine.flush().unwrap();
+    drop(engine);
+    let mut rebuild =
+        onefold_engine::Rebuild::start(Arc::new(ground.clone()), settings(DEFAULT_CHAIN), "test", &mut |why| panic!("{why}")).unwrap();
+    rebuild.count(&[(fingerprint, 1)]).unwrap();
+    rebuild.finish().unwrap();
+    let engine = open(&ground, settings(DEFAULT_CHAIN));
+    let found = engine.quarantined(&fingerprint).unwrap().unwrap();
+    assert!(found.kind.is_none() && !found.is_counted);
+    assert!(engine.why_nothing_is_removed().unwrap().is_some());
+    engine.forget_quarantined(&[fingerprint]).unwrap();
+    assert_eq!(engine.why_nothing_is_removed().unwrap(), None);
+}
