@@ -148,6 +148,15 @@ impl Backup {
         out
     }
 
+    /// Reads a record as the block index has it: the id in it is that of its key.
+    pub fn decode_object(key: &[u8], value: &[u8], digest_bytes: usize) -> Result<Backup, WireError> {
+        let backup = Backup::decode(value, digest_bytes)?;
+        if key.get(1..) == Some(backup.id.as_bytes()) {
+            return Ok(backup);
+        }
+        Err(WireError::OutOfRange { what: "id of a backup", value: u64::from(backup.id.0[0]), offset_bytes: 1 })
+    }
+
     /// Reads a record.
     pub fn decode(bytes: &[u8], digest_bytes: usize) -> Result<Backup, WireError> {
         let mut reader = Reader::new(bytes);

@@ -91,7 +91,7 @@ impl Catalog {
     /// Passes every backup to `visit`, in no useful order. A damaged record is an error, after all others were passed.
     pub fn visit(&self, visit: &mut dyn FnMut(Backup)) -> Result<()> {
         let mut damaged = None;
-        self.engine.for_each_object(PREFIX, &mut |_, value| match self.decode(value) {
+        self.engine.for_each_object(PREFIX, &mut |key, value| match self.decode(key, value) {
             Ok(backup) => visit(backup),
             Err(error) => damaged = Some(error),
         })?;
@@ -160,8 +160,9 @@ impl Catalog {
         Ok(CatalogError::UnknownBackup { asked: asked.to_owned(), candidates })
     }
 
-    fn decode(&self, value: &[u8]) -> Result<Backup> {
-        Backup::decode(value, self.engine.digest_bytes()).map_err(|source| CatalogError::Damaged { what: "record of a backup", source })
+    fn decode(&self, key: &[u8], value: &[u8]) -> Result<Backup> {
+        Backup::decode_object(key, value, self.engine.digest_bytes())
+            .map_err(|source| CatalogError::Damaged { what: "record of a backup", source })
     }
 
     pub(crate) fn partition(&self, name: &str) -> u16 {

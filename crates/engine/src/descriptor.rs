@@ -3,12 +3,14 @@
 use crate::{EngineError, Result};
 use onefold_chunking::{Kind as ChunkerKind, Sizes};
 use onefold_fingerprint::Algorithm;
-use onefold_ground::{Ground, checksum, read_file, replace_file};
+use onefold_ground::{Ground, GroundError, checksum, read_file, replace_file};
 use onefold_storage::Compression;
 use std::fmt::Write as _;
 
 /// The file.
 pub const DESCRIPTOR: &str = "descriptor";
+/// Its second copy.
+pub const DESCRIPTOR_COPY: &str = "descriptor.copy";
 /// The newest format that this version reads and the one that it writes.
 pub const FORMAT: u64 = 1;
 /// No descriptor is longer.
@@ -164,18 +166,54 @@ impl Descriptor {
 
     /// Reads the descriptor of the store on `ground`.
     pub fn read(ground: &dyn Ground) -> Result<Descriptor> {
-        let path = ground.describe(DESCRIPTOR);
-        let bytes = match read_file(ground, DESCRIPTOR, LIMIT_BYTES) {
-            Err(error) if error.is_not_found() => return Err(EngineError::NoStore { place: ground.describe("") }),
+        match Descriptor::read_file(ground, DESCRIPTOR)? {
+            Some(descriptor) => Ok(descriptor),
+            None if ground.exists(DESCRIPTOR_COPY)? => {
+                Err(EngineError::Descriptor { path: ground.describe(DESCRIPTOR), why: "the file is missing".into() })
+            }
+            None => Err(EngineError::NoStore { place: ground.describe("") }),
+        }
+    }
+
+    /// The same; where it is damaged, its second copy does, for those who change nothing.
+    pub fn read_any(ground: &dyn Ground) -> Result<Descriptor> {
+        match Descriptor::read(ground) {
+            Err(error @ EngineError::Descriptor { .. }) => match Descriptor::read_copy(ground) {
+                Ok(Some(copy)) => {
+                    tracing::warn!(%error, "the second copy of the descriptor is used");
+                    Ok(copy)
+                }
+                _ => Err(error),
+            },
+            read => read,
+        }
+    }
+
+    /// Reads the second copy; `None`: there is none.
+    pub fn read_copy(ground: &dyn Ground) -> Result<Option<Descriptor>> {
+        Descriptor::read_file(ground, DESCRIPTOR_COPY)
+    }
+
+    fn read_file(ground: &dyn Ground, name: &str) -> Result<Option<Descriptor>> {
+        let path = ground.describe(name);
+        let damaged = |why: String| EngineError::Descriptor { path: path.clone(), why };
+        let bytes = match read_file(ground, name, LIMIT_BYTES) {
+            Err(error) if error.is_not_found() => return Ok(None),
+            Err(GroundError::TooLong { length_bytes, .. }) => return Err(damaged(format!("it has {length_bytes} bytes"))),
             bytes => bytes?,
         };
-        let text = String::from_utf8(bytes).map_err(|_| EngineError::Descriptor { path: path.clone(), why: "it is not text".into() })?;
-        Descriptor::from_text(&text, &path)
+        let text = String::from_utf8(bytes).map_err(|_| damaged("it is not text".into()))?;
+        Descriptor::from_text(&text, &path).map(Some)
     }
 
     /// Writes the descriptor: the moment at which the store exists.
     pub fn write(&self, ground: &dyn Ground) -> Result<()> {
         Ok(replace_file(ground, DESCRIPTOR, self.to_text().as_bytes())?)
+    }
+
+    /// Writes the second copy.
+    pub fn write_copy(&self, ground: &dyn Ground) -> Result<()> {
+        Ok(replace_file(ground, DESCRIPTOR_COPY, self.to_text().as_bytes())?)
     }
 }
 

@@ -138,9 +138,12 @@ impl EngineError {
             EngineError::Ground(error) | EngineError::Index(IndexError::Ground(error)) | EngineError::Log(LogError::Ground(error)) => {
                 error.is_not_found()
             }
+            EngineError::Storage(StorageError::Log { .. } | StorageError::Record { .. }) => true,
             EngineError::Storage(error) => error.is_damage(),
+            // The number of openings went back: under the lock of the store nobody else can have raised the others.
+            EngineError::Index(IndexError::Fenced { .. }) | EngineError::Log(LogError::StaleEpoch { .. }) => true,
             EngineError::Index(error) => error.is_damage(),
-            EngineError::Log(LogError::Damaged { .. } | LogError::PastEnd { .. }) => true,
+            EngineError::Log(LogError::Damaged { .. } | LogError::PastEnd { .. } | LogError::BeforeStart { .. }) => true,
             EngineError::Wire { .. }
             | EngineError::WrongChunk { .. }
             | EngineError::Inconsistent { .. }

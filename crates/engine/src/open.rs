@@ -8,15 +8,15 @@ use crate::chain::{
     BlockIndexFilter, BloomFilter, ByteCompareFilter, Chain, ChunkIndexFilter, ContainerCacheFilter, Filter, ZeroChunkFilter,
 };
 use crate::commit::replay_batch;
-use crate::descriptor::Descriptor;
+use crate::descriptor::{DESCRIPTOR_COPY, Descriptor};
 use crate::quarantine::{Quarantine, RECOUNTED};
 use crate::rebuild::{MARKER, empty_index};
 use crate::reservation::Reservations;
 use crate::settings::Settings;
 use crate::statistics::{TOTALS_KEY, TOTALS_PARTITION, Totals};
-use crate::{Engine, EngineError, Result, background};
+use crate::{Engine, EngineError, Result, background, salvage};
 use onefold_ground::profile::Profile;
-use onefold_ground::{Access, Ground, Holder, checksum, read_file, replace_file};
+use onefold_ground::{Access, Ground, GroundError, Holder, checksum, read_file, replace_file};
 use onefold_index::{ChunkIndex, ChunkIndexOptions, block};
 use onefold_oplog::{Log, LogOptions, Opening, PartitionClass};
 use onefold_storage::{ContainerStore, StorageOptions};
@@ -25,12 +25,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// Directories and files of a store (`docs/format.md` section 1).
-const INDEX: &str = "index";
-const BLOCKS: &str = "blocks";
-const CONTAINERS: &str = "containers";
-const LOG: &str = "log";
-const LOCK: &str = "lock";
-const OWNER: &str = "owner";
+pub(crate) const INDEX: &str = "index";
+pub(crate) const BLOCKS: &str = "blocks";
+pub(crate) const CONTAINERS: &str = "containers";
+pub(crate) const LOG: &str = "log";
+pub(crate) const LOCK: &str = "lock";
+pub(crate) const OWNER: &str = "owner";
 
 /// What the opener wants to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,37 +58,33 @@ impl Engine {
         ContainerStore::create(&**ground, CONTAINERS, descriptor.container_partitions)?;
         Log::create(ground, LOG, descriptor.store, log_options(&Settings::default()))?;
         write_epoch(&**ground, 0)?;
-        descriptor.write(&**ground)
+        descriptor.write(&**ground)?;
+        descriptor.write_copy(&**ground)
     }
 
     /// Opens a store. `command` is what others are told who find it locked.
     pub fn open(ground: Arc<dyn Ground>, settings: Settings, mode: Mode, command: &str) -> Result<Arc<Engine>> {
         // A place that is no store is said to be none, and no lock file is left in it.
-        let descriptor = Descriptor::read(&*ground)?;
+        let descriptor = if mode == Mode::ReadOnly { Descriptor::read_any(&*ground)? } else { Descriptor::read(&*ground)? };
         let lock = ground.lock(LOCK, mode != Mode::ReadOnly, &Holder::this_process(command))?;
         let access = if mode == Mode::ReadWrite { Access::ReadWrite } else { Access::Read };
+        if ground.exists(salvage::MARKER)? {
+            return Err(EngineError::Inconsistent { why: "its repair was cut short: run `onefold check --repair` again".into() });
+        }
         let epoch = read_epoch(&*ground)? + u64::from(mode == Mode::ReadWrite);
         if mode == Mode::ReadWrite {
+            if !ground.exists(DESCRIPTOR_COPY)? {
+                descriptor.write_copy(&*ground)?;
+            }
             write_epoch(&*ground, epoch)?;
         }
         let profile = Arc::new(Profile::default());
         let digest_bytes = descriptor.fingerprint.digest_bytes();
-        let storage_options = StorageOptions {
-            container_bytes: descriptor.container_bytes,
-            frame_bytes: descriptor.frame_bytes,
-            compression: descriptor.compression,
-            digest_bytes,
-            store: descriptor.store,
-            workers: settings.workers,
-            in_flight_bytes: settings.in_flight_bytes,
-            frame_cache_bytes: settings.frame_cache_bytes,
-            catalog_cache_bytes: settings.catalog_cache_bytes,
-        };
         let storage = ContainerStore::open(
             ground.clone(),
             CONTAINERS,
             descriptor.container_partitions,
-            storage_options,
+            storage_options(&descriptor, &settings),
             access,
             epoch,
             profile.clone(),
@@ -180,7 +176,21 @@ impl Engine {
     }
 }
 
-fn log_options(settings: &Settings) -> LogOptions {
+pub(crate) fn storage_options(descriptor: &Descriptor, settings: &Settings) -> StorageOptions {
+    StorageOptions {
+        container_bytes: descriptor.container_bytes,
+        frame_bytes: descriptor.frame_bytes,
+        compression: descriptor.compression,
+        digest_bytes: descriptor.fingerprint.digest_bytes(),
+        store: descriptor.store,
+        workers: settings.workers,
+        in_flight_bytes: settings.in_flight_bytes,
+        frame_cache_bytes: settings.frame_cache_bytes,
+        catalog_cache_bytes: settings.catalog_cache_bytes,
+    }
+}
+
+pub(crate) fn log_options(settings: &Settings) -> LogOptions {
     LogOptions { segment_bytes: settings.log_segment_bytes, limit_bytes: settings.log_limit_bytes }
 }
 
@@ -285,9 +295,13 @@ pub(crate) fn checked_chain(filters: &Chain, names: &[String]) -> Result<Chain> 
 }
 
 /// The number of openings for writing, which fences old owners: `docs/format.md` section 3.
-fn read_epoch(ground: &dyn Ground) -> Result<u64> {
+pub(crate) fn read_epoch(ground: &dyn Ground) -> Result<u64> {
     let damaged = |why: &str| EngineError::Inconsistent { why: format!("{}: {why}", ground.describe(OWNER)) };
-    let bytes = read_file(ground, OWNER, 4096)?;
+    let bytes = match read_file(ground, OWNER, 4096) {
+        Err(error) if error.is_not_found() => return Err(damaged("the file is missing")),
+        Err(GroundError::TooLong { .. }) => return Err(damaged("it does not have 16 bytes")),
+        bytes => bytes?,
+    };
     let (number, sum) = match (bytes.get(..8), bytes.get(8..16)) {
         (Some(number), Some(sum)) if bytes.len() == 16 => (number, sum),
         _ => return Err(damaged("it does not have 16 bytes")),
@@ -298,7 +312,7 @@ fn read_epoch(ground: &dyn Ground) -> Result<u64> {
     Ok(u64::from_le_bytes(number.try_into().expect("eight bytes")))
 }
 
-fn write_epoch(ground: &dyn Ground, epoch: u64) -> Result<()> {
+pub(crate) fn write_epoch(ground: &dyn Ground, epoch: u64) -> Result<()> {
     let mut bytes = epoch.to_le_bytes().to_vec();
     bytes.extend_from_slice(&checksum(&bytes).to_le_bytes());
     Ok(replace_file(ground, OWNER, &bytes)?)

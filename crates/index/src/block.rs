@@ -110,6 +110,11 @@ impl BlockIndex {
         })
     }
 
+    /// The owner epoch that the file of a partition names.
+    pub fn epoch(ground: &Arc<dyn Ground>, directory: &str, partition: u16) -> Result<u64> {
+        PartitionFile::open(ground, file_name(directory, partition), Access::Read, 0, 1 << 20)?.0.epoch()
+    }
+
     fn partition(&self, partition: u16) -> Result<&Partition> {
         let partitions = self.partitions.len() as u16;
         self.partitions.get(usize::from(partition)).ok_or(IndexError::NoPartition { partition, partitions })

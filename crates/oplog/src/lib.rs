@@ -28,9 +28,11 @@ mod batch;
 mod error;
 mod log;
 mod record;
+mod salvage;
 mod segment;
 
 pub use batch::{BATCH_MAX_BYTES, Batch, BatchError, parse_batch};
 pub use error::{LogError, Result};
 pub use log::{Log, LogOptions, Opening, Visit};
 pub use record::{Partition, PartitionClass, Position, Record};
+pub use salvage::{Remnants, replace_log, salvage_batches};

@@ -103,6 +103,18 @@ struct Writer {
 impl Log {
     /// Creates an empty log at position 0 in `directory`, which is made if need be. `store` is the start of the store's name.
     pub fn create(ground: &Arc<dyn Ground>, directory: &str, store: [u8; 16], options: LogOptions) -> Result<()> {
+        Log::create_at(ground, directory, store, options, 0, Position(0))
+    }
+
+    /// The same at another position, by the owner of `epoch`.
+    pub(crate) fn create_at(
+        ground: &Arc<dyn Ground>,
+        directory: &str,
+        store: [u8; 16],
+        options: LogOptions,
+        epoch: u64,
+        start: Position,
+    ) -> Result<()> {
         ground.create_directory(directory)?;
         if ground.list(directory)?.iter().any(|entry| parse_name(&entry.name, "log").is_some()) {
             return Err(LogError::Exists { path: ground.describe(directory) });
@@ -115,8 +127,8 @@ impl Log {
             is_writable: true,
             state: Mutex::new(State {
                 segments: VecDeque::new(),
-                end: Position(0),
-                epoch: 0,
+                end: start,
+                epoch,
                 writer: None,
                 spares: Vec::new(),
                 is_poisoned: false,

@@ -12,6 +12,8 @@ const MAGIC_BYTES: &[u8; 8] = b"1FLDLOG1";
 const VERSION: u32 = 1;
 /// The part of the header that its checksum covers.
 const CHECKED_BYTES: usize = 48;
+/// What is said of a segment that does not belong here.
+const OTHER_STORE: &str = "the segment is of another store";
 /// How much is read at once.
 const WINDOW_BYTES: u64 = 1 << 20;
 
@@ -66,7 +68,7 @@ fn parse_header(bytes: &[u8], store: &[u8; 16], start: Position) -> std::result:
         return Err(format!("the segment has format version {version}, this program knows {VERSION}"));
     }
     if found_store != store {
-        return Err("the segment is of another store".to_owned());
+        return Err(OTHER_STORE.to_owned());
     }
     if found_start != start.0 {
         return Err(format!("the segment says that it starts at {found_start:016x}"));
@@ -122,6 +124,37 @@ impl Cursor {
             Err(why) => return Err(LogError::Damaged { path, offset_bytes: 0, why }),
         };
         Ok(Cursor { file, path, file_bytes, store: *store, start, at: start, epoch, window: Vec::new(), window_offset: 0 })
+    }
+
+    /// Opens a segment as its name says, whatever its header says; what is wrong with that comes with it. A segment of another store is refused.
+    pub(crate) fn open_damaged(
+        ground: &dyn Ground,
+        directory: &str,
+        start: Position,
+        store: &[u8; 16],
+    ) -> Result<(Cursor, Option<String>)> {
+        match Cursor::open(ground, directory, start, store) {
+            Ok(cursor) => return Ok((cursor, None)),
+            Err(LogError::Damaged { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        let path = segment_path(directory, start);
+        let file = ground.open(&path, Access::Read)?;
+        let file_bytes = file.len()?;
+        let mut header = vec![0; SEGMENT_HEADER_BYTES.min(file_bytes) as usize];
+        file.read_at(0, &mut header)?;
+        let why = parse_header(&header, store, start).err().unwrap_or_else(|| format!("the segment has only {file_bytes} bytes"));
+        let path = ground.describe(&path);
+        if why == OTHER_STORE {
+            return Err(LogError::Damaged { path, offset_bytes: 0, why });
+        }
+        let cursor = Cursor { file, path, file_bytes, store: *store, start, at: start, epoch: 0, window: Vec::new(), window_offset: 0 };
+        Ok((cursor, Some(why)))
+    }
+
+    /// Bytes of the file.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        self.file_bytes
     }
 
     /// Where the next batch is expected.

@@ -44,6 +44,8 @@ const LISTED: usize = 10_000;
 pub enum ProblemKind {
     /// A part that every opening needs: nothing else could be looked at.
     Opening,
+    /// Something is damaged that this opening did not need, because there is another copy or because it only read.
+    Spare,
     /// A page of the chunk index is damaged.
     IndexPage,
     /// A file of the block index is damaged.
@@ -67,6 +69,7 @@ impl ProblemKind {
     pub fn name(self) -> &'static str {
         match self {
             ProblemKind::Opening => "opening",
+            ProblemKind::Spare => "spare",
             ProblemKind::IndexPage => "index_page",
             ProblemKind::BlockIndex => "block_index",
             ProblemKind::Container => "container",
@@ -231,6 +234,9 @@ impl Check<'_> {
     /// Step 1.
     fn indexes(&mut self) -> Result<()> {
         self.monitor.step("indexes", 2);
+        for what in self.engine.damaged_spares() {
+            self.report.add(ProblemKind::Spare, what);
+        }
         for damage in self.engine.index().verify()? {
             self.report.add(ProblemKind::IndexPage, format!("{}: page {}: {}", damage.path, damage.page, damage.why));
             self.knows_all_entries = false;

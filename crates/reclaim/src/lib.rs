@@ -10,12 +10,14 @@ mod order;
 mod prune;
 mod rebuild;
 mod references;
+mod salvage;
 mod unused;
 mod volumes;
 
 pub use check::{CheckOptions, CheckReport, Monitor, NoMonitor, Problem, ProblemKind, check};
 pub use prune::{PruneOptions, PruneReport, prune};
 pub use rebuild::rebuild_chunk_index;
+pub use salvage::salvage;
 pub use unused::{RemovalReport, remove_unused};
 
 use onefold_catalog::CatalogError;

@@ -221,7 +221,7 @@ fn mappings_of(moment: &Moment<'_>, visit: &mut dyn FnMut(&[u8], Option<Recipe>)
 
 fn roots_of(moment: &Moment<'_>, visit: &mut dyn FnMut(&Piece), problem: &mut dyn FnMut(String), damaged: &mut dyn FnMut(Gap)) {
     let digest_bytes = moment.digest_bytes();
-    let mut backup = |_: &[u8], value: &[u8]| match Backup::decode(value, digest_bytes) {
+    let mut backup = |key: &[u8], value: &[u8]| match Backup::decode_object(key, value, digest_bytes) {
         Ok(backup) => backup.root.pieces.iter().for_each(&mut *visit),
         Err(error) => problem(format!("the record of a backup cannot be read: {error}")),
     };

@@ -58,7 +58,7 @@ fn maps(layer: &Layer) -> impl Iterator<Item = u32> {
 }
 
 impl VolumeList {
-    /// What does not fit together. Where not everything could be read, what is missing may be that.
+    /// What does not fit together.
     fn misfits(&self, problems: &mut Vec<String>) {
         let mut users: HashMap<u32, usize> = HashMap::new();
         for info in self.by_number.values() {
@@ -69,7 +69,7 @@ impl VolumeList {
         }
         let unfit = |number: u32, block_bytes: u32| match self.layers.get(&number) {
             None if self.is_complete => Some("which there is not".to_owned()),
-            None => None,
+            None => Some("which cannot be read".to_owned()),
             Some(layer) if layer.is_dropped => Some("which is being dropped".to_owned()),
             Some(layer) if layer.block_bytes != block_bytes => Some(format!("which has blocks of {} bytes", layer.block_bytes)),
             Some(_) => None,

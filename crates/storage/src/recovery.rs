@@ -22,7 +22,7 @@ pub(crate) struct Recovery {
     /// Merges in batches before this have their files replaced.
     finished: Position,
     /// By partition: the highest number known.
-    highest: Vec<u32>,
+    pub(crate) highest: Vec<u32>,
     /// By partition: the files with the highest numbers.
     newest: Vec<Vec<u32>>,
 }
@@ -127,11 +127,7 @@ impl ContainerStore {
         let shared = &self.shared;
         let Some(recovery) = shared.recovery.lock().take() else { return Ok(()) };
         let containers: Vec<_> = shared.open.read().values().cloned().collect();
-        for container in &containers {
-            if let Some(why) = &container.state.lock().broken {
-                return Err(StorageError::Log { container: container.id, why: why.clone() });
-            }
-        }
+        self.check_spelled()?;
         {
             let mut placement = shared.placement.lock();
             for (next, highest) in placement.next_numbers.iter_mut().zip(&recovery.highest) {

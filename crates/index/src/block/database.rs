@@ -96,19 +96,25 @@ impl PartitionFile {
         cache_bytes: usize,
     ) -> Result<(PartitionFile, Position)> {
         let file = PartitionFile { ground: ground.clone(), path, access, epoch, cache_bytes, current: RwLock::new(None) };
-        let meta = |name: &'static str| -> Result<u64> {
-            let snapshot = file.snapshot()?;
-            let meta = snapshot.meta()?;
-            let value = meta.get(name).map_err(|error| file.failed(error))?.map(|value| value.value());
-            value.ok_or_else(|| file.damaged(format!("it has no {name}")))
-        };
-        let format = meta("format")?;
+        let format = file.meta("format")?;
         if format != FORMAT {
             return Err(file.damaged(format!("its format is {format}, this program knows {FORMAT}")));
         }
-        file.check_epoch(meta("epoch")?)?;
-        let position = Position(meta("position")?);
+        file.check_epoch(file.epoch()?)?;
+        let position = Position(file.meta("position")?);
         Ok((file, position))
+    }
+
+    fn meta(&self, name: &'static str) -> Result<u64> {
+        let snapshot = self.snapshot()?;
+        let meta = snapshot.meta()?;
+        let value = meta.get(name).map_err(|error| self.failed(error))?.map(|value| value.value());
+        value.ok_or_else(|| self.damaged(format!("it has no {name}")))
+    }
+
+    /// The owner epoch that the file names.
+    pub(super) fn epoch(&self) -> Result<u64> {
+        self.meta("epoch")
     }
 
     /// What a person knows the file as.

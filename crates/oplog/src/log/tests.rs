@@ -2,6 +2,7 @@
 
 mod crash;
 mod damage;
+mod salvage;
 
 use super::*;
 use crate::{Partition, PartitionClass};

@@ -36,6 +36,8 @@ pub struct State {
 pub struct Scene {
     pub ground: SimulatedGround,
     pub states: Vec<State>,
+    /// The store as it was some time before.
+    pub older: SimulatedGround,
 }
 
 /// Bytes that do not compress and do not repeat, the same for the same seed.
@@ -109,6 +111,7 @@ impl Scene {
         backup(&engine, source.path(), &mut state);
         engine.maintain(true).unwrap();
         states.push(state.clone());
+        let mut older = ground.snapshot(CrashPolicy::KeepAll);
         let (mut volume, mut volumes, mut engine) = (volume, volumes, engine);
         if merges {
             drop((volume, volumes, engine));
@@ -132,6 +135,7 @@ impl Scene {
                 engine.maintain(true).unwrap();
             }
             states.push(state.clone());
+            older = ground.snapshot(CrashPolicy::KeepAll);
         }
 
         // What is in the log and in open containers only.
@@ -146,7 +150,7 @@ impl Scene {
             states.push(state.clone());
         }
         drop((volume, volumes, engine));
-        Scene { ground: ground.restart(CrashPolicy::KeepAll), states }
+        Scene { ground: ground.restart(CrashPolicy::KeepAll), states, older }
     }
 
     /// A copy to be damaged.

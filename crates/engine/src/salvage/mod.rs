@@ -1,0 +1,232 @@
+//! Repairing what opening a store needs: descriptor, owner epoch, operations log (`docs/decisions/0021-salvage.md`).
+//!
+//! Every step looks whether its part is sound and leaves it alone if it is; so a run that was cut short is simply made again. Nothing that was damaged is
+//! destroyed: it is set aside. A log that is given up leaves a chunk index that does not fit any more, which is then made anew by the caller.
+
+mod log;
+
+use crate::descriptor::{DESCRIPTOR_COPY, Descriptor};
+use crate::open::{BLOCKS, INDEX, LOCK, LOG, read_epoch, write_epoch};
+use crate::rebuild;
+use crate::{Engine, EngineError, Result, Settings};
+use onefold_ground::{Access, Ground, Holder, read_file, replace_file};
+use onefold_index::chunk::header;
+use onefold_index::{ChunkIndex, ChunkIndexOptions, IndexError, block};
+use onefold_oplog::salvage_batches;
+use std::sync::Arc;
+
+pub(crate) use log::MARKER;
+
+/// What a salvage did, or would do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Salvaged {
+    /// A sentence for everything that was repaired, and for everything that is lost.
+    pub sentences: Vec<String>,
+    /// The chunk index is to be made anew before the store opens.
+    pub needs_index: bool,
+}
+
+/// Repairs what opening the store needs, as far as it is damaged. Nobody else may have the store open. With `dry_run` nothing is changed and the
+/// sentences tell what would be done. An error is what cannot be repaired, or a device that fails; it may be run again.
+pub fn salvage(ground: &Arc<dyn Ground>, settings: &Settings, dry_run: bool, command: &str) -> Result<Salvaged> {
+    let mut done = Salvaged::default();
+    let descriptor = repair_descriptor(&**ground, dry_run, &mut done)?;
+    let _lock = ground.lock(LOCK, true, &Holder::this_process(command))?;
+    let mut work = Work { ground, settings, descriptor, dry_run, done, epoch: 0, aside: None };
+    work.repair_owner()?;
+    work.look_at_index()?;
+    work.repair_log()?;
+    Ok(work.done)
+}
+
+/// A salvage under way.
+struct Work<'a> {
+    ground: &'a Arc<dyn Ground>,
+    settings: &'a Settings,
+    descriptor: Descriptor,
+    dry_run: bool,
+    done: Salvaged,
+    /// The owner epoch of whatever this writes.
+    epoch: u64,
+    /// The directory for what is set aside.
+    aside: Option<String>,
+}
+
+/// Puts the descriptor back from its second copy, or the copy from the descriptor.
+fn repair_descriptor(ground: &dyn Ground, dry_run: bool, done: &mut Salvaged) -> Result<Descriptor> {
+    let main = match Descriptor::read(ground) {
+        Err(error @ EngineError::Descriptor { .. }) => Err(error),
+        read => Ok(read?),
+    };
+    let copy = match Descriptor::read_copy(ground) {
+        Err(error @ EngineError::Descriptor { .. }) => Err(error),
+        read => Ok(read?),
+    };
+    match (main, copy) {
+        (Ok(main), Ok(Some(copy))) if main == copy => Ok(main),
+        (Ok(main), Ok(Some(copy))) => Err(EngineError::Descriptor {
+            path: ground.describe(crate::DESCRIPTOR),
+            why: format!(
+                "it is another one than {}, and both are whole (the stores {:02x?} and {:02x?}): remove the one that does not belong here",
+                ground.describe(crate::DESCRIPTOR_COPY),
+                main.store,
+                copy.store
+            ),
+        }),
+        (Ok(main), copy) => {
+            let why = copy.err().map_or("it was missing".to_owned(), |error| error.to_string());
+            done.sentences.push(format!("the second copy of the descriptor is written anew: {why}"));
+            if !dry_run {
+                main.write_copy(ground)?;
+            }
+            Ok(main)
+        }
+        (Err(error), Ok(Some(copy))) => {
+            done.sentences.push(format!("the descriptor is put back from its second copy: {error}"));
+            if !dry_run {
+                copy.write(ground)?;
+            }
+            Ok(copy)
+        }
+        (Err(error), _) => Err(error),
+    }
+}
+
+impl Work<'_> {
+    fn say(&mut self, sentence: impl Into<String>) {
+        self.done.sentences.push(sentence.into());
+    }
+
+    /// Makes the owner epoch one that is greater than every one that a part of the store has seen, if it is damaged or less than one of them.
+    fn repair_owner(&mut self) -> Result<()> {
+        let seen = self.greatest_epoch()?;
+        let why = match read_epoch(&**self.ground) {
+            Ok(epoch) if epoch >= seen => {
+                self.epoch = epoch;
+                return Ok(());
+            }
+            Ok(epoch) => format!("it says {epoch}, but epoch {seen} has written to the store"),
+            Err(error) if error.is_damage() => error.to_string(),
+            Err(error) => return Err(error),
+        };
+        self.epoch = seen + 1;
+        self.say(format!("the owner epoch is set to {}: {why}", self.epoch));
+        if self.dry_run { Ok(()) } else { write_epoch(&**self.ground, self.epoch) }
+    }
+
+    /// The greatest owner epoch in any part of the store that can be read.
+    fn greatest_epoch(&self) -> Result<u64> {
+        let mut epoch = salvage_batches(&**self.ground, LOG, &self.descriptor.store, &mut |_, _, _| {})?.epoch;
+        epoch = epoch.max(self.containers(Access::Read)?.furthest()?.0);
+        for header in self.index_headers()? {
+            epoch = epoch.max(header.epoch);
+        }
+        for partition in 0..self.descriptor.block_partitions {
+            epoch = epoch.max(block::BlockIndex::epoch(self.ground, BLOCKS, partition).unwrap_or(0));
+        }
+        Ok(epoch)
+    }
+
+    /// The valid headers of the chunk index.
+    fn index_headers(&self) -> Result<Vec<header::Header>> {
+        let mut headers = Vec::new();
+        for partition in 0..self.descriptor.index_partitions {
+            let bytes = match read_file(&**self.ground, &format!("{INDEX}/{partition:04x}/header"), 1 << 20) {
+                Ok(bytes) => bytes,
+                Err(error) if is_lost(&error) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            headers.extend(bytes.chunks(header::SLOT_BYTES).filter_map(|slot| header::Header::decode(slot).ok()));
+        }
+        Ok(headers)
+    }
+
+    /// Finds out whether the chunk index must be made anew.
+    fn look_at_index(&mut self) -> Result<()> {
+        if self.ground.exists(rebuild::MARKER)? {
+            self.done.needs_index = true;
+            self.say("the chunk index is made anew: that was begun before");
+            return Ok(());
+        }
+        let why = match self.index() {
+            Ok(index) => {
+                let damaged = index.verify()?;
+                damaged.first().map(|page| format!("{} of its pages are damaged, first {} page {}", damaged.len(), page.path, page.page))
+            }
+            Err(error) if error.is_damage() || matches!(&error, IndexError::Ground(error) if is_lost(error)) => Some(error.to_string()),
+            // The number of openings went back, and it was set right above; in a dry run it was not.
+            Err(IndexError::Fenced { .. }) => None,
+            Err(error @ IndexError::Mismatch { .. }) => Some(error.to_string()),
+            Err(error) => return Err(error.into()),
+        };
+        if let Some(why) = why {
+            self.done.needs_index = true;
+            self.say(format!("the chunk index is made anew: {why}"));
+            self.mark_index()?;
+        }
+        Ok(())
+    }
+
+    /// From here on nothing opens the store until its chunk index is made anew.
+    fn mark_index(&self) -> Result<()> {
+        if self.dry_run {
+            return Ok(());
+        }
+        self.ground.create_directory(INDEX)?;
+        Ok(replace_file(&**self.ground, rebuild::MARKER, b"the chunk index is being rebuilt\n")?)
+    }
+
+    fn index(&self) -> onefold_index::Result<ChunkIndex> {
+        let (partitions, digest_bytes) = (self.descriptor.index_partitions, self.descriptor.fingerprint.digest_bytes());
+        ChunkIndex::open(self.ground, INDEX, partitions, digest_bytes, ChunkIndexOptions::default(), Access::Read, self.epoch)
+    }
+
+    fn blocks(&self, access: Access) -> onefold_index::Result<block::BlockIndex> {
+        let options = block::BlockIndexOptions {
+            cache_bytes: self.settings.block_index_cache_bytes,
+            pending_bytes: self.settings.block_index_pending_bytes,
+        };
+        block::BlockIndex::open(self.ground.clone(), BLOCKS, self.descriptor.block_partitions, options, access, self.epoch)
+    }
+
+    /// The directory for what is set aside in this run.
+    fn aside(&mut self) -> String {
+        let name = || {
+            let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+            format!("{LOG}/damaged-{}", since.as_secs())
+        };
+        self.aside.get_or_insert_with(name).clone()
+    }
+}
+
+impl Engine {
+    /// What is damaged that this opening did not need, but the next one may.
+    pub fn damaged_spares(&self) -> Vec<String> {
+        let mut damaged = Vec::new();
+        for read in [Descriptor::read(&*self.ground).map(Some), Descriptor::read_copy(&*self.ground)] {
+            match read {
+                Ok(Some(found)) if found != self.descriptor => damaged.push("the descriptor and its second copy differ".to_owned()),
+                Ok(Some(_)) => {}
+                Ok(None) => {
+                    damaged.push(format!("{} is missing: the next opening for writing makes it", self.ground.describe(DESCRIPTOR_COPY)))
+                }
+                Err(error) => damaged.push(error.to_string()),
+            }
+        }
+        match read_epoch(&*self.ground) {
+            Ok(epoch) if epoch >= self.log.epoch() => {}
+            Ok(epoch) => damaged.push(format!(
+                "{} says {epoch}, but the owner of epoch {} has written to the log",
+                self.ground.describe(crate::open::OWNER),
+                self.log.epoch()
+            )),
+            Err(error) => damaged.push(error.to_string()),
+        }
+        damaged
+    }
+}
+
+/// Whether an error says that a file, or a part of it, is not there.
+fn is_lost(error: &onefold_ground::GroundError) -> bool {
+    error.is_not_found() || error.kind() == std::io::ErrorKind::UnexpectedEof
+}

@@ -1,0 +1,266 @@
+//! Closing containers when the log that spells them is given up (`docs/decisions/0021-salvage.md`).
+//!
+//! A container that is not sealed has its catalog, and the chunks of its open frame, in the log only. When the log is damaged, all containers that it
+//! spells are sealed with what its valid records say, so that the new log need not know of them, and none of their addresses is given out again.
+//! Of a container whose records have a hole, the frames before the hole are kept; nothing in its file is overwritten.
+
+use crate::open::{OpenContainer, State, catalog_and_footer};
+use crate::store::{ContainerStore, Shared};
+use crate::{Codec, ContainerId, FOOTER_BYTES, Frame, HEADER_BYTES, Header, Result, StorageError, file};
+use onefold_ground::{Access, checksum, parent};
+use onefold_oplog::Position;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// What became of the containers that the log spelled.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Closed {
+    /// Those that were not sealed and are now, with the number of their chunks.
+    pub sealed: Vec<(ContainerId, usize)>,
+    /// Of these: those of which only a first part is known, and why.
+    pub cut: Vec<(ContainerId, String)>,
+    /// Files that were not sealed and that no valid record names: what they hold is not known any more.
+    pub unknown: Vec<ContainerId>,
+}
+
+impl ContainerStore {
+    /// The greatest owner epoch and the furthest position of the log that headers of container files name.
+    pub fn furthest(&self) -> Result<(u64, Position)> {
+        let mut furthest = (0, Position(0));
+        for container in self.shared.list(file::number)? {
+            if let Ok(header) = self.shared.check_header(container) {
+                furthest = (furthest.0.max(header.epoch), furthest.1.max(Position(header.created)));
+            }
+        }
+        Ok(furthest)
+    }
+
+    /// Whether the records replayed so far spell every container that is not sealed.
+    pub fn check_spelled(&self) -> Result<()> {
+        for container in self.shared.open.read().values() {
+            if let Some(why) = &container.state.lock().broken {
+                return Err(StorageError::Log { container: container.id, why: why.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a replay of what is left of a damaged log, in the place of [`recovered`](Self::recovered), in a store that was opened for reading: seals every
+    /// container that it spells, as the owner of `epoch`, and moves files that it does not spell into the directory `aside`. Durable on return; may be
+    /// repeated. With `dry_run` nothing is changed. Afterwards the store is to be opened anew.
+    pub fn close_damaged(&self, epoch: u64, aside: &str, dry_run: bool) -> Result<Closed> {
+        let shared = &self.shared;
+        let highest = shared.recovery.lock().take().map(|recovery| recovery.highest).unwrap_or_default();
+        let mut closed = Closed::default();
+        let mut folders = BTreeSet::new();
+        let spelled: Vec<Arc<OpenContainer>> = shared.open.read().values().cloned().collect();
+        for container in spelled {
+            let state = container.state.lock();
+            // A file with a footer is never changed: it was sealed, and the record that says so is lost; or an earlier run of this came so far.
+            if shared.read_catalog(container.id).is_ok() {
+                continue;
+            }
+            closed.sealed.push((container.id, state.slots().len()));
+            closed.cut.extend(state.broken.clone().map(|why| (container.id, why)));
+            if !dry_run {
+                shared.seal_damaged(&container, &state, epoch)?;
+                folders.insert(parent(&container.path).to_owned());
+            }
+        }
+        shared.sync_folders(&folders)?;
+        for container in shared.list(file::number)? {
+            if !shared.open.read().contains_key(&container) && !shared.is_forwarded(container)? && !shared.was_sealed(container)? {
+                closed.unknown.push(container);
+            }
+        }
+        if !dry_run {
+            shared.move_aside(&closed.unknown, aside)?;
+            // Numbers that only lost records name must not be given out again: a folder uses up all numbers before it.
+            for (partition, highest) in highest.into_iter().enumerate() {
+                let above = file::folder_above(&shared.directory, ContainerId::new(partition as u16, highest.max(1)));
+                above.map_or(Ok(()), |folder| shared.ground.create_directory(&folder))?;
+            }
+        }
+        Ok(closed)
+    }
+}
+
+impl Shared {
+    /// Writes the open frame, the catalog and the footer.
+    fn seal_damaged(&self, container: &OpenContainer, state: &State, epoch: u64) -> Result<()> {
+        let id = container.id;
+        self.ground.create_directory(parent(&container.path))?;
+        let exists = self.ground.exists(&container.path)?;
+        let file = if exists { self.ground.open(&container.path, Access::ReadWrite)? } else { self.ground.create(&container.path)? };
+        if self.check_header(id).is_err() {
+            let header = Header {
+                digest_bytes: self.options.digest_bytes as u8,
+                container: id,
+                store: self.options.store,
+                epoch,
+                created: 0,
+                merged: false,
+            };
+            file.write_at(0, &header.encode())?;
+        }
+        let mut end = state.end_bytes().max(HEADER_BYTES as u64);
+        if state.broken.is_some() {
+            // Behind its known frames there may be others, whose records are lost.
+            end = end.max(file.len()?);
+        }
+        let mut catalog = (*state.catalog).clone();
+        if !state.open.slots.is_empty() {
+            let raw = &state.open.raw;
+            let frame = Frame {
+                number: catalog.frames.len() as u32,
+                first_slot: catalog.slots.len() as u32,
+                slots: state.open.slots.len() as u32,
+                offset_bytes: u32::try_from(end).map_err(|_| self.damaged(id, None, None, "the file is too long"))?,
+                stored_bytes: raw.len() as u32,
+                raw_bytes: raw.len() as u32,
+                codec: Codec::Plain,
+                checksum: checksum(raw),
+            };
+            file.write_at(end, raw)?;
+            end = frame.end_bytes();
+            catalog.push(frame, &state.open.slots);
+        }
+        let tail = catalog_and_footer(&catalog, end, None, self.options.digest_bytes);
+        file.write_at(end, &tail)?;
+        file.set_len(end + tail.len() as u64)?;
+        file.sync()?;
+        self.files.lock().remove(&id);
+        // The log that spelled it goes because this is right: it is read as anybody else will read it.
+        if self.read_catalog(id)? == catalog { Ok(()) } else { Err(self.damaged(id, None, None, "it is not what was just written")) }
+    }
+
+    /// Whether a forward stands beside the file, which a merge was about to remove.
+    fn is_forwarded(&self, container: ContainerId) -> Result<bool> {
+        Ok(self.ground.exists(&file::forward_path(&self.directory, container))?)
+    }
+
+    /// Whether a file was sealed, though it may be damaged since: it ends with a footer, or with what looks like one.
+    fn was_sealed(&self, container: ContainerId) -> Result<bool> {
+        let file = self.file_for_reading(container)?;
+        let length = file.len()?;
+        let mut footer = [0; FOOTER_BYTES];
+        if length < (HEADER_BYTES + FOOTER_BYTES) as u64 {
+            return Ok(false);
+        }
+        Ok(file.read_at(length - FOOTER_BYTES as u64, &mut footer).is_err() || file::resembles_footer(&footer))
+    }
+
+    fn move_aside(&self, containers: &[ContainerId], aside: &str) -> Result<()> {
+        if containers.is_empty() {
+            return Ok(());
+        }
+        self.ground.create_directory(aside)?;
+        let mut folders = BTreeSet::new();
+        for container in containers {
+            let path = file::path(&self.directory, *container);
+            self.ground.rename(&path, &format!("{aside}/container-{:04x}-{:08x}", container.partition(), container.number()))?;
+            self.files.lock().remove(container);
+            folders.insert(parent(&path).to_owned());
+        }
+        self.ground.sync_directory(aside)?;
+        self.sync_folders(&folders)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ChunkKind, NewChunk, Scope, StorageOptions};
+    use onefold_fingerprint::Algorithm;
+    use onefold_ground::profile::Profile;
+    use onefold_ground::{CrashPolicy, Ground, SimulatedGround};
+    use onefold_oplog::Record;
+
+    const OPTIONS: fn() -> StorageOptions =
+        || StorageOptions { container_bytes: 64 << 10, frame_bytes: 2 << 10, workers: 1, ..StorageOptions::default() };
+
+    fn open(ground: &SimulatedGround, access: Access) -> Arc<ContainerStore> {
+        ContainerStore::open(Arc::new(ground.clone()), "containers", 1, OPTIONS(), access, 1, Arc::new(Profile::default())).unwrap()
+    }
+
+    /// A container of several flushes, unsealed, and the records of each flush.
+    fn written() -> (SimulatedGround, Vec<Vec<Record>>, Vec<Vec<u8>>) {
+        let ground = SimulatedGround::new(1);
+        ContainerStore::create(&ground, "containers", 1).unwrap();
+        let store = open(&ground, Access::ReadWrite);
+        store.recovered(Position(0), Position(0)).unwrap();
+        let mut writer = store.writer();
+        let (mut batches, mut chunks) = (Vec::new(), Vec::new());
+        for flush in 0..6u64 {
+            let chunk: Vec<u8> = (0..1500u64).map(|at| (at.wrapping_mul(flush + 7) >> 2) as u8).collect();
+            writer.append(&[NewChunk { fingerprint: Algorithm::Blake3.fingerprint(&chunk), kind: ChunkKind::Data, data: &chunk }]).unwrap();
+            chunks.push(chunk);
+            let prepared = store.prepare(Scope::Everything).unwrap();
+            batches.push(prepared.records.clone());
+            store.committed(prepared, Position(flush * 512), Position(flush * 512 + 512));
+        }
+        drop((writer, store));
+        (ground.restart(CrashPolicy::KeepAll), batches, chunks)
+    }
+
+    /// Salvages with the batches that are left; returns the chunks that can be read then.
+    fn salvage(ground: &SimulatedGround, batches: &[Vec<Record>], left: impl Fn(usize) -> bool) -> (Closed, Vec<Vec<u8>>) {
+        let mut closed = Closed::default();
+        for dry_run in [true, false, false] {
+            let store = open(ground, Access::Read);
+            for (at, batch) in batches.iter().enumerate().filter(|(at, _)| left(*at)) {
+                batch.iter().for_each(|record| store.replay(Position(at as u64 * 512), record).unwrap());
+            }
+            let found = store.close_damaged(2, "aside", dry_run).unwrap();
+            if closed == Closed::default() {
+                closed = found;
+            } else if dry_run {
+                assert_eq!(closed, found);
+            }
+        }
+        let store = open(ground, Access::ReadWrite);
+        store.recovered(Position(1 << 20), Position(1 << 20)).unwrap();
+        let mut read = Vec::new();
+        for container in store.containers().unwrap() {
+            assert!(store.verify_container(container, true, None).unwrap().damage.is_empty());
+            for (address, slot) in store.slots(container).unwrap() {
+                let mut out = Vec::new();
+                store.load(&[(address, slot.fingerprint)], &mut out).unwrap();
+                read.push(out[0].to_vec());
+            }
+        }
+        // The next container has a number that no lost record can name.
+        let mut writer = store.writer();
+        let chunk = b"another".as_slice();
+        let fingerprint = Algorithm::Blake3.fingerprint(chunk);
+        let address = writer.append(&[NewChunk { fingerprint, kind: ChunkKind::Data, data: chunk }]).unwrap();
+        assert!(address[0].container().number() > 4095);
+        (closed, read)
+    }
+
+    #[test]
+    fn a_container_that_the_log_spells_is_sealed_with_all_its_chunks() {
+        let (ground, batches, chunks) = written();
+        let (closed, read) = salvage(&ground, &batches, |_| true);
+        assert_eq!(closed, Closed { sealed: vec![(ContainerId::new(0, 1), 6)], ..Closed::default() });
+        assert_eq!(read, chunks);
+    }
+
+    #[test]
+    fn what_is_before_a_hole_is_kept_and_what_is_not_spelled_is_set_aside() {
+        let mut cut = 0;
+        for hole in 0..5 {
+            let (ground, batches, chunks) = written();
+            let (closed, read) = salvage(&ground, &batches, |at| at != hole);
+            assert_eq!(closed.sealed.len(), 1);
+            // A later record of a whole frame may have what the lost one said of it.
+            assert!(if closed.cut.is_empty() { read == chunks } else { read.len() <= hole + 1 && chunks.starts_with(&read) }, "{hole}");
+            cut += closed.cut.len();
+        }
+        assert!(cut > 0);
+        let (ground, batches, _) = written();
+        let (closed, read) = salvage(&ground, &batches, |_| false);
+        assert_eq!((closed.unknown, read), (vec![ContainerId::new(0, 1)], vec![]));
+        assert!(ground.exists("aside/container-0000-00000001").unwrap());
+    }
+}
