@@ -11,7 +11,7 @@
 //! * A fingerprint is in [`Reservations`](reservation) until the chunk index has it, so a chunk is never stored twice for want of timing.
 //!
 //! # Locks, in the order in which they are taken
-//! `removing`, then `reclaiming`, then `deletions`, then `maintaining`, then `committing`, then `queue`; none but `deletions` is held while a stream waits for
+//! `scrubbing`, then `removing`, then `reclaiming`, then `deletions`, then `maintaining`, then `committing`, then `queue`; none but `deletions` is held while a stream waits for
 //! a reservation.
 //!
 //! This crate must never know what a volume, a backup or a client is: objects are keys and values.
@@ -112,6 +112,8 @@ pub struct Engine {
     reclaiming: Mutex<()>,
     /// Held by the one removal, also while it waits for writes in flight.
     removing: Mutex<()>,
+    /// Held by a scrub while it reads on and writes down how far it is.
+    scrubbing: Mutex<()>,
     /// Why nothing can be written any more.
     stopped: OnceLock<String>,
     closed: AtomicBool,
@@ -144,6 +146,11 @@ impl Engine {
     /// chunk is removed that it could have seen. A [`WriteStream`] holds one for itself.
     pub fn in_flight(&self) -> InFlight {
         self.guards.enter()
+    }
+
+    /// To be held while a step of a scrub is made: several scrubs of a store then share the work of one.
+    pub fn scrub_turn(&self) -> impl Drop + '_ {
+        self.scrubbing.lock()
     }
 
     /// What was chosen when the store was created.

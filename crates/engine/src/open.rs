@@ -153,6 +153,7 @@ impl Engine {
             deletions: RwLock::new(()),
             reclaiming: Mutex::new(()),
             removing: Mutex::new(()),
+            scrubbing: Mutex::new(()),
             stopped: std::sync::OnceLock::new(),
             closed: AtomicBool::new(false),
             background: Mutex::new(None),

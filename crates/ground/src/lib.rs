@@ -8,6 +8,7 @@
 //!
 //! This crate must never know what a chunk, a container or a log is.
 
+mod direct;
 mod error;
 mod local;
 pub mod lock;
@@ -60,6 +61,11 @@ pub trait Ground: Send + Sync + Debug {
     fn create(&self, path: &str) -> Result<Arc<dyn File>>;
     /// Opens an existing file.
     fn open(&self, path: &str, access: Access) -> Result<Arc<dyn File>>;
+    /// Opens an existing file for reading what the device has, not what the system keeps of it in memory, and without putting anything there.
+    /// Where the ground cannot do that it is an ordinary opening.
+    fn open_past_cache(&self, path: &str) -> Result<Arc<dyn File>> {
+        self.open(path, Access::Read)
+    }
     /// Removes a file.
     fn remove(&self, path: &str) -> Result<()>;
     /// Renames a file, replacing the target atomically.
@@ -103,6 +109,8 @@ pub trait File: Send + Sync + Debug {
     fn start_writeback(&self, offset: u64, length: u64);
     /// Asks for the range to be read soon, without waiting. A hint.
     fn read_ahead(&self, offset: u64, length: u64);
+    /// Asks the system to forget what it keeps of the range in memory, so that the next read comes from the device. A hint.
+    fn drop_cached(&self, _offset: u64, _length: u64) {}
 }
 
 /// Reads a whole file of at most `limit_bytes`; a longer one is an error, so that a damaged length cannot eat memory.

@@ -1,5 +1,6 @@
 //! A directory of the local file system.
 
+use crate::direct::DirectFile;
 use crate::lock::LINE_MAX_BYTES;
 use crate::{Access, DirectoryEntry, File, Ground, GroundError, Holder, LockError, LockGuard, Result, Space};
 use rustix::fs::{Advice, FallocateFlags, FlockOperation, OFlags};
@@ -38,7 +39,7 @@ impl LocalGround {
     }
 }
 
-fn error(operation: &'static str, path: &Path, source: impl Into<io::Error>) -> GroundError {
+pub(crate) fn error(operation: &'static str, path: &Path, source: impl Into<io::Error>) -> GroundError {
     GroundError::Io { operation, path: path.display().to_string(), source: source.into() }
 }
 
@@ -63,6 +64,11 @@ impl Ground for LocalGround {
             return Err(error("open", &path, io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")));
         }
         Ok(Arc::new(LocalFile { file, path }))
+    }
+
+    fn open_past_cache(&self, path: &str) -> Result<Arc<dyn File>> {
+        let cached = self.open(path, Access::Read)?;
+        Ok(DirectFile::open(&self.path(path), cached.clone()).map_or(cached, |direct| Arc::new(direct)))
     }
 
     fn remove(&self, path: &str) -> Result<()> {
@@ -241,6 +247,12 @@ impl File for LocalFile {
     fn read_ahead(&self, offset: u64, length: u64) {
         if let Some(length) = std::num::NonZeroU64::new(length) {
             let _ = rustix::fs::fadvise(&self.file, offset, Some(length), Advice::WillNeed);
+        }
+    }
+
+    fn drop_cached(&self, offset: u64, length: u64) {
+        if let Some(length) = std::num::NonZeroU64::new(length) {
+            let _ = rustix::fs::fadvise(&self.file, offset, Some(length), Advice::DontNeed);
         }
     }
 }

@@ -212,16 +212,24 @@ impl BlockIndex {
 
     /// Reads the files of all partitions past all caches and returns those that are damaged. Persisting waits meanwhile.
     pub fn verify(&self) -> Vec<DamagedPartition> {
+        (0..self.partitions.len() as u16).filter_map(|partition| self.verify_partition(partition)).collect()
+    }
+
+    /// Reads the file of one partition past all caches, those of the system too. Persisting waits meanwhile.
+    pub fn verify_partition(&self, partition: u16) -> Option<DamagedPartition> {
         let _no_persist = self.persisting.lock();
-        let verify = |partition: &Partition| {
-            // A transaction whose commit said an error may be there all the same: then the file is ahead of what is known to be persisted.
-            let known = {
-                let tiers = partition.tiers.read();
-                tiers.persisted()..=tiers.applied()
-            };
-            partition.file.verify(known).map(|why| DamagedPartition { path: partition.file.describe(), why })
+        let partition = self.partitions.get(usize::from(partition))?;
+        // A transaction whose commit said an error may be there all the same: then the file is ahead of what is known to be persisted.
+        let known = {
+            let tiers = partition.tiers.read();
+            tiers.persisted()..=tiers.applied()
         };
-        self.partitions.iter().filter_map(verify).collect()
+        partition.file.verify(known).map(|why| DamagedPartition { path: partition.file.describe(), why })
+    }
+
+    /// The length of a partition's file, bytes; 0 where it cannot be asked.
+    pub fn file_bytes(&self, partition: u16) -> u64 {
+        self.partitions.get(usize::from(partition)).map_or(0, |partition| partition.file.length_bytes())
     }
 
     /// The position up to which all partitions are persisted: what the log must keep begins here.

@@ -1,9 +1,11 @@
 //! What can be typed: commands, options, their help. Completions and the manual page come from the same parser.
 
 mod retention;
+mod scrub;
 mod volume;
 
 pub use retention::{AppendOnly, AppendOnlyOff, AppendOnlyOn, AppendOnlyStatus, Forget, Keep, Protect, Prune, Until};
+pub use scrub::{Rate, Scrub, Span};
 pub use volume::{
     Volume, VolumeClone, VolumeCopy, VolumeCreate, VolumeDelete, VolumeDiff, VolumeList, VolumeResize, VolumeRollback, VolumeSnapshot,
 };
@@ -75,6 +77,8 @@ pub enum Command {
     Stats(Stats),
     /// Verifies the store; exit code 0: clean, 1: damage found, 2: could not run
     Check(Check),
+    /// Reads all that is stored from the disk, at a set rate, and says since when everything was read
+    Scrub(Scrub),
     /// Lets nobody delete anything until a secret is given
     #[command(subcommand)]
     AppendOnly(AppendOnly),

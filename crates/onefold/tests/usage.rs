@@ -29,6 +29,7 @@ fn help_and_version_go_to_standard_output() {
         "volume",
         "stats",
         "check",
+        "scrub",
         "ls",
         "diff",
         "dump",

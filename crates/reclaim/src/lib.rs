@@ -1,4 +1,4 @@
-//! Users of all parts that look after a store: `check`, rebuilding the chunk index, and the removal of unused chunks.
+//! Users of all parts that look after a store: `check`, `scrub`, rebuilding the chunk index, and the removal of unused chunks.
 //!
 //! This crate must never be needed by a write or a read.
 
@@ -11,6 +11,7 @@ mod prune;
 mod rebuild;
 mod references;
 mod salvage;
+mod scrub;
 mod unused;
 mod volumes;
 
@@ -18,6 +19,7 @@ pub use check::{CheckOptions, CheckReport, Monitor, NoMonitor, Problem, ProblemK
 pub use prune::{PruneOptions, PruneReport, prune};
 pub use rebuild::rebuild_chunk_index;
 pub use salvage::salvage;
+pub use scrub::{ScrubOptions, ScrubRate, ScrubReport, ScrubStatus, scrub, scrub_status};
 pub use unused::{RemovalReport, remove_unused};
 
 use onefold_catalog::CatalogError;

@@ -8,12 +8,12 @@ use crate::cache::Lru;
 use crate::compression::decompress;
 use crate::open::{Found, OpenContainer};
 use crate::store::{ContainerStore, Shared};
-use crate::{Address, Catalog, ContainerId, FOOTER_BYTES, Footer, Frame, HEADER_BYTES, Header, Result, Slot, StorageError, file};
+use crate::{Address, Catalog, ContainerId, Frame, Result, Slot, StorageError, file};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
-use onefold_ground::wire::Reader;
 use onefold_ground::{Access, File, GroundError, checksum};
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt;
 use std::io;
@@ -324,14 +324,10 @@ impl Shared {
     /// Bytes of a container file. That they are not there is damage.
     pub(crate) fn read_stored(&self, container: ContainerId, frame: Option<u32>, offset: u64, length: usize) -> Result<Vec<u8>> {
         let file = self.file_for_reading(container)?;
-        let mut bytes = vec![0; length];
-        self.profile
-            .time(Component::StorageRead, length as u64, || file.read_at(offset, &mut bytes))
-            .map_err(|error| self.read_error(container, frame, error))?;
-        Ok(bytes)
+        self.read_from(&file, container, frame, offset, length).map(Cow::into_owned)
     }
 
-    fn read_error(&self, container: ContainerId, frame: Option<u32>, error: GroundError) -> StorageError {
+    pub(crate) fn read_error(&self, container: ContainerId, frame: Option<u32>, error: GroundError) -> StorageError {
         match error.kind() {
             io::ErrorKind::UnexpectedEof => self.damaged(container, frame, None, "the file is too short"),
             io::ErrorKind::NotFound => self.damaged(container, frame, None, "the file is missing"),
@@ -364,70 +360,6 @@ impl Shared {
     /// Keeps the catalog of a container that is just being sealed.
     pub(crate) fn remember_catalog(&self, catalog: &Arc<Catalog>) {
         self.catalogs.lock().insert(catalog.container, catalog.clone(), catalog.memory_bytes());
-    }
-
-    /// Reads and checks header, footer and catalog of a sealed container.
-    pub(crate) fn read_catalog(&self, container: ContainerId) -> Result<Catalog> {
-        /// A catalog of a container of the usual size is within these last bytes of the file: one read gets it.
-        const TAIL_BYTES: u64 = 32 << 10;
-        let damaged = |why: String| self.damaged(container, None, None, why);
-        let file = self.file_for_reading(container)?;
-        let length = file.len()?;
-        if length < (HEADER_BYTES + FOOTER_BYTES) as u64 || length > u64::from(u32::MAX) {
-            return Err(damaged(format!("the file has {length} bytes")));
-        }
-        file.read_ahead(0, HEADER_BYTES as u64);
-        let tail_start = length.saturating_sub(TAIL_BYTES);
-        let tail = self.read_stored(container, None, tail_start, (length - tail_start) as usize)?;
-        let is_merged = self.check_header(container)?.merged;
-        let footer = Footer::decode(&tail[tail.len() - FOOTER_BYTES..]).map_err(damaged)?;
-        let (start, bytes) = (u64::from(footer.catalog_offset_bytes), footer.catalog_bytes as usize);
-        if start < HEADER_BYTES as u64 || Footer::place(start + bytes as u64) + FOOTER_BYTES as u64 != length {
-            return Err(damaged("the footer places the catalog outside of the file".to_owned()));
-        }
-        let between = (length - FOOTER_BYTES as u64 - start - bytes as u64) as usize;
-        if tail[tail.len() - FOOTER_BYTES - between..tail.len() - FOOTER_BYTES].iter().any(|byte| *byte != 0) {
-            return Err(damaged("between catalog and footer is something".to_owned()));
-        }
-        let read;
-        let encoded = match start.checked_sub(tail_start) {
-            Some(at) => &tail[at as usize..at as usize + bytes],
-            None => {
-                read = self.read_stored(container, None, start, bytes)?;
-                &read[..]
-            }
-        };
-        if checksum(encoded) != footer.catalog_checksum {
-            return Err(damaged("the checksum of the catalog is wrong".to_owned()));
-        }
-        let mut reader = Reader::new(encoded);
-        let decode = if is_merged { Catalog::decode_merged } else { Catalog::decode };
-        let catalog = decode(&mut reader, self.options.digest_bytes)
-            .and_then(|catalog| reader.end().map(|()| catalog))
-            .map_err(|error| damaged(format!("the catalog cannot be read: {error}")))?;
-        if catalog.container != container {
-            return Err(damaged(format!("the catalog is that of container {}", catalog.container)));
-        }
-        if (catalog.frames.len(), catalog.slots.len()) != (footer.frames as usize, footer.slots as usize) {
-            return Err(damaged("catalog and footer contradict each other".to_owned()));
-        }
-        if catalog.end_bytes() > start {
-            return Err(damaged("a frame reaches into the catalog".to_owned()));
-        }
-        Ok(catalog)
-    }
-
-    pub(crate) fn check_header(&self, container: ContainerId) -> Result<Header> {
-        let damaged = |why: String| self.damaged(container, None, None, why);
-        let bytes = self.read_stored(container, None, 0, HEADER_BYTES)?;
-        let header = Header::decode(&bytes).map_err(damaged)?;
-        if header.container != container {
-            return Err(damaged(format!("the header is that of container {}", header.container)));
-        }
-        if header.store != self.options.store || usize::from(header.digest_bytes) != self.options.digest_bytes {
-            return Err(damaged("the file belongs to another store".to_owned()));
-        }
-        Ok(header)
     }
 }
 

@@ -202,11 +202,17 @@ impl PartitionFile {
         transaction.commit().map_err(|error| self.failed(error))
     }
 
+    /// The length of the file; 0 where it cannot be asked.
+    pub(super) fn length_bytes(&self) -> u64 {
+        self.ground.open(&self.path, Access::Read).and_then(|file| file.len()).unwrap_or(0)
+    }
+
     /// Reads the whole file past all caches: checksums, trees, the position, which must be in `known`. Returns what is wrong, or `None`.
     /// Nothing may write meanwhile.
     pub(super) fn verify(&self, known: RangeInclusive<Position>) -> Option<String> {
         let verify = || -> Result<Option<String>> {
             let file = self.ground.open(&self.path, Access::Read)?;
+            file.drop_cached(0, file.len()?);
             let blocks = Blocks::open(file, Access::Read).map_err(|error| self.failed(redb::Error::Io(error)))?;
             let mut builder = Database::builder();
             builder.set_cache_size(self.cache_bytes.min(VERIFY_CACHE_BYTES));

@@ -321,7 +321,17 @@ impl ChunkIndex {
     pub fn verify(&self) -> Result<Vec<DamagedPage>> {
         let mut damaged = Vec::new();
         for partition in &self.partitions {
-            partition.verify(&mut damaged)?;
+            partition.verify(&mut damaged, None)?;
+        }
+        Ok(damaged)
+    }
+
+    /// Reads every page of one partition from the device and lists those that are damaged. `pace` is told before each run how many bytes it has
+    /// at most, and may wait: nothing is locked then. It returns `false` to end early.
+    pub fn verify_partition(&self, partition: u32, pace: &mut dyn FnMut(u64) -> bool) -> Result<Vec<DamagedPage>> {
+        let mut damaged = Vec::new();
+        if let Some(partition) = self.partitions.get(partition as usize) {
+            partition.verify(&mut damaged, Some(pace))?;
         }
         Ok(damaged)
     }

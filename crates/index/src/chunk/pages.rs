@@ -105,6 +105,11 @@ impl PageFile {
         IndexError::ChunkIndexDamaged { path: self.path.clone(), page: Some(page), what: damage.to_string() }
     }
 
+    /// Has the next read of a run of pages come from the device.
+    pub fn drop_cached(&self, first: u32, count: usize) {
+        self.file.drop_cached(u64::from(first) * PAGE_BYTES as u64, (count * PAGE_BYTES) as u64);
+    }
+
     /// Reads one page into `buffer`.
     pub fn read<'a>(&self, page: u32, buffer: &'a mut [u8; PAGE_BYTES]) -> Result<Page<'a>> {
         self.counters.page_reads.fetch_add(1, Ordering::Relaxed);

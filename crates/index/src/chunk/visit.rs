@@ -79,11 +79,15 @@ impl Partition {
         Ok(next)
     }
 
-    /// Reads all pages and notes those that are damaged. Sweeps wait for the run of pages that is being read, no longer.
-    pub fn verify(&self, damaged: &mut Vec<DamagedPage>) -> Result<()> {
+    /// Reads all pages and notes those that are damaged. Sweeps wait for the run of pages that is being read, no longer. With `pace` they are
+    /// read from the device, and it is told how many bytes each run will be, while nothing is locked; `false` ends it.
+    pub fn verify(&self, damaged: &mut Vec<DamagedPage>, mut pace: Option<&mut dyn FnMut(u64) -> bool>) -> Result<()> {
         let mut bytes = Vec::new();
         let (mut first, mut bits) = (0u64, None);
         loop {
+            if pace.as_mut().is_some_and(|pace| !pace((STEP_PAGES * PAGE_BYTES) as u64)) {
+                return Ok(());
+            }
             let _files = self.files.lock();
             let (pages, applied, target) = {
                 let state = self.state.read();
@@ -96,6 +100,9 @@ impl Partition {
                 return Ok(());
             }
             let step = STEP_PAGES.min((pages.shape.pages() - first) as usize);
+            if pace.is_some() {
+                pages.drop_cached(first as u32, step);
+            }
             let is_read = pages.read_run(first as u32, step, &mut bytes).is_ok();
             for number in 0..step {
                 let page = first as u32 + number as u32;

@@ -13,6 +13,7 @@ mod ls;
 mod protect;
 mod prune;
 mod restore;
+mod scrub;
 mod serve;
 mod stats;
 mod volume;
@@ -61,6 +62,7 @@ pub fn run(cli: Cli) -> Result<Exit> {
         Command::Serve(options) => serve::run(&options, talk),
         Command::Stats(options) => on_store(Request::Stats(options), talk),
         Command::Check(options) => on_store(Request::Check(options), talk),
+        Command::Scrub(options) => on_store(Request::Scrub(options), talk),
         Command::AppendOnly(command) => match command {
             cli::AppendOnly::On(mut options) => {
                 options.secret = Secret::read(options.secret_file.as_deref(), Asking::Twice)?;
@@ -131,6 +133,8 @@ pub enum Request {
     Stats(cli::Stats),
     /// `onefold check`.
     Check(cli::Check),
+    /// `onefold scrub`.
+    Scrub(cli::Scrub),
     /// `onefold append-only on`.
     AppendOnlyOn(cli::AppendOnlyOn),
     /// `onefold append-only off`.
@@ -160,6 +164,7 @@ impl Request {
             Request::VolumeDelete(options) => options,
             Request::Stats(options) => options,
             Request::Check(options) => options,
+            Request::Scrub(options) => options,
             Request::AppendOnlyOn(options) => options,
             Request::AppendOnlyOff(options) => options,
             Request::AppendOnlyStatus(options) => options,

@@ -35,6 +35,7 @@ pub fn run(options: &Serve, talk: Talk) -> Result<Exit> {
     let stopping = Arc::new(AtomicBool::new(false));
     let cleaner = if read_only { None } else { Some(finish_deletions(&volumes, &stopping)?) };
     let reclaimer = if read_only { None } else { reclaim(&store, &stopping)? };
+    let scrubber = if read_only { None } else { super::scrub::beside_the_serving(&store, &stopping)? };
 
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -57,6 +58,7 @@ pub fn run(options: &Serve, talk: Talk) -> Result<Exit> {
     stopping.store(true, Ordering::Relaxed);
     let _ = cleaner.map(JoinHandle::join);
     let _ = reclaimer.map(JoinHandle::join);
+    let _ = scrubber.map(JoinHandle::join);
     // Whatever happened to the server: everything that clients wrote becomes durable, then the store is closed.
     let flushed = if read_only { Ok(()) } else { volumes.flush() };
     drop(volumes);

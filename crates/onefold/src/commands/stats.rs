@@ -1,13 +1,14 @@
 //! `onefold stats`.
 
+use super::scrub;
 use crate::cli::Stats;
 use crate::failure::{Exit, Failure, Result};
 use crate::output::{Output, Table};
 use crate::session::{Session, StoreCommand};
-use crate::units::{duration, number, rate, size};
+use crate::units::{counted, duration, number, rate, size};
 use onefold_catalog::Catalog;
 use onefold_engine::{Mode, Statistics};
-use onefold_reclaim::Monitor;
+use onefold_reclaim::{Monitor, ScrubStatus, scrub_status};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::time::Duration;
@@ -62,11 +63,12 @@ fn run(options: &Stats, session: &Session<'_>) -> Result<Exit> {
         }
     }
     let statistics = session.store.engine.statistics()?;
+    let scrubbed = scrub_status(&session.store.engine)?;
     let mut output = session.output();
     if options.format.json {
-        output.json(&to_json(&contents, &statistics))?;
+        output.json(&to_json(&contents, &statistics, &scrubbed))?;
     } else {
-        print(&mut output, &contents, &statistics)?;
+        print(&mut output, &contents, &statistics, &scrubbed)?;
     }
     output.finish()?;
     Ok(Exit::Done)
@@ -76,7 +78,7 @@ fn ratio(whole: u64, part: u64) -> Option<f64> {
     (part > 0).then(|| whole as f64 / part as f64)
 }
 
-fn to_json(contents: &Contents, statistics: &Statistics) -> Value {
+fn to_json(contents: &Contents, statistics: &Statistics, scrubbed: &ScrubStatus) -> Value {
     let logical = contents.backup_bytes + contents.volume_bytes;
     let profile: Map<String, Value> = statistics
         .activity
@@ -111,12 +113,20 @@ fn to_json(contents: &Contents, statistics: &Statistics) -> Value {
         "index_entries": statistics.index_entries,
         "backups": contents.backups,
         "volumes": contents.volumes,
+        "scrub": scrub::to_json(scrubbed),
         "profile": profile,
         "filters": filters,
     })
 }
 
-fn print(output: &mut Output<'_>, contents: &Contents, statistics: &Statistics) -> Result<()> {
+fn damaged(scrubbed: &ScrubStatus) -> String {
+    match scrubbed.damage_count {
+        0 => String::new(),
+        count => format!("; {} damaged, which `onefold scrub --status` lists", counted(count, "thing is", "things are")),
+    }
+}
+
+fn print(output: &mut Output<'_>, contents: &Contents, statistics: &Statistics, scrubbed: &ScrubStatus) -> Result<()> {
     let logical = contents.backup_bytes + contents.volume_bytes;
     let times = |ratio: Option<f64>| ratio.map_or_else(String::new, |ratio| format!("  ({ratio:.2} times less)"));
     let (unique, stored) = (statistics.unique_bytes, statistics.stored_bytes);
@@ -128,6 +138,7 @@ fn print(output: &mut Output<'_>, contents: &Contents, statistics: &Statistics) 
         ("on disk", format!("{}, of it log {}", size(statistics.disk_bytes), size(statistics.log_bytes))),
         ("chunks", format!("{} in {} containers", number(statistics.chunks), number(statistics.containers))),
         ("index", format!("{} entries, {} of memory", number(statistics.index_entries), size(statistics.index_memory_bytes))),
+        ("scrub", format!("{}{}", scrub::coverage(scrubbed), damaged(scrubbed))),
     ] {
         output.line(format_args!("{name:<9} {value}"))?;
     }

@@ -36,6 +36,8 @@ pub enum Kind {
         /// Largest.
         most: u64,
     },
+    /// Bytes a second, or "auto".
+    Rate,
     /// True or false.
     Flag,
     /// A text; empty means none.
@@ -50,6 +52,7 @@ impl Kind {
         match self {
             Kind::Size { least, most } => format!("a size from {} to {}", size(least), size(most)),
             Kind::Count { least, most } => format!("a number from {least} to {most}"),
+            Kind::Rate => "a rate as in \"50MiB/s\", or \"auto\"".to_owned(),
             Kind::Flag => "true or false".to_owned(),
             Kind::Text => "a text; \"\" for none".to_owned(),
             Kind::Chain => format!("a list of filters in their order: {}; `chunk-index` must be among them", super::FILTERS.join(", ")),
@@ -178,7 +181,7 @@ pub const KEYS: &[Key] = &[
         name: "limit",
         default: "\"256MiB\"",
         kind: Kind::Size { least: 2 * MIB, most: 64 * GIB },
-        about: "Size of the operations log above which background work shortens it; at least twice the segment. A longer log makes opening after a crash slower.",
+        about: "Size of the operations log above which background work shortens it; at least twice the segment. A longer log makes opening after a crash slower. At twice the limit writers wait until it is shorter.",
         set: |settings, value| settings.engine.log_limit_bytes = value.number(),
     },
     Key {
@@ -324,6 +327,22 @@ pub const KEYS: &[Key] = &[
         kind: Kind::Count { least: 0, most: 100 },
         about: "Containers of which more than this percentage is needed are not merged, though more may then stay unused than `max_unused_percent` says.",
         set: |settings, value| settings.reclamation.max_fill_percent = value.number(),
+    },
+    Key {
+        section: "scrub",
+        name: "interval_days",
+        default: "30",
+        kind: Kind::Count { least: 0, most: 3650 },
+        about: "Days from the beginning of one pass over everything to that of the next; 0: only `onefold scrub` does it.",
+        set: |settings, value| settings.scrub.interval_days = value.number(),
+    },
+    Key {
+        section: "scrub",
+        name: "rate",
+        default: "\"auto\"",
+        kind: Kind::Rate,
+        about: "The most that is read for it; \"auto\": a quarter of the time.",
+        set: |settings, value| settings.scrub.bytes_per_second = Some(value.number()).filter(|bytes| *bytes > 0),
     },
     Key {
         section: "workers",

@@ -10,6 +10,7 @@ mod keys;
 
 pub use keys::{KEYS, Key, Kind};
 
+use crate::cli::Rate;
 use crate::failure::nearest;
 use crate::units::{KIB, parse_size, size};
 use keys::Value;
@@ -33,6 +34,8 @@ pub struct Settings {
     pub volume_mapping_cache_bytes: usize,
     /// Giving back space beside the serving.
     pub reclamation: Reclamation,
+    /// Scrubbing beside the serving.
+    pub scrub: Scrub,
     /// The NBD server.
     pub nbd: Nbd,
 }
@@ -46,6 +49,15 @@ pub struct Reclamation {
     pub max_unused_percent: u64,
     /// Containers of which more than so many percent are needed are left alone.
     pub max_fill_percent: u64,
+}
+
+/// How the daemon scrubs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scrub {
+    /// Days from the beginning of one pass to that of the next; 0: only `onefold scrub` does it.
+    pub interval_days: u64,
+    /// The most that is read; `None`: a quarter of the time.
+    pub bytes_per_second: Option<u64>,
 }
 
 /// The NBD server.
@@ -82,6 +94,7 @@ impl Default for Settings {
             volume_dirty_bytes: 64 << 20,
             volume_mapping_cache_bytes: 16 << 20,
             reclamation: Reclamation { interval_seconds: 600, max_unused_percent: 20, max_fill_percent: 50 },
+            scrub: Scrub { interval_days: 30, bytes_per_second: None },
             nbd: Nbd {
                 listen: Some("127.0.0.1:10809".to_owned()),
                 socket: None,
@@ -232,6 +245,11 @@ fn check_value(kind: Kind, value: &DeValue<'_>) -> Result<Value, String> {
             Some(number) if (least..=most).contains(&number) => Ok(Value::Number(number)),
             _ => Err(expected(format!("a whole number from {least} to {most}"))),
         },
+        Kind::Rate => match value {
+            DeValue::String(text) if text == "auto" => Ok(Value::Number(0)),
+            DeValue::String(text) => text.parse().map(|Rate(bytes)| Value::Number(bytes)).map_err(|why| format!("is no rate: {why}")),
+            _ => Err(expected("a rate, as in \"50MiB/s\", or \"auto\"".to_owned())),
+        },
         Kind::Flag => match value {
             DeValue::Boolean(flag) => Ok(Value::Flag(*flag)),
             _ => Err(expected("true or false".to_owned())),
@@ -349,6 +367,7 @@ mod tests {
             let value = match key.kind {
                 Kind::Size { most, .. } => format!("{most}"),
                 Kind::Count { most, .. } => format!("{most}"),
+                Kind::Rate => "\"5MiB/s\"".to_owned(),
                 Kind::Flag => "true".to_owned(),
                 Kind::Text => "\"/some/thing\"".to_owned(),
                 Kind::Chain => "[\"chunk-index\"]".to_owned(),
@@ -378,6 +397,8 @@ mod tests {
             ("[memory]\nframe_cache = \"fast\"", "line 2: memory.frame_cache is no size: `fast` is not a size"),
             ("[memory]\nframe_cache = -1", "line 2: memory.frame_cache is -1, it must be a size"),
             ("[nbd]\nmax_connections = 0", "line 2: nbd.max_connections is 0, it must be a whole number from 1 to "),
+            ("[scrub]\nrate = \"50MiB\"", "line 2: scrub.rate is no rate: `50MiB` is not a rate: write it as in 50MiB/s"),
+            ("[scrub]\nrate = 5", "line 2: scrub.rate is 5, it must be a rate, as in \"50MiB/s\", or \"auto\""),
             ("[nbd]\nread_only = 1", "line 2: nbd.read_only is 1, it must be true or false"),
             ("[nbd]\nlisten = 1", "line 2: nbd.listen is 1, it must be a text"),
             (

@@ -1,0 +1,136 @@
+//! What a sealed container's file must hold besides its frames: header, catalog and footer, read from the file or from its bytes in memory.
+
+use crate::store::Shared;
+use crate::{Catalog, ContainerId, FOOTER_BYTES, Footer, HEADER_BYTES, Header, Result};
+use onefold_ground::profile::Component;
+use onefold_ground::wire::Reader;
+use onefold_ground::{File, GroundError, checksum};
+use std::borrow::Cow;
+use std::io;
+use std::sync::Arc;
+
+/// What a container file holds: the file, or its bytes in memory.
+pub(crate) trait Bytes {
+    /// How many there are.
+    fn length(&self) -> onefold_ground::Result<u64>;
+    /// A range of them; what is not there is an error of kind `UnexpectedEof`.
+    fn range(&self, offset: u64, length: usize) -> onefold_ground::Result<Cow<'_, [u8]>>;
+}
+
+impl Bytes for Arc<dyn File> {
+    fn length(&self) -> onefold_ground::Result<u64> {
+        self.len()
+    }
+
+    fn range(&self, offset: u64, length: usize) -> onefold_ground::Result<Cow<'_, [u8]>> {
+        let mut bytes = vec![0; length];
+        self.read_at(offset, &mut bytes)?;
+        Ok(Cow::Owned(bytes))
+    }
+}
+
+impl Bytes for Vec<u8> {
+    fn length(&self) -> onefold_ground::Result<u64> {
+        Ok(self.len() as u64)
+    }
+
+    fn range(&self, offset: u64, length: usize) -> onefold_ground::Result<Cow<'_, [u8]>> {
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        let bytes = self.get(start..start.saturating_add(length)).ok_or_else(|| GroundError::Io {
+            operation: "read",
+            path: "a container in memory".to_owned(),
+            source: io::ErrorKind::UnexpectedEof.into(),
+        })?;
+        Ok(Cow::Borrowed(bytes))
+    }
+}
+
+impl Shared {
+    /// Reads and checks header, footer and catalog of a sealed container.
+    pub(crate) fn read_catalog(&self, container: ContainerId) -> Result<Catalog> {
+        let file = self.file_for_reading(container)?;
+        file.read_ahead(0, HEADER_BYTES as u64);
+        self.catalog_in(container, &file)
+    }
+
+    /// Reads and checks header, footer and catalog of a sealed container from what its file holds, or should hold.
+    pub(crate) fn catalog_in(&self, container: ContainerId, file: &dyn Bytes) -> Result<Catalog> {
+        /// A catalog of a container of the usual size is within these last bytes of the file: one read gets it.
+        const TAIL_BYTES: u64 = 32 << 10;
+        let damaged = |why: String| self.damaged(container, None, None, why);
+        let length = file.length()?;
+        if length < (HEADER_BYTES + FOOTER_BYTES) as u64 || length > u64::from(u32::MAX) {
+            return Err(damaged(format!("the file has {length} bytes")));
+        }
+        let tail_start = length.saturating_sub(TAIL_BYTES);
+        let tail = self.read_from(file, container, None, tail_start, (length - tail_start) as usize)?;
+        let is_merged = self.header_in(container, file)?.merged;
+        let footer = Footer::decode(&tail[tail.len() - FOOTER_BYTES..]).map_err(damaged)?;
+        let (start, bytes) = (u64::from(footer.catalog_offset_bytes), footer.catalog_bytes as usize);
+        if start < HEADER_BYTES as u64 || Footer::place(start + bytes as u64) + FOOTER_BYTES as u64 != length {
+            return Err(damaged("the footer places the catalog outside of the file".to_owned()));
+        }
+        let between = (length - FOOTER_BYTES as u64 - start - bytes as u64) as usize;
+        if tail[tail.len() - FOOTER_BYTES - between..tail.len() - FOOTER_BYTES].iter().any(|byte| *byte != 0) {
+            return Err(damaged("between catalog and footer is something".to_owned()));
+        }
+        let read;
+        let encoded = match start.checked_sub(tail_start) {
+            Some(at) => &tail[at as usize..at as usize + bytes],
+            None => {
+                read = self.read_from(file, container, None, start, bytes)?;
+                &read[..]
+            }
+        };
+        if checksum(encoded) != footer.catalog_checksum {
+            return Err(damaged("the checksum of the catalog is wrong".to_owned()));
+        }
+        let mut reader = Reader::new(encoded);
+        let decode = if is_merged { Catalog::decode_merged } else { Catalog::decode };
+        let catalog = decode(&mut reader, self.options.digest_bytes)
+            .and_then(|catalog| reader.end().map(|()| catalog))
+            .map_err(|error| damaged(format!("the catalog cannot be read: {error}")))?;
+        if catalog.container != container {
+            return Err(damaged(format!("the catalog is that of container {}", catalog.container)));
+        }
+        if (catalog.frames.len(), catalog.slots.len()) != (footer.frames as usize, footer.slots as usize) {
+            return Err(damaged("catalog and footer contradict each other".to_owned()));
+        }
+        if catalog.end_bytes() > start {
+            return Err(damaged("a frame reaches into the catalog".to_owned()));
+        }
+        Ok(catalog)
+    }
+
+    pub(crate) fn check_header(&self, container: ContainerId) -> Result<Header> {
+        self.header_in(container, &self.file_for_reading(container)?)
+    }
+
+    /// Reads and checks the header of a container.
+    pub(crate) fn header_in(&self, container: ContainerId, file: &dyn Bytes) -> Result<Header> {
+        let damaged = |why: String| self.damaged(container, None, None, why);
+        let bytes = self.read_from(file, container, None, 0, HEADER_BYTES)?;
+        let header = Header::decode(&bytes).map_err(damaged)?;
+        if header.container != container {
+            return Err(damaged(format!("the header is that of container {}", header.container)));
+        }
+        if header.store != self.options.store || usize::from(header.digest_bytes) != self.options.digest_bytes {
+            return Err(damaged("the file belongs to another store".to_owned()));
+        }
+        Ok(header)
+    }
+
+    /// Bytes of a container from where they are. That they are not there is damage.
+    pub(crate) fn read_from<'a>(
+        &self,
+        file: &'a dyn Bytes,
+        container: ContainerId,
+        frame: Option<u32>,
+        offset: u64,
+        length: usize,
+    ) -> Result<Cow<'a, [u8]>> {
+        self.profile
+            .time(Component::StorageRead, length as u64, || file.range(offset, length))
+            .map_err(|error| self.read_error(container, frame, error))
+    }
+}
