@@ -111,6 +111,19 @@ impl Scene {
         backup(&engine, source.path(), &mut state);
         engine.maintain(true).unwrap();
         states.push(state.clone());
+        // Which stream fills which container differs from run to run; so many must be full to be merged.
+        for part in 0.. {
+            let storage = engine.storage();
+            if storage.containers().unwrap().into_iter().filter(|container| storage.is_sealed(*container)).count() >= 6 {
+                break;
+            }
+            let data = noise(part + 101, 150_000);
+            volume.write(600_000, &data).unwrap();
+            volume.flush().unwrap();
+            state.volume[600_000..][..data.len()].copy_from_slice(&data);
+            engine.maintain(true).unwrap();
+            states.push(state.clone());
+        }
         let mut older = ground.snapshot(CrashPolicy::KeepAll);
         let (mut volume, mut volumes, mut engine) = (volume, volumes, engine);
         if merges {
