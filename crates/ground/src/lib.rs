@@ -19,7 +19,7 @@ pub mod wire;
 pub use error::{GroundError, Result};
 pub use local::LocalGround;
 pub use lock::{Holder, LockError, LockGuard};
-pub use simulation::{CrashPolicy, SimulatedGround};
+pub use simulation::{CrashPolicy, CrashSite, SimulatedGround};
 
 use std::fmt::Debug;
 use std::sync::Arc;

@@ -70,6 +70,16 @@ struct State {
     failing_operation: Option<(u64, io::ErrorKind)>,
     failing_read: Option<(u64, io::ErrorKind)>,
     is_crashed: bool,
+    crash_site: Option<CrashSite>,
+}
+
+/// Which operation met the crash.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CrashSite {
+    /// Its name, as errors say it: `write`, `sync`, `rename` ...
+    pub operation: &'static str,
+    /// The file or directory; of a rename, the old name.
+    pub path: String,
 }
 
 /// A change of names that is not durable yet.
@@ -118,9 +128,12 @@ impl Fault {
 
 impl State {
     /// Counts an operation that changes something, and decides whether it happens.
-    fn begin(&mut self, is_sync: bool) -> std::result::Result<(), Fault> {
+    fn begin(&mut self, is_sync: bool, operation: &'static str, path: &str) -> std::result::Result<(), Fault> {
         let is_due = self.crash_operation == Some(self.operations) || (is_sync && self.crash_sync == Some(self.syncs));
-        self.is_crashed |= is_due;
+        if is_due && !self.is_crashed {
+            self.is_crashed = true;
+            self.crash_site = Some(CrashSite { operation, path: path.to_owned() });
+        }
         if self.is_crashed {
             return Err(Fault::Crash);
         }
@@ -228,6 +241,7 @@ impl SimulatedGround {
             failing_operation: None,
             failing_read: None,
             is_crashed: false,
+            crash_site: None,
         };
         SimulatedGround { state: Arc::new(Mutex::new(state)) }
     }
@@ -268,6 +282,11 @@ impl SimulatedGround {
     /// Whether the crash has happened.
     pub fn is_crashed(&self) -> bool {
         self.state.lock().is_crashed
+    }
+
+    /// The operation that met the crash; `None` if there was none yet, or it came between two operations.
+    pub fn crash_site(&self) -> Option<CrashSite> {
+        self.state.lock().crash_site.clone()
     }
 
     /// Lets `count` more operations happen; the next one fails once, those after it do not. A write that fails has written a part; a
@@ -342,7 +361,7 @@ impl Ground for SimulatedGround {
     fn create(&self, path: &str) -> Result<Arc<dyn File>> {
         let fail = |source: io::Error| failure("create", path, source);
         let mut state = self.state.lock();
-        state.begin(false).map_err(|fault| fail(fault.source()))?;
+        state.begin(false, "create", path).map_err(|fault| fail(fault.source()))?;
         if !state.directories.contains(parent(path)) {
             return Err(fail(io::ErrorKind::NotFound.into()));
         }
@@ -366,7 +385,7 @@ impl Ground for SimulatedGround {
     fn remove(&self, path: &str) -> Result<()> {
         let fail = |source: io::Error| failure("remove", path, source);
         let mut state = self.state.lock();
-        state.begin(false).map_err(|fault| fail(fault.source()))?;
+        state.begin(false, "remove", path).map_err(|fault| fail(fault.source()))?;
         let inode = state.names.get(path).cloned().ok_or_else(|| fail(io::ErrorKind::NotFound.into()))?;
         state.forget(&inode);
         state.change_names(NameChange::Remove { path: path.to_owned() });
@@ -376,7 +395,7 @@ impl Ground for SimulatedGround {
     fn rename(&self, from: &str, to: &str) -> Result<()> {
         let fail = |source: io::Error| failure("rename", from, source);
         let mut state = self.state.lock();
-        state.begin(false).map_err(|fault| fail(fault.source()))?;
+        state.begin(false, "rename", from).map_err(|fault| fail(fault.source()))?;
         let inode = state.names.get(from).cloned().ok_or_else(|| fail(io::ErrorKind::NotFound.into()))?;
         if !state.directories.contains(parent(to)) {
             return Err(fail(io::ErrorKind::NotFound.into()));
@@ -420,7 +439,7 @@ impl Ground for SimulatedGround {
                 return Err(fail(io::ErrorKind::AlreadyExists.into()));
             }
             if !state.directories.contains(made) {
-                state.begin(true).map_err(|fault| fail(fault.source()))?;
+                state.begin(true, "create directory", directory).map_err(|fault| fail(fault.source()))?;
                 state.directories.insert(made.to_owned());
             }
         }
@@ -430,7 +449,7 @@ impl Ground for SimulatedGround {
     fn sync_directory(&self, directory: &str) -> Result<()> {
         let fail = |source: io::Error| failure("sync", directory, source);
         let mut state = self.state.lock();
-        state.begin(true).map_err(|fault| fail(fault.source()))?;
+        state.begin(true, "sync", directory).map_err(|fault| fail(fault.source()))?;
         if !state.directories.contains(directory) {
             return Err(fail(io::ErrorKind::NotFound.into()));
         }
@@ -529,7 +548,7 @@ impl File for SimulatedFile {
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.check_writable("write", offset, data.len() as u64)?;
         let mut state = self.ground.state.lock();
-        let fault = state.begin(false).err();
+        let fault = state.begin(false, "write", &self.path).err();
         let wanted = match fault {
             None => data.len(),
             Some(Fault::Crash) => 0,
@@ -556,14 +575,14 @@ impl File for SimulatedFile {
     fn set_len(&self, length: u64) -> Result<()> {
         self.check_writable("set the length of", 0, length)?;
         let mut state = self.ground.state.lock();
-        state.begin(false).map_err(|fault| self.fail("set the length of", fault.source()))?;
+        state.begin(false, "set the length of", &self.path).map_err(|fault| self.fail("set the length of", fault.source()))?;
         state.change(&mut self.inode.lock(), |inode| inode.set_len(length));
         Ok(())
     }
 
     fn sync(&self) -> Result<()> {
         let mut state = self.ground.state.lock();
-        let fault = state.begin(true).err();
+        let fault = state.begin(true, "sync", &self.path).err();
         match fault {
             None => self.inode.lock().sync(),
             Some(Fault::Crash) => {}
@@ -575,7 +594,7 @@ impl File for SimulatedFile {
     fn allocate(&self, offset: u64, length: u64) -> Result<()> {
         self.check_writable("reserve room in", offset, length)?;
         let mut state = self.ground.state.lock();
-        state.begin(false).map_err(|fault| self.fail("reserve room in", fault.source()))?;
+        state.begin(false, "reserve room in", &self.path).map_err(|fault| self.fail("reserve room in", fault.source()))?;
         let mut inode = self.inode.lock();
         let free_pages = state.free_pages(&inode);
         let reserved = state.change(&mut inode, |inode| inode.allocate(offset, length, free_pages));

@@ -63,7 +63,10 @@ impl Volumes {
         let mut steps = 0;
         let done = loop {
             let structure = self.structure.lock();
-            let Some(work) = self.work() else { break true };
+            let Some(work) = self.work() else {
+                drop(structure);
+                break self.drop_behind_ends(&mut steps, go_on)?;
+            };
             if !go_on() {
                 break false;
             }
@@ -79,6 +82,31 @@ impl Volumes {
             self.shared.engine.flush()?;
         }
         Ok(done)
+    }
+
+    /// Drops the mappings behind the end of a volume that alone uses its layer: what a shrinking that a crash cut short has left, and what others
+    /// showed that are gone. Returns whether none is left.
+    fn drop_behind_ends(&self, steps: &mut usize, go_on: &dyn Fn() -> bool) -> Result<bool> {
+        for info in self.list() {
+            let mut progress = Progress::default();
+            loop {
+                let _structure = self.structure.lock();
+                let Ok(volume) = self.get(&info.name) else { break };
+                // Its size stays. Nothing is written behind it, and growing looks for what is there.
+                let gate = volume.gate.read();
+                let is_alone = self.users().get(&gate.record.layer).is_some_and(|users| users.volumes == 1 && users.children.is_empty());
+                let node = self.shared.layers.get(gate.record.layer).filter(|node| is_alone && node.layer.merging.is_none());
+                let Some(node) = node else { break };
+                if !self.drop_mappings(&node, node.layer.map, gate.record.blocks(), &mut progress)? {
+                    break;
+                }
+                *steps += 1;
+                if !go_on() {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
     }
 
     fn work(&self) -> Option<Work> {

@@ -46,6 +46,32 @@ fn m0_21_a_snapshot_has_what_was_written_before_it_and_costs_no_mapping() {
 }
 
 #[test]
+fn m0_21_what_only_larger_volumes_showed_goes_with_them() {
+    let mut store = TestStore::new();
+    let volumes = store.volumes(VolumesOptions::default());
+    let disk = volumes.create("disk", SIZE as u64, BLOCK, None).unwrap();
+    write_blocks(&disk, 0..5, 7);
+    volumes.snapshot("disk", "large").unwrap();
+    disk.resize(2 * u64::from(BLOCK)).unwrap();
+    let small = volumes.snapshot("disk", "small").unwrap();
+    volumes.delete("large").unwrap();
+    assert!(volumes.resume_deletions(&|| true).unwrap());
+    assert_eq!(small.own_bytes(), 5 * u64::from(BLOCK), "the disk lies upon the same layer");
+    volumes.delete("disk").unwrap();
+    // Cut short, and finished later.
+    let looks = Cell::new(0);
+    let is_done = volumes.resume_deletions(&|| {
+        looks.set(looks.get() + 1);
+        looks.get() < 2
+    });
+    assert!(!is_done.unwrap());
+    assert!(volumes.resume_deletions(&|| true).unwrap());
+    assert_eq!(small.own_bytes(), 2 * u64::from(BLOCK));
+    assert!(read(&small, BLOCK_BYTES, BLOCK_BYTES) == bytes(8, BLOCK_BYTES));
+    store.check_counts(&[("", &small)]);
+}
+
+#[test]
 fn snapshots_of_a_volume_at_rest_make_no_chain() {
     let mut store = TestStore::new();
     let volumes = store.volumes(VolumesOptions::default());

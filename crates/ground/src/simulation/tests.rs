@@ -194,3 +194,14 @@ fn reading_past_the_end_and_misused_names_are_errors() {
     let names: Vec<_> = ground.list("").unwrap().into_iter().map(|entry| (entry.name, entry.is_directory)).collect();
     assert_eq!(names, [("d".to_owned(), true), ("f".to_owned(), false)]);
 }
+
+#[test]
+fn the_operation_that_met_the_crash_is_known() {
+    let ground = SimulatedGround::new(1);
+    let file = written(&ground, "f", b"hello");
+    ground.crash_after_operations(1);
+    file.sync().unwrap();
+    assert_eq!(ground.crash_site(), None);
+    assert!(ground.rename("f", "g").is_err() && file.sync().is_err());
+    assert_eq!(ground.crash_site(), Some(CrashSite { operation: "rename", path: "f".into() }));
+}

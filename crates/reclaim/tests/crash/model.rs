@@ -35,9 +35,11 @@ pub struct BackupModel {
     pub tree: Tree,
     /// Whether it is visible: what may be, the last is what the process sees.
     pub visible: Vec<bool>,
+    /// Whether it is protected, likewise.
+    pub protected: Vec<bool>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Model {
     /// Begins all names of this model.
     pub prefix: String,
@@ -137,6 +139,7 @@ impl Model {
         }
         for backup in self.backups.values_mut() {
             backup.visible.drain(..backup.visible.len() - 1);
+            backup.protected.drain(..backup.protected.len() - 1);
         }
         self.backups.retain(|_, backup| backup.visible != [false]);
     }
@@ -195,6 +198,7 @@ impl Model {
             .filter(|backup| backup.name.starts_with(&self.prefix))
             .map(|backup| (*backup.id.as_bytes(), backup))
             .collect();
+        let protected = world.catalog.protected().map_err(|error| error.to_string())?;
         for (id, known) in &mut self.backups {
             let backup = found.remove(id);
             let allowed = if live { &known.visible[known.visible.len() - 1..] } else { &known.visible[..] };
@@ -205,6 +209,14 @@ impl Model {
                 let tree = read_tree(world, backup).map_err(|error| format!("backup {}: {error}", backup.id))?;
                 if tree != known.tree {
                     return Err(format!("backup {} has other files", backup.id));
+                }
+                let is_protected = protected.contains_key(&backup.id);
+                let allowed = if live { &known.protected[known.protected.len() - 1..] } else { &known.protected[..] };
+                if !allowed.contains(&is_protected) {
+                    return Err(format!("backup {}: protected is {is_protected}, allowed {allowed:?}", backup.id));
+                }
+                if !live {
+                    known.protected = vec![is_protected];
                 }
             }
             if !live {

@@ -3,6 +3,7 @@
 //! After an error the process may go on (a full disk): then the step finds out by reading whether what it wanted was taken, and the rule is that
 //! each block has the old or the new bytes. After a crash nothing can be read, and both are possible.
 
+use crate::forget;
 use crate::model::{BLOCK_BYTES, BackupModel, Model, SLOTS, Tree, VolumeModel};
 use crate::world::{Fault, Random, World};
 use onefold_catalog::{Attributes, Backup, BackupId, Content, DirectoryWriter, Entry, Statistics};
@@ -18,7 +19,8 @@ const MAX_BLOCKS: u64 = 4;
 /// Takes a random step. An error is what the disk did; a wrong answer of the store is a panic.
 pub fn step(world: &mut World, model: &mut Model, random: &mut Random) -> Result<(), Fault> {
     let slot = random.below(SLOTS as u64) as usize;
-    match random.below(36) {
+    world.doing = "something else";
+    match random.below(39) {
         0..=8 => write(world, model, random, slot),
         9 => zero(world, model, random, slot),
         10 | 11 => flush_volume(world, model, slot),
@@ -32,6 +34,7 @@ pub fn step(world: &mut World, model: &mut Model, random: &mut Random) -> Result
         13 | 14 => create_or_resize(world, model, random, slot),
         15 if random.one_in(2) => delete(world, model, slot),
         15 | 16 => {
+            world.doing = "drop layers";
             let steps = std::cell::Cell::new(random.below(4));
             world.volumes.resume_deletions(&|| {
                 steps.set(steps.get().saturating_sub(1));
@@ -40,7 +43,7 @@ pub fn step(world: &mut World, model: &mut Model, random: &mut Random) -> Result
             Ok(())
         }
         17..=20 => backup(world, model, random),
-        21 => remove_backups(world, model, random),
+        21 => forget::by_id(world, model, random),
         22 | 23 => Ok(world.engine.maintain(random.one_in(2))?),
         24 => {
             let result = world.engine.flush();
@@ -53,12 +56,15 @@ pub fn step(world: &mut World, model: &mut Model, random: &mut Random) -> Result
         27 | 28 => prune(world, random),
         29 => verify_one(world, model, slot),
         30..=33 => derive(world, model, random, slot),
-        _ => rollback(world, model, random, slot),
+        34 | 35 => rollback(world, model, random, slot),
+        36 => forget::by_policy(world, model, random),
+        _ => forget::protect(world, model, random),
     }
 }
 
 /// Merges containers, sometimes cut short in the middle.
 fn prune(world: &mut World, random: &mut Random) -> Result<(), Fault> {
+    world.doing = "prune";
     let max_unused = [0.0, 0.0, 0.2][random.below(3) as usize];
     let looks = std::cell::Cell::new(if random.one_in(3) { random.below(8) } else { 1 << 20 });
     let go_on = || {
@@ -86,6 +92,7 @@ fn prune(world: &mut World, random: &mut Random) -> Result<(), Fault> {
 
 /// Removes what nothing refers to; sometimes with a stream in the way.
 fn remove_unused(world: &mut World, random: &mut Random) -> Result<(), Fault> {
+    world.doing = "remove";
     let is_alone = Arc::strong_count(&world.volumes) == 1;
     let in_the_way = random.one_in(8).then(|| world.engine.in_flight());
     let looks = std::cell::Cell::new(if random.one_in(4) { random.below(6) } else { 1 << 20 });
@@ -163,7 +170,7 @@ fn range(random: &mut Random, size: u64) -> (u64, u64) {
     (offset, length.min(size - offset))
 }
 
-fn write(world: &mut World, model: &mut Model, random: &mut Random, slot: usize) -> Result<(), Fault> {
+pub fn write(world: &mut World, model: &mut Model, random: &mut Random, slot: usize) -> Result<(), Fault> {
     let Some(known) = model.volume(slot).filter(|known| !known.is_read_only) else { return create_or_resize(world, model, random, slot) };
     let (offset, length) = range(random, known.size);
     let data = random.bytes(length as usize);
@@ -245,11 +252,12 @@ fn create_or_resize(world: &mut World, model: &mut Model, random: &mut Random, s
 }
 
 /// A snapshot or a clone of a volume, in a slot that is empty.
-fn derive(world: &mut World, model: &mut Model, random: &mut Random, slot: usize) -> Result<(), Fault> {
+pub fn derive(world: &mut World, model: &mut Model, random: &mut Random, slot: usize) -> Result<(), Fault> {
     let Some(known) = model.volume(slot) else { return Ok(()) };
     let Some(target) = (0..SLOTS).find(|target| model.volume(*target).is_none()) else { return Ok(()) };
     let is_snapshot = !known.is_read_only && random.one_in(2);
     let is_read_only = is_snapshot || random.one_in(5);
+    world.doing = if is_snapshot { "snapshot" } else { "clone" };
     let copy = known.copy(is_read_only);
     let (source, name) = (model.name(slot), model.name(target));
     let result = if is_snapshot { world.volumes.snapshot(&source, &name) } else { world.volumes.make_clone(&source, &name, is_read_only) };
@@ -262,7 +270,7 @@ fn derive(world: &mut World, model: &mut Model, random: &mut Random, slot: usize
 }
 
 /// A volume becomes what a snapshot is, if it is one of its own.
-fn rollback(world: &mut World, model: &mut Model, random: &mut Random, slot: usize) -> Result<(), Fault> {
+pub fn rollback(world: &mut World, model: &mut Model, random: &mut Random, slot: usize) -> Result<(), Fault> {
     if model.volume(slot).is_none_or(|known| known.is_read_only) {
         return Ok(());
     }
@@ -270,6 +278,7 @@ fn rollback(world: &mut World, model: &mut Model, random: &mut Random, slot: usi
     for target in (0..SLOTS).map(|target| (first + target) % SLOTS) {
         let Some(known) = model.volume(target).filter(|known| known.is_read_only) else { continue };
         let mut copy = known.copy(false);
+        world.doing = "rollback";
         let result = world.volumes.rollback(&model.name(slot), &model.name(target));
         match &result {
             Err(VolumeError::Unrelated { .. }) => continue,
@@ -289,10 +298,11 @@ fn rollback(world: &mut World, model: &mut Model, random: &mut Random, slot: usi
     Ok(())
 }
 
-fn delete(world: &mut World, model: &mut Model, slot: usize) -> Result<(), Fault> {
+pub fn delete(world: &mut World, model: &mut Model, slot: usize) -> Result<(), Fault> {
     if model.volume(slot).is_none() {
         return Ok(());
     }
+    world.doing = "delete volume";
     let result = world.volumes.delete(&model.name(slot));
     restructure(world, model, slot, None, result)
 }
@@ -348,7 +358,8 @@ fn backup_in_flight(world: &mut World, model: &mut Model, random: &mut Random) -
     let mut id = [0; 16];
     id[..8].copy_from_slice(&model.next_backup.to_be_bytes());
     id[8..].copy_from_slice(&onefold_ground::checksum(model.prefix.as_bytes()).to_be_bytes());
-    let number = model.next_backup as i64;
+    // Three an hour.
+    let number = model.next_backup as i64 * 1_200_000_000_000;
     let backup = Backup {
         id: BackupId::from_bytes(id),
         name: format!("{}{}", model.prefix, random.below(3)),
@@ -361,7 +372,7 @@ fn backup_in_flight(world: &mut World, model: &mut Model, random: &mut Random) -
         root,
         statistics: Statistics::default(),
     };
-    model.backups.insert(id, BackupModel { backup: backup.clone(), tree, visible: vec![false] });
+    model.backups.insert(id, BackupModel { backup: backup.clone(), tree, visible: vec![false], protected: vec![false] });
     let mut result = world.catalog.commit_backup(&backup);
     if result.is_err() && random.one_in(2) {
         // Whoever is told of a full disk tries again.
@@ -370,18 +381,7 @@ fn backup_in_flight(world: &mut World, model: &mut Model, random: &mut Random) -
     settle_visible(world, model, &[id], true, result)
 }
 
-fn remove_backups(world: &mut World, model: &mut Model, random: &mut Random) -> Result<(), Fault> {
-    let visible: Vec<[u8; 16]> = model.backups.iter().filter(|(_, known)| known.visible.last() == Some(&true)).map(|(id, _)| *id).collect();
-    if visible.is_empty() {
-        return Ok(());
-    }
-    let ids: Vec<[u8; 16]> = (0..=random.below(2)).map(|_| visible[random.below(visible.len() as u64) as usize]).collect();
-    let backups: Vec<Backup> = ids.iter().map(|id| model.backups[id].backup.clone()).collect();
-    let result = world.catalog.remove_backups(&backups);
-    settle_visible(world, model, &ids, false, result)
-}
-
-fn settle_visible(
+pub fn settle_visible(
     world: &World,
     model: &mut Model,
     ids: &[[u8; 16]],

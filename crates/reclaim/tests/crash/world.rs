@@ -126,6 +126,8 @@ pub struct World {
     /// Of the backups; two, so that duplicates meet in flight.
     pub streams: [WriteStream; 2],
     pub ground: SimulatedGround,
+    /// What the last step does, for [`crate::windows`].
+    pub doing: &'static str,
 }
 
 pub type Fault = Box<dyn std::error::Error + Send + Sync>;
@@ -150,7 +152,7 @@ impl World {
             return Err(EngineError::ReadOnly.into());
         }
         let streams = resting_streams(&engine);
-        Ok(World { catalog: Catalog::new(engine.clone()), streams, volumes, engine, ground: ground.clone() })
+        Ok(World { catalog: Catalog::new(engine.clone()), streams, volumes, engine, ground: ground.clone(), doing: "open" })
     }
 
     /// The same store for another thread, with streams of its own.
@@ -161,6 +163,7 @@ impl World {
             catalog: self.catalog.clone(),
             streams: resting_streams(&self.engine),
             ground: self.ground.clone(),
+            doing: "open",
         }
     }
 }
