@@ -152,8 +152,16 @@ impl Engine {
         self.trim_to(target)
     }
 
+    /// Before segments go, the second copies of objects catch up: they and the log together say what these objects are. Where that cannot be done (a full
+    /// disk), the log is trimmed all the same: nobody could go on otherwise, and a copy is needed only if the block index is damaged before the next one.
     fn trim_to(&self, target: Position) -> Result<()> {
-        Ok(self.log.trim(self.storage.trim_point(target))?)
+        let upto = self.storage.trim_point(target);
+        if self.log.has_segments_before(upto)
+            && let Err(error) = self.blocks.copy_objects()
+        {
+            tracing::warn!(%error, "the second copy of volumes and backups is not written; it will be tried again");
+        }
+        Ok(self.log.trim(upto)?)
     }
 
     /// A writer adds `bytes` of new data: commits are started before too much waits for its sync.

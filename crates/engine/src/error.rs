@@ -131,6 +131,11 @@ impl EngineError {
         }
     }
 
+    /// Whether what was asked for is in what a repair could not bring back.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, EngineError::Index(IndexError::Lost { .. }))
+    }
+
     /// Whether bytes of the store are damaged.
     pub fn is_damage(&self) -> bool {
         match self {

@@ -216,6 +216,27 @@ impl Engine {
         Ok(self.blocks.range(partition, from, to, limit)?)
     }
 
+    /// Whether there are keys of which a repair could not find out what the block index said.
+    pub fn has_lost(&self) -> bool {
+        self.blocks.has_lost()
+    }
+
+    /// The ranges of keys with `from <= key < to` of which a repair could not find out what the block index said. Reading in them is an error until
+    /// something is written there.
+    pub fn lost_within(&self, partition: u16, from: &[u8], to: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        Ok(self.blocks.lost_within(partition, from, to)?)
+    }
+
+    /// Takes lost keys with `from <= key < to` for keys without objects, durably: for who knows that nobody needs them any more.
+    pub fn forget_lost(&self, partition: u16, from: &[u8], to: &[u8]) -> Result<()> {
+        let changes = self.blocks.forget_lost(partition, from, to)?;
+        if changes.is_empty() {
+            return Ok(());
+        }
+        self.submit(Transaction { changes, deltas: Vec::new() })?;
+        self.flush()
+    }
+
     /// Passes every object whose key begins with `prefix` to `visit`, partition by partition, sorted within each; some at a time, so memory is bounded.
     pub fn for_each_object(&self, prefix: u8, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<()> {
         const PAGE: usize = 256;

@@ -13,20 +13,26 @@
 mod backend;
 mod blocks;
 mod changes;
+mod copy;
 mod database;
+mod lost;
 mod moment;
+mod salvage;
 mod tiers;
+mod tree;
 
 pub use changes::{Change, decode_changes, encode_changes};
 pub use moment::Moment;
+pub use salvage::{Content, Salvage, SalvagedPartition, salvage_partition};
 
 use crate::error::{IndexError, Result};
 use database::{PartitionFile, Snapshot};
+use lost::LostRanges;
 use onefold_ground::{Access, Ground};
 use onefold_oplog::Position;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tiers::Tiers;
 
 /// Memory of a block index, all partitions together.
@@ -56,6 +62,8 @@ pub struct DamagedPartition {
 /// The block index of a store, open.
 #[derive(Debug)]
 pub struct BlockIndex {
+    ground: Arc<dyn Ground>,
+    directory: String,
     partitions: Vec<Partition>,
     access: Access,
     pending_limit_bytes: usize,
@@ -68,6 +76,12 @@ pub struct BlockIndex {
 struct Partition {
     file: PartitionFile,
     tiers: RwLock<Tiers>,
+    /// As of what is applied. Locked behind `tiers`.
+    lost: RwLock<LostRanges>,
+    /// Whether there are any: without, nobody asks.
+    has_lost: AtomicBool,
+    /// What this opening's last second copy is as of.
+    copied: Mutex<Option<Position>>,
 }
 
 /// The name of a partition's file in the directory of the block index.
@@ -98,10 +112,18 @@ impl BlockIndex {
         let partitions = (0..partitions)
             .map(|partition| {
                 let (file, position) = PartitionFile::open(&ground, file_name(directory, partition), access, epoch, cache_bytes)?;
-                Ok(Partition { file, tiers: RwLock::new(Tiers::at(position)) })
+                let mut lost = LostRanges::default();
+                file.snapshot()?.range(&[lost::PREFIX], &[lost::PREFIX + 1], &mut |key, value| {
+                    lost.note(key, Some(value));
+                    true
+                })?;
+                let has_lost = AtomicBool::new(!lost.is_empty());
+                Ok(Partition { file, tiers: RwLock::new(Tiers::at(position)), lost: RwLock::new(lost), has_lost, copied: Mutex::new(None) })
             })
             .collect::<Result<Vec<_>>>()?;
         Ok(BlockIndex {
+            ground,
+            directory: directory.to_owned(),
             partitions,
             access,
             pending_limit_bytes: options.pending_bytes,
@@ -140,8 +162,12 @@ impl BlockIndex {
         for (number, partition) in self.partitions.iter().enumerate() {
             let mut tiers = partition.tiers.write();
             let before = tiers.pending_bytes();
-            for (_, key, value) in changes.iter().filter(|(of, ..)| usize::from(*of) == number) {
+            let own = || changes.iter().filter(|(of, ..)| usize::from(*of) == number);
+            for (_, key, value) in own() {
                 tiers.apply(end, sequence, key, value);
+            }
+            if !tiers.had(end) {
+                partition.find_again(&mut own(), |key, value| tiers.apply(end, sequence, key, value));
             }
             tiers.advance(end);
             self.count(before, tiers.pending_bytes());
@@ -210,6 +236,48 @@ impl BlockIndex {
         result
     }
 
+    /// Writes the second copies of the objects that everything hangs on, as they are persisted, where they are older; durable on return.
+    pub fn copy_objects(&self) -> Result<()> {
+        let _no_persist = self.persisting.lock();
+        for (number, partition) in self.partitions.iter().enumerate() {
+            if self.access == Access::Read {
+                return Err(IndexError::ReadOnly { path: partition.file.describe() });
+            }
+            let persisted = partition.tiers.read().persisted();
+            let mut copied = partition.copied.lock();
+            if *copied != Some(persisted) {
+                copy::write(&*self.ground, &copy::file_name(&self.directory, number as u16), &partition.file)?;
+                *copied = Some(persisted);
+            }
+        }
+        Ok(())
+    }
+
+    /// What keeps the file of a partition from being used, by reading all of it; and up to where the log is applied in it, if that can be read.
+    pub fn problem_of(ground: &Arc<dyn Ground>, directory: &str, partition: u16) -> Result<(Option<String>, Option<Position>)> {
+        let path = file_name(directory, partition);
+        if salvage::is_unfinished(&**ground, &path)? {
+            return Ok((Some("its salvage was cut short".to_owned()), None));
+        }
+        match PartitionFile::open(ground, path, Access::Read, 0, 4 << 20) {
+            Ok((file, position)) => Ok((file.verify(Position(0)..=Position(u64::MAX)), Some(position))),
+            Err(IndexError::Ground(error)) if error.is_not_found() => Ok((Some("the file is missing".to_owned()), None)),
+            Err(error) if error.is_damage() => Ok((Some(error.to_string()), None)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What is wrong with the second copies.
+    pub fn damaged_copies(&self) -> Vec<String> {
+        let read = |number| copy::read(&*self.ground, &copy::file_name(&self.directory, number)).err();
+        (0..self.partitions.len() as u16).filter_map(read).map(|error| error.to_string()).collect()
+    }
+
+    /// The position of the second copy of a partition; `None`: there is none that can be read.
+    pub fn copied_position(ground: &dyn Ground, directory: &str, partition: u16) -> Option<Position> {
+        copy::read(ground, &copy::file_name(directory, partition)).ok().flatten().map(|copied| copied.position)
+    }
+
     /// Reads the files of all partitions past all caches and returns those that are damaged. Persisting waits meanwhile.
     pub fn verify(&self) -> Vec<DamagedPartition> {
         (0..self.partitions.len() as u16).filter_map(|partition| self.verify_partition(partition)).collect()
@@ -271,12 +339,34 @@ impl BlockIndex {
                 return Ok(value.clone());
             }
             let snapshot = partition.file.snapshot()?;
+            let known = partition.check_lost(key, None);
             drop(tiers);
-            snapshot.get(key)
+            match snapshot.get(key)? {
+                Some(value) => Ok(Some(value)),
+                None => known.map(|()| None),
+            }
         })
     }
 
-    /// Up to `limit` objects with `from <= key < to`, sorted by key, as they are at one moment.
+    /// Whether there are lost ranges.
+    pub fn has_lost(&self) -> bool {
+        self.partitions.iter().any(|partition| partition.has_lost.load(Ordering::Acquire))
+    }
+
+    /// The lost ranges of a partition that have keys with `from <= key < to`, as far as they do.
+    pub fn lost_within(&self, partition: u16, from: &[u8], to: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let Some(lost) = self.partition(partition)?.lost_now() else { return Ok(Vec::new()) };
+        let cut = |(first, end): (&[u8], &[u8])| (first.max(from).to_vec(), end.min(to).to_vec());
+        Ok(lost.iter().map(cut).filter(|(first, end)| first < end).collect())
+    }
+
+    /// The changes that make all keys with `from <= key < to` known again: those without a value have none. For who knows that nobody needs them.
+    pub fn forget_lost(&self, partition: u16, from: &[u8], to: &[u8]) -> Result<Vec<Change>> {
+        let Some(mut lost) = self.partition(partition)?.lost_now() else { return Ok(Vec::new()) };
+        Ok(lost.cut(from, to).into_iter().map(|(key, value)| (partition, key, value)).collect())
+    }
+
+    /// Up to `limit` objects with `from <= key < to`, sorted by key, as they are at one moment. An error if one of them may be lost.
     pub fn range(&self, partition: u16, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let partition = self.partition(partition)?;
         if from >= to || limit == 0 {
@@ -286,10 +376,27 @@ impl BlockIndex {
             let tiers = partition.tiers.read();
             let memory = tiers.range(from, to, limit);
             let snapshot = partition.file.snapshot()?;
+            let lost = partition.lost_now();
             drop(tiers);
-            laid_over(memory, &snapshot, from, to, limit)
+            let found = laid_over(memory, &snapshot, from, to, limit)?;
+            check_range(lost.as_ref(), || partition.file.describe(), &found, from, to, limit)?;
+            Ok(found)
         })
     }
+}
+
+/// An error if what was found of a range, up to `limit` objects, passes over lost keys.
+fn check_range(
+    lost: Option<&LostRanges>,
+    path: impl Fn() -> String,
+    found: &[(Vec<u8>, Vec<u8>)],
+    from: &[u8],
+    to: &[u8],
+    limit: usize,
+) -> Result<()> {
+    let Some(lost) = lost else { return Ok(()) };
+    let last = found.last().filter(|_| found.len() == limit).map(|(last, _)| [last, &[0][..]].concat());
+    lost.check(&path(), from, last.as_deref().unwrap_or(to))
 }
 
 /// What memory says of a range laid over what the database says of it: up to `limit` objects, sorted by key.
@@ -325,6 +432,38 @@ fn laid_over(
 }
 
 impl Partition {
+    /// Takes over what the changes of a batch say of lost ranges: some are objects of them, and what others write or delete is known again. What
+    /// follows from these is passed to `apply`.
+    fn find_again(&self, changes: &mut dyn Iterator<Item = &Change>, mut apply: impl FnMut(&[u8], &Option<Vec<u8>>)) {
+        for (_, key, value) in changes {
+            let is_range = key.first() == Some(&lost::PREFIX);
+            if !is_range && !self.has_lost.load(Ordering::Acquire) {
+                continue;
+            }
+            let mut lost = self.lost.write();
+            if is_range {
+                lost.note(key, value.as_deref());
+            } else {
+                lost.cut(key, &lost::successor(key)).iter().for_each(|(key, value)| apply(key, value));
+            }
+            self.has_lost.store(!lost.is_empty(), Ordering::Release);
+        }
+    }
+
+    /// The lost ranges, if there are any.
+    fn lost_now(&self) -> Option<LostRanges> {
+        self.has_lost.load(Ordering::Acquire).then(|| self.lost.read().clone())
+    }
+
+    /// An error if a key from `from` up to but not `to` is lost; without `to`, `from` alone.
+    fn check_lost(&self, from: &[u8], to: Option<&[u8]>) -> Result<()> {
+        if !self.has_lost.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let behind = [from, &[0]].concat();
+        self.lost.read().check(&self.file.describe(), from, to.unwrap_or(&behind))
+    }
+
     /// Runs a read, once more if the database failed meanwhile and was opened anew.
     fn read<T>(&self, read: impl Fn() -> Result<T>) -> Result<T> {
         match read() {
@@ -338,5 +477,7 @@ impl Partition {
 mod crash_tests;
 #[cfg(test)]
 mod damage_tests;
+#[cfg(test)]
+mod salvage_tests;
 #[cfg(test)]
 mod tests;

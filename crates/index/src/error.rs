@@ -26,6 +26,16 @@ pub enum IndexError {
         /// What is wrong.
         what: String,
     },
+    /// What the block index said of a key is lost with damage that was repaired: there may have been an object or not.
+    #[error("block index {path}: what it said of {} is lost; what is written there anew can be read again", lost_keys(.from, .to))]
+    Lost {
+        /// The partition's file.
+        path: String,
+        /// The first key of the lost range.
+        from: Vec<u8>,
+        /// Its end.
+        to: Vec<u8>,
+    },
     /// Another owner wrote to the partition since: this one has lost it.
     #[error("{path} belongs to owner epoch {stored_epoch}, this process has {epoch}")]
     Fenced {
@@ -102,11 +112,23 @@ impl IndexError {
     /// Whether bytes of the index are damaged.
     pub fn is_damage(&self) -> bool {
         match self {
-            IndexError::BlockIndexDamaged { .. } | IndexError::ChunkIndexDamaged { .. } | IndexError::Record(_) => true,
+            IndexError::BlockIndexDamaged { .. }
+            | IndexError::ChunkIndexDamaged { .. }
+            | IndexError::Lost { .. }
+            | IndexError::Record(_) => true,
             IndexError::Database { source, .. } => matches!(source, redb::Error::Corrupted(_)),
             _ => false,
         }
     }
+}
+
+/// A range of keys for people: the letter of their kind, the rest in hex.
+fn lost_keys(from: &[u8], to: &[u8]) -> String {
+    let text = |key: &[u8]| match key.split_first() {
+        Some((kind, rest)) => rest.iter().fold(format!("{}:", char::from(*kind)), |text, byte| format!("{text}{byte:02x}")),
+        None => "the first".to_owned(),
+    };
+    format!("keys {} to {}", text(from), text(to))
 }
 
 /// A result of an index.

@@ -294,6 +294,11 @@ impl Log {
         written.map(|()| (start, state.end))
     }
 
+    /// Whether [`Log::trim`] would give up a segment.
+    pub fn has_segments_before(&self, upto: Position) -> bool {
+        self.state.lock().segments.get(1).is_some_and(|second| *second <= upto)
+    }
+
     /// Gives up the segments that end at or before `upto`: they are kept for reuse or removed. All that is before `upto` must be
     /// durable elsewhere.
     pub fn trim(&self, upto: Position) -> Result<()> {

@@ -29,6 +29,11 @@ pub struct Remnants {
     pub reach: Position,
 }
 
+/// Where the log in `directory` starts, as the names of its segments say; 0 if there are none.
+pub fn first_segment(ground: &dyn Ground, directory: &str) -> Result<Position> {
+    Ok(segment_starts(ground, directory)?.first().copied().unwrap_or_default())
+}
+
 /// Passes every valid batch of the log in `directory` to `visit`, in order. Segments without a valid header are read as their name says.
 pub fn salvage_batches(
     ground: &dyn Ground,

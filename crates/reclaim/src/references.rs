@@ -70,6 +70,11 @@ pub(crate) struct Gap {
 }
 
 impl Gap {
+    /// Whether a volume or layer that is known may need what cannot be read.
+    fn is_needed(&self, volumes: &VolumeList) -> bool {
+        self.kind != Kind::Mapping || volumes.may_have_maps((self.first >> 64) as u32, (self.last >> 64) as u32)
+    }
+
     /// What is lost, by name where `volumes` has names.
     pub(crate) fn describe(&self, volumes: &VolumeList) -> String {
         let why = &self.why;
@@ -195,6 +200,7 @@ pub(crate) fn of_objects(moment: &Moment<'_>, volumes: &VolumeList, visit: &mut 
         (None, _) => problem("the block index has a mapping whose key cannot be read".into()),
     };
     mappings_of(moment, &mut mapping, &mut |gap| gaps.push(gap));
+    gaps.retain(|gap| gap.is_needed(volumes));
     let is_whole = gaps.is_empty();
     roots_of(moment, visit, problem, &mut |gap| gaps.push(gap));
     gaps.iter().for_each(|gap| problem(gap.describe(volumes)));

@@ -158,6 +158,11 @@ impl VolumeList {
         owners.flat_map(|(map, layer)| self.shown_by(*layer).into_iter().map(|info| (*map, info))).collect()
     }
 
+    /// Whether a layer may have a map from `first` to `last`.
+    pub(crate) fn may_have_maps(&self, first: u32, last: u32) -> bool {
+        !self.is_complete || self.owners.keys().any(|map| (first..=last).contains(map))
+    }
+
     /// What is wrong with a mapping of a map that no layer has.
     pub(crate) fn orphan(&self, map: u32, block: u64) -> Option<String> {
         let is_orphan = self.is_complete && self.owner(map).is_none();

@@ -11,7 +11,7 @@
 use crate::error::{Result, VolumeError};
 use crate::layer::{Layer, Merging};
 use crate::layers::Node;
-use crate::mapping::{count, decode_mapping, encode_zeros, mapping_key};
+use crate::mapping::{count, decode_mapping, encode_zeros, mapping_key, mappings_end};
 use crate::volume::Volume;
 use crate::volumes::{Restructuring, Volumes};
 use onefold_engine::Transaction;
@@ -114,14 +114,19 @@ impl Volumes {
         if let Some(node) = nodes.iter().find(|node| node.layer.is_dropped) {
             return Some(Work::Drop(node.clone()));
         }
-        if let Some((node, merging)) = nodes.iter().find_map(|node| node.layer.merging.map(|merging| (node, merging))) {
-            return Some(Work::Merge(node.clone(), merging));
+        let is_whole = |node: &&Arc<Node>| !self.shared.layers.has_lost(node);
+        let merging = |node: &Arc<Node>| Some((node.clone(), node.layer.merging?));
+        if let Some((node, merging)) = nodes.iter().filter(is_whole).find_map(merging) {
+            return Some(Work::Merge(node, merging));
         }
         let users = self.users();
-        nodes.iter().find_map(|node| {
+        nodes.iter().filter(is_whole).find_map(|node| {
             let users = users.get(&node.number)?;
             match users.children.as_slice() {
-                [child] if users.volumes == 0 => Some(Work::TakeIn(node.clone(), self.shared.layers.get(*child)?)),
+                [child] if users.volumes == 0 => {
+                    let child = self.shared.layers.get(*child).filter(|child| is_whole(&child))?;
+                    Some(Work::TakeIn(node.clone(), child))
+                }
                 _ => None,
             }
         })
@@ -152,7 +157,9 @@ impl Volumes {
 
     /// Drops some mappings of one map of a layer from `first` on, with their references. Returns whether there were any.
     fn drop_mappings(&self, node: &Node, map: u32, first: u64, progress: &mut Progress) -> Result<bool> {
-        let blocks = self.mapped_in(node, map, progress.of(map, first))?;
+        let first = progress.of(map, first);
+        self.shared.engine.forget_lost(node.partition, &mapping_key(map, first), &mappings_end(map))?;
+        let blocks = self.mapped_in(node, map, first)?;
         let mut deltas = HashMap::new();
         let mut changes = Vec::with_capacity(blocks.len() + 1);
         for (block, value) in &blocks {

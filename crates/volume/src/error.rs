@@ -105,5 +105,12 @@ pub enum VolumeError {
     },
 }
 
+impl VolumeError {
+    /// Whether what was asked for is in what a repair could not bring back: it can be overwritten, but not read.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, VolumeError::Engine(error) if error.is_lost())
+    }
+}
+
 /// A result of a volume.
 pub type Result<T> = std::result::Result<T, VolumeError>;

@@ -9,7 +9,7 @@
 
 use crate::error::{Result, VolumeError};
 use crate::layer::{LAYERS_FROM, LAYERS_TO, Layer, damaged, layer_key, layer_number};
-use crate::mapping::{encode_zeros, mapping_block, mapping_key};
+use crate::mapping::{encode_zeros, mapping_block, mapping_key, mappings_end};
 use onefold_engine::{Change, Engine};
 use onefold_ground::profile::Component;
 use parking_lot::{Mutex, RwLock};
@@ -129,7 +129,19 @@ impl Layers {
             return Ok(false);
         };
         let zeros = encode_zeros(node.layer.block_bytes, self.engine.digest_bytes());
-        Ok(self.find(node.layer.parent, block)?.is_some_and(|(_, value)| value != zeros))
+        match self.find(node.layer.parent, block) {
+            Ok(found) => Ok(found.is_some_and(|(_, value)| value != zeros)),
+            // Nobody knows: what is above must hide it.
+            Err(error) if error.is_lost() => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether a repair could not find out all mappings of a layer: it must neither be taken in nor lose its shape.
+    pub(crate) fn has_lost(&self, node: &Node) -> bool {
+        let is_lost =
+            |map| self.engine.lost_within(node.partition, &mapping_key(map, 0), &mappings_end(map)).is_ok_and(|lost| !lost.is_empty());
+        node.layer.maps().any(is_lost)
     }
 
     /// The first blocks from `first` up to but not `last` that a volume on layer `top` has a mapping of.

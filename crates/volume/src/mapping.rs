@@ -13,7 +13,6 @@ pub(crate) fn mapping_key(map: u32, block: u64) -> Vec<u8> {
 }
 
 /// The key behind all mappings of a map.
-#[cfg(test)]
 pub(crate) fn mappings_end(map: u32) -> Vec<u8> {
     let mut key = mapping_key(map, u64::MAX);
     key.push(0);

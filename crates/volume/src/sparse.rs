@@ -108,7 +108,15 @@ impl Volume {
         let blocks_end = end.div_ceil(block_bytes);
         let mut looked_at = 0;
         'steps: while block < blocks_end && looked_at < STATUS_BLOCKS {
-            let (present, next) = self.present(&self.gate.read(), block, blocks_end)?;
+            let (present, next) = match self.present(&self.gate.read(), block, blocks_end) {
+                // What a repair could not bring back is no hole: reading it is an error.
+                Err(error) if error.is_lost() => {
+                    looked_at += 1;
+                    block += 1;
+                    if push(block * block_bytes, false) { continue } else { break }
+                }
+                present => present?,
+            };
             looked_at += present.len();
             for (number, present) in present {
                 if !push(number * block_bytes, true) {
@@ -202,13 +210,24 @@ impl Volume {
         Ok(())
     }
 
-    /// Runs `work` for each block from `first` up to but not `last` that is stored or dirty.
+    /// Runs `work` for each block from `first` up to but not `last` that is stored or dirty, or of which that is not known.
     fn for_each_present(&self, first: u64, last: u64, work: impl Fn(u64) -> Result<()>) -> Result<()> {
         let mut at = first;
         while at < last {
-            let (present, next) = self.present(&self.gate.read(), at, last)?;
-            present.iter().try_for_each(|(block, _)| work(*block))?;
-            at = next;
+            // Not for longer: the work takes the gate itself.
+            let present = self.present(&self.gate.read(), at, last);
+            at = match present {
+                // There may be something.
+                Err(error) if error.is_lost() => {
+                    work(at)?;
+                    at + 1
+                }
+                present => {
+                    let (present, next) = present?;
+                    present.iter().try_for_each(|(block, _)| work(*block))?;
+                    next
+                }
+            };
         }
         Ok(())
     }

@@ -251,9 +251,21 @@ impl Volume {
     /// Waits until a change of a part fits into memory, then makes it, if the part is still in the volume.
     pub(crate) fn change_part(&self, part: Part, change: impl FnOnce(&mut Buffer)) -> Result<()> {
         self.make_room(part.length)?;
-        let _gate = self.enter(part.end(self.block_bytes()))?;
+        let gate = self.enter(part.end(self.block_bytes()))?;
+        self.check_known(&gate, part)?;
         self.change_gated(part.block, change);
         Ok(())
+    }
+
+    /// A part of a block is taken only if the rest of the block can be told: what a repair could not bring back must be written as a whole, or zeroed. Else it
+    /// would be taken and could never be stored.
+    fn check_known(&self, gate: &Gate, part: Part) -> Result<()> {
+        if part.length == self.block_bytes() || !self.shared.engine.has_lost() {
+            return Ok(());
+        }
+        let cell = self.cells.get(part.block);
+        let place = cell.write(self.shared.profile());
+        if place.is_some() { Ok(()) } else { self.mapping(gate, part.block, &cell).map(drop) }
     }
 
     pub(crate) fn change_gated(&self, block: u64, change: impl FnOnce(&mut Buffer)) {

@@ -125,7 +125,7 @@ impl Volume {
         for (block, cell) in &cells {
             let buffer = cell.write(self.shared.profile());
             if buffer.is_some() {
-                locked.push(Locked { block: *block, cell, buffer, old: Mapping::default() });
+                locked.push(Locked { block: *block, cell, buffer, old: Mapping::default(), is_lost: false });
             }
         }
         let result = self.store(gate, &mut locked);
@@ -147,7 +147,12 @@ impl Volume {
         // From before the old mappings are read until the new ones are submitted.
         let _in_flight = self.shared.engine.in_flight();
         for entry in locked.iter_mut() {
-            entry.old = self.mapping(gate, entry.block, entry.cell)?;
+            match self.mapping(gate, entry.block, entry.cell) {
+                Ok(mapping) => entry.old = mapping,
+                // What is written whole needs nothing of what was there, and is known from then on.
+                Err(error) if error.is_lost() && entry.is_whole(self.block_bytes()) => entry.is_lost = true,
+                Err(error) => return Err(error),
+            }
         }
         let contents = locked.iter().map(|entry| self.content(entry)).collect::<Result<Vec<_>>>()?;
         let runs: Vec<&[u8]> =
@@ -171,11 +176,13 @@ impl Volume {
                 Content::Zeros => Vec::new(),
                 Content::Bytes(_) => self.checked(entry.block, stored.next())?,
             };
-            if new == *entry.old.pieces {
+            if new == *entry.old.pieces && !entry.is_lost {
                 mappings.push(entry.old.clone());
                 continue;
             }
             let own = self.own_mappings(top, entry)?;
+            let others = top.layer.merging.map(|other| other.map).into_iter();
+            let others: Vec<u32> = others.filter(|map| entry.is_lost || own.iter().any(|(of, _)| of == map)).collect();
             count(&mut deltas, &new, 1);
             own.iter().for_each(|(_, pieces)| count(&mut deltas, pieces, -1));
             let digest_bytes = self.shared.engine.digest_bytes();
@@ -189,8 +196,7 @@ impl Volume {
             more_mappings += i64::from(value.is_some()) - own.len() as i64;
             let layer = if value.is_some() { top.number } else { 0 };
             transaction.changes.push((self.partition, mapping_key(top.layer.map, entry.block), value));
-            let others = own.iter().filter(|(map, _)| *map != top.layer.map);
-            transaction.changes.extend(others.map(|(map, _)| (self.partition, mapping_key(*map, entry.block), None)));
+            transaction.changes.extend(others.into_iter().map(|map| (self.partition, mapping_key(map, entry.block), None)));
             mappings.push(Mapping { pieces: Arc::new(new), layer });
         }
         drop(contents);
@@ -224,8 +230,11 @@ impl Volume {
         };
         let mut own = Vec::new();
         for map in [top.layer.map, other.map] {
-            if let Some(value) = self.shared.engine.get(self.partition, &mapping_key(map, entry.block))? {
-                own.push((map, self.decode(entry.block, &value)?));
+            match self.shared.engine.get(self.partition, &mapping_key(map, entry.block)) {
+                Ok(Some(value)) => own.push((map, self.decode(entry.block, &value)?)),
+                Ok(None) => {}
+                Err(error) if entry.is_lost && error.is_lost() => {}
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(own)
@@ -286,4 +295,13 @@ struct Locked<'a> {
     cell: &'a Cell,
     buffer: RwLockWriteGuard<'a, Option<Buffer>>,
     old: Mapping,
+    /// What the block was before cannot be told any more: there may be a mapping or not.
+    is_lost: bool,
+}
+
+impl Locked<'_> {
+    /// Whether the buffer says all of the block.
+    fn is_whole(&self, block_bytes: usize) -> bool {
+        self.buffer.as_ref().is_some_and(|buffer| buffer.covers(0, block_bytes))
+    }
 }

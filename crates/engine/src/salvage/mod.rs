@@ -1,8 +1,9 @@
-//! Repairing what opening a store needs: descriptor, owner epoch, operations log (`docs/decisions/0021-salvage.md`).
+//! Repairing what opening a store needs: descriptor, owner epoch, block index, operations log (`docs/decisions/0021-salvage.md`).
 //!
 //! Every step looks whether its part is sound and leaves it alone if it is; so a run that was cut short is simply made again. Nothing that was damaged is
 //! destroyed: it is set aside. A log that is given up leaves a chunk index that does not fit any more, which is then made anew by the caller.
 
+mod blocks;
 mod log;
 
 use crate::descriptor::{DESCRIPTOR_COPY, Descriptor};
@@ -34,6 +35,7 @@ pub fn salvage(ground: &Arc<dyn Ground>, settings: &Settings, dry_run: bool, com
     let _lock = ground.lock(LOCK, true, &Holder::this_process(command))?;
     let mut work = Work { ground, settings, descriptor, dry_run, done, epoch: 0, aside: None };
     work.repair_owner()?;
+    work.repair_blocks()?;
     work.look_at_index()?;
     work.repair_log()?;
     Ok(work.done)
@@ -48,7 +50,7 @@ struct Work<'a> {
     done: Salvaged,
     /// The owner epoch of whatever this writes.
     epoch: u64,
-    /// The directory for what is set aside.
+    /// The name of what is set aside.
     aside: Option<String>,
 }
 
@@ -143,6 +145,9 @@ impl Work<'_> {
 
     /// Finds out whether the chunk index must be made anew.
     fn look_at_index(&mut self) -> Result<()> {
+        if self.done.needs_index {
+            return Ok(());
+        }
         if self.ground.exists(rebuild::MARKER)? {
             self.done.needs_index = true;
             self.say("the chunk index is made anew: that was begun before");
@@ -191,9 +196,14 @@ impl Work<'_> {
 
     /// The directory for what is set aside in this run.
     fn aside(&mut self) -> String {
+        format!("{LOG}/{}", self.aside_name())
+    }
+
+    /// What is added to the names of what is set aside in this run.
+    fn aside_name(&mut self) -> String {
         let name = || {
             let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-            format!("{LOG}/damaged-{}", since.as_secs())
+            format!("damaged-{}", since.as_secs())
         };
         self.aside.get_or_insert_with(name).clone()
     }
@@ -222,6 +232,7 @@ impl Engine {
             )),
             Err(error) => damaged.push(error.to_string()),
         }
+        damaged.extend(self.blocks.damaged_copies());
         damaged
     }
 }

@@ -164,6 +164,35 @@ impl Blocks {
         Ok(Blocks { file, length: AtomicU64::new(length), header: Mutex::new(header) })
     }
 
+    /// Opens what is left of a damaged file for reading, by the newest header that is valid; `None`: there is none.
+    pub(super) fn open_damaged(file: Arc<dyn File>) -> io::Result<Option<Blocks>> {
+        let present = file.len().map_err(into_io)?;
+        let mut newest: Option<(Header, u64)> = None;
+        for slot in (0..2).filter(|slot| slot_offset(slot + 1) <= present) {
+            let mut bytes = vec![0; SLOT_BYTES];
+            file.read_at(slot_offset(slot), &mut bytes).map_err(into_io)?;
+            let Some((sequence, length)) = unseal(&bytes, 0) else { continue };
+            if newest.as_ref().is_none_or(|(header, _)| header.sequence < sequence) {
+                bytes.truncate(PAGE_BYTES);
+                newest = Some((Header { page: bytes.into(), sequence, slot, is_dirty: false }, length));
+            }
+        }
+        Ok(newest.map(|(header, length)| Blocks { file, length: AtomicU64::new(length), header: Mutex::new(header) }))
+    }
+
+    /// Like [`Blocks::read`], but a page that is newer than the header counts as damaged: it was written for a header that is lost. Not for the header.
+    pub(super) fn read_known(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let known = self.header.lock().sequence;
+        for (page, within, count) in by_page(offset, out.len()) {
+            let mut slot = vec![0; SLOT_BYTES];
+            self.file.read_at(slot_offset(page + 1), &mut slot).map_err(into_io)?;
+            unseal(&slot, page).filter(|(sequence, _)| *sequence <= known).ok_or(Damage::Page(page))?;
+            let start = (page * PAGE_BYTES as u64 + within as u64 - offset) as usize;
+            out[start..start + count].copy_from_slice(&slot[within..within + count]);
+        }
+        Ok(())
+    }
+
     /// Bytes that redb sees.
     pub(super) fn len(&self) -> u64 {
         self.length.load(Ordering::Acquire)

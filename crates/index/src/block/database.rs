@@ -101,7 +101,7 @@ impl PartitionFile {
             return Err(file.damaged(format!("its format is {format}, this program knows {FORMAT}")));
         }
         file.check_epoch(file.epoch()?)?;
-        let position = Position(file.meta("position")?);
+        let position = file.position()?;
         Ok((file, position))
     }
 
@@ -110,6 +110,11 @@ impl PartitionFile {
         let meta = snapshot.meta()?;
         let value = meta.get(name).map_err(|error| self.failed(error))?.map(|value| value.value());
         value.ok_or_else(|| self.damaged(format!("it has no {name}")))
+    }
+
+    /// Up to where the file is applied.
+    pub(super) fn position(&self) -> Result<Position> {
+        Ok(Position(self.meta("position")?))
     }
 
     /// The owner epoch that the file names.
@@ -236,6 +241,12 @@ impl PartitionFile {
 }
 
 impl Snapshot {
+    /// Up to where the log is applied in it.
+    pub(super) fn position(&self) -> Result<Position> {
+        let value = self.meta()?.get("position").map_err(|error| self.failed(error))?.map(|value| value.value());
+        value.map(Position).ok_or_else(|| IndexError::BlockIndexDamaged { path: self.path.clone(), what: "it has no position".into() })
+    }
+
     /// Whether its database failed: it may give nothing more.
     pub(super) fn has_failed(&self) -> bool {
         self.handle.fault.is_set()

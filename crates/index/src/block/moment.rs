@@ -4,8 +4,9 @@
 //! the snapshot needs: its file may grow by what is changed meanwhile.
 
 use super::database::Snapshot;
+use super::lost::LostRanges;
 use super::tiers::Tiers;
-use super::{BlockIndex, Partition, laid_over};
+use super::{BlockIndex, Partition, check_range, laid_over};
 use crate::error::{IndexError, Result};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,12 +22,13 @@ pub struct Moment<'a> {
 struct State {
     tiers: Tiers,
     snapshot: Snapshot,
+    lost: Option<LostRanges>,
 }
 
 impl State {
     fn of(partition: &Partition) -> Result<State> {
         let tiers = partition.tiers.read();
-        Ok(State { tiers: tiers.applied_only(), snapshot: partition.file.snapshot()? })
+        Ok(State { tiers: tiers.applied_only(), snapshot: partition.file.snapshot()?, lost: partition.lost_now() })
     }
 }
 
@@ -46,7 +48,11 @@ impl Moment<'_> {
             return Ok(Vec::new());
         }
         let mut state = self.partitions[usize::from(partition)].lock();
-        let read = |state: &State| laid_over(state.tiers.range(from, to, limit), &state.snapshot, from, to, limit);
+        let read = |state: &State| {
+            let found = laid_over(state.tiers.range(from, to, limit), &state.snapshot, from, to, limit)?;
+            check_range(state.lost.as_ref(), || current.file.describe(), &found, from, to, limit)?;
+            Ok(found)
+        };
         match read(&state) {
             // The snapshot ends with its database, which was opened anew or has to be.
             Err(IndexError::Database { .. }) if state.snapshot.has_failed() => {

@@ -92,6 +92,11 @@ impl Tiers {
         }
     }
 
+    /// Whether the database had the batch that ends here when it was opened.
+    pub(super) fn had(&self, end: Position) -> bool {
+        end <= self.opened
+    }
+
     /// Puts a change into the committed tier, if the database does not have it from an earlier life.
     pub(super) fn apply(&mut self, end: Position, sequence: u64, key: &[u8], value: &Option<Vec<u8>>) {
         if self.volatile.get(key).is_some_and(|(staged, _)| *staged <= sequence)

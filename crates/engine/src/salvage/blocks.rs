@@ -1,0 +1,97 @@
+//! A damaged block index: what can be read of it, the second copy of the objects that everything hangs on, and the log make a new one.
+
+use super::Work;
+use crate::Result;
+use crate::activity::Earlier;
+use crate::dead::PREFIX as DEAD_SLOTS;
+use crate::open::{BLOCKS, LOG};
+use crate::statistics::TOTALS_KEY;
+use onefold_ground::Access;
+use onefold_index::BlockIndex;
+use onefold_index::block::{Content, Salvage, SalvagedPartition, salvage_partition};
+use onefold_oplog::{Position, first_segment};
+
+/// What becomes of lost objects of the engine's own: they save time or room, and others can be told from the containers. All others are needed.
+fn content(kind: u8) -> Content {
+    let own = [DEAD_SLOTS, TOTALS_KEY[0], Earlier::PLACE.1[0]];
+    if own.contains(&kind) { Content::Helpful } else { Content::Needed }
+}
+
+impl Work<'_> {
+    /// Makes partitions anew whose files are damaged, or older than the log and their second copy; and damaged second copies.
+    pub(super) fn repair_blocks(&mut self) -> Result<()> {
+        let start = first_segment(&**self.ground, LOG)?;
+        for partition in 0..self.descriptor.block_partitions {
+            let (problem, position) = BlockIndex::problem_of(self.ground, BLOCKS, partition)?;
+            let problem = match (problem, position) {
+                (Some(problem), _) => problem,
+                (None, Some(position)) if position < start && self.copy_is_newer(partition, start) => {
+                    format!("it is of position {} of the log, which starts at {}: an older file is in its place", position.0, start.0)
+                }
+                _ => continue,
+            };
+            self.salvage_partition(partition, start, &problem)?;
+        }
+        self.repair_copies()
+    }
+
+    fn copy_is_newer(&self, partition: u16, start: Position) -> bool {
+        BlockIndex::copied_position(&**self.ground, BLOCKS, partition).is_some_and(|copied| copied >= start)
+    }
+
+    fn salvage_partition(&mut self, partition: u16, start: Position, problem: &str) -> Result<()> {
+        let aside = self.aside_name();
+        let how = Salvage {
+            ground: self.ground,
+            directory: BLOCKS,
+            epoch: self.epoch,
+            position: start,
+            content: &content,
+            aside: &aside,
+            dry_run: self.dry_run,
+        };
+        let done = salvage_partition(&how, partition)?;
+        let path = self.ground.describe(&format!("{BLOCKS}/{partition:04x}.redb"));
+        self.say(format!("{path} is made anew: {problem}"));
+        self.tell_of_partition(&path, &aside, done)
+    }
+
+    fn tell_of_partition(&mut self, path: &str, aside: &str, done: SalvagedPartition) -> Result<()> {
+        let copied = done.copied.map_or(String::new(), |copied| format!(", {copied} from the second copy"));
+        self.say(format!("{} objects are kept{copied}; the old file is {path}.{aside}", done.objects));
+        self.done.sentences.extend(done.copy_problem);
+        if let Some(older) = done.older {
+            self.say(format!("what was kept is of position {}: blocks of volumes that were written since, and before the log starts, show what they had before", older.0));
+        }
+        let needed = done.lost.iter().filter(|(.., content)| *content == Content::Needed).count();
+        if needed > 0 {
+            self.say(format!(
+                "{needed} key ranges of block mappings are lost: blocks of volumes in them cannot be read until they are written anew. `onefold check` names them"
+            ));
+        }
+        // Without dead slots, chunks that were removed would be taken for stored.
+        if done.lost.iter().any(|(from, ..)| from.first() == Some(&DEAD_SLOTS)) {
+            self.say("what containers have lost is not known any more: the chunk index is made anew");
+            self.done.needs_index = true;
+            self.mark_index()?;
+        }
+        Ok(())
+    }
+
+    /// A damaged second copy is written anew: the log behind the block index's position is there.
+    fn repair_copies(&mut self) -> Result<()> {
+        let Ok(blocks) = self.blocks(Access::Read) else { return Ok(()) };
+        let damaged = blocks.damaged_copies();
+        drop(blocks);
+        if damaged.is_empty() {
+            return Ok(());
+        }
+        for problem in &damaged {
+            self.say(format!("a second copy of objects is written anew: {problem}"));
+        }
+        if !self.dry_run {
+            self.blocks(Access::ReadWrite)?.copy_objects()?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,162 @@
+//! Lost ranges: keys of which nobody knows whether they have objects, since a salvage of the partition's file could not read them.
+//!
+//! They are objects themselves, `x` + the first key -> the end, so they are durable and replayed like all others. A key in a lost range that has no value is
+//! an error and never looks as if there were nothing. What is written or deleted is known again: it leaves its range, which gets smaller or falls into two. That
+//! follows from the batch and the ranges before it, so a replay comes to the same ranges.
+
+use crate::error::{IndexError, Result};
+use onefold_ground::wire::{Reader, put_bytes};
+use std::collections::BTreeMap;
+
+/// First byte of the keys of lost ranges.
+pub(super) const PREFIX: u8 = b'x';
+const VERSION: u8 = 1;
+
+/// The lost ranges of a partition: first key -> end. They do not overlap.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LostRanges(BTreeMap<Vec<u8>, Vec<u8>>);
+
+/// The object of a lost range.
+pub(super) fn encode(from: &[u8], to: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    let mut value = vec![VERSION];
+    put_bytes(&mut value, to);
+    ([&[PREFIX], from].concat(), value)
+}
+
+fn decode(value: &[u8]) -> Option<Vec<u8>> {
+    let mut reader = Reader::new(value);
+    if reader.u8().ok()? != VERSION {
+        return None;
+    }
+    let to = reader.bytes().ok()?.to_vec();
+    reader.end().ok().map(|()| to)
+}
+
+/// The next key of the same length: all keys that begin with one letter have one length, so nothing is between.
+pub(super) fn successor(key: &[u8]) -> Vec<u8> {
+    let mut next = key.to_vec();
+    for byte in next.iter_mut().rev() {
+        *byte = byte.wrapping_add(1);
+        if *byte != 0 {
+            return next;
+        }
+    }
+    [key, &[0]].concat()
+}
+
+/// The first key of this length that is not before `bound`.
+fn of_length(bound: &[u8], length: usize) -> Vec<u8> {
+    match bound.get(..length) {
+        Some(key) if key.len() < bound.len() => successor(key),
+        Some(key) => key.to_vec(),
+        None => {
+            let mut key = bound.to_vec();
+            key.resize(length, 0);
+            key
+        }
+    }
+}
+
+impl LostRanges {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Takes over an object `x`. One that cannot be read is taken for a range up to the end of its kind of keys.
+    pub(super) fn note(&mut self, key: &[u8], value: Option<&[u8]>) {
+        let Some(from) = key.get(1..) else { return };
+        match value {
+            None => drop(self.0.remove(from)),
+            Some(value) => {
+                let to = decode(value).unwrap_or_else(|| vec![from.first().copied().unwrap_or(0).saturating_add(1)]);
+                self.0.insert(from.to_vec(), to);
+            }
+        }
+    }
+
+    /// The first lost range that has keys with `from <= key < to`.
+    pub(super) fn within(&self, from: &[u8], to: &[u8]) -> Option<(&[u8], &[u8])> {
+        let before = self.0.range::<[u8], _>((std::ops::Bound::Unbounded, std::ops::Bound::Excluded(from))).next_back();
+        let behind = self.0.range::<[u8], _>((std::ops::Bound::Included(from), std::ops::Bound::Excluded(to))).next();
+        let hit = before.filter(|(_, end)| end.as_slice() > from).or(behind)?;
+        Some((hit.0, hit.1))
+    }
+
+    /// Keys with `from <= key < to` are known now: the changes of objects that say so.
+    pub(super) fn cut(&mut self, from: &[u8], to: &[u8]) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
+        let mut changes = Vec::new();
+        while let Some((first, end)) = self.within(from, to).map(|(first, end)| (first.to_vec(), end.to_vec())) {
+            self.0.remove(&first);
+            changes.push(([&[PREFIX], first.as_slice()].concat(), None));
+            let parts = [(of_length(&first, from.len()), from.to_vec()), (to.to_vec(), of_length(&end, from.len()))];
+            for (first, end) in parts.into_iter().filter(|(first, end)| first < end) {
+                let (key, value) = encode(&first, &end);
+                changes.push((key, Some(value)));
+                self.0.insert(first, end);
+            }
+        }
+        changes
+    }
+
+    /// An error if a key with `from <= key < to` is lost.
+    pub(super) fn check(&self, path: &str, from: &[u8], to: &[u8]) -> Result<()> {
+        match self.within(from, to) {
+            None => Ok(()),
+            Some((first, end)) => Err(IndexError::Lost { path: path.to_owned(), from: first.to_vec(), to: end.to_vec() }),
+        }
+    }
+
+    /// All of them.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.0.iter().map(|(from, to)| (from.as_slice(), to.as_slice()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_known_again_leaves_its_range_and_nothing_else_does(ranges in proptest::collection::vec((0u8..60, 1u8..9), 0..6), cuts in proptest::collection::vec(0u8..70, 0..40)) {
+            let mut lost = LostRanges::default();
+            let mut model = std::collections::BTreeSet::new();
+            let mut at = 0u8;
+            for (gap, length) in ranges {
+                let first = at.saturating_add(gap % 10 + 1);
+                at = first.saturating_add(length);
+                let (key, value) = encode(&[b'm', first], &[b'm', at]);
+                lost.note(&key, Some(&value));
+                model.extend(first..at);
+            }
+            let mut replica = lost.clone();
+            for cut in cuts {
+                let key = [b'm', cut];
+                for (key, value) in lost.cut(&key, &successor(&key)) {
+                    replica.note(&key, value.as_deref());
+                }
+                model.remove(&cut);
+                prop_assert_eq!(&replica.0, &lost.0);
+                for of in 0..=255u8 {
+                    let key = [b'm', of];
+                    prop_assert_eq!(lost.within(&key, &[&key[..], &[0]].concat()).is_some(), model.contains(&of));
+                }
+            }
+            prop_assert_eq!(lost.is_empty(), model.is_empty());
+        }
+    }
+
+    #[test]
+    fn ranges_that_begin_and_end_between_keys_go_when_all_their_keys_are_known() {
+        let mut lost = LostRanges::default();
+        let (key, value) = encode(&[b'm', 3, 0], &[b'm', 6, 0]);
+        lost.note(&key, Some(&value));
+        assert!(lost.check("file", &[b'm', 3], &[b'm', 3, 0]).is_ok());
+        for of in [5, 4, 6] {
+            assert!(lost.check("file", &[b'm', of], &[b'm', of, 0]).is_err());
+            lost.cut(&[b'm', of], &[b'm', of + 1]);
+        }
+        assert!(lost.is_empty());
+    }
+}

@@ -1,0 +1,269 @@
+//! A partition made anew from what is left of it: whole pages of its database, and the second copy of its objects.
+//!
+//! The old file is renamed, not removed. The new one is complete and durable under a name of its own ([`MADE`]) before it takes the old one's, so a salvage
+//! that was cut short goes on from there.
+
+use super::blocks::Blocks;
+use super::copy::{self, Copied};
+use super::database::PartitionFile;
+use super::file_name;
+use super::lost::{self, LostRanges};
+use super::tiers::Objects;
+use super::tree::{Database, END, KeyRange, Visitor};
+use crate::error::{IndexError, Result};
+use onefold_ground::{Access, Ground, parent};
+use onefold_oplog::Position;
+use std::io;
+use std::sync::Arc;
+
+/// What is added to the name of a partition's file while the new one is complete and has not its place yet.
+const MADE: &str = ".salvaged";
+/// The same while it is made.
+const MAKING: &str = ".salvaging";
+/// Bytes of objects in one transaction.
+const BATCH_BYTES: usize = 8 << 20;
+
+/// What is kept of the objects that only the database has, whose keys are in no copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// What cannot be read becomes a lost range: reading it is an error until it is written anew.
+    Needed,
+    /// What cannot be read is as if it had never been.
+    Helpful,
+}
+
+/// What a salvage made of a partition.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SalvagedPartition {
+    /// Objects read from the old file.
+    pub objects: u64,
+    /// Objects taken from the second copy; `None`: there is none.
+    pub copied: Option<u64>,
+    /// Ranges of keys that cannot be read and that no copy has, by how much they matter.
+    pub lost: Vec<(Vec<u8>, Vec<u8>, Content)>,
+    /// What is wrong with the second copy.
+    pub copy_problem: Option<String>,
+    /// Up to where the log is applied in what was read of the old file, if that is before the log's start: what changed between is not in it.
+    pub older: Option<Position>,
+}
+
+/// How partitions are made anew.
+pub struct Salvage<'a> {
+    /// Where the store is.
+    pub ground: &'a Arc<dyn Ground>,
+    /// The directory of the block index.
+    pub directory: &'a str,
+    /// The owner that writes.
+    pub epoch: u64,
+    /// Where the log starts: the new file is applied up to there, so a replay brings everything to its end that the log has.
+    pub position: Position,
+    /// What becomes of keys that are lost, by their first byte.
+    pub content: &'a dyn Fn(u8) -> Content,
+    /// What is added to the name of the old file, which is kept beside the new one.
+    pub aside: &'a str,
+    /// Whether to change nothing.
+    pub dry_run: bool,
+}
+
+impl std::fmt::Debug for Salvage<'_> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Salvage").field("position", &self.position).finish_non_exhaustive()
+    }
+}
+
+/// Makes the file of a partition anew. It may be repeated. An error if objects that belong in the second copy are lost, and there is no copy.
+pub fn salvage_partition(salvage: &Salvage<'_>, partition: u16) -> Result<SalvagedPartition> {
+    let Salvage { ground, directory, epoch, position, content, aside, dry_run } = *salvage;
+    let path = file_name(directory, partition);
+    let (made, making) = (format!("{path}{MADE}"), format!("{path}{MAKING}"));
+    if ground.exists(&made)? {
+        if !dry_run {
+            put_in_place(&**ground, &made, &path, aside)?;
+        }
+        return Ok(SalvagedPartition::default());
+    }
+    let mut done = SalvagedPartition::default();
+    let copied = match copy::read(&**ground, &copy::file_name(directory, partition)) {
+        Ok(copied) => copied,
+        Err(IndexError::Ground(error)) => return Err(error.into()),
+        Err(error) => {
+            done.copy_problem = Some(error.to_string());
+            None
+        }
+    };
+    let file = if dry_run {
+        None
+    } else {
+        if ground.exists(&making)? {
+            ground.remove(&making)?;
+        }
+        PartitionFile::create(ground, &making)?;
+        Some(PartitionFile::open(ground, making.clone(), Access::ReadWrite, epoch, BATCH_BYTES)?.0)
+    };
+    if let Some(copied) = copied.as_ref().filter(|copied| copied.position < position) {
+        let (of, start) = (copied.position.0, position.0);
+        done.copy_problem =
+            Some(format!("the second copy is of position {of} of the log, which starts at {start}: what changed between is lost"));
+    }
+    let mut output = Output {
+        file,
+        objects: Objects::new(),
+        bytes: 0,
+        position: Position(0),
+        done,
+        lost: Vec::new(),
+        failed: None,
+        has_copy: copied.is_some(),
+    };
+    output.read_old(ground, &path, position)?;
+    output.add_copied(&copied, &path, position, content)?;
+    output.position = position;
+    output.write()?;
+    let done = output.done;
+    if !dry_run {
+        drop(output.file);
+        ground.rename(&making, &made)?;
+        ground.sync_directory(parent(&made))?;
+        put_in_place(&**ground, &made, &path, aside)?;
+    }
+    Ok(done)
+}
+
+/// Whether a salvage of the file of a partition has not put the new file into its place yet.
+pub(super) fn is_unfinished(ground: &dyn Ground, path: &str) -> Result<bool> {
+    Ok(ground.exists(&format!("{path}{MADE}"))?)
+}
+
+fn put_in_place(ground: &dyn Ground, made: &str, path: &str, aside: &str) -> Result<()> {
+    if ground.exists(path)? {
+        ground.rename(path, &format!("{path}.{aside}"))?;
+    }
+    ground.rename(made, path)?;
+    Ok(ground.sync_directory(parent(path))?)
+}
+
+/// The new file while it is filled.
+struct Output {
+    /// `None` in a dry run.
+    file: Option<PartitionFile>,
+    objects: Objects,
+    bytes: usize,
+    position: Position,
+    done: SalvagedPartition,
+    lost: Vec<KeyRange>,
+    failed: Option<IndexError>,
+    has_copy: bool,
+}
+
+impl Output {
+    fn read_old(&mut self, ground: &Arc<dyn Ground>, path: &str, log_start: Position) -> Result<()> {
+        let failed = |source: io::Error| IndexError::Database { path: ground.describe(path), source: redb::Error::Io(source) };
+        let blocks = match ground.open(path, Access::Read) {
+            Ok(file) => Blocks::open_damaged(file).map_err(failed)?,
+            Err(error) if error.is_not_found() => None,
+            Err(error) => return Err(error.into()),
+        };
+        let database = blocks.as_ref().map_or(Ok(None), Database::open).map_err(failed)?;
+        let walked = match database {
+            Some(database) => {
+                let position = database.meta("position").map_err(failed)?.map(Position);
+                self.done.older = position.filter(|position| *position < log_start);
+                database.walk_objects(self)
+            }
+            None => {
+                self.lost((Vec::new(), END.to_vec()));
+                Ok(())
+            }
+        };
+        match self.failed.take() {
+            Some(error) => Err(error),
+            None => walked.map_err(failed),
+        }
+    }
+
+    /// What the copy has takes the place of what the old file has, which may be older or younger: the log brings both to the same end. So only what is lost is
+    /// taken from it, unless the old file is older than the copy.
+    fn add_copied(&mut self, copied: &Option<Copied>, path: &str, position: Position, content: &dyn Fn(u8) -> Content) -> Result<()> {
+        let lost = std::mem::take(&mut self.lost);
+        let is_superseded = self.is_superseded();
+        let is_lost = |key: &[u8]| is_superseded || lost.iter().any(|(from, to)| from.as_slice() <= key && key < to.as_slice());
+        let mut ranges = LostRanges::default();
+        for (from, to) in lost.iter().flat_map(by_kind) {
+            if copy::has(&from) {
+                // A log that was never trimmed says everything by itself.
+                if copied.is_none() && position > Position(0) {
+                    let what =
+                        format!("objects {:?} of it cannot be read, and their second copy is damaged or missing too", char::from(from[0]));
+                    return Err(IndexError::BlockIndexDamaged { path: path.to_owned(), what });
+                }
+                continue;
+            }
+            let content = content(from[0]);
+            if content == Content::Needed {
+                let (key, value) = lost::encode(&from, &to);
+                ranges.note(&key, Some(&value));
+                self.object(&key, &value).map_err(|_| self.failed.take().unwrap_or_else(|| no_room(path)))?;
+                self.done.objects -= 1;
+            }
+            self.done.lost.push((from, to, content));
+        }
+        if let Some(copied) = copied {
+            let mut count = 0;
+            for (key, value) in copied.objects.iter().filter(|(key, _)| is_lost(key)) {
+                count += 1;
+                self.objects.insert(key.clone(), Some(value.clone()));
+            }
+            self.done.copied = Some(count);
+        }
+        Ok(())
+    }
+
+    /// Whether the copy has all of its objects newer than the old file does.
+    fn is_superseded(&self) -> bool {
+        self.has_copy && self.done.older.is_some()
+    }
+
+    fn write(&mut self) -> Result<()> {
+        let objects = std::mem::take(&mut self.objects);
+        self.bytes = 0;
+        match &self.file {
+            Some(file) => file.write(&objects, self.position),
+            None => Ok(()),
+        }
+    }
+}
+
+fn no_room(path: &str) -> IndexError {
+    IndexError::BlockIndexDamaged { path: path.to_owned(), what: "what is left of it could not be written".into() }
+}
+
+/// The parts of a range of keys by the first byte of the keys, of the kinds that there are.
+fn by_kind(range: &KeyRange) -> Vec<KeyRange> {
+    let (from, to) = range;
+    (b'a'..=b'z').map(|kind| (from.clone().max(vec![kind]), to.clone().min(vec![kind + 1]))).filter(|(from, to)| from < to).collect()
+}
+
+impl Visitor for Output {
+    fn object(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        if self.is_superseded() && copy::has(key) {
+            return Ok(());
+        }
+        self.done.objects += 1;
+        self.bytes += key.len() + value.len();
+        if self.file.is_some() {
+            self.objects.insert(key.to_vec(), Some(value.to_vec()));
+        }
+        if self.bytes < BATCH_BYTES {
+            return Ok(());
+        }
+        self.write().map_err(|error| {
+            let text = error.to_string();
+            self.failed = Some(error);
+            io::Error::other(text)
+        })
+    }
+
+    fn lost(&mut self, range: KeyRange) {
+        self.lost.push(range);
+    }
+}

@@ -1,0 +1,188 @@
+//! A damaged file, salvaged: every key is read as it was, or is an error, or was never there.
+
+use super::*;
+use onefold_ground::{CrashPolicy, SimulatedGround};
+use std::collections::BTreeMap;
+
+const OPTIONS: BlockIndexOptions = BlockIndexOptions { cache_bytes: 64 << 10, pending_bytes: 4 << 20 };
+const FILE: &str = "blocks/0000.redb";
+const SLOT_BYTES: u64 = 4608;
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn shared(ground: &SimulatedGround) -> Arc<dyn Ground> {
+    Arc::new(ground.clone())
+}
+
+fn open(ground: &SimulatedGround) -> Result<BlockIndex> {
+    BlockIndex::open(shared(ground), "blocks", 1, OPTIONS, Access::ReadWrite, 9)
+}
+
+fn mapping(number: u32) -> Vec<u8> {
+    [b"m".as_slice(), &number.to_be_bytes()].concat()
+}
+
+/// Mappings, with holes, and some of the objects that have a second copy; the batches since that copy.
+fn filled(mappings: u32) -> (SimulatedGround, Model, Vec<(u64, Vec<Change>)>) {
+    let ground = SimulatedGround::new(1);
+    BlockIndex::create(&shared(&ground), "blocks", 1).unwrap();
+    let index = open(&ground).unwrap();
+    let mut model = Model::new();
+    let mut log = Vec::new();
+    for commit in 0..4u64 {
+        let mut changes: Vec<Change> = (0..mappings)
+            .filter(|number| u64::from(*number % 4) == commit && number % 7 != 3)
+            .map(|number| (0, mapping(number), Some(vec![commit as u8; 100 + (number % 40) as usize])))
+            .collect();
+        changes.extend((0..9).map(|number| (0, vec![b'b', number], Some(vec![commit as u8; 30]))));
+        changes.push((0, vec![b'v', commit as u8], Some(vec![7; 50])));
+        changes.push((0, vec![b'v', (commit as u8).wrapping_sub(1)], None));
+        let end = 512 * (commit + 1);
+        index.apply(Position(end), 0, &changes).unwrap();
+        index.persist().unwrap();
+        for (_, key, value) in &changes {
+            match value {
+                Some(value) => drop(model.insert(key.clone(), value.clone())),
+                None => drop(model.remove(key)),
+            }
+        }
+        if commit == 2 {
+            index.copy_objects().unwrap();
+        }
+        if commit > 2 {
+            log.push((end, changes));
+        }
+    }
+    drop(index);
+    (ground.restart(CrashPolicy::KeepAll), model, log)
+}
+
+fn salvage(ground: &SimulatedGround, dry_run: bool) -> Result<SalvagedPartition> {
+    let content = |kind| if kind == b'm' { Content::Needed } else { Content::Helpful };
+    let ground = shared(ground);
+    let how = Salvage {
+        ground: &ground,
+        directory: "blocks",
+        epoch: 9,
+        position: Position(512 * 3),
+        content: &content,
+        aside: "damaged-1",
+        dry_run,
+    };
+    salvage_partition(&how, 0)
+}
+
+/// Salvages and looks at all keys. Returns how many are lost.
+fn salvaged(ground: &SimulatedGround, model: &Model, log: &[(u64, Vec<Change>)], mappings: u32) -> usize {
+    let had_file = ground.exists(FILE).unwrap();
+    let planned = salvage(ground, true).unwrap();
+    assert_eq!(salvage(ground, false).unwrap(), planned);
+    let ground = ground.restart(CrashPolicy::DropAll);
+    assert_eq!(ground.exists("blocks/0000.redb.damaged-1").unwrap(), had_file);
+    let index = open(&ground).unwrap();
+    assert_eq!(index.position(), Position(512 * 3));
+    log.iter().for_each(|(end, changes)| index.apply(Position(*end), 0, changes).unwrap());
+    let mut lost = 0;
+    for key in (0..mappings).map(mapping) {
+        match index.get(0, &key) {
+            Ok(found) => assert_eq!(found.as_ref(), model.get(&key), "{key:?}"),
+            Err(IndexError::Lost { .. }) => lost += 1,
+            Err(error) => panic!("{error}"),
+        }
+        let behind = [&key[..], &[0]].concat();
+        assert_eq!(
+            index.range(0, &key, &behind, 9).is_err(),
+            index.get(0, &key).is_err() || !index.lost_within(0, &key, &behind).unwrap().is_empty()
+        );
+    }
+    // Nothing that has a second copy is lost, and nothing that was deleted is back.
+    for kind in [b"b", b"v"] {
+        let found = index.range(0, kind, &[kind[0] + 1], 99).unwrap();
+        assert!(found.iter().map(|(key, value)| (key, value)).eq(model.range(kind.to_vec()..vec![kind[0] + 1])), "{found:?}");
+    }
+    assert_eq!(index.range(0, b"m", b"n", usize::MAX).is_err(), lost > 0 || !index.lost_within(0, b"m", b"n").unwrap().is_empty());
+    assert_eq!(index.moment().unwrap().range(0, b"m", b"n", usize::MAX).is_err(), index.range(0, b"m", b"n", usize::MAX).is_err());
+    // Written and deleted anew everything is known, also after it was persisted.
+    let changes: Vec<Change> = (0..mappings).map(|number| (0, mapping(number), (number % 2 == 0).then(|| vec![1]))).collect();
+    index.apply(Position(512 * 9), 0, &changes[..changes.len() / 2]).unwrap();
+    index.persist().unwrap();
+    index.apply(Position(512 * 10), 0, &changes[changes.len() / 2..]).unwrap();
+    let check = |index: &BlockIndex| {
+        assert!(changes.iter().all(|(_, key, value)| index.get(0, key).unwrap() == *value));
+        let forgotten = index.forget_lost(0, &mapping(mappings), b"n").unwrap();
+        index.apply(Position(512 * 11), 0, &forgotten).unwrap();
+        assert_eq!(index.range(0, b"m", b"n", usize::MAX).unwrap().len(), mappings.div_ceil(2) as usize);
+    };
+    check(&index);
+    index.persist().unwrap();
+    drop(index);
+    let index = open(&ground).unwrap();
+    check(&index);
+    assert_eq!(index.verify(), []);
+    lost
+}
+
+#[test]
+fn of_a_file_without_damage_nothing_is_lost() {
+    let (ground, model, log) = filled(3000);
+    assert_eq!(salvaged(&ground, &model, &log, 3000), 0);
+}
+
+#[test]
+fn damaged_pages_lose_their_keys_and_no_others() {
+    let (ground, model, log) = filled(3000);
+    let length = ground.open(FILE, Access::Read).unwrap().len().unwrap();
+    let mut some = 0;
+    for slot in (0..length / SLOT_BYTES).step_by(3) {
+        let damaged = ground.snapshot(CrashPolicy::KeepAll);
+        damaged.corrupt(FILE, slot * SLOT_BYTES + 77, 1).unwrap();
+        let lost = salvaged(&damaged, &model, &log, 3000);
+        some += usize::from(lost > 0 && lost < 300);
+    }
+    assert!(some > 5, "{some}");
+}
+
+#[test]
+fn without_the_file_the_second_copy_and_the_log_have_what_everything_hangs_on() {
+    let (ground, model, log) = filled(200);
+    for action in 0..3 {
+        let damaged = ground.snapshot(CrashPolicy::KeepAll);
+        match action {
+            0 => damaged.remove(FILE).unwrap(),
+            1 => damaged.open(FILE, Access::ReadWrite).unwrap().set_len(0).unwrap(),
+            _ => damaged.open(FILE, Access::ReadWrite).unwrap().write_at(0, &[0; 2 * SLOT_BYTES as usize]).unwrap(),
+        }
+        // What the last batch wrote is in the log.
+        assert!((100..200).contains(&salvaged(&damaged, &model, &log, 200)));
+    }
+    ground.remove(FILE).unwrap();
+    ground.corrupt("blocks/0000.copy", 60, 1).unwrap();
+    assert!(salvage(&ground, true).unwrap_err().to_string().contains("second copy"));
+}
+
+#[test]
+fn a_salvage_cut_short_at_any_sync_is_done_again() {
+    let (ground, model, log) = filled(300);
+    ground.corrupt(FILE, 5 * SLOT_BYTES + 9, 1).unwrap();
+    ground.corrupt(FILE, 9 * SLOT_BYTES + 9, 1).unwrap();
+    let expected = salvaged(&ground.snapshot(CrashPolicy::KeepAll), &model, &log, 300);
+    for sync in 0.. {
+        let damaged = ground.snapshot(CrashPolicy::KeepAll);
+        damaged.crash_after_syncs(sync);
+        if salvage(&damaged, false).is_ok() {
+            assert!(sync > 4);
+            break;
+        }
+        for policy in [CrashPolicy::DropAll, CrashPolicy::KeepAll, CrashPolicy::Random { seed: sync }] {
+            let damaged = damaged.restart(policy);
+            if damaged.exists("blocks/0000.redb.salvaged").unwrap() || !damaged.exists("blocks/0000.redb.damaged-1").unwrap() {
+                salvage(&damaged, false).unwrap();
+            }
+            assert!(damaged.exists(FILE).unwrap());
+            let index = open(&damaged).unwrap();
+            log.iter().for_each(|(end, changes)| index.apply(Position(*end), 0, changes).unwrap());
+            let lost = (0..300).filter(|number| index.get(0, &mapping(*number)).is_err()).count();
+            assert_eq!(lost, expected, "sync {sync} {policy:?}");
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Reading the objects of a database that redb refuses to open, as far as its pages are whole.
+//!
+//! redb reads nothing of a file if one page is damaged that it needs for opening, its allocator's state among them. This walks the tree of the objects
+//! by itself (redb's `docs/design.md`, file format 3) and steps over what is damaged: the keys that the rest of the tree leaves for it are a *lost range*.
+//! It trusts nothing but the checksums of [`Blocks`]; pages that are newer than the header are of a commit that the header does not know.
+
+use super::blocks::{Blocks, PAGE_BYTES};
+use std::collections::BTreeMap;
+use std::io;
+
+const REDB_MAGIC: &[u8; 9] = b"redb\x1a\x0a\xa9\x0d\x0a";
+const REDB_FORMAT: u8 = 3;
+const LEAF: u8 = 1;
+const BRANCH: u8 = 2;
+/// Bytes of the reference to a tree: page number, checksum, length.
+const ROOT_BYTES: usize = 32;
+/// No tree is deeper: each branch has at least two children.
+const MAX_DEPTH: u32 = 48;
+/// Greatest order of a page: 2^20 pages of 4096 bytes.
+const MAX_ORDER: u32 = 20;
+/// Behind all keys.
+pub(super) const END: &[u8] = &[0xff];
+
+/// Keys from `.0` up to but not `.1`.
+pub(super) type KeyRange = (Vec<u8>, Vec<u8>);
+
+/// What a walk passes on.
+pub(super) trait Visitor {
+    /// An object that can be read.
+    fn object(&mut self, key: &[u8], value: &[u8]) -> io::Result<()>;
+    /// Keys of which nothing is known.
+    fn lost(&mut self, range: KeyRange);
+}
+
+/// A database whose tables can be found.
+pub(super) struct Database<'a> {
+    tree: Tree<'a>,
+    /// Roots of the tables, by name; an empty table has none.
+    tables: BTreeMap<Vec<u8>, Option<u64>>,
+}
+
+impl<'a> Database<'a> {
+    /// Finds the tables; `None`: the way to them cannot be read.
+    pub(super) fn open(blocks: &'a Blocks) -> io::Result<Option<Database<'a>>> {
+        let mut header = [0; PAGE_BYTES];
+        if sound(blocks.read(0, &mut header))?.is_none()
+            || !header.starts_with(REDB_MAGIC)
+            || u32_at(&header, 12) != Some(PAGE_BYTES as u32)
+        {
+            return Ok(None);
+        }
+        let (Some(header_pages), Some(data_pages)) = (u32_at(&header, 16), u32_at(&header, 20)) else { return Ok(None) };
+        let slot = &header[64 + 128 * usize::from(header[9] & 1)..][..128];
+        let root = u64_at(slot, 8).filter(|_| slot[0] == REDB_FORMAT && slot[1] != 0);
+        let Some(root) = root else { return Ok(None) };
+        let region_header_bytes = u64::from(header_pages) * PAGE_BYTES as u64;
+        let region_bytes = region_header_bytes + u64::from(data_pages) * PAGE_BYTES as u64;
+        let tree = Tree { blocks, region_header_bytes, region_bytes };
+        let mut found = Tables::default();
+        tree.walk(root, (Vec::new(), END.to_vec()), 0, &mut found)?;
+        Ok(Some(Database { tree, tables: found.0 }))
+    }
+
+    /// The number of this name in the table `meta`; `None`: it cannot be read.
+    pub(super) fn meta(&self, name: &str) -> io::Result<Option<u64>> {
+        let Some(root) = self.tables.get(b"meta".as_slice()).copied().flatten() else { return Ok(None) };
+        Ok(self.tree.page(root)?.and_then(|bytes| number(&bytes, name.as_bytes())))
+    }
+
+    /// Passes all objects to `visitor`, sorted, and the ranges between them that cannot be read. An error is one of `visitor`, or of the device.
+    pub(super) fn walk_objects(&self, visitor: &mut dyn Visitor) -> io::Result<()> {
+        let all = (Vec::new(), END.to_vec());
+        match self.tables.get(b"objects".as_slice()) {
+            Some(Some(root)) => self.tree.walk(*root, all, 0, visitor),
+            Some(None) => Ok(()),
+            // Every partition has the table.
+            None => {
+                visitor.lost(all);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The pages of a tree with keys and values of any length.
+struct Tree<'a> {
+    blocks: &'a Blocks,
+    region_header_bytes: u64,
+    region_bytes: u64,
+}
+
+impl Tree<'_> {
+    fn walk(&self, page: u64, range: KeyRange, depth: u32, visitor: &mut dyn Visitor) -> io::Result<()> {
+        let Some(bytes) = (if depth < MAX_DEPTH { self.page(page)? } else { None }) else {
+            visitor.lost(range);
+            return Ok(());
+        };
+        match bytes[0] {
+            LEAF => match leaf(&bytes) {
+                Some(pairs) => pairs.into_iter().try_for_each(|(key, value)| visitor.object(key, value)),
+                None => {
+                    visitor.lost(range);
+                    Ok(())
+                }
+            },
+            BRANCH => {
+                let Some((children, keys)) = branch(&bytes) else {
+                    visitor.lost(range);
+                    return Ok(());
+                };
+                let (mut from, end) = range;
+                for (at, child) in children.into_iter().enumerate() {
+                    // A key of a branch is not before any key of the child before it, and before all of the child behind it.
+                    let to = keys.get(at).map_or_else(|| end.clone(), |key| [key, &[0][..]].concat());
+                    self.walk(child, (from, to.clone()), depth + 1, visitor)?;
+                    from = to;
+                }
+                Ok(())
+            }
+            _ => {
+                visitor.lost(range);
+                Ok(())
+            }
+        }
+    }
+
+    /// The bytes of a page of redb; `None`: it is damaged.
+    fn page(&self, number: u64) -> io::Result<Option<Vec<u8>>> {
+        let order = (number >> 59) as u32;
+        if order > MAX_ORDER {
+            return Ok(None);
+        }
+        let index = number & (0xf_ffff >> order);
+        let region = (number >> 20) & 0xf_ffff;
+        let length = (PAGE_BYTES as u64) << order;
+        let offset = PAGE_BYTES as u64 + region * self.region_bytes + self.region_header_bytes + index * length;
+        if offset.checked_add(length).is_none_or(|end| end > self.blocks.len()) {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; length as usize];
+        Ok(sound(self.blocks.read_known(offset, &mut bytes))?.map(|()| bytes))
+    }
+}
+
+/// The roots of tables.
+#[derive(Default)]
+struct Tables(BTreeMap<Vec<u8>, Option<u64>>);
+
+impl Visitor for Tables {
+    fn object(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        // Type u8, length u64, whether there is a root u8, root.
+        if value.len() >= 10 + ROOT_BYTES {
+            self.0.insert(key.to_vec(), if value[9] == 0 { None } else { u64_at(value, 10) });
+        }
+        Ok(())
+    }
+
+    /// Nobody knows whether a table is in what is lost: then it is not found.
+    fn lost(&mut self, _range: KeyRange) {}
+}
+
+/// The number with this key in a leaf whose values are numbers of 64 bits.
+fn number(bytes: &[u8], key: &[u8]) -> Option<u64> {
+    let count = usize::from(u16::from_le_bytes(bytes.get(2..4)?.try_into().ok()?));
+    let ends = (0..count).map(|at| Some(u32_at(bytes, 4 + 4 * at)? as usize)).collect::<Option<Vec<usize>>>()?;
+    let starts = std::iter::once(4 + 4 * count).chain(ends.iter().copied());
+    let place = starts.zip(&ends).position(|(start, end)| bytes.get(start..*end) == Some(key))?;
+    (bytes[0] == LEAF).then(|| u64_at(bytes, ends.last()? + 8 * place))?
+}
+
+/// Children and keys of a branch.
+fn branch(bytes: &[u8]) -> Option<(Vec<u64>, Vec<&[u8]>)> {
+    let count = usize::from(u16::from_le_bytes(bytes.get(2..4)?.try_into().ok()?));
+    let numbers = 8 + 16 * (count + 1);
+    let ends = numbers + 8 * (count + 1);
+    let children = (0..=count).map(|at| u64_at(bytes, numbers + 8 * at)).collect::<Option<Vec<_>>>()?;
+    let mut start = ends + 4 * count;
+    let mut keys = Vec::with_capacity(count);
+    for at in 0..count {
+        let end = u32_at(bytes, ends + 4 * at)? as usize;
+        keys.push(bytes.get(start..end)?);
+        start = end;
+    }
+    Some((children, keys))
+}
+
+/// Keys and values of a leaf.
+fn leaf(bytes: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
+    let count = usize::from(u16::from_le_bytes(bytes.get(2..4)?.try_into().ok()?));
+    let ends = |base: usize| (0..count).map(|at| Some(u32_at(bytes, base + 4 * at)? as usize)).collect::<Option<Vec<usize>>>();
+    let (key_ends, value_ends) = (ends(4)?, ends(4 + 4 * count)?);
+    let mut key_start = 4 + 8 * count;
+    let mut value_start = *key_ends.last()?;
+    let mut pairs = Vec::with_capacity(count);
+    for (key_end, value_end) in key_ends.into_iter().zip(value_ends) {
+        pairs.push((bytes.get(key_start..key_end)?, bytes.get(value_start..value_end)?));
+        (key_start, value_start) = (key_end, value_end);
+    }
+    Some(pairs)
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+/// Damage is no error here.
+fn sound<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
