@@ -169,7 +169,8 @@ impl Runner<'_> {
     }
 }
 
-fn text(path: &Path) -> &str {
+/// A path as an argument.
+pub fn text(path: &Path) -> &str {
     path.to_str().expect("paths are made of temporary directories' names, which are text")
 }
 
@@ -190,7 +191,7 @@ fn containers_bytes(store: &Path) -> Result<u64> {
 }
 
 /// Copies plain files and directories.
-fn copy_tree(from: &Path, to: &Path) -> Result<()> {
+pub fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir(to)?;
     for entry in fs::read_dir(from)? {
         let entry = entry?;

@@ -2,7 +2,7 @@
 //! `nbdkit memory` and `qemu-nbd` on a file in memory keep every byte as it comes; onefold cuts, hashes and stores it.
 
 use crate::Options;
-use crate::process::run;
+use crate::process::{Cost, run};
 use crate::report::Report;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-const DISK_BYTES: u64 = 512 << 20;
+pub const DISK_BYTES: u64 = 512 << 20;
 const SECONDS: &str = "5";
 
 /// What is measured: name, fio's pattern, block size, requests in flight. Writes come first, so that reads find data.
@@ -24,10 +24,29 @@ const LOADS: [(&str, &str, &str, &str); 6] = [
     ("random write 4 KiB, 16 in flight", "randwrite", "4k", "16"),
 ];
 
+/// What [`latencies_of_writes`] asks of a server, and how long.
+const RATE: &str = "--rate=30m";
+const LATENCY_SECONDS: &str = "--runtime=15";
+
 /// A running server; ended when dropped.
-struct Server {
+pub struct Server {
     child: Child,
     uri: String,
+}
+
+impl Server {
+    /// Where it is.
+    pub fn uri(&self) -> &str {
+        &self.uri
+    }
+
+    /// Lets it end by itself.
+    pub fn stop(mut self) -> Result<()> {
+        let pid = nix::unistd::Pid::from_raw(self.child.id().try_into()?);
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM)?;
+        self.child.wait()?;
+        Ok(())
+    }
 }
 
 impl Drop for Server {
@@ -80,7 +99,7 @@ pub fn measure(options: &Options, report: &mut Report) -> Result<()> {
 }
 
 /// Starts a server and waits for its socket; `None` if the program is not there.
-fn serve(program: &str, arguments: &[&str], socket: &Path, export: &str) -> Result<Option<Server>> {
+pub fn serve(program: &str, arguments: &[&str], socket: &Path, export: &str) -> Result<Option<Server>> {
     let log = socket.with_extension("log");
     let mut child = match Command::new(program).args(arguments).stdout(Stdio::null()).stderr(File::create(&log)?).spawn() {
         Ok(child) => child,
@@ -101,6 +120,22 @@ fn serve(program: &str, arguments: &[&str], socket: &Path, export: &str) -> Resu
     bail!("{program} does not serve: {}", fs::read_to_string(&log).unwrap_or_default())
 }
 
+/// Median and 99th percentile of the latency of random writes of new data at a fixed rate, milliseconds; `None` without fio.
+pub fn latencies_of_writes(uri: &str) -> Result<Option<[f64; 2]>> {
+    if Command::new("fio").arg("--version").stdout(Stdio::null()).status().is_err() {
+        return Ok(None);
+    }
+    let (uri, size) = (format!("--uri={uri}"), format!("--size={DISK_BYTES}"));
+    let load = ["--name=bench", "--ioengine=nbd", "--rw=randwrite", "--bs=64k", "--iodepth=4", "--randrepeat=0", "--refill_buffers"];
+    let how = [&uri, &size, RATE, "--time_based", LATENCY_SECONDS, "--fsync=256", "--output-format=json"];
+    let json = fio(&[&load[..], &how[..]].concat())?.1;
+    let percentile = |name: &str| {
+        let found = json["jobs"][0]["write"]["clat_ns"]["percentile"][name].as_f64();
+        found.map(|nanoseconds| nanoseconds / 1e6).with_context(|| format!("fio without the percentile {name}"))
+    };
+    Ok(Some([percentile("50.000000")?, percentile("99.000000")?]))
+}
+
 /// MB/s of large requests, thousands of small ones per second.
 fn measure_one(uri: &str, (_, pattern, block, depth): &(&str, &str, &str, &str)) -> Result<f64> {
     let uri = format!("--uri={uri}");
@@ -116,10 +151,7 @@ fn measure_one(uri: &str, (_, pattern, block, depth): &(&str, &str, &str, &str))
     if pattern.ends_with("write") {
         arguments.push("--end_fsync=1");
     }
-    let cost = run(&PathBuf::from("fio"), &arguments)?;
-    // Libraries of fio may write lines of their own before the value.
-    let start = cost.output.iter().position(|byte| *byte == b'{').context("fio wrote no JSON")?;
-    let json: Value = serde_json::from_slice(&cost.output[start..]).context("fio wrote damaged JSON")?;
+    let (cost, json) = fio(&arguments)?;
     let job = &json["jobs"][0][if pattern.ends_with("read") { "read" } else { "write" }];
     if *block == "4k" {
         Ok(job["iops"].as_f64().context("fio without iops")? / 1e3)
@@ -127,4 +159,13 @@ fn measure_one(uri: &str, (_, pattern, block, depth): &(&str, &str, &str, &str))
         // From the start of the program to its end, flush included: fio's own figure leaves the flush out.
         Ok(DISK_BYTES as f64 / cost.wall_s / 1e6)
     }
+}
+
+/// Runs fio: what it cost and what it says.
+fn fio(arguments: &[&str]) -> Result<(Cost, Value)> {
+    let cost = run(&PathBuf::from("fio"), arguments)?;
+    // Libraries of fio may write lines of their own before the value.
+    let start = cost.output.iter().position(|byte| *byte == b'{').context("fio wrote no JSON")?;
+    let json = serde_json::from_slice(&cost.output[start..]).context("fio wrote damaged JSON")?;
+    Ok((cost, json))
 }

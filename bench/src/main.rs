@@ -12,6 +12,7 @@ mod ingest;
 mod pipeline;
 mod process;
 mod random;
+mod reclamation;
 mod report;
 mod tools;
 
@@ -52,6 +53,12 @@ enum Command {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
+    /// Fills the log of a store and ends as a killed process does
+    #[command(hide = true)]
+    FillLog {
+        /// The store, with a volume `disk`
+        store: PathBuf,
+    },
     /// Runs a command and reports what it took
     #[command(hide = true)]
     Measured {
@@ -84,7 +91,7 @@ pub struct Options {
     #[arg(long, default_value = "/var/tmp")]
     disk: PathBuf,
     /// Only these parts
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Part::Floors, Part::Pipeline, Part::Ideal, Part::Backups, Part::Tools, Part::Ingest, Part::Disks])]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Part::Floors, Part::Pipeline, Part::Ideal, Part::Backups, Part::Tools, Part::Ingest, Part::Disks, Part::Reclamation])]
     parts: Vec<Part>,
     /// Also writes the figures as JSON
     #[arg(long)]
@@ -115,6 +122,8 @@ enum Part {
     Ingest,
     /// A served volume beside other NBD servers
     Disks,
+    /// Giving space back, restores after many generations, opening after a crash
+    Reclamation,
 }
 
 fn main() -> Result<ExitCode> {
@@ -122,6 +131,7 @@ fn main() -> Result<ExitCode> {
         Command::Run(options) => run(options)?,
         Command::Corpus { directory, size, seed } => corpus::create(&directory, size, seed)?,
         Command::Change { directory, seed } => corpus::change(&directory, seed)?,
+        Command::FillLog { store } => reclamation::fill_log(&store)?,
         Command::Measured { command } => return process::measured(&command),
     }
     Ok(ExitCode::SUCCESS)
@@ -138,6 +148,7 @@ fn run(options: Options) -> Result<()> {
             Part::Tools => tools::measure(&options, &mut report)?,
             Part::Ingest => ingest::measure(&options, &mut report)?,
             Part::Disks => disks::measure(&options, &mut report)?,
+            Part::Reclamation => reclamation::measure(&options, &mut report)?,
         }
     }
     println!("{}", report.text());
