@@ -14,6 +14,7 @@ mod process;
 mod random;
 mod reclamation;
 mod report;
+mod scrub;
 mod tools;
 
 use anyhow::{Context, Result};
@@ -91,7 +92,7 @@ pub struct Options {
     #[arg(long, default_value = "/var/tmp")]
     disk: PathBuf,
     /// Only these parts
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Part::Floors, Part::Pipeline, Part::Ideal, Part::Backups, Part::Tools, Part::Ingest, Part::Disks, Part::Reclamation])]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Part::Floors, Part::Pipeline, Part::Ideal, Part::Backups, Part::Tools, Part::Ingest, Part::Disks, Part::Reclamation, Part::Scrub])]
     parts: Vec<Part>,
     /// Also writes the figures as JSON
     #[arg(long)]
@@ -124,6 +125,8 @@ enum Part {
     Disks,
     /// Giving space back, restores after many generations, opening after a crash
     Reclamation,
+    /// Scrub and check of a whole store beside a sequential read
+    Scrub,
 }
 
 fn main() -> Result<ExitCode> {
@@ -149,6 +152,7 @@ fn run(options: Options) -> Result<()> {
             Part::Ingest => ingest::measure(&options, &mut report)?,
             Part::Disks => disks::measure(&options, &mut report)?,
             Part::Reclamation => reclamation::measure(&options, &mut report)?,
+            Part::Scrub => scrub::measure(&options, &mut report)?,
         }
     }
     println!("{}", report.text());

@@ -5,7 +5,7 @@
 
 use crate::chain::{FilterStatistics, Verdict};
 use crate::{Engine, EngineError, Result, Transaction};
-use onefold_ground::profile::Usage;
+use onefold_ground::profile::{Component, Usage};
 use onefold_ground::wire::{Reader, WireError, put_bytes, put_varint};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -114,7 +114,8 @@ impl Engine {
 
     /// Submits the sums, if anything was written since the opening and they are old enough, or the store is closed (`now`).
     pub(crate) fn note_activity(&self, now: bool) -> Result<()> {
-        if self.log.end() == self.opened_at && !self.has_queued() {
+        let has_repaired = self.profile.usage(Component::Repair).calls > 0;
+        if self.log.end() == self.opened_at && !self.has_queued() && !has_repaired {
             return Ok(());
         }
         {

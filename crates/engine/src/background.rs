@@ -111,7 +111,8 @@ impl Engine {
         } else if self.storage.unsynced_bytes() > 0 {
             self.commit_full_frames()?;
         }
-        self.maintain(false)
+        self.maintain(false)?;
+        self.parity_round()
     }
 
     /// Sweeps the chunk index and persists the block index where they ask for it; with `all`, or when the log is long, makes both catch up and trims the log.
@@ -231,6 +232,9 @@ impl Engine {
         }
         self.note_activity(true)?;
         self.flush()?;
+        if let Err(error) = self.make_parity(false, &|| true) {
+            tracing::warn!(%error, "parity could not be made; the next opening tries it again");
+        }
         if self.log.used_bytes() > CLOSE_LOG_BYTES {
             self.maintain(true)?;
         }

@@ -106,6 +106,12 @@ impl Engine {
             Ok(slice) => return Ok(slice),
             Err(error) => error,
         };
+        // Where there is parity, what is damaged is made anew before anything else is tried.
+        if self.repair_after(&error)
+            && let Ok(slice) = load(wanted.0)
+        {
+            return Ok(slice);
+        }
         let other = self.locate(&wanted.1).ok().flatten().filter(|address| *address != wanted.0);
         match other.map(load) {
             Some(Ok(slice)) => Ok(slice),

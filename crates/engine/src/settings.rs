@@ -31,6 +31,8 @@ pub struct Settings {
     pub commit_interval_ms: u64,
     /// Threads that compress.
     pub workers: usize,
+    /// Containers that share one parity file, 2 to 16; 0: no parity is made. What was made is used and kept sound in any case.
+    pub parity_group: usize,
     /// Whether threads in the background commit, sweep and persist. Without, it happens only in [`crate::Engine::flush`] and
     /// [`crate::Engine::maintain`]: for tests that count every operation.
     pub background: bool,
@@ -53,6 +55,7 @@ impl Default for Settings {
             commit_bytes: 64 << 20,
             commit_interval_ms: 5000,
             workers: std::thread::available_parallelism().map_or(2, usize::from),
+            parity_group: 0,
             background: true,
         }
     }

@@ -17,6 +17,12 @@ pub struct Statistics {
     pub stored_bytes: u64,
     /// Bytes, before compression, of chunks that nothing needs any more and that are still in containers.
     pub dead_bytes: u64,
+    /// Groups of containers with a parity file.
+    pub parity_groups: u64,
+    /// Containers in them.
+    pub parity_containers: u64,
+    /// Containers that were made anew from parity, since the store was made.
+    pub repaired_containers: u64,
     /// Everything that the store's files take on disk.
     pub disk_bytes: u64,
     /// Operations log, from its first needed to its last byte.
@@ -45,6 +51,7 @@ impl Engine {
     /// Figures of now.
     pub fn statistics(&self) -> Result<Statistics> {
         let storage = self.storage.statistics();
+        let parity = self.storage.parity_statistics()?;
         let totals = *self.totals.lock();
         let index = self.index.statistics();
         Ok(Statistics {
@@ -53,6 +60,9 @@ impl Engine {
             unique_bytes: totals.raw_bytes + storage.open_frame_bytes,
             stored_bytes: totals.stored_bytes + storage.open_frame_bytes,
             dead_bytes: totals.dead_bytes,
+            parity_groups: parity.groups,
+            parity_containers: parity.containers,
+            repaired_containers: self.repaired_containers(),
             disk_bytes: file_bytes(&*self.ground, "")?,
             log_bytes: self.log.used_bytes(),
             index_memory_bytes: index.auxiliary_bytes + index.filter_bytes,

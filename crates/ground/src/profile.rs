@@ -44,11 +44,13 @@ pub enum Component {
     Log,
     /// Waiting for locks of blocks.
     Lock,
+    /// Making damaged containers anew from parity: a call for each.
+    Repair,
 }
 
 impl Component {
     /// All of them, in the order of the data path.
-    pub const ALL: [Component; 19] = [
+    pub const ALL: [Component; 20] = [
         Component::Source,
         Component::Chunking,
         Component::Fingerprint,
@@ -68,6 +70,7 @@ impl Component {
         Component::Decompress,
         Component::Log,
         Component::Lock,
+        Component::Repair,
     ];
 
     /// The name in `stats`.
@@ -92,6 +95,7 @@ impl Component {
             Component::Decompress => "decompress",
             Component::Log => "log",
             Component::Lock => "lock",
+            Component::Repair => "repair",
         }
     }
 }

@@ -15,7 +15,7 @@
 
 use crate::references;
 use crate::{Result, affected, counts, volumes};
-use onefold_engine::{Engine, EngineError};
+use onefold_engine::{Engine, EngineError, Repair};
 use onefold_fingerprint::Fingerprint;
 use onefold_storage::{Address, Catalog, ChunkKind, ContainerId, ContainerReport, StorageError};
 use std::collections::HashSet;
@@ -104,6 +104,8 @@ pub struct CheckReport {
     pub references: u64,
     /// Bytes read and fingerprinted again.
     pub read_bytes: u64,
+    /// Damaged or lost containers that were made anew from parity.
+    pub repaired: u64,
     /// Passes over the references.
     pub passes: u64,
     /// Findings; at most 10,000 are listed.
@@ -252,6 +254,9 @@ impl Check<'_> {
     /// Step 2: all containers, then those that came meanwhile: merging may have brought chunks into them that were not read where they were. What is
     /// written later has been checked by its writer only. Returns how many there are.
     fn all_containers(&mut self) -> Result<usize> {
+        if self.engine.is_writable() {
+            self.report.repaired += self.engine.storage().repair_lost()?.0.len() as u64;
+        }
         self.forwards()?;
         let before = self.engine.storage().containers()?;
         self.see_present(&before)?;
@@ -267,12 +272,20 @@ impl Check<'_> {
             let now = self.engine.storage().containers()?;
             self.see_present(&now)?;
             suspects.retain(|container| now.binary_search(container).is_ok());
+            // What a store that is open for writing can make anew from parity is no finding.
+            suspects.retain(|container| !self.is_repaired(*container));
             suspects.into_iter().for_each(|container| self.report_container(container));
         }
         if !self.dead_ends.is_empty() {
             all.iter().for_each(|container| self.lose_dead_ends(*container));
         }
         Ok(all.len())
+    }
+
+    fn is_repaired(&mut self, container: ContainerId) -> bool {
+        let is_repaired = self.engine.repair_container(container).is_ok_and(|repaired| repaired == Repair::Repaired);
+        self.report.repaired += u64::from(is_repaired);
+        is_repaired
     }
 
     /// Notes what there is, after `containers` were listed: one that was merged since is in neither list otherwise.

@@ -1,10 +1,11 @@
 //! `scrub`: reading all that is stored from the device, at a set rate, to find what has rotted before somebody needs it.
 //!
-//! Container files, forwards and the pages of both indexes are read, past all caches, and their checksums verified. A pass goes through all of them in
+//! Container files, forwards, parity files and the pages of both indexes are read, past all caches, and their checksums verified. A pass goes through all of them in
 //! one order, by steps; after each step it is written down how far it is (`state.rs`), so that it goes on there after any stop. From that
 //! the claim of [`ScrubStatus::covered_since_ns`] is made. Several scrubs of one store, as that of a daemon and that of a person, share the work.
 //!
-//! What is missing altogether is not found here but by `check`, which knows what should be there.
+//! A damaged container that has parity is made anew. What is missing altogether, and has none, is not found here but by `check`, which knows what
+//! should be there.
 
 mod pace;
 mod state;
@@ -13,7 +14,7 @@ pub use pace::ScrubRate;
 
 use crate::Result;
 use crate::check::Monitor;
-use onefold_engine::{ContainerId, Engine, Transaction};
+use onefold_engine::{ContainerId, Engine, Repair, Transaction};
 use onefold_storage::{FORWARD_BYTES, StorageError};
 use pace::Pace;
 use state::{Damage, Pass, Phase, Position, State};
@@ -71,6 +72,8 @@ pub struct ScrubReport {
     pub read_bytes: u64,
     /// Files and partitions of indexes looked at by this call.
     pub units: u64,
+    /// What this call made anew from parity, and damaged parity that it took away to be made anew: one sentence each.
+    pub repaired: Vec<String>,
     /// Whether the pass came to its end.
     pub is_complete: bool,
     /// How things are at the end.
@@ -122,6 +125,7 @@ struct Step {
     read_bytes: u64,
     units: u64,
     found: Vec<Damage>,
+    repaired: Vec<String>,
 }
 
 struct Scrub<'a> {
@@ -170,6 +174,7 @@ impl Scrub<'_> {
             pass.read_bytes += step.read_bytes;
             report.read_bytes += step.read_bytes;
             report.units += step.units;
+            report.repaired.extend(step.repaired);
             monitor.advance(step.units);
             state.replace_damages(from, step.found);
             report.is_complete = step.position.is_end();
@@ -181,6 +186,8 @@ impl Scrub<'_> {
                 break;
             }
         }
+        // What had none, or lost it, has parity again.
+        self.engine.make_parity(true, &go_on)?;
         self.engine.flush()?;
         report.status = status_of(&read_state(self.engine)?, (self.clock)());
         Ok(report)
@@ -190,6 +197,7 @@ impl Scrub<'_> {
         let (what, total) = match phase {
             Phase::Containers => ("containers", self.engine.storage().statistics().containers),
             Phase::Forwards => ("forwards", 0),
+            Phase::Parity => ("parity", self.engine.storage().parity_statistics().map_or(0, |parity| parity.groups)),
             Phase::ChunkIndex => ("chunk index", u64::from(self.engine.index().partitions())),
             Phase::BlockIndex => ("block index", u64::from(self.engine.block_partitions())),
             Phase::End => return,
@@ -212,14 +220,15 @@ impl Scrub<'_> {
         go_on: &dyn Fn() -> bool,
     ) -> Result<Step> {
         let from = pass.position;
-        let step = Step { position: from, read_bytes: 0, units: 0, found: Vec::new() };
+        let step = Step { position: from, read_bytes: 0, units: 0, found: Vec::new(), repaired: Vec::new() };
         match from.phase {
-            Phase::Containers | Phase::Forwards => {
+            Phase::Containers | Phase::Forwards | Phase::Parity => {
                 let ids = self.next_files(pass, listing)?;
                 match ids.last() {
                     None => Ok(Step { position: from.phase.end(), ..step }),
                     Some(_) if from.phase == Phase::Containers => Ok(self.containers(&ids, step, pace, stop, go_on)),
-                    Some(_) => self.forwards(&ids, step, pace, go_on),
+                    Some(_) if from.phase == Phase::Forwards => self.forwards(&ids, step, pace, go_on),
+                    Some(_) => self.parity(&ids, step, pace, go_on),
                 }
             }
             Phase::ChunkIndex => {
@@ -249,7 +258,11 @@ impl Scrub<'_> {
         if !listing.as_ref().is_some_and(is_usable) {
             let (time_ns, made) = ((self.clock)(), Instant::now());
             let storage = self.engine.storage();
-            let ids = if phase == Phase::Containers { storage.containers()? } else { storage.forwards()? };
+            let ids = match phase {
+                Phase::Containers => storage.containers()?,
+                Phase::Forwards => storage.forwards()?,
+                _ => storage.parity_groups()?,
+            };
             *listing = Some(Listing { phase, ids, time_ns, made });
         }
         let Some(listing) = listing else { return Ok(Vec::new()) };
@@ -266,7 +279,19 @@ impl Scrub<'_> {
         };
         let mut found = |container: ContainerId, scrubbed: onefold_storage::Scrubbed| {
             let position = Position { phase: Phase::Containers, unit: container.bits() };
-            step.found.extend(scrubbed.damage.iter().map(|damage| Damage { position, what: damage.to_string() }));
+            // Where it has parity, a damaged one is made anew.
+            let repaired = if scrubbed.damage.is_empty() { Ok(Repair::Whole) } else { self.engine.repair_container(container) };
+            match repaired {
+                Ok(Repair::Repaired) => step.repaired.push(format!("container {container} was damaged and is made anew from parity")),
+                Ok(Repair::Whole) => {}
+                Ok(Repair::Impossible) => {
+                    step.found.extend(scrubbed.damage.iter().map(|damage| Damage { position, what: damage.to_string() }))
+                }
+                Err(error) => {
+                    let what = |damage: &StorageError| format!("{damage}; it could not be made anew from parity: {error}");
+                    step.found.extend(scrubbed.damage.iter().map(|damage| Damage { position, what: what(damage) }));
+                }
+            }
             step.read_bytes += scrubbed.read_bytes;
             step.units += 1;
             step.position = position.next();
@@ -290,6 +315,32 @@ impl Scrub<'_> {
                 Err(error) => return Err(error.into()),
             }
             step.read_bytes += FORWARD_BYTES as u64;
+            step.units += 1;
+            step.position = position.next();
+        }
+        Ok(step)
+    }
+
+    /// Parity files; and members that have lost theirs.
+    fn parity(&self, groups: &[ContainerId], mut step: Step, pace: &mut Pace<'_>, go_on: &dyn Fn() -> bool) -> Result<Step> {
+        for group in groups {
+            // About as long as a container.
+            if !go_on() || !pace.wait(u64::from(self.engine.descriptor().container_bytes)) {
+                break;
+            }
+            let position = Position { phase: Phase::Parity, unit: group.bits() };
+            let scrubbed = self.engine.storage().scrub_parity(*group)?;
+            let made_anew = |container: ContainerId| format!("container {container} was lost and is made anew from parity");
+            step.repaired.extend(scrubbed.repaired.into_iter().map(made_anew));
+            let of_members = scrubbed.damage.iter().map(|damage| Damage { position, what: damage.to_string() });
+            step.found.extend(of_members);
+            match scrubbed.damaged_parity {
+                // Nothing is lost with it, and it is gone: its members get parity anew.
+                Some(what) if step.found.iter().all(|damage| damage.position != position) => step.repaired.push(format!("parity: {what}")),
+                Some(what) => step.found.push(Damage { position, what }),
+                None => {}
+            }
+            step.read_bytes += scrubbed.read_bytes;
             step.units += 1;
             step.position = position.next();
         }

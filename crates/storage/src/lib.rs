@@ -22,7 +22,7 @@
 //! * A failed write loses nothing (the frame stays in memory and is written again); a failed sync ends writing for this opening of the
 //!   store, because what is on disk is not known any more.
 //! * An address that was given out leads to its chunk for as long as anybody needs it, in whatever container that is by then.
-//! * Locks are taken in this order: `replacing`, `merging`, `settling`, `flow`, `open`, the state of one container. `forwarding`, caches and
+//! * Locks are taken in this order: `protecting`, `replacing`, `merging`, `settling`, `flow`, `open`, the state of one container. `forwarding`, `groups`, caches and
 //!   `placement` are taken last, alone.
 //!
 //! This crate must never know who refers to a chunk, or how often.
@@ -35,13 +35,17 @@ mod compression;
 mod error;
 mod file;
 mod forward;
+mod groups;
 mod homes;
 mod merge;
 mod open;
+mod parity;
 mod prepare;
+mod protect;
 mod reader;
 mod records;
 mod recovery;
+mod repair;
 mod replace;
 mod salvage;
 mod scrub;
@@ -57,11 +61,14 @@ pub use compression::{Codec, Compression, UnknownCompression};
 pub use error::{Result, StorageError};
 pub use file::{FOOTER_BYTES, Footer, HEADER_BYTES, Header};
 pub use forward::{FORWARD_BYTES, Forward};
+pub use groups::ParityStatistics;
 pub use homes::Homes;
 pub use merge::{Merge, MergeStatistics};
+pub use parity::MAX_MEMBERS as MAX_GROUP_MEMBERS;
 pub use prepare::{Prepared, Scope};
 pub use reader::Slice;
 pub use records::{CONTAINER_CHECKPOINT, CONTAINER_SEALED, CONTAINERS_MERGED, ContainerRecord, FRAME_COMMITTED, FRAME_DATA, OpenChunks};
+pub use repair::{Repair, ScrubbedParity};
 pub use salvage::Closed;
 pub use scrub::Scrubbed;
 pub use store::{CommittedSlots, ContainerStore, Statistics, StorageOptions};

@@ -113,6 +113,7 @@ impl ContainerStore {
                 self.shared.remember_catalog(&catalog);
                 if self.shared.open.write().remove(&change.container.id).is_some() {
                     self.shared.counters.sealed.fetch_add(1, Relaxed);
+                    self.shared.with_known_groups(|groups| groups.sealed(change.container.id));
                 }
                 continue;
             }

@@ -1,5 +1,6 @@
 //! After a restart: what the log knows of containers, and what a crash left in their directories.
 
+use crate::groups::highest_member;
 use crate::open::OpenContainer;
 use crate::store::{ContainerStore, Shared};
 use crate::{ContainerId, ContainerRecord, FOOTER_BYTES, Footer, HEADER_BYTES, Header, Result, StorageError, file};
@@ -40,11 +41,11 @@ struct Fate {
 
 impl Recovery {
     /// Lists the two highest folders of each partition that have files: containers are numbered upwards.
-    pub(crate) fn start(ground: &dyn Ground, directory: &str, partitions: u16) -> Result<Recovery> {
+    pub(crate) fn start(ground: &dyn Ground, containers: &str, partitions: u16) -> Result<Recovery> {
         let mut recovery =
             Recovery { sealed: HashSet::new(), fates: HashMap::new(), finished: Position(0), highest: Vec::new(), newest: Vec::new() };
         for partition in 0..partitions {
-            let directory = file::partition_directory(directory, partition);
+            let directory = file::partition_directory(containers, partition);
             let folders = ground.list(&directory)?;
             let folders = folders.iter().rev().filter(|entry| entry.is_directory && file::folder_start(&entry.name).is_some());
             let mut numbers = Vec::new();
@@ -61,6 +62,7 @@ impl Recovery {
                     break;
                 }
             }
+            highest = highest.max(highest_member(ground, containers, partition)?);
             numbers.sort_unstable_by(|a, b| b.cmp(a));
             numbers.truncate(LEFTOVER_FILES);
             recovery.highest.push(highest);

@@ -2,7 +2,8 @@
 //! other merge may take, and the part of the log that is needed until the files are what it says.
 //!
 //! The order of the steps is the proof. The log has the record before any file changes, and keeps it until all have: so recovery knows
-//! all ids concerned and repeats the steps, whichever were done. A file goes when the forward in its place is durable.
+//! all ids concerned and repeats the steps, whichever were done. A file goes when the forward in its place is durable, and when no parity
+//! counts on it any more (`groups.rs`).
 
 use crate::forward::Forward;
 use crate::merge::Merge;
@@ -85,6 +86,7 @@ impl ContainerStore {
         }
         let replacement = Replacement { claim, target, forwarded, removed };
         shared.switch(&replacement);
+        target.iter().for_each(|target| shared.with_known_groups(|groups| groups.sealed(*target)));
         shared.merging.lock().pending.push(replacement);
         shared.finish_or_warn();
     }
@@ -268,6 +270,7 @@ impl Shared {
         if target.is_none() && !claim.has_file {
             self.keep_numbers(removed)?;
         }
+        self.drop_parity_of(replacement.ids())?;
         let mut folders = BTreeSet::new();
         // First what needs no room: the disk may be full.
         for id in removed {
@@ -285,7 +288,7 @@ impl Shared {
         self.sync_folders(&folders)
     }
 
-    fn remove_if_there(&self, path: &str, folders: &mut BTreeSet<String>) -> Result<()> {
+    pub(crate) fn remove_if_there(&self, path: &str, folders: &mut BTreeSet<String>) -> Result<()> {
         match self.ground.remove(path) {
             Ok(()) => drop(folders.insert(parent(path).to_owned())),
             Err(error) if error.is_not_found() => {}

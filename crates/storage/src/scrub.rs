@@ -186,13 +186,13 @@ impl Shared {
 }
 
 /// A long file, read by windows.
-struct Window {
+pub(crate) struct Window {
     file: Arc<dyn File>,
     last: RefCell<(u64, Vec<u8>)>,
 }
 
 impl Window {
-    fn of(file: Arc<dyn File>) -> Window {
+    pub(crate) fn of(file: Arc<dyn File>) -> Window {
         Window { file, last: RefCell::default() }
     }
 }

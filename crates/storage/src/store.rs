@@ -2,6 +2,7 @@
 
 use crate::cache::Lru;
 use crate::forward::Forwarding;
+use crate::groups::Groups;
 use crate::open::OpenContainer;
 use crate::reader::FrameCache;
 use crate::recovery::Recovery;
@@ -113,7 +114,11 @@ pub(crate) struct Shared {
     pub(crate) generation: AtomicU64,
     /// What merges hold.
     pub(crate) merging: Mutex<Merging>,
-    /// One at a time replaces files of merged containers.
+    /// One at a time makes parity.
+    pub(crate) protecting: Mutex<()>,
+    /// Which containers have parity; `None` until somebody asks.
+    pub(crate) groups: Mutex<Option<Groups>>,
+    /// One at a time replaces files of merged containers, or puts files of repairs and parity in their place.
     pub(crate) replacing: Mutex<()>,
     pub(crate) placement: Mutex<Placement>,
     pub(crate) flow: Mutex<Flow>,
@@ -234,6 +239,8 @@ impl ContainerStore {
             forwarding: Mutex::new(Forwarding::new()),
             generation: AtomicU64::new(0),
             merging: Mutex::default(),
+            protecting: Mutex::new(()),
+            groups: Mutex::default(),
             replacing: Mutex::new(()),
             placement: Mutex::new(Placement {
                 next_numbers: vec![1; usize::from(partitions)],

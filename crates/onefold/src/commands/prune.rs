@@ -46,6 +46,10 @@ fn run(options: &Prune, session: &Session<'_>) -> Result<Exit> {
     let pruned = prune(&session.store.engine, prune_options, session, &|| true);
     session.end_progress();
     let report = pruned?;
+    if !options.dry_run {
+        // Merging has taken parity away from the neighbours of what it merged.
+        session.store.engine.make_parity(true, &|| !session.is_cancelled())?;
+    }
     if session.is_cancelled() {
         return Err(Failure::interrupted("stopped before the end; what was given back stays given back, the next prune goes on"));
     }

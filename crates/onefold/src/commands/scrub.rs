@@ -62,9 +62,13 @@ fn run(options: &Scrub, session: &Session<'_>) -> Result<Exit> {
         if !options.status {
             facts["complete"] = report.is_complete.into();
             facts["read_bytes"] = report.read_bytes.into();
+            facts["repaired"] = report.repaired.clone().into();
         }
         output.json(&facts)?;
     } else {
+        for repaired in &report.repaired {
+            session.note(repaired);
+        }
         for damage in &report.status.damages {
             output.line(damage)?;
         }

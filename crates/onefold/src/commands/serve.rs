@@ -226,6 +226,9 @@ fn reclaim(store: &Store, stopping: &Arc<AtomicBool>) -> Result<Option<JoinHandl
                 Ok(_) | Err(CheckError::Engine(EngineError::AppendOnly { .. })) => {}
                 Err(error) => tracing::warn!("space could not be given back, it is tried again later: {error}"),
             }
+            if let Err(error) = engine.make_parity(true, &go_on) {
+                tracing::warn!("parity could not be made, it is tried again later: {error}");
+            }
             looked = Instant::now();
         }
     };

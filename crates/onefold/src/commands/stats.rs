@@ -5,6 +5,7 @@ use crate::cli::Stats;
 use crate::failure::{Exit, Failure, Result};
 use crate::output::{Output, Table};
 use crate::session::{Session, StoreCommand};
+use crate::store::Store;
 use crate::units::{counted, duration, number, rate, size};
 use onefold_catalog::Catalog;
 use onefold_engine::{Mode, Statistics};
@@ -64,11 +65,12 @@ fn run(options: &Stats, session: &Session<'_>) -> Result<Exit> {
     }
     let statistics = session.store.engine.statistics()?;
     let scrubbed = scrub_status(&session.store.engine)?;
+    let debt = merge_debt(session.store)?;
     let mut output = session.output();
     if options.format.json {
-        output.json(&to_json(&contents, &statistics, &scrubbed))?;
+        output.json(&to_json(&contents, &statistics, &scrubbed, debt))?;
     } else {
-        print(&mut output, &contents, &statistics, &scrubbed)?;
+        print(&mut output, &contents, &statistics, &scrubbed, debt)?;
     }
     output.finish()?;
     Ok(Exit::Done)
@@ -78,7 +80,7 @@ fn ratio(whole: u64, part: u64) -> Option<f64> {
     (part > 0).then(|| whole as f64 / part as f64)
 }
 
-fn to_json(contents: &Contents, statistics: &Statistics, scrubbed: &ScrubStatus) -> Value {
+fn to_json(contents: &Contents, statistics: &Statistics, scrubbed: &ScrubStatus, debt: MergeDebt) -> Value {
     let logical = contents.backup_bytes + contents.volume_bytes;
     let profile: Map<String, Value> = statistics
         .activity
@@ -103,6 +105,8 @@ fn to_json(contents: &Contents, statistics: &Statistics, scrubbed: &ScrubStatus)
         "unique_bytes": statistics.unique_bytes,
         "stored_bytes": statistics.stored_bytes,
         "unused_bytes": statistics.dead_bytes,
+        "merge_debt_bytes": debt.bytes,
+        "merge_debt_containers": debt.containers,
         "disk_bytes": statistics.disk_bytes,
         "log_bytes": statistics.log_bytes,
         "chunks": statistics.chunks,
@@ -114,9 +118,46 @@ fn to_json(contents: &Contents, statistics: &Statistics, scrubbed: &ScrubStatus)
         "backups": contents.backups,
         "volumes": contents.volumes,
         "scrub": scrub::to_json(scrubbed),
+        "parity_groups": statistics.parity_groups,
+        "parity_containers": statistics.parity_containers,
+        "repaired_containers": statistics.repaired_containers,
         "profile": profile,
         "filters": filters,
     })
+}
+
+/// What merging is behind with: containers of which no more is needed than the settings tolerate.
+#[derive(Clone, Copy, Default)]
+struct MergeDebt {
+    containers: u64,
+    /// Of all chunks in them, before compression.
+    bytes: u64,
+}
+
+fn merge_debt(store: &Store) -> Result<MergeDebt> {
+    let mut debt = MergeDebt::default();
+    let fill = store.settings.reclamation.max_fill_percent;
+    store.engine.for_each_dead(&mut |_, dead| {
+        let needed = dead.of_bytes.saturating_sub(dead.bytes);
+        if u128::from(needed) * 100 <= u128::from(dead.of_bytes) * u128::from(fill) {
+            debt.containers += 1;
+            debt.bytes += dead.of_bytes;
+        }
+    })?;
+    Ok(debt)
+}
+
+fn parity(statistics: &Statistics) -> String {
+    let covered = match statistics.parity_containers {
+        0 => "none".to_owned(),
+        covered => {
+            format!("{} of {} containers, in {} groups", number(covered), number(statistics.containers), number(statistics.parity_groups))
+        }
+    };
+    match statistics.repaired_containers {
+        0 => covered,
+        repaired => format!("{covered}; {} made anew from it so far", counted(repaired, "container was", "containers were")),
+    }
 }
 
 fn damaged(scrubbed: &ScrubStatus) -> String {
@@ -126,7 +167,7 @@ fn damaged(scrubbed: &ScrubStatus) -> String {
     }
 }
 
-fn print(output: &mut Output<'_>, contents: &Contents, statistics: &Statistics, scrubbed: &ScrubStatus) -> Result<()> {
+fn print(output: &mut Output<'_>, contents: &Contents, statistics: &Statistics, scrubbed: &ScrubStatus, debt: MergeDebt) -> Result<()> {
     let logical = contents.backup_bytes + contents.volume_bytes;
     let times = |ratio: Option<f64>| ratio.map_or_else(String::new, |ratio| format!("  ({ratio:.2} times less)"));
     let (unique, stored) = (statistics.unique_bytes, statistics.stored_bytes);
@@ -135,9 +176,11 @@ fn print(output: &mut Output<'_>, contents: &Contents, statistics: &Statistics, 
         ("unique", format!("{}{}", size(unique), times(ratio(logical, unique)))),
         ("stored", format!("{}{}", size(stored), times(ratio(unique, stored)))),
         ("unused", format!("{} of unique, which `onefold prune` gives back", size(statistics.dead_bytes))),
+        ("to merge", format!("{} in {}", size(debt.bytes), counted(debt.containers, "container", "containers"))),
         ("on disk", format!("{}, of it log {}", size(statistics.disk_bytes), size(statistics.log_bytes))),
         ("chunks", format!("{} in {} containers", number(statistics.chunks), number(statistics.containers))),
         ("index", format!("{} entries, {} of memory", number(statistics.index_entries), size(statistics.index_memory_bytes))),
+        ("parity", parity(statistics)),
         ("scrub", format!("{}{}", scrub::coverage(scrubbed), damaged(scrubbed))),
     ] {
         output.line(format_args!("{name:<9} {value}"))?;

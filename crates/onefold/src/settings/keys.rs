@@ -329,6 +329,14 @@ pub const KEYS: &[Key] = &[
         set: |settings, value| settings.reclamation.max_fill_percent = value.number(),
     },
     Key {
+        section: "parity",
+        name: "group",
+        default: "0",
+        kind: Kind::Count { least: 0, most: 16 },
+        about: "Containers that share one parity file, from which one of them that is lost or damaged is made anew, 2 to 16; 0: none is made.",
+        set: |settings, value| settings.engine.parity_group = value.units(),
+    },
+    Key {
         section: "scrub",
         name: "interval_days",
         default: "30",

@@ -213,6 +213,9 @@ impl Settings {
         if limit < 2 * segment {
             return wrong(format!("log.limit is {}, it must be at least twice log.segment ({})", size(limit), size(segment)));
         }
+        if self.engine.parity_group == 1 {
+            return wrong("parity.group is 1, it must be 0 (no parity) or from 2 to 16".to_owned());
+        }
         let nbd = &self.nbd;
         if nbd.tls_certificate.is_some() != nbd.tls_key.is_some() {
             return wrong("nbd.tls_certificate and nbd.tls_key go together: give both or none".to_owned());
@@ -410,6 +413,7 @@ mod tests {
             ("[log]\nsegment = \"64MiB\"\nlimit = \"64MiB\"", "log.limit is 64MiB, it must be at least twice log.segment (64MiB)"),
             ("[nbd]\ntls_key = \"k\"", "nbd.tls_certificate and nbd.tls_key go together"),
             ("[nbd]\ntls_required = true", "nbd.tls_required and nbd.tls_client_ca need"),
+            ("[parity]\ngroup = 1", "parity.group is 1, it must be 0 (no parity) or from 2 to 16"),
             ("[nbd\n", "line 1: "),
             ("[nbd]\nlisten = \"a\"\nlisten = \"b\"", "line 3: duplicate key"),
         ] {

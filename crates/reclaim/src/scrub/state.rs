@@ -27,6 +27,8 @@ pub(super) enum Phase {
     Containers = 0,
     /// Forwards of merged containers, by container.
     Forwards = 1,
+    /// Parity files, by group.
+    Parity = 2,
     /// Partitions of the chunk index.
     ChunkIndex = 3,
     /// Partitions of the block index.
@@ -36,7 +38,7 @@ pub(super) enum Phase {
 }
 
 impl Phase {
-    const ALL: [Phase; 5] = [Phase::Containers, Phase::Forwards, Phase::ChunkIndex, Phase::BlockIndex, Phase::End];
+    const ALL: [Phase; 6] = [Phase::Containers, Phase::Forwards, Phase::Parity, Phase::ChunkIndex, Phase::BlockIndex, Phase::End];
 
     fn from_number(number: u8) -> Option<Phase> {
         Phase::ALL.into_iter().find(|phase| *phase as u8 == number)
@@ -53,7 +55,7 @@ impl Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Position {
     pub(super) phase: Phase,
-    /// A container or a partition.
+    /// A container, a group or a partition.
     pub(super) unit: u64,
 }
 

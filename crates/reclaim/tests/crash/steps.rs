@@ -7,7 +7,8 @@ use crate::forget;
 use crate::model::{BLOCK_BYTES, BackupModel, Model, SLOTS, Tree, VolumeModel};
 use crate::world::{Fault, Random, World};
 use onefold_catalog::{Attributes, Backup, BackupId, Content, DirectoryWriter, Entry, Statistics};
-use onefold_engine::{Hints, Recipe, RecipeWriter, UnusedCursor};
+use onefold_engine::{Hints, Recipe, RecipeWriter, Repair, UnusedCursor};
+use onefold_ground::Ground;
 use onefold_reclaim::{NoMonitor, PruneOptions};
 use onefold_volume::{Volume, VolumeError};
 use std::collections::BTreeMap;
@@ -87,6 +88,25 @@ fn prune(world: &mut World, random: &mut Random) -> Result<(), Fault> {
             .for_each_dead(&mut |container, dead| left += if world.engine.storage().is_sealed(container) { dead.bytes } else { 0 })?;
         assert_eq!(left, 0, "dead chunks were left in sealed containers");
     }
+    if world.engine.settings().parity_group > 0 { lose_a_container(world, random) } else { Ok(()) }
+}
+
+/// Makes parity, then takes the file of one container away: it comes back, from parity.
+fn lose_a_container(world: &World, random: &mut Random) -> Result<(), Fault> {
+    world.engine.make_parity(true, &|| true)?;
+    let storage = world.engine.storage();
+    let containers = storage.containers()?;
+    let lost = containers[random.below(containers.len().max(1) as u64) as usize..].first();
+    let Some(lost) = lost.copied().filter(|lost| storage.is_sealed(*lost)) else { return Ok(()) };
+    if world.engine.repair_container(lost)? != Repair::Whole {
+        return Ok(());
+    }
+    let path = format!("containers/{:04x}/{:05x}/{:08x}", lost.partition(), lost.number() >> 12, lost.number());
+    if world.ground.remove(&path).is_err() {
+        return Ok(());
+    }
+    let repaired = world.engine.repair_container(lost)?;
+    assert!(repaired == Repair::Repaired, "container {lost} has parity and did not come back");
     Ok(())
 }
 

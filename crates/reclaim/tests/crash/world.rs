@@ -97,6 +97,8 @@ pub fn settings(seed: u64) -> Settings {
         commit_bytes: [4 << 10, 1 << 20][(seed / 2) as usize % 2],
         commit_interval_ms: 2,
         workers: 1,
+        // Half of the stores have parity.
+        parity_group: [0, 3][(seed / 2) as usize % 2],
         background: false,
     }
 }

@@ -126,11 +126,14 @@ impl World {
     }
 }
 
-/// All files of containers: path, container, what follows its name.
+/// All files of containers, not those of parity: path, container, what follows its name.
 pub fn files(ground: &SimulatedGround) -> Vec<(String, ContainerId, String)> {
     let mut found = Vec::new();
     for partition in ground.list(DIRECTORY).unwrap() {
         for folder in ground.list(&format!("{DIRECTORY}/{}", partition.name)).unwrap() {
+            if folder.name == "parity" {
+                continue;
+            }
             let folder = format!("{DIRECTORY}/{}/{}", partition.name, folder.name);
             for entry in ground.list(&folder).unwrap() {
                 let number = u32::from_str_radix(&entry.name[..8], 16).unwrap();

@@ -1,0 +1,105 @@
+//! Reading a whole store: `scrub` and `check --read-data` beside a plain sequential read of the same files, past the page cache.
+
+use crate::process::run;
+use crate::report::{Aim, Report, median};
+use crate::{Options, corpus, floors};
+use anyhow::{Context, Result};
+use onefold_ground::{Ground, LocalGround};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Read at once for the floor.
+const READ_BYTES: usize = 4 << 20;
+/// The share of the floor to aim at.
+const AIM: f64 = 0.9;
+
+/// A store of the corpus on disk; medians of so many runs.
+pub fn measure(options: &Options, report: &mut Report) -> Result<()> {
+    let disk = tempfile::tempdir_in(&options.disk).context("no temporary directory on disk")?;
+    let memory = tempfile::tempdir_in(&options.memory).context("no temporary directory in memory")?;
+    let tree = memory.path().join("tree");
+    corpus::create(&tree, options.size, options.seed)?;
+    let binary = options.binary()?;
+    report.group("Reading a whole store on disk, nothing of it in memory");
+    for (compression, parity) in [("zstd:1", 0), ("none", 0), ("none", 16)] {
+        let store = disk.path().join("store");
+        if store.exists() {
+            fs::remove_dir_all(&store)?;
+        }
+        run(&binary, &["init", text(&store), "--compression", compression])?;
+        fs::write(store.join("onefold.toml"), format!("[parity]\ngroup = {parity}\n"))?;
+        let backup = run(&binary, &["backup", "--quiet", "--store", text(&store), "--name", "bench", text(&tree)])?;
+        let what = if parity == 0 { compression.to_owned() } else { format!("{compression}, parity of {parity}") };
+        report.add(format!("{what}: backup before it, wall"), backup.wall_s, "s");
+        let mut files = Vec::new();
+        containers(&store, &store.join("containers"), &mut files)?;
+        let bytes: u64 = files.iter().map(|(_, bytes)| bytes).sum();
+        let (mut floor, mut scrub, mut check) = (Vec::new(), Vec::new(), Vec::new());
+        // By turns, so that what else the machine does meets all of them.
+        for _ in 0..options.runs {
+            forget(&store)?;
+            floor.push(floors::rate(bytes, || read(&store, &files))?);
+            for (command, rates) in [("scrub", &mut scrub), ("check", &mut check)] {
+                forget(&store)?;
+                let mut arguments = vec![command, "--quiet", "--store", text(&store)];
+                if command == "check" {
+                    arguments.push("--read-data");
+                }
+                rates.push(bytes as f64 / run(&binary, &arguments)?.wall_s / 1e9);
+            }
+        }
+        let floor = median(floor);
+        let beside = Some(("sequential read", floor));
+        report.add_beside(format!("{what}: scrub"), median(scrub), "GB/s", Some(Aim::Above(AIM * floor)), beside);
+        report.add_beside(format!("{what}: check --read-data"), median(check), "GB/s", Some(Aim::Above(AIM * floor)), beside);
+    }
+    Ok(())
+}
+
+/// All files below a directory, by their paths in the store, in order, and their lengths.
+fn containers(store: &Path, directory: &Path, found: &mut Vec<(String, u64)>) -> Result<()> {
+    let mut paths = fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<PathBuf>>>()?;
+    paths.sort();
+    for path in paths {
+        if path.is_dir() {
+            containers(store, &path, found)?;
+        } else {
+            let name = text(path.strip_prefix(store)?).to_owned();
+            found.push((name, fs::metadata(&path)?.len()));
+        }
+    }
+    Ok(())
+}
+
+/// Reads files one after the other, past the page cache.
+fn read(store: &Path, files: &[(String, u64)]) -> Result<()> {
+    let ground: Arc<dyn Ground> = Arc::new(LocalGround::open(store)?);
+    let mut buffer = vec![0; READ_BYTES];
+    for (path, bytes) in files {
+        let file = ground.open_past_cache(path)?;
+        let mut at = 0;
+        while at < *bytes {
+            let length = (*bytes - at).min(READ_BYTES as u64) as usize;
+            file.read_at(at, &mut buffer[..length])?;
+            at += length as u64;
+        }
+    }
+    Ok(())
+}
+
+/// Has the system forget what it keeps of a store in memory.
+fn forget(store: &Path) -> Result<()> {
+    let mut files = Vec::new();
+    containers(store, store, &mut files)?;
+    let ground = LocalGround::open(store)?;
+    for (path, bytes) in files {
+        File::open(store.join(&path))?.sync_all()?;
+        ground.open(&path, onefold_ground::Access::Read)?.drop_cached(0, bytes);
+    }
+    Ok(())
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("temporary directories have names of letters")
+}

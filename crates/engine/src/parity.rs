@@ -1,0 +1,62 @@
+//! Parity of containers: made in the background, used when something cannot be read.
+
+use crate::{Engine, EngineError, Result};
+use onefold_ground::profile::Component;
+use onefold_storage::{ContainerId, Repair, StorageError};
+use std::sync::atomic::Ordering;
+
+impl Engine {
+    /// Makes parity for sealed containers that have none, a group at a time, if the settings want parity. With `all` for every one, else only whole
+    /// groups. `go_on` is asked between groups. Returns how many groups were made.
+    pub fn make_parity(&self, all: bool, go_on: &dyn Fn() -> bool) -> Result<u64> {
+        let size = self.settings.parity_group;
+        let mut groups = 0;
+        if size == 0 {
+            return Ok(groups);
+        }
+        self.writable()?;
+        while go_on() {
+            match self.storage.make_parity(size, all)? {
+                // None: one of them was merged meanwhile. The next time will do.
+                None | Some(0) => break,
+                Some(_) => groups += 1,
+            }
+        }
+        Ok(groups)
+    }
+
+    /// What the thread in the background does of it.
+    pub(crate) fn parity_round(&self) -> Result<()> {
+        self.make_parity(false, &|| !self.closed.load(Ordering::Acquire)).map(drop)
+    }
+
+    /// Whether this opening of the store may change it.
+    pub fn is_writable(&self) -> bool {
+        self.writable().is_ok()
+    }
+
+    /// Makes a container that cannot be read anew from parity, where that is possible; durable on return. Only a store that is open for writing does it.
+    pub fn repair_container(&self, container: ContainerId) -> Result<Repair> {
+        if !self.is_writable() {
+            return Ok(Repair::Impossible);
+        }
+        Ok(self.storage.repair(container)?)
+    }
+
+    /// Makes what could not be read anew. Whether it is worth reading again.
+    pub(crate) fn repair_after(&self, error: &EngineError) -> bool {
+        let EngineError::Storage(StorageError::Damaged { container, .. }) = error else { return false };
+        match self.repair_container(*container) {
+            Ok(repaired) => repaired != Repair::Impossible,
+            Err(error) => {
+                tracing::warn!(%container, %error, "a damaged container could not be made anew");
+                false
+            }
+        }
+    }
+
+    /// Containers that were made anew from parity, since the store was made.
+    pub fn repaired_containers(&self) -> u64 {
+        self.activity().profile.get(Component::Repair.name()).map_or(0, |usage| usage.calls)
+    }
+}

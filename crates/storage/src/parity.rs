@@ -1,0 +1,271 @@
+//! The parity file of a group of containers (`docs/format.md` section 5.10): names, header, and what its blocks are good for.
+//!
+//! A group has some containers of one partition, its *members*. Block `b` of the parity is the exclusive or of the blocks `b` of all members, one that
+//! is shorter being continued by zeros. The header has the checksum of every block of every member, so what is rotten is known block by
+//! block: of each place in the file one member may be lost.
+
+use crate::catalog::decode_container;
+use crate::{ContainerId, file};
+use onefold_ground::checksum;
+use onefold_ground::wire::{Reader, WireError};
+
+/// The unit of repair.
+pub(crate) const BLOCK_BYTES: usize = 64 << 10;
+/// Most members of a group. Parity of one member is a copy of it.
+pub const MAX_MEMBERS: usize = 16;
+/// Longest member: what a container's file can have.
+const MAX_LENGTH_BYTES: u64 = u32::MAX as u64;
+/// The blocks begin at a multiple of this.
+const ALIGNMENT_BYTES: usize = 4096;
+
+const MAGIC: &[u8; 8] = b"1FLDPAR1";
+const VERSION: u32 = 1;
+/// Bytes of the header before its first member.
+const START_BYTES: usize = 48;
+
+/// A container in a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Member {
+    pub(crate) container: ContainerId,
+    pub(crate) length_bytes: u64,
+    /// Of its blocks; the last one is as long as the file has it.
+    pub(crate) checksums: Vec<u64>,
+}
+
+/// The header of a parity file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ParityHeader {
+    /// Partition and number of the group, as those of a container.
+    pub(crate) group: ContainerId,
+    pub(crate) store: [u8; 16],
+    /// Ascending.
+    pub(crate) members: Vec<Member>,
+    /// Of the blocks of the parity.
+    pub(crate) checksums: Vec<u64>,
+}
+
+/// Blocks of a run of bytes.
+pub(crate) fn blocks(length_bytes: u64) -> usize {
+    length_bytes.div_ceil(BLOCK_BYTES as u64) as usize
+}
+
+/// The length of block `block` of a run of bytes.
+pub(crate) fn block_length(length_bytes: u64, block: usize) -> usize {
+    length_bytes.saturating_sub(block as u64 * BLOCK_BYTES as u64).min(BLOCK_BYTES as u64) as usize
+}
+
+/// Where the blocks begin in the parity file of members with these lengths.
+pub(crate) fn data_offset(lengths: impl Iterator<Item = u64>) -> u64 {
+    let (mut members, mut checksums, mut most) = (0, 0, 0);
+    for length in lengths {
+        members += 1;
+        checksums += blocks(length);
+        most = most.max(blocks(length));
+    }
+    (START_BYTES + 16 * members + 8 * (checksums + most) + 8).next_multiple_of(ALIGNMENT_BYTES) as u64
+}
+
+impl ParityHeader {
+    /// Where the blocks begin.
+    pub(crate) fn data_offset(&self) -> u64 {
+        data_offset(self.members.iter().map(|member| member.length_bytes))
+    }
+
+    /// The length of the whole file.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        self.data_offset() + (self.checksums.len() * BLOCK_BYTES) as u64
+    }
+
+    /// The bytes, up to the first block.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.extend_from_slice(MAGIC);
+        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        bytes.extend_from_slice(&(self.members.len() as u16).to_le_bytes());
+        bytes.extend_from_slice(&[0; 2]);
+        bytes.extend_from_slice(&self.group.bits().to_le_bytes());
+        bytes.extend_from_slice(&self.store);
+        bytes.extend_from_slice(&(BLOCK_BYTES as u32).to_le_bytes());
+        bytes.extend_from_slice(&(self.checksums.len() as u32).to_le_bytes());
+        for member in &self.members {
+            bytes.extend_from_slice(&member.container.bits().to_le_bytes());
+            bytes.extend_from_slice(&member.length_bytes.to_le_bytes());
+        }
+        let checksums = self.members.iter().flat_map(|member| &member.checksums).chain(&self.checksums);
+        checksums.for_each(|sum| bytes.extend_from_slice(&sum.to_le_bytes()));
+        bytes.extend_from_slice(&checksum(&bytes).to_le_bytes());
+        bytes.resize(self.data_offset() as usize, 0);
+        bytes
+    }
+
+    /// How many bytes must be read to decode a header, from its first ones; the error is for people.
+    pub(crate) fn length_of(start: &[u8]) -> Result<usize, String> {
+        let (header, lengths) = decode_start(start)?;
+        let lengths = lengths.ok_or("the file is too short for its members")?;
+        Ok(data_offset(lengths.iter().map(|(_, length)| *length)).max(header as u64) as usize)
+    }
+
+    /// Reads a header; the error is for people.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<ParityHeader, String> {
+        let (at, members) = decode_start(bytes)?;
+        let members = members.ok_or("the file is too short for its members")?;
+        let most = members.iter().map(|(_, length)| blocks(*length)).max().unwrap_or(0);
+        let mut reader = Reader::new(bytes.get(at..).ok_or("the file is too short for its header")?);
+        let mut sums = |count: usize| (0..count).map(|_| reader.u64().map_err(said)).collect::<Result<Vec<u64>, String>>();
+        let members = members
+            .into_iter()
+            .map(|(container, length_bytes)| Ok(Member { container, length_bytes, checksums: sums(blocks(length_bytes))? }))
+            .collect::<Result<Vec<_>, String>>()?;
+        let checksums = sums(most)?;
+        let end = at + reader.position();
+        if reader.u64().map_err(said)? != checksum(&bytes[..end]) {
+            return Err("the checksum of the header is wrong".to_owned());
+        }
+        let mut reader = Reader::new(&bytes[16..]);
+        let group = decode_container(&mut reader).map_err(said)?;
+        let mut store = [0; 16];
+        store.copy_from_slice(reader.take(16).map_err(said)?);
+        if reader.u32().map_err(said)? as usize != BLOCK_BYTES || reader.u32().map_err(said)? as usize != most {
+            return Err("its blocks are not those of its members".to_owned());
+        }
+        if members.iter().any(|member| member.container.partition() != group.partition()) {
+            return Err("its members are in several partitions".to_owned());
+        }
+        let header = ParityHeader { group, store, members, checksums };
+        if bytes.len() as u64 != header.data_offset() || bytes[end + 8..].iter().any(|byte| *byte != 0) {
+            return Err("something is where the header has zeros".to_owned());
+        }
+        Ok(header)
+    }
+}
+
+/// Containers and lengths of members, as far as there are so many bytes; and where what follows them begins.
+type Start = (usize, Option<Vec<(ContainerId, u64)>>);
+
+fn decode_start(bytes: &[u8]) -> Result<Start, String> {
+    let mut reader = Reader::new(bytes);
+    if reader.take(8).map_err(said)? != MAGIC {
+        return Err("this is no parity file".to_owned());
+    }
+    let version = reader.u32().map_err(said)?;
+    if version != VERSION {
+        return Err(format!("the file is of version {version}, this program reads version {VERSION}"));
+    }
+    let (count, reserved) = (usize::from(reader.u16().map_err(said)?), reader.u16().map_err(said)?);
+    if !(1..=MAX_MEMBERS).contains(&count) || reserved != 0 {
+        return Err(format!("it has {count} members, a group has from 1 to {MAX_MEMBERS}"));
+    }
+    let end = START_BYTES + 16 * count;
+    let Some(members) = bytes.get(START_BYTES..end) else { return Ok((end, None)) };
+    let mut reader = Reader::new(members);
+    let mut found: Vec<(ContainerId, u64)> = Vec::with_capacity(count);
+    for _ in 0..count {
+        let (container, length) = (decode_container(&mut reader).map_err(said)?, reader.u64().map_err(said)?);
+        if length == 0 || length > MAX_LENGTH_BYTES || found.last().is_some_and(|(last, _)| *last >= container) {
+            return Err(format!("member {container} with {length} bytes cannot be"));
+        }
+        found.push((container, length));
+    }
+    Ok((end, Some(found)))
+}
+
+fn said(error: WireError) -> String {
+    error.to_string()
+}
+
+/// The directory of the parity files of a partition.
+pub(crate) fn parity_directory(directory: &str, partition: u16) -> String {
+    format!("{}/parity", file::partition_directory(directory, partition))
+}
+
+/// The folder of the parity file of a group.
+pub(crate) fn parity_folder(directory: &str, group: ContainerId) -> String {
+    format!("{}/{:05x}", parity_directory(directory, group.partition()), group.number() >> 12)
+}
+
+/// The parity file of a group. Its name has the members, so that a list of files tells which containers have parity.
+pub(crate) fn parity_path(directory: &str, group: ContainerId, members: &[u32]) -> String {
+    let mut path = format!("{}/{:08x}", parity_folder(directory, group), group.number());
+    members.iter().for_each(|member| path.push_str(&format!("-{member:08x}")));
+    path
+}
+
+/// Group and members of a parity file by its name; `None`: it is none.
+pub(crate) fn parity_name(name: &str) -> Option<(u32, Vec<u32>)> {
+    let mut numbers = name.split('-').map(file::number);
+    let group = numbers.next()??;
+    let members = numbers.collect::<Option<Vec<u32>>>()?;
+    let is_ascending = members.windows(2).all(|pair| pair[0] < pair[1]);
+    (is_ascending && (1..=MAX_MEMBERS).contains(&members.len())).then_some((group, members))
+}
+
+/// Exclusive or of a block into another one that is at least as long.
+pub(crate) fn add(sum: &mut [u8], block: &[u8]) {
+    sum.iter_mut().zip(block).for_each(|(sum, byte)| *sum ^= byte);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn header() -> ParityHeader {
+        let member = |number: u32, length_bytes: u64| Member {
+            container: ContainerId::new(3, number),
+            length_bytes,
+            checksums: (0..blocks(length_bytes) as u64).map(|block| block ^ length_bytes).collect(),
+        };
+        let members = vec![member(5, 1), member(6, 200_000), member(900, 65_536)];
+        ParityHeader { group: ContainerId::new(3, 7), store: [9; 16], members, checksums: vec![1, 2, 3, 4] }
+    }
+
+    #[test]
+    fn a_header_is_read_as_written_and_any_flipped_bit_is_found() {
+        let header = header();
+        let bytes = header.encode();
+        assert_eq!(bytes.len() as u64, header.data_offset());
+        assert_eq!(ParityHeader::length_of(&bytes[..512]), Ok(bytes.len()));
+        assert_eq!(ParityHeader::decode(&bytes), Ok(header.clone()));
+        for bit in 0..bytes.len() * 8 {
+            let mut bytes = bytes.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(ParityHeader::decode(&bytes).is_err(), "{bit}");
+        }
+        for length in (0..bytes.len()).step_by(7) {
+            assert!(ParityHeader::decode(&bytes[..length]).is_err());
+            let _ = ParityHeader::length_of(&bytes[..length]);
+        }
+    }
+
+    #[test]
+    fn names_of_parity_files_tell_their_members() {
+        let group = ContainerId::new(1, 0x1234);
+        let path = parity_path("containers", group, &[5, 0x1_0000]);
+        assert_eq!(path, "containers/0001/parity/00001/00001234-00000005-00010000");
+        assert_eq!(parity_name(path.rsplit_once('/').unwrap().1), Some((0x1234, vec![5, 0x1_0000])));
+        for wrong in ["00001234", "00001234-", "00001234-00000006-00000005", "0000123g-00000005-00000006", "00000007.new", ""] {
+            assert_eq!(parity_name(wrong), None, "{wrong}");
+        }
+        let most = parity_path("c", group, &(1..=16).collect::<Vec<_>>());
+        assert!(parity_name(most.rsplit_once('/').unwrap().1).is_some() && most.len() < 255);
+    }
+
+    #[test]
+    fn blocks_of_files_of_any_length() {
+        assert_eq!((blocks(1), blocks(65_536), blocks(65_537)), (1, 1, 2));
+        assert_eq!((block_length(65_537, 0), block_length(65_537, 1), block_length(65_537, 2)), (65_536, 1, 0));
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_refused_without_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+            prop_assert!(ParityHeader::decode(&bytes).is_err());
+            if bytes.len() > 20 {
+                bytes[..8].copy_from_slice(MAGIC);
+                bytes[8..16].copy_from_slice(&[1, 0, 0, 0, 1, 0, 0, 0]);
+                let _ = ParityHeader::length_of(&bytes);
+                prop_assert!(ParityHeader::decode(&bytes).is_err());
+            }
+        }
+    }
+}

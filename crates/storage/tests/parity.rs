@@ -1,0 +1,334 @@
+//! Parity of groups of containers: one lost or rotten container of a group is made anew, two are not, wrong bytes are never written; merges, crashes at any
+//! operation, failing operations and full disks lose nothing.
+
+mod common;
+
+use common::merges::*;
+use common::*;
+use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround, read_file};
+use onefold_storage::*;
+use std::collections::BTreeMap;
+use std::io;
+
+const SIZE: usize = 4;
+
+fn small() -> StorageOptions {
+    // One worker: the operations come in the same order every time.
+    StorageOptions {
+        container_bytes: 100 << 10,
+        frame_bytes: 8 << 10,
+        workers: 1,
+        compression: Compression::None,
+        frame_cache_bytes: 0,
+        ..options()
+    }
+}
+
+fn start(seed: u64) -> SimulatedGround {
+    let ground = SimulatedGround::new(seed);
+    ContainerStore::create(&ground, DIRECTORY, 2).unwrap();
+    ground
+}
+
+fn fill(world: &mut World, rounds: u64) -> Result<()> {
+    for round in 0..rounds {
+        world.write(&[7000, 19_000, 400 * round as usize, 25_000, 0, 9000, 12_000])?;
+    }
+    Ok(())
+}
+
+/// Makes all parity there is to make; how many groups.
+fn protect(world: &World, all: bool) -> Result<usize> {
+    let mut groups = 0;
+    while let Some(members) = world.store.make_parity(SIZE, all)? {
+        assert!(members >= 1);
+        groups += 1;
+    }
+    Ok(groups)
+}
+
+fn contents(ground: &SimulatedGround, containers: &[ContainerId]) -> BTreeMap<ContainerId, Vec<u8>> {
+    containers.iter().map(|id| (*id, read_file(ground, &path(*id), u64::MAX).unwrap())).collect()
+}
+
+fn put(ground: &SimulatedGround, id: ContainerId, bytes: &[u8]) {
+    let file = ground.open(&path(id), Access::ReadWrite).unwrap();
+    file.set_len(bytes.len() as u64).unwrap();
+    file.write_at(0, bytes).unwrap();
+    file.sync().unwrap();
+}
+
+fn parity_files(ground: &SimulatedGround) -> Vec<String> {
+    let mut found = Vec::new();
+    for partition in ["0000", "0001"] {
+        let directory = format!("{DIRECTORY}/{partition}/parity");
+        if !ground.exists(&directory).unwrap() {
+            continue;
+        }
+        for entry in ground.list(&directory).unwrap() {
+            let path = format!("{directory}/{}", entry.name);
+            assert!(entry.is_directory, "{path} should not be there");
+            found.extend(ground.list(&path).unwrap().into_iter().map(|file| format!("{path}/{}", file.name)));
+        }
+    }
+    found
+}
+
+fn sealed(world: &World) -> Vec<ContainerId> {
+    world.model.files.iter().copied().filter(|id| world.store.is_sealed(*id)).collect()
+}
+
+fn is_damaged(store: &ContainerStore, id: ContainerId) -> bool {
+    store.verify_container(id, true, None).map_or(true, |report| !report.damage.is_empty())
+}
+
+#[test]
+fn one_container_of_a_group_is_made_anew_whatever_became_of_it() {
+    let ground = start(1);
+    let mut world = World::open(&ground, Model::default(), &small(), Access::ReadWrite).unwrap();
+    fill(&mut world, 16).unwrap();
+    assert!(protect(&world, true).unwrap() >= 2);
+    let sealed = sealed(&world);
+    let statistics = world.store.parity_statistics().unwrap();
+    assert_eq!(statistics.containers as usize, sealed.len());
+    let whole = contents(&ground, &sealed);
+    let older = vec![3; 70_000];
+    for id in &sealed {
+        let bytes = &whole[id];
+        for kind in 0..6 {
+            match kind {
+                0 => ground.remove(&path(*id)).unwrap(),
+                1 => put(&ground, *id, &bytes[..bytes.len() / 2]),
+                2 => put(&ground, *id, &[]),
+                3 => (0..bytes.len()).step_by(9999).for_each(|at| ground.corrupt(&path(*id), at as u64, 1).unwrap()),
+                4 => put(&ground, *id, &vec![0; bytes.len()]),
+                _ => put(&ground, *id, &older),
+            }
+            // Opened anew, so that nothing is in memory.
+            let model = world.model.clone();
+            drop(world);
+            world = World::open(&ground, model, &small(), Access::ReadWrite).unwrap();
+            assert!(is_damaged(&world.store, *id), "{id} {kind}");
+            assert_eq!(world.store.repair(*id).unwrap(), Repair::Repaired, "{id} {kind}");
+            assert!(read_file(&ground, &path(*id), u64::MAX).unwrap() == *bytes, "{id} {kind}");
+            assert_eq!(world.store.repair(*id).unwrap(), Repair::Whole);
+            world.store.load(&world.model.needed.iter().map(|(at, (name, _))| (*at, *name)).collect::<Vec<_>>(), &mut Vec::new()).unwrap();
+        }
+    }
+    check(&world.store, &world.model.needed);
+}
+
+#[test]
+fn rot_at_different_places_of_several_containers_is_repaired_and_at_the_same_place_nothing_is_guessed() {
+    let ground = start(1);
+    let mut world = World::open(&ground, Model::default(), &small(), Access::ReadWrite).unwrap();
+    fill(&mut world, 10).unwrap();
+    protect(&world, false).unwrap();
+    let group: Vec<ContainerId> = sealed(&world).into_iter().filter(|id| id.partition() == 0).take(SIZE).collect();
+    let whole = contents(&ground, &group);
+    assert!(whole.values().all(|bytes| bytes.len() > 70_000), "each has two blocks");
+    ground.corrupt(&path(group[0]), 100, 1).unwrap();
+    ground.corrupt(&path(group[1]), 66_000, 1).unwrap();
+    assert_eq!(world.store.repair(group[1]).unwrap(), Repair::Repaired);
+    assert_eq!(world.store.repair(group[0]).unwrap(), Repair::Repaired);
+    assert_eq!(contents(&ground, &group), whole);
+    // The same block of two.
+    ground.corrupt(&path(group[0]), 100, 1).unwrap();
+    ground.corrupt(&path(group[2]), 200, 1).unwrap();
+    let rotten = contents(&ground, &group);
+    for id in [group[0], group[2]] {
+        assert_eq!(world.store.repair(id).unwrap(), Repair::Impossible);
+    }
+    assert_eq!(contents(&ground, &group), rotten);
+    // Two lost ones.
+    put(&ground, group[0], &whole[&group[0]]);
+    put(&ground, group[2], &whole[&group[2]]);
+    let model = world.model.clone();
+    drop(world);
+    let world = World::open(&ground, model, &small(), Access::ReadWrite).unwrap();
+    ground.remove(&path(group[1])).unwrap();
+    ground.remove(&path(group[3])).unwrap();
+    assert_eq!(world.store.repair_lost().unwrap(), (Vec::new(), vec![group[1], group[3]]));
+    assert!(!ground.exists(&path(group[1])).unwrap() && !ground.exists(&path(group[3])).unwrap());
+    // One of them comes back: then the other one does.
+    let file = ground.create(&path(group[1])).unwrap();
+    file.write_at(0, &whole[&group[1]]).unwrap();
+    assert_eq!(world.store.repair(group[1]).unwrap(), Repair::Impossible, "it is not tried again for nothing");
+    let model = world.model.clone();
+    drop(world);
+    let world = World::open(&ground, model, &small(), Access::ReadWrite).unwrap();
+    assert_eq!(world.store.repair_lost().unwrap(), (vec![group[3]], Vec::new()));
+    assert_eq!(contents(&ground, &group), whole);
+    check(&world.store, &world.model.needed);
+}
+
+#[test]
+fn damaged_parity_is_found_and_made_anew_and_never_used() {
+    let ground = start(1);
+    let mut world = World::open(&ground, Model::default(), &small(), Access::ReadWrite).unwrap();
+    fill(&mut world, 10).unwrap();
+    let groups = protect(&world, true).unwrap();
+    for offset in [9, 60, 5000, 100_000] {
+        let files = parity_files(&ground);
+        assert_eq!(files.len(), groups);
+        ground.corrupt(&files[0], offset, 4).unwrap();
+        let damaged: Vec<_> = world
+            .store
+            .parity_groups()
+            .unwrap()
+            .into_iter()
+            .filter_map(|group| world.store.scrub_parity(group).unwrap().damaged_parity)
+            .collect();
+        assert_eq!(damaged.len(), 1, "{offset}");
+        assert_eq!(protect(&world, true).unwrap(), 1);
+        for group in world.store.parity_groups().unwrap() {
+            let scrubbed = world.store.scrub_parity(group).unwrap();
+            assert!(
+                scrubbed.damaged_parity.is_none() && scrubbed.read_bytes > 0 && scrubbed.damage.is_empty() && scrubbed.repaired.is_empty()
+            );
+        }
+    }
+    // A container whose parity is rotten at the same place stays as it is.
+    let id = sealed(&world)[0];
+    let file =
+        parity_files(&ground).into_iter().find(|file| file.contains(&format!("-{:08x}", id.number())) && file.contains("/0000/")).unwrap();
+    ground.corrupt(&path(id), 100, 1).unwrap();
+    ground.corrupt(&file, 5000, 1).unwrap();
+    let rotten = contents(&ground, &[id]);
+    assert_eq!(world.store.repair(id).unwrap(), Repair::Impossible);
+    assert_eq!(contents(&ground, &[id]), rotten);
+}
+
+#[test]
+fn no_parity_is_made_of_what_is_rotten() {
+    let ground = start(1);
+    let mut world = World::open(&ground, Model::default(), &small(), Access::ReadWrite).unwrap();
+    fill(&mut world, 10).unwrap();
+    let rotten = sealed(&world)[1];
+    ground.corrupt(&path(rotten), 300, 1).unwrap();
+    protect(&world, true).unwrap();
+    assert_eq!(world.store.parity_statistics().unwrap().containers as usize, sealed(&world).len() - 1);
+    assert_eq!(world.store.repair(rotten).unwrap(), Repair::Impossible);
+}
+
+#[test]
+fn groups_that_are_too_small_are_grouped_anew_with_later_containers() {
+    let ground = start(1);
+    let mut world = World::open(&ground, Model::default(), &small(), Access::ReadWrite).unwrap();
+    for _ in 0..8 {
+        fill(&mut world, 2).unwrap();
+        protect(&world, true).unwrap();
+    }
+    let statistics = world.store.parity_statistics().unwrap();
+    let sealed = sealed(&world).len();
+    assert!(statistics.containers as usize == sealed, "{statistics:?} of {sealed}");
+    assert!(statistics.groups as usize <= sealed / SIZE + 2, "{statistics:?} of {sealed}");
+    assert_eq!(parity_files(&ground).len() as u64, statistics.groups);
+    assert_eq!(protect(&world, true).unwrap(), 0);
+}
+
+/// Writes, parity, merges of members and of others, parity again, a lost container.
+fn work(ground: &SimulatedGround, world: &mut World) -> Result<()> {
+    fill(world, 9)?;
+    protect(world, false)?;
+    let victims: Vec<_> = world.sealed().into_iter().skip(1).take(2).collect();
+    let dead: Vec<_> = victims.iter().flat_map(|victim| world.needed_of(*victim)).step_by(2).collect();
+    world.forget(&dead);
+    world.merge(&victims)?;
+    world.trim();
+    fill(world, 2)?;
+    protect(world, true)?;
+    // A container without needed chunks goes without a forward: it must not come back.
+    let empty = world.sealed().into_iter().rfind(|id| !world.model.forwards.values().any(|target| target == id)).unwrap();
+    world.forget(&world.needed_of(empty));
+    world.merge(&[empty])?;
+    world.store.repair_lost()?;
+    protect(world, true)?;
+    if let Some(lost) = sealed(world).first().copied()
+        && ground.remove(&path(lost)).is_ok()
+    {
+        let (repaired, _) = world.store.repair_lost()?;
+        assert_eq!(repaired, [lost]);
+    }
+    fill(world, 1)
+}
+
+/// After a crash anywhere in `work`: the lost container comes back, everything is there, and parity still repairs.
+fn verify_after(ground: &SimulatedGround, model: Model) {
+    let mut world = World::open(ground, model, &small(), Access::ReadWrite).unwrap();
+    let (_, lost) = world.store.repair_lost().unwrap();
+    assert_eq!(lost, []);
+    world.check(ground);
+    for group in world.store.parity_groups().unwrap() {
+        assert!(world.store.scrub_parity(group).unwrap().damaged_parity.is_none(), "{group}");
+    }
+    work(ground, &mut world).unwrap();
+    world.check(ground);
+    let sealed = sealed(&world);
+    let whole = contents(ground, &sealed);
+    let _ = protect(&world, true).unwrap();
+    for id in &sealed {
+        ground.corrupt(&path(*id), 70, 1).unwrap();
+        assert_eq!(world.store.repair(*id).unwrap(), Repair::Repaired, "{id}");
+    }
+    assert_eq!(contents(ground, &sealed), whole);
+    parity_files(ground);
+}
+
+#[test]
+fn m0_20_a_crash_at_any_operation_of_parity_repairs_and_merges_loses_nothing() {
+    let count = {
+        let ground = start(1);
+        let mut world = World::open(&ground, Model::default(), &small(), Access::ReadWrite).unwrap();
+        let before = ground.operations();
+        work(&ground, &mut world).unwrap();
+        world.check(&ground);
+        ground.operations() - before
+    };
+    for operation in 0..count + 1 {
+        for policy in [CrashPolicy::DropAll, CrashPolicy::KeepAll, CrashPolicy::Random { seed: operation }] {
+            let ground = start(1);
+            let mut world = World::open(&ground, Model::default(), &small(), Access::ReadWrite).unwrap();
+            ground.crash_after_operations(ground.operations() + operation);
+            let _ = work(&ground, &mut world);
+            let model = world.model.clone();
+            drop(world);
+            verify_after(&ground.restart(policy), model);
+        }
+    }
+}
+
+#[test]
+fn an_operation_that_fails_once_and_a_full_disk_lose_nothing() {
+    let count = {
+        let ground = start(1);
+        let mut world = World::open(&ground, Model::default(), &small(), Access::ReadWrite).unwrap();
+        let before = ground.operations();
+        work(&ground, &mut world).unwrap();
+        ground.operations() - before
+    };
+    for operation in 0..count {
+        let ground = start(1);
+        let mut world = World::open(&ground, Model::default(), &small(), Access::ReadWrite).unwrap();
+        ground.fail_operation(ground.operations() + operation, io::ErrorKind::StorageFull);
+        let _ = work(&ground, &mut world);
+        let model = world.model.clone();
+        drop(world);
+        verify_after(&ground.restart(CrashPolicy::DropAll), model);
+    }
+    let ground = start(1);
+    let mut world = World::open(&ground, Model::default(), &small(), Access::ReadWrite).unwrap();
+    fill(&mut world, 9).unwrap();
+    ground.set_capacity(ground.used_bytes() + 20_000);
+    assert!(world.store.make_parity(SIZE, true).unwrap_err().is_full());
+    assert!(parity_files(&ground).is_empty());
+    ground.set_capacity(u64::MAX);
+    protect(&world, true).unwrap();
+    let id = sealed(&world)[0];
+    ground.remove(&path(id)).unwrap();
+    ground.set_capacity(ground.used_bytes() + 20_000);
+    assert!(world.store.repair(id).unwrap_err().is_full());
+    ground.set_capacity(u64::MAX);
+    assert_eq!(world.store.repair(id).unwrap(), Repair::Repaired);
+    check(&world.store, &world.model.needed);
+}
