@@ -1,0 +1,186 @@
+//! Merging containers of a whole store: what is not dead stays readable by its address, whatever the index names, and a merge that the disk has no
+//! room for leaves nothing behind (M0.20).
+
+mod common;
+
+use common::{DEFAULT_CHAIN, bytes, descriptor, open, read, settings, store, write};
+use onefold_engine::{Candidate, ContainerId, Engine, Piece, Settings, Transaction, UnusedCursor};
+use onefold_fingerprint::Fingerprint;
+use onefold_ground::{CrashPolicy, Ground, SimulatedGround};
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::sync::Arc;
+
+const SLICE: usize = 16 << 10;
+
+/// So small a log that segments end all the time.
+fn tight() -> Settings {
+    Settings { log_segment_bytes: 64 << 10, log_limit_bytes: 1 << 20, ..settings(DEFAULT_CHAIN) }
+}
+
+/// An object that refers to `pieces`.
+fn refer(engine: &Engine, key: u8, pieces: &[Piece]) {
+    let deltas = pieces.iter().filter_map(Piece::fingerprint).map(|fingerprint| (fingerprint, 1)).collect();
+    engine.submit(Transaction { changes: vec![(0, vec![b'x', key], Some(vec![key]))], deltas }).unwrap();
+    engine.flush().unwrap();
+}
+
+/// Removes what nothing refers to.
+fn remove(engine: &Engine) -> u64 {
+    engine.flush().unwrap();
+    engine.maintain(true).unwrap();
+    let (mut candidates, mut damaged, mut cursor) = (Vec::<Candidate>::new(), Vec::new(), Some(UnusedCursor::default()));
+    while let Some(from) = cursor {
+        let (some, next) = engine.unused(from, 1000, &mut damaged).unwrap();
+        candidates.extend(some);
+        cursor = next;
+    }
+    engine.remove_unused(&candidates, &|_, _| Ok(Vec::<Fingerprint>::new()), &|| false).unwrap().chunks
+}
+
+/// The sealed containers with dead slots.
+fn victims(engine: &Engine) -> Vec<ContainerId> {
+    let mut found = Vec::new();
+    engine.for_each_dead(&mut |container, _| found.push(container)).unwrap();
+    found.retain(|container| engine.storage().is_sealed(*container));
+    found
+}
+
+fn merge(engine: &Engine) -> onefold_engine::Result<bool> {
+    Ok(engine.merge_containers(&victims(engine), &|address| address.bits())?.is_some())
+}
+
+/// Runs by turns, of which every second one stays.
+fn written_by_turns(engine: &Arc<Engine>) -> Vec<(Vec<u8>, Vec<Piece>)> {
+    let mut stream = engine.stream();
+    let runs: Vec<_> = (0..20).map(|seed| bytes(seed, 30_000)).map(|data| (write(&mut stream, &data, SLICE), data)).collect();
+    drop(stream);
+    let kept = runs.into_iter().step_by(2).map(|(pieces, data)| (data, pieces));
+    let kept: Vec<_> = kept.collect();
+    kept.iter().enumerate().for_each(|(key, (_, pieces))| refer(engine, key as u8, pieces));
+    assert!(remove(engine) > 0);
+    kept
+}
+
+/// The files of containers, by name: those of the folder.
+fn container_files(ground: &SimulatedGround) -> BTreeSet<String> {
+    let files = ground.list("containers/0000/00000").unwrap().into_iter();
+    files.map(|entry| entry.name).collect()
+}
+
+/// The store as the next process finds it, merged.
+fn opened_again(engine: Arc<Engine>, ground: &SimulatedGround) -> Arc<Engine> {
+    drop(engine);
+    let engine = open(&ground.snapshot(CrashPolicy::KeepAll), tight());
+    merge(&engine).unwrap();
+    engine
+}
+
+#[test]
+fn m0_20_a_merge_without_room_for_its_record_is_given_up_and_done_when_there_is_room() {
+    let ground = store(&descriptor());
+    let engine = open(&ground, tight());
+    let kept = written_by_turns(&engine);
+    drop(engine);
+    // A moment at which the record of the merge needs a new segment of the log.
+    let segments = |ground: &SimulatedGround| ground.list("log").unwrap().iter().filter(|entry| entry.name.ends_with(".log")).count();
+    let mut base = ground.restart(CrashPolicy::KeepAll);
+    for round in 0u8.. {
+        assert!(round < 200, "no merge opened a segment");
+        let engine = open(&base, tight());
+        engine.submit(Transaction { changes: vec![(0, vec![b'y', round], Some(bytes(round.into(), 700)))], deltas: Vec::new() }).unwrap();
+        engine.flush().unwrap();
+        drop(engine);
+        base = base.restart(CrashPolicy::KeepAll);
+        let tried = base.snapshot(CrashPolicy::KeepAll);
+        let engine = open(&tried, tight());
+        let before = segments(&tried);
+        assert!(merge(&engine).unwrap());
+        if segments(&tried) > before {
+            break;
+        }
+    }
+    let mut refused = 0;
+    for operation in 0.. {
+        let ground = base.snapshot(CrashPolicy::KeepAll);
+        let engine = open(&ground, tight());
+        let before = container_files(&ground);
+        ground.fail_operation(operation, ErrorKind::StorageFull);
+        let begun = ground.operations();
+        let merged = merge(&engine);
+        let is_over = ground.operations() - begun <= operation;
+        let engine = match merged {
+            Ok(_) => engine,
+            Err(error) if error.is_full() => {
+                refused += 1;
+                let after = container_files(&ground);
+                assert!(before.is_subset(&after), "operation {operation}: {:?} went", before.difference(&after).collect::<Vec<_>>());
+                // The file that was begun may wait to be removed.
+                let is_log_whole = engine.maintain(true).is_ok();
+                if is_log_whole {
+                    assert_eq!(container_files(&ground), before, "operation {operation}");
+                    assert!(merge(&engine).unwrap(), "operation {operation}: there is room again");
+                }
+                if is_log_whole { engine } else { opened_again(engine, &ground) }
+            }
+            // After a sync that failed nobody knows what is on the disk.
+            Err(_) => opened_again(engine, &ground),
+        };
+        assert!(victims(&engine).is_empty(), "operation {operation}");
+        for (data, pieces) in &kept {
+            assert!(read(&engine, pieces).unwrap() == *data, "operation {operation}");
+        }
+        drop(engine);
+        let engine = open(&ground.snapshot(CrashPolicy::DropAll), tight());
+        for (data, pieces) in &kept {
+            assert!(read(&engine, pieces).unwrap() == *data, "operation {operation}, opened again");
+        }
+        if is_over {
+            break;
+        }
+    }
+    assert!(refused > 8, "the disk was full {refused} times: creating and writing the container, the new segment");
+}
+
+#[test]
+fn m0_20_copies_that_the_index_does_not_name_any_more_are_taken_along() {
+    let ground = store(&descriptor());
+    let engine = open(&ground, settings("chunk-index,byte-compare"));
+    let data = bytes(1, 20_000);
+    let mut stream = engine.stream();
+    let old = write(&mut stream, &data, data.len());
+    write(&mut stream, &bytes(2, 200_000), SLICE);
+    drop(stream);
+    refer(&engine, 1, &old);
+    drop(engine);
+    let ground = ground.restart(CrashPolicy::KeepAll);
+    let address = |piece: &Piece| match piece {
+        Piece::Chunk { address, .. } => *address,
+        Piece::Zeros { .. } => panic!("the data has no zeros"),
+    };
+    let engine = open(&ground, settings("chunk-index,byte-compare"));
+    // While a byte of it is wrong, data that is written again is stored anew; then the first copy is whole again.
+    let container = address(&old[0]).container();
+    let at = u64::from(engine.storage().catalog(container).unwrap().frames[0].offset_bytes);
+    let path = format!("containers/{:04x}/{:05x}/{:08x}", container.partition(), container.number() >> 12, container.number());
+    ground.corrupt(&path, at, 1).unwrap();
+    let mut stream = engine.stream();
+    let new = write(&mut stream, &data, data.len());
+    drop(stream);
+    engine.flush().unwrap();
+    ground.corrupt(&path, at, 1).unwrap();
+    assert_ne!(address(&new[0]), address(&old[0]));
+    refer(&engine, 2, &new);
+    assert!(remove(&engine) > 0);
+    let victims = victims(&engine);
+    assert!(victims.contains(&address(&old[0]).container()), "the first copies are in none of {victims:?}");
+    assert!(merge(&engine).unwrap());
+    for pieces in [&old, &new] {
+        assert_eq!(read(&engine, pieces).unwrap(), data);
+        // By their own addresses, not by way of the index.
+        for piece in pieces {
+            let mut slices = Vec::new();
+            engine.storage().load(&[(address(piece), piece.fingerprint().unwrap())], &mut slices).unwrap();
+        }
+    }
+}
