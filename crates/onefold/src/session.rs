@@ -65,6 +65,7 @@ impl<'a> Session<'a> {
             return Ok(volumes);
         }
         let opened = Arc::new(Volumes::open(self.store.engine.clone(), self.store.volumes_options())?);
+        opened.damaged().iter().for_each(|problem| self.note(format!("left out: {problem}")));
         Ok(self.volumes.get_or_init(|| opened))
     }
 

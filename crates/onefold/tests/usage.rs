@@ -115,6 +115,12 @@ fn a_damaged_descriptor_is_refused() {
     let descriptor = scene.store().join("descriptor");
     let text = std::fs::read_to_string(&descriptor).unwrap().replace("8192", "4096");
     std::fs::write(&descriptor, text).unwrap();
+    // Its second copy does for those who only read.
+    scene.run(["backups"]).succeeds();
+    let found = scene.run(["check", "--json"]).ends_with(1).json();
+    assert_eq!(found["problems"][0]["kind"], "spare");
+    scene.run(["volume", "create", "disk", "--size", "1MiB"]).ends_with(2).says(&["descriptor", "damaged"]);
+    std::fs::copy(&descriptor, scene.store().join("descriptor.copy")).unwrap();
     let run = scene.run(["backups"]).ends_with(2).says(&["descriptor", "damaged", "from a copy"]);
     assert!(!run.err.contains("onefold check --read-data"), "a check cannot open it either: {}", run.err);
 }
@@ -131,6 +137,9 @@ fn what_keeps_a_store_from_opening_is_listed_by_check() {
         let bytes = std::fs::read(&path).unwrap();
         let name = path.file_name().unwrap().to_str().unwrap();
         std::fs::write(&path, vec![b'x'; bytes.len()]).unwrap();
+        if file == "descriptor" {
+            std::fs::copy(&path, scene.store().join("descriptor.copy")).unwrap();
+        }
         let found = scene.run(["check", "--json"]).ends_with(1).json();
         assert_eq!((&found["clean"], &found["problem_count"]), (&false.into(), &1.into()), "{file}: {found}");
         assert_eq!(found["problems"][0]["kind"], "opening", "{file}");

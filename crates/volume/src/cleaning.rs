@@ -51,6 +51,8 @@ enum Work {
     Merge(Arc<Node>, Merging),
     /// The first is superfluous below the second.
     TakeIn(Arc<Node>, Arc<Node>),
+    /// Nobody needs a layer, which was not known when its last user went.
+    Abandon(Arc<Node>),
 }
 
 impl Volumes {
@@ -114,12 +116,18 @@ impl Volumes {
         if let Some(node) = nodes.iter().find(|node| node.layer.is_dropped) {
             return Some(Work::Drop(node.clone()));
         }
+        if !self.damaged().is_empty() {
+            return None;
+        }
         let is_whole = |node: &&Arc<Node>| !self.shared.layers.has_lost(node);
         let merging = |node: &Arc<Node>| Some((node.clone(), node.layer.merging?));
         if let Some((node, merging)) = nodes.iter().filter(is_whole).find_map(merging) {
             return Some(Work::Merge(node, merging));
         }
         let users = self.users();
+        if let Some(node) = nodes.iter().find(|node| !users.contains_key(&node.number)) {
+            return Some(Work::Abandon(node.clone()));
+        }
         nodes.iter().filter(is_whole).find_map(|node| {
             let users = users.get(&node.number)?;
             match users.children.as_slice() {
@@ -138,6 +146,11 @@ impl Volumes {
             Work::Drop(node) => self.drop_step(node, progress),
             Work::Merge(node, merging) => self.merge_step(node.number, *merging, progress),
             Work::TakeIn(parent, child) => self.take_in_step(parent, child, progress),
+            Work::Abandon(node) => self.reshape(node.number, |node| {
+                let mut change = Restructuring::default();
+                change.put(node.with(Layer { parent: 0, overlap_blocks: 0, is_dropped: true, ..node.layer.clone() }));
+                Ok(Some(change))
+            }),
         }
     }
 

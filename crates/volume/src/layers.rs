@@ -58,28 +58,37 @@ pub(crate) struct Layers {
 pub(crate) type Mapped = (BTreeMap<u64, Vec<u8>>, u64);
 
 impl Layers {
-    /// Reads all layers.
-    pub(crate) fn open(engine: &Arc<Engine>) -> Result<Layers> {
+    /// Reads all layers. What is wrong with a layer goes to `problems`; it and those that lie upon it are left out.
+    pub(crate) fn open(engine: &Arc<Engine>, problems: &mut Vec<String>) -> Result<Layers> {
         let mut nodes: BTreeMap<u32, Arc<Node>> = BTreeMap::new();
         for_each_object(engine, LAYERS_FROM, LAYERS_TO, |partition, key, value| {
-            let number = layer_number(key)?;
-            let node = Arc::new(Node::new(number, partition, Layer::decode(number, value)?));
-            match nodes.insert(number, node) {
-                None => Ok(()),
-                Some(other) => Err(damaged(number, format!("partitions {} and {partition} have one", other.partition))),
+            let read = layer_number(key).and_then(|number| Ok((number, Layer::decode(number, value)?)));
+            match read.map(|(number, layer)| (number, nodes.insert(number, Arc::new(Node::new(number, partition, layer))))) {
+                Ok((_, None)) => {}
+                Ok((number, Some(other))) => {
+                    problems.push(damaged(number, format!("partitions {} and {partition} have one", other.partition)).to_string());
+                }
+                Err(error) => problems.push(error.to_string()),
             }
+            Ok(())
         })?;
-        for node in nodes.values().filter(|node| node.layer.parent != 0) {
-            let why = match nodes.get(&node.layer.parent) {
-                None => "which is missing",
-                Some(parent) if parent.layer.is_dropped => "which is being dropped",
-                Some(parent) if parent.partition != node.partition => "which is in another partition",
-                Some(parent) if parent.layer.block_bytes != node.layer.block_bytes => "which has blocks of another size",
-                Some(_) => continue,
+        // Parents are older than their children: one pass leaves out all that lie upon what is left out.
+        let mut sound: BTreeMap<u32, Arc<Node>> = BTreeMap::new();
+        for (number, node) in nodes {
+            let why = match sound.get(&node.layer.parent) {
+                _ if node.layer.parent == 0 => None,
+                None => Some("which is missing or damaged"),
+                Some(parent) if parent.layer.is_dropped => Some("which is being dropped"),
+                Some(parent) if parent.partition != node.partition => Some("which is in another partition"),
+                Some(parent) if parent.layer.block_bytes != node.layer.block_bytes => Some("which has blocks of another size"),
+                Some(_) => None,
             };
-            return Err(damaged(node.number, format!("its parent is layer {}, {why}", node.layer.parent)));
+            match why {
+                Some(why) => problems.push(damaged(number, format!("its parent is layer {}, {why}", node.layer.parent)).to_string()),
+                None => drop(sound.insert(number, node)),
+            }
         }
-        Ok(Layers { engine: engine.clone(), nodes: RwLock::new(nodes) })
+        Ok(Layers { engine: engine.clone(), nodes: RwLock::new(sound) })
     }
 
     /// A layer.

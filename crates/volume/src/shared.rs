@@ -31,9 +31,9 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn open(engine: Arc<Engine>, options: VolumesOptions) -> Result<Shared> {
+    pub(crate) fn open(engine: Arc<Engine>, options: VolumesOptions, problems: &mut Vec<String>) -> Result<Shared> {
         Ok(Shared {
-            layers: Layers::open(&engine)?,
+            layers: Layers::open(&engine, problems)?,
             engine,
             options,
             dirty_bytes: AtomicUsize::new(0),

@@ -311,3 +311,69 @@ fn m0_21_a_volume_that_is_resized_while_its_layers_are_merged_shows_nothing_of_w
     assert!(volumes.resume_deletions(&|| true).unwrap());
     store.check_counts(&[("disk", &disk)]);
 }
+
+#[test]
+fn a_damaged_record_keeps_nobody_from_the_other_volumes_and_no_layer_goes_until_it_is_whole_again() {
+    let mut store = TestStore::new();
+    let engine = &store.engine().unwrap();
+    let open = || Volumes::open(engine.clone(), VolumesOptions::default()).unwrap();
+    let volumes = open();
+    let block = u64::from(crate::record::MIN_BLOCK_BYTES);
+    let base = volumes.create("base", 4 * block, crate::record::MIN_BLOCK_BYTES, None).unwrap();
+    base.write(0, &[1; 5000]).unwrap();
+    base.flush().unwrap();
+    volumes.snapshot("base", "then").unwrap();
+    volumes.create("other", 4 * block, crate::record::MIN_BLOCK_BYTES, None).unwrap();
+    base.write(0, &[2; 5000]).unwrap();
+    base.flush().unwrap();
+    let put = |of: u16, key: &[u8], value: Vec<u8>| {
+        engine.submit(onefold_engine::Transaction { changes: vec![(of, key.to_vec(), Some(value))], deltas: vec![] }).unwrap();
+        engine.flush().unwrap();
+    };
+    drop((base, volumes));
+    let objects = |kind: u8| {
+        (0..2u16).flat_map(move |of| engine.range(of, &[kind], &[kind + 1], 99).unwrap().into_iter().map(move |object| (of, object)))
+    };
+    let records: Vec<_> = [b'v', b'l'].into_iter().flat_map(objects).collect();
+    assert_eq!(records.len(), 3 + 3);
+    for (of, (key, value)) in &records {
+        put(*of, key, vec![0; 9]);
+        let volumes = open();
+        assert!(!volumes.damaged().is_empty());
+        let names: Vec<String> = volumes.list().into_iter().map(|info| info.name).collect();
+        assert!(!names.is_empty() && names.len() < 3, "{key:?} {names:?}");
+        for name in names {
+            let mut bytes = vec![0; 5000];
+            volumes.get(&name).unwrap().read(0, &mut bytes).unwrap();
+            let expected = ["other", "then", "base"].iter().position(|of| *of == name).unwrap() as u8;
+            assert!(bytes == vec![expected; 5000], "{name}");
+        }
+        // Nothing is dropped that the damaged one may need.
+        volumes.resume_deletions(&|| true).unwrap();
+        drop(volumes);
+        put(*of, key, value.clone());
+    }
+    let volumes = open();
+    assert_eq!(volumes.damaged(), [] as [String; 0]);
+    let mut bytes = vec![0; 5000];
+    volumes.get("then").unwrap().read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [1; 5000]);
+    drop(volumes);
+    // Deleted beside a damaged record, a volume leaves its layer behind, which goes when all is whole.
+    let (of, (key, value)) = &records[0];
+    put(*of, key, vec![0; 9]);
+    let volumes = open();
+    let left: Vec<String> = volumes.list().into_iter().map(|info| info.name).collect();
+    left.iter().for_each(|name| volumes.delete(name).unwrap());
+    volumes.resume_deletions(&|| true).unwrap();
+    assert_eq!(objects(b'l').count(), 3);
+    drop(volumes);
+    put(*of, key, value.clone());
+    let volumes = open();
+    assert!(volumes.resume_deletions(&|| true).unwrap());
+    assert_eq!(volumes.list().len(), 1);
+    let mut bytes = vec![0; 5000];
+    volumes.list().iter().for_each(|info| volumes.get(&info.name).unwrap().read(0, &mut bytes).unwrap());
+    assert_eq!(bytes, [2; 5000]);
+    assert_eq!(objects(b'l').count(), 1);
+}

@@ -83,7 +83,7 @@ impl TestStore {
     /// record says.
     pub(crate) fn check_counts(&mut self, volumes: &[(&str, &Arc<Volume>)]) {
         let engine = self.engine().unwrap();
-        let layers = Layers::open(&engine).unwrap();
+        let layers = Layers::open(&engine, &mut Vec::new()).unwrap();
         let mut wanted: Vec<u32> = volumes.iter().map(|(_, volume)| volume.gate.read().record.layer).collect();
         let mut seen = HashMap::new();
         while let Some(node) = wanted.pop().and_then(|number| layers.get(number)) {

@@ -95,6 +95,8 @@ pub struct Volumes {
     pub(crate) structure: Mutex<()>,
     /// Held for a look or a change only.
     list: Mutex<BTreeMap<String, Listed>>,
+    /// What was left out of the list.
+    damaged: Vec<String>,
     /// One cleaning at a time goes on in a process.
     pub(crate) cleaning: Mutex<()>,
     /// Whether there may be something to clean.
@@ -151,54 +153,80 @@ pub(crate) struct Users {
     pub(crate) children: Vec<u32>,
 }
 
+/// Reads the record of a volume; `list` has those before it.
+fn read_volume(
+    shared: &Arc<Shared>,
+    partition: u16,
+    key: &[u8],
+    value: &[u8],
+    list: &BTreeMap<String, Listed>,
+) -> Result<(String, Listed)> {
+    let number = volume_number(key)?;
+    let record = Record::decode(number, value)?;
+    let name = record.name.clone();
+    let object = || format!("the record of volume {number} ({name:?})");
+    let layer = record.layer;
+    let Some(node) = shared.layers.get(layer).filter(|node| !node.layer.is_dropped) else { return Err(missing(object(), layer)) };
+    if node.partition != partition || node.layer.block_bytes != record.block_bytes {
+        let reason = format!("its layer {layer} is in partition {} with blocks of {} bytes", node.partition, node.layer.block_bytes);
+        return Err(VolumeError::Damaged { object: object(), reason });
+    }
+    if let Some(other) = list.get(&name) {
+        let reason = format!("volume {} has its name", other.volume.number);
+        return Err(VolumeError::Damaged { object: object(), reason });
+    }
+    let volume = Volume::new(shared.clone(), number, partition, record)?;
+    Ok((name.clone(), Listed { volume, layer }))
+}
+
 impl Volumes {
-    /// Reads the list of volumes.
+    /// Reads the list of volumes. Volumes whose records, or layers, are damaged are left out: [`Volumes::damaged`] tells of them.
     pub fn open(engine: Arc<Engine>, options: VolumesOptions) -> Result<Volumes> {
-        let shared = Arc::new(Shared::open(engine, options)?);
+        let mut damaged = Vec::new();
+        let shared = Arc::new(Shared::open(engine, options, &mut damaged)?);
         let mut list: BTreeMap<String, Listed> = BTreeMap::new();
         for_each_object(&shared.engine, VOLUMES_FROM, VOLUMES_TO, |partition, key, value| {
-            let number = volume_number(key)?;
-            let record = Record::decode(number, value)?;
-            let object = || format!("the record of volume {number}");
-            let layer = record.layer;
-            let Some(node) = shared.layers.get(layer).filter(|node| !node.layer.is_dropped) else { return Err(missing(object(), layer)) };
-            if node.partition != partition || node.layer.block_bytes != record.block_bytes {
-                let reason =
-                    format!("its layer {layer} is in partition {} with blocks of {} bytes", node.partition, node.layer.block_bytes);
-                return Err(VolumeError::Damaged { object: object(), reason });
+            match read_volume(&shared, partition, key, value, &list) {
+                Ok((name, listed)) => drop(list.insert(name, listed)),
+                Err(error @ VolumeError::Damaged { .. }) => damaged.push(error.to_string()),
+                Err(error) => return Err(error),
             }
-            let name = record.name.clone();
-            let volume = Volume::new(shared.clone(), number, partition, record)?;
-            match list.insert(name, Listed { volume, layer }) {
-                None => Ok(()),
-                Some(other) => {
-                    let reason = format!("volume {} has its name {:?}", other.volume.number, other.volume.name());
-                    Err(VolumeError::Damaged { object: object(), reason })
-                }
-            }
+            Ok(())
         })?;
-        let volumes = Volumes {
+        let mut volumes = Volumes {
             shared,
             structure: Mutex::new(()),
             list: Mutex::new(list),
+            damaged,
             cleaning: Mutex::new(()),
             work: (Mutex::new(true), Condvar::new()),
         };
-        volumes.check_writable_layers()?;
+        volumes.leave_out_shared_layers();
+        for problem in &volumes.damaged {
+            tracing::error!("{problem}; the other volumes can be used");
+        }
         Ok(volumes)
     }
 
+    /// What is damaged of volumes and layers: these cannot be used. While there is something, no layer is given up, as it may be needed by one of them.
+    pub fn damaged(&self) -> &[String] {
+        &self.damaged
+    }
+
     /// What somebody writes to must not be anybody else's.
-    fn check_writable_layers(&self) -> Result<()> {
+    fn leave_out_shared_layers(&mut self) {
         let users = self.users();
-        for listed in self.list.lock().values().filter(|listed| !listed.volume.is_read_only()) {
+        let damaged = &mut self.damaged;
+        self.list.get_mut().retain(|name, listed| {
             let users = users.get(&listed.layer).cloned().unwrap_or_default();
-            if users.volumes != 1 || !users.children.is_empty() {
+            let is_sound = listed.volume.is_read_only() || (users.volumes == 1 && users.children.is_empty());
+            if !is_sound {
+                let object = format!("the record of volume {} ({name:?})", listed.volume.number);
                 let reason = format!("others use its layer {} too", listed.layer);
-                return Err(VolumeError::Damaged { object: format!("the record of volume {}", listed.volume.number), reason });
+                damaged.push(VolumeError::Damaged { object, reason }.to_string());
             }
-        }
-        Ok(())
+            is_sound
+        });
     }
 
     /// Makes a volume of zeros; durable on return. `block_size` is a power of two from 64 KiB to 1 MiB
@@ -348,7 +376,11 @@ impl Volumes {
     }
 
     /// A volume leaves a layer: marks it as dropped if nobody else needs it, and so on down.
+    /// While something is damaged nobody knows who needs it: then it stays, and is found later to be needed by nobody.
     pub(crate) fn release(&self, layer: u32, change: &mut Restructuring) {
+        if !self.damaged.is_empty() {
+            return;
+        }
         let users = self.users();
         let mut next = layer;
         while let Some(node) = self.shared.layers.get(next) {
