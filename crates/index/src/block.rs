@@ -26,6 +26,7 @@ pub use moment::Moment;
 pub use salvage::{Content, Salvage, SalvagedPartition, salvage_partition};
 
 use crate::error::{IndexError, Result};
+use backend::Fault;
 use database::{PartitionFile, Snapshot};
 use lost::LostRanges;
 use onefold_ground::{Access, Ground};
@@ -33,6 +34,8 @@ use onefold_oplog::Position;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 use tiers::Tiers;
 
 /// Memory of a block index, all partitions together.
@@ -58,6 +61,20 @@ pub struct DamagedPartition {
     /// What is wrong.
     pub why: String,
 }
+
+/// What the verification of a partition's file came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verified {
+    /// The file is what was written.
+    Whole,
+    /// It is not.
+    Damaged(DamagedPartition),
+    /// It was stopped before it knew.
+    Stopped,
+}
+
+/// How often somebody is asked whether a verification shall go on.
+const ASK_EVERY: Duration = Duration::from_millis(100);
 
 /// The block index of a store, open.
 #[derive(Debug)]
@@ -260,7 +277,7 @@ impl BlockIndex {
             return Ok((Some("its salvage was cut short".to_owned()), None));
         }
         match PartitionFile::open(ground, path, Access::Read, 0, 4 << 20) {
-            Ok((file, position)) => Ok((file.verify(Position(0)..=Position(u64::MAX)), Some(position))),
+            Ok((file, position)) => Ok((file.verify(Position(0)..=Position(u64::MAX), Fault::default()), Some(position))),
             Err(IndexError::Ground(error)) if error.is_not_found() => Ok((Some("the file is missing".to_owned()), None)),
             Err(error) if error.is_damage() => Ok((Some(error.to_string()), None)),
             Err(error) => Err(error),
@@ -278,21 +295,45 @@ impl BlockIndex {
         copy::read(ground, &copy::file_name(directory, partition)).ok().flatten().map(|copied| copied.position)
     }
 
-    /// Reads the files of all partitions past all caches and returns those that are damaged. Persisting waits meanwhile.
+    /// Reads the files of all partitions past all caches, those of the system too, and returns those that are damaged. Persisting waits meanwhile.
     pub fn verify(&self) -> Vec<DamagedPartition> {
-        (0..self.partitions.len() as u16).filter_map(|partition| self.verify_partition(partition)).collect()
+        let verified = (0..self.partitions.len() as u16).map(|partition| self.verify_partition(partition, &|| true));
+        verified.filter_map(|verified| if let Verified::Damaged(damaged) = verified { Some(damaged) } else { None }).collect()
     }
 
-    /// Reads the file of one partition past all caches, those of the system too. Persisting waits meanwhile.
-    pub fn verify_partition(&self, partition: u16) -> Option<DamagedPartition> {
+    /// The same of one partition, until `go_on`, which is asked ten times a second, says no.
+    pub fn verify_partition(&self, partition: u16, go_on: &dyn Fn() -> bool) -> Verified {
         let _no_persist = self.persisting.lock();
-        let partition = self.partitions.get(usize::from(partition))?;
+        let Some(partition) = self.partitions.get(usize::from(partition)) else { return Verified::Whole };
         // A transaction whose commit said an error may be there all the same: then the file is ahead of what is known to be persisted.
         let known = {
             let tiers = partition.tiers.read();
             tiers.persisted()..=tiers.applied()
         };
-        partition.file.verify(known).map(|why| DamagedPartition { path: partition.file.describe(), why })
+        let stop = Fault::default();
+        // The database reads its file in one go: only reads that fail can stop it.
+        let (found, was_stopped) = std::thread::scope(|scope| {
+            let (sender, receiver) = mpsc::channel();
+            let reads = stop.clone();
+            scope.spawn(move || sender.send(partition.file.verify(known, reads)));
+            let mut was_stopped = false;
+            loop {
+                match receiver.recv_timeout(ASK_EVERY) {
+                    Ok(found) => return (found, was_stopped),
+                    Err(RecvTimeoutError::Timeout) if !was_stopped && !go_on() => {
+                        was_stopped = true;
+                        stop.set();
+                    }
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => return (Some("the database panicked while it was read".to_owned()), false),
+                }
+            }
+        });
+        match found {
+            None => Verified::Whole,
+            Some(_) if was_stopped => Verified::Stopped,
+            Some(why) => Verified::Damaged(DamagedPartition { path: partition.file.describe(), why }),
+        }
     }
 
     /// The length of a partition's file, bytes; 0 where it cannot be asked.

@@ -17,6 +17,7 @@ use crate::references;
 use crate::{Result, affected, counts, volumes};
 use onefold_engine::{Engine, EngineError, Repair};
 use onefold_fingerprint::Fingerprint;
+use onefold_index::block::Verified;
 use onefold_storage::{Address, Catalog, ChunkKind, ContainerId, ContainerReport, StorageError};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -244,8 +245,12 @@ impl Check<'_> {
             self.knows_all_entries = false;
         }
         self.monitor.advance(1);
-        for damage in self.engine.block_index().verify() {
-            self.report.add(ProblemKind::BlockIndex, format!("{}: {}", damage.path, damage.why));
+        for partition in 0..self.engine.block_partitions() {
+            match self.engine.block_index().verify_partition(partition, &|| !self.monitor.is_cancelled()) {
+                Verified::Whole => {}
+                Verified::Damaged(damage) => self.report.add(ProblemKind::BlockIndex, format!("{}: {}", damage.path, damage.why)),
+                Verified::Stopped => return Ok(()),
+            }
         }
         self.monitor.advance(1);
         Ok(())

@@ -15,6 +15,7 @@ pub use pace::ScrubRate;
 use crate::Result;
 use crate::check::Monitor;
 use onefold_engine::{ContainerId, Engine, Repair, Transaction};
+use onefold_index::block::Verified;
 use onefold_storage::{FORWARD_BYTES, StorageError};
 use pace::Pace;
 use state::{Damage, Pass, Phase, Position, State};
@@ -243,7 +244,7 @@ impl Scrub<'_> {
                 if from.unit >= u64::from(self.engine.block_partitions()) {
                     return Ok(Step { position: from.phase.end(), ..step });
                 }
-                Ok(self.block_index(step, pace))
+                Ok(self.block_index(step, pace, go_on))
             }
             Phase::End => Ok(step),
         }
@@ -374,15 +375,18 @@ impl Scrub<'_> {
         Ok(step)
     }
 
-    fn block_index(&self, mut step: Step, pace: &mut Pace<'_>) -> Step {
+    fn block_index(&self, mut step: Step, pace: &mut Pace<'_>, go_on: &dyn Fn() -> bool) -> Step {
         let partition = step.position.unit as u16;
         let bytes = self.engine.block_index().file_bytes(partition);
         if !pace.wait(bytes) {
             return step;
         }
         let position = step.position;
-        let damage = self.engine.block_index().verify_partition(partition);
-        step.found.extend(damage.map(|damage| Damage { position, what: format!("{}: {}", damage.path, damage.why) }));
+        match self.engine.block_index().verify_partition(partition, go_on) {
+            Verified::Whole => {}
+            Verified::Damaged(damage) => step.found.push(Damage { position, what: format!("{}: {}", damage.path, damage.why) }),
+            Verified::Stopped => return step,
+        }
         (step.read_bytes, step.position, step.units) = (bytes, position.next(), 1);
         step
     }

@@ -116,6 +116,7 @@ impl StorageBackend for Overlay {
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.fault.check()?;
         let written = self.written.read();
         if offset.checked_add(out.len() as u64).is_none_or(|end| end > written.length) {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "read behind the end of the block index"));

@@ -213,15 +213,15 @@ impl PartitionFile {
     }
 
     /// Reads the whole file past all caches: checksums, trees, the position, which must be in `known`. Returns what is wrong, or `None`.
-    /// Nothing may write meanwhile.
-    pub(super) fn verify(&self, known: RangeInclusive<Position>) -> Option<String> {
+    /// Nothing may write meanwhile. Once `stop` is set, reading fails.
+    pub(super) fn verify(&self, known: RangeInclusive<Position>, stop: Fault) -> Option<String> {
         let verify = || -> Result<Option<String>> {
             let file = self.ground.open(&self.path, Access::Read)?;
             file.drop_cached(0, file.len()?);
             let blocks = Blocks::open(file, Access::Read).map_err(|error| self.failed(redb::Error::Io(error)))?;
             let mut builder = Database::builder();
             builder.set_cache_size(self.cache_bytes.min(VERIFY_CACHE_BYTES));
-            let backend = Overlay::new(blocks, Fault::default());
+            let backend = Overlay::new(blocks, stop.clone());
             let mut database = builder.create_with_backend(backend).map_err(|error| self.failed(error))?;
             if !database.check_integrity().map_err(|error| self.failed(error))? {
                 return Ok(Some("its trees do not fit together".into()));

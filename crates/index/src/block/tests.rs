@@ -305,3 +305,18 @@ fn a_moment_stays_as_it_is_through_staging_batches_and_persisting() {
     assert!(!moment.has_moved());
     assert_eq!(all(&index.moment().unwrap()), [(vec![2], vec![20]), (vec![4], vec![4])]);
 }
+
+#[test]
+fn a_verification_that_is_stopped_says_nothing_of_the_file_and_harms_nothing() {
+    let (_directory, ground) = local();
+    let store = Store::create(ground);
+    store.index.apply(Position(10), 0, &[(0, b"key".to_vec(), Some(b"value".to_vec()))]).unwrap();
+    store.index.persist().unwrap();
+    let known = Position(0)..=Position(u64::MAX);
+    let stop = super::Fault::default();
+    stop.set();
+    assert!(store.index.partitions[0].file.verify(known.clone(), stop).is_some(), "nothing can be read any more");
+    assert_eq!(store.index.partitions[0].file.verify(known, super::Fault::default()), None);
+    assert_eq!(store.index.verify_partition(0, &|| true), super::Verified::Whole);
+    assert_eq!(store.index.get(0, b"key").unwrap().as_deref(), Some(&b"value"[..]));
+}

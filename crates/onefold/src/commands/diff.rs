@@ -31,6 +31,8 @@ impl StoreCommand for Diff {
 /// Shows what differs between two backups. Differences are no failure: exit code 0.
 fn run(options: &Diff, session: &Session<'_>) -> Result<Exit> {
     let catalog = Catalog::new(session.store.engine.clone());
+    // Backups that are forgotten meanwhile are read to their end: nothing of them is removed before.
+    let _in_flight = session.store.engine.in_flight();
     let (older, newer) = (catalog.find(&options.older)?, catalog.find(&options.newer)?);
     let mut output = session.output();
     let mut printed = Ok(());

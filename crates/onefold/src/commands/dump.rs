@@ -30,6 +30,8 @@ impl StoreCommand for Dump {
 /// Writes one file of a backup to standard output.
 fn run(options: &Dump, session: &Session<'_>) -> Result<Exit> {
     let catalog = Catalog::new(session.store.engine.clone());
+    // A backup that is forgotten meanwhile is read to its end: nothing of it is removed before.
+    let _in_flight = session.store.engine.in_flight();
     let backup = catalog.find(&options.backup)?;
     let mut output = session.output();
     onefold_client::dump(&catalog, &backup, &catalog_path(&options.path), output.writer()).map_err(|error| match error {

@@ -32,6 +32,8 @@ impl StoreCommand for Ls {
 /// Lists what is in a backup, or in a directory of it.
 fn run(options: &Ls, session: &Session<'_>) -> Result<Exit> {
     let catalog = Catalog::new(session.store.engine.clone());
+    // A backup that is forgotten meanwhile is read to its end: nothing of it is removed before.
+    let _in_flight = session.store.engine.in_flight();
     let backup = catalog.find(&options.backup)?;
     let path = options.path.as_deref().map(catalog_path).unwrap_or_default();
     let mut output = session.output();

@@ -19,6 +19,7 @@ pub fn run(options: &Restore, talk: Talk) -> Result<Exit> {
     let interrupt = Interrupt::watch()?;
     let store = Store::open(&options.store.directory, Mode::ReadOnly, "restore")?;
     let catalog = Catalog::new(store.engine.clone());
+    let _in_flight = store.engine.in_flight();
     let backup = catalog.find(&options.backup)?;
     let client_options = RestoreOptions {
         target: options.target.clone(),
