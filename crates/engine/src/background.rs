@@ -232,7 +232,7 @@ impl Engine {
         }
         self.note_activity(true)?;
         self.flush()?;
-        if let Err(error) = self.make_parity(false, &|| true) {
+        if let Err(error) = self.last_parity() {
             tracing::warn!(%error, "parity could not be made; the next opening tries it again");
         }
         if self.log.used_bytes() > CLOSE_LOG_BYTES {

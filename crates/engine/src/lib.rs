@@ -77,7 +77,7 @@ use onefold_oplog::{Log, Position};
 use onefold_storage::ContainerStore;
 use parking_lot::{Mutex, RwLock};
 use reservation::Reservations;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// One store, open.
@@ -115,6 +115,8 @@ pub struct Engine {
     removing: Mutex<()>,
     /// Held by a scrub while it reads on and writes down how far it is.
     scrubbing: Mutex<()>,
+    /// Scrubs that somebody waits for.
+    waited_for_scrubs: AtomicU64,
     /// Why nothing can be written any more.
     stopped: OnceLock<String>,
     closed: AtomicBool,
@@ -147,6 +149,23 @@ impl Engine {
     /// chunk is removed that it could have seen. A [`WriteStream`] holds one for itself.
     pub fn in_flight(&self) -> InFlight {
         self.guards.enter()
+    }
+
+    /// To be held by a scrub that somebody waits for; one in the background [gives way](Self::is_scrub_waited_for).
+    pub fn waited_for_scrub(&self) -> impl Drop + '_ {
+        struct Waiting<'a>(&'a AtomicU64);
+        impl Drop for Waiting<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        self.waited_for_scrubs.fetch_add(1, Ordering::Relaxed);
+        Waiting(&self.waited_for_scrubs)
+    }
+
+    /// Whether somebody waits for a scrub.
+    pub fn is_scrub_waited_for(&self) -> bool {
+        self.waited_for_scrubs.load(Ordering::Relaxed) > 0
     }
 
     /// To be held while a step of a scrub is made: several scrubs of a store then share the work of one.

@@ -154,6 +154,7 @@ impl Engine {
             reclaiming: Mutex::new(()),
             removing: Mutex::new(()),
             scrubbing: Mutex::new(()),
+            waited_for_scrubs: AtomicU64::new(0),
             stopped: std::sync::OnceLock::new(),
             closed: AtomicBool::new(false),
             background: Mutex::new(None),

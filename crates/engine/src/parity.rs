@@ -3,7 +3,14 @@
 use crate::{Engine, EngineError, Result};
 use onefold_ground::profile::Component;
 use onefold_storage::{ContainerId, Repair, StorageError};
+use std::cell::Cell;
 use std::sync::atomic::Ordering;
+
+/// More groups than new data makes of one round of the background work to the next. A store that had no parity before catches up slowly then: commits
+/// are not to wait for that.
+const GROUPS_OF_A_ROUND: u32 = 4;
+/// About a second of work.
+const GROUPS_OF_A_CLOSE: u32 = 16;
 
 impl Engine {
     /// Makes parity for sealed containers that have none, a group at a time, if the settings want parity. With `all` for every one, else only whole
@@ -25,9 +32,16 @@ impl Engine {
         Ok(groups)
     }
 
-    /// What the thread in the background does of it.
+    /// What the thread in the background does of it each time.
     pub(crate) fn parity_round(&self) -> Result<()> {
-        self.make_parity(false, &|| !self.closed.load(Ordering::Acquire)).map(drop)
+        let left = Cell::new(GROUPS_OF_A_ROUND);
+        self.make_parity(false, &|| left.replace(left.get().saturating_sub(1)) > 0 && !self.closed.load(Ordering::Acquire)).map(drop)
+    }
+
+    /// What closing does of it.
+    pub(crate) fn last_parity(&self) -> Result<()> {
+        let left = Cell::new(GROUPS_OF_A_CLOSE);
+        self.make_parity(false, &|| left.replace(left.get().saturating_sub(1)) > 0).map(drop)
     }
 
     /// Whether this opening of the store may change it.

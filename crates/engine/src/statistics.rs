@@ -17,6 +17,10 @@ pub struct Statistics {
     pub stored_bytes: u64,
     /// Bytes, before compression, of chunks that nothing needs any more and that are still in containers.
     pub dead_bytes: u64,
+    /// Chunks that nothing refers to and that are not removed yet, as far as a few pages of the chunk index tell.
+    pub candidates: u64,
+    /// Whether these are all.
+    pub candidates_are_all: bool,
     /// Groups of containers with a parity file.
     pub parity_groups: u64,
     /// Containers in them.
@@ -35,6 +39,9 @@ pub struct Statistics {
     pub activity: Activity,
 }
 
+/// Reads of at most half a MiB of the chunk index that looking for unused chunks may take.
+const CANDIDATE_RUNS: usize = 64;
+
 impl Engine {
     /// Bytes of all stored chunks before compression, as of the last flush, and of those of open frames.
     pub fn unique_bytes(&self) -> u64 {
@@ -51,6 +58,7 @@ impl Engine {
     /// Figures of now.
     pub fn statistics(&self) -> Result<Statistics> {
         let storage = self.storage.statistics();
+        let (candidates, candidates_are_all) = self.index.count_unused(CANDIDATE_RUNS)?;
         let parity = self.storage.parity_statistics()?;
         let totals = *self.totals.lock();
         let index = self.index.statistics();
@@ -60,6 +68,8 @@ impl Engine {
             unique_bytes: totals.raw_bytes + storage.open_frame_bytes,
             stored_bytes: totals.stored_bytes + storage.open_frame_bytes,
             dead_bytes: totals.dead_bytes,
+            candidates,
+            candidates_are_all,
             parity_groups: parity.groups,
             parity_containers: parity.containers,
             repaired_containers: self.repaired_containers(),

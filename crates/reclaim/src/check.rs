@@ -13,12 +13,13 @@
 //!
 //! The operations log, the descriptor and the headers are verified by opening the store ([`CheckReport::of_opening`]).
 
+use crate::reading::{Looked, look_into, look_into_all};
 use crate::references;
 use crate::{Result, affected, counts, volumes};
 use onefold_engine::{Engine, EngineError, Repair};
 use onefold_fingerprint::Fingerprint;
 use onefold_index::block::Verified;
-use onefold_storage::{Address, Catalog, ChunkKind, ContainerId, ContainerReport, StorageError};
+use onefold_storage::{Catalog, ContainerId, StorageError};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -331,40 +332,23 @@ impl Check<'_> {
     fn containers(&mut self, containers: &[ContainerId], suspects: &mut Vec<ContainerId>) {
         let what = if self.options.read_data { "containers and data" } else { "containers" };
         self.monitor.step(what, containers.len() as u64);
-        for container in containers {
-            if self.monitor.is_cancelled() {
-                break;
-            }
-            let (found, wrong, read_bytes) = self.look_into(*container);
+        let (engine, monitor) = (self.engine, self.monitor);
+        look_into_all(engine, containers, self.options.read_data, &|| !monitor.is_cancelled(), &mut |looked| {
+            let Looked { container, found, wrong, read_bytes } = looked;
             self.report.containers += 1;
             self.report.read_bytes += read_bytes;
             self.report.chunks += found.as_ref().map_or(0, |found| found.chunks);
             let is_whole = found.is_ok_and(|found| found.damage.is_empty() && found.homes.iter().all(|home| self.present.contains(home)));
             if !wrong.is_empty() || !is_whole {
-                suspects.push(*container);
+                suspects.push(container);
             }
-            self.monitor.advance(1);
-        }
-    }
-
-    /// What is wrong with a container: its structure, and chunks whose bytes are not theirs; and how many bytes were read.
-    fn look_into(&self, container: ContainerId) -> (onefold_storage::Result<ContainerReport>, Vec<(Address, Fingerprint)>, u64) {
-        let algorithm = self.engine.descriptor().fingerprint;
-        let mut wrong = Vec::new();
-        let mut read_bytes = 0;
-        let mut visit = |address, fingerprint, kind, bytes: &[u8]| {
-            read_bytes += bytes.len() as u64;
-            let name = if kind == ChunkKind::Data { algorithm.fingerprint(bytes) } else { algorithm.metadata(bytes) };
-            if name != fingerprint {
-                wrong.push((address, fingerprint));
-            }
-        };
-        let found = self.engine.storage().verify_container(container, self.options.read_data, Some(&mut visit));
-        (found, wrong, read_bytes)
+            monitor.advance(1);
+        });
+        suspects.sort_unstable();
     }
 
     fn report_container(&mut self, container: ContainerId) {
-        let (found, wrong, _) = self.look_into(container);
+        let Looked { found, wrong, .. } = look_into(self.engine, container, self.options.read_data);
         for (address, fingerprint) in wrong {
             self.report.add(ProblemKind::Container, format!("chunk {fingerprint} at {address} has bytes of another fingerprint"));
             self.lost.insert(fingerprint);

@@ -8,6 +8,7 @@ mod counts;
 mod keeping;
 mod order;
 mod prune;
+mod reading;
 mod rebuild;
 mod references;
 mod salvage;

@@ -72,5 +72,5 @@ pub use repair::{Repair, ScrubbedParity};
 pub use salvage::Closed;
 pub use scrub::Scrubbed;
 pub use store::{CommittedSlots, ContainerStore, Statistics, StorageOptions};
-pub use verify::{ChunkVisitor, ContainerReport};
+pub use verify::{ChunkRead, ChunkVisitor, ContainerReport, FrameVisitor};
 pub use writer::{NewChunk, Writer};

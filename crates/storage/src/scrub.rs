@@ -16,7 +16,7 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 /// Files up to this size are read whole, the next one while one is verified.
-const WHOLE_BYTES: u64 = 16 << 20;
+pub(crate) const WHOLE_BYTES: u64 = 16 << 20;
 /// Longer ones are read so many bytes at a time.
 const WINDOW_BYTES: usize = 4 << 20;
 

@@ -1,8 +1,11 @@
 //! Checking one container: every checksum, every frame decompressed, every chunk passed on.
 
+use crate::scrub::{WHOLE_BYTES, Window};
+use crate::sealed::Bytes;
 use crate::store::{ContainerStore, Shared};
-use crate::{Address, Catalog, ChunkKind, ContainerId, Result, StorageError};
+use crate::{Address, Catalog, ChunkKind, ContainerId, Result, Slot, StorageError, file};
 use onefold_fingerprint::Fingerprint;
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -30,15 +33,45 @@ pub struct ContainerReport {
 /// Called for every chunk that could be read.
 pub type ChunkVisitor<'a> = dyn FnMut(Address, Fingerprint, ChunkKind, &[u8]) + 'a;
 
+/// A chunk of a frame that could be read.
+#[derive(Clone, Copy, Debug)]
+pub struct ChunkRead<'a> {
+    /// Where it is known to be.
+    pub address: Address,
+    /// Its name.
+    pub fingerprint: Fingerprint,
+    /// What it holds.
+    pub kind: ChunkKind,
+    /// The bytes.
+    pub bytes: &'a [u8],
+}
+
+/// Called for every frame that could be read, with its chunks.
+pub type FrameVisitor<'a> = dyn FnMut(&[ChunkRead<'_>]) + 'a;
+
 impl ContainerStore {
-    /// Checks header, footer and catalog of a container, or of the one that it was merged into; with `read_data` all frames too, and passes each chunk to `visit`, so that the
-    /// caller can compute its fingerprint again. Reads past all caches. Damage is in the report; an error is what kept the check from
-    /// being made. When the container is merged in the middle of it, it begins again: chunks may then be passed on twice.
+    /// Does [`verify_frames`](Self::verify_frames) and passes on chunk by chunk.
     pub fn verify_container(
         &self,
         container: ContainerId,
         read_data: bool,
-        mut visit: Option<&mut ChunkVisitor<'_>>,
+        visit: Option<&mut ChunkVisitor<'_>>,
+    ) -> Result<ContainerReport> {
+        let Some(visit) = visit else { return self.verify_frames(container, read_data, None) };
+        let mut each = |chunks: &[ChunkRead<'_>]| {
+            chunks.iter().for_each(|chunk| visit(chunk.address, chunk.fingerprint, chunk.kind, chunk.bytes));
+        };
+        self.verify_frames(container, read_data, Some(&mut each))
+    }
+
+    /// Checks header, footer and catalog of a container, or of the one that it was merged into; with `read_data` all frames too, and passes their chunks to `visit`, so that the
+    /// caller can compute fingerprints again. Reads past all caches, those of the system too. Damage is in the report; an error is what kept the check from
+    /// being made. When the container is merged in the middle of it, it begins again: chunks may then be passed on twice.
+    pub fn verify_frames(
+        &self,
+        container: ContainerId,
+        read_data: bool,
+        mut visit: Option<&mut FrameVisitor<'_>>,
     ) -> Result<ContainerReport> {
         loop {
             let generation = self.shared.generation.load(SeqCst);
@@ -49,7 +82,7 @@ impl ContainerStore {
         }
     }
 
-    fn verify_once(&self, container: ContainerId, read_data: bool, visit: Option<&mut ChunkVisitor<'_>>) -> Result<ContainerReport> {
+    fn verify_once(&self, container: ContainerId, read_data: bool, visit: Option<&mut FrameVisitor<'_>>) -> Result<ContainerReport> {
         let mut report = ContainerReport {
             container,
             sealed: true,
@@ -62,6 +95,8 @@ impl ContainerStore {
         };
         let shared = &self.shared;
         let open = shared.open.read().get(&container).cloned();
+        // Where all of a sealed file is read, it is read once.
+        let mut bytes: Option<Box<dyn Bytes>> = None;
         let catalog = match open {
             Some(open) => {
                 report.sealed = false;
@@ -72,7 +107,12 @@ impl ContainerStore {
                 Some(catalog)
             }
             None => {
-                let catalog = shared.answering(container).and_then(|container| shared.read_catalog(container));
+                let catalog = shared.answering(container).and_then(|container| {
+                    if !read_data {
+                        return shared.read_catalog(container);
+                    }
+                    shared.catalog_in(container, &**bytes.insert(shared.past_cache(container)?))
+                });
                 keep_damage(&mut report, catalog)?.map(Arc::new)
             }
         };
@@ -83,7 +123,7 @@ impl ContainerStore {
             report.raw_bytes = catalog.frames.iter().map(|frame| u64::from(frame.raw_bytes)).sum();
             report.stored_bytes = catalog.frames.iter().map(|frame| u64::from(frame.stored_bytes)).sum();
             if read_data {
-                shared.verify_frames(&catalog, visit, &mut report)?;
+                shared.verify_frames(&catalog, bytes.as_deref(), visit, &mut report)?;
             }
         }
         Ok(report)
@@ -91,17 +131,43 @@ impl ContainerStore {
 }
 
 impl Shared {
-    fn verify_frames(&self, catalog: &Catalog, mut visit: Option<&mut ChunkVisitor<'_>>, report: &mut ContainerReport) -> Result<()> {
+    /// A sealed file, past all caches; in memory if it is not too long.
+    fn past_cache(&self, container: ContainerId) -> Result<Box<dyn Bytes>> {
+        let opened = self.ground.open_past_cache(&file::path(&self.directory, container)).and_then(|file| Ok((file.len()?, file)));
+        let (length, file) = opened.map_err(|error| self.read_error(container, None, error))?;
+        if length > WHOLE_BYTES {
+            return Ok(Box::new(Window::of(file)));
+        }
+        Ok(Box::new(self.read_from(&file, container, None, 0, length as usize)?.into_owned()))
+    }
+
+    /// Reads all frames of a catalog, from `bytes` or else from the file.
+    fn verify_frames(
+        &self,
+        catalog: &Catalog,
+        bytes: Option<&dyn Bytes>,
+        mut visit: Option<&mut FrameVisitor<'_>>,
+        report: &mut ContainerReport,
+    ) -> Result<()> {
         for frame in &catalog.frames {
-            let raw = self
-                .read_stored(catalog.container, Some(frame.number), u64::from(frame.offset_bytes), frame.stored_bytes as usize)
-                .and_then(|stored| self.unpack(catalog.container, frame, &stored));
+            let (number, offset, length) = (Some(frame.number), u64::from(frame.offset_bytes), frame.stored_bytes as usize);
+            let stored = match bytes {
+                Some(bytes) => self.read_from(bytes, catalog.container, number, offset, length),
+                None => self.read_stored(catalog.container, number, offset, length).map(Cow::Owned),
+            };
+            let raw = stored.and_then(|stored| self.unpack(catalog.container, frame, &stored));
             let (Some(raw), Some(visit)) = (keep_damage(report, raw)?, visit.as_deref_mut()) else { continue };
-            for (at, slot) in catalog.slots_of(frame).iter().enumerate() {
+            let chunk = |(at, slot): (usize, &Slot)| {
                 let start = slot.offset_bytes as usize;
                 let bytes = &raw[start..start + slot.length_bytes as usize];
-                visit(catalog.address(frame.first_slot as usize + at), slot.fingerprint, slot.kind, bytes);
-            }
+                ChunkRead {
+                    address: catalog.address(frame.first_slot as usize + at),
+                    fingerprint: slot.fingerprint,
+                    kind: slot.kind,
+                    bytes,
+                }
+            };
+            visit(&catalog.slots_of(frame).iter().enumerate().map(chunk).collect::<Vec<_>>());
         }
         Ok(())
     }

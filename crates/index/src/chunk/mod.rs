@@ -317,6 +317,26 @@ impl ChunkIndex {
         Ok(((next.partition as usize) < self.partitions.len()).then_some(next))
     }
 
+    /// How many chunks with the count 0 there are, found by reading at most `runs` times some pages that may have one; and whether these were all.
+    pub fn count_unused(&self, runs: usize) -> Result<(u64, bool)> {
+        let (mut count, mut left) = (0, runs);
+        let (mut found, mut damaged) = (Vec::new(), Vec::new());
+        for partition in &self.partitions {
+            let mut next = Some(0);
+            while let Some(first) = next {
+                if left == 0 {
+                    return Ok((count, false));
+                }
+                found.clear();
+                next = partition.unused_of_run(first, &mut found, &mut damaged)?;
+                // Where no page may have one nothing was read.
+                left -= usize::from(next.is_some() || !found.is_empty());
+                count += found.len() as u64;
+            }
+        }
+        Ok((count, damaged.is_empty()))
+    }
+
     /// Reads every page and lists those that are damaged.
     pub fn verify(&self) -> Result<Vec<DamagedPage>> {
         let mut damaged = Vec::new();

@@ -45,7 +45,7 @@ impl Partition {
 
     /// The next pages that have some. Sweeps may come between two runs; when the partition grows, pages move to higher numbers, so some are looked
     /// at twice and none is passed over.
-    fn unused_of_run(&self, first: u32, out: &mut Vec<(Fingerprint, u64)>, damaged: &mut Vec<DamagedPage>) -> Result<Option<u32>> {
+    pub fn unused_of_run(&self, first: u32, out: &mut Vec<(Fingerprint, u64)>, damaged: &mut Vec<DamagedPage>) -> Result<Option<u32>> {
         // No sweep meanwhile: pages stay as they are.
         let _files = self.files.lock();
         let (pages, applied, target) = {

@@ -49,6 +49,7 @@ fn run(options: &Scrub, session: &Session<'_>) -> Result<Exit> {
             limit: options.time.map(|time| Duration::from_secs(time.0)),
             restart: options.restart,
         };
+        let _waited_for = session.store.engine.waited_for_scrub();
         let scrubbed = scrub(&session.store.engine, scrub_options, session, &|| true);
         session.end_progress();
         scrubbed?
@@ -149,10 +150,15 @@ pub fn beside_the_serving(store: &Store, stopping: &Arc<AtomicBool>) -> Result<O
                 continue;
             }
             look_at = Instant::now() + FIRST_AFTER;
+            // It goes on from where that of a person stopped.
             let scrubbed = scrub_status(&engine).and_then(|before| {
                 let is_due =
                     before.under_way.is_some() || before.last.is_none_or(|(started, ..)| now_ns().abs_diff(started) >= interval_ns as u64);
-                let report = if is_due { Some(scrub(&engine, options, &NoMonitor, &|| !is_stopping())?) } else { None };
+                let report = if is_due {
+                    Some(scrub(&engine, options, &NoMonitor, &|| !is_stopping() && !engine.is_scrub_waited_for())?)
+                } else {
+                    None
+                };
                 Ok((before, report))
             });
             match scrubbed {

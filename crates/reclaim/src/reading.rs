@@ -1,0 +1,87 @@
+//! Looking into many containers at once: while one is read, others are decompressed and fingerprinted, so that the disk never waits.
+
+use onefold_engine::Engine;
+use onefold_fingerprint::Fingerprint;
+use onefold_storage::{Address, ChunkKind, ChunkRead, ContainerId, ContainerReport};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+/// One more than there are processors, so that somebody waits for the disk at any time; each takes the memory of a container.
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(2, usize::from).min(7) + 1
+}
+
+/// Whoever asked is asked so often whether to go on.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// What was found in a container.
+pub(crate) struct Looked {
+    pub(crate) container: ContainerId,
+    pub(crate) found: onefold_storage::Result<ContainerReport>,
+    /// Chunks whose bytes are those of another fingerprint.
+    pub(crate) wrong: Vec<(Address, Fingerprint)>,
+    /// Bytes of chunks that were fingerprinted.
+    pub(crate) read_bytes: u64,
+}
+
+/// Looks into a container; with `read_data` at all bytes.
+pub(crate) fn look_into(engine: &Engine, container: ContainerId, read_data: bool) -> Looked {
+    let algorithm = engine.descriptor().fingerprint;
+    let (mut wrong, mut read_bytes) = (Vec::new(), 0);
+    let mut names = Vec::new();
+    let mut visit = |chunks: &[ChunkRead<'_>]| {
+        // Many at once are fingerprinted faster than one by one.
+        let data: Vec<&[u8]> = chunks.iter().filter(|chunk| chunk.kind == ChunkKind::Data).map(|chunk| chunk.bytes).collect();
+        names.clear();
+        algorithm.fingerprint_many(&data, &mut names);
+        let mut names = names.iter();
+        for chunk in chunks {
+            read_bytes += chunk.bytes.len() as u64;
+            let is_right = match chunk.kind {
+                ChunkKind::Data => names.next() == Some(&chunk.fingerprint),
+                ChunkKind::Recipe | ChunkKind::Directory => algorithm.metadata(chunk.bytes) == chunk.fingerprint,
+            };
+            if !is_right {
+                wrong.push((chunk.address, chunk.fingerprint));
+            }
+        }
+    };
+    let found = engine.storage().verify_frames(container, read_data, Some(&mut visit));
+    Looked { container, found, wrong, read_bytes }
+}
+
+/// Looks into many, in no order, and passes on what was found in each, on this thread, until `go_on` says no.
+pub(crate) fn look_into_all(
+    engine: &Engine,
+    containers: &[ContainerId],
+    read_data: bool,
+    go_on: &dyn Fn() -> bool,
+    each: &mut dyn FnMut(Looked),
+) {
+    let (next, is_stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let (sender, receiver) = channel();
+        let work = |sender: std::sync::mpsc::Sender<Looked>| {
+            while !is_stopped.load(Ordering::Relaxed)
+                && let Some(container) = containers.get(next.fetch_add(1, Ordering::Relaxed))
+                && sender.send(look_into(engine, *container, read_data)).is_ok()
+            {}
+        };
+        for _ in 0..threads().min(containers.len()) {
+            let sender = sender.clone();
+            scope.spawn(move || work(sender));
+        }
+        drop(sender);
+        loop {
+            if !go_on() {
+                is_stopped.store(true, Ordering::Relaxed);
+            }
+            match receiver.recv_timeout(INTERVAL) {
+                Ok(looked) => each(looked),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    });
+}
