@@ -89,6 +89,10 @@ impl Volumes {
     /// Drops the mappings behind the end of a volume that alone uses its layer: what a shrinking that a crash cut short has left, and what others
     /// showed that are gone. Returns whether none is left.
     fn drop_behind_ends(&self, steps: &mut usize, go_on: &dyn Fn() -> bool) -> Result<bool> {
+        if !self.damaged().is_empty() {
+            // A volume that cannot be read may use the layer too, and be larger.
+            return Ok(true);
+        }
         for info in self.list() {
             let mut progress = Progress::default();
             loop {
@@ -97,7 +101,11 @@ impl Volumes {
                 // Its size stays. Nothing is written behind it, and growing looks for what is there.
                 let gate = volume.gate.read();
                 let is_alone = self.users().get(&gate.record.layer).is_some_and(|users| users.volumes == 1 && users.children.is_empty());
-                let node = self.shared.layers.get(gate.record.layer).filter(|node| is_alone && node.layer.merging.is_none());
+                let node = self
+                    .shared
+                    .layers
+                    .get(gate.record.layer)
+                    .filter(|node| is_alone && node.layer.merging.is_none() && !self.shared.layers.has_lost(node));
                 let Some(node) = node else { break };
                 if !self.drop_mappings(&node, node.layer.map, gate.record.blocks(), &mut progress)? {
                     break;

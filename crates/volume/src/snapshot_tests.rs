@@ -72,6 +72,41 @@ fn m0_21_what_only_larger_volumes_showed_goes_with_them() {
 }
 
 #[test]
+fn m0_21_what_a_larger_volume_shows_stays_while_its_record_is_damaged() {
+    let mut store = TestStore::new();
+    let engine = &store.engine().unwrap();
+    let open = || Volumes::open(engine.clone(), VolumesOptions::default()).unwrap();
+    let volumes = open();
+    let disk = volumes.create("disk", SIZE as u64, BLOCK, None).unwrap();
+    write_blocks(&disk, 0..5, 7);
+    volumes.snapshot("disk", "large").unwrap();
+    disk.resize(2 * u64::from(BLOCK)).unwrap();
+    volumes.snapshot("disk", "small").unwrap();
+    volumes.delete("disk").unwrap();
+    drop((disk, volumes));
+    let put = |of: u16, key: &[u8], value: Vec<u8>| {
+        engine.submit(onefold_engine::Transaction { changes: vec![(of, key.to_vec(), Some(value))], deltas: vec![] }).unwrap();
+        engine.flush().unwrap();
+    };
+    let records = (0..2u16).flat_map(|of| engine.range(of, b"v", b"w", 99).unwrap().into_iter().map(move |object| (of, object)));
+    let is_large = |value: &[u8]| value.windows(5).any(|name| name == b"large");
+    let (of, (key, value)) = records.into_iter().find(|(_, (_, value))| is_large(value)).unwrap();
+    put(of, &key, vec![0; 9]);
+    let volumes = open();
+    assert!(!volumes.damaged().is_empty());
+    volumes.resume_deletions(&|| true).unwrap();
+    drop(volumes);
+    put(of, &key, value);
+    let volumes = open();
+    assert!(volumes.resume_deletions(&|| true).unwrap());
+    let large = volumes.get("large").unwrap();
+    assert!(read(&large, 4 * BLOCK_BYTES, BLOCK_BYTES) == bytes(11, BLOCK_BYTES));
+    volumes.delete("large").unwrap();
+    assert!(volumes.resume_deletions(&|| true).unwrap());
+    assert_eq!(volumes.get("small").unwrap().own_bytes(), 2 * u64::from(BLOCK));
+}
+
+#[test]
 fn snapshots_of_a_volume_at_rest_make_no_chain() {
     let mut store = TestStore::new();
     let volumes = store.volumes(VolumesOptions::default());
