@@ -139,6 +139,7 @@ impl ContainerStore {
                 placement.idle[usize::from(container.id.partition())].push_back(container.id);
             }
         }
+        shared.check_log_end(&recovery.newest, log_end)?;
         shared.log_end.store(log_end.0, Relaxed);
         let mut leftovers = HashSet::new();
         for (partition, numbers) in recovery.newest.iter().enumerate() {
@@ -163,6 +164,21 @@ impl ContainerStore {
 }
 
 impl Shared {
+    /// A container was made when the log had been durable up to the position in its header: a log that ends before it has lost its end. The newest
+    /// file of each partition is looked at.
+    fn check_log_end(&self, newest: &[Vec<u32>], log_end: Position) -> Result<()> {
+        let files =
+            newest.iter().enumerate().filter_map(|(partition, numbers)| Some(ContainerId::new(partition as u16, *numbers.first()?)));
+        for container in files {
+            if let Some(header) = self.check_header(container).ok().filter(|header| header.created > log_end.0) {
+                let why =
+                    format!("it was made when the log ended at {}, but the log ends at {}: its end is lost", header.created, log_end.0);
+                return Err(StorageError::Log { container, why });
+            }
+        }
+        Ok(())
+    }
+
     /// Finds out which files are not what the merges in the log make of them, and has them replaced; without writing, has readers know it.
     ///
     /// Files go only if the container is sound that the merge made in their place. If it is not, nothing is lost yet that is still there.

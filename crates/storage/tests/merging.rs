@@ -245,7 +245,8 @@ fn m0_20_a_damaged_forward_is_found_and_never_leads_to_wrong_bytes() {
     let forward = |id: ContainerId| format!("{}.forward", path(id));
     let (address, (fingerprint, _)) = model.needed.iter().find(|(address, _)| address.container() == victims[0]).unwrap();
     // The log says nothing of them any more, and nothing of them is in memory.
-    let later = Model { log: Log::default(), ..model.clone() };
+    let mut later = model.clone();
+    later.log.trim(None);
     for change in 0..FORWARD_BYTES as u64 + 4 {
         let ground = ground.snapshot(CrashPolicy::KeepAll);
         match change.checked_sub(FORWARD_BYTES as u64) {
