@@ -32,8 +32,11 @@ pub fn measure(options: &Options, report: &mut Report) -> Result<()> {
         let backup = run(&binary, &["backup", "--quiet", "--store", text(&store), "--name", "bench", text(&tree)])?;
         let what = if parity == 0 { compression.to_owned() } else { format!("{compression}, parity of {parity}") };
         report.add(format!("{what}: backup before it, wall"), backup.wall_s, "s");
+        // What both read: containers with their parity, and the pages of the indexes.
         let mut files = Vec::new();
-        containers(&store, &store.join("containers"), &mut files)?;
+        for directory in ["containers", "index", "blocks"] {
+            files_below(&store, &store.join(directory), &mut files)?;
+        }
         let bytes: u64 = files.iter().map(|(_, bytes)| bytes).sum();
         let (mut floor, mut scrub, mut check) = (Vec::new(), Vec::new(), Vec::new());
         // By turns, so that what else the machine does meets all of them.
@@ -58,12 +61,12 @@ pub fn measure(options: &Options, report: &mut Report) -> Result<()> {
 }
 
 /// All files below a directory, by their paths in the store, in order, and their lengths.
-fn containers(store: &Path, directory: &Path, found: &mut Vec<(String, u64)>) -> Result<()> {
+fn files_below(store: &Path, directory: &Path, found: &mut Vec<(String, u64)>) -> Result<()> {
     let mut paths = fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<PathBuf>>>()?;
     paths.sort();
     for path in paths {
         if path.is_dir() {
-            containers(store, &path, found)?;
+            files_below(store, &path, found)?;
         } else {
             let name = text(path.strip_prefix(store)?).to_owned();
             found.push((name, fs::metadata(&path)?.len()));
@@ -91,7 +94,7 @@ fn read(store: &Path, files: &[(String, u64)]) -> Result<()> {
 /// Has the system forget what it keeps of a store in memory.
 fn forget(store: &Path) -> Result<()> {
     let mut files = Vec::new();
-    containers(store, store, &mut files)?;
+    files_below(store, store, &mut files)?;
     let ground = LocalGround::open(store)?;
     for (path, bytes) in files {
         File::open(store.join(&path))?.sync_all()?;

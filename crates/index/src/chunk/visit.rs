@@ -85,8 +85,12 @@ impl Partition {
         let mut bytes = Vec::new();
         let (mut first, mut bits) = (0u64, None);
         loop {
-            if pace.as_mut().is_some_and(|pace| !pace((STEP_PAGES * PAGE_BYTES) as u64)) {
-                return Ok(());
+            if let Some(pace) = &mut pace {
+                let pages = self.state.read().pages.shape.pages();
+                let bytes = pages.saturating_sub(first).min(STEP_PAGES as u64) * PAGE_BYTES as u64;
+                if bytes > 0 && !pace(bytes) {
+                    return Ok(());
+                }
             }
             let _files = self.files.lock();
             let (pages, applied, target) = {

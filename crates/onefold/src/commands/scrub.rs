@@ -152,8 +152,7 @@ pub fn beside_the_serving(store: &Store, stopping: &Arc<AtomicBool>) -> Result<O
             look_at = Instant::now() + FIRST_AFTER;
             // It goes on from where that of a person stopped.
             let scrubbed = scrub_status(&engine).and_then(|before| {
-                let is_due =
-                    before.under_way.is_some() || before.last.is_none_or(|(started, ..)| now_ns().abs_diff(started) >= interval_ns as u64);
+                let is_due = is_due(&before, interval_ns, now_ns());
                 let report = if is_due {
                     Some(scrub(&engine, options, &NoMonitor, &|| !is_stopping() && !engine.is_scrub_waited_for())?)
                 } else {
@@ -181,7 +180,26 @@ pub fn beside_the_serving(store: &Store, stopping: &Arc<AtomicBool>) -> Result<O
     thread.spawn(work).map(Some).map_err(|error| Failure::cannot_run(format!("cannot start a thread: {error}")))
 }
 
+/// Whether the daemon is to scrub: a pass is under way, or the last one began so long ago (or in the future: the clock was set back).
+fn is_due(status: &ScrubStatus, interval_ns: i64, now_ns: i64) -> bool {
+    status.under_way.is_some() || status.last.is_none_or(|(started, ..)| now_ns.saturating_sub(started) >= interval_ns || started > now_ns)
+}
+
 fn now_ns() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_goes_on_with_a_pass_and_begins_one_when_it_is_time() {
+        let last = |started| ScrubStatus { last: Some((started, started + 5, 1)), ..ScrubStatus::default() };
+        assert!(is_due(&ScrubStatus::default(), 100, 1000), "nothing was ever read");
+        assert!(!is_due(&last(950), 100, 1000));
+        assert!(is_due(&last(900), 100, 1000) && is_due(&last(1001), 100, 1000));
+        assert!(is_due(&ScrubStatus { under_way: Some((999, 3)), ..last(950) }, 100, 1000));
+    }
 }
