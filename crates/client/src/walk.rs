@@ -329,10 +329,12 @@ impl<'a> Walker<'a> {
         watch.count(Counter::FoundBytes, found.size_bytes);
         let state = if earlier.is_some() { State::Changed } else { State::New };
         if let Some(earlier) = earlier
-            && let Content::File { size_bytes, .. } = earlier.content
+            && let Content::File { size_bytes, ref recipe } = earlier.content
             && size_bytes == found.size_bytes
             && looks_same(&earlier.attributes, &found.attributes)
             && !self.walk.force_read
+            // What is lost comes back when its file is read again.
+            && self.walk.engine.needs_quarantined(recipe).is_ok_and(|needs| !needs)
         {
             return self.tell(Event::Ready { entry: earlier, size_bytes, state: State::Same });
         }

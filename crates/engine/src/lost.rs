@@ -81,6 +81,7 @@ impl Engine {
                     length_bytes: chunk.slot.map_or(0, |(_, length)| length),
                     // An entry without an address was made by counting what can be read.
                     is_counted: known.map_or(entry.address != 0, |known| known.is_counted),
+                    is_unreachable: known.is_some_and(|known| known.is_unreachable),
                     since_ns: known.map_or(since_ns, |known| known.since_ns),
                 };
                 if entry.address != 0 {
@@ -112,8 +113,9 @@ impl Engine {
                 Entry::Vacant(place) => place.insert((DeadSlots::read(&self.blocks, container)?, 0)),
             };
             let before = dead.bytes;
+            let wanted: HashSet<(Address, Fingerprint)> = run.iter().map(|chunk| (chunk.address, chunk.fingerprint)).collect();
             for (number, (address, slot)) in slots.iter().enumerate() {
-                if run.iter().any(|chunk| chunk.address == *address && chunk.fingerprint == slot.fingerprint) {
+                if wanted.contains(&(*address, slot.fingerprint)) {
                     dead.insert(number, slot.length_bytes);
                 }
             }
@@ -138,6 +140,28 @@ impl Engine {
         self.commit_settled(&mut || Ok(Settled { changes: vec![change.clone()], ..Settled::default() }))
     }
 
+    /// Of a container that was [given up](Self::give_up_container) and whose catalog can be read again: its slots are dead as those of others are, and each
+    /// chunk can be restored; durable on return. False if it was not given up or still cannot be read.
+    pub fn take_up_container(&self, container: ContainerId) -> Result<bool> {
+        let _one = self.reclaiming.lock();
+        let before = DeadSlots::read(&self.blocks, container)?;
+        if !before.is_given_up() {
+            return Ok(false);
+        }
+        let Ok(catalog) = self.storage.catalog(container) else { return Ok(false) };
+        let mut dead = DeadSlots::default();
+        // Of an id whose chunks another file has nothing is to be noted.
+        if catalog.container == container {
+            let slots = self.storage.slots(container)?;
+            slots.iter().enumerate().for_each(|(number, (_, slot))| dead.insert(number, slot.length_bytes));
+            dead.of_bytes = dead.bytes;
+        }
+        let dead_bytes = dead.bytes as i64 - before.bytes as i64;
+        let change = (dead::PARTITION, dead::key(container), (dead.count() > 0).then(|| dead.encode()));
+        self.commit_settled(&mut || Ok(Settled { changes: vec![change.clone()], dead_bytes, ..Settled::default() }))?;
+        Ok(true)
+    }
+
     /// Takes a chunk that can be read again out of quarantine; durable on return. `references` is what it refers to. False if it is stored elsewhere
     /// or was in quarantine no more.
     pub fn restore_chunk(&self, chunk: &Quarantined, references: &[Fingerprint]) -> Result<bool> {
@@ -151,10 +175,6 @@ impl Engine {
         };
         let mut dead = DeadSlots::read(&self.blocks, container)?;
         let before = dead.bytes;
-        if dead.is_given_up() {
-            dead = DeadSlots::default();
-            slots.iter().enumerate().for_each(|(number, (_, slot))| dead.insert(number, slot.length_bytes));
-        }
         dead.remove(number, slots[number].1.length_bytes);
         dead.of_bytes = slots.iter().map(|(_, slot)| u64::from(slot.length_bytes)).sum();
         let dead_change = (dead::PARTITION, dead::key(container), (dead.count() > 0).then(|| dead.encode()));

@@ -29,6 +29,9 @@ const PARTITION: u16 = 0;
 const VERSION: u8 = 1;
 /// The kind of a chunk of which it is not known.
 const UNKNOWN_KIND: u8 = 255;
+/// What became of the references of a metadata chunk: 0 is that they are not counted.
+const COUNTED: u8 = 1;
+const UNREACHABLE: u8 = 2;
 /// There when the chunk index was made anew and no opening for writing came since.
 pub(crate) const RECOUNTED: &str = "index/recounted";
 
@@ -45,6 +48,8 @@ pub struct Quarantined {
     pub length_bytes: u32,
     /// Whether what it refers to (if it is a metadata chunk) is still counted.
     pub is_counted: bool,
+    /// Nothing reaches it, so nobody needs what it refers to: removal need not wait for it.
+    pub is_unreachable: bool,
     /// When it was found to be lost, nanoseconds since 1970.
     pub since_ns: i64,
 }
@@ -57,7 +62,8 @@ impl Quarantined {
 
     fn encode(&self) -> Vec<u8> {
         let kind = self.kind.map_or(UNKNOWN_KIND, |kind| kind as u8);
-        let mut out = vec![VERSION, u8::from(self.is_counted), kind];
+        let references = if self.is_counted { COUNTED } else { u8::from(self.is_unreachable) * UNREACHABLE };
+        let mut out = vec![VERSION, references, kind];
         out.extend_from_slice(&self.address.bits().to_le_bytes());
         put_varint(&mut out, u64::from(self.length_bytes));
         put_signed(&mut out, self.since_ns);
@@ -69,17 +75,18 @@ impl Quarantined {
         let read = || {
             let out_of_range = |what, value: u8| WireError::OutOfRange { what, value: u64::from(value), offset_bytes: 0 };
             let mut reader = Reader::new(value);
-            let (version, counted, kind) = (reader.u8()?, reader.u8()?, reader.u8()?);
+            let (version, references, kind) = (reader.u8()?, reader.u8()?, reader.u8()?);
             if version != VERSION {
                 return Err(out_of_range("version of a chunk in quarantine", version));
             }
             let known = ChunkKind::from_number(kind);
-            if counted > 1 || (known.is_none() && kind != UNKNOWN_KIND) {
+            if references > UNREACHABLE || (known.is_none() && kind != UNKNOWN_KIND) {
                 return Err(out_of_range("kind of a chunk in quarantine", kind));
             }
             let quarantined = Quarantined {
                 fingerprint: Fingerprint::from_digest(key.get(1..).unwrap_or_default()),
-                is_counted: counted == 1,
+                is_counted: references == COUNTED,
+                is_unreachable: references == UNREACHABLE,
                 kind: known,
                 address: Address::from_bits(reader.u64()?),
                 length_bytes: reader.varint_to("length of a chunk", u64::from(u32::MAX))? as u32,
@@ -184,6 +191,17 @@ impl Engine {
         damaged.map_or(Ok(()), Err)
     }
 
+    /// How many chunks in quarantine are needed, and their bytes.
+    pub(crate) fn needed_quarantined(&self) -> Result<(u64, u64)> {
+        let mut all = Vec::new();
+        self.for_each_quarantined(&mut |chunk| all.push((chunk.fingerprint, chunk.length_bytes)))?;
+        let names: Vec<Fingerprint> = all.iter().map(|(fingerprint, _)| *fingerprint).collect();
+        let mut entries = Vec::with_capacity(names.len());
+        self.index.lookup(&names, &mut entries)?;
+        let needed = all.iter().zip(&entries).filter(|(_, entry)| entry.is_some_and(|entry| entry.address == 0 && entry.count > 0));
+        Ok(needed.fold((0, 0), |(chunks, bytes), ((_, length_bytes), _)| (chunks + 1, bytes + u64::from(*length_bytes))))
+    }
+
     /// Whether a recipe cannot be read whole because of chunks in quarantine.
     pub fn needs_quarantined(&self, recipe: &Recipe) -> Result<bool> {
         if !self.quarantine.is_used() {
@@ -257,7 +275,7 @@ impl Engine {
         }
         let mut in_doubt = Vec::new();
         self.for_each_quarantined(&mut |chunk| {
-            if chunk.may_refer() && !chunk.is_counted {
+            if chunk.may_refer() && !chunk.is_counted && !chunk.is_unreachable {
                 in_doubt.push(chunk.fingerprint);
             }
         })?;
@@ -274,12 +292,15 @@ impl Engine {
         }))
     }
 
-    /// Lets go of chunks in quarantine that nothing reaches, as the caller found, though others that nothing reaches may refer to them.
-    pub fn forget_quarantined(&self, chunks: &[Fingerprint]) -> Result<()> {
+    /// Notes that no object reaches any of the chunks in quarantine, as the caller found; durable on return. What refers to them is unused itself.
+    pub fn note_unreachable(&self) -> Result<()> {
         let _one = self.reclaiming.lock();
-        for batch in chunks.chunks(self.lost_in_a_batch()) {
-            let changes: Vec<Change> = batch.iter().map(|fingerprint| self.quarantine.take(fingerprint)).collect();
-            self.commit_settled(&mut || Ok(Settled { changes: changes.clone(), ..Settled::default() }))?;
+        let mut all = Vec::new();
+        self.for_each_quarantined(&mut |chunk| all.push(chunk))?;
+        all.retain(|chunk| chunk.may_refer() && !chunk.is_counted && !chunk.is_unreachable);
+        for batch in all.chunks(self.lost_in_a_batch()) {
+            let change = |chunk: &Quarantined| self.quarantine.put(&Quarantined { is_unreachable: true, ..*chunk });
+            self.commit_settled(&mut || Ok(Settled { changes: batch.iter().map(change).collect(), ..Settled::default() }))?;
         }
         Ok(())
     }
@@ -298,7 +319,15 @@ impl Engine {
                 if entry.address == 0 && entry.count > 0 {
                     let nowhere = Address::from_bits(0);
                     let (fingerprint, since_ns) = (*fingerprint, now_ns());
-                    let lost = Quarantined { fingerprint, address: nowhere, kind: None, length_bytes: 0, is_counted: false, since_ns };
+                    let lost = Quarantined {
+                        fingerprint,
+                        address: nowhere,
+                        kind: None,
+                        length_bytes: 0,
+                        is_counted: false,
+                        is_unreachable: false,
+                        since_ns,
+                    };
                     known.entry(fingerprint).or_insert(lost);
                 }
                 Ok(())
@@ -332,7 +361,15 @@ mod tests {
         let key = [&[PREFIX], fingerprint.digest(32)].concat();
         for kind in [Some(ChunkKind::Data), Some(ChunkKind::Recipe), Some(ChunkKind::Directory), None] {
             let address = Address::new(ContainerId::new(1, 7), 3);
-            let chunk = Quarantined { fingerprint, address, kind, length_bytes: 4000, is_counted: kind.is_none(), since_ns: 5 };
+            let chunk = Quarantined {
+                fingerprint,
+                address,
+                kind,
+                length_bytes: 4000,
+                is_counted: kind.is_none(),
+                is_unreachable: kind == Some(ChunkKind::Data),
+                since_ns: 5,
+            };
             let value = chunk.encode();
             assert_eq!(Quarantined::decode(&key, &value).unwrap(), chunk);
             for length in 0..value.len() {

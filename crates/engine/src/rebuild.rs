@@ -86,6 +86,13 @@ impl Rebuild {
     }
 }
 
+impl Engine {
+    /// Whether making the chunk index of a store anew was cut short: it must be done again before the store opens.
+    pub fn is_rebuild_cut_short(ground: &dyn Ground) -> Result<bool> {
+        Ok(ground.exists(MARKER)?)
+    }
+}
+
 /// Puts an empty index in the place of whatever is there. The marker comes first.
 pub(crate) fn empty_index(ground: &Arc<dyn Ground>, directory: &str, partitions: u32, digest_bytes: usize) -> Result<()> {
     ground.create_directory(directory)?;

@@ -21,6 +21,10 @@ pub struct Statistics {
     pub candidates: u64,
     /// Whether these are all.
     pub candidates_are_all: bool,
+    /// Chunks in quarantine that are needed: lost until they are written again.
+    pub quarantined_chunks: u64,
+    /// Their bytes before compression, as far as they are known.
+    pub quarantined_bytes: u64,
     /// Groups of containers with a parity file.
     pub parity_groups: u64,
     /// Containers in them.
@@ -62,7 +66,10 @@ impl Engine {
         let parity = self.storage.parity_statistics()?;
         let totals = *self.totals.lock();
         let index = self.index.statistics();
+        let (quarantined_chunks, quarantined_bytes) = self.needed_quarantined()?;
         Ok(Statistics {
+            quarantined_chunks,
+            quarantined_bytes,
             chunks: totals.chunks,
             containers: self.storage.containers()?.len() as u64,
             unique_bytes: totals.raw_bytes + storage.open_frame_bytes,

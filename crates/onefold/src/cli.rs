@@ -433,8 +433,12 @@ pub struct Stats {
 Without options: checksums and structure of everything but the data, and that everything that is referred to is there.
 Nothing is changed.
 
-Example:
-  onefold check --store /srv/store --read-data")]
+With --repair, while nobody else has the store open: everything is read, and what can be made whole is. Chunks that cannot be read go into
+quarantine: nothing is destroyed, what needs them is listed, and when the same data is backed up or written again they are there again.
+
+Examples:
+  onefold check --store /srv/store --read-data
+  onefold check --store /srv/store --repair --dry-run")]
 pub struct Check {
     /// Which store.
     #[command(flatten)]
@@ -448,6 +452,14 @@ pub struct Check {
     #[arg(long)]
     #[serde(skip)]
     pub rebuild_index: bool,
+    /// Makes whole what can be, puts chunks that cannot be read in quarantine, and lists what needs them; reads all data
+    #[arg(long, conflicts_with = "rebuild_index")]
+    #[serde(skip)]
+    pub repair: bool,
+    /// With --repair: changes nothing, says what would be done
+    #[arg(long, requires = "repair")]
+    #[serde(skip)]
+    pub dry_run: bool,
     /// How facts are printed.
     #[command(flatten)]
     pub format: Format,

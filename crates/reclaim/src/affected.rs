@@ -38,7 +38,10 @@ fn volumes(check: &mut Check<'_>, moment: &Moment<'_>) {
         for piece in &recipe.pieces {
             let end = at.saturating_add(piece.length());
             if is_lost(piece, lost) {
-                ranges.push(at..end);
+                match ranges.last_mut() {
+                    Some(std::ops::Range { end: before, .. }) if *before == at => *before = end,
+                    _ => ranges.push(at..end),
+                }
             }
             at = end;
         }

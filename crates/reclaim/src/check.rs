@@ -16,7 +16,7 @@
 use crate::reading::{Looked, look_into, look_into_all};
 use crate::references;
 use crate::{Result, affected, counts, volumes};
-use onefold_engine::{Engine, EngineError, Repair};
+use onefold_engine::{DeadSlots, Engine, EngineError, Repair};
 use onefold_fingerprint::Fingerprint;
 use onefold_index::block::Verified;
 use onefold_storage::{Catalog, ContainerId, StorageError};
@@ -56,6 +56,8 @@ pub enum ProblemKind {
     Container,
     /// A chunk that is referred to is not stored.
     MissingChunk,
+    /// A chunk that is referred to is lost, and known to be: it is in quarantine.
+    Quarantined,
     /// The index names a place where the chunk is not.
     WrongAddress,
     /// A usage count is not the number of references.
@@ -76,6 +78,7 @@ impl ProblemKind {
             ProblemKind::BlockIndex => "block_index",
             ProblemKind::Container => "container",
             ProblemKind::MissingChunk => "missing_chunk",
+            ProblemKind::Quarantined => "quarantined",
             ProblemKind::WrongAddress => "wrong_address",
             ProblemKind::WrongCount => "wrong_count",
             ProblemKind::Object => "object",
@@ -110,6 +113,8 @@ pub struct CheckReport {
     pub repaired: u64,
     /// Passes over the references.
     pub passes: u64,
+    /// Chunks that are needed and in quarantine.
+    pub quarantined_chunks: u64,
     /// Findings; at most 10,000 are listed.
     pub problems: Vec<Problem>,
     /// All findings, listed or not.
@@ -185,6 +190,14 @@ impl Lost {
     pub(crate) fn contains(&self, fingerprint: &Fingerprint) -> bool {
         self.chunks.contains(fingerprint)
     }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Fingerprint> {
+        self.chunks.iter()
+    }
+
+    pub(crate) fn is_complete(&self) -> bool {
+        self.left_out == 0
+    }
 }
 
 /// A check under way.
@@ -194,12 +207,16 @@ pub(crate) struct Check<'a> {
     pub(crate) monitor: &'a dyn Monitor,
     pub(crate) report: CheckReport,
     pub(crate) lost: Lost,
+    /// Of these, the ones that no container has and that are not in quarantine.
+    pub(crate) missing: Lost,
     /// All that addresses can name: containers with a file, and those that live on in others.
     present: HashSet<ContainerId>,
     /// Containers whose addresses should lead to others and do not.
     dead_ends: HashSet<ContainerId>,
     /// Whether the references of the objects are all known: else counts may rightly be greater than what is found.
     pub(crate) knows_all_objects: bool,
+    /// Lost metadata chunks have references that are counted and that nobody can see.
+    pub(crate) counts_more: bool,
     /// Whether the pages of the chunk index are whole.
     pub(crate) knows_all_entries: bool,
 }
@@ -207,34 +224,48 @@ pub(crate) struct Check<'a> {
 /// Checks a store. What is wrong with it is in the report; an error is what kept the check from being made. A check that the monitor
 /// cancelled reports what it found until then.
 pub fn check(engine: &Arc<Engine>, options: CheckOptions, monitor: &dyn Monitor) -> Result<CheckReport> {
-    let lost = Lost::within(options.memory_bytes / 4);
-    let mut check = Check {
-        engine,
-        options,
-        monitor,
-        report: CheckReport::default(),
-        lost,
-        present: HashSet::new(),
-        dead_ends: HashSet::new(),
-        knows_all_objects: true,
-        knows_all_entries: true,
-    };
-    check.indexes()?;
-    let containers = check.all_containers()?;
-    check.objects()?;
-    check.keeping();
-    counts::compare(&mut check, containers)?;
-    if !check.lost.chunks.is_empty() && !monitor.is_cancelled() {
-        affected::name(&mut check)?;
-        if check.lost.left_out > 0 {
-            let what = format!("{} more chunks are lost; what needs only these is not named, for want of memory", check.lost.left_out);
-            check.report.add(ProblemKind::Affected, what);
-        }
-    }
-    Ok(check.report)
+    Ok(Check::new(engine, options, monitor).run()?.report)
 }
 
-impl Check<'_> {
+impl<'a> Check<'a> {
+    pub(crate) fn new(engine: &'a Arc<Engine>, options: CheckOptions, monitor: &'a dyn Monitor) -> Check<'a> {
+        Check {
+            engine,
+            options,
+            monitor,
+            report: CheckReport::default(),
+            lost: Lost::within(options.memory_bytes / 4),
+            missing: Lost::within(options.memory_bytes / 16),
+            present: HashSet::new(),
+            dead_ends: HashSet::new(),
+            knows_all_objects: true,
+            counts_more: false,
+            knows_all_entries: true,
+        }
+    }
+
+    /// All steps.
+    pub(crate) fn run(mut self) -> Result<Check<'a>> {
+        let counted = self.engine.for_each_quarantined(&mut |chunk| self.counts_more |= chunk.may_refer() && chunk.is_counted);
+        if let Err(error) = counted {
+            self.counts_more = true;
+            self.report.add(ProblemKind::Object, format!("what is in quarantine cannot be read: {error}"));
+        }
+        self.indexes()?;
+        let containers = self.all_containers()?;
+        self.objects()?;
+        self.keeping();
+        counts::compare(&mut self, containers)?;
+        if !self.lost.chunks.is_empty() && !self.monitor.is_cancelled() {
+            affected::name(&mut self)?;
+            if self.lost.left_out > 0 {
+                let what = format!("{} more chunks are lost; what needs only these is not named, for want of memory", self.lost.left_out);
+                self.report.add(ProblemKind::Affected, what);
+            }
+        }
+        Ok(self)
+    }
+
     /// Step 1.
     fn indexes(&mut self) -> Result<()> {
         self.monitor.step("indexes", 2);
@@ -319,7 +350,11 @@ impl Check<'_> {
         if !suspects.is_empty() {
             let now = storage.forwards()?;
             for id in suspects.into_iter().filter(|id| now.binary_search(id).is_ok()) {
-                if let Err(error) = storage.verify_forward(id) {
+                let is_given_up = |id| self.engine.dead_slots(id).is_ok_and(|dead| dead.is_given_up());
+                if let Err(error) = storage.verify_forward(id)
+                    && !is_given_up(id)
+                    && !storage.forward_target(id).is_some_and(is_given_up)
+                {
                     self.report.add(ProblemKind::Container, error.to_string());
                     self.dead_ends.insert(id);
                 }
@@ -349,17 +384,22 @@ impl Check<'_> {
 
     fn report_container(&mut self, container: ContainerId) {
         let Looked { found, wrong, .. } = look_into(self.engine, container, self.options.read_data);
+        let dead = self.engine.dead_slots(container).unwrap_or_default();
+        let catalog = self.engine.storage().catalog(container).ok();
         for (address, fingerprint) in wrong {
-            self.report.add(ProblemKind::Container, format!("chunk {fingerprint} at {address} has bytes of another fingerprint"));
-            self.lost.insert(fingerprint);
+            let is_dead = catalog.as_ref().and_then(|catalog| catalog.position(address)).is_some_and(|slot| dead.contains(slot));
+            if !is_dead {
+                self.report.add(ProblemKind::Container, format!("chunk {fingerprint} at {address} has bytes of another fingerprint"));
+                self.lost.insert(fingerprint);
+            }
         }
         match found {
             Ok(found) => {
                 self.homes(container, &found.homes);
-                found.damage.iter().for_each(|damage| self.container_damage(container, damage));
+                found.damage.iter().for_each(|damage| self.container_damage(catalog.as_deref(), &dead, damage));
             }
             // The file is not there, or the device cannot read it.
-            Err(error) => self.container_damage(container, &error),
+            Err(error) => self.container_damage(catalog.as_deref(), &dead, &error),
         }
     }
 
@@ -380,18 +420,26 @@ impl Check<'_> {
     }
 
     /// Notes what a damage of a container takes with it. Without a catalog nobody knows what the container held; the counts will show
-    /// what is missing.
-    fn container_damage(&mut self, container: ContainerId, damage: &StorageError) {
-        self.report.add(ProblemKind::Container, damage.to_string());
-        let Ok(catalog) = self.engine.storage().catalog(container) else { return };
-        let lost = |check: &mut Self, catalog: &Catalog, frame: Option<u32>| {
-            for of in catalog.frames.iter().filter(|of| frame.is_none_or(|frame| frame == of.number)) {
-                catalog.slots_of(of).iter().for_each(|slot| check.lost.insert(slot.fingerprint));
+    /// what is missing. Where nothing counts any more, nothing is lost.
+    fn container_damage(&mut self, catalog: Option<&Catalog>, dead: &DeadSlots, damage: &StorageError) {
+        let Some(catalog) = catalog else {
+            if !dead.is_given_up() {
+                self.report.add(ProblemKind::Container, damage.to_string());
             }
+            return;
         };
-        match damage {
-            StorageError::Damaged { frame, .. } => lost(self, &catalog, *frame),
-            _ => lost(self, &catalog, None),
+        let frame = if let StorageError::Damaged { frame, .. } = damage { *frame } else { None };
+        let mut is_felt = catalog.slots.is_empty();
+        for of in catalog.frames.iter().filter(|of| frame.is_none_or(|frame| frame == of.number)) {
+            for (slot, found) in (of.first_slot as usize..).zip(catalog.slots_of(of)) {
+                if !dead.contains(slot) {
+                    is_felt = true;
+                    self.lost.insert(found.fingerprint);
+                }
+            }
+        }
+        if is_felt {
+            self.report.add(ProblemKind::Container, damage.to_string());
         }
     }
 

@@ -98,7 +98,7 @@ fn one_pass(check: &mut Check<'_>, range: RangeInclusive<u64>, missing: &mut BTr
     let containers = engine.storage().containers()?;
     table.missing_containers(check, &containers, &engine.storage().forwards()?, missing);
     // Where a chunk that refers to others cannot be read, counts may rightly be greater than what is found.
-    let mut knows_all = check.knows_all_objects;
+    let mut knows_all = check.knows_all_objects && !check.counts_more;
     for container in containers {
         if monitor.is_cancelled() {
             return Ok(false);
@@ -109,11 +109,14 @@ fn one_pass(check: &mut Check<'_>, range: RangeInclusive<u64>, missing: &mut BTr
         }
         monitor.advance(1);
         // Damage of the container itself was reported by step 2.
+        let dead = engine.dead_slots(container).unwrap_or_default();
         let Ok(slots) = engine.storage().slots(container) else {
-            knows_all = false;
+            knows_all &= dead.is_given_up();
             continue;
         };
-        for (address, slot) in slots.iter().take(durable).filter(|(_, slot)| is_mine(&slot.fingerprint)) {
+        // What was removed or put in quarantine is not stored, whatever the catalog says.
+        let alive = slots.iter().enumerate().take(durable).filter(|(number, _)| !dead.contains(*number)).map(|(_, slot)| slot);
+        for (address, slot) in alive.filter(|(_, slot)| is_mine(&slot.fingerprint)) {
             let chunk = table.known.entry(slot.fingerprint).or_default();
             chunk.is_stored = true;
             chunk.length_bytes = slot.length_bytes;
@@ -214,8 +217,7 @@ impl Table {
             let address = Address::from_bits(chunk.address);
             let mut problem = |kind, what: String| check.report.add(kind, format!("chunk {fingerprint}{what}"));
             if chunk.references > 0 && !chunk.is_stored {
-                problem(ProblemKind::MissingChunk, format!(" has {} references but is in no container that can be read", chunk.references));
-                check.lost.insert(fingerprint);
+                missing(check, &fingerprint, &chunk);
             } else if chunk.references > 0 && chunk.wanted_bytes > u64::from(chunk.length_bytes) {
                 let what = format!(" has {} bytes, a reference wants the first {}", chunk.length_bytes, chunk.wanted_bytes);
                 problem(ProblemKind::MissingChunk, what);
@@ -232,11 +234,33 @@ impl Table {
                 let what = format!(" at {address}: the index counts {count} references, there are {}", chunk.references);
                 check.report.add(ProblemKind::WrongCount, format!("chunk {fingerprint}{what}"));
             }
-            if chunk.other != 0 && chunk.is_stored {
+            // A read looks where the index says when the chunk is not where its recipe says.
+            if chunk.other != 0 && chunk.is_stored && !chunk.is_stored_there {
                 other_place(check, &fingerprint, Address::from_bits(chunk.other));
             }
         }
     }
+}
+
+/// A chunk that is referred to and that nobody can read.
+fn missing(check: &mut Check<'_>, fingerprint: &Fingerprint, chunk: &Known) {
+    let references = chunk.references;
+    match check.engine.quarantined(fingerprint) {
+        Ok(Some(known)) => {
+            let length = if known.length_bytes > 0 { format!(" ({} bytes)", known.length_bytes) } else { String::new() };
+            let what = format!(
+                "chunk {fingerprint}{length} has {references} references and is lost: it is in quarantine until it is written again"
+            );
+            check.report.quarantined_chunks += 1;
+            check.report.add(ProblemKind::Quarantined, what);
+        }
+        Ok(None) | Err(_) => {
+            let what = format!("chunk {fingerprint} has {references} references but is in no container that can be read");
+            check.report.add(ProblemKind::MissingChunk, what);
+            check.missing.insert(*fingerprint);
+        }
+    }
+    check.lost.insert(*fingerprint);
 }
 
 /// A reference names another container than the index does. That is right if this one has the chunk too.

@@ -1,4 +1,5 @@
-//! Users of all parts that look after a store: `check`, `scrub`, rebuilding the chunk index, and the removal of unused chunks.
+//! Users of all parts that look after a store: `check` and repair, `scrub`, rebuilding the chunk index, the removal of unused chunks and the
+//! merging of containers.
 //!
 //! This crate must never be needed by a write or a read.
 
@@ -11,14 +12,17 @@ mod prune;
 mod reading;
 mod rebuild;
 mod references;
+mod repair;
 mod salvage;
 mod scrub;
+mod suspects;
 mod unused;
 mod volumes;
 
 pub use check::{CheckOptions, CheckReport, Monitor, NoMonitor, Problem, ProblemKind, check};
 pub use prune::{PruneOptions, PruneReport, prune};
 pub use rebuild::rebuild_chunk_index;
+pub use repair::{RepairOptions, RepairReport, repair};
 pub use salvage::salvage;
 pub use scrub::{ScrubOptions, ScrubRate, ScrubReport, ScrubStatus, scrub, scrub_status};
 pub use unused::{RemovalReport, remove_unused};

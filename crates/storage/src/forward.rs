@@ -113,6 +113,11 @@ impl Forwarding {
         self.logged.insert(id, fate);
     }
 
+    /// The disk is to be asked again.
+    pub(crate) fn forget(&mut self, id: ContainerId) {
+        self.known.remove(&id);
+    }
+
     /// The disk says so now too.
     pub(crate) fn set_done(&mut self, id: ContainerId) {
         if let Some(Some(target)) = self.logged.remove(&id) {
@@ -142,6 +147,12 @@ impl ContainerStore {
         found.extend(forwarding.logged.iter().filter(|(_, fate)| fate.is_some()).map(|(id, _)| *id));
         found.sort_unstable();
         Ok(found)
+    }
+
+    /// Where the forward of `container` leads, whether or not that can be read; `None` if it has none, or a damaged one.
+    pub fn forward_target(&self, container: ContainerId) -> Option<ContainerId> {
+        let logged = self.shared.forwarding.lock().logged.get(&container).copied();
+        logged.unwrap_or_else(|| self.shared.read_forward(container).ok().flatten())
     }
 
     /// Reads the forward of `container` from disk and checks that the container that it names has chunks of it; returns that one.

@@ -101,6 +101,22 @@ impl ContainerStore {
         self.shared.finish_merges()
     }
 
+    /// Writes the forwards of `containers` to the merged container `target`, which has their chunks, anew: theirs are missing or damaged. Durable on return.
+    pub fn repair_forwards(&self, containers: &[ContainerId], target: ContainerId) -> Result<()> {
+        let shared = &self.shared;
+        shared.check_writable()?;
+        let _one = shared.replacing.lock();
+        let mut folders = BTreeSet::new();
+        for container in containers {
+            shared.ground.create_directory(&file::folder(&shared.directory, *container)).map_err(StorageError::cannot_write)?;
+        }
+        shared.write_forwards(containers, target, &mut folders)?;
+        shared.sync_folders(&folders)?;
+        containers.iter().for_each(|container| shared.forwarding.lock().forget(*container));
+        shared.retire(containers.iter());
+        Ok(())
+    }
+
     /// Whether the files of merges in the log wait for [`finish_merges`](Self::finish_merges).
     pub fn has_pending_merges(&self) -> bool {
         !self.shared.merging.lock().pending.is_empty()

@@ -8,7 +8,7 @@ use crate::session::{Session, StoreCommand};
 use crate::store::{OPENING_ADVICE, SETTINGS_FILE, ground, read_settings};
 use crate::units::{counted, size};
 use onefold_engine::{EngineError, Mode};
-use onefold_reclaim::{CheckOptions, CheckReport, Monitor, Problem, ProblemKind, check, rebuild_chunk_index};
+use onefold_reclaim::{CheckOptions, CheckReport, Monitor, Problem, ProblemKind, RepairOptions, RepairReport, check, rebuild_chunk_index};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -95,6 +95,59 @@ pub fn rebuild(options: &Check, console: &dyn Console, quiet: bool) -> Result<()
     Ok(())
 }
 
+/// Repairs the store, which nobody else may have open meanwhile. Exit code 0: nothing is lost; 1: something is.
+pub fn repair(options: &Check, console: &dyn Console, quiet: bool) -> Result<Exit> {
+    let directory = &options.store.directory;
+    let ground = ground(directory)?;
+    let settings = read_settings(&directory.join(SETTINGS_FILE), true)?;
+    let repair_options = RepairOptions { dry_run: options.dry_run, memory_bytes: CheckOptions::default().memory_bytes };
+    let repaired = onefold_reclaim::repair(ground, settings.engine, repair_options, "check --repair", &Watch(console));
+    console.end_progress();
+    let report = repaired.map_err(|error| Failure { exit: Exit::CannotRun, ..Failure::from(error) })?;
+    if console.is_cancelled() {
+        return Err(Failure::interrupted("the repair was stopped before its end; what it did is sound, the next one goes on"));
+    }
+    let mut output = Output::to(console.out());
+    if options.format.json {
+        let mut json = to_json(&report.check);
+        json["dry_run"] = json!(options.dry_run);
+        json["actions"] = json!(report.actions);
+        json["newly_quarantined_chunks"] = json!(report.quarantined_chunks);
+        json["restored_chunks"] = json!(report.restored_chunks);
+        output.json(&json)?;
+    } else {
+        report.actions.iter().try_for_each(|action| output.line(action))?;
+        report.check.problems.iter().try_for_each(|problem| output.line(&problem.what))?;
+        if !quiet {
+            console.note(&summary(options, &report));
+        }
+    }
+    output.finish()?;
+    let is_whole = report.check.is_clean() && !(options.dry_run && report.quarantined_chunks > 0);
+    Ok(if is_whole { Exit::Done } else { Exit::Failed })
+}
+
+fn summary(options: &Check, report: &RepairReport) -> String {
+    let check = &report.check;
+    let lost = counted(check.quarantined_chunks, "lost chunk is", "lost chunks are");
+    match (options.dry_run, check.is_clean()) {
+        (true, _) if report.actions.is_empty() && check.is_clean() => "nothing would be done: clean".into(),
+        (true, _) => "nothing was changed".into(),
+        (false, true) if report.actions.is_empty() => "nothing had to be done: clean".into(),
+        (false, true) => "nothing is lost".into(),
+        (false, false) if check.problems.iter().all(|problem| is_about_lost(problem.kind)) => {
+            format!(
+                "{lost} in quarantine. What is written again is stored again: back up or restore what is listed; or forget and delete it"
+            )
+        }
+        (false, false) => format!("{lost} in quarantine, and there is what could not be repaired"),
+    }
+}
+
+fn is_about_lost(kind: ProblemKind) -> bool {
+    matches!(kind, ProblemKind::Quarantined | ProblemKind::Affected)
+}
+
 fn to_json(report: &CheckReport) -> Value {
     let problem = |problem: &Problem| json!({"kind": problem.kind.name(), "what": problem.what});
     json!({
@@ -104,6 +157,7 @@ fn to_json(report: &CheckReport) -> Value {
         "index_entries": report.index_entries,
         "references": report.references,
         "read_bytes": report.read_bytes,
+        "quarantined_chunks": report.quarantined_chunks,
         "problem_count": report.problem_count,
         "problems": report.problems.iter().map(problem).collect::<Value>(),
     })

@@ -179,10 +179,13 @@ fn on_store(request: Request, talk: Talk) -> Result<Exit> {
     if command.ends_early() {
         terminal.watch_signals()?;
     }
-    if let Request::Check(options) = &request
-        && options.rebuild_index
-    {
-        check::rebuild(options, &terminal, talk.quiet)?;
+    if let Request::Check(options) = &request {
+        if options.repair {
+            return check::repair(options, &terminal, talk.quiet);
+        }
+        if options.rebuild_index {
+            check::rebuild(options, &terminal, talk.quiet)?;
+        }
     }
     let directory = command.directory();
     let ground = ground(directory)?;

@@ -107,6 +107,8 @@ fn to_json(contents: &Contents, statistics: &Statistics, scrubbed: &ScrubStatus,
         "unused_bytes": statistics.dead_bytes,
         "candidates": statistics.candidates,
         "candidates_complete": statistics.candidates_are_all,
+        "quarantined_chunks": statistics.quarantined_chunks,
+        "quarantined_bytes": statistics.quarantined_bytes,
         "merge_debt_bytes": debt.bytes,
         "merge_debt_containers": debt.containers,
         "disk_bytes": statistics.disk_bytes,
@@ -194,6 +196,10 @@ fn print(output: &mut Output<'_>, contents: &Contents, statistics: &Statistics, 
         ("scrub", format!("{}{}", scrub::coverage(scrubbed), damaged(scrubbed))),
     ] {
         output.line(format_args!("{name:<9} {value}"))?;
+    }
+    if statistics.quarantined_chunks > 0 {
+        let lost = counted(statistics.quarantined_chunks, "chunk", "chunks");
+        output.line(format_args!("{:<9} {lost} in quarantine; `onefold check` says what needs them", "lost"))?;
     }
     if !statistics.activity.profile.is_empty() {
         output.line("\ntime by component, since the store was made")?;
