@@ -92,7 +92,7 @@ pub struct Options {
     #[arg(long, default_value = "/var/tmp")]
     disk: PathBuf,
     /// Only these parts
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Part::Floors, Part::Pipeline, Part::Ideal, Part::Backups, Part::Tools, Part::Ingest, Part::Disks, Part::Reclamation, Part::Scrub])]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Part::Floors, Part::Pipeline, Part::Ideal, Part::Backups, Part::Tools, Part::Ingest, Part::Disks, Part::Reclamation, Part::Writers, Part::Opening, Part::Clones, Part::Scrub])]
     parts: Vec<Part>,
     /// Also writes the figures as JSON
     #[arg(long)]
@@ -123,8 +123,14 @@ enum Part {
     Ingest,
     /// A served volume beside other NBD servers
     Disks,
-    /// Giving space back, restores after many generations, opening after a crash
+    /// Giving space back after many generations, and restores before and after
     Reclamation,
+    /// Latency of writers beside reclamation
+    Writers,
+    /// Opening after a crash with a full log
+    Opening,
+    /// Look-ups that a clone of the last image spares
+    Clones,
     /// Scrub and check of a whole store beside a sequential read
     Scrub,
 }
@@ -151,7 +157,10 @@ fn run(options: Options) -> Result<()> {
             Part::Tools => tools::measure(&options, &mut report)?,
             Part::Ingest => ingest::measure(&options, &mut report)?,
             Part::Disks => disks::measure(&options, &mut report)?,
-            Part::Reclamation => reclamation::measure(&options, &mut report)?,
+            Part::Reclamation => reclamation::generations(&options, &mut report)?,
+            Part::Writers => reclamation::writers(&options, &mut report)?,
+            Part::Opening => reclamation::opening(&options, &mut report)?,
+            Part::Clones => reclamation::clones(&options, &mut report)?,
             Part::Scrub => scrub::measure(&options, &mut report)?,
         }
     }

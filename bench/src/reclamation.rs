@@ -19,6 +19,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use tempfile::TempDir;
 
 const GENERATIONS: u64 = 50;
 /// The second store has so many times the corpus in other data.
@@ -29,21 +30,32 @@ const SIZE_TOLERANCE: f64 = 1.25;
 const LATENCY_TOLERANCE: f64 = 1.1;
 const OPEN_SECONDS: f64 = 2.0;
 
-/// All of it.
-pub fn measure(options: &Options, report: &mut Report) -> Result<()> {
-    let disk = tempfile::tempdir_in(&options.disk).context("no temporary directory on disk")?;
-    let memory = tempfile::tempdir_in(&options.memory).context("no temporary directory in memory")?;
-    let bench = Bench { options, disk: disk.path().to_owned(), memory: memory.path().to_owned() };
-    bench.generations(report)?;
-    bench.writers(report)?;
-    bench.opening(report)?;
-    bench.images(report)
+/// Pruning and restores of a store with many generations.
+pub fn generations(options: &Options, report: &mut Report) -> Result<()> {
+    Bench::new(options)?.generations(report)
+}
+
+/// Latency of writers beside reclamation.
+pub fn writers(options: &Options, report: &mut Report) -> Result<()> {
+    Bench::new(options)?.writers(report)
+}
+
+/// Opening after a crash.
+pub fn opening(options: &Options, report: &mut Report) -> Result<()> {
+    Bench::new(options)?.opening(report)
+}
+
+/// Images that are written onto clones of the last ones.
+pub fn clones(options: &Options, report: &mut Report) -> Result<()> {
+    Bench::new(options)?.images(report)
 }
 
 struct Bench<'a> {
     options: &'a Options,
     disk: PathBuf,
     memory: PathBuf,
+    /// Removed at the end, with all that is in them.
+    _places: [TempDir; 2],
 }
 
 /// A store with many generations of one tree.
@@ -53,7 +65,13 @@ struct Generations {
     saved: PathBuf,
 }
 
-impl Bench<'_> {
+impl<'a> Bench<'a> {
+    fn new(options: &'a Options) -> Result<Bench<'a>> {
+        let disk = tempfile::tempdir_in(&options.disk).context("no temporary directory on disk")?;
+        let memory = tempfile::tempdir_in(&options.memory).context("no temporary directory in memory")?;
+        Ok(Bench { options, disk: disk.path().to_owned(), memory: memory.path().to_owned(), _places: [disk, memory] })
+    }
+
     fn onefold(&self, store: &Path, arguments: &[&str]) -> Result<Cost> {
         let (command, rest) = arguments.split_at(if arguments[0] == "volume" { 2 } else { 1 });
         run(&self.options.binary()?, &[command, &["--store", text(store)], rest].concat())
