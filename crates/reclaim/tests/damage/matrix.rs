@@ -1,9 +1,10 @@
-//! The damage matrix: every part of a store, damaged in five ways; what a check says, what a repair gives back, what is lost.
+//! The damage matrix: every part of a store, damaged in five ways; what a check says, what a repair gives back, what a check says then. The table in
+//! `docs/damage.md` is what this test finds.
 
 use crate::scene::{Look, Scene, State, look, open, settings};
 use onefold_engine::{Mode, Transaction};
-use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround, read_file};
-use onefold_reclaim::{NoMonitor, ProblemKind, salvage};
+use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround, checksum, read_file};
+use onefold_reclaim::{NoMonitor, ProblemKind, RepairOptions, repair, salvage};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,6 +17,18 @@ enum Damage {
     Zeroed,
     Deleted,
     Older,
+}
+
+impl Damage {
+    fn name(self) -> &'static str {
+        match self {
+            Damage::Flipped => "flipped bit",
+            Damage::Truncated => "truncated",
+            Damage::Zeroed => "zeroed",
+            Damage::Deleted => "deleted",
+            Damage::Older => "older version",
+        }
+    }
 }
 
 const DAMAGES: [Damage; 5] = [Damage::Flipped, Damage::Truncated, Damage::Zeroed, Damage::Deleted, Damage::Older];
@@ -46,7 +59,8 @@ impl Part {
                     Damage::Zeroed => file.write_at(range.start, &vec![0; (range.end - range.start) as usize]).unwrap(),
                     Damage::Deleted => ground.remove(path).unwrap(),
                     Damage::Older => {
-                        let older = read_file(&scene.older, path, 1 << 30).ok().filter(|older| *older != scene.bytes(path))?;
+                        let older = if path == "owner" { Ok(no_owner()) } else { read_file(&scene.older, path, 1 << 30) };
+                        let older = older.ok().filter(|older| *older != scene.bytes(path))?;
                         file.set_len(0).unwrap();
                         file.write_at(0, &older).unwrap();
                     }
@@ -70,6 +84,25 @@ impl Part {
     }
 }
 
+/// The file of the owner epoch before the first opening.
+fn no_owner() -> Vec<u8> {
+    let epoch = 0u64.to_le_bytes();
+    [epoch, checksum(&epoch).to_le_bytes()].concat()
+}
+
+/// The first page of the block index whose damage is felt.
+fn used_page(scene: &Scene) -> Range<u64> {
+    const SLOT_BYTES: u64 = 4608;
+    let is_used = |slot: &u64| {
+        let ground = scene.copy();
+        ground.corrupt("blocks/0000.redb", slot * SLOT_BYTES + 9, 1).unwrap();
+        let ground: Arc<dyn Ground> = Arc::new(ground);
+        onefold_index::BlockIndex::problem_of(&ground, "blocks", 0).unwrap().0.is_some()
+    };
+    let slot = (2..scene.length("blocks/0000.redb") / SLOT_BYTES).find(is_used).unwrap();
+    slot * SLOT_BYTES..(slot + 1) * SLOT_BYTES
+}
+
 fn find(scene: &Scene, wanted: impl Fn(&str) -> bool) -> String {
     scene.files().into_iter().find(|path| wanted(path)).unwrap()
 }
@@ -81,28 +114,44 @@ fn parts(scene: &Scene) -> Vec<(&'static str, Part)> {
     let catalog = u64::from(u32::from_le_bytes(scene.bytes(&sealed)[length as usize - 40..][..4].try_into().unwrap()));
     let pages = find(scene, |path| path.contains("/pages-"));
     let header = find(scene, |path| path.starts_with("index/") && path.ends_with("/header"));
-    let mut segments: Vec<String> = scene.files().into_iter().filter(|path| path.ends_with(".log")).collect();
-    let last = segments.pop().unwrap();
-    let first = segments.first().cloned().unwrap_or(last.clone());
+    // The log's segments by their starts; up to where the block index has applied it, the chunk index has too.
+    let segments: Vec<(u64, String)> = scene.files().into_iter().filter_map(|path| Some((segment_start(&path)?, path))).collect();
+    let applied = applied(scene);
+    let (start, segment) = segments.iter().rfind(|(start, _)| *start <= applied).unwrap();
+    let at = 4096 + applied - start;
     let file = |path: &str| Part::file(scene, path.to_owned());
     vec![
-        ("container header", Part::Bytes(sealed.clone(), 0..64)),
-        ("container data", Part::Bytes(sealed.clone(), 64..catalog)),
-        ("container catalog", Part::Bytes(sealed.clone(), catalog..length - 48)),
-        ("container footer", Part::Bytes(sealed, length - 48..length)),
-        ("index pages", file(&pages)),
-        ("index header", file(&header)),
-        ("log: first segment's header", Part::Bytes(first.clone(), 0..4096)),
-        ("log: first batch", Part::Bytes(first, 4096..4096 + 512)),
-        ("log: last segment", file(&last)),
-        ("block-index file", file("blocks/0000.redb")),
+        ("container: header", Part::Bytes(sealed.clone(), 0..64)),
+        ("container: data", Part::Bytes(sealed.clone(), 64..catalog)),
+        ("container: catalog", Part::Bytes(sealed.clone(), catalog..length - 48)),
+        ("container: footer", Part::Bytes(sealed, length - 48..length)),
+        ("forward of a merged container", file(&find(scene, |path| path.ends_with(".forward")))),
+        ("chunk index: pages", file(&pages)),
+        ("chunk index: header", file(&header)),
+        ("log: header of a segment", Part::Bytes(segment.clone(), 0..56)),
+        ("log: a batch that is applied", Part::Bytes(segments[0].1.clone(), 4096..4096 + 512)),
+        ("log: a batch that is not applied", Part::Bytes(segment.clone(), at..at + 512)),
+        ("log: last segment", file(&segments.last().unwrap().1)),
+        ("block index: page", Part::Bytes("blocks/0000.redb".into(), used_page(scene))),
+        ("block index: file", file("blocks/0000.redb")),
+        ("block index: second copy", file("blocks/0000.copy")),
         ("descriptor", file("descriptor")),
-        ("descriptor, second copy", file("descriptor.copy")),
+        ("descriptor: second copy", file("descriptor.copy")),
         ("owner", file("owner")),
         ("record of a volume", Part::Object(b'v')),
         ("record of a layer", Part::Object(b'l')),
         ("record of a backup", Part::Object(b'b')),
     ]
+}
+
+fn segment_start(path: &str) -> Option<u64> {
+    u64::from_str_radix(path.strip_prefix("log/")?.strip_suffix(".log")?, 16).ok()
+}
+
+/// Up to where the block index has applied the log.
+fn applied(scene: &Scene) -> u64 {
+    let ground: Arc<dyn Ground> = Arc::new(scene.copy());
+    onefold_index::BlockIndex::problem_of(&ground, "blocks", 0).unwrap().1.unwrap().0
 }
 
 /// What a look found, in a word or two.
@@ -145,39 +194,62 @@ fn readable(found: &Look, states: &[State], what: &str) -> String {
     .into()
 }
 
+/// Damages a part, looks, repairs, and looks again: a line of the table.
+fn line(scene: &Scene, name: &str, part: &Part, damage: Damage) -> Option<String> {
+    let what = format!("{name} {damage:?}");
+    let ground = part.damage(scene, damage)?;
+    let newest = scene.states.last().unwrap();
+    let before = look(&ground.snapshot(CrashPolicy::KeepAll), Mode::ReadOnly, newest);
+    let shared: Arc<dyn Ground> = Arc::new(ground.clone());
+    let run = |dry_run| {
+        let options = RepairOptions { dry_run, memory_bytes: 1 << 20 };
+        repair(shared.clone(), settings(), options, "test", &NoMonitor).unwrap_or_else(|error| panic!("{what}: {error}"))
+    };
+    let planned = run(true);
+    let done = run(false);
+    assert_eq!(planned.actions.is_empty(), done.actions.is_empty(), "{what}: {:?} {:?}", planned.actions, done.actions);
+    let again = run(false);
+    assert_eq!(again.actions, Vec::<String>::new(), "{what}: nothing is left to repair after {:?}", done.actions);
+    let after = look(&ground, Mode::ReadWrite, newest);
+    assert!(after.refused.is_none(), "{what}: {:?} after {:?}", after.refused, done.actions);
+    let back = readable(&after, &scene.states, &what);
+    Some(format!("| {name} | {} | {} | {back} | {} |", damage.name(), said(&before), said(&after)))
+}
+
 #[test]
 fn the_table_of_damages_is_what_is_found() {
-    let scene = Scene::new();
-    let mut table = String::new();
+    let mut lines = Vec::new();
+    let scene = Scene::merged();
     for (name, part) in parts(&scene) {
-        for damage in DAMAGES {
-            let what = format!("{name} {damage:?}");
-            let Some(ground) = part.damage(&scene, damage) else { continue };
-            let before = look(&ground.snapshot(CrashPolicy::KeepAll), Mode::ReadOnly, scene.states.last().unwrap());
-            let shared: Arc<dyn Ground> = Arc::new(ground.clone());
-            let planned = salvage(&shared, &settings(), true, "test", &NoMonitor);
-            let repaired = salvage(&shared, &settings(), false, "test", &NoMonitor);
-            // Nothing is left to repair then.
-            assert!(planned.is_ok() == repaired.is_ok(), "{what}: {planned:?} {repaired:?}");
-            if repaired.is_ok() {
-                assert_eq!(salvage(&shared, &settings(), true, "test", &NoMonitor).unwrap(), Vec::<String>::new(), "{what}: {repaired:?}");
-            }
-            let after = look(&ground, Mode::ReadWrite, scene.states.last().unwrap());
-            table +=
-                &format!("| {name} | {damage:?} | {} | {} | {} |\n", said(&before), readable(&after, &scene.states, &what), said(&after));
-            assert!(after.refused.is_none() || name == "block-index file", "{what}: {:?} {repaired:?}", after.refused);
-        }
+        lines.extend(DAMAGES.iter().filter_map(|damage| line(&scene, name, &part, *damage)));
     }
-    println!("{table}");
+    let page = include_str!("../../../../docs/damage.md");
+    let documented: Vec<&str> = page.lines().filter(|line| line.starts_with("| ")).skip(1).collect();
+    let found = lines.join("\n");
+    let agree = lines.len() == documented.len() && lines.iter().zip(&documented).all(|(line, documented)| is_within(line, documented));
+    assert!(agree, "docs/damage.md does not say what is found:\n{found}\n");
+}
+
+/// Whether a line is the documented one, or says that less is lost.
+fn is_within(line: &str, documented: &str) -> bool {
+    let columns = |line: &str| line.trim_matches('|').split(" | ").map(|column| column.trim().to_owned()).collect::<Vec<String>>();
+    let (found, documented) = (columns(line), columns(documented));
+    let losses = ["older", "what is named"];
+    found[..3] == documented[..3]
+        && losses.iter().all(|loss| !found[3].contains(loss) || documented[3].contains(loss))
+        && (found[4] == documented[4] || found[4] == "clean")
 }
 
 #[test]
 fn a_salvage_that_a_crash_cuts_short_is_done_again() {
-    let scene = Scene::new();
+    let scene = Scene::merged();
     let parts = parts(&scene);
-    for (wanted, damage) in
-        [("log: first segment's header", Damage::Deleted), ("log: first batch", Damage::Truncated), ("owner", Damage::Zeroed)]
-    {
+    for (wanted, damage) in [
+        ("log: header of a segment", Damage::Deleted),
+        ("log: a batch that is not applied", Damage::Truncated),
+        ("owner", Damage::Zeroed),
+        ("block index: file", Damage::Deleted),
+    ] {
         let (_, part) = parts.iter().find(|(name, _)| *name == wanted).unwrap();
         let damaged = part.damage(&scene, damage).unwrap();
         let run = |ground: &SimulatedGround| {
