@@ -4,7 +4,7 @@
 //! 1. what opening needs is salvaged ([`salvage`]), and the chunk index is made anew if it, or a page of it, cannot be read;
 //! 2. forwards of merged containers that are missing or damaged are written anew;
 //! 3. chunks in quarantine that can be read again are restored;
-//! 4. every container is read; what parity gives back is made anew; chunks that cannot be, or whose bytes are not theirs, go into quarantine;
+//! 4. every container is read; what parity gives back and headers that can be known are made anew; chunks that cannot be, or whose bytes are not theirs, go into quarantine;
 //! 5. so does what the chunk index has in containers that are missing or whose catalog cannot be read;
 //! 6. a check: if it finds counts or places that are wrong, the chunk index is made anew; what is then still missing goes into quarantine;
 //! 7. the check whose findings are reported: what is lost, and who needs it.
@@ -161,14 +161,34 @@ impl Repair<'_> {
         Ok(self.open()?)
     }
 
-    /// Containers without a file that parity gives back.
+    /// Containers without a file that parity gives back, and containers whose header can be.
     fn lost_containers(&mut self, engine: &Arc<Engine>) -> Result<()> {
         if !self.options.dry_run {
             for container in engine.storage().repair_lost()?.0 {
                 self.did(format!("container {container} was made anew from parity"));
             }
+            // Before forwards are looked at: these lead to what can be read.
+            for container in engine.storage().containers()? {
+                if engine.storage().catalog(container).is_err() {
+                    self.container_anew(engine, container)?;
+                }
+            }
         }
         Ok(())
+    }
+
+    /// Makes a container anew from parity, or its header; false if neither is possible.
+    fn container_anew(&mut self, engine: &Arc<Engine>, container: ContainerId) -> Result<bool> {
+        if engine.repair_container(container)? == Repaired::Repaired {
+            self.did(format!("container {container} was made anew from parity"));
+            return Ok(true);
+        }
+        let is_written = engine.storage().repair_header(container, self.options.dry_run)?;
+        if is_written {
+            let done = if self.options.dry_run { "would be" } else { "was" };
+            self.did(format!("the header of container {container} {done} written anew"));
+        }
+        Ok(is_written)
     }
 
     /// Step 2. A merged container says itself whose chunks it has; of several the one that was made last counts.
@@ -260,12 +280,10 @@ impl Repair<'_> {
             if self.monitor.is_cancelled() {
                 break;
             }
-            let mut found = suspects::of(engine, container)?;
-            if !matches!(found, Suspects::None) && engine.repair_container(container)? == Repaired::Repaired {
-                self.did(format!("container {container} was made anew from parity"));
-                found = suspects::of(engine, container)?;
+            if self.container_anew(engine, container)? && self.options.dry_run {
+                continue;
             }
-            match found {
+            match suspects::of(engine, container)? {
                 Suspects::None => {}
                 Suspects::Chunks { lost, why } => self.lose(engine, &lost, &format!("container {container}: {why}"))?,
                 Suspects::All { why } => drop(unreadable.insert(container, why)),

@@ -1,10 +1,10 @@
 //! What a sealed container's file must hold besides its frames: header, catalog and footer, read from the file or from its bytes in memory.
 
-use crate::store::Shared;
-use crate::{Catalog, ContainerId, FOOTER_BYTES, Footer, HEADER_BYTES, Header, Result};
+use crate::store::{ContainerStore, Shared};
+use crate::{Catalog, ContainerId, FOOTER_BYTES, Footer, HEADER_BYTES, Header, Result, StorageError, file};
 use onefold_ground::profile::Component;
 use onefold_ground::wire::Reader;
-use onefold_ground::{File, GroundError, checksum};
+use onefold_ground::{Access, File, GroundError, checksum};
 use std::borrow::Cow;
 use std::io;
 use std::sync::Arc;
@@ -42,6 +42,48 @@ impl Bytes for Vec<u8> {
             source: io::ErrorKind::UnexpectedEof.into(),
         })?;
         Ok(Cow::Borrowed(bytes))
+    }
+}
+
+impl ContainerStore {
+    /// Writes the header of a container anew if it is damaged and everything else that the header goes with is there: of a sealed container its catalog and
+    /// footer, of another one its records. Durable on return. With `dry_run` nothing is changed. Returns whether there was (or is) something to write.
+    pub fn repair_header(&self, container: ContainerId, dry_run: bool) -> Result<bool> {
+        let shared = &self.shared;
+        let Some(file) = shared.open_file(container)? else { return Ok(false) };
+        let mut head = [0; HEADER_BYTES];
+        let length = file.len()?;
+        // Another container's header is no damaged one.
+        if length < HEADER_BYTES as u64 || file.read_at(0, &mut head).is_err() || Header::decode(&head).is_ok() {
+            return Ok(false);
+        }
+        let header = |merged| Header {
+            digest_bytes: shared.options.digest_bytes as u8,
+            container,
+            store: shared.options.store,
+            epoch: shared.epoch,
+            created: 0,
+            merged,
+        };
+        let fitting = if shared.open.read().contains_key(&container) {
+            Some(header(false))
+        } else {
+            let mut bytes = shared.read_from(&file, container, None, 0, length as usize)?.into_owned();
+            [false, true].map(header).into_iter().find(|header| {
+                bytes[..HEADER_BYTES].copy_from_slice(&header.encode());
+                shared.catalog_in(container, &bytes).is_ok()
+            })
+        };
+        let Some(header) = fitting else { return Ok(false) };
+        if !dry_run {
+            shared.check_writable()?;
+            let path = file::path(&shared.directory, container);
+            let file = shared.ground.open(&path, Access::ReadWrite)?;
+            // Within one sector, so it is written whole or not at all.
+            file.write_at(0, &header.encode()).and_then(|()| file.sync()).map_err(StorageError::cannot_write)?;
+            shared.retire(std::iter::once(&container));
+        }
+        Ok(true)
     }
 }
 

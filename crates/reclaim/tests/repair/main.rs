@@ -154,7 +154,7 @@ fn damaged_containers_cost_what_cannot_be_read_and_nothing_else() {
                 Damage::Zero(5000, 9000),
                 Damage::Cut(length / 2),
                 Damage::Delete,
-                Damage::Flip(9),
+                Damage::Zero(0, 200),
             ];
             for damage in [all[number % all.len()], all[(number + 3) % all.len()]] {
                 let problems = repaired(&scene, &[(path, damage)]).report.problems;
@@ -165,6 +165,20 @@ fn damaged_containers_cost_what_cannot_be_read_and_nothing_else() {
         }
     }
     assert!(felt * 2 > tried, "{felt} of {tried}");
+}
+
+#[test]
+fn a_damaged_header_of_a_container_is_written_anew_and_nothing_is_lost() {
+    for scene in [Scene::new(), Scene::merged()] {
+        let has_frames = |path: &str| scene.bytes(path).get(64..4096).is_some_and(|bytes| bytes.iter().any(|byte| *byte != 0));
+        for path in files(&scene, |path| path.starts_with("containers/") && !path.ends_with(".forward")) {
+            if has_frames(&path) {
+                for damage in [Damage::Flip(9), Damage::Flip(40)] {
+                    assert!(repaired(&scene, &[(&path, damage)]).report.is_clean(), "{path} {damage:?}");
+                }
+            }
+        }
+    }
 }
 
 #[test]
