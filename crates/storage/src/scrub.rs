@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::mpsc::{RecvTimeoutError, channel, sync_channel};
 use std::time::Duration;
 
 /// Files up to this size are read whole, the next one while one is verified.
@@ -62,9 +62,12 @@ impl ContainerStore {
     ) -> usize {
         std::thread::scope(|scope| {
             let (sender, receiver) = sync_channel(1);
+            // Memory goes round: what is new has to be made by the system, page by page, while the device waits.
+            let (give_back, given_back) = channel::<Vec<u8>>();
             scope.spawn(move || {
                 for container in containers {
-                    let Some(job) = self.shared.read_for_scrub(*container, pace) else { return };
+                    let memory = given_back.try_recv().unwrap_or_default();
+                    let Some(job) = self.shared.read_for_scrub(*container, memory, pace) else { return };
                     if sender.send(job).is_err() {
                         return;
                     }
@@ -74,7 +77,11 @@ impl ContainerStore {
             loop {
                 match receiver.recv_timeout(WAITING_INTERVAL) {
                     Ok(job) => {
-                        found(job.container, self.shared.scrubbed(job));
+                        let container = job.container;
+                        let (scrubbed, memory) = self.shared.scrubbed(job);
+                        // Nobody takes it when the last one is read.
+                        let _ = give_back.send(memory);
+                        found(container, scrubbed);
                         count += 1;
                     }
                     Err(RecvTimeoutError::Timeout) => waiting(),
@@ -101,7 +108,7 @@ impl ContainerStore {
 
 impl Shared {
     /// `None`: the pace said no.
-    fn read_for_scrub(&self, container: ContainerId, pace: &mut dyn FnMut(u64) -> bool) -> Option<Job> {
+    fn read_for_scrub(&self, container: ContainerId, mut memory: Vec<u8>, pace: &mut dyn FnMut(u64) -> bool) -> Option<Job> {
         let generation = self.generation.load(SeqCst);
         let open = self.open.read().get(&container).map(|open| open.state.lock().catalog.clone());
         let path = file::path(&self.directory, container);
@@ -113,7 +120,8 @@ impl Shared {
                 if length > WHOLE_BYTES {
                     Ok(Read::Long(file))
                 } else {
-                    file.range(0, length as usize).map(|bytes| Read::Whole(bytes.into_owned()))
+                    memory.resize(length as usize, 0);
+                    file.read_at(0, &mut memory).map(|()| Read::Whole(memory))
                 }
             }
             // One without committed frames need not have a file.
@@ -126,16 +134,21 @@ impl Shared {
         Some(Job { container, generation, open, read })
     }
 
-    fn scrubbed(&self, job: Job) -> Scrubbed {
+    /// What was found, and the memory to be used again.
+    fn scrubbed(&self, job: Job) -> (Scrubbed, Vec<u8>) {
         let Job { container, generation, open, read } = job;
-        let mut scrubbed = Scrubbed::default();
-        let verified = read.and_then(|read| {
-            let bytes: Box<dyn Bytes> = match read {
-                Read::Whole(bytes) => Box::new(bytes),
-                Read::Long(file) => Box::new(Window::of(file)),
-            };
+        let (mut scrubbed, mut memory) = (Scrubbed::default(), Vec::new());
+        let verify = |bytes: &dyn Bytes| {
             scrubbed.read_bytes = bytes.length()?;
-            self.verify_bytes(container, open, &*bytes, &mut scrubbed.damage)
+            self.verify_bytes(container, open, bytes, &mut scrubbed.damage)
+        };
+        let verified = read.and_then(|read| match read {
+            Read::Whole(bytes) => {
+                let verified = verify(&bytes);
+                memory = bytes;
+                verified
+            }
+            Read::Long(file) => verify(&Window::of(file)),
         });
         if let Err(error) = verified {
             scrubbed.damage.push(error);
@@ -143,7 +156,7 @@ impl Shared {
         if !scrubbed.damage.is_empty() && !self.is_still_there(container, generation) {
             scrubbed.damage.clear();
         }
-        scrubbed
+        (scrubbed, memory)
     }
 
     /// Whether what was found of a container is about what it is now: not if it was merged away since.
