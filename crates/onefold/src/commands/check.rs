@@ -67,6 +67,10 @@ fn show(options: &Check, report: &CheckReport, console: &dyn Console, quiet: boo
             if report.problems.iter().any(|problem| problem.kind == ProblemKind::Opening) {
                 console.note(&format!("nothing else could be checked: {OPENING_ADVICE}"));
             }
+            if report.repaired > 0 {
+                let were = counted(report.repaired, "container was", "containers were");
+                console.note(&format!("{were} damaged or lost and made anew from parity"));
+            }
             console.note(&format!(
                 "{}, {}, {}{data}: {}",
                 counted(report.containers, "container", "containers"),
@@ -158,6 +162,7 @@ fn to_json(report: &CheckReport) -> Value {
         "references": report.references,
         "read_bytes": report.read_bytes,
         "quarantined_chunks": report.quarantined_chunks,
+        "repaired_containers": report.repaired,
         "problem_count": report.problem_count,
         "problems": report.problems.iter().map(problem).collect::<Value>(),
     })
