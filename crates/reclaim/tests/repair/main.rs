@@ -146,7 +146,7 @@ fn damaged_containers_cost_what_cannot_be_read_and_nothing_else() {
         let containers = files(&scene, |path| path.starts_with("containers/") && !path.ends_with(".forward") && is_sealed(&scene, path));
         for (number, path) in containers.iter().enumerate() {
             let length = scene.length(path);
-            let catalog = u64::from(u32::from_le_bytes(scene.bytes(path)[length as usize - 32..][..4].try_into().unwrap()));
+            let catalog = u64::from(u32::from_le_bytes(scene.bytes(path)[length as usize - 40..][..4].try_into().unwrap()));
             let all = [
                 Damage::Flip(64 + 100),
                 Damage::Flip(catalog + 20),
