@@ -200,6 +200,33 @@ fn damaged_parity_is_found_and_made_anew_and_never_used() {
 }
 
 #[test]
+fn a_header_that_is_written_anew_gets_parity_anew() {
+    let ground = start(1);
+    let mut world = World::open(&ground, Model::default(), &small(), Access::ReadWrite).unwrap();
+    fill(&mut world, 10).unwrap();
+    let groups = protect(&world, true).unwrap();
+    let group: Vec<ContainerId> = sealed(&world).into_iter().filter(|id| id.partition() == 0).take(2).collect();
+    // Parity cannot give the header back: the same block of another member is rotten.
+    ground.corrupt(&path(group[0]), 20, 1).unwrap();
+    let there = read_file(&ground, &path(group[1]), u64::MAX).unwrap();
+    ground.corrupt(&path(group[1]), 100, 1).unwrap();
+    assert_eq!(world.store.repair(group[0]).unwrap(), Repair::Impossible);
+    assert!(world.store.repair_header(group[0], false).unwrap());
+    assert_eq!(parity_files(&ground).len(), groups - 1);
+    put(&ground, group[1], &there);
+    let model = world.model.clone();
+    drop(world);
+    let world = World::open(&ground, model, &small(), Access::ReadWrite).unwrap();
+    protect(&world, true).unwrap();
+    let whole = contents(&ground, &group);
+    for id in &group {
+        ground.remove(&path(*id)).unwrap();
+        assert_eq!(world.store.repair(*id).unwrap(), Repair::Repaired);
+    }
+    assert_eq!(contents(&ground, &group), whole);
+}
+
+#[test]
 fn no_parity_is_made_of_what_is_rotten() {
     let ground = start(1);
     let mut world = World::open(&ground, Model::default(), &small(), Access::ReadWrite).unwrap();
