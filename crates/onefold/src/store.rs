@@ -14,8 +14,8 @@ use std::sync::Arc;
 pub const SETTINGS_FILE: &str = "onefold.toml";
 
 /// What to do about damage that keeps a store from opening.
-pub const OPENING_ADVICE: &str = "the store opens only when this is whole again: what is in index/ is made anew by `onefold check --rebuild-index`, \
-    anything else is to be brought back from a copy of the store";
+pub const OPENING_ADVICE: &str = "the store opens only when this is whole again: `onefold check --repair` makes whole what it can (with --dry-run it says what it \
+    would do), of what is in index/ `onefold check --rebuild-index` does; anything else is to be brought back from a copy of the store";
 
 /// An open store with the settings it was opened with.
 #[derive(Clone, Debug)]

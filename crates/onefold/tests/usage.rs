@@ -151,6 +151,9 @@ fn what_keeps_a_store_from_opening_is_listed_by_check() {
             let run = scene.run(["check"]).ends_with(1);
             // Of a log without segments only the log has a name.
             assert!(run.out.contains(if file == "log" { file } else { name }), "{file} deleted: {}{}", run.out, run.err);
+            scene.run(["check", "--repair", "--dry-run"]).ends_with(1);
+            scene.run(["check", "--repair"]).succeeds();
+            scene.run(["check"]).succeeds();
         }
     }
 }

@@ -41,11 +41,13 @@ impl Work<'_> {
 
     fn salvage_partition(&mut self, partition: u16, start: Position, problem: &str) -> Result<()> {
         let aside = self.aside_name();
+        let has_whole_log = start == Position(0) && self.read_log().is_ok();
         let how = Salvage {
             ground: self.ground,
             directory: BLOCKS,
             epoch: self.epoch,
             position: start,
+            has_whole_log,
             content: &content,
             aside: &aside,
             dry_run: self.dry_run,

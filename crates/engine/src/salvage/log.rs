@@ -105,7 +105,7 @@ impl Work<'_> {
     }
 
     /// Reads all of the log as opening does; returns its start and end.
-    fn read_log(&self) -> Result<(Position, Position)> {
+    pub(super) fn read_log(&self) -> Result<(Position, Position)> {
         let log = Log::open(self.ground.clone(), LOG, self.descriptor.store, log_options(self.settings), Opening::ReadOnly)
             .map_err(lost_files)?;
         let storage = self.containers(Access::Read)?;

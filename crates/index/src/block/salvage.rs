@@ -57,6 +57,8 @@ pub struct Salvage<'a> {
     pub epoch: u64,
     /// Where the log starts: the new file is applied up to there, so a replay brings everything to its end that the log has.
     pub position: Position,
+    /// Whether the log is whole and was never trimmed: then a replay brings everything back, and nothing is lost.
+    pub has_whole_log: bool,
     /// What becomes of keys that are lost, by their first byte.
     pub content: &'a dyn Fn(u8) -> Content,
     /// What is added to the name of the old file, which is kept beside the new one.
@@ -73,7 +75,7 @@ impl std::fmt::Debug for Salvage<'_> {
 
 /// Makes the file of a partition anew. It may be repeated. An error if objects that belong in the second copy are lost, and there is no copy.
 pub fn salvage_partition(salvage: &Salvage<'_>, partition: u16) -> Result<SalvagedPartition> {
-    let Salvage { ground, directory, epoch, position, content, aside, dry_run } = *salvage;
+    let Salvage { ground, directory, epoch, position, has_whole_log, content, aside, dry_run } = *salvage;
     let path = file_name(directory, partition);
     let (made, making) = (format!("{path}{MADE}"), format!("{path}{MAKING}"));
     if ground.exists(&made)? {
@@ -116,7 +118,7 @@ pub fn salvage_partition(salvage: &Salvage<'_>, partition: u16) -> Result<Salvag
         has_copy: copied.is_some(),
     };
     output.read_old(ground, &path, position)?;
-    output.add_copied(&copied, &path, position, content)?;
+    output.add_copied(&copied, &path, has_whole_log, content)?;
     output.position = position;
     output.write()?;
     let done = output.done;
@@ -183,15 +185,14 @@ impl Output {
 
     /// What the copy has takes the place of what the old file has, which may be older or younger: the log brings both to the same end. So only what is lost is
     /// taken from it, unless the old file is older than the copy.
-    fn add_copied(&mut self, copied: &Option<Copied>, path: &str, position: Position, content: &dyn Fn(u8) -> Content) -> Result<()> {
+    fn add_copied(&mut self, copied: &Option<Copied>, path: &str, has_whole_log: bool, content: &dyn Fn(u8) -> Content) -> Result<()> {
         let lost = std::mem::take(&mut self.lost);
         let is_superseded = self.is_superseded();
         let is_lost = |key: &[u8]| is_superseded || lost.iter().any(|(from, to)| from.as_slice() <= key && key < to.as_slice());
         let mut ranges = LostRanges::default();
-        for (from, to) in lost.iter().flat_map(by_kind) {
+        for (from, to) in lost.iter().filter(|_| !has_whole_log).flat_map(by_kind) {
             if copy::has(&from) {
-                // A log that was never trimmed says everything by itself.
-                if copied.is_none() && position > Position(0) {
+                if copied.is_none() {
                     let what =
                         format!("objects {:?} of it cannot be read, and their second copy is damaged or missing too", char::from(from[0]));
                     return Err(IndexError::BlockIndexDamaged { path: path.to_owned(), what });

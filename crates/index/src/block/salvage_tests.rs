@@ -65,6 +65,7 @@ fn salvage(ground: &SimulatedGround, dry_run: bool) -> Result<SalvagedPartition>
         directory: "blocks",
         epoch: 9,
         position: Position(512 * 3),
+        has_whole_log: false,
         content: &content,
         aside: "damaged-1",
         dry_run,
