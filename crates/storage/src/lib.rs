@@ -69,7 +69,7 @@ pub use prepare::{Prepared, Scope};
 pub use reader::Slice;
 pub use records::{CONTAINER_CHECKPOINT, CONTAINER_SEALED, CONTAINERS_MERGED, ContainerRecord, FRAME_COMMITTED, FRAME_DATA, OpenChunks};
 pub use repair::{Repair, ScrubbedParity};
-pub use salvage::Closed;
+pub use salvage::{Closed, Unreadable};
 pub use scrub::Scrubbed;
 pub use store::{CommittedSlots, ContainerStore, Statistics, StorageOptions};
 pub use verify::{ChunkRead, ChunkVisitor, ContainerReport, FrameVisitor};

@@ -260,7 +260,7 @@ impl Shared {
     /// Whether a file that nothing knows of was never committed: its header says that it was made at or behind the start of the log. The
     /// sectors of header and footer are written at once, so a crash leaves each whole or as zeros. Without a header the footer says it; without
     /// either there was no seal, and only what is sealed can be missing in the log. What is neither is damaged and stays.
-    fn is_leftover(&self, container: ContainerId, log_start: Position) -> Result<bool> {
+    pub(crate) fn is_leftover(&self, container: ContainerId, log_start: Position) -> Result<bool> {
         let file = self.ground.open(&file::path(&self.directory, container), Access::Read)?;
         let length = file.len()?;
         if length < (HEADER_BYTES + FOOTER_BYTES) as u64 {

@@ -2,7 +2,11 @@
 //!
 //! A container that is not sealed has its catalog, and the chunks of its open frame, in the log only. When the log is damaged, all containers that it
 //! spells are sealed with what its valid records say, so that the new log need not know of them, and none of their addresses is given out again.
-//! Of a container whose records have a hole, the frames before the hole are kept; nothing in its file is overwritten.
+//!
+//! The records of a damaged log may be older than the files: a container may have been sealed since, merged, or have got more frames. So
+//! * one that can be read as it is, and one that has a forward, are left alone;
+//! * nothing that a file has behind the frames that are known is overwritten: what seals it goes behind its end;
+//! * every frame is read first. Chunks of those that cannot be read are told, and are not stored any more. Where nothing is left there is no container.
 
 use crate::open::{OpenContainer, State, catalog_and_footer};
 use crate::store::{ContainerStore, Shared};
@@ -19,8 +23,23 @@ pub struct Closed {
     pub sealed: Vec<(ContainerId, usize)>,
     /// Of these: those of which only a first part is known, and why.
     pub cut: Vec<(ContainerId, String)>,
+    /// Of those that are sealed: chunks in frames that cannot be read.
+    pub unreadable: Vec<Unreadable>,
+    /// Those of which nothing can be read, with the number of chunks that they are known to have had. Files that were not sealed are set aside.
+    pub gone: Vec<(ContainerId, usize)>,
     /// Files that were not sealed and that no valid record names: what they hold is not known any more.
     pub unknown: Vec<ContainerId>,
+}
+
+/// Chunks that are in the catalog of a container and cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unreadable {
+    /// The container.
+    pub container: ContainerId,
+    /// Their slots and lengths, bytes.
+    pub slots: Vec<(usize, u32)>,
+    /// Sum of the lengths of all chunks of the container, bytes.
+    pub of_bytes: u64,
 }
 
 impl ContainerStore {
@@ -45,23 +64,34 @@ impl ContainerStore {
         Ok(())
     }
 
-    /// Ends a replay of what is left of a damaged log, in the place of [`recovered`](Self::recovered), in a store that was opened for reading: seals every
-    /// container that it spells, as the owner of `epoch`, and moves files that it does not spell into the directory `aside`. Durable on return; may be
-    /// repeated. With `dry_run` nothing is changed. Afterwards the store is to be opened anew.
-    pub fn close_damaged(&self, epoch: u64, aside: &str, dry_run: bool) -> Result<Closed> {
+    /// Ends a replay of what is left of a damaged log that starts at `log_start`, in the place of [`recovered`](Self::recovered), in a store that was opened
+    /// for reading: seals every container that it spells, as the owner of `epoch`, and moves files that it does not spell into the directory `aside`. Durable
+    /// on return; may be repeated. With `dry_run` nothing is changed, and what would be done is returned: the caller makes that
+    /// [unreadable](Closed::unreadable) chunks are not taken for stored before it has it done. Afterwards the store is to be opened anew.
+    pub fn close_damaged(&self, epoch: u64, log_start: Position, aside: &str, dry_run: bool) -> Result<Closed> {
         let shared = &self.shared;
-        let highest = shared.recovery.lock().take().map(|recovery| recovery.highest).unwrap_or_default();
         let mut closed = Closed::default();
-        let mut folders = BTreeSet::new();
+        let (mut folders, mut set_aside) = (BTreeSet::new(), Vec::new());
         let spelled: Vec<Arc<OpenContainer>> = shared.open.read().values().cloned().collect();
         for container in spelled {
             let state = container.state.lock();
-            // A file with a footer is never changed: it was sealed, and the record that says so is lost; or an earlier run of this came so far.
-            if shared.read_catalog(container.id).is_ok() {
+            if shared.is_forwarded(container.id)? || shared.is_readable(container.id)? {
                 continue;
             }
-            closed.sealed.push((container.id, state.slots().len()));
+            let (slots, unreadable) = (state.slots(), shared.unreadable_slots(&state)?);
+            if unreadable.len() == slots.len() {
+                // One that was sealed may still be made anew from others of its group, so its file stays.
+                let has_file = shared.ground.exists(&container.path)?;
+                set_aside.extend((has_file && !shared.was_sealed(container.id)?).then_some(container.id));
+                closed.gone.extend((has_file || !slots.is_empty()).then_some((container.id, slots.len())));
+                continue;
+            }
+            closed.sealed.push((container.id, slots.len()));
             closed.cut.extend(state.broken.clone().map(|why| (container.id, why)));
+            if !unreadable.is_empty() {
+                let of_bytes = slots.iter().map(|slot| u64::from(slot.length_bytes)).sum();
+                closed.unreadable.push(Unreadable { container: container.id, slots: unreadable, of_bytes });
+            }
             if !dry_run {
                 shared.seal_damaged(&container, &state, epoch)?;
                 folders.insert(parent(&container.path).to_owned());
@@ -69,13 +99,20 @@ impl ContainerStore {
         }
         shared.sync_folders(&folders)?;
         for container in shared.list(file::number)? {
-            if !shared.open.read().contains_key(&container) && !shared.is_forwarded(container)? && !shared.was_sealed(container)? {
+            let is_spelled = shared.open.read().contains_key(&container);
+            if !is_spelled
+                && !shared.is_forwarded(container)?
+                && !shared.was_sealed(container)?
+                && shared.is_leftover(container, log_start)?
+            {
                 closed.unknown.push(container);
             }
         }
         if !dry_run {
-            shared.move_aside(&closed.unknown, aside)?;
+            set_aside.extend(&closed.unknown);
+            shared.move_aside(&set_aside, aside)?;
             // Numbers that only lost records name must not be given out again: a folder uses up all numbers before it.
+            let highest = shared.recovery.lock().take().map(|recovery| recovery.highest).unwrap_or_default();
             for (partition, highest) in highest.into_iter().enumerate() {
                 let above = file::folder_above(&shared.directory, ContainerId::new(partition as u16, highest.max(1)));
                 above.map_or(Ok(()), |folder| shared.ground.create_directory(&folder))?;
@@ -86,28 +123,58 @@ impl ContainerStore {
 }
 
 impl Shared {
-    /// Writes the open frame, the catalog and the footer.
+    /// Whether a container has a file with a whole catalog: it was sealed, and the record that says so is lost; or an earlier run of this came so far.
+    fn is_readable(&self, container: ContainerId) -> Result<bool> {
+        match self.read_catalog(container) {
+            Ok(_) => Ok(true),
+            Err(error) if error.is_damage() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The slots, and lengths of their chunks, whose frames cannot be read from the file.
+    fn unreadable_slots(&self, state: &State) -> Result<Vec<(usize, u32)>> {
+        let mut slots = Vec::new();
+        for frame in &state.catalog.frames {
+            let read = self
+                .read_stored(state.catalog.container, Some(frame.number), u64::from(frame.offset_bytes), frame.stored_bytes as usize)
+                .and_then(|stored| self.unpack(state.catalog.container, frame, &stored));
+            match read {
+                Ok(_) => {}
+                Err(error) if error.is_damage() => {
+                    let first = frame.first_slot as usize;
+                    let of_frame = state.catalog.slots_of(frame).iter().enumerate();
+                    slots.extend(of_frame.map(|(at, slot)| (first + at, slot.length_bytes)));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(slots)
+    }
+
+    /// Writes the open frame, the catalog and the footer behind all that the file has.
     fn seal_damaged(&self, container: &OpenContainer, state: &State, epoch: u64) -> Result<()> {
         let id = container.id;
         self.ground.create_directory(parent(&container.path))?;
         let exists = self.ground.exists(&container.path)?;
         let file = if exists { self.ground.open(&container.path, Access::ReadWrite)? } else { self.ground.create(&container.path)? };
-        if self.check_header(id).is_err() {
-            let header = Header {
-                digest_bytes: self.options.digest_bytes as u8,
-                container: id,
-                store: self.options.store,
-                epoch,
-                created: 0,
-                merged: false,
-            };
-            file.write_at(0, &header.encode())?;
+        match self.check_header(id) {
+            Ok(_) => {}
+            Err(error) if error.is_damage() => {
+                let header = Header {
+                    digest_bytes: self.options.digest_bytes as u8,
+                    container: id,
+                    store: self.options.store,
+                    epoch,
+                    created: 0,
+                    merged: false,
+                };
+                file.write_at(0, &header.encode())?;
+            }
+            Err(error) => return Err(error),
         }
-        let mut end = state.end_bytes().max(HEADER_BYTES as u64);
-        if state.broken.is_some() {
-            // Behind its known frames there may be others, whose records are lost.
-            end = end.max(file.len()?);
-        }
+        // Behind its known frames there may be others, whose records are lost.
+        let mut end = state.end_bytes().max(HEADER_BYTES as u64).max(file.len()?);
         let mut catalog = (*state.catalog).clone();
         if !state.open.slots.is_empty() {
             let raw = &state.open.raw;
@@ -134,7 +201,7 @@ impl Shared {
         if self.read_catalog(id)? == catalog { Ok(()) } else { Err(self.damaged(id, None, None, "it is not what was just written")) }
     }
 
-    /// Whether a forward stands beside the file, which a merge was about to remove.
+    /// Whether a merge has put a forward in the place of the container's file, or beside it.
     fn is_forwarded(&self, container: ContainerId) -> Result<bool> {
         Ok(self.ground.exists(&file::forward_path(&self.directory, container))?)
     }
@@ -211,7 +278,7 @@ mod tests {
             for (at, batch) in batches.iter().enumerate().filter(|(at, _)| left(*at)) {
                 batch.iter().for_each(|record| store.replay(Position(at as u64 * 512), record).unwrap());
             }
-            let found = store.close_damaged(2, "aside", dry_run).unwrap();
+            let found = store.close_damaged(2, Position(0), "aside", dry_run).unwrap();
             if closed == Closed::default() {
                 closed = found;
             } else if dry_run {
@@ -262,5 +329,68 @@ mod tests {
         let (closed, read) = salvage(&ground, &batches, |_| false);
         assert_eq!((closed.unknown, read), (vec![ContainerId::new(0, 1)], vec![]));
         assert!(ground.exists("aside/container-0000-00000001").unwrap());
+    }
+
+    const PATH: &str = "containers/0000/00000/00000001";
+
+    /// Replays `batches` and closes.
+    fn close(ground: &SimulatedGround, batches: &[Vec<Record>], log_start: Position, dry_run: bool) -> Closed {
+        let store = open(ground, Access::Read);
+        batches.iter().flatten().for_each(|record| store.replay(Position(0), record).unwrap());
+        store.close_damaged(2, log_start, "aside", dry_run).unwrap()
+    }
+
+    #[test]
+    fn nothing_behind_the_frames_that_are_known_is_overwritten_when_the_end_of_the_log_is_lost() {
+        let (ground, batches, chunks) = written();
+        let before = onefold_ground::read_file(&ground, PATH, 1 << 20).unwrap();
+        let (closed, read) = salvage(&ground, &batches, |at| at < 3);
+        assert_eq!((closed.sealed.len(), closed.cut.len()), (1, 0));
+        assert!(read.len() >= 3 && chunks.starts_with(&read));
+        let after = onefold_ground::read_file(&ground, PATH, 1 << 20).unwrap();
+        assert!(after.starts_with(&before) && after.len() > before.len());
+    }
+
+    #[test]
+    fn no_file_is_made_for_a_container_that_a_merge_replaced_or_removed_in_the_lost_part_of_the_log() {
+        for forwarded in [true, false] {
+            let (ground, batches, _) = written();
+            ground.remove(PATH).unwrap();
+            let forward = format!("{PATH}.forward");
+            if forwarded {
+                ground.create(&forward).unwrap();
+            }
+            // The first batches spell frames, of which nothing is left.
+            let frames_only: Vec<Vec<Record>> =
+                batches.iter().map(|batch| batch.iter().filter(|record| record.kind == 1).cloned().collect()).collect();
+            let closed = close(&ground, &frames_only, Position(0), false);
+            assert!(closed.sealed.is_empty() && closed.gone.is_empty() == forwarded, "{closed:?}");
+            assert!(!ground.exists(PATH).unwrap());
+        }
+    }
+
+    #[test]
+    fn chunks_in_frames_that_cannot_be_read_are_told_and_the_others_are_kept() {
+        let (ground, batches, _) = written();
+        ground.corrupt(PATH, HEADER_BYTES as u64 + 10, 0x40).unwrap();
+        let planned = close(&ground, &batches, Position(0), true);
+        let closed = close(&ground, &batches, Position(0), false);
+        assert_eq!(planned, closed);
+        let [unreadable] = &closed.unreadable[..] else { panic!("{closed:?}") };
+        assert_eq!((unreadable.container, unreadable.of_bytes), (ContainerId::new(0, 1), 6 * 1500));
+        assert!(!unreadable.slots.is_empty() && unreadable.slots.len() < 6 && unreadable.slots.iter().all(|(_, length)| *length == 1500));
+        let store = open(&ground, Access::ReadWrite);
+        store.recovered(Position(1 << 20), Position(1 << 20)).unwrap();
+        for (number, (address, slot)) in store.slots(ContainerId::new(0, 1)).unwrap().into_iter().enumerate() {
+            let is_read = store.load(&[(address, slot.fingerprint)], &mut Vec::new()).is_ok();
+            assert_eq!(is_read, !unreadable.slots.iter().any(|(slot, _)| *slot == number));
+        }
+    }
+
+    #[test]
+    fn a_file_without_footer_that_is_older_than_the_log_stays() {
+        let (ground, _, _) = written();
+        let closed = close(&ground, &[], Position(512), false);
+        assert_eq!((closed, ground.exists(PATH).unwrap()), (Closed::default(), true));
     }
 }

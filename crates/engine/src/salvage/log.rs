@@ -2,20 +2,22 @@
 //!
 //! The order of the steps is what makes it safe to be cut short. Until the last one the old log is there and damaged, or the marker says that the
 //! repair goes on, so that nothing else opens the store.
-//! 1. Containers that the log spells are sealed. A file with a footer is left alone, so this can be repeated.
-//! 2. The block index takes the objects of all valid batches behind its own position, and then the position at which the new log starts: whoever
-//!    repeats this applies nothing twice. Objects are set by value, so batches behind a hole are right without those in it.
+//! 1. The block index takes the objects of all valid batches behind its own position, and then the position at which the new log starts: whoever
+//!    repeats this applies nothing twice. Objects are set by value, so batches behind a hole are right without those in it. In the same step
+//!    chunks of unsealed containers that cannot be read get dead.
+//! 2. Containers that the log spells are sealed. One that can be read is left alone, so this can be repeated.
 //! 3. The chunk index is marked as to be made anew: changes of counts cannot be applied without the lost ones before them.
 //! 4. The marker is written; the old segments are moved away; the new log begins; the marker goes.
 
 use super::{Work, is_lost};
 use crate::OBJECTS_WRITTEN;
+use crate::dead::{self, DeadSlots, PARTITION as DEAD_PARTITION};
 use crate::open::{CONTAINERS, LOG, log_options, storage_options};
 use crate::{EngineError, Result};
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, checksum, parent, read_file, replace_file};
 use onefold_index::block;
-use onefold_oplog::{Batch, Log, LogError, Opening, PartitionClass, Position, Remnants, replace_log, salvage_batches};
+use onefold_oplog::{Batch, Log, LogError, Opening, PartitionClass, Position, Remnants, first_segment, replace_log, salvage_batches};
 use onefold_storage::{Closed, ContainerStore, StorageError};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -142,7 +144,7 @@ impl Work<'_> {
             .ok_or_else(|| EngineError::Inconsistent { why: format!("a part of it names position {} of the log, which cannot be", seen.0) })
     }
 
-    /// Seals containers and brings the block index to what all valid batches say.
+    /// Brings the block index to what all valid batches say, and seals containers.
     fn keep_remnants(&mut self, start: Position) -> Result<()> {
         let storage = self.containers(Access::Read)?;
         let blocks = if self.dry_run { self.blocks(Access::Read) } else { self.blocks(Access::ReadWrite) }?;
@@ -156,11 +158,13 @@ impl Work<'_> {
             }
         })?;
         failed.map_or(Ok(()), Err)?;
-        let aside = self.aside();
-        let closed = storage.close_damaged(self.epoch, &aside, self.dry_run)?;
+        let (aside, log_start) = (self.aside(), first_segment(&**self.ground, LOG)?);
+        let closed = storage.close_damaged(self.epoch, log_start, &aside, true)?;
         if !self.dry_run {
-            blocks.apply(start, 0, &[])?;
+            // Before there are catalogs that have these chunks: an index made from them would take the chunks for stored.
+            blocks.apply(start, 0, &dead(&blocks, &closed)?)?;
             blocks.persist()?;
+            storage.close_damaged(self.epoch, log_start, &aside, false)?;
         }
         drop(blocks);
         self.tell(&remnants, &closed, before, furthest, unknown);
@@ -199,6 +203,15 @@ impl Work<'_> {
         for (container, why) in &closed.cut {
             self.say(format!("container {container} is kept as far as the log spells it: {why}"));
         }
+        for lost in &closed.unreadable {
+            let (container, chunks) = (lost.container, lost.slots.len());
+            self.say(format!(
+                "{chunks} chunks of container {container} cannot be read and are lost: parts of its file are damaged or missing"
+            ));
+        }
+        for (container, chunks) in &closed.gone {
+            self.say(format!("nothing of container {container} can be read: {chunks} chunks that the log names are lost"));
+        }
         for container in &closed.unknown {
             self.say(format!(
                 "the file of container {container}, which was not sealed, is set aside: what it holds was in the lost part of the log"
@@ -217,6 +230,18 @@ impl Work<'_> {
             Arc::new(Profile::default()),
         )?)
     }
+}
+
+/// The changes of dead slots that say that unreadable chunks are not stored.
+fn dead(blocks: &block::BlockIndex, closed: &Closed) -> Result<Vec<block::Change>> {
+    let mut changes = Vec::new();
+    for lost in &closed.unreadable {
+        let mut dead = DeadSlots::read(blocks, lost.container)?;
+        dead.of_bytes = lost.of_bytes;
+        lost.slots.iter().for_each(|(slot, length_bytes)| dead.insert(*slot, *length_bytes));
+        changes.push((DEAD_PARTITION, dead::key(lost.container), Some(dead.encode())));
+    }
+    Ok(changes)
 }
 
 /// Takes over what one batch says of containers and of objects.
