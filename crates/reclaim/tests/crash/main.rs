@@ -6,6 +6,7 @@
 mod beside;
 mod forget;
 mod model;
+mod repairs;
 mod space;
 mod steps;
 mod threads;
