@@ -1,4 +1,4 @@
-//! The second copy of the few objects that everything hangs on: all but those of which there is one for each block or container (`docs/format.md` section 7.5).
+//! The second copy of the few objects that everything hangs on: all but those of which there is one for each block or container (`docs/format.md` section 7.7).
 //!
 //! It is written when the log is about to be trimmed, from what the database holds then. So the copy and the log behind it together always say what
 //! these objects are, whatever becomes of the database: objects that were deleted since do not come back.
