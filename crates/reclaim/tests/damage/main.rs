@@ -177,6 +177,30 @@ fn m0_20_the_chunk_index_is_made_anew_from_merged_containers() {
 }
 
 #[test]
+fn a_rebuild_that_a_read_fails_under_ends_and_counts_nothing_too_low() {
+    let scene = Scene::merged();
+    let rebuild =
+        |ground: &SimulatedGround| onefold_reclaim::rebuild_chunk_index(Arc::new(ground.clone()), scene::settings(), "test", &NoMonitor);
+    let whole = scene.copy();
+    let before = whole.reads();
+    assert_eq!(rebuild(&whole).unwrap(), [] as [String; 0]);
+    let reads = whole.reads() - before;
+    let mut ended = 0;
+    for read in (0..reads).step_by(1 + reads as usize / 150) {
+        let ground = scene.copy();
+        ground.fail_read(read, std::io::ErrorKind::Other);
+        if rebuild(&ground).is_err() {
+            ended += 1;
+            continue;
+        }
+        let found = look(&ground, Mode::ReadOnly, scene.states.last().unwrap());
+        let problems: Vec<_> = found.report.problems.iter().map(|problem| &problem.what).collect();
+        assert!(!found.is_found(), "read {read} of {reads}: {:?} {problems:?}", found.refused);
+    }
+    assert!(ended > 10, "{ended} of {reads}");
+}
+
+#[test]
 fn m0_20_data_that_is_in_merged_containers_is_found_there_and_not_stored_again() {
     let scene = Scene::merged();
     let engine = scene::open(&scene.copy(), Mode::ReadWrite).unwrap();
