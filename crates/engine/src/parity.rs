@@ -2,7 +2,7 @@
 
 use crate::{Engine, EngineError, Result};
 use onefold_ground::profile::Component;
-use onefold_storage::{ContainerId, Repair, StorageError};
+use onefold_storage::{Address, ContainerId, Repair, StorageError};
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
@@ -24,8 +24,9 @@ impl Engine {
         self.writable()?;
         while go_on() {
             match self.storage.make_parity(size, all)? {
-                // None: one of them was merged meanwhile. The next time will do.
-                None | Some(0) => break,
+                None => break,
+                // One of them was merged meanwhile; it is not among the next ones.
+                Some(0) => {}
                 Some(_) => groups += 1,
             }
         }
@@ -57,10 +58,20 @@ impl Engine {
         Ok(self.storage.repair(container)?)
     }
 
-    /// Makes what could not be read anew. Whether it is worth reading again.
-    pub(crate) fn repair_after(&self, error: &EngineError) -> bool {
-        let EngineError::Storage(StorageError::Damaged { container, .. }) = error else { return false };
-        match self.repair_container(*container) {
+    /// Makes the container anew that a read of the chunk at `address` could not read. Whether it is worth reading again.
+    pub(crate) fn repair_after(&self, error: &EngineError, address: Address) -> bool {
+        let container = match error {
+            // The container is sound, but the chunk is not there: parity does not help against that.
+            EngineError::Storage(StorageError::Damaged { frame: None, slot: Some(_), .. }) => return false,
+            EngineError::Storage(StorageError::Damaged { container, .. }) => *container,
+            // A bad sector, for one: what the device says names no container.
+            EngineError::Storage(StorageError::Ground(_)) => match self.storage.current(address.container()) {
+                Ok(container) => container,
+                Err(_) => return false,
+            },
+            _ => return false,
+        };
+        match self.repair_container(container) {
             Ok(repaired) => repaired != Repair::Impossible,
             Err(error) => {
                 tracing::warn!(%container, %error, "a damaged container could not be made anew");

@@ -107,7 +107,7 @@ impl Engine {
             Err(error) => error,
         };
         // Where there is parity, what is damaged is made anew before anything else is tried.
-        if self.repair_after(&error)
+        if self.repair_after(&error, wanted.0)
             && let Ok(slice) = load(wanted.0)
         {
             return Ok(slice);

@@ -41,6 +41,19 @@ impl GroundError {
         matches!(self.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
     }
 
+    /// Whether it says something of what is stored: the file or its end is missing, or the device or file system cannot give it. Anything else (too many
+    /// open files, no memory, no room) may be over the next time.
+    pub fn is_lasting(&self) -> bool {
+        /// `EIO`, `ENODATA` (a bad sector), `EBADMSG` and `EUCLEAN` (checksums and structures of file systems), `EILSEQ` (protection information).
+        const OF_THE_DEVICE: [i32; 5] = [5, 61, 74, 117, 84];
+        let code = match self {
+            GroundError::Io { source, .. } => source.raw_os_error(),
+            GroundError::TooLong { .. } => None,
+        };
+        matches!(self.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData)
+            || code.is_some_and(|code| OF_THE_DEVICE.contains(&code))
+    }
+
     /// Whether the file does not exist.
     pub fn is_not_found(&self) -> bool {
         self.kind() == io::ErrorKind::NotFound

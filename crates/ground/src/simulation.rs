@@ -307,6 +307,14 @@ impl SimulatedGround {
         self.state.lock().capacity_pages = bytes / PAGE_BYTES;
     }
 
+    /// Lets every reading of a file fail, as of bad sectors, until another one takes its name or the ground is restarted. An error if there is no such file.
+    pub fn make_unreadable(&self, path: &str) -> Result<()> {
+        let state = self.state.lock();
+        let inode = state.names.get(path).ok_or_else(|| failure("make unreadable", path, io::ErrorKind::NotFound.into()))?;
+        inode.lock().is_unreadable = true;
+        Ok(())
+    }
+
     /// Damages a byte of a file, for good. An error if the file has no such byte.
     pub fn corrupt(&self, path: &str, offset: u64, xor: u8) -> Result<()> {
         let state = self.state.lock();
@@ -541,6 +549,10 @@ impl File for SimulatedFile {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let mut state = self.ground.state.lock();
         state.begin_read().map_err(|fault| self.fail("read", fault.source()))?;
+        if self.inode.lock().is_unreadable {
+            // EIO
+            return Err(self.fail("read", io::Error::from_raw_os_error(5)));
+        }
         let is_inside = self.inode.lock().read(offset, buffer);
         if is_inside { Ok(()) } else { Err(self.fail("read", io::ErrorKind::UnexpectedEof.into())) }
     }

@@ -320,7 +320,13 @@ impl<'a> Check<'a> {
     }
 
     fn is_repaired(&mut self, container: ContainerId) -> bool {
-        let is_repaired = self.engine.repair_container(container).is_ok_and(|repaired| repaired == Repair::Repaired);
+        let is_repaired = match self.engine.repair_container(container) {
+            Ok(repaired) => repaired == Repair::Repaired,
+            Err(error) => {
+                self.report.add(ProblemKind::Container, format!("container {container} could not be made anew from parity: {error}"));
+                false
+            }
+        };
         self.report.repaired += u64::from(is_repaired);
         is_repaired
     }

@@ -16,7 +16,7 @@ use crate::Result;
 use crate::check::Monitor;
 use onefold_engine::{ContainerId, Engine, Repair, Transaction};
 use onefold_index::block::Verified;
-use onefold_storage::{FORWARD_BYTES, StorageError};
+use onefold_storage::{FORWARD_BYTES, ScrubbedParity, StorageError};
 use pace::Pace;
 use state::{Damage, Pass, Phase, Position, State};
 use std::cell::Cell;
@@ -73,8 +73,10 @@ pub struct ScrubReport {
     pub read_bytes: u64,
     /// Files and partitions of indexes looked at by this call.
     pub units: u64,
-    /// What this call made anew from parity, and damaged parity that it took away to be made anew: one sentence each.
+    /// What this call made anew, containers and parity: one sentence each.
     pub repaired: Vec<String>,
+    /// What could not be done at the end, for want of room perhaps: what was read and found is not concerned.
+    pub failed: Option<String>,
     /// Whether the pass came to its end.
     pub is_complete: bool,
     /// How things are at the end.
@@ -187,9 +189,11 @@ impl Scrub<'_> {
                 break;
             }
         }
-        // What had none, or lost it, has parity again.
-        self.engine.make_parity(true, &go_on)?;
-        self.engine.flush()?;
+        // What had none, or lost it, has parity again. On a full disk what was found is said all the same.
+        if let Err(error) = self.engine.make_parity(true, &go_on).and_then(|_| self.engine.flush()) {
+            report.failed =
+                Some(format!("parity is not made, or it is not written down how far the scrub is; the next one tries it again: {error}"));
+        }
         report.status = status_of(&read_state(self.engine)?, (self.clock)());
         Ok(report)
     }
@@ -330,16 +334,26 @@ impl Scrub<'_> {
                 break;
             }
             let position = Position { phase: Phase::Parity, unit: group.bits() };
-            let scrubbed = self.engine.storage().scrub_parity(*group)?;
+            let scrubbed = self.engine.storage().scrub_parity(*group).unwrap_or_else(|error| ScrubbedParity {
+                damaged_parity: Some(format!("the parity of group {group} cannot be read: {error}")),
+                ..ScrubbedParity::default()
+            });
             let made_anew = |container: ContainerId| format!("container {container} was lost and is made anew from parity");
             step.repaired.extend(scrubbed.repaired.into_iter().map(made_anew));
             let of_members = scrubbed.damage.iter().map(|damage| Damage { position, what: damage.to_string() });
             step.found.extend(of_members);
-            match scrubbed.damaged_parity {
-                // Nothing is lost with it, and it is gone: its members get parity anew.
-                Some(what) if step.found.iter().all(|damage| damage.position != position) => step.repaired.push(format!("parity: {what}")),
-                Some(what) => step.found.push(Damage { position, what }),
-                None => {}
+            if let Some(what) = scrubbed.damaged_parity {
+                // Its members get parity anew; those that cannot be read still need it.
+                let made = self.engine.make_parity(true, go_on);
+                let is_there = self.engine.storage().parity_groups()?.binary_search(group).is_ok();
+                if is_there && !go_on() {
+                    break;
+                }
+                match made {
+                    Ok(_) if !is_there => step.repaired.push(format!("parity was damaged and is made anew: {what}")),
+                    Ok(_) => step.found.push(Damage { position, what }),
+                    Err(error) => step.found.push(Damage { position, what: format!("{what}; it could not be made anew: {error}") }),
+                }
             }
             step.read_bytes += scrubbed.read_bytes;
             step.units += 1;

@@ -1,42 +1,66 @@
 //! Which containers have parity: the groups of a store, as the names of their files tell.
 //!
 //! # Invariant
-//! *Every member of a group whose parity file is in place has its file, or has lost it.* A merge that takes the file of a member away first takes the
-//! parity file away, durably; so a member without a file is never one that went with a merge, and may be made anew from the others. And no
-//! number of a member is ever given to another container.
+//! *Every member of a group whose parity file is in place has its file, or has lost it.* A merge that takes the file of a member away first puts parity
+//! without that member in the place of the old one, durably; so a member without a file is never one that went with a merge, and may be made anew from
+//! the others. And no number of a member is ever given to another container.
 //!
 //! A group is made of sealed containers that the log knows; a file is put in its place under the lock that replacing files takes
-//! (`Shared::replacing`), so no merge takes a member away meanwhile. Of two groups with a common member (a crash came before the older one was
-//! removed) the one with the greater number counts.
+//! (`Shared::replacing`), so no merge takes a member away meanwhile. Of several groups with a common member the one with the greatest number counts for
+//! it. The others stay, *outdated*, as long as a member counts on them: one that is damaged and could not go into the new group.
 
 use crate::parity::{parity_directory, parity_folder, parity_name, parity_path};
 use crate::store::{ContainerStore, Shared};
 use crate::{ContainerId, Result, StorageError, file};
 use onefold_ground::{Access, Ground};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::{Duration, Instant};
+
+/// What could not be done with a container is tried again after this time.
+const RETRY_AFTER: Duration = Duration::from_secs(300);
 
 /// What is known of groups.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     /// Numbers of the members, ascending.
     members: BTreeMap<ContainerId, Vec<u32>>,
+    /// On which group a container counts.
     of: HashMap<ContainerId, ContainerId>,
+    /// Groups to be replaced: a member counts on another one, or the parity file is damaged. All other groups have no common members.
+    outdated: BTreeSet<ContainerId>,
     /// Sealed containers in no group; `None` until somebody makes groups.
     pub(crate) without: Option<BTreeSet<ContainerId>>,
-    /// Containers that are damaged beyond repair, for this opening: they are in no new group, and no repair of them is tried again until something changes.
-    pub(crate) unsound: HashSet<ContainerId>,
+    /// Containers that are in no new group for now, since when: they could not be read, or a merge is taking them.
+    unfit: HashMap<ContainerId, Instant>,
+    /// Containers whose repair is not tried again for now, since when: parity and the other members were read and did not allow it.
+    beyond_repair: HashMap<ContainerId, Instant>,
     /// By partition: the next group.
     next_numbers: BTreeMap<u16, u32>,
 }
 
 impl Groups {
+    /// The group that a container counts on.
     pub(crate) fn group_of(&self, container: ContainerId) -> Option<ContainerId> {
         self.of.get(&container).copied()
+    }
+
+    /// All groups whose parity has this container in it.
+    fn groups_with(&self, container: ContainerId) -> impl Iterator<Item = ContainerId> {
+        let outdated = self.outdated.iter().copied().filter(move |group| group.partition() == container.partition());
+        let has_it =
+            move |group: &ContainerId| self.members.get(group).is_some_and(|members| members.binary_search(&container.number()).is_ok());
+        outdated.filter(has_it).chain(self.group_of(container))
     }
 
     pub(crate) fn members(&self, group: ContainerId) -> Option<Vec<ContainerId>> {
         let members = self.members.get(&group)?;
         Some(members.iter().map(|number| ContainerId::new(group.partition(), *number)).collect())
+    }
+
+    /// Members that have no newer parity than this.
+    pub(crate) fn members_counting_on(&self, group: ContainerId) -> Vec<ContainerId> {
+        let members = self.members(group).unwrap_or_default();
+        members.into_iter().filter(|member| self.group_of(*member) == Some(group)).collect()
     }
 
     pub(crate) fn numbers(&self, group: ContainerId) -> Option<&[u32]> {
@@ -47,6 +71,56 @@ impl Groups {
         self.members.iter().map(|(group, members)| (*group, members.as_slice()))
     }
 
+    pub(crate) fn is_outdated(&self, group: ContainerId) -> bool {
+        self.outdated.contains(&group)
+    }
+
+    /// The parity file of a group is damaged: its members go into another one.
+    pub(crate) fn set_outdated(&mut self, group: ContainerId) {
+        if self.members.contains_key(&group) {
+            self.outdated.insert(group);
+        }
+    }
+
+    /// At most so many containers of a partition that need a new group: those without one, and those that count on one that is to be replaced. Not
+    /// those that are unfit for now.
+    pub(crate) fn wanting(&self, partition: u16, most: usize) -> Vec<ContainerId> {
+        let all = ContainerId::new(partition, 0)..=ContainerId::new(partition, u32::MAX);
+        let without = self.without.iter().flat_map(|without| without.range(all.clone())).copied();
+        let outdated = self.outdated.range(all.clone()).flat_map(|group| self.members_counting_on(*group));
+        without.chain(outdated).filter(|container| self.is_fit(*container)).take(most).collect()
+    }
+
+    /// Groups that nobody counts on any more.
+    pub(crate) fn unneeded(&self) -> Vec<ContainerId> {
+        self.outdated.iter().copied().filter(|group| self.members_counting_on(*group).is_empty()).collect()
+    }
+
+    /// Whether a container may go into a new group.
+    pub(crate) fn is_fit(&self, container: ContainerId) -> bool {
+        self.unfit.get(&container).is_none_or(|since| since.elapsed() > RETRY_AFTER)
+    }
+
+    pub(crate) fn set_unfit(&mut self, container: ContainerId) {
+        self.unfit.insert(container, Instant::now());
+    }
+
+    /// Whether a repair failed lately, and not for want of room or the like.
+    pub(crate) fn is_beyond_repair(&self, container: ContainerId) -> bool {
+        self.beyond_repair.get(&container).is_some_and(|since| since.elapsed() <= RETRY_AFTER)
+    }
+
+    pub(crate) fn set_beyond_repair(&mut self, container: ContainerId) {
+        self.beyond_repair.insert(container, Instant::now());
+    }
+
+    /// A container was made anew: so may be the others of its group, which could not.
+    pub(crate) fn repaired(&mut self, container: ContainerId) {
+        self.unfit.remove(&container);
+        let others: Vec<ContainerId> = self.groups_with(container).flat_map(|group| self.members(group).unwrap_or_default()).collect();
+        self.beyond_repair.retain(|member, _| !others.contains(member));
+    }
+
     /// The next number of a partition, given out.
     pub(crate) fn next_group(&mut self, partition: u16) -> Result<ContainerId> {
         let next = self.next_numbers.entry(partition).or_insert(1);
@@ -55,32 +129,34 @@ impl Groups {
         Ok(group)
     }
 
-    /// A group is in place. Groups with members of it count no more; they are returned.
-    pub(crate) fn insert(&mut self, group: ContainerId, members: Vec<u32>) -> Vec<ContainerId> {
+    /// A group is in place: its members count on it.
+    pub(crate) fn insert(&mut self, group: ContainerId, members: Vec<u32>) {
         let next = self.next_numbers.entry(group.partition()).or_insert(1);
         *next = (*next).max(group.number().saturating_add(1));
-        let mut replaced = BTreeSet::new();
         for number in &members {
             let member = ContainerId::new(group.partition(), *number);
-            replaced.extend(self.of.insert(member, group));
-            self.unsound.remove(&member);
+            self.outdated.extend(self.of.insert(member, group).filter(|older| *older != group));
+            self.unfit.remove(&member);
+            self.beyond_repair.remove(&member);
             if let Some(without) = &mut self.without {
                 without.remove(&member);
             }
         }
         self.members.insert(group, members);
-        replaced.into_iter().collect()
     }
 
-    /// The parity file of a group is gone; those of its members that are in no other one have no parity.
+    /// The parity file of a group is gone. Members that counted on it count on an older one that has them, if there is one.
     pub(crate) fn remove(&mut self, group: ContainerId) {
-        for number in self.members.remove(&group).unwrap_or_default() {
-            let member = ContainerId::new(group.partition(), number);
-            if self.of.get(&member) == Some(&group) {
-                self.of.remove(&member);
-                if let Some(without) = &mut self.without {
-                    without.insert(member);
-                }
+        let left = self.members_counting_on(group);
+        self.members.remove(&group);
+        self.outdated.remove(&group);
+        for member in left {
+            self.of.remove(&member);
+            let older = self.groups_with(member).max();
+            if let Some(older) = older {
+                self.of.insert(member, older);
+            } else if let Some(without) = &mut self.without {
+                without.insert(member);
             }
         }
     }
@@ -97,7 +173,8 @@ impl Groups {
         if let Some(without) = &mut self.without {
             without.remove(&container);
         }
-        self.unsound.remove(&container);
+        self.unfit.remove(&container);
+        self.beyond_repair.remove(&container);
     }
 }
 
@@ -113,10 +190,7 @@ pub struct ParityStatistics {
 impl ContainerStore {
     /// How much has parity.
     pub fn parity_statistics(&self) -> Result<ParityStatistics> {
-        self.shared.with_groups(|groups| {
-            let containers = groups.all().map(|(_, members)| members.len() as u64).sum();
-            Ok(ParityStatistics { groups: groups.all().count() as u64, containers })
-        })
+        self.shared.with_groups(|groups| Ok(ParityStatistics { groups: groups.members.len() as u64, containers: groups.of.len() as u64 }))
     }
 
     /// All groups with a parity file, ascending. A group is named by partition and number, as a container.
@@ -126,13 +200,22 @@ impl ContainerStore {
 }
 
 impl Shared {
-    /// Works with the groups, which are read from the names of the parity files at the first time. Takes no other lock.
+    /// Works with the groups, which are read from the names of the parity files at the first time. Nothing
+    /// that takes another lock is done in `work`.
     pub(crate) fn with_groups<T>(&self, work: impl FnOnce(&mut Groups) -> Result<T>) -> Result<T> {
         let mut known = self.groups.lock();
         if known.is_none() {
             *known = Some(self.read_groups()?);
         }
         work(known.as_mut().expect("they were read just now"))
+    }
+
+    /// Notes something of groups.
+    pub(crate) fn note_groups(&self, note: impl FnOnce(&mut Groups)) -> Result<()> {
+        self.with_groups(|groups| {
+            note(groups);
+            Ok(())
+        })
     }
 
     /// Works with the groups if they were read already: whoever reads them later sees what is in place then.
@@ -156,11 +239,7 @@ impl Shared {
                     let names = self.ground.list(&format!("{directory}/{}", entry.name))?;
                     let mut found: Vec<_> = names.iter().filter_map(|entry| parity_name(&entry.name)).collect();
                     found.sort_unstable();
-                    for (number, members) in found {
-                        for older in groups.insert(ContainerId::new(partition, number), members) {
-                            self.remove_older(&mut groups, older, &mut removed)?;
-                        }
-                    }
+                    found.into_iter().for_each(|(number, members)| groups.insert(ContainerId::new(partition, number), members));
                 } else if self.access == Access::ReadWrite && (entry.name.ends_with(".new") || entry.name.ends_with(".repair")) {
                     // A crash came before it was in its place.
                     self.remove_if_there(&format!("{directory}/{}", entry.name), &mut removed)?;
@@ -171,28 +250,19 @@ impl Shared {
         Ok(groups)
     }
 
-    /// A greater group has members of this one: a crash came before it was removed.
-    fn remove_older(&self, groups: &mut Groups, older: ContainerId, folders: &mut BTreeSet<String>) -> Result<()> {
-        if self.access == Access::ReadWrite
-            && let Some(members) = groups.numbers(older)
-        {
-            self.remove_if_there(&parity_path(&self.directory, older, members), folders)?;
+    /// Before the files of these containers go: parity that has them in it is replaced by parity without them, or goes, durably.
+    pub(crate) fn leave_parity<'a>(&self, containers: impl Iterator<Item = &'a ContainerId>) -> Result<()> {
+        let gone: BTreeSet<ContainerId> = containers.copied().collect();
+        let found: BTreeSet<ContainerId> =
+            self.with_groups(|groups| Ok(gone.iter().flat_map(|container| groups.groups_with(*container)).collect()))?;
+        for group in &found {
+            // Those made before in this loop may have taken all that counted on it.
+            let left = self.with_groups(|groups| Ok(groups.members_counting_on(*group)))?;
+            if left.iter().any(|member| !gone.contains(member)) {
+                self.shrink_or_verify(*group, &gone)?;
+            }
         }
-        groups.remove(older);
-        Ok(())
-    }
-
-    /// Takes the parity files of all groups away that have one of these containers, durably: before the files of the containers go.
-    pub(crate) fn drop_parity_of<'a>(&self, containers: impl Iterator<Item = &'a ContainerId>) -> Result<()> {
-        let mut gone: Vec<ContainerId> = containers.copied().collect();
-        gone.sort_unstable();
-        gone.dedup();
-        let found: BTreeSet<ContainerId> = self.with_groups(|groups| {
-            let found = gone.iter().filter_map(|container| groups.group_of(*container)).collect();
-            gone.iter().for_each(|container| groups.gone(*container));
-            Ok(found)
-        })?;
-        self.remove_groups(found.into_iter().collect::<Vec<_>>().as_slice())?;
+        self.remove_groups(&found.into_iter().collect::<Vec<_>>())?;
         self.with_groups(|groups| {
             gone.iter().for_each(|container| groups.gone(*container));
             Ok(())
@@ -231,16 +301,18 @@ impl Shared {
     }
 }
 
-/// The highest container that has parity, of the groups made last: its number is used, even where its file was lost.
+/// The highest container that has parity: its number is used, even where its file was lost.
 pub(crate) fn highest_member(ground: &dyn Ground, directory: &str, partition: u16) -> Result<u32> {
     let directory = parity_directory(directory, partition);
-    if !ground.exists(&directory)? {
-        return Ok(0);
+    let mut highest = 0;
+    if ground.exists(&directory)? {
+        let folders = ground.list(&directory)?;
+        // All of them: a group made late may have old members only.
+        for folder in folders.iter().filter(|entry| entry.is_directory && file::folder_start(&entry.name).is_some()) {
+            let names = ground.list(&format!("{directory}/{}", folder.name))?;
+            let members = names.iter().filter_map(|entry| parity_name(&entry.name)).filter_map(|(_, members)| members.last().copied());
+            highest = members.fold(highest, u32::max);
+        }
     }
-    let folders = ground.list(&directory)?;
-    let last = folders.iter().rev().find(|entry| entry.is_directory && file::folder_start(&entry.name).is_some());
-    let Some(last) = last else { return Ok(0) };
-    let names = ground.list(&format!("{directory}/{}", last.name))?;
-    let members = names.iter().filter_map(|entry| parity_name(&entry.name)).filter_map(|(_, members)| members.last().copied());
-    Ok(members.max().unwrap_or(0))
+    Ok(highest)
 }

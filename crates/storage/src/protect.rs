@@ -6,21 +6,34 @@
 use crate::parity::{
     BLOCK_BYTES, MAX_MEMBERS, Member, ParityHeader, add, block_length, blocks, data_offset, parity_directory, parity_path,
 };
-use crate::scrub::Window;
+use crate::repair::Repair;
+use crate::sealed::Bytes;
 use crate::store::{ContainerStore, Shared};
 use crate::{ContainerId, Result, StorageError, file};
-use onefold_ground::{Access, File, checksum};
+use onefold_ground::{Access, File, GroundError, checksum};
+use std::borrow::Cow;
+use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Blocks of the parity that are made at a time: with as much of a member, what it needs of memory.
 const STRIPE_BLOCKS: usize = 16;
 
-/// A member while its group is made.
+/// Blocks of a member that are read at a time while it is verified.
+const WINDOW_BLOCKS: usize = 64;
+
+/// A member while its group is made. Parity is made of the very bytes that were verified: the checksum of each block is noted at its first reading, and
+/// another one at a later reading is an error.
 struct Source {
     container: ContainerId,
     file: Arc<dyn File>,
     length_bytes: u64,
+    /// By block; `None`: not read yet.
+    checksums: RefCell<Vec<Option<u64>>>,
+    /// The blocks read last, from where on.
+    window: RefCell<(u64, Vec<u8>)>,
 }
 
 impl ContainerStore {
@@ -33,6 +46,11 @@ impl ContainerStore {
         let _one_at_a_time = shared.protecting.lock();
         let size = size.clamp(2, MAX_MEMBERS);
         shared.know_containers_without(self)?;
+        {
+            // Left by a crash, or by a removal that failed.
+            let _nothing_goes = shared.replacing.lock();
+            shared.remove_groups(&shared.with_groups(|groups| Ok(groups.unneeded()))?)?;
+        }
         loop {
             let Some(candidates) = shared.candidates(size, all)? else { return Ok(None) };
             let sources = shared.whole_ones(&candidates)?;
@@ -71,31 +89,30 @@ impl Shared {
         listed.map(drop)
     }
 
-    /// The containers of the next group: of one partition, those without parity and those of groups that are too small.
+    /// The containers of the next group: of one partition, those without parity or with parity that is to be replaced, and those of groups that are
+    /// too small.
     fn candidates(&self, size: usize, all: bool) -> Result<Option<Vec<ContainerId>>> {
+        let partitions = self.placement.lock().next_numbers.len() as u16;
         self.with_groups(|groups| {
-            let Some(without) = &groups.without else { return Ok(None) };
-            let partitions: BTreeSet<u16> = without.iter().map(|container| container.partition()).collect();
-            for partition in partitions {
-                let mut chosen: Vec<ContainerId> = without
-                    .iter()
-                    .copied()
-                    .filter(|container| container.partition() == partition && !groups.unsound.contains(container))
-                    .take(size)
-                    .collect();
-                let new = chosen.len();
-                if new < size {
+            for partition in 0..partitions {
+                let mut chosen = groups.wanting(partition, size);
+                if chosen.is_empty() {
+                    continue;
+                }
+                if chosen.len() < size {
                     // The small groups are the ones made last.
-                    let small = groups.all().filter(|(group, members)| group.partition() == partition && members.len() < size);
-                    for (group, members) in small.collect::<Vec<_>>().into_iter().rev() {
-                        let members = members.iter().map(|number| ContainerId::new(group.partition(), *number));
-                        if chosen.len() + members.len() <= size && members.clone().all(|member| !groups.unsound.contains(&member)) {
+                    let is_small = |group: &(ContainerId, &[u32])| group.0.partition() == partition && group.1.len() < size;
+                    for (group, _) in groups.all().filter(is_small).collect::<Vec<_>>().into_iter().rev() {
+                        let members = groups.members_counting_on(group);
+                        let may_go = !groups.is_outdated(group) && members.iter().all(|member| groups.is_fit(*member));
+                        if may_go && chosen.len() + members.len() <= size {
                             chosen.extend(members);
                         }
                     }
                 }
-                if new > 0 && (chosen.len() >= size || all) {
+                if chosen.len() >= size || all {
                     chosen.sort_unstable();
+                    chosen.dedup();
                     return Ok(Some(chosen));
                 }
             }
@@ -103,21 +120,26 @@ impl Shared {
         })
     }
 
-    /// Reads containers and keeps those that are whole.
+    /// Reads containers and keeps those that are whole. One that is damaged and has parity is made anew first.
     fn whole_ones(&self, containers: &[ContainerId]) -> Result<Vec<Source>> {
         let mut whole = Vec::with_capacity(containers.len());
         for container in containers {
-            match self.whole_one(*container) {
+            let container = *container;
+            if self.forwarding.lock().logged().contains_key(&container) {
+                // A merge is about to take its file.
+                self.note_groups(|groups| groups.set_unfit(container))?;
+                continue;
+            }
+            let source = self.whole_one(container).or_else(|error| match self.repair(container) {
+                Ok(Repair::Repaired | Repair::Whole) => self.whole_one(container),
+                Ok(Repair::Impossible) => Err(error),
+                Err(of_repair) => Err(of_repair),
+            });
+            match source {
                 Ok(source) => whole.push(source),
                 Err(error) => {
-                    // One that was merged meanwhile is not looked at again either.
-                    if self.stable(|| self.answering(*container)).is_ok_and(|answering| answering == *container) {
-                        tracing::warn!(%container, %error, "no parity is made of a container that cannot be read");
-                    }
-                    self.with_groups(|groups| {
-                        groups.unsound.insert(*container);
-                        Ok(())
-                    })?;
+                    tracing::warn!(%container, %error, "no parity is made of a container that cannot be read");
+                    self.note_groups(|groups| groups.set_unfit(container))?;
                 }
             }
         }
@@ -128,11 +150,14 @@ impl Shared {
         let opened = self.ground.open(&file::path(&self.directory, container), Access::Read);
         let file = opened.map_err(|error| self.read_error(container, None, error))?;
         let length_bytes = file.len()?;
+        let checksums = RefCell::new(vec![None; blocks(length_bytes)]);
+        let source = Source { container, file, length_bytes, checksums, window: RefCell::default() };
         let mut damage = Vec::new();
-        self.verify_bytes(container, None, &Window::of(file.clone()), &mut damage)?;
+        self.verify_bytes(container, None, &source, &mut damage)?;
+        source.window.take();
         match damage.pop() {
             Some(damage) => Err(damage),
-            None => Ok(Source { container, file, length_bytes }),
+            None => Ok(source),
         }
     }
 
@@ -170,9 +195,7 @@ impl Shared {
             sum.clear();
             sum.resize(stripe.len() * BLOCK_BYTES, 0);
             for (source, member) in sources.iter().zip(&mut members) {
-                let length = stripe.clone().map(|block| block_length(source.length_bytes, block)).sum();
-                bytes.resize(length, 0);
-                let read = source.file.read_at((first * BLOCK_BYTES) as u64, &mut bytes);
+                let read = source.read(stripe.clone(), &mut bytes);
                 read.map_err(|error| self.read_error(source.container, None, error))?;
                 member.checksums.extend(bytes.chunks(BLOCK_BYTES).map(checksum));
                 add(&mut sum, &bytes);
@@ -191,15 +214,62 @@ impl Shared {
     fn place_group(&self, group: ContainerId, sources: &[Source], temporary: &str, folder: &str) -> Result<bool> {
         for source in sources {
             if !self.stable(|| self.answering(source.container)).is_ok_and(|answering| answering == source.container) {
+                self.note_groups(|groups| groups.set_unfit(source.container))?;
                 return Ok(false);
             }
         }
         let members: Vec<u32> = sources.iter().map(|source| source.container.number()).collect();
         self.ground.rename(temporary, &parity_path(&self.directory, group, &members)).map_err(StorageError::cannot_write)?;
-        let older = self.with_groups(|groups| Ok(groups.insert(group, members)))?;
+        self.put_in_place(group, members, folder)?;
+        Ok(true)
+    }
+
+    /// The parity file of a new group has its name: makes that durable; then those go that nobody counts on any more.
+    pub(crate) fn put_in_place(&self, group: ContainerId, members: Vec<u32>, folder: &str) -> Result<()> {
+        self.note_groups(|groups| groups.insert(group, members))?;
         let above = parity_directory(&self.directory, group.partition());
         self.sync_folders(&BTreeSet::from([folder.to_owned(), above]))?;
-        self.remove_groups(&older)?;
-        Ok(true)
+        self.remove_groups(&self.with_groups(|groups| Ok(groups.unneeded()))?)
+    }
+}
+
+impl Source {
+    /// Reads blocks, as far as the file has them; bytes that differ from those read before are an error.
+    fn read(&self, wanted: Range<usize>, out: &mut Vec<u8>) -> onefold_ground::Result<()> {
+        out.resize(wanted.clone().map(|block| block_length(self.length_bytes, block)).sum(), 0);
+        self.file.read_at((wanted.start * BLOCK_BYTES) as u64, out)?;
+        let mut checksums = self.checksums.borrow_mut();
+        for (bytes, block) in out.chunks(BLOCK_BYTES).zip(wanted) {
+            let found = checksum(bytes);
+            if *checksums[block].get_or_insert(found) != found {
+                let source = io::Error::new(io::ErrorKind::InvalidData, "it changed from one reading to the next");
+                return Err(GroundError::Io { operation: "read", path: format!("container {}", self.container), source });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Bytes for Source {
+    fn length(&self) -> onefold_ground::Result<u64> {
+        Ok(self.length_bytes)
+    }
+
+    fn range(&self, offset: u64, length: usize) -> onefold_ground::Result<Cow<'_, [u8]>> {
+        let end = offset.saturating_add(length as u64);
+        if end > self.length_bytes {
+            let source = io::ErrorKind::UnexpectedEof.into();
+            return Err(GroundError::Io { operation: "read", path: format!("container {}", self.container), source });
+        }
+        let mut window = self.window.borrow_mut();
+        if offset < window.0 || end > window.0 + window.1.len() as u64 {
+            let first = (offset / BLOCK_BYTES as u64) as usize;
+            let behind = blocks(end).max(first + WINDOW_BLOCKS).min(blocks(self.length_bytes));
+            let mut bytes = std::mem::take(&mut window.1);
+            self.read(first..behind, &mut bytes)?;
+            *window = ((first * BLOCK_BYTES) as u64, bytes);
+        }
+        let start = (offset - window.0) as usize;
+        Ok(Cow::Owned(window.1[start..start + length].to_vec()))
     }
 }

@@ -4,12 +4,13 @@
 //! all be right, and must itself have the checksum that the parity file knows. The file is written beside, synced, verified as a container, and renamed
 //! into its place: at any moment there is the old file or the right one. Nothing is ever guessed: what cannot be made right stays as it is.
 
-use crate::parity::{BLOCK_BYTES, Member, ParityHeader, add, block_length, blocks, parity_directory, parity_path};
+use crate::parity::{BLOCK_BYTES, Member, ParityHeader, add, block_length, blocks, data_offset, parity_directory, parity_path};
 use crate::scrub::Window;
+use crate::sealed::Bytes;
 use crate::store::{ContainerStore, Shared};
-use crate::{ContainerId, Header, Result, StorageError, file};
+use crate::{ContainerId, FOOTER_BYTES, Footer, HEADER_BYTES, Header, Result, StorageError, file};
 use onefold_ground::profile::Component;
-use onefold_ground::{File, checksum, parent};
+use onefold_ground::{File, GroundError, checksum, parent};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
@@ -31,6 +32,20 @@ struct Parity {
     file: Arc<dyn File>,
 }
 
+/// Why parity is of no use now.
+enum Unusable {
+    /// The file is damaged or missing; for people.
+    Damaged(String),
+    /// Something failed that has nothing to do with what is stored.
+    Failed(StorageError),
+}
+
+impl From<GroundError> for Unusable {
+    fn from(error: GroundError) -> Unusable {
+        if error.is_lasting() { Unusable::Damaged(error.to_string()) } else { Unusable::Failed(error.into()) }
+    }
+}
+
 /// A file of a member, past all caches; `None`: there is none that can be read.
 type MemberFile = Option<Arc<dyn File>>;
 
@@ -38,72 +53,40 @@ impl ContainerStore {
     /// Makes a damaged or lost container anew, if its group allows it; durable on return. Readers go on meanwhile and find the new file. An error (a full
     /// disk) leaves everything as it is.
     pub fn repair(&self, container: ContainerId) -> Result<Repair> {
-        let shared = &self.shared;
-        if shared.check_writable().is_err() || shared.open.read().contains_key(&container) {
-            return Ok(Repair::Impossible);
-        }
-        let _nothing_goes = shared.replacing.lock();
-        let begun = Instant::now();
-        let group = shared.with_groups(|groups| {
-            let is_hopeless = groups.unsound.contains(&container);
-            Ok(if is_hopeless { None } else { groups.group_of(container) })
-        })?;
-        // One that was merged and whose files wait for being replaced is not looked up any more.
-        let was_merged = shared.forwarding.lock().logged().contains_key(&container);
-        let Some(group) = group.filter(|_| !was_merged) else { return Ok(Repair::Impossible) };
-        let repaired = shared.make_anew(group, container)?;
-        match repaired {
-            Repair::Repaired => {
-                shared.profile.add(Component::Repair, begun.elapsed().as_nanos() as u64, shared.file_bytes(container));
-                // What could not be made anew before may be now.
-                shared.with_groups(|groups| {
-                    for member in groups.members(group).into_iter().flatten() {
-                        groups.unsound.remove(&member);
-                    }
-                    Ok(())
-                })?;
-            }
-            Repair::Whole => {}
-            Repair::Impossible => shared.with_groups(|groups| {
-                groups.unsound.insert(container);
-                Ok(())
-            })?,
-        }
-        Ok(repaired)
+        self.shared.repair(container)
     }
 
     /// Makes containers with parity anew that have no file. Returns those, and those that could not be made.
     pub fn repair_lost(&self) -> Result<(Vec<ContainerId>, Vec<ContainerId>)> {
         let (mut repaired, mut lost) = (Vec::new(), Vec::new());
         for group in self.parity_groups()? {
-            let (now, still) = self.shared.repair_lost_of(self, group)?;
+            let (now, still) = self.shared.repair_lost_of(group)?;
             repaired.extend(now);
-            lost.extend(still);
+            lost.extend(still.into_iter().map(|(container, _)| container));
         }
         Ok((repaired, lost))
     }
 
-    /// Reads the parity file of a group from the device: what is wrong with it, and how many bytes were read. A file that is damaged is
-    /// taken away, so that its members get parity anew; members that lost their files are made anew before. Returns what was found and which
-    /// containers were repaired.
+    /// Reads the parity file of a group from the device. Where it is damaged, [`make_parity`](Self::make_parity) makes its members parity anew; until then it
+    /// stays, for what is right in it may be of use. Members that lost their files are made anew before.
     pub fn scrub_parity(&self, group: ContainerId) -> Result<ScrubbedParity> {
         let shared = &self.shared;
-        let mut scrubbed = ScrubbedParity::default();
-        let (repaired, lost) = shared.repair_lost_of(self, group)?;
-        scrubbed.repaired = repaired;
-        scrubbed.damage.extend(lost.into_iter().map(|member| shared.missing(member)));
+        let (repaired, lost) = shared.repair_lost_of(group)?;
+        let missing = |(member, why): (ContainerId, Option<StorageError>)| match why {
+            Some(why) => shared.damaged(member, None, None, format!("the file is missing; it could not be made anew from parity: {why}")),
+            None => shared.missing(member),
+        };
+        let damage = lost.into_iter().map(missing).collect();
+        let mut scrubbed = ScrubbedParity { read_bytes: 0, repaired, damage, damaged_parity: None };
         let _nothing_goes = shared.replacing.lock();
-        if shared.with_groups(|groups| Ok(groups.members(group)))?.is_none() {
-            return Ok(scrubbed);
-        }
-        match shared.verify_parity(group) {
-            Ok(read_bytes) => scrubbed.read_bytes = read_bytes,
-            Err(why) => {
-                let path = shared.parity_file(group)?;
-                scrubbed.damaged_parity = Some(format!("{}: {why}", shared.ground.describe(&path)));
-                // As long as a member needs it, what is right in it may still be of use.
-                if scrubbed.damage.is_empty() && shared.access == onefold_ground::Access::ReadWrite {
-                    shared.remove_groups(&[group])?;
+        // It may have gone meanwhile.
+        if shared.with_groups(|groups| Ok(groups.members(group)))?.is_some() {
+            match shared.verify_parity(group) {
+                Ok(read_bytes) => scrubbed.read_bytes = read_bytes,
+                Err(Unusable::Failed(error)) => return Err(error),
+                Err(Unusable::Damaged(why)) => {
+                    scrubbed.damaged_parity = Some(format!("{}: {why}", shared.ground.describe(&shared.parity_file(group)?)));
+                    shared.note_groups(|groups| groups.set_outdated(group))?;
                 }
             }
         }
@@ -124,20 +107,60 @@ pub struct ScrubbedParity {
     pub damaged_parity: Option<String>,
 }
 
+/// Members that were made anew, and those that could not be: with what failed, if it was not the parity.
+type RepairedAndLost = (Vec<ContainerId>, Vec<(ContainerId, Option<StorageError>)>);
+
 impl Shared {
-    /// Members of a group that had no file: those that were made anew, and the others.
-    fn repair_lost_of(&self, store: &ContainerStore, group: ContainerId) -> Result<(Vec<ContainerId>, Vec<ContainerId>)> {
+    pub(crate) fn repair(&self, container: ContainerId) -> Result<Repair> {
+        if self.check_writable().is_err() || self.open.read().contains_key(&container) {
+            return Ok(Repair::Impossible);
+        }
+        let group = |groups: &mut crate::groups::Groups| {
+            let is_hopeless = groups.is_beyond_repair(container);
+            Ok(if is_hopeless { None } else { groups.group_of(container) })
+        };
+        // Most often there is none; then nobody is waited for.
+        if self.with_groups(group)?.is_none() {
+            return Ok(Repair::Impossible);
+        }
+        let _nothing_goes = self.replacing.lock();
+        let begun = Instant::now();
+        // One that was merged and whose files wait for being replaced is not looked up any more.
+        let was_merged = self.forwarding.lock().logged().contains_key(&container);
+        let Some(group) = self.with_groups(group)?.filter(|_| !was_merged) else { return Ok(Repair::Impossible) };
+        let repaired = self.make_anew(group, container)?;
+        match repaired {
+            Repair::Repaired => {
+                self.profile.add(Component::Repair, begun.elapsed().as_nanos() as u64, self.file_bytes(container));
+                self.note_groups(|groups| groups.repaired(container))?;
+            }
+            Repair::Whole => {}
+            Repair::Impossible => self.note_groups(|groups| groups.set_beyond_repair(container))?,
+        }
+        Ok(repaired)
+    }
+
+    /// Makes members of a group anew that have no file.
+    fn repair_lost_of(&self, group: ContainerId) -> Result<RepairedAndLost> {
         let (mut repaired, mut lost) = (Vec::new(), Vec::new());
-        let members = self.with_groups(|groups| Ok(groups.members(group)))?;
-        for member in members.into_iter().flatten() {
+        for member in self.with_groups(|groups| Ok(groups.members_counting_on(group)))? {
             if self.ground.exists(&file::path(&self.directory, member))? {
                 continue;
             }
-            if store.repair(member)? == Repair::Repaired {
-                repaired.push(member);
-            } else if self.with_groups(|groups| Ok(groups.group_of(member)))? == Some(group) {
-                // Else it was merged meanwhile.
-                lost.push(member);
+            let error = match self.repair(member) {
+                Ok(Repair::Repaired) => {
+                    repaired.push(member);
+                    continue;
+                }
+                Ok(_) => None,
+                Err(error) => {
+                    tracing::warn!(container = %member, %error, "a lost container could not be made anew");
+                    Some(error)
+                }
+            };
+            // Else it was merged meanwhile.
+            if self.with_groups(|groups| Ok(groups.group_of(member)))? == Some(group) {
+                lost.push((member, error));
             }
         }
         Ok((repaired, lost))
@@ -152,49 +175,57 @@ impl Shared {
         self.with_groups(|groups| Ok(parity_path(&self.directory, group, groups.numbers(group).unwrap_or_default())))
     }
 
-    /// Reads and checks the header; the error is for people.
-    fn open_parity(&self, group: ContainerId) -> std::result::Result<Parity, String> {
-        let said = |error: onefold_ground::GroundError| error.to_string();
-        let path = self.parity_file(group).map_err(|error| error.to_string())?;
-        let file = self.ground.open_past_cache(&path).map_err(said)?;
-        let length = file.len().map_err(said)?;
+    /// Reads and checks the header.
+    fn open_parity(&self, group: ContainerId) -> std::result::Result<Parity, Unusable> {
+        let damaged = |why: &str| Unusable::Damaged(why.to_owned());
+        let file = self.ground.open_past_cache(&self.parity_file(group).map_err(Unusable::Failed)?)?;
+        let length = file.len()?;
         let mut start = vec![0; length.min(512) as usize];
-        file.read_at(0, &mut start).map_err(said)?;
-        let header_bytes = ParityHeader::length_of(&start)?;
+        file.read_at(0, &mut start)?;
+        let header_bytes = ParityHeader::length_of(&start).map_err(Unusable::Damaged)?;
         if header_bytes as u64 > length {
-            return Err("the file is too short for its header".to_owned());
+            return Err(damaged("the file is too short for its header"));
         }
         start.resize(header_bytes, 0);
-        file.read_at(0, &mut start).map_err(said)?;
-        let header = ParityHeader::decode(&start)?;
+        file.read_at(0, &mut start)?;
+        let header = ParityHeader::decode(&start).map_err(Unusable::Damaged)?;
         let members: Vec<ContainerId> = header.members.iter().map(|member| member.container).collect();
-        let named = self.with_groups(|groups| Ok(groups.members(group))).map_err(|error| error.to_string())?;
+        let named = self.with_groups(|groups| Ok(groups.members(group))).map_err(Unusable::Failed)?;
         if header.group != group || header.store != self.options.store || named.is_some_and(|named| named != members) {
-            return Err("it is the parity of another group or another store".to_owned());
+            return Err(damaged("it is the parity of another group or another store"));
         }
         if header.file_bytes() != length {
-            return Err(format!("the file has {length} bytes, not {}", header.file_bytes()));
+            return Err(Unusable::Damaged(format!("the file has {length} bytes, not {}", header.file_bytes())));
         }
         Ok(Parity { header, file })
     }
 
-    /// Reads a whole parity file; returns how long it is, or what is wrong.
-    fn verify_parity(&self, group: ContainerId) -> std::result::Result<u64, String> {
+    /// Reads a whole parity file; returns how long it is.
+    fn verify_parity(&self, group: ContainerId) -> std::result::Result<u64, Unusable> {
         let parity = self.open_parity(group)?;
         let mut block = vec![0; BLOCK_BYTES];
         for number in 0..parity.header.checksums.len() {
-            if !parity.block(number, &mut block) {
-                return Err(format!("block {number} is damaged"));
+            if !parity.block(number, &mut block).map_err(Unusable::Failed)? {
+                return Err(Unusable::Damaged(format!("block {number} is damaged")));
             }
         }
         Ok(parity.header.file_bytes())
+    }
+
+    fn member_file(&self, member: &Member) -> Result<MemberFile> {
+        match self.ground.open_past_cache(&file::path(&self.directory, member.container)) {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if error.is_lasting() => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Nothing goes meanwhile: `replacing` is held.
     fn make_anew(&self, group: ContainerId, container: ContainerId) -> Result<Repair> {
         let parity = match self.open_parity(group) {
             Ok(parity) => parity,
-            Err(why) => {
+            Err(Unusable::Failed(error)) => return Err(error),
+            Err(Unusable::Damaged(why)) => {
                 tracing::warn!(%container, %why, "the parity of a damaged container cannot be read");
                 return Ok(Repair::Impossible);
             }
@@ -202,16 +233,11 @@ impl Shared {
         let Some(lost) = parity.header.members.iter().position(|member| member.container == container) else {
             return Ok(Repair::Impossible);
         };
-        let files: Vec<MemberFile> = parity
-            .header
-            .members
-            .iter()
-            .map(|member| self.ground.open_past_cache(&file::path(&self.directory, member.container)).ok())
-            .collect();
-        if self.is_whole(&parity.header.members[lost], &files[lost]) {
+        let files = parity.header.members.iter().map(|member| self.member_file(member)).collect::<Result<Vec<_>>>()?;
+        if self.is_as_it_was(&parity.header.members[lost], &files[lost])? {
             // What is in memory of it may have been what was wrong.
             self.retire([container].iter());
-            return Ok(Repair::Whole);
+            return Ok(if self.is_sound(container, &files[lost])? { Repair::Whole } else { Repair::Impossible });
         }
         let directory = parity_directory(&self.directory, container.partition());
         let temporary = format!("{directory}/{:08x}.repair", container.number());
@@ -233,34 +259,35 @@ impl Shared {
     }
 
     /// Whether a file has exactly the blocks that a member had.
-    fn is_whole(&self, member: &Member, file: &MemberFile) -> bool {
-        let Some(file) = file else { return false };
+    fn is_as_it_was(&self, member: &Member, file: &MemberFile) -> Result<bool> {
+        let Some(file) = file else { return Ok(false) };
+        if file.len()? != member.length_bytes {
+            return Ok(false);
+        }
         let mut block = vec![0; BLOCK_BYTES];
-        file.len().is_ok_and(|length| length == member.length_bytes)
-            && (0..blocks(member.length_bytes)).all(|number| read_block(member, file, number, &mut block))
+        for number in 0..blocks(member.length_bytes) {
+            if !read_block(member, file, number, &mut block)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Writes the file of member `lost` as it was; `false`: it cannot be done.
     fn write_anew(&self, parity: &Parity, lost: usize, files: &[MemberFile], temporary: &str) -> Result<bool> {
         let member = &parity.header.members[lost];
         let output = self.create_beside(temporary)?;
-        let (mut own, mut sum, mut block) = (vec![0; BLOCK_BYTES], vec![0; BLOCK_BYTES], vec![0; BLOCK_BYTES]);
+        let (mut own, mut sum) = (vec![0; BLOCK_BYTES], vec![0; BLOCK_BYTES]);
         for number in 0..blocks(member.length_bytes) {
             let length = block_length(member.length_bytes, number);
-            let is_own = files[lost].as_ref().is_some_and(|file| read_block(member, file, number, &mut own));
+            let is_own = match &files[lost] {
+                Some(file) => read_block(member, file, number, &mut own)?,
+                None => false,
+            };
             if !is_own {
-                if !parity.block(number, &mut sum) {
+                let others = || parity.header.members.iter().zip(files).filter(|(other, _)| other.container != member.container);
+                if !parity.block(number, &mut sum)? || !add_blocks(others(), number, &mut sum)? {
                     return Ok(false);
-                }
-                for (other, file) in parity.header.members.iter().zip(files).filter(|(other, _)| other.container != member.container) {
-                    if number >= blocks(other.length_bytes) {
-                        continue;
-                    }
-                    let is_right = file.as_ref().is_some_and(|file| read_block(other, file, number, &mut block));
-                    if !is_right {
-                        return Ok(false);
-                    }
-                    add(&mut sum, &block[..block_length(other.length_bytes, number)]);
                 }
                 if checksum(&sum[..length]) != member.checksums[number] {
                     return Ok(false);
@@ -275,34 +302,143 @@ impl Shared {
 
     /// Whether what was made is a sound container, and the one whose file is there.
     fn is_the_same(&self, container: ContainerId, there: &MemberFile, made: Arc<dyn File>) -> Result<bool> {
+        let made = Some(made);
+        if !self.is_sound(container, &made)? {
+            return Ok(false);
+        }
+        let header = |file: &MemberFile| Header::decode(&part(file, 0, HEADER_BYTES)?).ok();
+        let footer = |file: &MemberFile| {
+            let start = file.as_ref()?.len().ok()?.checked_sub(FOOTER_BYTES as u64)?;
+            Footer::decode(&part(file, start, FOOTER_BYTES)?).ok()
+        };
+        // A file of another origin is never replaced. Where the header does not say what it is, the footer may.
+        Ok(match header(there) {
+            Some(found) => Some(found) == header(&made),
+            None => footer(there).is_none_or(|found| Some(found) == footer(&made)),
+        })
+    }
+
+    /// Whether a file is a container without damage.
+    fn is_sound(&self, container: ContainerId, file: &MemberFile) -> Result<bool> {
+        let Some(file) = file else { return Ok(false) };
         let mut damage = Vec::new();
-        let made = Window::of(made);
-        let verified = self.verify_bytes(container, None, &made, &mut damage);
-        match verified {
-            Ok(()) if damage.is_empty() => {}
-            Ok(()) | Err(StorageError::Damaged { .. }) => return Ok(false),
+        match self.verify_bytes(container, None, &Window::of(file.clone()), &mut damage) {
+            Ok(()) => Ok(damage.is_empty()),
+            Err(StorageError::Damaged { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Before the files of some members go: writes parity of the others and puts it in its place, durably. Where that is not possible, for want of room or
+    /// because of damage, it is made sure that nobody needs the parity: what the others have is made whole. Nothing goes meanwhile: `replacing` is
+    /// held.
+    pub(crate) fn shrink_or_verify(&self, group: ContainerId, gone: &BTreeSet<ContainerId>) -> Result<()> {
+        match self.shrink(group, gone) {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(error) if error.is_full() => {}
             Err(error) => return Err(error),
         }
-        let header = self.header_in(container, &made)?;
-        let found = there.as_ref().and_then(|file| {
-            let mut bytes = [0; crate::HEADER_BYTES];
-            file.read_at(0, &mut bytes).ok().and_then(|()| Header::decode(&bytes).ok())
+        for member in self.with_groups(|groups| Ok(groups.members_counting_on(group)))? {
+            if !gone.contains(&member) && self.make_anew(group, member)? == Repair::Impossible {
+                tracing::warn!(container = %member, "a container cannot be read, nor be made anew from parity");
+            }
+        }
+        Ok(())
+    }
+
+    /// `false`: it is not possible.
+    fn shrink(&self, group: ContainerId, gone: &BTreeSet<ContainerId>) -> Result<bool> {
+        let parity = match self.open_parity(group) {
+            Ok(parity) => parity,
+            Err(Unusable::Failed(error)) => return Err(error),
+            Err(Unusable::Damaged(_)) => return Ok(false),
+        };
+        let new = self.with_groups(|groups| groups.next_group(group.partition()))?;
+        let folder = self.make_parity_folder(new)?;
+        let temporary = format!("{}/{:08x}.new", parity_directory(&self.directory, new.partition()), new.number());
+        let written = self.write_shrunk(&parity, new, gone, &temporary);
+        let placed = written.and_then(|members| {
+            let Some(members) = members else { return Ok(false) };
+            self.ground.rename(&temporary, &parity_path(&self.directory, new, &members)).map_err(StorageError::cannot_write)?;
+            self.put_in_place(new, members, &folder)?;
+            Ok(true)
         });
-        // A file of another origin is never replaced.
-        Ok(found.is_none_or(|found| found == header))
+        if !matches!(placed, Ok(true)) {
+            let _ = self.ground.remove(&temporary);
+        }
+        placed
+    }
+
+    /// Writes the parity file of group `new`, which has the members of an older one but those that are `gone`; returns their numbers. `None`: it
+    /// is not possible.
+    fn write_shrunk(&self, parity: &Parity, new: ContainerId, gone: &BTreeSet<ContainerId>, temporary: &str) -> Result<Option<Vec<u32>>> {
+        let all = &parity.header.members;
+        let files = all.iter().map(|member| self.member_file(member)).collect::<Result<Vec<_>>>()?;
+        let is_gone = |member: &Member| gone.contains(&member.container);
+        let members: Vec<Member> = all.iter().filter(|member| !is_gone(member)).cloned().collect();
+        let output = self.create_beside(temporary)?;
+        let offset = data_offset(members.iter().map(|member| member.length_bytes));
+        let most = members.iter().map(|member| blocks(member.length_bytes)).max().unwrap_or(0);
+        let mut checksums = Vec::with_capacity(most);
+        let mut sum = vec![0; BLOCK_BYTES];
+        for number in 0..most {
+            // What went is taken out of the sum; where that cannot be, the sum is made of those that stay.
+            let going = all.iter().zip(&files).filter(|(member, _)| is_gone(member));
+            if !parity.block(number, &mut sum)? || !add_blocks(going, number, &mut sum)? {
+                sum.fill(0);
+                if !add_blocks(all.iter().zip(&files).filter(|(member, _)| !is_gone(member)), number, &mut sum)? {
+                    return Ok(None);
+                }
+            }
+            checksums.push(checksum(&sum));
+            output.write_at(offset + (number * BLOCK_BYTES) as u64, &sum).map_err(StorageError::cannot_write)?;
+        }
+        let numbers = members.iter().map(|member| member.container.number()).collect();
+        let header = ParityHeader { group: new, store: self.options.store, members, checksums };
+        output.write_at(0, &header.encode()).map_err(StorageError::cannot_write)?;
+        output.sync().map_err(StorageError::cannot_write)?;
+        Ok(Some(numbers))
     }
 }
 
 impl Parity {
     /// Reads a block of the parity; whether it is right.
-    fn block(&self, number: usize, out: &mut [u8]) -> bool {
+    fn block(&self, number: usize, out: &mut [u8]) -> Result<bool> {
         let offset = self.header.data_offset() + (number * BLOCK_BYTES) as u64;
-        self.file.read_at(offset, out).is_ok() && checksum(out) == self.header.checksums[number]
+        is_right(&self.file, offset, out, self.header.checksums[number])
+    }
+}
+
+/// Reads bytes; whether they have this checksum. An error is not about what is stored.
+fn is_right(file: &Arc<dyn File>, offset: u64, out: &mut [u8], expected: u64) -> Result<bool> {
+    match file.read_at(offset, out) {
+        Ok(()) => Ok(checksum(out) == expected),
+        Err(error) if error.is_lasting() => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 
 /// Reads a block of a member into the beginning of `out`; whether it is right.
-fn read_block(member: &Member, file: &Arc<dyn File>, number: usize, out: &mut [u8]) -> bool {
+fn read_block(member: &Member, file: &Arc<dyn File>, number: usize, out: &mut [u8]) -> Result<bool> {
     let block = &mut out[..block_length(member.length_bytes, number)];
-    file.read_at((number * BLOCK_BYTES) as u64, block).is_ok() && checksum(block) == member.checksums[number]
+    is_right(file, (number * BLOCK_BYTES) as u64, block, member.checksums[number])
+}
+
+/// Adds a block of several members, as far as they have it; `false`: one of them is not right.
+fn add_blocks<'a>(members: impl Iterator<Item = (&'a Member, &'a MemberFile)>, number: usize, sum: &mut [u8]) -> Result<bool> {
+    let mut block = vec![0; BLOCK_BYTES];
+    for (member, file) in members.filter(|(member, _)| number < blocks(member.length_bytes)) {
+        let Some(file) = file else { return Ok(false) };
+        if !read_block(member, file, number, &mut block)? {
+            return Ok(false);
+        }
+        add(sum, &block[..block_length(member.length_bytes, number)]);
+    }
+    Ok(true)
+}
+
+/// Some bytes of a file, if they can be read.
+fn part(file: &MemberFile, offset: u64, length: usize) -> Option<Vec<u8>> {
+    file.as_ref()?.range(offset, length).ok().map(std::borrow::Cow::into_owned)
 }

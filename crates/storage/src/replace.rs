@@ -286,7 +286,7 @@ impl Shared {
         if target.is_none() && !claim.has_file {
             self.keep_numbers(removed)?;
         }
-        self.drop_parity_of(replacement.ids())?;
+        self.leave_parity(replacement.ids())?;
         let mut folders = BTreeSet::new();
         // First what needs no room: the disk may be full.
         for id in removed {

@@ -77,11 +77,10 @@ impl ContainerStore {
         let Some(header) = fitting else { return Ok(false) };
         if !dry_run {
             shared.check_writable()?;
-            // The new header is not the one that parity was made of. That could not give it back: what is left of its group gets parity anew.
+            // The new header is not the one that parity was made of: it gets parity anew, the others of its group keep what they can.
             let _nothing_goes = shared.replacing.lock();
-            if let Some(group) = shared.with_groups(|groups| Ok(groups.group_of(container)))? {
-                shared.remove_groups(&[group])?;
-            }
+            shared.leave_parity([container].iter())?;
+            shared.with_known_groups(|groups| groups.sealed(container));
             let path = file::path(&shared.directory, container);
             let file = shared.ground.open(&path, Access::ReadWrite)?;
             // Within one sector, so it is written whole or not at all.

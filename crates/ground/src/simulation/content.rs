@@ -182,12 +182,14 @@ pub(super) struct Inode {
     pending: Vec<Change>,
     /// Whether a name leads here; without one, the bytes are not counted as used.
     pub(super) is_named: bool,
+    /// Whether the device cannot read it.
+    pub(super) is_unreadable: bool,
 }
 
 impl Inode {
     /// A file whose content is durable.
     pub(super) fn with(content: Content) -> Inode {
-        Inode { durable: content.clone(), current: content, pending: Vec::new(), is_named: true }
+        Inode { durable: content.clone(), current: content, pending: Vec::new(), is_named: true, is_unreadable: false }
     }
 
     pub(super) fn length(&self) -> u64 {

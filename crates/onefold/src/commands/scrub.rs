@@ -57,6 +57,9 @@ fn run(options: &Scrub, session: &Session<'_>) -> Result<Exit> {
     if session.is_cancelled() {
         return Err(Failure::interrupted("stopped before the end; the next scrub goes on from here"));
     }
+    if let Some(failed) = &report.failed {
+        session.note(failed);
+    }
     let mut output = session.output();
     if options.format.json {
         let mut facts = to_json(&report.status);
@@ -161,7 +164,8 @@ pub fn beside_the_serving(store: &Store, stopping: &Arc<AtomicBool>) -> Result<O
                 Ok((before, report))
             });
             match scrubbed {
-                Ok((before, Some(ScrubReport { status, .. }))) => {
+                Ok((before, Some(ScrubReport { status, failed, .. }))) => {
+                    failed.iter().for_each(|failed| tracing::warn!("{failed}"));
                     let new = status.damages.iter().filter(|damage| !before.damages.contains(damage));
                     new.for_each(|damage| tracing::error!("the scrub found damage: {damage}"));
                     if status.under_way.is_none() {

@@ -229,3 +229,29 @@ fn a_scrub_keeps_to_its_time_and_goes_on_where_it_was() {
     }
     assert!(read_bytes > 200_000);
 }
+
+#[test]
+fn a_full_disk_keeps_a_scrub_or_check_from_nothing_but_repair() {
+    let witness = start();
+    let settings = Settings { workers: 1, background: false, parity_group: 4, ..Settings::default() };
+    let engine = Engine::open(Arc::new(witness.clone()), settings, Mode::ReadWrite, "test").unwrap();
+    write(&engine, &mut Random(1), 600_000);
+    assert!(engine.make_parity(true, &|| true).unwrap() > 0);
+    engine.maintain(true).unwrap();
+    let lost = engine.storage().containers().unwrap()[1];
+    let path = format!("containers/{:04x}/00000/{:08x}", lost.partition(), lost.number());
+    witness.ground.remove(&path).unwrap();
+    let free = witness.ground.used_bytes();
+    witness.ground.set_capacity(free);
+    let scrub = || Scrub { engine: &engine, clock: &|| witness.now() }.run(ScrubOptions::default(), &NoMonitor, &|| true).unwrap();
+    let report = scrub();
+    assert!(report.is_complete && report.repaired.is_empty());
+    assert_eq!(report.status.damage_count, 1);
+    assert!(report.status.damages[0].contains("could not be made anew"), "{:?}", report.status.damages);
+    let checked = crate::check(&engine, crate::CheckOptions { read_data: true, ..crate::CheckOptions::default() }, &NoMonitor).unwrap();
+    assert!(checked.repaired == 0 && checked.problem_count > 0);
+    // Then there is room again.
+    witness.ground.set_capacity(u64::MAX);
+    let report = scrub();
+    assert_eq!((report.repaired.len(), report.status.damage_count), (1, 0), "{:?}", report.status.damages);
+}

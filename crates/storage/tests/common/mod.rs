@@ -3,6 +3,7 @@
 #![allow(dead_code)] // Each test file uses a part.
 
 pub mod merges;
+pub mod parities;
 
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Profile;
