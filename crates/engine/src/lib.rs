@@ -120,6 +120,7 @@ pub struct Engine {
     /// Why nothing can be written any more.
     stopped: OnceLock<String>,
     closed: AtomicBool,
+    keeps_layers: bool,
     background: Mutex<Option<Vec<std::thread::JoinHandle<()>>>>,
     signal: Arc<background::Signal>,
     /// New data since the background was woken.
@@ -140,6 +141,11 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
+    /// Whether layers that no volume uses are to be kept: a repair found that a part of the log was lost, and nobody has looked at them since.
+    pub fn keeps_unused_layers(&self) -> bool {
+        self.keeps_layers
+    }
+
     /// A new writing stream; its chunks lie together.
     pub fn stream(self: &Arc<Self>) -> WriteStream {
         WriteStream::new(self.clone())

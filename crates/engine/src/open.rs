@@ -31,6 +31,8 @@ pub(crate) const CONTAINERS: &str = "containers";
 pub(crate) const LOG: &str = "log";
 pub(crate) const LOCK: &str = "lock";
 pub(crate) const OWNER: &str = "owner";
+/// While this file is there, layers stay that no volume uses: a part of the log was lost, and they may have what was written behind it.
+pub(crate) const LAYERS_KEPT: &str = "blocks/layers-kept";
 
 /// What the opener wants to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,6 +130,7 @@ impl Engine {
         let totals = blocks.get(TOTALS_PARTITION, TOTALS_KEY)?.map_or(Ok(Totals::default()), |value| Totals::decode(&value))?;
         let (partition, key) = Earlier::PLACE;
         let earlier = Earlier::read(blocks.get(partition, key)?)?;
+        let keeps_layers = ground.exists(LAYERS_KEPT)?;
         let engine = Arc::new(Engine {
             totals: Mutex::new(totals),
             earlier: Mutex::new(earlier),
@@ -157,6 +160,7 @@ impl Engine {
             waited_for_scrubs: AtomicU64::new(0),
             stopped: std::sync::OnceLock::new(),
             closed: AtomicBool::new(false),
+            keeps_layers,
             background: Mutex::new(None),
             signal: Arc::default(),
             new_bytes: AtomicU64::new(0),

@@ -4,7 +4,7 @@ use crate::Result;
 use crate::check::Monitor;
 use crate::references::{metadata_of, of_objects};
 use crate::volumes::volumes;
-use onefold_engine::{Piece, Rebuild, Settings};
+use onefold_engine::{EngineError, Piece, Rebuild, Settings};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::Ground;
 use std::collections::HashMap;
@@ -14,7 +14,8 @@ use std::sync::Arc;
 const BATCH: usize = 1 << 18;
 
 /// Throws the chunk index away and makes a new one: places from the catalogs of all containers, usage counts from all references. What
-/// cannot be read is returned, and is not in the new index. Cut short, it must be done again before the store opens.
+/// is damaged or lost is returned, and is not in the new index. Anything else that cannot be read is an error, for counts must never be too low. After an error, or cut
+/// short, it must be done again before the store opens.
 pub fn rebuild_chunk_index(ground: Arc<dyn Ground>, settings: Settings, command: &str, monitor: &dyn Monitor) -> Result<Vec<String>> {
     let mut problems = Vec::new();
     monitor.step("places of chunks", 1);
@@ -26,11 +27,15 @@ pub fn rebuild_chunk_index(ground: Arc<dyn Ground>, settings: Settings, command:
     monitor.step("references", containers.len() as u64 + 1);
     let mut counts = Counts::default();
     for container in containers {
-        // One that cannot be read was named with the places.
-        let slots = engine.storage().slots(container).unwrap_or_default();
+        let slots = match engine.storage().slots(container) {
+            Ok(slots) => slots,
+            // It was named with the places.
+            Err(error) if error.is_damage() => Vec::new(),
+            Err(error) => return Err(error.into()),
+        };
         let mut lost = Vec::new();
         for (chunk, _) in metadata_of(&engine, moment.containers(), container, &slots) {
-            match chunk.references(&engine) {
+            match chunk.read_references(&engine)? {
                 Some(pieces) => pieces.iter().for_each(|piece| counts.add(piece)),
                 None => {
                     problems.push(format!("metadata chunk {} at {} cannot be read", chunk.fingerprint, chunk.address));
@@ -43,7 +48,13 @@ pub fn rebuild_chunk_index(ground: Arc<dyn Ground>, settings: Settings, command:
         monitor.advance(1);
     }
     let names = volumes(&moment, &mut |problem| problems.push(problem));
-    of_objects(&moment, &names, &mut |piece| counts.add(piece), &mut |problem| problems.push(problem));
+    if let Some(why) = of_objects(&moment, &names, &mut |piece| counts.add(piece), &mut |problem| problems.push(problem)) {
+        // Counts would be less than there are references.
+        return Err(EngineError::Inconsistent {
+            why: format!("the chunk index was not rebuilt, as not everything that counts could be read: {why}"),
+        }
+        .into());
+    }
     counts.hand_over(&mut rebuild, 0)?;
     monitor.advance(1);
     drop(moment);

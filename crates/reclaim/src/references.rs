@@ -1,5 +1,6 @@
 //! Everything in a store that refers to chunks, once each (`docs/format.md` section 8.5): block mappings, roots of backups, stored metadata chunks.
 
+use crate::Result;
 use crate::volumes::VolumeList;
 use onefold_catalog::{Backup, decode_directory_chunk};
 use onefold_engine::{Engine, Moment, Piece, Recipe, decode_pieces};
@@ -66,6 +67,8 @@ pub(crate) struct Gap {
     pub(crate) kind: Kind,
     first: u128,
     last: u128,
+    /// Nobody can tell any more what was there; otherwise the device may give it the next time.
+    is_lost: bool,
     why: String,
 }
 
@@ -120,7 +123,8 @@ pub(crate) fn objects(moment: &Moment<'_>, kind: Kind, visit: &mut dyn FnMut(&[u
                     gaps += 1;
                     let first = kind.number(&from);
                     let next = if gaps < GAPS { behind(moment, partition, kind, first) } else { None };
-                    damaged(Gap { kind, first, last: next.map_or(kind.last(), |next| next - 1), why: error.to_string() });
+                    let last = next.map_or(kind.last(), |next| next - 1);
+                    damaged(Gap { kind, first, last, is_lost: error.is_lost(), why: error.to_string() });
                     match next {
                         Some(next) => from = kind.key(next),
                         None => break,
@@ -175,8 +179,13 @@ pub(crate) fn mapping(value: &[u8], digest_bytes: usize) -> Option<Recipe> {
 }
 
 /// Passes the pieces that objects name to `visit`: of every block mapping, and of the root recipe of every backup. `problem` gets what cannot be
-/// read and what is no part of `volumes`, which are of the same moment.
-pub(crate) fn of_objects(moment: &Moment<'_>, volumes: &VolumeList, visit: &mut dyn FnMut(&Piece), problem: &mut dyn FnMut(String)) {
+/// read and what is no part of `volumes`, which are of the same moment. Returns why pieces may be missing that are not lost for good.
+pub(crate) fn of_objects(
+    moment: &Moment<'_>,
+    volumes: &VolumeList,
+    visit: &mut dyn FnMut(&Piece),
+    problem: &mut dyn FnMut(String),
+) -> Option<String> {
     let mut mappings: HashMap<u32, u64> = HashMap::new();
     let mut gaps = Vec::new();
     let mut mapping = |key: &[u8], found: Option<Recipe>| match (mapping_key(key), found) {
@@ -207,6 +216,7 @@ pub(crate) fn of_objects(moment: &Moment<'_>, volumes: &VolumeList, visit: &mut 
     if is_whole {
         volumes.compare_mappings(&mappings, problem);
     }
+    gaps.iter().find(|gap| !gap.is_lost).map(|gap| gap.describe(volumes))
 }
 
 /// The same pieces, and nothing else: what is wrong with objects is passed over.
@@ -261,9 +271,17 @@ pub(crate) struct MetadataChunk {
 impl MetadataChunk {
     /// What it refers to; `None` if it cannot be read or understood.
     pub(crate) fn references(&self, engine: &Engine) -> Option<Vec<Piece>> {
+        self.read_references(engine).ok().flatten()
+    }
+
+    /// The same; an error is one that tells nothing of what is stored.
+    pub(crate) fn read_references(&self, engine: &Engine) -> Result<Option<Vec<Piece>>> {
         let mut slices = Vec::new();
-        engine.storage().load(&[(self.address, self.fingerprint)], &mut slices).ok()?;
-        of_chunk(slices.first()?, self.kind, engine.digest_bytes())
+        match engine.storage().load(&[(self.address, self.fingerprint)], &mut slices) {
+            Ok(()) => Ok(slices.first().and_then(|content| of_chunk(content, self.kind, engine.digest_bytes()))),
+            Err(error) if error.is_damage() => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use onefold_engine::Settings;
 use onefold_ground::Ground;
 use std::sync::Arc;
 
-/// Makes a store open again, as far as what keeps it from opening can be repaired: descriptor, owner epoch, operations log, chunk index. Returns a sentence
+/// Makes a store open again, as far as what keeps it from opening can be repaired: descriptor, owner epoch, block index, operations log, chunk index. Returns a sentence
 /// for everything that was repaired and for everything that is lost; nothing if the store was sound. With `dry_run` nothing is changed, and the
 /// sentences tell what would be done. Nobody else may have the store open. Cut short, it is to be run again.
 ///

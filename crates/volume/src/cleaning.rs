@@ -133,7 +133,8 @@ impl Volumes {
             return Some(Work::Merge(node, merging));
         }
         let users = self.users();
-        if let Some(node) = nodes.iter().find(|node| !users.contains_key(&node.number)) {
+        let is_unused = |node: &&Arc<Node>| !users.contains_key(&node.number) && !self.shared.engine.keeps_unused_layers();
+        if let Some(node) = nodes.iter().find(is_unused) {
             return Some(Work::Abandon(node.clone()));
         }
         nodes.iter().filter(is_whole).find_map(|node| {

@@ -17,7 +17,7 @@ use crate::shared::Shared;
 use crate::volume::Volume;
 use onefold_engine::{Change, Engine, EngineError, Transaction};
 use parking_lot::{Condvar, Mutex};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -215,7 +215,12 @@ impl Volumes {
 
     /// What somebody writes to must not be anybody else's.
     fn leave_out_shared_layers(&mut self) {
-        let users = self.users();
+        let mut users = self.users();
+        if self.damaged.is_empty() && !self.shared.engine.keeps_unused_layers() {
+            // Layers that nobody stands on go. They are those of a snapshot or a clone of which a repair found nothing else, and a person let them go.
+            let is_used: HashSet<u32> = users.keys().copied().collect();
+            users.values_mut().for_each(|users| users.children.retain(|child| is_used.contains(child)));
+        }
         let damaged = &mut self.damaged;
         self.list.get_mut().retain(|name, listed| {
             let users = users.get(&listed.layer).cloned().unwrap_or_default();

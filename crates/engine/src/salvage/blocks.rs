@@ -61,6 +61,10 @@ impl Work<'_> {
     fn tell_of_partition(&mut self, path: &str, aside: &str, done: SalvagedPartition) -> Result<()> {
         let copied = done.copied.map_or(String::new(), |copied| format!(", {copied} from the second copy"));
         self.say(format!("{} objects are kept{copied}; the old file is {path}.{aside}", done.objects));
+        if done.older.is_some() || (done.copy_problem.is_some() && done.copied.is_some()) {
+            // Volumes and layers may be of two times.
+            self.keep_layers()?;
+        }
         self.done.sentences.extend(done.copy_problem);
         if let Some(older) = done.older {
             self.say(format!("what was kept is of position {}: blocks of volumes that were written since, and before the log starts, show what they had before", older.0));

@@ -6,24 +6,30 @@
 //!    repeats this applies nothing twice. Objects are set by value, so batches behind a hole are right without those in it. In the same step
 //!    chunks of unsealed containers that cannot be read get dead.
 //! 2. Containers that the log spells are sealed. One that can be read is left alone, so this can be repeated.
+//!    What was found is written down before: afterwards nobody could tell what was lost from what was applied long ago.
 //! 3. The chunk index is marked as to be made anew: changes of counts cannot be applied without the lost ones before them.
 //! 4. The marker is written; the old segments are moved away; the new log begins; the marker goes.
 
 use super::{Work, is_lost};
 use crate::OBJECTS_WRITTEN;
 use crate::dead::{self, DeadSlots, PARTITION as DEAD_PARTITION};
-use crate::open::{CONTAINERS, LOG, log_options, storage_options};
+use crate::open::{CONTAINERS, LAYERS_KEPT, LOG, log_options, storage_options};
 use crate::{EngineError, Result};
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, checksum, parent, read_file, replace_file};
 use onefold_index::block;
-use onefold_oplog::{Batch, Log, LogError, Opening, PartitionClass, Position, Remnants, first_segment, replace_log, salvage_batches};
+use onefold_oplog::{
+    Batch, Log, LogError, Opening, PartitionClass, Position, Record, Remnants, first_segment, replace_log, salvage_batches,
+};
 use onefold_storage::{Closed, ContainerStore, StorageError};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// Stands in the directory of the log while a new log takes the place of a damaged one: where it starts, and where the old one goes.
 pub(crate) const MARKER: &str = "log/replacing";
+/// What a repair found, until the new log is there; then it is kept with the old segments.
+const REPORT: &str = "log/replacing.report";
+const REPORT_ASIDE: &str = "report";
 /// Room between the furthest position that is known and the start of a new log, in limits of the log: positions of lost segments are not used again.
 const LIMITS_AHEAD: u64 = 4;
 /// Batches start at multiples of this.
@@ -34,10 +40,14 @@ impl Work<'_> {
     pub(super) fn repair_log(&mut self) -> Result<()> {
         if let Some((start, aside)) = self.read_marker()? {
             self.say("the operations log is replaced by a new one: that was begun before");
+            self.tell_again(&[REPORT.to_owned(), format!("{aside}/{REPORT_ASIDE}")])?;
             self.done.needs_index = true;
             return if self.dry_run { Ok(()) } else { self.replace_log(start, &aside) };
         }
-        let Some(why) = self.problem_of_log()? else { return Ok(()) };
+        let Some(why) = self.problem_of_log()? else {
+            // Of a repair that was given up, because the log was put back.
+            return if self.dry_run || !self.ground.exists(REPORT)? { Ok(()) } else { Ok(self.ground.remove(REPORT)?) };
+        };
         self.say(format!("a new operations log takes the place of the old one: {why}"));
         let start = self.start_of_new_log()?;
         self.keep_remnants(start)?;
@@ -56,8 +66,32 @@ impl Work<'_> {
     fn replace_log(&self, start: Position, aside: &str) -> Result<()> {
         replace_log(self.ground, LOG, aside, self.descriptor.store, log_options(self.settings), self.epoch, start)?;
         self.mark_index()?;
+        if self.ground.exists(REPORT)? {
+            self.ground.rename(REPORT, &format!("{aside}/{REPORT_ASIDE}"))?;
+            self.ground.sync_directory(aside)?;
+        }
         self.ground.remove(MARKER)?;
         Ok(self.ground.sync_directory(parent(MARKER))?)
+    }
+
+    /// Says what an earlier run found that was cut short, if there was one: what it applied cannot be told from what was there before.
+    fn tell_again(&mut self, paths: &[String]) -> Result<bool> {
+        for path in paths {
+            let bytes = match read_file(&**self.ground, path, 64 << 20) {
+                Err(error) if is_lost(&error) => continue,
+                bytes => bytes?,
+            };
+            self.say("an earlier repair, which was cut short, found:");
+            self.done.sentences.extend(String::from_utf8_lossy(&bytes).lines().map(str::to_owned));
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Writes down what was found, before anything is changed that it is told from.
+    fn keep_report(&self) -> Result<()> {
+        let lines: String = self.done.sentences.iter().map(|sentence| format!("{}\n", sentence.replace('\n', " "))).collect();
+        Ok(replace_file(&**self.ground, REPORT, lines.as_bytes())?)
     }
 
     /// What the marker of an earlier run says. It is written whole, so one that cannot be read is damage on top, and the repair begins anew.
@@ -151,24 +185,35 @@ impl Work<'_> {
         let before = blocks.position();
         let furthest = self.furthest_applied(blocks.furthest_position())?;
         let mut unknown = 0u64;
-        let mut failed = None;
-        let remnants = salvage_batches(&**self.ground, LOG, &self.descriptor.store, &mut |position, end, batch| {
-            if failed.is_none() {
-                failed = take_batch(&storage, (!self.dry_run).then_some(&blocks), position, end, batch, &mut unknown).err();
-            }
-        })?;
-        failed.map_or(Ok(()), Err)?;
+        let remnants = self.take_batches(&mut |position, _, batch| take_containers(&storage, position, batch, &mut unknown))?;
         let (aside, log_start) = (self.aside(), first_segment(&**self.ground, LOG)?);
         let closed = storage.close_damaged(self.epoch, log_start, &aside, true)?;
-        if !self.dry_run {
-            // Before there are catalogs that have these chunks: an index made from them would take the chunks for stored.
-            blocks.apply(start, 0, &dead(&blocks, &closed)?)?;
-            blocks.persist()?;
-            storage.close_damaged(self.epoch, log_start, &aside, false)?;
+        if !self.tell_again(&[REPORT.to_owned()])? {
+            self.tell(&remnants, &closed, before, furthest, unknown)?;
+            if !self.dry_run {
+                self.keep_report()?;
+            }
         }
-        drop(blocks);
-        self.tell(&remnants, &closed, before, furthest, unknown);
+        if self.dry_run {
+            return Ok(());
+        }
+        self.take_batches(&mut |_, end, batch| take_objects(&blocks, end, batch))?;
+        // Before there are catalogs that have these chunks: an index made from them would take the chunks for stored.
+        blocks.apply(start, 0, &dead(&blocks, &closed)?)?;
+        blocks.persist()?;
+        storage.close_damaged(self.epoch, log_start, &aside, false)?;
         Ok(())
+    }
+
+    /// Passes all valid batches with their places to `take`.
+    fn take_batches(&self, take: &mut dyn FnMut(Position, Position, &Batch) -> Result<()>) -> Result<Remnants> {
+        let mut result = Ok(());
+        let remnants = salvage_batches(&**self.ground, LOG, &self.descriptor.store, &mut |position, end, batch| {
+            if result.is_ok() {
+                result = take(position, end, batch);
+            }
+        })?;
+        result.map(|()| remnants)
     }
 
     /// How far the log went, as far as its consumers know.
@@ -178,7 +223,7 @@ impl Work<'_> {
     }
 
     /// `before`: up to where the block index had the log; `furthest`: up to where it went at least.
-    fn tell(&mut self, remnants: &Remnants, closed: &Closed, before: Position, furthest: Position, unknown: u64) {
+    fn tell(&mut self, remnants: &Remnants, closed: &Closed, before: Position, furthest: Position, unknown: u64) -> Result<()> {
         self.say(format!("{} batches of the log are whole and kept", remnants.batches));
         let mut holes = remnants.holes.clone();
         if remnants.batches == 0 && furthest > before {
@@ -191,11 +236,10 @@ impl Work<'_> {
         }
         for (from, to) in &holes {
             let lost = format!("the log from {} to {} is lost ({} bytes)", from.0, to.0, to.0 - from.0);
-            self.say(if *to <= before {
-                format!("{lost}: what it said of volumes and backups was applied before")
-            } else {
-                format!("{lost}: backups that ended then are lost, and blocks of volumes that were written then show what they had before")
-            });
+            self.say(if *to <= before { format!("{lost}: what it said of volumes and backups was applied before") } else { lost });
+        }
+        if holes.iter().any(|(_, to)| *to > before) {
+            self.tell_of_holes()?;
         }
         if unknown > 0 {
             self.say(format!("{unknown} records of the log are whole, but of a kind that this onefold does not know; they are left out"));
@@ -217,6 +261,34 @@ impl Work<'_> {
                 "the file of container {container}, which was not sealed, is set aside: what it holds was in the lost part of the log"
             ));
         }
+        Ok(())
+    }
+
+    /// Says what the loss of changes of objects means, and sees to it that nothing is destroyed for it.
+    fn tell_of_holes(&mut self) -> Result<()> {
+        self.say("what happened then is lost: backups that ended are missing, and blocks of volumes show what they had before");
+        self.say(
+            "backups that were forgotten and volumes that were deleted then are back, perhaps without chunks that were removed since: \
+             `onefold check --read-data` names them; forget and delete them again",
+        );
+        self.say("protections of backups, append-only mode and sizes and names of volumes are as before: look at them");
+        let path = self.ground.describe(LAYERS_KEPT);
+        self.say(format!(
+            "a volume of which a snapshot was made then cannot be used if it was written to since, and one that was rolled back then stands where it stood before: what was written to it \
+             since is in a layer that no volume uses. `onefold check` names both. Such layers are kept until {path} is removed and the store opened again: \
+             then they go, and the volumes are as they were before"
+        ));
+        self.keep_layers()
+    }
+
+    /// From here on no layer goes because no volume uses it.
+    pub(super) fn keep_layers(&self) -> Result<()> {
+        if self.dry_run {
+            return Ok(());
+        }
+        let text =
+            b"A part of the operations log or of the block index was lost. While this file is here, layers are kept that no volume uses.\n";
+        Ok(replace_file(&**self.ground, LAYERS_KEPT, text)?)
     }
 
     pub(super) fn containers(&self, access: Access) -> Result<Arc<ContainerStore>> {
@@ -244,16 +316,8 @@ fn dead(blocks: &block::BlockIndex, closed: &Closed) -> Result<Vec<block::Change
     Ok(changes)
 }
 
-/// Takes over what one batch says of containers and of objects.
-fn take_batch(
-    storage: &ContainerStore,
-    blocks: Option<&block::BlockIndex>,
-    position: Position,
-    end: Position,
-    batch: &Batch,
-    unknown: &mut u64,
-) -> Result<()> {
-    let mut changes = Vec::new();
+/// Takes over what one batch says of containers. Counts the records of the batch that are of no known kind.
+fn take_containers(storage: &ContainerStore, position: Position, batch: &Batch, unknown: &mut u64) -> Result<()> {
     for record in &batch.records {
         match record.partition.class {
             PartitionClass::Container => match storage.replay(position, record) {
@@ -261,21 +325,29 @@ fn take_batch(
                 Err(StorageError::Record { .. }) => *unknown += 1,
                 Err(error) => return Err(error.into()),
             },
-            PartitionClass::BlockIndex => match block::decode_changes(record.partition.number, &record.payload) {
-                Ok(of_record) if record.kind == OBJECTS_WRITTEN => changes.extend(of_record),
-                _ => *unknown += 1,
-            },
+            PartitionClass::BlockIndex => *unknown += u64::from(objects(record).is_none()),
             // Made anew from containers and objects.
             PartitionClass::ChunkIndex => {}
         }
     }
-    if let Some(blocks) = blocks {
-        blocks.apply(end, 0, &changes)?;
-        if blocks.wants_persist() {
-            blocks.persist()?;
-        }
+    Ok(())
+}
+
+/// Takes over what one batch says of objects.
+fn take_objects(blocks: &block::BlockIndex, end: Position, batch: &Batch) -> Result<()> {
+    let of_objects = batch.records.iter().filter(|record| record.partition.class == PartitionClass::BlockIndex);
+    let changes: Vec<block::Change> = of_objects.filter_map(objects).flatten().collect();
+    blocks.apply(end, 0, &changes)?;
+    if blocks.wants_persist() {
+        blocks.persist()?;
     }
     Ok(())
+}
+
+/// The changes in a record of the block index; `None`: it cannot be understood.
+fn objects(record: &Record) -> Option<Vec<block::Change>> {
+    let changes = block::decode_changes(record.partition.number, &record.payload).ok();
+    changes.filter(|_| record.kind == OBJECTS_WRITTEN)
 }
 
 /// A log whose directory or file is gone is damaged.

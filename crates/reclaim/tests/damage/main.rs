@@ -5,6 +5,7 @@
 //! index, journals of sweeps that ended, one of two slots of a header, bytes that no structure covers (padding, free pages).
 //! What nobody can find: the last batches of the log, which look like a torn tail when they are gone; the store is then an older state of itself, whole.
 
+mod holes;
 mod lost;
 mod matrix;
 mod merging;
@@ -173,6 +174,30 @@ fn m0_20_the_chunk_index_is_made_anew_from_merged_containers() {
     assert!(problems.is_empty(), "{problems:?}");
     let found = look(&ground, Mode::ReadWrite, scene.states.last().unwrap());
     assert!(!found.is_found() && found.agrees(scene.states.last().unwrap()), "{:?}", found.report.problems);
+}
+
+#[test]
+fn a_rebuild_that_a_read_fails_under_ends_and_counts_nothing_too_low() {
+    let scene = Scene::merged();
+    let rebuild =
+        |ground: &SimulatedGround| onefold_reclaim::rebuild_chunk_index(Arc::new(ground.clone()), scene::settings(), "test", &NoMonitor);
+    let whole = scene.copy();
+    let before = whole.reads();
+    assert_eq!(rebuild(&whole).unwrap(), [] as [String; 0]);
+    let reads = whole.reads() - before;
+    let mut ended = 0;
+    for read in (0..reads).step_by(1 + reads as usize / 150) {
+        let ground = scene.copy();
+        ground.fail_read(read, std::io::ErrorKind::Other);
+        if rebuild(&ground).is_err() {
+            ended += 1;
+            continue;
+        }
+        let found = look(&ground, Mode::ReadOnly, scene.states.last().unwrap());
+        let problems: Vec<_> = found.report.problems.iter().map(|problem| &problem.what).collect();
+        assert!(!found.is_found(), "read {read} of {reads}: {:?} {problems:?}", found.refused);
+    }
+    assert!(ended > 10, "{ended} of {reads}");
 }
 
 #[test]

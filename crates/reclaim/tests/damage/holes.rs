@@ -1,0 +1,108 @@
+//! A store whose log lost a part: what the repair says of it, also if it is cut short, and that nothing is destroyed for it.
+
+use crate::scene::{Scene, VOLUME, look, noise, open, settings};
+use onefold_engine::Mode;
+use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround};
+use onefold_oplog::{Log, LogOptions, Opening, Position};
+use onefold_reclaim::{CheckOptions, NoMonitor, check, salvage};
+use onefold_volume::{Volumes, VolumesOptions};
+use std::sync::Arc;
+
+const LAYERS_KEPT: &str = "blocks/layers-kept";
+
+fn end_of_log(ground: &SimulatedGround) -> Position {
+    let store = open(ground, Mode::ReadOnly).unwrap().descriptor().store;
+    let options = LogOptions { segment_bytes: settings().log_segment_bytes, limit_bytes: settings().log_limit_bytes };
+    Log::open(Arc::new(ground.clone()), "log", store, options, Opening::ReadOnly).unwrap().end()
+}
+
+/// Zeros a part of the log.
+fn lose(ground: &SimulatedGround, from: Position, to: Position) {
+    let entries = ground.list("log").unwrap();
+    let starts: Vec<u64> = entries.iter().filter_map(|entry| u64::from_str_radix(entry.name.strip_suffix(".log")?, 16).ok()).collect();
+    for at in (from.0..to.0).step_by(512) {
+        let start = starts.iter().rfind(|start| **start <= at).unwrap();
+        let file = ground.open(&format!("log/{start:016x}.log"), Access::ReadWrite).unwrap();
+        file.write_at(4096 + at - start, &[0; 512]).unwrap();
+    }
+}
+
+fn repair(ground: &SimulatedGround) -> Result<Vec<String>, String> {
+    let shared: Arc<dyn Ground> = Arc::new(ground.clone());
+    salvage(&shared, &settings(), false, "test", &NoMonitor).map_err(|error| error.to_string())
+}
+
+/// A store in which the part of the log is lost that says that a snapshot was made, and the volume was written to afterwards.
+fn without_a_snapshot(scene: &Scene) -> SimulatedGround {
+    let ground = scene.copy();
+    let engine = open(&ground, Mode::ReadWrite).unwrap();
+    let volumes = Volumes::open(engine.clone(), VolumesOptions::default()).unwrap();
+    let volume = volumes.get(VOLUME).unwrap();
+    engine.maintain(true).unwrap();
+    let position = || end_of_log(&ground.snapshot(CrashPolicy::KeepAll));
+    let before = position();
+    volumes.snapshot(VOLUME, "snapshot").unwrap();
+    engine.flush().unwrap();
+    let after = position();
+    volume.write(300_000, &noise(91, 9000)).unwrap();
+    volume.flush().unwrap();
+    drop((volume, volumes, engine));
+    let ground = ground.restart(CrashPolicy::KeepAll);
+    lose(&ground, before, after);
+    ground
+}
+
+#[test]
+fn m0_21_a_layer_without_volume_stays_after_a_hole_in_the_log_until_a_person_says_otherwise() {
+    let scene = Scene::new();
+    let ground = without_a_snapshot(&scene);
+    let said = repair(&ground).unwrap();
+    assert!(said.iter().any(|sentence| sentence.contains(LAYERS_KEPT)), "{said:?}");
+    let has_unused_layer = || {
+        let engine = open(&ground, Mode::ReadWrite).unwrap();
+        let volumes = Volumes::open(engine.clone(), VolumesOptions::default()).unwrap();
+        assert!(volumes.resume_deletions(&|| true).unwrap());
+        assert!(volumes.get("snapshot").is_err());
+        engine.flush().unwrap();
+        let report = check(&engine, CheckOptions::default(), &NoMonitor).unwrap();
+        report.problems.iter().any(|problem| problem.what.contains("is used by nobody"))
+    };
+    assert!(has_unused_layer());
+    assert!(has_unused_layer());
+    ground.remove(LAYERS_KEPT).unwrap();
+    assert!(!has_unused_layer());
+    // The volume is as it was before the snapshot.
+    let found = look(&ground, Mode::ReadWrite, scene.states.last().unwrap());
+    assert!(found.agrees(scene.states.last().unwrap()) && found.volume.iter().all(|(_, bytes)| bytes.is_some()));
+    assert!(!found.is_found(), "{:?} {:?}", found.refused, found.report.problems);
+}
+
+#[test]
+fn a_repair_of_the_log_that_was_cut_short_says_the_next_time_what_was_lost() {
+    let scene = Scene::new();
+    let damaged = without_a_snapshot(&scene);
+    let whole = damaged.snapshot(CrashPolicy::KeepAll);
+    let before = whole.syncs();
+    let said = repair(&whole).unwrap();
+    let syncs = whole.syncs() - before;
+    let lost = said.iter().find(|sentence| sentence.contains("is lost (")).unwrap();
+    let mut told_again = 0;
+    for sync in 0..syncs {
+        let ground = damaged.snapshot(CrashPolicy::KeepAll);
+        ground.crash_after_syncs(sync);
+        assert!(repair(&ground).is_err());
+        let ground = ground.restart(CrashPolicy::DropAll);
+        let again = repair(&ground).unwrap();
+        if again.iter().any(|sentence| sentence.contains("operations log")) {
+            assert!(again.contains(lost), "sync {sync} of {syncs}: {again:?}");
+            told_again += u32::from(again.iter().any(|sentence| sentence.contains("an earlier repair")));
+        } else {
+            // The new log is there: what was found is kept with the old one.
+            let kept = ground.list("log").unwrap().into_iter().filter(|entry| entry.is_directory);
+            let reports = kept.filter(|entry| ground.exists(&format!("log/{}/report", entry.name)).unwrap()).count();
+            assert_eq!(reports, 1, "sync {sync} of {syncs}");
+        }
+        assert_eq!(repair(&ground).unwrap(), [] as [String; 0]);
+    }
+    assert!(told_again > 2, "{told_again}");
+}
