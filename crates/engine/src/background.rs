@@ -39,13 +39,21 @@ const TRIM_AT_PERCENT: u64 = 50;
 /// A log longer than this is brought down by a clean close, so that the next opening has little to replay.
 const CLOSE_LOG_BYTES: u64 = 16 << 20;
 
-/// Starts the thread. It holds the engine only while it works, so that dropping the last handle ends it.
+/// Parity that could not be made (a full disk) is tried again after this time.
+const PARITY_AFTER_ERROR: Duration = Duration::from_secs(60);
+
+/// Starts the threads. They hold the engine only while they work, so that dropping the last handle ends them.
 pub(crate) fn start(engine: &Arc<Engine>) -> Result<()> {
     if !engine.settings.background {
         return engine.fill_bloom();
     }
-    let mut threads =
-        vec![spawn("onefold-maintain", engine, engine.signal.clone(), engine.settings.commit_interval_ms, Engine::background_round)?];
+    let interval = Duration::from_millis(engine.settings.commit_interval_ms.max(1));
+    let mut threads = vec![spawn("onefold-maintain", engine, engine.signal.clone(), interval, interval, Engine::background_round)?];
+    if engine.settings.parity_group > 0 {
+        // Commits do not wait for it.
+        let pause = interval.max(PARITY_AFTER_ERROR);
+        threads.push(spawn("onefold-parity", engine, engine.parity_signal.clone(), interval, pause, Engine::parity_round)?);
+    }
     if engine.bloom.is_some() {
         let weak = Arc::downgrade(engine);
         threads.push(
@@ -73,17 +81,17 @@ fn spawn(
     name: &str,
     engine: &Arc<Engine>,
     signal: Arc<Signal>,
-    interval_ms: u64,
+    interval: Duration,
+    pause_after_error: Duration,
     round: fn(&Engine) -> Result<()>,
 ) -> Result<JoinHandle<()>> {
     let weak: Weak<Engine> = Arc::downgrade(engine);
-    let interval = Duration::from_millis(interval_ms.max(1));
     std::thread::Builder::new()
         .name(name.into())
         .spawn(move || {
             let mut failing = false;
             loop {
-                signal.wait(interval);
+                signal.wait(if failing { pause_after_error } else { interval });
                 let Some(engine) = weak.upgrade() else { return };
                 if engine.closed.load(Ordering::Acquire) {
                     return;
@@ -111,8 +119,7 @@ impl Engine {
         } else if self.storage.unsynced_bytes() > 0 {
             self.commit_full_frames()?;
         }
-        self.maintain(false)?;
-        self.parity_round()
+        self.maintain(false)
     }
 
     /// Sweeps the chunk index and persists the block index where they ask for it; with `all`, or when the log is long, makes both catch up and trims the log.
@@ -223,6 +230,7 @@ impl Engine {
         let threads = self.background.lock().take();
         self.closed.store(true, Ordering::Release);
         self.signal.raise();
+        self.parity_signal.raise();
         for thread in threads.into_iter().flatten() {
             // A thread that panicked has said so; the store is closed all the same.
             let _ = thread.join();

@@ -123,6 +123,8 @@ pub struct Engine {
     keeps_layers: bool,
     background: Mutex<Option<Vec<std::thread::JoinHandle<()>>>>,
     signal: Arc<background::Signal>,
+    /// Wakes the thread that makes parity.
+    parity_signal: Arc<background::Signal>,
     /// New data since the background was woken.
     new_bytes: AtomicU64,
     totals: Mutex<statistics::Totals>,
@@ -174,9 +176,10 @@ impl Engine {
         self.waited_for_scrubs.load(Ordering::Relaxed) > 0
     }
 
-    /// To be held while a step of a scrub is made: several scrubs of a store then share the work of one.
-    pub fn scrub_turn(&self) -> impl Drop + '_ {
-        self.scrubbing.lock()
+    /// To be held while a step of a scrub is made: several scrubs of a store then share the work of one. `None`: another one has it, and still does
+    /// after a tenth of a second.
+    pub fn scrub_turn(&self) -> Option<impl Drop + '_> {
+        self.scrubbing.try_lock_for(std::time::Duration::from_millis(100))
     }
 
     /// What was chosen when the store was created.

@@ -163,6 +163,7 @@ impl Engine {
             keeps_layers,
             background: Mutex::new(None),
             signal: Arc::default(),
+            parity_signal: Arc::default(),
             new_bytes: AtomicU64::new(0),
             profile,
             mode,

@@ -6,11 +6,10 @@ use onefold_storage::{Address, ContainerId, Repair, StorageError};
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
-/// More groups than new data makes of one round of the background work to the next. A store that had no parity before catches up slowly then: commits
-/// are not to wait for that.
+/// More groups than new data makes of one round of the thread in the background to the next. A store that had no parity before catches up slowly then.
 const GROUPS_OF_A_ROUND: u32 = 4;
-/// About a second of work.
-const GROUPS_OF_A_CLOSE: u32 = 16;
+/// A second of work or less.
+const GROUPS_OF_A_CLOSE: u32 = 4;
 
 impl Engine {
     /// Makes parity for sealed containers that have none, a group at a time, if the settings want parity. With `all` for every one, else only whole

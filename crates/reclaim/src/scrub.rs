@@ -27,8 +27,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// The object of the state, and its partition.
 const KEY: &[u8] = b"s";
 const PARTITION: u16 = 0;
-/// Containers or forwards of a step.
+/// Containers, forwards or parity files of a step, at most;
 const STEP_UNITS: usize = 64;
+/// but no more containers than have so many bytes: others wait for their turn meanwhile, and what a step read is not written down before its end.
+const STEP_BYTES: u64 = 64 << 20;
 /// Files are listed anew after this time: what is younger than the list may count as covered by so much less than it could.
 const LIST_AGE: Duration = Duration::from_secs(600);
 /// Of the damaged pages of a partition of the chunk index so many are named, the others counted.
@@ -149,13 +151,13 @@ impl Scrub<'_> {
         let mut is_new = options.restart;
         let mut phase = None;
         while go_on() {
-            let _turn = self.engine.scrub_turn();
+            let Some(_turn) = self.engine.scrub_turn() else { continue };
             let mut state = read_state(self.engine)?;
             let now = (self.clock)();
             if state.latest_ns() > now {
                 // The clock was set back: nothing can be told from these times.
                 (state.current, state.last) = (None, None);
-                wanted = None;
+                (wanted, listing) = (None, None);
             }
             if wanted.is_some() && state.current.as_ref().map(|pass| pass.started_ns) != wanted {
                 report.is_complete = state.last.as_ref().map(|pass| pass.started_ns) == wanted;
@@ -273,7 +275,9 @@ impl Scrub<'_> {
         let Some(listing) = listing else { return Ok(Vec::new()) };
         pass.sample(listing.time_ns);
         let first = listing.ids.partition_point(|id| id.bits() < unit);
-        Ok(listing.ids[first..].iter().copied().take(STEP_UNITS).collect())
+        let of_containers = (STEP_BYTES / u64::from(self.engine.descriptor().container_bytes).max(1)).max(1) as usize;
+        let units = if phase == Phase::Forwards { STEP_UNITS } else { STEP_UNITS.min(of_containers) };
+        Ok(listing.ids[first..].iter().copied().take(units).collect())
     }
 
     fn containers(&self, ids: &[ContainerId], mut step: Step, pace: &mut Pace<'_>, stop: &AtomicBool, go_on: &dyn Fn() -> bool) -> Step {
@@ -308,7 +312,7 @@ impl Scrub<'_> {
 
     fn forwards(&self, ids: &[ContainerId], mut step: Step, pace: &mut Pace<'_>, go_on: &dyn Fn() -> bool) -> Result<Step> {
         for id in ids {
-            if !go_on() || !pace.wait(FORWARD_BYTES as u64) {
+            if !pace.wait_while(FORWARD_BYTES as u64, go_on) {
                 break;
             }
             let position = Position { phase: Phase::Forwards, unit: id.bits() };
@@ -330,7 +334,7 @@ impl Scrub<'_> {
     fn parity(&self, groups: &[ContainerId], mut step: Step, pace: &mut Pace<'_>, go_on: &dyn Fn() -> bool) -> Result<Step> {
         for group in groups {
             // About as long as a container.
-            if !go_on() || !pace.wait(u64::from(self.engine.descriptor().container_bytes)) {
+            if !pace.wait_while(u64::from(self.engine.descriptor().container_bytes), go_on) {
                 break;
             }
             let position = Position { phase: Phase::Parity, unit: group.bits() };
@@ -367,7 +371,7 @@ impl Scrub<'_> {
         let (read_bytes, was_stopped) = (Cell::new(0), Cell::new(false));
         let partition = step.position.unit as u32;
         let damaged = self.engine.index().verify_partition(partition, &mut |bytes| {
-            if !go_on() || !pace.wait(bytes) {
+            if !pace.wait_while(bytes, go_on) {
                 was_stopped.set(true);
                 return false;
             }
@@ -392,7 +396,7 @@ impl Scrub<'_> {
     fn block_index(&self, mut step: Step, pace: &mut Pace<'_>, go_on: &dyn Fn() -> bool) -> Step {
         let partition = step.position.unit as u16;
         let bytes = self.engine.block_index().file_bytes(partition);
-        if !pace.wait(bytes) {
+        if !pace.wait_while(bytes, go_on) {
             return step;
         }
         let position = step.position;

@@ -273,3 +273,25 @@ impl Bytes for Source {
         Ok(Cow::Owned(window.1[start..start + length].to_vec()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onefold_ground::{Ground, SimulatedGround};
+
+    #[test]
+    fn bytes_that_are_not_those_that_were_verified_go_into_no_parity() {
+        let ground = SimulatedGround::new(1);
+        let file = ground.create("file").unwrap();
+        let length_bytes = 3 * BLOCK_BYTES as u64 + 5;
+        file.write_at(0, &vec![7; length_bytes as usize]).unwrap();
+        let checksums = RefCell::new(vec![None; blocks(length_bytes)]);
+        let source = Source { container: ContainerId::new(0, 1), file, length_bytes, checksums, window: RefCell::default() };
+        assert_eq!(&source.range(BLOCK_BYTES as u64 - 1, 3).unwrap()[..], [7; 3]);
+        assert!(source.range(length_bytes - 1, 2).is_err());
+        ground.corrupt("file", BLOCK_BYTES as u64, 1).unwrap();
+        let mut bytes = Vec::new();
+        assert!(source.read(0..1, &mut bytes).is_ok() && source.read(2..4, &mut bytes).is_ok());
+        assert!(source.read(0..2, &mut bytes).is_err() && source.read(1..2, &mut bytes).is_err());
+    }
+}

@@ -56,11 +56,11 @@ pub fn run(options: &Serve, talk: Talk) -> Result<Exit> {
     // The runtime goes before the volumes: after it no request can reach a volume any more.
     drop(runtime);
     stopping.store(true, Ordering::Relaxed);
+    // Whatever happened to the server: everything that clients wrote becomes durable first. The threads may take a while to end.
+    let flushed = if read_only { Ok(()) } else { volumes.flush() };
     let _ = cleaner.map(JoinHandle::join);
     let _ = reclaimer.map(JoinHandle::join);
     let _ = scrubber.map(JoinHandle::join);
-    // Whatever happened to the server: everything that clients wrote becomes durable, then the store is closed.
-    let flushed = if read_only { Ok(()) } else { volumes.flush() };
     drop(volumes);
     let closed = store.close();
     let metrics = served?;

@@ -37,27 +37,37 @@ impl<'a> Pace<'a> {
         Pace { rate, stop, due: now, worked_since: now }
     }
 
-    /// Waits until `bytes` may be read; `false`: the scrub is to stop.
+    /// Waits until `bytes` may be read; `false`: the scrub is to stop, which `go_on` is asked meanwhile.
+    pub(super) fn wait_while(&mut self, bytes: u64, go_on: &dyn Fn() -> bool) -> bool {
+        self.wait_until_due(bytes, &|| go_on());
+        !self.stop.load(Ordering::Relaxed) && go_on()
+    }
+
+    /// Waits until `bytes` may be read; `false`: the scrub is to stop, as another thread says.
     pub(super) fn wait(&mut self, bytes: u64) -> bool {
+        self.wait_until_due(bytes, &|| true);
+        !self.stop.load(Ordering::Relaxed)
+    }
+
+    fn wait_until_due(&mut self, bytes: u64, go_on: &dyn Fn() -> bool) {
         let now = Instant::now();
         match self.rate {
             ScrubRate::Unlimited => {}
             ScrubRate::BytesPerSecond(rate) => {
                 let oldest = now.checked_sub(CATCH_UP).unwrap_or(now);
                 let start = self.due.max(oldest);
-                self.sleep_until(start);
+                self.sleep_until(start, go_on);
                 self.due = start + Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
             }
-            ScrubRate::Quarter => self.sleep_until(now + (now.duration_since(self.worked_since) * 3).min(LONGEST_REST)),
+            ScrubRate::Quarter => self.sleep_until(now + (now.duration_since(self.worked_since) * 3).min(LONGEST_REST), go_on),
         }
         self.worked_since = Instant::now();
-        !self.stop.load(Ordering::Relaxed)
     }
 
-    fn sleep_until(&self, end: Instant) {
+    fn sleep_until(&self, end: Instant, go_on: &dyn Fn() -> bool) {
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() || self.stop.load(Ordering::Relaxed) {
+            if left.is_zero() || self.stop.load(Ordering::Relaxed) || !go_on() {
                 return;
             }
             std::thread::sleep(left.min(STEP));
