@@ -141,7 +141,7 @@ impl EngineError {
         match self {
             // Of a store that has its descriptor: no file is looked for that need not be there.
             EngineError::Ground(error) | EngineError::Index(IndexError::Ground(error)) | EngineError::Log(LogError::Ground(error)) => {
-                error.is_not_found()
+                error.is_lasting()
             }
             EngineError::Storage(StorageError::Log { .. } | StorageError::Record { .. }) => true,
             EngineError::Storage(error) => error.is_damage(),

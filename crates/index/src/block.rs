@@ -276,10 +276,16 @@ impl BlockIndex {
         if salvage::is_unfinished(&**ground, &path)? {
             return Ok((Some("its salvage was cut short".to_owned()), None));
         }
-        match PartitionFile::open(ground, path, Access::Read, 0, 4 << 20) {
-            Ok((file, position)) => Ok((file.verify(Position(0)..=Position(u64::MAX), Fault::default()), Some(position))),
-            Err(IndexError::Ground(error)) if error.is_not_found() => Ok((Some("the file is missing".to_owned()), None)),
-            Err(error) if error.is_damage() => Ok((Some(error.to_string()), None)),
+        let (file, position) = match PartitionFile::open(ground, path, Access::Read, 0, 4 << 20) {
+            Ok(opened) => opened,
+            Err(IndexError::Ground(error)) if error.is_not_found() => return Ok((Some("the file is missing".to_owned()), None)),
+            Err(error) if error.is_lasting() => return Ok((Some(error.to_string()), None)),
+            Err(error) => return Err(error),
+        };
+        match file.examine(Position(0)..=Position(u64::MAX), Fault::default()) {
+            Ok(found) => Ok((found, Some(position))),
+            // A sound file must not be given up because memory or descriptors were short.
+            Err(error) if error.is_lasting() => Ok((Some(error.to_string()), Some(position))),
             Err(error) => Err(error),
         }
     }

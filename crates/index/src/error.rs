@@ -109,6 +109,19 @@ impl IndexError {
         }
     }
 
+    /// Whether it says something of what is stored. Otherwise it may be over the next time.
+    pub fn is_lasting(&self) -> bool {
+        match self {
+            IndexError::Ground(error) => error.is_lasting(),
+            IndexError::Database { source: redb::Error::Io(source), .. } => {
+                let of_ground = source.get_ref().and_then(|inner| inner.downcast_ref::<GroundError>());
+                of_ground.is_none_or(GroundError::is_lasting)
+            }
+            IndexError::Database { .. } => true,
+            error => error.is_damage(),
+        }
+    }
+
     /// Whether bytes of the index are damaged.
     pub fn is_damage(&self) -> bool {
         match self {

@@ -60,12 +60,23 @@ pub fn salvage_batches(
         found.epoch = found.epoch.max(cursor.epoch());
         cursor.rewind(*start, found.epoch);
         found.reach = found.reach.max(Position(start.0 + cursor.room_bytes()));
+        let mut unreadable = 0;
+        let mut is_narrow = false;
         while cursor.has_room() && next.is_none_or(|next| cursor.at() < next) {
             let (at, epoch) = (cursor.at(), cursor.epoch());
             let batch = match cursor.next() {
                 Ok(Ok(batch)) if next.is_none_or(|next| cursor.at() <= next) => batch,
                 Ok(_) | Err(LogError::Damaged { .. }) => {
                     cursor.rewind(Position(at.0 + SECTOR_BYTES), epoch);
+                    continue;
+                }
+                // Somewhere in what was read ahead; when no more is read than the batch has, it is in it.
+                Err(LogError::Ground(error)) if error.is_lasting() => {
+                    let behind = if is_narrow { SECTOR_BYTES } else { 0 };
+                    unreadable += u64::from(is_narrow);
+                    is_narrow = true;
+                    cursor.read_narrowly();
+                    cursor.rewind(Position(at.0 + behind), epoch);
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -81,6 +92,10 @@ pub fn salvage_batches(
             visit(at, cursor.at(), &batch);
             expected = cursor.at();
             found.end = expected;
+        }
+        if unreadable > 0 {
+            let path = ground.describe(&segment_path(directory, *start));
+            found.problems.push(format!("{path}: at {unreadable} places there may be batches that the device cannot read"));
         }
         // A segment ends where the next one starts.
         if let Some(next) = next.filter(|next| *next > expected) {

@@ -91,6 +91,8 @@ pub(crate) struct Cursor {
     /// Bytes `window_offset ..` of the file.
     window: Vec<u8>,
     window_offset: u64,
+    /// Whether only what is asked for is read at once: near a sector that the device cannot read.
+    is_narrow: bool,
 }
 
 /// What is behind the last batch.
@@ -123,7 +125,18 @@ impl Cursor {
             Ok(epoch) => epoch,
             Err(why) => return Err(LogError::Damaged { path, offset_bytes: 0, why }),
         };
-        Ok(Cursor { file, path, file_bytes, store: *store, start, at: start, epoch, window: Vec::new(), window_offset: 0 })
+        Ok(Cursor {
+            file,
+            path,
+            file_bytes,
+            store: *store,
+            start,
+            at: start,
+            epoch,
+            window: Vec::new(),
+            window_offset: 0,
+            is_narrow: false,
+        })
     }
 
     /// Opens a segment as its name says, whatever its header says; what is wrong with that comes with it. A segment of another store is refused.
@@ -136,20 +149,40 @@ impl Cursor {
         match Cursor::open(ground, directory, start, store) {
             Ok(cursor) => return Ok((cursor, None)),
             Err(LogError::Damaged { .. }) => {}
+            Err(LogError::Ground(error)) if error.is_lasting() => {}
             Err(error) => return Err(error),
         }
         let path = segment_path(directory, start);
         let file = ground.open(&path, Access::Read)?;
         let file_bytes = file.len()?;
         let mut header = vec![0; SEGMENT_HEADER_BYTES.min(file_bytes) as usize];
-        file.read_at(0, &mut header)?;
-        let why = parse_header(&header, store, start).err().unwrap_or_else(|| format!("the segment has only {file_bytes} bytes"));
+        let why = match file.read_at(0, &mut header) {
+            Ok(()) => parse_header(&header, store, start).err().unwrap_or_else(|| format!("the segment has only {file_bytes} bytes")),
+            Err(error) if error.is_lasting() => error.to_string(),
+            Err(error) => return Err(error.into()),
+        };
         let path = ground.describe(&path);
         if why == OTHER_STORE {
             return Err(LogError::Damaged { path, offset_bytes: 0, why });
         }
-        let cursor = Cursor { file, path, file_bytes, store: *store, start, at: start, epoch: 0, window: Vec::new(), window_offset: 0 };
+        let cursor = Cursor {
+            file,
+            path,
+            file_bytes,
+            store: *store,
+            start,
+            at: start,
+            epoch: 0,
+            window: Vec::new(),
+            window_offset: 0,
+            is_narrow: false,
+        };
         Ok((cursor, Some(why)))
+    }
+
+    /// From here on reads no more at once than is asked for, so that a sector that cannot be read costs nothing but itself.
+    pub(crate) fn read_narrowly(&mut self) {
+        self.is_narrow = true;
     }
 
     /// Bytes of the file.
@@ -268,7 +301,8 @@ impl Cursor {
     fn window(&mut self, offset: u64, length: u64) -> Result<&[u8]> {
         let window_end = self.window_offset + self.window.len() as u64;
         if offset < self.window_offset || offset + length > window_end {
-            let wanted = length.max(WINDOW_BYTES).min(self.file_bytes - offset);
+            let ahead = if self.is_narrow { length } else { length.max(WINDOW_BYTES) };
+            let wanted = ahead.min(self.file_bytes - offset);
             // Empty until the read has succeeded, so that a failure leaves no bytes of another place.
             let mut window = std::mem::take(&mut self.window);
             window.resize(wanted as usize, 0);

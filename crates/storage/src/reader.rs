@@ -331,6 +331,7 @@ impl Shared {
         match error.kind() {
             io::ErrorKind::UnexpectedEof => self.damaged(container, frame, None, "the file is too short"),
             io::ErrorKind::NotFound => self.damaged(container, frame, None, "the file is missing"),
+            _ if error.is_lasting() => self.damaged(container, frame, None, error.to_string()),
             _ => StorageError::Ground(error),
         }
     }

@@ -59,6 +59,11 @@ pub(super) fn into_io(error: GroundError) -> io::Error {
     io::Error::new(error.kind(), error)
 }
 
+/// Whether an error that came through [`into_io`] is one that reading again does not mend.
+pub(super) fn is_unreadable(error: &io::Error) -> bool {
+    error.get_ref().and_then(|inner| inner.downcast_ref::<GroundError>()).is_some_and(GroundError::is_lasting)
+}
+
 /// The parts of `offset .. offset + length` by page: page number, first byte within the page, bytes.
 pub(super) fn by_page(offset: u64, length: usize) -> impl Iterator<Item = (u64, usize, usize)> {
     let mut done = 0;
@@ -170,7 +175,11 @@ impl Blocks {
         let mut newest: Option<(Header, u64)> = None;
         for slot in (0..2).filter(|slot| slot_offset(slot + 1) <= present) {
             let mut bytes = vec![0; SLOT_BYTES];
-            file.read_at(slot_offset(slot), &mut bytes).map_err(into_io)?;
+            match file.read_at(slot_offset(slot), &mut bytes) {
+                Ok(()) => {}
+                Err(error) if error.is_lasting() => continue,
+                Err(error) => return Err(into_io(error)),
+            }
             let Some((sequence, length)) = unseal(&bytes, 0) else { continue };
             if newest.as_ref().is_none_or(|(header, _)| header.sequence < sequence) {
                 bytes.truncate(PAGE_BYTES);

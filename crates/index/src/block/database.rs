@@ -215,7 +215,16 @@ impl PartitionFile {
     /// Reads the whole file past all caches: checksums, trees, the position, which must be in `known`. Returns what is wrong, or `None`.
     /// Nothing may write meanwhile. Once `stop` is set, reading fails.
     pub(super) fn verify(&self, known: RangeInclusive<Position>, stop: Fault) -> Option<String> {
-        let verify = || -> Result<Option<String>> {
+        match self.examine(known, stop) {
+            Ok(found) => found,
+            Err(IndexError::BlockIndexDamaged { what, .. }) => Some(what),
+            Err(error) => Some(error.to_string()),
+        }
+    }
+
+    /// The same; what could not be read is an error, though it may be damage.
+    pub(super) fn examine(&self, known: RangeInclusive<Position>, stop: Fault) -> Result<Option<String>> {
+        {
             let file = self.ground.open(&self.path, Access::Read)?;
             file.drop_cached(0, file.len()?);
             let blocks = Blocks::open(file, Access::Read).map_err(|error| self.failed(redb::Error::Io(error)))?;
@@ -231,11 +240,6 @@ impl PartitionFile {
             let position = meta.get("position").map_err(|error| self.failed(error))?.map(|value| Position(value.value()));
             let is_known = position.is_some_and(|position| known.contains(&position));
             Ok((!is_known).then(|| format!("it is applied up to {position:?}, not {} to {}", known.start().0, known.end().0)))
-        };
-        match verify() {
-            Ok(found) => found,
-            Err(IndexError::BlockIndexDamaged { what, .. }) => Some(what),
-            Err(error) => Some(error.to_string()),
         }
     }
 }

@@ -87,7 +87,7 @@ pub fn salvage_partition(salvage: &Salvage<'_>, partition: u16) -> Result<Salvag
     let mut done = SalvagedPartition::default();
     let copied = match copy::read(&**ground, &copy::file_name(directory, partition)) {
         Ok(copied) => copied,
-        Err(IndexError::Ground(error)) => return Err(error.into()),
+        Err(IndexError::Ground(error)) if !error.is_lasting() => return Err(error.into()),
         Err(error) => {
             done.copy_problem = Some(error.to_string());
             None

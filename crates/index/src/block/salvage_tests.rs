@@ -57,6 +57,22 @@ fn filled(mappings: u32) -> (SimulatedGround, Model, Vec<(u64, Vec<Change>)>) {
     (ground.restart(CrashPolicy::KeepAll), model, log)
 }
 
+#[test]
+fn a_read_that_fails_once_is_no_damage_and_a_file_that_the_device_cannot_read_is() {
+    let (ground, ..) = filled(400);
+    let before = ground.reads();
+    assert_eq!(BlockIndex::problem_of(&shared(&ground), "blocks", 0).unwrap().0, None);
+    for read in 0..ground.reads() - before {
+        ground.fail_read(read, std::io::ErrorKind::OutOfMemory);
+        let problem = BlockIndex::problem_of(&shared(&ground), "blocks", 0);
+        assert!(!matches!(problem, Ok((Some(_), _))), "read {read}: {problem:?}");
+    }
+    ground.make_unreadable(FILE).unwrap();
+    assert!(BlockIndex::problem_of(&shared(&ground), "blocks", 0).unwrap().0.is_some());
+    let done = salvage(&ground, false).unwrap();
+    assert!(done.objects == 0 && !done.lost.is_empty(), "{done:?}");
+}
+
 fn salvage(ground: &SimulatedGround, dry_run: bool) -> Result<SalvagedPartition> {
     let content = |kind| if kind == b'm' { Content::Needed } else { Content::Helpful };
     let ground = shared(ground);

@@ -4,7 +4,7 @@
 //! by itself (redb's `docs/design.md`, file format 3) and steps over what is damaged: the keys that the rest of the tree leaves for it are a *lost range*.
 //! It trusts nothing but the checksums of [`Blocks`]; pages that are newer than the header are of a commit that the header does not know.
 
-use super::blocks::{Blocks, PAGE_BYTES};
+use super::blocks::{Blocks, PAGE_BYTES, is_unreadable};
 use std::collections::BTreeMap;
 use std::io;
 
@@ -211,7 +211,9 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 fn sound<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
-        Err(error) if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) => Ok(None),
+        Err(error) if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) || is_unreadable(&error) => {
+            Ok(None)
+        }
         Err(error) => Err(error),
     }
 }

@@ -63,6 +63,23 @@ fn headers_and_segments_may_be_gone() {
 }
 
 #[test]
+fn a_segment_that_the_device_cannot_read_is_a_hole_and_one_failed_read_is_none() {
+    let (_, committed, starts) = filled();
+    for (index, start) in starts.iter().enumerate() {
+        let next = starts.get(index + 1).copied().unwrap_or(Position(u64::MAX));
+        let (ground, ..) = filled();
+        ground.make_unreadable(&segment_path(DIRECTORY, *start)).unwrap();
+        let (remnants, found) = salvage(&ground);
+        let rest: Replayed = committed.iter().filter(|batch| batch.0 < *start || batch.0 >= next).cloned().collect();
+        assert_eq!(found, rest);
+        assert_eq!(remnants.problems.len(), 2, "{:?}", remnants.problems);
+    }
+    let (ground, ..) = filled();
+    ground.fail_read(2, std::io::ErrorKind::OutOfMemory);
+    assert!(salvage_batches(&ground, DIRECTORY, &STORE, &mut |_, _, _| {}).is_err());
+}
+
+#[test]
 fn a_new_log_starts_behind_the_old_one_which_is_kept() {
     let (ground, committed, starts) = filled();
     let start = Position(committed[21].1.0 + (1 << 20));
