@@ -1,10 +1,11 @@
 //! The damage matrix: every part of a store, damaged in five ways; what a check says, what a repair gives back, what a check says then. The table in
 //! `docs/damage.md` is what this test finds.
 
-use crate::scene::{Look, Scene, State, look, open, settings};
+use crate::scene::{BLOCK_BYTES, Look, Scene, State, VOLUME, VOLUME_BYTES, look, noise, open, settings};
 use onefold_engine::{Mode, Transaction};
 use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround, checksum, read_file};
-use onefold_reclaim::{NoMonitor, ProblemKind, RepairOptions, repair, salvage};
+use onefold_reclaim::{NoMonitor, ProblemKind, PruneOptions, RepairOptions, prune, repair, salvage};
+use onefold_volume::{Volumes, VolumesOptions};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -213,7 +214,46 @@ fn line(scene: &Scene, name: &str, part: &Part, damage: Damage) -> Option<String
     let after = look(&ground, Mode::ReadWrite, newest);
     assert!(after.refused.is_none(), "{what}: {:?} after {:?}", after.refused, done.actions);
     let back = readable(&after, &scene.states, &what);
+    live_on(&ground, &after, newest, &what);
     Some(format!("| {name} | {} | {} | {back} | {} |", damage.name(), said(&before), said(&after)))
+}
+
+/// Uses the store after its repair: removes and merges, overwrites, makes a volume. What could be read can be read as it was.
+fn live_on(ground: &SimulatedGround, before: &Look, newest: &State, what: &str) {
+    let engine = open(ground, Mode::ReadWrite).unwrap();
+    let volumes = Volumes::open(engine.clone(), VolumesOptions::default()).unwrap();
+    let made = volumes.create("new", VOLUME_BYTES, BLOCK_BYTES, None).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let mut bytes = vec![1; VOLUME_BYTES as usize];
+    made.read(0, &mut bytes).unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert!(bytes.iter().all(|byte| *byte == 0), "{what}: a new volume shows something");
+    let data = noise(99, BLOCK_BYTES as usize);
+    made.write(0, &data).unwrap();
+    made.flush().unwrap();
+    if let Ok(volume) = volumes.get(VOLUME) {
+        // All of a block: it can be written, whatever became of it.
+        volume.write(0, &data).unwrap_or_else(|error| panic!("{what}: {error}"));
+        volume.flush().unwrap();
+    }
+    volumes.resume_deletions(&|| true).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let options = PruneOptions { max_unused: 0.0, ..PruneOptions::default() };
+    prune(&engine, options, &NoMonitor, &|| true).unwrap_or_else(|error| panic!("{what}: {error}"));
+    engine.maintain(true).unwrap();
+    drop((made, volumes, engine));
+    let after = look(&ground.restart(CrashPolicy::DropAll), Mode::ReadWrite, newest);
+    assert!(after.refused.is_none(), "{what}: {:?}", after.refused);
+    for ((offset, before), (_, after)) in before.volume.iter().zip(&after.volume) {
+        let (is_overwritten, part) = (*offset < data.len() && before.is_some(), after.as_ref());
+        let expected = if is_overwritten { data.get(*offset..) } else { before.as_deref() };
+        let is_right = part.zip(expected).map_or(expected.is_none(), |(part, expected)| expected.starts_with(part));
+        assert!(is_right || before.is_none(), "{what}: the volume at {offset} is not what it was");
+    }
+    let files = |look: &Look| look.backups.clone().unwrap_or_default();
+    let now = files(&after);
+    for (id, tree) in files(before) {
+        for (path, bytes) in tree.into_iter().filter(|(_, bytes)| bytes.is_some()) {
+            assert!(now.get(&id).and_then(|tree| tree.get(&path)) == Some(&bytes), "{what}: a file of backup {id} is not what it was");
+        }
+    }
 }
 
 #[test]
