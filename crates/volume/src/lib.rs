@@ -22,6 +22,7 @@ mod record;
 mod shared;
 mod snapshots;
 mod sparse;
+mod update;
 mod volume;
 mod volumes;
 mod write_out;

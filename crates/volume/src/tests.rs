@@ -36,6 +36,7 @@ pub(crate) fn read(volume: &Volume, offset: usize, length: usize) -> Vec<u8> {
 enum Step {
     Write { at: usize, length: usize, seed: u64, is_durable: bool },
     Zero { at: usize, length: usize },
+    Update { at: usize, length: usize, seed: u64, is_wanted: bool },
     Flush,
     Resize(usize),
     Read { at: usize, length: usize },
@@ -57,6 +58,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (range(), 0u64..5, proptest::bool::weighted(0.1)).prop_map(|((at, length), seed, is_durable)| Step::Write { at, length, seed, is_durable }),
         3 => range().prop_map(|(at, length)| Step::Zero { at, length }),
+        2 => (range(), 0u64..5, any::<bool>()).prop_map(|((at, length), seed, is_wanted)| Step::Update { at, length, seed, is_wanted }),
         1 => Just(Step::Flush),
         1 => (1usize..SIZE).prop_map(Step::Resize),
         3 => range().prop_map(|(at, length)| Step::Read { at, length }),
@@ -86,6 +88,20 @@ proptest! {
                     let (at, length) = clip(at, length);
                     model[at..at + length].fill(0);
                     if length % 2 == 0 { volume.discard(at as u64, length as u64).unwrap() } else { volume.write_zeroes(at as u64, length as u64).unwrap() }
+                }
+                Step::Update { at, length, seed, is_wanted } => {
+                    let (at, length) = clip(at, length);
+                    let mut found = Vec::new();
+                    let change = &mut |range: &mut [u8]| {
+                        found.extend_from_slice(range);
+                        range.copy_from_slice(&bytes(seed, length));
+                        is_wanted
+                    };
+                    prop_assert_eq!(volume.update(at as u64, length, change).unwrap(), is_wanted);
+                    prop_assert_eq!(&found[..], &model[at..at + length]);
+                    if is_wanted {
+                        model[at..at + length].copy_from_slice(&bytes(seed, length));
+                    }
                 }
                 Step::Flush => volume.flush().unwrap(),
                 Step::Resize(size) => {
@@ -393,4 +409,30 @@ fn the_bound_of_the_buffers_holds_for_all_volumes_together() {
     assert!(all.iter().all(|volume| volume.dirty_bytes() == 0));
     let all: Vec<_> = all.iter().map(|volume| ("", volume)).collect();
     store.check_counts(&all);
+}
+
+#[test]
+fn an_update_is_one_step_for_all_who_use_the_volume() {
+    let mut store = TestStore::new();
+    let volumes = store.volumes(options());
+    let volume = volumes.create("disk", SIZE as u64, BLOCK, None).unwrap();
+    // A counter that lies across two blocks.
+    let place = u64::from(BLOCK) - 4;
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..100 {
+                    let add = &mut |bytes: &mut [u8]| {
+                        let count = u64::from_le_bytes(bytes.try_into().unwrap()) + 1;
+                        bytes.copy_from_slice(&count.to_le_bytes());
+                        true
+                    };
+                    assert!(volume.update(place, 8, add).unwrap());
+                }
+            });
+        }
+        scope.spawn(|| (0..20).for_each(|_| volume.flush().unwrap()));
+    });
+    assert_eq!(read(&volume, place as usize, 8), 400u64.to_le_bytes());
+    assert!(volume.update(SIZE as u64 - 4, 8, &mut |_| true).is_err());
 }

@@ -149,18 +149,23 @@ impl Volume {
     fn read_part(&self, gate: &Gate, part: Part, out: &mut [u8]) -> Result<()> {
         let cell = self.cells.get(part.block);
         let buffer = cell.read(self.shared.profile());
+        self.read_locked(gate, part, &cell, &buffer, out)
+    }
+
+    /// Reads a part of a block whose cell the caller has locked; `buffer` is what is in it.
+    pub(crate) fn read_locked(&self, gate: &Gate, part: Part, cell: &Cell, buffer: &Option<Buffer>, out: &mut [u8]) -> Result<()> {
         let end = part.start + part.length;
         if buffer.as_ref().is_some_and(|buffer| buffer.covers(part.start, end)) {
             out.fill(0);
         } else {
-            let pieces = self.mapping(gate, part.block, &cell)?.pieces;
+            let pieces = self.mapping(gate, part.block, cell)?.pieces;
             if pieces.is_empty() {
                 out.fill(0);
             } else {
                 self.shared.engine.read(&pieces, part.start as u64, out, self.shared.options.verify)?;
             }
         }
-        if let Some(buffer) = &*buffer {
+        if let Some(buffer) = buffer {
             buffer.overlay(part.start, out);
         }
         Ok(())
@@ -270,7 +275,11 @@ impl Volume {
 
     pub(crate) fn change_gated(&self, block: u64, change: impl FnOnce(&mut Buffer)) {
         let cell = self.cells.get(block);
-        let mut place = cell.write(self.shared.profile());
+        self.change_locked(block, &mut cell.write(self.shared.profile()), change);
+    }
+
+    /// Changes a block whose cell the caller has locked.
+    pub(crate) fn change_locked(&self, block: u64, place: &mut Option<Buffer>, change: impl FnOnce(&mut Buffer)) {
         let buffer = place.get_or_insert_with(|| Buffer::new(Base::Stored));
         change(buffer);
         let after = buffer.memory_bytes();
@@ -286,7 +295,7 @@ impl Volume {
     }
 
     /// Waits until `length` bytes more fit into the buffers, writing out until they do. The caller holds no lock.
-    fn make_room(&self, length: usize) -> Result<()> {
+    pub(crate) fn make_room(&self, length: usize) -> Result<()> {
         let limit = self.shared.options.dirty_bytes;
         let wanted = length + BUFFER_BYTES;
         let batch = batch_blocks(self.block_bytes());

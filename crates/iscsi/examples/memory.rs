@@ -1,0 +1,146 @@
+//! A target with one disk in memory, to try suites on the protocol alone: `cargo run --example memory -- 127.0.0.1:3260`.
+
+use onefold_iscsi::chap::Credentials;
+use onefold_iscsi::login::{Doors, Refused};
+use onefold_iscsi::scsi::reservation::Reservations;
+use onefold_iscsi::scsi::{Disk, DiskError, Extent, Identity, LogicalUnit, UnitOptions};
+use onefold_iscsi::{Limits, PortalConfig, Server, Target, Targets};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const BLOCK: usize = 256 << 10;
+const SIZE: u64 = 4 << 30;
+const NAME: &str = "iqn.2026-01.onefold:memory";
+
+#[derive(Default)]
+struct Memory(Mutex<BTreeMap<u64, Vec<u8>>>);
+
+impl Memory {
+    fn each(offset: u64, length: usize, visit: &mut dyn FnMut(u64, usize, std::ops::Range<usize>)) {
+        let mut done = 0;
+        while done < length {
+            let at = offset + done as u64;
+            let within = (at % BLOCK as u64) as usize;
+            let count = (BLOCK - within).min(length - done);
+            visit(at / BLOCK as u64, within, done..done + count);
+            done += count;
+        }
+    }
+}
+
+impl Disk for Memory {
+    fn size(&self) -> u64 {
+        SIZE
+    }
+    fn read_only(&self) -> bool {
+        false
+    }
+    fn block_bytes(&self) -> u32 {
+        BLOCK as u32
+    }
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), DiskError> {
+        let blocks = self.0.lock();
+        let length = out.len();
+        Memory::each(offset, length, &mut |block, within, range| match blocks.get(&block) {
+            Some(bytes) => out[range.clone()].copy_from_slice(&bytes[within..within + range.len()]),
+            None => out[range].fill(0),
+        });
+        Ok(())
+    }
+    fn write(&self, offset: u64, data: &[u8], _fua: bool) -> Result<(), DiskError> {
+        let mut blocks = self.0.lock();
+        Memory::each(offset, data.len(), &mut |block, within, range| {
+            let bytes = blocks.entry(block).or_insert_with(|| vec![0; BLOCK]);
+            bytes[within..within + range.len()].copy_from_slice(&data[range]);
+        });
+        Ok(())
+    }
+    fn update(&self, offset: u64, length: usize, fua: bool, change: &mut dyn FnMut(&mut [u8]) -> bool) -> Result<bool, DiskError> {
+        static ONE: Mutex<()> = Mutex::new(());
+        let _one = ONE.lock();
+        let mut bytes = vec![0; length];
+        self.read(offset, &mut bytes)?;
+        let wanted = change(&mut bytes);
+        if wanted {
+            self.write(offset, &bytes, fua)?;
+        }
+        Ok(wanted)
+    }
+    fn flush(&self) -> Result<(), DiskError> {
+        Ok(())
+    }
+    fn unmap(&self, offset: u64, length: u64) -> Result<(), DiskError> {
+        let mut blocks = self.0.lock();
+        let (first, end) = (offset, offset + length);
+        let own: Vec<u64> = blocks.range(first / BLOCK as u64..end.div_ceil(BLOCK as u64)).map(|(block, _)| *block).collect();
+        for block in own {
+            let (start, stop) = (block * BLOCK as u64, (block + 1) * BLOCK as u64);
+            if start >= first && stop <= end {
+                blocks.remove(&block);
+            } else if let Some(bytes) = blocks.get_mut(&block) {
+                bytes[(first.max(start) - start) as usize..(end.min(stop) - start) as usize].fill(0);
+            }
+        }
+        Ok(())
+    }
+    fn prefetch(&self, _offset: u64, _length: u64) -> Result<(), DiskError> {
+        Ok(())
+    }
+    fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>, DiskError> {
+        let blocks = self.0.lock();
+        let mut out: Vec<Extent> = Vec::new();
+        let mut at = offset;
+        while at < offset + length {
+            let end = ((at / BLOCK as u64 + 1) * BLOCK as u64).min(offset + length);
+            let mapped = blocks.contains_key(&(at / BLOCK as u64));
+            let count = out.len();
+            match out.last_mut() {
+                Some(last) if last.mapped == mapped => last.length += end - at,
+                _ if count == limit => break,
+                _ => out.push(Extent { length: end - at, mapped }),
+            }
+            at = end;
+        }
+        Ok(out)
+    }
+}
+
+struct One(Arc<Target>);
+
+impl Doors for One {
+    fn admit(&self, target: &str, _initiator: &str) -> Result<(), Refused> {
+        if target == NAME { Ok(()) } else { Err(Refused::NotFound) }
+    }
+    fn credentials(&self, _target: Option<&str>) -> Credentials {
+        Credentials::default()
+    }
+    fn random(&self, out: &mut [u8]) {
+        out.fill(4);
+    }
+}
+
+impl Targets for One {
+    fn names(&self, _initiator: &str) -> Vec<String> {
+        vec![NAME.to_owned()]
+    }
+    fn target(&self, name: &str) -> Option<Arc<Target>> {
+        (name == NAME).then(|| self.0.clone())
+    }
+}
+
+#[tokio::main]
+async fn main() {
+    let portals: Vec<PortalConfig> =
+        std::env::args().skip(1).map(|address| PortalConfig { listen: address.parse().expect("an address"), advertised: None }).collect();
+    let target = Arc::new(Target { name: NAME.to_owned(), ..Target::default() });
+    let server = Server::bind(&portals, Arc::new(One(target.clone())), Limits::default()).await.expect("to listen");
+    let identity = Identity { serial: "0000000000000001".into(), number: 1, product: "memory".into() };
+    let options = UnitOptions { identity, logical_block_bytes: 512, ports: server.ports(), reservations: Reservations::default() };
+    let unit = LogicalUnit::new(Arc::new(Memory::default()), options, Box::new(|_| Ok(())));
+    target.units.write().insert(0, Arc::new(unit));
+    for address in server.local_addresses() {
+        println!("iscsi://{address}/{NAME}/0");
+    }
+    server.run(std::future::pending()).await;
+}

@@ -1,0 +1,274 @@
+//! Protocol data units (RFC 7143 section 11): the 48 bytes of a basic header segment, read and made. No I/O.
+
+use crate::scsi::{u16_at, u32_at, u64_at};
+
+/// Bytes of a basic header segment.
+pub const HEADER_BYTES: usize = 48;
+/// "No tag": of a PDU that belongs to no task, or expects no answer.
+pub const NO_TAG: u32 = u32::MAX;
+
+/// Operation codes.
+#[allow(missing_docs)] // The names are those of the RFC.
+pub mod opcode {
+    pub const NOP_OUT: u8 = 0x00;
+    pub const SCSI_COMMAND: u8 = 0x01;
+    pub const TASK_MANAGEMENT: u8 = 0x02;
+    pub const LOGIN: u8 = 0x03;
+    pub const TEXT: u8 = 0x04;
+    pub const DATA_OUT: u8 = 0x05;
+    pub const LOGOUT: u8 = 0x06;
+    pub const SNACK: u8 = 0x10;
+    pub const NOP_IN: u8 = 0x20;
+    pub const SCSI_RESPONSE: u8 = 0x21;
+    pub const TASK_MANAGEMENT_RESPONSE: u8 = 0x22;
+    pub const LOGIN_RESPONSE: u8 = 0x23;
+    pub const TEXT_RESPONSE: u8 = 0x24;
+    pub const DATA_IN: u8 = 0x25;
+    pub const LOGOUT_RESPONSE: u8 = 0x26;
+    pub const R2T: u8 = 0x31;
+    pub const ASYNC: u8 = 0x32;
+    pub const REJECT: u8 = 0x3f;
+}
+
+/// Reasons of a Reject (RFC 7143 section 11.17.1).
+#[allow(missing_docs)]
+pub mod reason {
+    pub const PROTOCOL_ERROR: u8 = 0x04;
+    pub const COMMAND_NOT_SUPPORTED: u8 = 0x05;
+    pub const IMMEDIATE_COMMAND: u8 = 0x06;
+    pub const INVALID_PDU_FIELD: u8 = 0x09;
+}
+
+/// A basic header segment as it came, with the fields that all have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header(pub [u8; HEADER_BYTES]);
+
+impl Header {
+    /// The operation code.
+    pub fn opcode(&self) -> u8 {
+        self.0[0] & 0x3f
+    }
+
+    /// Whether it is for immediate delivery.
+    pub fn is_immediate(&self) -> bool {
+        self.0[0] & 0x40 != 0
+    }
+
+    /// The F bit.
+    pub fn is_final(&self) -> bool {
+        self.0[1] & 0x80 != 0
+    }
+
+    /// Bytes of additional header segments.
+    pub fn additional_bytes(&self) -> usize {
+        usize::from(self.0[4]) * 4
+    }
+
+    /// Bytes of the data segment, without padding.
+    pub fn data_bytes(&self) -> usize {
+        (u32_at(&self.0, 4) & 0x00ff_ffff) as usize
+    }
+
+    /// The LUN field.
+    pub fn lun(&self) -> u64 {
+        u64_at(&self.0, 8)
+    }
+
+    /// Initiator task tag.
+    pub fn task_tag(&self) -> u32 {
+        u32_at(&self.0, 16)
+    }
+
+    /// Target transfer tag, or the referenced task tag of a task management request.
+    pub fn transfer_tag(&self) -> u32 {
+        u32_at(&self.0, 20)
+    }
+
+    /// Expected data transfer length of a SCSI command.
+    pub fn expected_bytes(&self) -> u32 {
+        u32_at(&self.0, 20)
+    }
+
+    /// CmdSN.
+    pub fn command_number(&self) -> u32 {
+        u32_at(&self.0, 24)
+    }
+
+    /// ExpStatSN.
+    pub fn expected_status_number(&self) -> u32 {
+        u32_at(&self.0, 28)
+    }
+
+    /// The 16 bytes of a CDB in a SCSI command.
+    pub fn cdb(&self) -> &[u8] {
+        &self.0[32..48]
+    }
+
+    /// DataSN of a Data-Out.
+    pub fn data_number(&self) -> u32 {
+        u32_at(&self.0, 36)
+    }
+
+    /// Buffer offset of a Data-Out.
+    pub fn buffer_offset(&self) -> u32 {
+        u32_at(&self.0, 40)
+    }
+
+    /// ISID of a login request.
+    pub fn isid(&self) -> [u8; 6] {
+        self.0[8..14].try_into().expect("6 bytes")
+    }
+
+    /// TSIH of a login request.
+    pub fn tsih(&self) -> u16 {
+        u16_at(&self.0, 14)
+    }
+
+    /// CID of a login or logout request.
+    pub fn connection_id(&self) -> u16 {
+        u16_at(&self.0, 20)
+    }
+}
+
+/// A PDU that came: header and data segment. What came in additional header segments is in `long_cdb` if it is the rest of a CDB.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Incoming {
+    /// The header.
+    pub header: Header,
+    /// Bytes of the CDB beyond 16.
+    pub long_cdb: Vec<u8>,
+    /// Expected bytes of the read direction of a bidirectional command.
+    pub expected_read_bytes: Option<u32>,
+    /// The data segment.
+    pub data: Vec<u8>,
+}
+
+impl Incoming {
+    /// Takes additional header segments (RFC 7143 section 11.2.2).
+    pub fn new(header: Header, additional: &[u8], data: Vec<u8>) -> Result<Incoming, &'static str> {
+        let mut incoming = Incoming { header, long_cdb: Vec::new(), expected_read_bytes: None, data };
+        let mut rest = additional;
+        while rest.len() >= 4 {
+            let length = usize::from(u16_at(rest, 0));
+            let whole = (3 + length).div_ceil(4) * 4;
+            let segment = rest.get(..whole).ok_or("an additional header segment reaches beyond the header")?;
+            match segment[2] & 0x3f {
+                1 if length >= 1 => incoming.long_cdb.extend_from_slice(&segment[4..3 + length]),
+                2 if length == 5 => incoming.expected_read_bytes = Some(u32_at(segment, 4)),
+                _ => return Err("an additional header segment is of no known type"),
+            }
+            rest = &rest[whole..];
+        }
+        Ok(incoming)
+    }
+
+    /// The whole CDB.
+    pub fn cdb(&self) -> Vec<u8> {
+        [self.header.cdb(), &self.long_cdb].concat()
+    }
+}
+
+/// A PDU to be sent. Sequence numbers are put in when it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outgoing {
+    /// The header, its length fields not filled in.
+    pub header: [u8; HEADER_BYTES],
+    /// The data segment.
+    pub data: Vec<u8>,
+    /// What becomes of StatSN.
+    pub status: StatusNumber,
+}
+
+/// Whether a PDU has a StatSN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatusNumber {
+    /// It has its own, and the next one has another.
+    Own,
+    /// It shows the next one and does not take it.
+    Next,
+    /// It has none: Data-In without status.
+    None,
+}
+
+impl Outgoing {
+    /// A PDU with these first two bytes, task tag and LUN zero.
+    pub fn new(opcode: u8, flags: u8, task_tag: u32, status: StatusNumber) -> Outgoing {
+        let mut header = [0; HEADER_BYTES];
+        (header[0], header[1]) = (opcode, flags);
+        header[16..20].copy_from_slice(&task_tag.to_be_bytes());
+        Outgoing { header, data: Vec::new(), status }
+    }
+
+    /// Puts a 32-bit field.
+    pub fn put_u32(&mut self, at: usize, value: u32) {
+        self.header[at..at + 4].copy_from_slice(&value.to_be_bytes());
+    }
+
+    /// Puts bytes.
+    pub fn put(&mut self, at: usize, bytes: &[u8]) {
+        self.header[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// With this data segment.
+    pub fn with_data(mut self, data: Vec<u8>) -> Outgoing {
+        self.data = data;
+        self
+    }
+
+    /// Fills in lengths and sequence numbers (StatSN, ExpCmdSN, MaxCmdSN).
+    pub fn finish(&mut self, status_number: &mut u32, expected_command: u32, last_command: u32) {
+        let length = (self.data.len() as u32).to_be_bytes();
+        self.header[5..8].copy_from_slice(&length[1..]);
+        if self.status != StatusNumber::None {
+            self.put_u32(24, *status_number);
+        }
+        if self.status == StatusNumber::Own {
+            *status_number = status_number.wrapping_add(1);
+        }
+        self.put_u32(28, expected_command);
+        self.put_u32(32, last_command);
+    }
+}
+
+/// CRC32C of digests, as the four bytes that are sent.
+pub fn digest(parts: &[&[u8]]) -> [u8; 4] {
+    parts.iter().fold(0, |crc, part| crc32c::crc32c_append(crc, part)).to_le_bytes()
+}
+
+/// Zeros that fill a segment up to whole words.
+pub fn padding(length: usize) -> usize {
+    length.wrapping_neg() & 3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn additional_segments_are_taken_apart() {
+        let header = Header([0; HEADER_BYTES]);
+        let segments = [0, 5, 2, 0, 0, 0, 2, 0, 0, 5, 1, 0, 9, 8, 7, 6];
+        let incoming = Incoming::new(header, &segments, Vec::new()).unwrap();
+        assert_eq!(incoming.expected_read_bytes, Some(512));
+        assert_eq!(incoming.long_cdb, [9, 8, 7, 6]);
+        assert_eq!(incoming.cdb().len(), 20);
+        assert!(Incoming::new(header, &[0, 50, 1, 0], Vec::new()).is_err());
+    }
+
+    #[test]
+    fn m0_1_the_digest_is_that_of_the_rfc() {
+        // RFC 7143 appendix A.
+        assert_eq!(digest(&[&[0; 32]]), [0xaa, 0x36, 0x91, 0x8a]);
+        assert_eq!(digest(&[&[0xff; 32]]), [0x43, 0xab, 0xa8, 0x62]);
+        let up: Vec<u8> = (0..32).collect();
+        assert_eq!(digest(&[&up[..10], &up[10..]]), [0x4e, 0x79, 0xdd, 0x46]);
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_never_panics(segments in proptest::collection::vec(any::<u8>(), 0..64)) {
+            let _ = Incoming::new(Header([1; HEADER_BYTES]), &segments, Vec::new());
+        }
+    }
+}

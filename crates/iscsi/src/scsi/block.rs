@@ -1,0 +1,366 @@
+//! Commands that read and change the medium (SBC-3 section 5).
+
+use super::inquiry::{MAX_COMPARE_BLOCKS, MAX_UNMAP_DESCRIPTORS};
+use super::opcodes::Operation;
+use super::sense::{Code, Key, Sense};
+use super::{Disk, DiskError, Geometry, MAX_TRANSFER_BYTES, u16_at, u32_at, u64_at};
+
+/// Patterns are written so many bytes at a time.
+const PATTERN_BYTES: usize = 1 << 20;
+/// Extents of one GET LBA STATUS.
+const MAX_EXTENTS: usize = 1024;
+
+/// Which blocks a command is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Range {
+    pub(super) lba: u64,
+    pub(super) blocks: u64,
+}
+
+impl Range {
+    /// The range of a CDB.
+    pub(super) fn of(operation: Operation, cdb: &[u8]) -> Range {
+        let (lba, blocks) = match (cdb.len(), operation) {
+            (6, _) => {
+                let count = u64::from(cdb[4]);
+                (u64::from(u32_at(cdb, 0) & 0x1f_ffff), if count == 0 { 256 } else { count })
+            }
+            (10, _) => (u32_at(cdb, 2).into(), u16_at(cdb, 7).into()),
+            (12, _) => (u32_at(cdb, 2).into(), u32_at(cdb, 6).into()),
+            (_, Operation::WriteAtomic) => (u64_at(cdb, 2), u16_at(cdb, 12).into()),
+            (_, Operation::CompareAndWrite) => (u64_at(cdb, 2), cdb[13].into()),
+            _ => (u64_at(cdb, 2), u32_at(cdb, 10).into()),
+        };
+        Range { lba, blocks }
+    }
+
+    fn check(self, geometry: &Geometry) -> Result<Range, Sense> {
+        let room = geometry.blocks().checked_sub(self.lba);
+        match room {
+            Some(room) if self.blocks <= room => Ok(self),
+            _ => Err(Sense::new(Key::IllegalRequest, Code::LBA_OUT_OF_RANGE)),
+        }
+    }
+
+    /// Checks that it is on the disk and not longer than a transfer may be.
+    fn check_transfer(self, geometry: &Geometry) -> Result<Range, Sense> {
+        self.check(geometry)?;
+        if self.blocks > u64::from(geometry.max_transfer_blocks()) {
+            return Err(Sense::invalid_field(10, None));
+        }
+        Ok(self)
+    }
+
+    fn offset(self, geometry: &Geometry) -> u64 {
+        self.lba * u64::from(geometry.logical)
+    }
+
+    fn bytes(self, geometry: &Geometry) -> usize {
+        (self.blocks * u64::from(geometry.logical)) as usize
+    }
+}
+
+const FUA: u8 = 0x08;
+
+/// Bytes that a command takes, by what its CDB says; 0 for one that takes none or is wrong.
+pub(super) fn data_out_bytes(operation: Operation, cdb: &[u8], geometry: &Geometry) -> usize {
+    let logical = geometry.logical as usize;
+    let range = |factor: usize| {
+        let range = Range::of(operation, cdb);
+        if range.check_transfer(geometry).is_ok() { range.bytes(geometry) * factor } else { 0 }
+    };
+    match operation {
+        Operation::Write | Operation::WriteAtomic | Operation::WriteAndVerify | Operation::OrWrite => range(1),
+        Operation::CompareAndWrite => range(2),
+        Operation::Verify => match cdb[1] >> 1 & 3 {
+            1 => range(1),
+            3 => logical,
+            _ => 0,
+        },
+        Operation::WriteSame => {
+            if cdb[0] == 0x93 && cdb[1] & 1 != 0 {
+                0
+            } else {
+                logical
+            }
+        }
+        Operation::Unmap => u16_at(cdb, 7).into(),
+        _ => 0,
+    }
+}
+
+/// A disk and its sizes.
+pub(super) struct Medium<'a> {
+    pub(super) disk: &'a dyn Disk,
+    pub(super) geometry: Geometry,
+}
+
+impl Medium<'_> {
+    pub(super) fn read(&self, range: Range) -> Result<Vec<u8>, Sense> {
+        range.check_transfer(&self.geometry)?;
+        let mut out = vec![0; range.bytes(&self.geometry)];
+        if !out.is_empty() {
+            self.disk.read(range.offset(&self.geometry), &mut out).map_err(|error| failed_to_read(&error, range.lba))?;
+        }
+        Ok(out)
+    }
+
+    /// Writes what came: where the initiator sent less than it announced, the whole blocks of that.
+    pub(super) fn write(&self, range: Range, data: &[u8], fua: bool) -> Result<(), Sense> {
+        range.check_transfer(&self.geometry)?;
+        let bytes = range.bytes(&self.geometry).min(data.len()) / self.geometry.logical as usize * self.geometry.logical as usize;
+        if bytes > 0 {
+            self.disk.write(range.offset(&self.geometry), &data[..bytes], fua).map_err(|error| failed_to_write(&error, range.lba))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn write_command(&self, operation: Operation, cdb: &[u8], data: &[u8]) -> Result<(), Sense> {
+        let range = Range::of(operation, cdb);
+        match operation {
+            Operation::WriteAtomic => {
+                let is_bounded = u16_at(cdb, 10) != 0;
+                let granule = u64::from(self.geometry.mapped_block_blocks());
+                if is_bounded {
+                    return Err(Sense::invalid_field(10, None));
+                }
+                if range.blocks > granule {
+                    return Err(Sense::invalid_field(12, None));
+                }
+                range.check(&self.geometry)?;
+                if range.blocks > 0 && range.lba / granule != (range.lba + range.blocks - 1) / granule {
+                    return Err(Sense::invalid_field(2, None));
+                }
+                if data.len() < range.bytes(&self.geometry) {
+                    return Err(Sense::new(Key::IllegalRequest, Code::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT));
+                }
+                self.write(range, data, cdb[1] & FUA != 0)
+            }
+            Operation::WriteAndVerify => {
+                if matches!(cdb[1] >> 1 & 3, 2 | 3) {
+                    return Err(Sense::invalid_field(1, Some(2)));
+                }
+                // Verified is what is on the medium, so it must be there.
+                self.write(range, data, true)?;
+                let found = self.read(range)?;
+                let length = found.len().min(data.len());
+                match first_difference(&found[..length], &data[..length]) {
+                    Some(at) => Err(miscompare(at)),
+                    None => Ok(()),
+                }
+            }
+            _ => self.write(range, data, cdb.len() > 6 && cdb[1] & FUA != 0),
+        }
+    }
+
+    pub(super) fn verify(&self, cdb: &[u8], data: &[u8]) -> Result<(), Sense> {
+        let range = Range::of(Operation::Verify, cdb).check_transfer(&self.geometry)?;
+        let logical = self.geometry.logical as usize;
+        let mode = cdb[1] >> 1 & 3;
+        if mode == 2 {
+            return Err(Sense::invalid_field(1, Some(2)));
+        }
+        let found = self.read(range)?;
+        let expected_bytes = if mode == 1 { found.len() } else { logical };
+        if mode != 0 && data.len() < expected_bytes && !found.is_empty() {
+            return Err(Sense::new(Key::IllegalRequest, Code::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT));
+        }
+        let difference = match mode {
+            0 => None,
+            1 => first_difference(&found, data),
+            _ => found
+                .chunks_exact(logical)
+                .enumerate()
+                .find_map(|(number, block)| first_difference(block, &data[..logical]).map(|at| number * logical + at)),
+        };
+        difference.map_or(Ok(()), |at| Err(miscompare(at)))
+    }
+
+    /// OR of what is there and what came, as one step (SBC-3 section 5.10).
+    pub(super) fn or_write(&self, cdb: &[u8], data: &[u8]) -> Result<(), Sense> {
+        let range = Range::of(Operation::OrWrite, cdb).check_transfer(&self.geometry)?;
+        let bytes = range.bytes(&self.geometry).min(data.len());
+        if bytes == 0 {
+            return Ok(());
+        }
+        let change = &mut |found: &mut [u8]| {
+            found.iter_mut().zip(data).for_each(|(found, new)| *found |= new);
+            true
+        };
+        let done = self.disk.update(range.offset(&self.geometry), bytes, cdb[1] & FUA != 0, change);
+        done.map(drop).map_err(|error| failed_to_write(&error, range.lba))
+    }
+
+    /// Writes the second half of the data if the first is what is there, as one step (SBC-3 section 5.2).
+    pub(super) fn compare_and_write(&self, cdb: &[u8], data: &[u8]) -> Result<(), Sense> {
+        let range = Range::of(Operation::CompareAndWrite, cdb).check(&self.geometry)?;
+        if range.blocks > u64::from(MAX_COMPARE_BLOCKS) {
+            return Err(Sense::invalid_field(13, None));
+        }
+        let bytes = range.bytes(&self.geometry);
+        if bytes == 0 {
+            return Ok(());
+        }
+        if data.len() < 2 * bytes {
+            return Err(Sense::new(Key::IllegalRequest, Code::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT));
+        }
+        let (expected, new) = data[..2 * bytes].split_at(bytes);
+        let mut difference = None;
+        let change = &mut |found: &mut [u8]| {
+            difference = first_difference(found, expected);
+            found.copy_from_slice(new);
+            difference.is_none()
+        };
+        self.disk
+            .update(range.offset(&self.geometry), bytes, cdb[1] & FUA != 0, change)
+            .map_err(|error| failed_to_write(&error, range.lba))?;
+        difference.map_or(Ok(()), |at| Err(miscompare(at)))
+    }
+
+    /// WRITE SAME: with UNMAP, and with zeros, the space is given back; anything else is written over and over.
+    pub(super) fn write_same(&self, cdb: &[u8], data: &[u8]) -> Result<(), Sense> {
+        let mut range = Range::of(Operation::WriteSame, cdb).check(&self.geometry)?;
+        if range.blocks == 0 {
+            range.blocks = self.geometry.blocks() - range.lba;
+        }
+        let has_data = !(cdb[0] == 0x93 && cdb[1] & 1 != 0);
+        let logical = self.geometry.logical as usize;
+        if has_data && data.len() < logical {
+            return Err(Sense::new(Key::IllegalRequest, Code::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT));
+        }
+        let is_unmap = cdb[1] & 0x08 != 0;
+        if is_unmap || !has_data || data[..logical].iter().all(|byte| *byte == 0) {
+            return self.unmap_range(range);
+        }
+        self.fill(range, &data[..logical])
+    }
+
+    /// Writes a pattern of whole blocks.
+    pub(super) fn fill(&self, range: Range, block: &[u8]) -> Result<(), Sense> {
+        let pattern = block.repeat(PATTERN_BYTES / block.len());
+        let (mut offset, end) = (range.offset(&self.geometry), (range.lba + range.blocks) * u64::from(self.geometry.logical));
+        while offset < end {
+            let length = (end - offset).min(pattern.len() as u64);
+            let lba = offset / u64::from(self.geometry.logical);
+            self.disk.write(offset, &pattern[..length as usize], false).map_err(|error| failed_to_write(&error, lba))?;
+            offset += length;
+        }
+        Ok(())
+    }
+
+    pub(super) fn unmap_range(&self, range: Range) -> Result<(), Sense> {
+        if range.blocks == 0 {
+            return Ok(());
+        }
+        let length = range.blocks * u64::from(self.geometry.logical);
+        self.disk.unmap(range.offset(&self.geometry), length).map_err(|error| failed_to_write(&error, range.lba))
+    }
+
+    /// UNMAP (SBC-3 section 5.28). All descriptors are checked before anything is given back.
+    pub(super) fn unmap(&self, list: &[u8]) -> Result<(), Sense> {
+        if list.is_empty() {
+            return Ok(());
+        }
+        if list.len() < 8 {
+            return Err(Sense::new(Key::IllegalRequest, Code::PARAMETER_LIST_LENGTH_ERROR));
+        }
+        let bytes = usize::from(u16_at(list, 2)).min(list.len() - 8);
+        let descriptors = list[8..8 + bytes].chunks_exact(16);
+        if descriptors.len() > MAX_UNMAP_DESCRIPTORS as usize {
+            return Err(Sense::invalid_parameter(2));
+        }
+        let ranges: Vec<Range> = descriptors
+            .map(|descriptor| Range { lba: u64_at(descriptor, 0), blocks: u32_at(descriptor, 8).into() }.check(&self.geometry))
+            .collect::<Result<_, _>>()?;
+        ranges.into_iter().try_for_each(|range| self.unmap_range(range))
+    }
+
+    pub(super) fn prefetch(&self, cdb: &[u8]) -> Result<(), Sense> {
+        let mut range = Range::of(Operation::Prefetch, cdb).check(&self.geometry)?;
+        if range.blocks == 0 {
+            range.blocks = self.geometry.blocks() - range.lba;
+        }
+        let length = (range.blocks * u64::from(self.geometry.logical)).min(MAX_TRANSFER_BYTES.into());
+        self.disk.prefetch(range.offset(&self.geometry), length).map_err(|error| failed_to_read(&error, range.lba))
+    }
+
+    pub(super) fn synchronize(&self, cdb: &[u8]) -> Result<(), Sense> {
+        let range = Range::of(Operation::SynchronizeCache, cdb).check(&self.geometry)?;
+        self.disk.flush().map_err(|error| failed_to_write(&error, range.lba))
+    }
+
+    /// GET LBA STATUS (SBC-3 section 5.4): from the LBA on, as many extents as there is room for.
+    pub(super) fn lba_status(&self, cdb: &[u8]) -> Result<Vec<u8>, Sense> {
+        let (lba, room) = (u64_at(cdb, 2), u32_at(cdb, 10) as usize);
+        let blocks = self.geometry.blocks();
+        if lba >= blocks {
+            return Err(Sense::new(Key::IllegalRequest, Code::LBA_OUT_OF_RANGE));
+        }
+        let limit = (room.saturating_sub(8) / 16).clamp(1, MAX_EXTENTS);
+        let logical = u64::from(self.geometry.logical);
+        let extents = self.disk.extents(lba * logical, (blocks - lba) * logical, limit).map_err(|error| failed_to_read(&error, lba))?;
+        let mut out = vec![0; 8];
+        let (mut at, mut offset) = (lba, lba * logical);
+        for extent in extents {
+            offset += extent.length;
+            // Extents are of whole units of mapping; only the last may end within a block.
+            let count = (offset / logical).min(blocks).saturating_sub(at).min(u32::MAX.into());
+            if count == 0 {
+                break;
+            }
+            out.extend_from_slice(&at.to_be_bytes());
+            out.extend_from_slice(&(count as u32).to_be_bytes());
+            out.extend_from_slice(&[u8::from(!extent.mapped), 0, 0, 0]);
+            at += count;
+            if at * logical != offset {
+                break;
+            }
+        }
+        let length = (out.len() - 4) as u32;
+        out[..4].copy_from_slice(&length.to_be_bytes());
+        Ok(out)
+    }
+}
+
+/// READ CAPACITY (10) (SBC-3 section 5.15).
+pub(super) fn read_capacity_10(cdb: &[u8], geometry: &Geometry) -> Result<Vec<u8>, Sense> {
+    if cdb[8] & 1 == 0 && u32_at(cdb, 2) != 0 {
+        return Err(Sense::invalid_field(2, None));
+    }
+    let last = u32::try_from(geometry.blocks().saturating_sub(1)).unwrap_or(u32::MAX);
+    Ok([last.to_be_bytes(), geometry.logical.to_be_bytes()].concat())
+}
+
+/// READ CAPACITY (16) (SBC-3 section 5.16): thin, and what is unmapped reads as zeros.
+pub(super) fn read_capacity_16(geometry: &Geometry) -> Vec<u8> {
+    let mut out = vec![0; 32];
+    out[..8].copy_from_slice(&geometry.blocks().saturating_sub(1).to_be_bytes());
+    out[8..12].copy_from_slice(&geometry.logical.to_be_bytes());
+    (out[13], out[14]) = (geometry.physical_exponent(), 0xc0);
+    out
+}
+
+fn first_difference(one: &[u8], other: &[u8]) -> Option<usize> {
+    one.iter().zip(other).position(|(one, other)| one != other)
+}
+
+fn miscompare(at: usize) -> Sense {
+    Sense::new(Key::Miscompare, Code::MISCOMPARE_DURING_VERIFY).with_information(at as u64)
+}
+
+fn failed_to_read(error: &DiskError, lba: u64) -> Sense {
+    match error {
+        DiskError::OutOfRange => Sense::new(Key::IllegalRequest, Code::LBA_OUT_OF_RANGE),
+        DiskError::NoSpace | DiskError::ReadOnly => Sense::new(Key::HardwareError, Code::INTERNAL_TARGET_FAILURE),
+        DiskError::Io(_) => Sense::new(Key::MediumError, Code::UNRECOVERED_READ_ERROR).with_information(lba),
+    }
+}
+
+pub(super) fn failed_to_write(error: &DiskError, lba: u64) -> Sense {
+    match error {
+        DiskError::NoSpace => Sense::new(Key::DataProtect, Code::SPACE_ALLOCATION_FAILED_WRITE_PROTECT),
+        DiskError::ReadOnly => Sense::new(Key::DataProtect, Code::WRITE_PROTECTED),
+        DiskError::OutOfRange => Sense::new(Key::IllegalRequest, Code::LBA_OUT_OF_RANGE),
+        DiskError::Io(_) => Sense::new(Key::MediumError, Code::WRITE_ERROR).with_information(lba),
+    }
+}

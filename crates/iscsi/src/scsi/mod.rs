@@ -1,0 +1,67 @@
+//! SCSI: what a logical unit does with a command (SPC-4, SBC-3). No I/O but that of the [`Disk`], no transport.
+//!
+//! `unit` has the order in which a command is judged and what a unit remembers; `block` what reads and changes the medium; [`opcodes`] the table
+//! of commands.
+
+mod block;
+mod disk;
+mod inquiry;
+mod mode;
+pub mod opcodes;
+pub mod reservation;
+pub mod sense;
+mod unit;
+
+pub use disk::{Disk, DiskError, Extent};
+pub use inquiry::{Identity, Port};
+pub use reservation::Nexus;
+pub use unit::{Caller, Keep, LogicalUnit, Reply, Status, UnitOptions, failed, lost_data, without_unit};
+
+/// Most bytes that one command moves: bounds the memory of a command.
+pub const MAX_TRANSFER_BYTES: u32 = 32 << 20;
+
+/// Sizes of a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes of the disk.
+    pub size: u64,
+    /// Bytes of a logical block: 512 or 4096.
+    pub logical: u32,
+    /// The unit of mapping, bytes.
+    pub mapped: u32,
+}
+
+impl Geometry {
+    /// Logical blocks; what does not fill one at the end is not there.
+    pub fn blocks(&self) -> u64 {
+        self.size / u64::from(self.logical)
+    }
+
+    /// Logical blocks of a unit of mapping.
+    pub fn mapped_block_blocks(&self) -> u32 {
+        (self.mapped / self.logical).max(1)
+    }
+
+    /// Blocks of the longest transfer.
+    pub fn max_transfer_blocks(&self) -> u32 {
+        MAX_TRANSFER_BYTES / self.logical
+    }
+
+    /// Logical blocks of a physical block, as a power of two: 4 KiB, or two logical blocks.
+    pub fn physical_exponent(&self) -> u8 {
+        (4096 / self.logical).max(2).ilog2() as u8
+    }
+}
+
+/// Big-endian fields.
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes(bytes[at..at + 4].try_into().expect("4 bytes"))
+}
+
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_be_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
+}

@@ -1,0 +1,486 @@
+//! Who may use a logical unit: persistent reservations (SPC-4 sections 5.13, 6.15, 6.16) and the older RESERVE and RELEASE (SPC-2).
+//!
+//! A pure state machine: what a command does to registrations and reservation, and who must hear of it. Keeping it over restarts is the business of the caller,
+//! who asks [`Reservations::kept`] after each change.
+
+use super::opcodes::Access;
+use super::sense::{Code, Key, Sense};
+use std::collections::BTreeMap;
+
+/// An initiator port and the target port that it came by: whom a registration belongs to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Nexus {
+    /// TransportID of the initiator port: for iSCSI `name,i,0x` and the ISID in hexadecimal (RFC 7143 section 4.2.7).
+    pub initiator: String,
+    /// Relative identifier of the target port.
+    pub target_port: u16,
+}
+
+/// Types of persistent reservations (SPC-4 table 65).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Type {
+    /// Others may read.
+    WriteExclusive = 1,
+    /// Others may do nothing.
+    ExclusiveAccess = 3,
+    /// Who is registered may do all, others may read.
+    WriteExclusiveRegistrants = 5,
+    /// Who is registered may do all, others nothing.
+    ExclusiveAccessRegistrants = 6,
+    /// The same as 5, and every registrant holds it.
+    WriteExclusiveAll = 7,
+    /// The same as 6, and every registrant holds it.
+    ExclusiveAccessAll = 8,
+}
+
+impl Type {
+    fn from_number(number: u8) -> Option<Type> {
+        use Type::*;
+        [WriteExclusive, ExclusiveAccess, WriteExclusiveRegistrants, ExclusiveAccessRegistrants, WriteExclusiveAll, ExclusiveAccessAll]
+            .into_iter()
+            .find(|kind| *kind as u8 == number)
+    }
+
+    /// Whether all registrants hold it.
+    fn is_of_all(self) -> bool {
+        matches!(self, Type::WriteExclusiveAll | Type::ExclusiveAccessAll)
+    }
+
+    /// Whether all registrants may do what the holder may.
+    fn is_for_registrants(self) -> bool {
+        self.is_of_all() || matches!(self, Type::WriteExclusiveRegistrants | Type::ExclusiveAccessRegistrants)
+    }
+
+    fn lets_others_read(self) -> bool {
+        matches!(self, Type::WriteExclusive | Type::WriteExclusiveRegistrants | Type::WriteExclusiveAll)
+    }
+}
+
+/// The supported types as REPORT CAPABILITIES says them (SPC-4 table 221).
+pub const TYPE_MASK: [u8; 2] = [0xea, 0x01];
+
+/// A persistent reservation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reservation {
+    /// What it keeps others from.
+    pub kind: Type,
+    /// Who made it; of one that all registrants hold, who holds it says nothing.
+    pub holder: Nexus,
+}
+
+/// Why a command is not done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// RESERVATION CONFLICT.
+    Conflict,
+    /// CHECK CONDITION.
+    Check(Sense),
+}
+
+impl From<Sense> for Refusal {
+    fn from(sense: Sense) -> Refusal {
+        Refusal::Check(sense)
+    }
+}
+
+/// What a PERSISTENT RESERVE OUT asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    /// The service action.
+    pub action: u8,
+    /// The scope: only 0, the whole unit, is there.
+    pub scope: u8,
+    /// The type.
+    pub kind: u8,
+    /// RESERVATION KEY.
+    pub key: u64,
+    /// SERVICE ACTION RESERVATION KEY.
+    pub new_key: u64,
+    /// Keep it over restarts.
+    pub keep: bool,
+    /// Register for all target ports.
+    pub all_ports: bool,
+}
+
+/// Somebody who must hear of a change by a unit attention.
+pub type Attention = (Nexus, Code);
+
+/// Registrations that a unit has room for.
+pub const MAX_REGISTRATIONS: usize = 1024;
+
+/// The reservations of a logical unit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reservations {
+    registrations: BTreeMap<Nexus, u64>,
+    reservation: Option<Reservation>,
+    generation: u32,
+    is_kept: bool,
+    /// Holder of a reservation by RESERVE.
+    legacy: Option<Nexus>,
+}
+
+impl Reservations {
+    /// Those that were kept.
+    pub fn restored(registrations: BTreeMap<Nexus, u64>, reservation: Option<Reservation>) -> Reservations {
+        Reservations { registrations, reservation, generation: 0, is_kept: true, legacy: None }
+    }
+
+    /// What must be there after a restart: registrations and reservation, or nothing.
+    pub fn kept(&self) -> Option<(&BTreeMap<Nexus, u64>, Option<&Reservation>)> {
+        self.is_kept.then_some((&self.registrations, self.reservation.as_ref()))
+    }
+
+    /// Number of changes of registrations since the start (PRGENERATION).
+    pub fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// The keys, one for each registration.
+    pub fn keys(&self) -> impl Iterator<Item = u64> {
+        self.registrations.values().copied()
+    }
+
+    /// All registrations.
+    pub fn registrations(&self) -> impl Iterator<Item = (&Nexus, u64)> {
+        self.registrations.iter().map(|(nexus, key)| (nexus, *key))
+    }
+
+    /// The reservation.
+    pub fn reservation(&self) -> Option<&Reservation> {
+        self.reservation.as_ref()
+    }
+
+    /// Whether the last change asked to be kept over restarts.
+    pub fn is_kept(&self) -> bool {
+        self.is_kept
+    }
+
+    /// Whether a registrant holds the reservation.
+    pub fn is_holder(&self, nexus: &Nexus) -> bool {
+        self.reservation.as_ref().is_some_and(|reservation| {
+            if reservation.kind.is_of_all() { self.registrations.contains_key(nexus) } else { reservation.holder == *nexus }
+        })
+    }
+
+    /// The key that READ RESERVATION names: 0 where all registrants hold it.
+    pub fn holders_key(&self) -> u64 {
+        let holder = self.reservation.as_ref().filter(|reservation| !reservation.kind.is_of_all()).map(|reservation| &reservation.holder);
+        holder.and_then(|holder| self.registrations.get(holder)).copied().unwrap_or_default()
+    }
+
+    /// Whether reservations let a command of `nexus` through.
+    pub fn allows(&self, nexus: &Nexus, access: Access) -> bool {
+        if matches!(access, Access::Free | Access::Own) {
+            return true;
+        }
+        if self.legacy.as_ref().is_some_and(|holder| holder != nexus) {
+            return false;
+        }
+        let Some(reservation) = &self.reservation else { return true };
+        let is_registered = self.registrations.contains_key(nexus);
+        self.is_holder(nexus)
+            || (is_registered && reservation.kind.is_for_registrants())
+            || (access == Access::Read && reservation.kind.lets_others_read())
+    }
+
+    /// PERSISTENT RESERVE IN is refused while somebody else holds the unit by RESERVE.
+    pub fn allows_persistent_in(&self, nexus: &Nexus) -> bool {
+        self.legacy.as_ref().is_none_or(|holder| holder == nexus)
+    }
+
+    /// RESERVE(6) and RESERVE(10): with registrations the older commands are refused (SPC-4 section 5.13.3).
+    pub fn reserve(&mut self, nexus: &Nexus) -> Result<(), Refusal> {
+        if !self.registrations.is_empty() || self.legacy.as_ref().is_some_and(|holder| holder != nexus) {
+            return Err(Refusal::Conflict);
+        }
+        self.legacy = Some(nexus.clone());
+        Ok(())
+    }
+
+    /// RELEASE(6) and RELEASE(10): of who does not hold it, it does nothing.
+    pub fn release(&mut self, nexus: &Nexus) -> Result<(), Refusal> {
+        if !self.registrations.is_empty() {
+            return Err(Refusal::Conflict);
+        }
+        self.legacy = self.legacy.take().filter(|holder| holder != nexus);
+        Ok(())
+    }
+
+    /// The nexus is gone: what RESERVE gave it goes too. Persistent reservations stay.
+    pub fn lose_nexus(&mut self, nexus: &Nexus) {
+        self.legacy = self.legacy.take().filter(|holder| holder != nexus);
+    }
+
+    /// The unit was reset.
+    pub fn reset(&mut self) {
+        self.legacy = None;
+    }
+
+    /// PERSISTENT RESERVE OUT. On success the given must hear of it; an error has changed nothing.
+    pub fn change(&mut self, nexus: &Nexus, request: Request) -> Result<Vec<Attention>, Refusal> {
+        if self.legacy.as_ref().is_some_and(|holder| holder != nexus) {
+            return Err(Refusal::Conflict);
+        }
+        match request.action {
+            0x00 => self.register(nexus, request, false),
+            0x06 => self.register(nexus, request, true),
+            action => {
+                if self.registrations.get(nexus) != Some(&request.key) {
+                    return Err(Refusal::Conflict);
+                }
+                match action {
+                    0x01 => self.take(nexus, request).map(|()| Vec::new()),
+                    0x02 => self.give_up(nexus, request),
+                    0x03 => Ok(self.clear(nexus)),
+                    0x04 | 0x05 => self.preempt(nexus, request),
+                    // Registering for others needs SPEC_I_PT, which is not offered.
+                    _ => Err(Sense::invalid_field(1, Some(4)).into()),
+                }
+            }
+        }
+    }
+
+    fn register(&mut self, nexus: &Nexus, request: Request, ignore_key: bool) -> Result<Vec<Attention>, Refusal> {
+        let before = self.registrations.get(nexus).copied();
+        if !ignore_key && before.unwrap_or_default() != request.key {
+            return Err(Refusal::Conflict);
+        }
+        let mut heard = Vec::new();
+        match (before, request.new_key) {
+            // Nothing was there and nothing shall be.
+            (None, 0) => {
+                self.is_kept = request.keep;
+                return Ok(heard);
+            }
+            (Some(_), 0) => {
+                heard = self.unregister(nexus);
+            }
+            (None, _) if self.registrations.len() >= MAX_REGISTRATIONS => {
+                return Err(Sense::new(Key::IllegalRequest, Code::INSUFFICIENT_REGISTRATION_RESOURCES).into());
+            }
+            (_, key) => {
+                self.registrations.insert(nexus.clone(), key);
+            }
+        }
+        self.is_kept = request.keep;
+        self.count_change();
+        Ok(heard)
+    }
+
+    /// Takes a registration away, and the reservation with it if nobody holds it then. Who shared it hears of that.
+    fn unregister(&mut self, nexus: &Nexus) -> Vec<Attention> {
+        let held = self.is_holder(nexus);
+        self.registrations.remove(nexus);
+        let Some(reservation) = self.reservation.clone().filter(|_| held) else { return Vec::new() };
+        if reservation.kind.is_of_all() && !self.registrations.is_empty() {
+            return Vec::new();
+        }
+        self.reservation = None;
+        if reservation.kind.is_for_registrants() { self.others(nexus, Code::RESERVATIONS_RELEASED) } else { Vec::new() }
+    }
+
+    fn take(&mut self, nexus: &Nexus, request: Request) -> Result<(), Refusal> {
+        let kind = self.wanted(request)?;
+        match &self.reservation {
+            // The same again changes nothing.
+            Some(reservation) if self.is_holder(nexus) && reservation.kind == kind => Ok(()),
+            Some(_) => Err(Refusal::Conflict),
+            None => {
+                self.reservation = Some(Reservation { kind, holder: nexus.clone() });
+                Ok(())
+            }
+        }
+    }
+
+    fn give_up(&mut self, nexus: &Nexus, request: Request) -> Result<Vec<Attention>, Refusal> {
+        let kind = self.wanted(request)?;
+        let Some(reservation) = self.reservation.clone().filter(|_| self.is_holder(nexus)) else {
+            return Ok(Vec::new());
+        };
+        if reservation.kind != kind {
+            return Err(Sense::new(Key::IllegalRequest, Code::INVALID_RELEASE_OF_PERSISTENT_RESERVATION).into());
+        }
+        self.reservation = None;
+        Ok(if kind.is_for_registrants() { self.others(nexus, Code::RESERVATIONS_RELEASED) } else { Vec::new() })
+    }
+
+    fn clear(&mut self, nexus: &Nexus) -> Vec<Attention> {
+        let heard = self.others(nexus, Code::RESERVATIONS_PREEMPTED);
+        self.registrations.clear();
+        self.reservation = None;
+        self.count_change();
+        heard
+    }
+
+    fn preempt(&mut self, nexus: &Nexus, request: Request) -> Result<Vec<Attention>, Refusal> {
+        let holder = self.reservation.clone();
+        let is_of_all = holder.as_ref().is_some_and(|reservation| reservation.kind.is_of_all());
+        // With a key of 0 one takes the reservation from all who hold it (SPC-4 table 67).
+        let takes_reservation = match &holder {
+            Some(_) if is_of_all => request.new_key == 0,
+            Some(reservation) => self.registrations.get(&reservation.holder) == Some(&request.new_key),
+            None => false,
+        };
+        if request.new_key == 0 && !is_of_all {
+            return Err(Sense::invalid_parameter(8).into());
+        }
+        let kind = if takes_reservation { Some(self.wanted(request)?) } else { None };
+        let goes = |other: &Nexus, key: u64| other != nexus && (key == request.new_key || (takes_reservation && is_of_all));
+        let gone: Vec<Nexus> = self.registrations().filter(|(other, key)| goes(other, *key)).map(|(other, _)| other.clone()).collect();
+        let names_own = self.registrations.get(nexus) == Some(&request.new_key);
+        if gone.is_empty() && !takes_reservation && !names_own {
+            return Err(Refusal::Conflict);
+        }
+        let mut heard: Vec<Attention> = gone.iter().map(|other| (other.clone(), Code::REGISTRATIONS_PREEMPTED)).collect();
+        self.registrations.retain(|other, _| !gone.contains(other));
+        if let (Some(kind), Some(old)) = (kind, holder) {
+            self.reservation = Some(Reservation { kind, holder: nexus.clone() });
+            if old.kind != kind && old.kind.is_for_registrants() {
+                heard.extend(self.others(nexus, Code::RESERVATIONS_RELEASED));
+            }
+        }
+        self.count_change();
+        Ok(heard)
+    }
+
+    fn wanted(&self, request: Request) -> Result<Type, Sense> {
+        if request.scope != 0 {
+            return Err(Sense::invalid_field(2, Some(7)));
+        }
+        Type::from_number(request.kind).ok_or(Sense::invalid_field(2, Some(3)))
+    }
+
+    fn others(&self, nexus: &Nexus, code: Code) -> Vec<Attention> {
+        self.registrations.keys().filter(|other| *other != nexus).map(|other| (other.clone(), code)).collect()
+    }
+
+    fn count_change(&mut self) {
+        self.generation = self.generation.wrapping_add(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nexus(name: &str) -> Nexus {
+        Nexus { initiator: format!("iqn.2026-01.example:{name}"), target_port: 1 }
+    }
+
+    fn register(unit: &mut Reservations, nexus: &Nexus, key: u64) {
+        unit.change(nexus, Request { new_key: key, ..Request::default() }).unwrap();
+    }
+
+    fn reserve(unit: &mut Reservations, nexus: &Nexus, key: u64, kind: u8) -> Result<Vec<Attention>, Refusal> {
+        unit.change(nexus, Request { action: 1, key, kind, ..Request::default() })
+    }
+
+    #[test]
+    fn registering_needs_the_right_key() {
+        let (mut unit, a) = (Reservations::default(), nexus("a"));
+        assert_eq!(unit.change(&a, Request { key: 5, new_key: 1, ..Request::default() }), Err(Refusal::Conflict));
+        register(&mut unit, &a, 1);
+        assert_eq!(unit.change(&a, Request { key: 5, new_key: 2, ..Request::default() }), Err(Refusal::Conflict));
+        unit.change(&a, Request { action: 6, key: 5, new_key: 2, ..Request::default() }).unwrap();
+        assert_eq!(unit.keys().collect::<Vec<_>>(), [2]);
+        assert_eq!(unit.generation(), 2);
+        unit.change(&a, Request { key: 2, new_key: 0, ..Request::default() }).unwrap();
+        assert_eq!(unit.keys().count(), 0);
+    }
+
+    #[test]
+    fn each_type_lets_through_whom_it_should() {
+        let (holder, registrant, stranger) = (nexus("holder"), nexus("registrant"), nexus("stranger"));
+        // Type, then what a registrant and a stranger may: read, write.
+        let table = [
+            (1, [true, false], [true, false]),
+            (3, [false, false], [false, false]),
+            (5, [true, true], [true, false]),
+            (6, [true, true], [false, false]),
+            (7, [true, true], [true, false]),
+            (8, [true, true], [false, false]),
+        ];
+        for (kind, of_registrant, of_stranger) in table {
+            let mut unit = Reservations::default();
+            register(&mut unit, &holder, 1);
+            register(&mut unit, &registrant, 2);
+            reserve(&mut unit, &holder, 1, kind).unwrap();
+            for (at, access) in [Access::Read, Access::Write].into_iter().enumerate() {
+                assert!(unit.allows(&holder, access));
+                assert_eq!(unit.allows(&registrant, access), of_registrant[at], "type {kind}");
+                assert_eq!(unit.allows(&stranger, access), of_stranger[at], "type {kind}");
+            }
+            assert!(unit.allows(&stranger, Access::Free));
+            let again = reserve(&mut unit, &registrant, 2, kind);
+            assert_eq!(again.is_ok(), kind >= 7, "type {kind}");
+        }
+        assert!(reserve(&mut Reservations::default(), &stranger, 1, 1).is_err());
+    }
+
+    #[test]
+    fn who_shared_a_reservation_hears_that_it_is_gone() {
+        let (a, b) = (nexus("a"), nexus("b"));
+        for (kind, hears) in [(1, false), (5, true)] {
+            let mut unit = Reservations::default();
+            register(&mut unit, &a, 1);
+            register(&mut unit, &b, 2);
+            reserve(&mut unit, &a, 1, kind).unwrap();
+            let release = Request { action: 2, key: 1, kind, ..Request::default() };
+            assert!(unit.change(&a, Request { kind: 3, ..release }).is_err());
+            assert_eq!(unit.change(&b, Request { key: 2, ..release }), Ok(vec![]));
+            let heard = unit.change(&a, release).unwrap();
+            assert_eq!(heard, if hears { vec![(b.clone(), Code::RESERVATIONS_RELEASED)] } else { vec![] });
+            assert_eq!(unit.reservation(), None);
+        }
+    }
+
+    #[test]
+    fn preempting_takes_registrations_and_the_reservation() {
+        let (a, b, c) = (nexus("a"), nexus("b"), nexus("c"));
+        let mut unit = Reservations::default();
+        for (nexus, key) in [(&a, 1), (&b, 2), (&c, 2)] {
+            register(&mut unit, nexus, key);
+        }
+        reserve(&mut unit, &b, 2, 3).unwrap();
+        let preempt = Request { action: 4, key: 1, new_key: 2, kind: 1, ..Request::default() };
+        let heard = unit.change(&a, preempt).unwrap();
+        assert_eq!(heard, [(b.clone(), Code::REGISTRATIONS_PREEMPTED), (c.clone(), Code::REGISTRATIONS_PREEMPTED)]);
+        assert_eq!(unit.reservation(), Some(&Reservation { kind: Type::WriteExclusive, holder: a.clone() }));
+        assert_eq!(unit.change(&a, preempt), Err(Refusal::Conflict), "nobody has that key");
+        assert!(unit.change(&a, Request { new_key: 0, ..preempt }).is_err());
+        register(&mut unit, &b, 7);
+        assert_eq!(unit.change(&b, Request { action: 3, key: 7, ..Request::default() }), Ok(vec![(a, Code::RESERVATIONS_PREEMPTED)]));
+        assert_eq!((unit.keys().count(), unit.reservation()), (0, None));
+    }
+
+    #[test]
+    fn a_reservation_of_all_registrants_goes_with_the_last() {
+        let (a, b) = (nexus("a"), nexus("b"));
+        let mut unit = Reservations::default();
+        register(&mut unit, &a, 1);
+        register(&mut unit, &b, 2);
+        reserve(&mut unit, &a, 1, 8).unwrap();
+        assert_eq!(unit.holders_key(), 0);
+        unit.change(&a, Request { key: 1, ..Request::default() }).unwrap();
+        assert!(unit.is_holder(&b) && !unit.is_holder(&a));
+        unit.change(&b, Request { key: 2, ..Request::default() }).unwrap();
+        assert_eq!(unit.reservation(), None);
+    }
+
+    #[test]
+    fn the_older_reservations_keep_others_out_until_the_nexus_is_gone() {
+        let (a, b) = (nexus("a"), nexus("b"));
+        let mut unit = Reservations::default();
+        unit.reserve(&a).unwrap();
+        assert_eq!(unit.reserve(&b), Err(Refusal::Conflict));
+        assert!(!unit.allows(&b, Access::Read) && unit.allows(&a, Access::Write) && unit.allows(&b, Access::Free));
+        unit.release(&b).unwrap();
+        assert!(!unit.allows(&b, Access::Read));
+        unit.lose_nexus(&a);
+        unit.reserve(&b).unwrap();
+        unit.reset();
+        register(&mut unit, &a, 1);
+        assert_eq!(unit.reserve(&b), Err(Refusal::Conflict));
+    }
+}

@@ -1,0 +1,112 @@
+//! Task management: ending tasks, resets (RFC 7143 sections 11.5 and 11.6).
+
+use super::{Event, Session, Task, Then, Waiting};
+use crate::pdu::{Incoming, Outgoing, StatusNumber, opcode};
+
+impl Session {
+    /// Ends tasks: those that run are only marked. Returns these.
+    pub(super) fn end_tasks(&mut self, which: &dyn Fn(&Task) -> bool) -> Vec<u32> {
+        let ended: Vec<u32> = self.tasks.iter().filter(|(_, task)| which(task)).map(|(tag, _)| *tag).collect();
+        let mut running = Vec::new();
+        for tag in ended {
+            let Some(task) = self.tasks.get_mut(&tag) else { continue };
+            task.is_ended = true;
+            if task.is_running {
+                running.push(tag);
+            } else {
+                self.tasks.remove(&tag);
+            }
+        }
+        self.queue.retain(|tag| self.tasks.contains_key(tag));
+        running
+    }
+
+    pub(super) fn wait_for(&mut self, tasks: Vec<u32>, then: Then) {
+        if tasks.is_empty() {
+            self.then(then);
+        } else {
+            self.waiting.push(Waiting { tasks, then });
+        }
+    }
+
+    /// A task is over.
+    pub(super) fn over(&mut self, tag: u32) {
+        self.waiting.iter_mut().for_each(|waiting| waiting.tasks.retain(|task| *task != tag));
+        let (done, rest) = std::mem::take(&mut self.waiting).into_iter().partition(|waiting| waiting.tasks.is_empty());
+        self.waiting = rest;
+        let done: Vec<Waiting> = done;
+        done.into_iter().for_each(|waiting| self.then(waiting.then));
+    }
+
+    pub(super) fn then(&mut self, then: Then) {
+        match then {
+            Then::Answer(task_tag) => self.answer_management(task_tag, 0),
+            Then::Say(done) => drop(done.send(())),
+            Then::Reset { task_tag, lun, is_cold } => {
+                let Some(target) = self.begun.target.clone() else { return };
+                let (shared, events, own) = (self.shared.clone(), self.events.clone(), self.begun.place.number);
+                tokio::spawn(async move {
+                    shared.sessions.abort(&target.name, lun, Some(own)).await;
+                    let units: Vec<_> = target
+                        .units
+                        .read()
+                        .iter()
+                        .filter(|(number, _)| lun.is_none_or(|lun| lun == **number))
+                        .map(|(_, unit)| unit.clone())
+                        .collect();
+                    units.iter().for_each(|unit| unit.reset());
+                    let _ = events.send(Event::Reset { task_tag, is_cold });
+                });
+            }
+        }
+    }
+
+    /// Task management (RFC 7143 sections 11.5 and 11.6).
+    pub(super) fn manage(&mut self, pdu: &Incoming) {
+        let (header, tag) = (pdu.header, pdu.header.task_tag());
+        let found = self.begun.target.as_ref().and_then(|target| target.unit(header.lun()));
+        let number = found.as_ref().map(|(number, _)| *number);
+        let function = header.0[1] & 0x7f;
+        if matches!(function, 1..=5) && number.is_none() {
+            return self.answer_management(tag, 2);
+        }
+        match function {
+            1 => {
+                let referenced = header.transfer_tag();
+                if !self.tasks.contains_key(&referenced) {
+                    return self.answer_management(tag, 1);
+                }
+                let is_running = self.tasks.get(&referenced).is_some_and(|task| task.is_running);
+                if let Some(task) = self.tasks.get_mut(&referenced) {
+                    task.is_ended = true;
+                }
+                if !is_running {
+                    self.tasks.remove(&referenced);
+                    self.queue.retain(|queued| *queued != referenced);
+                }
+                self.wait_for(if is_running { vec![referenced] } else { Vec::new() }, Then::Answer(tag));
+                self.start_ready();
+            }
+            2 => {
+                let tasks = self.end_tasks(&|task| task.number == number);
+                self.wait_for(tasks, Then::Answer(tag));
+            }
+            4 | 5 => {
+                let tasks = self.end_tasks(&|task| task.number == number);
+                self.wait_for(tasks, Then::Reset { task_tag: tag, lun: number, is_cold: false });
+            }
+            6 | 7 => {
+                let tasks = self.end_tasks(&|_| true);
+                self.wait_for(tasks, Then::Reset { task_tag: tag, lun: None, is_cold: function == 7 });
+            }
+            8 => self.answer_management(tag, 4),
+            _ => self.answer_management(tag, 5),
+        }
+    }
+
+    pub(super) fn answer_management(&mut self, tag: u32, response: u8) {
+        let mut pdu = Outgoing::new(opcode::TASK_MANAGEMENT_RESPONSE, 0x80, tag, StatusNumber::Own);
+        pdu.header[2] = response;
+        self.send(pdu);
+    }
+}

@@ -1,0 +1,74 @@
+//! What is no SCSI command: NOP, logout, SendTargets.
+
+use super::{End, Session};
+use crate::pdu::{Incoming, NO_TAG, Outgoing, StatusNumber, opcode, reason};
+
+impl Session {
+    pub(super) fn nop(&mut self, pdu: Incoming) {
+        if self.ping.is_some_and(|tag| tag == pdu.header.transfer_tag()) {
+            self.ping = None;
+        }
+        if pdu.header.task_tag() != NO_TAG {
+            let mut answer = Outgoing::new(opcode::NOP_IN, 0x80, pdu.header.task_tag(), StatusNumber::Own);
+            answer.put(8, &pdu.header.0[8..16]);
+            answer.put_u32(20, NO_TAG);
+            let mut data = pdu.data;
+            data.truncate(self.begun.parameters.send_segment_bytes as usize);
+            self.send(answer.with_data(data));
+        }
+    }
+
+    pub(super) fn logout(&mut self, pdu: &Incoming) -> Result<(), End> {
+        let why = pdu.header.0[1] & 0x7f;
+        let mut answer = Outgoing::new(opcode::LOGOUT_RESPONSE, 0x80, pdu.header.task_tag(), StatusNumber::Own);
+        // 0 closes the session, 1 the connection, which is the same; recovery of connections is not there.
+        answer.header[2] = match (why, pdu.header.connection_id()) {
+            (0 | 1, _) => 0,
+            _ => 2,
+        };
+        let is_over = answer.header[2] == 0;
+        self.send(answer);
+        if is_over { Err(End::Over) } else { Ok(()) }
+    }
+
+    /// SendTargets (RFC 7143 appendix C).
+    pub(super) fn text(&mut self, pdu: &Incoming) {
+        let mut out = Vec::new();
+        let pairs = match crate::text::parse(&pdu.data) {
+            Ok(pairs) if pdu.header.is_final() => pairs,
+            _ => return self.reject(reason::PROTOCOL_ERROR, pdu),
+        };
+        for (key, value) in pairs {
+            if key != "SendTargets" {
+                crate::text::put(&mut out, &key, "NotUnderstood");
+                continue;
+            }
+            let names = match (value.as_str(), &self.begun.target) {
+                ("All", None) => self.shared.targets.names(&self.begun.initiator),
+                ("", Some(target)) => vec![target.name.clone()],
+                ("All" | "", _) => {
+                    crate::text::put(&mut out, &key, "Reject");
+                    continue;
+                }
+                (name, _) => self.shared.targets.names(&self.begun.initiator).into_iter().filter(|known| known == name).collect(),
+            };
+            for name in names {
+                crate::text::put(&mut out, "TargetName", &name);
+                for portal in self.shared.portals(&self.begun.port) {
+                    crate::text::put(&mut out, "TargetAddress", &portal);
+                }
+            }
+        }
+        // An answer longer than a segment would need several PDUs that the initiator asks for one by one.
+        let room = self.begun.parameters.send_segment_bytes as usize;
+        if out.len() > room {
+            let whole = out[..room].windows(12).rposition(|window| window == b"\0TargetName=").map_or(0, |at| at + 1);
+            tracing::warn!("the list of targets is longer than the initiator takes; it sees the first ones");
+            out.truncate(whole);
+        }
+        let mut answer = Outgoing::new(opcode::TEXT_RESPONSE, 0x80, pdu.header.task_tag(), StatusNumber::Own);
+        answer.put(8, &pdu.header.0[8..16]);
+        answer.put_u32(20, NO_TAG);
+        self.send(answer.with_data(out));
+    }
+}

@@ -1,0 +1,40 @@
+//! Changing what is there as one step: what COMPARE AND WRITE and ORWRITE of disks are made of.
+
+use crate::error::Result;
+use crate::volume::{Part, Volume};
+
+impl Volume {
+    /// Reads a range, lets `change` change it and takes it like a [write](Volume::write) if `change` returns true; nobody reads or writes the range in
+    /// between. Returns what `change` returned. Nothing was taken when it fails.
+    pub fn update(&self, offset: u64, length: usize, change: &mut dyn FnMut(&mut [u8]) -> bool) -> Result<bool> {
+        self.check_writable()?;
+        self.check(offset, length as u64)?;
+        let parts: Vec<Part> = self.parts(offset, length as u64).collect();
+        let Some(last) = parts.last() else { return Ok(change(&mut [])) };
+        self.make_room(length)?;
+        let gate = self.enter(last.end(self.block_bytes()))?;
+        // In ascending order, as wherever several blocks are locked.
+        let cells: Vec<_> = parts.iter().map(|part| self.cells.get(part.block)).collect();
+        let mut places: Vec<_> = cells.iter().map(|cell| cell.write(self.shared.profile())).collect();
+        let mut bytes = vec![0; length];
+        let mut rest = &mut bytes[..];
+        for ((part, cell), place) in parts.iter().zip(&cells).zip(&places) {
+            let (own, behind) = rest.split_at_mut(part.length);
+            self.read_locked(&gate, *part, cell, place, own)?;
+            rest = behind;
+        }
+        let is_wanted = change(&mut bytes);
+        if is_wanted {
+            let mut rest = &bytes[..];
+            for (part, place) in parts.iter().zip(&mut places) {
+                let (own, behind) = rest.split_at(part.length);
+                self.change_locked(part.block, place, |buffer| buffer.write(part.start, own));
+                rest = behind;
+            }
+        }
+        drop(places);
+        drop(gate);
+        self.shared.tidy(self);
+        Ok(is_wanted)
+    }
+}
