@@ -256,14 +256,15 @@ impl Engine {
         Ok(self.blocks.lost_within(partition, from, to)?)
     }
 
-    /// Takes lost keys with `from <= key < to` for keys without objects, durably: for who knows that nobody needs them any more.
-    pub fn forget_lost(&self, partition: u16, from: &[u8], to: &[u8]) -> Result<()> {
-        let changes = self.blocks.forget_lost(partition, from, to)?;
-        if changes.is_empty() {
-            return Ok(());
-        }
-        self.submit(Transaction { changes, deltas: Vec::new() })?;
-        self.flush()
+    /// The first of them.
+    pub fn first_lost(&self, partition: u16, from: &[u8], to: &[u8]) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        Ok(self.blocks.first_lost(partition, from, to)?)
+    }
+
+    /// The change that takes lost keys with `from <= key < to` for keys without objects, from the commit of its transaction on; `None`: none of them is lost. For who
+    /// knows that nobody needs them any more.
+    pub fn give_up_lost(&self, partition: u16, from: &[u8], to: &[u8]) -> Result<Option<Change>> {
+        Ok(self.blocks.give_up_lost(partition, from, to)?)
     }
 
     /// Passes every object whose key begins with `prefix` to `visit`, partition by partition, sorted within each; some at a time, so memory is bounded.

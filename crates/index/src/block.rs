@@ -94,7 +94,7 @@ struct Partition {
     file: PartitionFile,
     tiers: RwLock<Tiers>,
     /// As of what is applied. Locked behind `tiers`.
-    lost: RwLock<LostRanges>,
+    lost: RwLock<Arc<LostRanges>>,
     /// Whether there are any: without, nobody asks.
     has_lost: AtomicBool,
     /// What this opening's last second copy is as of.
@@ -131,11 +131,17 @@ impl BlockIndex {
                 let (file, position) = PartitionFile::open(&ground, file_name(directory, partition), access, epoch, cache_bytes)?;
                 let mut lost = LostRanges::default();
                 file.snapshot()?.range(&[lost::PREFIX], &[lost::PREFIX + 1], &mut |key, value| {
-                    lost.note(key, Some(value));
+                    lost.note(key, value);
                     true
                 })?;
                 let has_lost = AtomicBool::new(!lost.is_empty());
-                Ok(Partition { file, tiers: RwLock::new(Tiers::at(position)), lost: RwLock::new(lost), has_lost, copied: Mutex::new(None) })
+                Ok(Partition {
+                    file,
+                    tiers: RwLock::new(Tiers::at(position)),
+                    lost: RwLock::new(Arc::new(lost)),
+                    has_lost,
+                    copied: Mutex::new(None),
+                })
             })
             .collect::<Result<Vec<_>>>()?;
         Ok(BlockIndex {
@@ -407,10 +413,20 @@ impl BlockIndex {
         Ok(lost.iter().map(cut).filter(|(first, end)| first < end).collect())
     }
 
-    /// The changes that make all keys with `from <= key < to` known again: those without a value have none. For who knows that nobody needs them.
-    pub fn forget_lost(&self, partition: u16, from: &[u8], to: &[u8]) -> Result<Vec<Change>> {
-        let Some(mut lost) = self.partition(partition)?.lost_now() else { return Ok(Vec::new()) };
-        Ok(lost.cut(from, to).into_iter().map(|(key, value)| (partition, key, value)).collect())
+    /// The first of them.
+    pub fn first_lost(&self, partition: u16, from: &[u8], to: &[u8]) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        let Some(lost) = self.partition(partition)?.lost_now() else { return Ok(None) };
+        Ok(lost.within(from, to).map(|(first, end)| (first.max(from).to_vec(), end.min(to).to_vec())))
+    }
+
+    /// The change that makes lost keys with `from <= key < to` known again, once it is applied: those without a value have none. `None`: none of them is lost.
+    /// For who knows that nobody needs them.
+    pub fn give_up_lost(&self, partition: u16, from: &[u8], to: &[u8]) -> Result<Option<Change>> {
+        let lost = self.partition(partition)?.lost_now();
+        Ok(lost.filter(|lost| lost.within(from, to).is_some()).map(|_| {
+            let (key, value) = lost::give_up(from, to);
+            (partition, key, Some(value))
+        }))
     }
 
     /// Up to `limit` objects with `from <= key < to`, sorted by key, as they are at one moment. An error if one of them may be lost.
@@ -426,7 +442,7 @@ impl BlockIndex {
             let lost = partition.lost_now();
             drop(tiers);
             let found = laid_over(memory, &snapshot, from, to, limit)?;
-            check_range(lost.as_ref(), || partition.file.describe(), &found, from, to, limit)?;
+            check_range(lost.as_deref(), || partition.file.describe(), &found, from, to, limit)?;
             Ok(found)
         })
     }
@@ -479,26 +495,33 @@ fn laid_over(
 }
 
 impl Partition {
-    /// Takes over what the changes of a batch say of lost ranges: some are objects of them, and what others write or delete is known again. What
-    /// follows from these is passed to `apply`.
+    /// Takes over what the changes of a batch say of lost ranges: what they write, delete or give up is known again. What follows from that is passed to `apply`.
     fn find_again(&self, changes: &mut dyn Iterator<Item = &Change>, mut apply: impl FnMut(&[u8], &Option<Vec<u8>>)) {
         for (_, key, value) in changes {
-            let is_range = key.first() == Some(&lost::PREFIX);
-            if !is_range && !self.has_lost.load(Ordering::Acquire) {
+            let is_of_ranges = key.first() == Some(&lost::PREFIX);
+            if is_of_ranges {
+                // It was for the ranges and is no object.
+                apply(key, &None);
+            }
+            if !self.has_lost.load(Ordering::Acquire) {
                 continue;
             }
+            let (from, to) = match is_of_ranges {
+                true => (&key[1..], lost::given_up(value.as_deref())),
+                false => (key.as_slice(), Some(lost::successor(key))),
+            };
+            let Some(to) = to else { continue };
             let mut lost = self.lost.write();
-            if is_range {
-                lost.note(key, value.as_deref());
-            } else {
-                lost.cut(key, &lost::successor(key)).iter().for_each(|(key, value)| apply(key, value));
+            if lost.within(from, &to).is_some() {
+                let lost = Arc::make_mut(&mut lost);
+                lost.cut(from, &to).iter().for_each(|(key, value)| apply(key, value));
+                self.has_lost.store(!lost.is_empty(), Ordering::Release);
             }
-            self.has_lost.store(!lost.is_empty(), Ordering::Release);
         }
     }
 
     /// The lost ranges, if there are any.
-    fn lost_now(&self) -> Option<LostRanges> {
+    fn lost_now(&self) -> Option<Arc<LostRanges>> {
         self.has_lost.load(Ordering::Acquire).then(|| self.lost.read().clone())
     }
 

@@ -180,7 +180,10 @@ impl Volumes {
     /// Drops some mappings of one map of a layer from `first` on, with their references. Returns whether there were any.
     fn drop_mappings(&self, node: &Node, map: u32, first: u64, progress: &mut Progress) -> Result<bool> {
         let first = progress.of(map, first);
-        self.shared.engine.forget_lost(node.partition, &mapping_key(map, first), &mappings_end(map))?;
+        if let Some(change) = self.shared.engine.give_up_lost(node.partition, &mapping_key(map, first), &mappings_end(map))? {
+            self.shared.submit(Transaction { changes: vec![change], deltas: Vec::new() })?;
+            self.shared.engine.flush()?;
+        }
         let blocks = self.mapped_in(node, map, first)?;
         let mut deltas = HashMap::new();
         let mut changes = Vec::with_capacity(blocks.len() + 1);
@@ -317,7 +320,11 @@ impl Volumes {
 
     fn mapped_in(&self, node: &Node, map: u32, first: u64) -> Result<BTreeMap<u64, Vec<u8>>> {
         let mut blocks = BTreeMap::new();
-        self.shared.layers.mapped_in(node.partition, map, first, u64::MAX, &mut blocks)?;
+        let mut next = first;
+        // Nothing before something lost is not nothing at all: from there on it is an error.
+        while blocks.is_empty() && next < u64::MAX {
+            next = self.shared.layers.mapped_in(node.partition, map, next, u64::MAX, &mut blocks)?;
+        }
         Ok(blocks)
     }
 

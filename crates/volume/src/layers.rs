@@ -9,7 +9,7 @@
 
 use crate::error::{Result, VolumeError};
 use crate::layer::{LAYERS_FROM, LAYERS_TO, Layer, damaged, layer_key, layer_number};
-use crate::mapping::{encode_zeros, mapping_block, mapping_key, mappings_end};
+use crate::mapping::{encode_zeros, first_mapping_block, mapping_block, mapping_key, mappings_end};
 use onefold_engine::{Change, Engine};
 use onefold_ground::profile::Component;
 use parking_lot::{Mutex, RwLock};
@@ -190,9 +190,16 @@ impl Layers {
         Ok(scan.finish())
     }
 
-    /// Adds the first blocks of one map from `first` up to but not `last` that are not found yet. Returns the block from which on to ask for more.
+    /// Adds the first blocks of one map from `first` up to but not `last` that are not found yet. Returns the block from which on to ask for more: at the latest the
+    /// first one of which a repair could not find out the mapping. If that is `first`, it is an error.
     pub(crate) fn mapped_in(&self, partition: u16, map: u32, first: u64, last: u64, found: &mut BTreeMap<u64, Vec<u8>>) -> Result<u64> {
-        let (from, to) = (mapping_key(map, first), mapping_key(map, last));
+        let (from, mut to, mut last) = (mapping_key(map, first), mapping_key(map, last), last);
+        if let Some((gap, _)) = self.engine.first_lost(partition, &from, &to)?
+            && gap > from
+        {
+            last = first_mapping_block(&gap);
+            to = gap;
+        }
         let range = || self.engine.range(partition, &from, &to, STEP_OBJECTS);
         let objects = self.engine.profile().time(Component::BlockIndex, 0, range)?;
         let mut next = last;

@@ -28,6 +28,15 @@ pub(crate) fn mapping_block(key: &[u8]) -> Result<u64> {
     })
 }
 
+/// The block of the first mapping of a map whose key is not before `bound`, which begins with the number of the map.
+pub(crate) fn first_mapping_block(bound: &[u8]) -> u64 {
+    let mut block = [0; 8];
+    let digits = bound.get(5..).unwrap_or_default();
+    let length = digits.len().min(8);
+    block[..length].copy_from_slice(&digits[..length]);
+    u64::from_be_bytes(block).saturating_add(u64::from(digits.len() > 8))
+}
+
 /// A mapping as a value.
 pub(crate) fn encode_mapping(pieces: &[Piece], digest_bytes: usize) -> Vec<u8> {
     let mut out = vec![VERSION];

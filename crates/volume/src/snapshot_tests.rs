@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::testing::TestStore;
-use crate::tests::{BLOCK, bytes, read};
+use crate::tests::{BLOCK, bytes, options, read};
 use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
@@ -411,4 +411,33 @@ fn a_damaged_record_keeps_nobody_from_the_other_volumes_and_no_layer_goes_until_
     volumes.list().iter().for_each(|info| volumes.get(&info.name).unwrap().read(0, &mut bytes).unwrap());
     assert_eq!(bytes, [2; 5000]);
     assert_eq!(objects(b'l').count(), 1);
+}
+
+#[test]
+fn numbers_that_objects_have_are_not_given_out_again_whatever_is_said_to_be_next() {
+    let mut store = TestStore::new();
+    let volumes = store.volumes(options());
+    let block = BLOCK as usize;
+    volumes.create("one", 4 * block as u64, BLOCK, None).unwrap().write(0, &bytes(1, 4 * block)).unwrap();
+    volumes.snapshot("one", "moment").unwrap();
+    volumes.create("two", 4 * block as u64, BLOCK, None).unwrap().write(0, &bytes(2, 4 * block)).unwrap();
+    volumes.flush().unwrap();
+    for said in [None, Some(1), Some(5)] {
+        let engine = store.engine().unwrap();
+        // As after a repair that found an older value.
+        let change = (0, b"n".to_vec(), said.map(crate::record::encode_number));
+        engine.submit(onefold_engine::Transaction { changes: vec![change], deltas: Vec::new() }).unwrap();
+        let volumes = store.volumes(options());
+        let new = volumes.create("new", 4 * block as u64, BLOCK, None).unwrap();
+        assert!(read(&new, 0, 4 * block).iter().all(|byte| *byte == 0));
+        new.write(0, &bytes(3, 4 * block)).unwrap();
+        volumes.flush().unwrap();
+        drop((new, volumes, engine));
+        store.reopen();
+        let volumes = store.volumes(options());
+        for (name, seed) in [("one", 1), ("moment", 1), ("two", 2), ("new", 3)] {
+            assert!(read(&volumes.get(name).unwrap(), 0, 4 * block) == bytes(seed, 4 * block), "{name} {said:?}");
+        }
+        volumes.delete("new").unwrap();
+    }
 }

@@ -35,7 +35,7 @@ impl Volumes {
         source.write_out_rest(&gate)?;
         let (number, next) = self.numbers(3)?;
         let mut change = Restructuring::default();
-        change.change(next);
+        next.into_iter().for_each(|next| change.change(next));
         let (below, source_record) = self.freeze(&source, &gate, number + 1, &mut change)?;
         let mut record = Record {
             name: name.to_owned(),
@@ -102,7 +102,7 @@ impl Volumes {
         }
         let (number, next) = self.numbers(1)?;
         let mut change = Restructuring::default();
-        change.change(next);
+        next.into_iter().for_each(|next| change.change(next));
         self.release(gate.record.layer, &mut change);
         change.put(new_layer(number, volume.partition, target.layer, target.blocks(), target.block_bytes));
         let record = Record { layer: number, size_bytes: target.size_bytes, ..gate.record.clone() };

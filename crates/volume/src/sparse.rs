@@ -5,11 +5,11 @@ use crate::buffer::{Base, Buffer};
 use crate::error::Result;
 use crate::layer::Layer;
 use crate::layers::STEP_OBJECTS;
-use crate::mapping::encode_zeros;
+use crate::mapping::{encode_zeros, mapping_key, mappings_end};
 use crate::record::{Record, check_size};
 use crate::volume::{Gate, Part, Volume};
-use onefold_engine::Transaction;
-use std::collections::BTreeMap;
+use onefold_engine::{Change, Transaction};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// A run of a volume that has data or has none.
@@ -155,12 +155,17 @@ impl Volume {
         gate.check_live()?;
         let old_bytes = gate.record.size_bytes;
         let _permit = if size_bytes < old_bytes { Some(permit?) } else { permit.ok() };
+        let mut transaction = Transaction { changes: self.give_up_behind(&gate, size_bytes.min(old_bytes))?, deltas: Vec::new() };
         if size_bytes > old_bytes {
+            if !transaction.changes.is_empty() {
+                self.shared.submit(std::mem::take(&mut transaction))?;
+                self.shared.engine.flush()?;
+            }
             // What a shrinking that was cut short by a crash has left behind must not come back to light.
             self.clear_from(&gate, old_bytes)?;
         }
         let record = Record { size_bytes, ..gate.record.clone() };
-        let mut transaction = Transaction::default();
+        let gives_up = !transaction.changes.is_empty();
         let mut top = self.top(&gate)?;
         let blocks = size_bytes.div_ceil(u64::from(self.block_size()));
         if blocks < top.layer.overlap_blocks {
@@ -174,10 +179,23 @@ impl Volume {
         gate.record = record;
         if size_bytes < old_bytes {
             self.cells.forget_all();
+            if gives_up {
+                // What was lost is known again once that is committed.
+                self.shared.engine.flush()?;
+            }
             self.clear_from(&gate, size_bytes)?;
         }
         drop(gate);
         Ok(self.shared.engine.flush()?)
+    }
+
+    /// The changes that give up what a repair could not find out of the blocks that begin at byte `from` or behind it. The caller holds the gate alone.
+    fn give_up_behind(&self, gate: &Gate, from: u64) -> Result<Vec<Change>> {
+        let first = from.div_ceil(self.block_bytes() as u64);
+        let top = self.top(gate)?;
+        let maps: BTreeSet<u32> = top.layer.maps().collect();
+        let give_up = |map| self.shared.engine.give_up_lost(top.partition, &mapping_key(map, first), &mappings_end(map)).transpose();
+        Ok(maps.into_iter().filter_map(give_up).collect::<std::result::Result<_, _>>()?)
     }
 
     /// Clears everything from byte `from` on, whatever the size. The caller holds the gate alone.
@@ -190,7 +208,13 @@ impl Volume {
             let is_present = {
                 let cell = self.cells.get(block);
                 let buffer = cell.read(self.shared.profile());
-                buffer.is_some() || !self.mapping(gate, block, &cell)?.pieces.is_empty()
+                match self.mapping(gate, block, &cell) {
+                    _ if buffer.is_some() => true,
+                    Ok(mapping) => !mapping.pieces.is_empty(),
+                    // It stays an error as a whole, until it is written as a whole.
+                    Err(error) if error.is_lost() => false,
+                    Err(error) => return Err(error),
+                }
             };
             if is_present {
                 self.change_gated(block, |buffer| buffer.write_zeros(start, block_bytes - start));

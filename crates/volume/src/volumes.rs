@@ -9,6 +9,7 @@
 use crate::error::{Result, VolumeError};
 use crate::layer::Layer;
 use crate::layers::{Node, for_each_object, missing};
+use crate::mapping::mapping_key;
 use crate::record::{
     MAX_CHAIN_BYTES, NEXT_NUMBER_KEY, NEXT_NUMBER_PARTITION, Origin, Record, VOLUMES_FROM, VOLUMES_TO, VolumeKind, check_block_size,
     check_name, check_size, decode_number, encode_number, volume_key, volume_number,
@@ -262,7 +263,7 @@ impl Volumes {
         };
         let volume = Volume::new(self.shared.clone(), number, node.partition, record.clone())?;
         let mut change = Restructuring::default();
-        change.change(next);
+        next.into_iter().for_each(|next| change.change(next));
         change.put(node);
         change.change(volume.change(&record));
         change.submit(&self.shared)?;
@@ -347,14 +348,32 @@ impl Volumes {
         self.list.lock().insert(record.name.clone(), Listed { volume, layer: record.layer });
     }
 
-    /// The first of `count` numbers that were never used, and the change that uses them.
-    pub(crate) fn numbers(&self, count: u32) -> Result<(u32, Change)> {
-        let first = match self.shared.engine.get(NEXT_NUMBER_PARTITION, NEXT_NUMBER_KEY)? {
-            Some(value) => decode_number(&value)?,
-            None => 1,
-        };
+    /// The first of `count` numbers that nothing has, and the changes that use them.
+    ///
+    /// The number that the block index says is next may be too small after a repair: then objects tell which numbers are taken. What was lost of maps with the new
+    /// numbers is given up, as nobody can have it any more.
+    pub(crate) fn numbers(&self, count: u32) -> Result<(u32, Vec<Change>)> {
+        let engine = &self.shared.engine;
+        let said = engine.get(NEXT_NUMBER_PARTITION, NEXT_NUMBER_KEY)?;
+        let nodes = self.shared.layers.all();
+        let used = nodes.iter().flat_map(|node| node.layer.maps().chain([node.number])).max().unwrap_or(0);
+        let mut first = said.map_or(Ok(1), |value| decode_number(&value))?.max(used.checked_add(1).ok_or(VolumeError::NoNumberLeft)?);
+        let mut is_free = false;
+        while !is_free {
+            is_free = true;
+            for (partition, kind) in (0..engine.block_partitions()).flat_map(|partition| NUMBERED.map(|kind| (partition, kind))) {
+                while let Some(taken) = first_number(engine, partition, kind, first)? {
+                    is_free = false;
+                    first = taken.checked_add(1).ok_or(VolumeError::NoNumberLeft)?;
+                }
+            }
+        }
         let next = first.checked_add(count).ok_or(VolumeError::NoNumberLeft)?;
-        Ok((first, (NEXT_NUMBER_PARTITION, NEXT_NUMBER_KEY.to_vec(), Some(encode_number(next)))))
+        let mut changes = vec![(NEXT_NUMBER_PARTITION, NEXT_NUMBER_KEY.to_vec(), Some(encode_number(next)))];
+        for partition in 0..engine.block_partitions() {
+            changes.extend(engine.give_up_lost(partition, &mapping_key(first, 0), &mapping_key(next, 0))?);
+        }
+        Ok((first, changes))
     }
 
     /// The partition of the block index for a layer that lies upon no other.
@@ -395,6 +414,27 @@ impl Volumes {
             }
             next = node.layer.parent;
             change.put(node.with(Layer { parent: 0, overlap_blocks: 0, is_dropped: true, ..node.layer.clone() }));
+        }
+    }
+}
+
+/// First bytes of keys that go on with the number of a volume, a layer or a map.
+const NUMBERED: [u8; 3] = [b'v', b'l', b'm'];
+
+/// The number in the first key that begins with `kind` and has at least the number `from`, as far as keys can be known.
+fn first_number(engine: &Engine, partition: u16, kind: u8, from: u32) -> Result<Option<u32>> {
+    let (mut from, end) = ([&[kind], from.to_be_bytes().as_slice()].concat(), [kind + 1]);
+    loop {
+        let lost = engine.first_lost(partition, &from, &end)?;
+        let to = lost.as_ref().map_or(end.as_slice(), |(gap, _)| gap);
+        if let Some((key, _)) = engine.range(partition, &from, to, 1)?.pop() {
+            let number = key.get(1..5).and_then(|number| number.try_into().ok()).map(u32::from_be_bytes);
+            let too_short = || VolumeError::Damaged { object: format!("the key {key:02x?}"), reason: "it has no number".into() };
+            return Ok(Some(number.ok_or_else(too_short)?));
+        }
+        match lost {
+            Some((_, behind)) => from = behind,
+            None => return Ok(None),
         }
     }
 }

@@ -3,6 +3,9 @@
 //! They are objects themselves, `x` + the first key -> the end, so they are durable and replayed like all others. A key in a lost range that has no value is
 //! an error and never looks as if there were nothing. What is written or deleted is known again: it leaves its range, which gets smaller or falls into two. That
 //! follows from the batch and the ranges before it, so a replay comes to the same ranges.
+//!
+//! The log never names the ranges as they are, for a later salvage may make others of them. Whoever gives up lost keys logs which keys these are: the object `x` +
+//! the first one of them, with a value that says so. It cuts them out of whatever ranges there are, and is never stored.
 
 use crate::error::{IndexError, Result};
 use onefold_ground::wire::{Reader, put_bytes};
@@ -11,21 +14,39 @@ use std::collections::BTreeMap;
 /// First byte of the keys of lost ranges.
 pub(super) const PREFIX: u8 = b'x';
 const VERSION: u8 = 1;
+/// What an object says of its keys: nobody knows them.
+const LOST: u8 = 0;
+/// Those that have no value have none. Only in the log.
+const GIVEN_UP: u8 = 1;
 
 /// The lost ranges of a partition: first key -> end. They do not overlap.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LostRanges(BTreeMap<Vec<u8>, Vec<u8>>);
 
-/// The object of a lost range.
-pub(super) fn encode(from: &[u8], to: &[u8]) -> (Vec<u8>, Vec<u8>) {
-    let mut value = vec![VERSION];
+fn object(what: u8, from: &[u8], to: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    let mut value = vec![VERSION, what];
     put_bytes(&mut value, to);
     ([&[PREFIX], from].concat(), value)
 }
 
-fn decode(value: &[u8]) -> Option<Vec<u8>> {
+/// The object of a lost range.
+pub(super) fn encode(from: &[u8], to: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    object(LOST, from, to)
+}
+
+/// What the log says where keys with `from <= key < to` are given up.
+pub(super) fn give_up(from: &[u8], to: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    object(GIVEN_UP, from, to)
+}
+
+/// The end of the keys that a change of the log gives up; `None`: it gives up none.
+pub(super) fn given_up(value: Option<&[u8]>) -> Option<Vec<u8>> {
+    decode(GIVEN_UP, value?)
+}
+
+fn decode(what: u8, value: &[u8]) -> Option<Vec<u8>> {
     let mut reader = Reader::new(value);
-    if reader.u8().ok()? != VERSION {
+    if reader.u8().ok()? != VERSION || reader.u8().ok()? != what {
         return None;
     }
     let to = reader.bytes().ok()?.to_vec();
@@ -62,20 +83,31 @@ impl LostRanges {
         self.0.is_empty()
     }
 
-    /// Takes over an object `x`. One that cannot be read is taken for a range up to the end of its kind of keys.
-    pub(super) fn note(&mut self, key: &[u8], value: Option<&[u8]>) {
+    /// Takes over an object `x` of a database. One that cannot be read is taken for a range up to the end of its kind of keys.
+    pub(super) fn note(&mut self, key: &[u8], value: &[u8]) {
         let Some(from) = key.get(1..) else { return };
-        match value {
-            None => drop(self.0.remove(from)),
-            Some(value) => {
-                let to = decode(value).unwrap_or_else(|| vec![from.first().copied().unwrap_or(0).saturating_add(1)]);
-                self.0.insert(from.to_vec(), to);
-            }
+        let to = decode(LOST, value).unwrap_or_else(|| vec![from.first().copied().unwrap_or(0).saturating_add(1)]);
+        self.add(from.to_vec(), to);
+    }
+
+    /// Keys with `from <= key < to` are lost. What overlaps becomes one range.
+    pub(super) fn add(&mut self, mut from: Vec<u8>, mut to: Vec<u8>) {
+        if from >= to {
+            return;
         }
+        while let Some((first, end)) = self.within(&from, &to).map(|(first, end)| (first.to_vec(), end.to_vec())) {
+            self.0.remove(&first);
+            from = from.min(first);
+            to = to.max(end);
+        }
+        self.0.insert(from, to);
     }
 
     /// The first lost range that has keys with `from <= key < to`.
     pub(super) fn within(&self, from: &[u8], to: &[u8]) -> Option<(&[u8], &[u8])> {
+        if from >= to {
+            return None;
+        }
         let before = self.0.range::<[u8], _>((std::ops::Bound::Unbounded, std::ops::Bound::Excluded(from))).next_back();
         let behind = self.0.range::<[u8], _>((std::ops::Bound::Included(from), std::ops::Bound::Excluded(to))).next();
         let hit = before.filter(|(_, end)| end.as_slice() > from).or(behind)?;
@@ -88,8 +120,9 @@ impl LostRanges {
         while let Some((first, end)) = self.within(from, to).map(|(first, end)| (first.to_vec(), end.to_vec())) {
             self.0.remove(&first);
             changes.push(([&[PREFIX], first.as_slice()].concat(), None));
-            let parts = [(of_length(&first, from.len()), from.to_vec()), (to.to_vec(), of_length(&end, from.len()))];
-            for (first, end) in parts.into_iter().filter(|(first, end)| first < end) {
+            // Bounds stay as they are: one that is made longer might pass the end of its kind of keys, and others of another length would cut it off.
+            let has_keys = |part: &(Vec<u8>, Vec<u8>)| of_length(&part.0, from.len()) < of_length(&part.1, from.len());
+            for (first, end) in [(first, from.to_vec()), (to.to_vec(), end)].into_iter().filter(has_keys) {
                 let (key, value) = encode(&first, &end);
                 changes.push((key, Some(value)));
                 self.0.insert(first, end);
@@ -127,14 +160,17 @@ mod tests {
                 let first = at.saturating_add(gap % 10 + 1);
                 at = first.saturating_add(length);
                 let (key, value) = encode(&[b'm', first], &[b'm', at]);
-                lost.note(&key, Some(&value));
+                lost.note(&key, &value);
                 model.extend(first..at);
             }
             let mut replica = lost.clone();
             for cut in cuts {
                 let key = [b'm', cut];
                 for (key, value) in lost.cut(&key, &successor(&key)) {
-                    replica.note(&key, value.as_deref());
+                    match value {
+                        Some(value) => replica.note(&key, &value),
+                        None => drop(replica.0.remove(&key[1..])),
+                    }
                 }
                 model.remove(&cut);
                 prop_assert_eq!(&replica.0, &lost.0);
@@ -147,11 +183,27 @@ mod tests {
         }
     }
 
+    proptest! {
+        #[test]
+        fn ranges_that_overlap_are_one_and_no_key_of_theirs_is_known(ranges in proptest::collection::vec((0u8..60, 0u8..30), 0..9)) {
+            let mut lost = LostRanges::default();
+            let mut model = std::collections::BTreeSet::new();
+            for (first, length) in ranges {
+                lost.add(vec![b'm', first], vec![b'm', first + length]);
+                model.extend(first..first + length);
+                for of in 0..=100u8 {
+                    prop_assert_eq!(lost.within(&[b'm', of], &[b'm', of, 0]).is_some(), model.contains(&of));
+                }
+            }
+            prop_assert!(lost.0.iter().zip(lost.0.keys().skip(1)).all(|((_, end), next)| end <= next));
+        }
+    }
+
     #[test]
     fn ranges_that_begin_and_end_between_keys_go_when_all_their_keys_are_known() {
         let mut lost = LostRanges::default();
         let (key, value) = encode(&[b'm', 3, 0], &[b'm', 6, 0]);
-        lost.note(&key, Some(&value));
+        lost.note(&key, &value);
         assert!(lost.check("file", &[b'm', 3], &[b'm', 3, 0]).is_ok());
         for of in [5, 4, 6] {
             assert!(lost.check("file", &[b'm', of], &[b'm', of, 0]).is_err());

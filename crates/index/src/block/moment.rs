@@ -9,6 +9,7 @@ use super::tiers::Tiers;
 use super::{BlockIndex, Partition, check_range, laid_over};
 use crate::error::{IndexError, Result};
 use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The objects as of one moment.
@@ -22,7 +23,7 @@ pub struct Moment<'a> {
 struct State {
     tiers: Tiers,
     snapshot: Snapshot,
-    lost: Option<LostRanges>,
+    lost: Option<Arc<LostRanges>>,
 }
 
 impl State {
@@ -50,7 +51,7 @@ impl Moment<'_> {
         let mut state = self.partitions[usize::from(partition)].lock();
         let read = |state: &State| {
             let found = laid_over(state.tiers.range(from, to, limit), &state.snapshot, from, to, limit)?;
-            check_range(state.lost.as_ref(), || current.file.describe(), &found, from, to, limit)?;
+            check_range(state.lost.as_deref(), || current.file.describe(), &found, from, to, limit)?;
             Ok(found)
         };
         match read(&state) {

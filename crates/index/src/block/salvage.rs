@@ -114,6 +114,7 @@ pub fn salvage_partition(salvage: &Salvage<'_>, partition: u16) -> Result<Salvag
         position: Position(0),
         done,
         lost: Vec::new(),
+        ranges: LostRanges::default(),
         failed: None,
         has_copy: copied.is_some(),
     };
@@ -152,7 +153,10 @@ struct Output {
     bytes: usize,
     position: Position,
     done: SalvagedPartition,
+    /// What this salvage cannot read.
     lost: Vec<KeyRange>,
+    /// What nobody knows: what earlier ones could not read and nobody wrote since, and what this one adds.
+    ranges: LostRanges,
     failed: Option<IndexError>,
     has_copy: bool,
 }
@@ -189,7 +193,6 @@ impl Output {
         let lost = std::mem::take(&mut self.lost);
         let is_superseded = self.is_superseded();
         let is_lost = |key: &[u8]| is_superseded || lost.iter().any(|(from, to)| from.as_slice() <= key && key < to.as_slice());
-        let mut ranges = LostRanges::default();
         for (from, to) in lost.iter().filter(|_| !has_whole_log).flat_map(by_kind) {
             if copy::has(&from) {
                 if copied.is_none() {
@@ -201,21 +204,23 @@ impl Output {
             }
             let content = content(from[0]);
             if content == Content::Needed {
-                let (key, value) = lost::encode(&from, &to);
-                ranges.note(&key, Some(&value));
-                self.object(&key, &value).map_err(|_| self.failed.take().unwrap_or_else(|| no_room(path)))?;
-                self.done.objects -= 1;
+                self.ranges.add(from.clone(), to.clone());
             }
             self.done.lost.push((from, to, content));
         }
         if let Some(copied) = copied {
             let mut count = 0;
             for (key, value) in copied.objects.iter().filter(|(key, _)| is_lost(key)) {
-                count += 1;
-                self.objects.insert(key.clone(), Some(value.clone()));
+                if key.first() == Some(&lost::PREFIX) {
+                    self.ranges.note(key, value);
+                } else {
+                    count += 1;
+                    self.objects.insert(key.clone(), Some(value.clone()));
+                }
             }
             self.done.copied = Some(count);
         }
+        self.objects.extend(self.ranges.iter().map(|(from, to)| lost::encode(from, to)).map(|(key, value)| (key, Some(value))));
         Ok(())
     }
 
@@ -234,10 +239,6 @@ impl Output {
     }
 }
 
-fn no_room(path: &str) -> IndexError {
-    IndexError::BlockIndexDamaged { path: path.to_owned(), what: "what is left of it could not be written".into() }
-}
-
 /// The parts of a range of keys by the first byte of the keys, of the kinds that there are.
 fn by_kind(range: &KeyRange) -> Vec<KeyRange> {
     let (from, to) = range;
@@ -246,6 +247,11 @@ fn by_kind(range: &KeyRange) -> Vec<KeyRange> {
 
 impl Visitor for Output {
     fn object(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        // Of an older file too: what was lost then and written since is not in it.
+        if key.first() == Some(&lost::PREFIX) {
+            self.ranges.note(key, value);
+            return Ok(());
+        }
         if self.is_superseded() && copy::has(key) {
             return Ok(());
         }

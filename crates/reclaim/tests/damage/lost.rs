@@ -29,6 +29,31 @@ fn without_the_block_index_backups_come_back_and_blocks_of_volumes_are_errors_un
     let volumes = Volumes::open(engine.clone(), VolumesOptions::default()).unwrap();
     let volume = volumes.get(VOLUME).unwrap();
     let block = u64::from(BLOCK_BYTES);
+    // A new volume has lost nothing, and what is given up behind an end is zeros when the volume grows again.
+    let new = volumes.create("new", VOLUME_BYTES, BLOCK_BYTES, None).unwrap();
+    let mut bytes = vec![9; VOLUME_BYTES as usize];
+    new.read(0, &mut bytes).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 0));
+    let snapshot = volumes.snapshot(VOLUME, "moment").unwrap();
+    let clone = volumes.make_clone("moment", "clone", false).unwrap();
+    for copy in [&snapshot, &clone] {
+        for (offset, expected) in &found.volume {
+            let mut bytes = vec![9; 16 << 10];
+            assert!(copy.read(*offset as u64, &mut bytes).ok().map(|()| bytes) == *expected, "{offset}");
+        }
+    }
+    clone.write_zeroes(0, VOLUME_BYTES).unwrap();
+    clone.flush().unwrap();
+    clone.read(0, &mut bytes).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 0));
+    drop((new, snapshot, clone));
+    ["new", "clone", "moment"].iter().for_each(|name| volumes.delete(name).unwrap());
+    assert!(volumes.resume_deletions(&|| true).unwrap());
+    volume.resize(5 * block + 512).unwrap();
+    volume.resize(VOLUME_BYTES).unwrap();
+    let mut behind = vec![9; (VOLUME_BYTES - 6 * block) as usize];
+    volume.read(6 * block, &mut behind).unwrap();
+    assert!(behind.iter().all(|byte| *byte == 0));
     let (lost, _) = *found.volume.iter().find(|(_, bytes)| bytes.is_none()).map(|(offset, _)| (offset, ())).as_ref().unwrap();
     let lost = *lost as u64 / block * block;
     // A part of a block cannot be stored without the rest.
