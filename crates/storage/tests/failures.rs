@@ -50,7 +50,7 @@ fn crash_and_go_on(operations: u64, seed: u64, policy: CrashPolicy) {
     let ground = start(seed);
     let (mut log, mut next_name, mut committed) = (Log::default(), 0, Chunks::new());
     let store = open(Arc::new(ground.clone()), &log, 2, &small(), Access::ReadWrite).unwrap();
-    ground.crash_after_operations(ground.operations() + operations);
+    ground.crash_after_operations(operations);
     let _ = work(&store, &mut log, &mut next_name, &mut committed);
     drop(store);
     let ground = ground.restart(policy);
@@ -89,7 +89,7 @@ fn a_killed_process_leaves_no_container_that_looks_damaged() {
         let ground = start(1);
         let (mut log, mut committed) = (Log::default(), Chunks::new());
         let store = open(Arc::new(ground.clone()), &log, 2, &small(), Access::ReadWrite).unwrap();
-        ground.crash_after_operations(ground.operations() + operation);
+        ground.crash_after_operations(operation);
         let _ = work(&store, &mut log, &mut 0, &mut committed);
         drop(store);
         let ground = ground.restart(CrashPolicy::KeepAll);
@@ -105,7 +105,7 @@ fn a_write_that_fails_once_loses_nothing_and_a_failed_sync_ends_writing() {
         let ground = start(1);
         let (mut log, mut committed, mut all) = (Log::default(), Chunks::new(), Chunks::new());
         let store = open(Arc::new(ground.clone()), &log, 2, &small(), Access::ReadWrite).unwrap();
-        ground.fail_operation(ground.operations() + operation, io::ErrorKind::StorageFull);
+        ground.fail_operation(operation, io::ErrorKind::StorageFull);
         let (mut writer, mut next_name) = (store.writer(), 0);
         for round in 0..40 {
             match append(&mut writer, &mut next_name, &[300, 2000, 50 * round, 900], &mut all) {

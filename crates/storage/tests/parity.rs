@@ -245,7 +245,7 @@ fn m0_20_a_crash_at_any_operation_of_parity_repairs_and_merges_loses_nothing() {
         for policy in [CrashPolicy::DropAll, CrashPolicy::KeepAll, CrashPolicy::Random { seed: operation }] {
             let ground = start(1);
             let mut world = World::open(&ground, Model::default(), &small(), Access::ReadWrite).unwrap();
-            ground.crash_after_operations(ground.operations() + operation);
+            ground.crash_after_operations(operation);
             let _ = work(&ground, &mut world);
             let model = world.model.clone();
             drop(world);
@@ -266,7 +266,7 @@ fn an_operation_that_fails_once_and_a_full_disk_lose_nothing() {
     for operation in 0..count {
         let ground = start(1);
         let mut world = World::open(&ground, Model::default(), &small(), Access::ReadWrite).unwrap();
-        ground.fail_operation(ground.operations() + operation, io::ErrorKind::StorageFull);
+        ground.fail_operation(operation, io::ErrorKind::StorageFull);
         let _ = work(&ground, &mut world);
         let model = world.model.clone();
         drop(world);
