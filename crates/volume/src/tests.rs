@@ -90,7 +90,8 @@ proptest! {
                     if length % 2 == 0 { volume.discard(at as u64, length as u64).unwrap() } else { volume.write_zeroes(at as u64, length as u64).unwrap() }
                 }
                 Step::Update { at, length, seed, is_wanted } => {
-                    let (at, length) = clip(at, length);
+                    // As much as the buffers hold at a time.
+                    let (at, length) = clip(at, length.min(2 * BLOCK as usize));
                     let mut found = Vec::new();
                     let change = &mut |range: &mut [u8]| {
                         found.extend_from_slice(range);

@@ -6,6 +6,7 @@ use crate::volume::{Part, Volume};
 impl Volume {
     /// Reads a range, lets `change` change it and takes it like a [write](Volume::write) if `change` returns true; nobody reads or writes the range in
     /// between. Returns what `change` returned. Nothing was taken when it fails.
+    /// All of it is in the buffers at once, so it should be shorter than their bound.
     pub fn update(&self, offset: u64, length: usize, change: &mut dyn FnMut(&mut [u8]) -> bool) -> Result<bool> {
         self.check_writable()?;
         self.check(offset, length as u64)?;
