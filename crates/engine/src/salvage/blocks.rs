@@ -52,6 +52,10 @@ impl Work<'_> {
             aside: &aside,
             dry_run: self.dry_run,
         };
+        // The counts and removals of the chunk index may be of another time than the objects that are kept, and without dead slots chunks that were
+        // removed would be taken for stored. Marked first: a run that is cut short does not know any more why the file was made anew.
+        self.done.needs_index = true;
+        self.mark_index()?;
         let done = salvage_partition(&how, partition)?;
         let path = self.ground.describe(&format!("{BLOCKS}/{partition:04x}.redb"));
         self.say(format!("{path} is made anew: {problem}"));
@@ -74,12 +78,6 @@ impl Work<'_> {
             self.say(format!(
                 "{needed} key ranges of block mappings are lost: blocks of volumes in them cannot be read until they are written anew. `onefold check` names them"
             ));
-        }
-        // Without dead slots, chunks that were removed would be taken for stored.
-        if done.lost.iter().any(|(from, ..)| from.first() == Some(&DEAD_SLOTS)) {
-            self.say("what containers have lost is not known any more: the chunk index is made anew");
-            self.done.needs_index = true;
-            self.mark_index()?;
         }
         Ok(())
     }
