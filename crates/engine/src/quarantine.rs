@@ -268,11 +268,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Why no chunk may be removed, if that is so: a lost metadata chunk is needed whose references are not counted, so what only it needs looks unused.
-    pub fn why_nothing_is_removed(&self) -> Result<Option<String>> {
-        if self.quarantine.is_recounted.load(Ordering::SeqCst) {
-            return Ok(Some("unused chunks are kept until an opening of the store had room to note which chunks are lost".into()));
-        }
+    /// Lost metadata chunks that are counted and whose references are not, as far as nobody found that nothing reaches them.
+    pub fn lost_in_doubt(&self) -> Result<Vec<Fingerprint>> {
         let mut in_doubt = Vec::new();
         self.for_each_quarantined(&mut |chunk| {
             if chunk.may_refer() && !chunk.is_counted && !chunk.is_unreachable {
@@ -280,10 +277,23 @@ impl Engine {
             }
         })?;
         let mut entries = Vec::with_capacity(in_doubt.len());
-        if let Err(error) = self.index.lookup(&in_doubt, &mut entries) {
-            return Ok(Some(format!("unused chunks are kept, as it cannot be read whether lost ones are needed: {error}")));
+        self.index.lookup(&in_doubt, &mut entries)?;
+        let is_needed = |entry: &Option<onefold_index::IndexEntry>| entry.is_some_and(|entry| entry.address == 0 && entry.count > 0);
+        Ok(in_doubt.into_iter().zip(&entries).filter(|(_, entry)| is_needed(entry)).map(|(fingerprint, _)| fingerprint).collect())
+    }
+
+    /// Why no chunk may be removed, if that is so: a lost metadata chunk is needed whose references are not counted, so what only it needs looks unused.
+    pub fn why_nothing_is_removed(&self) -> Result<Option<String>> {
+        if self.quarantine.is_recounted.load(Ordering::SeqCst) {
+            return Ok(Some("unused chunks are kept until an opening of the store had room to note which chunks are lost".into()));
         }
-        let needed = entries.iter().flatten().filter(|entry| entry.address == 0 && entry.count > 0).count();
+        let needed = match self.lost_in_doubt() {
+            Ok(in_doubt) => in_doubt.len(),
+            Err(EngineError::Index(error)) => {
+                return Ok(Some(format!("unused chunks are kept, as it cannot be read whether lost ones are needed: {error}")));
+            }
+            Err(error) => return Err(error),
+        };
         Ok((needed > 0).then(|| {
             format!(
                 "unused chunks are kept, as some may belong to {needed} lost ones that are needed: write the same data again (a new backup), \

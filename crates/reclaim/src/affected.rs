@@ -70,34 +70,45 @@ fn is_lost(piece: &Piece, lost: &Lost) -> bool {
 fn paths(check: &mut Check<'_>, backup: &Backup) {
     let what =
         |path: &[u8], why: &str| format!("backup {} ({}): {:?}: {why}", backup.id.short(), backup.name, String::from_utf8_lossy(path));
+    // A directory is named once: what its parent knew of it is not said again by reading it.
+    let mut named = None;
+    if needs_lost(check.engine, &backup.root, &check.lost) {
+        check.report.add(ProblemKind::Affected, what(b"", "a part of this directory is lost"));
+        named = Some(Vec::new());
+    }
     for item in TreeWalk::new(check.engine, b"", &backup.root) {
         if check.monitor.is_cancelled() {
             break;
         }
         match item.entry {
             Err(error) => {
-                check.report.add(ProblemKind::Affected, what(&item.path, &format!("a part of this directory is lost: {error}")));
+                if named.as_ref() != Some(&item.path) {
+                    check.report.add(ProblemKind::Affected, what(&item.path, &format!("a part of this directory is lost: {error}")));
+                }
             }
             Ok(entry) => {
-                if let Content::File { recipe, .. } = &entry.content
-                    && needs_lost(check.engine, recipe, &check.lost)
-                {
-                    check.report.add(ProblemKind::Affected, what(&item.path, "a part of this file is lost"));
+                let (recipe, why) = match &entry.content {
+                    Content::File { recipe, .. } => (recipe, "a part of this file is lost"),
+                    // It may be readable right now where its recipe says; what is in quarantine is needed all the same.
+                    Content::Directory { recipe } => (recipe, "a part of this directory is lost"),
+                    _ => continue,
+                };
+                if needs_lost(check.engine, recipe, &check.lost) {
+                    check.report.add(ProblemKind::Affected, what(&item.path, why));
+                    named = Some(item.path);
                 }
             }
         }
     }
 }
 
-/// Whether a file cannot be restored whole.
+/// Whether something that a recipe spells, or a chunk of the recipe itself, is lost.
 fn needs_lost(engine: &Engine, recipe: &Recipe, lost: &Lost) -> bool {
-    let mut found = recipe.pieces.iter().any(|piece| is_lost(piece, lost));
-    if !found && recipe.level > 0 {
-        let expanded = engine.expand(recipe, &mut |piece| {
-            found = is_lost(piece, lost);
-            !found
-        });
-        found |= expanded.is_err();
-    }
-    found
+    pieces_need_lost(engine, &recipe.pieces, recipe.level, lost)
+}
+
+/// Depth is bounded by the greatest level, which decoding enforces.
+fn pieces_need_lost(engine: &Engine, pieces: &[Piece], level: u8, lost: &Lost) -> bool {
+    let below = |piece: &Piece| engine.recipe_chunk(piece).is_ok_and(|below| !pieces_need_lost(engine, &below, level - 1, lost));
+    pieces.iter().any(|piece| is_lost(piece, lost) || (level > 0 && !below(piece)))
 }

@@ -219,6 +219,8 @@ pub(crate) struct Check<'a> {
     pub(crate) counts_more: bool,
     /// Whether the pages of the chunk index are whole.
     pub(crate) knows_all_entries: bool,
+    /// Why the slots of a container are not known, if that is no damage: what seems to be missing may be there.
+    pub(crate) unread: Option<StorageError>,
 }
 
 /// Checks a store. What is wrong with it is in the report; an error is what kept the check from being made. A check that the monitor
@@ -241,6 +243,7 @@ impl<'a> Check<'a> {
             knows_all_objects: true,
             counts_more: false,
             knows_all_entries: true,
+            unread: None,
         }
     }
 

@@ -110,9 +110,15 @@ fn one_pass(check: &mut Check<'_>, range: RangeInclusive<u64>, missing: &mut BTr
         monitor.advance(1);
         // Damage of the container itself was reported by step 2.
         let dead = engine.dead_slots(container).unwrap_or_default();
-        let Ok(slots) = engine.storage().slots(container) else {
-            knows_all &= dead.is_given_up();
-            continue;
+        let slots = match engine.storage().slots(container) {
+            Ok(slots) => slots,
+            Err(error) => {
+                knows_all &= dead.is_given_up();
+                if !error.is_damage() && !dead.is_given_up() {
+                    check.unread.get_or_insert(error);
+                }
+                continue;
+            }
         };
         // What was removed or put in quarantine is not stored, whatever the catalog says.
         let alive = slots.iter().enumerate().take(durable).filter(|(number, _)| !dead.contains(*number)).map(|(_, slot)| slot);
@@ -216,7 +222,10 @@ impl Table {
         for (fingerprint, chunk) in self.known {
             let address = Address::from_bits(chunk.address);
             let mut problem = |kind, what: String| check.report.add(kind, format!("chunk {fingerprint}{what}"));
-            if chunk.references > 0 && !chunk.is_stored {
+            // A copy that the index does not name helps nobody: reads and writes ask the index.
+            let is_nowhere = is_one_moment && chunk.is_indexed && chunk.address == 0;
+            let is_missing = chunk.references > 0 && (!chunk.is_stored || is_nowhere);
+            if is_missing {
                 missing(check, &fingerprint, &chunk);
             } else if chunk.references > 0 && chunk.wanted_bytes > u64::from(chunk.length_bytes) {
                 let what = format!(" has {} bytes, a reference wants the first {}", chunk.length_bytes, chunk.wanted_bytes);
@@ -235,7 +244,7 @@ impl Table {
                 check.report.add(ProblemKind::WrongCount, format!("chunk {fingerprint}{what}"));
             }
             // A read looks where the index says when the chunk is not where its recipe says.
-            if chunk.other != 0 && chunk.is_stored && !chunk.is_stored_there {
+            if chunk.other != 0 && !is_missing && chunk.is_stored && !chunk.is_stored_there {
                 other_place(check, &fingerprint, Address::from_bits(chunk.other));
             }
         }
@@ -255,7 +264,8 @@ fn missing(check: &mut Check<'_>, fingerprint: &Fingerprint, chunk: &Known) {
             check.report.add(ProblemKind::Quarantined, what);
         }
         Ok(None) | Err(_) => {
-            let what = format!("chunk {fingerprint} has {references} references but is in no container that can be read");
+            let where_not = if chunk.is_stored { "the index does not say where it is" } else { "is in no container that can be read" };
+            let what = format!("chunk {fingerprint} has {references} references but {where_not}");
             check.report.add(ProblemKind::MissingChunk, what);
             check.missing.insert(*fingerprint);
         }
@@ -265,8 +275,16 @@ fn missing(check: &mut Check<'_>, fingerprint: &Fingerprint, chunk: &Known) {
 
 /// A reference names another container than the index does. That is right if this one has the chunk too.
 fn other_place(check: &mut Check<'_>, fingerprint: &Fingerprint, address: Address) {
-    let slots = check.engine.storage().slots(address.container());
-    if !slots.is_ok_and(|slots| slots.iter().any(|(_, slot)| slot.fingerprint == *fingerprint)) {
+    let storage = check.engine.storage();
+    let has_it = || {
+        let container = storage.current(address.container()).ok()?;
+        // A slot in quarantine cannot be read.
+        let dead = check.engine.dead_slots(container).unwrap_or_default();
+        let slots = storage.slots(container).ok()?;
+        let alive = slots.iter().enumerate().filter(|(number, _)| !dead.contains(*number));
+        Some(alive.into_iter().any(|(_, (_, slot))| slot.fingerprint == *fingerprint))
+    };
+    if has_it() != Some(true) {
         let what = format!("chunk {fingerprint}: a reference says that it is at {address}, where it is not");
         check.report.add(ProblemKind::WrongAddress, what);
         check.lost.insert(*fingerprint);

@@ -6,7 +6,8 @@
 //! 3. chunks in quarantine that can be read again are restored;
 //! 4. every container is read; what parity gives back and headers that can be known are made anew; chunks that cannot be, or whose bytes are not theirs, go into quarantine;
 //! 5. so does what the chunk index has in containers that are missing or whose catalog cannot be read;
-//! 6. a check: if it finds counts or places that are wrong, the chunk index is made anew; what is then still missing goes into quarantine;
+//! 6. a check: if it finds counts or places that are wrong, the chunk index is made anew; what is then still missing goes into quarantine, and what
+//!    has another copy comes out of it;
 //! 7. the check whose findings are reported: what is lost, and who needs it.
 //!
 //! A dry run takes the same steps on a store that is open for reading, and does none of it.
@@ -22,7 +23,7 @@ use onefold_engine::{Address, ContainerId, Engine, EngineError, LostChunk, Mode,
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::Ground;
 use onefold_index::IndexError;
-use onefold_storage::ChunkKind;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -96,10 +97,15 @@ impl Repair<'_> {
             if self.monitor.is_cancelled() {
                 return self.close(engine);
             }
+            let may_be_elsewhere = wrong.is_some() || self.report.quarantined_chunks > 0;
             if let Some(why) = wrong {
                 self.close(engine)?;
                 engine = self.rebuild(&why)?;
                 engine.settle_quarantine()?;
+            }
+            if may_be_elsewhere {
+                // Another container may have what the index named in one that cannot be read.
+                self.restore(&engine)?;
             }
         }
         self.last_look(&engine)?;
@@ -179,11 +185,22 @@ impl Repair<'_> {
 
     /// Makes a container anew from parity, or its header; false if neither is possible.
     fn container_anew(&mut self, engine: &Arc<Engine>, container: ContainerId) -> Result<bool> {
-        if engine.repair_container(container)? == Repaired::Repaired {
-            self.did(format!("container {container} was made anew from parity"));
-            return Ok(true);
+        // One that cannot be made anew (the disk is full) keeps nobody from looking at the others.
+        match engine.repair_container(container) {
+            Ok(Repaired::Repaired) => {
+                self.did(format!("container {container} was made anew from parity"));
+                return Ok(true);
+            }
+            Ok(_) => {}
+            Err(error) => self.did(format!("container {container} could not be made anew from parity: {error}")),
         }
-        let is_written = engine.storage().repair_header(container, self.options.dry_run)?;
+        let is_written = match engine.storage().repair_header(container, self.options.dry_run) {
+            Ok(is_written) => is_written,
+            Err(error) => {
+                self.did(format!("the header of container {container} could not be written anew: {error}"));
+                return Ok(false);
+            }
+        };
         if is_written {
             let done = if self.options.dry_run { "would be" } else { "was" };
             self.did(format!("the header of container {container} {done} written anew"));
@@ -224,19 +241,21 @@ impl Repair<'_> {
         if !self.options.dry_run {
             given_up.into_iter().try_for_each(|container| engine.take_up_container(container).map(drop))?;
         }
-        let mut all = Vec::new();
+        let mut all: Vec<Quarantined> = Vec::new();
         engine.for_each_quarantined(&mut |chunk| all.push(chunk))?;
         self.monitor.step("chunks in quarantine", all.len() as u64);
         let before = self.report.restored_chunks;
-        self.find_places(engine, &mut all)?;
-        for chunk in all.iter().filter(|chunk| chunk.address.bits() != 0) {
+        let places = self.find_places(engine, &all)?;
+        for chunk in &all {
             if self.monitor.is_cancelled() {
                 break;
             }
-            if let Some(references) = readable(engine, chunk)
-                && (self.options.dry_run || engine.restore_chunk(chunk, &references)?)
-            {
-                self.report.restored_chunks += 1;
+            for address in places.get(&chunk.fingerprint).into_iter().flatten() {
+                let copy = Quarantined { address: *address, ..*chunk };
+                if let Some(references) = readable(engine, &copy)? {
+                    self.report.restored_chunks += u64::from(self.options.dry_run || engine.restore_chunk(&copy, &references)?);
+                    break;
+                }
             }
             self.monitor.advance(1);
         }
@@ -248,21 +267,26 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// When the index was made anew it did not know where the lost chunks were. If a container has them again, it is found by reading all catalogs.
-    fn find_places(&self, engine: &Arc<Engine>, chunks: &mut [Quarantined]) -> Result<()> {
-        let mut unknown: HashMap<Fingerprint, &mut Quarantined> =
-            chunks.iter_mut().filter(|chunk| chunk.address.bits() == 0).map(|chunk| (chunk.fingerprint, chunk)).collect();
-        if unknown.is_empty() {
-            return Ok(());
+    /// All places where chunks in quarantine may be: where they were lost, and every copy in a container, which the index may not have known.
+    fn find_places(&self, engine: &Arc<Engine>, chunks: &[Quarantined]) -> Result<HashMap<Fingerprint, Vec<Address>>> {
+        let known = |chunk: &Quarantined| (chunk.address.bits() != 0).then_some(chunk.address).into_iter().collect();
+        let mut places: HashMap<Fingerprint, Vec<Address>> = chunks.iter().map(|chunk| (chunk.fingerprint, known(chunk))).collect();
+        if places.is_empty() {
+            return Ok(places);
         }
         for container in engine.storage().containers()? {
+            if self.monitor.is_cancelled() {
+                break;
+            }
             for (address, slot) in engine.storage().slots(container).unwrap_or_default() {
-                if let Some(chunk) = unknown.get_mut(&slot.fingerprint) {
-                    chunk.address = address;
+                if let Some(known) = places.get_mut(&slot.fingerprint)
+                    && !known.contains(&address)
+                {
+                    known.push(address);
                 }
             }
         }
-        Ok(())
+        Ok(places)
     }
 
     /// Step 4. Returns the container files whose catalog cannot be read, and why.
@@ -296,15 +320,19 @@ impl Repair<'_> {
     fn what_was_in(&mut self, engine: &Arc<Engine>, unreadable: &BTreeMap<ContainerId, String>) -> Result<()> {
         let mut homes: BTreeMap<ContainerId, Option<String>> = BTreeMap::new();
         // Why the chunks with addresses of a container cannot be had; `None`: they can.
-        let mut why_not = |home: ContainerId| {
-            let ask = || match engine.storage().current(home) {
-                Ok(file) => match unreadable.get(&file) {
-                    Some(why) => Some(why.clone()),
-                    None => engine.storage().catalog(file).err().map(|error| error.to_string()),
-                },
-                Err(error) => Some(error.to_string()),
+        let ask = |home: ContainerId| -> Result<Option<String>> {
+            let file = match suspects::lasting(|| engine.storage().current(home))? {
+                Ok(file) => file,
+                Err(error) => return Ok(Some(error.to_string())),
             };
-            homes.entry(home).or_insert_with(ask).clone()
+            match unreadable.get(&file) {
+                Some(why) => Ok(Some(why.clone())),
+                None => Ok(suspects::lasting(|| engine.storage().catalog(file))?.err().map(|error| error.to_string())),
+            }
+        };
+        let mut why_not = |home: ContainerId| match homes.entry(home) {
+            Entry::Occupied(known) => Ok(known.get().clone()),
+            Entry::Vacant(place) => ask(home).map(|why| place.insert(why).clone()),
         };
         self.monitor.step("places of chunks", u64::from(engine.index().partitions()));
         for partition in 0..engine.index().partitions() {
@@ -313,19 +341,25 @@ impl Repair<'_> {
                     return Ok(());
                 }
                 let mut lost: BTreeMap<ContainerId, (String, Vec<LostChunk>)> = BTreeMap::new();
-                let mut count = 0;
+                let (mut count, mut failed) = (0, None);
                 engine.index().for_each(partition, &mut |fingerprint, entry| {
                     let address = Address::from_bits(entry.address);
-                    if entry.address != 0
-                        && count < LOST_AT_ONCE
-                        && let Some(why) = why_not(address.container())
-                    {
-                        let chunk = LostChunk { fingerprint: *fingerprint, address, slot: None };
-                        lost.entry(address.container()).or_insert_with(|| (why, Vec::new())).1.push(chunk);
-                        count += 1;
+                    if entry.address != 0 && count < LOST_AT_ONCE && failed.is_none() {
+                        match why_not(address.container()) {
+                            Ok(None) => {}
+                            Ok(Some(why)) => {
+                                let chunk = LostChunk { fingerprint: *fingerprint, address, slot: None };
+                                lost.entry(address.container()).or_insert_with(|| (why, Vec::new())).1.push(chunk);
+                                count += 1;
+                            }
+                            Err(error) => failed = Some(error),
+                        }
                     }
                     Ok(())
                 })?;
+                if let Some(error) = failed {
+                    return Err(error);
+                }
                 for (container, (why, lost)) in lost {
                     self.lose(engine, &lost, &format!("container {container} cannot be read: {why}"))?;
                 }
@@ -380,6 +414,10 @@ impl Repair<'_> {
     /// Step 6: puts in quarantine what nobody has; returns why the chunk index must be made anew, if it must.
     fn wrong_index(&mut self, engine: &Arc<Engine>) -> Result<Option<String>> {
         let check = Check::new(engine, self.check_options(), self.monitor).run()?;
+        // Without the slots of all containers nobody knows what is in none.
+        if let Some(error) = check.unread {
+            return Err(error.into());
+        }
         let missing: Vec<Fingerprint> = check.missing.iter().copied().collect();
         let mut entries = Vec::with_capacity(missing.len());
         engine.index().lookup(&missing, &mut entries)?;
@@ -422,10 +460,15 @@ impl Repair<'_> {
     fn last_look(&mut self, engine: &Arc<Engine>) -> Result<()> {
         let mut check = Check::new(engine, self.check_options(), self.monitor);
         self.would_be_lost.drain(..).for_each(|fingerprint| check.lost.insert(fingerprint));
+        // Whether anything needs these decides whether chunks are removed: they are looked for by name, not only where reading fails.
+        let in_doubt = if self.options.dry_run { Vec::new() } else { engine.lost_in_doubt()? };
+        in_doubt.iter().for_each(|fingerprint| check.lost.insert(*fingerprint));
         let check = check.run()?;
-        let is_unreachable =
-            check.lost.is_complete() && check.report.problems.iter().all(|problem| problem.kind == ProblemKind::Quarantined);
-        if !self.options.dry_run && is_unreachable && !self.monitor.is_cancelled() && engine.why_nothing_is_removed()?.is_some() {
+        let problems = &check.report.problems;
+        let is_unreachable = check.lost.is_complete()
+            && check.report.problem_count == problems.len() as u64
+            && problems.iter().all(|problem| problem.kind == ProblemKind::Quarantined);
+        if !in_doubt.is_empty() && is_unreachable && !self.monitor.is_cancelled() && engine.why_nothing_is_removed()?.is_some() {
             engine.note_unreachable()?;
             self.did("no backup and no volume needs what is in quarantine: unused chunks may be removed again".into());
         }
@@ -445,12 +488,11 @@ fn is_of_chunk_index(error: &EngineError, ground: &dyn Ground) -> bool {
 }
 
 /// What a chunk in quarantine refers to, if it can be read.
-fn readable(engine: &Arc<Engine>, chunk: &Quarantined) -> Option<Vec<Fingerprint>> {
-    let slots = engine.storage().slots(chunk.address.container()).ok()?;
-    let (_, slot) = slots.iter().find(|(address, slot)| *address == chunk.address && slot.fingerprint == chunk.fingerprint)?;
-    let content = suspects::content(engine, chunk.address, &chunk.fingerprint, slot.kind)?;
-    if slot.kind == ChunkKind::Data {
-        return Some(Vec::new());
-    }
-    Some(of_chunk(&content, slot.kind, engine.digest_bytes())?.iter().filter_map(Piece::fingerprint).collect())
+fn readable(engine: &Arc<Engine>, chunk: &Quarantined) -> Result<Option<Vec<Fingerprint>>> {
+    let Ok(slots) = suspects::lasting(|| engine.storage().slots(chunk.address.container()))? else { return Ok(None) };
+    let found = slots.iter().find(|(address, slot)| *address == chunk.address && slot.fingerprint == chunk.fingerprint);
+    let Some((_, slot)) = found else { return Ok(None) };
+    let Some(content) = suspects::content(engine, chunk.address, &chunk.fingerprint, slot.kind)? else { return Ok(None) };
+    let pieces = of_chunk(&content, slot.kind, engine.digest_bytes());
+    Ok(pieces.map(|pieces| pieces.iter().filter_map(Piece::fingerprint).collect()))
 }

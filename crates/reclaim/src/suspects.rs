@@ -4,8 +4,13 @@ use crate::Result;
 use crate::reading::{Looked, look_into};
 use onefold_engine::{Address, ContainerId, Engine, LostChunk};
 use onefold_fingerprint::Fingerprint;
-use onefold_storage::{ChunkKind, Slice};
+use onefold_storage::{ChunkKind, Slice, StorageError};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How often something is read before it is taken for lost that is not damaged, and the pause before each further time.
+const ATTEMPTS: usize = 3;
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// What is wrong with a container.
 #[derive(Clone, Debug)]
@@ -34,14 +39,14 @@ pub(crate) fn of(engine: &Arc<Engine>, container: ContainerId) -> Result<Suspect
         Ok(found) => found.damage.first().map(|damage| damage.to_string()),
         Err(error) => Some(error.to_string()),
     };
-    let slots = match engine.storage().slots(container) {
+    let slots = match lasting(|| engine.storage().slots(container))? {
         Ok(slots) => slots,
         Err(error) => return Ok(Suspects::All { why: why.unwrap_or_else(|| error.to_string()) }),
     };
     let dead = engine.dead_slots(container)?;
     let mut lost = Vec::new();
     for (_, (address, slot)) in slots.iter().enumerate().filter(|(number, _)| !dead.contains(*number)) {
-        if content(engine, *address, &slot.fingerprint, slot.kind).is_none() {
+        if content(engine, *address, &slot.fingerprint, slot.kind)?.is_none() {
             why.get_or_insert_with(|| format!("chunk {} at {address} has bytes of another fingerprint", slot.fingerprint));
             lost.push(LostChunk { fingerprint: slot.fingerprint, address: *address, slot: Some((slot.kind, slot.length_bytes)) });
         }
@@ -50,12 +55,56 @@ pub(crate) fn of(engine: &Arc<Engine>, container: ContainerId) -> Result<Suspect
     Ok(if lost.is_empty() { Suspects::None } else { Suspects::Chunks { lost, why } })
 }
 
-/// The bytes of a chunk, if they can be read and are what its name says.
-pub(crate) fn content(engine: &Arc<Engine>, address: Address, fingerprint: &Fingerprint, kind: ChunkKind) -> Option<Slice> {
-    let mut slices = Vec::new();
-    engine.storage().load(&[(address, *fingerprint)], &mut slices).ok()?;
-    let content = slices.pop()?;
+/// The bytes of a chunk, if they can be read and are what its name says. An error is one that tells nothing of what is stored.
+pub(crate) fn content(engine: &Arc<Engine>, address: Address, fingerprint: &Fingerprint, kind: ChunkKind) -> Result<Option<Slice>> {
+    let load = || {
+        let mut slices = Vec::new();
+        engine.storage().load(&[(address, *fingerprint)], &mut slices).map(|()| slices.pop())
+    };
+    let Ok(Some(content)) = lasting(load)? else { return Ok(None) };
     let algorithm = engine.descriptor().fingerprint;
     let name = if kind == ChunkKind::Data { algorithm.fingerprint(&content) } else { algorithm.metadata(&content) };
-    (name == *fingerprint).then_some(content)
+    Ok((name == *fingerprint).then_some(content))
+}
+
+/// Reads something whose loss has consequences: what fails for other reasons than damage is tried again after a pause. The inner error says that it is
+/// damaged, or that the device refuses it every time; the outer one is any other. A device that is gone as a whole refuses the log as well, so nothing
+/// is put in quarantine for its sake.
+pub(crate) fn lasting<T>(mut read: impl FnMut() -> onefold_storage::Result<T>) -> Result<std::result::Result<T, StorageError>> {
+    for _ in 1..ATTEMPTS {
+        match read() {
+            Ok(found) => return Ok(Ok(found)),
+            Err(error) if error.is_damage() => return Ok(Err(error)),
+            Err(_) => std::thread::sleep(PAUSE),
+        }
+    }
+    match read() {
+        Ok(found) => Ok(Ok(found)),
+        Err(error) if error.is_damage() || matches!(&error, StorageError::Ground(ground) if ground.is_lasting()) => Ok(Err(error)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onefold_ground::GroundError;
+    use std::io;
+
+    #[test]
+    fn only_what_the_device_refuses_every_time_is_lost() {
+        let error = |source| StorageError::Ground(GroundError::Io { operation: "read", path: "a".into(), source });
+        // ENOMEM, EMFILE and EIO that are over the next time.
+        for code in [12, 24, 5] {
+            let mut calls = 0;
+            let read = || {
+                calls += 1;
+                if calls == 1 { Err(error(io::Error::from_raw_os_error(code))) } else { Ok(calls) }
+            };
+            assert_eq!(lasting(read).unwrap().unwrap(), 2, "{code}");
+        }
+        let fails = |code: i32| lasting(|| Err::<(), _>(error(io::Error::from_raw_os_error(code))));
+        assert!(fails(12).is_err() && fails(24).is_err());
+        assert!(fails(5).unwrap().is_err());
+    }
 }

@@ -45,6 +45,36 @@ impl Bytes for Vec<u8> {
     }
 }
 
+/// A file with another header than it has.
+struct WithHeader<'a> {
+    file: &'a Arc<dyn File>,
+    header: [u8; HEADER_BYTES],
+}
+
+impl Bytes for WithHeader<'_> {
+    fn length(&self) -> onefold_ground::Result<u64> {
+        self.file.len()
+    }
+
+    fn range(&self, offset: u64, length: usize) -> onefold_ground::Result<Cow<'_, [u8]>> {
+        let mut bytes = self.file.range(offset, length)?.into_owned();
+        let from = usize::try_from(offset).unwrap_or(HEADER_BYTES).min(HEADER_BYTES);
+        let covered = (HEADER_BYTES - from).min(bytes.len());
+        bytes[..covered].copy_from_slice(&self.header[from..from + covered]);
+        Ok(Cow::Owned(bytes))
+    }
+}
+
+/// The header that these bytes were before one bit of them was flipped.
+fn one_bit_away(mut head: [u8; HEADER_BYTES]) -> Option<Header> {
+    (0..8 * HEADER_BYTES).find_map(|bit| {
+        head[bit / 8] ^= 1 << (bit % 8);
+        let header = Header::decode(&head).ok();
+        head[bit / 8] ^= 1 << (bit % 8);
+        header
+    })
+}
+
 impl ContainerStore {
     /// Writes the header of a container anew if it is damaged and everything else that the header goes with is there: of a sealed container its catalog and
     /// footer, of another one its records. Durable on return. With `dry_run` nothing is changed. Returns whether there was (or is) something to write.
@@ -57,23 +87,31 @@ impl ContainerStore {
         if length < HEADER_BYTES as u64 || file.read_at(0, &mut head).is_err() || Header::decode(&head).is_ok() {
             return Ok(false);
         }
-        let header = |merged| Header {
+        let is_open = shared.open.read().contains_key(&container);
+        let header = |created, merged| Header {
             digest_bytes: shared.options.digest_bytes as u8,
             container,
             store: shared.options.store,
             epoch: shared.epoch,
-            created: 0,
+            created,
             merged,
         };
-        let fitting = if shared.open.read().contains_key(&container) {
-            Some(header(false))
+        // The header as it was, if one bit of it was flipped; else what is known of it.
+        let mut known: Vec<Header> = one_bit_away(head).into_iter().collect();
+        if is_open {
+            known.push(header(0, false));
         } else {
-            let mut bytes = shared.read_from(&file, container, None, 0, length as usize)?.into_owned();
-            [false, true].map(header).into_iter().find(|header| {
-                bytes[..HEADER_BYTES].copy_from_slice(&header.encode());
-                shared.catalog_in(container, &bytes).is_ok()
-            })
+            let mut footer = [0; FOOTER_BYTES];
+            let is_read = length >= (HEADER_BYTES + FOOTER_BYTES) as u64 && file.read_at(length - FOOTER_BYTES as u64, &mut footer).is_ok();
+            let Some(footer) = is_read.then(|| Footer::decode(&footer).ok()).flatten() else { return Ok(false) };
+            known.extend([false, true].map(|merged| header(footer.created, merged)));
+        }
+        let fits = |header: &Header| {
+            let is_ours = (header.container, header.store) == (container, shared.options.store);
+            let whole = WithHeader { file: &file, header: header.encode() };
+            is_ours && (is_open || shared.catalog_in(container, &whole).is_ok())
         };
+        let fitting = known.into_iter().find(fits);
         let Some(header) = fitting else { return Ok(false) };
         if !dry_run {
             shared.check_writable()?;

@@ -340,3 +340,35 @@ fn m0_19_what_is_not_needed_goes_beside_lost_chunks_and_nothing_that_is_needed()
         assert!(must_be_sound(&ground, &scene, "restored").report.is_clean());
     }
 }
+
+#[test]
+fn a_lost_chunk_that_another_container_has_is_found_there() {
+    let scene = Scene::new();
+    let mut restored = 0;
+    for path in files(&scene, |path| path.starts_with("containers/") && is_sealed(&scene, path)).into_iter().take(3) {
+        let ground = scene.copy();
+        ground.remove(&path).unwrap();
+        run(&ground, false).unwrap();
+        // What was lost is stored anew, and is in quarantine no more. Then the file comes back, with copies that nobody asked for.
+        write_volume_again(&ground, &scene, &path);
+        let file = ground.create(&path).unwrap();
+        file.write_at(0, &scene.bytes(&path)).unwrap();
+        file.sync().unwrap();
+        ground.sync_directory(onefold_ground::parent(&path)).unwrap();
+        // All that was written since rots.
+        for (newer, bytes) in content(&ground).iter().filter(|(name, _)| name.starts_with("containers/") && **name != path) {
+            let old = if scene.ground.exists(newer).unwrap() { scene.bytes(newer) } else { bytes[..64].to_vec() };
+            let same = old.iter().zip(bytes).take_while(|(old, new)| old == new).count().max(64);
+            if same < bytes.len() {
+                Damage::Zero(same as u64, (bytes.len() - same) as u64).apply(&ground, newer);
+            }
+        }
+        let did = run(&ground, false).unwrap();
+        assert!(did.check.problems.iter().all(is_known_lost), "{path}: {:?}{}", did.actions, list(&did.check.problems));
+        restored += did.restored_chunks;
+        // What cannot be read is named.
+        must_be_sound(&ground, &scene, &path);
+        assert_eq!(run(&ground, false).unwrap().actions, Vec::<String>::new(), "{path}");
+    }
+    assert!(restored > 0);
+}
