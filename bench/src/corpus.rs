@@ -178,7 +178,12 @@ pub fn change(directory: &Path, seed: u64) -> Result<()> {
         match random.below(10) {
             0..=4 => edit(&file, &mut random)?,
             5..=7 if !always => insert(&file, &mut random)?,
-            8 if !always => fs::rename(&file.path, moved.join(number.to_string()))?,
+            8 if !always => {
+                // An earlier change may have moved a file to that name.
+                let free =
+                    [number.to_string(), format!("{number}-{seed}")].map(|name| moved.join(name)).into_iter().find(|path| !path.exists());
+                fs::rename(&file.path, free.context("a change was made twice")?)?;
+            }
             _ => {
                 let mut tail = vec![0; 1 + random.below(4096) as usize];
                 random.fill(&mut tail);
