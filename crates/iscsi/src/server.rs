@@ -45,8 +45,8 @@ struct Portal {
 }
 
 impl Shared {
-    /// The addresses of all portals with their groups, as initiators are told that come by this port.
-    pub(crate) fn portals(&self, _by: &Port) -> Vec<String> {
+    /// The addresses of all portals with their groups, as initiators are told.
+    pub(crate) fn portals(&self) -> Vec<String> {
         let address = |portal: &Portal| portal.advertised.clone().unwrap_or_else(|| portal.address.to_string());
         self.portals.iter().map(|portal| format!("{},{}", address(portal), portal.group)).collect()
     }

@@ -99,8 +99,6 @@ pub struct Request {
     pub new_key: u64,
     /// Keep it over restarts.
     pub keep: bool,
-    /// Register for all target ports.
-    pub all_ports: bool,
 }
 
 /// Somebody who must hear of a change by a unit attention.

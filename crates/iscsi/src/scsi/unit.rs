@@ -397,7 +397,6 @@ impl LogicalUnit {
             key: u64_at(data, 0),
             new_key: u64_at(data, 8),
             keep: flags & 1 != 0,
-            all_ports: false,
         };
         let mut state = self.state.lock();
         let mut next = state.reservations.clone();

@@ -54,7 +54,7 @@ impl Session {
             };
             for name in names {
                 crate::text::put(&mut out, "TargetName", &name);
-                for portal in self.shared.portals(&self.begun.port) {
+                for portal in self.shared.portals() {
                     crate::text::put(&mut out, "TargetAddress", &portal);
                 }
             }
