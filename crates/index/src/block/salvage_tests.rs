@@ -24,6 +24,11 @@ fn mapping(number: u32) -> Vec<u8> {
 
 /// Mappings, with holes, and some of the objects that have a second copy; the batches since that copy.
 fn filled(mappings: u32) -> (SimulatedGround, Model, Vec<(u64, Vec<Change>)>) {
+    filled_and_seen(mappings, &mut |_| {})
+}
+
+/// The same; `see` is shown the store after each commit.
+fn filled_and_seen(mappings: u32, see: &mut dyn FnMut(&SimulatedGround)) -> (SimulatedGround, Model, Vec<(u64, Vec<Change>)>) {
     let ground = SimulatedGround::new(1);
     BlockIndex::create(&shared(&ground), "blocks", 1).unwrap();
     let index = open(&ground).unwrap();
@@ -52,6 +57,7 @@ fn filled(mappings: u32) -> (SimulatedGround, Model, Vec<(u64, Vec<Change>)>) {
         if commit > 2 {
             log.push((end, changes));
         }
+        see(&ground);
     }
     drop(index);
     (ground.restart(CrashPolicy::KeepAll), model, log)
@@ -158,6 +164,29 @@ fn damaged_pages_lose_their_keys_and_no_others() {
         some += usize::from(lost > 0 && lost < 300);
     }
     assert!(some > 5, "{some}");
+}
+
+#[test]
+fn an_older_version_of_a_page_is_lost_like_a_damaged_one() {
+    let mut versions = Vec::new();
+    let read = |ground: &SimulatedGround| onefold_ground::read_file(ground, FILE, 1 << 30).unwrap();
+    let (ground, model, log) = filled_and_seen(1000, &mut |ground| versions.push(read(ground)));
+    let now = read(&ground);
+    let is_page = |slot: &[u8]| slot[4096..4104] == *b"1FLDBLK1";
+    let (mut tried, mut some) = (0, 0);
+    for version in versions {
+        for (at, (old, new)) in version.chunks_exact(SLOT_BYTES as usize).zip(now.chunks_exact(SLOT_BYTES as usize)).enumerate().skip(2) {
+            if old == new || !is_page(old) || !is_page(new) {
+                continue;
+            }
+            let damaged = ground.snapshot(CrashPolicy::KeepAll);
+            damaged.open(FILE, Access::ReadWrite).unwrap().write_at(at as u64 * SLOT_BYTES, old).unwrap();
+            let lost = salvaged(&damaged, &model, &log, 1000);
+            tried += 1;
+            some += usize::from(lost > 0 && lost < 300);
+        }
+    }
+    assert!(some > 3, "{some} of {tried}");
 }
 
 #[test]

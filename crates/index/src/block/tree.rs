@@ -2,7 +2,9 @@
 //!
 //! redb reads nothing of a file if one page is damaged that it needs for opening, its allocator's state among them. This walks the tree of the objects
 //! by itself (redb's `docs/design.md`, file format 3) and steps over what is damaged: the keys that the rest of the tree leaves for it are a *lost range*.
-//! It trusts nothing but the checksums of [`Blocks`]; pages that are newer than the header are of a commit that the header does not know.
+//! It trusts nothing but checksums: those of [`Blocks`] say that a page is one that was written once, and the one that the parent has of its child says that
+//! it is the one that was meant. So an older version of a page, which a lost write leaves behind, is lost too. Pages that are newer than the header are
+//! of a commit that the header does not know.
 
 use super::blocks::{Blocks, PAGE_BYTES, is_unreadable};
 use std::collections::BTreeMap;
@@ -12,8 +14,10 @@ const REDB_MAGIC: &[u8; 9] = b"redb\x1a\x0a\xa9\x0d\x0a";
 const REDB_FORMAT: u8 = 3;
 const LEAF: u8 = 1;
 const BRANCH: u8 = 2;
-/// Bytes of the reference to a tree: page number, checksum, length.
+/// Bytes of the reference to a tree: page number, checksum of the page, length of the tree.
 const ROOT_BYTES: usize = 32;
+/// Bytes of a value of the table `meta`.
+const NUMBER_BYTES: usize = 8;
 /// No tree is deeper: each branch has at least two children.
 const MAX_DEPTH: u32 = 48;
 /// Greatest order of a page: 2^20 pages of 4096 bytes.
@@ -23,6 +27,20 @@ pub(super) const END: &[u8] = &[0xff];
 
 /// Keys from `.0` up to but not `.1`.
 pub(super) type KeyRange = (Vec<u8>, Vec<u8>);
+
+/// Where a page is, and the XXH3-128 of the bytes that are used of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Reference {
+    page: u64,
+    checksum: u128,
+}
+
+impl Reference {
+    /// A reference whose number and checksum are beside each other.
+    fn at(bytes: &[u8], at: usize) -> Option<Reference> {
+        Some(Reference { page: u64_at(bytes, at)?, checksum: u128_at(bytes, at + 8)? })
+    }
+}
 
 /// What a walk passes on.
 pub(super) trait Visitor {
@@ -36,7 +54,7 @@ pub(super) trait Visitor {
 pub(super) struct Database<'a> {
     tree: Tree<'a>,
     /// Roots of the tables, by name; an empty table has none.
-    tables: BTreeMap<Vec<u8>, Option<u64>>,
+    tables: BTreeMap<Vec<u8>, Option<Reference>>,
 }
 
 impl<'a> Database<'a> {
@@ -51,7 +69,7 @@ impl<'a> Database<'a> {
         }
         let (Some(header_pages), Some(data_pages)) = (u32_at(&header, 16), u32_at(&header, 20)) else { return Ok(None) };
         let slot = &header[64 + 128 * usize::from(header[9] & 1)..][..128];
-        let root = u64_at(slot, 8).filter(|_| slot[0] == REDB_FORMAT && slot[1] != 0);
+        let root = Reference::at(slot, 8).filter(|_| slot[0] == REDB_FORMAT && slot[1] != 0);
         let Some(root) = root else { return Ok(None) };
         let region_header_bytes = u64::from(header_pages) * PAGE_BYTES as u64;
         let region_bytes = region_header_bytes + u64::from(data_pages) * PAGE_BYTES as u64;
@@ -64,7 +82,7 @@ impl<'a> Database<'a> {
     /// The number of this name in the table `meta`; `None`: it cannot be read.
     pub(super) fn meta(&self, name: &str) -> io::Result<Option<u64>> {
         let Some(root) = self.tables.get(b"meta".as_slice()).copied().flatten() else { return Ok(None) };
-        Ok(self.tree.page(root)?.and_then(|bytes| number(&bytes, name.as_bytes())))
+        Ok(self.tree.page(root, Some(NUMBER_BYTES))?.and_then(|bytes| number(&bytes, name.as_bytes())))
     }
 
     /// Passes all objects to `visitor`, sorted, and the ranges between them that cannot be read. An error is one of `visitor`, or of the device.
@@ -82,7 +100,7 @@ impl<'a> Database<'a> {
     }
 }
 
-/// The pages of a tree with keys and values of any length.
+/// The pages of trees whose keys may have any length.
 struct Tree<'a> {
     blocks: &'a Blocks,
     region_header_bytes: u64,
@@ -90,8 +108,9 @@ struct Tree<'a> {
 }
 
 impl Tree<'_> {
-    fn walk(&self, page: u64, range: KeyRange, depth: u32, visitor: &mut dyn Visitor) -> io::Result<()> {
-        let Some(bytes) = (if depth < MAX_DEPTH { self.page(page)? } else { None }) else {
+    /// Values may have any length too.
+    fn walk(&self, page: Reference, range: KeyRange, depth: u32, visitor: &mut dyn Visitor) -> io::Result<()> {
+        let Some(bytes) = (if depth < MAX_DEPTH { self.page(page, None)? } else { None }) else {
             visitor.lost(range);
             return Ok(());
         };
@@ -124,8 +143,9 @@ impl Tree<'_> {
         }
     }
 
-    /// The bytes of a page of redb; `None`: it is damaged.
-    fn page(&self, number: u64) -> io::Result<Option<Vec<u8>>> {
+    /// The bytes of a page of redb, whose values have `value_bytes` if all have the same; `None`: it is damaged, or not the page that is meant.
+    fn page(&self, reference: Reference, value_bytes: Option<usize>) -> io::Result<Option<Vec<u8>>> {
+        let number = reference.page;
         let order = (number >> 59) as u32;
         if order > MAX_ORDER {
             return Ok(None);
@@ -138,19 +158,21 @@ impl Tree<'_> {
             return Ok(None);
         }
         let mut bytes = vec![0; length as usize];
-        Ok(sound(self.blocks.read_known(offset, &mut bytes))?.map(|()| bytes))
+        let is_meant =
+            |bytes: &Vec<u8>| used(bytes, value_bytes).is_some_and(|used| xxhash_rust::xxh3::xxh3_128(used) == reference.checksum);
+        Ok(sound(self.blocks.read_known(offset, &mut bytes))?.map(|()| bytes).filter(is_meant))
     }
 }
 
 /// The roots of tables.
 #[derive(Default)]
-struct Tables(BTreeMap<Vec<u8>, Option<u64>>);
+struct Tables(BTreeMap<Vec<u8>, Option<Reference>>);
 
 impl Visitor for Tables {
     fn object(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
         // Type u8, length u64, whether there is a root u8, root.
         if value.len() >= 10 + ROOT_BYTES {
-            self.0.insert(key.to_vec(), if value[9] == 0 { None } else { u64_at(value, 10) });
+            self.0.insert(key.to_vec(), if value[9] == 0 { None } else { Reference::at(value, 10) });
         }
         Ok(())
     }
@@ -165,15 +187,30 @@ fn number(bytes: &[u8], key: &[u8]) -> Option<u64> {
     let ends = (0..count).map(|at| Some(u32_at(bytes, 4 + 4 * at)? as usize)).collect::<Option<Vec<usize>>>()?;
     let starts = std::iter::once(4 + 4 * count).chain(ends.iter().copied());
     let place = starts.zip(&ends).position(|(start, end)| bytes.get(start..*end) == Some(key))?;
-    (bytes[0] == LEAF).then(|| u64_at(bytes, ends.last()? + 8 * place))?
+    (bytes[0] == LEAF).then(|| u64_at(bytes, ends.last()? + NUMBER_BYTES * place))?
+}
+
+/// The bytes of a page that its checksum is made of: up to the end of its last value, or of the last key of a branch.
+fn used(bytes: &[u8], value_bytes: Option<usize>) -> Option<&[u8]> {
+    let count = usize::from(u16::from_le_bytes(bytes.get(2..4)?.try_into().ok()?));
+    let last = count.checked_sub(1)?;
+    let end = match (bytes[0], value_bytes) {
+        (LEAF, None) => u32_at(bytes, 4 + 4 * (count + last))? as usize,
+        (LEAF, Some(value_bytes)) => u32_at(bytes, 4 + 4 * last)? as usize + value_bytes * count,
+        (BRANCH, _) => u32_at(bytes, 8 + 24 * (count + 1) + 4 * last)? as usize,
+        _ => return None,
+    };
+    bytes.get(..end)
 }
 
 /// Children and keys of a branch.
-fn branch(bytes: &[u8]) -> Option<(Vec<u64>, Vec<&[u8]>)> {
+fn branch(bytes: &[u8]) -> Option<(Vec<Reference>, Vec<&[u8]>)> {
     let count = usize::from(u16::from_le_bytes(bytes.get(2..4)?.try_into().ok()?));
-    let numbers = 8 + 16 * (count + 1);
+    let checksums = 8;
+    let numbers = checksums + 16 * (count + 1);
     let ends = numbers + 8 * (count + 1);
-    let children = (0..=count).map(|at| u64_at(bytes, numbers + 8 * at)).collect::<Option<Vec<_>>>()?;
+    let child = |at| Some(Reference { page: u64_at(bytes, numbers + 8 * at)?, checksum: u128_at(bytes, checksums + 16 * at)? });
+    let children = (0..=count).map(child).collect::<Option<Vec<_>>>()?;
     let mut start = ends + 4 * count;
     let mut keys = Vec::with_capacity(count);
     for at in 0..count {
@@ -205,6 +242,10 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 
 fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+fn u128_at(bytes: &[u8], at: usize) -> Option<u128> {
+    Some(u128::from_le_bytes(bytes.get(at..at + 16)?.try_into().ok()?))
 }
 
 /// Damage is no error here.
