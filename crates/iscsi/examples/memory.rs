@@ -10,13 +10,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const BLOCK: usize = 256 << 10;
-const SIZE: u64 = 4 << 30;
+const SIZE: u64 = 1 << 30;
+/// To make zeros of so many bytes takes as long as on a disk.
+const SLOW_BYTES: u64 = 64 << 20;
 const NAME: &str = "iqn.2026-01.onefold:memory";
 
 #[derive(Default)]
-struct Memory(Mutex<BTreeMap<u64, Vec<u8>>>);
+struct Memory(Mutex<BTreeMap<u64, Vec<u8>>>, bool);
 
 impl Memory {
+    fn read_only() -> Memory {
+        Memory(Mutex::default(), true)
+    }
+
     fn each(offset: u64, length: usize, visit: &mut dyn FnMut(u64, usize, std::ops::Range<usize>)) {
         let mut done = 0;
         while done < length {
@@ -34,7 +40,7 @@ impl Disk for Memory {
         SIZE
     }
     fn read_only(&self) -> bool {
-        false
+        self.1
     }
     fn block_bytes(&self) -> u32 {
         BLOCK as u32
@@ -71,6 +77,10 @@ impl Disk for Memory {
         Ok(())
     }
     fn unmap(&self, offset: u64, length: u64) -> Result<(), DiskError> {
+        if length >= SLOW_BYTES {
+            // Suites want to see a SANITIZE under way, which erases so much at a time.
+            std::thread::sleep(std::time::Duration::from_millis(500));
+        }
         let mut blocks = self.0.lock();
         let (first, end) = (offset, offset + length);
         let own: Vec<u64> = blocks.range(first / BLOCK as u64..end.div_ceil(BLOCK as u64)).map(|(block, _)| *block).collect();
@@ -137,10 +147,14 @@ async fn main() {
     let server = Server::bind(&portals, Arc::new(One(target.clone())), Limits::default()).await.expect("to listen");
     let identity = Identity { serial: "0000000000000001".into(), number: 1, product: "memory".into() };
     let options = UnitOptions { identity, logical_block_bytes: 512, ports: server.ports(), reservations: Reservations::default() };
-    let unit = LogicalUnit::new(Arc::new(Memory::default()), options, Box::new(|_| Ok(())));
+    let unit = LogicalUnit::new(Arc::new(Memory::default()), options.clone(), Box::new(|_| Ok(())));
     target.units.write().insert(0, Arc::new(unit));
+    // What only disks that never change are asked.
+    let identity = Identity { serial: "0000000000000002".into(), number: 2, product: "memory".into() };
+    let unit = LogicalUnit::new(Arc::new(Memory::read_only()), UnitOptions { identity, ..options }, Box::new(|_| Ok(())));
+    target.units.write().insert(1, Arc::new(unit));
     for address in server.local_addresses() {
-        println!("iscsi://{address}/{NAME}/0");
+        println!("iscsi://{address}/{NAME}/0 and /1, which is read-only");
     }
     server.run(std::future::pending()).await;
 }

@@ -60,7 +60,8 @@ pub fn page(number: u8, identity: &Identity, port: &Port, geometry: &Geometry) -
         0x86 => extended(),
         0x87 => vec![0x3f, 0xff, 0, 0],
         0xb0 => block_limits(geometry),
-        0xb1 => vec![0, 1, 0, 0, 0, 0].into_iter().chain([0; 54]).collect(),
+        // Does not rotate; what a SANITIZE has erased can be read.
+        0xb1 => [&[0, 1, 0, 0x40][..], &[0; 56]].concat(),
         // Thin; UNMAP, WRITE SAME 16 and 10 unmap, what is unmapped reads as zeros.
         0xb2 => vec![0, 0xe4, 2, 0],
         _ => return Err(Sense::invalid_field(2, None)),

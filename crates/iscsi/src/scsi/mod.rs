@@ -1,21 +1,27 @@
 //! SCSI: what a logical unit does with a command (SPC-4, SBC-3). No I/O but that of the [`Disk`], no transport.
 //!
-//! `unit` has the order in which a command is judged and what a unit remembers; `block` what reads and changes the medium; [`opcodes`] the table
-//! of commands.
+//! `unit` has the order in which a command is judged and what a unit remembers; `block` what reads and changes the medium; `sanitize` what erases all of
+//! it; `persistent` and `report` the commands about reservations and about what there is; [`opcodes`] the table of commands.
 
 mod block;
 mod disk;
 mod inquiry;
 mod mode;
 pub mod opcodes;
+mod persistent;
+mod report;
 pub mod reservation;
+mod sanitize;
 pub mod sense;
+#[cfg(test)]
+mod testing;
 mod unit;
 
 pub use disk::{Disk, DiskError, Extent};
 pub use inquiry::{Identity, Port};
 pub use reservation::Nexus;
-pub use unit::{Caller, Keep, LogicalUnit, Reply, Status, UnitOptions, failed, lost_data, without_unit};
+pub use sanitize::{KeepSanitize, Sanitize};
+pub use unit::{Caller, Keep, LogicalUnit, Patience, Reply, Status, UnitOptions, failed, lost_data, without_unit};
 
 /// Most bytes that one command moves: bounds the memory of a command.
 pub const MAX_TRANSFER_BYTES: u32 = 32 << 20;
@@ -47,9 +53,9 @@ impl Geometry {
         MAX_TRANSFER_BYTES / self.logical
     }
 
-    /// Logical blocks of a physical block, as a power of two: 4 KiB, or two logical blocks.
+    /// Logical blocks of a physical block, as a power of two. A physical block is 4 KiB: what is larger, systems do not use or refuse.
     pub fn physical_exponent(&self) -> u8 {
-        (4096 / self.logical).max(2).ilog2() as u8
+        (4096 / self.logical).max(1).ilog2() as u8
     }
 }
 

@@ -34,6 +34,7 @@ pub enum Operation {
     WriteAndVerify,
     Verify,
     OrWrite,
+    Sanitize,
     CompareAndWrite,
     Prefetch,
     SynchronizeCache,
@@ -110,6 +111,9 @@ pub const COMMANDS: &[Definition] = {
         command(0x37, ReadDefectData, R, &[0x37, 0, 0x1f, 0, 0, 0, 0, F, F, 0]),
         command(0x41, WriteSame, W, &[0x41, 0x08, F, F, F, F, G, F, F, 0]),
         command(0x42, Unmap, W, &[0x42, 0, 0, 0, 0, 0, G, F, F, 0]),
+        action(0x48, 0x01, Sanitize, W, &[0x48, 0xbf, 0, 0, 0, 0, 0, F, F, 0]),
+        action(0x48, 0x02, Sanitize, W, &[0x48, 0xbf, 0, 0, 0, 0, 0, F, F, 0]),
+        action(0x48, 0x1f, Sanitize, W, &[0x48, 0xbf, 0, 0, 0, 0, 0, F, F, 0]),
         command(0x4d, LogSense, Free, &[0x4d, 1, F, F, 0, F, F, F, F, 0]),
         command(0x55, ModeSelect, W, &[0x55, 0x11, 0, 0, 0, 0, 0, F, F, 0]),
         command(0x56, Reserve, Own, &[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
@@ -171,6 +175,22 @@ impl Definition {
             }
         }
         Ok(found)
+    }
+
+    /// Whether it is done while a sanitize goes on or after one has failed: what tells about the unit, and touches neither the medium nor how it is used (SBC-3
+    /// section 4.11.2).
+    pub fn is_allowed_in_sanitize(&self) -> bool {
+        matches!(
+            self.operation,
+            Operation::Inquiry
+                | Operation::RequestSense
+                | Operation::ReportLuns
+                | Operation::ReportOpcodes
+                | Operation::ReportTaskManagement
+                | Operation::ReportTargetPortGroups
+                | Operation::LogSense
+                | Operation::PersistentReserveIn
+        )
     }
 
     /// The CDB usage data (SPC-4 section 6.35.3): bit by bit what is used, with operation code and service action as they are.

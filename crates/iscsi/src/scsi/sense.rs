@@ -33,7 +33,6 @@ pub struct Code(pub u8, pub u8);
 #[allow(missing_docs)] // The names are those of the standard.
 impl Code {
     pub const NONE: Code = Code(0x00, 0x00);
-    pub const NOT_READY_INITIALIZING_COMMAND_REQUIRED: Code = Code(0x04, 0x02);
     pub const NOT_READY_SANITIZE_IN_PROGRESS: Code = Code(0x04, 0x1b);
     pub const WRITE_ERROR: Code = Code(0x0c, 0x00);
     pub const INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT: Code = Code(0x0e, 0x03);
@@ -57,6 +56,7 @@ impl Code {
     pub const REGISTRATIONS_PREEMPTED: Code = Code(0x2a, 0x05);
     pub const CAPACITY_DATA_HAS_CHANGED: Code = Code(0x2a, 0x09);
     pub const COMMANDS_CLEARED_BY_ANOTHER_INITIATOR: Code = Code(0x2f, 0x00);
+    pub const SANITIZE_COMMAND_FAILED: Code = Code(0x31, 0x03);
     pub const THIN_PROVISIONING_SOFT_THRESHOLD_REACHED: Code = Code(0x38, 0x07);
     pub const REPORTED_LUNS_DATA_HAS_CHANGED: Code = Code(0x3f, 0x0e);
     pub const INTERNAL_TARGET_FAILURE: Code = Code(0x44, 0x00);
@@ -85,8 +85,17 @@ pub struct Sense {
     pub code: Code,
     /// The INFORMATION field: a block address or an offset in bytes.
     pub information: Option<u64>,
+    /// What else there is to say, by the kind of thing.
+    pub specific: Option<Specific>,
+}
+
+/// The SENSE KEY SPECIFIC field (SPC-4 section 4.5.2.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Specific {
     /// The wrong field of the request.
-    pub field: Option<Field>,
+    Field(Field),
+    /// How much of what goes on is done, in parts of 65,536.
+    Progress(u16),
 }
 
 /// Bytes of fixed-format sense data.
@@ -95,18 +104,19 @@ pub const FIXED_BYTES: usize = 18;
 impl Sense {
     /// Sense data without particulars.
     pub const fn new(key: Key, code: Code) -> Sense {
-        Sense { key, code, information: None, field: None }
+        Sense { key, code, information: None, specific: None }
     }
 
     /// A field of the CDB has a value that cannot be done.
     pub const fn invalid_field(byte: u16, bit: Option<u8>) -> Sense {
-        Sense { field: Some(Field { in_cdb: true, byte, bit }), ..Sense::new(Key::IllegalRequest, Code::INVALID_FIELD_IN_CDB) }
+        let field = Field { in_cdb: true, byte, bit };
+        Sense { specific: Some(Specific::Field(field)), ..Sense::new(Key::IllegalRequest, Code::INVALID_FIELD_IN_CDB) }
     }
 
     /// A field of the parameter list has a value that cannot be done.
     pub const fn invalid_parameter(byte: u16) -> Sense {
-        let field = Some(Field { in_cdb: false, byte, bit: None });
-        Sense { field, ..Sense::new(Key::IllegalRequest, Code::INVALID_FIELD_IN_PARAMETER_LIST) }
+        let field = Field { in_cdb: false, byte, bit: None };
+        Sense { specific: Some(Specific::Field(field)), ..Sense::new(Key::IllegalRequest, Code::INVALID_FIELD_IN_PARAMETER_LIST) }
     }
 
     /// The same, with the INFORMATION field.
@@ -130,8 +140,8 @@ impl Sense {
         }
         bytes[7] = (FIXED_BYTES - 8) as u8;
         (bytes[12], bytes[13]) = (self.code.0, self.code.1);
-        if let Some(field) = self.field {
-            bytes[15..18].copy_from_slice(&field.encode());
+        if let Some(specific) = self.specific {
+            bytes[15..18].copy_from_slice(&specific.encode());
         }
         bytes
     }
@@ -142,9 +152,9 @@ impl Sense {
             bytes.extend_from_slice(&[0x00, 0x0a, 0x80, 0]);
             bytes.extend_from_slice(&information.to_be_bytes());
         }
-        if let Some(field) = self.field {
+        if let Some(specific) = self.specific {
             bytes.extend_from_slice(&[0x02, 0x06, 0, 0]);
-            bytes.extend_from_slice(&field.encode());
+            bytes.extend_from_slice(&specific.encode());
             bytes.push(0);
         }
         bytes[7] = (bytes.len() - 8) as u8;
@@ -152,11 +162,16 @@ impl Sense {
     }
 }
 
-impl Field {
+impl Specific {
     fn encode(self) -> [u8; 3] {
-        let bit = self.bit.map_or(0, |bit| 0x08 | bit & 7);
-        let [high, low] = self.byte.to_be_bytes();
-        [0x80 | u8::from(self.in_cdb) << 6 | bit, high, low]
+        let (flags, [high, low]) = match self {
+            Specific::Field(field) => {
+                let bit = field.bit.map_or(0, |bit| 0x08 | bit & 7);
+                (u8::from(field.in_cdb) << 6 | bit, field.byte.to_be_bytes())
+            }
+            Specific::Progress(done) => (0, done.to_be_bytes()),
+        };
+        [0x80 | flags, high, low]
     }
 }
 
@@ -179,6 +194,13 @@ mod tests {
         assert_eq!(sense.encode(false)[15..], [0xcf, 0, 1]);
         assert_eq!(sense.encode(true)[8..], [2, 6, 0, 0, 0xcf, 0, 1, 0]);
         assert_eq!(Sense::invalid_parameter(300).encode(false)[15..], [0x80, 1, 44]);
+    }
+
+    #[test]
+    fn progress_is_said_in_both_formats() {
+        let sense = Sense { specific: Some(Specific::Progress(0x1234)), ..Sense::new(Key::NotReady, Code::NOT_READY_SANITIZE_IN_PROGRESS) };
+        assert_eq!(sense.encode(false)[15..], [0x80, 0x12, 0x34]);
+        assert_eq!(sense.encode(true)[8..], [2, 6, 0, 0, 0x80, 0x12, 0x34, 0]);
     }
 
     #[test]

@@ -1,17 +1,19 @@
 //! A logical unit: judges commands in the order that the standards want, keeps what initiators set, and does the rest of the commands.
 //!
 //! # Order of judging (SAM-5 section 5.14, SPC-4 section 5.13)
-//! The CDB; unit attentions; reservations; write protection; then the command itself. INQUIRY, REPORT LUNS and REQUEST SENSE take no unit
-//! attention, as those need them who find out what happened.
+//! The CDB; unit attentions; reservations; a sanitize that goes on; write protection; then the command itself. INQUIRY, REPORT LUNS and REQUEST SENSE take
+//! no unit attention, as those need them who find out what happened.
 
 use super::block::{self, Medium, Range};
 use super::inquiry::{self, Identity, Port};
 use super::mode::Parameters;
-use super::opcodes::{COMMANDS, Definition, Operation};
-use super::reservation::{MAX_REGISTRATIONS, Nexus, Refusal, Request, Reservations, TYPE_MASK};
+use super::opcodes::{Definition, Operation};
+use super::report::{log_sense, port_groups, report_luns, report_opcodes};
+use super::reservation::{Nexus, Refusal, Reservations};
+use super::sanitize::{KeepSanitize, Sanitize, Sanitizer};
 use super::sense::{Code, Key, Sense};
-use super::{Disk, Geometry, u16_at, u32_at, u64_at};
-use parking_lot::Mutex;
+use super::{Disk, Geometry, u16_at, u32_at};
+use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -59,6 +61,17 @@ pub struct Caller<'a> {
     pub port: &'a Port,
     /// The LUNs that this initiator sees, ascending.
     pub luns: &'a [u16],
+    /// What a command that takes long needs to know.
+    pub patience: &'a dyn Patience,
+}
+
+/// Who waits for the end of a command.
+pub trait Patience: Send + Sync + std::fmt::Debug {
+    /// The command only waits from now on, perhaps for hours: what it has for working can be given to others.
+    fn begin_to_wait(&self);
+
+    /// Whether nobody waits for its answer any more.
+    fn is_over(&self) -> bool;
 }
 
 /// What a unit is made with.
@@ -86,21 +99,24 @@ pub struct LogicalUnit {
     identity: Identity,
     logical: u32,
     ports: Vec<u16>,
-    keep: Keep,
-    state: Mutex<State>,
+    pub(super) keep: Keep,
+    pub(super) state: Mutex<State>,
+    /// Shared by commands that use the medium; alone for the beginning of a sanitize.
+    medium: RwLock<()>,
+    sanitizer: Sanitizer,
 }
 
 #[derive(Debug, Default)]
-struct State {
+pub(super) struct State {
     parameters: Parameters,
-    reservations: Reservations,
+    pub(super) reservations: Reservations,
     /// Nexuses that are there.
     nexuses: BTreeSet<Nexus>,
     attentions: HashMap<Nexus, VecDeque<Code>>,
 }
 
 impl State {
-    fn attend(&mut self, nexus: &Nexus, code: Code) {
+    pub(super) fn attend(&mut self, nexus: &Nexus, code: Code) {
         if self.nexuses.contains(nexus) {
             let pending = self.attentions.entry(nexus.clone()).or_default();
             if pending.len() < MAX_ATTENTIONS && !pending.contains(&code) {
@@ -125,7 +141,26 @@ impl LogicalUnit {
     /// A unit on a disk.
     pub fn new(disk: Arc<dyn Disk>, options: UnitOptions, keep: Keep) -> LogicalUnit {
         let UnitOptions { identity, logical_block_bytes: logical, ports, reservations } = options;
-        LogicalUnit { disk, identity, logical, ports, keep, state: Mutex::new(State { reservations, ..State::default() }) }
+        let state = Mutex::new(State { reservations, ..State::default() });
+        let sanitizer = Sanitizer::new(disk.clone(), None, Box::new(|_| Ok(())));
+        LogicalUnit { disk, identity, logical, ports, keep, state, medium: RwLock::new(()), sanitizer }
+    }
+
+    /// The same unit with sanitizes that are kept over restarts by `keep`; one that is `unfinished` goes on now.
+    pub fn with_sanitize(self, unfinished: Option<Sanitize>, keep: KeepSanitize) -> LogicalUnit {
+        let sanitizer = Sanitizer::new(self.disk.clone(), unfinished, keep);
+        sanitizer.go_on();
+        LogicalUnit { sanitizer, ..self }
+    }
+
+    #[cfg(test)]
+    pub(super) fn sanitizer(&self) -> &Sanitizer {
+        &self.sanitizer
+    }
+
+    /// Ends what goes on in the background, before the disk is closed. A sanitize that is kept goes on after a restart.
+    pub fn stop(&self) {
+        self.sanitizer.stop();
     }
 
     /// Its sizes, now.
@@ -179,6 +214,8 @@ impl LogicalUnit {
             }
             Operation::PersistentReserveOut => u32_at(cdb, 5).min(1 << 16) as usize,
             Operation::SendDiagnostic => u16_at(cdb, 3).into(),
+            // Only an overwrite has parameters.
+            Operation::Sanitize if cdb[1] & 0x1f == 0x01 => u16_at(cdb, 7).into(),
             operation => block::data_out_bytes(operation, cdb, &self.geometry()),
         }
     }
@@ -186,8 +223,9 @@ impl LogicalUnit {
     /// Does a command. `data` is what the initiator sent, of what the CDB announced perhaps only the first part; `announced` is how much it
     /// would send.
     pub fn execute(&self, caller: Caller<'_>, cdb: &[u8], data: &[u8], announced: u32) -> Reply {
-        // What carries CDBs may pad them.
+        let definition = Definition::of(cdb);
         let perform = |definition: &Definition| {
+            // What carries CDBs may pad them.
             let cdb = &cdb[..definition.usage.len()];
             // What is compared, or written many times, must be what was meant.
             let is_exact = matches!(definition.operation, Operation::CompareAndWrite | Operation::WriteSame);
@@ -196,11 +234,36 @@ impl LogicalUnit {
             }
             self.perform(definition, caller, cdb, data)
         };
-        match self.judge(caller, cdb).and_then(perform) {
+        let done = match definition {
+            Ok(definition) if definition.operation == Operation::Sanitize => self.sanitize(caller, definition, cdb, data),
+            Ok(definition) if definition.is_allowed_in_sanitize() => self.judge(caller, Ok(definition)).and_then(perform),
+            definition => {
+                let _medium = self.medium.read();
+                self.judge(caller, definition).and_then(perform)
+            }
+        };
+        match done {
             Ok(data) => Reply::with(data),
             Err(Refusal::Conflict) => Reply { status: Status::ReservationConflict, data: Vec::new(), sense: Vec::new() },
             Err(Refusal::Check(sense)) => self.check_condition(sense),
         }
+    }
+
+    fn sanitize(&self, caller: Caller<'_>, definition: &'static Definition, cdb: &[u8], data: &[u8]) -> Result<Vec<u8>, Refusal> {
+        let medium = self.medium.write();
+        self.judge(caller, Ok(definition))?;
+        if definition.action == Some(0x1f) {
+            self.sanitizer.leave_failure(cdb)?;
+            return Ok(Vec::new());
+        }
+        self.sanitizer.begin(self.sanitizer.parse(cdb, data, &self.geometry())?)?;
+        drop(medium);
+        let is_immediate = cdb[1] & 0x80 != 0;
+        if !is_immediate {
+            caller.patience.begin_to_wait();
+            self.sanitizer.wait(&|| caller.patience.is_over())?;
+        }
+        Ok(Vec::new())
     }
 
     /// CHECK CONDITION with these sense data, in the format that is set.
@@ -209,8 +272,7 @@ impl LogicalUnit {
         Reply { status: Status::CheckCondition, data: Vec::new(), sense: sense.encode(descriptors) }
     }
 
-    fn judge(&self, caller: Caller<'_>, cdb: &[u8]) -> Result<&'static Definition, Refusal> {
-        let definition = Definition::of(cdb);
+    fn judge(&self, caller: Caller<'_>, definition: Result<&'static Definition, Sense>) -> Result<&'static Definition, Refusal> {
         let operation = definition.as_ref().map(|definition| definition.operation);
         let mut state = self.state.lock();
         if !matches!(operation, Ok(Operation::Inquiry | Operation::ReportLuns | Operation::RequestSense))
@@ -222,6 +284,10 @@ impl LogicalUnit {
         if !state.reservations.allows(caller.nexus, definition.access) {
             return Err(Refusal::Conflict);
         }
+        let may_begin = definition.operation == Operation::Sanitize && self.sanitizer.has_failed();
+        if !definition.is_allowed_in_sanitize() && !may_begin {
+            self.sanitizer.check()?;
+        }
         let changes_medium = matches!(
             definition.operation,
             Operation::Write
@@ -231,6 +297,7 @@ impl LogicalUnit {
                 | Operation::CompareAndWrite
                 | Operation::Unmap
                 | Operation::WriteSame
+                | Operation::Sanitize
         );
         if changes_medium && (state.parameters.write_protect || self.disk.read_only()) {
             return Err(Sense::new(Key::DataProtect, Code::WRITE_PROTECTED).into());
@@ -275,7 +342,7 @@ impl LogicalUnit {
             }
             Operation::LogSense => some(log_sense(cdb)?, u16_at(cdb, 7).into()),
             Operation::ReportLuns => some(report_luns(cdb, caller.luns)?, u32_at(cdb, 6) as usize),
-            Operation::ReportTargetPortGroups => some(self.port_groups(cdb)?, u32_at(cdb, 6) as usize),
+            Operation::ReportTargetPortGroups => some(port_groups(&self.ports, cdb)?, u32_at(cdb, 6) as usize),
             Operation::ReportOpcodes => some(report_opcodes(cdb)?, u32_at(cdb, 6) as usize),
             Operation::ReportTaskManagement => {
                 // Abort task and task set, clear task set, logical unit reset; target resets.
@@ -310,12 +377,16 @@ impl LogicalUnit {
             Operation::SynchronizeCache => nothing(medium.synchronize(cdb)),
             Operation::Unmap => nothing(medium.unmap(data)),
             Operation::WriteSame => nothing(medium.write_same(cdb, data)),
+            Operation::Sanitize => unreachable!("it is done by `execute`, which keeps others from the medium"),
         }
     }
 
     fn request_sense(&self, nexus: &Nexus, cdb: &[u8]) -> Vec<u8> {
         let pending = self.state.lock().attentions.get_mut(nexus).and_then(VecDeque::pop_front);
-        let sense = pending.map_or(Sense::new(Key::NoSense, Code::NONE), |code| Sense::new(Key::UnitAttention, code));
+        let sense = match pending {
+            Some(code) => Sense::new(Key::UnitAttention, code),
+            None => self.sanitizer.check().err().unwrap_or(Sense::new(Key::NoSense, Code::NONE)),
+        };
         sense.encode(cdb[1] & 1 != 0)
     }
 
@@ -325,91 +396,6 @@ impl LogicalUnit {
             (false, 0) => Ok(inquiry::standard(&self.identity)),
             (false, _) => Err(Sense::invalid_field(2, None)),
         }
-    }
-
-    /// All ports are in one group, which is active (SPC-4 section 6.36).
-    fn port_groups(&self, cdb: &[u8]) -> Result<Vec<u8>, Sense> {
-        let is_extended = match cdb[1] >> 5 {
-            0 => false,
-            1 => true,
-            _ => return Err(Sense::invalid_field(1, Some(7))),
-        };
-        // Preferred, active/optimized; supports active/optimized only.
-        let mut groups = Vec::new();
-        for port in &self.ports {
-            let [high, low] = port.to_be_bytes();
-            groups.extend_from_slice(&[0x80, 0x01, high, low, 0, 2, 0, 1, 0, 0, high, low]);
-        }
-        let head: &[u8] = if is_extended { &[0x10, 0, 0, 0] } else { &[] };
-        let length = (head.len() + groups.len()) as u32;
-        Ok([&length.to_be_bytes()[..], head, &groups].concat())
-    }
-
-    fn persistent_in(&self, nexus: &Nexus, cdb: &[u8]) -> Result<Vec<u8>, Refusal> {
-        let state = self.state.lock();
-        let reservations = &state.reservations;
-        if !reservations.allows_persistent_in(nexus) {
-            return Err(Refusal::Conflict);
-        }
-        let generation = reservations.generation().to_be_bytes();
-        let with_length = |body: Vec<u8>| [&generation[..], &(body.len() as u32).to_be_bytes(), &body].concat();
-        Ok(match cdb[1] & 0x1f {
-            0x00 => with_length(reservations.keys().flat_map(u64::to_be_bytes).collect()),
-            0x01 => with_length(reservations.reservation().map_or_else(Vec::new, |reservation| {
-                let key = reservations.holders_key().to_be_bytes();
-                [&key[..], &[0, 0, 0, 0, 0, reservation.kind as u8, 0, 0]].concat()
-            })),
-            0x02 => {
-                // Compatible with RESERVE and RELEASE no; all target ports no; kept over power loss yes, types are listed.
-                let kept = u8::from(reservations.is_kept());
-                vec![0, 8, 0x01, 0x80 | kept, TYPE_MASK[0], TYPE_MASK[1], 0, 0]
-            }
-            _ => {
-                let mut body = Vec::new();
-                for (other, key) in reservations.registrations() {
-                    let transport = transport_id(&other.initiator);
-                    let is_holder = reservations.is_holder(other);
-                    body.extend_from_slice(&key.to_be_bytes());
-                    let kind = reservations.reservation().filter(|_| is_holder).map_or(0, |reservation| reservation.kind as u8);
-                    body.extend_from_slice(&[0, 0, 0, 0, u8::from(is_holder), kind, 0, 0, 0, 0]);
-                    body.extend_from_slice(&other.target_port.to_be_bytes());
-                    body.extend_from_slice(&(transport.len() as u32).to_be_bytes());
-                    body.extend_from_slice(&transport);
-                }
-                with_length(body)
-            }
-        })
-    }
-
-    fn persistent_out(&self, nexus: &Nexus, cdb: &[u8], data: &[u8]) -> Result<Vec<u8>, Refusal> {
-        if u32_at(cdb, 5) != 24 || data.len() < 24 {
-            return Err(Sense::new(Key::IllegalRequest, Code::PARAMETER_LIST_LENGTH_ERROR).into());
-        }
-        let flags = data[20];
-        // Registering for others (SPEC_I_PT) or for all ports (ALL_TG_PT) is not offered, as the capabilities say.
-        if flags & 0x0c != 0 && matches!(cdb[1] & 0x1f, 0x00 | 0x06) {
-            return Err(Sense::invalid_parameter(20).into());
-        }
-        let request = Request {
-            action: cdb[1] & 0x1f,
-            scope: cdb[2] >> 4,
-            kind: cdb[2] & 0x0f,
-            key: u64_at(data, 0),
-            new_key: u64_at(data, 8),
-            keep: flags & 1 != 0,
-        };
-        let mut state = self.state.lock();
-        let mut next = state.reservations.clone();
-        let heard = next.change(nexus, request)?;
-        if next.kept() != state.reservations.kept()
-            && let Err(_why) = (self.keep)(&next)
-        {
-            return Err(Sense::new(Key::HardwareError, Code::INTERNAL_TARGET_FAILURE).into());
-        }
-        debug_assert!(next.keys().count() <= MAX_REGISTRATIONS);
-        state.reservations = next;
-        heard.into_iter().for_each(|(other, code)| state.attend(&other, code));
-        Ok(Vec::new())
     }
 }
 
@@ -447,81 +433,4 @@ pub fn lost_data() -> Reply {
 fn truncated(mut out: Vec<u8>, room: usize) -> Vec<u8> {
     out.truncate(room);
     out
-}
-
-/// TransportID of an iSCSI initiator port (SPC-4 section 7.6.4.6).
-fn transport_id(name: &str) -> Vec<u8> {
-    let mut text = name.as_bytes().to_vec();
-    text.resize((text.len() / 4 * 4 + 4).max(20), 0);
-    // Protocol 5; with an ISID the name has format 1.
-    let format = if name.contains(",i,0x") { 0x45 } else { 0x05 };
-    [&[format, 0][..], &(text.len() as u16).to_be_bytes(), &text].concat()
-}
-
-/// REPORT LUNS (SPC-4 section 6.33): flat space addressing above 255.
-fn report_luns(cdb: &[u8], luns: &[u16]) -> Result<Vec<u8>, Sense> {
-    if u32_at(cdb, 6) < 16 {
-        return Err(Sense::invalid_field(6, None));
-    }
-    let shown: &[u16] = match cdb[2] {
-        0x00 | 0x02 => luns,
-        // There are no well-known units, and none below others.
-        0x01 | 0x10 | 0x11 | 0x12 => &[],
-        _ => return Err(Sense::invalid_field(2, None)),
-    };
-    let mut out = ((shown.len() * 8) as u32).to_be_bytes().to_vec();
-    out.extend_from_slice(&[0; 4]);
-    for lun in shown {
-        let [high, low] = if *lun < 256 { lun.to_be_bytes() } else { (lun | 0x4000).to_be_bytes() };
-        out.extend_from_slice(&[high, low, 0, 0, 0, 0, 0, 0]);
-    }
-    Ok(out)
-}
-
-/// REPORT SUPPORTED OPERATION CODES (SPC-4 section 6.35).
-fn report_opcodes(cdb: &[u8]) -> Result<Vec<u8>, Sense> {
-    /// Nominal and recommended timeouts are not said: zeros.
-    const TIMEOUTS: [u8; 12] = [0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    let with_timeouts = cdb[2] & 0x80 != 0;
-    let (options, opcode, action) = (cdb[2] & 7, cdb[3], u16_at(cdb, 4));
-    if options == 0 {
-        let mut out = vec![0; 4];
-        for command in COMMANDS {
-            let flags = u8::from(with_timeouts) << 1 | u8::from(command.action.is_some());
-            out.extend_from_slice(&[command.opcode, 0, 0, command.action.unwrap_or_default(), 0, flags, 0, command.usage.len() as u8]);
-            out.extend_from_slice(&TIMEOUTS[..if with_timeouts { 12 } else { 0 }]);
-        }
-        let length = (out.len() - 4) as u32;
-        out[..4].copy_from_slice(&length.to_be_bytes());
-        return Ok(out);
-    }
-    let of_opcode = || COMMANDS.iter().filter(|command| command.opcode == opcode);
-    let has_actions = of_opcode().any(|command| command.action.is_some());
-    let by_action = || of_opcode().find(|command| command.action.map(u16::from) == Some(action));
-    let found = match options {
-        1 if has_actions => return Err(Sense::invalid_field(2, Some(2))),
-        1 => of_opcode().next(),
-        2 if !has_actions && of_opcode().next().is_some() => return Err(Sense::invalid_field(2, Some(2))),
-        2 => by_action(),
-        3 if has_actions => by_action(),
-        3 if action == 0 => of_opcode().next(),
-        3 => None,
-        _ => return Err(Sense::invalid_field(2, Some(2))),
-    };
-    let Some(command) = found else { return Ok(vec![0, 1, 0, 0]) };
-    let usage = command.usage_data();
-    let mut out = vec![0, u8::from(with_timeouts) << 7 | 3, 0, usage.len() as u8];
-    out.extend_from_slice(&usage);
-    out.extend_from_slice(&TIMEOUTS[..if with_timeouts { 12 } else { 0 }]);
-    Ok(out)
-}
-
-/// LOG SENSE: the list of pages, which has itself only.
-fn log_sense(cdb: &[u8]) -> Result<Vec<u8>, Sense> {
-    match (cdb[2] & 0x3f, cdb[3]) {
-        (0x00, 0x00) => Ok(vec![0x00, 0, 0, 1, 0x00]),
-        (0x00, 0xff) => Ok(vec![0x40, 0xff, 0, 4, 0x00, 0x00, 0x00, 0xff]),
-        (0x00, _) => Err(Sense::invalid_field(3, None)),
-        _ => Err(Sense::invalid_field(2, Some(5))),
-    }
 }

@@ -2,9 +2,30 @@
 
 use super::{End, Event, PERMIT_BYTES, Sequence, Session, Task};
 use crate::pdu::{Incoming, NO_TAG, Outgoing, StatusNumber, opcode, reason};
-use crate::scsi::{Caller, MAX_TRANSFER_BYTES, Reply, Status};
+use crate::scsi::{Caller, MAX_TRANSFER_BYTES, Patience, Reply, Status};
+use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::OwnedSemaphorePermit;
+
+/// What a command under way has.
+#[derive(Debug)]
+struct Waiting {
+    /// A place among those who work.
+    worker: Mutex<Option<OwnedSemaphorePermit>>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Patience for Waiting {
+    fn begin_to_wait(&self) {
+        self.worker.lock().take();
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+}
 
 impl Session {
     pub(super) fn scsi(&mut self, pdu: Incoming) -> Result<(), End> {
@@ -49,6 +70,7 @@ impl Session {
             permit: None,
             is_running: false,
             is_ended: false,
+            ended: Arc::default(),
         };
         task.store(0, &pdu.data);
         self.tasks.insert(tag, task);
@@ -149,7 +171,7 @@ impl Session {
         let Some(task) = self.tasks.get_mut(&tag).filter(|task| !task.is_running) else {
             return Err(End::Wrong("data came for a command that has all"));
         };
-        task.is_ended = true;
+        task.end();
         if let Some(task) = self.tasks.remove(&tag) {
             self.queue.retain(|queued| *queued != tag);
             self.respond(tag, &task, crate::scsi::lost_data(), None);
@@ -197,6 +219,7 @@ impl Session {
         let announced = if task.is_write { task.expected_bytes } else { 0 };
         let bytes = if task.is_read { task.expected_bytes.min(MAX_TRANSFER_BYTES) } else { 0 };
         let permit = task.permit.take();
+        let is_over = task.ended.clone();
         let (nexus, port) = (self.begun.nexus.clone(), self.begun.port.clone());
         let luns = self.begun.target.as_ref().map_or_else(Vec::new, |target| target.luns());
         let (memory, events, workers) = (self.memory.clone(), self.events.clone(), self.shared.workers.clone());
@@ -206,9 +229,10 @@ impl Session {
                 None if bytes > 0 => memory.acquire_many_owned(bytes.div_ceil(PERMIT_BYTES)).await.ok(),
                 None => None,
             };
-            let _worker = workers.acquire_owned().await;
+            let worker = Mutex::new(workers.acquire_owned().await.ok());
             let work = tokio::task::spawn_blocking(move || {
-                let caller = Caller { nexus: &nexus, port: &port, luns: &luns };
+                let waiting = Waiting { worker, is_over };
+                let caller = Caller { nexus: &nexus, port: &port, luns: &luns, patience: &waiting };
                 match unit {
                     Some(unit) => unit.execute(caller, &cdb, &data, announced),
                     None => crate::scsi::without_unit(caller, &cdb),

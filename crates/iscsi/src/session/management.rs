@@ -10,7 +10,7 @@ impl Session {
         let mut running = Vec::new();
         for tag in ended {
             let Some(task) = self.tasks.get_mut(&tag) else { continue };
-            task.is_ended = true;
+            task.end();
             if task.is_running {
                 running.push(tag);
             } else {
@@ -78,7 +78,7 @@ impl Session {
                 }
                 let is_running = self.tasks.get(&referenced).is_some_and(|task| task.is_running);
                 if let Some(task) = self.tasks.get_mut(&referenced) {
-                    task.is_ended = true;
+                    task.end();
                 }
                 if !is_running {
                     self.tasks.remove(&referenced);

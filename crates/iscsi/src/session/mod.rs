@@ -18,6 +18,7 @@ use crate::target::{Control, Place, Target};
 use crate::transport::{read, spell};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
@@ -95,6 +96,16 @@ struct Task {
     permit: Option<OwnedSemaphorePermit>,
     is_running: bool,
     is_ended: bool,
+    /// The same for the thread that does it.
+    ended: Arc<AtomicBool>,
+}
+
+impl Task {
+    /// Nobody wants its answer any more.
+    fn end(&mut self) {
+        self.is_ended = true;
+        self.ended.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Data-Out PDUs that belong together.

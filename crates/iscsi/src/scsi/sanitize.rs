@@ -1,0 +1,386 @@
+//! SANITIZE: the whole medium is erased, in the background (SBC-3 sections 4.11 and 5.24).
+//!
+//! *Block erase* makes everything zeros and gives it back; *overwrite* does that first, then fills the disk with the pattern. The disk below is thin and may
+//! write to new places only, so what several passes would write is never seen: the last one, which has the pattern as it was given, is the one that is
+//! done. When it ends, nothing of the disk leads to what was there before, durably. What others share with it (a snapshot, the same data on another disk) is theirs and stays.
+//!
+//! Invariants:
+//! * It begins when no command that uses the medium is under way, and until it ends none begins.
+//! * Neither the end of the task, nor that of the session, nor a reset ends it. What must be done is kept before anything of it is, so that it goes on after
+//!   a restart ([`LogicalUnit::with_sanitize`](super::LogicalUnit::with_sanitize)).
+
+use super::sense::{Code, Key, Sense, Specific};
+use super::{Disk, DiskError, Geometry, u16_at};
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Bytes that are erased between two looks at whether to stop.
+const ERASE_BYTES: u64 = 64 << 20;
+/// Bytes that are filled at a time.
+const FILL_BYTES: u64 = 4 << 20;
+/// How often who waits for the end looks whether anybody waits for the answer.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A sanitize that was begun: what must be known to go on with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sanitize {
+    /// What each logical block has afterwards: a pattern that is repeated; empty for zeros that take no space.
+    pub pattern: Vec<u8>,
+    /// Whether the unit may be used again after a failure without another sanitize (AUSE).
+    pub allows_exit: bool,
+    /// Whether it failed. Then it does not go on by itself.
+    pub has_failed: bool,
+}
+
+/// Keeps a sanitize over restarts: called with what must go on, or with `None` when it is done, before the answer.
+pub type KeepSanitize = Box<dyn Fn(Option<&Sanitize>) -> Result<(), String> + Send + Sync>;
+
+/// What a unit knows of its sanitize.
+pub(super) struct Sanitizer {
+    shared: Arc<Shared>,
+    worker: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Shared {
+    disk: Arc<dyn Disk>,
+    keep: KeepSanitize,
+    state: Mutex<Option<Sanitize>>,
+    ended: Condvar,
+    done_bytes: AtomicU64,
+    total_bytes: AtomicU64,
+    must_stop: AtomicBool,
+}
+
+impl Sanitizer {
+    pub(super) fn new(disk: Arc<dyn Disk>, unfinished: Option<Sanitize>, keep: KeepSanitize) -> Sanitizer {
+        let shared = Shared {
+            disk,
+            keep,
+            state: Mutex::new(unfinished),
+            ended: Condvar::new(),
+            done_bytes: AtomicU64::new(0),
+            total_bytes: AtomicU64::new(1),
+            must_stop: AtomicBool::new(false),
+        };
+        Sanitizer { shared: Arc::new(shared), worker: Mutex::new(None) }
+    }
+
+    /// What a command that is not allowed now is told.
+    pub(super) fn check(&self) -> Result<(), Sense> {
+        match &*self.shared.state.lock() {
+            None => Ok(()),
+            Some(sanitize) if sanitize.has_failed => Err(Sense::new(Key::MediumError, Code::SANITIZE_COMMAND_FAILED)),
+            Some(_) => {
+                let (done, total) =
+                    (self.shared.done_bytes.load(Ordering::Relaxed), self.shared.total_bytes.load(Ordering::Relaxed).max(1));
+                let progress = (u128::from(done) * 65_536 / u128::from(total)).min(65_535) as u16;
+                let sense = Sense::new(Key::NotReady, Code::NOT_READY_SANITIZE_IN_PROGRESS);
+                Err(Sense { specific: Some(Specific::Progress(progress)), ..sense })
+            }
+        }
+    }
+
+    /// Whether the last one failed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.shared.state.lock().as_ref().is_some_and(|sanitize| sanitize.has_failed)
+    }
+
+    /// Checks a SANITIZE command that asks for an erasure, in the state that the last one left.
+    pub(super) fn parse(&self, cdb: &[u8], list: &[u8], geometry: &Geometry) -> Result<Sanitize, Sense> {
+        let is_overwrite = cdb[1] & 0x1f == 0x01;
+        let allows_exit = cdb[1] & 0x20 != 0;
+        let pattern = if is_overwrite { overwrite_pattern(list, u16_at(cdb, 7), geometry)? } else { Vec::new() };
+        if !is_overwrite && u16_at(cdb, 7) != 0 {
+            return Err(Sense::invalid_field(7, None));
+        }
+        // One that could not be left must be followed by one that cannot be left either.
+        if allows_exit && self.shared.state.lock().as_ref().is_some_and(|last| last.has_failed && !last.allows_exit) {
+            return Err(Sense::invalid_field(1, Some(5)));
+        }
+        Ok(Sanitize { pattern, allows_exit, has_failed: false })
+    }
+
+    /// EXIT FAILURE MODE.
+    pub(super) fn leave_failure(&self, cdb: &[u8]) -> Result<(), Sense> {
+        if u16_at(cdb, 7) != 0 {
+            return Err(Sense::invalid_field(7, None));
+        }
+        let mut state = self.shared.state.lock();
+        match &*state {
+            None => Ok(()),
+            Some(last) if last.has_failed && last.allows_exit => {
+                (self.shared.keep)(None).map_err(|_| not_kept())?;
+                *state = None;
+                Ok(())
+            }
+            Some(_) => Err(Sense::invalid_field(1, Some(4))),
+        }
+    }
+
+    /// Begins. The caller sees to it that no command uses the medium, and that none is going on.
+    pub(super) fn begin(&self, sanitize: Sanitize) -> Result<(), Sense> {
+        (self.shared.keep)(Some(&sanitize)).map_err(|_| not_kept())?;
+        *self.shared.state.lock() = Some(sanitize);
+        self.go_on();
+        Ok(())
+    }
+
+    /// Does what is to be done, on a thread of its own.
+    pub(super) fn go_on(&self) {
+        let Some(sanitize) = self.shared.state.lock().clone().filter(|sanitize| !sanitize.has_failed) else { return };
+        self.shared.done_bytes.store(0, Ordering::Relaxed);
+        let shared = self.shared.clone();
+        let work = move || shared.run(&sanitize);
+        let mut worker = self.worker.lock();
+        match std::thread::Builder::new().name("sanitize".into()).spawn(work) {
+            Ok(handle) => *worker = Some(handle),
+            Err(error) => self.shared.end(Err(DiskError::Io(format!("no thread: {error}")))),
+        }
+    }
+
+    /// Waits until it has ended or `is_over` says that nobody waits for that any more.
+    pub(super) fn wait(&self, is_over: &dyn Fn() -> bool) -> Result<(), Sense> {
+        let mut state = self.shared.state.lock();
+        while state.as_ref().is_some_and(|sanitize| !sanitize.has_failed) && !is_over() && !self.shared.must_stop.load(Ordering::Relaxed) {
+            self.shared.ended.wait_for(&mut state, LOOK);
+        }
+        drop(state);
+        self.check()
+    }
+
+    /// Stops it for this process; what was kept says that it is to go on.
+    pub(super) fn stop(&self) {
+        self.shared.must_stop.store(true, Ordering::Relaxed);
+        if let Some(worker) = self.worker.lock().take() {
+            let _ = worker.join();
+        }
+    }
+}
+
+impl Shared {
+    fn run(&self, sanitize: &Sanitize) {
+        match self.erase(&sanitize.pattern) {
+            Ok(false) => {}
+            Ok(true) => self.end(Ok(())),
+            Err(error) => self.end(Err(error)),
+        }
+    }
+
+    /// Returns whether all is done; it is not when it must stop.
+    fn erase(&self, pattern: &[u8]) -> Result<bool, DiskError> {
+        let size = self.disk.size();
+        let is_zeros = pattern.iter().all(|byte| *byte == 0);
+        self.total_bytes.store(if is_zeros { size } else { 2 * size }, Ordering::Relaxed);
+        let unmap = |offset, length| self.disk.unmap(offset, length);
+        if !self.for_each(size, ERASE_BYTES, &unmap)? {
+            return Ok(false);
+        }
+        // What was there is gone for good before anything else is written.
+        self.disk.flush()?;
+        if !is_zeros {
+            let filling = pattern.repeat(FILL_BYTES as usize / pattern.len());
+            let fill = |offset, length: u64| self.disk.write(offset, &filling[..length as usize], false);
+            if !self.for_each(size, filling.len() as u64, &fill)? {
+                return Ok(false);
+            }
+            self.disk.flush()?;
+        }
+        Ok(true)
+    }
+
+    fn for_each(&self, size: u64, step: u64, work: &dyn Fn(u64, u64) -> Result<(), DiskError>) -> Result<bool, DiskError> {
+        let mut offset = 0;
+        while offset < size {
+            if self.must_stop.load(Ordering::Relaxed) {
+                return Ok(false);
+            }
+            let length = step.min(size - offset);
+            work(offset, length)?;
+            self.done_bytes.fetch_add(length, Ordering::Relaxed);
+            offset += length;
+        }
+        Ok(true)
+    }
+
+    fn end(&self, result: Result<(), DiskError>) {
+        let mut state = self.state.lock();
+        let after = match result {
+            Ok(()) => None,
+            Err(error) => {
+                tracing::error!(%error, "a SANITIZE failed");
+                state.take().map(|sanitize| Sanitize { has_failed: true, ..sanitize })
+            }
+        };
+        if let Err(why) = (self.keep)(after.as_ref()) {
+            // It is done once more after a restart, at worst.
+            tracing::error!(why, "the end of a SANITIZE could not be kept");
+        }
+        *state = after;
+        self.ended.notify_all();
+    }
+}
+
+impl Drop for Sanitizer {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn not_kept() -> Sense {
+    Sense::new(Key::HardwareError, Code::INTERNAL_TARGET_FAILURE)
+}
+
+/// The pattern of an OVERWRITE for a whole logical block (SBC-3 table 95).
+fn overwrite_pattern(list: &[u8], announced: u16, geometry: &Geometry) -> Result<Vec<u8>, Sense> {
+    let logical = geometry.logical as usize;
+    let length = usize::from(announced);
+    if !(5..=logical + 4).contains(&length) {
+        return Err(Sense::invalid_field(7, None));
+    }
+    let Some(list) = list.get(..length) else {
+        return Err(Sense::new(Key::IllegalRequest, Code::PARAMETER_LIST_LENGTH_ERROR));
+    };
+    let count = list[0] & 0x1f;
+    if count == 0 || list[0] & 0x60 != 0 {
+        // The bits of TEST ask for what vendors make of them.
+        return Err(Sense::invalid_parameter(0));
+    }
+    if list[1] != 0 {
+        return Err(Sense::invalid_parameter(1));
+    }
+    let pattern = &list[4..];
+    if usize::from(u16_at(list, 2)) != pattern.len() {
+        return Err(Sense::invalid_parameter(2));
+    }
+    // Whatever the count, and inverted or not, the last pass writes the pattern as it is.
+    Ok(pattern.iter().copied().cycle().take(logical).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{MAPPED_BYTES, MemoryDisk, options, send, sense_of, unit};
+    use super::super::{LogicalUnit, Status};
+    use super::*;
+
+    const SIZE: u64 = 4 * MAPPED_BYTES;
+    const IN_PROGRESS: (u8, u8, u8) = (2, 0x04, 0x1b);
+    const FAILED: (u8, u8, u8) = (3, 0x31, 0x03);
+    const INVALID_FIELD: (u8, u8, u8) = (5, 0x24, 0x00);
+    const READY: [u8; 6] = [0; 6];
+    const REQUEST_SENSE: [u8; 6] = [0x03, 0, 0, 0, 252, 0];
+
+    fn cdb(action: u8, length: u16) -> [u8; 10] {
+        let [high, low] = length.to_be_bytes();
+        [0x48, action, 0, 0, 0, 0, 0, high, low, 0]
+    }
+
+    fn written(disk: &Arc<MemoryDisk>) -> LogicalUnit {
+        disk.write(0, &[b'a'; SIZE as usize], false).unwrap();
+        unit(disk)
+    }
+
+    #[test]
+    fn a_block_erase_leaves_nothing_and_is_durable() {
+        let disk = MemoryDisk::new(SIZE);
+        let unit = written(&disk);
+        assert_eq!(send(&unit, &cdb(0x02, 0), &[]).status, Status::Good);
+        assert_eq!((disk.mapped_blocks(), disk.flushes.load(Ordering::Relaxed)), (0, 1));
+        assert_eq!(send(&unit, &READY, &[]).status, Status::Good);
+        assert_eq!(sense_of(&send(&unit, &cdb(0x02, 8), &[])), INVALID_FIELD);
+        assert_eq!(send(&unit, &cdb(0x1f, 0), &[]).status, Status::Good, "there is no failure to leave");
+    }
+
+    #[test]
+    fn an_overwrite_leaves_the_pattern_in_each_logical_block() {
+        let disk = MemoryDisk::new(SIZE);
+        let unit = written(&disk);
+        let list = [0x83, 0, 0, 3, 1, 2, 3];
+        assert_eq!(send(&unit, &cdb(0x01, 7), &list).status, Status::Good);
+        let expected: Vec<u8> = [1, 2, 3].into_iter().cycle().take(512).collect();
+        assert!(disk.content().chunks(512).all(|block| block == expected));
+        for (length, list) in [(4, &list[..4]), (7, &[0x80, 0, 0, 3, 1, 2, 3]), (7, &[1, 0, 0, 2, 1, 2, 3]), (7, &[1, 9, 0, 3, 1, 2, 3])] {
+            assert_eq!(sense_of(&send(&unit, &cdb(0x01, length), list)).0, 5, "{list:?}");
+        }
+        assert_eq!(sense_of(&send(&unit, &cdb(0x01, 517), &[1; 517])), INVALID_FIELD);
+        assert_eq!(sense_of(&send(&unit, &cdb(0x01, 7), &list[..6])), (5, 0x1a, 0));
+        assert_eq!(sense_of(&send(&unit, &cdb(0x03, 0), &[])), INVALID_FIELD, "nothing is encrypted whose key could be thrown away");
+    }
+
+    #[test]
+    fn while_it_goes_on_only_questions_are_answered() {
+        let disk = MemoryDisk::new(SIZE);
+        let unit = written(&disk);
+        let gate = disk.gate.lock();
+        assert_eq!(send(&unit, &cdb(0x82, 0), &[]).status, Status::Good, "it goes on in the background");
+        let reply = send(&unit, &READY, &[]);
+        assert_eq!(sense_of(&reply), IN_PROGRESS);
+        assert_eq!(reply.sense[15], 0x80, "progress is said");
+        assert_eq!(sense_of(&send(&unit, &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0], &[])), IN_PROGRESS);
+        assert_eq!(sense_of(&send(&unit, &cdb(0x02, 0), &[])), IN_PROGRESS);
+        assert_eq!(send(&unit, &[0x12, 0, 0, 0, 96, 0], &[]).status, Status::Good);
+        assert_eq!(send(&unit, &REQUEST_SENSE, &[]).data[..3], [0x70, 0, 2]);
+        unit.reset();
+        assert_eq!(sense_of(&send(&unit, &READY, &[])), IN_PROGRESS, "a reset does not end it");
+        drop(gate);
+        unit.sanitizer().wait(&|| false).unwrap();
+        assert_eq!((send(&unit, &READY, &[]).status, disk.mapped_blocks()), (Status::Good, 0));
+    }
+
+    #[test]
+    fn a_failure_is_left_as_it_was_agreed() {
+        let disk = MemoryDisk::new(SIZE);
+        let unit = written(&disk);
+        *disk.fails.lock() = Some(DiskError::NoSpace);
+        assert_eq!(sense_of(&send(&unit, &cdb(0x02, 0), &[])), FAILED);
+        assert_eq!(sense_of(&send(&unit, &READY, &[])), FAILED);
+        assert_eq!(sense_of(&send(&unit, &cdb(0x1f, 0), &[])), INVALID_FIELD, "not allowed when it began");
+        assert_eq!(sense_of(&send(&unit, &cdb(0x22, 0), &[])), INVALID_FIELD, "nor can that be allowed now");
+        *disk.fails.lock() = None;
+        assert_eq!(send(&unit, &cdb(0x02, 0), &[]).status, Status::Good);
+        *disk.fails.lock() = Some(DiskError::NoSpace);
+        assert_eq!(sense_of(&send(&unit, &cdb(0x22, 0), &[])), FAILED);
+        *disk.fails.lock() = None;
+        assert_eq!(send(&unit, &cdb(0x1f, 0), &[]).status, Status::Good);
+        assert_eq!(send(&unit, &READY, &[]).status, Status::Good);
+    }
+
+    #[test]
+    fn what_was_kept_goes_on_after_a_restart() {
+        let disk = MemoryDisk::new(SIZE);
+        let kept: Arc<Mutex<Option<Sanitize>>> = Arc::default();
+        let keep = || -> KeepSanitize {
+            let kept = kept.clone();
+            Box::new(move |sanitize| {
+                *kept.lock() = sanitize.cloned();
+                Ok(())
+            })
+        };
+        let start = || LogicalUnit::new(disk.clone(), options(), Box::new(|_| Ok(()))).with_sanitize(kept.lock().clone(), keep());
+        disk.write(0, &[b'a'; SIZE as usize], false).unwrap();
+        let gate = disk.gate.lock();
+        let unit = start();
+        assert_eq!(send(&unit, &cdb(0x81, 5), &[1, 0, 0, 1, 7]).status, Status::Good);
+        let stopping = std::thread::spawn(move || {
+            unit.stop();
+            drop(unit);
+        });
+        // It stops before the next step, or has ended already: either way the rest is done after the restart, or is not needed.
+        drop(gate);
+        stopping.join().unwrap();
+        let unit = start();
+        unit.sanitizer().wait(&|| false).unwrap();
+        assert!(disk.content().iter().all(|byte| *byte == 7));
+        assert_eq!(*kept.lock(), None);
+    }
+
+    #[test]
+    fn what_cannot_be_kept_does_not_begin() {
+        let disk = MemoryDisk::new(SIZE);
+        let unit = written(&disk).with_sanitize(None, Box::new(|_| Err("full".into())));
+        assert_eq!(sense_of(&send(&unit, &cdb(0x02, 0), &[])), (4, 0x44, 0));
+        assert_eq!((send(&unit, &READY, &[]).status, disk.mapped_blocks()), (Status::Good, 4));
+    }
+}

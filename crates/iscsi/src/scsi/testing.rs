@@ -1,0 +1,175 @@
+//! A small disk in memory and somebody who uses it, for tests.
+
+use super::{Caller, Disk, DiskError, Extent, Identity, LogicalUnit, Nexus, Patience, Port, Reply, UnitOptions};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+pub(crate) const MAPPED_BYTES: u64 = 64 << 10;
+
+/// A disk whose blocks of 64 KiB are there or not.
+#[derive(Debug)]
+pub(crate) struct MemoryDisk {
+    blocks: Mutex<Vec<Option<Vec<u8>>>>,
+    size: u64,
+    pub(crate) read_only: AtomicBool,
+    /// What the operations from here on fail with.
+    pub(crate) fails: Mutex<Option<DiskError>>,
+    pub(crate) flushes: AtomicU64,
+    /// Held by a test to keep erasures from going on.
+    pub(crate) gate: Mutex<()>,
+}
+
+impl MemoryDisk {
+    pub(crate) fn new(size: u64) -> Arc<MemoryDisk> {
+        Arc::new(MemoryDisk {
+            blocks: Mutex::new(vec![None; size.div_ceil(MAPPED_BYTES) as usize]),
+            size,
+            read_only: AtomicBool::new(false),
+            fails: Mutex::new(None),
+            flushes: AtomicU64::new(0),
+            gate: Mutex::new(()),
+        })
+    }
+
+    fn check(&self, offset: u64, length: u64) -> Result<(), DiskError> {
+        if let Some(error) = &*self.fails.lock() {
+            return Err(error.clone());
+        }
+        if offset + length > self.size { Err(DiskError::OutOfRange) } else { Ok(()) }
+    }
+
+    pub(crate) fn content(&self) -> Vec<u8> {
+        let mut out = vec![0; self.size as usize];
+        copy_out(&self.blocks.lock(), 0, &mut out);
+        out
+    }
+
+    pub(crate) fn mapped_blocks(&self) -> usize {
+        self.blocks.lock().iter().flatten().count()
+    }
+}
+
+fn copy_out(blocks: &[Option<Vec<u8>>], offset: u64, out: &mut [u8]) {
+    for (at, byte) in (offset..).zip(out) {
+        *byte = blocks[(at / MAPPED_BYTES) as usize].as_ref().map_or(0, |block| block[(at % MAPPED_BYTES) as usize]);
+    }
+}
+
+fn copy_in(blocks: &mut [Option<Vec<u8>>], offset: u64, data: &[u8]) {
+    for (at, byte) in (offset..).zip(data) {
+        let block = blocks[(at / MAPPED_BYTES) as usize].get_or_insert_with(|| vec![0; MAPPED_BYTES as usize]);
+        block[(at % MAPPED_BYTES) as usize] = *byte;
+    }
+}
+
+impl Disk for MemoryDisk {
+    fn size(&self) -> u64 {
+        self.size
+    }
+    fn read_only(&self) -> bool {
+        self.read_only.load(Ordering::Relaxed)
+    }
+    fn block_bytes(&self) -> u32 {
+        MAPPED_BYTES as u32
+    }
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), DiskError> {
+        self.check(offset, out.len() as u64)?;
+        copy_out(&self.blocks.lock(), offset, out);
+        Ok(())
+    }
+    fn write(&self, offset: u64, data: &[u8], _fua: bool) -> Result<(), DiskError> {
+        self.check(offset, data.len() as u64)?;
+        copy_in(&mut self.blocks.lock(), offset, data);
+        Ok(())
+    }
+    fn update(&self, offset: u64, length: usize, _fua: bool, change: &mut dyn FnMut(&mut [u8]) -> bool) -> Result<bool, DiskError> {
+        self.check(offset, length as u64)?;
+        let mut blocks = self.blocks.lock();
+        let mut bytes = vec![0; length];
+        copy_out(&blocks, offset, &mut bytes);
+        let is_wanted = change(&mut bytes);
+        if is_wanted {
+            copy_in(&mut blocks, offset, &bytes);
+        }
+        Ok(is_wanted)
+    }
+    fn flush(&self) -> Result<(), DiskError> {
+        self.check(0, 0)?;
+        self.flushes.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+    fn unmap(&self, offset: u64, length: u64) -> Result<(), DiskError> {
+        let _gate = self.gate.lock();
+        self.check(offset, length)?;
+        let mut blocks = self.blocks.lock();
+        for (number, place) in (0u64..).zip(blocks.iter_mut()) {
+            let (start, end) = (number * MAPPED_BYTES, (number + 1) * MAPPED_BYTES);
+            let (from, to) = (start.max(offset), end.min(offset + length));
+            if from == start && to == end.min(self.size) {
+                *place = None;
+            } else if let Some(block) = place.as_mut().filter(|_| from < to) {
+                block[(from - start) as usize..(to - start) as usize].fill(0);
+            }
+        }
+        Ok(())
+    }
+    fn prefetch(&self, offset: u64, length: u64) -> Result<(), DiskError> {
+        self.check(offset, length)
+    }
+    fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>, DiskError> {
+        self.check(offset, length)?;
+        let blocks = self.blocks.lock();
+        let mut out: Vec<Extent> = Vec::new();
+        let mut at = offset;
+        while at < offset + length {
+            let end = ((at / MAPPED_BYTES + 1) * MAPPED_BYTES).min(offset + length);
+            let mapped = blocks[(at / MAPPED_BYTES) as usize].is_some();
+            let count = out.len();
+            match out.last_mut() {
+                Some(last) if last.mapped == mapped => last.length += end - at,
+                _ if count == limit => break,
+                _ => out.push(Extent { length: end - at, mapped }),
+            }
+            at = end;
+        }
+        Ok(out)
+    }
+}
+
+/// Waits for everything.
+#[derive(Debug, Default)]
+pub(crate) struct Forever(pub(crate) AtomicBool);
+
+impl Patience for Forever {
+    fn begin_to_wait(&self) {}
+    fn is_over(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+pub(crate) fn options() -> UnitOptions {
+    let identity = Identity { serial: "0000000000000001".into(), number: 1, product: "test".into() };
+    UnitOptions { identity, logical_block_bytes: 512, ports: vec![1], reservations: Default::default() }
+}
+
+pub(crate) fn unit(disk: &Arc<MemoryDisk>) -> LogicalUnit {
+    LogicalUnit::new(disk.clone(), options(), Box::new(|_| Ok(())))
+}
+
+/// Does a command for the initiator of this name.
+pub(crate) fn send_as(unit: &LogicalUnit, name: &str, cdb: &[u8], data: &[u8]) -> Reply {
+    let nexus = Nexus { initiator: format!("iqn.2026-01.example:{name},i,0x00023d000001"), target_port: 1 };
+    let port = Port { target: "iqn.2026-01.example:t".into(), group: 1 };
+    let caller = Caller { nexus: &nexus, port: &port, luns: &[0], patience: &Forever::default() };
+    unit.execute(caller, cdb, data, data.len() as u32)
+}
+
+pub(crate) fn send(unit: &LogicalUnit, cdb: &[u8], data: &[u8]) -> Reply {
+    send_as(unit, "a", cdb, data)
+}
+
+/// Sense key and code of an answer; zeros if it is good.
+pub(crate) fn sense_of(reply: &Reply) -> (u8, u8, u8) {
+    reply.sense.get(2).map_or((0, 0, 0), |key| (*key, reply.sense[12], reply.sense[13]))
+}
