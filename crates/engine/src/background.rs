@@ -161,13 +161,21 @@ impl Engine {
     }
 
     /// Before segments go, the second copies of objects catch up: they and the log together say what these objects are. Where that cannot be done (a full
-    /// disk), the log is trimmed all the same: nobody could go on otherwise, and a copy is needed only if the block index is damaged before the next one.
+    /// disk), the segments stay as long as the log is below its limit. Beyond it the log is trimmed all the same: nobody could go on otherwise, and a
+    /// copy is needed only if the block index is damaged before the next one.
     fn trim_to(&self, target: Position) -> Result<()> {
         let upto = self.storage.trim_point(target);
-        if self.log.has_segments_before(upto)
-            && let Err(error) = self.blocks.copy_objects()
-        {
-            tracing::warn!(%error, "the second copy of volumes and backups is not written; it will be tried again");
+        if self.log.has_segments_before(upto) {
+            let copied = self.blocks.copy_objects();
+            let failed_before = self.copy_fails.swap(copied.is_err(), Ordering::Relaxed);
+            if let Err(error) = copied {
+                if !failed_before {
+                    tracing::warn!(%error, "the second copy of volumes and backups is not written; it will be tried again");
+                }
+                if !self.log.is_over_limit() {
+                    return Ok(());
+                }
+            }
         }
         Ok(self.log.trim(upto)?)
     }

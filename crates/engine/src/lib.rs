@@ -120,6 +120,8 @@ pub struct Engine {
     /// Why nothing can be written any more.
     stopped: OnceLock<String>,
     closed: AtomicBool,
+    /// The second copies of objects could not be written the last time.
+    copy_fails: AtomicBool,
     keeps_layers: bool,
     background: Mutex<Option<Vec<std::thread::JoinHandle<()>>>>,
     signal: Arc<background::Signal>,

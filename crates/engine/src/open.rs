@@ -160,6 +160,7 @@ impl Engine {
             waited_for_scrubs: AtomicU64::new(0),
             stopped: std::sync::OnceLock::new(),
             closed: AtomicBool::new(false),
+            copy_fails: AtomicBool::new(false),
             keeps_layers,
             background: Mutex::new(None),
             signal: Arc::default(),

@@ -296,10 +296,21 @@ impl BlockIndex {
         }
     }
 
-    /// What is wrong with the second copies.
-    pub fn damaged_copies(&self) -> Vec<String> {
-        let read = |number| copy::read(&*self.ground, &copy::file_name(&self.directory, number)).err();
-        (0..self.partitions.len() as u16).filter_map(read).map(|error| error.to_string()).collect()
+    /// What is wrong with the second copies, for a log that starts at `log_start`: one that was trimmed is of use with copies only that are as new.
+    pub fn damaged_copies(&self, log_start: Position) -> Vec<String> {
+        let problem = |number| {
+            let name = copy::file_name(&self.directory, number);
+            let path = self.ground.describe(&name);
+            match copy::read(&*self.ground, &name) {
+                Ok(Some(copied)) if copied.position < log_start => {
+                    Some(format!("{path} is {}", salvage::outdated_copy(copied.position, log_start)))
+                }
+                Ok(None) if log_start > Position(0) => Some(format!("{path} is missing")),
+                Ok(_) => None,
+                Err(error) => Some(error.to_string()),
+            }
+        };
+        (0..self.partitions.len() as u16).filter_map(problem).collect()
     }
 
     /// The position of the second copy of a partition; `None`: there is none that can be read.

@@ -2,19 +2,18 @@
 
 use super::Work;
 use crate::Result;
-use crate::activity::Earlier;
-use crate::dead::PREFIX as DEAD_SLOTS;
 use crate::open::{BLOCKS, LOG};
-use crate::statistics::TOTALS_KEY;
 use onefold_ground::Access;
 use onefold_index::BlockIndex;
 use onefold_index::block::{Content, Salvage, SalvagedPartition, salvage_partition};
 use onefold_oplog::{Position, first_segment};
 
-/// What becomes of lost objects of the engine's own: they save time or room, and others can be told from the containers. All others are needed.
+/// The objects that do harm where they are lost, or are of another time than the others: block mappings, what they hang on (layers, volumes, the number of the next one), backups, and lost
+/// ranges. Older ones bring back what was deleted, or give numbers out twice. All others save time or room, or can be told from the containers, or are looked at by a person.
+const NEEDED: [u8; 6] = [b'b', b'l', b'm', b'n', b'v', b'x'];
+
 fn content(kind: u8) -> Content {
-    let own = [DEAD_SLOTS, TOTALS_KEY[0], Earlier::PLACE.1[0]];
-    if own.contains(&kind) { Content::Helpful } else { Content::Needed }
+    if NEEDED.contains(&kind) { Content::Needed } else { Content::Helpful }
 }
 
 impl Work<'_> {
@@ -32,7 +31,7 @@ impl Work<'_> {
             };
             self.salvage_partition(partition, start, &problem)?;
         }
-        self.repair_copies()
+        self.repair_copies(start)
     }
 
     fn copy_is_newer(&self, partition: u16, start: Position) -> bool {
@@ -65,11 +64,16 @@ impl Work<'_> {
     fn tell_of_partition(&mut self, path: &str, aside: &str, done: SalvagedPartition) -> Result<()> {
         let copied = done.copied.map_or(String::new(), |copied| format!(", {copied} from the second copy"));
         self.say(format!("{} objects are kept{copied}; the old file is {path}.{aside}", done.objects));
-        if done.older.is_some() || (done.copy_problem.is_some() && done.copied.is_some()) {
-            // Volumes and layers may be of two times.
+        if done.older.is_some() {
+            // Mappings and layers may be of two times.
             self.keep_layers()?;
         }
-        self.done.sentences.extend(done.copy_problem);
+        if let Some(problem) = done.copy_problem {
+            self.say(format!("its second copy is written anew: {problem}"));
+            if done.copied.is_some_and(|copied| copied > 0) {
+                self.say("protections of backups and append-only mode are as they were then: look at them");
+            }
+        }
         if let Some(older) = done.older {
             self.say(format!("what was kept is of position {}: blocks of volumes that were written since, and before the log starts, show what they had before", older.0));
         }
@@ -82,10 +86,10 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// A damaged second copy is written anew: the log behind the block index's position is there.
-    fn repair_copies(&mut self) -> Result<()> {
+    /// A second copy that is damaged, or older than the log's start, is written anew: the log behind the block index's position is there.
+    fn repair_copies(&mut self, log_start: Position) -> Result<()> {
         let Ok(blocks) = self.blocks(Access::Read) else { return Ok(()) };
-        let damaged = blocks.damaged_copies();
+        let damaged = blocks.damaged_copies(log_start);
         drop(blocks);
         if damaged.is_empty() {
             return Ok(());

@@ -201,6 +201,8 @@ impl Work<'_> {
         // Before there are catalogs that have these chunks: an index made from them would take the chunks for stored.
         blocks.apply(start, 0, &dead(&blocks, &closed)?)?;
         blocks.persist()?;
+        // The new log starts there: a copy from before would bring back what was deleted since.
+        blocks.copy_objects()?;
         storage.close_damaged(self.epoch, log_start, &aside, false)?;
         Ok(())
     }

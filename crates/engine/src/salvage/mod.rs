@@ -212,6 +212,8 @@ impl Work<'_> {
 impl Engine {
     /// What is damaged that this opening did not need, but the next one may.
     pub fn damaged_spares(&self) -> Vec<String> {
+        // Before the copies are looked at: they are made first when the log is trimmed.
+        let log_start = self.log.start();
         let mut damaged = Vec::new();
         for read in [Descriptor::read(&*self.ground).map(Some), Descriptor::read_copy(&*self.ground)] {
             match read {
@@ -232,7 +234,7 @@ impl Engine {
             )),
             Err(error) => damaged.push(error.to_string()),
         }
-        damaged.extend(self.blocks.damaged_copies());
+        damaged.extend(self.blocks.damaged_copies(log_start));
         damaged
     }
 }

@@ -23,12 +23,13 @@ const MAKING: &str = ".salvaging";
 /// Bytes of objects in one transaction.
 const BATCH_BYTES: usize = 8 << 20;
 
-/// What is kept of the objects that only the database has, whose keys are in no copy.
+/// How much it matters that objects are what was written last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// What cannot be read becomes a lost range: reading it is an error until it is written anew.
+    /// What cannot be read of objects that only the database has becomes a lost range: reading it is an error until it is written anew. Of those that
+    /// have a second copy only one will do that is as new as the log's start.
     Needed,
-    /// What cannot be read is as if it had never been.
+    /// What cannot be read, and is in no copy, is as if it had never been. An older copy will do.
     Helpful,
 }
 
@@ -41,7 +42,7 @@ pub struct SalvagedPartition {
     pub copied: Option<u64>,
     /// Ranges of keys that cannot be read and that no copy has, by how much they matter.
     pub lost: Vec<(Vec<u8>, Vec<u8>, Content)>,
-    /// What is wrong with the second copy.
+    /// What is wrong with the second copy. It is written anew with the file.
     pub copy_problem: Option<String>,
     /// Up to where the log is applied in what was read of the old file, if that is before the log's start: what changed between is not in it.
     pub older: Option<Position>,
@@ -59,7 +60,7 @@ pub struct Salvage<'a> {
     pub position: Position,
     /// Whether the log is whole and was never trimmed: then a replay brings everything back, and nothing is lost.
     pub has_whole_log: bool,
-    /// What becomes of keys that are lost, by their first byte.
+    /// How much it matters that keys are lost, by their first byte.
     pub content: &'a dyn Fn(u8) -> Content,
     /// What is added to the name of the old file, which is kept beside the new one.
     pub aside: &'a str,
@@ -73,7 +74,8 @@ impl std::fmt::Debug for Salvage<'_> {
     }
 }
 
-/// Makes the file of a partition anew. It may be repeated. An error if objects that belong in the second copy are lost, and there is no copy.
+/// Makes the file of a partition anew, and its second copy. It may be repeated. An error if objects that belong in the second copy are lost, and there is no
+/// copy, or an older one than they may be taken from.
 pub fn salvage_partition(salvage: &Salvage<'_>, partition: u16) -> Result<SalvagedPartition> {
     let Salvage { ground, directory, epoch, position, has_whole_log, content, aside, dry_run } = *salvage;
     let path = file_name(directory, partition);
@@ -102,29 +104,32 @@ pub fn salvage_partition(salvage: &Salvage<'_>, partition: u16) -> Result<Salvag
         PartitionFile::create(ground, &making)?;
         Some(PartitionFile::open(ground, making.clone(), Access::ReadWrite, epoch, BATCH_BYTES)?.0)
     };
-    if let Some(copied) = copied.as_ref().filter(|copied| copied.position < position) {
-        let (of, start) = (copied.position.0, position.0);
-        done.copy_problem =
-            Some(format!("the second copy is of position {of} of the log, which starts at {start}: what changed between is lost"));
+    let outdated = copied.as_ref().filter(|copied| copied.position < position);
+    if let Some(copied) = outdated {
+        done.copy_problem = Some(format!("the second copy is {}", outdated_copy(copied.position, position)));
     }
     let mut output = Output {
         file,
         objects: Objects::new(),
         bytes: 0,
         position: Position(0),
+        log_start: position,
         done,
         lost: Vec::new(),
         ranges: LostRanges::default(),
         failed: None,
-        has_copy: copied.is_some(),
+        has_fresh_copy: copied.is_some() && outdated.is_none(),
+        is_of_unknown_time: false,
     };
-    output.read_old(ground, &path, position)?;
-    output.add_copied(&copied, &path, has_whole_log, content)?;
+    output.read_old(ground, &path)?;
+    output.add_copied(&copied, &ground.describe(&path), has_whole_log, content)?;
     output.position = position;
     output.write()?;
     let done = output.done;
-    if !dry_run {
-        drop(output.file);
+    if let Some(file) = output.file {
+        // Before the file has its place: it has lost ranges that the copy, which may be needed next, does not know.
+        copy::write(&**ground, &copy::file_name(directory, partition), &file)?;
+        drop(file);
         ground.rename(&making, &made)?;
         ground.sync_directory(parent(&made))?;
         put_in_place(&**ground, &made, &path, aside)?;
@@ -151,18 +156,28 @@ struct Output {
     file: Option<PartitionFile>,
     objects: Objects,
     bytes: usize,
+    /// What the next transaction says that the file is applied up to: 0 until all is in it.
     position: Position,
+    log_start: Position,
     done: SalvagedPartition,
     /// What this salvage cannot read.
     lost: Vec<KeyRange>,
     /// What nobody knows: what earlier ones could not read and nobody wrote since, and what this one adds.
     ranges: LostRanges,
     failed: Option<IndexError>,
-    has_copy: bool,
+    /// The copy and the log together say what its objects are.
+    has_fresh_copy: bool,
+    /// Nobody knows up to where the log is applied in the old file.
+    is_of_unknown_time: bool,
+}
+
+/// What is wrong with a copy of position `of`, where the log starts behind it.
+pub(super) fn outdated_copy(of: Position, log_start: Position) -> String {
+    format!("of position {} of the log, which starts at {}: it does not know what changed between", of.0, log_start.0)
 }
 
 impl Output {
-    fn read_old(&mut self, ground: &Arc<dyn Ground>, path: &str, log_start: Position) -> Result<()> {
+    fn read_old(&mut self, ground: &Arc<dyn Ground>, path: &str) -> Result<()> {
         let failed = |source: io::Error| IndexError::Database { path: ground.describe(path), source: redb::Error::Io(source) };
         let blocks = match ground.open(path, Access::Read) {
             Ok(file) => Blocks::open_damaged(file).map_err(failed)?,
@@ -173,7 +188,8 @@ impl Output {
         let walked = match database {
             Some(database) => {
                 let position = database.meta("position").map_err(failed)?.map(Position);
-                self.done.older = position.filter(|position| *position < log_start);
+                self.done.older = position.filter(|position| *position < self.log_start);
+                self.is_of_unknown_time = position.is_none();
                 database.walk_objects(self)
             }
             None => {
@@ -188,21 +204,25 @@ impl Output {
     }
 
     /// What the copy has takes the place of what the old file has, which may be older or younger: the log brings both to the same end. So only what is lost is
-    /// taken from it, unless the old file is older than the copy.
+    /// taken from it, unless the old file is, or may be, older than the log's start. An older copy is for what nothing hangs on: what was deleted since is in it.
     fn add_copied(&mut self, copied: &Option<Copied>, path: &str, has_whole_log: bool, content: &dyn Fn(u8) -> Content) -> Result<()> {
         let lost = std::mem::take(&mut self.lost);
         let is_superseded = self.is_superseded();
         let is_lost = |key: &[u8]| is_superseded || lost.iter().any(|(from, to)| from.as_slice() <= key && key < to.as_slice());
         for (from, to) in lost.iter().filter(|_| !has_whole_log).flat_map(by_kind) {
-            if copy::has(&from) {
-                if copied.is_none() {
-                    let what =
-                        format!("objects {:?} of it cannot be read, and their second copy is damaged or missing too", char::from(from[0]));
-                    return Err(IndexError::BlockIndexDamaged { path: path.to_owned(), what });
-                }
-                continue;
-            }
             let content = content(from[0]);
+            if copy::has(&from) {
+                let why = match copied {
+                    None => "damaged or missing too".to_owned(),
+                    Some(copied) if content == Content::Needed && !self.has_fresh_copy => outdated_copy(copied.position, self.log_start),
+                    Some(_) => continue,
+                };
+                let what = format!(
+                    "objects {:?} of it cannot be read, and their second copy is {why}. Put one of the two back from a copy of the store",
+                    char::from(from[0])
+                );
+                return Err(IndexError::BlockIndexDamaged { path: path.to_owned(), what });
+            }
             if content == Content::Needed {
                 self.ranges.add(from.clone(), to.clone());
             }
@@ -224,9 +244,9 @@ impl Output {
         Ok(())
     }
 
-    /// Whether the copy has all of its objects newer than the old file does.
+    /// Whether the copy has all of its objects newer than the old file does, or may have.
     fn is_superseded(&self) -> bool {
-        self.has_copy && self.done.older.is_some()
+        self.has_fresh_copy && (self.is_of_unknown_time || self.done.older.is_some())
     }
 
     fn write(&mut self) -> Result<()> {

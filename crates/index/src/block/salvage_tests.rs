@@ -80,13 +80,17 @@ fn a_read_that_fails_once_is_no_damage_and_a_file_that_the_device_cannot_read_is
 }
 
 fn salvage(ground: &SimulatedGround, dry_run: bool) -> Result<SalvagedPartition> {
-    let content = |kind| if kind == b'm' { Content::Needed } else { Content::Helpful };
+    salvage_to(ground, 512 * 3, dry_run)
+}
+
+fn salvage_to(ground: &SimulatedGround, position: u64, dry_run: bool) -> Result<SalvagedPartition> {
+    let content = |kind| if b"mbx".contains(&kind) { Content::Needed } else { Content::Helpful };
     let ground = shared(ground);
     let how = Salvage {
         ground: &ground,
         directory: "blocks",
         epoch: 9,
-        position: Position(512 * 3),
+        position: Position(position),
         has_whole_log: false,
         content: &content,
         aside: "damaged-1",
@@ -208,6 +212,41 @@ fn without_the_file_the_second_copy_and_the_log_have_what_everything_hangs_on() 
 }
 
 #[test]
+fn a_copy_from_before_the_start_of_the_log_brings_back_nothing_that_matters_and_is_written_anew() {
+    let (ground, ..) = filled(400);
+    let copied = |ground: &SimulatedGround| BlockIndex::copied_position(ground, "blocks", 0).unwrap();
+    assert_eq!(copied(&ground), Position(512 * 3));
+    // Nothing is lost that is in it.
+    let sound = ground.snapshot(CrashPolicy::KeepAll);
+    let done = salvage_to(&sound, 512 * 4, false).unwrap();
+    assert!(done.copied == Some(0) && done.copy_problem.is_some() && done.lost.is_empty(), "{done:?}");
+    assert_eq!(copied(&sound), Position(512 * 4));
+    assert_eq!(open(&sound).unwrap().damaged_copies(Position(512 * 4)), [] as [String; 0]);
+    // Objects of kind b are.
+    let lost = ground.snapshot(CrashPolicy::KeepAll);
+    lost.remove(FILE).unwrap();
+    let error = salvage_to(&lost, 512 * 4, false).unwrap_err().to_string();
+    assert!(error.contains("'b'") && error.contains("starts at 2048"), "{error}");
+    assert_eq!(copied(&lost), Position(512 * 3));
+    // A file that is older than a copy which is older than the log's start is no better for it.
+    let older = ground.snapshot(CrashPolicy::KeepAll);
+    let index = open(&older).unwrap();
+    index.apply(Position(512 * 5), 0, &[(0, vec![b'b', 0], None)]).unwrap();
+    index.persist().unwrap();
+    index.copy_objects().unwrap();
+    drop(index);
+    let old_file = onefold_ground::read_file(&ground, FILE, 1 << 30).unwrap();
+    let file = older.open(FILE, Access::ReadWrite).unwrap();
+    file.set_len(0).unwrap();
+    file.write_at(0, &old_file).unwrap();
+    let done = salvage_to(&older.snapshot(CrashPolicy::KeepAll), 512 * 6, false).unwrap();
+    assert_eq!((done.copied, done.older), (Some(0), Some(Position(512 * 4))));
+    let done = salvage_to(&older, 512 * 5, false).unwrap();
+    assert!(done.copied > Some(8) && done.older == Some(Position(512 * 4)), "{done:?}");
+    assert_eq!(open(&older).unwrap().get(0, &[b'b', 0]).unwrap(), None);
+}
+
+#[test]
 fn a_salvage_cut_short_at_any_sync_is_done_again() {
     let (ground, model, log) = filled(300);
     ground.corrupt(FILE, 5 * SLOT_BYTES + 9, 1).unwrap();
@@ -236,10 +275,18 @@ fn a_salvage_cut_short_at_any_sync_is_done_again() {
 
 #[test]
 fn what_one_salvage_lost_stays_lost_in_the_next_one() {
+    for is_copied in [true, false] {
+        lost_twice(is_copied);
+    }
+}
+
+/// Two salvages, with a second copy between them, or none but what the first one writes.
+fn lost_twice(is_copied: bool) {
     let (ground, model, log) = filled(3000);
+    let position = Position(if is_copied { 512 * 5 } else { 512 * 3 });
     let length = ground.open(FILE, Access::Read).unwrap().len().unwrap();
     let mut twice = 0;
-    for slot in (3..length / SLOT_BYTES).step_by(5) {
+    for slot in (3..length / SLOT_BYTES).step_by(if is_copied { 5 } else { 11 }) {
         let damaged = ground.snapshot(CrashPolicy::KeepAll);
         damaged.corrupt(FILE, slot * SLOT_BYTES + 77, 1).unwrap();
         salvage(&damaged, false).unwrap();
@@ -251,7 +298,9 @@ fn what_one_salvage_lost_stays_lost_in_the_next_one() {
         let changes: Vec<Change> = again.iter().map(|number| (0, mapping(*number), Some(vec![5]))).collect();
         index.apply(Position(512 * 5), 0, &changes).unwrap();
         index.persist().unwrap();
-        index.copy_objects().unwrap();
+        if is_copied {
+            index.copy_objects().unwrap();
+        }
         drop(index);
         let length = damaged.open(FILE, Access::Read).unwrap().len().unwrap();
         for second in (0..9).map(|part| 2 + part * (length / SLOT_BYTES - 2) / 9).map(Some).chain([None]) {
@@ -265,7 +314,7 @@ fn what_one_salvage_lost_stays_lost_in_the_next_one() {
                 ground: &shared,
                 directory: "blocks",
                 epoch: 9,
-                position: Position(512 * 5),
+                position,
                 has_whole_log: false,
                 content: &|_| Content::Needed,
                 aside: "damaged-2",
@@ -273,6 +322,8 @@ fn what_one_salvage_lost_stays_lost_in_the_next_one() {
             };
             salvage_partition(&how, 0).unwrap();
             let index = open(&damaged).unwrap();
+            log.iter().for_each(|(end, changes)| index.apply(Position(*end), 0, changes).unwrap());
+            index.apply(Position(512 * 5), 0, &changes).unwrap();
             let mut lost_now = 0;
             for number in 0..3000 {
                 let key = mapping(number);

@@ -1,6 +1,7 @@
 //! A store whose log lost a part: what the repair says of it, also if it is cut short, and that nothing is destroyed for it.
 
 use crate::scene::{Scene, VOLUME, look, noise, open, settings};
+use onefold_catalog::Catalog;
 use onefold_engine::Mode;
 use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround};
 use onefold_oplog::{Log, LogOptions, Opening, Position};
@@ -75,6 +76,34 @@ fn m0_21_a_layer_without_volume_stays_after_a_hole_in_the_log_until_a_person_say
     let found = look(&ground, Mode::ReadWrite, scene.states.last().unwrap());
     assert!(found.agrees(scene.states.last().unwrap()) && found.volume.iter().all(|(_, bytes)| bytes.is_some()));
     assert!(!found.is_found(), "{:?} {:?}", found.refused, found.report.problems);
+}
+
+#[test]
+fn what_was_deleted_before_the_log_was_replaced_does_not_come_back_when_the_block_index_is_lost_then() {
+    let scene = Scene::new();
+    let ground = scene.copy();
+    let engine = open(&ground, Mode::ReadWrite).unwrap();
+    let volumes = Volumes::open(engine.clone(), VolumesOptions::default()).unwrap();
+    let volume = volumes.get(VOLUME).unwrap();
+    engine.maintain(true).unwrap();
+    engine.block_index().copy_objects().unwrap();
+    let catalog = Catalog::new(engine.clone());
+    let backups = catalog.list().unwrap();
+    catalog.remove_backups(&backups[..1]).unwrap();
+    engine.flush().unwrap();
+    let before = end_of_log(&ground.snapshot(CrashPolicy::KeepAll));
+    for seed in [91, 92] {
+        volume.write(300_000, &noise(seed, 9000)).unwrap();
+        volume.flush().unwrap();
+    }
+    drop((volume, volumes, catalog, engine));
+    let ground = ground.restart(CrashPolicy::KeepAll);
+    lose(&ground, before, Position(before.0 + 512));
+    repair(&ground).unwrap();
+    ground.remove("blocks/0000.redb").unwrap();
+    repair(&ground).unwrap();
+    let left = Catalog::new(open(&ground, Mode::ReadOnly).unwrap()).list().unwrap();
+    assert!(left.iter().map(|backup| backup.id).eq(backups[1..].iter().map(|backup| backup.id)));
 }
 
 #[test]
