@@ -12,6 +12,7 @@
 mod buffer;
 mod cells;
 mod cleaning;
+mod copy;
 mod diff;
 mod dirty;
 mod error;
@@ -27,6 +28,7 @@ mod volume;
 mod volumes;
 mod write_out;
 
+pub use copy::Content;
 pub use error::{Result, VolumeError};
 pub use layer::{Layer, Merging};
 pub use record::{MAX_BLOCK_BYTES, MAX_NAME_BYTES, MAX_VOLUME_BYTES, MIN_BLOCK_BYTES, Origin, VolumeKind};

@@ -1,4 +1,4 @@
-//! Snapshots, clones, roll back and deletion against vectors of bytes (M0.7, M0.21), with merging of layers at any time between.
+//! Snapshots, clones, copies, roll back and deletion against vectors of bytes (M0.7, M0.21), with merging of layers at any time between.
 
 use super::*;
 use crate::testing::TestStore;
@@ -16,6 +16,7 @@ const SIZE: usize = 5 * BLOCK_BYTES + 3000;
 enum Step {
     Write { volume: usize, at: usize, length: usize, seed: u64 },
     Zero { volume: usize, at: usize, length: usize },
+    Copy { volume: usize, at: usize, source: usize, from: usize, length: usize },
     Resize { volume: usize, size: usize },
     Snapshot { volume: usize },
     Clone { volume: usize, is_read_only: bool },
@@ -38,6 +39,9 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => (volume(), range(), 0u64..5).prop_map(|(volume, (at, length), seed)| Step::Write { volume, at, length, seed }),
         4 => (volume(), range()).prop_map(|(volume, (at, length))| Step::Zero { volume, at, length }),
+        5 => (volume(), range(), volume(), range()).prop_map(|(volume, (at, _), source, (from, length))| {
+            Step::Copy { volume, at, source, from, length }
+        }),
         2 => (volume(), 1..SIZE + BLOCK_BYTES).prop_map(|(volume, size)| Step::Resize { volume, size }),
         4 => volume().prop_map(|volume| Step::Snapshot { volume }),
         3 => (volume(), proptest::bool::weighted(0.2)).prop_map(|(volume, is_read_only)| Step::Clone { volume, is_read_only }),
@@ -98,7 +102,7 @@ impl Scene {
     fn step(&mut self, step: Step) {
         let Some(name) = self.name(match step {
             Step::Write { volume, .. } | Step::Zero { volume, .. } | Step::Resize { volume, .. } | Step::Snapshot { volume } => volume,
-            Step::Clone { volume, .. } | Step::Rollback { volume, .. } | Step::Delete { volume } => volume,
+            Step::Copy { volume, .. } | Step::Clone { volume, .. } | Step::Rollback { volume, .. } | Step::Delete { volume } => volume,
             Step::Diff { first, .. } => first,
             Step::Clean { .. } | Step::Reopen => 0,
         }) else {
@@ -131,6 +135,18 @@ impl Scene {
                 }
                 result.unwrap();
                 self.model.get_mut(&name).unwrap()[at..at + length].fill(0);
+            }
+            Step::Copy { at, source, from, length, .. } => {
+                let source = self.name(source).unwrap();
+                let bytes = self.model[&source].clone();
+                let from = from.min(bytes.len());
+                let (at, length) = clip(at, length.min(bytes.len() - from));
+                let result = volume.copy_from(at as u64, &self.volumes().get(&source).unwrap(), from as u64, length as u64);
+                if is_read_only {
+                    return refused(result);
+                }
+                result.unwrap();
+                self.model.get_mut(&name).unwrap()[at..at + length].copy_from_slice(&bytes[from..from + length]);
             }
             Step::Resize { size, .. } => {
                 let result = volume.resize(size as u64);

@@ -125,7 +125,7 @@ impl Volume {
         for (block, cell) in &cells {
             let buffer = cell.write(self.shared.profile());
             if buffer.is_some() {
-                locked.push(Locked { block: *block, cell, buffer, old: Mapping::default(), is_lost: false });
+                locked.push(Locked::new(*block, cell, buffer));
             }
         }
         let result = self.store(gate, &mut locked);
@@ -147,12 +147,8 @@ impl Volume {
         // From before the old mappings are read until the new ones are submitted.
         let _in_flight = self.shared.engine.in_flight();
         for entry in locked.iter_mut() {
-            match self.mapping(gate, entry.block, entry.cell) {
-                Ok(mapping) => entry.old = mapping,
-                // What is written whole needs nothing of what was there, and is known from then on.
-                Err(error) if error.is_lost() && entry.is_whole(self.block_bytes()) => entry.is_lost = true,
-                Err(error) => return Err(error),
-            }
+            let is_whole = entry.is_whole(self.block_bytes());
+            self.look_up_old(gate, entry, is_whole)?;
         }
         let contents = locked.iter().map(|entry| self.content(entry)).collect::<Result<Vec<_>>>()?;
         let runs: Vec<&[u8]> =
@@ -167,15 +163,41 @@ impl Volume {
             stream.write_runs(&runs, hints)?
         }
         .into_iter();
+        let new = locked
+            .iter()
+            .zip(&contents)
+            .map(|(entry, content)| match content {
+                Content::Zeros => Ok(Vec::new()),
+                Content::Bytes(_) => self.checked(entry.block, stored.next()),
+            })
+            .collect::<Result<Vec<_>>>()?;
+        drop(contents);
+        self.replace(top, locked, new)
+    }
+
+    /// Finds out what a block is before it changes; `is_whole` says that it will be written whole.
+    pub(crate) fn look_up_old(&self, gate: &Gate, entry: &mut Locked<'_>, is_whole: bool) -> Result<()> {
+        match self.mapping(gate, entry.block, entry.cell) {
+            Ok(mapping) => entry.old = mapping,
+            // What is written whole needs nothing of what was there, and is known from then on.
+            Err(error) if error.is_lost() && is_whole => entry.is_lost = true,
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Whether a locked block has this mapping now.
+    pub(crate) fn shows(&self, gate: &Gate, entry: &Locked<'_>, pieces: &[Piece]) -> bool {
+        self.mapping(gate, entry.block, entry.cell).is_ok_and(|mapping| *mapping.pieces == pieces)
+    }
+
+    /// Puts new mappings in place of the old ones of locked blocks. The caller has an in-flight guard from before it looked for what they refer to.
+    pub(crate) fn replace(&self, top: &Node, locked: &[Locked<'_>], new: Vec<Vec<Piece>>) -> Result<()> {
         let mut transaction = Transaction::default();
         let mut deltas: HashMap<Fingerprint, i64> = HashMap::new();
         let mut mappings: Vec<Mapping> = Vec::with_capacity(locked.len());
         let mut more_mappings = 0;
-        for (entry, content) in locked.iter().zip(&contents) {
-            let new = match content {
-                Content::Zeros => Vec::new(),
-                Content::Bytes(_) => self.checked(entry.block, stored.next())?,
-            };
+        for (entry, new) in locked.iter().zip(new) {
             if new == *entry.old.pieces && !entry.is_lost {
                 mappings.push(entry.old.clone());
                 continue;
@@ -199,7 +221,6 @@ impl Volume {
             transaction.changes.extend(others.into_iter().map(|map| (self.partition, mapping_key(map, entry.block), None)));
             mappings.push(Mapping { pieces: Arc::new(new), layer });
         }
-        drop(contents);
         if !transaction.changes.is_empty() {
             transaction.deltas = deltas.into_iter().filter(|(_, change)| *change != 0).collect();
             if let Err(error) = self.submit_mappings(top, transaction, more_mappings) {
@@ -290,16 +311,20 @@ impl Volume {
 }
 
 /// A block of a batch, locked.
-struct Locked<'a> {
-    block: u64,
+pub(crate) struct Locked<'a> {
+    pub(crate) block: u64,
     cell: &'a Cell,
-    buffer: RwLockWriteGuard<'a, Option<Buffer>>,
+    pub(crate) buffer: RwLockWriteGuard<'a, Option<Buffer>>,
     old: Mapping,
     /// What the block was before cannot be told any more: there may be a mapping or not.
     is_lost: bool,
 }
 
-impl Locked<'_> {
+impl<'a> Locked<'a> {
+    pub(crate) fn new(block: u64, cell: &'a Cell, buffer: RwLockWriteGuard<'a, Option<Buffer>>) -> Locked<'a> {
+        Locked { block, cell, buffer, old: Mapping::default(), is_lost: false }
+    }
+
     /// Whether the buffer says all of the block.
     fn is_whole(&self, block_bytes: usize) -> bool {
         self.buffer.as_ref().is_some_and(|buffer| buffer.covers(0, block_bytes))

@@ -21,7 +21,7 @@ const MAX_BLOCKS: u64 = 4;
 pub fn step(world: &mut World, model: &mut Model, random: &mut Random) -> Result<(), Fault> {
     let slot = random.below(SLOTS as u64) as usize;
     world.doing = "something else";
-    match random.below(39) {
+    match random.below(41) {
         0..=8 => write(world, model, random, slot),
         9 => zero(world, model, random, slot),
         10 | 11 => flush_volume(world, model, slot),
@@ -59,6 +59,7 @@ pub fn step(world: &mut World, model: &mut Model, random: &mut Random) -> Result
         30..=33 => derive(world, model, random, slot),
         34 | 35 => rollback(world, model, random, slot),
         36 => forget::by_policy(world, model, random),
+        39 | 40 => copy(world, model, random, slot),
         _ => forget::protect(world, model, random),
     }
 }
@@ -221,6 +222,24 @@ fn zero(world: &mut World, model: &mut Model, random: &mut Random, slot: usize) 
     let changed = changed(known, offset, &vec![0; length as usize]);
     let volume = world.volumes.get(&model.name(slot))?;
     let result = volume.write_zeroes(offset, length);
+    settle(world, model, slot, &volume, changed, result)
+}
+
+/// Copies mappings within a volume or from another one.
+fn copy(world: &mut World, model: &mut Model, random: &mut Random, slot: usize) -> Result<(), Fault> {
+    let from = random.below(SLOTS as u64) as usize;
+    let (Some(known), Some(source)) = (model.volume(slot).filter(|known| !known.is_read_only), model.volume(from)) else { return Ok(()) };
+    world.doing = "copy mappings";
+    let (offset, length) = range(random, known.size);
+    let (source_offset, source_length) = range(random, source.size);
+    let length = length.min(source_length);
+    let mut data = Vec::with_capacity(length as usize);
+    for at in source_offset..source_offset + length {
+        data.push(source.latest((at / BLOCK_BYTES) as usize)[(at % BLOCK_BYTES) as usize]);
+    }
+    let changed = changed(known, offset, &data);
+    let (volume, source) = (world.volumes.get(&model.name(slot))?, world.volumes.get(&model.name(from))?);
+    let result = volume.copy_from(offset, &source, source_offset, length);
     settle(world, model, slot, &volume, changed, result)
 }
 

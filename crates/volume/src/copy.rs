@@ -1,0 +1,321 @@
+//! Copying without moving data: what is copied are mappings.
+//!
+//! [`Volume::capture`] takes down what a range spells at one moment, [`Volume::place`] makes a range of any volume of the store spell the same. Blocks that are
+//! placed whole get the same pieces, wherever in the source their borders are; only the parts of blocks at the two ends are read and written.
+//!
+//! Invariants:
+//! * A [`Content`] never changes, whatever happens to the volume it is of: it holds an in-flight guard from before its mappings were looked up, so no chunk of it
+//!   goes. That holds back the removal of all unused chunks, so it must not be kept for long.
+//! * A block is placed in one transaction, with the changes of usage counts.
+
+use crate::error::{Result, VolumeError};
+use crate::volume::{Part, Volume};
+use crate::write_out::{Locked, batch_blocks};
+use onefold_engine::{Engine, InFlight, Piece};
+use std::sync::Arc;
+
+/// Batches of so many times the blocks of a write-out: they carry no data.
+const BATCH_FACTOR: usize = 4;
+/// Bytes that [`Volume::copy_from`] takes down at a time.
+const COPY_BYTES: u64 = 64 << 20;
+
+/// What a range of a volume was at one moment.
+#[derive(Debug)]
+pub struct Content {
+    engine: Arc<Engine>,
+    verify: bool,
+    /// The parts of the blocks of the range, in order, without gaps.
+    runs: Vec<Run>,
+    length: u64,
+    memory_bytes: usize,
+    _in_flight: InFlight,
+}
+
+#[derive(Debug)]
+struct Run {
+    /// First byte within the content.
+    at: u64,
+    /// First byte within what is known of the block.
+    start: u64,
+    length: u64,
+    known: Known,
+}
+
+#[derive(Debug)]
+enum Known {
+    /// The pieces of the whole block; none for zeros.
+    Pieces(Arc<Vec<Piece>>),
+    /// The block was being written to: its bytes in the range.
+    Bytes(Vec<u8>),
+}
+
+impl Content {
+    /// Its length, bytes.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Memory that it takes, bytes.
+    pub fn memory_bytes(&self) -> usize {
+        self.memory_bytes
+    }
+
+    /// Fills `out` from byte `from` on.
+    pub fn read(&self, from: u64, out: &mut [u8]) -> Result<()> {
+        let mut done = 0;
+        for (run, start, length) in self.within(from, out.len() as u64) {
+            let target = &mut out[done..done + length as usize];
+            done += target.len();
+            match &run.known {
+                Known::Pieces(pieces) if pieces.is_empty() => target.fill(0),
+                Known::Pieces(pieces) => self.engine.read(pieces, start, target, self.verify)?,
+                Known::Bytes(bytes) => target.copy_from_slice(&bytes[start as usize..(start + length) as usize]),
+            }
+        }
+        Ok(())
+    }
+
+    /// The runs of a part of the content, with the first byte of what is known of each and the number of bytes.
+    fn within(&self, from: u64, length: u64) -> impl Iterator<Item = (&Run, u64, u64)> {
+        let end = from + length;
+        let first = self.runs.partition_point(|run| run.at + run.length <= from);
+        self.runs[first..].iter().take_while(move |run| run.at < end).map(move |run| {
+            let (start, stop) = (from.max(run.at), end.min(run.at + run.length));
+            (run, run.start + (start - run.at), stop - start)
+        })
+    }
+
+    /// The pieces that spell a part; none for zeros; `None` where not all of it is stored.
+    fn pieces(&self, from: u64, length: u64) -> Option<Vec<Piece>> {
+        let mut out = Vec::new();
+        for (run, start, length) in self.within(from, length) {
+            match &run.known {
+                Known::Bytes(_) => return None,
+                Known::Pieces(pieces) if pieces.is_empty() => append(&mut out, Piece::Zeros { length }),
+                Known::Pieces(pieces) => cut(pieces, start, length).for_each(|piece| append(&mut out, piece)),
+            }
+        }
+        if out.iter().all(|piece| piece.fingerprint().is_none()) {
+            out.clear();
+        }
+        Some(out)
+    }
+}
+
+/// `length` bytes from byte `start` of pieces on.
+fn cut(pieces: &[Piece], start: u64, length: u64) -> impl Iterator<Item = Piece> {
+    let end = start + length;
+    let mut at = 0;
+    pieces.iter().filter_map(move |piece| {
+        let first = at;
+        at += piece.length();
+        let (from, to) = (first.max(start), at.min(end));
+        (from < to).then(|| match *piece {
+            Piece::Zeros { .. } => Piece::Zeros { length: to - from },
+            // Lengths of chunks, and places in them, are 32 bits.
+            Piece::Chunk { fingerprint, address, offset, .. } => {
+                Piece::Chunk { fingerprint, address, offset: offset + (from - first) as u32, length: (to - from) as u32 }
+            }
+        })
+    })
+}
+
+/// Adds a piece; one that goes on where the last one ends becomes one with it.
+fn append(out: &mut Vec<Piece>, piece: Piece) {
+    match (out.last_mut(), piece) {
+        (Some(Piece::Zeros { length }), Piece::Zeros { length: more }) => *length += more,
+        (
+            Some(Piece::Chunk { fingerprint, address, offset, length }),
+            Piece::Chunk { fingerprint: other, address: other_address, offset: other_offset, length: more },
+        ) if *fingerprint == other && *address == other_address && *offset + *length == other_offset => *length += more,
+        _ => out.push(piece),
+    }
+}
+
+impl Volume {
+    /// Takes down what a range spells now: everything whose write had returned before the call is in it. A write meanwhile is in it or not, block by block.
+    pub fn capture(&self, offset: u64, length: u64) -> Result<Content> {
+        self.check(offset, length)?;
+        let engine = self.shared.engine.clone();
+        // From before the first look, as what is found must stay.
+        let in_flight = engine.in_flight();
+        let parts: Vec<Part> = self.parts(offset, length).collect();
+        if let (Some(first), Some(last)) = (parts.first(), parts.last()) {
+            let dirty: Vec<u64> =
+                self.dirty.lock().range(first.block, last.block + 1, usize::MAX).into_iter().map(|(block, _)| block).collect();
+            self.write_out(&dirty)?;
+        }
+        let mut content =
+            Content { engine, verify: self.shared.options.verify, runs: Vec::new(), length, memory_bytes: 0, _in_flight: in_flight };
+        for part in parts {
+            let run = self.take_down(part, content.runs.last().map_or(0, |run| run.at + run.length))?;
+            content.memory_bytes += size_of::<Run>()
+                + match &run.known {
+                    Known::Pieces(pieces) => pieces.capacity() * size_of::<Piece>(),
+                    Known::Bytes(bytes) => bytes.len(),
+                };
+            content.runs.push(run);
+        }
+        self.shared.tidy(self);
+        Ok(content)
+    }
+
+    fn take_down(&self, part: Part, at: u64) -> Result<Run> {
+        let gate = self.enter(part.end(self.block_bytes()))?;
+        let cell = self.cells.get(part.block);
+        let buffer = cell.read(self.shared.profile());
+        let length = part.length as u64;
+        Ok(match &*buffer {
+            None => Run { at, start: part.start as u64, length, known: Known::Pieces(self.mapping(&gate, part.block, &cell)?.pieces) },
+            Some(buffer) if buffer.is_cleared() => Run { at, start: 0, length, known: Known::Pieces(Arc::default()) },
+            Some(_) => {
+                let mut bytes = vec![0; part.length];
+                self.read_locked(&gate, part, &cell, &buffer, &mut bytes)?;
+                Run { at, start: 0, length, known: Known::Bytes(bytes) }
+            }
+        })
+    }
+
+    /// Makes `length` bytes at `offset` the same as those of a content from byte `from` on, like a [write](Volume::write) of them.
+    pub fn place(&self, offset: u64, content: &Content, from: u64, length: u64) -> Result<()> {
+        self.check_writable()?;
+        self.check(offset, length)?;
+        if from.checked_add(length).is_none_or(|end| end > content.length) {
+            let (name, size_bytes) = (self.name(), content.length);
+            return Err(VolumeError::OutOfRange { name, offset_bytes: from, length_bytes: length, size_bytes });
+        }
+        let is_own = Arc::ptr_eq(&content.engine, &self.shared.engine);
+        let mut mapped: Vec<(u64, Vec<Piece>)> = Vec::new();
+        let mut at = from;
+        for part in self.parts(offset, length) {
+            let is_whole = is_own && part.length == self.block_bytes();
+            match if is_whole { content.pieces(at, part.length as u64) } else { None } {
+                Some(pieces) => mapped.push((part.block, pieces)),
+                None => {
+                    self.place_mapped(&mut mapped)?;
+                    let mut bytes = vec![0; part.length];
+                    content.read(at, &mut bytes)?;
+                    self.change_part(part, |buffer| buffer.write(part.start, &bytes))?;
+                }
+            }
+            if mapped.len() == BATCH_FACTOR * batch_blocks(self.block_bytes()) {
+                self.place_mapped(&mut mapped)?;
+            }
+            at += part.length as u64;
+        }
+        self.place_mapped(&mut mapped)?;
+        self.shared.tidy(self);
+        Ok(())
+    }
+
+    /// Gives blocks, sorted, new mappings in one transaction. What was written to them and waits is dropped.
+    fn place_mapped(&self, mapped: &mut Vec<(u64, Vec<Piece>)>) -> Result<()> {
+        let Some(last) = mapped.last() else { return Ok(()) };
+        let gate = self.enter(Part { block: last.0, start: 0, length: self.block_bytes() }.end(self.block_bytes()))?;
+        let top = &*self.top(&gate)?;
+        let (blocks, pieces): (Vec<u64>, Vec<Vec<Piece>>) = mapped.drain(..).unzip();
+        let cells: Vec<_> = blocks.iter().map(|block| self.cells.get(*block)).collect();
+        // In ascending order, as wherever several blocks are locked.
+        let mut locked: Vec<Locked<'_>> =
+            blocks.iter().zip(&cells).map(|(block, cell)| Locked::new(*block, cell, cell.write(self.shared.profile()))).collect();
+        for entry in &mut locked {
+            self.look_up_old(&gate, entry, true)?;
+        }
+        let result = self.replace(top, &locked, pieces.clone());
+        for (entry, pieces) in locked.iter_mut().zip(&pieces) {
+            // After an error the transaction may have been taken all the same: what waits in memory must not come to lie upon what is new.
+            let is_placed = result.is_ok() || self.shows(&gate, entry, pieces);
+            if is_placed && entry.buffer.take().is_some() {
+                self.count_removed(entry.block);
+            }
+        }
+        drop(locked);
+        self.shared.notify_written_out();
+        result
+    }
+
+    /// Copies `length` bytes of `source`, which may be this volume, from `source_offset` to `offset`: as if all had been read before any of it is written, if
+    /// nobody else writes to either meanwhile. After an error a part may have been copied.
+    pub fn copy_from(&self, offset: u64, source: &Volume, source_offset: u64, length: u64) -> Result<()> {
+        self.check_writable()?;
+        self.check(offset, length)?;
+        source.check(source_offset, length)?;
+        let steps = length.div_ceil(COPY_BYTES);
+        // What is still to be copied must not be overwritten.
+        let is_backward = source.number == self.number && source_offset < offset;
+        for step in 0..steps {
+            let start = if is_backward { steps - 1 - step } else { step } * COPY_BYTES;
+            let content = source.capture(source_offset + start, COPY_BYTES.min(length - start))?;
+            self.place(offset + start, &content, 0, content.length())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TestStore;
+    use crate::tests::{BLOCK, bytes, options, read};
+    use onefold_engine::Address;
+    use onefold_fingerprint::Fingerprint;
+
+    const BLOCK_BYTES: usize = BLOCK as usize;
+
+    #[test]
+    fn pieces_are_cut_and_become_one_again() {
+        let chunk = |name: u8, offset, length| Piece::Chunk {
+            fingerprint: Fingerprint::from_digest(&[name; 20]),
+            address: Address::from_bits(u64::from(name)),
+            offset,
+            length,
+        };
+        let pieces = [chunk(1, 0, 100), Piece::Zeros { length: 50 }, chunk(2, 7, 100)];
+        assert_eq!(cut(&pieces, 40, 120).collect::<Vec<_>>(), [chunk(1, 40, 60), Piece::Zeros { length: 50 }, chunk(2, 7, 10)]);
+        let mut again = Vec::new();
+        for (start, length) in [(0, 30), (30, 90), (120, 130)] {
+            cut(&pieces, start, length).for_each(|piece| append(&mut again, piece));
+        }
+        assert_eq!(again, pieces);
+    }
+
+    #[test]
+    fn a_copy_stores_nothing_new_wherever_its_blocks_begin() {
+        let mut store = TestStore::new();
+        let volumes = store.volumes(options());
+        let data = bytes(1, 6 * BLOCK_BYTES);
+        let (source, target) = (
+            volumes.create("a", data.len() as u64, BLOCK, None).unwrap(),
+            volumes.create("b", data.len() as u64, 2 * BLOCK, None).unwrap(),
+        );
+        source.write(0, &data).unwrap();
+        volumes.flush().unwrap();
+        let unique = store.unique_bytes();
+        target.copy_from(0, &source, 4096, 4 * BLOCK as u64).unwrap();
+        volumes.flush().unwrap();
+        assert_eq!(store.unique_bytes(), unique);
+        assert!(read(&target, 0, 4 * BLOCK_BYTES) == data[4096..4096 + 4 * BLOCK_BYTES]);
+        store.check_counts(&[("a", &source), ("b", &target)]);
+    }
+
+    #[test]
+    fn a_content_stays_what_it_was() {
+        let mut store = TestStore::new();
+        let volumes = store.volumes(options());
+        let data = bytes(2, 3 * BLOCK_BYTES);
+        let volume = volumes.create("a", data.len() as u64, BLOCK, None).unwrap();
+        volume.write(0, &data).unwrap();
+        let content = volume.capture(100, 2 * u64::from(BLOCK)).unwrap();
+        volume.write(0, &bytes(3, 3 * BLOCK_BYTES)).unwrap();
+        volumes.flush().unwrap();
+        let other = volumes.create("b", data.len() as u64, BLOCK, None).unwrap();
+        volumes.delete("a").unwrap();
+        assert!(volumes.resume_deletions(&|| true).unwrap());
+        other.place(0, &content, 0, content.length()).unwrap();
+        assert!(read(&other, 0, 2 * BLOCK_BYTES) == data[100..100 + 2 * BLOCK_BYTES]);
+        assert!(other.place(0, &content, 1, content.length()).is_err());
+        drop(content);
+        volumes.flush().unwrap();
+        store.check_counts(&[("b", &other)]);
+    }
+}
