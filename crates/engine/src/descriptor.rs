@@ -122,15 +122,14 @@ impl Descriptor {
             .filter(|at| *at == 0 || text.as_bytes()[at - 1] == b'\n')
             .map(|at| text.split_at(at))
             .ok_or_else(|| damaged("the line `checksum` at its end is missing".into()))?;
-        let expected = format!("{CHECKSUM_KEY}\"{:016x}\"\n", checksum(body.as_bytes()));
+        // The checksum comes first, in every format: one flipped bit makes a greater format of this one.
+        if last != format!("{CHECKSUM_KEY}\"{:016x}\"\n", checksum(body.as_bytes())) {
+            return Err(damaged("its checksum is wrong; the file was changed after it was written".into()));
+        }
         let table: toml::Table = body.parse().map_err(|error: toml::de::Error| damaged(error.message().to_string()))?;
-        // The version comes first: a newer format may have another checksum.
         let found = table.get("format").and_then(toml::Value::as_integer).ok_or_else(|| damaged("`format` is missing".into()))?;
         if found > FORMAT as i64 {
             return Err(EngineError::Newer { found: found as u64, known: FORMAT });
-        }
-        if last != expected {
-            return Err(damaged("its checksum is wrong; the file was changed after it was written".into()));
         }
         let word = |key: &str| {
             table.get(key).and_then(toml::Value::as_str).map(str::to_string).ok_or_else(|| damaged(format!("`{key}` is missing")))
@@ -280,6 +279,10 @@ mod tests {
     #[test]
     fn a_newer_format_is_named() {
         let text = Descriptor::new().unwrap().to_text().replace("format = 1", "format = 9");
+        // 1 and 9 differ in one bit.
+        assert!(matches!(Descriptor::from_text(&text, "d"), Err(EngineError::Descriptor { .. })));
+        let body = text.split(CHECKSUM_KEY).next().unwrap();
+        let text = format!("{body}{CHECKSUM_KEY}\"{:016x}\"\n", checksum(body.as_bytes()));
         assert!(matches!(Descriptor::from_text(&text, "d"), Err(EngineError::Newer { found: 9, known: 1 })));
     }
 }

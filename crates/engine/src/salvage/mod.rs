@@ -31,8 +31,10 @@ pub struct Salvaged {
 /// sentences tell what would be done. An error is what cannot be repaired, or a device that fails; it may be run again.
 pub fn salvage(ground: &Arc<dyn Ground>, settings: &Settings, dry_run: bool, command: &str) -> Result<Salvaged> {
     let mut done = Salvaged::default();
-    let descriptor = repair_descriptor(&**ground, dry_run, &mut done)?;
+    // A place that is no store is said to be none, and no lock file is left in it. What was found counts under the lock only.
+    look_at_descriptor(&**ground)?;
     let _lock = ground.lock(LOCK, true, &Holder::this_process(command))?;
+    let descriptor = repair_descriptor(&**ground, dry_run, &mut done)?;
     let mut work = Work { ground, settings, descriptor, dry_run, done, epoch: 0, aside: None };
     work.repair_owner()?;
     work.repair_blocks()?;
@@ -54,8 +56,36 @@ struct Work<'a> {
     aside: Option<String>,
 }
 
+/// What of the descriptor is to be written anew, and why.
+enum Spelled {
+    Sound,
+    Copy(String),
+    Main(String),
+}
+
 /// Puts the descriptor back from its second copy, or the copy from the descriptor.
 fn repair_descriptor(ground: &dyn Ground, dry_run: bool, done: &mut Salvaged) -> Result<Descriptor> {
+    let (descriptor, spelled) = look_at_descriptor(ground)?;
+    match spelled {
+        Spelled::Sound => {}
+        Spelled::Copy(why) => {
+            done.sentences.push(format!("the second copy of the descriptor is written anew: {why}"));
+            if !dry_run {
+                descriptor.write_copy(ground)?;
+            }
+        }
+        Spelled::Main(why) => {
+            done.sentences.push(format!("the descriptor is put back from its second copy: {why}"));
+            if !dry_run {
+                descriptor.write(ground)?;
+            }
+        }
+    }
+    Ok(descriptor)
+}
+
+/// Reads the descriptor from where it is sound.
+fn look_at_descriptor(ground: &dyn Ground) -> Result<(Descriptor, Spelled)> {
     let main = match Descriptor::read(ground) {
         Err(error @ EngineError::Descriptor { .. }) => Err(error),
         read => Ok(read?),
@@ -65,7 +95,7 @@ fn repair_descriptor(ground: &dyn Ground, dry_run: bool, done: &mut Salvaged) ->
         read => Ok(read?),
     };
     match (main, copy) {
-        (Ok(main), Ok(Some(copy))) if main == copy => Ok(main),
+        (Ok(main), Ok(Some(copy))) if main == copy => Ok((main, Spelled::Sound)),
         (Ok(main), Ok(Some(copy))) => Err(EngineError::Descriptor {
             path: ground.describe(crate::DESCRIPTOR),
             why: format!(
@@ -77,19 +107,9 @@ fn repair_descriptor(ground: &dyn Ground, dry_run: bool, done: &mut Salvaged) ->
         }),
         (Ok(main), copy) => {
             let why = copy.err().map_or("it was missing".to_owned(), |error| error.to_string());
-            done.sentences.push(format!("the second copy of the descriptor is written anew: {why}"));
-            if !dry_run {
-                main.write_copy(ground)?;
-            }
-            Ok(main)
+            Ok((main, Spelled::Copy(why)))
         }
-        (Err(error), Ok(Some(copy))) => {
-            done.sentences.push(format!("the descriptor is put back from its second copy: {error}"));
-            if !dry_run {
-                copy.write(ground)?;
-            }
-            Ok(copy)
-        }
+        (Err(error), Ok(Some(copy))) => Ok((copy, Spelled::Main(error.to_string()))),
         (Err(error), _) => Err(error),
     }
 }

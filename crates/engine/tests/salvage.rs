@@ -1,0 +1,42 @@
+//! Salvage of what opening needs, part by part, on a simulated disk.
+
+mod common;
+
+use common::*;
+use onefold_engine::{EngineError, Mode, salvage};
+use onefold_ground::{Ground, SimulatedGround, read_file};
+use std::sync::Arc;
+
+fn repair(ground: &SimulatedGround, dry_run: bool) -> Result<Vec<String>, EngineError> {
+    let shared: Arc<dyn Ground> = Arc::new(ground.clone());
+    salvage(&shared, &settings(DEFAULT_CHAIN), dry_run, "test").map(|done| done.sentences)
+}
+
+#[test]
+fn a_flipped_bit_of_the_format_is_damage_and_is_repaired_under_the_lock_only() {
+    let ground = store(&descriptor());
+    let engine = open(&ground, settings(DEFAULT_CHAIN));
+    let text = read_file(&ground, "descriptor", 1 << 16).unwrap();
+    let at = text.windows(10).position(|bytes| bytes == b"format = 1").unwrap() + 9;
+    ground.corrupt("descriptor", at as u64, b'1' ^ b'9').unwrap();
+    let damaged = read_file(&ground, "descriptor", 1 << 16).unwrap();
+    // Somebody has the store open.
+    assert!(matches!(repair(&ground, false), Err(EngineError::Lock(_))));
+    assert!(read_file(&ground, "descriptor", 1 << 16).unwrap() == damaged);
+    drop(engine);
+    // Who only reads goes on with the second copy.
+    drop(try_open(&ground, settings(DEFAULT_CHAIN), Mode::ReadOnly).unwrap());
+    assert!(matches!(try_open(&ground, settings(DEFAULT_CHAIN), Mode::ReadWrite), Err(EngineError::Descriptor { .. })));
+    assert_eq!(repair(&ground, true).unwrap().len(), 1);
+    assert!(read_file(&ground, "descriptor", 1 << 16).unwrap() == damaged);
+    assert_eq!(repair(&ground, false).unwrap().len(), 1);
+    assert!(read_file(&ground, "descriptor", 1 << 16).unwrap() == text);
+    assert_eq!(repair(&ground, false).unwrap(), [] as [String; 0]);
+}
+
+#[test]
+fn a_place_that_is_no_store_is_left_as_it_is() {
+    let ground = SimulatedGround::new(1);
+    assert!(matches!(repair(&ground, false), Err(EngineError::NoStore { .. })));
+    assert!(ground.list("").unwrap().is_empty());
+}
