@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use onefold_engine::{EngineError, Mode, salvage};
+use onefold_engine::{Engine, EngineError, Mode, salvage};
 use onefold_ground::{Ground, SimulatedGround, read_file};
 use std::sync::Arc;
 
@@ -39,4 +39,23 @@ fn a_place_that_is_no_store_is_left_as_it_is() {
     let ground = SimulatedGround::new(1);
     assert!(matches!(repair(&ground, false), Err(EngineError::NoStore { .. })));
     assert!(ground.list("").unwrap().is_empty());
+}
+
+#[test]
+fn a_damaged_marker_beside_a_sound_log_is_removed_and_the_chunk_index_made_anew() {
+    for garbage in [&b"garbage"[..], &[7; 5000], b""] {
+        let ground = store(&descriptor());
+        let engine = open(&ground, settings(DEFAULT_CHAIN));
+        write(&mut engine.stream(), &bytes(1, 50_000), 9000);
+        engine.flush().unwrap();
+        drop(engine);
+        ground.create("log/replacing").unwrap().write_at(0, garbage).unwrap();
+        assert!(try_open(&ground, settings(DEFAULT_CHAIN), Mode::ReadOnly).is_err());
+        for dry_run in [true, false] {
+            assert!(repair(&ground, dry_run).unwrap()[0].contains("log/replacing"));
+            assert_eq!(ground.exists("log/replacing").unwrap(), dry_run);
+        }
+        // What makes it whole is done by others.
+        assert!(Engine::is_rebuild_cut_short(&ground).unwrap());
+    }
 }

@@ -29,9 +29,9 @@ pub struct Remnants {
     pub reach: Position,
 }
 
-/// Where the log in `directory` starts, as the names of its segments say; 0 if there are none.
-pub fn first_segment(ground: &dyn Ground, directory: &str) -> Result<Position> {
-    Ok(segment_starts(ground, directory)?.first().copied().unwrap_or_default())
+/// Where the log in `directory` starts, as the names of its segments say; `None`: there are none, and nobody can tell.
+pub fn first_segment(ground: &dyn Ground, directory: &str) -> Result<Option<Position>> {
+    Ok(segment_starts(ground, directory)?.first().copied())
 }
 
 /// Passes every valid batch of the log in `directory` to `visit`, in order. Segments without a valid header are read as their name says.

@@ -19,28 +19,28 @@ fn content(kind: u8) -> Content {
 impl Work<'_> {
     /// Makes partitions anew whose files are damaged, or older than the log and their second copy; and damaged second copies.
     pub(super) fn repair_blocks(&mut self) -> Result<()> {
-        let start = first_segment(&**self.ground, LOG)?;
+        let first = first_segment(&**self.ground, LOG)?;
         for partition in 0..self.descriptor.block_partitions {
+            // Without any segment the second copy is the newest that is left.
+            let copied = || BlockIndex::copied_position(&**self.ground, BLOCKS, partition);
+            let start = first.or_else(copied).unwrap_or_default();
             let (problem, position) = BlockIndex::problem_of(self.ground, BLOCKS, partition)?;
             let problem = match (problem, position) {
                 (Some(problem), _) => problem,
-                (None, Some(position)) if position < start && self.copy_is_newer(partition, start) => {
+                (None, Some(position)) if position < start && copied().is_some_and(|copied| copied >= start) => {
                     format!("it is of position {} of the log, which starts at {}: an older file is in its place", position.0, start.0)
                 }
                 _ => continue,
             };
-            self.salvage_partition(partition, start, &problem)?;
+            self.salvage_partition(partition, start, first, &problem)?;
         }
-        self.repair_copies(start)
+        self.repair_copies(first.unwrap_or_default())
     }
 
-    fn copy_is_newer(&self, partition: u16, start: Position) -> bool {
-        BlockIndex::copied_position(&**self.ground, BLOCKS, partition).is_some_and(|copied| copied >= start)
-    }
-
-    fn salvage_partition(&mut self, partition: u16, start: Position, problem: &str) -> Result<()> {
+    /// `start`: what the new file is applied up to; `first`: where the log starts, if there is any of it.
+    fn salvage_partition(&mut self, partition: u16, start: Position, first: Option<Position>, problem: &str) -> Result<()> {
         let aside = self.aside_name();
-        let has_whole_log = start == Position(0) && self.read_log().is_ok();
+        let has_whole_log = first == Some(Position(0)) && self.read_log().is_ok();
         let how = Salvage {
             ground: self.ground,
             directory: BLOCKS,
@@ -56,6 +56,7 @@ impl Work<'_> {
         self.done.needs_index = true;
         self.mark_index()?;
         let done = salvage_partition(&how, partition)?;
+        self.blocks_made = self.blocks_made.max(Some(start));
         let path = self.ground.describe(&format!("{BLOCKS}/{partition:04x}.redb"));
         self.say(format!("{path} is made anew: {problem}"));
         self.tell_of_partition(&path, &aside, done)

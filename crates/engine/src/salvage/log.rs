@@ -16,7 +16,7 @@ use crate::dead::{self, DeadSlots, PARTITION as DEAD_PARTITION};
 use crate::open::{CONTAINERS, LAYERS_KEPT, LOG, log_options, storage_options};
 use crate::{EngineError, Result};
 use onefold_ground::profile::Profile;
-use onefold_ground::{Access, checksum, parent, read_file, replace_file};
+use onefold_ground::{Access, GroundError, checksum, parent, read_file, replace_file};
 use onefold_index::block;
 use onefold_oplog::{
     Batch, Log, LogError, Opening, PartitionClass, Position, Record, Remnants, first_segment, replace_log, salvage_batches,
@@ -44,10 +44,7 @@ impl Work<'_> {
             self.done.needs_index = true;
             return if self.dry_run { Ok(()) } else { self.replace_log(start, &aside) };
         }
-        let Some(why) = self.problem_of_log()? else {
-            // Of a repair that was given up, because the log was put back.
-            return if self.dry_run || !self.ground.exists(REPORT)? { Ok(()) } else { Ok(self.ground.remove(REPORT)?) };
-        };
+        let Some(why) = self.problem_of_log()? else { return self.clear_remains() };
         self.say(format!("a new operations log takes the place of the old one: {why}"));
         let start = self.start_of_new_log()?;
         self.keep_remnants(start)?;
@@ -63,10 +60,34 @@ impl Work<'_> {
         self.replace_log(start, &aside)
     }
 
+    /// The log is sound: what an earlier repair left beside it goes.
+    fn clear_remains(&mut self) -> Result<()> {
+        if !self.ground.exists(MARKER)? {
+            // Of a repair that was given up, because the log was put back.
+            return if self.dry_run || !self.ground.exists(REPORT)? { Ok(()) } else { Ok(self.ground.remove(REPORT)?) };
+        }
+        // The marker is damaged, or it would have said how to go on. The new log has its place; whether the chunk index fits nobody knows.
+        self.say(format!("{} cannot be read, but the operations log is sound: it is removed", self.ground.describe(MARKER)));
+        self.tell_again(&[REPORT.to_owned()])?;
+        self.done.needs_index = true;
+        self.mark_index()?;
+        if self.dry_run {
+            return Ok(());
+        }
+        let aside = self.aside();
+        self.end_replacement(&aside)
+    }
+
     fn replace_log(&self, start: Position, aside: &str) -> Result<()> {
         replace_log(self.ground, LOG, aside, self.descriptor.store, log_options(self.settings), self.epoch, start)?;
         self.mark_index()?;
+        self.end_replacement(aside)
+    }
+
+    /// The new log is there: the report goes to what was set aside, then the marker goes.
+    fn end_replacement(&self, aside: &str) -> Result<()> {
         if self.ground.exists(REPORT)? {
+            self.ground.create_directory(aside)?;
             self.ground.rename(REPORT, &format!("{aside}/{REPORT_ASIDE}"))?;
             self.ground.sync_directory(aside)?;
         }
@@ -97,7 +118,7 @@ impl Work<'_> {
     /// What the marker of an earlier run says. It is written whole, so one that cannot be read is damage on top, and the repair begins anew.
     fn read_marker(&self) -> Result<Option<(Position, String)>> {
         let bytes = match read_file(&**self.ground, MARKER, 4096) {
-            Err(error) if error.is_not_found() => return Ok(None),
+            Err(error) if error.is_lasting() || matches!(error, GroundError::TooLong { .. }) => return Ok(None),
             bytes => bytes?,
         };
         let parse = || {
@@ -181,12 +202,17 @@ impl Work<'_> {
     /// Brings the block index to what all valid batches say, and seals containers.
     fn keep_remnants(&mut self, start: Position) -> Result<()> {
         let storage = self.containers(Access::Read)?;
-        let blocks = if self.dry_run { self.blocks(Access::Read) } else { self.blocks(Access::ReadWrite) }?;
-        let before = blocks.position();
-        let furthest = self.furthest_applied(blocks.furthest_position())?;
+        let blocks = match self.blocks_made {
+            // They would be there.
+            Some(_) if self.dry_run => None,
+            _ => Some(self.blocks(if self.dry_run { Access::Read } else { Access::ReadWrite })?),
+        };
+        let made = self.blocks_made.unwrap_or_default();
+        let before = blocks.as_ref().map_or(made, block::BlockIndex::position);
+        let furthest = self.furthest_applied(blocks.as_ref().map_or(made, block::BlockIndex::furthest_position))?;
         let mut unknown = 0u64;
         let remnants = self.take_batches(&mut |position, _, batch| take_containers(&storage, position, batch, &mut unknown))?;
-        let (aside, log_start) = (self.aside(), first_segment(&**self.ground, LOG)?);
+        let (aside, log_start) = (self.aside(), first_segment(&**self.ground, LOG)?.unwrap_or_default());
         let closed = storage.close_damaged(self.epoch, log_start, &aside, true)?;
         if !self.tell_again(&[REPORT.to_owned()])? {
             self.tell(&remnants, &closed, before, furthest, unknown)?;
@@ -194,9 +220,7 @@ impl Work<'_> {
                 self.keep_report()?;
             }
         }
-        if self.dry_run {
-            return Ok(());
-        }
+        let Some(blocks) = blocks.filter(|_| !self.dry_run) else { return Ok(()) };
         self.take_batches(&mut |_, end, batch| take_objects(&blocks, end, batch))?;
         // Before there are catalogs that have these chunks: an index made from them would take the chunks for stored.
         blocks.apply(start, 0, &dead(&blocks, &closed)?)?;

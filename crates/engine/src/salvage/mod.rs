@@ -13,7 +13,7 @@ use crate::{Engine, EngineError, Result, Settings};
 use onefold_ground::{Access, Ground, Holder, read_file, replace_file};
 use onefold_index::chunk::header;
 use onefold_index::{ChunkIndex, ChunkIndexOptions, IndexError, block};
-use onefold_oplog::salvage_batches;
+use onefold_oplog::{Position, salvage_batches};
 use std::sync::Arc;
 
 pub(crate) use log::MARKER;
@@ -35,7 +35,7 @@ pub fn salvage(ground: &Arc<dyn Ground>, settings: &Settings, dry_run: bool, com
     look_at_descriptor(&**ground)?;
     let _lock = ground.lock(LOCK, true, &Holder::this_process(command))?;
     let descriptor = repair_descriptor(&**ground, dry_run, &mut done)?;
-    let mut work = Work { ground, settings, descriptor, dry_run, done, epoch: 0, aside: None };
+    let mut work = Work { ground, settings, descriptor, dry_run, done, epoch: 0, aside: None, blocks_made: None };
     work.repair_owner()?;
     work.repair_blocks()?;
     work.look_at_index()?;
@@ -54,6 +54,8 @@ struct Work<'a> {
     epoch: u64,
     /// The name of what is set aside.
     aside: Option<String>,
+    /// Files of the block index are made anew, applied up to there: in a dry run they would be.
+    blocks_made: Option<Position>,
 }
 
 /// What of the descriptor is to be written anew, and why.

@@ -284,6 +284,7 @@ fn is_within(line: &str, documented: &str) -> bool {
 fn a_salvage_that_a_crash_cuts_short_is_done_again() {
     let scene = Scene::merged();
     let parts = parts(&scene);
+    let mut damaged_markers = 0;
     for (wanted, damage) in [
         ("log: header of a segment", Damage::Deleted),
         ("log: a batch that is not applied", Damage::Truncated),
@@ -313,6 +314,14 @@ fn a_salvage_that_a_crash_cuts_short_is_done_again() {
                 ground.crash_after_syncs(sync);
                 assert!(run(&ground).is_err(), "{wanted} {sync}");
                 let ground = ground.restart(policy);
+                if ground.exists("log/replacing").unwrap() {
+                    // Damaged on top of it.
+                    let marked = ground.snapshot(CrashPolicy::KeepAll);
+                    marked.corrupt("log/replacing", 3, 0x40).unwrap();
+                    run(&marked).unwrap();
+                    assert!(result(&marked) == expected, "{wanted} {damage:?}, sync {sync} of {syncs}, {policy:?}, marker damaged");
+                    damaged_markers += 1;
+                }
                 // What opens before the repair is done again is sound.
                 if let Ok(engine) = open(&ground, Mode::ReadOnly) {
                     drop(engine);
@@ -321,6 +330,58 @@ fn a_salvage_that_a_crash_cuts_short_is_done_again() {
                 run(&ground).unwrap();
                 assert!(result(&ground) == expected, "{wanted} {damage:?}, sync {sync} of {syncs}, {policy:?}");
             }
+        }
+    }
+    assert!(damaged_markers > 3, "{damaged_markers}");
+}
+
+#[test]
+fn block_index_and_log_may_be_damaged_at_once_as_long_as_there_is_a_second_copy() {
+    let scene = Scene::merged();
+    let parts = parts(&scene);
+    let part = |wanted| &parts.iter().find(|(name, _)| *name == wanted).unwrap().1;
+    let run = |ground: &SimulatedGround, dry_run| {
+        let shared: Arc<dyn Ground> = Arc::new(ground.clone());
+        salvage(&shared, &settings(), dry_run, "test", &NoMonitor)
+    };
+    let remove_log = |ground: &SimulatedGround| {
+        for path in scene.files().iter().filter(|path| segment_start(path).is_some()) {
+            ground.remove(path).unwrap();
+        }
+    };
+    for (wanted, damage) in [("block index: page", Damage::Zeroed), ("block index: file", Damage::Deleted)] {
+        for log in [Some("log: a batch that is applied"), Some("log: last segment"), None] {
+            let what = format!("{wanted} and {log:?}");
+            let ground = part(wanted).damage(&scene, damage).unwrap();
+            match log {
+                Some(log) => {
+                    let Part::Bytes(path, range) = part(log) else { unreachable!() };
+                    ground
+                        .open(path, Access::ReadWrite)
+                        .unwrap()
+                        .write_at(range.start, &vec![0; (range.end - range.start) as usize])
+                        .unwrap();
+                }
+                None => remove_log(&ground),
+            }
+            // Whether the log was ever trimmed cannot be told from a log that is gone.
+            let without_copy = ground.snapshot(CrashPolicy::KeepAll);
+            without_copy.remove("blocks/0000.copy").unwrap();
+            for dry_run in [true, false].into_iter().filter(|_| damage == Damage::Deleted) {
+                let error = run(&without_copy, dry_run).unwrap_err().to_string();
+                assert!(error.contains("second copy"), "{what}: {error}");
+            }
+            let planned = run(&ground, true).unwrap_or_else(|error| panic!("{what}: {error}"));
+            let done = run(&ground, false).unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert!(planned.len() > 3 && done.len() > 3, "{what}: {planned:?} {done:?}");
+            assert_eq!(run(&ground, false).unwrap(), Vec::<String>::new(), "{what}");
+            let found = look(&ground, Mode::ReadWrite, scene.states.last().unwrap());
+            assert!(
+                found.refused.is_none() && found.backups.as_ref().is_some_and(|backups| !backups.is_empty()),
+                "{what}: {:?}",
+                found.refused
+            );
+            readable(&found, &scene.states, &what);
         }
     }
 }
