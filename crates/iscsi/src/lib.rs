@@ -11,7 +11,7 @@
 //! - What waits for memory or for a disk waits for its own session only.
 //! - A status is sent after the disk has returned; of a flush, after the flush has.
 //!
-//! Not there yet: EXTENDED COPY and copies by token, and a face of the daemon that serves volumes.
+//! Not there yet: a face of the daemon that serves volumes.
 
 pub mod chap;
 pub mod login;

@@ -3,7 +3,7 @@
 use crate::login::{Login, Refused};
 use crate::negotiation::Parameters;
 use crate::pdu::{Header, Incoming, Outgoing, StatusNumber, opcode};
-use crate::scsi::{Nexus, Port};
+use crate::scsi::{Nexus, Port, Tokens};
 use crate::session::{Begun, Limits, serve};
 use crate::target::{Sessions, Targets};
 use crate::transport::{read, spell};
@@ -33,6 +33,7 @@ pub(crate) struct Shared {
     pub(crate) limits: Limits,
     pub(crate) sessions: Arc<Sessions>,
     pub(crate) workers: Arc<Semaphore>,
+    pub(crate) tokens: Tokens,
     portals: Vec<Portal>,
     next_handle: AtomicU16,
 }
@@ -72,6 +73,7 @@ impl Server {
             limits,
             sessions: Arc::default(),
             workers: Arc::new(Semaphore::new(WORKERS)),
+            tokens: Tokens::default(),
             portals: bound,
             next_handle: AtomicU16::new(1),
         };

@@ -145,6 +145,12 @@ impl Sessions {
         }
     }
 
+    /// The targets that an initiator has sessions with.
+    pub(crate) fn targets_of(&self, initiator: &str) -> Vec<String> {
+        let is_own = |entry: &&Entry| entry.nexus.initiator.strip_prefix(initiator).is_some_and(|rest| rest.starts_with(",i,0x"));
+        self.entries.lock().values().filter(is_own).filter_map(|entry| entry.target.clone()).collect()
+    }
+
     /// Closes all sessions of a target.
     pub(crate) fn close(&self, target: &str) {
         for entry in self.entries.lock().values().filter(|entry| entry.target.as_deref() == Some(target)) {

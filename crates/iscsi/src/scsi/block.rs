@@ -34,7 +34,7 @@ impl Range {
         Range { lba, blocks }
     }
 
-    fn check(self, geometry: &Geometry) -> Result<Range, Sense> {
+    pub(super) fn check(self, geometry: &Geometry) -> Result<Range, Sense> {
         let room = geometry.blocks().checked_sub(self.lba);
         match room {
             Some(room) if self.blocks <= room => Ok(self),
@@ -51,11 +51,11 @@ impl Range {
         Ok(self)
     }
 
-    fn offset(self, geometry: &Geometry) -> u64 {
+    pub(super) fn offset(self, geometry: &Geometry) -> u64 {
         self.lba * u64::from(geometry.logical)
     }
 
-    fn bytes(self, geometry: &Geometry) -> usize {
+    pub(super) fn bytes(self, geometry: &Geometry) -> usize {
         (self.blocks * u64::from(geometry.logical)) as usize
     }
 }
@@ -348,7 +348,7 @@ fn miscompare(at: usize) -> Sense {
     Sense::new(Key::Miscompare, Code::MISCOMPARE_DURING_VERIFY).with_information(at as u64)
 }
 
-fn failed_to_read(error: &DiskError, lba: u64) -> Sense {
+pub(super) fn failed_to_read(error: &DiskError, lba: u64) -> Sense {
     match error {
         DiskError::OutOfRange => Sense::new(Key::IllegalRequest, Code::LBA_OUT_OF_RANGE),
         DiskError::NoSpace | DiskError::ReadOnly => Sense::new(Key::HardwareError, Code::INTERNAL_TARGET_FAILURE),

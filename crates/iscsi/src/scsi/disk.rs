@@ -1,5 +1,8 @@
 //! What a logical unit stands on.
 
+use std::any::Any;
+use std::sync::Arc;
+
 /// A thin disk. Several threads use it at the same time; each call sees the changes of those that returned before it began.
 pub trait Disk: Send + Sync {
     /// Its length, bytes.
@@ -32,6 +35,65 @@ pub trait Disk: Send + Sync {
 
     /// How the range is mapped: extents one behind the other from `offset` on, at least one, at most `limit`; they may end before the range does.
     fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>, DiskError>;
+
+    /// What the range is now, to be written somewhere else. Unless a disk knows better, that are the bytes.
+    fn capture(&self, offset: u64, length: u64) -> Result<Arc<dyn Content>, DiskError> {
+        let mut bytes = vec![0; usize::try_from(length).map_err(|_| DiskError::OutOfRange)?];
+        self.read(offset, &mut bytes)?;
+        Ok(Arc::new(Captured(bytes)))
+    }
+
+    /// Writes `length` bytes of a content, from byte `from` of it on, to `offset`. Unless a disk knows better, they are read and written.
+    fn place(&self, offset: u64, content: &dyn Content, from: u64, length: u64) -> Result<(), DiskError> {
+        let mut done = 0;
+        while done < length {
+            let mut bytes = vec![0; (length - done).min(PLACE_BYTES) as usize];
+            content.read(from + done, &mut bytes)?;
+            self.write(offset + done, &bytes, false)?;
+            done += bytes.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes that are read and written at a time where nothing better is known.
+const PLACE_BYTES: u64 = 1 << 20;
+
+/// What a range of a disk was at one moment, whatever became of the disk since.
+pub trait Content: Any + Send + Sync + std::fmt::Debug {
+    /// Its length, bytes.
+    fn length(&self) -> u64;
+
+    /// Memory that it takes, bytes.
+    fn memory_bytes(&self) -> usize;
+
+    /// Fills `out` from byte `from` on.
+    fn read(&self, from: u64, out: &mut [u8]) -> Result<(), DiskError>;
+}
+
+/// The bytes themselves.
+struct Captured(Vec<u8>);
+
+impl std::fmt::Debug for Captured {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{} bytes", self.0.len())
+    }
+}
+
+impl Content for Captured {
+    fn length(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.0.len()
+    }
+
+    fn read(&self, from: u64, out: &mut [u8]) -> Result<(), DiskError> {
+        let own = usize::try_from(from).ok().and_then(|from| self.0.get(from..)?.get(..out.len())).ok_or(DiskError::OutOfRange)?;
+        out.copy_from_slice(own);
+        Ok(())
+    }
 }
 
 /// A run of bytes of one kind.

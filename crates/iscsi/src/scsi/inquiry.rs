@@ -1,7 +1,7 @@
 //! INQUIRY: what the unit is and what it can do (SPC-4 sections 6.4 and 7.8, SBC-3 section 6.6).
 
-use super::Geometry;
 use super::sense::Sense;
+use super::{Geometry, third_party};
 
 /// Who a unit is. It never changes, so that initiators know it again over all paths and after restarts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,6 +12,13 @@ pub struct Identity {
     pub number: u64,
     /// What people call it: printable ASCII, of which 16 bytes are shown.
     pub product: String,
+}
+
+impl Identity {
+    /// The NAA designator.
+    pub fn naa(&self) -> [u8; 8] {
+        (3 << 60 | (self.number & (u64::MAX >> 4))).to_be_bytes()
+    }
 }
 
 /// Where a command came in: the target port.
@@ -40,8 +47,8 @@ pub fn standard(identity: &Identity) -> Vec<u8> {
     let mut data = vec![0; 96];
     // SPC-4; hierarchical LUNs, response format 2.
     (data[2], data[3], data[4]) = (0x06, 0x12, 96 - 5);
-    // Implicit ALUA; several ports; command queueing.
-    (data[5], data[6], data[7]) = (0x10, 0x10, 0x02);
+    // Implicit ALUA, third-party copy; several ports; command queueing.
+    (data[5], data[6], data[7]) = (0x18, 0x10, 0x02);
     data[8..16].copy_from_slice(VENDOR);
     data[16..32].copy_from_slice(&padded::<16>(&identity.product));
     data[32..36].copy_from_slice(REVISION);
@@ -59,6 +66,7 @@ pub fn page(number: u8, identity: &Identity, port: &Port, geometry: &Geometry) -
         0x83 => identification(identity, port),
         0x86 => extended(),
         0x87 => vec![0x3f, 0xff, 0, 0],
+        0x8f => third_party::page(geometry),
         0xb0 => block_limits(geometry),
         // Does not rotate; what a SANITIZE has erased can be read.
         0xb1 => [&[0, 1, 0, 0x40][..], &[0; 56]].concat(),
@@ -72,7 +80,7 @@ pub fn page(number: u8, identity: &Identity, port: &Port, geometry: &Geometry) -
     Ok(page)
 }
 
-const PAGES: [u8; 8] = [0x00, 0x80, 0x83, 0x86, 0x87, 0xb0, 0xb1, 0xb2];
+const PAGES: [u8; 9] = [0x00, 0x80, 0x83, 0x86, 0x87, 0x8f, 0xb0, 0xb1, 0xb2];
 
 fn padded<const N: usize>(text: &str) -> [u8; N] {
     let mut out = [b' '; N];
@@ -94,7 +102,7 @@ fn identification(identity: &Identity, port: &Port) -> Vec<u8> {
         out.extend_from_slice(&[head[0], head[1], 0, body.len() as u8]);
         out.extend_from_slice(body);
     };
-    add([0x01, 0x03], &(3 << 60 | (identity.number & (u64::MAX >> 4))).to_be_bytes());
+    add([0x01, 0x03], &identity.naa());
     add([0x02, 0x01], &[VENDOR.as_slice(), &padded_serial(identity)].concat());
     let group = port.group.to_be_bytes();
     // Protocol 5 (iSCSI), of the target port.

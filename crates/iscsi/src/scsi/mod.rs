@@ -1,10 +1,11 @@
 //! SCSI: what a logical unit does with a command (SPC-4, SBC-3). No I/O but that of the [`Disk`], no transport.
 //!
 //! `unit` has the order in which a command is judged and what a unit remembers; `block` what reads and changes the medium; `sanitize` what erases all of
-//! it; `persistent` and `report` the commands about reservations and about what there is; [`opcodes`] the table of commands.
+//! it; `extended_copy` and `token` what copies from disk to disk, `third_party` what both have in common; `persistent` and `report` the commands about reservations and about what there is; [`opcodes`] the table of commands.
 
 mod block;
 mod disk;
+mod extended_copy;
 mod inquiry;
 mod mode;
 pub mod opcodes;
@@ -15,12 +16,16 @@ mod sanitize;
 pub mod sense;
 #[cfg(test)]
 mod testing;
+mod third_party;
+mod token;
 mod unit;
 
-pub use disk::{Disk, DiskError, Extent};
+pub use disk::{Content, Disk, DiskError, Extent};
+pub use extended_copy::Peers;
 pub use inquiry::{Identity, Port};
 pub use reservation::Nexus;
 pub use sanitize::{KeepSanitize, Sanitize};
+pub use token::Tokens;
 pub use unit::{Caller, Keep, LogicalUnit, Patience, Reply, Status, UnitOptions, failed, lost_data, without_unit};
 
 /// Most bytes that one command moves: bounds the memory of a command.

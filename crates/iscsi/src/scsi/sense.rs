@@ -33,18 +33,30 @@ pub struct Code(pub u8, pub u8);
 #[allow(missing_docs)] // The names are those of the standard.
 impl Code {
     pub const NONE: Code = Code(0x00, 0x00);
+    pub const OPERATION_IN_PROGRESS: Code = Code(0x00, 0x16);
     pub const NOT_READY_SANITIZE_IN_PROGRESS: Code = Code(0x04, 0x1b);
+    pub const UNREACHABLE_COPY_TARGET: Code = Code(0x08, 0x04);
     pub const WRITE_ERROR: Code = Code(0x0c, 0x00);
+    pub const COPY_TARGET_DEVICE_NOT_REACHABLE: Code = Code(0x0d, 0x02);
     pub const INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT: Code = Code(0x0e, 0x03);
     pub const UNRECOVERED_READ_ERROR: Code = Code(0x11, 0x00);
     pub const PARAMETER_LIST_LENGTH_ERROR: Code = Code(0x1a, 0x00);
     pub const MISCOMPARE_DURING_VERIFY: Code = Code(0x1d, 0x00);
     pub const INVALID_COMMAND_OPERATION_CODE: Code = Code(0x20, 0x00);
     pub const LBA_OUT_OF_RANGE: Code = Code(0x21, 0x00);
+    pub const UNSUPPORTED_TOKEN_TYPE: Code = Code(0x23, 0x01);
+    pub const TOKEN_UNKNOWN: Code = Code(0x23, 0x04);
+    pub const INVALID_TOKEN_LENGTH: Code = Code(0x23, 0x0a);
     pub const INVALID_FIELD_IN_CDB: Code = Code(0x24, 0x00);
     pub const LOGICAL_UNIT_NOT_SUPPORTED: Code = Code(0x25, 0x00);
     pub const INVALID_FIELD_IN_PARAMETER_LIST: Code = Code(0x26, 0x00);
     pub const INVALID_RELEASE_OF_PERSISTENT_RESERVATION: Code = Code(0x26, 0x04);
+    pub const TOO_MANY_TARGET_DESCRIPTORS: Code = Code(0x26, 0x06);
+    pub const UNSUPPORTED_TARGET_DESCRIPTOR_TYPE_CODE: Code = Code(0x26, 0x07);
+    pub const TOO_MANY_SEGMENT_DESCRIPTORS: Code = Code(0x26, 0x08);
+    pub const UNSUPPORTED_SEGMENT_DESCRIPTOR_TYPE_CODE: Code = Code(0x26, 0x09);
+    pub const UNEXPECTED_INEXACT_SEGMENT: Code = Code(0x26, 0x0a);
+    pub const INLINE_DATA_LENGTH_EXCEEDED: Code = Code(0x26, 0x0b);
     pub const WRITE_PROTECTED: Code = Code(0x27, 0x00);
     pub const SPACE_ALLOCATION_FAILED_WRITE_PROTECT: Code = Code(0x27, 0x07);
     pub const POWER_ON_RESET_OR_BUS_DEVICE_RESET: Code = Code(0x29, 0x00);
@@ -63,6 +75,7 @@ impl Code {
     pub const PROTOCOL_SERVICE_CRC_ERROR: Code = Code(0x47, 0x05);
     pub const MEDIUM_REMOVAL_PREVENTED: Code = Code(0x53, 0x02);
     pub const INSUFFICIENT_REGISTRATION_RESOURCES: Code = Code(0x55, 0x04);
+    pub const INSUFFICIENT_RESOURCES_TO_CREATE_ROD_TOKEN: Code = Code(0x55, 0x0d);
 }
 
 /// Where in a request the wrong field is (SPC-4 section 4.5.2.4.2).

@@ -1,6 +1,6 @@
 //! A small disk in memory and somebody who uses it, for tests.
 
-use super::{Caller, Disk, DiskError, Extent, Identity, LogicalUnit, Nexus, Patience, Port, Reply, UnitOptions};
+use super::{Caller, Disk, DiskError, Extent, Identity, LogicalUnit, Nexus, Patience, Peers, Port, Reply, Tokens, UnitOptions};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -159,9 +159,20 @@ pub(crate) fn unit(disk: &Arc<MemoryDisk>) -> LogicalUnit {
 
 /// Does a command for the initiator of this name.
 pub(crate) fn send_as(unit: &LogicalUnit, name: &str, cdb: &[u8], data: &[u8]) -> Reply {
+    send_among(unit, &[], &Tokens::default(), name, cdb, data)
+}
+
+impl Peers for &[Arc<LogicalUnit>] {
+    fn unit(&self, number: u64) -> Option<Arc<LogicalUnit>> {
+        self.iter().find(|unit| unit.identity.number == number).cloned()
+    }
+}
+
+/// The same with other units and tokens of the server.
+pub(crate) fn send_among(unit: &LogicalUnit, peers: &[Arc<LogicalUnit>], tokens: &Tokens, name: &str, cdb: &[u8], data: &[u8]) -> Reply {
     let nexus = Nexus { initiator: format!("iqn.2026-01.example:{name},i,0x00023d000001"), target_port: 1 };
     let port = Port { target: "iqn.2026-01.example:t".into(), group: 1 };
-    let caller = Caller { nexus: &nexus, port: &port, luns: &[0], patience: &Forever::default() };
+    let caller = Caller { nexus: &nexus, port: &port, luns: &[0], patience: &Forever::default(), peers: &peers, tokens };
     unit.execute(caller, cdb, data, data.len() as u32)
 }
 

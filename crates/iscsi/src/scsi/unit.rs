@@ -5,15 +5,18 @@
 //! no unit attention, as those need them who find out what happened.
 
 use super::block::{self, Medium, Range};
+use super::extended_copy::Peers;
 use super::inquiry::{self, Identity, Port};
 use super::mode::Parameters;
-use super::opcodes::{Definition, Operation};
+use super::opcodes::{Access, Definition, Operation};
 use super::report::{log_sense, port_groups, report_luns, report_opcodes};
 use super::reservation::{Nexus, Refusal, Reservations};
 use super::sanitize::{KeepSanitize, Sanitize, Sanitizer};
 use super::sense::{Code, Key, Sense};
+use super::third_party::{self, Copies, ListId};
+use super::token::Tokens;
 use super::{Disk, Geometry, u16_at, u32_at};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -53,7 +56,8 @@ impl Reply {
 }
 
 /// Who sends a command, and by which port.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
+#[allow(missing_debug_implementations)] // It is made for one command and has nothing of its own.
 pub struct Caller<'a> {
     /// Initiator port and target port.
     pub nexus: &'a Nexus,
@@ -63,10 +67,14 @@ pub struct Caller<'a> {
     pub luns: &'a [u16],
     /// What a command that takes long needs to know.
     pub patience: &'a dyn Patience,
+    /// Other units.
+    pub peers: &'a dyn Peers,
+    /// The tokens of the server.
+    pub tokens: &'a Tokens,
 }
 
 /// Who waits for the end of a command.
-pub trait Patience: Send + Sync + std::fmt::Debug {
+pub trait Patience: Send + Sync {
     /// The command only waits from now on, perhaps for hours: what it has for working can be given to others.
     fn begin_to_wait(&self);
 
@@ -90,13 +98,15 @@ pub struct UnitOptions {
 /// Keeps reservations over restarts: called with each change, before it is answered.
 pub type Keep = Box<dyn Fn(&Reservations) -> Result<(), String> + Send + Sync>;
 
+/// Bytes of the longest parameter list of copies that is looked at.
+const MAX_LIST_BYTES: u32 = 8 << 10;
 /// Unit attentions of one nexus; further ones would say nothing new.
 const MAX_ATTENTIONS: usize = 8;
 
 /// A logical unit.
 pub struct LogicalUnit {
     disk: Arc<dyn Disk>,
-    identity: Identity,
+    pub(super) identity: Identity,
     logical: u32,
     ports: Vec<u16>,
     pub(super) keep: Keep,
@@ -104,6 +114,7 @@ pub struct LogicalUnit {
     /// Shared by commands that use the medium; alone for the beginning of a sanitize.
     medium: RwLock<()>,
     sanitizer: Sanitizer,
+    pub(super) copies: Mutex<Copies>,
 }
 
 #[derive(Debug, Default)]
@@ -143,7 +154,7 @@ impl LogicalUnit {
         let UnitOptions { identity, logical_block_bytes: logical, ports, reservations } = options;
         let state = Mutex::new(State { reservations, ..State::default() });
         let sanitizer = Sanitizer::new(disk.clone(), None, Box::new(|_| Ok(())));
-        LogicalUnit { disk, identity, logical, ports, keep, state, medium: RwLock::new(()), sanitizer }
+        LogicalUnit { disk, identity, logical, ports, keep, state, medium: RwLock::new(()), sanitizer, copies: Mutex::default() }
     }
 
     /// The same unit with sanitizes that are kept over restarts by `keep`; one that is `unfinished` goes on now.
@@ -161,6 +172,11 @@ impl LogicalUnit {
     /// Ends what goes on in the background, before the disk is closed. A sanitize that is kept goes on after a restart.
     pub fn stop(&self) {
         self.sanitizer.stop();
+    }
+
+    /// The number that no other unit has.
+    pub fn number(&self) -> u64 {
+        self.identity.number
     }
 
     /// Its sizes, now.
@@ -182,6 +198,8 @@ impl LogicalUnit {
         state.nexuses.remove(nexus);
         state.attentions.remove(nexus);
         state.reservations.lose_nexus(nexus);
+        drop(state);
+        self.copies.lock().forget(nexus);
     }
 
     /// The unit is reset: all hear of it.
@@ -216,6 +234,7 @@ impl LogicalUnit {
             Operation::SendDiagnostic => u16_at(cdb, 3).into(),
             // Only an overwrite has parameters.
             Operation::Sanitize if cdb[1] & 0x1f == 0x01 => u16_at(cdb, 7).into(),
+            Operation::ExtendedCopy | Operation::PopulateToken | Operation::WriteUsingToken => u32_at(cdb, 10).min(MAX_LIST_BYTES) as usize,
             operation => block::data_out_bytes(operation, cdb, &self.geometry()),
         }
     }
@@ -257,6 +276,7 @@ impl LogicalUnit {
             return Ok(Vec::new());
         }
         self.sanitizer.begin(self.sanitizer.parse(cdb, data, &self.geometry())?)?;
+        caller.tokens.cancel(self.identity.number);
         drop(medium);
         let is_immediate = cdb[1] & 0x80 != 0;
         if !is_immediate {
@@ -298,6 +318,7 @@ impl LogicalUnit {
                 | Operation::Unmap
                 | Operation::WriteSame
                 | Operation::Sanitize
+                | Operation::WriteUsingToken
         );
         if changes_medium && (state.parameters.write_protect || self.disk.read_only()) {
             return Err(Sense::new(Key::DataProtect, Code::WRITE_PROTECTED).into());
@@ -307,7 +328,7 @@ impl LogicalUnit {
 
     fn perform(&self, definition: &Definition, caller: Caller<'_>, cdb: &[u8], data: &[u8]) -> Result<Vec<u8>, Refusal> {
         let geometry = self.geometry();
-        let medium = Medium { disk: &*self.disk, geometry };
+        let medium = self.medium_of(geometry);
         let nothing = |done: Result<(), Sense>| done.map(|()| Vec::new()).map_err(Refusal::from);
         let some = |out: Vec<u8>, room: usize| Ok(truncated(out, room));
         match definition.operation {
@@ -377,8 +398,45 @@ impl LogicalUnit {
             Operation::SynchronizeCache => nothing(medium.synchronize(cdb)),
             Operation::Unmap => nothing(medium.unmap(data)),
             Operation::WriteSame => nothing(medium.write_same(cdb, data)),
+            Operation::ExtendedCopy => self.extended_copy(caller, cdb, data),
+            operation @ (Operation::PopulateToken | Operation::WriteUsingToken) => self.use_token(operation, caller, cdb, data),
+            Operation::CopyStatus => {
+                let id = ListId { nexus: caller.nexus.clone(), is_token: false, number: cdb[2].into() };
+                some(self.copies.lock().status(&id)?, u32_at(cdb, 10) as usize)
+            }
+            Operation::TokenInformation => {
+                let id = ListId { nexus: caller.nexus.clone(), is_token: true, number: u32_at(cdb, 2) };
+                some(self.copies.lock().token_information(&id)?, u32_at(cdb, 10) as usize)
+            }
+            Operation::CopyParameters => some(third_party::parameters(&geometry), u32_at(cdb, 10) as usize),
             Operation::Sanitize => unreachable!("it is done by `execute`, which keeps others from the medium"),
         }
+    }
+
+    pub(super) fn disk(&self) -> &dyn Disk {
+        &*self.disk
+    }
+
+    pub(super) fn medium_of(&self, geometry: Geometry) -> Medium<'_> {
+        Medium { disk: &*self.disk, geometry }
+    }
+
+    /// Keeps sanitizes from beginning while a command of another unit uses this one.
+    pub(super) fn share_medium(&self) -> RwLockReadGuard<'_, ()> {
+        self.medium.read_recursive()
+    }
+
+    /// Whether a copy on behalf of `nexus` may read or write this unit.
+    pub(super) fn admit_copy(&self, nexus: &Nexus, access: Access) -> Result<(), Sense> {
+        let state = self.state.lock();
+        if !state.reservations.allows(nexus, access) {
+            return Err(Sense::new(Key::CopyAborted, Code::COPY_TARGET_DEVICE_NOT_REACHABLE));
+        }
+        self.sanitizer.check()?;
+        if access == Access::Write && (state.parameters.write_protect || self.disk.read_only()) {
+            return Err(Sense::new(Key::DataProtect, Code::WRITE_PROTECTED));
+        }
+        Ok(())
     }
 
     fn request_sense(&self, nexus: &Nexus, cdb: &[u8]) -> Vec<u8> {

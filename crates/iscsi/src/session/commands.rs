@@ -1,8 +1,9 @@
 //! SCSI commands: their data, their order, their answers.
 
 use super::{End, Event, PERMIT_BYTES, Sequence, Session, Task};
+use crate::Shared;
 use crate::pdu::{Incoming, NO_TAG, Outgoing, StatusNumber, opcode, reason};
-use crate::scsi::{Caller, MAX_TRANSFER_BYTES, Patience, Reply, Status};
+use crate::scsi::{Caller, LogicalUnit, MAX_TRANSFER_BYTES, Patience, Peers, Reply, Status};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,6 +16,19 @@ struct Waiting {
     /// A place among those who work.
     worker: Mutex<Option<OwnedSemaphorePermit>>,
     is_over: Arc<AtomicBool>,
+}
+
+/// The units of all targets that an initiator is logged in to.
+struct LoggedIn {
+    shared: Arc<Shared>,
+    initiator: String,
+}
+
+impl Peers for LoggedIn {
+    fn unit(&self, number: u64) -> Option<Arc<LogicalUnit>> {
+        let targets = self.shared.sessions.targets_of(&self.initiator).into_iter().filter_map(|name| self.shared.targets.target(&name));
+        targets.into_iter().find_map(|target| target.units.read().values().find(|unit| unit.number() == number).cloned())
+    }
 }
 
 impl Patience for Waiting {
@@ -220,6 +234,8 @@ impl Session {
         let bytes = if task.is_read { task.expected_bytes.min(MAX_TRANSFER_BYTES) } else { 0 };
         let permit = task.permit.take();
         let is_over = task.ended.clone();
+        let shared = self.shared.clone();
+        let peers = LoggedIn { shared: shared.clone(), initiator: self.begun.initiator.clone() };
         let (nexus, port) = (self.begun.nexus.clone(), self.begun.port.clone());
         let luns = self.begun.target.as_ref().map_or_else(Vec::new, |target| target.luns());
         let (memory, events, workers) = (self.memory.clone(), self.events.clone(), self.shared.workers.clone());
@@ -232,7 +248,7 @@ impl Session {
             let worker = Mutex::new(workers.acquire_owned().await.ok());
             let work = tokio::task::spawn_blocking(move || {
                 let waiting = Waiting { worker, is_over };
-                let caller = Caller { nexus: &nexus, port: &port, luns: &luns, patience: &waiting };
+                let caller = Caller { nexus: &nexus, port: &port, luns: &luns, patience: &waiting, peers: &peers, tokens: &shared.tokens };
                 match unit {
                     Some(unit) => unit.execute(caller, &cdb, &data, announced),
                     None => crate::scsi::without_unit(caller, &cdb),
