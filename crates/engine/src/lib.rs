@@ -127,6 +127,8 @@ pub struct Engine {
     signal: Arc<background::Signal>,
     /// Wakes the thread that makes parity.
     parity_signal: Arc<background::Signal>,
+    /// What was read and written on behalf of others, bytes: whoever works beside them looks at it.
+    served_bytes: AtomicU64,
     /// New data since the background was woken.
     new_bytes: AtomicU64,
     totals: Mutex<statistics::Totals>,

@@ -165,6 +165,7 @@ impl Engine {
             background: Mutex::new(None),
             signal: Arc::default(),
             parity_signal: Arc::default(),
+            served_bytes: AtomicU64::new(0),
             new_bytes: AtomicU64::new(0),
             profile,
             mode,

@@ -20,6 +20,7 @@ impl Engine {
     /// Reads bytes `start .. start + out.len()` of the run that level-0 `pieces` spell. Frame checksums are always verified;
     /// with `verify`, fingerprints too. Damage is an error that names container and chunk, never wrong bytes.
     pub fn read(&self, pieces: &[Piece], start: u64, out: &mut [u8], verify: bool) -> Result<()> {
+        self.served(out.len());
         let end = start.saturating_add(out.len() as u64);
         let mut wanted = Vec::new();
         // Where in `out` each wanted chunk goes, and which of its bytes.

@@ -2,7 +2,8 @@
 
 use crate::{Activity, Engine, EngineError, Result};
 use onefold_ground::wire::{Reader, put_varint};
-use onefold_ground::{Access, Ground};
+use onefold_ground::{Access, Ground, Space};
+use std::sync::atomic::Ordering;
 
 /// Figures of the engine. Sizes are bytes.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -57,6 +58,25 @@ impl Engine {
     pub fn stored_bytes(&self) -> u64 {
         let open = self.storage.statistics().open_frame_bytes;
         self.totals.lock().stored_bytes + open
+    }
+
+    /// Bytes, before compression, of chunks that nothing needs any more and that are still in containers.
+    pub fn dead_bytes(&self) -> u64 {
+        self.totals.lock().dead_bytes
+    }
+
+    /// What was read and written since the store was opened, bytes; looking after the store does not count.
+    pub fn served_bytes(&self) -> u64 {
+        self.served_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn served(&self, bytes: usize) {
+        self.served_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Room on the device that the store is on.
+    pub fn space(&self) -> Result<Space> {
+        Ok(self.ground.space()?)
     }
 
     /// Figures of now.

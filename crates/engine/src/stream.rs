@@ -113,6 +113,7 @@ impl WriteStream {
     pub fn write(&mut self, data: &[u8], last: bool, hints: Hints<'_>, out: &mut Vec<Piece>) -> Result<usize> {
         let engine = self.engine.clone();
         let chain = hints.chain.unwrap_or(&engine.chain);
+        engine.served(data.len());
         let (most_bytes, least_bytes) = (STEP_BYTES.max(engine.chunker.limits().max), 2 * engine.chunker.limits().max);
         self.wake();
         let (mut chunks, mut fingerprints, mut cuts) = (Vec::new(), Vec::new(), Vec::new());
@@ -155,6 +156,7 @@ impl WriteStream {
     pub fn write_runs(&mut self, runs: &[&[u8]], hints: Hints<'_>) -> Result<Vec<Vec<Piece>>> {
         let engine = self.engine.clone();
         let chain = hints.chain.unwrap_or(&engine.chain);
+        engine.served(runs.iter().map(|run| run.len()).sum());
         self.wake();
         let (mut chunks, mut fingerprints, mut counts, mut cuts) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut pieces = Vec::with_capacity(runs.len());

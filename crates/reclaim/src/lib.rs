@@ -13,6 +13,7 @@ mod reading;
 mod rebuild;
 mod references;
 mod repair;
+mod rest;
 mod salvage;
 mod scrub;
 mod suspects;
@@ -23,6 +24,7 @@ pub use check::{CheckOptions, CheckReport, Monitor, NoMonitor, Problem, ProblemK
 pub use prune::{PruneOptions, PruneReport, prune};
 pub use rebuild::rebuild_chunk_index;
 pub use repair::{RepairOptions, RepairReport, repair};
+pub use rest::Rests;
 pub use salvage::salvage;
 pub use scrub::{ScrubOptions, ScrubRate, ScrubReport, ScrubStatus, scrub, scrub_status};
 pub use unused::{RemovalReport, remove_unused};

@@ -1,8 +1,11 @@
 //! In which order the chunks of some containers are read: first as the newest backup reads them, then as the volumes do. Chunks that are merged
 //! into one container are put there in this order.
+//!
+//! Finding it out takes a walk through recipes and mappings, which may be many when few chunks move: it ends when it has cost as much as it can be
+//! worth. What it did not come to keeps the order in which it was written, which is mostly the order in which it is read.
 
 use crate::Result;
-use crate::references::{Kind, mapping, objects};
+use crate::references::{Kind, mapping, objects_while};
 use onefold_catalog::{Catalog, Content, PieceReader, TreeWalk};
 use onefold_engine::{Address, ContainerId, Engine, Piece};
 use std::collections::{HashMap, HashSet};
@@ -10,10 +13,17 @@ use std::sync::Arc;
 
 /// Chunks whose place is remembered: bounds memory to about 100 MB. The others keep the order in which they were written.
 const MAX_CHUNKS: usize = 4 << 20;
+/// Pieces that are looked at for each chunk that may move, and at least.
+const PIECES_FOR_A_CHUNK: u64 = 64;
+const LEAST_PIECES: u64 = 1 << 16;
 
 /// The places of chunks in the order in which they are read.
 #[derive(Debug, Default)]
-pub(crate) struct ReadingOrder(HashMap<Address, u32>);
+pub(crate) struct ReadingOrder {
+    places: HashMap<Address, u32>,
+    /// Pieces that may still be looked at.
+    left: u64,
+}
 
 impl ReadingOrder {
     /// Of the chunks of these containers. Without containers nothing is read.
@@ -24,12 +34,15 @@ impl ReadingOrder {
     ) -> Result<ReadingOrder> {
         let mut order = ReadingOrder::default();
         let mut homes: HashSet<ContainerId> = HashSet::new();
+        let mut chunks = 0;
         for container in containers {
             // The order is a help: what cannot be read has none.
             if let Ok(catalog) = engine.storage().catalog(container) {
                 homes.extend(catalog.home_containers());
+                chunks += catalog.slots.len() as u64;
             }
         }
+        order.left = (chunks * PIECES_FOR_A_CHUNK).max(LEAST_PIECES);
         if homes.is_empty() {
             return Ok(order);
         }
@@ -37,37 +50,40 @@ impl ReadingOrder {
         let newest = Catalog::new(engine.clone()).newest(|_| true);
         if let Ok(Some(backup)) = newest {
             for item in TreeWalk::new(engine, b"", &backup.root) {
-                if !go_on() {
+                if order.left == 0 || !go_on() {
                     return Ok(order);
                 }
                 let Ok(entry) = item.entry else { continue };
                 if let Content::File { recipe, .. } = &entry.content {
-                    PieceReader::new(engine, recipe).map_while(std::result::Result::ok).for_each(|piece| order.note(&piece, &homes));
+                    let pieces = PieceReader::new(engine, recipe).map_while(std::result::Result::ok);
+                    let _ = pieces.map(|piece| order.note(&piece, &homes)).find(|go_on| !go_on);
                 }
             }
         }
         let digest_bytes = engine.digest_bytes();
         let visit = &mut |_: &[u8], value: &[u8]| {
-            if let Some(recipe) = mapping(value, digest_bytes) {
-                recipe.pieces.iter().for_each(|piece| order.note(piece, &homes));
-            }
+            let pieces = mapping(value, digest_bytes).map_or_else(Vec::new, |recipe| recipe.pieces);
+            pieces.iter().all(|piece| order.note(piece, &homes))
         };
-        objects(&engine.moment(None)?, Kind::Mapping, visit, &mut |_| {});
+        objects_while(&engine.moment(None)?, Kind::Mapping, visit, &mut |_| {});
         Ok(order)
     }
 
-    fn note(&mut self, piece: &Piece, homes: &HashSet<ContainerId>) {
+    /// Takes a piece; `false`: no more.
+    fn note(&mut self, piece: &Piece, homes: &HashSet<ContainerId>) -> bool {
         if let Piece::Chunk { address, .. } = piece
             && homes.contains(&address.container())
-            && self.0.len() < MAX_CHUNKS
+            && self.places.len() < MAX_CHUNKS
         {
-            let next = self.0.len() as u32;
-            self.0.entry(*address).or_insert(next);
+            let next = self.places.len() as u32;
+            self.places.entry(*address).or_insert(next);
         }
+        self.left = self.left.saturating_sub(1);
+        self.left > 0
     }
 
     /// What to sort by. Chunks that are not read in order (metadata, and what only older backups have) come behind.
     pub(crate) fn rank(&self, address: Address) -> u64 {
-        self.0.get(&address).map_or(u64::MAX, |place| u64::from(*place))
+        self.places.get(&address).map_or(u64::MAX, |place| u64::from(*place))
     }
 }

@@ -100,6 +100,15 @@ fn id(number: u128) -> String {
 
 /// Passes all objects of a kind to `visit`, and what of the block index cannot be read to `damaged`; reading goes on behind it.
 pub(crate) fn objects(moment: &Moment<'_>, kind: Kind, visit: &mut dyn FnMut(&[u8], &[u8]), damaged: &mut dyn FnMut(Gap)) {
+    let visit = &mut |key: &[u8], value: &[u8]| {
+        visit(key, value);
+        true
+    };
+    objects_while(moment, kind, visit, damaged);
+}
+
+/// The same until `visit` returns `false`.
+pub(crate) fn objects_while(moment: &Moment<'_>, kind: Kind, visit: &mut dyn FnMut(&[u8], &[u8]) -> bool, damaged: &mut dyn FnMut(Gap)) {
     for partition in 0..moment.block_partitions() {
         let end = [kind.prefix() + 1];
         let mut from = vec![kind.prefix()];
@@ -107,7 +116,9 @@ pub(crate) fn objects(moment: &Moment<'_>, kind: Kind, visit: &mut dyn FnMut(&[u
         loop {
             match moment.range(partition, &from, &end, limit) {
                 Ok(page) => {
-                    page.iter().for_each(|(key, value)| visit(key, value));
+                    if !page.iter().all(|(key, value)| visit(key, value)) {
+                        return;
+                    }
                     match page.last() {
                         Some((last, _)) if page.len() == limit => {
                             from.clone_from(last);

@@ -12,7 +12,7 @@ use crate::store::{SETTINGS_FILE, Store, ground, read_settings};
 use crate::units::{counted, printable, size};
 use onefold_engine::{EngineError, Mode};
 use onefold_nbd::{Config, Limits, Listen, LocalAddress, Server, Tls, TlsFiles};
-use onefold_reclaim::{CheckError, NoMonitor, PruneOptions, prune};
+use onefold_reclaim::{CheckError, NoMonitor, PruneOptions, Rests, prune};
 use onefold_volume::{VolumeInfo, Volumes};
 use serde_json::json;
 use std::net::ToSocketAddrs;
@@ -185,10 +185,8 @@ fn finish_deletions(volumes: &Arc<Volumes>, stopping: &Arc<AtomicBool>) -> Resul
     thread.spawn(work).map_err(|error| Failure::cannot_run(format!("cannot start a thread: {error}")))
 }
 
-/// Gives back the space of what nobody needs, now and then, in small steps with pauses in between.
+/// Gives back the space of what nobody needs, now and then, in small steps with rests in between.
 fn reclaim(store: &Store, stopping: &Arc<AtomicBool>) -> Result<Option<JoinHandle<()>>> {
-    /// Pauses are so many times as long as the work before.
-    const REST: u32 = 3;
     let settings = store.settings.reclamation;
     if settings.interval_seconds == 0 {
         return Ok(None);
@@ -206,15 +204,9 @@ fn reclaim(store: &Store, stopping: &Arc<AtomicBool>) -> Result<Option<JoinHandl
                 std::thread::sleep(STOP_INTERVAL);
                 continue;
             }
-            let worked_since = std::cell::Cell::new(Instant::now());
-            let go_on = || {
-                let rest_until = Instant::now() + (worked_since.get().elapsed() * REST).min(Duration::from_secs(10));
-                while Instant::now() < rest_until && !stopping.load(Ordering::Relaxed) {
-                    std::thread::sleep(STOP_INTERVAL.min(rest_until.saturating_duration_since(Instant::now())));
-                }
-                worked_since.set(Instant::now());
-                !stopping.load(Ordering::Relaxed)
-            };
+            let is_stopping = || stopping.load(Ordering::Relaxed);
+            let rests = Rests::new(&engine, &is_stopping);
+            let go_on = || rests.rest();
             match prune(&engine, options, &NoMonitor, &go_on) {
                 Ok(report) if report.chunks > 0 || report.containers_before > 0 => tracing::info!(
                     "gave back {}: {} removed, {} merged into {}",
