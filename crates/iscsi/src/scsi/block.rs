@@ -100,9 +100,32 @@ impl Medium<'_> {
         range.check_transfer(&self.geometry)?;
         let mut out = vec![0; range.bytes(&self.geometry)];
         if !out.is_empty() {
-            self.disk.read(range.offset(&self.geometry), &mut out).map_err(|error| failed_to_read(&error, range.lba))?;
+            self.disk
+                .read(range.offset(&self.geometry), &mut out)
+                .map_err(|error| failed_to_read(&error, self.first_unreadable(range, &error)))?;
         }
         Ok(out)
+    }
+
+    /// The first block of a range that cannot be read, as initiators want to know what is lost.
+    fn first_unreadable(&self, range: Range, error: &DiskError) -> u64 {
+        if !matches!(error, DiskError::Damaged(_)) {
+            return range.lba;
+        }
+        // First by the unit of mapping, then by logical block.
+        let mut left = range;
+        for step in [u64::from(self.geometry.mapped_block_blocks()), 1] {
+            while left.blocks > 0 {
+                let part = Range { blocks: step.min(left.blocks), ..left };
+                if self.disk.read(part.offset(&self.geometry), &mut vec![0; part.bytes(&self.geometry)]).is_err() {
+                    left = part;
+                    break;
+                }
+                left = Range { lba: left.lba + part.blocks, blocks: left.blocks - part.blocks };
+            }
+        }
+        // All can be read now: it was something that passed.
+        if left.blocks == 0 { range.lba } else { left.lba }
     }
 
     /// Writes what came: where the initiator sent less than it announced, the whole blocks of that.
@@ -217,7 +240,7 @@ impl Medium<'_> {
         difference.map_or(Ok(()), |at| Err(miscompare(at)))
     }
 
-    /// WRITE SAME: with UNMAP, and with zeros, the space is given back; anything else is written over and over.
+    /// WRITE SAME: with zeros the space is given back, whether or not that is asked for; anything else is written over and over.
     pub(super) fn write_same(&self, cdb: &[u8], data: &[u8]) -> Result<(), Sense> {
         let mut range = Range::of(Operation::WriteSame, cdb).check(&self.geometry)?;
         if range.blocks == 0 {
@@ -228,8 +251,8 @@ impl Medium<'_> {
         if has_data && data.len() < logical {
             return Err(Sense::new(Key::IllegalRequest, Code::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT));
         }
-        let is_unmap = cdb[1] & 0x08 != 0;
-        if is_unmap || !has_data || data[..logical].iter().all(|byte| *byte == 0) {
+        // With UNMAP too, blocks read as what was sent: what is unmapped reads as zeros.
+        if !has_data || data[..logical].iter().all(|byte| *byte == 0) {
             return self.unmap_range(range);
         }
         self.fill(range, &data[..logical])
@@ -351,8 +374,8 @@ fn miscompare(at: usize) -> Sense {
 pub(super) fn failed_to_read(error: &DiskError, lba: u64) -> Sense {
     match error {
         DiskError::OutOfRange => Sense::new(Key::IllegalRequest, Code::LBA_OUT_OF_RANGE),
-        DiskError::NoSpace | DiskError::ReadOnly => Sense::new(Key::HardwareError, Code::INTERNAL_TARGET_FAILURE),
-        DiskError::Io(_) => Sense::new(Key::MediumError, Code::UNRECOVERED_READ_ERROR).with_information(lba),
+        DiskError::Damaged(_) => Sense::new(Key::MediumError, Code::UNRECOVERED_READ_ERROR).with_information(lba),
+        DiskError::NoSpace | DiskError::ReadOnly | DiskError::Io(_) => Sense::new(Key::HardwareError, Code::INTERNAL_TARGET_FAILURE),
     }
 }
 
@@ -361,6 +384,57 @@ pub(super) fn failed_to_write(error: &DiskError, lba: u64) -> Sense {
         DiskError::NoSpace => Sense::new(Key::DataProtect, Code::SPACE_ALLOCATION_FAILED_WRITE_PROTECT),
         DiskError::ReadOnly => Sense::new(Key::DataProtect, Code::WRITE_PROTECTED),
         DiskError::OutOfRange => Sense::new(Key::IllegalRequest, Code::LBA_OUT_OF_RANGE),
-        DiskError::Io(_) => Sense::new(Key::MediumError, Code::WRITE_ERROR).with_information(lba),
+        DiskError::Damaged(_) => Sense::new(Key::MediumError, Code::WRITE_ERROR).with_information(lba),
+        DiskError::Io(_) => Sense::new(Key::HardwareError, Code::INTERNAL_TARGET_FAILURE),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{MAPPED_BYTES, MemoryDisk, send, sense_of, unit};
+    use super::*;
+
+    const READ: [u8; 10] = [0x28, 0, 0, 0, 0, 0, 0, 1, 0, 0];
+    const WRITE: [u8; 10] = [0x2a, 0, 0, 0, 0, 3, 0, 0, 1, 0];
+
+    #[test]
+    fn the_first_block_that_is_lost_is_named() {
+        let disk = MemoryDisk::new(4 * MAPPED_BYTES);
+        let unit = unit(&disk);
+        *disk.damaged.lock() = 200 * 512 + 7..220 * 512;
+        let reply = send(&unit, &READ, &[]);
+        assert_eq!(sense_of(&reply), (3, 0x11, 0));
+        assert_eq!((reply.sense[0], reply.sense[3..7].to_vec()), (0xf0, 200u32.to_be_bytes().to_vec()));
+    }
+
+    #[test]
+    fn each_failure_of_the_store_has_its_sense() {
+        let disk = MemoryDisk::new(4 * MAPPED_BYTES);
+        let unit = unit(&disk);
+        let damaged = || DiskError::Damaged(String::new());
+        for (error, of_read, of_write) in [
+            (DiskError::NoSpace, (4, 0x44, 0), (7, 0x27, 0x07)),
+            (DiskError::ReadOnly, (4, 0x44, 0), (7, 0x27, 0x00)),
+            (DiskError::OutOfRange, (5, 0x21, 0), (5, 0x21, 0)),
+            (DiskError::Io(String::new()), (4, 0x44, 0), (4, 0x44, 0)),
+            (damaged(), (3, 0x11, 0), (3, 0x0c, 0)),
+        ] {
+            *disk.fails.lock() = Some(error);
+            assert_eq!(sense_of(&send(&unit, &READ, &[])), of_read);
+            assert_eq!(sense_of(&send(&unit, &WRITE, &[1; 512])), of_write);
+        }
+        *disk.fails.lock() = Some(damaged());
+        assert_eq!(send(&unit, &WRITE, &[1; 512]).sense[3..7], [0, 0, 0, 3]);
+    }
+
+    #[test]
+    fn what_is_written_over_and_over_with_unmap_reads_as_it_was_sent() {
+        let disk = MemoryDisk::new(4 * MAPPED_BYTES);
+        let unit = unit(&disk);
+        let write_same = [0x41, 0x08, 0, 0, 0, 0, 0, 0, 200, 0];
+        send(&unit, &write_same, &[5; 512]);
+        assert_eq!((disk.content()[200 * 512 - 1], disk.mapped_blocks()), (5, 2));
+        send(&unit, &write_same, &[0; 512]);
+        assert_eq!((disk.content()[200 * 512 - 1], disk.mapped_blocks()), (0, 1));
     }
 }

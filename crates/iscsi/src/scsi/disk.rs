@@ -117,7 +117,10 @@ pub enum DiskError {
     /// Beyond the end of the disk, which may have been made smaller.
     #[error("beyond the end of the disk")]
     OutOfRange,
-    /// Reading or writing failed; the text is for the log of the target.
+    /// What was stored is lost or damaged; the text is for the log of the target.
+    #[error("{0}")]
+    Damaged(String),
+    /// The store failed; the text is for the log of the target.
     #[error("{0}")]
     Io(String),
 }

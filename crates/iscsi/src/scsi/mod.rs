@@ -8,6 +8,8 @@ mod disk;
 mod extended_copy;
 mod inquiry;
 mod mode;
+#[cfg(test)]
+mod model_tests;
 pub mod opcodes;
 mod persistent;
 mod report;

@@ -15,6 +15,8 @@ pub(crate) struct MemoryDisk {
     pub(crate) read_only: AtomicBool,
     /// What the operations from here on fail with.
     pub(crate) fails: Mutex<Option<DiskError>>,
+    /// Bytes that cannot be read.
+    pub(crate) damaged: Mutex<std::ops::Range<u64>>,
     pub(crate) flushes: AtomicU64,
     /// Held by a test to keep erasures from going on.
     pub(crate) gate: Mutex<()>,
@@ -27,6 +29,7 @@ impl MemoryDisk {
             size,
             read_only: AtomicBool::new(false),
             fails: Mutex::new(None),
+            damaged: Mutex::new(0..0),
             flushes: AtomicU64::new(0),
             gate: Mutex::new(()),
         })
@@ -50,16 +53,30 @@ impl MemoryDisk {
     }
 }
 
+/// The parts of a range by block: its number, where in it, how many bytes, and how many were before.
+fn parts(offset: u64, length: usize) -> impl Iterator<Item = (usize, usize, usize, usize)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let (block, start) = ((offset + done as u64) / MAPPED_BYTES, (offset + done as u64) % MAPPED_BYTES);
+        let count = ((MAPPED_BYTES - start) as usize).min(length - done);
+        done += count;
+        (count > 0).then_some((block as usize, start as usize, count, done - count))
+    })
+}
+
 fn copy_out(blocks: &[Option<Vec<u8>>], offset: u64, out: &mut [u8]) {
-    for (at, byte) in (offset..).zip(out) {
-        *byte = blocks[(at / MAPPED_BYTES) as usize].as_ref().map_or(0, |block| block[(at % MAPPED_BYTES) as usize]);
+    for (block, start, count, done) in parts(offset, out.len()) {
+        match &blocks[block] {
+            Some(bytes) => out[done..done + count].copy_from_slice(&bytes[start..start + count]),
+            None => out[done..done + count].fill(0),
+        }
     }
 }
 
 fn copy_in(blocks: &mut [Option<Vec<u8>>], offset: u64, data: &[u8]) {
-    for (at, byte) in (offset..).zip(data) {
-        let block = blocks[(at / MAPPED_BYTES) as usize].get_or_insert_with(|| vec![0; MAPPED_BYTES as usize]);
-        block[(at % MAPPED_BYTES) as usize] = *byte;
+    for (block, start, count, done) in parts(offset, data.len()) {
+        let bytes = blocks[block].get_or_insert_with(|| vec![0; MAPPED_BYTES as usize]);
+        bytes[start..start + count].copy_from_slice(&data[done..done + count]);
     }
 }
 
@@ -75,6 +92,10 @@ impl Disk for MemoryDisk {
     }
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), DiskError> {
         self.check(offset, out.len() as u64)?;
+        let damaged = self.damaged.lock().clone();
+        if damaged.start < offset + out.len() as u64 && offset < damaged.end {
+            return Err(DiskError::Damaged("lost".into()));
+        }
         copy_out(&self.blocks.lock(), offset, out);
         Ok(())
     }
