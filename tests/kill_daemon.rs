@@ -1,7 +1,7 @@
 //! The daemon is killed with SIGKILL at random moments under load, again and again on the same store. Whatever a client was told is durable
 //! must be there afterwards; what was written since may be there or not, but nothing else may.
 
-use onefold_tests::{Client, Daemon, Random, RequestError, Running, Scene, client, installed, noise};
+use onefold_tests::{Client, Daemon, Initiator, Random, RequestError, Running, Scene, client, installed, noise};
 use std::fs;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,6 +42,44 @@ fn content(block: usize, version: u64) -> Vec<u8> {
     }
 }
 
+/// A connection to the volume, whatever it speaks.
+trait Face: Send {
+    fn read(&mut self, offset: u64, length: usize) -> Result<Vec<u8>, RequestError>;
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), RequestError>;
+    fn write_durable(&mut self, offset: u64, bytes: &[u8]) -> Result<(), RequestError>;
+    fn flush(&mut self) -> Result<(), RequestError>;
+    fn trim(&mut self, offset: u64, length: usize) -> Result<(), RequestError>;
+    fn write_zeroes(&mut self, offset: u64, length: usize) -> Result<(), RequestError>;
+}
+
+macro_rules! face {
+    ($client:ty) => {
+        impl Face for $client {
+            fn read(&mut self, offset: u64, length: usize) -> Result<Vec<u8>, RequestError> {
+                <$client>::read(self, offset, length)
+            }
+            fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), RequestError> {
+                <$client>::write(self, offset, bytes)
+            }
+            fn write_durable(&mut self, offset: u64, bytes: &[u8]) -> Result<(), RequestError> {
+                <$client>::write_durable(self, offset, bytes)
+            }
+            fn flush(&mut self) -> Result<(), RequestError> {
+                <$client>::flush(self)
+            }
+            fn trim(&mut self, offset: u64, length: usize) -> Result<(), RequestError> {
+                <$client>::trim(self, offset, length)
+            }
+            fn write_zeroes(&mut self, offset: u64, length: usize) -> Result<(), RequestError> {
+                <$client>::write_zeroes(self, offset, length)
+            }
+        }
+    };
+}
+
+face!(Client);
+face!(Initiator);
+
 impl Model {
     fn new() -> Model {
         let block = || Mutex::new(Block { possible: vec![0], acknowledged: 0 });
@@ -57,11 +95,11 @@ impl Model {
     }
 
     /// Writes, and now and then flushes, until the daemon is gone.
-    fn write(&self, mut client: Client, writer: usize, mut random: Random) -> RequestError {
+    fn write(&self, client: &mut dyn Face, writer: usize, mut random: Random) -> RequestError {
         loop {
             let result = match random.below(40) {
-                0 => self.flush(&mut client),
-                chance => self.write_some(&mut client, writer, &mut random, chance < 4),
+                0 => self.flush(client),
+                chance => self.write_some(client, writer, &mut random, chance < 4),
             };
             if let Err(error) = result {
                 return error;
@@ -69,7 +107,7 @@ impl Model {
         }
     }
 
-    fn write_some(&self, client: &mut Client, writer: usize, random: &mut Random, durable: bool) -> Result<(), RequestError> {
+    fn write_some(&self, client: &mut dyn Face, writer: usize, random: &mut Random, durable: bool) -> Result<(), RequestError> {
         let runs = (BLOCKS / RUN / WRITERS) as u64;
         let first = (random.below(runs) as usize * WRITERS + writer) * RUN + random.below(RUN as u64) as usize;
         let count = 1 + random.below((RUN - first % RUN) as u64) as usize;
@@ -96,7 +134,7 @@ impl Model {
     }
 
     /// What any connection was acknowledged before a flush begins is durable when it ends.
-    fn flush(&self, client: &mut Client) -> Result<(), RequestError> {
+    fn flush(&self, client: &mut dyn Face) -> Result<(), RequestError> {
         let before: Vec<u64> = self.blocks.iter().map(|block| block.lock().unwrap().acknowledged).collect();
         client.flush()?;
         before.into_iter().enumerate().for_each(|(block, version)| self.durable(block, version));
@@ -105,7 +143,7 @@ impl Model {
     }
 
     /// Compares the whole volume, and takes what is found as what is durable now.
-    fn verify(&self, mut client: Client) {
+    fn verify(&self, client: &mut dyn Face) {
         let per_read = 256;
         for first in (0..BLOCKS).step_by(per_read) {
             let bytes = client.read((first * BLOCK) as u64, per_read * BLOCK).unwrap();
@@ -136,21 +174,28 @@ fn kill_while_it_starts(scene: &Scene, random: &mut Random) {
     start.kill();
 }
 
-#[test]
-fn what_was_flushed_survives_kills_at_random_moments() {
+/// How the daemon is reached: what it is started with, and a connection to the volume.
+struct Way {
+    options: &'static [&'static str],
+    connect: fn(&Daemon, u32) -> Box<dyn Face>,
+}
+
+/// The daemon is killed so many times; each connection is another client.
+fn kills(way: &Way, times: usize) {
     let scene = Scene::new(&["--container-size", "1MiB"], "");
     scene.volume("disk", "16MiB");
     let (model, mut random) = (Model::new(), Random::new(seed()));
-    for kill in 0..14 {
+    let serve = || scene.serve_with(way.options);
+    for kill in 0..times {
         let settings = if kill % 4 == 3 { "" } else { SMALL };
         fs::write(scene.store().join("onefold.toml"), settings).unwrap();
-        let daemon = scene.serve();
-        model.verify(daemon.connect("disk"));
-        let clients: Vec<Client> = std::iter::repeat_with(|| daemon.connect("disk")).take(WRITERS).collect();
+        let daemon = serve();
+        model.verify(&mut *(way.connect)(&daemon, 0));
+        let clients: Vec<_> = (0..WRITERS).map(|writer| (way.connect)(&daemon, 1 + writer as u32)).collect();
         let errors: Vec<RequestError> = std::thread::scope(|scope| {
-            let start = |(writer, client)| {
+            let start = |(writer, mut client): (usize, Box<dyn Face>)| {
                 let (model, random) = (&model, Random::new(random.next_u64()));
-                scope.spawn(move || model.write(client, writer, random))
+                scope.spawn(move || model.write(&mut *client, writer, random))
             };
             let writers: Vec<_> = clients.into_iter().enumerate().map(start).collect();
             std::thread::sleep(Duration::from_millis(20 + random.below(600)));
@@ -167,14 +212,26 @@ fn what_was_flushed_survives_kills_at_random_moments() {
     }
     let (writes, flushes) = (model.version.load(Ordering::Relaxed), model.flushes.load(Ordering::Relaxed));
     println!("{writes} writes, {flushes} flushes");
-    assert!(writes > 500 && flushes > 10, "{writes} writes and {flushes} flushes prove little");
-    let daemon = scene.serve();
-    model.verify(daemon.connect("disk"));
-    daemon.stop();
-    let daemon = scene.serve();
-    model.verify(daemon.connect("disk"));
-    daemon.stop();
+    let enough = 35 * times as u64;
+    assert!(writes > enough && flushes > 8, "{writes} writes and {flushes} flushes prove little");
+    for _ in 0..2 {
+        let daemon = serve();
+        model.verify(&mut *(way.connect)(&daemon, 0));
+        daemon.stop();
+    }
     scene.check();
+}
+
+#[test]
+fn what_was_flushed_survives_kills_at_random_moments() {
+    let options = &["--nbd", "none", "--nbd-socket", "nbd.sock"];
+    kills(&Way { options, connect: |daemon, _| Box::new(daemon.connect("disk")) }, 14);
+}
+
+#[test]
+fn what_was_synchronized_over_iscsi_survives_kills_at_random_moments() {
+    let options = &["--nbd", "none", "--iscsi", "127.0.0.1:0"];
+    kills(&Way { options, connect: |daemon, number| Box::new(daemon.initiator("disk", number)) }, 8);
 }
 
 fn fio(scene: &Scene, daemon: &Daemon, options: &[&str]) -> Running {

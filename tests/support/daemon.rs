@@ -1,6 +1,6 @@
 //! `onefold serve` as a process that can be stopped and killed.
 
-use crate::Client;
+use crate::{Client, Initiator};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -58,6 +58,34 @@ impl Daemon {
     pub fn port(&self) -> u16 {
         let address = self.event["addresses"][0].as_str().unwrap();
         address.trim_end_matches('/').rsplit(':').next().unwrap().parse().unwrap()
+    }
+
+    /// Its first iSCSI portal, address and port.
+    pub fn portal(&self) -> &str {
+        self.event["iscsi_portals"][0].as_str().expect("it serves iSCSI")
+    }
+
+    /// The target that shows a volume, and its LUN there.
+    #[track_caller]
+    pub fn unit(&self, volume: &str) -> (&str, u8) {
+        let targets = self.event["targets"].as_array().unwrap();
+        let found = targets.iter().find_map(|target| {
+            let lun = target["luns"].as_array().unwrap().iter().find(|unit| unit["volume"] == volume)?;
+            Some((target["name"].as_str().unwrap(), lun["lun"].as_u64().unwrap() as u8))
+        });
+        found.unwrap_or_else(|| panic!("no target shows {volume}: {}", self.event))
+    }
+
+    /// The URL of a volume for libiscsi.
+    pub fn iscsi_url(&self, volume: &str) -> String {
+        let (target, lun) = self.unit(volume);
+        format!("iscsi://{}/{target}/{lun}", self.portal())
+    }
+
+    /// A session with a volume, over iSCSI; each number is another initiator port.
+    pub fn initiator(&self, volume: &str, number: u32) -> Initiator {
+        let (target, lun) = self.unit(volume);
+        Initiator::log_in(self.portal(), target, "iqn.2026-01.com.example:test", number, lun).unwrap()
     }
 
     /// A connection to a volume.

@@ -7,6 +7,7 @@
 mod binary;
 mod daemon;
 mod data;
+pub mod iscsi;
 mod mounts;
 mod nbd;
 mod processes;
@@ -16,6 +17,7 @@ mod trees;
 pub use binary::binary;
 pub use daemon::Daemon;
 pub use data::{Random, noise};
+pub use iscsi::Initiator;
 pub use mounts::{LoopDevice, Mounted, Tmpfs};
 pub use nbd::{Client, ENOSPC, RequestError};
 pub use processes::{Running, client, installed, is_root};

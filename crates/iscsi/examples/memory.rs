@@ -1,7 +1,6 @@
 //! A target with one disk in memory, to try suites on the protocol alone: `cargo run --example memory -- 127.0.0.1:3260`.
 
-use onefold_iscsi::chap::Credentials;
-use onefold_iscsi::login::{Doors, Refused};
+use onefold_iscsi::login::{Doors, Refused, Terms, Visitor};
 use onefold_iscsi::scsi::reservation::Reservations;
 use onefold_iscsi::scsi::{Disk, DiskError, Extent, Identity, LogicalUnit, UnitOptions};
 use onefold_iscsi::{Limits, PortalConfig, Server, Target, Targets};
@@ -119,11 +118,8 @@ impl Disk for Memory {
 struct One(Arc<Target>);
 
 impl Doors for One {
-    fn admit(&self, target: &str, _initiator: &str) -> Result<(), Refused> {
-        if target == NAME { Ok(()) } else { Err(Refused::NotFound) }
-    }
-    fn credentials(&self, _target: Option<&str>) -> Credentials {
-        Credentials::default()
+    fn admit(&self, target: Option<&str>, _visitor: &Visitor) -> Result<Terms, Refused> {
+        if target.is_none_or(|target| target == NAME) { Ok(Terms::default()) } else { Err(Refused::NotFound) }
     }
     fn random(&self, out: &mut [u8]) {
         out.fill(4);
@@ -131,7 +127,7 @@ impl Doors for One {
 }
 
 impl Targets for One {
-    fn names(&self, _initiator: &str) -> Vec<String> {
+    fn names(&self, _visitor: &Visitor) -> Vec<String> {
         vec![NAME.to_owned()]
     }
     fn target(&self, name: &str) -> Option<Arc<Target>> {
@@ -143,7 +139,7 @@ impl Targets for One {
 async fn main() {
     let portals: Vec<PortalConfig> =
         std::env::args().skip(1).map(|address| PortalConfig { listen: address.parse().expect("an address"), advertised: None }).collect();
-    let target = Arc::new(Target { name: NAME.to_owned(), ..Target::default() });
+    let target = Arc::new(Target::new(NAME));
     let server = Server::bind(&portals, Arc::new(One(target.clone())), Limits::default()).await.expect("to listen");
     let identity = Identity { serial: "0000000000000001".into(), number: 1, product: "memory".into() };
     let options = UnitOptions { identity, logical_block_bytes: 512, ports: server.ports(), reservations: Reservations::default() };

@@ -10,8 +10,6 @@
 //! - Every length in a PDU is checked before memory is taken for it. Memory of a session is bounded ([`Limits`]).
 //! - What waits for memory or for a disk waits for its own session only.
 //! - A status is sent after the disk has returned; of a flush, after the flush has.
-//!
-//! Not there yet: a face of the daemon that serves volumes.
 
 pub mod chap;
 pub mod login;
@@ -25,6 +23,6 @@ pub mod text;
 mod transport;
 
 pub(crate) use server::Shared;
-pub use server::{PortalConfig, Server};
+pub use server::{Handle, PortalConfig, Server};
 pub use session::Limits;
-pub use target::{Target, Targets, lun_number};
+pub use target::{SessionInfo, Target, Targets, lun_number};

@@ -4,6 +4,7 @@ use crate::chap::{Chap, Credentials};
 use crate::negotiation::{Parameters, RECEIVE_SEGMENT_BYTES};
 use crate::pdu::Header;
 use crate::text::put;
+use std::net::{IpAddr, SocketAddr};
 
 /// Status of a login: class and detail (RFC 7143 section 11.13.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,13 +24,46 @@ pub enum Refused {
     OutOfResources = 0x0302,
 }
 
+/// Who knocks, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Visitor {
+    /// The iSCSI name of the initiator, as it says.
+    pub initiator: String,
+    /// Where it is.
+    pub address: IpAddr,
+    /// The address that it has connected to.
+    pub portal: SocketAddr,
+    /// The group of that portal.
+    pub group: u16,
+}
+
+/// What a digest of a session must be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DigestRule {
+    /// What the initiator likes best.
+    #[default]
+    Optional,
+    /// CRC32C, or no session.
+    Required,
+    /// None, or no session.
+    Off,
+}
+
+/// On which terms somebody is let in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// Who must prove what.
+    pub credentials: Credentials,
+    /// The digest of headers.
+    pub header_digest: DigestRule,
+    /// The digest of data.
+    pub data_digest: DigestRule,
+}
+
 /// Whom a login concerns.
 pub trait Doors {
-    /// Whether this initiator may go to this target.
-    fn admit(&self, target: &str, initiator: &str) -> Result<(), Refused>;
-
-    /// Who must prove what for a target, or for discovery.
-    fn credentials(&self, target: Option<&str>) -> Credentials;
+    /// Whether, and on which terms, somebody may go to this target, or (`None`) ask what targets there are.
+    fn admit(&self, target: Option<&str>, visitor: &Visitor) -> Result<Terms, Refused>;
 
     /// Random bytes.
     fn random(&self, out: &mut [u8]);
@@ -71,9 +105,9 @@ pub struct Login {
     stage: Option<Stage>,
     /// Text of requests that are continued.
     text: Vec<u8>,
-    /// The initiator's iSCSI name.
-    pub initiator: String,
-    /// The target's; none in a discovery session.
+    /// Who it is. The name is empty until it was said.
+    pub visitor: Visitor,
+    /// The target's name; none in a discovery session.
     pub target: Option<String>,
     /// Whether it is a discovery session.
     pub is_discovery: bool,
@@ -83,19 +117,19 @@ pub struct Login {
     is_named: bool,
     has_declared: bool,
     answered: Vec<String>,
-    portal_group: u16,
+    terms: Terms,
 }
 
 /// Names have at most this many bytes (RFC 7143 section 4.2.7.2).
 const MAX_NAME_BYTES: usize = 223;
 
 impl Login {
-    /// A login by the portal of this group.
-    pub fn new(portal_group: u16) -> Login {
+    /// A login of somebody who has said nothing yet.
+    pub fn new(address: IpAddr, portal: SocketAddr, group: u16) -> Login {
         Login {
             stage: None,
             text: Vec::new(),
-            initiator: String::new(),
+            visitor: Visitor { initiator: String::new(), address, portal, group },
             target: None,
             is_discovery: false,
             parameters: Parameters::default(),
@@ -103,7 +137,7 @@ impl Login {
             is_named: false,
             has_declared: false,
             answered: Vec::new(),
-            portal_group,
+            terms: Terms::default(),
         }
     }
 
@@ -139,10 +173,9 @@ impl Login {
         if !self.is_named {
             self.take_names(&pairs, doors, &mut out)?;
         }
-        let credentials = doors.credentials(self.target.as_deref());
-        let must_prove = !credentials.initiators.is_empty();
+        let must_prove = !self.terms.credentials.initiators.is_empty();
         let may_go = match current {
-            Stage::Security => self.security(&pairs, &credentials, doors, &mut out)?,
+            Stage::Security => self.security(&pairs, doors, &mut out)?,
             _ => {
                 if must_prove && self.chap != Some(Chap::Done) {
                     return Err(Refused::AuthenticationFailure);
@@ -155,6 +188,13 @@ impl Login {
         if current == Stage::Security && must_prove && self.chap != Some(Chap::Done) {
             return Err(Refused::AuthenticationFailure);
         }
+        if next == Stage::FullFeature && !self.is_discovery {
+            let lacks = |rule: DigestRule, is_used: bool| rule == DigestRule::Required && !is_used;
+            if lacks(self.terms.header_digest, self.parameters.header_digest) || lacks(self.terms.data_digest, self.parameters.data_digest)
+            {
+                return Err(Refused::MissingParameter);
+            }
+        }
         self.stage = Some(next);
         self.parameters.settle();
         Ok(Answer { flags: 0x80 | stay | next as u8, text: out, is_done: next == Stage::FullFeature })
@@ -163,30 +203,24 @@ impl Login {
     /// The leading request says who comes and to whom.
     fn take_names(&mut self, pairs: &[(String, String)], doors: &dyn Doors, out: &mut Vec<u8>) -> Result<(), Refused> {
         let value = |key: &str| pairs.iter().find(|(name, _)| name == key).map(|(_, value)| value.clone());
-        self.initiator = value("InitiatorName").filter(|name| is_name(name)).ok_or(Refused::MissingParameter)?;
+        self.visitor.initiator = value("InitiatorName").filter(|name| is_name(name)).ok_or(Refused::MissingParameter)?;
         self.is_discovery = match value("SessionType").as_deref() {
             None | Some("Normal") => false,
             Some("Discovery") => true,
             Some(_) => return Err(Refused::SessionTypeNotSupported),
         };
         if !self.is_discovery {
-            let target = value("TargetName").ok_or(Refused::MissingParameter)?;
-            doors.admit(&target, &self.initiator)?;
-            self.target = Some(target);
-            put(out, "TargetPortalGroupTag", &self.portal_group.to_string());
+            self.target = Some(value("TargetName").ok_or(Refused::MissingParameter)?);
+            put(out, "TargetPortalGroupTag", &self.visitor.group.to_string());
         }
+        self.terms = doors.admit(self.target.as_deref(), &self.visitor)?;
         self.is_named = true;
         Ok(())
     }
 
     /// The security stage. Returns whether it may end.
-    fn security(
-        &mut self,
-        pairs: &[(String, String)],
-        credentials: &Credentials,
-        doors: &dyn Doors,
-        out: &mut Vec<u8>,
-    ) -> Result<bool, Refused> {
+    fn security(&mut self, pairs: &[(String, String)], doors: &dyn Doors, out: &mut Vec<u8>) -> Result<bool, Refused> {
+        let credentials = &self.terms.credentials;
         let must_prove = !credentials.initiators.is_empty();
         if let Some((_, methods)) = pairs.iter().find(|(key, _)| key == "AuthMethod") {
             let wanted = if must_prove { "CHAP" } else { "None" };
@@ -219,7 +253,17 @@ impl Login {
                 return Err(Refused::InitiatorError);
             }
             self.answered.push(key.clone());
-            self.parameters.answer(key, value, self.is_discovery, out).map_err(|_| Refused::InitiatorError)?;
+            let rule = match key.as_str() {
+                "HeaderDigest" => self.terms.header_digest,
+                "DataDigest" => self.terms.data_digest,
+                _ => DigestRule::Optional,
+            };
+            let wanted = match rule {
+                DigestRule::Optional => value.as_str(),
+                DigestRule::Required => narrowed(value, "CRC32C")?,
+                DigestRule::Off => narrowed(value, "None")?,
+            };
+            self.parameters.answer(key, wanted, self.is_discovery, out).map_err(|_| Refused::InitiatorError)?;
         }
         if !self.has_declared {
             self.has_declared = true;
@@ -227,6 +271,11 @@ impl Login {
         }
         Ok(())
     }
+}
+
+/// The one value of a list that is allowed.
+fn narrowed(list: &str, allowed: &'static str) -> Result<&'static str, Refused> {
+    if list.split(',').any(|item| item == allowed) { Ok(allowed) } else { Err(Refused::InitiatorError) }
 }
 
 fn is_name(name: &str) -> bool {
@@ -240,16 +289,12 @@ mod tests {
     use crate::pdu::HEADER_BYTES;
 
     struct Door {
-        credentials: Credentials,
+        terms: Terms,
     }
 
     impl Doors for Door {
-        fn admit(&self, target: &str, _initiator: &str) -> Result<(), Refused> {
-            if target == "iqn.t" { Ok(()) } else { Err(Refused::NotFound) }
-        }
-
-        fn credentials(&self, _target: Option<&str>) -> Credentials {
-            self.credentials.clone()
+        fn admit(&self, target: Option<&str>, _visitor: &Visitor) -> Result<Terms, Refused> {
+            if target.is_some_and(|target| target != "iqn.t") { Err(Refused::NotFound) } else { Ok(self.terms.clone()) }
         }
 
         fn random(&self, out: &mut [u8]) {
@@ -257,7 +302,17 @@ mod tests {
         }
     }
 
-    const OPEN: Door = Door { credentials: Credentials { initiators: Vec::new(), target: None } };
+    const OPEN: Door = Door {
+        terms: Terms {
+            credentials: Credentials { initiators: Vec::new(), target: None },
+            header_digest: DigestRule::Optional,
+            data_digest: DigestRule::Optional,
+        },
+    };
+
+    fn new_login(group: u16) -> Login {
+        Login::new(IpAddr::from([127, 0, 0, 1]), SocketAddr::from(([127, 0, 0, 1], 3260)), group)
+    }
 
     fn header(flags: u8) -> Header {
         let mut bytes = [0; HEADER_BYTES];
@@ -275,12 +330,12 @@ mod tests {
 
     #[test]
     fn an_open_target_lets_in_at_once_or_by_stages() {
-        let mut login = Login::new(3);
+        let mut login = new_login(3);
         let answer = login.step(&header(0x87), &text(&NAMES), &OPEN).unwrap();
         assert!(answer.is_done && answer.flags == 0x87);
         let sent = crate::text::parse(&answer.text).unwrap();
         assert_eq!(sent[0], ("TargetPortalGroupTag".into(), "3".into()));
-        let mut login = Login::new(1);
+        let mut login = new_login(1);
         let first = [&NAMES[..], &[("AuthMethod", "CHAP,None")]].concat();
         let answer = login.step(&header(0x81), &text(&first), &OPEN).unwrap();
         assert_eq!((answer.flags, answer.is_done), (0x81, false));
@@ -292,7 +347,7 @@ mod tests {
 
     #[test]
     fn wrong_logins_are_refused_with_a_reason() {
-        let refused = |flags: u8, pairs: &[(&str, &str)]| Login::new(1).step(&header(flags), &text(pairs), &OPEN).unwrap_err();
+        let refused = |flags: u8, pairs: &[(&str, &str)]| new_login(1).step(&header(flags), &text(pairs), &OPEN).unwrap_err();
         assert_eq!(refused(0x87, &[]), Refused::MissingParameter);
         assert_eq!(refused(0x87, &NAMES[..1]), Refused::MissingParameter);
         assert_eq!(refused(0x87, &[NAMES[0], ("TargetName", "iqn.other")]), Refused::NotFound);
@@ -302,32 +357,49 @@ mod tests {
         assert_eq!(refused(0x87, &[NAMES[0], NAMES[1], ("MaxBurstLength", "1")]), Refused::InitiatorError);
         let mut version = header(0x87);
         version.0[3] = 1;
-        assert_eq!(Login::new(1).step(&version, &text(&NAMES), &OPEN).unwrap_err(), Refused::UnsupportedVersion);
+        assert_eq!(new_login(1).step(&version, &text(&NAMES), &OPEN).unwrap_err(), Refused::UnsupportedVersion);
     }
 
     #[test]
     fn nobody_gets_around_the_proof() {
         let secret = Account { name: "host".into(), secret: b"correct horse battery".to_vec() };
-        let door = Door { credentials: Credentials { initiators: vec![secret], target: None } };
+        let credentials = Credentials { initiators: vec![secret], target: None };
+        let door = Door { terms: Terms { credentials, ..Terms::default() } };
         let first = [&NAMES[..], &[("AuthMethod", "CHAP")]].concat();
-        assert_eq!(Login::new(1).step(&header(0x87), &text(&NAMES), &door).unwrap_err(), Refused::AuthenticationFailure);
-        assert_eq!(Login::new(1).step(&header(0x81), &text(&NAMES), &door).unwrap_err(), Refused::AuthenticationFailure);
+        assert_eq!(new_login(1).step(&header(0x87), &text(&NAMES), &door).unwrap_err(), Refused::AuthenticationFailure);
+        assert_eq!(new_login(1).step(&header(0x81), &text(&NAMES), &door).unwrap_err(), Refused::AuthenticationFailure);
         let none = [&NAMES[..], &[("AuthMethod", "None")]].concat();
-        assert_eq!(Login::new(1).step(&header(0x81), &text(&none), &door).unwrap_err(), Refused::AuthenticationFailure);
-        let mut login = Login::new(1);
+        assert_eq!(new_login(1).step(&header(0x81), &text(&none), &door).unwrap_err(), Refused::AuthenticationFailure);
+        let mut login = new_login(1);
         let answer = login.step(&header(0x81), &text(&first), &door).unwrap();
         assert_eq!(answer.flags, 0x00);
         assert_eq!(login.step(&header(0x87), &text(&[]), &door).unwrap_err(), Refused::InitiatorError, "the stage was not left");
     }
 
     #[test]
+    fn a_rule_for_digests_is_kept() {
+        let ask = |rule: DigestRule, offer: Option<&str>| {
+            let door = Door { terms: Terms { header_digest: rule, ..Terms::default() } };
+            let mut login = new_login(1);
+            let pairs = [&NAMES[..], &offer.map(|offer| ("HeaderDigest", offer)).into_iter().collect::<Vec<_>>()].concat();
+            login.step(&header(0x87), &text(&pairs), &door).map(|_| login.parameters.header_digest)
+        };
+        assert_eq!(ask(DigestRule::Optional, Some("None,CRC32C")), Ok(false));
+        assert_eq!(ask(DigestRule::Required, Some("None,CRC32C")), Ok(true));
+        assert_eq!(ask(DigestRule::Required, Some("None")), Err(Refused::InitiatorError));
+        assert_eq!(ask(DigestRule::Required, None), Err(Refused::MissingParameter));
+        assert_eq!(ask(DigestRule::Off, Some("CRC32C,None")), Ok(false));
+        assert_eq!(ask(DigestRule::Off, Some("CRC32C")), Err(Refused::InitiatorError));
+    }
+
+    #[test]
     fn text_may_come_in_parts() {
-        let mut login = Login::new(1);
+        let mut login = new_login(1);
         let all = text(&NAMES);
         let answer = login.step(&header(0x44), &all[..10], &OPEN).unwrap();
         assert_eq!((answer.flags, answer.text.len()), (0x04, 0));
         assert!(login.step(&header(0x87), &all[10..], &OPEN).unwrap().is_done);
-        let mut login = Login::new(1);
+        let mut login = new_login(1);
         let long = vec![b'a'; 9000];
         login.step(&header(0x44), &long, &OPEN).unwrap();
         assert_eq!(login.step(&header(0x44), &long, &OPEN).unwrap_err(), Refused::OutOfResources);

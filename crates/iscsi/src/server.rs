@@ -5,10 +5,12 @@ use crate::negotiation::Parameters;
 use crate::pdu::{Header, Incoming, Outgoing, StatusNumber, opcode};
 use crate::scsi::{Nexus, Port, Tokens};
 use crate::session::{Begun, Limits, serve};
-use crate::target::{Sessions, Targets};
-use crate::transport::{read, spell};
+use crate::target::{Full, Newcomer, SessionInfo, Sessions, Targets};
+use crate::transport::{LOGIN_SEGMENT_BYTES, read, spell};
+use parking_lot::Mutex;
+use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use tokio::io::AsyncWriteExt;
@@ -36,6 +38,8 @@ pub(crate) struct Shared {
     pub(crate) tokens: Tokens,
     portals: Vec<Portal>,
     next_handle: AtomicU16,
+    /// Connections in their login, by address.
+    half_open: Mutex<HashMap<IpAddr, usize>>,
 }
 
 struct Portal {
@@ -46,10 +50,54 @@ struct Portal {
 }
 
 impl Shared {
-    /// The addresses of all portals with their groups, as initiators are told.
-    pub(crate) fn portals(&self) -> Vec<String> {
-        let address = |portal: &Portal| portal.advertised.clone().unwrap_or_else(|| portal.address.to_string());
+    /// The addresses of all portals with their groups, as an initiator is told that has connected to `own`. A portal that listens on all addresses
+    /// of the machine is named by the one that this initiator can reach.
+    pub(crate) fn portals(&self, own: SocketAddr) -> Vec<String> {
+        let address = |portal: &Portal| match &portal.advertised {
+            Some(advertised) => advertised.clone(),
+            None if portal.address.ip().is_unspecified() => SocketAddr::new(own.ip(), portal.address.port()).to_string(),
+            None => portal.address.to_string(),
+        };
         self.portals.iter().map(|portal| format!("{},{}", address(portal), portal.group)).collect()
+    }
+}
+
+/// What others see of a server, and tell it.
+#[derive(Clone)]
+pub struct Handle {
+    sessions: Arc<Sessions>,
+}
+
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Handle").field("sessions", &self.sessions.count()).finish()
+    }
+}
+
+impl Handle {
+    /// The sessions, in the order in which they began.
+    pub fn sessions(&self) -> Vec<SessionInfo> {
+        self.sessions.list()
+    }
+
+    /// How many sessions of a target there are.
+    pub fn count_of(&self, target: &str) -> usize {
+        self.sessions.count_of(target)
+    }
+
+    /// How many sessions there have been.
+    pub fn begun(&self) -> u64 {
+        self.sessions.begun()
+    }
+
+    /// Closes the connection of a session. Returns whether there is one of this number. The initiator may log in again.
+    pub fn close(&self, number: u64) -> bool {
+        self.sessions.close_one(number)
+    }
+
+    /// Closes the connections of all sessions of a target.
+    pub fn close_target(&self, target: &str) {
+        self.sessions.close(target);
     }
 }
 
@@ -76,6 +124,7 @@ impl Server {
             tokens: Tokens::default(),
             portals: bound,
             next_handle: AtomicU16::new(1),
+            half_open: Mutex::default(),
         };
         Ok(Server { shared: Arc::new(shared), listeners })
     }
@@ -90,7 +139,13 @@ impl Server {
         self.shared.portals.iter().map(|portal| portal.group).collect()
     }
 
-    /// Serves until `shutdown` is done; then initiators are asked to log out, and after a while disconnected.
+    /// What others may see and tell it while it runs.
+    pub fn handle(&self) -> Handle {
+        Handle { sessions: self.shared.sessions.clone() }
+    }
+
+    /// Serves until `shutdown` is done; then initiators are asked to log out, and after [`Limits::farewell`] disconnected. On return no command is
+    /// under way.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let mut accepting = tokio::task::JoinSet::new();
         for (listener, portal) in self.listeners.into_iter().zip(&self.shared.portals) {
@@ -99,9 +154,14 @@ impl Server {
         shutdown.await;
         accepting.shutdown().await;
         self.shared.sessions.ask_to_log_out();
-        let begun = tokio::time::Instant::now();
-        while self.shared.sessions.count() > 0 && begun.elapsed() < self.shared.limits.patience {
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        let all_gone = async || {
+            while self.shared.sessions.count() > 0 {
+                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            }
+        };
+        if tokio::time::timeout(self.shared.limits.farewell, all_gone()).await.is_err() {
+            self.shared.sessions.close_all();
+            all_gone().await;
         }
     }
 }
@@ -111,9 +171,14 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener, group: u16) {
         match listener.accept().await {
             Ok((stream, address)) => {
                 let shared = shared.clone();
+                let Some(place) = HalfOpen::enter(&shared, address.ip()) else {
+                    // Nothing is read of it, so it costs nothing.
+                    tracing::warn!(%address, "a connection is closed: too many are in their login already");
+                    continue;
+                };
                 tokio::spawn(async move {
                     let _ = stream.set_nodelay(true);
-                    if let Err(error) = connection(shared, stream, group).await {
+                    if let Err(error) = connection(shared, stream, address.ip(), group, place).await {
                         tracing::debug!(%address, %error, "a connection ended in its login");
                     }
                 });
@@ -126,10 +191,46 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener, group: u16) {
     }
 }
 
-/// Connections in their login, for each place of a session.
-async fn connection(shared: Arc<Shared>, mut stream: TcpStream, group: u16) -> io::Result<()> {
+/// A connection in its login.
+struct HalfOpen {
+    shared: Arc<Shared>,
+    address: IpAddr,
+}
+
+impl HalfOpen {
+    /// Nobody takes all places: those of one address are fewer.
+    fn enter(shared: &Arc<Shared>, address: IpAddr) -> Option<HalfOpen> {
+        let mut half_open = shared.half_open.lock();
+        let all: usize = half_open.values().sum();
+        let own = half_open.entry(address).or_default();
+        // With the places of one address, that of a connection without any goes too.
+        let is_free = all < shared.limits.logins && *own < shared.limits.logins_of_address;
+        if is_free {
+            *own += 1;
+        } else if *own == 0 {
+            half_open.remove(&address);
+        }
+        is_free.then(|| HalfOpen { shared: shared.clone(), address })
+    }
+}
+
+impl Drop for HalfOpen {
+    fn drop(&mut self) {
+        let mut half_open = self.shared.half_open.lock();
+        if let Some(count) = half_open.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                half_open.remove(&self.address);
+            }
+        }
+    }
+}
+
+async fn connection(shared: Arc<Shared>, mut stream: TcpStream, address: IpAddr, group: u16, place: HalfOpen) -> io::Result<()> {
     let patience = shared.limits.patience;
-    let logged_in = tokio::time::timeout(patience, log_in(&shared, &mut stream, group)).await;
+    let login = Login::new(address, stream.local_addr()?, group);
+    let logged_in = tokio::time::timeout(patience, log_in(&shared, &mut stream, login)).await;
+    drop(place);
     let begun = match logged_in {
         Ok(begun) => begun?,
         Err(_) => return Err(io::Error::new(io::ErrorKind::TimedOut, "the login takes too long")),
@@ -141,66 +242,77 @@ async fn connection(shared: Arc<Shared>, mut stream: TcpStream, group: u16) -> i
     Ok(())
 }
 
-async fn log_in(shared: &Arc<Shared>, stream: &mut TcpStream, group: u16) -> io::Result<Option<Begun>> {
-    let mut login = Login::new(group);
+async fn log_in(shared: &Arc<Shared>, stream: &mut TcpStream, mut login: Login) -> io::Result<Option<Begun>> {
     let plain = Parameters::default();
     let mut status_number = 1;
     loop {
-        let pdu = read(stream, &plain).await?;
+        let pdu = read(stream, &plain, LOGIN_SEGMENT_BYTES).await?;
         if pdu.header.opcode() != opcode::LOGIN {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the first PDU is no login"));
         }
         let Incoming { header, data, .. } = pdu;
         let mut response = response_to(&header);
         let expected_command = header.command_number();
-        let answer = login.step(&header, &data, &*shared.targets).and_then(|answer| {
-            if header.tsih() != 0 {
-                // More connections of a session are not offered, and sessions end with their connection.
-                return Err(Refused::NoSuchSession);
-            }
-            if answer.is_done && shared.sessions.count() >= shared.limits.sessions {
-                return Err(Refused::OutOfResources);
-            }
-            Ok(answer)
-        });
-        let answer = match answer {
-            Ok(answer) => answer,
+        // Who decides about logins may read files for that.
+        let step = || login.step(&header, &data, &*shared.targets);
+        let answer = match tokio::task::block_in_place(step) {
+            // More connections of a session are not offered, and sessions end with their connection.
+            Ok(_) if header.tsih() != 0 => Err(Refused::NoSuchSession),
+            answer => answer,
+        };
+        let begun = match &answer {
+            Ok(answer) if answer.is_done => enter(shared, &login, &header, status_number).await,
+            Ok(_) => Ok(None),
+            Err(refused) => Err(*refused),
+        };
+        let begun = match begun {
+            Ok(begun) => begun,
             Err(refused) => {
+                let visitor = &login.visitor;
+                tracing::info!(initiator = visitor.initiator, address = %visitor.address, target = login.target, ?refused, "a login is refused");
                 response.put(36, &(refused as u16).to_be_bytes());
                 send(stream, response, &mut status_number, expected_command).await?;
                 return Ok(None);
             }
         };
-        response.header[1] = answer.flags;
-        response.data = answer.text;
-        if !answer.is_done {
-            send(stream, response, &mut status_number, expected_command).await?;
-            continue;
+        if let Ok(answer) = answer {
+            response.header[1] = answer.flags;
+            response.data = answer.text;
         }
-        let target = match &login.target {
-            Some(name) => Some(shared.targets.target(name).ok_or_else(|| io::Error::other("the target is gone"))?),
-            None => None,
-        };
-        let isid = header.isid();
-        let hex = isid.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
-        let nexus = Nexus { initiator: format!("{},i,0x{hex}", login.initiator), target_port: group };
-        let (control, told) = mpsc::unbounded_channel();
-        let place = shared.sessions.enter(login.target.clone(), nexus.clone(), control).await;
-        let handle = shared.next_handle.fetch_add(1, Ordering::Relaxed).max(1);
-        response.put(14, &handle.to_be_bytes());
+        if let Some(begun) = &begun {
+            response.put(14, &begun.handle.to_be_bytes());
+        }
         send(stream, response, &mut status_number, expected_command).await?;
-        return Ok(Some(Begun {
-            parameters: login.parameters,
-            port: Port { target: login.target.clone().unwrap_or_default(), group },
-            target,
-            initiator: login.initiator,
-            nexus,
-            place,
-            control: told,
-            expected_command,
-            status_number,
-        }));
+        if let Some(begun) = begun {
+            return Ok(Some(Begun { status_number, ..begun }));
+        }
     }
+}
+
+/// Takes a place for a session whose login is done.
+async fn enter(shared: &Arc<Shared>, login: &Login, header: &Header, status_number: u32) -> Result<Option<Begun>, Refused> {
+    let target = match &login.target {
+        Some(name) => Some(shared.targets.target(name).ok_or(Refused::NotFound)?),
+        None => None,
+    };
+    let (isid, visitor) = (header.isid(), login.visitor.clone());
+    let hex = isid.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
+    let nexus = Nexus { initiator: format!("{},i,0x{hex}", visitor.initiator), target_port: visitor.group };
+    let (control, told) = mpsc::unbounded_channel();
+    let newcomer = Newcomer { target: target.clone(), nexus: nexus.clone(), visitor: visitor.clone(), isid, parameters: login.parameters };
+    let place = shared.sessions.enter(newcomer, shared.limits.sessions, control).await.map_err(|Full| Refused::OutOfResources)?;
+    Ok(Some(Begun {
+        parameters: login.parameters,
+        port: Port { target: login.target.clone().unwrap_or_default(), group: visitor.group },
+        target,
+        visitor,
+        nexus,
+        place,
+        handle: shared.next_handle.fetch_add(1, Ordering::Relaxed).max(1),
+        control: told,
+        expected_command: header.command_number(),
+        status_number,
+    }))
 }
 
 fn response_to(header: &Header) -> Outgoing {

@@ -1,23 +1,32 @@
 //! Targets: names with logical units; and who is logged in.
 
-use crate::login::Doors;
+use crate::login::{Doors, Visitor};
+use crate::negotiation::Parameters;
 use crate::scsi::{LogicalUnit, Nexus};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use tokio::sync::{mpsc, oneshot};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::SystemTime;
+use tokio::sync::{mpsc, oneshot, watch};
 
 /// A target.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Target {
     /// Its iSCSI name.
     pub name: String,
-    /// Its units by LUN (below 16,384).
+    /// Its units by LUN (below 16,384). They may change while initiators are logged in.
     pub units: RwLock<BTreeMap<u16, Arc<LogicalUnit>>>,
+    /// Sessions that it takes at a time.
+    pub max_sessions: AtomicUsize,
 }
 
 impl Target {
+    /// A target without units, for any number of sessions.
+    pub fn new(name: impl Into<String>) -> Target {
+        Target { name: name.into(), units: RwLock::default(), max_sessions: AtomicUsize::new(usize::MAX) }
+    }
+
     /// The unit with this LUN field (SAM-5 section 4.7): peripheral device or flat space addressing, one level.
     pub fn unit(&self, lun: u64) -> Option<(u16, Arc<LogicalUnit>)> {
         let number = lun_number(lun)?;
@@ -46,8 +55,8 @@ pub fn lun_number(lun: u64) -> Option<u16> {
 
 /// All targets.
 pub trait Targets: Doors + Send + Sync {
-    /// Names of those that an initiator may see.
-    fn names(&self, initiator: &str) -> Vec<String>;
+    /// Names of those that somebody may see.
+    fn names(&self, visitor: &Visitor) -> Vec<String>;
 
     /// A target by its name.
     fn target(&self, name: &str) -> Option<Arc<Target>>;
@@ -64,12 +73,62 @@ pub(crate) enum Control {
     AskToLogOut,
 }
 
+/// What is known of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionInfo {
+    /// Its number: never that of another session of the same server.
+    pub number: u64,
+    /// The target; none for a discovery session.
+    pub target: Option<String>,
+    /// Who it is, and where.
+    pub visitor: Visitor,
+    /// The initiator's part of the session's identifier.
+    pub isid: [u8; 6],
+    /// When it began.
+    pub since: SystemTime,
+    /// Whether headers have digests.
+    pub header_digest: bool,
+    /// Whether data has digests.
+    pub data_digest: bool,
+    /// SCSI commands that were answered.
+    pub commands: u64,
+    /// Bytes that the initiator has read.
+    pub read_bytes: u64,
+    /// Bytes that the initiator has sent to be written.
+    pub written_bytes: u64,
+}
+
+/// What a session has done.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) commands: AtomicU64,
+    pub(crate) read_bytes: AtomicU64,
+    pub(crate) written_bytes: AtomicU64,
+}
+
+/// A session that begins.
+#[derive(Debug)]
+pub(crate) struct Newcomer {
+    pub(crate) target: Option<Arc<Target>>,
+    pub(crate) nexus: Nexus,
+    pub(crate) visitor: Visitor,
+    pub(crate) isid: [u8; 6],
+    pub(crate) parameters: Parameters,
+}
+
 #[derive(Debug)]
 struct Entry {
-    target: Option<String>,
-    nexus: Nexus,
+    newcomer: Newcomer,
+    since: SystemTime,
+    counters: Arc<Counters>,
     control: mpsc::UnboundedSender<Control>,
-    gone: tokio::sync::watch::Receiver<bool>,
+    gone: watch::Receiver<bool>,
+}
+
+impl Entry {
+    fn is_of(&self, target: &str) -> bool {
+        self.newcomer.target.as_ref().is_some_and(|own| own.name == target)
+    }
 }
 
 /// Who is logged in.
@@ -84,7 +143,8 @@ pub(crate) struct Sessions {
 pub(crate) struct Place {
     sessions: Arc<Sessions>,
     pub(crate) number: u64,
-    gone: tokio::sync::watch::Sender<bool>,
+    pub(crate) counters: Arc<Counters>,
+    gone: watch::Sender<bool>,
 }
 
 impl Drop for Place {
@@ -94,37 +154,78 @@ impl Drop for Place {
     }
 }
 
+/// No place is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Full;
+
 impl Sessions {
     /// How many there are.
     pub(crate) fn count(&self) -> usize {
         self.entries.lock().len()
     }
 
-    /// Enters a session. One of the same nexus to the same target is closed first, and waited for: it is reinstated (RFC 7143 section 6.3.5).
+    /// How many there have been.
+    pub(crate) fn begun(&self) -> u64 {
+        self.next.load(Ordering::Relaxed)
+    }
+
+    /// How many of a target there are.
+    pub(crate) fn count_of(&self, target: &str) -> usize {
+        self.entries.lock().values().filter(|entry| entry.is_of(target)).count()
+    }
+
+    /// All of them, by their numbers.
+    pub(crate) fn list(&self) -> Vec<SessionInfo> {
+        let info = |(number, entry): (&u64, &Entry)| SessionInfo {
+            number: *number,
+            target: entry.newcomer.target.as_ref().map(|target| target.name.clone()),
+            visitor: entry.newcomer.visitor.clone(),
+            isid: entry.newcomer.isid,
+            since: entry.since,
+            header_digest: entry.newcomer.parameters.header_digest,
+            data_digest: entry.newcomer.parameters.data_digest,
+            commands: entry.counters.commands.load(Ordering::Relaxed),
+            read_bytes: entry.counters.read_bytes.load(Ordering::Relaxed),
+            written_bytes: entry.counters.written_bytes.load(Ordering::Relaxed),
+        };
+        let mut list: Vec<SessionInfo> = self.entries.lock().iter().map(info).collect();
+        list.sort_unstable_by_key(|info| info.number);
+        list
+    }
+
+    /// Enters a session, unless there are `limit` already, or as many of its target as that takes. One of the same nexus to the same target is
+    /// closed first, and waited for: it is reinstated (RFC 7143 section 6.3.5).
     pub(crate) async fn enter(
         self: &Arc<Sessions>,
-        target: Option<String>,
-        nexus: Nexus,
+        newcomer: Newcomer,
+        limit: usize,
         control: mpsc::UnboundedSender<Control>,
-    ) -> Place {
+    ) -> Result<Place, Full> {
         loop {
-            let old = {
+            let mut old = {
                 let mut entries = self.entries.lock();
-                let same = |entry: &&Entry| target.is_some() && entry.target == target && entry.nexus == nexus;
+                let target = newcomer.target.as_ref().map(|target| target.name.as_str());
+                let same = |entry: &&Entry| target.is_some_and(|target| entry.is_of(target)) && entry.newcomer.nexus == newcomer.nexus;
                 match entries.values().find(same) {
                     Some(old) => {
                         let _ = old.control.send(Control::Close);
                         old.gone.clone()
                     }
                     None => {
-                        let number = self.next.fetch_add(1, Ordering::Relaxed);
-                        let (gone, receiver) = tokio::sync::watch::channel(false);
-                        entries.insert(number, Entry { target, nexus, control, gone: receiver });
-                        return Place { sessions: self.clone(), number, gone };
+                        let of_target = || entries.values().filter(|entry| target.is_some_and(|target| entry.is_of(target))).count();
+                        let most = newcomer.target.as_ref().map_or(usize::MAX, |target| target.max_sessions.load(Ordering::Relaxed));
+                        if entries.len() >= limit || of_target() >= most {
+                            return Err(Full);
+                        }
+                        let number = self.next.fetch_add(1, Ordering::Relaxed) + 1;
+                        let (gone, receiver) = watch::channel(false);
+                        let counters = Arc::new(Counters::default());
+                        let entry = Entry { newcomer, since: SystemTime::now(), counters: counters.clone(), control, gone: receiver };
+                        entries.insert(number, entry);
+                        return Ok(Place { sessions: self.clone(), number, counters, gone });
                     }
                 }
             };
-            let mut old = old;
             let _ = old.wait_for(|gone| *gone).await;
         }
     }
@@ -133,7 +234,7 @@ impl Sessions {
     pub(crate) async fn abort(&self, target: &str, lun: Option<u16>, except: Option<u64>) {
         let mut waiting = Vec::new();
         for (number, entry) in &*self.entries.lock() {
-            if entry.target.as_deref() == Some(target) && Some(*number) != except {
+            if entry.is_of(target) && Some(*number) != except {
                 let (done, receiver) = oneshot::channel();
                 let _ = entry.control.send(Control::Abort { lun, done });
                 waiting.push(receiver);
@@ -146,14 +247,27 @@ impl Sessions {
     }
 
     /// The targets that an initiator has sessions with.
-    pub(crate) fn targets_of(&self, initiator: &str) -> Vec<String> {
-        let is_own = |entry: &&Entry| entry.nexus.initiator.strip_prefix(initiator).is_some_and(|rest| rest.starts_with(",i,0x"));
-        self.entries.lock().values().filter(is_own).filter_map(|entry| entry.target.clone()).collect()
+    pub(crate) fn targets_of(&self, initiator: &str) -> Vec<Arc<Target>> {
+        let entries = self.entries.lock();
+        let own = entries.values().filter(|entry| entry.newcomer.visitor.initiator == initiator);
+        own.filter_map(|entry| entry.newcomer.target.clone()).collect()
     }
 
     /// Closes all sessions of a target.
     pub(crate) fn close(&self, target: &str) {
-        for entry in self.entries.lock().values().filter(|entry| entry.target.as_deref() == Some(target)) {
+        for entry in self.entries.lock().values().filter(|entry| entry.is_of(target)) {
+            let _ = entry.control.send(Control::Close);
+        }
+    }
+
+    /// Closes a session. Returns whether there was one of this number.
+    pub(crate) fn close_one(&self, number: u64) -> bool {
+        self.entries.lock().get(&number).is_some_and(|entry| entry.control.send(Control::Close).is_ok())
+    }
+
+    /// Closes all of them.
+    pub(crate) fn close_all(&self) {
+        for entry in self.entries.lock().values() {
             let _ = entry.control.send(Control::Close);
         }
     }

@@ -1,6 +1,6 @@
 //! Reading and writing PDUs.
 
-use crate::negotiation::{Parameters, RECEIVE_SEGMENT_BYTES};
+use crate::negotiation::Parameters;
 use crate::pdu::{HEADER_BYTES, Header, Incoming, Outgoing, digest, padding};
 use std::io;
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -10,8 +10,11 @@ fn wrong(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
 }
 
-/// Reads a PDU. Its lengths are checked before memory is taken.
-pub(crate) async fn read(stream: &mut (impl AsyncRead + Unpin), parameters: &Parameters) -> io::Result<Incoming> {
+/// Bytes of the longest data segment of a login request (RFC 7143 section 13.12).
+pub(crate) const LOGIN_SEGMENT_BYTES: u32 = 8192;
+
+/// Reads a PDU whose data segment has at most `limit` bytes. Its lengths are checked before memory is taken.
+pub(crate) async fn read(stream: &mut (impl AsyncRead + Unpin), parameters: &Parameters, limit: u32) -> io::Result<Incoming> {
     let mut bytes = [0; HEADER_BYTES];
     stream.read_exact(&mut bytes).await?;
     let header = Header(bytes);
@@ -25,7 +28,7 @@ pub(crate) async fn read(stream: &mut (impl AsyncRead + Unpin), parameters: &Par
         }
     }
     let length = header.data_bytes();
-    if length > RECEIVE_SEGMENT_BYTES as usize {
+    if length > limit as usize {
         return Err(wrong("a data segment is longer than was agreed on"));
     }
     let mut data = vec![0; length + padding(length)];

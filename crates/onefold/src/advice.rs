@@ -8,6 +8,7 @@ use onefold_engine::EngineError;
 use onefold_ground::{GroundError, LockError};
 use onefold_nbd::NbdError;
 use onefold_reclaim::CheckError;
+use onefold_targets::TargetError;
 use onefold_volume::VolumeError;
 
 const FULL: &str = "the device of the store is full; nothing that was acknowledged is lost: make room and run the command again";
@@ -120,6 +121,17 @@ impl From<VolumeError> for Failure {
     }
 }
 
+impl From<TargetError> for Failure {
+    fn from(error: TargetError) -> Failure {
+        match error {
+            TargetError::Engine(error) => Failure::from(error),
+            TargetError::Name { .. } => Failure::cannot_run(error),
+            TargetError::Damaged { .. } => Failure::failed(error).advise(DAMAGE),
+            error => Failure::failed(error).advise("`onefold target list` lists the targets with what they show"),
+        }
+    }
+}
+
 impl From<NbdError> for Failure {
     fn from(error: NbdError) -> Failure {
         match error {
@@ -127,7 +139,7 @@ impl From<NbdError> for Failure {
                 "give --tls-certificate, --tls-key and --tls-required; or, where everyone on the network may read and write \
                  the volumes, --allow-plain-off-loopback",
             ),
-            NbdError::NoAddress => Failure::cannot_run(error).advise("give --nbd ADDRESS:PORT or --nbd-socket PATH"),
+            NbdError::NoAddress => Failure::cannot_run(error).advise("give --nbd ADDRESS:PORT, --nbd-socket PATH or --iscsi ADDRESS:PORT"),
             NbdError::Flush { .. } => {
                 Failure::failed(error).advise("what clients flushed before is safe; what they wrote after may be lost")
             }

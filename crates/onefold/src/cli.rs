@@ -71,7 +71,7 @@ pub enum Command {
     /// Makes, lists, snapshots, clones, resizes and deletes volumes (disks), copies them in and out
     #[command(subcommand)]
     Volume(Volume),
-    /// Serves the volumes over NBD until SIGINT or SIGTERM
+    /// Serves the volumes over NBD and iSCSI until SIGINT or SIGTERM
     Serve(Serve),
     /// Shows what is in the store, and what it costs
     Stats(Stats),
@@ -373,11 +373,12 @@ pub struct Dump {
 /// `onefold serve`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Every volume of the store is an export of its name. Options stand above the settings in STORE/onefold.toml.
+Every volume of the store is an NBD export of its name and, with --iscsi, a disk of an iSCSI target (docs/iscsi.md). Options stand above the settings in STORE/onefold.toml.
 
 Examples:
   onefold serve --store /srv/store
   onefold serve --nbd-socket /run/onefold.sock
+  onefold serve --iscsi 127.0.0.1
   onefold serve --nbd 0.0.0.0:10809 --tls-certificate server.pem --tls-key server.key --tls-required")]
 pub struct Serve {
     /// Which store.
@@ -392,6 +393,9 @@ pub struct Serve {
     /// Path of a Unix socket for NBD
     #[arg(long, value_name = "PATH")]
     pub nbd_socket: Option<PathBuf>,
+    /// Address of an iSCSI portal, port 3260 if none is given; may be given many times; `none` for no iSCSI
+    #[arg(long, value_name = "ADDRESS[:PORT][=ADVERTISED]")]
+    pub iscsi: Vec<String>,
     /// Server certificate chain, PEM
     #[arg(long, value_name = "FILE")]
     pub tls_certificate: Option<PathBuf>,

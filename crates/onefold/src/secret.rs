@@ -84,6 +84,39 @@ fn checked(bytes: Vec<u8>) -> Result<Secret> {
     }
 }
 
+/// Fewest bytes of a secret of CHAP (RFC 7143 section 9.2.1).
+const CHAP_LEAST_BYTES: usize = 12;
+/// Most of them: more than what RFC 7143 wants to be possible. Some initiators, those of Windows among them, take 16.
+const CHAP_MOST_BYTES: usize = 128;
+
+/// The secret of CHAP in a file that only its owner, and perhaps the owner's group, may read.
+pub fn chap_secret(path: &Path) -> Result<Secret> {
+    let shown = path.display();
+    let cannot = |error: std::io::Error| Failure::cannot_run(format!("cannot read the CHAP secret from {shown}: {error}"));
+    // A pipe in its place would be waited for.
+    if !std::fs::metadata(path).map_err(cannot)?.is_file() {
+        return Err(Failure::cannot_run(format!("cannot read the CHAP secret from {shown}: it is not a file")));
+    }
+    let file = File::open(path).map_err(cannot)?;
+    let mode = std::os::unix::fs::PermissionsExt::mode(&file.metadata().map_err(cannot)?.permissions());
+    if mode & 0o027 != 0 {
+        return Err(Failure::cannot_run(format!(
+            "the CHAP secret in {shown} is no secret: others may read or change the file (mode {:03o})",
+            mode & 0o777
+        ))
+        .advise(format!("take their rights away: chmod 600 {shown}; and choose a new secret if others had it")));
+    }
+    let secret = from(file)?;
+    let length = secret.0.len();
+    if !(CHAP_LEAST_BYTES..=CHAP_MOST_BYTES).contains(&length) {
+        return Err(Failure::cannot_run(format!(
+            "the CHAP secret in {shown} has {length} bytes, it must have from {CHAP_LEAST_BYTES} to {CHAP_MOST_BYTES}"
+        ))
+        .advise("12 to 16 bytes suit all initiators: for example `openssl rand -base64 12`"));
+    }
+    Ok(secret)
+}
+
 /// Asks on the terminal, which shows nothing of what is typed.
 fn ask(input: &Stdin, question: &str) -> Result<Secret> {
     let mut error = stderr();
@@ -165,6 +198,31 @@ mod tests {
             assert_eq!(typed(keys.as_bytes()).unwrap(), line.as_bytes(), "{keys:?}");
         }
         assert_eq!(typed(&b"abc\x03\n"[..]).unwrap_err().exit as i32, 130);
+    }
+
+    #[test]
+    fn a_chap_secret_is_read_from_a_file_that_others_may_not_read() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("secret");
+        let write = |content: &str, mode: u32| {
+            std::fs::write(&path, content).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            chap_secret(&path)
+        };
+        assert_eq!(write("twelve bytes\n", 0o600).unwrap().as_bytes(), b"twelve bytes");
+        assert!(write("sixteen bytes...", 0o440).is_ok());
+        for (content, mode, expected) in [
+            ("twelve bytes", 0o604, "chmod 600"),
+            ("twelve bytes", 0o620, "chmod 600"),
+            ("eleven byte", 0o600, "12 to 16"),
+            ("", 0o600, "at least"),
+        ] {
+            let failure = write(content, mode).unwrap_err();
+            assert!(failure.advice.as_ref().unwrap().contains(expected), "{failure}");
+        }
+        assert!(chap_secret(directory.path()).unwrap_err().message.contains("not a file"));
+        assert!(chap_secret(&directory.path().join("none")).is_err());
     }
 
     #[test]

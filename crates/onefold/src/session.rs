@@ -1,7 +1,7 @@
 //! What a command that needs nothing but an open store runs with.
 
 use crate::console::Console;
-use crate::export::VolumeExports;
+use crate::daemon::Daemon;
 use crate::failure::{Exit, Result};
 use crate::output::Output;
 use crate::store::Store;
@@ -45,18 +45,18 @@ pub struct Session<'a> {
     pub quiet: bool,
     console: &'a dyn Console,
     volumes: OnceLock<Arc<Volumes>>,
-    exports: Option<&'a VolumeExports>,
+    daemon: Option<&'a Daemon>,
 }
 
 impl<'a> Session<'a> {
     /// In a process of its own.
     pub fn new(store: &'a Store, console: &'a dyn Console, quiet: bool) -> Session<'a> {
-        Session { store, quiet, console, volumes: OnceLock::new(), exports: None }
+        Session { store, quiet, console, volumes: OnceLock::new(), daemon: None }
     }
 
     /// In the daemon, beside the clients of its volumes.
-    pub fn beside(store: &'a Store, exports: &'a VolumeExports, console: &'a dyn Console, quiet: bool) -> Session<'a> {
-        Session { store, quiet, console, volumes: OnceLock::from(exports.volumes().clone()), exports: Some(exports) }
+    pub fn beside(store: &'a Store, daemon: &'a Daemon, console: &'a dyn Console, quiet: bool) -> Session<'a> {
+        Session { store, quiet, console, volumes: OnceLock::from(daemon.volumes().clone()), daemon: Some(daemon) }
     }
 
     /// The volumes of the store; those of the daemon where there is one, so that its clients see every change at once.
@@ -71,14 +71,19 @@ impl<'a> Session<'a> {
 
     /// Whether a daemon does this beside its clients. It also drops, in the background, what nobody needs any more.
     pub fn is_in_daemon(&self) -> bool {
-        self.exports.is_some()
+        self.daemon.is_some()
+    }
+
+    /// The daemon that this runs in.
+    pub fn daemon(&self) -> Option<&Daemon> {
+        self.daemon
     }
 
     /// Does something that a client of the volume would not survive: it is refused while one is connected, and none connects meanwhile.
     pub fn on_unused_volume<T>(&self, name: &str, work: impl FnOnce(&Volumes) -> Result<T>) -> Result<T> {
         let volumes = self.volumes()?;
-        match self.exports {
-            Some(exports) => exports.on_unused(name, || work(volumes)),
+        match self.daemon {
+            Some(daemon) => daemon.on_unused(name, || work(volumes)),
             None => work(volumes),
         }
     }

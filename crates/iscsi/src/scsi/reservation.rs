@@ -35,7 +35,8 @@ pub enum Type {
 }
 
 impl Type {
-    fn from_number(number: u8) -> Option<Type> {
+    /// The type of a number.
+    pub fn from_number(number: u8) -> Option<Type> {
         use Type::*;
         [WriteExclusive, ExclusiveAccess, WriteExclusiveRegistrants, ExclusiveAccessRegistrants, WriteExclusiveAll, ExclusiveAccessAll]
             .into_iter()

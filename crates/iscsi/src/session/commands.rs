@@ -26,8 +26,11 @@ struct LoggedIn {
 
 impl Peers for LoggedIn {
     fn unit(&self, number: u64) -> Option<Arc<LogicalUnit>> {
-        let targets = self.shared.sessions.targets_of(&self.initiator).into_iter().filter_map(|name| self.shared.targets.target(&name));
-        targets.into_iter().find_map(|target| target.units.read().values().find(|unit| unit.number() == number).cloned())
+        self.shared
+            .sessions
+            .targets_of(&self.initiator)
+            .into_iter()
+            .find_map(|target| target.units.read().values().find(|unit| unit.number() == number).cloned())
     }
 }
 
@@ -62,6 +65,9 @@ impl Session {
         let cdb = pdu.cdb();
         let found = self.begun.target.as_ref().and_then(|target| target.unit(header.lun()));
         let (number, unit) = found.map_or((None, None), |(number, unit)| (Some(number), Some(unit)));
+        if let (Some(number), Some(unit)) = (number, &unit) {
+            self.join(number, unit);
+        }
         let needed_bytes = if is_write { unit.as_ref().map_or(0, |unit| unit.data_out_bytes(&cdb)) as u32 } else { 0 };
         let first_burst = parameters.first_burst_bytes.min(expected_bytes);
         let mut task = Task {
@@ -230,12 +236,13 @@ impl Session {
         let Some(task) = self.tasks.get_mut(&tag) else { return };
         task.is_running = true;
         let (unit, cdb, data) = (task.unit.clone(), task.cdb.clone(), std::mem::take(&mut task.data));
+        self.begun.place.counters.written_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
         let announced = if task.is_write { task.expected_bytes } else { 0 };
         let bytes = if task.is_read { task.expected_bytes.min(MAX_TRANSFER_BYTES) } else { 0 };
         let permit = task.permit.take();
         let is_over = task.ended.clone();
         let shared = self.shared.clone();
-        let peers = LoggedIn { shared: shared.clone(), initiator: self.begun.initiator.clone() };
+        let peers = LoggedIn { shared: shared.clone(), initiator: self.begun.visitor.initiator.clone() };
         let (nexus, port) = (self.begun.nexus.clone(), self.begun.port.clone());
         let luns = self.begun.target.as_ref().map_or_else(Vec::new, |target| target.luns());
         let (memory, events, workers) = (self.memory.clone(), self.events.clone(), self.shared.workers.clone());
@@ -297,6 +304,9 @@ impl Session {
         };
         let mut data = reply.data;
         data.truncate(if task.is_read { task.expected_bytes as usize } else { 0 });
+        let counters = &self.begun.place.counters;
+        counters.commands.fetch_add(1, Ordering::Relaxed);
+        counters.read_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
         let mut permit = permit;
         let mut count = 0;
         let with_status = !data.is_empty() && reply.status == Status::Good;

@@ -11,7 +11,8 @@ mod management;
 mod requests;
 
 use crate::Shared;
-use crate::negotiation::Parameters;
+use crate::login::Visitor;
+use crate::negotiation::{Parameters, RECEIVE_SEGMENT_BYTES};
 use crate::pdu::{Incoming, NO_TAG, Outgoing, StatusNumber, opcode, reason};
 use crate::scsi::{LogicalUnit, MAX_TRANSFER_BYTES, Nexus, Port, Reply};
 use crate::target::{Control, Place, Target};
@@ -30,17 +31,32 @@ pub struct Limits {
     pub queue_depth: u32,
     /// Data of commands under way, bytes: at least that of the longest command.
     pub session_bytes: u32,
-    /// Sessions.
+    /// Sessions at a time.
     pub sessions: usize,
+    /// Connections in their login at a time.
+    pub logins: usize,
+    /// Those of them from one address.
+    pub logins_of_address: usize,
     /// A connection on which nothing comes for so long is asked whether somebody is there.
     pub idle: Duration,
     /// For a login, and for an answer of an initiator that was asked.
     pub patience: Duration,
+    /// How long initiators may take to log out when the server ends.
+    pub farewell: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { queue_depth: 64, session_bytes: 32 << 20, sessions: 256, idle: Duration::from_secs(30), patience: Duration::from_secs(15) }
+        Limits {
+            queue_depth: 64,
+            session_bytes: 32 << 20,
+            sessions: 256,
+            logins: 128,
+            logins_of_address: 32,
+            idle: Duration::from_secs(30),
+            patience: Duration::from_secs(15),
+            farewell: Duration::from_secs(5),
+        }
     }
 }
 
@@ -53,10 +69,12 @@ const READ_AHEAD: usize = 4;
 pub(crate) struct Begun {
     pub(crate) parameters: Parameters,
     pub(crate) target: Option<Arc<Target>>,
-    pub(crate) initiator: String,
+    pub(crate) visitor: Visitor,
     pub(crate) nexus: Nexus,
     pub(crate) port: Port,
     pub(crate) place: Place,
+    /// The target's part of the session's identifier (TSIH).
+    pub(crate) handle: u16,
     pub(crate) control: mpsc::UnboundedReceiver<Control>,
     pub(crate) expected_command: u32,
     pub(crate) status_number: u32,
@@ -152,6 +170,8 @@ struct Session {
     /// Commands that came before others that were sent before them.
     early: HashMap<u32, Incoming>,
     ping: Option<u32>,
+    /// The units that know of this nexus, by LUN. Units come and go while a session lasts.
+    joined: HashMap<u16, Arc<LogicalUnit>>,
 }
 
 /// Serves a session until it ends.
@@ -162,7 +182,7 @@ pub(crate) async fn serve(
     output: impl AsyncWrite + Unpin + Send + 'static,
 ) {
     let limits = shared.limits;
-    let (parameters, who) = (begun.parameters, begun.initiator.clone());
+    let (parameters, who) = (begun.parameters, begun.visitor.initiator.clone());
     let (pdus, mut incoming) = mpsc::channel(READ_AHEAD);
     let (events, mut happened) = mpsc::unbounded_channel();
     let (out, outgoing) = mpsc::unbounded_channel();
@@ -181,8 +201,9 @@ pub(crate) async fn serve(
         next_transfer_tag: 1,
         early: HashMap::new(),
         ping: None,
+        joined: HashMap::new(),
     };
-    session.join();
+    session.join_all();
     let mut quiet_since = tokio::time::Instant::now();
     let end = loop {
         let patience = if session.ping.is_some() { limits.patience } else { limits.idle };
@@ -235,7 +256,7 @@ pub(crate) async fn serve(
 
 async fn read_all(mut input: impl AsyncRead + Unpin, parameters: Parameters, pdus: mpsc::Sender<std::io::Result<Incoming>>) {
     loop {
-        let pdu = read(&mut input, &parameters).await;
+        let pdu = read(&mut input, &parameters, RECEIVE_SEGMENT_BYTES).await;
         let is_end = pdu.is_err();
         if pdus.send(pdu).await.is_err() || is_end {
             return;
@@ -256,17 +277,26 @@ async fn write_all(mut output: impl AsyncWrite + Unpin, mut outgoing: mpsc::Unbo
 }
 
 impl Session {
-    fn join(&self) {
-        let units = self.units();
-        units.iter().for_each(|unit| unit.join(&self.begun.nexus));
+    fn join_all(&mut self) {
+        let Some(target) = self.begun.target.clone() else { return };
+        for (number, unit) in &*target.units.read() {
+            self.join(*number, unit);
+        }
     }
 
-    fn units(&self) -> Vec<Arc<LogicalUnit>> {
-        self.begun.target.iter().flat_map(|target| target.units.read().values().cloned().collect::<Vec<_>>()).collect()
+    /// Makes this nexus known to a unit. One that was in its place before forgets it.
+    fn join(&mut self, number: u16, unit: &Arc<LogicalUnit>) {
+        if self.joined.get(&number).is_some_and(|joined| Arc::ptr_eq(joined, unit)) {
+            return;
+        }
+        unit.join(&self.begun.nexus);
+        if let Some(old) = self.joined.insert(number, unit.clone()) {
+            old.leave(&self.begun.nexus);
+        }
     }
 
     fn leave(&self) {
-        self.units().iter().for_each(|unit| unit.leave(&self.begun.nexus));
+        self.joined.values().for_each(|unit| unit.leave(&self.begun.nexus));
     }
 
     fn limits(&self) -> Limits {

@@ -44,17 +44,17 @@ impl Session {
                 continue;
             }
             let names = match (value.as_str(), &self.begun.target) {
-                ("All", None) => self.shared.targets.names(&self.begun.initiator),
+                ("All", None) => self.shared.targets.names(&self.begun.visitor),
                 ("", Some(target)) => vec![target.name.clone()],
                 ("All" | "", _) => {
                     crate::text::put(&mut out, &key, "Reject");
                     continue;
                 }
-                (name, _) => self.shared.targets.names(&self.begun.initiator).into_iter().filter(|known| known == name).collect(),
+                (name, _) => self.shared.targets.names(&self.begun.visitor).into_iter().filter(|known| known == name).collect(),
             };
             for name in names {
                 crate::text::put(&mut out, "TargetName", &name);
-                for portal in self.shared.portals() {
+                for portal in self.shared.portals(self.begun.visitor.portal) {
                     crate::text::put(&mut out, "TargetAddress", &portal);
                 }
             }

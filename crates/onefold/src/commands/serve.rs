@@ -3,19 +3,22 @@
 use super::Talk;
 use crate::cli::Serve;
 use crate::control::ControlServer;
+use crate::daemon::Daemon;
 use crate::export::VolumeExports;
 use crate::failure::{Exit, Failure, Result};
 use crate::interrupt::Interrupt;
+use crate::iscsi::{self, Iscsi as Targets, ShownUnit, parse_portal};
 use crate::output::{Output, note};
-use crate::settings::{Nbd, Settings};
+use crate::settings::{Iscsi, Nbd, Settings};
 use crate::store::{SETTINGS_FILE, Store, ground, read_settings};
 use crate::units::{counted, printable, size};
 use onefold_engine::{EngineError, Mode};
+use onefold_iscsi::PortalConfig;
 use onefold_nbd::{Config, Limits, Listen, LocalAddress, Server, Tls, TlsFiles};
 use onefold_reclaim::{CheckError, NoMonitor, PruneOptions, Rests, prune};
 use onefold_volume::{VolumeInfo, Volumes};
 use serde_json::json;
-use std::net::ToSocketAddrs;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,7 +30,8 @@ use tokio::signal::unix::{SignalKind, signal};
 pub fn run(options: &Serve, talk: Talk) -> Result<Exit> {
     let directory = &options.store.directory;
     let settings = settings(options)?;
-    let config = config(&settings.nbd)?;
+    let portals = portals(&settings.iscsi)?;
+    let config = config(&settings.nbd, !portals.is_empty())?;
     let read_only = settings.nbd.read_only;
     let mode = if read_only { Mode::ReadOnly } else { Mode::ReadWrite };
     let store = Store::open_with(ground(directory)?, settings, mode, "serve")?;
@@ -42,25 +46,41 @@ pub fn run(options: &Serve, talk: Talk) -> Result<Exit> {
         .build()
         .map_err(|error| Failure::cannot_run(format!("cannot start threads: {error}")))?;
     let exports = Arc::new(VolumeExports::new(Arc::clone(&volumes), read_only));
+    let iscsi = if portals.is_empty() { None } else { Some(Arc::new(targets(&store, &volumes, portals.len(), read_only)?)) };
+    let daemon = Daemon { exports: Arc::clone(&exports), iscsi: iscsi.clone() };
     // Beside a daemon that only reads, commands that read open the store themselves.
-    let control = if read_only { None } else { listen_for_commands(directory, &store, &exports) };
+    let control = if read_only { None } else { listen_for_commands(directory, &store, daemon) };
     let served = runtime.block_on(async {
-        let server = Server::bind(config, exports)?;
+        let nbd = config.map(|config| Server::bind(config, exports)).transpose()?;
+        let scsi = match &iscsi {
+            Some(iscsi) => Some(bind_iscsi(&portals, iscsi, &store.settings.iscsi).await?),
+            None => None,
+        };
         let shutdown = shutdown_signal(talk)?;
-        announce(options, talk, &server.local_addresses().cloned().collect::<Vec<_>>(), &volumes.list(), &store.settings.nbd)?;
-        let metrics = server.metrics();
-        server.run(shutdown).await?;
-        Ok::<_, Failure>(metrics.snapshot())
+        let nbd_addresses = nbd.as_ref().map_or_else(Vec::new, |server| server.local_addresses().cloned().collect());
+        let iscsi_addresses = scsi.as_ref().map_or_else(Vec::new, |server| server.local_addresses().collect());
+        let shown = iscsi.as_ref().map_or_else(Vec::new, |iscsi| iscsi.shown());
+        let served = Serving { nbd: &nbd_addresses, iscsi: &iscsi_addresses, targets: &shown, volumes: &volumes.list() };
+        announce(options, talk, &served, &store.settings.nbd)?;
+        let metrics = nbd.as_ref().map(Server::metrics);
+        run_both(nbd, scsi, shutdown).await?;
+        Ok::<_, Failure>(metrics.map(|metrics| metrics.snapshot()).unwrap_or_default())
     });
     drop(control);
     // The runtime goes before the volumes: after it no request can reach a volume any more.
     drop(runtime);
     stopping.store(true, Ordering::Relaxed);
+    if let Some(iscsi) = &iscsi {
+        iscsi.stop();
+    }
     // Whatever happened to the server: everything that clients wrote becomes durable first. The threads may take a while to end.
     let flushed = if read_only { Ok(()) } else { volumes.flush() };
     let _ = cleaner.map(JoinHandle::join);
     let _ = reclaimer.map(JoinHandle::join);
     let _ = scrubber.map(JoinHandle::join);
+    let iscsi_sessions = iscsi.as_ref().and_then(|iscsi| iscsi.server()).map_or(0, |server| server.begun());
+    let has_iscsi = iscsi.is_some();
+    drop(iscsi);
     drop(volumes);
     let closed = store.close();
     let metrics = served?;
@@ -76,18 +96,86 @@ pub fn run(options: &Serve, talk: Talk) -> Result<Exit> {
             "errors": metrics.errors,
             "read_bytes": metrics.read_bytes,
             "written_bytes": metrics.written_bytes,
+            "iscsi_sessions": iscsi_sessions,
         }))?;
         output.finish()?;
     } else if !talk.quiet {
         note(format_args!(
-            "stopped; {} and {} were served, {} read and {} written",
+            "stopped; {} and {} were served, {} read and {} written{}",
             counted(metrics.connections, "connection", "connections"),
             counted(requests, "request", "requests"),
             size(metrics.read_bytes),
-            size(metrics.written_bytes)
+            size(metrics.written_bytes),
+            if has_iscsi { format!("; {} over iSCSI", counted(iscsi_sessions, "session", "sessions")) } else { String::new() }
         ));
     }
     Ok(Exit::Done)
+}
+
+/// Serves until `shutdown` is done, or one of the servers fails: then the other one stops too.
+async fn run_both(nbd: Option<Server>, iscsi: Option<onefold_iscsi::Server>, shutdown: impl Future<Output = ()>) -> Result<()> {
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let stopping = |mut stopped: tokio::sync::watch::Receiver<bool>| async move {
+        // Without a sender it is over too.
+        let _ = stopped.wait_for(|is_over| *is_over).await;
+    };
+    let nbd = async {
+        let done = match nbd {
+            Some(server) => server.run(stopping(stopped.clone())).await,
+            None => return Ok(()),
+        };
+        stop.send_replace(true);
+        done
+    };
+    let iscsi = async {
+        if let Some(server) = iscsi {
+            server.run(stopping(stopped.clone())).await;
+        }
+    };
+    let waiting = async {
+        tokio::select! {
+            () = shutdown => {}
+            () = stopping(stopped.clone()) => {}
+        }
+        stop.send_replace(true);
+    };
+    let (done, (), ()) = tokio::join!(nbd, iscsi, waiting);
+    Ok(done?)
+}
+
+/// Where to listen for initiators.
+fn portals(iscsi: &Iscsi) -> Result<Vec<PortalConfig>> {
+    let mut portals = Vec::new();
+    for portal in &iscsi.listen {
+        portals.extend(parse_portal(portal).map_err(|why| Failure::cannot_run(format!("iscsi.listen {why}")))?);
+    }
+    Ok(portals)
+}
+
+/// What initiators see. Each portal is a target port.
+fn targets(store: &Store, volumes: &Arc<Volumes>, portals: usize, is_read_only: bool) -> Result<Targets> {
+    let options = iscsi::Options {
+        is_read_only,
+        allows_open_off_loopback: store.settings.iscsi.allow_open_off_loopback,
+        ports: (1..=portals as u16).collect(),
+    };
+    Targets::new(store.engine.clone(), Arc::clone(volumes), options)
+}
+
+async fn bind_iscsi(portals: &[PortalConfig], targets: &Arc<Targets>, settings: &Iscsi) -> Result<onefold_iscsi::Server> {
+    let limits = onefold_iscsi::Limits {
+        queue_depth: settings.max_commands as u32,
+        session_bytes: u32::try_from(settings.session_bytes).unwrap_or(u32::MAX),
+        sessions: settings.max_sessions,
+        ..onefold_iscsi::Limits::default()
+    };
+    let server = onefold_iscsi::Server::bind(portals, targets.clone(), limits).await.map_err(|error| {
+        let addresses: Vec<String> = portals.iter().map(|portal| portal.listen.to_string()).collect();
+        Failure::cannot_run(format!("cannot listen for iSCSI at {}: {error}", addresses.join(", ")))
+            .advise("stop what listens there, or give another address with --iscsi")
+    })?;
+    targets.attach(server.handle());
+    Ok(server)
 }
 
 /// The settings of the store, or those of `--config`, with the options of the command line laid over.
@@ -105,6 +193,9 @@ fn settings(options: &Serve) -> Result<Settings> {
             setting.clone_from(over);
         }
     };
+    if !options.iscsi.is_empty() {
+        settings.iscsi.listen = options.iscsi.iter().filter(|portal| *portal != "none" && !portal.is_empty()).cloned().collect();
+    }
     lay(&options.nbd_socket, &mut nbd.socket);
     lay(&options.tls_certificate, &mut nbd.tls_certificate);
     lay(&options.tls_key, &mut nbd.tls_key);
@@ -117,7 +208,8 @@ fn settings(options: &Serve) -> Result<Settings> {
     Ok(settings)
 }
 
-fn config(nbd: &Nbd) -> Result<Config> {
+/// `None`: nothing is served over NBD, as something else is served.
+fn config(nbd: &Nbd, may_be_off: bool) -> Result<Option<Config>> {
     let mut listen: Vec<Listen> = Vec::new();
     if let Some(address) = &nbd.listen {
         let wrong = |why: String| {
@@ -132,7 +224,7 @@ fn config(nbd: &Nbd) -> Result<Config> {
     }
     listen.extend(nbd.socket.clone().map(Listen::Unix));
     if listen.is_empty() {
-        return Err(onefold_nbd::NbdError::NoAddress.into());
+        return if may_be_off { Ok(None) } else { Err(onefold_nbd::NbdError::NoAddress.into()) };
     }
     let files = nbd.tls_certificate.clone().zip(nbd.tls_key.clone());
     let tls = match files.map(|(certificate, key)| TlsFiles { certificate, key, client_authorities: nbd.tls_client_ca.clone() }) {
@@ -148,12 +240,12 @@ fn config(nbd: &Nbd) -> Result<Config> {
         bytes_per_connection: defaults.bytes_per_connection.min(nbd.payload_bytes),
         ..defaults
     };
-    Ok(Config { listen, tls, allow_plain_off_loopback: nbd.allow_plain_off_loopback, limits })
+    Ok(Some(Config { listen, tls, allow_plain_off_loopback: nbd.allow_plain_off_loopback, limits }))
 }
 
 /// Takes commands of others for this store. Where that cannot be (a file system without sockets) clients of the volumes are served all the same.
-fn listen_for_commands(directory: &Path, store: &Store, exports: &Arc<VolumeExports>) -> Option<ControlServer> {
-    let listening = ControlServer::start(directory, store.clone(), Arc::clone(exports));
+fn listen_for_commands(directory: &Path, store: &Store, daemon: Daemon) -> Option<ControlServer> {
+    let listening = ControlServer::start(directory, store.clone(), daemon);
     listening
         .inspect_err(|error| {
             tracing::warn!("no command can use the store beside this daemon: cannot listen at {}/control: {error}", directory.display());
@@ -245,22 +337,40 @@ fn shutdown_signal(talk: Talk) -> Result<impl Future<Output = ()>> {
     })
 }
 
+/// What is served, and where.
+struct Serving<'a> {
+    nbd: &'a [LocalAddress],
+    iscsi: &'a [SocketAddr],
+    targets: &'a [(String, Vec<ShownUnit>)],
+    volumes: &'a [VolumeInfo],
+}
+
 /// Says what is served and how to connect.
-fn announce(options: &Serve, talk: Talk, addresses: &[LocalAddress], volumes: &[VolumeInfo], nbd: &Nbd) -> Result<()> {
-    let uris: Vec<String> = addresses.iter().map(|address| uri(address, "", nbd.tls_required)).collect();
+fn announce(options: &Serve, talk: Talk, serving: &Serving<'_>, nbd: &Nbd) -> Result<()> {
+    let uris: Vec<String> = serving.nbd.iter().map(|address| uri(address, "", nbd.tls_required)).collect();
     if options.format.json {
-        let volumes: Vec<_> =
-            volumes.iter().map(|volume| json!({"name": volume.name, "size": volume.size, "block_size": volume.block_size})).collect();
+        let volume = |volume: &VolumeInfo| json!({"name": volume.name, "size": volume.size, "block_size": volume.block_size});
+        let unit = |unit: &ShownUnit| json!({"lun": unit.lun, "volume": unit.volume, "size": unit.size, "read_only": unit.is_read_only});
+        let target = |(name, units): &(String, Vec<ShownUnit>)| json!({"name": name, "luns": units.iter().map(unit).collect::<Vec<_>>()});
         let mut output = Output::new();
-        output.json(&json!({"event": "serving", "addresses": uris, "volumes": volumes}))?;
+        output.json(&json!({
+            "event": "serving",
+            "addresses": uris,
+            "volumes": serving.volumes.iter().map(volume).collect::<Vec<_>>(),
+            "iscsi_portals": serving.iscsi.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "targets": serving.targets.iter().map(target).collect::<Vec<_>>(),
+        }))?;
         return output.finish();
     }
     if talk.quiet {
         return Ok(());
     }
-    note(format_args!("serving {} over NBD at {}", counted(volumes.len() as u64, "volume", "volumes"), uris.join(" and ")));
-    for volume in volumes {
-        let uri = addresses.first().map_or_else(String::new, |address| uri(address, &volume.name, nbd.tls_required));
+    let volumes = serving.volumes;
+    if !uris.is_empty() {
+        note(format_args!("serving {} over NBD at {}", counted(volumes.len() as u64, "volume", "volumes"), uris.join(" and ")));
+    }
+    for volume in volumes.iter().filter(|_| !uris.is_empty()) {
+        let uri = serving.nbd.first().map_or_else(String::new, |address| uri(address, &volume.name, nbd.tls_required));
         note(format_args!(
             "  {}  {}{}  {uri}",
             printable(volume.name.as_bytes()),
@@ -268,21 +378,41 @@ fn announce(options: &Serve, talk: Talk, addresses: &[LocalAddress], volumes: &[
             if nbd.read_only || volume.is_read_only { "  read-only" } else { "" }
         ));
     }
-    match volumes.first().zip(addresses.first()) {
-        None => note("there is no volume yet: `onefold volume create NAME --size SIZE` makes one"),
-        Some((volume, address)) => {
-            let whole = uri(address, &volume.name, nbd.tls_required);
-            note("connect, for example, with");
-            note(format_args!("  qemu-img info '{whole}'"));
-            note(format_args!("  nbdcopy '{whole}' image.raw"));
-            if let LocalAddress::Tcp(address) = address {
-                let name = volume.name.replace('\'', r"'\''");
-                note(format_args!("  nbd-client {} {} -N '{name}' /dev/nbd0", address.ip(), address.port()));
-            }
+    announce_targets(serving);
+    if volumes.is_empty() {
+        note("there is no volume yet: `onefold volume create NAME --size SIZE` makes one");
+    }
+    if let Some((volume, address)) = volumes.first().zip(serving.nbd.first()) {
+        let whole = uri(address, &volume.name, nbd.tls_required);
+        note("connect, for example, with");
+        note(format_args!("  qemu-img info '{whole}'"));
+        note(format_args!("  nbdcopy '{whole}' image.raw"));
+        if let LocalAddress::Tcp(address) = address {
+            let name = volume.name.replace('\'', r"'\''");
+            note(format_args!("  nbd-client {} {} -N '{name}' /dev/nbd0", address.ip(), address.port()));
         }
     }
     note("^C stops");
     Ok(())
+}
+
+fn announce_targets(serving: &Serving<'_>) {
+    let Some(portal) = serving.iscsi.first() else { return };
+    let portals: Vec<String> = serving.iscsi.iter().map(ToString::to_string).collect();
+    note(format_args!("serving {} over iSCSI at {}", counted(serving.targets.len() as u64, "target", "targets"), portals.join(" and ")));
+    for (name, units) in serving.targets {
+        note(format_args!("  {name}"));
+        for unit in units {
+            note(format_args!(
+                "    LUN {}  {}  {}{}  iscsi://{portal}/{name}/{}",
+                unit.lun,
+                printable(unit.volume.as_bytes()),
+                size(unit.size),
+                if unit.is_read_only { "  read-only" } else { "" },
+                unit.lun
+            ));
+        }
+    }
 }
 
 /// The NBD URI of an export.

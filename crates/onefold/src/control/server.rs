@@ -4,11 +4,12 @@ use super::frame::{Found, GREETING_BYTES, Kind, MAX_TEXT_BYTES, Reader, VERSION,
 use super::message::{Call, Ended, Progress};
 use super::{MAX_CLIENTS, socket};
 use crate::console::Console;
-use crate::export::VolumeExports;
+use crate::daemon::Daemon;
 use crate::failure::{Exit, Failure, Result};
 use crate::session::Session;
 use crate::store::Store;
 use crate::units::set_local_zone;
+use onefold_engine::Mode;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read, Write};
@@ -38,7 +39,7 @@ pub struct ControlServer {
 
 struct Shared {
     store: Store,
-    exports: Arc<VolumeExports>,
+    daemon: Daemon,
     stopping: AtomicBool,
     clients: Mutex<HashMap<u64, Arc<Connection>>>,
     client_ended: Condvar,
@@ -69,11 +70,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl ControlServer {
     /// Listens in the store's directory. The store is open for writing: the caller holds its lock alone.
-    pub fn start(directory: &Path, store: Store, exports: Arc<VolumeExports>) -> io::Result<ControlServer> {
+    pub fn start(directory: &Path, store: Store, daemon: Daemon) -> io::Result<ControlServer> {
         let listener = Arc::new(socket::listen(directory)?);
         let shared = Arc::new(Shared {
             store,
-            exports,
+            daemon,
             stopping: AtomicBool::new(false),
             clients: Mutex::default(),
             client_ended: Condvar::new(),
@@ -267,7 +268,12 @@ fn work(shared: &Shared, call: &Call, console: &Remote<'_>) -> Result<Exit> {
     let _heavy = if command.is_heavy() { Some(Heavy::begin(shared, command.name())?) } else { None };
     set_local_zone(call.zone());
     tracing::info!("`{}` for a client", command.name());
-    command.run(&Session::beside(&shared.store, &shared.exports, console, call.quiet))
+    let done = command.run(&Session::beside(&shared.store, &shared.daemon, console, call.quiet));
+    if command.mode() == Mode::ReadWrite {
+        // Before the client knows that it is done.
+        shared.daemon.changed()?;
+    }
+    done
 }
 
 /// The right to do a heavy command.

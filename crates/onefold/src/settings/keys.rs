@@ -44,6 +44,8 @@ pub enum Kind {
     Text,
     /// A list of filters.
     Chain,
+    /// A list of addresses to listen on.
+    Portals,
 }
 
 impl Kind {
@@ -55,6 +57,7 @@ impl Kind {
             Kind::Rate => "a rate as in \"50MiB/s\", or \"auto\"".to_owned(),
             Kind::Flag => "true or false".to_owned(),
             Kind::Text => "a text; \"\" for none".to_owned(),
+            Kind::Portals => "a list of addresses with ports".to_owned(),
             Kind::Chain => format!("a list of filters in their order: {}; `chunk-index` must be among them", super::FILTERS.join(", ")),
         }
     }
@@ -167,6 +170,14 @@ pub const KEYS: &[Key] = &[
         kind: Kind::Size { least: 32 * MIB, most: TIB },
         about: "Data of NBD requests that are worked on, all connections together; 256KiB for each connection come on top.",
         set: |settings, value| settings.nbd.payload_bytes = value.units(),
+    },
+    Key {
+        section: "memory",
+        name: "iscsi_session",
+        default: "\"32MiB\"",
+        kind: Kind::Size { least: 32 * MIB, most: GIB },
+        about: "Data of commands of one iSCSI session that are worked on; 6MiB for each session come on top.",
+        set: |settings, value| settings.iscsi.session_bytes = value.units(),
     },
     Key {
         section: "log",
@@ -303,6 +314,38 @@ pub const KEYS: &[Key] = &[
         kind: Kind::Flag,
         about: "Export all volumes read-only; the store is opened for reading, beside others who read.",
         set: |settings, value| settings.nbd.read_only = value.flag(),
+    },
+    Key {
+        section: "iscsi",
+        name: "listen",
+        default: "[]",
+        kind: Kind::Portals,
+        about: "Portals of the iSCSI server; none: no iSCSI. Behind an address there may be the one that initiators are told, as in \"0.0.0.0:3260=san.example.com:3260\".",
+        set: |settings, value| settings.iscsi.listen = value.names(),
+    },
+    Key {
+        section: "iscsi",
+        name: "max_sessions",
+        default: "256",
+        kind: Kind::Count { least: 1, most: 65_535 },
+        about: "Sessions at a time, of all targets; further logins are refused.",
+        set: |settings, value| settings.iscsi.max_sessions = value.units(),
+    },
+    Key {
+        section: "iscsi",
+        name: "max_commands",
+        default: "64",
+        kind: Kind::Count { least: 1, most: 1024 },
+        about: "Commands of one session at a time: the command window that initiators are told.",
+        set: |settings, value| settings.iscsi.max_commands = value.units(),
+    },
+    Key {
+        section: "iscsi",
+        name: "allow_open_off_loopback",
+        default: "false",
+        kind: Kind::Flag,
+        about: "Serve targets without any rule of access on addresses that other machines can reach.",
+        set: |settings, value| settings.iscsi.allow_open_off_loopback = value.flag(),
     },
     Key {
         section: "reclamation",

@@ -12,6 +12,7 @@ pub use keys::{KEYS, Key, Kind};
 
 use crate::cli::Rate;
 use crate::failure::nearest;
+use crate::iscsi::parse_portal;
 use crate::units::{KIB, parse_size, size};
 use keys::Value;
 use std::path::PathBuf;
@@ -38,6 +39,8 @@ pub struct Settings {
     pub scrub: Scrub,
     /// The NBD server.
     pub nbd: Nbd,
+    /// The iSCSI server.
+    pub iscsi: Iscsi,
 }
 
 /// How the daemon gives back the space of what nobody needs.
@@ -87,6 +90,21 @@ pub struct Nbd {
     pub read_only: bool,
 }
 
+/// The iSCSI server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Iscsi {
+    /// Portals, each as [`crate::iscsi::parse_portal`] reads it; none: no iSCSI.
+    pub listen: Vec<String>,
+    /// Sessions at a time.
+    pub max_sessions: usize,
+    /// Commands of one session at a time.
+    pub max_commands: usize,
+    /// Bound of the data of commands of one session in memory.
+    pub session_bytes: usize,
+    /// Whether targets without any rule are served on addresses that other machines can reach.
+    pub allow_open_off_loopback: bool,
+}
+
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
@@ -107,6 +125,13 @@ impl Default for Settings {
                 tls_required: false,
                 allow_plain_off_loopback: false,
                 read_only: false,
+            },
+            iscsi: Iscsi {
+                listen: Vec::new(),
+                max_sessions: 256,
+                max_commands: 64,
+                session_bytes: 32 << 20,
+                allow_open_off_loopback: false,
             },
         }
     }
@@ -263,19 +288,30 @@ fn check_value(kind: Kind, value: &DeValue<'_>) -> Result<Value, String> {
             DeValue::String(text) => Ok(Value::Text(Some(text.to_string()))),
             _ => Err(expected("a text".to_owned())),
         },
+        Kind::Portals => {
+            let portals = texts(value, "addresses, as in [\"127.0.0.1:3260\"]")?;
+            portals.iter().try_for_each(|portal| parse_portal(portal).map(drop))?;
+            Ok(Value::Names(portals))
+        }
         Kind::Chain => {
-            let DeValue::Array(items) = value else { return Err(expected("a list of filters".to_owned())) };
-            let mut names = Vec::new();
-            for item in items.iter() {
-                let DeValue::String(name) = item.get_ref() else {
-                    return Err(format!("holds {}, it must be a list of filters", describe(item.get_ref())));
-                };
-                names.push(name.to_string());
-            }
+            let names = texts(value, "filters")?;
             check_chain(&names)?;
             Ok(Value::Names(names))
         }
     }
+}
+
+/// A list of texts.
+fn texts(value: &DeValue<'_>, of: &str) -> Result<Vec<String>, String> {
+    let DeValue::Array(items) = value else { return Err(format!("is {}, it must be a list of {of}", describe(value))) };
+    let mut found = Vec::new();
+    for item in items.iter() {
+        let DeValue::String(text) = item.get_ref() else {
+            return Err(format!("holds {}, it must be a list of {of}", describe(item.get_ref())));
+        };
+        found.push(text.to_string());
+    }
+    Ok(found)
 }
 
 /// Whether these names make a filter chain; the error ends a sentence that begins with the chain's key or option.
@@ -374,6 +410,7 @@ mod tests {
                 Kind::Flag => "true".to_owned(),
                 Kind::Text => "\"/some/thing\"".to_owned(),
                 Kind::Chain => "[\"chunk-index\"]".to_owned(),
+                Kind::Portals => "[\"127.0.0.1:3260\"]".to_owned(),
             };
             let value = DeValue::parse(&value).unwrap();
             let mut settings = Settings::default();
@@ -408,6 +445,8 @@ mod tests {
                 "[filter]\nchain = [\"blom\", \"chunk-index\"]",
                 "line 2: filter.chain names `blom`, which is no filter; did you mean `bloom`?",
             ),
+            ("[iscsi]\nlisten = \"127.0.0.1\"", "line 2: iscsi.listen is \"127.0.0.1\", it must be a list of addresses"),
+            ("[iscsi]\nlisten = [\"127.0.0.1:x\"]", "line 2: iscsi.listen has `127.0.0.1:x`: this is no address"),
             ("[filter]\nchain = [\"bloom\"]", "line 2: filter.chain lacks `chunk-index`"),
             ("[filter]\nchain = [\"bloom\", \"bloom\", \"chunk-index\"]", "line 2: filter.chain names `bloom` twice"),
             ("[log]\nsegment = \"64MiB\"\nlimit = \"64MiB\"", "log.limit is 64MiB, it must be at least twice log.segment (64MiB)"),

@@ -1,0 +1,101 @@
+//! A volume as the disk below a logical unit.
+
+use onefold_engine::EngineError;
+use onefold_iscsi::scsi::{Disk, DiskError, Extent};
+use onefold_volume::{Volume, VolumeError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A volume.
+#[derive(Debug)]
+pub(super) struct VolumeDisk {
+    volume: Arc<Volume>,
+    /// Whether changes are refused though the volume takes them. A target may be set so while it is used.
+    is_protected: AtomicBool,
+}
+
+type Result<T> = std::result::Result<T, DiskError>;
+
+impl VolumeDisk {
+    pub(super) fn new(volume: Arc<Volume>, is_protected: bool) -> VolumeDisk {
+        VolumeDisk { volume, is_protected: AtomicBool::new(is_protected) }
+    }
+
+    pub(super) fn protect(&self, is_protected: bool) {
+        self.is_protected.store(is_protected, Ordering::Relaxed);
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&Volume) -> onefold_volume::Result<T>) -> Result<T> {
+        if self.read_only() {
+            return Err(DiskError::ReadOnly);
+        }
+        change(&self.volume).map_err(refused)
+    }
+}
+
+fn refused(error: VolumeError) -> DiskError {
+    match &error {
+        VolumeError::Engine(engine) if engine.is_full() => DiskError::NoSpace,
+        VolumeError::Engine(EngineError::ReadOnly) | VolumeError::ReadOnly { .. } => DiskError::ReadOnly,
+        VolumeError::OutOfRange { .. } => DiskError::OutOfRange,
+        _ => {
+            // The initiator gets sense data, which have no room for a reason.
+            tracing::error!("a command of an initiator fails: {error}");
+            DiskError::Io(error.to_string())
+        }
+    }
+}
+
+impl Disk for VolumeDisk {
+    fn size(&self) -> u64 {
+        self.volume.size()
+    }
+
+    fn read_only(&self) -> bool {
+        self.volume.is_read_only() || self.is_protected.load(Ordering::Relaxed)
+    }
+
+    fn block_bytes(&self) -> u32 {
+        self.volume.block_size()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.volume.read(offset, out).map_err(refused)
+    }
+
+    fn write(&self, offset: u64, data: &[u8], fua: bool) -> Result<()> {
+        self.change(|volume| if fua { volume.write_durable(offset, data) } else { volume.write(offset, data) })
+    }
+
+    fn update(&self, offset: u64, length: usize, fua: bool, change: &mut dyn FnMut(&mut [u8]) -> bool) -> Result<bool> {
+        self.change(|volume| {
+            let is_changed = volume.update(offset, length, change)?;
+            if fua {
+                volume.flush()?;
+            }
+            Ok(is_changed)
+        })
+    }
+
+    fn flush(&self) -> Result<()> {
+        // Of what is only read everything is durable, but for what was written before it was protected.
+        if self.volume.is_read_only() { Ok(()) } else { self.volume.flush().map_err(refused) }
+    }
+
+    fn unmap(&self, offset: u64, length: u64) -> Result<()> {
+        self.change(|volume| volume.discard(offset, length))
+    }
+
+    fn prefetch(&self, offset: u64, length: u64) -> Result<()> {
+        self.volume.prefetch(offset, length).map_err(refused)
+    }
+
+    fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>> {
+        let extents = self.volume.status(offset, length, limit).map_err(refused)?;
+        if extents.is_empty() {
+            // Of what nobody knows it is said that it is mapped: then it is read, and nothing is taken for zeros.
+            return Ok(vec![Extent { length, mapped: true }]);
+        }
+        Ok(extents.into_iter().map(|extent| Extent { length: extent.length, mapped: !extent.is_hole }).collect())
+    }
+}

@@ -1,0 +1,89 @@
+//! Who is let in, and on which terms.
+
+use super::{Iscsi, ServedTarget};
+use crate::secret::chap_secret;
+use onefold_iscsi::chap::{Account, Credentials};
+use onefold_iscsi::login::{DigestRule, Doors, Refused, Terms, Visitor};
+use onefold_iscsi::{Target, Targets};
+use onefold_targets::{Digest, matches_pattern};
+use std::sync::Arc;
+
+impl Iscsi {
+    fn served(&self, name: &str) -> Option<ServedTarget> {
+        self.state.lock().targets.get(&name.to_ascii_lowercase()).cloned()
+    }
+
+    /// Whether the rules of a target let somebody in, what it has to prove left aside.
+    fn lets_in(&self, record: &onefold_targets::Target, visitor: &Visitor) -> bool {
+        let is_listed =
+            record.initiators.is_empty() || record.initiators.iter().any(|pattern| matches_pattern(pattern, &visitor.initiator));
+        let is_near = record.networks.is_empty() || record.networks.iter().any(|network| network.contains(visitor.address));
+        is_listed && is_near && !self.is_too_open(record, visitor)
+    }
+
+    /// A target that is for everybody is for this machine only, unless the settings say that everybody may be meant.
+    fn is_too_open(&self, record: &onefold_targets::Target, visitor: &Visitor) -> bool {
+        record.is_open() && !visitor.portal.ip().to_canonical().is_loopback() && !self.options.allows_open_off_loopback
+    }
+}
+
+impl Doors for Iscsi {
+    fn admit(&self, target: Option<&str>, visitor: &Visitor) -> Result<Terms, Refused> {
+        let Some(name) = target else { return Ok(Terms::default()) };
+        let record = self.served(name).ok_or(Refused::NotFound)?.record;
+        if !self.lets_in(&record, visitor) {
+            if self.is_too_open(&record, visitor) {
+                tracing::warn!(
+                    "{} was refused at {name}: a target for everybody is served on loopback addresses only; give it rules (`onefold target \
+                     allow`, `onefold target chap`), or set iscsi.allow_open_off_loopback",
+                    visitor.address
+                );
+            }
+            return Err(Refused::AuthorizationFailure);
+        }
+        let account = |account: &onefold_targets::Account| {
+            let secret = chap_secret(&account.secret_file).map_err(|failure| {
+                // To let somebody in who proves nothing would be worse.
+                tracing::error!("nobody can log in to {name}: {}", failure.message);
+                Refused::TargetError
+            })?;
+            Ok(Account { name: account.name.clone(), secret: secret.as_bytes().to_vec() })
+        };
+        let initiators = record.accounts.iter().map(account).collect::<Result<Vec<_>, Refused>>()?;
+        let own = record.own_account.as_ref().map(account).transpose()?;
+        if own.as_ref().is_some_and(|own| initiators.iter().any(|initiator| initiator.secret == own.secret)) {
+            // Who knows it could then answer for both (RFC 7143 section 9.2.1).
+            tracing::error!("nobody can log in to {name}: it proves itself with the secret of an initiator; give it one of its own");
+            return Err(Refused::TargetError);
+        }
+        let rule = |digest: Digest| match digest {
+            Digest::Optional => DigestRule::Optional,
+            Digest::Required => DigestRule::Required,
+            Digest::Off => DigestRule::Off,
+        };
+        Ok(Terms {
+            credentials: Credentials { initiators, target: own },
+            header_digest: rule(record.header_digest),
+            data_digest: rule(record.data_digest),
+        })
+    }
+
+    fn random(&self, out: &mut [u8]) {
+        let mut filled = 0;
+        while filled < out.len() {
+            // Only a signal keeps it from giving some.
+            filled += rustix::rand::getrandom(&mut out[filled..], rustix::rand::GetRandomFlags::empty()).unwrap_or(0);
+        }
+    }
+}
+
+impl Targets for Iscsi {
+    fn names(&self, visitor: &Visitor) -> Vec<String> {
+        let state = self.state.lock();
+        state.targets.iter().filter(|(_, served)| self.lets_in(&served.record, visitor)).map(|(name, _)| name.clone()).collect()
+    }
+
+    fn target(&self, name: &str) -> Option<Arc<Target>> {
+        self.served(name).map(|served| served.target)
+    }
+}

@@ -1,0 +1,279 @@
+//! Volumes as logical units of iSCSI targets: what the daemon shows to initiators, and to whom.
+//!
+//! A volume is one logical unit, whatever targets show it: its identity, its reservations and its unit attentions are its own. What is shown follows the
+//! objects of the store ([`onefold_targets`]) and its volumes: after each change [`Iscsi::refresh`] makes the targets that are served what they should be.
+//!
+//! Lock: `state`, held while what is served changes and while a login asks for it. Those who hold it may change targets in the store, not the other way round.
+
+mod disk;
+mod doors;
+mod kept;
+mod portals;
+
+pub use portals::{DEFAULT_PORT, parse_portal};
+
+use crate::failure::{Failure, Result};
+use crate::units::{counted, printable};
+use disk::VolumeDisk;
+use onefold_engine::Engine;
+use onefold_ground::checksum;
+use onefold_iscsi::scsi::sense::Code;
+use onefold_iscsi::scsi::{Disk, Identity, LogicalUnit, UnitOptions};
+use onefold_iscsi::{Handle, Target};
+use onefold_targets::{DEFAULT_TARGET, Known, TargetError, Unit, change, forget_others, known, whole_name};
+use onefold_volume::{VolumeInfo, Volumes};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+
+/// Bytes of a logical block where nobody has said otherwise.
+pub const LOGICAL_BLOCK_BYTES: u32 = 512;
+
+/// All targets of a daemon.
+#[derive(Debug)]
+pub struct Iscsi {
+    engine: Arc<Engine>,
+    volumes: Arc<Volumes>,
+    options: Options,
+    server: OnceLock<Handle>,
+    state: Mutex<State>,
+}
+
+/// How targets are served.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Whether the store is only read.
+    pub is_read_only: bool,
+    /// Whether targets without any rule are for everybody who can reach this machine.
+    pub allows_open_off_loopback: bool,
+    /// Numbers of the target ports.
+    pub ports: Vec<u16>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    units: HashMap<u32, ServedUnit>,
+    targets: BTreeMap<String, ServedTarget>,
+}
+
+#[derive(Debug)]
+struct ServedUnit {
+    unit: Arc<LogicalUnit>,
+    disk: Arc<VolumeDisk>,
+    block_bytes: u32,
+    size: u64,
+}
+
+#[derive(Clone, Debug)]
+struct ServedTarget {
+    record: onefold_targets::Target,
+    target: Arc<Target>,
+}
+
+/// What is shown of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShownUnit {
+    /// Its LUN.
+    pub lun: u16,
+    /// The volume's name.
+    pub volume: String,
+    /// The volume's size, bytes.
+    pub size: u64,
+    /// Whether it is write-protected.
+    pub is_read_only: bool,
+}
+
+impl Iscsi {
+    /// What initiators of a store see.
+    pub fn new(engine: Arc<Engine>, volumes: Arc<Volumes>, options: Options) -> Result<Iscsi> {
+        let iscsi = Iscsi { engine, volumes, options, server: OnceLock::new(), state: Mutex::default() };
+        iscsi.refresh()?;
+        Ok(iscsi)
+    }
+
+    /// Tells it who serves it.
+    pub fn attach(&self, server: Handle) {
+        let _ = self.server.set(server);
+    }
+
+    /// The server's sessions; `None` before it runs.
+    pub fn server(&self) -> Option<&Handle> {
+        self.server.get()
+    }
+
+    /// The name of the target with all volumes, which is there while nobody has made one.
+    pub fn default_name(engine: &Engine) -> String {
+        let store = engine.descriptor().store;
+        let hex = store[..8].iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
+        whole_name(&hex).expect("hexadecimal digits make a name")
+    }
+
+    /// Makes what is served what the store says.
+    pub fn refresh(&self) -> Result<()> {
+        let mut state = self.state.lock();
+        let volumes: BTreeMap<u32, VolumeInfo> = self.volumes.list().into_iter().map(|info| (info.number, info)).collect();
+        let known = self.with_default_luns(known(&self.engine)?, &volumes)?;
+        if !self.options.is_read_only && self.volumes.damaged().is_empty() {
+            forget_others(&self.engine, &volumes.keys().copied().collect::<HashSet<_>>())?;
+        }
+        let mut targets = BTreeMap::new();
+        let mut units = HashMap::new();
+        for record in known.targets {
+            let old = state.targets.get(&record.name);
+            let target = old.map_or_else(|| Arc::new(Target::new(record.name.clone())), |old| old.target.clone());
+            let limit = if record.max_sessions == 0 { usize::MAX } else { record.max_sessions as usize };
+            target.max_sessions.store(limit, Ordering::Relaxed);
+            let mut shown = BTreeMap::new();
+            for (lun, unit) in &record.units {
+                let Some(info) = volumes.get(&unit.volume) else { continue };
+                let is_protected = self.options.is_read_only || record.is_read_only || unit.is_read_only;
+                match self.served_unit(state.units.remove(&unit.volume), info, unit.block_bytes, is_protected) {
+                    Ok(served) => {
+                        shown.insert(*lun, served.unit.clone());
+                        units.insert(unit.volume, served);
+                    }
+                    Err(why) => {
+                        tracing::error!("volume {} is not shown as LUN {lun} of {}: {why}", printable(info.name.as_bytes()), record.name);
+                    }
+                }
+            }
+            show(&target, shown);
+            targets.insert(record.name.clone(), ServedTarget { record, target });
+        }
+        let gone: Vec<String> = state.targets.keys().filter(|name| !targets.contains_key(*name)).cloned().collect();
+        let unused: Vec<ServedUnit> = std::mem::replace(&mut state.units, units).into_values().collect();
+        state.targets = targets;
+        drop(state);
+        unused.iter().for_each(|served| served.unit.stop());
+        if let Some(server) = self.server() {
+            gone.iter().for_each(|name| server.close_target(name));
+        }
+        Ok(())
+    }
+
+    /// The targets to be served: those that were made, or, while there is none, the one with all volumes, each of which keeps its LUN as long as it exists.
+    fn with_default_luns(&self, mut known: Known, volumes: &BTreeMap<u32, VolumeInfo>) -> Result<Known> {
+        for problem in &known.damaged {
+            tracing::error!("{problem}; the other targets can be used");
+        }
+        if known.made().next().is_some() || !known.damaged.is_empty() {
+            known.targets.retain(|target| target.number != DEFAULT_TARGET);
+            return Ok(known);
+        }
+        let assign = |known: &mut Known| {
+            let target = known.default_target();
+            // One that is damaged is not in the list, and has its LUN again after its repair.
+            if self.volumes.damaged().is_empty() {
+                target.units.retain(|_, unit| volumes.contains_key(&unit.volume));
+            }
+            let new = volumes.keys().filter(|number| target.lun_of(**number).is_none()).copied().collect::<Vec<_>>();
+            for volume in new {
+                let unit = Unit { volume, block_bytes: LOGICAL_BLOCK_BYTES, is_read_only: false };
+                match target.free_lun() {
+                    Some(lun) => drop(target.units.insert(lun, unit)),
+                    None => tracing::warn!("no LUN is left for volume {volume}: make targets with `onefold target create`"),
+                }
+            }
+        };
+        if self.options.is_read_only {
+            assign(&mut known);
+        } else {
+            known = change(&self.engine, |known| -> std::result::Result<Known, TargetError> {
+                assign(known);
+                Ok(known.clone())
+            })?;
+        }
+        known.default_target().name = Iscsi::default_name(&self.engine);
+        Ok(known)
+    }
+
+    /// The unit of a volume: the one that there was, if it is still right.
+    fn served_unit(&self, old: Option<ServedUnit>, info: &VolumeInfo, block_bytes: u32, is_protected: bool) -> Result<ServedUnit> {
+        if let Some(mut served) = old.filter(|served| served.block_bytes == block_bytes) {
+            served.disk.protect(is_protected);
+            if served.size != info.size {
+                served.size = info.size;
+                served.unit.tell_all(Code::CAPACITY_DATA_HAS_CHANGED);
+            }
+            return Ok(served);
+        }
+        if info.size < u64::from(block_bytes) {
+            return Err(Failure::failed(format!("it has {} bytes, which is less than a logical block of {block_bytes}", info.size)));
+        }
+        let disk = Arc::new(VolumeDisk::new(self.volumes.get(&info.name)?, is_protected));
+        let options = UnitOptions {
+            identity: identity(&self.engine, info),
+            logical_block_bytes: block_bytes,
+            ports: self.options.ports.clone(),
+            reservations: kept::reservations(&self.engine, info.number)?,
+        };
+        let unit = LogicalUnit::new(disk.clone() as Arc<dyn Disk>, options, kept::reservations_keeper(self.engine.clone(), info.number));
+        // One that cannot be written to keeps its erasure for when it can.
+        let unit = match self.options.is_read_only {
+            true => unit,
+            false => {
+                unit.with_sanitize(kept::sanitize(&self.engine, info.number)?, kept::sanitize_keeper(self.engine.clone(), info.number))
+            }
+        };
+        Ok(ServedUnit { unit: Arc::new(unit), disk, block_bytes, size: info.size })
+    }
+
+    /// Ends what units do in the background, before the store is closed.
+    pub fn stop(&self) {
+        let units: Vec<Arc<LogicalUnit>> = self.state.lock().units.values().map(|served| served.unit.clone()).collect();
+        units.iter().for_each(|unit| unit.stop());
+    }
+
+    /// The targets with what they show.
+    pub fn shown(&self) -> Vec<(String, Vec<ShownUnit>)> {
+        let state = self.state.lock();
+        let volumes: BTreeMap<u32, VolumeInfo> = self.volumes.list().into_iter().map(|info| (info.number, info)).collect();
+        let unit = |lun: &u16, unit: &Unit| {
+            let (info, served) = (volumes.get(&unit.volume)?, state.units.get(&unit.volume)?);
+            Some(ShownUnit { lun: *lun, volume: info.name.clone(), size: info.size, is_read_only: served.disk.read_only() })
+        };
+        let shown = |target: &ServedTarget| target.record.units.iter().filter_map(|(lun, of)| unit(lun, of)).collect();
+        state.targets.iter().map(|(name, target)| (name.clone(), shown(target))).collect()
+    }
+
+    /// Does something to a volume that no initiator sees; none logs in to a target that shows it meanwhile.
+    pub fn on_unused<T>(&self, name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let state = self.state.lock();
+        let number = self.volumes.list().into_iter().find(|info| info.name == name).map(|info| info.number);
+        for (target, served) in &state.targets {
+            let shows = number.is_some_and(|number| served.record.lun_of(number).is_some());
+            let sessions = self.server().map_or(0, |server| server.count_of(target)) as u64;
+            if shows && sessions > 0 {
+                let sessions = counted(sessions, "session has", "sessions have");
+                return Err(Failure::failed(format!(
+                    "volume {} is in use: {sessions} target {target} open over iSCSI",
+                    printable(name.as_bytes())
+                ))
+                .advise("log the initiators out first, for example with `iscsiadm -m node -T TARGET --logout`"));
+            }
+        }
+        work()
+    }
+}
+
+/// Shows these units; initiators that are logged in hear of it.
+fn show(target: &Target, shown: BTreeMap<u16, Arc<LogicalUnit>>) {
+    let mut units = target.units.write();
+    let is_same =
+        units.len() == shown.len() && units.iter().zip(&shown).all(|((old, unit), (new, other))| old == new && Arc::ptr_eq(unit, other));
+    if is_same {
+        return;
+    }
+    *units = shown;
+    let units: Vec<_> = units.values().cloned().collect();
+    units.iter().for_each(|unit| unit.tell_all(Code::REPORTED_LUNS_DATA_HAS_CHANGED));
+}
+
+/// Who a volume is to initiators: made of the store's random name and the volume's number, which never change and are never used again.
+fn identity(engine: &Engine, info: &VolumeInfo) -> Identity {
+    let store = engine.descriptor().store;
+    let whole = [&store[..], &info.number.to_be_bytes()].concat();
+    let hex = store[..12].iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
+    Identity { serial: format!("{hex}{:08x}", info.number), number: checksum(&whole) & (u64::MAX >> 4), product: info.name.clone() }
+}

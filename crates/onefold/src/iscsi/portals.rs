@@ -1,0 +1,65 @@
+//! Where to listen, as people write it.
+
+use onefold_iscsi::PortalConfig;
+use std::net::ToSocketAddrs;
+
+/// The port of iSCSI (RFC 7143 section 14).
+pub const DEFAULT_PORT: u16 = 3260;
+
+/// Reads `ADDRESS[:PORT]`, perhaps with `=ADVERTISED[:PORT]` behind it: what initiators are told, where that is another address. A name may have several
+/// addresses.
+pub fn parse_portal(text: &str) -> Result<Vec<PortalConfig>, String> {
+    let (listen, advertised) = match text.split_once('=') {
+        Some((listen, advertised)) => (listen, Some(advertised)),
+        None => (text, None),
+    };
+    let wrong = |why: String| {
+        format!(
+            "has `{text}`: {why}; write an address and a port, as in 127.0.0.1:3260 or [::]:3260, perhaps with the one that initiators are told, as in 10.0.0.2:3260=san.example.com:3260"
+        )
+    };
+    let advertised =
+        advertised.map(|advertised| with_port(advertised).ok_or_else(|| wrong("the advertised address is none".to_owned()))).transpose()?;
+    let listen = with_port(listen).ok_or_else(|| wrong("this is no address".to_owned()))?;
+    let addresses: Vec<_> = listen.to_socket_addrs().map_err(|error| wrong(error.to_string()))?.collect();
+    if addresses.is_empty() {
+        return Err(wrong("the name has no address".to_owned()));
+    }
+    Ok(addresses.into_iter().map(|listen| PortalConfig { listen, advertised: advertised.clone() }).collect())
+}
+
+/// The same with a port.
+fn with_port(address: &str) -> Option<String> {
+    let has_port = match address.rsplit_once(':') {
+        // Colons of an address of version 6 stand within brackets.
+        Some((before, port)) => !before.contains(':') || before.ends_with(']') || port.is_empty(),
+        None => false,
+    };
+    let is_bare_6 = address.parse::<std::net::Ipv6Addr>().is_ok();
+    let whole = match (has_port, is_bare_6) {
+        (_, true) => format!("[{address}]:{DEFAULT_PORT}"),
+        (true, _) => address.to_owned(),
+        (false, _) => format!("{address}:{DEFAULT_PORT}"),
+    };
+    let (host, port) = whole.rsplit_once(':')?;
+    let is_sound = !host.is_empty() && !host.contains(char::is_whitespace) && !host.contains(',') && port.parse::<u16>().is_ok();
+    is_sound.then_some(whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn portals_are_read_with_and_without_ports() {
+        let one = |text: &str| parse_portal(text).map(|portals| (portals[0].listen.to_string(), portals[0].advertised.clone()));
+        assert_eq!(one("127.0.0.1"), Ok(("127.0.0.1:3260".to_owned(), None)));
+        assert_eq!(one("127.0.0.1:0"), Ok(("127.0.0.1:0".to_owned(), None)));
+        assert_eq!(one("::1"), Ok(("[::1]:3260".to_owned(), None)));
+        assert_eq!(one("[::]:860"), Ok(("[::]:860".to_owned(), None)));
+        assert_eq!(one("0.0.0.0=san.example.com"), Ok(("0.0.0.0:3260".to_owned(), Some("san.example.com:3260".to_owned()))));
+        for text in ["", ":3260", "127.0.0.1:x", "127.0.0.1:99999", "127.0.0.1=", "127.0.0.1=a b", "127.0.0.1:1,1"] {
+            assert!(parse_portal(text).is_err(), "{text}");
+        }
+    }
+}

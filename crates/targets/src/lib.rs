@@ -1,0 +1,21 @@
+//! iSCSI targets as the store remembers them: which volumes they show under which numbers, who may come and on which terms; and what of logical units outlives a
+//! restart, persistent reservations and erasures under way (`docs/format.md` sections 7.9 to 7.11).
+//!
+//! Objects of the block index and the rules that they keep among each other. This crate must never know how targets are served, nor what is in a volume: it knows
+//! a volume by its number, which no other volume ever has.
+
+mod access;
+mod error;
+mod names;
+mod record;
+mod registry;
+mod reservations;
+mod sanitize;
+
+pub use access::{Network, matches_pattern};
+pub use error::{Result, TargetError};
+pub use names::{DEFAULT_AUTHORITY, whole_name};
+pub use record::{Account, DEFAULT_TARGET, Digest, MAX_LUN, Target, Unit};
+pub use registry::{Known, change, forget_others, known};
+pub use reservations::{KeptReservation, KeptReservations, Port, keep_reservations, kept_reservations};
+pub use sanitize::{KeptSanitize, keep_sanitize, kept_sanitize};

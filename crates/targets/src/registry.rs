@@ -1,0 +1,199 @@
+//! All targets of a store: reading them, and changing them as one step.
+
+use crate::error::{Result, TargetError};
+use crate::record::{DEFAULT_TARGET, PREFIX, Target, key};
+use onefold_engine::{Engine, Transaction};
+use parking_lot::Mutex;
+use std::collections::HashSet;
+
+/// The partition of all targets.
+pub(crate) const PARTITION: u16 = 0;
+
+/// Held from the reading of targets to the submission of what is changed.
+static CHANGING: Mutex<()> = Mutex::new(());
+
+/// What a store knows of targets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// Those that can be read, by number: that with all volumes too, if it has LUNs.
+    pub targets: Vec<Target>,
+    /// What is damaged. While there is something, nobody knows who may use what: a target with all volumes must not be shown.
+    pub damaged: Vec<String>,
+    last_number: u32,
+}
+
+impl Known {
+    /// Targets that somebody made.
+    pub fn made(&self) -> impl Iterator<Item = &Target> {
+        self.targets.iter().filter(|target| target.number != DEFAULT_TARGET)
+    }
+
+    /// The target of a name.
+    pub fn find(&self, name: &str) -> Result<&Target> {
+        self.made().find(|target| target.name == name).ok_or_else(|| TargetError::NotFound { name: name.to_owned() })
+    }
+
+    /// The same, to change it.
+    pub fn find_mut(&mut self, name: &str) -> Result<&mut Target> {
+        let mut made = self.targets.iter_mut().filter(|target| target.number != DEFAULT_TARGET);
+        made.find(|target| target.name == name).ok_or_else(|| TargetError::NotFound { name: name.to_owned() })
+    }
+
+    /// Adds a target; it gets its number.
+    pub fn add(&mut self, target: Target) -> Result<()> {
+        if self.made().any(|other| other.name == target.name) {
+            return Err(TargetError::Exists { name: target.name });
+        }
+        self.last_number += 1;
+        self.targets.push(Target { number: self.last_number, ..target });
+        Ok(())
+    }
+
+    /// Takes a target away.
+    pub fn remove(&mut self, name: &str) -> Result<Target> {
+        let number = self.find(name)?.number;
+        let at = self.targets.iter().position(|target| target.number == number).expect("it was found");
+        Ok(self.targets.remove(at))
+    }
+
+    /// The LUNs of the target with all volumes.
+    pub fn default_target(&mut self) -> &mut Target {
+        let at = self.targets.iter().position(|target| target.number == DEFAULT_TARGET).unwrap_or_else(|| {
+            self.targets.insert(0, Target::default());
+            0
+        });
+        &mut self.targets[at]
+    }
+
+    /// Whether a volume is in a target that somebody made: its LUN and that target's name.
+    pub fn attached(&self, volume: u32) -> Option<(u16, &str)> {
+        self.made().find_map(|target| target.lun_of(volume).map(|lun| (lun, target.name.as_str())))
+    }
+
+    fn check(&self) -> Result<()> {
+        self.targets.iter().try_for_each(Target::check)
+    }
+}
+
+/// The targets of a store.
+pub fn known(engine: &Engine) -> Result<Known> {
+    let mut known = Known::default();
+    engine.for_each_object(PREFIX, &mut |key, value| {
+        let number = key[1..].try_into().map(u32::from_be_bytes);
+        let Ok(number) = number else {
+            known.damaged.push(format!("the block index has a target whose key has {} bytes", key.len()));
+            return;
+        };
+        known.last_number = known.last_number.max(number);
+        match Target::decode(number, value) {
+            Ok(target) => known.targets.push(target),
+            Err(error) => known.damaged.push(error.to_string()),
+        }
+    })?;
+    Ok(known)
+}
+
+/// Changes targets: what `work` has changed when it returns is durable on return, all of it or, after an error, nothing.
+pub fn change<T, E: From<TargetError>>(
+    engine: &Engine,
+    work: impl FnOnce(&mut Known) -> std::result::Result<T, E>,
+) -> std::result::Result<T, E> {
+    let changing = CHANGING.lock();
+    let before = known(engine)?;
+    let mut after = before.clone();
+    let done = work(&mut after)?;
+    after.check()?;
+    let gone = before.targets.iter().filter(|old| after.targets.iter().all(|new| new.number != old.number));
+    let mut changes: Vec<_> = gone.map(|old| (PARTITION, key(old.number), None)).collect();
+    let new = after.targets.iter().filter(|new| !before.targets.contains(new));
+    changes.extend(new.map(|new| (PARTITION, key(new.number), Some(new.encode()))));
+    if changes.is_empty() {
+        return Ok(done);
+    }
+    engine.submit(Transaction { changes, deltas: Vec::new() }).map_err(TargetError::from)?;
+    drop(changing);
+    engine.flush().map_err(TargetError::from)?;
+    Ok(done)
+}
+
+/// Drops what is kept of volumes that are not among these: they were deleted, and their numbers are never used again. Durable with the next flush.
+pub fn forget_others(engine: &Engine, volumes: &HashSet<u32>) -> Result<()> {
+    let mut changes = Vec::new();
+    for prefix in [crate::reservations::PREFIX, crate::sanitize::PREFIX] {
+        engine.for_each_object(prefix, &mut |key, _| {
+            let number = key[1..].try_into().map(u32::from_be_bytes);
+            if number.is_ok_and(|number| !volumes.contains(&number)) {
+                changes.push((PARTITION, key.to_vec(), None));
+            }
+        })?;
+    }
+    if changes.is_empty() { Ok(()) } else { Ok(engine.submit(Transaction { changes, deltas: Vec::new() })?) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Unit;
+    use onefold_engine::{Descriptor, Mode, Settings};
+    use onefold_ground::{Ground, LocalGround};
+    use std::sync::Arc;
+
+    fn open(directory: &tempfile::TempDir) -> Arc<Engine> {
+        let ground: Arc<dyn Ground> = Arc::new(LocalGround::open(directory.path()).unwrap());
+        Engine::open(ground, Settings::default(), Mode::ReadWrite, "test").unwrap()
+    }
+
+    fn store() -> (tempfile::TempDir, Arc<Engine>) {
+        let directory = tempfile::tempdir().unwrap();
+        let ground: Arc<dyn Ground> = Arc::new(LocalGround::open(directory.path()).unwrap());
+        Engine::create(&ground, &Descriptor::new().unwrap()).unwrap();
+        let engine = open(&directory);
+        (directory, engine)
+    }
+
+    fn named(name: &str) -> Target {
+        Target { name: name.to_owned(), ..Target::default() }
+    }
+
+    #[test]
+    fn targets_are_there_after_a_restart_and_errors_change_nothing() {
+        let (directory, engine) = store();
+        change(&engine, |known| known.add(named("iqn.a")).and_then(|()| known.add(named("iqn.b")))).unwrap();
+        let unit = Unit { volume: 3, block_bytes: 512, is_read_only: false };
+        change(&engine, |known| known.find_mut("iqn.b").map(|target| target.units.insert(4, unit))).unwrap();
+        change(&engine, |known| -> Result<()> {
+            known.default_target().units.insert(0, unit);
+            Ok(())
+        })
+        .unwrap();
+        let failed: Result<()> = change(&engine, |known| {
+            known.remove("iqn.a")?;
+            known.add(named("iqn.b"))
+        });
+        assert!(matches!(failed, Err(TargetError::Exists { .. })));
+        engine.close().unwrap();
+        drop(engine);
+        let engine = open(&directory);
+        let found = known(&engine).unwrap();
+        assert_eq!(found.made().map(|target| target.name.as_str()).collect::<Vec<_>>(), ["iqn.a", "iqn.b"]);
+        assert_eq!((found.attached(3), found.attached(4)), (Some((4, "iqn.b")), None));
+        assert_eq!(found.targets[0].units.len(), 1, "the LUNs of the default target");
+        change(&engine, |known| known.remove("iqn.a").map(drop)).unwrap();
+        change(&engine, |known| known.add(named("iqn.c"))).unwrap();
+        let numbers: Vec<u32> = known(&engine).unwrap().made().map(|target| target.number).collect();
+        assert_eq!(numbers, [2, 3]);
+        engine.close().unwrap();
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_read_is_told_of_and_kept() {
+        let (_directory, engine) = store();
+        change(&engine, |known| known.add(named("iqn.a"))).unwrap();
+        engine.submit(Transaction { changes: vec![(PARTITION, key(1), Some(vec![9, 9]))], deltas: Vec::new() }).unwrap();
+        change(&engine, |known| known.add(named("iqn.b"))).unwrap();
+        let found = known(&engine).unwrap();
+        assert_eq!(found.made().map(|target| target.number).collect::<Vec<_>>(), [2]);
+        assert_eq!(found.damaged.len(), 1);
+        engine.close().unwrap();
+    }
+}

@@ -1,0 +1,130 @@
+//! Persistent reservations that are kept over restarts (APTPL; `docs/format.md` section 7.10).
+
+use crate::error::{Result, TargetError};
+use crate::record::{VERSION, check_version, choice, text};
+use crate::registry::PARTITION;
+use onefold_engine::{Engine, Transaction};
+use onefold_ground::wire::{Reader, WireError, put_bytes, put_varint};
+
+/// First byte of the keys.
+pub(crate) const PREFIX: u8 = b'r';
+/// Registrations of one volume, at most.
+const MAX_REGISTRATIONS: usize = 4096;
+
+/// An initiator port, and the target port that it came by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// The initiator's name and ISID, as `name,i,0x` and hexadecimal digits.
+    pub initiator: String,
+    /// The number of the target port.
+    pub target_port: u16,
+}
+
+/// A reservation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptReservation {
+    /// Its type, as SPC-4 numbers them.
+    pub kind: u8,
+    /// Who holds it.
+    pub holder: Port,
+}
+
+/// What is kept of a volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeptReservations {
+    /// Who is registered, with the key.
+    pub registrations: Vec<(Port, u64)>,
+    /// The reservation.
+    pub reservation: Option<KeptReservation>,
+}
+
+impl KeptReservations {
+    fn encode(&self) -> Vec<u8> {
+        let mut out = vec![VERSION];
+        put_varint(&mut out, self.registrations.len() as u64);
+        for (port, key) in &self.registrations {
+            port.encode(&mut out);
+            out.extend_from_slice(&key.to_le_bytes());
+        }
+        out.push(u8::from(self.reservation.is_some()));
+        if let Some(reservation) = &self.reservation {
+            out.push(reservation.kind);
+            reservation.holder.encode(&mut out);
+        }
+        out
+    }
+
+    fn read(value: &[u8]) -> std::result::Result<KeptReservations, WireError> {
+        let mut reader = Reader::new(value);
+        check_version(&mut reader)?;
+        let mut kept = KeptReservations::default();
+        let offset_bytes = reader.position();
+        let count = reader.count("registrations", 11)?;
+        if count > MAX_REGISTRATIONS {
+            return Err(WireError::OutOfRange { what: "registrations", value: count as u64, offset_bytes });
+        }
+        for _ in 0..count {
+            let port = Port::read(&mut reader)?;
+            kept.registrations.push((port, reader.u64()?));
+        }
+        if choice(&mut reader, "reservation", 1)? == 1 {
+            let kind = choice(&mut reader, "type", 8)?;
+            kept.reservation = Some(KeptReservation { kind, holder: Port::read(&mut reader)? });
+        }
+        reader.end()?;
+        Ok(kept)
+    }
+}
+
+impl Port {
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_bytes(out, self.initiator.as_bytes());
+        out.extend_from_slice(&self.target_port.to_le_bytes());
+    }
+
+    fn read(reader: &mut Reader<'_>) -> std::result::Result<Port, WireError> {
+        Ok(Port { initiator: text(reader, "initiator")?, target_port: reader.u16()? })
+    }
+}
+
+fn key(volume: u32) -> Vec<u8> {
+    [&[PREFIX], volume.to_be_bytes().as_slice()].concat()
+}
+
+/// What is kept of a volume; `None`: nothing is.
+pub fn kept_reservations(engine: &Engine, volume: u32) -> Result<Option<KeptReservations>> {
+    let damaged = |error: WireError| TargetError::Damaged {
+        object: format!("the record of the reservations of volume {volume}"),
+        reason: error.to_string(),
+    };
+    let value = engine.get(PARTITION, &key(volume))?;
+    value.map(|value| KeptReservations::read(&value).map_err(damaged)).transpose()
+}
+
+/// Keeps this of a volume, or with `None` nothing any more; durable on return.
+pub fn keep_reservations(engine: &Engine, volume: u32, kept: Option<&KeptReservations>) -> Result<()> {
+    engine.submit(Transaction { changes: vec![(PARTITION, key(volume), kept.map(KeptReservations::encode))], deltas: Vec::new() })?;
+    Ok(engine.flush()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn reservations_are_read_as_written(registrations in proptest::collection::vec(("[a-z]{0,9}", any::<u16>(), any::<u64>()), 0..4), kind in proptest::option::of(0u8..9)) {
+            let port = |(initiator, target_port, key)| (Port { initiator, target_port }, key);
+            let registrations: Vec<_> = registrations.into_iter().map(port).collect();
+            let holder = Port { initiator: "h".into(), target_port: 1 };
+            let kept = KeptReservations { registrations, reservation: kind.map(|kind| KeptReservation { kind, holder }) };
+            prop_assert_eq!(KeptReservations::read(&kept.encode()).unwrap(), kept);
+        }
+
+        #[test]
+        fn garbage_is_refused_without_panic(bytes: Vec<u8>) {
+            let _ = KeptReservations::read(&bytes);
+        }
+    }
+}
