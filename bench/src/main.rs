@@ -9,6 +9,7 @@ mod disks;
 mod floors;
 mod ideal;
 mod ingest;
+mod iscsi;
 mod pipeline;
 mod process;
 mod random;
@@ -92,7 +93,7 @@ pub struct Options {
     #[arg(long, default_value = "/var/tmp")]
     disk: PathBuf,
     /// Only these parts
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Part::Floors, Part::Pipeline, Part::Ideal, Part::Backups, Part::Tools, Part::Ingest, Part::Disks, Part::Reclamation, Part::Writers, Part::Opening, Part::Clones, Part::Scrub])]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Part::Floors, Part::Pipeline, Part::Ideal, Part::Backups, Part::Tools, Part::Ingest, Part::Disks, Part::Iscsi, Part::Reclamation, Part::Writers, Part::Opening, Part::Clones, Part::Scrub])]
     parts: Vec<Part>,
     /// Also writes the figures as JSON
     #[arg(long)]
@@ -123,6 +124,8 @@ enum Part {
     Ingest,
     /// A served volume beside other NBD servers
     Disks,
+    /// A volume over iSCSI beside tgt
+    Iscsi,
     /// Giving space back after many generations, and restores before and after
     Reclamation,
     /// Latency of writers beside reclamation
@@ -157,6 +160,7 @@ fn run(options: Options) -> Result<()> {
             Part::Tools => tools::measure(&options, &mut report)?,
             Part::Ingest => ingest::measure(&options, &mut report)?,
             Part::Disks => disks::measure(&options, &mut report)?,
+            Part::Iscsi => iscsi::measure(&options, &mut report)?,
             Part::Reclamation => reclamation::generations(&options, &mut report)?,
             Part::Writers => reclamation::writers(&options, &mut report)?,
             Part::Opening => reclamation::opening(&options, &mut report)?,

@@ -1,0 +1,236 @@
+//! A volume served over iSCSI beside `tgt` with a raw file, on loopback, on the same processors, store and file in memory.
+//!
+//! tgt keeps every byte as it comes, in the page cache; onefold cuts, hashes and stores it. Clients are those of libiscsi (`iscsi-perf` reads,
+//! `qemu-img` writes). What is not installed is left out.
+
+use crate::Options;
+use crate::corpus::write_random;
+use crate::disks::DISK_BYTES;
+use crate::process::run;
+use crate::random::Random;
+use crate::report::{Aim, Report, median};
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Seconds of each run of `iscsi-perf`.
+const READ_SECONDS: &str = "4";
+/// Requests of each run of `qemu-img bench`: of 1 MiB, and of 4 KiB.
+const LARGE_WRITES: u64 = 1024;
+const SMALL_WRITES: u64 = 20_000;
+/// The next small write lies so far behind the one before: a multiple of 4 KiB that comes all over the disk.
+const SMALL_STEP: u64 = 7919 * 4096;
+/// At least as quick as tgt where data deduplicates, and within a quarter where it does not.
+const UNIQUE_TOLERANCE: f64 = 0.75;
+const TARGET: &str = "iqn.2026-01.net.example:bench";
+
+/// A target that is served.
+struct Server {
+    child: Child,
+    uri: String,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What is measured: its name, whether the data deduplicates (or is only read), and how.
+type Load = (&'static str, bool, fn(&Server, &Path) -> Result<f64>);
+
+/// Writes come first, so that reads find data. Sequential figures are MB/s, others thousands of requests a second.
+const LOADS: [Load; 13] = [
+    ("write unique data, sequential, MB/s", false, |server, image| convert(server, image)),
+    ("write the same data again, sequential, MB/s", true, |server, image| convert(server, image)),
+    ("read 1 MiB, sequential, 16 in flight, MB/s", true, |server, _| read(server, "2048", "16", false)),
+    ("random read 4 KiB, 1 in flight, k/s", true, |server, _| read(server, "8", "1", true)),
+    ("random read 4 KiB, 16 in flight, k/s", true, |server, _| read(server, "8", "16", true)),
+    ("random read 4 KiB, 32 in flight, k/s", true, |server, _| read(server, "8", "32", true)),
+    ("write 1 MiB of one byte, sequential, 16 in flight, MB/s", true, |server, _| write(server, 1 << 20, 16)),
+    ("random write 4 KiB of one byte, 1 in flight, k/s", true, |server, _| write(server, 4096, 1)),
+    ("random write 4 KiB of one byte, 16 in flight, k/s", true, |server, _| write(server, 4096, 16)),
+    ("random write 4 KiB of one byte, 32 in flight, k/s", true, |server, _| write(server, 4096, 32)),
+    // Only now is the data unique again, and no block what it was.
+    ("write unique data over it, sequential, MB/s", false, |server, image| convert(server, &image.with_extension("second"))),
+    ("processor time of the server, write unique data, s/GB", false, |server, image| processor(server, &image.with_extension("third"))),
+    ("processor time of the server, write it again, s/GB", true, |server, image| processor(server, &image.with_extension("third"))),
+];
+
+/// Measures each load on both servers, by turns.
+pub fn measure(options: &Options, report: &mut Report) -> Result<()> {
+    report.group("iSCSI on loopback beside tgt with a raw file, store and file in memory, lz4");
+    for client in ["iscsi-perf", "qemu-img"] {
+        if Command::new(client).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
+            eprintln!("{client} is not installed: left out");
+            return Ok(());
+        }
+    }
+    let place = tempfile::tempdir_in(&options.memory)?;
+    let image = place.path().join("image.raw");
+    for (number, extension) in ["raw", "second", "third"].into_iter().enumerate() {
+        write_random(&image.with_extension(extension), DISK_BYTES, &mut Random::new(options.seed + number as u64))?;
+    }
+    let mut figures: [Vec<Vec<f64>>; 2] = [vec![Vec::new(); LOADS.len()], vec![Vec::new(); LOADS.len()]];
+    for _ in 0..options.runs {
+        for (which, figures) in figures.iter_mut().enumerate() {
+            let directory = tempfile::tempdir_in(place.path())?;
+            let server = if which == 0 { Some(ours(options, directory.path())?) } else { tgt(directory.path())? };
+            let Some(server) = server else { continue };
+            for ((_, _, load), figures) in LOADS.iter().zip(figures) {
+                figures.push(load(&server, &image)?);
+            }
+        }
+    }
+    let [ours, theirs] = figures;
+    for (((name, is_duplicate, _), ours), theirs) in LOADS.iter().zip(ours).zip(theirs) {
+        let ours = median(ours);
+        if theirs.is_empty() {
+            report.add(*name, ours, "");
+            continue;
+        }
+        let theirs = median(theirs);
+        let is_time = name.starts_with("processor");
+        let share = if *is_duplicate { 1.0 } else { UNIQUE_TOLERANCE };
+        let aim = (!is_time).then_some(Aim::Above(theirs * share));
+        report.add_beside(*name, ours, "", aim, Some(("tgt", theirs)));
+    }
+    Ok(())
+}
+
+/// A store with one volume, served.
+fn ours(options: &Options, directory: &Path) -> Result<Server> {
+    let store = directory.join("store").display().to_string();
+    let program = options.binary()?;
+    run(&program, &["init", &store, "--compression", "lz4"])?;
+    run(&program, &["volume", "create", "--store", &store, "disk", "--size", &DISK_BYTES.to_string()])?;
+    let mut child = Command::new(&program)
+        .args(["serve", "--json", "--store", &store, "--iscsi", "127.0.0.1:0"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .with_context(|| format!("cannot start {}", program.display()))?;
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().context("no output")?).read_line(&mut line)?;
+    let mut server = Server { child, uri: String::new() };
+    let serving: Value = serde_json::from_str(&line).with_context(|| format!("no event: {line}"))?;
+    let text = |pointer: &str| serving.pointer(pointer).and_then(Value::as_str).with_context(|| format!("no {pointer} in {line}"));
+    let lun = serving.pointer("/targets/0/luns/0/lun").with_context(|| format!("no LUN in {line}"))?;
+    server.uri = format!("iscsi://{}/{}/{lun}", text("/iscsi_portals/0")?, text("/targets/0/name")?);
+    Ok(server)
+}
+
+/// tgt with a raw file; `None` if it is not there.
+fn tgt(directory: &Path) -> Result<Option<Server>> {
+    let image = directory.join("image");
+    File::create(&image)?.set_len(DISK_BYTES)?;
+    let ipc = directory.join("ipc");
+    // A port that was free a moment ago.
+    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let started = Command::new("tgtd")
+        .args(["-f", "-C", "0", "--iscsi", &format!("portal=127.0.0.1:{port}")])
+        .env("TGT_IPC_SOCKET", &ipc)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let child = match started {
+        Ok(child) => child,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            eprintln!("tgtd is not installed: left out");
+            return Ok(None);
+        }
+        Err(error) => return Err(error).context("cannot start tgtd"),
+    };
+    let server = Server { child, uri: format!("iscsi://127.0.0.1:{port}/{TARGET}/1") };
+    let image = image.display().to_string();
+    let steps: [&[&str]; 3] = [
+        &["--op", "new", "--mode", "target", "--tid", "1", "-T", TARGET],
+        &["--op", "new", "--mode", "logicalunit", "--tid", "1", "--lun", "1", "-b", &image],
+        &["--op", "bind", "--mode", "target", "--tid", "1", "-I", "ALL"],
+    ];
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !ipc.with_extension("0").exists() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    for step in steps {
+        let output = Command::new("tgtadm").args(["-C", "0", "--lld", "iscsi"]).args(step).env("TGT_IPC_SOCKET", &ipc).output()?;
+        if !output.status.success() {
+            bail!("tgtadm failed: {}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+    Ok(Some(server))
+}
+
+/// Writes an image over the disk; MB/s, with the flush at the end.
+fn convert(server: &Server, image: &Path) -> Result<f64> {
+    let image = image.display().to_string();
+    let cost = run(&PathBuf::from("qemu-img"), &["convert", "-n", "-W", "-m", "16", "-f", "raw", "-O", "raw", &image, &server.uri])?;
+    Ok(DISK_BYTES as f64 / cost.wall_s / 1e6)
+}
+
+/// Reads for a while: MB/s of large requests, thousands of small ones a second.
+fn read(server: &Server, blocks: &str, depth: &str, is_random: bool) -> Result<f64> {
+    let mut arguments = vec!["-b", blocks, "-m", depth, "-t", READ_SECONDS];
+    arguments.extend(is_random.then_some("-r"));
+    arguments.push(&server.uri);
+    let output = run(&PathBuf::from("iscsi-perf"), &arguments)?.output;
+    let text = String::from_utf8_lossy(&output);
+    // The last words are "iops average 19351 (75 MB/s)".
+    let average = text.rsplit("iops average ").next().and_then(|rest| rest.split_whitespace().next());
+    let requests: f64 = average.and_then(|number| number.parse().ok()).with_context(|| format!("no average: {text}"))?;
+    Ok(if is_random { requests / 1e3 } else { requests * blocks.parse::<f64>()? * 512.0 / 1e6 })
+}
+
+/// Writes one byte again and again, with a flush at the end: MB/s of large requests, one behind the other, thousands of small ones a second, all over
+/// the disk.
+fn write(server: &Server, bytes: u64, depth: u64) -> Result<f64> {
+    let is_large = bytes > 4096;
+    let (count, step) = if is_large { (LARGE_WRITES, bytes) } else { (SMALL_WRITES, SMALL_STEP) };
+    let [count_text, step, bytes_text, depth] = [count, step, bytes, depth].map(|number| number.to_string());
+    let flush = format!("--flush-interval={count}");
+    let arguments = [
+        "bench",
+        "-w",
+        "-q",
+        "-t",
+        "none",
+        "-f",
+        "raw",
+        "-c",
+        &count_text,
+        "-d",
+        &depth,
+        "-s",
+        &bytes_text,
+        "-S",
+        &step,
+        &flush,
+        &server.uri,
+    ];
+    let cost = run(&PathBuf::from("qemu-img"), &arguments)?;
+    let requests = count as f64 / cost.wall_s;
+    Ok(if is_large { requests * bytes as f64 / 1e6 } else { requests / 1e3 })
+}
+
+/// Processor seconds that the server takes for each GB that is written.
+fn processor(server: &Server, image: &Path) -> Result<f64> {
+    let before = server_seconds(server)?;
+    convert(server, image)?;
+    Ok((server_seconds(server)? - before) / (DISK_BYTES as f64 / 1e9))
+}
+
+/// User and system time of the server so far, seconds.
+fn server_seconds(server: &Server) -> Result<f64> {
+    let text = fs::read_to_string(format!("/proc/{}/stat", server.child.id()))?;
+    // Fields are counted behind the name, which is in brackets and may have blanks: utime and stime are the 12th and 13th.
+    let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<f64>().ok()).context("no times");
+    // Clock ticks of the interface are hundredths of a second on Linux.
+    Ok((ticks(11)? + ticks(12)?) / 100.0)
+}
