@@ -19,6 +19,7 @@ use onefold_fingerprint::Fingerprint;
 use parking_lot::MutexGuard;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Steps between two flushes.
 const STEPS_PER_FLUSH: usize = 64;
@@ -57,19 +58,24 @@ enum Work {
 
 impl Volumes {
     /// Drops what deleted volumes alone held, and shortens chains of layers, those of earlier runs included, until `go_on` says no. Returns whether
-    /// nothing is left to do. Everything else may be called meanwhile.
+    /// nothing is left to do. Everything else may be called meanwhile, and nobody waits while `go_on` takes its time between two steps.
     pub fn resume_deletions(&self, go_on: &dyn Fn() -> bool) -> Result<bool> {
+        self.waiting_cleaners.fetch_add(1, Ordering::Relaxed);
         let _one_at_a_time = self.cleaning.lock();
+        self.waiting_cleaners.fetch_sub(1, Ordering::Relaxed);
         self.take_work();
         let mut progress = Progress::default();
         let mut steps = 0;
         let done = loop {
+            if steps > 0 && !go_on() {
+                break false;
+            }
             let structure = self.structure.lock();
             let Some(work) = self.work() else {
                 drop(structure);
                 break self.drop_behind_ends(&mut steps, go_on)?;
             };
-            if !go_on() {
+            if steps == 0 && !go_on() {
                 break false;
             }
             self.step(&work, &mut progress)?;
@@ -86,6 +92,11 @@ impl Volumes {
         Ok(done)
     }
 
+    /// Whether somebody waits for whoever is in [`Volumes::resume_deletions`].
+    pub fn is_cleaning_wanted(&self) -> bool {
+        self.waiting_cleaners.load(Ordering::Relaxed) > 0
+    }
+
     /// Drops the mappings behind the end of a volume that alone uses its layer: what a shrinking that a crash cut short has left, and what others
     /// showed that are gone. Returns whether none is left.
     fn drop_behind_ends(&self, steps: &mut usize, go_on: &dyn Fn() -> bool) -> Result<bool> {
@@ -96,7 +107,7 @@ impl Volumes {
         for info in self.list() {
             let mut progress = Progress::default();
             loop {
-                let _structure = self.structure.lock();
+                let structure = self.structure.lock();
                 let Ok(volume) = self.get(&info.name) else { break };
                 // Its size stays. Nothing is written behind it, and growing looks for what is there.
                 let gate = volume.gate.read();
@@ -111,6 +122,7 @@ impl Volumes {
                     break;
                 }
                 *steps += 1;
+                drop((gate, structure));
                 if !go_on() {
                     return Ok(false);
                 }

@@ -20,6 +20,7 @@ use onefold_engine::{Change, Engine, EngineError, Transaction};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Memory and ways of all volumes of a store together.
@@ -100,6 +101,8 @@ pub struct Volumes {
     damaged: Vec<String>,
     /// One cleaning at a time goes on in a process.
     pub(crate) cleaning: Mutex<()>,
+    /// Those who wait for it.
+    pub(crate) waiting_cleaners: AtomicUsize,
     /// Whether there may be something to clean.
     work: (Mutex<bool>, Condvar),
 }
@@ -200,6 +203,7 @@ impl Volumes {
             list: Mutex::new(list),
             damaged,
             cleaning: Mutex::new(()),
+            waiting_cleaners: AtomicUsize::new(0),
             work: (Mutex::new(true), Condvar::new()),
         };
         volumes.leave_out_shared_layers();

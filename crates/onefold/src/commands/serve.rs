@@ -37,7 +37,7 @@ pub fn run(options: &Serve, talk: Talk) -> Result<Exit> {
     let store = Store::open_with(ground(directory)?, settings, mode, "serve")?;
     let volumes = Arc::new(Volumes::open(store.engine.clone(), store.volumes_options())?);
     let stopping = Arc::new(AtomicBool::new(false));
-    let cleaner = if read_only { None } else { Some(finish_deletions(&volumes, &stopping)?) };
+    let cleaner = if read_only { None } else { Some(finish_deletions(&store, &volumes, &stopping)?) };
     let reclaimer = if read_only { None } else { reclaim(&store, &stopping)? };
     let scrubber = if read_only { None } else { super::scrub::beside_the_serving(&store, &stopping)? };
 
@@ -259,16 +259,22 @@ const STOP_INTERVAL: Duration = Duration::from_millis(100);
 const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What was deleted is given back beside the serving, that of earlier runs too. What is left at the end goes on at the next start.
-fn finish_deletions(volumes: &Arc<Volumes>, stopping: &Arc<AtomicBool>) -> Result<JoinHandle<()>> {
-    let (volumes, stopping) = (Arc::clone(volumes), Arc::clone(stopping));
-    let is_stopping = move || stopping.load(Ordering::Relaxed);
+fn finish_deletions(store: &Store, volumes: &Arc<Volumes>, stopping: &Arc<AtomicBool>) -> Result<JoinHandle<()>> {
+    let (engine, volumes, stopping) = (store.engine.clone(), Arc::clone(volumes), Arc::clone(stopping));
     let work = move || {
+        let is_stopping = || stopping.load(Ordering::Relaxed);
         while !is_stopping() {
-            let mut failed = None;
-            if let Err(error) = volumes.resume_deletions(&|| !is_stopping()) {
-                tracing::warn!("the data of deleted volumes could not be dropped, it is tried again later: {error}");
-                failed = Some(Instant::now());
-            }
+            // A command that wants it done at once does it itself.
+            let is_over = || is_stopping() || volumes.is_cleaning_wanted();
+            let rests = Rests::new(&engine, &is_over);
+            let failed = match volumes.resume_deletions(&|| rests.rest()) {
+                Ok(true) => None,
+                Ok(false) => Some(Instant::now()),
+                Err(error) => {
+                    tracing::warn!("the data of deleted volumes could not be dropped, it is tried again later: {error}");
+                    Some(Instant::now())
+                }
+            };
             let is_time = || failed.is_some_and(|at| at.elapsed() > RETRY_INTERVAL);
             while !is_stopping() && !volumes.wait_for_work(STOP_INTERVAL) && !is_time() {}
         }
