@@ -37,6 +37,7 @@ mod rebuild;
 mod recipe;
 mod recipe_writer;
 mod records;
+mod recount;
 mod removal;
 pub mod reservation;
 mod salvage;

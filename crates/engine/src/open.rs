@@ -9,8 +9,9 @@ use crate::chain::{
 };
 use crate::commit::replay_batch;
 use crate::descriptor::{DESCRIPTOR_COPY, Descriptor};
-use crate::quarantine::{Quarantine, RECOUNTED};
+use crate::quarantine::Quarantine;
 use crate::rebuild::{MARKER, empty_index};
+use crate::recount::RECOUNTED;
 use crate::reservation::Reservations;
 use crate::settings::Settings;
 use crate::statistics::{TOTALS_KEY, TOTALS_PARTITION, Totals};

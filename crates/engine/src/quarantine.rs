@@ -9,16 +9,16 @@
 //! Nobody can read that any more, so it stays counted, and no chunk goes that it may need: [`Quarantined::is_counted`]. When it is
 //! stored again its references are not counted a second time. When counts were made anew ([`Rebuild`](crate::Rebuild)), they are not counted: then
 //! its children may look unused, and no chunk is removed until it is stored again or nobody needs it ([`Engine::why_nothing_is_removed`]).
-//! A rebuild cannot write objects. It leaves a file ([`RECOUNTED`]), and the next opening for writing notes what it did: that references of what is in
+//! A rebuild cannot write objects. It leaves a file, and the next opening for writing notes what it did ([`crate::recount`]): that references of what is in
 //! quarantine are not counted, and which chunks are counted and nowhere.
 
 use crate::lost::Settled;
-use crate::{Change, Engine, EngineError, Recipe, Result, Transaction};
+use crate::{Change, Engine, EngineError, Recipe, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::{Reader, WireError, put_signed, put_varint};
 use onefold_index::BlockIndex;
 use onefold_storage::{Address, ChunkKind, ContainerId, Prepared};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -32,8 +32,6 @@ const UNKNOWN_KIND: u8 = 255;
 /// What became of the references of a metadata chunk: 0 is that they are not counted.
 const COUNTED: u8 = 1;
 const UNREACHABLE: u8 = 2;
-/// There when the chunk index was made anew and no opening for writing came since.
-pub(crate) const RECOUNTED: &str = "index/recounted";
 
 /// A chunk in quarantine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +104,7 @@ pub(crate) struct Quarantine {
     /// Whether there may be some: without, nobody asks.
     is_used: AtomicBool,
     /// Counts were made anew and the objects do not say so yet.
-    is_recounted: AtomicBool,
+    pub(crate) is_recounted: AtomicBool,
 }
 
 impl Quarantine {
@@ -117,6 +115,11 @@ impl Quarantine {
 
     fn is_used(&self) -> bool {
         self.is_used.load(Ordering::SeqCst)
+    }
+
+    /// All chunks in it are known.
+    pub(crate) fn set_used_if(&self, is_used: bool) {
+        self.is_used.store(is_used, Ordering::SeqCst);
     }
 
     /// Chunks are about to be put in it.
@@ -312,46 +315,6 @@ impl Engine {
             let change = |chunk: &Quarantined| self.quarantine.put(&Quarantined { is_unreachable: true, ..*chunk });
             self.commit_settled(&mut || Ok(Settled { changes: batch.iter().map(change).collect(), ..Settled::default() }))?;
         }
-        Ok(())
-    }
-
-    /// Notes what making the chunk index anew found, if it was: the first thing that an opening for writing does.
-    pub(crate) fn note_recount(&self) -> Result<()> {
-        if !self.quarantine.is_recounted.load(Ordering::SeqCst) {
-            return Ok(());
-        }
-        let mut known = HashMap::new();
-        self.for_each_quarantined(&mut |chunk| {
-            known.insert(chunk.fingerprint, chunk);
-        })?;
-        for partition in 0..self.index.partitions() {
-            self.index.for_each(partition, &mut |fingerprint, entry| {
-                if entry.address == 0 && entry.count > 0 {
-                    let nowhere = Address::from_bits(0);
-                    let (fingerprint, since_ns) = (*fingerprint, now_ns());
-                    let lost = Quarantined {
-                        fingerprint,
-                        address: nowhere,
-                        kind: None,
-                        length_bytes: 0,
-                        is_counted: false,
-                        is_unreachable: false,
-                        since_ns,
-                    };
-                    known.entry(fingerprint).or_insert(lost);
-                }
-                Ok(())
-            })?;
-        }
-        self.quarantine.is_used.store(!known.is_empty(), Ordering::SeqCst);
-        let changes: Vec<Change> = known.values().map(|chunk| self.quarantine.put(chunk)).collect();
-        for batch in changes.chunks(self.lost_in_a_batch()) {
-            self.submit(Transaction { changes: batch.to_vec(), deltas: Vec::new() })?;
-            self.flush()?;
-        }
-        self.ground.remove(RECOUNTED)?;
-        self.ground.sync_directory(onefold_ground::parent(RECOUNTED))?;
-        self.quarantine.is_recounted.store(false, Ordering::SeqCst);
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 //! The old index is not read. A marker file makes every other opening refuse the store until the new one is whole, so a rebuild that is
 //! cut short is simply done again. Containers, log and block index are only read.
 
-use crate::quarantine::RECOUNTED;
+use crate::recount::Recounted;
 use crate::{Engine, EngineError, Mode, Result, Settings};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Ground, parent, replace_file};
@@ -20,6 +20,8 @@ pub struct Rebuild {
     engine: Arc<Engine>,
     /// Counts up: to the index each step looks like a batch of the log, before all real ones that it does not have.
     step: u64,
+    /// What the containers hold.
+    found: Recounted,
 }
 
 impl Rebuild {
@@ -27,10 +29,14 @@ impl Rebuild {
     /// read are passed to `damaged`; their chunks are not in the new index.
     pub fn start(ground: Arc<dyn Ground>, settings: Settings, command: &str, damaged: &mut dyn FnMut(String)) -> Result<Rebuild> {
         let engine = Engine::open(ground, settings, Mode::Rebuild, command)?;
-        let mut rebuild = Rebuild { engine, step: 0 };
+        let mut rebuild = Rebuild { engine, step: 0, found: Recounted::default() };
         for container in rebuild.engine.storage.containers()? {
             match rebuild.engine.storage.slots(container) {
                 Ok(slots) => {
+                    for frame in &rebuild.engine.storage.catalog(container)?.frames {
+                        rebuild.found.raw_bytes += u64::from(frame.raw_bytes);
+                        rebuild.found.stored_bytes += u64::from(frame.stored_bytes);
+                    }
                     // What was removed is not stored any more: its references are not counted, and what it refers to may be gone.
                     let dead = rebuild.engine.dead_slots(container)?;
                     let alive = slots.iter().enumerate().filter(|(number, _)| !dead.contains(*number));
@@ -73,7 +79,7 @@ impl Rebuild {
         engine.index.sweep_all()?;
         engine.index.close()?;
         // Before the store opens again: its next owner notes which chunks are counted and nowhere.
-        replace_file(&*engine.ground, RECOUNTED, b"the chunk index was made anew\n")?;
+        Recounted { end: engine.log.end(), ..self.found }.write(&*engine.ground)?;
         engine.ground.remove(MARKER)?;
         Ok(engine.ground.sync_directory(parent(MARKER))?)
     }

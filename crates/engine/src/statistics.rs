@@ -1,6 +1,7 @@
 //! What a store holds and what it costs.
 
-use crate::{Activity, Engine, EngineError, Result};
+use crate::dead::{self, DeadSlots};
+use crate::{Activity, Engine, EngineError, Moment, Result};
 use onefold_ground::wire::{Reader, put_varint};
 use onefold_ground::{Access, Ground, Space};
 use std::sync::atomic::Ordering;
@@ -151,6 +152,31 @@ impl Totals {
             reader.end().map(|()| totals)
         };
         read().map_err(|source| EngineError::Wire { what: "totals in the block index".into(), source })
+    }
+}
+
+impl Moment<'_> {
+    /// Says so if the figures of unused chunks are not those of the containers; `None` too where some of it cannot be read, which is found elsewhere.
+    pub fn wrong_totals(&self) -> Result<Option<String>> {
+        const PAGE: usize = 256;
+        let Some(totals) = self.get(TOTALS_PARTITION, TOTALS_KEY)?.map_or(Some(Totals::default()), |value| Totals::decode(&value).ok())
+        else {
+            return Ok(None);
+        };
+        let (mut dead_bytes, mut from) = (0, vec![dead::PREFIX]);
+        loop {
+            let page = self.range(dead::PARTITION, &from, &[dead::PREFIX + 1], PAGE)?;
+            for (_, value) in &page {
+                let Ok(dead) = DeadSlots::decode(value) else { return Ok(None) };
+                dead_bytes += dead.bytes;
+            }
+            match page.last() {
+                Some((last, _)) if page.len() == PAGE => from = [last, &[0][..]].concat(),
+                _ => break,
+            }
+        }
+        let of = totals.dead_bytes;
+        Ok((of != dead_bytes).then(|| format!("the store's figures have {of} bytes of unused chunks, its containers {dead_bytes}")))
     }
 }
 

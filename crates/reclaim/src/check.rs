@@ -464,6 +464,12 @@ impl<'a> Check<'a> {
             }
         });
         self.knows_all_objects = problems.is_empty();
+        // Where they cannot be read, or are of a later moment, nothing is wrong with them.
+        if let Ok(Some(what)) = moment.wrong_totals()
+            && !moment.has_moved()
+        {
+            self.report.add(ProblemKind::WrongCount, what);
+        }
         problems.into_iter().for_each(|what| self.report.add(ProblemKind::Object, what));
         Ok(())
     }

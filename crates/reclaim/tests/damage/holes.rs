@@ -2,10 +2,10 @@
 
 use crate::scene::{Scene, VOLUME, look, noise, open, settings};
 use onefold_catalog::Catalog;
-use onefold_engine::Mode;
+use onefold_engine::{Mode, Transaction};
 use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround};
 use onefold_oplog::{Log, LogOptions, Opening, Position};
-use onefold_reclaim::{CheckOptions, NoMonitor, check, salvage};
+use onefold_reclaim::{CheckOptions, NoMonitor, PruneOptions, check, prune, rebuild_chunk_index, salvage};
 use onefold_volume::{Volumes, VolumesOptions};
 use std::sync::Arc;
 
@@ -104,6 +104,42 @@ fn what_was_deleted_before_the_log_was_replaced_does_not_come_back_when_the_bloc
     repair(&ground).unwrap();
     let left = Catalog::new(open(&ground, Mode::ReadOnly).unwrap()).list().unwrap();
     assert!(left.iter().map(|backup| backup.id).eq(backups[1..].iter().map(|backup| backup.id)));
+}
+
+#[test]
+fn the_figures_of_a_store_are_set_right_when_its_chunk_index_is_made_anew() {
+    let scene = Scene::new();
+    let ground = scene.copy();
+    let engine = open(&ground, Mode::ReadWrite).unwrap();
+    let catalog = Catalog::new(engine.clone());
+    catalog.remove_backups(&catalog.list().unwrap()).unwrap();
+    // Some containers are merged, others have dead chunks.
+    let options = PruneOptions { max_unused: 0.05, ..PruneOptions::default() };
+    prune(&engine, options, &NoMonitor, &|| true).unwrap();
+    // The log gets on until nothing in it says the figures.
+    for round in 0..40 {
+        engine.submit(Transaction { changes: vec![(0, b"z".to_vec(), Some(noise(round, 8 << 10)))], deltas: Vec::new() }).unwrap();
+        engine.flush().unwrap();
+        engine.maintain(true).unwrap();
+    }
+    drop((catalog, engine));
+    let figures = |ground: &SimulatedGround| {
+        let found = open(ground, Mode::ReadWrite).unwrap().statistics().unwrap();
+        (found.chunks, found.dead_bytes, found.unique_bytes, found.stored_bytes)
+    };
+    let before = figures(&ground);
+    assert!(before.1 > 0);
+    rebuild_chunk_index(Arc::new(ground.clone()), settings(), "test", &NoMonitor).unwrap();
+    assert_eq!(figures(&ground), before);
+    // They are lost with the block index, and so is what is dead.
+    ground.remove("blocks/0000.redb").unwrap();
+    repair(&ground).unwrap();
+    let after = figures(&ground);
+    assert_eq!((after.1, after.2, after.3), (0, before.2, before.3));
+    assert!(after.0 >= before.0);
+    let engine = open(&ground, Mode::ReadWrite).unwrap();
+    let moment = engine.moment(None).unwrap();
+    assert_eq!(moment.wrong_totals().unwrap(), None);
 }
 
 #[test]
