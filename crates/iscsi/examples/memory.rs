@@ -139,8 +139,10 @@ impl Targets for One {
 async fn main() {
     let portals: Vec<PortalConfig> =
         std::env::args().skip(1).map(|address| PortalConfig { listen: address.parse().expect("an address"), advertised: None }).collect();
+    // Suites sleep for a minute without looking at what comes.
+    let limits = Limits { idle: std::time::Duration::from_secs(120), ..Limits::default() };
     let target = Arc::new(Target::new(NAME));
-    let server = Server::bind(&portals, Arc::new(One(target.clone())), Limits::default()).await.expect("to listen");
+    let server = Server::bind(&portals, Arc::new(One(target.clone())), limits).await.expect("to listen");
     let identity = Identity { serial: "0000000000000001".into(), number: 1, product: "memory".into() };
     let options = UnitOptions { identity, logical_block_bytes: 512, ports: server.ports(), reservations: Reservations::default() };
     let unit = LogicalUnit::new(Arc::new(Memory::default()), options.clone(), Box::new(|_| Ok(())));

@@ -246,6 +246,23 @@ impl Sessions {
         }
     }
 
+    /// Ends the tasks that sessions of these nexuses have on the unit with this number.
+    pub(crate) async fn abort_of(&self, nexuses: &[Nexus], number: u64) {
+        let mut waiting = Vec::new();
+        for entry in self.entries.lock().values().filter(|entry| nexuses.contains(&entry.newcomer.nexus)) {
+            let units = entry.newcomer.target.iter().flat_map(|target| target.units.read().clone());
+            for (lun, _) in units.filter(|(_, unit)| unit.number() == number) {
+                let (done, receiver) = oneshot::channel();
+                let _ = entry.control.send(Control::Abort { lun: Some(lun), done });
+                waiting.push(receiver);
+            }
+        }
+        for receiver in waiting {
+            // One that is gone has no tasks.
+            let _ = receiver.await;
+        }
+    }
+
     /// The targets that an initiator has sessions with.
     pub(crate) fn targets_of(&self, initiator: &str) -> Vec<Arc<Target>> {
         let entries = self.entries.lock();

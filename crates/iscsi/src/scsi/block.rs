@@ -242,9 +242,10 @@ impl Medium<'_> {
 
     /// WRITE SAME: with zeros the space is given back, whether or not that is asked for; anything else is written over and over.
     pub(super) fn write_same(&self, cdb: &[u8], data: &[u8]) -> Result<(), Sense> {
-        let mut range = Range::of(Operation::WriteSame, cdb).check(&self.geometry)?;
-        if range.blocks == 0 {
-            range.blocks = self.geometry.blocks() - range.lba;
+        let range = Range::of(Operation::WriteSame, cdb).check(&self.geometry)?;
+        // None would be all up to the end; that is not offered (WSNZ).
+        if range.blocks == 0 || range.blocks > self.geometry.max_write_same_blocks() {
+            return Err(Sense::invalid_field(if cdb.len() == 10 { 7 } else { 10 }, None));
         }
         let has_data = !(cdb[0] == 0x93 && cdb[1] & 1 != 0);
         let logical = self.geometry.logical as usize;

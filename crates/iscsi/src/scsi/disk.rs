@@ -36,6 +36,11 @@ pub trait Disk: Send + Sync {
     /// How the range is mapped: extents one behind the other from `offset` on, at least one, at most `limit`; they may end before the range does.
     fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>, DiskError>;
 
+    /// The room of the store, if it can be told. It is asked often and must answer at once.
+    fn space(&self) -> Option<Space> {
+        None
+    }
+
     /// What the range is now, to be written somewhere else. Unless a disk knows better, that are the bytes.
     fn capture(&self, offset: u64, length: u64) -> Result<Arc<dyn Content>, DiskError> {
         let mut bytes = vec![0; usize::try_from(length).map_err(|_| DiskError::OutOfRange)?];
@@ -54,6 +59,17 @@ pub trait Disk: Send + Sync {
         }
         Ok(())
     }
+}
+
+/// Room of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes that are taken.
+    pub used_bytes: u64,
+    /// Bytes that are free.
+    pub available_bytes: u64,
+    /// With fewer free bytes than this, initiators are warned.
+    pub low_bytes: u64,
 }
 
 /// Bytes that are read and written at a time where nothing better is known.

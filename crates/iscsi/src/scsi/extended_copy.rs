@@ -3,7 +3,7 @@
 
 use super::inquiry::Identity;
 use super::opcodes::Access;
-use super::reservation::Refusal;
+use super::reservation::{Nexus, Refusal};
 use super::sense::{Code, Key, Sense};
 use super::third_party::{
     BLOCK_TO_BLOCK, BLOCK_TO_BLOCK_BYTES, IDENTIFICATION, ListId, MAX_DESCRIPTOR_BYTES, MAX_SEGMENT_BYTES, MAX_SEGMENTS, MAX_TARGETS,
@@ -13,10 +13,13 @@ use super::unit::{Caller, LogicalUnit};
 use super::{block, u16_at, u32_at, u64_at};
 use std::sync::Arc;
 
-/// Other units that commands may be about.
+/// What is beside a unit: other units, and the commands of others.
 pub trait Peers: Send + Sync {
     /// The unit with this number ([`Identity::number`]), if it is in a target that the initiator is logged in to.
     fn unit(&self, number: u64) -> Option<Arc<LogicalUnit>>;
+
+    /// Ends the commands that these have under way on a unit, and returns when they are over.
+    fn abort(&self, number: u64, nexuses: &[Nexus]);
 }
 
 /// Bytes that are captured at a time.

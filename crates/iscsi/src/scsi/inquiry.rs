@@ -1,7 +1,7 @@
 //! INQUIRY: what the unit is and what it can do (SPC-4 sections 6.4 and 7.8, SBC-3 section 6.6).
 
 use super::sense::Sense;
-use super::{Geometry, third_party};
+use super::{Geometry, provisioning, third_party};
 
 /// Who a unit is. It never changes, so that initiators know it again over all paths and after restarts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub fn standard(identity: &Identity) -> Vec<u8> {
 }
 
 /// A page of vital product data.
-pub fn page(number: u8, identity: &Identity, port: &Port, geometry: &Geometry) -> Result<Vec<u8>, Sense> {
+pub fn page(number: u8, identity: &Identity, port: &Port, geometry: &Geometry, has_threshold: bool) -> Result<Vec<u8>, Sense> {
     let body = match number {
         0x00 => PAGES.to_vec(),
         0x80 => padded_serial(identity),
@@ -70,8 +70,7 @@ pub fn page(number: u8, identity: &Identity, port: &Port, geometry: &Geometry) -
         0xb0 => block_limits(geometry),
         // Does not rotate; what a SANITIZE has erased can be read.
         0xb1 => [&[0, 1, 0, 0x40][..], &[0; 56]].concat(),
-        // Thin; UNMAP, WRITE SAME 16 and 10 unmap, what is unmapped reads as zeros.
-        0xb2 => vec![0, 0xe4, 2, 0],
+        0xb2 => provisioning::page(geometry, has_threshold),
         _ => return Err(Sense::invalid_field(2, None)),
     };
     let mut page = vec![0, number];
@@ -133,6 +132,8 @@ fn extended() -> Vec<u8> {
 fn block_limits(geometry: &Geometry) -> Vec<u8> {
     let mut out = vec![0; 60];
     let granularity = geometry.mapped_block_blocks();
+    // A WRITE SAME must say how many blocks.
+    out[0] = 1;
     out[1] = MAX_COMPARE_BLOCKS;
     out[2..4].copy_from_slice(&(granularity.min(u32::from(u16::MAX)) as u16).to_be_bytes());
     out[4..8].copy_from_slice(&geometry.max_transfer_blocks().to_be_bytes());
@@ -142,6 +143,7 @@ fn block_limits(geometry: &Geometry) -> Vec<u8> {
     out[24..28].copy_from_slice(&granularity.to_be_bytes());
     // Granules begin at block 0.
     out[28..32].copy_from_slice(&(1u32 << 31).to_be_bytes());
+    out[32..40].copy_from_slice(&geometry.max_write_same_blocks().to_be_bytes());
     // One atomic write lies in one mapped block: then it is one change of its mapping.
     out[40..44].copy_from_slice(&granularity.to_be_bytes());
     out
@@ -159,14 +161,14 @@ mod tests {
     #[test]
     fn pages_are_listed_in_order_and_say_their_length() {
         let (identity, port, geometry) = all();
-        let list = page(0, &identity, &port, &geometry).unwrap();
+        let list = page(0, &identity, &port, &geometry, false).unwrap();
         assert!(list[4..].is_sorted_by(|one, next| one < next));
         for number in &list[4..] {
-            let page = page(*number, &identity, &port, &geometry).unwrap();
+            let page = page(*number, &identity, &port, &geometry, false).unwrap();
             assert_eq!(page[1], *number);
             assert_eq!(usize::from(u16::from_be_bytes([page[2], page[3]])), page.len() - 4);
         }
-        assert!(page(0x99, &identity, &port, &geometry).is_err());
+        assert!(page(0x99, &identity, &port, &geometry, false).is_err());
     }
 
     #[test]
@@ -174,7 +176,7 @@ mod tests {
         let (identity, port, geometry) = all();
         let standard = standard(&identity);
         assert_eq!(&standard[8..36], b"ONEFOLD disk one        0001");
-        let page = page(0x83, &identity, &port, &geometry).unwrap();
+        let page = page(0x83, &identity, &port, &geometry, false).unwrap();
         assert_eq!(page[4..16], [0x01, 0x03, 0, 8, 0x3f, 0xff, 0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc]);
         let name = b"iqn.2026-01.example:t,t,0x0001\0\0";
         assert!(page.windows(name.len()).any(|window| window == name));

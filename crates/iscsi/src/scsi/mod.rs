@@ -1,7 +1,7 @@
 //! SCSI: what a logical unit does with a command (SPC-4, SBC-3). No I/O but that of the [`Disk`], no transport.
 //!
 //! `unit` has the order in which a command is judged and what a unit remembers; `block` what reads and changes the medium; `sanitize` what erases all of
-//! it; `extended_copy` and `token` what copies from disk to disk, `third_party` what both have in common; `persistent` and `report` the commands about reservations and about what there is; [`opcodes`] the table of commands.
+//! it; `extended_copy` and `token` what copies from disk to disk, `third_party` what both have in common; `provisioning` says how much room there is; `persistent` and `report` have the commands about reservations and about what there is; [`opcodes`] the table of commands.
 
 mod block;
 mod disk;
@@ -12,6 +12,8 @@ mod mode;
 mod model_tests;
 pub mod opcodes;
 mod persistent;
+mod provisioning;
+mod reply;
 mod report;
 pub mod reservation;
 mod sanitize;
@@ -22,16 +24,20 @@ mod third_party;
 mod token;
 mod unit;
 
-pub use disk::{Content, Disk, DiskError, Extent};
+pub use disk::{Content, Disk, DiskError, Extent, Space};
 pub use extended_copy::Peers;
 pub use inquiry::{Identity, Port};
+pub use reply::{Reply, Status, failed, lost_data, without_unit};
 pub use reservation::Nexus;
 pub use sanitize::{KeepSanitize, Sanitize};
 pub use token::Tokens;
-pub use unit::{Caller, Keep, LogicalUnit, Patience, Reply, Status, UnitOptions, failed, lost_data, without_unit};
+pub use unit::{Caller, Keep, LogicalUnit, Patience, UnitOptions};
 
 /// Most bytes that one command moves: bounds the memory of a command.
 pub const MAX_TRANSFER_BYTES: u32 = 32 << 20;
+
+/// Most bytes that one WRITE SAME writes.
+const MAX_WRITE_SAME_BYTES: u64 = 4 << 30;
 
 /// Sizes of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +59,11 @@ impl Geometry {
     /// Logical blocks of a unit of mapping.
     pub fn mapped_block_blocks(&self) -> u32 {
         (self.mapped / self.logical).max(1)
+    }
+
+    /// Blocks of the longest WRITE SAME: bounds the time that a command takes.
+    pub fn max_write_same_blocks(&self) -> u64 {
+        MAX_WRITE_SAME_BYTES / u64::from(self.logical)
     }
 
     /// Blocks of the longest transfer.

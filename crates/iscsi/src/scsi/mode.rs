@@ -1,7 +1,7 @@
 //! MODE SENSE and MODE SELECT: parameters of a unit (SPC-4 sections 6.11 to 6.14 and 7.5, SBC-3 section 6.5).
 
-use super::Geometry;
 use super::sense::{Code, Key, Sense};
+use super::{Geometry, provisioning};
 
 /// What initiators can set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,13 +24,15 @@ const D_SENSE: u8 = 0x04;
 const SWP: u8 = 0x08;
 
 /// The pages, by page and subpage.
-const PAGES: [(u8, u8); 6] = [(0x01, 0), (0x02, 0), (0x08, 0), (0x0a, 0), (0x0a, 1), (0x1c, 0)];
+const PAGES: [(u8, u8); 7] = [(0x01, 0), (0x02, 0), (0x08, 0), (0x0a, 0), (0x0a, 1), (0x1c, 0), PROVISIONING];
+/// The page that is there only if there is a threshold.
+const PROVISIONING: (u8, u8) = (0x1c, 2);
 /// Bytes of the head of mode parameters of MODE SENSE(6) and (10).
 const HEAD_6: usize = 4;
 const HEAD_10: usize = 8;
 
 impl Parameters {
-    fn page(&self, page: (u8, u8), values: Values) -> Vec<u8> {
+    fn page(&self, page: (u8, u8), values: Values, low_bytes: Option<u64>) -> Vec<u8> {
         let is_fixed = values != Values::Changeable;
         let fixed = |bytes: &[u8]| if is_fixed { bytes.to_vec() } else { vec![0; bytes.len()] };
         let body = match page {
@@ -61,6 +63,7 @@ impl Parameters {
                 ]
             }
             (0x0a, _) => fixed(&[0; 28]),
+            PROVISIONING => fixed(&provisioning::mode_page(low_bytes.unwrap_or_default())),
             (_, _) => fixed(&[0; 10]),
         };
         let mut out = if page.1 == 0 { vec![page.0, body.len() as u8] } else { vec![0x40 | page.0, page.1, 0, body.len() as u8] };
@@ -68,8 +71,8 @@ impl Parameters {
         out
     }
 
-    /// The answer to MODE SENSE.
-    pub fn sense(&self, cdb: &[u8], geometry: &Geometry, read_only: bool) -> Result<Vec<u8>, Sense> {
+    /// The answer to MODE SENSE. `low_bytes` is the threshold of the room below which initiators are warned.
+    pub fn sense(&self, cdb: &[u8], geometry: &Geometry, read_only: bool, low_bytes: Option<u64>) -> Result<Vec<u8>, Sense> {
         let is_long = cdb[0] == 0x5a;
         let values = match cdb[2] >> 6 {
             0 => Values::Current,
@@ -79,9 +82,9 @@ impl Parameters {
         };
         let (page, subpage) = (cdb[2] & 0x3f, cdb[3]);
         let wanted: Vec<(u8, u8)> =
-            PAGES.into_iter().filter(|known| (page == 0x3f || page == known.0) && (subpage == 0xff || subpage == known.1)).collect();
+            pages(low_bytes).filter(|known| (page == 0x3f || page == known.0) && (subpage == 0xff || subpage == known.1)).collect();
         if wanted.is_empty() {
-            return Err(if PAGES.iter().any(|known| known.0 == page) {
+            return Err(if pages(low_bytes).any(|known| known.0 == page) {
                 Sense::invalid_field(3, None)
             } else {
                 Sense::invalid_field(2, Some(5))
@@ -90,7 +93,7 @@ impl Parameters {
         let no_descriptor = cdb[1] & 0x08 != 0;
         let is_long_descriptor = is_long && cdb[1] & 0x10 != 0;
         let descriptor = if no_descriptor { Vec::new() } else { block_descriptor(geometry, is_long_descriptor) };
-        let pages: Vec<u8> = wanted.into_iter().flat_map(|page| self.page(page, values)).collect();
+        let pages: Vec<u8> = wanted.into_iter().flat_map(|page| self.page(page, values, low_bytes)).collect();
         // Write-protected; DPO and FUA are known.
         let specific = u8::from(read_only || self.write_protect) << 7 | 0x10;
         let mut out = vec![0; if is_long { HEAD_10 } else { HEAD_6 }];
@@ -113,7 +116,7 @@ impl Parameters {
     }
 
     /// The parameters after a MODE SELECT with this list.
-    pub fn select(&self, cdb: &[u8], list: &[u8], geometry: &Geometry) -> Result<Parameters, Sense> {
+    pub fn select(&self, cdb: &[u8], list: &[u8], geometry: &Geometry, low_bytes: Option<u64>) -> Result<Parameters, Sense> {
         let is_long = cdb[0] == 0x55;
         if cdb[1] & 0x01 != 0 {
             // Nothing can be saved.
@@ -153,10 +156,10 @@ impl Parameters {
             }
             let page = (rest[0] & 0x3f, if has_subpage { rest[1] } else { 0 });
             let length = if has_subpage { usize::from(u16::from_be_bytes([rest[2], rest[3]])) } else { usize::from(rest[1]) };
-            if !PAGES.contains(&page) {
+            if !pages(low_bytes).any(|known| known == page) {
                 return Err(Sense::invalid_parameter(at as u16));
             }
-            let (current, changeable) = (self.page(page, Values::Current), self.page(page, Values::Changeable));
+            let (current, changeable) = (self.page(page, Values::Current, low_bytes), self.page(page, Values::Changeable, low_bytes));
             if length + page_head != current.len() {
                 return Err(Sense::invalid_parameter(at as u16 + 1));
             }
@@ -175,6 +178,11 @@ impl Parameters {
     }
 }
 
+/// The pages that there are.
+fn pages(low_bytes: Option<u64>) -> impl Iterator<Item = (u8, u8)> {
+    PAGES.into_iter().filter(move |page| *page != PROVISIONING || low_bytes.is_some())
+}
+
 /// Number and length of blocks (SBC-3 tables 161 and 162).
 fn block_descriptor(geometry: &Geometry, is_long: bool) -> Vec<u8> {
     if is_long {
@@ -191,7 +199,7 @@ mod tests {
     const GEOMETRY: Geometry = Geometry { size: 1 << 40, logical: 512, mapped: 256 << 10 };
 
     fn sense6(parameters: Parameters, page: u8) -> Vec<u8> {
-        parameters.sense(&[0x1a, 0, page, 0, 255, 0], &GEOMETRY, false).unwrap()
+        parameters.sense(&[0x1a, 0, page, 0, 255, 0], &GEOMETRY, false, None).unwrap()
     }
 
     #[test]
@@ -203,13 +211,13 @@ mod tests {
         list[12 + 2] |= D_SENSE;
         list[12 + 4] |= SWP;
         let cdb = [0x15, 0x10, 0, 0, list.len() as u8, 0];
-        let after = before.select(&cdb, &list, &GEOMETRY).unwrap();
+        let after = before.select(&cdb, &list, &GEOMETRY, None).unwrap();
         assert_eq!(after, Parameters { descriptor_sense: true, write_protect: true });
         assert_eq!(sense6(after, 0x0a)[2] & 0x80, 0x80);
         list[12 + 3] ^= 1;
-        assert_eq!(before.select(&cdb, &list, &GEOMETRY), Err(Sense::invalid_parameter(15)));
+        assert_eq!(before.select(&cdb, &list, &GEOMETRY, None), Err(Sense::invalid_parameter(15)));
         for length in 1..list.len() {
-            assert!(before.select(&cdb, &list[..length], &GEOMETRY).is_err() || length == 12, "{length}");
+            assert!(before.select(&cdb, &list[..length], &GEOMETRY, None).is_err() || length == 12, "{length}");
         }
     }
 
@@ -223,14 +231,14 @@ mod tests {
             at += 2 + usize::from(pages[at + 1]);
         }
         assert_eq!(seen, [0x01, 0x02, 0x08, 0x0a, 0x1c]);
-        let long = Parameters::default().sense(&[0x5a, 0x10, 0x3f, 0xff, 0, 0, 0, 1, 0, 0], &GEOMETRY, true).unwrap();
+        let long = Parameters::default().sense(&[0x5a, 0x10, 0x3f, 0xff, 0, 0, 0, 1, 0, 0], &GEOMETRY, true, None).unwrap();
         assert_eq!(usize::from(u16::from_be_bytes([long[0], long[1]])), long.len() - 2);
         assert_eq!(long[8..16], (1u64 << 31).to_be_bytes());
     }
 
     #[test]
     fn pages_that_are_not_there_are_refused() {
-        let sense = |page: u8, subpage: u8| Parameters::default().sense(&[0x1a, 0, page, subpage, 255, 0], &GEOMETRY, false);
+        let sense = |page: u8, subpage: u8| Parameters::default().sense(&[0x1a, 0, page, subpage, 255, 0], &GEOMETRY, false, None);
         assert_eq!(sense(0x05, 0), Err(Sense::invalid_field(2, Some(5))));
         assert_eq!(sense(0x08, 7), Err(Sense::invalid_field(3, None)));
         assert_eq!(sense(0xc8, 0).unwrap_err().code, Code(0x39, 0));

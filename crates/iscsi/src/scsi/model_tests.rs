@@ -154,9 +154,7 @@ impl Scene {
                 let no_data = no_data && matches!(form, Form::Sixteen);
                 cdb[1] |= u8::from(unmap) << 3 | u8::from(no_data);
                 let block = if zeros || no_data { vec![0; logical] } else { self.bytes(seed, logical) };
-                self.check(&cdb, if no_data { &[] } else { &block }, good(fits));
-                // No length means up to the end.
-                let own = if fits && count == 0 { range(lba, blocks - lba) } else { own };
+                self.check(&cdb, if no_data { &[] } else { &block }, if fits && count == 0 { INVALID_FIELD } else { good(fits) });
                 self.model[own].chunks_mut(logical).for_each(|target| target.copy_from_slice(&block));
             }
             Step::WriteAtomic => {

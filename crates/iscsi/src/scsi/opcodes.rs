@@ -189,6 +189,22 @@ impl Definition {
         Ok(found)
     }
 
+    /// Whether it changes the medium of its unit, which a protected one refuses.
+    pub fn changes_medium(&self) -> bool {
+        matches!(
+            self.operation,
+            Operation::Write
+                | Operation::WriteAtomic
+                | Operation::WriteAndVerify
+                | Operation::OrWrite
+                | Operation::CompareAndWrite
+                | Operation::Unmap
+                | Operation::WriteSame
+                | Operation::Sanitize
+                | Operation::WriteUsingToken
+        )
+    }
+
     /// Whether it is done while a sanitize goes on or after one has failed: what tells about the unit, and touches neither the medium nor how it is used (SBC-3
     /// section 4.11.2).
     pub fn is_allowed_in_sanitize(&self) -> bool {

@@ -2,8 +2,11 @@
 
 use super::reservation::{MAX_REGISTRATIONS, Nexus, Refusal, Request, TYPE_MASK};
 use super::sense::{Code, Key, Sense};
-use super::unit::LogicalUnit;
+use super::unit::{Caller, LogicalUnit};
 use super::{u32_at, u64_at};
+
+/// A service action of PERSISTENT RESERVE OUT.
+const PREEMPT_AND_ABORT: u8 = 0x05;
 
 impl LogicalUnit {
     pub(super) fn persistent_in(&self, nexus: &Nexus, cdb: &[u8]) -> Result<Vec<u8>, Refusal> {
@@ -42,7 +45,7 @@ impl LogicalUnit {
         })
     }
 
-    pub(super) fn persistent_out(&self, nexus: &Nexus, cdb: &[u8], data: &[u8]) -> Result<Vec<u8>, Refusal> {
+    pub(super) fn persistent_out(&self, caller: Caller<'_>, cdb: &[u8], data: &[u8]) -> Result<Vec<u8>, Refusal> {
         if u32_at(cdb, 5) != 24 || data.len() < 24 {
             return Err(Sense::new(Key::IllegalRequest, Code::PARAMETER_LIST_LENGTH_ERROR).into());
         }
@@ -61,7 +64,7 @@ impl LogicalUnit {
         };
         let mut state = self.state.lock();
         let mut next = state.reservations.clone();
-        let heard = next.change(nexus, request)?;
+        let heard = next.change(caller.nexus, request)?;
         if next.kept() != state.reservations.kept()
             && let Err(_why) = (self.keep)(&next)
         {
@@ -69,7 +72,16 @@ impl LogicalUnit {
         }
         debug_assert!(next.keys().count() <= MAX_REGISTRATIONS);
         state.reservations = next;
+        let gone: Vec<Nexus> =
+            heard.iter().filter(|(_, code)| *code == Code::REGISTRATIONS_PREEMPTED).map(|(other, _)| other.clone()).collect();
         heard.into_iter().for_each(|(other, code)| state.attend(&other, code));
+        if request.action == PREEMPT_AND_ABORT && !gone.is_empty() {
+            // Those whose commands are gone hear of it, as no status tells them (SPC-4 section 5.13.11.2.7).
+            gone.iter().for_each(|other| state.attend(other, Code::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR));
+            drop(state);
+            caller.patience.begin_to_wait();
+            caller.peers.abort(self.number(), &gone);
+        }
         Ok(Vec::new())
     }
 }
@@ -81,4 +93,59 @@ fn transport_id(name: &str) -> Vec<u8> {
     // Protocol 5; with an ISID the name has format 1.
     let format = if name.contains(",i,0x") { 0x45 } else { 0x05 };
     [&[format, 0][..], &(text.len() as u16).to_be_bytes(), &text].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{MAPPED_BYTES, MemoryDisk, Others, nexus, send_as, send_to, sense_of, unit};
+    use super::super::{Reply, Status, Tokens};
+    use super::*;
+
+    fn out(action: u8, kind: u8, key: u64, new_key: u64) -> ([u8; 10], Vec<u8>) {
+        let list = [&key.to_be_bytes()[..], &new_key.to_be_bytes(), &[0; 8]].concat();
+        ([0x5f, action, kind, 0, 0, 0, 0, 0, 24, 0], list)
+    }
+
+    #[test]
+    fn who_is_preempted_loses_registration_reservation_and_commands_and_hears_of_it() {
+        let unit = unit(&MemoryDisk::new(MAPPED_BYTES));
+        let send = |name: &str, (cdb, list): ([u8; 10], Vec<u8>)| send_as(&unit, name, &cdb, &list);
+        for (name, key) in [("a", 1), ("b", 2), ("c", 2)] {
+            unit.join(&nexus(name));
+            assert_eq!(sense_of(&send_as(&unit, name, &[0; 6], &[])), (6, 0x29, 0));
+            assert_eq!(send(name, out(0, 0, 0, key)).status, Status::Good);
+        }
+        assert_eq!(send("b", out(1, 3, 2, 0)).status, Status::Good);
+        let write = |name: &str| -> Reply { send_as(&unit, name, &[0x2a, 0, 0, 0, 0, 0, 0, 0, 1, 0], &[1; 512]) };
+        assert_eq!((write("b").status, write("a").status), (Status::Good, Status::ReservationConflict));
+        let (others, (cdb, list)) = (Others::default(), out(5, 1, 1, 2));
+        assert_eq!(send_to(&unit, &others, &Tokens::default(), "a", &cdb, &list).status, Status::Good);
+        assert_eq!(*others.aborted.lock(), [nexus("b"), nexus("c")]);
+        for name in ["b", "c"] {
+            assert_eq!([sense_of(&write(name)), sense_of(&write(name))], [(6, 0x2a, 0x05), (6, 0x2f, 0x00)]);
+            assert_eq!(write(name).status, Status::ReservationConflict);
+        }
+        assert_eq!(write("a").status, Status::Good);
+        assert_eq!(send("b", out(5, 1, 2, 1)).status, Status::ReservationConflict, "who is not registered preempts nobody");
+        let (cdb, list) = out(4, 1, 1, 9);
+        assert_eq!(
+            send_to(&unit, &others, &Tokens::default(), "a", &cdb, &list).status,
+            Status::ReservationConflict,
+            "nobody has that key"
+        );
+        assert_eq!(others.aborted.lock().len(), 2);
+    }
+
+    #[test]
+    fn what_cannot_be_kept_is_not_done() {
+        let disk = MemoryDisk::new(MAPPED_BYTES);
+        let unit = LogicalUnit::new(disk, super::super::testing::options(), Box::new(|_| Err("full".into())));
+        let (cdb, mut list) = out(0, 0, 0, 1);
+        list[20] = 1;
+        assert_eq!(sense_of(&send_as(&unit, "a", &cdb, &list)), (4, 0x44, 0));
+        assert_eq!(send_as(&unit, "a", &[0x5e, 0, 0, 0, 0, 0, 0, 0, 255, 0], &[]).data, [0; 8]);
+        list[20] = 8;
+        assert_eq!(sense_of(&send_as(&unit, "a", &cdb, &list)), (5, 0x26, 0));
+        assert_eq!(sense_of(&send_as(&unit, "a", &cdb, &list[..23])), (5, 0x1a, 0));
+    }
 }

@@ -79,13 +79,3 @@ pub(super) fn report_opcodes(cdb: &[u8]) -> Result<Vec<u8>, Sense> {
     out.extend_from_slice(&TIMEOUTS[..if with_timeouts { 12 } else { 0 }]);
     Ok(out)
 }
-
-/// LOG SENSE: the list of pages, which has itself only.
-pub(super) fn log_sense(cdb: &[u8]) -> Result<Vec<u8>, Sense> {
-    match (cdb[2] & 0x3f, cdb[3]) {
-        (0x00, 0x00) => Ok(vec![0x00, 0, 0, 1, 0x00]),
-        (0x00, 0xff) => Ok(vec![0x40, 0xff, 0, 4, 0x00, 0x00, 0x00, 0xff]),
-        (0x00, _) => Err(Sense::invalid_field(3, None)),
-        _ => Err(Sense::invalid_field(2, Some(5))),
-    }
-}

@@ -61,7 +61,6 @@ impl Code {
     pub const SPACE_ALLOCATION_FAILED_WRITE_PROTECT: Code = Code(0x27, 0x07);
     pub const POWER_ON_RESET_OR_BUS_DEVICE_RESET: Code = Code(0x29, 0x00);
     pub const BUS_DEVICE_RESET_FUNCTION: Code = Code(0x29, 0x03);
-    pub const I_T_NEXUS_LOSS: Code = Code(0x29, 0x07);
     pub const MODE_PARAMETERS_CHANGED: Code = Code(0x2a, 0x01);
     pub const RESERVATIONS_PREEMPTED: Code = Code(0x2a, 0x03);
     pub const RESERVATIONS_RELEASED: Code = Code(0x2a, 0x04);
@@ -73,7 +72,6 @@ impl Code {
     pub const REPORTED_LUNS_DATA_HAS_CHANGED: Code = Code(0x3f, 0x0e);
     pub const INTERNAL_TARGET_FAILURE: Code = Code(0x44, 0x00);
     pub const PROTOCOL_SERVICE_CRC_ERROR: Code = Code(0x47, 0x05);
-    pub const MEDIUM_REMOVAL_PREVENTED: Code = Code(0x53, 0x02);
     pub const INSUFFICIENT_REGISTRATION_RESOURCES: Code = Code(0x55, 0x04);
     pub const INSUFFICIENT_RESOURCES_TO_CREATE_ROD_TOKEN: Code = Code(0x55, 0x0d);
 }

@@ -1,6 +1,6 @@
 //! A small disk in memory and somebody who uses it, for tests.
 
-use super::{Caller, Disk, DiskError, Extent, Identity, LogicalUnit, Nexus, Patience, Peers, Port, Reply, Tokens, UnitOptions};
+use super::{Caller, Disk, DiskError, Extent, Identity, LogicalUnit, Nexus, Patience, Peers, Port, Reply, Space, Tokens, UnitOptions};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,6 +17,7 @@ pub(crate) struct MemoryDisk {
     pub(crate) fails: Mutex<Option<DiskError>>,
     /// Bytes that cannot be read.
     pub(crate) damaged: Mutex<std::ops::Range<u64>>,
+    pub(crate) space: Mutex<Option<Space>>,
     pub(crate) flushes: AtomicU64,
     /// Held by a test to keep erasures from going on.
     pub(crate) gate: Mutex<()>,
@@ -30,6 +31,7 @@ impl MemoryDisk {
             read_only: AtomicBool::new(false),
             fails: Mutex::new(None),
             damaged: Mutex::new(0..0),
+            space: Mutex::new(None),
             flushes: AtomicU64::new(0),
             gate: Mutex::new(()),
         })
@@ -138,6 +140,9 @@ impl Disk for MemoryDisk {
     fn prefetch(&self, offset: u64, length: u64) -> Result<(), DiskError> {
         self.check(offset, length)
     }
+    fn space(&self) -> Option<Space> {
+        *self.space.lock()
+    }
     fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>, DiskError> {
         self.check(offset, length)?;
         let blocks = self.blocks.lock();
@@ -183,17 +188,36 @@ pub(crate) fn send_as(unit: &LogicalUnit, name: &str, cdb: &[u8], data: &[u8]) -
     send_among(unit, &[], &Tokens::default(), name, cdb, data)
 }
 
-impl Peers for &[Arc<LogicalUnit>] {
+/// What others there are, and whose commands were ended.
+#[derive(Default)]
+pub(crate) struct Others<'a> {
+    units: &'a [Arc<LogicalUnit>],
+    pub(crate) aborted: Mutex<Vec<Nexus>>,
+}
+
+impl Peers for Others<'_> {
+    fn abort(&self, _number: u64, nexuses: &[Nexus]) {
+        self.aborted.lock().extend_from_slice(nexuses);
+    }
+
     fn unit(&self, number: u64) -> Option<Arc<LogicalUnit>> {
-        self.iter().find(|unit| unit.identity.number == number).cloned()
+        self.units.iter().find(|unit| unit.identity.number == number).cloned()
     }
 }
 
 /// The same with other units and tokens of the server.
 pub(crate) fn send_among(unit: &LogicalUnit, peers: &[Arc<LogicalUnit>], tokens: &Tokens, name: &str, cdb: &[u8], data: &[u8]) -> Reply {
-    let nexus = Nexus { initiator: format!("iqn.2026-01.example:{name},i,0x00023d000001"), target_port: 1 };
+    send_to(unit, &Others { units: peers, aborted: Mutex::default() }, tokens, name, cdb, data)
+}
+
+pub(crate) fn nexus(name: &str) -> Nexus {
+    Nexus { initiator: format!("iqn.2026-01.example:{name},i,0x00023d000001"), target_port: 1 }
+}
+
+pub(crate) fn send_to(unit: &LogicalUnit, others: &Others<'_>, tokens: &Tokens, name: &str, cdb: &[u8], data: &[u8]) -> Reply {
+    let nexus = nexus(name);
     let port = Port { target: "iqn.2026-01.example:t".into(), group: 1 };
-    let caller = Caller { nexus: &nexus, port: &port, luns: &[0], patience: &Forever::default(), peers: &peers, tokens };
+    let caller = Caller { nexus: &nexus, port: &port, luns: &[0], patience: &Forever::default(), peers: others, tokens };
     unit.execute(caller, cdb, data, data.len() as u32)
 }
 

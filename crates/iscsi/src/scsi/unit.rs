@@ -9,7 +9,9 @@ use super::extended_copy::Peers;
 use super::inquiry::{self, Identity, Port};
 use super::mode::Parameters;
 use super::opcodes::{Access, Definition, Operation};
-use super::report::{log_sense, port_groups, report_luns, report_opcodes};
+use super::provisioning::{self, Watched};
+use super::reply::{Reply, Status, truncated};
+use super::report::{port_groups, report_luns, report_opcodes};
 use super::reservation::{Nexus, Refusal, Reservations};
 use super::sanitize::{KeepSanitize, Sanitize, Sanitizer};
 use super::sense::{Code, Key, Sense};
@@ -19,41 +21,6 @@ use super::{Disk, Geometry, u16_at, u32_at};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
-
-/// Status of a command (SAM-5 table 31).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Status {
-    /// Done.
-    Good = 0x00,
-    /// Sense data say more.
-    CheckCondition = 0x02,
-    /// Too much to do; to be tried again.
-    Busy = 0x08,
-    /// Somebody else has reserved the unit.
-    ReservationConflict = 0x18,
-    /// No room for one more command.
-    TaskSetFull = 0x28,
-    /// Another initiator has ended it.
-    TaskAborted = 0x40,
-}
-
-/// What became of a command.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reply {
-    /// How it ended.
-    pub status: Status,
-    /// Data for the initiator, as many as the CDB has room for.
-    pub data: Vec<u8>,
-    /// Sense data, as bytes; empty if there are none.
-    pub sense: Vec<u8>,
-}
-
-impl Reply {
-    fn with(data: Vec<u8>) -> Reply {
-        Reply { status: Status::Good, data, sense: Vec::new() }
-    }
-}
 
 /// Who sends a command, and by which port.
 #[derive(Clone, Copy)]
@@ -115,6 +82,7 @@ pub struct LogicalUnit {
     medium: RwLock<()>,
     sanitizer: Sanitizer,
     pub(super) copies: Mutex<Copies>,
+    pub(super) watched: Mutex<Watched>,
 }
 
 #[derive(Debug, Default)]
@@ -154,7 +122,18 @@ impl LogicalUnit {
         let UnitOptions { identity, logical_block_bytes: logical, ports, reservations } = options;
         let state = Mutex::new(State { reservations, ..State::default() });
         let sanitizer = Sanitizer::new(disk.clone(), None, Box::new(|_| Ok(())));
-        LogicalUnit { disk, identity, logical, ports, keep, state, medium: RwLock::new(()), sanitizer, copies: Mutex::default() }
+        LogicalUnit {
+            disk,
+            identity,
+            logical,
+            ports,
+            keep,
+            state,
+            medium: RwLock::new(()),
+            sanitizer,
+            copies: Mutex::default(),
+            watched: Mutex::default(),
+        }
     }
 
     /// The same unit with sanitizes that are kept over restarts by `keep`; one that is `unfinished` goes on now.
@@ -251,11 +230,16 @@ impl LogicalUnit {
             if is_exact && self.data_out_bytes(cdb) as u32 != announced {
                 return Err(Sense::new(Key::IllegalRequest, Code::INVALID_FIELD_IN_CDB).into());
             }
-            self.perform(definition, caller, cdb, data)
+            let done = self.perform(definition, caller, cdb, data);
+            self.watch_space(definition);
+            done
         };
         let done = match definition {
             Ok(definition) if definition.operation == Operation::Sanitize => self.sanitize(caller, definition, cdb, data),
-            Ok(definition) if definition.is_allowed_in_sanitize() => self.judge(caller, Ok(definition)).and_then(perform),
+            // A PERSISTENT RESERVE OUT does not use the medium, and may have to wait for those who do.
+            Ok(definition) if definition.is_allowed_in_sanitize() || definition.operation == Operation::PersistentReserveOut => {
+                self.judge(caller, Ok(definition)).and_then(perform)
+            }
             definition => {
                 let _medium = self.medium.read();
                 self.judge(caller, definition).and_then(perform)
@@ -308,19 +292,7 @@ impl LogicalUnit {
         if !definition.is_allowed_in_sanitize() && !may_begin {
             self.sanitizer.check()?;
         }
-        let changes_medium = matches!(
-            definition.operation,
-            Operation::Write
-                | Operation::WriteAtomic
-                | Operation::WriteAndVerify
-                | Operation::OrWrite
-                | Operation::CompareAndWrite
-                | Operation::Unmap
-                | Operation::WriteSame
-                | Operation::Sanitize
-                | Operation::WriteUsingToken
-        );
-        if changes_medium && (state.parameters.write_protect || self.disk.read_only()) {
+        if definition.changes_medium() && (state.parameters.write_protect || self.disk.read_only()) {
             return Err(Sense::new(Key::DataProtect, Code::WRITE_PROTECTED).into());
         }
         Ok(definition)
@@ -336,12 +308,12 @@ impl LogicalUnit {
             Operation::RequestSense => some(self.request_sense(caller.nexus, cdb), cdb[4].into()),
             Operation::Inquiry => some(self.inquiry(cdb, caller.port)?, u16_at(cdb, 3).into()),
             Operation::ModeSense => {
-                let out = self.state.lock().parameters.sense(cdb, &geometry, self.disk.read_only())?;
+                let out = self.state.lock().parameters.sense(cdb, &geometry, self.disk.read_only(), self.low_bytes())?;
                 some(out, if cdb[0] == 0x1a { cdb[4].into() } else { u16_at(cdb, 7).into() })
             }
             Operation::ModeSelect => {
                 let mut state = self.state.lock();
-                let next = state.parameters.select(cdb, data, &geometry)?;
+                let next = state.parameters.select(cdb, data, &geometry, self.low_bytes())?;
                 if next != state.parameters {
                     state.parameters = next;
                     state.attend_others(caller.nexus, Code::MODE_PARAMETERS_CHANGED);
@@ -361,7 +333,7 @@ impl LogicalUnit {
                 let is_self_test = cdb[1] & 0xe7 == 0x04;
                 nothing(if is_self_test || cdb[1] == 0 { Ok(()) } else { Err(Sense::invalid_field(1, Some(7))) })
             }
-            Operation::LogSense => some(log_sense(cdb)?, u16_at(cdb, 7).into()),
+            Operation::LogSense => some(provisioning::log_sense(cdb, &*self.disk)?, u16_at(cdb, 7).into()),
             Operation::ReportLuns => some(report_luns(cdb, caller.luns)?, u32_at(cdb, 6) as usize),
             Operation::ReportTargetPortGroups => some(port_groups(&self.ports, cdb)?, u32_at(cdb, 6) as usize),
             Operation::ReportOpcodes => some(report_opcodes(cdb)?, u32_at(cdb, 6) as usize),
@@ -371,7 +343,7 @@ impl LogicalUnit {
                 some(out, u32_at(cdb, 6) as usize)
             }
             Operation::PersistentReserveIn => some(self.persistent_in(caller.nexus, cdb)?, u16_at(cdb, 7).into()),
-            Operation::PersistentReserveOut => self.persistent_out(caller.nexus, cdb, data),
+            Operation::PersistentReserveOut => self.persistent_out(caller, cdb, data),
             Operation::Reserve => self.state.lock().reservations.reserve(caller.nexus).map(|()| Vec::new()),
             Operation::Release => self.state.lock().reservations.release(caller.nexus).map(|()| Vec::new()),
             Operation::ReadCapacity10 => Ok(block::read_capacity_10(cdb, &geometry)?),
@@ -439,6 +411,11 @@ impl LogicalUnit {
         Ok(())
     }
 
+    /// The threshold of the room below which initiators are warned.
+    fn low_bytes(&self) -> Option<u64> {
+        self.disk.space().map(|space| space.low_bytes)
+    }
+
     fn request_sense(&self, nexus: &Nexus, cdb: &[u8]) -> Vec<u8> {
         let pending = self.state.lock().attentions.get_mut(nexus).and_then(VecDeque::pop_front);
         let sense = match pending {
@@ -450,45 +427,9 @@ impl LogicalUnit {
 
     fn inquiry(&self, cdb: &[u8], port: &Port) -> Result<Vec<u8>, Sense> {
         match (cdb[1] & 1 != 0, cdb[2]) {
-            (true, page) => inquiry::page(page, &self.identity, port, &self.geometry()),
+            (true, page) => inquiry::page(page, &self.identity, port, &self.geometry(), self.low_bytes().is_some()),
             (false, 0) => Ok(inquiry::standard(&self.identity)),
             (false, _) => Err(Sense::invalid_field(2, None)),
         }
     }
-}
-
-/// The answer of a target to a command for a LUN that has no unit (SPC-4 section 4.3.2, SAM-5 section 5.11).
-pub fn without_unit(caller: Caller<'_>, cdb: &[u8]) -> Reply {
-    let none = Sense::new(Key::IllegalRequest, Code::LOGICAL_UNIT_NOT_SUPPORTED);
-    let check = |sense: Sense| Reply { status: Status::CheckCondition, data: Vec::new(), sense: sense.encode(false) };
-    match Definition::of(cdb).map(|definition| definition.operation) {
-        Ok(Operation::Inquiry) if cdb[1] & 1 == 0 => {
-            let mut data = vec![0; 36];
-            (data[0], data[2], data[3], data[4]) = (inquiry::NO_UNIT, 0x06, 0x02, 31);
-            Reply::with(truncated(data, u16_at(cdb, 3).into()))
-        }
-        Ok(Operation::RequestSense) => Reply::with(truncated(none.encode(cdb[1] & 1 != 0), cdb[4].into())),
-        Ok(Operation::ReportLuns) => match report_luns(cdb, caller.luns) {
-            Ok(data) => Reply::with(truncated(data, u32_at(cdb, 6) as usize)),
-            Err(sense) => check(sense),
-        },
-        _ => check(none),
-    }
-}
-
-/// The answer to a command that the target failed to do.
-pub fn failed() -> Reply {
-    let sense = Sense::new(Key::HardwareError, Code::INTERNAL_TARGET_FAILURE);
-    Reply { status: Status::CheckCondition, data: Vec::new(), sense: sense.encode(false) }
-}
-
-/// The answer to a command of whose data some did not arrive.
-pub fn lost_data() -> Reply {
-    let sense = Sense::new(Key::AbortedCommand, Code::PROTOCOL_SERVICE_CRC_ERROR);
-    Reply { status: Status::CheckCondition, data: Vec::new(), sense: sense.encode(false) }
-}
-
-fn truncated(mut out: Vec<u8>, room: usize) -> Vec<u8> {
-    out.truncate(room);
-    out
 }

@@ -3,7 +3,7 @@
 use super::{End, Event, PERMIT_BYTES, Sequence, Session, Task};
 use crate::Shared;
 use crate::pdu::{Incoming, NO_TAG, Outgoing, StatusNumber, opcode, reason};
-use crate::scsi::{Caller, LogicalUnit, MAX_TRANSFER_BYTES, Patience, Peers, Reply, Status};
+use crate::scsi::{Caller, LogicalUnit, MAX_TRANSFER_BYTES, Nexus, Patience, Peers, Reply, Status};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,6 +22,7 @@ struct Waiting {
 struct LoggedIn {
     shared: Arc<Shared>,
     initiator: String,
+    runtime: tokio::runtime::Handle,
 }
 
 impl Peers for LoggedIn {
@@ -31,6 +32,11 @@ impl Peers for LoggedIn {
             .targets_of(&self.initiator)
             .into_iter()
             .find_map(|target| target.units.read().values().find(|unit| unit.number() == number).cloned())
+    }
+
+    fn abort(&self, number: u64, nexuses: &[Nexus]) {
+        // This is a thread that may wait.
+        self.runtime.block_on(self.shared.sessions.abort_of(nexuses, number));
     }
 }
 
@@ -242,7 +248,11 @@ impl Session {
         let permit = task.permit.take();
         let is_over = task.ended.clone();
         let shared = self.shared.clone();
-        let peers = LoggedIn { shared: shared.clone(), initiator: self.begun.visitor.initiator.clone() };
+        let peers = LoggedIn {
+            shared: shared.clone(),
+            initiator: self.begun.visitor.initiator.clone(),
+            runtime: tokio::runtime::Handle::current(),
+        };
         let (nexus, port) = (self.begun.nexus.clone(), self.begun.port.clone());
         let luns = self.begun.target.as_ref().map_or_else(Vec::new, |target| target.luns());
         let (memory, events, workers) = (self.memory.clone(), self.events.clone(), self.shared.workers.clone());
