@@ -110,6 +110,15 @@ impl VolumeError {
     pub fn is_lost(&self) -> bool {
         matches!(self, VolumeError::Engine(error) if error.is_lost())
     }
+
+    /// Whether bytes of the store are damaged or lost: the same will happen the next time.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            VolumeError::Engine(error) => error.is_damage(),
+            VolumeError::Damaged { .. } => true,
+            _ => false,
+        }
+    }
 }
 
 /// A result of a volume.

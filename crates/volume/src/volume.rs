@@ -22,6 +22,7 @@ use crate::volumes::VolumeInfo;
 use crate::write_out::{Streams, batch_blocks};
 use onefold_engine::chain::Chain;
 use onefold_engine::{Change, Piece};
+use onefold_ground::Space;
 use onefold_ground::profile::Component;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use std::sync::Arc;
@@ -112,6 +113,11 @@ impl Volume {
         let layer = self.gate.read().record.layer;
         let mappings = self.shared.layers.get(layer).map_or(0, |node| *node.mappings.lock());
         mappings.saturating_mul(u64::from(self.block_bytes))
+    }
+
+    /// Room on the device that the store is on.
+    pub fn space(&self) -> Result<Space> {
+        Ok(self.shared.engine.space()?)
     }
 
     /// Memory of what was written and is not stored yet, bytes.

@@ -50,15 +50,20 @@ pub trait Disk: Send + Sync {
 
     /// Writes `length` bytes of a content, from byte `from` of it on, to `offset`. Unless a disk knows better, they are read and written.
     fn place(&self, offset: u64, content: &dyn Content, from: u64, length: u64) -> Result<(), DiskError> {
-        let mut done = 0;
-        while done < length {
-            let mut bytes = vec![0; (length - done).min(PLACE_BYTES) as usize];
-            content.read(from + done, &mut bytes)?;
-            self.write(offset + done, &bytes, false)?;
-            done += bytes.len() as u64;
-        }
-        Ok(())
+        place_bytes(self, offset, content, from, length)
     }
+}
+
+/// Writes `length` bytes of a content, from byte `from` of it on, to `offset`, by reading them.
+pub fn place_bytes<D: Disk + ?Sized>(disk: &D, offset: u64, content: &dyn Content, from: u64, length: u64) -> Result<(), DiskError> {
+    let mut done = 0;
+    while done < length {
+        let mut bytes = vec![0; (length - done).min(PLACE_BYTES) as usize];
+        content.read(from + done, &mut bytes)?;
+        disk.write(offset + done, &bytes, false)?;
+        done += bytes.len() as u64;
+    }
+    Ok(())
 }
 
 /// Room of a store.

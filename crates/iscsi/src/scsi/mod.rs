@@ -24,7 +24,7 @@ mod third_party;
 mod token;
 mod unit;
 
-pub use disk::{Content, Disk, DiskError, Extent, Space};
+pub use disk::{Content, Disk, DiskError, Extent, Space, place_bytes};
 pub use extended_copy::Peers;
 pub use inquiry::{Identity, Port};
 pub use reply::{Reply, Status, failed, lost_data, without_unit};

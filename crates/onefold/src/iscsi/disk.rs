@@ -1,8 +1,9 @@
 //! A volume as the disk below a logical unit.
 
 use onefold_engine::EngineError;
-use onefold_iscsi::scsi::{Disk, DiskError, Extent};
+use onefold_iscsi::scsi::{Content, Disk, DiskError, Extent, Space, place_bytes};
 use onefold_volume::{Volume, VolumeError};
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -41,7 +42,7 @@ fn refused(error: VolumeError) -> DiskError {
         _ => {
             // The initiator gets sense data, which have no room for a reason.
             tracing::error!("a command of an initiator fails: {error}");
-            DiskError::Io(error.to_string())
+            if error.is_damage() { DiskError::Damaged(error.to_string()) } else { DiskError::Io(error.to_string()) }
         }
     }
 }
@@ -97,5 +98,43 @@ impl Disk for VolumeDisk {
             return Ok(vec![Extent { length, mapped: true }]);
         }
         Ok(extents.into_iter().map(|extent| Extent { length: extent.length, mapped: !extent.is_hole }).collect())
+    }
+
+    fn space(&self) -> Option<Space> {
+        let space = self.volume.space().ok()?;
+        let used_bytes = space.total_bytes.saturating_sub(space.free_bytes);
+        Some(Space { used_bytes, available_bytes: space.free_bytes, low_bytes: space.total_bytes / LOW_SPACE_PARTS })
+    }
+
+    fn capture(&self, offset: u64, length: u64) -> Result<Arc<dyn Content>> {
+        Ok(Arc::new(VolumeContent(self.volume.capture(offset, length).map_err(refused)?)))
+    }
+
+    fn place(&self, offset: u64, content: &dyn Content, from: u64, length: u64) -> Result<()> {
+        match (content as &dyn Any).downcast_ref::<VolumeContent>() {
+            Some(content) => self.change(|volume| volume.place(offset, &content.0, from, length)),
+            None => place_bytes(self, offset, content, from, length),
+        }
+    }
+}
+
+/// Initiators are warned when only this part of the device that the store is on is left: a twentieth.
+const LOW_SPACE_PARTS: u64 = 20;
+
+/// What a range of a volume was: copying it moves mappings only.
+#[derive(Debug)]
+struct VolumeContent(onefold_volume::Content);
+
+impl Content for VolumeContent {
+    fn length(&self) -> u64 {
+        self.0.length()
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.0.memory_bytes()
+    }
+
+    fn read(&self, from: u64, out: &mut [u8]) -> Result<()> {
+        self.0.read(from, out).map_err(refused)
     }
 }
