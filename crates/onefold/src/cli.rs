@@ -2,10 +2,15 @@
 
 mod retention;
 mod scrub;
+mod target;
 mod volume;
 
 pub use retention::{AppendOnly, AppendOnlyOff, AppendOnlyOn, AppendOnlyStatus, Forget, Keep, Protect, Prune, Until};
 pub use scrub::{Rate, Scrub, Span};
+pub use target::{
+    DigestChoice, Rules, SessionCommand, SessionDrop, SessionList, Target, TargetAllow, TargetAttach, TargetChap, TargetCreate,
+    TargetDelete, TargetDeny, TargetDetach, TargetList, TargetSet, TargetSettings,
+};
 pub use volume::{
     Volume, VolumeClone, VolumeCopy, VolumeCreate, VolumeDelete, VolumeDiff, VolumeList, VolumeResize, VolumeRollback, VolumeSnapshot,
 };
@@ -73,6 +78,12 @@ pub enum Command {
     Volume(Volume),
     /// Serves the volumes over NBD and iSCSI until SIGINT or SIGTERM
     Serve(Serve),
+    /// Makes and changes iSCSI targets: which volumes initiators see, and who may use them
+    #[command(subcommand)]
+    Target(Target),
+    /// Lists and closes iSCSI sessions
+    #[command(subcommand)]
+    Session(SessionCommand),
     /// Shows what is in the store, and what it costs
     Stats(Stats),
     /// Verifies the store; exit code 0: clean, 1: damage found, 2: could not run

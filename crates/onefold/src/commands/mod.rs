@@ -15,7 +15,9 @@ mod prune;
 mod restore;
 mod scrub;
 mod serve;
+mod session;
 mod stats;
+mod target;
 mod volume;
 
 use crate::cli::{self, Cli, Command};
@@ -60,6 +62,24 @@ pub fn run(cli: Cli) -> Result<Exit> {
             cli::Volume::Export(options) => volume::copy::export(&options, talk),
         },
         Command::Serve(options) => serve::run(&options, talk),
+        Command::Target(command) => match command {
+            cli::Target::Create(options) => on_store(Request::TargetCreate(options), talk),
+            cli::Target::List(options) => on_store(Request::TargetList(options), talk),
+            cli::Target::Delete(options) => on_store(Request::TargetDelete(options), talk),
+            cli::Target::Set(options) => on_store(Request::TargetSet(options), talk),
+            cli::Target::Attach(options) => on_store(Request::TargetAttach(options), talk),
+            cli::Target::Detach(options) => on_store(Request::TargetDetach(options), talk),
+            cli::Target::Allow(options) => on_store(Request::TargetAllow(options), talk),
+            cli::Target::Deny(options) => on_store(Request::TargetDeny(options), talk),
+            cli::Target::Chap(mut options) => {
+                target::check_secret_file(&mut options)?;
+                on_store(Request::TargetChap(options), talk)
+            }
+        },
+        Command::Session(command) => match command {
+            cli::SessionCommand::List(options) => on_store(Request::SessionList(options), talk),
+            cli::SessionCommand::Drop(options) => on_store(Request::SessionDrop(options), talk),
+        },
         Command::Stats(options) => on_store(Request::Stats(options), talk),
         Command::Check(options) => on_store(Request::Check(options), talk),
         Command::Scrub(options) => on_store(Request::Scrub(options), talk),
@@ -129,6 +149,28 @@ pub enum Request {
     VolumeResize(cli::VolumeResize),
     /// `onefold volume delete`.
     VolumeDelete(cli::VolumeDelete),
+    /// `onefold target create`.
+    TargetCreate(cli::TargetCreate),
+    /// `onefold target list`.
+    TargetList(cli::TargetList),
+    /// `onefold target delete`.
+    TargetDelete(cli::TargetDelete),
+    /// `onefold target set`.
+    TargetSet(cli::TargetSet),
+    /// `onefold target attach`.
+    TargetAttach(cli::TargetAttach),
+    /// `onefold target detach`.
+    TargetDetach(cli::TargetDetach),
+    /// `onefold target allow`.
+    TargetAllow(cli::TargetAllow),
+    /// `onefold target deny`.
+    TargetDeny(cli::TargetDeny),
+    /// `onefold target chap`.
+    TargetChap(cli::TargetChap),
+    /// `onefold session list`.
+    SessionList(cli::SessionList),
+    /// `onefold session drop`.
+    SessionDrop(cli::SessionDrop),
     /// `onefold stats`.
     Stats(cli::Stats),
     /// `onefold check`.
@@ -162,6 +204,17 @@ impl Request {
             Request::VolumeDiff(options) => options,
             Request::VolumeResize(options) => options,
             Request::VolumeDelete(options) => options,
+            Request::TargetCreate(options) => options,
+            Request::TargetList(options) => options,
+            Request::TargetDelete(options) => options,
+            Request::TargetSet(options) => options,
+            Request::TargetAttach(options) => options,
+            Request::TargetDetach(options) => options,
+            Request::TargetAllow(options) => options,
+            Request::TargetDeny(options) => options,
+            Request::TargetChap(options) => options,
+            Request::SessionList(options) => options,
+            Request::SessionDrop(options) => options,
             Request::Stats(options) => options,
             Request::Check(options) => options,
             Request::Scrub(options) => options,

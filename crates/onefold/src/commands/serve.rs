@@ -158,6 +158,7 @@ fn targets(store: &Store, volumes: &Arc<Volumes>, portals: usize, is_read_only: 
         is_read_only,
         allows_open_off_loopback: store.settings.iscsi.allow_open_off_loopback,
         ports: (1..=portals as u16).collect(),
+        targets: store.settings.targets.clone(),
     };
     Targets::new(store.engine.clone(), Arc::clone(volumes), options)
 }

@@ -68,12 +68,23 @@ fn run(options: &Stats, session: &Session<'_>) -> Result<Exit> {
     let debt = merge_debt(session.store)?;
     let mut output = session.output();
     if options.format.json {
-        output.json(&to_json(&contents, &statistics, &scrubbed, debt))?;
+        let mut value = to_json(&contents, &statistics, &scrubbed, debt);
+        value["iscsi_sessions"] = iscsi_sessions(session).into();
+        output.json(&value)?;
     } else {
         print(&mut output, &contents, &statistics, &scrubbed, debt)?;
+        if let Some(sessions) = iscsi_sessions(session) {
+            output.line(format_args!("\n{} over iSCSI; `onefold session list` shows them", counted(sessions, "session", "sessions")))?;
+        }
     }
     output.finish()?;
     Ok(Exit::Done)
+}
+
+/// Sessions of the daemon that this runs in, if it serves iSCSI.
+fn iscsi_sessions(session: &Session<'_>) -> Option<u64> {
+    let iscsi = session.daemon()?.iscsi.as_deref()?;
+    iscsi.server().map(|server| server.sessions().len() as u64)
 }
 
 fn ratio(whole: u64, part: u64) -> Option<f64> {

@@ -13,6 +13,7 @@ mod portals;
 pub use portals::{DEFAULT_PORT, parse_portal};
 
 use crate::failure::{Failure, Result};
+use crate::settings::FileTarget;
 use crate::units::{counted, printable};
 use disk::VolumeDisk;
 use onefold_engine::Engine;
@@ -49,6 +50,21 @@ pub struct Options {
     pub allows_open_off_loopback: bool,
     /// Numbers of the target ports.
     pub ports: Vec<u16>,
+    /// Targets of the file of settings.
+    pub targets: Vec<FileTarget>,
+}
+
+/// The number that targets of the file of settings have instead of one.
+pub const FILE_TARGET: u32 = u32::MAX;
+
+/// A target of the file, as if it were one of the store. Volumes that there are not are left out.
+pub fn as_known(target: &FileTarget, volumes: &BTreeMap<u32, VolumeInfo>) -> onefold_targets::Target {
+    let unit = |(lun, name): (&u16, &String)| {
+        let info = volumes.values().find(|info| info.name == *name)?;
+        Some((*lun, Unit { volume: info.number, block_bytes: LOGICAL_BLOCK_BYTES, is_read_only: false }))
+    };
+    let units = target.luns.iter().filter_map(unit).collect();
+    onefold_targets::Target { number: FILE_TARGET, units, ..target.target.clone() }
 }
 
 #[derive(Debug, Default)]
@@ -88,8 +104,39 @@ impl Iscsi {
     /// What initiators of a store see.
     pub fn new(engine: Arc<Engine>, volumes: Arc<Volumes>, options: Options) -> Result<Iscsi> {
         let iscsi = Iscsi { engine, volumes, options, server: OnceLock::new(), state: Mutex::default() };
+        iscsi.check_file()?;
         iscsi.refresh()?;
         Ok(iscsi)
+    }
+
+    /// What the file says of targets must fit to the store.
+    fn check_file(&self) -> Result<()> {
+        let known = known(&self.engine)?;
+        let mut shown: HashMap<&str, (u16, &str)> = HashMap::new();
+        for FileTarget { target, luns, .. } in &self.options.targets {
+            let name = target.name.as_str();
+            if known.find(name).is_ok() {
+                return Err(Failure::cannot_run(format!(
+                    "there are two targets of the name {name}: one in the store, one in the file of settings"
+                ))
+                .advise(format!("rename the one in the file, or `onefold target delete {name}`")));
+            }
+            for (lun, volume) in luns {
+                let shown_name = printable(volume.as_bytes());
+                let info = self.volumes.list().into_iter().find(|info| info.name == *volume).ok_or_else(|| {
+                    Failure::cannot_run(format!("there is no volume {shown_name}, which the file of settings gives to target {name}"))
+                        .advise(format!("look for a typing error, or make it with `onefold volume create {shown_name} --size SIZE`"))
+                })?;
+                let other = known.attached(info.number).or_else(|| shown.insert(volume, (*lun, name)));
+                if let Some((lun, other)) = other {
+                    return Err(Failure::cannot_run(format!(
+                        "volume {shown_name} of target {name} is LUN {lun} of target {other} already"
+                    ))
+                    .advise("a volume is in one target at a time: take it out of one"));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Tells it who serves it.
@@ -113,7 +160,9 @@ impl Iscsi {
     pub fn refresh(&self) -> Result<()> {
         let mut state = self.state.lock();
         let volumes: BTreeMap<u32, VolumeInfo> = self.volumes.list().into_iter().map(|info| (info.number, info)).collect();
-        let known = self.with_default_luns(known(&self.engine)?, &volumes)?;
+        let mut known = known(&self.engine)?;
+        known.targets.extend(self.options.targets.iter().map(|target| as_known(target, &volumes)));
+        let known = self.with_default_luns(known, &volumes)?;
         if !self.options.is_read_only && self.volumes.damaged().is_empty() {
             forget_others(&self.engine, &volumes.keys().copied().collect::<HashSet<_>>())?;
         }

@@ -7,8 +7,10 @@
 //! Settings change how a store is worked with, never what is in it: every file of settings opens every store.
 
 mod keys;
+mod targets;
 
 pub use keys::{KEYS, Key, Kind};
+pub use targets::{FileTarget, TARGET_KEYS, TargetKey};
 
 use crate::cli::Rate;
 use crate::failure::nearest;
@@ -41,6 +43,8 @@ pub struct Settings {
     pub nbd: Nbd,
     /// The iSCSI server.
     pub iscsi: Iscsi,
+    /// Its targets beside those that the store has.
+    pub targets: Vec<FileTarget>,
 }
 
 /// How the daemon gives back the space of what nobody needs.
@@ -133,6 +137,7 @@ impl Default for Settings {
                 session_bytes: 32 << 20,
                 allow_open_off_loopback: false,
             },
+            targets: Vec::new(),
         }
     }
 }
@@ -204,9 +209,13 @@ pub fn parse_settings(text: &str) -> Result<Settings, SettingsError> {
     for (section, content) in document.get_ref() {
         let line = line_of(text, section.span().start);
         let section: &str = section.get_ref();
+        if section == "target" {
+            settings.targets = targets::parse_targets(text, line, content.get_ref())?;
+            continue;
+        }
         let known = KEYS.iter().any(|key| key.section == section);
         let (true, DeValue::Table(entries)) = (known, content.get_ref()) else {
-            let nearest = if known { Some(section) } else { nearest(section, KEYS.iter().map(|key| key.section)) };
+            let nearest = if known { Some(section) } else { nearest(section, KEYS.iter().map(|key| key.section).chain(["target"])) };
             return Err(SettingsError::UnknownSection { line, section: section.to_owned(), nearest: nearest.map(str::to_owned) });
         };
         for (name, value) in entries {
@@ -366,6 +375,7 @@ pub fn template() -> String {
         }
         out.push_str(&format!("# {}\n# Value: {}.\n# {} = {}\n", key.about, key.kind.describe(), key.name, key.default));
     }
+    out.push_str("\n# An iSCSI target; there may be several. docs/configuration.md has all keys.\n# [[target]]\n# name = \"disks\"\n# luns = { 0 = \"disk\" }\n");
     out
 }
 

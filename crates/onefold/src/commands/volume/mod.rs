@@ -168,6 +168,14 @@ impl StoreCommand for VolumeDelete {
 
 fn delete(options: &VolumeDelete, session: &Session<'_>) -> Result<Exit> {
     known(session.volumes()?, &options.name)?;
+    let number = session.volumes()?.list().into_iter().find(|info| info.name == options.name).map(|info| info.number);
+    let targets = onefold_targets::known(&session.store.engine)?;
+    if let Some((lun, target)) = number.and_then(|number| targets.attached(number)) {
+        let name = printable(options.name.as_bytes());
+        return Err(Failure::failed(format!("volume {name} is LUN {lun} of target {target}"))
+            .advise(format!("take it out first: `onefold target detach {target} {name}`")));
+    }
+    super::target::check_not_attached_by_settings(session, &options.name)?;
     session.on_unused_volume(&options.name, |volumes| Ok(volumes.delete(&options.name)?))?;
     let rest = clean_up(session)?;
     if !session.quiet {

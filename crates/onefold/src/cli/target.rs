@@ -1,0 +1,322 @@
+//! iSCSI targets and sessions: `target`, `session`.
+
+use super::{Format, Store, any_path};
+use crate::units::parse_size;
+use clap::{Args, Subcommand};
+use onefold_targets::{Digest, Network, whole_name};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// `onefold target`.
+#[derive(Debug, Subcommand)]
+pub enum Target {
+    /// Makes a target; while there is none, all volumes are shown by one that is there by itself
+    #[command(after_help = "\
+A name that does not begin with iqn., eui. or naa. gets iqn.2026-01.io.github.onefold: before it.
+
+Examples:
+  onefold target create vmware
+  onefold target create iqn.2026-01.com.example:databases --header-digest required --max-sessions 4")]
+    Create(TargetCreate),
+    /// Lists the targets with what they show and who may use them
+    List(TargetList),
+    /// Deletes a target; its volumes stay
+    Delete(TargetDelete),
+    /// Changes settings of a target
+    Set(TargetSet),
+    /// Shows a volume as a LUN of a target
+    #[command(after_help = "Examples:\n  onefold target attach vmware disk\n  onefold target attach vmware monday --lun 7 --read-only")]
+    Attach(TargetAttach),
+    /// Takes a volume out of a target
+    Detach(TargetDetach),
+    /// Lets initiators use a target by their names or networks; without any rule all may
+    #[command(after_help = "\
+Who comes must be as one of the names, if there are any, and from one of the networks, if there are any. In names * stands for any number of
+characters and ? for one.
+
+Example:
+  onefold target allow vmware --initiator 'iqn.1998-01.com.vmware:*' --network 10.1.0.0/16")]
+    Allow(TargetAllow),
+    /// Takes names and networks off the list of those who may use a target
+    Deny(TargetDeny),
+    /// Asks initiators for a name and a secret, or proves the target to them
+    #[command(after_help = "\
+The secret has 12 to 128 bytes, for Windows 12 to 16, and is in a file that others may not read. The store keeps the file's path, never the secret:
+the daemon reads it at each login, so that a new secret counts at once.
+
+Examples:
+  onefold target chap vmware --user esx1 --secret-file /etc/onefold/esx1.secret
+  onefold target chap vmware --mutual --user onefold --secret-file /etc/onefold/own.secret
+  onefold target chap vmware --off --user esx1")]
+    Chap(TargetChap),
+}
+
+fn target_name(text: &str) -> Result<String, String> {
+    whole_name(text).map_err(|error| error.to_string())
+}
+
+/// What a digest of a session must be, as it is typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum DigestChoice {
+    /// As the initiator likes it
+    Optional,
+    /// CRC32C, or no session
+    Required,
+    /// None
+    Off,
+}
+
+impl From<DigestChoice> for Digest {
+    fn from(choice: DigestChoice) -> Digest {
+        match choice {
+            DigestChoice::Optional => Digest::Optional,
+            DigestChoice::Required => Digest::Required,
+            DigestChoice::Off => Digest::Off,
+        }
+    }
+}
+
+/// Settings of a target.
+#[derive(Args, Clone, Copy, Debug, Deserialize, Serialize)]
+pub struct TargetSettings {
+    /// Write-protects all its LUNs
+    #[arg(long, value_name = "YES-NO", num_args = 0..=1, default_missing_value = "true")]
+    pub read_only: Option<bool>,
+    /// Sessions at a time; 0 for as many as the daemon takes
+    #[arg(long, value_name = "N")]
+    pub max_sessions: Option<u32>,
+    /// CRC32C over the headers of all PDUs
+    #[arg(long, value_enum, value_name = "WHEN")]
+    pub header_digest: Option<DigestChoice>,
+    /// CRC32C over all data
+    #[arg(long, value_enum, value_name = "WHEN")]
+    pub data_digest: Option<DigestChoice>,
+}
+
+/// `onefold target create`.
+#[derive(Args, Debug, Deserialize, Serialize)]
+pub struct TargetCreate {
+    /// Which store.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub store: Store,
+    /// Name of the target
+    #[arg(value_parser = target_name)]
+    pub name: String,
+    /// Its settings.
+    #[command(flatten)]
+    pub settings: TargetSettings,
+    /// Does it under initiators that use the target with all volumes, which goes
+    #[arg(long)]
+    pub force: bool,
+    /// How facts are printed.
+    #[command(flatten)]
+    pub format: Format,
+}
+
+/// `onefold target list`.
+#[derive(Args, Debug, Deserialize, Serialize)]
+pub struct TargetList {
+    /// Which store.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub store: Store,
+    /// How facts are printed.
+    #[command(flatten)]
+    pub format: Format,
+}
+
+/// `onefold target delete`.
+#[derive(Args, Debug, Deserialize, Serialize)]
+pub struct TargetDelete {
+    /// Which store.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub store: Store,
+    /// Name of the target
+    #[arg(value_parser = target_name)]
+    pub name: String,
+    /// Does it under initiators that are logged in; their sessions are closed
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// `onefold target set`.
+#[derive(Args, Debug, Deserialize, Serialize)]
+pub struct TargetSet {
+    /// Which store.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub store: Store,
+    /// Name of the target
+    #[arg(value_parser = target_name)]
+    pub name: String,
+    /// Its settings.
+    #[command(flatten)]
+    pub settings: TargetSettings,
+}
+
+/// `onefold target attach`.
+#[derive(Args, Debug, Deserialize, Serialize)]
+pub struct TargetAttach {
+    /// Which store.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub store: Store,
+    /// Name of the target
+    #[arg(value_parser = target_name)]
+    pub target: String,
+    /// Name of the volume or snapshot
+    pub volume: String,
+    /// Its LUN, 0 to 16383 [default: the smallest that is free]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(0..=i64::from(onefold_targets::MAX_LUN)))]
+    pub lun: Option<u16>,
+    /// Write-protects it for initiators
+    #[arg(long)]
+    pub read_only: bool,
+    /// Size of its logical blocks: 512B or 4KiB
+    #[arg(long, value_name = "SIZE", value_parser = logical_block, default_value = "512B")]
+    pub block_size: u32,
+}
+
+fn logical_block(text: &str) -> Result<u32, String> {
+    match parse_size(text) {
+        Ok(512) => Ok(512),
+        Ok(4096) => Ok(4096),
+        Ok(_) => Err("it must be 512B or 4KiB".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// `onefold target detach`.
+#[derive(Args, Debug, Deserialize, Serialize)]
+pub struct TargetDetach {
+    /// Which store.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub store: Store,
+    /// Name of the target
+    #[arg(value_parser = target_name)]
+    pub target: String,
+    /// Name of the volume
+    pub volume: String,
+    /// Does it under initiators that are logged in; they do not expect it
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Names and networks.
+#[derive(Args, Debug, Deserialize, Serialize)]
+#[group(required = true, multiple = true)]
+pub struct Rules {
+    /// Name of an initiator, or a pattern; may be given many times
+    #[arg(long, value_name = "PATTERN", value_parser = initiator_pattern)]
+    pub initiator: Vec<String>,
+    /// Addresses, as in 10.1.0.0/16, fd00::/8 or 10.1.2.3; may be given many times
+    #[arg(long, value_name = "NETWORK", value_parser = network)]
+    pub network: Vec<String>,
+}
+
+fn initiator_pattern(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.len() > 223 || text.chars().any(|char| char.is_control() || char.is_whitespace()) {
+        return Err("a name of an initiator has 1 to 223 bytes and no spaces".to_owned());
+    }
+    Ok(text.to_ascii_lowercase())
+}
+
+fn network(text: &str) -> Result<String, String> {
+    text.parse::<Network>().map(|network| network.to_string())
+}
+
+/// `onefold target allow`.
+#[derive(Args, Debug, Deserialize, Serialize)]
+pub struct TargetAllow {
+    /// Which store.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub store: Store,
+    /// Name of the target
+    #[arg(value_parser = target_name)]
+    pub name: String,
+    /// Whom.
+    #[command(flatten)]
+    pub rules: Rules,
+}
+
+/// `onefold target deny`.
+#[derive(Args, Debug, Deserialize, Serialize)]
+pub struct TargetDeny {
+    /// Which store.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub store: Store,
+    /// Name of the target
+    #[arg(value_parser = target_name)]
+    pub name: String,
+    /// Whom.
+    #[command(flatten)]
+    pub rules: Rules,
+}
+
+/// `onefold target chap`.
+#[derive(Args, Debug, Deserialize, Serialize)]
+pub struct TargetChap {
+    /// Which store.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub store: Store,
+    /// Name of the target
+    #[arg(value_parser = target_name)]
+    pub name: String,
+    /// Name that goes with the secret
+    #[arg(long, value_name = "NAME", required_unless_present = "off", value_parser = super::plain_name)]
+    pub user: Option<String>,
+    /// File that has the secret; a newline at its end does not count
+    #[arg(long, value_name = "FILE", required_unless_present = "off", conflicts_with = "off")]
+    #[serde(with = "any_path::optional")]
+    pub secret_file: Option<PathBuf>,
+    /// It is the target's own name and secret, for initiators that ask it to prove itself
+    #[arg(long)]
+    pub mutual: bool,
+    /// Takes the name away; without --user all of them
+    #[arg(long)]
+    pub off: bool,
+}
+
+/// `onefold session`.
+#[derive(Debug, Subcommand)]
+pub enum SessionCommand {
+    /// Lists the iSCSI sessions of the daemon
+    List(SessionList),
+    /// Closes iSCSI sessions; initiators may log in again, unless a rule of the target keeps them out
+    #[command(after_help = "Examples:\n  onefold session drop 3\n  onefold session drop --target vmware")]
+    Drop(SessionDrop),
+}
+
+/// `onefold session list`.
+#[derive(Args, Debug, Deserialize, Serialize)]
+pub struct SessionList {
+    /// Which store.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub store: Store,
+    /// How facts are printed.
+    #[command(flatten)]
+    pub format: Format,
+}
+
+/// `onefold session drop`.
+#[derive(Args, Debug, Deserialize, Serialize)]
+pub struct SessionDrop {
+    /// Which store.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub store: Store,
+    /// Numbers of sessions, as `session list` shows them
+    #[arg(required_unless_present = "target", conflicts_with = "target")]
+    pub numbers: Vec<u64>,
+    /// All sessions of this target
+    #[arg(long, value_name = "NAME", value_parser = target_name)]
+    pub target: Option<String>,
+}

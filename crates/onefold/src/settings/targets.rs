@@ -1,0 +1,284 @@
+//! Targets in the file of settings: `[[target]]`, any number of them.
+
+use super::keys::Value;
+use super::{Kind, SettingsError, check_value, describe, line_of, texts};
+use crate::failure::nearest;
+use onefold_targets::{Account, Digest, MAX_LUN, Network, Target, whole_name};
+use std::collections::BTreeMap;
+use toml::de::{DeTable, DeValue};
+
+/// A target of the file. Its volumes are named, as the file does not know their numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FileTarget {
+    /// All but the units.
+    pub target: Target,
+    /// Names of volumes by LUN.
+    pub luns: BTreeMap<u16, String>,
+    chap: [Option<String>; 2],
+    mutual: [Option<String>; 2],
+}
+
+/// One key of `[[target]]`.
+#[derive(Debug)]
+pub struct TargetKey {
+    /// Its name.
+    pub name: &'static str,
+    /// The default as TOML has it; empty: it must be there.
+    pub default: &'static str,
+    /// What it may be, for people.
+    pub values: &'static str,
+    /// What it does, in one sentence.
+    pub about: &'static str,
+    set: fn(&mut FileTarget, &DeValue<'_>) -> Result<(), String>,
+}
+
+fn text(value: &DeValue<'_>) -> Result<Option<String>, String> {
+    match check_value(Kind::Text, value)? {
+        Value::Text(text) => Ok(text),
+        _ => Ok(None),
+    }
+}
+
+fn digest(value: &DeValue<'_>) -> Result<Digest, String> {
+    let wanted = || format!("is {}, it must be \"optional\", \"required\" or \"off\"", describe(value));
+    text(value).ok().flatten().and_then(|name| Digest::of(&name)).ok_or_else(wanted)
+}
+
+fn luns(value: &DeValue<'_>) -> Result<BTreeMap<u16, String>, String> {
+    let wanted = || format!("must name volumes by numbers from 0 to {MAX_LUN}, as in {{ 0 = \"disk\", 1 = \"logs\" }}");
+    let DeValue::Table(entries) = value else { return Err(wanted()) };
+    let mut luns = BTreeMap::new();
+    for (lun, volume) in entries {
+        let lun = lun.get_ref().parse::<u16>().ok().filter(|lun| *lun <= MAX_LUN).ok_or_else(wanted)?;
+        luns.insert(lun, text(volume.get_ref()).ok().flatten().ok_or_else(wanted)?);
+    }
+    Ok(luns)
+}
+
+/// All keys of `[[target]]`.
+pub const TARGET_KEYS: &[TargetKey] = &[
+    TargetKey {
+        name: "name",
+        default: "",
+        values: "a text",
+        about: "Its name; one that does not begin with iqn., eui. or naa. gets iqn.2026-01.io.github.onefold: before it.",
+        set: |target, value| {
+            let name = text(value)?.ok_or("must not be empty")?;
+            target.target.name = whole_name(&name).map_err(|error| format!("is wrong: {error}"))?;
+            Ok(())
+        },
+    },
+    TargetKey {
+        name: "luns",
+        default: "{}",
+        values: "names of volumes by numbers from 0 to 16383, as in { 0 = \"disk\", 1 = \"logs\" }",
+        about: "What it shows. A volume is in one target at a time.",
+        set: |target, value| {
+            target.luns = luns(value)?;
+            Ok(())
+        },
+    },
+    TargetKey {
+        name: "initiators",
+        default: "[]",
+        values: "a list of names, with * for any number of characters and ? for one",
+        about: "Who may use it; none: all.",
+        set: |target, value| {
+            target.target.initiators = texts(value, "names of initiators")?;
+            Ok(())
+        },
+    },
+    TargetKey {
+        name: "networks",
+        default: "[]",
+        values: "a list of networks, as in \"10.1.0.0/16\"",
+        about: "From where; none: from everywhere.",
+        set: |target, value| {
+            let networks = texts(value, "networks")?;
+            target.target.networks =
+                networks.iter().map(|text| text.parse::<Network>()).collect::<Result<_, _>>().map_err(|why| format!("is wrong: {why}"))?;
+            Ok(())
+        },
+    },
+    TargetKey {
+        name: "chap_user",
+        default: "\"\"",
+        values: "a text; \"\" for none",
+        about: "The name that initiators must show by CHAP.",
+        set: |target, value| {
+            target.chap[0] = text(value)?;
+            Ok(())
+        },
+    },
+    TargetKey {
+        name: "chap_secret_file",
+        default: "\"\"",
+        values: "a text; \"\" for none",
+        about: "File with the secret of that name, 12 to 128 bytes (for Windows 12 to 16), which others may not read.",
+        set: |target, value| {
+            target.chap[1] = text(value)?;
+            Ok(())
+        },
+    },
+    TargetKey {
+        name: "mutual_user",
+        default: "\"\"",
+        values: "a text; \"\" for none",
+        about: "The target's own name, for initiators that ask it to prove itself.",
+        set: |target, value| {
+            target.mutual[0] = text(value)?;
+            Ok(())
+        },
+    },
+    TargetKey {
+        name: "mutual_secret_file",
+        default: "\"\"",
+        values: "a text; \"\" for none",
+        about: "File with its secret: another one than that of the initiators.",
+        set: |target, value| {
+            target.mutual[1] = text(value)?;
+            Ok(())
+        },
+    },
+    TargetKey {
+        name: "header_digest",
+        default: "\"optional\"",
+        values: "\"optional\", \"required\" or \"off\"",
+        about: "CRC32C over the headers of all PDUs.",
+        set: |target, value| {
+            target.target.header_digest = digest(value)?;
+            Ok(())
+        },
+    },
+    TargetKey {
+        name: "data_digest",
+        default: "\"optional\"",
+        values: "\"optional\", \"required\" or \"off\"",
+        about: "CRC32C over all data.",
+        set: |target, value| {
+            target.target.data_digest = digest(value)?;
+            Ok(())
+        },
+    },
+    TargetKey {
+        name: "max_sessions",
+        default: "0",
+        values: "a number from 0 to 65535",
+        about: "Sessions at a time; 0: as many as the daemon takes.",
+        set: |target, value| {
+            if let Value::Number(number) = check_value(Kind::Count { least: 0, most: 65_535 }, value)? {
+                target.target.max_sessions = number as u32;
+            }
+            Ok(())
+        },
+    },
+    TargetKey {
+        name: "read_only",
+        default: "false",
+        values: "true or false",
+        about: "Write-protect all its LUNs.",
+        set: |target, value| {
+            target.target.is_read_only = matches!(check_value(Kind::Flag, value)?, Value::Flag(true));
+            Ok(())
+        },
+    },
+];
+
+/// Reads all targets of the file.
+pub(super) fn parse_targets(whole: &str, line: usize, content: &DeValue<'_>) -> Result<Vec<FileTarget>, SettingsError> {
+    let wrong = |line: usize, key: &str, why: String| SettingsError::Value { line, section: "target".to_owned(), key: key.to_owned(), why };
+    let DeValue::Array(items) = content else {
+        return Err(SettingsError::Syntax { line, why: "write [[target]], with two brackets: there may be several".to_owned() });
+    };
+    let mut targets: Vec<FileTarget> = Vec::new();
+    for item in items.iter() {
+        let line = line_of(whole, item.span().start);
+        let DeValue::Table(entries) = item.get_ref() else {
+            return Err(SettingsError::Syntax { line, why: "a target is a section, [[target]]".to_owned() });
+        };
+        let target = parse_target(whole, entries)?;
+        if target.target.name.is_empty() {
+            return Err(wrong(line, "name", "is missing: each target has one".to_owned()));
+        }
+        for (key, [user, file]) in [("chap", &target.chap), ("mutual", &target.mutual)] {
+            if user.is_some() != file.is_some() {
+                return Err(wrong(line, &format!("{key}_user"), format!("and {key}_secret_file go together: give both or none")));
+            }
+        }
+        if let Some(other) = targets.iter().find(|other| other.target.name == target.target.name) {
+            return Err(SettingsError::Contradiction {
+                why: format!("there are two targets of the name {}: rename one", other.target.name),
+            });
+        }
+        targets.push(target.settled());
+    }
+    Ok(targets)
+}
+
+fn parse_target(whole: &str, entries: &DeTable<'_>) -> Result<FileTarget, SettingsError> {
+    let mut target = FileTarget::default();
+    for (name, value) in entries {
+        let line = line_of(whole, name.span().start);
+        let name: &str = name.get_ref();
+        let Some(key) = TARGET_KEYS.iter().find(|key| key.name == name) else {
+            let nearest = nearest(name, TARGET_KEYS.iter().map(|key| key.name)).map(str::to_owned);
+            return Err(SettingsError::UnknownKey { line, section: "[target]".to_owned(), key: name.to_owned(), nearest });
+        };
+        let (section, key_name) = ("target".to_owned(), name.to_owned());
+        (key.set)(&mut target, value.get_ref()).map_err(|why| SettingsError::Value { line, section, key: key_name, why })?;
+    }
+    Ok(target)
+}
+
+impl FileTarget {
+    fn settled(mut self) -> FileTarget {
+        let account = |[user, file]: &[Option<String>; 2]| {
+            user.clone().zip(file.clone()).map(|(name, file)| Account { name, secret_file: file.into() })
+        };
+        self.target.accounts = account(&self.chap).into_iter().collect();
+        self.target.own_account = account(&self.mutual);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::parse_settings;
+
+    #[test]
+    fn every_key_of_a_target_is_documented_with_its_default() {
+        let document = include_str!("../../../../docs/configuration.md");
+        for key in TARGET_KEYS {
+            let default = if key.default.is_empty() { String::new() } else { format!("`{}`", key.default) };
+            let row = format!("| `{}` | {default} | {} | {} |", key.name, key.values, key.about);
+            assert!(document.contains(&row), "docs/configuration.md lacks, in section [[target]]:\n{row}");
+        }
+    }
+
+    #[test]
+    fn the_defaults_of_a_target_are_the_defaults() {
+        let keys = TARGET_KEYS.iter().filter(|key| !key.default.is_empty()).map(|key| format!("{} = {}\n", key.name, key.default));
+        let written = format!("[[target]]\nname = \"a\"\n{}", keys.collect::<String>());
+        let settings = parse_settings(&written).unwrap();
+        assert_eq!(settings.targets, parse_settings("[[target]]\nname = \"a\"\n").unwrap().targets);
+        assert_eq!(settings.targets[0].target.name, "iqn.2026-01.io.github.onefold:a");
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_target_is_said_with_its_line() {
+        for (text, expected) in [
+            ("[target]\nname = \"a\"", "line 1: write [[target]], with two brackets"),
+            ("[[target]]\nluns = {}", "line 1: target.name is missing"),
+            ("[[target]]\nname = \"a\"\nluns = [\"disk\"]", "line 3: target.luns must name volumes by numbers from 0 to 16383"),
+            ("[[target]]\nname = \"a\"\nluns = { x = \"disk\" }", "line 3: target.luns must name volumes"),
+            ("[[target]]\nname = \"a\"\nnetworks = [\"10.0.0.1/8\"]", "line 3: target.networks is wrong: `10.0.0.1/8` is no network"),
+            ("[[target]]\nname = \"a\"\nheader_digest = \"yes\"", "line 3: target.header_digest is \"yes\", it must be \"optional\""),
+            ("[[target]]\nname = \"a\"\nmutual_user = \"x\"", "line 1: target.mutual_user and mutual_secret_file go together"),
+            ("[[target]]\nname = \"a b\"", "line 2: target.name is wrong: \"a b\" is no name of a target"),
+        ] {
+            let error = parse_settings(text).unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{text:?}: {error}");
+        }
+    }
+}
