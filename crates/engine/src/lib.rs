@@ -41,6 +41,7 @@ mod recount;
 mod removal;
 pub mod reservation;
 mod salvage;
+mod scrubbing;
 mod settings;
 mod statistics;
 mod stream;
@@ -64,6 +65,7 @@ pub use recipe_writer::RecipeWriter;
 pub use records::{CHUNK_DELTAS, CHUNKS_PLACED, CHUNKS_REMOVED, OBJECTS_WRITTEN, decode_deltas, decode_places, decode_removals};
 pub use removal::{Candidate, MAX_CANDIDATES, ReferencesOf, Removed};
 pub use salvage::{Salvaged, salvage};
+pub use scrubbing::ScrubListing;
 pub use settings::Settings;
 pub use statistics::Statistics;
 pub use stream::{Hints, MetadataKind, WriteStream};
@@ -78,7 +80,7 @@ use onefold_oplog::{Log, Position};
 use onefold_storage::ContainerStore;
 use parking_lot::{Mutex, RwLock};
 use reservation::Reservations;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
 /// One store, open.
@@ -115,7 +117,7 @@ pub struct Engine {
     /// Held by the one removal, also while it waits for writes in flight.
     removing: Mutex<()>,
     /// Held by a scrub while it reads on and writes down how far it is.
-    scrubbing: Mutex<()>,
+    scrubbing: Mutex<Option<ScrubListing>>,
     /// Scrubs that somebody waits for.
     waited_for_scrubs: AtomicU64,
     /// Why nothing can be written any more.
@@ -162,29 +164,6 @@ impl Engine {
     /// chunk is removed that it could have seen. A [`WriteStream`] holds one for itself.
     pub fn in_flight(&self) -> InFlight {
         self.guards.enter()
-    }
-
-    /// To be held by a scrub that somebody waits for; one in the background [gives way](Self::is_scrub_waited_for).
-    pub fn waited_for_scrub(&self) -> impl Drop + '_ {
-        struct Waiting<'a>(&'a AtomicU64);
-        impl Drop for Waiting<'_> {
-            fn drop(&mut self) {
-                self.0.fetch_sub(1, Ordering::Relaxed);
-            }
-        }
-        self.waited_for_scrubs.fetch_add(1, Ordering::Relaxed);
-        Waiting(&self.waited_for_scrubs)
-    }
-
-    /// Whether somebody waits for a scrub.
-    pub fn is_scrub_waited_for(&self) -> bool {
-        self.waited_for_scrubs.load(Ordering::Relaxed) > 0
-    }
-
-    /// To be held while a step of a scrub is made: several scrubs of a store then share the work of one. `None`: another one has it, and still does
-    /// after a tenth of a second.
-    pub fn scrub_turn(&self) -> Option<impl Drop + '_> {
-        self.scrubbing.try_lock_for(std::time::Duration::from_millis(100))
     }
 
     /// What was chosen when the store was created.

@@ -108,6 +108,7 @@ impl Engine {
         let index = if mode == Mode::Rebuild {
             // Everything that the new index is made of comes first: a store in which that cannot be read keeps the index that it has.
             recover(&storage, None, &blocks, &log, mode, digest_bytes)?;
+            storage.allow_repairs();
             empty_index(&ground, INDEX, descriptor.index_partitions, digest_bytes)?;
             open_index()?
         } else if ground.exists(MARKER)? {
@@ -157,7 +158,7 @@ impl Engine {
             deletions: RwLock::new(()),
             reclaiming: Mutex::new(()),
             removing: Mutex::new(()),
-            scrubbing: Mutex::new(()),
+            scrubbing: Mutex::default(),
             waited_for_scrubs: AtomicU64::new(0),
             stopped: std::sync::OnceLock::new(),
             closed: AtomicBool::new(false),

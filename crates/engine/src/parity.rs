@@ -1,6 +1,6 @@
 //! Parity of containers: made in the background, used when something cannot be read.
 
-use crate::{Engine, EngineError, Result};
+use crate::{Engine, EngineError, Mode, Result};
 use onefold_ground::profile::Component;
 use onefold_storage::{Address, ContainerId, Repair, StorageError};
 use std::cell::Cell;
@@ -49,31 +49,35 @@ impl Engine {
         self.writable().is_ok()
     }
 
-    /// Makes a container that cannot be read anew from parity, where that is possible; durable on return. Only a store that is open for writing does it.
+    /// Makes a container that cannot be read anew from parity, where that is possible; durable on return. A store that is open for reading does it only while its chunk
+    /// index is made anew.
     pub fn repair_container(&self, container: ContainerId) -> Result<Repair> {
-        if !self.is_writable() {
+        if self.mode == Mode::ReadOnly {
             return Ok(Repair::Impossible);
         }
         Ok(self.storage.repair(container)?)
     }
 
-    /// Makes the container anew that a read of the chunk at `address` could not read. Whether it is worth reading again.
+    /// Makes the container anew that a read of the chunk at `address` could not read; where nothing may be written, it is read through parity. Whether it is worth reading again.
     pub(crate) fn repair_after(&self, error: &EngineError, address: Address) -> bool {
         let container = match error {
-            // The container is sound, but the chunk is not there: parity does not help against that.
-            EngineError::Storage(StorageError::Damaged { frame: None, slot: Some(_), .. }) => return false,
             EngineError::Storage(StorageError::Damaged { container, .. }) => *container,
             // A bad sector, for one: what the device says names no container.
             EngineError::Storage(StorageError::Ground(_)) => match self.storage.current(address.container()) {
                 Ok(container) => container,
                 Err(_) => return false,
             },
+            // For one that the container is sound and the chunk is not there: parity does not help against that.
             _ => return false,
         };
-        match self.repair_container(container) {
-            Ok(repaired) => repaired != Repair::Impossible,
+        let repaired = match self.mode {
+            Mode::ReadOnly => self.storage.read_through_parity(container).map_err(EngineError::from),
+            Mode::ReadWrite | Mode::Rebuild => self.repair_container(container).map(|repaired| repaired != Repair::Impossible),
+        };
+        match repaired {
+            Ok(repaired) => repaired,
             Err(error) => {
-                tracing::warn!(%container, %error, "a damaged container could not be made anew");
+                tracing::warn!(%container, %error, "a damaged container could not be made anew, or read through parity");
                 false
             }
         }

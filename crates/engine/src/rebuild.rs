@@ -1,7 +1,7 @@
 //! Rebuilding the chunk index: it is a view, and everything in it can be had from the containers and from what refers to chunks.
 //!
 //! The old index is not read. A marker file makes every other opening refuse the store until the new one is whole, so a rebuild that is
-//! cut short is simply done again. Containers, log and block index are only read.
+//! cut short is simply done again. Containers, log and block index are only read, but that damaged or lost containers are made anew first where parity allows it.
 
 use crate::recount::Recounted;
 use crate::{Engine, EngineError, Mode, Result, Settings};
@@ -9,6 +9,7 @@ use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Ground, parent, replace_file};
 use onefold_index::{ChunkBatch, ChunkIndex};
 use onefold_oplog::Position;
+use onefold_storage::{Address, ContainerId, Repair, Slot};
 use std::sync::Arc;
 
 /// Stands in the directory of the chunk index while that is not whole.
@@ -30,8 +31,20 @@ impl Rebuild {
     pub fn start(ground: Arc<dyn Ground>, settings: Settings, command: &str, damaged: &mut dyn FnMut(String)) -> Result<Rebuild> {
         let engine = Engine::open(ground, settings, Mode::Rebuild, command)?;
         let mut rebuild = Rebuild { engine, step: 0, found: Recounted::default() };
+        // First what parity gives back: chunks that no container has would not be in the index, and what they refer to would not be counted.
+        match rebuild.engine.storage.repair_lost() {
+            Ok((_, lost)) => {
+                for container in lost {
+                    // Of one that is given up nobody needs anything.
+                    if !rebuild.engine.dead_slots(container)?.is_given_up() {
+                        damaged(format!("container {container} is missing, and parity does not give it back"));
+                    }
+                }
+            }
+            Err(error) => damaged(format!("what is missing could not be made anew from parity: {error}")),
+        }
         for container in rebuild.engine.storage.containers()? {
-            match rebuild.engine.storage.slots(container) {
+            match rebuild.slots(container) {
                 Ok(slots) => {
                     for frame in &rebuild.engine.storage.catalog(container)?.frames {
                         rebuild.found.raw_bytes += u64::from(frame.raw_bytes);
@@ -82,6 +95,22 @@ impl Rebuild {
         Recounted { end: engine.log.end(), ..self.found }.write(&*engine.ground)?;
         engine.ground.remove(MARKER)?;
         Ok(engine.ground.sync_directory(parent(MARKER))?)
+    }
+
+    /// The slots of a container, which is made anew from parity if it must be.
+    fn slots(&self, container: ContainerId) -> onefold_storage::Result<Vec<(Address, Slot)>> {
+        let storage = &self.engine.storage;
+        match storage.slots(container) {
+            Err(error) if error.is_damage() => match storage.repair(container) {
+                Ok(Repair::Repaired | Repair::Whole) => storage.slots(container),
+                Ok(Repair::Impossible) => Err(error),
+                Err(of_repair) => {
+                    tracing::warn!(%container, error = %of_repair, "a damaged container could not be made anew");
+                    Err(error)
+                }
+            },
+            slots => slots,
+        }
     }
 
     fn apply(&mut self, inserts: &[(Fingerprint, u64)], deltas: &[(Fingerprint, i64)]) -> Result<()> {

@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::{DEFAULT_CHAIN, bytes, descriptor, open, read, settings, store, write};
-use onefold_engine::{Candidate, ContainerId, Engine, Piece, Settings, Transaction, UnusedCursor};
+use common::{DEFAULT_CHAIN, bytes, descriptor, open, read, refer, settings, store, unused, write};
+use onefold_engine::{ContainerId, Engine, Piece, Settings, Transaction};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{CrashPolicy, Ground, SimulatedGround};
 use std::collections::BTreeSet;
@@ -18,24 +18,10 @@ fn tight() -> Settings {
     Settings { log_segment_bytes: 64 << 10, log_limit_bytes: 1 << 20, ..settings(DEFAULT_CHAIN) }
 }
 
-/// An object that refers to `pieces`.
-fn refer(engine: &Engine, key: u8, pieces: &[Piece]) {
-    let deltas = pieces.iter().filter_map(Piece::fingerprint).map(|fingerprint| (fingerprint, 1)).collect();
-    engine.submit(Transaction { changes: vec![(0, vec![b'x', key], Some(vec![key]))], deltas }).unwrap();
-    engine.flush().unwrap();
-}
-
 /// Removes what nothing refers to.
 fn remove(engine: &Engine) -> u64 {
     engine.flush().unwrap();
-    engine.maintain(true).unwrap();
-    let (mut candidates, mut damaged, mut cursor) = (Vec::<Candidate>::new(), Vec::new(), Some(UnusedCursor::default()));
-    while let Some(from) = cursor {
-        let (some, next) = engine.unused(from, 1000, &mut damaged).unwrap();
-        candidates.extend(some);
-        cursor = next;
-    }
-    engine.remove_unused(&candidates, &|_, _| Ok(Vec::<Fingerprint>::new()), &|| false).unwrap().chunks
+    engine.remove_unused(&unused(engine), &|_, _| Ok(Vec::<Fingerprint>::new()), &|| false).unwrap().chunks
 }
 
 /// The sealed containers with dead slots.
@@ -57,7 +43,7 @@ fn written_by_turns(engine: &Arc<Engine>) -> Vec<(Vec<u8>, Vec<Piece>)> {
     drop(stream);
     let kept = runs.into_iter().step_by(2).map(|(pieces, data)| (data, pieces));
     let kept: Vec<_> = kept.collect();
-    kept.iter().enumerate().for_each(|(key, (_, pieces))| refer(engine, key as u8, pieces));
+    kept.iter().enumerate().for_each(|(key, (_, pieces))| refer(engine, key as u8, pieces, 1));
     assert!(remove(engine) > 0);
     kept
 }
@@ -151,7 +137,7 @@ fn m0_20_copies_that_the_index_does_not_name_any_more_are_taken_along() {
     let old = write(&mut stream, &data, data.len());
     write(&mut stream, &bytes(2, 200_000), SLICE);
     drop(stream);
-    refer(&engine, 1, &old);
+    refer(&engine, 1, &old, 1);
     drop(engine);
     let ground = ground.restart(CrashPolicy::KeepAll);
     let address = |piece: &Piece| match piece {
@@ -170,7 +156,7 @@ fn m0_20_copies_that_the_index_does_not_name_any_more_are_taken_along() {
     engine.flush().unwrap();
     ground.corrupt(&path, at, 1).unwrap();
     assert_ne!(address(&new[0]), address(&old[0]));
-    refer(&engine, 2, &new);
+    refer(&engine, 2, &new, 1);
     assert!(remove(&engine) > 0);
     let victims = victims(&engine);
     assert!(victims.contains(&address(&old[0]).container()), "the first copies are in none of {victims:?}");

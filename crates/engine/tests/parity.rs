@@ -1,15 +1,20 @@
-//! Reads of what cannot be read are answered from parity.
+//! What cannot be read is made anew from parity, or read through it where nothing may be written.
 
 mod common;
 
-use common::{DEFAULT_CHAIN, bytes, descriptor, open, read, settings, store, write};
-use onefold_engine::{Piece, Settings};
+use common::{DEFAULT_CHAIN, bytes, descriptor, files, open, read, settings, store, try_open, write};
+use onefold_engine::{ContainerId, Mode, Piece, Rebuild, Settings};
+use onefold_ground::{Ground, SimulatedGround};
+use std::sync::Arc;
 
-#[test]
-fn a_read_that_the_device_refuses_is_answered_from_parity() {
+fn with_parity() -> Settings {
+    Settings { parity_group: 4, ..settings(DEFAULT_CHAIN) }
+}
+
+/// A store with a mebibyte, closed, all sealed containers of which have parity.
+fn filled() -> (SimulatedGround, Vec<u8>, Vec<Piece>) {
     let ground = store(&descriptor());
-    let settings = Settings { parity_group: 4, ..settings(DEFAULT_CHAIN) };
-    let engine = open(&ground, settings.clone());
+    let engine = open(&ground, with_parity());
     let data = bytes(1, 1 << 20);
     let mut stream = engine.stream();
     let pieces = write(&mut stream, &data, 1 << 16);
@@ -17,12 +22,75 @@ fn a_read_that_the_device_refuses_is_answered_from_parity() {
     engine.flush().unwrap();
     assert!(engine.make_parity(true, &|| true).unwrap() > 0);
     engine.close().unwrap();
-    drop(engine);
-    let engine = open(&ground, settings);
-    let Piece::Chunk { address, .. } = pieces[0] else { panic!("these are no zeros") };
-    let container = address.container();
-    let path = format!("containers/{:04x}/{:05x}/{:08x}", container.partition(), container.number() >> 12, container.number());
-    ground.make_unreadable(&path).unwrap();
+    (ground, data, pieces)
+}
+
+/// The container of a chunk.
+fn container(pieces: &[Piece], at: usize) -> ContainerId {
+    let Piece::Chunk { address, .. } = pieces[at] else { panic!("these are no zeros") };
+    address.container()
+}
+
+fn path(container: ContainerId) -> String {
+    format!("containers/{:04x}/{:05x}/{:08x}", container.partition(), container.number() >> 12, container.number())
+}
+
+#[test]
+fn a_read_that_the_device_refuses_is_answered_from_parity() {
+    let (ground, data, pieces) = filled();
+    let engine = open(&ground, with_parity());
+    ground.make_unreadable(&path(container(&pieces, 0))).unwrap();
     assert!(read(&engine, &pieces).unwrap() == data);
     assert_eq!(engine.repaired_containers(), 1);
+}
+
+#[test]
+fn who_only_reads_has_what_is_damaged_or_lost_through_parity_and_changes_nothing() {
+    let (ground, data, pieces) = filled();
+    let (rotten, lost) = (container(&pieces, 0), container(&pieces, pieces.len() / 2));
+    assert_ne!(rotten, lost);
+    // The header, the middle, the catalog.
+    let length = ground.open(&path(rotten), onefold_ground::Access::Read).unwrap().len().unwrap();
+    for offset in [3, length / 2, length - 200] {
+        ground.corrupt(&path(rotten), offset, 0x40).unwrap();
+    }
+    let engine = try_open(&ground, with_parity(), Mode::ReadOnly).unwrap();
+    assert!(engine.storage().is_repairable(rotten).unwrap());
+    assert!(read(&engine, &pieces).unwrap() == data);
+    drop(engine);
+    ground.remove(&path(lost)).unwrap();
+    let before = files(&ground, "containers");
+    let engine = try_open(&ground, with_parity(), Mode::ReadOnly).unwrap();
+    // They are in two groups: of one, parity would give back one of them only.
+    assert!(read(&engine, &pieces).unwrap() == data);
+    assert!(files(&ground, "containers") == before);
+}
+
+#[test]
+fn m0_13_an_index_that_is_made_anew_has_the_chunks_of_containers_that_parity_gives_back() {
+    let (ground, data, pieces) = filled();
+    let (rotten, lost) = (container(&pieces, 0), container(&pieces, pieces.len() - 200));
+    assert_ne!(rotten, lost);
+    let length = ground.open(&path(rotten), onefold_ground::Access::Read).unwrap().len().unwrap();
+    let whole = files(&ground, "containers");
+    for damage in [true, false] {
+        if damage {
+            ground.corrupt(&path(rotten), length - 200, 0x40).unwrap();
+        } else {
+            ground.remove(&path(lost)).unwrap();
+        }
+        let mut damaged = Vec::new();
+        let shared: Arc<dyn Ground> = Arc::new(ground.clone());
+        let rebuild = Rebuild::start(shared, with_parity(), "test", &mut |what| damaged.push(what)).unwrap();
+        assert_eq!(damaged, Vec::<String>::new());
+        rebuild.finish().unwrap();
+        assert!(files(&ground, "containers") == whole, "they are what they were");
+        let engine = open(&ground, with_parity());
+        for piece in &pieces {
+            let Piece::Chunk { fingerprint, address, .. } = piece else { continue };
+            assert_eq!(engine.locate(fingerprint).unwrap(), Some(*address));
+        }
+        assert!(read(&engine, &pieces).unwrap() == data);
+        engine.close().unwrap();
+    }
 }

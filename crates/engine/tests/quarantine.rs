@@ -2,17 +2,11 @@
 
 mod common;
 
-use common::{DEFAULT_CHAIN, bytes, descriptor, open, read, settings, store, try_open, write};
-use onefold_engine::{Candidate, Engine, Hints, LostChunk, MetadataKind, Mode, Piece, Transaction, UnusedCursor, encode_pieces};
+use common::{DEFAULT_CHAIN, bytes, descriptor, open, read, refer, settings, store, try_open, unused, write};
+use onefold_engine::{Engine, Hints, LostChunk, MetadataKind, Mode, Piece, encode_pieces};
 use onefold_fingerprint::Fingerprint;
 use onefold_storage::ChunkKind;
 use std::sync::Arc;
-
-fn refer(engine: &Engine, key: u8, pieces: &[Piece], change: i64) {
-    let deltas = pieces.iter().filter_map(Piece::fingerprint).map(|fingerprint| (fingerprint, change)).collect();
-    engine.submit(Transaction { changes: vec![(0, vec![b'x', key], (change > 0).then(|| vec![key]))], deltas }).unwrap();
-    engine.flush().unwrap();
-}
 
 /// The chunks of pieces, as somebody would report them who cannot read them.
 fn lost(engine: &Engine, pieces: &[Piece]) -> Vec<LostChunk> {
@@ -34,17 +28,6 @@ fn count(engine: &Engine, fingerprint: Fingerprint) -> Option<(u64, u32)> {
 fn quarantined(engine: &Engine) -> usize {
     let mut found = 0;
     engine.for_each_quarantined(&mut |_| found += 1).unwrap();
-    found
-}
-
-fn unused(engine: &Engine) -> Vec<Candidate> {
-    engine.maintain(true).unwrap();
-    let (mut found, mut cursor) = (Vec::new(), Some(UnusedCursor::default()));
-    while let Some(from) = cursor {
-        let (some, next) = engine.unused(from, 100, &mut Vec::new()).unwrap();
-        found.extend(some);
-        cursor = next;
-    }
     found
 }
 

@@ -2,32 +2,14 @@
 
 mod common;
 
-use common::{DEFAULT_CHAIN, bytes, descriptor, open, read, settings, store, write};
-use onefold_engine::{Candidate, Engine, EngineError, MetadataKind, Piece, Removed, Transaction, UnusedCursor, encode_pieces};
+use common::{DEFAULT_CHAIN, bytes, descriptor, open, read, refer, settings, store, unused, write};
+use onefold_engine::{Engine, EngineError, MetadataKind, Piece, Removed, UnusedCursor, encode_pieces};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::Ground;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const SLICE: usize = 16 << 10;
-
-/// Makes an object that refers to `pieces`, or (-1) takes it away.
-fn refer(engine: &Engine, key: u8, pieces: &[Piece], change: i64) {
-    let deltas = pieces.iter().filter_map(Piece::fingerprint).map(|fingerprint| (fingerprint, change)).collect();
-    engine.submit(Transaction { changes: vec![(0, vec![b'x', key], (change > 0).then(|| vec![key]))], deltas }).unwrap();
-    engine.flush().unwrap();
-}
-
-fn unused(engine: &Engine) -> Vec<Candidate> {
-    engine.maintain(true).unwrap();
-    let (mut found, mut damaged, mut cursor) = (Vec::new(), Vec::new(), Some(UnusedCursor::default()));
-    while let Some(from) = cursor {
-        let (some, next) = engine.unused(from, 100, &mut damaged).unwrap();
-        found.extend(some);
-        cursor = next;
-    }
-    found
-}
 
 fn nothing_inside(_: onefold_storage::ChunkKind, _: &[u8]) -> Result<Vec<Fingerprint>, String> {
     Ok(Vec::new())

@@ -1,14 +1,17 @@
 //! Reading past the page cache (O_DIRECT): what the device has, whatever the system remembers, and without driving out of memory what others
 //! use.
 //!
-//! The device wants offsets, lengths and buffers aligned; callers need not care: reads go through an aligned buffer of the thread.
+//! The device wants offsets, lengths and buffers aligned. Callers need not care: what is not goes through a buffer of at most a mebibyte. Who reads much has a
+//! [`ReadBuffer`], into which the device writes itself, and uses it again: new memory has to be made by the system, page by page, which takes as long as a quick
+//! device needs to fill it.
 
 use crate::local::error;
 use crate::{File, Result};
 use rustix::fs::OFlags;
-use std::cell::RefCell;
+use rustix::io::{Errno, preadv};
 use std::fs;
-use std::io;
+use std::io::{self, IoSliceMut};
+use std::ops::Deref;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,11 +19,49 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What every device in use is content with.
 const ALIGNMENT_BYTES: usize = 4096;
-/// Read at once: the buffer of a thread.
-const BUFFER_BYTES: usize = 4 << 20;
+/// Read at once where the caller's memory is not aligned.
+const BOUNCE_BYTES: usize = 1 << 20;
 
-thread_local! {
-    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+/// A block that begins where the device wants it.
+#[repr(C, align(4096))]
+struct Block([u8; ALIGNMENT_BYTES]);
+
+/// Memory to read into, again and again: as long as the longest read so far, and aligned as [`Ground::open_past_cache`](crate::Ground::open_past_cache) likes it. It
+/// holds what was read last.
+#[derive(Debug, Default)]
+pub struct ReadBuffer {
+    memory: Vec<u8>,
+    start: usize,
+    length_bytes: usize,
+}
+
+impl ReadBuffer {
+    /// Reads exactly so many bytes; after an error the buffer holds none.
+    pub fn read(&mut self, file: &dyn File, offset: u64, length_bytes: usize) -> Result<&[u8]> {
+        self.length_bytes = 0;
+        if self.memory.len() < length_bytes + ALIGNMENT_BYTES {
+            // What was in it goes first: it need not be copied.
+            self.memory = Vec::new();
+            self.memory = vec![0; length_bytes + ALIGNMENT_BYTES];
+            self.start = self.memory.as_ptr().align_offset(ALIGNMENT_BYTES).min(ALIGNMENT_BYTES);
+        }
+        file.read_at(offset, &mut self.memory[self.start..self.start + length_bytes])?;
+        self.length_bytes = length_bytes;
+        Ok(self)
+    }
+
+    /// Holds nothing.
+    pub fn clear(&mut self) {
+        self.length_bytes = 0;
+    }
+}
+
+impl Deref for ReadBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.memory[self.start..self.start + self.length_bytes]
+    }
 }
 
 /// A file that is read past the page cache.
@@ -41,36 +82,76 @@ impl DirectFile {
         Some(DirectFile { file, path: path.to_owned(), cached, is_refused: AtomicBool::new(false) })
     }
 
+    /// Into memory that is aligned, from an offset that is.
     fn read_aligned(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        BUFFER.with_borrow_mut(|memory| {
-            memory.resize(BUFFER_BYTES + ALIGNMENT_BYTES, 0);
-            let shift = memory.as_ptr().align_offset(ALIGNMENT_BYTES);
-            let buffer = &mut memory[shift..shift + BUFFER_BYTES];
-            let mut done = 0;
-            while done < out.len() {
-                let at = offset + done as u64;
-                let before = (at % ALIGNMENT_BYTES as u64) as usize;
-                let wanted = (before + out.len() - done).next_multiple_of(ALIGNMENT_BYTES).min(BUFFER_BYTES);
-                let read = match self.file.read_at(&mut buffer[..wanted], at - before as u64) {
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                    read => read?,
-                };
-                if read <= before {
-                    return Err(io::ErrorKind::UnexpectedEof.into());
-                }
-                let count = (read - before).min(out.len() - done);
-                out[done..done + count].copy_from_slice(&buffer[before..before + count]);
-                done += count;
+        let mut tail = Block([0; ALIGNMENT_BYTES]);
+        let mut done = 0;
+        while done < out.len() {
+            // The last bytes do not fill a block: they come from one beside, in the same read.
+            let rest = &mut out[done..];
+            let wanted = rest.len();
+            let (whole, last) = rest.split_at_mut(wanted - wanted % ALIGNMENT_BYTES);
+            let whole_bytes = whole.len();
+            let mut parts = [IoSliceMut::new(whole), IoSliceMut::new(&mut tail.0)];
+            let parts = match (whole_bytes, last.is_empty()) {
+                (0, _) => &mut parts[1..],
+                (_, true) => &mut parts[..1],
+                (_, false) => &mut parts[..],
+            };
+            let read = match preadv(&self.file, parts, offset + done as u64) {
+                Err(Errno::INTR) => continue,
+                read => read?,
+            };
+            if read >= wanted {
+                last.copy_from_slice(&tail.0[..last.len()]);
+                return Ok(());
             }
-            Ok(())
-        })
+            if read == 0 || read % ALIGNMENT_BYTES != 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            done += read;
+        }
+        Ok(())
+    }
+
+    /// Into any memory, from any offset.
+    fn read_through_buffer(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let before = (offset % ALIGNMENT_BYTES as u64) as usize;
+        let most = (before + out.len()).next_multiple_of(ALIGNMENT_BYTES).min(BOUNCE_BYTES);
+        let mut memory = vec![0; most + ALIGNMENT_BYTES];
+        let shift = memory.as_ptr().align_offset(ALIGNMENT_BYTES).min(ALIGNMENT_BYTES);
+        let buffer = &mut memory[shift..shift + most];
+        let mut done = 0;
+        while done < out.len() {
+            let at = offset + done as u64;
+            let before = (at % ALIGNMENT_BYTES as u64) as usize;
+            let wanted = (before + out.len() - done).next_multiple_of(ALIGNMENT_BYTES).min(most);
+            let read = match self.file.read_at(&mut buffer[..wanted], at - before as u64) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                read => read?,
+            };
+            if read <= before {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let count = (read - before).min(out.len() - done);
+            out[done..done + count].copy_from_slice(&buffer[before..before + count]);
+            done += count;
+        }
+        Ok(())
+    }
+
+    fn read_direct(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        if offset.is_multiple_of(ALIGNMENT_BYTES as u64) && out.as_ptr().align_offset(ALIGNMENT_BYTES) == 0 {
+            return self.read_aligned(offset, out);
+        }
+        self.read_through_buffer(offset, out)
     }
 }
 
 impl File for DirectFile {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         if !self.is_refused.load(Ordering::Relaxed) {
-            match self.read_aligned(offset, buffer) {
+            match self.read_direct(offset, buffer) {
                 Err(refused) if refused.kind() == io::ErrorKind::InvalidInput => self.is_refused.store(true, Ordering::Relaxed),
                 read => return read.map_err(|source| error("read", &self.path, source)),
             }
@@ -106,6 +187,7 @@ impl File for DirectFile {
 
 #[cfg(test)]
 mod tests {
+    use super::ReadBuffer;
     use crate::{Ground, LocalGround};
 
     #[test]
@@ -123,6 +205,15 @@ mod tests {
             let mut bytes = vec![0; length];
             direct.read_at(start as u64, &mut bytes).unwrap();
             assert!(bytes == content[start..start + length], "{start} {length}");
+        }
+        let mut buffer = ReadBuffer::default();
+        for (start, length) in
+            [(0, 100), (0, 9_500_000), (4096, 4096), (8192, 5 << 20), (9_498_624, 1376), (9_498_624, 1), (1, 5000), (4096, 0)]
+        {
+            assert!(buffer.read(&*direct, start as u64, length).unwrap() == &content[start..start + length], "{start} {length}");
+        }
+        for (start, length) in [(9_498_624, 1377), (9_494_528, 8192), (9_502_720, 1), (0, 9_500_001)] {
+            assert!(buffer.read(&*direct, start, length).is_err() && buffer.is_empty(), "{start} {length}");
         }
         assert!(direct.read_at(9_499_999, &mut [0; 2]).is_err());
         assert!(direct.read_at(20_000_000, &mut [0; 2]).is_err());

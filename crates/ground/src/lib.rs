@@ -16,6 +16,7 @@ pub mod profile;
 pub mod simulation;
 pub mod wire;
 
+pub use direct::ReadBuffer;
 pub use error::{GroundError, Result};
 pub use local::LocalGround;
 pub use lock::{Holder, LockError, LockGuard};

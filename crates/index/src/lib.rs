@@ -10,5 +10,7 @@ pub mod chunk;
 mod error;
 
 pub use block::{BlockIndex, BlockIndexOptions, Change, decode_changes, encode_changes};
-pub use chunk::{ChunkBatch, ChunkIndex, ChunkIndexOptions, ChunkIndexStatistics, DamagedPage, Held, IndexEntry, UnusedCursor};
+pub use chunk::{
+    ChunkBatch, ChunkIndex, ChunkIndexOptions, ChunkIndexStatistics, DamagedPage, Held, IndexEntry, UnusedCursor, VerifiedRun,
+};
 pub use error::{IndexError, Result};

@@ -4,23 +4,12 @@ mod support;
 
 use std::fs;
 use std::path::PathBuf;
-use support::Scene;
-
-/// Bytes that nothing compresses.
-fn random(seed: u64, length: usize) -> Vec<u8> {
-    let mut state = seed;
-    let mut bytes = Vec::with_capacity(length);
-    while bytes.len() < length {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        bytes.push((state >> 56) as u8);
-    }
-    bytes
-}
+use support::{Scene, noise};
 
 fn with_parity() -> Scene {
     let scene = Scene::with_store(&["--container-size", "1MiB"]);
     fs::write(scene.store().join("onefold.toml"), "[parity]\ngroup = 4\n").unwrap();
-    fs::write(scene.path("file"), random(1, 12 << 20)).unwrap();
+    fs::write(scene.path("file"), noise(1, 12 << 20)).unwrap();
     scene.run(["backup", "--name", "a", "file"]).succeeds();
     scene
 }
@@ -60,7 +49,7 @@ fn a_lost_or_rotten_container_comes_back_when_it_is_read_checked_or_scrubbed() {
     let daemon = scene.serve(&[]);
     fs::write(container(&scene, 3), &rotten).unwrap();
     let path = scene.path("file").display().to_string();
-    assert!(scene.run(["dump", "latest", &path]).succeeds().bytes == random(1, 12 << 20));
+    assert!(scene.run(["dump", "latest", &path]).succeeds().bytes == noise(1, 12 << 20));
     assert!(fs::read(container(&scene, 3)).unwrap() == whole);
     daemon.stop();
     scene.run(["check", "--read-data"]).succeeds();

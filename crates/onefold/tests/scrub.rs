@@ -3,22 +3,11 @@
 mod support;
 
 use std::fs;
-use support::Scene;
-
-/// Bytes that nothing compresses.
-fn random(seed: u64, length: usize) -> Vec<u8> {
-    let mut state = seed;
-    let mut bytes = Vec::with_capacity(length);
-    while bytes.len() < length {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        bytes.push((state >> 56) as u8);
-    }
-    bytes
-}
+use support::{Scene, noise};
 
 fn with_a_backup() -> Scene {
     let scene = Scene::with_store(&["--container-size", "1MiB"]);
-    fs::write(scene.path("file"), random(1, 6 << 20)).unwrap();
+    fs::write(scene.path("file"), noise(1, 6 << 20)).unwrap();
     scene.run(["backup", "--name", "a", "file"]).succeeds();
     scene
 }

@@ -18,6 +18,7 @@ use crate::references;
 use crate::{Result, affected, counts, volumes};
 use onefold_engine::{DeadSlots, Engine, EngineError, Repair};
 use onefold_fingerprint::Fingerprint;
+use onefold_ground::ReadBuffer;
 use onefold_index::block::Verified;
 use onefold_storage::{Catalog, ContainerId, StorageError};
 use std::collections::HashSet;
@@ -392,7 +393,7 @@ impl<'a> Check<'a> {
     }
 
     fn report_container(&mut self, container: ContainerId) {
-        let Looked { found, wrong, .. } = look_into(self.engine, container, self.options.read_data);
+        let Looked { found, wrong, .. } = look_into(self.engine, container, self.options.read_data, &mut ReadBuffer::default());
         let dead = self.engine.dead_slots(container).unwrap_or_default();
         let catalog = self.engine.storage().catalog(container).ok();
         for (address, fingerprint) in wrong {
@@ -401,6 +402,15 @@ impl<'a> Check<'a> {
                 self.report.add(ProblemKind::Container, format!("chunk {fingerprint} at {address} has bytes of another fingerprint"));
                 self.lost.insert(fingerprint);
             }
+        }
+        let is_damaged = found.as_ref().map_or_else(onefold_storage::StorageError::is_damage, |found| !found.damage.is_empty());
+        // Readers have it through parity: nothing is lost.
+        if is_damaged && !self.engine.is_writable() && self.engine.storage().is_repairable(container).unwrap_or(false) {
+            found.iter().for_each(|found| self.homes(container, &found.homes));
+            let why = found.map_or_else(Some, |found| found.damage.into_iter().next()).map_or_else(String::new, |error| error.to_string());
+            let what = format!("{why}; parity has what is missing: `onefold scrub` makes the container anew");
+            self.report.add(ProblemKind::Container, what);
+            return;
         }
         match found {
             Ok(found) => {

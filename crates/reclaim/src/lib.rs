@@ -5,6 +5,7 @@
 
 mod affected;
 mod check;
+mod clock;
 mod counts;
 mod keeping;
 mod order;
@@ -21,12 +22,13 @@ mod unused;
 mod volumes;
 
 pub use check::{CheckOptions, CheckReport, Monitor, NoMonitor, Problem, ProblemKind, check};
+pub use clock::{Clock, SystemClock};
 pub use prune::{PruneOptions, PruneReport, prune};
 pub use rebuild::rebuild_chunk_index;
 pub use repair::{RepairOptions, RepairReport, repair};
 pub use rest::Rests;
 pub use salvage::salvage;
-pub use scrub::{ScrubOptions, ScrubRate, ScrubReport, ScrubStatus, scrub, scrub_status};
+pub use scrub::{ScrubOptions, ScrubRate, ScrubReport, ScrubStatus, scrub, scrub_by, scrub_status};
 pub use unused::{RemovalReport, remove_unused};
 
 use onefold_catalog::CatalogError;

@@ -203,7 +203,11 @@ fn merge(engine: &Engine, group: &[Candidate], order: &ReadingOrder, report: &mu
 
 /// Whether the error is about what is in the containers, so that others can still be merged.
 fn is_of_one_container(error: &EngineError) -> bool {
-    matches!(error, EngineError::Wire { .. } | EngineError::Storage(StorageError::Damaged { .. } | StorageError::Merge { .. }))
+    matches!(
+        error,
+        EngineError::Wire { .. }
+            | EngineError::Storage(StorageError::Damaged { .. } | StorageError::NotThere { .. } | StorageError::Merge { .. })
+    )
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use onefold_engine::Engine;
 use onefold_fingerprint::Fingerprint;
+use onefold_ground::ReadBuffer;
 use onefold_storage::{Address, ChunkKind, ChunkRead, ContainerId, ContainerReport};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -26,7 +27,7 @@ pub(crate) struct Looked {
 }
 
 /// Looks into a container; with `read_data` at all bytes.
-pub(crate) fn look_into(engine: &Engine, container: ContainerId, read_data: bool) -> Looked {
+pub(crate) fn look_into(engine: &Engine, container: ContainerId, read_data: bool, buffer: &mut ReadBuffer) -> Looked {
     let algorithm = engine.descriptor().fingerprint;
     let (mut wrong, mut read_bytes) = (Vec::new(), 0);
     let mut names = Vec::new();
@@ -47,7 +48,7 @@ pub(crate) fn look_into(engine: &Engine, container: ContainerId, read_data: bool
             }
         }
     };
-    let found = engine.storage().verify_frames(container, read_data, Some(&mut visit));
+    let found = engine.storage().verify_frames(container, read_data, buffer, Some(&mut visit));
     Looked { container, found, wrong, read_bytes }
 }
 
@@ -63,9 +64,10 @@ pub(crate) fn look_into_all(
     std::thread::scope(|scope| {
         let (sender, receiver) = channel();
         let work = |sender: std::sync::mpsc::Sender<Looked>| {
+            let mut buffer = ReadBuffer::default();
             while !is_stopped.load(Ordering::Relaxed)
                 && let Some(container) = containers.get(next.fetch_add(1, Ordering::Relaxed))
-                && sender.send(look_into(engine, *container, read_data)).is_ok()
+                && sender.send(look_into(engine, *container, read_data, &mut buffer)).is_ok()
             {}
         };
         for _ in 0..threads().min(containers.len()) {

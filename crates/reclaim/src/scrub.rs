@@ -2,27 +2,28 @@
 //!
 //! Container files, forwards, parity files and the pages of both indexes are read, past all caches, and their checksums verified. A pass goes through all of them in
 //! one order, by steps; after each step it is written down how far it is (`state.rs`), so that it goes on there after any stop. From that
-//! the claim of [`ScrubStatus::covered_since_ns`] is made. Several scrubs of one store, as that of a daemon and that of a person, share the work.
+//! the claim of [`ScrubStatus::covered_since_ns`] is made. It is about these; the log, the headers of index files, second copies of the block index and the descriptor are read
+//! by openings and by `check`. Several scrubs of one store, as that of a daemon and that of a person, share the work.
 //!
 //! A damaged container that has parity is made anew. What is missing altogether, and has none, is not found here but by `check`, which knows what
 //! should be there.
 
 mod pace;
+mod reading;
 mod state;
 
 pub use pace::ScrubRate;
 
 use crate::Result;
 use crate::check::Monitor;
-use onefold_engine::{ContainerId, Engine, Repair, Transaction};
-use onefold_index::block::Verified;
-use onefold_storage::{FORWARD_BYTES, ScrubbedParity, StorageError};
+use crate::clock::{Clock, SystemClock};
+use onefold_engine::{ContainerId, Engine, ScrubListing, Transaction};
+use onefold_storage::ScrubThreads;
 use pace::Pace;
 use state::{Damage, Pass, Phase, Position, State};
-use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
 /// The object of the state, and its partition.
 const KEY: &[u8] = b"s";
@@ -33,15 +34,15 @@ const STEP_UNITS: usize = 64;
 const STEP_BYTES: u64 = 64 << 20;
 /// Files are listed anew after this time: what is younger than the list may count as covered by so much less than it could.
 const LIST_AGE: Duration = Duration::from_secs(600);
-/// Of the damaged pages of a partition of the chunk index so many are named, the others counted.
-const NAMED_PAGES: usize = 10;
+/// Threads that read when the rate is not limited: while one verifies, the device works for the other. Else one file is read at a time: others are to notice little of it.
+const THREADS: usize = 2;
 
 /// How to scrub.
 #[derive(Clone, Copy, Debug)]
 pub struct ScrubOptions {
     /// How fast.
     pub rate: ScrubRate,
-    /// For how long at most.
+    /// For how long at most. A partition of the block index that was begun is read to its end.
     pub limit: Option<Duration>,
     /// Whether to begin a new pass where one is under way.
     pub restart: bool,
@@ -87,17 +88,24 @@ pub struct ScrubReport {
 
 /// Goes on with the pass under way, or begins one, until it is complete, the limit is reached or `go_on` says no. What was read until then stays read.
 pub fn scrub(engine: &Arc<Engine>, options: ScrubOptions, monitor: &dyn Monitor, go_on: &dyn Fn() -> bool) -> Result<ScrubReport> {
-    Scrub { engine, clock: &now_ns }.run(options, monitor, go_on)
+    scrub_by(&SystemClock::start(), engine, options, monitor, go_on)
+}
+
+/// The same by another clock.
+pub fn scrub_by(
+    clock: &dyn Clock,
+    engine: &Arc<Engine>,
+    options: ScrubOptions,
+    monitor: &dyn Monitor,
+    go_on: &dyn Fn() -> bool,
+) -> Result<ScrubReport> {
+    let threads = ScrubThreads::new(THREADS);
+    Scrub { engine, clock, threads, stop: AtomicBool::new(false) }.run(options, monitor, go_on)
 }
 
 /// How far scrubbing is. A state that cannot be read counts as none.
 pub fn scrub_status(engine: &Engine) -> Result<ScrubStatus> {
-    Ok(status_of(&read_state(engine)?, now_ns()))
-}
-
-fn now_ns() -> i64 {
-    let now = SystemTime::now();
-    now.duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
+    Ok(status_of(&read_state(engine)?, SystemClock::start().wall_ns()))
 }
 
 fn read_state(engine: &Engine) -> Result<State> {
@@ -115,14 +123,6 @@ fn status_of(state: &State, now_ns: i64) -> ScrubStatus {
     }
 }
 
-/// Files of a phase, as of one moment.
-struct Listing {
-    phase: Phase,
-    ids: Vec<ContainerId>,
-    time_ns: i64,
-    made: Instant,
-}
-
 /// What a step found.
 struct Step {
     /// All before it was read.
@@ -133,31 +133,54 @@ struct Step {
     repaired: Vec<String>,
 }
 
+impl Step {
+    fn at(position: Position) -> Step {
+        Step { position, read_bytes: 0, units: 0, found: Vec::new(), repaired: Vec::new() }
+    }
+}
+
 struct Scrub<'a> {
     engine: &'a Arc<Engine>,
-    clock: &'a dyn Fn() -> i64,
+    clock: &'a dyn Clock,
+    threads: ScrubThreads,
+    /// Tells the threads that read to stop.
+    stop: AtomicBool,
+}
+
+/// What a scrub asks whether to go on.
+struct GoOn<'a> {
+    /// Whether it may: it was not cancelled.
+    may: &'a dyn Fn() -> bool,
+    /// And has time left.
+    has_time: &'a dyn Fn() -> bool,
+}
+
+impl GoOn<'_> {
+    fn asks(&self) -> bool {
+        (self.may)() && (self.has_time)()
+    }
 }
 
 impl Scrub<'_> {
     fn run(&self, options: ScrubOptions, monitor: &dyn Monitor, go_on: &dyn Fn() -> bool) -> Result<ScrubReport> {
-        let begun = Instant::now();
-        let go_on = || go_on() && !monitor.is_cancelled() && options.limit.is_none_or(|limit| begun.elapsed() < limit);
+        let begun = self.clock.elapsed();
+        let may = || go_on() && !monitor.is_cancelled();
+        let has_time = || options.limit.is_none_or(|limit| self.clock.elapsed().saturating_sub(begun) < limit);
+        let go_on = GoOn { may: &may, has_time: &has_time };
         let mut report = ScrubReport::default();
-        let stop = AtomicBool::new(false);
-        let mut pace = Pace::new(options.rate, &stop);
-        let mut listing = None;
+        let mut pace = Pace::new(options.rate, self.clock);
         // The pass that is to be completed; another scrub may complete it too.
         let mut wanted: Option<i64> = None;
         let mut is_new = options.restart;
         let mut phase = None;
-        while go_on() {
-            let Some(_turn) = self.engine.scrub_turn() else { continue };
+        // Who once told the threads to stop has said no, whatever is said later.
+        while !self.is_stopped() && go_on.asks() {
+            let Some(mut listing) = self.engine.scrub_turn() else { continue };
             let mut state = read_state(self.engine)?;
-            let now = (self.clock)();
-            if state.latest_ns() > now {
+            if state.latest_ns() > self.clock.wall_ns() {
                 // The clock was set back: nothing can be told from these times.
                 (state.current, state.last) = (None, None);
-                (wanted, listing) = (None, None);
+                (wanted, *listing) = (None, None);
             }
             if wanted.is_some() && state.current.as_ref().map(|pass| pass.started_ns) != wanted {
                 report.is_complete = state.last.as_ref().map(|pass| pass.started_ns) == wanted;
@@ -167,16 +190,24 @@ impl Scrub<'_> {
                 state.current = None;
                 is_new = false;
             }
-            let pass = state.current.get_or_insert_with(|| Pass::new(now));
+            let mut pass = match state.current.take() {
+                Some(pass) => pass,
+                None => {
+                    *listing = None;
+                    let Some(pass) = self.new_pass(&go_on)? else { break };
+                    pass
+                }
+            };
             wanted = Some(pass.started_ns);
             let from = pass.position;
             if phase != Some(from.phase) {
                 phase = Some(from.phase);
                 self.announce(from.phase, monitor);
             }
-            let step = self.step(pass, &mut listing, &mut pace, &stop, &go_on)?;
-            (pass.position, pass.ended_ns) = (step.position, (self.clock)());
+            let step = self.step(&mut pass, &mut listing, &mut pace, &go_on)?;
+            (pass.position, pass.ended_ns) = (step.position, self.clock.wall_ns());
             pass.read_bytes += step.read_bytes;
+            state.current = Some(pass);
             report.read_bytes += step.read_bytes;
             report.units += step.units;
             report.repaired.extend(step.repaired);
@@ -185,6 +216,7 @@ impl Scrub<'_> {
             report.is_complete = step.position.is_end();
             if report.is_complete {
                 state.complete();
+                *listing = None;
             }
             self.write(&state)?;
             if report.is_complete {
@@ -192,11 +224,11 @@ impl Scrub<'_> {
             }
         }
         // What had none, or lost it, has parity again. On a full disk what was found is said all the same.
-        if let Err(error) = self.engine.make_parity(true, &go_on).and_then(|_| self.engine.flush()) {
+        if let Err(error) = self.engine.make_parity(true, &|| go_on.asks()).and_then(|_| self.engine.flush()) {
             report.failed =
                 Some(format!("parity is not made, or it is not written down how far the scrub is; the next one tries it again: {error}"));
         }
-        report.status = status_of(&read_state(self.engine)?, (self.clock)());
+        report.status = status_of(&read_state(self.engine)?, self.clock.wall_ns());
         Ok(report)
     }
 
@@ -217,38 +249,44 @@ impl Scrub<'_> {
         Ok(self.engine.submit(Transaction { changes, deltas: Vec::new() })?)
     }
 
+    /// A moment that a sample may be taken of; `None` where there is none now: see [`Engine::settled_moment`].
+    fn settled_moment(&self, go_on: &GoOn<'_>) -> Result<Option<i64>> {
+        Ok(self.engine.settled_moment(&|| self.clock.wall_ns(), &|| go_on.asks())?)
+    }
+
+    /// `None`: it is not begun, for the scrub is to stop.
+    fn new_pass(&self, go_on: &GoOn<'_>) -> Result<Option<Pass>> {
+        Ok(match self.settled_moment(go_on)? {
+            Some(moment) => Some(Pass::new(moment)),
+            None => go_on.asks().then(|| Pass::without_claim(self.clock.wall_ns())),
+        })
+    }
+
     /// Reads on from the position of a pass.
-    fn step(
-        &self,
-        pass: &mut Pass,
-        listing: &mut Option<Listing>,
-        pace: &mut Pace<'_>,
-        stop: &AtomicBool,
-        go_on: &dyn Fn() -> bool,
-    ) -> Result<Step> {
+    fn step(&self, pass: &mut Pass, listing: &mut Option<ScrubListing>, pace: &mut Pace<'_>, go_on: &GoOn<'_>) -> Result<Step> {
         let from = pass.position;
-        let step = Step { position: from, read_bytes: 0, units: 0, found: Vec::new(), repaired: Vec::new() };
+        let (step, behind) = (Step::at(from), Step::at(from.phase.end()));
         match from.phase {
             Phase::Containers | Phase::Forwards | Phase::Parity => {
-                let ids = self.next_files(pass, listing)?;
-                match ids.last() {
-                    None => Ok(Step { position: from.phase.end(), ..step }),
-                    Some(_) if from.phase == Phase::Containers => Ok(self.containers(&ids, step, pace, stop, go_on)),
-                    Some(_) if from.phase == Phase::Forwards => self.forwards(&ids, step, pace, go_on),
-                    Some(_) => self.parity(&ids, step, pace, go_on),
+                let Some(ids) = self.next_files(pass, listing, go_on)? else { return Ok(step) };
+                match from.phase {
+                    _ if ids.is_empty() => Ok(behind),
+                    Phase::Containers => Ok(self.containers(&ids, step, pace, go_on)),
+                    Phase::Forwards => self.forwards(&ids, step, pace, go_on),
+                    _ => self.parity(&ids, step, pace, go_on),
                 }
             }
             Phase::ChunkIndex => {
-                pass.sample((self.clock)());
-                if from.unit >= u64::from(self.engine.index().partitions()) {
-                    return Ok(Step { position: from.phase.end(), ..step });
+                pass.sample(self.clock.wall_ns());
+                if from.unit >> u32::BITS >= u64::from(self.engine.index().partitions()) {
+                    return Ok(behind);
                 }
-                self.chunk_index(step, pace, go_on)
+                Ok(self.chunk_index(step, pace, go_on))
             }
             Phase::BlockIndex => {
-                pass.sample((self.clock)());
+                pass.sample(self.clock.wall_ns());
                 if from.unit >= u64::from(self.engine.block_partitions()) {
-                    return Ok(Step { position: from.phase.end(), ..step });
+                    return Ok(behind);
                 }
                 Ok(self.block_index(step, pace, go_on))
             }
@@ -257,156 +295,35 @@ impl Scrub<'_> {
     }
 
     /// The files that come next, and when they were listed as a sample of the pass: what is not among them came later. So a list must not be
-    /// older than the last sample, which another scrub may have taken.
-    fn next_files(&self, pass: &mut Pass, listing: &mut Option<Listing>) -> Result<Vec<ContainerId>> {
+    /// older than the last sample, which an earlier scrub may have taken. `None`: the scrub is to stop.
+    fn next_files(&self, pass: &mut Pass, listing: &mut Option<ScrubListing>, go_on: &GoOn<'_>) -> Result<Option<Vec<ContainerId>>> {
         let Position { phase, unit } = pass.position;
-        let is_usable =
-            |listing: &Listing| listing.phase == phase && listing.time_ns >= pass.last_sample_ns() && listing.made.elapsed() < LIST_AGE;
+        let is_usable = |listing: &ScrubListing| {
+            let is_young = listing.made.elapsed() < LIST_AGE && listing.time_ns.is_none_or(|time_ns| time_ns >= pass.last_sample_ns());
+            listing.phase == phase as u8 && is_young
+        };
         if !listing.as_ref().is_some_and(is_usable) {
-            let (time_ns, made) = ((self.clock)(), Instant::now());
+            let time_ns = self.settled_moment(go_on)?;
+            if time_ns.is_none() && !go_on.asks() {
+                return Ok(None);
+            }
             let storage = self.engine.storage();
+            let made = Instant::now();
             let ids = match phase {
                 Phase::Containers => storage.containers()?,
                 Phase::Forwards => storage.forwards()?,
                 _ => storage.parity_groups()?,
             };
-            *listing = Some(Listing { phase, ids, time_ns, made });
+            *listing = Some(ScrubListing { phase: phase as u8, ids, time_ns, made });
         }
-        let Some(listing) = listing else { return Ok(Vec::new()) };
-        pass.sample(listing.time_ns);
+        let Some(listing) = listing else { return Ok(None) };
+        if let Some(time_ns) = listing.time_ns {
+            pass.sample(time_ns);
+        }
         let first = listing.ids.partition_point(|id| id.bits() < unit);
         let of_containers = (STEP_BYTES / u64::from(self.engine.descriptor().container_bytes).max(1)).max(1) as usize;
         let units = if phase == Phase::Forwards { STEP_UNITS } else { STEP_UNITS.min(of_containers) };
-        Ok(listing.ids[first..].iter().copied().take(units).collect())
-    }
-
-    fn containers(&self, ids: &[ContainerId], mut step: Step, pace: &mut Pace<'_>, stop: &AtomicBool, go_on: &dyn Fn() -> bool) -> Step {
-        let look = || {
-            if !go_on() {
-                stop.store(true, Ordering::Relaxed);
-            }
-        };
-        let mut found = |container: ContainerId, scrubbed: onefold_storage::Scrubbed| {
-            let position = Position { phase: Phase::Containers, unit: container.bits() };
-            // Where it has parity, a damaged one is made anew.
-            let repaired = if scrubbed.damage.is_empty() { Ok(Repair::Whole) } else { self.engine.repair_container(container) };
-            match repaired {
-                Ok(Repair::Repaired) => step.repaired.push(format!("container {container} was damaged and is made anew from parity")),
-                Ok(Repair::Whole) => {}
-                Ok(Repair::Impossible) => {
-                    step.found.extend(scrubbed.damage.iter().map(|damage| Damage { position, what: damage.to_string() }))
-                }
-                Err(error) => {
-                    let what = |damage: &StorageError| format!("{damage}; it could not be made anew from parity: {error}");
-                    step.found.extend(scrubbed.damage.iter().map(|damage| Damage { position, what: what(damage) }));
-                }
-            }
-            step.read_bytes += scrubbed.read_bytes;
-            step.units += 1;
-            step.position = position.next();
-            look();
-        };
-        self.engine.storage().scrub(ids, &mut |bytes| pace.wait(bytes), &mut found, &mut || look());
-        step
-    }
-
-    fn forwards(&self, ids: &[ContainerId], mut step: Step, pace: &mut Pace<'_>, go_on: &dyn Fn() -> bool) -> Result<Step> {
-        for id in ids {
-            if !pace.wait_while(FORWARD_BYTES as u64, go_on) {
-                break;
-            }
-            let position = Position { phase: Phase::Forwards, unit: id.bits() };
-            match self.engine.storage().scrub_forward(*id) {
-                Ok(()) => {}
-                Err(error @ (StorageError::Damaged { .. } | StorageError::Ground(_))) => {
-                    step.found.push(Damage { position, what: error.to_string() });
-                }
-                Err(error) => return Err(error.into()),
-            }
-            step.read_bytes += FORWARD_BYTES as u64;
-            step.units += 1;
-            step.position = position.next();
-        }
-        Ok(step)
-    }
-
-    /// Parity files; and members that have lost theirs.
-    fn parity(&self, groups: &[ContainerId], mut step: Step, pace: &mut Pace<'_>, go_on: &dyn Fn() -> bool) -> Result<Step> {
-        for group in groups {
-            // About as long as a container.
-            if !pace.wait_while(u64::from(self.engine.descriptor().container_bytes), go_on) {
-                break;
-            }
-            let position = Position { phase: Phase::Parity, unit: group.bits() };
-            let scrubbed = self.engine.storage().scrub_parity(*group).unwrap_or_else(|error| ScrubbedParity {
-                damaged_parity: Some(format!("the parity of group {group} cannot be read: {error}")),
-                ..ScrubbedParity::default()
-            });
-            let made_anew = |container: ContainerId| format!("container {container} was lost and is made anew from parity");
-            step.repaired.extend(scrubbed.repaired.into_iter().map(made_anew));
-            let of_members = scrubbed.damage.iter().map(|damage| Damage { position, what: damage.to_string() });
-            step.found.extend(of_members);
-            if let Some(what) = scrubbed.damaged_parity {
-                // Its members get parity anew; those that cannot be read still need it.
-                let made = self.engine.make_parity(true, go_on);
-                let is_there = self.engine.storage().parity_groups()?.binary_search(group).is_ok();
-                if is_there && !go_on() {
-                    break;
-                }
-                match made {
-                    Ok(_) if !is_there => step.repaired.push(format!("parity was damaged and is made anew: {what}")),
-                    Ok(_) => step.found.push(Damage { position, what }),
-                    Err(error) => step.found.push(Damage { position, what: format!("{what}; it could not be made anew: {error}") }),
-                }
-            }
-            step.read_bytes += scrubbed.read_bytes;
-            step.units += 1;
-            step.position = position.next();
-        }
-        Ok(step)
-    }
-
-    /// One partition of the chunk index. One of which not all was read is read again.
-    fn chunk_index(&self, mut step: Step, pace: &mut Pace<'_>, go_on: &dyn Fn() -> bool) -> Result<Step> {
-        let (read_bytes, was_stopped) = (Cell::new(0), Cell::new(false));
-        let partition = step.position.unit as u32;
-        let damaged = self.engine.index().verify_partition(partition, &mut |bytes| {
-            if !pace.wait_while(bytes, go_on) {
-                was_stopped.set(true);
-                return false;
-            }
-            read_bytes.set(read_bytes.get() + bytes);
-            true
-        })?;
-        step.read_bytes = read_bytes.get();
-        if was_stopped.get() {
-            return Ok(step);
-        }
-        let position = step.position;
-        let named = damaged.iter().take(NAMED_PAGES).map(|page| format!("{}: page {}: {}", page.path, page.page, page.why));
-        step.found.extend(named.map(|what| Damage { position, what }));
-        if let Some(others) = damaged.len().checked_sub(NAMED_PAGES).filter(|others| *others > 0) {
-            step.found
-                .push(Damage { position, what: format!("{others} more pages of partition {partition} of the chunk index are damaged") });
-        }
-        (step.position, step.units) = (position.next(), 1);
-        Ok(step)
-    }
-
-    fn block_index(&self, mut step: Step, pace: &mut Pace<'_>, go_on: &dyn Fn() -> bool) -> Step {
-        let partition = step.position.unit as u16;
-        let bytes = self.engine.block_index().file_bytes(partition);
-        if !pace.wait_while(bytes, go_on) {
-            return step;
-        }
-        let position = step.position;
-        match self.engine.block_index().verify_partition(partition, go_on) {
-            Verified::Whole => {}
-            Verified::Damaged(damage) => step.found.push(Damage { position, what: format!("{}: {}", damage.path, damage.why) }),
-            Verified::Stopped => return step,
-        }
-        (step.read_bytes, step.position, step.units) = (bytes, position.next(), 1);
-        step
+        Ok(Some(listing.ids[first..].iter().copied().take(units).collect()))
     }
 }
 

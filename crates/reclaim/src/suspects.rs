@@ -4,6 +4,7 @@ use crate::Result;
 use crate::reading::{Looked, look_into};
 use onefold_engine::{Address, ContainerId, Engine, LostChunk};
 use onefold_fingerprint::Fingerprint;
+use onefold_ground::ReadBuffer;
 use onefold_storage::{ChunkKind, Slice, StorageError};
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +31,7 @@ pub(crate) fn is_suspect(looked: &Looked) -> bool {
 
 /// Reads a container, and what seems to be wrong once more by itself, as an error of a device may pass.
 pub(crate) fn of(engine: &Arc<Engine>, container: ContainerId) -> Result<Suspects> {
-    let looked = look_into(engine, container, true);
+    let looked = look_into(engine, container, true, &mut ReadBuffer::default());
     if !is_suspect(&looked) {
         return Ok(Suspects::None);
     }

@@ -1,6 +1,6 @@
 //! What can go wrong with containers.
 
-use crate::ContainerId;
+use crate::{Address, ContainerId};
 use onefold_ground::GroundError;
 use std::sync::Arc;
 
@@ -18,6 +18,18 @@ pub enum StorageError {
         frame: Option<u32>,
         /// The slot, where one is concerned.
         slot: Option<u16>,
+        /// What does not fit.
+        why: String,
+    },
+    /// A container is sound as far as is known, and does not have the chunk that somebody looks for in it.
+    #[error("{path}: container {container} does not have the chunk with the address {address}: {why}")]
+    NotThere {
+        /// The file as a person knows it.
+        path: String,
+        /// The container that answers for the address.
+        container: ContainerId,
+        /// The address.
+        address: Address,
         /// What does not fit.
         why: String,
     },
@@ -101,7 +113,7 @@ impl StorageError {
 
     /// Whether stored bytes are damaged.
     pub fn is_damage(&self) -> bool {
-        matches!(self, StorageError::Damaged { .. })
+        matches!(self, StorageError::Damaged { .. } | StorageError::NotThere { .. })
     }
 
     pub(crate) fn cannot_write(source: GroundError) -> StorageError {

@@ -194,16 +194,18 @@ impl Shared {
             let stripe = first..most.min(first + STRIPE_BLOCKS);
             sum.clear();
             sum.resize(stripe.len() * BLOCK_BYTES, 0);
-            for (source, member) in sources.iter().zip(&mut members) {
+            for source in sources {
                 let read = source.read(stripe.clone(), &mut bytes);
                 read.map_err(|error| self.read_error(source.container, None, error))?;
-                member.checksums.extend(bytes.chunks(BLOCK_BYTES).map(checksum));
                 add(&mut sum, &bytes);
             }
             checksums.extend(sum.chunks(BLOCK_BYTES).map(checksum));
             let place = offset + (first * BLOCK_BYTES) as u64;
             file.write_at(place, &sum).map_err(StorageError::cannot_write)?;
             file.start_writeback(place, sum.len() as u64);
+        }
+        for (source, member) in sources.iter().zip(&mut members) {
+            member.checksums.extend(source.checksums.borrow().iter().flatten());
         }
         let header = ParityHeader { group, store: self.options.store, members, checksums };
         file.write_at(0, &header.encode()).map_err(StorageError::cannot_write)?;

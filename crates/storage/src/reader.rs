@@ -227,10 +227,7 @@ impl Shared {
 
     /// A container does not have the chunk that an address promises.
     pub(crate) fn not_found(&self, container: ContainerId, address: Address, why: String) -> StorageError {
-        if container == address.container() {
-            return self.damaged(container, None, Some(address.slot()), why);
-        }
-        self.damaged(container, None, None, format!("the chunk with the address {address}: {why}"))
+        StorageError::NotThere { path: self.ground.describe(&file::path(&self.directory, container)), container, address, why }
     }
 
     /// Gets frames from the cache or from disk, and cuts the wanted chunks from them.

@@ -10,9 +10,10 @@ use crate::sealed::Bytes;
 use crate::store::{ContainerStore, Shared};
 use crate::{ContainerId, FOOTER_BYTES, Footer, HEADER_BYTES, Header, Result, StorageError, file};
 use onefold_ground::profile::Component;
-use onefold_ground::{File, GroundError, checksum, parent};
+use onefold_ground::{File, Ground, GroundError, ReadBuffer, checksum, parent};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 /// What became of a container that looked damaged.
@@ -26,14 +27,17 @@ pub enum Repair {
     Impossible,
 }
 
+/// Blocks of the parity that are read at once to verify them.
+const WINDOW_BLOCKS: usize = 64;
+
 /// The parity file of a group, open.
-struct Parity {
-    header: ParityHeader,
+pub(crate) struct Parity {
+    pub(crate) header: ParityHeader,
     file: Arc<dyn File>,
 }
 
 /// Why parity is of no use now.
-enum Unusable {
+pub(crate) enum Unusable {
     /// The file is damaged or missing; for people.
     Damaged(String),
     /// Something failed that has nothing to do with what is stored.
@@ -47,13 +51,18 @@ impl From<GroundError> for Unusable {
 }
 
 /// A file of a member, past all caches; `None`: there is none that can be read.
-type MemberFile = Option<Arc<dyn File>>;
+pub(crate) type MemberFile = Option<Arc<dyn File>>;
 
 impl ContainerStore {
     /// Makes a damaged or lost container anew, if its group allows it; durable on return. Readers go on meanwhile and find the new file. An error (a full
     /// disk) leaves everything as it is.
     pub fn repair(&self, container: ContainerId) -> Result<Repair> {
         self.shared.repair(container)
+    }
+
+    /// Has containers made anew though the store is open for reading only: the caller has it alone, and is about to make other things of what containers have.
+    pub fn allow_repairs(&self) {
+        self.shared.repairs_allowed.store(true, Relaxed);
     }
 
     /// Makes containers with parity anew that have no file. Returns those, and those that could not be made.
@@ -70,27 +79,7 @@ impl ContainerStore {
     /// Reads the parity file of a group from the device. Where it is damaged, [`make_parity`](Self::make_parity) makes its members parity anew; until then it
     /// stays, for what is right in it may be of use. Members that lost their files are made anew before.
     pub fn scrub_parity(&self, group: ContainerId) -> Result<ScrubbedParity> {
-        let shared = &self.shared;
-        let (repaired, lost) = shared.repair_lost_of(group)?;
-        let missing = |(member, why): (ContainerId, Option<StorageError>)| match why {
-            Some(why) => shared.damaged(member, None, None, format!("the file is missing; it could not be made anew from parity: {why}")),
-            None => shared.missing(member),
-        };
-        let damage = lost.into_iter().map(missing).collect();
-        let mut scrubbed = ScrubbedParity { read_bytes: 0, repaired, damage, damaged_parity: None };
-        let _nothing_goes = shared.replacing.lock();
-        // It may have gone meanwhile.
-        if shared.with_groups(|groups| Ok(groups.members(group)))?.is_some() {
-            match shared.verify_parity(group) {
-                Ok(read_bytes) => scrubbed.read_bytes = read_bytes,
-                Err(Unusable::Failed(error)) => return Err(error),
-                Err(Unusable::Damaged(why)) => {
-                    scrubbed.damaged_parity = Some(format!("{}: {why}", shared.ground.describe(&shared.parity_file(group)?)));
-                    shared.note_groups(|groups| groups.set_outdated(group))?;
-                }
-            }
-        }
-        Ok(scrubbed)
+        self.shared.scrub_parity(group, &mut ReadBuffer::default())
     }
 }
 
@@ -111,8 +100,13 @@ pub struct ScrubbedParity {
 type RepairedAndLost = (Vec<ContainerId>, Vec<(ContainerId, Option<StorageError>)>);
 
 impl Shared {
+    /// Whether containers may be made anew.
+    pub(crate) fn may_repair(&self) -> bool {
+        self.repairs_allowed.load(Relaxed) || self.check_writable().is_ok()
+    }
+
     pub(crate) fn repair(&self, container: ContainerId) -> Result<Repair> {
-        if self.check_writable().is_err() || self.open.read().contains_key(&container) {
+        if !self.may_repair() || self.open.read().contains_key(&container) {
             return Ok(Repair::Impossible);
         }
         let group = |groups: &mut crate::groups::Groups| {
@@ -138,6 +132,37 @@ impl Shared {
             Repair::Impossible => self.note_groups(|groups| groups.set_beyond_repair(container))?,
         }
         Ok(repaired)
+    }
+
+    pub(crate) fn scrub_parity(&self, group: ContainerId, buffer: &mut ReadBuffer) -> Result<ScrubbedParity> {
+        let (repaired, lost) = self.repair_lost_of(group)?;
+        let missing = |(member, why): (ContainerId, Option<StorageError>)| match why {
+            Some(why) => self.damaged(member, None, None, format!("the file is missing; it could not be made anew from parity: {why}")),
+            None => self.missing(member),
+        };
+        let damage = lost.into_iter().map(missing).collect();
+        let mut scrubbed = ScrubbedParity { read_bytes: 0, repaired, damage, damaged_parity: None };
+        let is_there = || self.with_groups(|groups| Ok(groups.members(group).is_some()));
+        if !is_there()? {
+            return Ok(scrubbed);
+        }
+        if let Ok(read_bytes) = self.verify_parity(group, buffer) {
+            scrubbed.read_bytes = read_bytes;
+            return Ok(scrubbed);
+        }
+        // It may have gone while it was read. Now nothing goes.
+        let _nothing_goes = self.replacing.lock();
+        if is_there()? {
+            match self.verify_parity(group, buffer) {
+                Ok(read_bytes) => scrubbed.read_bytes = read_bytes,
+                Err(Unusable::Failed(error)) => return Err(error),
+                Err(Unusable::Damaged(why)) => {
+                    scrubbed.damaged_parity = Some(format!("{}: {why}", self.ground.describe(&self.parity_file(group)?)));
+                    self.note_groups(|groups| groups.set_outdated(group))?;
+                }
+            }
+        }
+        Ok(scrubbed)
     }
 
     /// Makes members of a group anew that have no file.
@@ -176,7 +201,7 @@ impl Shared {
     }
 
     /// Reads and checks the header.
-    fn open_parity(&self, group: ContainerId) -> std::result::Result<Parity, Unusable> {
+    pub(crate) fn open_parity(&self, group: ContainerId) -> std::result::Result<Parity, Unusable> {
         let damaged = |why: &str| Unusable::Damaged(why.to_owned());
         let file = self.ground.open_past_cache(&self.parity_file(group).map_err(Unusable::Failed)?)?;
         let length = file.len()?;
@@ -201,23 +226,26 @@ impl Shared {
     }
 
     /// Reads a whole parity file; returns how long it is.
-    fn verify_parity(&self, group: ContainerId) -> std::result::Result<u64, Unusable> {
+    fn verify_parity(&self, group: ContainerId, buffer: &mut ReadBuffer) -> std::result::Result<u64, Unusable> {
         let parity = self.open_parity(group)?;
-        let mut block = vec![0; BLOCK_BYTES];
-        for number in 0..parity.header.checksums.len() {
-            if !parity.block(number, &mut block).map_err(Unusable::Failed)? {
-                return Err(Unusable::Damaged(format!("block {number} is damaged")));
+        let mut block = [0; BLOCK_BYTES];
+        for (window, sums) in parity.header.checksums.chunks(WINDOW_BLOCKS).enumerate() {
+            let first = window * WINDOW_BLOCKS;
+            let offset = parity.header.data_offset() + (first * BLOCK_BYTES) as u64;
+            let is_read = buffer.read(&*parity.file, offset, sums.len() * BLOCK_BYTES).is_ok();
+            for (number, sum) in sums.iter().enumerate() {
+                // Where the device cannot read all, it may be for one block.
+                let is_right = if is_read {
+                    checksum(&buffer[number * BLOCK_BYTES..(number + 1) * BLOCK_BYTES]) == *sum
+                } else {
+                    parity.block(first + number, &mut block).map_err(Unusable::Failed)?
+                };
+                if !is_right {
+                    return Err(Unusable::Damaged(format!("block {} is damaged", first + number)));
+                }
             }
         }
         Ok(parity.header.file_bytes())
-    }
-
-    fn member_file(&self, member: &Member) -> Result<MemberFile> {
-        match self.ground.open_past_cache(&file::path(&self.directory, member.container)) {
-            Ok(file) => Ok(Some(file)),
-            Err(error) if error.is_lasting() => Ok(None),
-            Err(error) => Err(error.into()),
-        }
     }
 
     /// Nothing goes meanwhile: `replacing` is held.
@@ -233,7 +261,8 @@ impl Shared {
         let Some(lost) = parity.header.members.iter().position(|member| member.container == container) else {
             return Ok(Repair::Impossible);
         };
-        let files = parity.header.members.iter().map(|member| self.member_file(member)).collect::<Result<Vec<_>>>()?;
+        let files =
+            parity.header.members.iter().map(|member| member_file(&*self.ground, &self.directory, member)).collect::<Result<Vec<_>>>()?;
         if self.is_as_it_was(&parity.header.members[lost], &files[lost])? {
             // What is in memory of it may have been what was wrong.
             self.retire([container].iter());
@@ -374,7 +403,7 @@ impl Shared {
     /// is not possible.
     fn write_shrunk(&self, parity: &Parity, new: ContainerId, gone: &BTreeSet<ContainerId>, temporary: &str) -> Result<Option<Vec<u32>>> {
         let all = &parity.header.members;
-        let files = all.iter().map(|member| self.member_file(member)).collect::<Result<Vec<_>>>()?;
+        let files = all.iter().map(|member| member_file(&*self.ground, &self.directory, member)).collect::<Result<Vec<_>>>()?;
         let is_gone = |member: &Member| gone.contains(&member.container);
         let members: Vec<Member> = all.iter().filter(|member| !is_gone(member)).cloned().collect();
         let output = self.create_beside(temporary)?;
@@ -404,9 +433,18 @@ impl Shared {
 
 impl Parity {
     /// Reads a block of the parity; whether it is right.
-    fn block(&self, number: usize, out: &mut [u8]) -> Result<bool> {
+    pub(crate) fn block(&self, number: usize, out: &mut [u8]) -> Result<bool> {
         let offset = self.header.data_offset() + (number * BLOCK_BYTES) as u64;
         is_right(&self.file, offset, out, self.header.checksums[number])
+    }
+}
+
+/// The file of a member, as far as there is one.
+pub(crate) fn member_file(ground: &dyn Ground, directory: &str, member: &Member) -> Result<MemberFile> {
+    match ground.open_past_cache(&file::path(directory, member.container)) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.is_lasting() => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -420,13 +458,13 @@ fn is_right(file: &Arc<dyn File>, offset: u64, out: &mut [u8], expected: u64) ->
 }
 
 /// Reads a block of a member into the beginning of `out`; whether it is right.
-fn read_block(member: &Member, file: &Arc<dyn File>, number: usize, out: &mut [u8]) -> Result<bool> {
+pub(crate) fn read_block(member: &Member, file: &Arc<dyn File>, number: usize, out: &mut [u8]) -> Result<bool> {
     let block = &mut out[..block_length(member.length_bytes, number)];
     is_right(file, (number * BLOCK_BYTES) as u64, block, member.checksums[number])
 }
 
 /// Adds a block of several members, as far as they have it; `false`: one of them is not right.
-fn add_blocks<'a>(members: impl Iterator<Item = (&'a Member, &'a MemberFile)>, number: usize, sum: &mut [u8]) -> Result<bool> {
+pub(crate) fn add_blocks<'a>(members: impl Iterator<Item = (&'a Member, &'a MemberFile)>, number: usize, sum: &mut [u8]) -> Result<bool> {
     let mut block = vec![0; BLOCK_BYTES];
     for (member, file) in members.filter(|(member, _)| number < blocks(member.length_bytes)) {
         let Some(file) = file else { return Ok(false) };

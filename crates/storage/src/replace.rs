@@ -117,6 +117,13 @@ impl ContainerStore {
         Ok(())
     }
 
+    /// Does something while no file is on its way to its place: no forward, and no file of a repair or of parity.
+    pub fn between_placements<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _no_parity = self.shared.protecting.lock();
+        let _nothing_else = self.shared.replacing.lock();
+        work()
+    }
+
     /// Whether the files of merges in the log wait for [`finish_merges`](Self::finish_merges).
     pub fn has_pending_merges(&self) -> bool {
         !self.shared.merging.lock().pending.is_empty()

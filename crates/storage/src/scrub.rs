@@ -6,19 +6,24 @@
 
 use crate::sealed::Bytes;
 use crate::store::{ContainerStore, Shared};
-use crate::{Catalog, ContainerId, FORWARD_BYTES, Result, StorageError, file};
-use onefold_ground::{Access, File, checksum};
+use crate::{Catalog, ContainerId, FORWARD_BYTES, Result, ScrubbedParity, StorageError, file};
+use onefold_ground::{Access, File, ReadBuffer, checksum};
+use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
-use std::sync::mpsc::{RecvTimeoutError, channel, sync_channel};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// Files up to this size are read whole, the next one while one is verified.
+/// Files up to this size are read whole.
 pub(crate) const WHOLE_BYTES: u64 = 16 << 20;
 /// Longer ones are read so many bytes at a time.
 const WINDOW_BYTES: usize = 4 << 20;
+/// Windows begin at a multiple of this.
+const ALIGNMENT_BYTES: u64 = 4096;
 
 /// Whoever scrubs is asked so often whether to go on.
 const WAITING_INTERVAL: Duration = Duration::from_millis(100);
@@ -32,63 +37,92 @@ pub struct Scrubbed {
     pub damage: Vec<StorageError>,
 }
 
-/// A file on its way from the device to its verification.
-enum Read {
-    Whole(Vec<u8>),
-    /// Too long for that.
-    Long(Arc<dyn File>),
+/// Threads that scrub, each reading and verifying a file by itself: while one verifies, another one waits for the device. Each has the memory of a file, at most
+/// 16 MiB, which it uses again and again.
+#[derive(Debug)]
+pub struct ScrubThreads {
+    count: usize,
+    buffers: Mutex<Vec<ReadBuffer>>,
 }
 
-/// A container about to be verified.
-struct Job {
-    container: ContainerId,
-    /// Moves of chunks between files before it was read.
-    generation: u64,
-    /// Of one that was not sealed before it was read: what was in its file.
-    open: Option<Arc<Catalog>>,
-    read: Result<Read>,
-}
+impl ScrubThreads {
+    /// At least one.
+    pub fn new(count: usize) -> ScrubThreads {
+        ScrubThreads { count: count.max(1), buffers: Mutex::default() }
+    }
 
-impl ContainerStore {
-    /// Reads all of these containers from the device and passes on what was found, in order. One that is merged away meanwhile has nothing to
-    /// show. `pace` is told, in a thread of its own, how many bytes are about to be read, and may wait; `false` ends the scrub early. Meanwhile
-    /// `waiting` is called some times a second. Returns how many containers were scrubbed.
-    pub fn scrub(
+    /// Looks at each of `ids` in some thread, and passes on what was found, in order, in this one. When `stop` is set no other one is begun. Meanwhile `waiting` is called
+    /// some times a second. Returns how many were passed on.
+    fn in_order<T: Send>(
         &self,
-        containers: &[ContainerId],
-        pace: &mut (dyn FnMut(u64) -> bool + Send),
-        found: &mut dyn FnMut(ContainerId, Scrubbed),
+        ids: &[ContainerId],
+        stop: &AtomicBool,
+        look: &(dyn Fn(ContainerId, &mut ReadBuffer) -> T + Sync),
+        found: &mut dyn FnMut(ContainerId, T),
         waiting: &mut dyn FnMut(),
     ) -> usize {
+        let next = AtomicUsize::new(0);
+        let work = |sender: std::sync::mpsc::Sender<(usize, T)>| {
+            let mut buffer = self.buffers.lock().pop().unwrap_or_default();
+            while !stop.load(Relaxed)
+                && let at = next.fetch_add(1, Relaxed)
+                && let Some(id) = ids.get(at)
+            {
+                // Nobody takes it where the other thread panics.
+                let _ = sender.send((at, look(*id, &mut buffer)));
+            }
+            self.buffers.lock().push(buffer);
+        };
         std::thread::scope(|scope| {
-            let (sender, receiver) = sync_channel(1);
-            // Memory goes round: what is new has to be made by the system, page by page, while the device waits.
-            let (give_back, given_back) = channel::<Vec<u8>>();
-            scope.spawn(move || {
-                for container in containers {
-                    let memory = given_back.try_recv().unwrap_or_default();
-                    let Some(job) = self.shared.read_for_scrub(*container, memory, pace) else { return };
-                    if sender.send(job).is_err() {
-                        return;
-                    }
-                }
-            });
-            let mut count = 0;
+            let (sender, receiver) = channel();
+            for _ in 0..self.count.min(ids.len()) {
+                let sender = sender.clone();
+                scope.spawn(|| work(sender));
+            }
+            drop(sender);
+            // What comes behind one that is still looked at waits for it.
+            let (mut early, mut count) = (BTreeMap::new(), 0);
             loop {
                 match receiver.recv_timeout(WAITING_INTERVAL) {
-                    Ok(job) => {
-                        let container = job.container;
-                        let (scrubbed, memory) = self.shared.scrubbed(job);
-                        // Nobody takes it when the last one is read.
-                        let _ = give_back.send(memory);
-                        found(container, scrubbed);
-                        count += 1;
+                    Ok((at, result)) => {
+                        early.insert(at, result);
+                        while let Some(result) = early.remove(&count) {
+                            found(ids[count], result);
+                            count += 1;
+                        }
                     }
                     Err(RecvTimeoutError::Timeout) => waiting(),
                     Err(RecvTimeoutError::Disconnected) => return count,
                 }
             }
         })
+    }
+}
+
+impl ContainerStore {
+    /// Reads all of these containers from the device and passes on what was found, in order. One that is merged away meanwhile has nothing to
+    /// show. When `stop` is set no other one is begun. Meanwhile `waiting` is called some times a second. Returns how many containers were scrubbed.
+    pub fn scrub(
+        &self,
+        containers: &[ContainerId],
+        threads: &ScrubThreads,
+        stop: &AtomicBool,
+        found: &mut dyn FnMut(ContainerId, Scrubbed),
+        waiting: &mut dyn FnMut(),
+    ) -> usize {
+        threads.in_order(containers, stop, &|container, buffer| self.shared.scrub_one(container, buffer), found, waiting)
+    }
+
+    /// Does [`scrub_parity`](Self::scrub_parity) for all of these groups, as [`scrub`](Self::scrub) does it for containers.
+    pub fn scrub_parities(
+        &self,
+        groups: &[ContainerId],
+        threads: &ScrubThreads,
+        stop: &AtomicBool,
+        found: &mut dyn FnMut(ContainerId, Result<ScrubbedParity>),
+        waiting: &mut dyn FnMut(),
+    ) -> usize {
+        threads.in_order(groups, stop, &|group, buffer| self.shared.scrub_parity(group, buffer), found, waiting)
     }
 
     /// Reads a forward from the device and checks that it leads to a container that has chunks of `container`. One that went meanwhile, because no
@@ -107,56 +141,31 @@ impl ContainerStore {
 }
 
 impl Shared {
-    /// `None`: the pace said no.
-    fn read_for_scrub(&self, container: ContainerId, mut memory: Vec<u8>, pace: &mut dyn FnMut(u64) -> bool) -> Option<Job> {
+    fn scrub_one(&self, container: ContainerId, buffer: &mut ReadBuffer) -> Scrubbed {
+        // Moves of chunks between files before it is read; and of one that is not sealed, what is in its file.
         let generation = self.generation.load(SeqCst);
         let open = self.open.read().get(&container).map(|open| open.state.lock().catalog.clone());
-        let path = file::path(&self.directory, container);
-        let read = match self.ground.open_past_cache(&path).and_then(|file| Ok((file.len()?, file))) {
+        let mut scrubbed = Scrubbed::default();
+        let verified = match self.ground.open_past_cache(&file::path(&self.directory, container)).and_then(|file| Ok((file.len()?, file))) {
             Ok((length, file)) => {
-                if !pace(length) {
-                    return None;
-                }
+                scrubbed.read_bytes = length;
+                let damage = &mut scrubbed.damage;
                 if length > WHOLE_BYTES {
-                    Ok(Read::Long(file))
+                    self.verify_bytes(container, open, &Window::of(file), damage)
                 } else {
-                    memory.resize(length as usize, 0);
-                    file.read_at(0, &mut memory).map(|()| Read::Whole(memory))
+                    let read = buffer.read(&*file, 0, length as usize).map(drop).map_err(|error| self.read_error(container, None, error));
+                    read.and_then(|()| self.verify_bytes(container, open, buffer, damage))
                 }
             }
             // One without committed frames need not have a file.
-            Err(error) if error.is_not_found() && open.as_ref().is_some_and(|catalog| catalog.frames.is_empty()) => {
-                Ok(Read::Whole(Vec::new()))
-            }
-            Err(error) => Err(error),
+            Err(error) if error.is_not_found() && open.as_ref().is_some_and(|catalog| catalog.frames.is_empty()) => Ok(()),
+            Err(error) => Err(self.read_error(container, None, error)),
         };
-        let read = read.map_err(|error| self.read_error(container, None, error));
-        Some(Job { container, generation, open, read })
-    }
-
-    /// What was found, and the memory to be used again.
-    fn scrubbed(&self, job: Job) -> (Scrubbed, Vec<u8>) {
-        let Job { container, generation, open, read } = job;
-        let (mut scrubbed, mut memory) = (Scrubbed::default(), Vec::new());
-        let verify = |bytes: &dyn Bytes| {
-            scrubbed.read_bytes = bytes.length()?;
-            self.verify_bytes(container, open, bytes, &mut scrubbed.damage)
-        };
-        let verified = read.and_then(|read| match read {
-            Read::Whole(bytes) => {
-                let verified = verify(&bytes);
-                memory = bytes;
-                verified
-            }
-            Read::Long(file) => verify(&Window::of(file)),
-        });
-        if let Err(error) = verified {
-            scrubbed.damage.push(error);
-        }
+        scrubbed.damage.extend(verified.err());
         if !scrubbed.damage.is_empty() && !self.is_still_there(container, generation) {
             scrubbed.damage.clear();
         }
-        (scrubbed, memory)
+        scrubbed
     }
 
     /// Whether what was found of a container is about what it is now: not if it was merged away since.
@@ -205,7 +214,8 @@ impl Shared {
 /// A long file, read by windows.
 pub(crate) struct Window {
     file: Arc<dyn File>,
-    last: RefCell<(u64, Vec<u8>)>,
+    /// What was read last, and from where on.
+    last: RefCell<(u64, ReadBuffer)>,
 }
 
 impl Window {
@@ -221,17 +231,15 @@ impl Bytes for Window {
 
     fn range(&self, offset: u64, length: usize) -> onefold_ground::Result<Cow<'_, [u8]>> {
         let end = offset.saturating_add(length as u64);
-        let mut last = self.last.borrow_mut();
-        let is_inside = |last: &(u64, Vec<u8>)| offset >= last.0 && end <= last.0 + last.1.len() as u64;
-        if !is_inside(&last) {
-            let room = self.file.len()?.saturating_sub(offset);
-            let wanted = (length as u64).max(WINDOW_BYTES as u64).min(room.max(length as u64));
-            let mut bytes = std::mem::take(&mut last.1);
-            bytes.resize(wanted as usize, 0);
-            self.file.read_at(offset, &mut bytes)?;
-            *last = (offset, bytes);
+        let (start, window) = &mut *self.last.borrow_mut();
+        if offset < *start || end > *start + window.len() as u64 {
+            let first = offset - offset % ALIGNMENT_BYTES;
+            let room = self.file.len()?.saturating_sub(first);
+            let needed = end - first;
+            window.read(&*self.file, first, needed.max(WINDOW_BYTES as u64).min(room.max(needed)) as usize)?;
+            *start = first;
         }
-        let start = (offset - last.0) as usize;
-        Ok(Cow::Owned(last.1[start..start + length].to_vec()))
+        let from = (offset - *start) as usize;
+        Ok(Cow::Owned(window[from..from + length].to_vec()))
     }
 }

@@ -4,7 +4,7 @@ use crate::store::{ContainerStore, Shared};
 use crate::{Catalog, ContainerId, FOOTER_BYTES, Footer, HEADER_BYTES, Header, Result, StorageError, file};
 use onefold_ground::profile::Component;
 use onefold_ground::wire::Reader;
-use onefold_ground::{Access, File, GroundError, checksum};
+use onefold_ground::{Access, File, GroundError, ReadBuffer, checksum};
 use std::borrow::Cow;
 use std::io;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ impl Bytes for Arc<dyn File> {
     }
 }
 
-impl Bytes for Vec<u8> {
+impl Bytes for ReadBuffer {
     fn length(&self) -> onefold_ground::Result<u64> {
         Ok(self.len() as u64)
     }

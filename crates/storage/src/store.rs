@@ -100,6 +100,8 @@ pub(crate) struct Shared {
     pub(crate) access: Access,
     /// Set when replay is over and the store is open for writing.
     pub(crate) writable: AtomicBool,
+    /// Set when containers may be made anew though nothing else may be written.
+    pub(crate) repairs_allowed: AtomicBool,
     /// What replay needs; `None` after it.
     pub(crate) recovery: Mutex<Option<Recovery>>,
     /// All containers that the log does not know as sealed.
@@ -232,6 +234,7 @@ impl ContainerStore {
             profile,
             access,
             writable: AtomicBool::new(false),
+            repairs_allowed: AtomicBool::new(false),
             recovery: Mutex::new(Some(recovery)),
             open: RwLock::default(),
             log_end: AtomicU64::new(0),

@@ -5,6 +5,8 @@ use crate::sealed::Bytes;
 use crate::store::{ContainerStore, Shared};
 use crate::{Address, Catalog, ChunkKind, ContainerId, Result, Slot, StorageError, file};
 use onefold_fingerprint::Fingerprint;
+use onefold_ground::ReadBuffer;
+use onefold_ground::profile::Component;
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -57,32 +59,40 @@ impl ContainerStore {
         read_data: bool,
         visit: Option<&mut ChunkVisitor<'_>>,
     ) -> Result<ContainerReport> {
-        let Some(visit) = visit else { return self.verify_frames(container, read_data, None) };
+        let mut buffer = ReadBuffer::default();
+        let Some(visit) = visit else { return self.verify_frames(container, read_data, &mut buffer, None) };
         let mut each = |chunks: &[ChunkRead<'_>]| {
             chunks.iter().for_each(|chunk| visit(chunk.address, chunk.fingerprint, chunk.kind, chunk.bytes));
         };
-        self.verify_frames(container, read_data, Some(&mut each))
+        self.verify_frames(container, read_data, &mut buffer, Some(&mut each))
     }
 
     /// Checks header, footer and catalog of a container, or of the one that it was merged into; with `read_data` all frames too, and passes their chunks to `visit`, so that the
-    /// caller can compute fingerprints again. Reads past all caches, those of the system too. Damage is in the report; an error is what kept the check from
+    /// caller can compute fingerprints again. Reads past all caches, those of the system too, into `buffer` if the file has at most 16 MiB. Damage is in the report; an error is what kept the check from
     /// being made. When the container is merged in the middle of it, it begins again: chunks may then be passed on twice.
     pub fn verify_frames(
         &self,
         container: ContainerId,
         read_data: bool,
+        buffer: &mut ReadBuffer,
         mut visit: Option<&mut FrameVisitor<'_>>,
     ) -> Result<ContainerReport> {
         loop {
             let generation = self.shared.generation.load(SeqCst);
-            let report = self.verify_once(container, read_data, visit.as_deref_mut())?;
+            let report = self.verify_once(container, read_data, buffer, visit.as_deref_mut())?;
             if report.damage.is_empty() || self.shared.generation.load(SeqCst) == generation {
                 return Ok(report);
             }
         }
     }
 
-    fn verify_once(&self, container: ContainerId, read_data: bool, visit: Option<&mut FrameVisitor<'_>>) -> Result<ContainerReport> {
+    fn verify_once(
+        &self,
+        container: ContainerId,
+        read_data: bool,
+        buffer: &mut ReadBuffer,
+        visit: Option<&mut FrameVisitor<'_>>,
+    ) -> Result<ContainerReport> {
         let mut report = ContainerReport {
             container,
             sealed: true,
@@ -96,7 +106,8 @@ impl ContainerStore {
         let shared = &self.shared;
         let open = shared.open.read().get(&container).cloned();
         // Where all of a sealed file is read, it is read once.
-        let mut bytes: Option<Box<dyn Bytes>> = None;
+        let mut window: Option<Window> = None;
+        let mut bytes: Option<&dyn Bytes> = None;
         let catalog = match open {
             Some(open) => {
                 report.sealed = false;
@@ -111,7 +122,12 @@ impl ContainerStore {
                     if !read_data {
                         return shared.read_catalog(container);
                     }
-                    shared.catalog_in(container, &**bytes.insert(shared.past_cache(container)?))
+                    window = shared.read_past_cache(container, buffer)?;
+                    let whole: &dyn Bytes = match &window {
+                        Some(window) => window,
+                        None => &*buffer,
+                    };
+                    shared.catalog_in(container, *bytes.insert(whole))
                 });
                 keep_damage(&mut report, catalog)?.map(Arc::new)
             }
@@ -123,7 +139,7 @@ impl ContainerStore {
             report.raw_bytes = catalog.frames.iter().map(|frame| u64::from(frame.raw_bytes)).sum();
             report.stored_bytes = catalog.frames.iter().map(|frame| u64::from(frame.stored_bytes)).sum();
             if read_data {
-                shared.verify_frames(&catalog, bytes.as_deref(), visit, &mut report)?;
+                shared.verify_frames(&catalog, bytes, visit, &mut report)?;
             }
         }
         Ok(report)
@@ -131,14 +147,15 @@ impl ContainerStore {
 }
 
 impl Shared {
-    /// A sealed file, past all caches; in memory if it is not too long.
-    fn past_cache(&self, container: ContainerId) -> Result<Box<dyn Bytes>> {
+    /// Reads a sealed file, past all caches, into `buffer`; one that is too long for that is returned, to be read in parts.
+    fn read_past_cache(&self, container: ContainerId, buffer: &mut ReadBuffer) -> Result<Option<Window>> {
         let opened = self.ground.open_past_cache(&file::path(&self.directory, container)).and_then(|file| Ok((file.len()?, file)));
         let (length, file) = opened.map_err(|error| self.read_error(container, None, error))?;
         if length > WHOLE_BYTES {
-            return Ok(Box::new(Window::of(file)));
+            return Ok(Some(Window::of(file)));
         }
-        Ok(Box::new(self.read_from(&file, container, None, 0, length as usize)?.into_owned()))
+        let read = self.profile.time(Component::StorageRead, length, || buffer.read(&*file, 0, length as usize).map(drop));
+        read.map_err(|error| self.read_error(container, None, error)).map(|()| None)
     }
 
     /// Reads all frames of a catalog, from `bytes` or else from the file.

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use onefold_chunking::{Kind, Sizes};
-use onefold_engine::{Descriptor, Engine, EngineError, Hints, Mode, Piece, Settings, WriteStream};
+use onefold_engine::{Candidate, Descriptor, Engine, EngineError, Hints, Mode, Piece, Settings, Transaction, UnusedCursor, WriteStream};
 use onefold_ground::{Access, Ground, SimulatedGround, read_file};
 use onefold_storage::Compression;
 use std::collections::BTreeMap;
@@ -75,6 +75,25 @@ pub fn read(engine: &Engine, pieces: &[Piece]) -> Result<Vec<u8>, EngineError> {
     let mut out = vec![0x5a; pieces.iter().map(Piece::length).sum::<u64>() as usize];
     engine.read(pieces, 0, &mut out, true)?;
     Ok(out)
+}
+
+/// Makes an object that refers to `pieces`, or (-1) takes it away.
+pub fn refer(engine: &Engine, key: u8, pieces: &[Piece], change: i64) {
+    let deltas = pieces.iter().filter_map(Piece::fingerprint).map(|fingerprint| (fingerprint, change)).collect();
+    engine.submit(Transaction { changes: vec![(0, vec![b'x', key], (change > 0).then(|| vec![key]))], deltas }).unwrap();
+    engine.flush().unwrap();
+}
+
+/// What nothing refers to.
+pub fn unused(engine: &Engine) -> Vec<Candidate> {
+    engine.maintain(true).unwrap();
+    let (mut found, mut cursor) = (Vec::new(), Some(UnusedCursor::default()));
+    while let Some(from) = cursor {
+        let (some, next) = engine.unused(from, 100, &mut Vec::new()).unwrap();
+        found.extend(some);
+        cursor = next;
+    }
+    found
 }
 
 /// Verdicts of one filter: (NON-EXISTING, WEAK-MAYBE, STRONG-MAYBE, EXISTING).

@@ -44,7 +44,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use held::Held;
-pub use visit::DamagedPage;
+pub use visit::{DamagedPage, VerifiedRun};
 
 /// Greatest number of partitions: their names have four hex digits.
 const MAX_PARTITIONS: u32 = 1 << 16;
@@ -339,21 +339,12 @@ impl ChunkIndex {
 
     /// Reads every page and lists those that are damaged.
     pub fn verify(&self) -> Result<Vec<DamagedPage>> {
-        let mut damaged = Vec::new();
-        for partition in &self.partitions {
-            partition.verify(&mut damaged, None)?;
-        }
-        Ok(damaged)
+        Ok(self.partitions.iter().flat_map(|partition| partition.verify()).collect())
     }
 
-    /// Reads every page of one partition from the device and lists those that are damaged. `pace` is told before each run how many bytes it has
-    /// at most, and may wait: nothing is locked then. It returns `false` to end early.
-    pub fn verify_partition(&self, partition: u32, pace: &mut dyn FnMut(u64) -> bool) -> Result<Vec<DamagedPage>> {
-        let mut damaged = Vec::new();
-        if let Some(partition) = self.partitions.get(partition as usize) {
-            partition.verify(&mut damaged, Some(pace))?;
-        }
-        Ok(damaged)
+    /// Reads some pages of one partition from the device, from `place` on, which is 0 or what a run before said, and says which are damaged and where to go on.
+    pub fn verify_run(&self, partition: u32, place: u32) -> VerifiedRun {
+        self.partitions.get(partition as usize).map_or_else(VerifiedRun::default, |partition| partition.verify_run(place, true))
     }
 
     /// Figures.

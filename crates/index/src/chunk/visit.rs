@@ -23,6 +23,18 @@ pub struct DamagedPage {
     pub why: String,
 }
 
+/// What reading a run of pages found. A *place* in a partition is the beginning of the fingerprints that a page is for, as a 32-bit fraction of all in the partition:
+/// it stays what it is when the partition grows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VerifiedRun {
+    /// Pages that are damaged, and their places.
+    pub damaged: Vec<(u32, DamagedPage)>,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Where to go on; `None`: these were the last pages.
+    pub next: Option<u32>,
+}
+
 impl Partition {
     /// Appends the chunks with the count 0 that lie in pages, from page `first` on, until there are at least `limit` of them or the pages are at
     /// their end. Returns the page to go on with. Only pages that may have some are read; those that are damaged are passed over and noted.
@@ -79,52 +91,53 @@ impl Partition {
         Ok(next)
     }
 
-    /// Reads all pages and notes those that are damaged. Sweeps wait for the run of pages that is being read, no longer. With `pace` they are
-    /// read from the device, and it is told how many bytes each run will be, while nothing is locked; `false` ends it.
-    pub fn verify(&self, damaged: &mut Vec<DamagedPage>, mut pace: Option<&mut dyn FnMut(u64) -> bool>) -> Result<()> {
-        let mut bytes = Vec::new();
-        let (mut first, mut bits) = (0u64, None);
-        loop {
-            if let Some(pace) = &mut pace {
-                let pages = self.state.read().pages.shape.pages();
-                let bytes = pages.saturating_sub(first).min(STEP_PAGES as u64) * PAGE_BYTES as u64;
-                if bytes > 0 && !pace(bytes) {
-                    return Ok(());
-                }
-            }
-            let _files = self.files.lock();
-            let (pages, applied, target) = {
-                let state = self.state.read();
-                (state.pages.clone(), state.applied, state.frozen.as_ref().map_or(0, |frozen| frozen.target))
-            };
-            // A partition that grew meanwhile has two pages for each that it had.
-            first <<= pages.shape.page_bits - bits.unwrap_or(pages.shape.page_bits);
-            bits = Some(pages.shape.page_bits);
-            if first >= pages.shape.pages() {
-                return Ok(());
-            }
-            let step = STEP_PAGES.min((pages.shape.pages() - first) as usize);
-            if pace.is_some() {
-                pages.drop_cached(first as u32, step);
-            }
-            let is_read = pages.read_run(first as u32, step, &mut bytes).is_ok();
-            for number in 0..step {
-                let page = first as u32 + number as u32;
-                let mut alone = [0; PAGE_BYTES];
-                let found = if is_read {
-                    pages.decode(page, &bytes[number * PAGE_BYTES..(number + 1) * PAGE_BYTES])
-                } else {
-                    // Where the device cannot read a run, it may be for one page of it.
-                    pages.read(page, &mut alone)
-                };
-                let checked =
-                    found.and_then(|found| check(&pages, page, &found, applied, target).map_err(|damage| pages.damaged(page, &damage)));
-                if let Err(error) = checked {
-                    damaged.push(damaged_page(&pages, page, error));
-                }
-            }
-            first += step as u64;
+    /// Reads all pages and returns those that are damaged.
+    pub fn verify(&self) -> Vec<DamagedPage> {
+        let (mut damaged, mut next) = (Vec::new(), Some(0));
+        while let Some(place) = next {
+            let run = self.verify_run(place, false);
+            damaged.extend(run.damaged.into_iter().map(|(_, page)| page));
+            next = run.next;
         }
+        damaged
+    }
+
+    /// Reads the pages that come next from `place` on, at most so many that sweeps, which wait meanwhile, hardly notice. With `from_device` what the system keeps of
+    /// them in memory is forgotten first.
+    pub fn verify_run(&self, place: u32, from_device: bool) -> VerifiedRun {
+        let _files = self.files.lock();
+        let (pages, applied, target) = {
+            let state = self.state.read();
+            (state.pages.clone(), state.applied, state.frozen.as_ref().map_or(0, |frozen| frozen.target))
+        };
+        let below = u32::BITS - pages.shape.page_bits;
+        // A place in the middle of a page is there where the partition had more pages once.
+        let first = place >> below;
+        let step = STEP_PAGES.min((pages.shape.pages() - u64::from(first)) as usize);
+        if from_device {
+            pages.drop_cached(first, step);
+        }
+        let mut bytes = Vec::new();
+        let is_read = pages.read_run(first, step, &mut bytes).is_ok();
+        let mut damaged = Vec::new();
+        for number in 0..step {
+            let page = first + number as u32;
+            let mut alone = [0; PAGE_BYTES];
+            let found = if is_read {
+                pages.decode(page, &bytes[number * PAGE_BYTES..(number + 1) * PAGE_BYTES])
+            } else {
+                // Where the device cannot read a run, it may be for one page of it.
+                pages.read(page, &mut alone)
+            };
+            let checked =
+                found.and_then(|found| check(&pages, page, &found, applied, target).map_err(|damage| pages.damaged(page, &damage)));
+            if let Err(error) = checked {
+                damaged.push((page << below, damaged_page(&pages, page, error)));
+            }
+        }
+        let next = u64::from(first) + step as u64;
+        let next = (next < pages.shape.pages()).then(|| (next as u32) << below);
+        VerifiedRun { damaged, read_bytes: (step * PAGE_BYTES) as u64, next }
     }
 }
 

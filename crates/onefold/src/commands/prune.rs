@@ -47,8 +47,10 @@ fn run(options: &Prune, session: &Session<'_>) -> Result<Exit> {
     session.end_progress();
     let report = pruned?;
     if !options.dry_run {
-        // Merging has taken parity away from the neighbours of what it merged.
-        session.store.engine.make_parity(true, &|| !session.is_cancelled())?;
+        // Merging has taken parity away from the neighbours of what it merged. What was given back is not concerned if that fails.
+        if let Err(error) = session.store.engine.make_parity(true, &|| !session.is_cancelled()) {
+            session.note(format_args!("parity could not be made, the next prune, scrub or serve tries it again: {error}"));
+        }
     }
     if session.is_cancelled() {
         return Err(Failure::interrupted("stopped before the end; what was given back stays given back, the next prune goes on"));

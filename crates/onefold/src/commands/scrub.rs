@@ -7,14 +7,16 @@ use crate::session::{Session, StoreCommand};
 use crate::settings::Settings;
 use crate::store::Store;
 use crate::units::{counted, local_time, rate, size, utc_time};
-use onefold_engine::Mode;
-use onefold_reclaim::{Monitor, NoMonitor, ScrubOptions, ScrubRate, ScrubReport, ScrubStatus, scrub, scrub_status};
+use onefold_engine::{Engine, Mode};
+use onefold_reclaim::{
+    Clock, Monitor, NoMonitor, ScrubOptions, ScrubRate, ScrubReport, ScrubStatus, SystemClock, scrub, scrub_by, scrub_status,
+};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 impl StoreCommand for Scrub {
     fn name(&self) -> &'static str {
@@ -140,48 +142,62 @@ pub fn beside_the_serving(store: &Store, stopping: &Arc<AtomicBool>) -> Result<O
     if settings.interval_days == 0 {
         return Ok(None);
     }
-    let options =
-        ScrubOptions { rate: settings.bytes_per_second.map_or(ScrubRate::Quarter, ScrubRate::BytesPerSecond), ..ScrubOptions::default() };
-    let (engine, stopping) = (store.engine.clone(), Arc::clone(stopping));
-    let interval_ns = i64::try_from(settings.interval_days * 86_400 * 1_000_000_000).unwrap_or(i64::MAX);
-    let work = move || {
-        let mut look_at = Instant::now() + FIRST_AFTER;
-        let is_stopping = || stopping.load(Ordering::Relaxed);
-        while !is_stopping() {
-            if Instant::now() < look_at {
-                std::thread::sleep(LOOK_INTERVAL);
-                continue;
-            }
-            look_at = Instant::now() + FIRST_AFTER;
-            // It goes on from where that of a person stopped.
-            let scrubbed = scrub_status(&engine).and_then(|before| {
-                let is_due = is_due(&before, interval_ns, now_ns());
-                let report = if is_due {
-                    Some(scrub(&engine, options, &NoMonitor, &|| !is_stopping() && !engine.is_scrub_waited_for())?)
-                } else {
-                    None
-                };
-                Ok((before, report))
-            });
-            match scrubbed {
-                Ok((before, Some(ScrubReport { status, failed, .. }))) => {
-                    failed.iter().for_each(|failed| tracing::warn!("{failed}"));
-                    let new = status.damages.iter().filter(|damage| !before.damages.contains(damage));
-                    new.for_each(|damage| tracing::error!("the scrub found damage: {damage}"));
-                    if status.under_way.is_none() {
-                        tracing::info!("scrubbed: {}; damaged: {}", coverage(&status), counted(status.damage_count, "thing", "things"));
-                    }
-                }
-                Ok((_, None)) => {}
-                Err(error) => {
-                    tracing::warn!("the scrub could not go on, it is tried again later: {error}");
-                    look_at = Instant::now() + RETRY_AFTER;
-                }
-            }
-        }
+    let beside = Beside {
+        engine: store.engine.clone(),
+        options: ScrubOptions {
+            rate: settings.bytes_per_second.map_or(ScrubRate::Quarter, ScrubRate::BytesPerSecond),
+            ..ScrubOptions::default()
+        },
+        interval_ns: i64::try_from(settings.interval_days * 86_400 * 1_000_000_000).unwrap_or(i64::MAX),
+        clock: Box::new(SystemClock::start()),
     };
+    let stopping = Arc::clone(stopping);
+    let work = move || beside.work(&|| stopping.load(Ordering::Relaxed));
     let thread = std::thread::Builder::new().name("scrub".to_owned());
     thread.spawn(work).map(Some).map_err(|error| Failure::cannot_run(format!("cannot start a thread: {error}")))
+}
+
+/// What the daemon's thread works with.
+struct Beside {
+    engine: Arc<Engine>,
+    options: ScrubOptions,
+    interval_ns: i64,
+    clock: Box<dyn Clock>,
+}
+
+impl Beside {
+    /// Until the daemon stops.
+    fn work(&self, is_stopping: &dyn Fn() -> bool) {
+        let mut look_at = self.clock.elapsed() + FIRST_AFTER;
+        while !is_stopping() {
+            if self.clock.elapsed() < look_at {
+                self.clock.sleep(LOOK_INTERVAL);
+                continue;
+            }
+            look_at = self.clock.elapsed() + FIRST_AFTER;
+            if let Err(error) = self.look(is_stopping) {
+                tracing::warn!("the scrub could not go on, it is tried again later: {error}");
+                look_at = self.clock.elapsed() + RETRY_AFTER;
+            }
+        }
+    }
+
+    /// Scrubs if it is time, from where that of a person stopped.
+    fn look(&self, is_stopping: &dyn Fn() -> bool) -> onefold_reclaim::Result<()> {
+        let before = scrub_status(&self.engine)?;
+        if !is_due(&before, self.interval_ns, self.clock.wall_ns()) {
+            return Ok(());
+        }
+        let go_on = || !is_stopping() && !self.engine.is_scrub_waited_for();
+        let ScrubReport { status, failed, .. } = scrub_by(&*self.clock, &self.engine, self.options, &NoMonitor, &go_on)?;
+        failed.iter().for_each(|failed| tracing::warn!("{failed}"));
+        let new = status.damages.iter().filter(|damage| !before.damages.contains(damage));
+        new.for_each(|damage| tracing::error!("the scrub found damage: {damage}"));
+        if status.under_way.is_none() {
+            tracing::info!("scrubbed: {}; damaged: {}", coverage(&status), counted(status.damage_count, "thing", "things"));
+        }
+        Ok(())
+    }
 }
 
 /// Whether the daemon is to scrub: a pass is under way, or the last one began so long ago (or in the future: the clock was set back).
@@ -189,14 +205,105 @@ fn is_due(status: &ScrubStatus, interval_ns: i64, now_ns: i64) -> bool {
     status.under_way.is_some() || status.last.is_none_or(|(started, ..)| now_ns.saturating_sub(started) >= interval_ns || started > now_ns)
 }
 
-fn now_ns() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use onefold_engine::{Descriptor, Hints, Settings as EngineSettings};
+    use onefold_ground::{Ground, SimulatedGround};
+    use std::sync::Mutex;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    /// A clock that stands still until somebody sleeps.
+    #[derive(Clone, Debug, Default)]
+    struct Still(Arc<Mutex<Duration>>);
+
+    impl Clock for Still {
+        fn wall_ns(&self) -> i64 {
+            SECOND.as_nanos() as i64 + self.elapsed().as_nanos() as i64
+        }
+
+        fn elapsed(&self) -> Duration {
+            *self.0.lock().unwrap()
+        }
+
+        fn sleep(&self, time: Duration) {
+            *self.0.lock().unwrap() += time;
+        }
+    }
+
+    fn beside(rate: ScrubRate, clock: &Still) -> Beside {
+        let ground: Arc<dyn Ground> = Arc::new(SimulatedGround::new(1));
+        let descriptor = Descriptor {
+            index_partitions: 1,
+            block_partitions: 1,
+            container_bytes: 64 << 10,
+            frame_bytes: 16 << 10,
+            ..Descriptor::new().unwrap()
+        };
+        Engine::create(&ground, &descriptor).unwrap();
+        let settings = EngineSettings { workers: 1, background: false, ..EngineSettings::default() };
+        let engine = Engine::open(ground, settings, Mode::ReadWrite, "test").unwrap();
+        let data: Vec<u8> = (0..1_000_000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8 ^ (at >> 12) as u8).collect();
+        let mut stream = engine.stream();
+        stream.write(&data, true, Hints::default(), &mut Vec::new()).unwrap();
+        drop(stream);
+        engine.flush().unwrap();
+        let options = ScrubOptions { rate, ..ScrubOptions::default() };
+        Beside { engine, options, interval_ns: 30 * DAY.as_nanos() as i64, clock: Box::new(clock.clone()) }
+    }
+
+    #[test]
+    fn a_daemon_scrubs_a_minute_after_it_began_and_again_when_the_interval_is_over() {
+        let clock = Still::default();
+        let beside = beside(ScrubRate::Quarter, &clock);
+        let passes = |until: Duration| {
+            beside.work(&|| clock.elapsed() >= until);
+            scrub_status(&beside.engine).unwrap().last.map(|(started, ..)| Duration::from_nanos(started as u64) - SECOND)
+        };
+        assert_eq!(passes(FIRST_AFTER - SECOND), None);
+        // Its thread begins anew each time here, as that of a daemon that was started again.
+        let first = passes(FIRST_AFTER * 3).unwrap();
+        assert!(first >= FIRST_AFTER && first < FIRST_AFTER * 3, "{first:?}");
+        clock.sleep(29 * DAY);
+        assert_eq!(passes(clock.elapsed() + FIRST_AFTER * 3), Some(first));
+        clock.sleep(DAY);
+        let second = passes(clock.elapsed() + FIRST_AFTER * 3).unwrap();
+        assert!(second > first + 30 * DAY, "{second:?}");
+    }
+
+    #[test]
+    fn a_scrub_of_a_daemon_keeps_to_its_rate_and_stops_in_the_middle_of_a_wait() {
+        let clock = Still::default();
+        let beside = beside(ScrubRate::BytesPerSecond(100), &clock);
+        // The first file takes minutes at this rate: the daemon stops long before.
+        let end = FIRST_AFTER + 10 * SECOND;
+        beside.work(&|| clock.elapsed() >= end);
+        assert!(clock.elapsed() < end + LOOK_INTERVAL, "{:?}", clock.elapsed());
+        let (_, read_bytes) = scrub_status(&beside.engine).unwrap().under_way.unwrap();
+        let whole = beside.engine.descriptor().container_bytes as u64 * 2;
+        assert!(read_bytes > 0 && read_bytes < whole, "{read_bytes}");
+        // It goes on from there, and takes as long as the rate says. What is read last, the block index, is charged and not waited for.
+        beside.work(&|| scrub_status(&beside.engine).unwrap().last.is_some());
+        let (.., read_bytes) = scrub_status(&beside.engine).unwrap().last.unwrap();
+        let took = (clock.elapsed() - end).as_secs_f64();
+        let waited_for = (read_bytes - beside.engine.block_index().file_bytes(0)) as f64 / 100.0;
+        let (least, most) = (waited_for - whole as f64 / 100.0, waited_for + 2.0 * FIRST_AFTER.as_secs_f64());
+        assert!(took > least && took < most, "{read_bytes} bytes took {took} s, not {least} to {most}");
+    }
+
+    #[test]
+    fn a_scrub_of_a_daemon_gives_way_to_one_that_somebody_waits_for() {
+        let clock = Still::default();
+        let beside = beside(ScrubRate::Unlimited, &clock);
+        let waited_for = beside.engine.waited_for_scrub();
+        beside.work(&|| clock.elapsed() >= FIRST_AFTER * 3);
+        assert_eq!(scrub_status(&beside.engine).unwrap().last, None);
+        drop(waited_for);
+        beside.work(&|| clock.elapsed() >= FIRST_AFTER * 6);
+        assert!(scrub_status(&beside.engine).unwrap().last.is_some());
+    }
 
     #[test]
     fn a_daemon_goes_on_with_a_pass_and_begins_one_when_it_is_time() {

@@ -1,7 +1,7 @@
 //! How fast a scrub reads.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use crate::clock::Clock;
+use std::time::Duration;
 
 /// How fast a scrub reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,56 +21,122 @@ const LONGEST_REST: Duration = Duration::from_secs(10);
 /// What was not read in time is not made up for, except for so long.
 const CATCH_UP: Duration = Duration::from_secs(1);
 
-/// Keeps a scrub to its rate.
+/// Keeps a scrub to its rate. Times are those of the clock.
+#[derive(Debug)]
 pub(super) struct Pace<'a> {
     rate: ScrubRate,
-    stop: &'a AtomicBool,
+    clock: &'a dyn Clock,
     /// When the next bytes may be read.
-    due: Instant,
+    due: Duration,
     /// When the last wait was over.
-    worked_since: Instant,
+    worked_since: Duration,
 }
 
 impl<'a> Pace<'a> {
-    pub(super) fn new(rate: ScrubRate, stop: &'a AtomicBool) -> Pace<'a> {
-        let now = Instant::now();
-        Pace { rate, stop, due: now, worked_since: now }
+    pub(super) fn new(rate: ScrubRate, clock: &'a dyn Clock) -> Pace<'a> {
+        let now = clock.elapsed();
+        Pace { rate, clock, due: now, worked_since: now }
     }
 
-    /// Waits until `bytes` may be read; `false`: the scrub is to stop, which `go_on` is asked meanwhile.
-    pub(super) fn wait_while(&mut self, bytes: u64, go_on: &dyn Fn() -> bool) -> bool {
-        self.wait_until_due(bytes, &|| go_on());
-        !self.stop.load(Ordering::Relaxed) && go_on()
+    /// How many files may be read without a wait in between.
+    pub(super) fn files_at_once(&self) -> usize {
+        if self.rate == ScrubRate::Unlimited { usize::MAX } else { 1 }
     }
 
-    /// Waits until `bytes` may be read; `false`: the scrub is to stop, as another thread says.
-    pub(super) fn wait(&mut self, bytes: u64) -> bool {
-        self.wait_until_due(bytes, &|| true);
-        !self.stop.load(Ordering::Relaxed)
-    }
-
-    fn wait_until_due(&mut self, bytes: u64, go_on: &dyn Fn() -> bool) {
-        let now = Instant::now();
+    /// Waits until the next bytes may be read; `false`: the scrub is to stop, which `go_on` is asked meanwhile.
+    pub(super) fn wait(&mut self, go_on: &dyn Fn() -> bool) -> bool {
+        let now = self.clock.elapsed();
         match self.rate {
             ScrubRate::Unlimited => {}
-            ScrubRate::BytesPerSecond(rate) => {
-                let oldest = now.checked_sub(CATCH_UP).unwrap_or(now);
-                let start = self.due.max(oldest);
-                self.sleep_until(start, go_on);
-                self.due = start + Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
+            ScrubRate::BytesPerSecond(_) => {
+                self.due = self.due.max(now.saturating_sub(CATCH_UP));
+                self.sleep_until(self.due, go_on);
             }
-            ScrubRate::Quarter => self.sleep_until(now + (now.duration_since(self.worked_since) * 3).min(LONGEST_REST), go_on),
+            ScrubRate::Quarter => self.sleep_until(now + (now.saturating_sub(self.worked_since) * 3).min(LONGEST_REST), go_on),
         }
-        self.worked_since = Instant::now();
+        self.worked_since = self.clock.elapsed();
+        go_on()
     }
 
-    fn sleep_until(&self, end: Instant, go_on: &dyn Fn() -> bool) {
+    /// So many bytes were read since the last wait: the next ones are due when these have taken their time.
+    pub(super) fn charge(&mut self, bytes: u64) {
+        if let ScrubRate::BytesPerSecond(rate) = self.rate {
+            self.due += Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
+        }
+    }
+
+    fn sleep_until(&self, end: Duration, go_on: &dyn Fn() -> bool) {
         loop {
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() || self.stop.load(Ordering::Relaxed) || !go_on() {
+            let left = end.saturating_sub(self.clock.elapsed());
+            if left.is_zero() || !go_on() {
                 return;
             }
-            std::thread::sleep(left.min(STEP));
+            self.clock.sleep(left.min(STEP));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::tests::Still;
+    use std::cell::Cell;
+
+    fn seconds(seconds: f64) -> Duration {
+        Duration::from_secs_f64(seconds)
+    }
+
+    #[test]
+    fn bytes_take_as_long_as_the_rate_says_and_little_is_made_up_for() {
+        let clock = Still::default();
+        let mut pace = Pace::new(ScrubRate::BytesPerSecond(1000), &clock);
+        let mut read = |bytes: u64| {
+            let go_on = pace.wait(&|| true);
+            pace.charge(bytes);
+            assert!(go_on);
+            clock.elapsed()
+        };
+        assert_eq!(read(500), seconds(0.0), "the first bytes are due at once");
+        assert_eq!(read(2000), seconds(0.5));
+        assert_eq!(read(100), seconds(2.5));
+        // An hour later one second of it is made up for, no more.
+        clock.sleep(seconds(3600.0));
+        assert_eq!(read(1500), seconds(3602.5));
+        assert_eq!(read(0), seconds(3603.0));
+    }
+
+    #[test]
+    fn a_quarter_of_the_time_is_worked_and_no_pause_is_longer_than_ten_seconds() {
+        let clock = Still::default();
+        let mut pace = Pace::new(ScrubRate::Quarter, &clock);
+        let mut worked = Duration::ZERO;
+        for work_ms in [10, 500, 3, 1700] {
+            let work = Duration::from_millis(work_ms);
+            clock.sleep(work);
+            pace.charge(1 << 40);
+            worked += work;
+            assert!(pace.wait(&|| true) && clock.elapsed() == worked * 4, "{work_ms}");
+        }
+        let before = clock.elapsed();
+        clock.sleep(seconds(60.0));
+        assert!(pace.wait(&|| true) && clock.elapsed() == before + seconds(70.0));
+    }
+
+    #[test]
+    fn an_unlimited_scrub_waits_for_nothing() {
+        let clock = Still::default();
+        let mut pace = Pace::new(ScrubRate::Unlimited, &clock);
+        pace.charge(u64::MAX);
+        assert!(pace.wait(&|| true) && pace.files_at_once() > 1 && clock.elapsed() == Duration::ZERO);
+    }
+
+    #[test]
+    fn a_wait_ends_when_the_scrub_is_to_stop() {
+        let clock = Still::default();
+        let mut pace = Pace::new(ScrubRate::BytesPerSecond(1), &clock);
+        pace.charge(3600);
+        let asked = Cell::new(0);
+        assert!(!pace.wait(&|| asked.replace(asked.get() + 1) < 3));
+        assert!(clock.elapsed() <= STEP * 3, "{:?}", clock.elapsed());
     }
 }

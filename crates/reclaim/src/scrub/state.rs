@@ -2,9 +2,10 @@
 //!
 //! # The proof of coverage
 //! All that is read has a place in one order, the [`Position`]s, and a pass goes through them upwards. A [`Sample`] says: of all that was there at
-//! `time`, what lies at `position` or behind it was read after `time` by this pass. What came later was written after `time`. So:
+//! `time`, what lies at `position` or behind it was read after `time` by this pass. What came later was written after `time`: so a sample is only taken at a moment
+//! at which nothing is written that nobody sees yet (`Engine::settled_moment`). So:
 //! * all behind the position of the pass under way was read or written since the last sample of the pass *before* that is not behind this position;
-//! * all before it was read or written since the pass under way began, which is later.
+//! * all before it was read or written since the first sample of the pass under way, which is later.
 //!
 //! The claim is the earlier of the two. It needs no list of what was read, and leaving out samples makes it weaker, never wrong. A clock that was set back
 //! could make it wrong: a state with times of the future claims nothing.
@@ -16,6 +17,8 @@ const VERSION: u8 = 1;
 const MAX_SAMPLES: usize = 256;
 /// Most damages that are kept by name.
 pub(super) const MAX_DAMAGES: usize = 1000;
+/// The time of a sample that says nothing: before it there is no store.
+const NEVER: i64 = 0;
 /// Longest description of a damage, bytes.
 const MAX_WHAT_BYTES: usize = 1000;
 
@@ -29,7 +32,7 @@ pub(super) enum Phase {
     Forwards = 1,
     /// Parity files, by group.
     Parity = 2,
-    /// Partitions of the chunk index.
+    /// Pages of the chunk index, by partition and place.
     ChunkIndex = 3,
     /// Partitions of the block index.
     BlockIndex = 4,
@@ -55,7 +58,7 @@ impl Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Position {
     pub(super) phase: Phase,
-    /// A container, a group or a partition.
+    /// A container, a group, a partition of the block index, or a place in one of the chunk index ([`Position::in_chunk_index`]).
     pub(super) unit: u64,
 }
 
@@ -64,6 +67,11 @@ impl Position {
 
     pub(super) fn is_end(self) -> bool {
         self.phase == Phase::End
+    }
+
+    /// The pages for the fingerprints of a partition that begin at `place`, a 32-bit fraction of them: so it stays right when the partition grows.
+    pub(super) fn in_chunk_index(partition: u32, place: u32) -> Position {
+        Position { phase: Phase::ChunkIndex, unit: u64::from(partition) << 32 | u64::from(place) }
     }
 
     /// The place right behind this one.
@@ -95,14 +103,24 @@ pub(super) struct Pass {
 }
 
 impl Pass {
+    /// One that begins at a moment of which it may claim something.
     pub(super) fn new(now_ns: i64) -> Pass {
-        let samples = vec![Sample { position: Position::START, time_ns: now_ns }];
+        Pass::with_first_sample(now_ns, now_ns)
+    }
+
+    /// One that claims nothing of what was written before its next sample, and so nothing at all until another pass has read that.
+    pub(super) fn without_claim(now_ns: i64) -> Pass {
+        Pass::with_first_sample(now_ns, NEVER)
+    }
+
+    fn with_first_sample(now_ns: i64, time_ns: i64) -> Pass {
+        let samples = vec![Sample { position: Position::START, time_ns }];
         Pass { started_ns: now_ns, ended_ns: now_ns, position: Position::START, read_bytes: 0, samples, unlisted: 0 }
     }
 
     /// The time of the last sample.
     pub(super) fn last_sample_ns(&self) -> i64 {
-        self.samples.last().map_or(self.started_ns, |sample| sample.time_ns)
+        self.samples.last().map_or(NEVER, |sample| sample.time_ns)
     }
 
     /// Nothing at the pass's position or behind it was read before `time_ns`, and what is there then will be.
@@ -123,7 +141,7 @@ impl Pass {
     /// Since when everything at `position` and behind it was read, once the pass is complete, or written.
     fn since(&self, position: Position) -> i64 {
         let before = self.samples.iter().rev().find(|sample| sample.position <= position);
-        before.map_or(self.started_ns, |sample| sample.time_ns)
+        before.map_or(NEVER, |sample| sample.time_ns)
     }
 }
 
@@ -153,7 +171,8 @@ impl State {
         }
         let last = self.last.as_ref()?;
         let behind = last.since(self.current.as_ref().map_or(Position::START, |pass| pass.position));
-        Some(self.current.as_ref().map_or(behind, |pass| behind.min(pass.started_ns)))
+        let since = self.current.as_ref().map_or(behind, |pass| behind.min(pass.since(Position::START)));
+        Some(since).filter(|since| *since > NEVER)
     }
 
     /// The latest time that it names.

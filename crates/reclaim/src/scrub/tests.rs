@@ -6,11 +6,13 @@ use crate::check::NoMonitor;
 use crate::{PruneOptions, prune};
 use onefold_chunking::{Kind, Sizes};
 use onefold_engine::{Descriptor, Hints, Mode, Piece, Settings};
+use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Access, DirectoryEntry, File, Ground, Holder, LockError, LockGuard, SimulatedGround, Space};
 use onefold_storage::Compression;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::sync::atomic::AtomicI64;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 /// A ground that notes when each container file and forward was written or read last, by a clock that goes on by one whenever it is looked at.
 #[derive(Clone, Debug)]
@@ -25,10 +27,16 @@ impl Witness {
         let now = self.clock.fetch_add(1, Ordering::SeqCst);
         self.seen.lock().unwrap().insert(path.to_owned(), now);
     }
+}
 
-    fn now(&self) -> i64 {
+impl Clock for Witness {
+    fn wall_ns(&self) -> i64 {
         self.clock.fetch_add(1, Ordering::SeqCst)
     }
+    fn elapsed(&self) -> Duration {
+        Duration::ZERO
+    }
+    fn sleep(&self, _time: Duration) {}
 }
 
 impl Ground for Witness {
@@ -134,7 +142,7 @@ fn write(engine: &Arc<Engine>, random: &mut Random, length: usize) {
 /// Every file of a container or forward was read or written since the claim.
 fn verify_claim(witness: &Witness, engine: &Engine, seed: u64) -> bool {
     let state = read_state(engine).unwrap();
-    let Some(since) = state.covered_since(witness.now()) else { return false };
+    let Some(since) = state.covered_since(witness.wall_ns()) else { return false };
     let mut files = Vec::new();
     for partition in witness.ground.list("containers").unwrap() {
         let partition = format!("containers/{}", partition.name);
@@ -175,8 +183,7 @@ fn everything_was_read_or_written_since_the_time_that_is_claimed_whatever_stops_
                     let left = Cell::new(random.below(60));
                     let go_on = || left.replace(left.get().saturating_sub(1)) > 0;
                     let options = ScrubOptions { restart: random.below(12) == 0, ..ScrubOptions::default() };
-                    let scrub = Scrub { engine: &engine, clock: &|| witness.now() };
-                    let report = scrub.run(options, &NoMonitor, &go_on).unwrap();
+                    let report = scrub_by(&witness, &engine, options, &NoMonitor, &go_on).unwrap();
                     assert_eq!(report.status.damages, Vec::<String>::new());
                 }
             }
@@ -191,7 +198,7 @@ fn damage_is_named_until_it_is_gone() {
     let witness = start();
     let engine = open(&witness);
     write(&engine, &mut Random(1), 60_000);
-    let scrub = || Scrub { engine: &engine, clock: &|| witness.now() }.run(ScrubOptions::default(), &NoMonitor, &|| true).unwrap();
+    let scrub = || scrub_by(&witness, &engine, ScrubOptions::default(), &NoMonitor, &|| true).unwrap();
     let whole = scrub();
     assert!(whole.is_complete && whole.status.damages.is_empty() && whole.read_bytes > 60_000);
     assert!(whole.status.covered_since_ns.is_some());
@@ -243,7 +250,7 @@ fn a_full_disk_keeps_a_scrub_or_check_from_nothing_but_repair() {
     witness.ground.remove(&path).unwrap();
     let free = witness.ground.used_bytes();
     witness.ground.set_capacity(free);
-    let scrub = || Scrub { engine: &engine, clock: &|| witness.now() }.run(ScrubOptions::default(), &NoMonitor, &|| true).unwrap();
+    let scrub = || scrub_by(&witness, &engine, ScrubOptions::default(), &NoMonitor, &|| true).unwrap();
     let report = scrub();
     assert!(report.is_complete && report.repaired.is_empty());
     assert_eq!(report.status.damage_count, 1);
@@ -254,4 +261,75 @@ fn a_full_disk_keeps_a_scrub_or_check_from_nothing_but_repair() {
     witness.ground.set_capacity(u64::MAX);
     let report = scrub();
     assert_eq!((report.repaired.len(), report.status.damage_count), (1, 0), "{:?}", report.status.damages);
+}
+
+#[test]
+fn scrubs_that_end_early_get_past_a_partition_of_the_index_that_none_of_them_can_read_whole() {
+    let witness = start();
+    let engine = open(&witness);
+    let mut random = Random(1);
+    for _ in 0..8 {
+        let mut name = || std::array::from_fn::<u8, 32, _>(|_| random.below(256) as u8);
+        let deltas = (0..10_000).map(|_| (Fingerprint::from_digest(&name()), 1)).collect();
+        engine.submit(Transaction { changes: Vec::new(), deltas }).unwrap();
+        engine.flush().unwrap();
+    }
+    engine.maintain(true).unwrap();
+    assert!(engine.index().verify_run(0, 0).next.is_some(), "a partition has one run of pages only");
+    let (mut scrubs, mut inside) = (0, 0);
+    loop {
+        // Each is asked four times at most: a step is begun and one run of pages read.
+        let left = Cell::new(4);
+        let report = scrub_by(&witness, &engine, ScrubOptions::default(), &NoMonitor, &|| left.replace(left.get() - 1) > 0).unwrap();
+        if report.is_complete {
+            break;
+        }
+        let position = read_state(&engine).unwrap().current.unwrap().position;
+        inside += u64::from(position.phase == Phase::ChunkIndex && position.unit as u32 != 0);
+        scrubs += 1;
+        assert!(scrubs < 100, "stuck at {position:?}");
+    }
+    assert!(inside > 0);
+}
+
+#[test]
+fn a_second_scrub_goes_on_with_the_list_of_the_first() {
+    let witness = start();
+    let engine = open(&witness);
+    // More files than a step takes.
+    write(&engine, &mut Random(1), 16_000_000);
+    let some = |asks: i32| {
+        let left = Cell::new(asks);
+        scrub_by(&witness, &engine, ScrubOptions::default(), &NoMonitor, &|| left.replace(left.get() - 1) > 0).unwrap()
+    };
+    assert!(some(5).units > 0);
+    let made = engine.scrub_turn().unwrap().as_ref().unwrap().made;
+    let first = read_state(&engine).unwrap().current.unwrap();
+    assert!(first.position.phase == Phase::Containers, "{first:?}");
+    // Another one takes its turn, and then the first again.
+    some(3);
+    some(3);
+    assert_eq!(read_state(&engine).unwrap().current.unwrap().position.phase, Phase::Containers);
+    assert_eq!(engine.scrub_turn().unwrap().as_ref().unwrap().made, made);
+    assert!(some(i32::MAX).is_complete);
+    assert!(engine.scrub_turn().unwrap().is_none(), "a list of files that is of no use any more takes memory");
+}
+
+#[test]
+fn what_was_written_and_is_seen_by_nobody_yet_is_not_claimed() {
+    let witness = start();
+    let engine = open(&witness);
+    write(&engine, &mut Random(1), 100_000);
+    // Frames that are in files of containers already, but not in the log: a scrub would not look at them.
+    let data: Vec<u8> = (0..40_000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let mut stream = engine.stream();
+    stream.write(&data, true, Hints::default(), &mut Vec::new()).unwrap();
+    let before = engine.storage().committed_slots();
+    scrub_by(&witness, &engine, ScrubOptions::default(), &NoMonitor, &|| true).unwrap();
+    let after = engine.storage().committed_slots();
+    let slots = |of: &onefold_storage::CommittedSlots| -> usize {
+        engine.storage().containers().unwrap().iter().map(|id| of.of(*id)).filter(|slots| *slots != usize::MAX).sum()
+    };
+    assert!(slots(&after) != slots(&before), "the scrub had them written into the log before it looked");
+    drop(stream);
 }

@@ -1,0 +1,64 @@
+//! Time, of which tests have their own.
+
+use std::fmt::Debug;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// What tells the time to whoever works beside others.
+pub trait Clock: Debug + Send + Sync {
+    /// Nanoseconds since 1970, as the machine has it: it may be set back.
+    fn wall_ns(&self) -> i64;
+    /// Time since some moment; it never goes back.
+    fn elapsed(&self) -> Duration;
+    /// Lets this time go by.
+    fn sleep(&self, time: Duration);
+}
+
+/// The time of the machine.
+#[derive(Clone, Copy, Debug)]
+pub struct SystemClock(Instant);
+
+impl SystemClock {
+    /// Starts at zero.
+    pub fn start() -> SystemClock {
+        SystemClock(Instant::now())
+    }
+}
+
+impl Clock for SystemClock {
+    fn wall_ns(&self) -> i64 {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.0.elapsed()
+    }
+
+    fn sleep(&self, time: Duration) {
+        std::thread::sleep(time);
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    /// A clock that stands still until somebody sleeps.
+    #[derive(Debug, Default)]
+    pub(crate) struct Still(Mutex<Duration>);
+
+    impl Clock for Still {
+        fn wall_ns(&self) -> i64 {
+            1_000_000_000 + self.elapsed().as_nanos() as i64
+        }
+
+        fn elapsed(&self) -> Duration {
+            *self.0.lock().unwrap()
+        }
+
+        fn sleep(&self, time: Duration) {
+            *self.0.lock().unwrap() += time;
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Reading a container that is damaged or lost where nothing may be written: what is not right in its file is the exclusive or of the parity's block and those of
+//! the other members, block by block, whenever it is read.
+//!
+//! What is given out has the checksum that the parity file knows, or is an error. Nobody merges or replaces files meanwhile, for who writes has a store alone.
+
+use crate::parity::{BLOCK_BYTES, block_length, blocks};
+use crate::repair::{Parity, Unusable, add_blocks, member_file, read_block};
+use crate::scrub::Window;
+use crate::store::{ContainerStore, Shared};
+use crate::{ContainerId, Result, StorageError};
+use onefold_ground::{File, Ground, GroundError, checksum};
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+/// The file of a container as it was when parity was made of it. Its memory is that of the checksums of its group, 8 bytes for each block of 64 KiB of each member.
+struct StandIn {
+    ground: Arc<dyn Ground>,
+    directory: String,
+    parity: Parity,
+    /// Which member it is.
+    at: usize,
+    /// What there is of it.
+    own: Option<Arc<dyn File>>,
+}
+
+impl fmt::Debug for StandIn {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "container {} through its parity", self.parity.header.members[self.at].container)
+    }
+}
+
+impl ContainerStore {
+    /// From now on what is damaged of a container is read from the parity of its group, if it is in one; nothing is written. Only for a store that is open for
+    /// reading. Whether it is worth reading again: it may be that more of the group is damaged.
+    pub fn read_through_parity(&self, container: ContainerId) -> Result<bool> {
+        let shared = &self.shared;
+        if shared.may_repair() {
+            return Ok(false);
+        }
+        let Some(stand_in) = shared.stand_in(container)? else { return Ok(false) };
+        tracing::warn!(%container, "a container is damaged or missing and is read through parity; a scrub makes it anew");
+        shared.retire([container].iter());
+        shared.files.lock().insert(container, stand_in, 1);
+        Ok(true)
+    }
+
+    /// Whether a container that is damaged or lost could be made anew from parity: all of it is read.
+    pub fn is_repairable(&self, container: ContainerId) -> Result<bool> {
+        let Some(stand_in) = self.shared.stand_in(container)? else { return Ok(false) };
+        let mut damage = Vec::new();
+        match self.shared.verify_bytes(container, None, &Window::of(stand_in), &mut damage) {
+            Ok(()) => Ok(damage.is_empty()),
+            Err(error) if error.is_damage() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Shared {
+    /// `None`: it has no parity that can be read.
+    fn stand_in(&self, container: ContainerId) -> Result<Option<Arc<dyn File>>> {
+        let is_merged = self.forwarding.lock().logged().contains_key(&container);
+        let group = self.with_groups(|groups| Ok(groups.group_of(container)))?;
+        let Some(group) = group.filter(|_| !is_merged && !self.open.read().contains_key(&container)) else { return Ok(None) };
+        let parity = match self.open_parity(group) {
+            Ok(parity) => parity,
+            Err(Unusable::Failed(error)) => return Err(error),
+            Err(Unusable::Damaged(why)) => {
+                tracing::warn!(%container, %why, "the parity of a damaged container cannot be read");
+                return Ok(None);
+            }
+        };
+        let Some(at) = parity.header.members.iter().position(|member| member.container == container) else { return Ok(None) };
+        let own = member_file(&*self.ground, &self.directory, &parity.header.members[at])?;
+        Ok(Some(Arc::new(StandIn { ground: self.ground.clone(), directory: self.directory.clone(), parity, at, own })))
+    }
+}
+
+impl StandIn {
+    fn error(&self, operation: &'static str, source: io::Error) -> GroundError {
+        GroundError::Io { operation, path: format!("{self:?}"), source }
+    }
+
+    /// Reads block `number` into the beginning of `out`, and returns how long it is.
+    fn block(&self, number: usize, out: &mut [u8]) -> Result<usize> {
+        let members = &self.parity.header.members;
+        let member = &members[self.at];
+        let length = block_length(member.length_bytes, number);
+        if let Some(own) = &self.own
+            && read_block(member, own, number, out)?
+        {
+            return Ok(length);
+        }
+        let mut is_right = self.parity.block(number, out)?;
+        for other in members.iter().filter(|other| other.container != member.container && number < blocks(other.length_bytes)) {
+            let file = member_file(&*self.ground, &self.directory, other)?;
+            is_right = is_right && add_blocks(std::iter::once((other, &file)), number, out)?;
+        }
+        if !is_right || checksum(&out[..length]) != member.checksums[number] {
+            let why = format!("block {number} is damaged, and more of its group is, so that parity does not have it");
+            return Err(StorageError::Ground(self.error("read", io::Error::new(io::ErrorKind::InvalidData, why))));
+        }
+        Ok(length)
+    }
+}
+
+impl File for StandIn {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> onefold_ground::Result<()> {
+        let length = self.len()?;
+        if offset.checked_add(buffer.len() as u64).is_none_or(|end| end > length) {
+            return Err(self.error("read", io::ErrorKind::UnexpectedEof.into()));
+        }
+        let mut block = vec![0; BLOCK_BYTES];
+        let mut done = 0;
+        while done < buffer.len() {
+            let at = offset + done as u64;
+            let read = self.block((at / BLOCK_BYTES as u64) as usize, &mut block).map_err(|error| match error {
+                StorageError::Ground(error) => error,
+                error => self.error("read", io::Error::other(error.to_string())),
+            })?;
+            let from = (at % BLOCK_BYTES as u64) as usize;
+            let count = (read - from).min(buffer.len() - done);
+            buffer[done..done + count].copy_from_slice(&block[from..from + count]);
+            done += count;
+        }
+        Ok(())
+    }
+
+    fn len(&self) -> onefold_ground::Result<u64> {
+        Ok(self.parity.header.members[self.at].length_bytes)
+    }
+
+    fn write_at(&self, _offset: u64, _data: &[u8]) -> onefold_ground::Result<()> {
+        Err(self.error("write", io::ErrorKind::PermissionDenied.into()))
+    }
+
+    fn set_len(&self, _length: u64) -> onefold_ground::Result<()> {
+        Err(self.error("truncate", io::ErrorKind::PermissionDenied.into()))
+    }
+
+    fn sync(&self) -> onefold_ground::Result<()> {
+        Ok(())
+    }
+
+    fn allocate(&self, _offset: u64, _length: u64) -> onefold_ground::Result<()> {
+        Err(self.error("allocate room in", io::ErrorKind::PermissionDenied.into()))
+    }
+
+    fn start_writeback(&self, _offset: u64, _length: u64) {}
+
+    fn read_ahead(&self, _offset: u64, _length: u64) {}
+}
