@@ -147,12 +147,16 @@ async fn main() {
     let options = UnitOptions { identity, logical_block_bytes: 512, ports: server.ports(), reservations: Reservations::default() };
     let unit = LogicalUnit::new(Arc::new(Memory::default()), options.clone(), Box::new(|_| Ok(())));
     target.units.write().insert(0, Arc::new(unit));
-    // What only disks that never change are asked.
-    let identity = Identity { serial: "0000000000000002".into(), number: 2, product: "memory".into() };
-    let unit = LogicalUnit::new(Arc::new(Memory::read_only()), UnitOptions { identity, ..options }, Box::new(|_| Ok(())));
+    // What only disks that never change are asked; and long blocks.
+    let identity = |number: u64| Identity { serial: format!("{number:016}"), number, product: "memory".into() };
+    let options = |number| UnitOptions { identity: identity(number), ..options.clone() };
+    let unit = LogicalUnit::new(Arc::new(Memory::read_only()), options(2), Box::new(|_| Ok(())));
     target.units.write().insert(1, Arc::new(unit));
+    let long = UnitOptions { logical_block_bytes: 4096, ..options(3) };
+    let unit = LogicalUnit::new(Arc::new(Memory::default()), long, Box::new(|_| Ok(())));
+    target.units.write().insert(2, Arc::new(unit));
     for address in server.local_addresses() {
-        println!("iscsi://{address}/{NAME}/0 and /1, which is read-only");
+        println!("iscsi://{address}/{NAME}/0, /1, which is read-only, and /2, which has blocks of 4096 bytes");
     }
     server.run(std::future::pending()).await;
 }

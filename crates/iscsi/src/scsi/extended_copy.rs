@@ -378,6 +378,22 @@ mod tests {
     }
 
     #[test]
+    fn any_byte_of_a_list_may_be_wrong() {
+        let disk = MemoryDisk::new(SIZE);
+        let unit = unit(&disk);
+        let good = list(1, 0, &[target(&unit); 2], &[blocks([0, 1], 1, 0, 9), blocks([1, 0], 2, 7, 3)]);
+        for at in 0..good.len() {
+            for value in 0..=255 {
+                let mut list = good.clone();
+                list[at] = value;
+                let reply = copy(&unit, &list);
+                assert_eq!(reply.status == Status::Good, reply.sense.is_empty());
+            }
+        }
+        assert_eq!(disk.content().len() as u64, SIZE);
+    }
+
+    #[test]
     fn what_can_be_done_is_said() {
         let unit = unit(&MemoryDisk::new(SIZE));
         let reply = send(&unit, &[0x84, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0], &[]);

@@ -411,6 +411,24 @@ mod tests {
     }
 
     #[test]
+    fn any_byte_of_a_list_may_be_wrong() {
+        let scene = scene(Tokens::default(), 1);
+        let token = scene.token(&[(0, 8), (20, 4)]);
+        let lists = [(0x10, populating(&[(0, 8), (20, 4)], 1, None)), (0x11, writing(&token, 2, false, &[(30, 4), (50, 3)]))];
+        for (action, good) in lists {
+            for at in 0..good.len() {
+                for value in [0, 1, 2, 3, 0x0f, 0x10, 0x7f, 0x80, 0xff] {
+                    let mut list = good.clone();
+                    list[at] = value;
+                    let reply = scene.send(&scene.tokens, action, 3, &list);
+                    assert_eq!(reply.status == Status::Good, reply.sense.is_empty());
+                    assert_eq!(scene.information(3).status, Status::Good);
+                }
+            }
+        }
+    }
+
+    #[test]
     fn what_is_wrong_with_a_list_is_said() {
         let scene = scene(Tokens::default(), 1);
         let check = |list: &[u8], sense| assert_eq!(sense_of(&scene.send(&scene.tokens, 0x10, 1, list)), sense);
