@@ -15,6 +15,7 @@ pub mod log_batch;
 pub mod nbd_negotiation;
 pub mod nbd_request;
 pub mod recipe;
+pub mod scsi_command;
 pub mod settings;
 pub mod tree;
 pub mod volume;
@@ -37,6 +38,7 @@ pub const TARGETS: &[Target] = &[
     ("nbd_negotiation", nbd_negotiation::run),
     ("nbd_request", nbd_request::run),
     ("recipe", recipe::run),
+    ("scsi_command", scsi_command::run),
     ("settings", settings::run),
     ("tree", tree::run),
     ("volume", volume::run),

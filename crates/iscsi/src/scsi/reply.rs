@@ -15,14 +15,8 @@ pub enum Status {
     Good = 0x00,
     /// Sense data say more.
     CheckCondition = 0x02,
-    /// Too much to do; to be tried again.
-    Busy = 0x08,
     /// Somebody else has reserved the unit.
     ReservationConflict = 0x18,
-    /// No room for one more command.
-    TaskSetFull = 0x28,
-    /// Another initiator has ended it.
-    TaskAborted = 0x40,
 }
 
 /// What became of a command.

@@ -2,7 +2,7 @@
 //!
 //! POPULATE TOKEN captures what ranges of a disk are at that moment and gives the initiator a token for it; whoever has the token can have that written
 //! to any unit of the server by WRITE USING TOKEN. A token always stands for the data of the moment in which it was made, whatever becomes of the disk. It
-//! has 32 bytes that cannot be guessed, and is gone when it was not used for a while, when its disk is sanitized, and with the process.
+//! has 32 bytes that cannot be guessed, and is gone when it was not used for a while or is old, when its disk is sanitized, and with the process.
 
 use super::block::{self, Range};
 use super::opcodes::Operation;
@@ -26,6 +26,8 @@ const ZEROS: u32 = 0xffff_0001;
 const SECRET: std::ops::Range<usize> = 128..160;
 /// Tokens of a server.
 const MAX_TOKENS: usize = 256;
+/// How long a token lives at most: while there are tokens, nothing that became unused is given back.
+const MAX_LIFETIME: Duration = Duration::from_secs(600);
 /// Memory of all tokens of a server, bytes.
 const MAX_MEMORY_BYTES: usize = 64 << 20;
 
@@ -54,6 +56,8 @@ struct Held {
     contents: Vec<Arc<dyn Content>>,
     timeout: Duration,
     expires: Instant,
+    /// When it goes, however much it is used.
+    ends: Instant,
 }
 
 impl Held {
@@ -102,7 +106,7 @@ impl Tokens {
             return Some(state.held.swap_remove(at));
         }
         let held = &mut state.held[at];
-        held.expires = now + held.timeout;
+        held.expires = (now + held.timeout).min(held.ends);
         Some(held.clone())
     }
 
@@ -213,7 +217,8 @@ impl LogicalUnit {
         let length = outcome.transferred * u64::from(geometry.logical);
         let timeout = Duration::from_secs(seconds.into());
         let token = self.new_token(length, &geometry)?;
-        let held = Held { token, creator: self.identity.number, contents, timeout, expires: Instant::now() + timeout };
+        let now = Instant::now();
+        let held = Held { token, creator: self.identity.number, contents, timeout, expires: now + timeout, ends: now + MAX_LIFETIME };
         outcome.token = Some(caller.tokens.add(held)?);
         Ok(())
     }

@@ -1,0 +1,115 @@
+//! SCSI commands: whatever CDBs and parameter lists come, a unit answers, only what may change the disk does, and the disk keeps its size.
+
+use onefold_iscsi::scsi::opcodes::{Access, Definition};
+use onefold_iscsi::scsi::{
+    Caller, Disk, DiskError, Extent, Identity, LogicalUnit, MAX_TRANSFER_BYTES, Nexus, Patience, Peers, Port, Status, Tokens, UnitOptions,
+};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+const DISK_BYTES: usize = 128 << 10;
+
+/// A disk in memory. All of it is mapped.
+struct Memory {
+    bytes: Mutex<Vec<u8>>,
+    read_only: bool,
+}
+
+impl Memory {
+    fn with<T>(&self, offset: u64, length: u64, work: impl FnOnce(&mut [u8]) -> T) -> Result<T, DiskError> {
+        let end = offset.checked_add(length).filter(|end| *end <= DISK_BYTES as u64).expect("a unit stays within its disk");
+        Ok(work(&mut self.bytes.lock()[offset as usize..end as usize]))
+    }
+}
+
+impl Disk for Memory {
+    fn size(&self) -> u64 {
+        DISK_BYTES as u64
+    }
+    fn read_only(&self) -> bool {
+        self.read_only
+    }
+    fn block_bytes(&self) -> u32 {
+        64 << 10
+    }
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), DiskError> {
+        self.with(offset, out.len() as u64, |own| out.copy_from_slice(own))
+    }
+    fn write(&self, offset: u64, data: &[u8], _fua: bool) -> Result<(), DiskError> {
+        self.with(offset, data.len() as u64, |own| own.copy_from_slice(data))
+    }
+    fn update(&self, offset: u64, length: usize, _fua: bool, change: &mut dyn FnMut(&mut [u8]) -> bool) -> Result<bool, DiskError> {
+        self.with(offset, length as u64, |own| {
+            let mut bytes = own.to_vec();
+            let is_wanted = change(&mut bytes);
+            if is_wanted {
+                own.copy_from_slice(&bytes);
+            }
+            is_wanted
+        })
+    }
+    fn flush(&self) -> Result<(), DiskError> {
+        Ok(())
+    }
+    fn unmap(&self, offset: u64, length: u64) -> Result<(), DiskError> {
+        self.with(offset, length, |own| own.fill(0))
+    }
+    fn prefetch(&self, offset: u64, length: u64) -> Result<(), DiskError> {
+        self.with(offset, length, |_| ())
+    }
+    fn extents(&self, offset: u64, length: u64, _limit: usize) -> Result<Vec<Extent>, DiskError> {
+        self.with(offset, length, |_| vec![Extent { length, mapped: true }])
+    }
+}
+
+/// Nobody else is there, and nobody has patience.
+#[derive(Debug)]
+struct Alone;
+
+impl Patience for Alone {
+    fn begin_to_wait(&self) {}
+    fn is_over(&self) -> bool {
+        true
+    }
+}
+
+impl Peers for Alone {
+    fn unit(&self, _number: u64) -> Option<Arc<LogicalUnit>> {
+        None
+    }
+    fn abort(&self, _number: u64, _nexuses: &[Nexus]) {}
+}
+
+/// The first byte says how long blocks are and whether the disk may change. Then come commands: a byte that says who sends it, the length of its
+/// CDB, the length of its data (two bytes, little-endian), the CDB, the data.
+pub fn run(data: &[u8]) {
+    let Some((choices, mut rest)) = data.split_first() else { return };
+    let disk = Arc::new(Memory { bytes: Mutex::new(vec![1; DISK_BYTES]), read_only: choices & 2 != 0 });
+    let identity = Identity { serial: "1".into(), number: 1, product: "fuzz".into() };
+    let logical_block_bytes = if choices & 1 == 0 { 512 } else { 4096 };
+    let options = UnitOptions { identity, logical_block_bytes, ports: vec![1], reservations: Default::default() };
+    let unit = LogicalUnit::new(disk.clone(), options, Box::new(|_| Ok(())));
+    let tokens = Tokens::default();
+    let port = Port { target: "iqn.2026-01.example:t".into(), group: 1 };
+    while let Some((&[who, cdb_bytes, low, high], behind)) = rest.split_first_chunk::<4>() {
+        let (cdb, behind) = behind.split_at(usize::from(cdb_bytes % 33).min(behind.len()));
+        let (list, behind) = behind.split_at(usize::from(u16::from_le_bytes([low, high])).min(behind.len()));
+        rest = behind;
+        let nexus = Nexus { initiator: format!("iqn.2026-01.example:{},i,0x000000000001", who % 3), target_port: 1 };
+        let wanted = unit.data_out_bytes(cdb);
+        assert!(wanted <= 2 * MAX_TRANSFER_BYTES as usize);
+        let before = disk.bytes.lock().clone();
+        let caller = Caller { nexus: &nexus, port: &port, luns: &[0], patience: &Alone, peers: &Alone, tokens: &tokens };
+        let list = &list[..list.len().min(wanted)];
+        let reply = unit.execute(caller, cdb, list, list.len() as u32);
+        assert_eq!(reply.status == Status::CheckCondition, !reply.sense.is_empty());
+        assert!(reply.status == Status::Good || reply.data.is_empty());
+        let may_change = Definition::of(cdb).is_ok_and(|definition| definition.access == Access::Write);
+        // An erasure goes on behind its command.
+        let is_erased = Definition::of(cdb).is_ok_and(|definition| definition.opcode == 0x48);
+        if is_erased && reply.sense.is_empty() {
+            return;
+        }
+        assert!((may_change && !disk.read_only) || *disk.bytes.lock() == before, "{cdb:02x?} changed the disk");
+    }
+}
