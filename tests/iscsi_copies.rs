@@ -1,5 +1,6 @@
-//! Copies that initiators have the daemon make, and erasures: what becomes of the data and of the store.
+//! Copies that initiators have the daemon make, and erasures: what becomes of the data and of the store. And what an initiator can do to another.
 
+use onefold_tests::iscsi::{HEADER_BYTES, receive, send};
 use onefold_tests::{Initiator, RequestError, Scene, noise};
 
 const ISCSI: [&str; 4] = ["--nbd", "none", "--iscsi", "127.0.0.1:0"];
@@ -79,4 +80,42 @@ fn copies_store_nothing_anew_wherever_blocks_begin_and_stay_when_the_source_is_e
     assert!(daemon.initiator("other", 1).read(0, 20 * MIB).unwrap() == found);
     daemon.stop();
     scene.check();
+}
+
+fn reserve_out(initiator: &mut Initiator, action: u8, key: u64, new_key: u64) {
+    let list = [&key.to_be_bytes()[..], &new_key.to_be_bytes(), &[0; 8]].concat();
+    initiator.command(&[0x5f, action, 3, 0, 0, 0, 0, 0, 24, 0], &list, 0).unwrap();
+}
+
+#[test]
+fn m4_1_who_is_preempted_loses_the_commands_under_way() {
+    let scene = Scene::new(&[], "");
+    scene.volume("disk", "4MiB");
+    let daemon = scene.serve_with(&ISCSI);
+    let (mut one, mut other) = (daemon.initiator("disk", 1), daemon.initiator("disk", 2));
+    reserve_out(&mut one, 0x00, 0, 1);
+    reserve_out(&mut other, 0x00, 0, 2);
+    reserve_out(&mut other, 0x01, 2, 0);
+    assert!(matches!(one.read(0, 512), Err(RequestError::Refused(0x1800_0000))));
+    // A write of which the data are asked for and do not come.
+    let header = other.header(&[0x2a, 0, 0, 0, 0, 0, 0, 0, 8, 0], 0xa1, 4096);
+    other.command_number += 1;
+    send(&mut other.stream, header, &[]).unwrap();
+    let (request, _) = receive(&mut other.stream).unwrap();
+    assert_eq!(request[0], 0x31);
+    reserve_out(&mut one, 0x05, 1, 2);
+    one.write(0, &noise(1, 4096)).unwrap();
+    // They come now, and nobody wants them.
+    let mut data = [0; HEADER_BYTES];
+    (data[0], data[1]) = (0x05, 0x80);
+    data[8..24].copy_from_slice(&request[8..24]);
+    data[28..32].copy_from_slice(&other.expected_status.to_be_bytes());
+    send(&mut other.stream, data, &noise(2, 4096)).unwrap();
+    // Registrations preempted; commands cleared by another initiator.
+    for sense in [0x06_2a05, 0x06_2f00] {
+        assert!(matches!(other.command(&[0; 6], &[], 0), Err(RequestError::Refused(refused)) if refused == sense));
+    }
+    assert!(matches!(other.write(0, &noise(2, 4096)), Err(RequestError::Refused(0x1800_0000))));
+    assert!(one.read(0, 4096).unwrap() == noise(1, 4096));
+    daemon.stop();
 }

@@ -136,7 +136,6 @@ pub const COMMANDS: &[Definition] = {
         action(0x5f, 0x04, PersistentReserveOut, Own, &[0x5f, 0x1f, F, 0, 0, F, F, F, F, 0]),
         action(0x5f, 0x05, PersistentReserveOut, Own, &[0x5f, 0x1f, F, 0, 0, F, F, F, F, 0]),
         action(0x5f, 0x06, PersistentReserveOut, Own, &[0x5f, 0x1f, F, 0, 0, F, F, F, F, 0]),
-        action(0x5f, 0x07, PersistentReserveOut, Own, &[0x5f, 0x1f, F, 0, 0, F, F, F, F, 0]),
         action(0x83, 0x00, ExtendedCopy, W, &[0x83, 0x1f, 0, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0]),
         action(0x83, 0x10, PopulateToken, R, &[0x83, 0x1f, 0, 0, 0, 0, F, F, F, F, F, F, F, F, G, 0]),
         action(0x83, 0x11, WriteUsingToken, W, &[0x83, 0x1f, 0, 0, 0, 0, F, F, F, F, F, F, F, F, G, 0]),

@@ -9,10 +9,10 @@ use super::{u32_at, u64_at};
 const PREEMPT_AND_ABORT: u8 = 0x05;
 
 impl LogicalUnit {
-    pub(super) fn persistent_in(&self, nexus: &Nexus, cdb: &[u8]) -> Result<Vec<u8>, Refusal> {
+    pub(super) fn persistent_in(&self, cdb: &[u8]) -> Result<Vec<u8>, Refusal> {
         let state = self.state.lock();
         let reservations = &state.reservations;
-        if !reservations.allows_persistent_in(nexus) {
+        if !reservations.allows_persistent() {
             return Err(Refusal::Conflict);
         }
         let generation = reservations.generation().to_be_bytes();

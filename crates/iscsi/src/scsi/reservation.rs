@@ -183,9 +183,9 @@ impl Reservations {
             || (access == Access::Read && reservation.kind.lets_others_read())
     }
 
-    /// PERSISTENT RESERVE IN is refused while somebody else holds the unit by RESERVE.
-    pub fn allows_persistent_in(&self, nexus: &Nexus) -> bool {
-        self.legacy.as_ref().is_none_or(|holder| holder == nexus)
+    /// PERSISTENT RESERVE IN and OUT are refused while anybody holds the unit by RESERVE, himself included (SPC-2 section 5.5.1).
+    pub fn allows_persistent(&self) -> bool {
+        self.legacy.is_none()
     }
 
     /// RESERVE(6) and RESERVE(10): with registrations the older commands are refused (SPC-4 section 5.13.3).
@@ -218,7 +218,7 @@ impl Reservations {
 
     /// PERSISTENT RESERVE OUT. On success the given must hear of it; an error has changed nothing.
     pub fn change(&mut self, nexus: &Nexus, request: Request) -> Result<Vec<Attention>, Refusal> {
-        if self.legacy.as_ref().is_some_and(|holder| holder != nexus) {
+        if !self.allows_persistent() {
             return Err(Refusal::Conflict);
         }
         match request.action {
@@ -233,7 +233,7 @@ impl Reservations {
                     0x02 => self.give_up(nexus, request),
                     0x03 => Ok(self.clear(nexus)),
                     0x04 | 0x05 => self.preempt(nexus, request),
-                    // Registering for others needs SPEC_I_PT, which is not offered.
+                    // Moving a reservation is not offered.
                     _ => Err(Sense::invalid_field(1, Some(4)).into()),
                 }
             }

@@ -342,7 +342,7 @@ impl LogicalUnit {
                 let out = if cdb[2] & 0x80 == 0 { vec![0xda, 0x01, 0, 0] } else { [&[0xda, 0x01, 0, 12][..], &[0; 12]].concat() };
                 some(out, u32_at(cdb, 6) as usize)
             }
-            Operation::PersistentReserveIn => some(self.persistent_in(caller.nexus, cdb)?, u16_at(cdb, 7).into()),
+            Operation::PersistentReserveIn => some(self.persistent_in(cdb)?, u16_at(cdb, 7).into()),
             Operation::PersistentReserveOut => self.persistent_out(caller, cdb, data),
             Operation::Reserve => self.state.lock().reservations.reserve(caller.nexus).map(|()| Vec::new()),
             Operation::Release => self.state.lock().reservations.release(caller.nexus).map(|()| Vec::new()),

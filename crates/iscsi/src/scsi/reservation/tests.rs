@@ -1,4 +1,5 @@
 use super::*;
+use proptest::prelude::*;
 
 fn nexus(name: &str) -> Nexus {
     Nexus { initiator: format!("iqn.2026-01.example:{name}"), target_port: 1 }
@@ -118,4 +119,70 @@ fn the_older_reservations_keep_others_out_until_the_nexus_is_gone() {
     unit.reset();
     register(&mut unit, &a, 1);
     assert_eq!(unit.reserve(&b), Err(Refusal::Conflict));
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Change(Request),
+    Reserve,
+    Release,
+    Leave,
+    Reset,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let kind = prop_oneof![Just(0u8), Just(1), Just(2), Just(3), Just(5), Just(6), Just(7), Just(8), Just(9)];
+    let request = (0u8..9, kind, 0u64..4, 0u64..4, any::<bool>());
+    prop_oneof![
+        12 => request.prop_map(|(action, kind, key, new_key, keep)| Step::Change(Request { action, scope: 0, kind, key, new_key, keep })),
+        1 => Just(Step::Reserve),
+        1 => Just(Step::Release),
+        1 => Just(Step::Leave),
+        1 => Just(Step::Reset),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn whatever_initiators_do_who_holds_a_unit_is_registered_and_who_loses_it_hears_of_it(steps in proptest::collection::vec((0usize..4, step()), 1..40)) {
+        let all = ["a", "b", "c", "d"].map(nexus);
+        let mut unit = Reservations::default();
+        for (who, step) in steps {
+            let (own, before) = (&all[who], unit.clone());
+            match step {
+                Step::Change(request) => match unit.change(own, request) {
+                    Err(_) => prop_assert_eq!(&unit, &before, "what is refused changes nothing"),
+                    Ok(heard) => {
+                        prop_assert!(request.action != 7 && request.action != 8);
+                        prop_assert!(heard.iter().all(|(other, _)| other != own), "who does it knows it");
+                        // Who is not registered can only register, and only with the right key.
+                        let key = before.registrations.get(own);
+                        prop_assert!(matches!(request.action, 0 | 6) || key == Some(&request.key));
+                        prop_assert!(request.action != 0 || key.copied().unwrap_or_default() == request.key);
+                        for other in before.registrations.keys().filter(|other| *other != own && !unit.registrations.contains_key(other)) {
+                            let codes = [Code::REGISTRATIONS_PREEMPTED, Code::RESERVATIONS_PREEMPTED];
+                            prop_assert!(heard.iter().any(|(who, code)| who == other && codes.contains(code)), "{other:?} lost its registration");
+                        }
+                    }
+                },
+                Step::Reserve => drop(unit.reserve(own)),
+                Step::Release => drop(unit.release(own)),
+                Step::Leave => unit.lose_nexus(own),
+                Step::Reset => unit.reset(),
+            }
+            if let Some(reservation) = &unit.reservation {
+                prop_assert!(unit.registrations.keys().any(|other| unit.is_holder(other)));
+                prop_assert!(reservation.kind.is_of_all() || unit.registrations.contains_key(&reservation.holder));
+            }
+            prop_assert!(unit.legacy.is_none() || unit.registrations.is_empty(), "both kinds of reservations never meet");
+            for other in &all {
+                prop_assert!(unit.allows(other, Access::Free) && unit.allows(other, Access::Own));
+                prop_assert!(!unit.is_holder(other) || unit.allows(other, Access::Write));
+                prop_assert!(unit.allows(other, Access::Read) || !unit.allows(other, Access::Write));
+            }
+            prop_assert!(all.iter().any(|other| unit.allows(other, Access::Write)), "somebody can always write");
+        }
+    }
 }
