@@ -3,6 +3,7 @@
 mod retention;
 mod scrub;
 mod target;
+mod traffic;
 mod volume;
 
 pub use retention::{AppendOnly, AppendOnlyOff, AppendOnlyOn, AppendOnlyStatus, Forget, Keep, Protect, Prune, Until};
@@ -11,6 +12,7 @@ pub use target::{
     DigestChoice, Rules, SessionCommand, SessionDrop, SessionList, Target, TargetAllow, TargetAttach, TargetChap, TargetCreate,
     TargetDelete, TargetDeny, TargetDetach, TargetList, TargetSet, TargetSettings,
 };
+pub use traffic::{PlacementName, SetName, TraceName, Traffic, TrafficDescribe, TrafficGenerate, TrafficStream, VariantName};
 pub use volume::{
     Volume, VolumeClone, VolumeCopy, VolumeCreate, VolumeDelete, VolumeDiff, VolumeList, VolumeResize, VolumeRollback, VolumeSnapshot,
 };
@@ -95,6 +97,9 @@ pub enum Command {
     AppendOnly(AppendOnly),
     /// Tells how much a store would save with which chunks; needs no store, changes nothing
     Analyze(Analyze),
+    /// Makes data to measure with, and tells what is in it; needs no store
+    #[command(subcommand)]
+    Traffic(Traffic),
     /// Prints a completion script for a shell
     #[command(after_help = "Example:\n  onefold completions bash > /etc/bash_completion.d/onefold")]
     Completions(Completions),

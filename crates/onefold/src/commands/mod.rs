@@ -18,6 +18,7 @@ mod serve;
 mod session;
 mod stats;
 mod target;
+mod traffic;
 mod volume;
 
 use crate::cli::{self, Cli, Command};
@@ -95,6 +96,10 @@ pub fn run(cli: Cli) -> Result<Exit> {
             cli::AppendOnly::Status(options) => on_store(Request::AppendOnlyStatus(options), talk),
         },
         Command::Analyze(options) => analyze::run(&options, talk),
+        Command::Traffic(command) => match command {
+            cli::Traffic::Generate(options) => traffic::generate::run(&options, talk),
+            cli::Traffic::Describe(options) => traffic::describe::run(&options),
+        },
         Command::Completions(options) => {
             let mut script = Vec::new();
             clap_complete::generate(options.shell, &mut Cli::command(), "onefold", &mut script);
