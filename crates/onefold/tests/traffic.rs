@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::fs;
 use std::io::Read;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use support::Scene;
 
@@ -109,6 +109,41 @@ fn a_file_is_overwritten_only_with_force() {
     run(&["/dev/full"]).ends_with(1).says(&["cannot write /dev/full", "No space"]);
     assert!(Path::new("/dev/full").exists());
     run(&["/dev/null"]).succeeds();
+}
+
+/// A block device on a file, for as long as it is held.
+struct LoopDevice(String);
+
+impl LoopDevice {
+    /// `None` without the rights or the tool for it.
+    fn new(file: &Path) -> Option<LoopDevice> {
+        let made = Command::new("losetup").args(["--find", "--show"]).arg(file).output().ok()?;
+        made.status.success().then(|| LoopDevice(String::from_utf8(made.stdout).unwrap().trim().to_owned()))
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+#[test]
+fn a_block_device_is_overwritten_only_with_force_and_only_if_it_has_room() {
+    let scene = Scene::new();
+    fs::write(scene.path("image"), vec![7; 4 << 20]).unwrap();
+    let Some(device) = LoopDevice::new(&scene.path("image")) else {
+        eprintln!("skipped: losetup is missing or may not be used");
+        return;
+    };
+    let run = |options: &[&str]| scene.run([&["traffic", "generate"], options, &[device.0.as_str()]].concat());
+    run(&["--size", "1MiB"]).ends_with(1).says(&["it is a block device", "--force"]);
+    run(&["--size", "5MiB", "--force"]).ends_with(1).says(&["the stream has 5MiB, the device 4MiB"]);
+    assert!(fs::read(&device.0).unwrap().iter().all(|byte| *byte == 7));
+    run(&["--size", "1MiB", "--force"]).succeeds();
+    scene.run(["traffic", "generate", "--size", "1MiB", "stream"]).succeeds();
+    let written = fs::read(&device.0).unwrap();
+    assert!(written[..1 << 20] == fs::read(scene.path("stream")).unwrap() && written[1 << 20..].iter().all(|byte| *byte == 7));
 }
 
 #[test]
