@@ -25,6 +25,8 @@ pub struct Parameters {
 
 /// Bytes of the longest data segment that we take.
 pub const RECEIVE_SEGMENT_BYTES: u32 = 256 << 10;
+/// Bytes of the longest data segment that we send, though the initiator may take more.
+const SEND_SEGMENT_BYTES: u32 = 256 << 10;
 const MAX_BURST_BYTES: u32 = 1 << 20;
 const MAX_FIRST_BURST_BYTES: u32 = 64 << 10;
 const MAX_OUTSTANDING_R2T: u32 = 16;
@@ -80,7 +82,7 @@ impl Parameters {
                 *(if key == "HeaderDigest" { &mut self.header_digest } else { &mut self.data_digest }) = is_crc;
                 put(out, key, chosen.unwrap_or("Reject"));
             }
-            "MaxRecvDataSegmentLength" => self.send_segment_bytes = numeric(512, (1 << 24) - 1)?,
+            "MaxRecvDataSegmentLength" => self.send_segment_bytes = numeric(512, (1 << 24) - 1)?.min(SEND_SEGMENT_BYTES),
             "MaxBurstLength" => {
                 self.burst_bytes = numeric(512, (1 << 24) - 1)?.min(MAX_BURST_BYTES);
                 put(out, key, &self.burst_bytes.to_string());

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
@@ -35,6 +35,8 @@ pub(crate) struct Shared {
     pub(crate) limits: Limits,
     pub(crate) sessions: Arc<Sessions>,
     pub(crate) workers: Arc<Semaphore>,
+    /// Commands under way, of all sessions.
+    pub(crate) commands: AtomicUsize,
     pub(crate) tokens: Tokens,
     portals: Vec<Portal>,
     next_handle: AtomicU16,
@@ -121,6 +123,7 @@ impl Server {
             limits,
             sessions: Arc::default(),
             workers: Arc::new(Semaphore::new(WORKERS)),
+            commands: AtomicUsize::new(0),
             tokens: Tokens::default(),
             portals: bound,
             next_handle: AtomicU16::new(1),

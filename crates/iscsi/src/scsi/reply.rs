@@ -15,8 +15,12 @@ pub enum Status {
     Good = 0x00,
     /// Sense data say more.
     CheckCondition = 0x02,
+    /// Too much to do for somebody who has nothing under way; to be tried again after a while.
+    Busy = 0x08,
     /// Somebody else has reserved the unit.
     ReservationConflict = 0x18,
+    /// No room for one more command; to be tried again when another one has ended.
+    TaskSetFull = 0x28,
 }
 
 /// What became of a command.

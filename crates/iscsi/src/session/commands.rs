@@ -1,6 +1,6 @@
 //! SCSI commands: their data, their order, their answers.
 
-use super::{End, Event, PERMIT_BYTES, Sequence, Session, Task};
+use super::{CommandPlace, End, Event, PERMIT_BYTES, Sequence, Session, Task};
 use crate::Shared;
 use crate::pdu::{Incoming, NO_TAG, Outgoing, StatusNumber, opcode, reason};
 use crate::scsi::{Caller, LogicalUnit, MAX_TRANSFER_BYTES, Nexus, Patience, Peers, Reply, Status};
@@ -87,7 +87,7 @@ impl Session {
             expected_bytes,
             needed_bytes,
             data: Vec::new(),
-            wanted_bytes: needed_bytes.min(expected_bytes),
+            wanted_bytes: needed_bytes.min(expected_bytes).min(MAX_TRANSFER_BYTES),
             received_bytes: 0,
             unsolicited: (!header.is_final()).then_some(Sequence { next_number: 0, offset: immediate, end: first_burst }),
             requested_bytes: 0,
@@ -96,8 +96,15 @@ impl Session {
             permit: None,
             is_running: false,
             is_ended: false,
+            place: CommandPlace::enter(&self.shared),
             ended: Arc::default(),
         };
+        if task.place.is_none() {
+            // The initiator tries it again: when one of its own commands has ended (SAM-5 section 5.3), or after a while.
+            let status = if self.tasks.is_empty() { Status::Busy } else { Status::TaskSetFull };
+            self.respond(tag, &task, Reply { status, data: Vec::new(), sense: Vec::new() }, None);
+            return Ok(());
+        }
         task.store(0, &pdu.data);
         self.tasks.insert(tag, task);
         self.queue.push_back(tag);
@@ -147,7 +154,7 @@ impl Session {
 
     pub(super) fn ask_for_room(&self, tag: u32, bytes: u32) {
         let (memory, events) = (self.memory.clone(), self.events.clone());
-        let permits = bytes.min(2 * MAX_TRANSFER_BYTES).div_ceil(PERMIT_BYTES);
+        let permits = bytes.min(MAX_TRANSFER_BYTES).div_ceil(PERMIT_BYTES);
         tokio::spawn(async move {
             if let Ok(permit) = memory.acquire_many_owned(permits).await {
                 let _ = events.send(Event::Room(tag, permit));
@@ -338,7 +345,7 @@ impl Session {
             }
             count += 1;
             let holds = if is_last { permit.take() } else { None };
-            self.send_holding(pdu.with_data(data[offset..end].to_vec()), holds);
+            self.send_holding(pdu.with_data(data[offset..end].to_vec()), holds, false);
             offset = end;
         }
         if with_status {
@@ -351,7 +358,7 @@ impl Session {
         if !reply.sense.is_empty() {
             pdu.data = [&(reply.sense.len() as u16).to_be_bytes()[..], &reply.sense].concat();
         }
-        self.send_holding(pdu, permit);
+        self.send_holding(pdu, permit, true);
     }
 }
 

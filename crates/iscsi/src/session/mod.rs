@@ -1,8 +1,10 @@
 //! A session in full feature phase: one connection, one task that has all its state, one that reads, one that writes.
 //!
 //! # Invariants
-//! - Memory: data of commands under way is at most [`Limits::session_bytes`], beside [`Limits::queue_depth`] first bursts and the PDUs being read.
+//! - Memory: data of commands under way is at most [`Limits::session_bytes`], beside [`Limits::queue_depth`] first bursts, the PDUs being read, and answers of
+//!   [`OUT_BYTES`] that the initiator does not take: then no more PDUs are read. While a command is answered, or compares, its data are there twice.
 //!   An R2T is sent, and a read begun, only when there is room; what waits for room waits for commands of its own session only.
+//! - Of commands that are delivered at once (immediate) there are few: their number is not bounded by the window.
 //! - Commands outside of the window that the initiator was told are dropped, as RFC 7143 section 4.2.2.1 wants.
 //! - A task that is ended by task management has no effect after the answer: those that run are waited for, their responses are not sent.
 
@@ -19,10 +21,10 @@ use crate::target::{Control, Place, Target};
 use crate::transport::{read, spell};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 /// Bounds of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +33,8 @@ pub struct Limits {
     pub queue_depth: u32,
     /// Data of commands under way, bytes: at least that of the longest command.
     pub session_bytes: u32,
+    /// Commands of all sessions that are under way; to further ones the answer is TASK SET FULL.
+    pub commands: usize,
     /// Sessions at a time.
     pub sessions: usize,
     /// Connections in their login at a time.
@@ -50,6 +54,7 @@ impl Default for Limits {
         Limits {
             queue_depth: 64,
             session_bytes: 32 << 20,
+            commands: 8192,
             sessions: 256,
             logins: 128,
             logins_of_address: 32,
@@ -64,6 +69,38 @@ impl Default for Limits {
 const PERMIT_BYTES: u32 = 4096;
 /// PDUs that were read and wait.
 const READ_AHEAD: usize = 4;
+/// Answers, but for data that was read, that may wait for the initiator to take them, bytes.
+const OUT_BYTES: usize = 1 << 20;
+/// Immediate commands beside those of the window, and task management functions that wait.
+const IMMEDIATE: usize = 16;
+
+/// What waits to be sent.
+#[derive(Debug, Default)]
+struct Outbox {
+    /// Bytes that nothing else bounds.
+    bytes: AtomicUsize,
+    /// Whether the initiator has taken something since somebody looked.
+    has_moved: AtomicBool,
+    /// There is room again.
+    room: Notify,
+}
+
+/// A command under way, among those of all sessions.
+pub(crate) struct CommandPlace(Arc<Shared>);
+
+impl CommandPlace {
+    fn enter(shared: &Arc<Shared>) -> Option<CommandPlace> {
+        let is_full = shared.commands.fetch_add(1, Ordering::Relaxed) >= shared.limits.commands;
+        let place = CommandPlace(shared.clone());
+        (!is_full).then_some(place)
+    }
+}
+
+impl Drop for CommandPlace {
+    fn drop(&mut self) {
+        self.0.commands.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// What a login brought.
 pub(crate) struct Begun {
@@ -114,6 +151,8 @@ struct Task {
     permit: Option<OwnedSemaphorePermit>,
     is_running: bool,
     is_ended: bool,
+    /// Its place among the commands of all sessions.
+    place: Option<CommandPlace>,
     /// The same for the thread that does it.
     ended: Arc<AtomicBool>,
 }
@@ -154,7 +193,13 @@ enum End {
     Wrong(&'static str),
 }
 
-type Bytes = (Vec<u8>, Option<OwnedSemaphorePermit>);
+/// A PDU for the writer.
+struct Sent {
+    bytes: Vec<u8>,
+    /// Whether they count in [`Outbox::bytes`].
+    is_counted: bool,
+    _permit: Option<OwnedSemaphorePermit>,
+}
 
 struct Session {
     shared: Arc<Shared>,
@@ -165,7 +210,10 @@ struct Session {
     waiting: Vec<Waiting>,
     memory: Arc<Semaphore>,
     events: mpsc::UnboundedSender<Event>,
-    out: mpsc::UnboundedSender<Bytes>,
+    out: mpsc::UnboundedSender<Sent>,
+    outbox: Arc<Outbox>,
+    /// The rest of an answer to a text request, and the tag under which the initiator may ask for it.
+    more_text: Option<(u32, Vec<u8>)>,
     next_transfer_tag: u32,
     /// Commands that came before others that were sent before them.
     early: HashMap<u32, Incoming>,
@@ -187,8 +235,9 @@ pub(crate) async fn serve(
     let (events, mut happened) = mpsc::unbounded_channel();
     let (out, outgoing) = mpsc::unbounded_channel();
     let reader = tokio::spawn(read_all(input, parameters, pdus));
-    let writer = tokio::spawn(write_all(output, outgoing));
-    let memory = Arc::new(Semaphore::new((limits.session_bytes.max(2 * MAX_TRANSFER_BYTES) / PERMIT_BYTES) as usize));
+    let outbox = Arc::new(Outbox::default());
+    let writer = tokio::spawn(write_all(output, outgoing, outbox.clone()));
+    let memory = Arc::new(Semaphore::new((limits.session_bytes.max(MAX_TRANSFER_BYTES) / PERMIT_BYTES) as usize));
     let mut session = Session {
         shared,
         begun,
@@ -198,6 +247,8 @@ pub(crate) async fn serve(
         memory,
         events,
         out,
+        outbox: outbox.clone(),
+        more_text: None,
         next_transfer_tag: 1,
         early: HashMap::new(),
         ping: None,
@@ -207,8 +258,10 @@ pub(crate) async fn serve(
     let mut quiet_since = tokio::time::Instant::now();
     let end = loop {
         let patience = if session.ping.is_some() { limits.patience } else { limits.idle };
+        let has_room = outbox.bytes.load(Ordering::Relaxed) < OUT_BYTES;
         let done = tokio::select! {
-            pdu = incoming.recv() => {
+            () = outbox.room.notified(), if !has_room => Ok(()),
+            pdu = incoming.recv(), if has_room => {
                 quiet_since = tokio::time::Instant::now();
                 match pdu {
                     Some(Ok(pdu)) => session.take(pdu),
@@ -226,7 +279,8 @@ pub(crate) async fn serve(
             control = session.begun.control.recv() => session.told(control.unwrap_or(Control::Close)),
             () = tokio::time::sleep_until(quiet_since + patience) => {
                 quiet_since = tokio::time::Instant::now();
-                session.ping()
+                // Who takes what we send is there, however slowly.
+                if outbox.has_moved.swap(false, Ordering::Relaxed) { Ok(()) } else { session.ping() }
             }
         };
         if let Err(end) = done {
@@ -264,13 +318,18 @@ async fn read_all(mut input: impl AsyncRead + Unpin, parameters: Parameters, pdu
     }
 }
 
-async fn write_all(mut output: impl AsyncWrite + Unpin, mut outgoing: mpsc::UnboundedReceiver<Bytes>) {
-    while let Some((bytes, _permit)) = outgoing.recv().await {
-        if output.write_all(&bytes).await.is_err() {
-            return;
+async fn write_all(mut output: impl AsyncWrite + Unpin, mut outgoing: mpsc::UnboundedReceiver<Sent>, outbox: Arc<Outbox>) {
+    while let Some(sent) = outgoing.recv().await {
+        if output.write_all(&sent.bytes).await.is_err() {
+            break;
+        }
+        outbox.has_moved.store(true, Ordering::Relaxed);
+        if sent.is_counted {
+            outbox.bytes.fetch_sub(sent.bytes.len(), Ordering::Relaxed);
+            outbox.room.notify_one();
         }
         if outgoing.is_empty() && output.flush().await.is_err() {
-            return;
+            break;
         }
     }
     let _ = output.shutdown().await;
@@ -310,14 +369,20 @@ impl Session {
     }
 
     fn send(&mut self, pdu: Outgoing) {
-        self.send_holding(pdu, None);
+        self.send_holding(pdu, None, true);
     }
 
-    fn send_holding(&mut self, mut pdu: Outgoing, permit: Option<OwnedSemaphorePermit>) {
+    /// Sends a PDU of a command. Its data counts against the session's memory by a permit, which is given back when the last PDU has left, or else (`is_counted`)
+    /// as what waits to be sent.
+    fn send_holding(&mut self, mut pdu: Outgoing, permit: Option<OwnedSemaphorePermit>, is_counted: bool) {
         let last = self.last_command();
         pdu.finish(&mut self.begun.status_number, self.begun.expected_command, last);
+        let bytes = spell(pdu, &self.begun.parameters);
+        if is_counted {
+            self.outbox.bytes.fetch_add(bytes.len(), Ordering::Relaxed);
+        }
         // When the writer is gone the connection is, and the reader says so.
-        let _ = self.out.send((spell(pdu, &self.begun.parameters), permit));
+        let _ = self.out.send(Sent { bytes, is_counted, _permit: permit });
     }
 
     fn reject(&mut self, why: u8, of: &Incoming) {
@@ -374,7 +439,7 @@ impl Session {
             return Ok(());
         }
         if pdu.header.is_immediate() {
-            return self.command(pdu);
+            return self.immediate(pdu);
         }
         let ahead = pdu.header.command_number().wrapping_sub(self.begun.expected_command);
         let window = self.last_command().wrapping_sub(self.begun.expected_command).wrapping_add(1);
@@ -382,6 +447,9 @@ impl Session {
             return Ok(());
         }
         if ahead > 0 {
+            if pdu.data.len() > self.begun.parameters.first_burst_bytes as usize {
+                return Err(End::Wrong("more data came with a command than was agreed on"));
+            }
             self.early.insert(pdu.header.command_number(), pdu);
             return Ok(());
         }
@@ -392,6 +460,21 @@ impl Session {
             next = self.early.remove(&self.begun.expected_command);
         }
         Ok(())
+    }
+
+    /// A command that the window does not bound: of those that stay, there are few.
+    fn immediate(&mut self, pdu: Incoming) -> Result<(), End> {
+        let most = self.limits().queue_depth as usize + IMMEDIATE;
+        let is_full = match pdu.header.opcode() {
+            opcode::SCSI_COMMAND => self.tasks.len() >= most,
+            opcode::TASK_MANAGEMENT => self.waiting.len() >= IMMEDIATE,
+            _ => false,
+        };
+        if is_full {
+            self.reject(reason::IMMEDIATE_COMMAND, &pdu);
+            return Ok(());
+        }
+        self.command(pdu)
     }
 
     fn command(&mut self, pdu: Incoming) -> Result<(), End> {

@@ -33,12 +33,24 @@ impl Session {
 
     /// SendTargets (RFC 7143 appendix C).
     pub(super) fn text(&mut self, pdu: &Incoming) {
+        // The initiator asks for the rest of an answer by its tag, without keys (RFC 7143 section 11.10).
+        let tag = pdu.header.transfer_tag();
+        if let Some((_, rest)) = self.more_text.take_if(|(own, _)| *own == tag) {
+            return self.send_text(pdu, rest);
+        }
+        self.more_text = None;
         let mut out = Vec::new();
         let pairs = match crate::text::parse(&pdu.data) {
-            Ok(pairs) if pdu.header.is_final() => pairs,
+            Ok(pairs) if pdu.header.is_final() && pdu.data.len() <= crate::text::MAX_TEXT_BYTES => pairs,
             _ => return self.reject(reason::PROTOCOL_ERROR, pdu),
         };
+        let mut is_answered = false;
         for (key, value) in pairs {
+            if key == "SendTargets" && std::mem::replace(&mut is_answered, true) {
+                // The list comes once, however often it is asked for.
+                crate::text::put(&mut out, &key, "Reject");
+                continue;
+            }
             if key != "SendTargets" {
                 crate::text::put(&mut out, &key, "NotUnderstood");
                 continue;
@@ -59,16 +71,21 @@ impl Session {
                 }
             }
         }
-        // An answer longer than a segment would need several PDUs that the initiator asks for one by one.
+        self.send_text(pdu, out);
+    }
+
+    /// Sends an answer to a text request: as much as fits, and the rest when it is asked for.
+    fn send_text(&mut self, pdu: &Incoming, mut out: Vec<u8>) {
         let room = self.begun.parameters.send_segment_bytes as usize;
-        if out.len() > room {
-            let whole = out[..room].windows(12).rposition(|window| window == b"\0TargetName=").map_or(0, |at| at + 1);
-            tracing::warn!("the list of targets is longer than the initiator takes; it sees the first ones");
-            out.truncate(whole);
-        }
-        let mut answer = Outgoing::new(opcode::TEXT_RESPONSE, 0x80, pdu.header.task_tag(), StatusNumber::Own);
+        let rest = if out.len() > room { out.split_off(room) } else { Vec::new() };
+        // F for the last part, C for those before it.
+        let (flags, tag) = if rest.is_empty() { (0x80, NO_TAG) } else { (0x40, self.transfer_tag()) };
+        let mut answer = Outgoing::new(opcode::TEXT_RESPONSE, flags, pdu.header.task_tag(), StatusNumber::Own);
         answer.put(8, &pdu.header.0[8..16]);
-        answer.put_u32(20, NO_TAG);
+        answer.put_u32(20, tag);
+        if !rest.is_empty() {
+            self.more_text = Some((tag, rest));
+        }
         self.send(answer.with_data(out));
     }
 }

@@ -1,0 +1,425 @@
+//! Sessions with initiators that are slow, dead or malicious: they harm nobody else, and cost no more memory than they may.
+
+use onefold_iscsi::login::{Doors, Refused, Terms, Visitor};
+use onefold_iscsi::scsi::reservation::Reservations;
+use onefold_iscsi::scsi::{Disk, DiskError, Extent, Identity, LogicalUnit, UnitOptions};
+use onefold_iscsi::{Limits, PortalConfig, Server, Target, Targets};
+use onefold_tests::iscsi::{HEADER_BYTES, Initiator, connect, login_request, receive, send, word};
+use onefold_tests::{Random, RequestError};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+const NAME: &str = "iqn.2026-01.com.example:disk";
+const SIZE: usize = 16 << 20;
+
+/// Tests that measure the memory of this process go one by one.
+static MEASURED: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    MEASURED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Memory of this process that is in use, bytes.
+fn resident() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
+/// A disk in memory, which a test can make wait.
+struct Slow {
+    bytes: Mutex<Vec<u8>>,
+    gate: Mutex<()>,
+}
+
+impl Slow {
+    fn wait(&self) {
+        drop(self.gate.lock());
+    }
+}
+
+impl Disk for Slow {
+    fn size(&self) -> u64 {
+        SIZE as u64
+    }
+    fn read_only(&self) -> bool {
+        false
+    }
+    fn block_bytes(&self) -> u32 {
+        256 << 10
+    }
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), DiskError> {
+        self.wait();
+        out.copy_from_slice(&self.bytes.lock().unwrap()[offset as usize..][..out.len()]);
+        Ok(())
+    }
+    fn write(&self, offset: u64, data: &[u8], _fua: bool) -> Result<(), DiskError> {
+        self.wait();
+        self.bytes.lock().unwrap()[offset as usize..][..data.len()].copy_from_slice(data);
+        Ok(())
+    }
+    fn update(&self, offset: u64, length: usize, _fua: bool, change: &mut dyn FnMut(&mut [u8]) -> bool) -> Result<bool, DiskError> {
+        Ok(change(&mut self.bytes.lock().unwrap()[offset as usize..][..length]))
+    }
+    fn flush(&self) -> Result<(), DiskError> {
+        Ok(())
+    }
+    fn unmap(&self, offset: u64, length: u64) -> Result<(), DiskError> {
+        self.bytes.lock().unwrap()[offset as usize..][..length as usize].fill(0);
+        Ok(())
+    }
+    fn prefetch(&self, _offset: u64, _length: u64) -> Result<(), DiskError> {
+        Ok(())
+    }
+    fn extents(&self, _offset: u64, length: u64, _limit: usize) -> Result<Vec<Extent>, DiskError> {
+        Ok(vec![Extent { length, mapped: true }])
+    }
+}
+
+struct Open(Arc<Target>);
+
+impl Doors for Open {
+    fn admit(&self, target: Option<&str>, _visitor: &Visitor) -> Result<Terms, Refused> {
+        if target.is_none_or(|target| target == NAME) { Ok(Terms::default()) } else { Err(Refused::NotFound) }
+    }
+    fn random(&self, out: &mut [u8]) {
+        out.fill(1);
+    }
+}
+
+impl Targets for Open {
+    fn names(&self, _visitor: &Visitor) -> Vec<String> {
+        (0..1000).map(|number| format!("{NAME}-{number}")).collect()
+    }
+    fn target(&self, name: &str) -> Option<Arc<Target>> {
+        (name == NAME).then(|| self.0.clone())
+    }
+}
+
+/// A server on a thread of its own, until the test ends.
+struct Served {
+    portal: String,
+    disk: Arc<Slow>,
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Served {
+    fn with(limits: Limits) -> Served {
+        let disk = Arc::new(Slow { bytes: Mutex::new(vec![7; SIZE]), gate: Mutex::new(()) });
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let (said, told) = std::sync::mpsc::channel();
+        let of_server = disk.clone();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+            runtime.block_on(async {
+                let target = Arc::new(Target::new(NAME));
+                let portals = [PortalConfig { listen: "127.0.0.1:0".parse().unwrap(), advertised: None }];
+                let server = Server::bind(&portals, Arc::new(Open(target.clone())), limits).await.unwrap();
+                let identity = Identity { serial: "1".into(), number: 1, product: "slow".into() };
+                let options =
+                    UnitOptions { identity, logical_block_bytes: 512, ports: server.ports(), reservations: Reservations::default() };
+                target.units.write().insert(0, Arc::new(LogicalUnit::new(of_server, options, Box::new(|_| Ok(())))));
+                said.send(server.local_addresses().next().unwrap().to_string()).unwrap();
+                server.run(async { drop(stopped.await) }).await;
+            });
+        });
+        Served { portal: told.recv().unwrap(), disk, stop: Some(stop), thread: Some(thread) }
+    }
+
+    fn log_in(&self, number: u32) -> Initiator {
+        Initiator::log_in(&self.portal, NAME, "iqn.2026-01.com.example:test", number, 0).unwrap()
+    }
+
+    /// Somebody else is served as ever.
+    #[track_caller]
+    fn works(&self) {
+        let mut good = self.log_in(0xffff);
+        assert_eq!(good.read(4096, 4096).unwrap(), [7; 4096]);
+        good.log_out().unwrap();
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let _ = self.thread.take().map(std::thread::JoinHandle::join);
+    }
+}
+
+fn limits() -> Limits {
+    Limits { farewell: Duration::from_millis(100), ..Limits::default() }
+}
+
+/// The CDB of READ (10).
+fn read_10(block: u32, blocks: u16) -> [u8; 10] {
+    let (block, blocks) = (block.to_be_bytes(), blocks.to_be_bytes());
+    [0x28, 0, block[0], block[1], block[2], block[3], 0, blocks[0], blocks[1], 0]
+}
+
+/// Waits until the other side has closed the connection.
+#[track_caller]
+fn is_closed(stream: &mut TcpStream) {
+    let mut rest = [0; 4096];
+    let until = Instant::now() + Duration::from_secs(60);
+    while matches!(stream.read(&mut rest), Ok(count) if count > 0) {
+        assert!(Instant::now() < until, "the connection stays open");
+    }
+}
+
+#[test]
+fn one_that_stops_reading_stalls_nobody_and_its_memory_is_bounded() {
+    let _alone = alone();
+    let served = Served::with(limits());
+    let mut dead = served.log_in(1);
+    let before = resident();
+    // As many reads as the window takes, each of a megabyte.
+    for number in 0..60 {
+        let header = dead.header(&read_10(number * 64, 2048), 0xc1, 1 << 20);
+        dead.command_number += 1;
+        send(&mut dead.stream, header, &[]).unwrap();
+    }
+    // And questions whether the target is there, with a lot of text to send back, until nothing more is taken.
+    dead.stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+    let mut ping = [0; HEADER_BYTES];
+    (ping[0], ping[1]) = (0x40, 0x80);
+    ping[16..20].copy_from_slice(&0x7777_u32.to_be_bytes());
+    ping[20..24].fill(0xff);
+    let mut sent = 0;
+    while sent < 64 << 20 && send(&mut dead.stream, ping, &[b'x'; 64 << 10]).is_ok() {
+        sent += 64 << 10;
+        let mut working = served.log_in(2);
+        working.write(1 << 20, &[7; 4096]).unwrap();
+        assert_eq!(working.read(1 << 20, 4096).unwrap(), [7; 4096]);
+    }
+    assert!(sent < 64 << 20, "the server takes what it cannot answer");
+    let grown = resident().saturating_sub(before);
+    // 32 MiB for reads, as much again for the one that is just answered, 8 MiB for the rest, and what the sockets and the allocator keep.
+    assert!(grown < 128 << 20, "memory has grown by {grown} bytes");
+    drop(dead);
+    served.works();
+}
+
+#[test]
+fn m0_1_what_there_is_no_room_for_is_refused_and_can_be_tried_again() {
+    let served = Served::with(Limits { commands: 4, ..limits() });
+    let (mut busy, mut other) = (served.log_in(1), served.log_in(2));
+    let gate = served.disk.gate.lock().unwrap();
+    for number in 0..6 {
+        let header = busy.header(&read_10(number, 1), 0xc1, 512);
+        busy.command_number += 1;
+        send(&mut busy.stream, header, &[]).unwrap();
+    }
+    for _ in 0..2 {
+        let (answer, _) = receive(&mut busy.stream).unwrap();
+        assert_eq!((answer[0], answer[3]), (0x21, 0x28), "TASK SET FULL");
+    }
+    assert!(matches!(other.read(0, 512), Err(RequestError::Refused(0x0800_0000))), "BUSY");
+    drop(gate);
+    for _ in 0..4 {
+        let (answer, _) = receive(&mut busy.stream).unwrap();
+        assert_eq!((answer[0], answer[1] & 1, answer[3]), (0x25, 1, 0), "data and GOOD");
+    }
+    busy.read(0, 512).unwrap();
+    other.read(0, 512).unwrap();
+}
+
+#[test]
+fn m0_1_commands_beyond_the_window_are_dropped_and_those_within_are_not() {
+    let served = Served::with(Limits { queue_depth: 4, ..limits() });
+    let mut initiator = served.log_in(1);
+    let gate = served.disk.gate.lock().unwrap();
+    for number in 0..6 {
+        let header = initiator.header(&read_10(number, 1), 0xc1, 512);
+        initiator.command_number += 1;
+        send(&mut initiator.stream, header, &[]).unwrap();
+    }
+    // An immediate command is not bounded by the window, but there are few.
+    for _ in 0..40 {
+        let mut header = initiator.header(&read_10(0, 1), 0xc1, 512);
+        header[0] |= 0x40;
+        send(&mut initiator.stream, header, &[]).unwrap();
+    }
+    for _ in 0..24 {
+        let (answer, _) = receive(&mut initiator.stream).unwrap();
+        assert_eq!((answer[0], answer[2]), (0x3f, 0x06), "rejected: too many immediate commands");
+    }
+    drop(gate);
+    let mut done = 0;
+    let mut most = 0;
+    while done < 20 {
+        let (answer, _) = receive(&mut initiator.stream).unwrap();
+        assert_eq!((answer[0], answer[1] & 1), (0x25, 1));
+        most = most.max(word(&answer, 32).wrapping_sub(word(&answer, 28)).wrapping_add(1));
+        done += 1;
+    }
+    assert!(most <= 4, "the window is never wider than was told");
+    // Those that were beyond the window are not missed: their numbers come again.
+    initiator.command_number -= 2;
+    initiator.read(0, 512).unwrap();
+}
+
+#[test]
+fn nonsense_ends_its_own_session_only() {
+    let served = Served::with(limits());
+    let nonsense: [fn(&mut Initiator); 7] = [
+        // A data segment of 16 MiB.
+        |initiator| {
+            let mut header = initiator.header(&read_10(0, 1), 0x81, 0);
+            header[5..8].fill(0xff);
+            initiator.stream.write_all(&header).unwrap();
+        },
+        // Additional header segments of a kilobyte, which say that they are longer.
+        |initiator| {
+            let mut header = initiator.header(&read_10(0, 1), 0x81, 0);
+            header[4] = 255;
+            initiator.stream.write_all(&[&header[..], &[0xff; 1020]].concat()).unwrap();
+        },
+        // Data for a command that reads.
+        |initiator| {
+            let header = initiator.header(&read_10(0, 1), 0xc1, 512);
+            send(&mut initiator.stream, header, &[0; 512]).unwrap();
+        },
+        // More data than a first burst.
+        |initiator| {
+            let header = initiator.header(&[0x2a, 0, 0, 0, 0, 0, 0, 1, 0, 0], 0xa1, 128 << 10);
+            send(&mut initiator.stream, header, &[0; 128 << 10]).unwrap();
+        },
+        // A second login.
+        |initiator| {
+            let (header, text) = login_request(1, &[("InitiatorName", "iqn.x"), ("TargetName", NAME)]);
+            send(&mut initiator.stream, header, &text).unwrap();
+        },
+        // Data that nobody asked for, for a command that waits for other data.
+        |initiator| {
+            let header = initiator.header(&[0x2a, 0, 0, 0, 0, 0, 0, 4, 0, 0], 0xa1, 512 << 10);
+            send(&mut initiator.stream, header, &[]).unwrap();
+            let mut data = [0; HEADER_BYTES];
+            (data[0], data[1]) = (0x05, 0x80);
+            data[16..20].copy_from_slice(&header[16..20]);
+            data[20..24].copy_from_slice(&0xdead_u32.to_be_bytes());
+            send(&mut initiator.stream, data, &[0; 512]).unwrap();
+        },
+        // Half a header.
+        |initiator| {
+            initiator.stream.write_all(&[0x01; 20]).unwrap();
+            initiator.stream.shutdown(std::net::Shutdown::Write).unwrap();
+        },
+    ];
+    for (number, send_nonsense) in (1..).zip(nonsense) {
+        let mut initiator = served.log_in(number);
+        send_nonsense(&mut initiator);
+        is_closed(&mut initiator.stream);
+        served.works();
+    }
+    // Wrong numbers of data cost the command, not the session.
+    let mut initiator = served.log_in(90);
+    let header = initiator.header(&[0x2a, 0, 0, 0, 0, 0, 0, 0, 2, 0], 0x21, 1024);
+    initiator.command_number += 1;
+    send(&mut initiator.stream, header, &[]).unwrap();
+    let mut data = [0; HEADER_BYTES];
+    (data[0], data[1]) = (0x05, 0x80);
+    data[16..20].copy_from_slice(&header[16..20]);
+    data[20..24].fill(0xff);
+    data[36..40].copy_from_slice(&5u32.to_be_bytes());
+    send(&mut initiator.stream, data, &[0; 1024]).unwrap();
+    let (answer, sense) = receive(&mut initiator.stream).unwrap();
+    assert_eq!((answer[0], answer[3], sense[4] & 15), (0x21, 2, 0x0b), "the command is aborted");
+    assert_eq!(initiator.read(0, 512).unwrap(), [7; 512], "and nothing was written");
+}
+
+#[test]
+fn any_bytes_at_all_harm_nobody() {
+    let served = Served::with(Limits { patience: Duration::from_millis(300), ..limits() });
+    let mut random = Random::new(1);
+    for number in 0..60 {
+        let mut stream = if number % 2 == 0 { connect(&served.portal).unwrap() } else { served.log_in(1).stream };
+        let mut bytes: Vec<u8> = (0..48 * 6).map(|_| random.next_u64() as u8).collect();
+        for pdu in bytes.chunks_mut(48) {
+            // Mostly types that there are, and lengths that can be.
+            pdu[0] = [0x00, 0x40, 0x01, 0x41, 0x02, 0x42, 0x43, 0x03, 0x04, 0x05, 0x06, 0x10, 0x1f][random.below(13) as usize];
+            pdu[4] = if random.below(4) == 0 { pdu[4] } else { 0 };
+            pdu[5..8].copy_from_slice(&[0, 0, (random.below(3) * 16) as u8]);
+        }
+        let _ = stream.write_all(&bytes);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        is_closed(&mut stream);
+    }
+    served.works();
+}
+
+#[test]
+fn half_open_logins_are_few_and_do_not_last() {
+    let _alone = alone();
+    let served = Served::with(Limits { logins_of_address: 16, patience: Duration::from_secs(2), ..limits() });
+    let before = resident();
+    let mut connections: Vec<TcpStream> = (0..200).map(|_| connect(&served.portal).unwrap()).collect();
+    // Some say the beginning of a login, that never ends.
+    let (header, text) = login_request(1, &[("InitiatorName", "iqn.x")]);
+    for stream in &mut connections {
+        let mut partial = header;
+        partial[1] = 0x44;
+        let _ = send(stream, partial, &text);
+    }
+    assert!(resident().saturating_sub(before) < 32 << 20);
+    // Those beyond the bound at once, the others after a while.
+    connections.iter_mut().for_each(is_closed);
+    served.works();
+}
+
+#[test]
+fn m0_1_a_thousand_sessions_work_and_cost_little() {
+    let _alone = alone();
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let raised = rustix::process::Rlimit { current: limit.maximum, ..limit };
+    if limit.maximum.is_some_and(|most| most < 4096) || rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).is_err() {
+        println!("skipped: this process may not open 4096 files");
+        return;
+    }
+    let served = Served::with(Limits { sessions: 1000, ..limits() });
+    let before = resident();
+    let mut sessions: Vec<Initiator> = (0..1000).map(|number| served.log_in(number)).collect();
+    for (number, session) in sessions.iter_mut().enumerate() {
+        session.write(number as u64 * 4096, &[7; 4096]).unwrap();
+    }
+    let refused = Initiator::log_in(&served.portal, NAME, "iqn.2026-01.com.example:test", 5000, 0).unwrap_err();
+    assert_eq!(refused.to_string(), "0302", "out of resources");
+    // The same initiator port again takes the place of its own session.
+    let again = served.log_in(77);
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 400 << 20, "memory has grown by {grown} bytes");
+    for session in sessions.iter_mut().step_by(50) {
+        assert_eq!(session.read(0, 4096).unwrap(), [7; 4096]);
+    }
+    drop((sessions, again));
+}
+
+#[test]
+fn a_long_list_of_targets_comes_in_parts() {
+    let served = Served::with(limits());
+    let mut stream = connect(&served.portal).unwrap();
+    let keys = [("InitiatorName", "iqn.x"), ("SessionType", "Discovery")];
+    let (header, text) = login_request(9, &keys);
+    send(&mut stream, header, &text).unwrap();
+    receive(&mut stream).unwrap();
+    let (mut tag, mut number, mut ask, mut list) = (u32::MAX, 1u32, &b"SendTargets=All\0SendTargets=All\0"[..], Vec::new());
+    loop {
+        let mut request = [0; HEADER_BYTES];
+        (request[0], request[1]) = (0x04, 0x80);
+        request[16..20].copy_from_slice(&7u32.to_be_bytes());
+        request[20..24].copy_from_slice(&tag.to_be_bytes());
+        request[24..28].copy_from_slice(&number.to_be_bytes());
+        send(&mut stream, request, ask).unwrap();
+        let (answer, part) = receive(&mut stream).unwrap();
+        assert!(answer[0] == 0x24 && part.len() <= 8192);
+        list.extend(part);
+        (tag, number, ask) = (word(&answer, 20), number + 1, b"");
+        if answer[1] & 0x80 != 0 {
+            break;
+        }
+    }
+    let list = String::from_utf8(list).unwrap();
+    assert_eq!(list.split_terminator('\0').filter(|pair| pair.starts_with("TargetName=")).count(), 1000);
+    assert!(list.ends_with("SendTargets=Reject\0") && list.contains(&format!("{NAME}-999\0")), "once, and whole");
+}
