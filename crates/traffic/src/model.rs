@@ -328,6 +328,33 @@ mod tests {
     }
 
     #[test]
+    fn a_generation_asks_for_no_more_than_the_one_before_has() {
+        let size = 64 << 20;
+        let mut ended_early = [0; 2];
+        for (kind, placement) in [Placement::Block, Placement::Floating].into_iter().enumerate() {
+            for seed in 0..200 {
+                let model = Model { placement, deleted_runs: true, ..Model::default() };
+                let mut script = ModelScript::new(model, 2, size, |purpose| Key::derive(&[seed, purpose]));
+                let (mut written, mut source, mut behind_the_end) = (0, 0, 0);
+                while let Some(op) = script.next() {
+                    match op {
+                        Op::Copy(length) => (written, source) = (written + length, source + length),
+                        Op::Skip(length) => source += length,
+                        Op::Unique(length) | Op::Internal(length) => {
+                            written += length;
+                            behind_the_end += if source == size { length } else { 0 };
+                        }
+                    }
+                }
+                assert_eq!(written, size, "{placement:?} {seed}");
+                assert!(source <= size, "{placement:?} {seed}: {source}");
+                ended_early[kind] += u32::from(behind_the_end > 0);
+            }
+        }
+        assert!(ended_early.iter().all(|seeds| *seeds > 0), "{ended_early:?}");
+    }
+
+    #[test]
     fn a_halved_run_is_what_the_loop_over_blocks_would_write() {
         let by_block = |length: u64, at: u64| {
             let first = length.min(WRITE - at % WRITE);
