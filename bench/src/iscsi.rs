@@ -111,7 +111,7 @@ fn ours(options: &Options, directory: &Path) -> Result<Server> {
     run(&program, &["init", &store, "--compression", "lz4"])?;
     run(&program, &["volume", "create", "--store", &store, "disk", "--size", &DISK_BYTES.to_string()])?;
     let mut child = Command::new(&program)
-        .args(["serve", "--json", "--store", &store, "--iscsi", "127.0.0.1:0"])
+        .args(["serve", "--json", "--store", &store, "--nbd", "none", "--iscsi", "127.0.0.1:0"])
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
