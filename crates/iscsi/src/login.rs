@@ -120,6 +120,9 @@ pub struct Login {
     terms: Terms,
 }
 
+/// Keys of one login, at most: all that there are, and some of vendors.
+const MAX_KEYS: usize = 100;
+
 /// Names have at most this many bytes (RFC 7143 section 4.2.7.2).
 const MAX_NAME_BYTES: usize = 223;
 
@@ -249,7 +252,7 @@ impl Login {
         const NAMES: [&str; 5] = ["InitiatorName", "InitiatorAlias", "TargetName", "SessionType", "AuthMethod"];
         for (key, value) in pairs.iter().filter(|(key, _)| !NAMES.contains(&key.as_str())) {
             // A key is negotiated once (RFC 7143 section 6.2).
-            if self.answered.contains(key) {
+            if self.answered.contains(key) || self.answered.len() >= MAX_KEYS {
                 return Err(Refused::InitiatorError);
             }
             self.answered.push(key.clone());
@@ -390,6 +393,15 @@ mod tests {
         assert_eq!(ask(DigestRule::Required, None), Err(Refused::MissingParameter));
         assert_eq!(ask(DigestRule::Off, Some("CRC32C,None")), Ok(false));
         assert_eq!(ask(DigestRule::Off, Some("CRC32C")), Err(Refused::InitiatorError));
+    }
+
+    #[test]
+    fn there_are_not_so_many_keys() {
+        let keys: Vec<String> = (0..200).map(|number| format!("X-{number}")).collect();
+        let pairs: Vec<(&str, &str)> = NAMES.into_iter().chain(keys.iter().map(|key| (key.as_str(), "1"))).collect();
+        assert_eq!(new_login(1).step(&header(0x87), &text(&pairs), &OPEN).unwrap_err(), Refused::InitiatorError);
+        let answer = new_login(1).step(&header(0x87), &text(&pairs[..90]), &OPEN).unwrap();
+        assert!(answer.is_done && answer.text.len() < 8192);
     }
 
     #[test]

@@ -11,6 +11,8 @@ pub mod control;
 pub mod descriptor;
 pub mod fingerprints;
 pub mod galois;
+pub mod iscsi_login;
+pub mod iscsi_pdu;
 pub mod log_batch;
 pub mod nbd_negotiation;
 pub mod nbd_request;
@@ -34,6 +36,8 @@ pub const TARGETS: &[Target] = &[
     ("descriptor", descriptor::run),
     ("fingerprints", fingerprints::run),
     ("galois", galois::run),
+    ("iscsi_login", iscsi_login::run),
+    ("iscsi_pdu", iscsi_pdu::run),
     ("log_batch", log_batch::run),
     ("nbd_negotiation", nbd_negotiation::run),
     ("nbd_request", nbd_request::run),
