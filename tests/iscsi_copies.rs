@@ -15,7 +15,7 @@ fn target(initiator: &mut Initiator) -> Vec<u8> {
 }
 
 /// EXTENDED COPY of bytes between two units.
-fn copy(initiator: &mut Initiator, targets: [Vec<u8>; 2], from: u64, to: u64, length: u32) {
+fn copy(initiator: &mut Initiator, targets: [Vec<u8>; 2], from: u64, to: u64, length: u32) -> Result<(), RequestError> {
     let segment = [
         &[10, 0, 0, 28, 0, 0, 0, 1][..],
         &length.to_be_bytes(),
@@ -26,7 +26,7 @@ fn copy(initiator: &mut Initiator, targets: [Vec<u8>; 2], from: u64, to: u64, le
     ]
     .concat();
     let list = [&[0, 0x18, 0, 64, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0, 0, 0][..], &targets.concat(), &segment].concat();
-    initiator.command(&[0x83, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, list.len() as u8, 0, 0], &list, 0).unwrap();
+    initiator.command(&[0x83, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, list.len() as u8, 0, 0], &list, 0).map(drop)
 }
 
 fn range(offset: usize, length: usize) -> Vec<u8> {
@@ -57,7 +57,7 @@ fn copies_store_nothing_anew_wherever_blocks_begin_and_stay_when_the_source_is_e
     disk.flush().unwrap();
     let unique = scene.statistic("unique_bytes");
     let targets = [target(&mut disk), target(&mut other)];
-    copy(&mut disk, targets, 0, 3 * 4096 + 17, 8 << 20);
+    copy(&mut disk, targets, 0, 3 * 4096 + 17, 8 << 20).unwrap();
     let token = populate(&mut disk, MIB, 4 * MIB);
     // The data of a token is that of its moment.
     disk.write(0, &noise(4, 8 * MIB)).unwrap();
@@ -80,6 +80,33 @@ fn copies_store_nothing_anew_wherever_blocks_begin_and_stay_when_the_source_is_e
     assert!(daemon.initiator("other", 1).read(0, 20 * MIB).unwrap() == found);
     daemon.stop();
     scene.check();
+}
+
+#[test]
+fn m4_1_a_copy_reaches_what_the_initiator_could_log_in_to_with_what_it_has_proved() {
+    let scene = Scene::new(&[], "");
+    let names = ["iqn.2026-01.com.example:own", "iqn.2026-01.com.example:open", "iqn.2026-01.com.example:closed"];
+    for (name, volume) in names.iter().zip(["own", "open", "closed"]) {
+        scene.volume(volume, "1MiB");
+        scene.run(["target", "create", name]).succeeds();
+        scene.run(["target", "attach", name, volume]).succeeds();
+    }
+    let daemon = scene.serve_with(&ISCSI);
+    let log_in = |name: &str, isid| Initiator::log_in(daemon.portal(), name, "iqn.2026-01.com.example:test", isid, 0).unwrap();
+    let [mut own, mut open, mut closed] = [log_in(names[0], 1), log_in(names[1], 2), log_in(names[2], 3)];
+    closed.write(0, &noise(5, 4096)).unwrap();
+    let [to, from_open, from_closed] = [target(&mut own), target(&mut open), target(&mut closed)];
+    copy(&mut own, [from_open.clone(), to.clone()], 0, 0, 4096).unwrap();
+    let secret = scene.path("secret");
+    std::fs::write(&secret, "secret of host").unwrap();
+    std::fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    scene.run(["target", "chap", names[2], "--user", "host", "--secret-file", &scene.text("secret")]).succeeds();
+    // Somebody of that name is logged in there; that is no proof.
+    closed.read(0, 512).unwrap();
+    assert!(matches!(copy(&mut own, [from_closed, to.clone()], 0, 0, 4096), Err(RequestError::Refused(0x0a_0d02))));
+    copy(&mut own, [from_open, to], 0, 0, 4096).unwrap();
+    assert!(own.read(0, 4096).unwrap() == [0; 4096]);
+    daemon.stop();
 }
 
 fn reserve_out(initiator: &mut Initiator, action: u8, key: u64, new_key: u64) {

@@ -69,8 +69,8 @@ pub enum Chap {
     Begun,
     /// Identifier and challenge were sent.
     Challenged(Challenge),
-    /// It has proved who it is.
-    Done,
+    /// It has proved who it is, with this account.
+    Done(Account),
 }
 
 /// What was sent.
@@ -114,7 +114,7 @@ impl Chap {
                     let expected = challenge.algorithm.response(challenge.identifier, &account.secret, &challenge.bytes);
                     account.name == name && is_equal(&expected, &response)
                 };
-                credentials.initiators.iter().find(is_right).ok_or(Denied)?;
+                let account = credentials.initiators.iter().find(is_right).ok_or(Denied)?;
                 if let (Some(identifier), Some(theirs)) = (value("CHAP_I"), value("CHAP_C")) {
                     let own = credentials.target.as_ref().ok_or(Denied)?;
                     let identifier = number(identifier).and_then(|number| u8::try_from(number).ok()).ok_or(Denied)?;
@@ -126,9 +126,9 @@ impl Chap {
                     put(out, "CHAP_N", &own.name);
                     put(out, "CHAP_R", &hexadecimal(&challenge.algorithm.response(identifier, &own.secret, &theirs)));
                 }
-                Ok(Chap::Done)
+                Ok(Chap::Done(account.clone()))
             }
-            Chap::Done => Ok(Chap::Done),
+            Chap::Done(account) => Ok(Chap::Done(account)),
         }
     }
 }
@@ -171,7 +171,7 @@ mod tests {
                 let mut out = Vec::new();
                 chap.clone().step(&all, &credentials(), &mut |_| {}, &mut out).map(|chap| (chap, out))
             };
-            assert_eq!(step(&right, &[]).unwrap(), (Chap::Done, vec![]));
+            assert_eq!(step(&right, &[]).unwrap(), (Chap::Done(credentials().initiators[0].clone()), vec![]));
             assert_eq!(step(&wrong, &[]), Err(Denied));
             let (_, out) = step(&right, &[("CHAP_I", "9"), ("CHAP_C", "0x0102")]).unwrap();
             let answer = crate::text::parse(&out).unwrap();

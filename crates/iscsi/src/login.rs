@@ -1,6 +1,6 @@
 //! The login of a session (RFC 7143 section 6.3): who it is, to what it wants to, what both agree on. No I/O: requests in, answers out.
 
-use crate::chap::{Chap, Credentials};
+use crate::chap::{Account, Chap, Credentials};
 use crate::negotiation::{Parameters, RECEIVE_SEGMENT_BYTES};
 use crate::pdu::Header;
 use crate::text::put;
@@ -180,7 +180,7 @@ impl Login {
         let may_go = match current {
             Stage::Security => self.security(&pairs, doors, &mut out)?,
             _ => {
-                if must_prove && self.chap != Some(Chap::Done) {
+                if must_prove && self.proved().is_none() {
                     return Err(Refused::AuthenticationFailure);
                 }
                 self.operational(&pairs, &mut out)?;
@@ -188,7 +188,7 @@ impl Login {
             }
         };
         let Some(next) = next.filter(|_| may_go) else { return Ok(Answer { flags: stay, text: out, is_done: false }) };
-        if current == Stage::Security && must_prove && self.chap != Some(Chap::Done) {
+        if current == Stage::Security && must_prove && self.proved().is_none() {
             return Err(Refused::AuthenticationFailure);
         }
         if next == Stage::FullFeature && !self.is_discovery {
@@ -222,6 +222,14 @@ impl Login {
     }
 
     /// The security stage. Returns whether it may end.
+    /// The account with which it has proved who it is.
+    pub fn proved(&self) -> Option<&Account> {
+        match &self.chap {
+            Some(Chap::Done(account)) => Some(account),
+            _ => None,
+        }
+    }
+
     fn security(&mut self, pairs: &[(String, String)], doors: &dyn Doors, out: &mut Vec<u8>) -> Result<bool, Refused> {
         let credentials = &self.terms.credentials;
         let must_prove = !credentials.initiators.is_empty();
@@ -243,7 +251,7 @@ impl Login {
             return if must_prove { Err(Refused::AuthenticationFailure) } else { Ok(true) };
         };
         let chap = chap.step(pairs, credentials, &mut |bytes| doors.random(bytes), out).map_err(|_| Refused::AuthenticationFailure)?;
-        let is_done = chap == Chap::Done;
+        let is_done = matches!(chap, Chap::Done(_));
         self.chap = Some(chap);
         Ok(is_done)
     }

@@ -308,6 +308,7 @@ async fn enter(shared: &Arc<Shared>, login: &Login, header: &Header, status_numb
         parameters: login.parameters,
         port: Port { target: login.target.clone().unwrap_or_default(), group: visitor.group },
         target,
+        proved: login.proved().cloned(),
         visitor,
         nexus,
         place,

@@ -263,13 +263,6 @@ impl Sessions {
         }
     }
 
-    /// The targets that an initiator has sessions with.
-    pub(crate) fn targets_of(&self, initiator: &str) -> Vec<Arc<Target>> {
-        let entries = self.entries.lock();
-        let own = entries.values().filter(|entry| entry.newcomer.visitor.initiator == initiator);
-        own.filter_map(|entry| entry.newcomer.target.clone()).collect()
-    }
-
     /// Closes all sessions of a target.
     pub(crate) fn close(&self, target: &str) {
         for entry in self.entries.lock().values().filter(|entry| entry.is_of(target)) {

@@ -1,4 +1,4 @@
-//! EXTENDED COPY (LID1) (SPC-4 section 6.5): segments of blocks between units that the initiator uses. What is copied is what [`Disk::capture`] says, so
+//! EXTENDED COPY (LID1) (SPC-4 section 6.5): segments of blocks between units that the initiator may use. What is copied is what [`Disk::capture`] says, so
 //! that disks of one store move no data.
 
 use super::inquiry::Identity;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// What is beside a unit: other units, and the commands of others.
 pub trait Peers: Send + Sync {
-    /// The unit with this number ([`Identity::number`]), if it is in a target that the initiator is logged in to.
+    /// The unit with this number ([`Identity::number`]), if it is in a target that the initiator may use with what it has proved.
     fn unit(&self, number: u64) -> Option<Arc<LogicalUnit>>;
 
     /// Ends the commands that these have under way on a unit, and returns when they are over.

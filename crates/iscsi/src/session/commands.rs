@@ -2,8 +2,11 @@
 
 use super::{CommandPlace, End, Event, PERMIT_BYTES, Sequence, Session, Task};
 use crate::Shared;
+use crate::chap::Account;
+use crate::login::Visitor;
 use crate::pdu::{Incoming, NO_TAG, Outgoing, StatusNumber, opcode, reason};
 use crate::scsi::{Caller, LogicalUnit, MAX_TRANSFER_BYTES, Nexus, Patience, Peers, Reply, Status};
+use crate::target::Target;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,20 +21,32 @@ struct Waiting {
     is_over: Arc<AtomicBool>,
 }
 
-/// The units of all targets that an initiator is logged in to.
-struct LoggedIn {
+/// What others there are, for an initiator.
+struct Others {
     shared: Arc<Shared>,
-    initiator: String,
+    visitor: Visitor,
+    target: Option<Arc<Target>>,
+    proved: Option<Account>,
     runtime: tokio::runtime::Handle,
 }
 
-impl Peers for LoggedIn {
+impl Others {
+    /// Whether the initiator could log in to a target with what it has proved already. That it says to be somebody who is logged in there proves nothing.
+    fn may_use(&self, target: &str) -> bool {
+        let Ok(terms) = self.shared.targets.admit(Some(target), &self.visitor) else { return false };
+        let accounts = &terms.credentials.initiators;
+        accounts.is_empty() || self.proved.as_ref().is_some_and(|proved| accounts.contains(proved))
+    }
+}
+
+impl Peers for Others {
     fn unit(&self, number: u64) -> Option<Arc<LogicalUnit>> {
-        self.shared
-            .sessions
-            .targets_of(&self.initiator)
-            .into_iter()
-            .find_map(|target| target.units.read().values().find(|unit| unit.number() == number).cloned())
+        let find = |target: &Target| target.units.read().values().find(|unit| unit.number() == number).cloned();
+        self.target.as_deref().and_then(find).or_else(|| {
+            let names = self.shared.targets.names(&self.visitor);
+            let mut others = names.iter().filter(|name| self.may_use(name)).filter_map(|name| self.shared.targets.target(name));
+            others.find_map(|target| find(&target))
+        })
     }
 
     fn abort(&self, number: u64, nexuses: &[Nexus]) {
@@ -255,9 +270,11 @@ impl Session {
         let permit = task.permit.take();
         let is_over = task.ended.clone();
         let shared = self.shared.clone();
-        let peers = LoggedIn {
+        let peers = Others {
             shared: shared.clone(),
-            initiator: self.begun.visitor.initiator.clone(),
+            visitor: self.begun.visitor.clone(),
+            target: self.begun.target.clone(),
+            proved: self.begun.proved.clone(),
             runtime: tokio::runtime::Handle::current(),
         };
         let (nexus, port) = (self.begun.nexus.clone(), self.begun.port.clone());

@@ -13,6 +13,7 @@ mod management;
 mod requests;
 
 use crate::Shared;
+use crate::chap::Account;
 use crate::login::Visitor;
 use crate::negotiation::{Parameters, RECEIVE_SEGMENT_BYTES};
 use crate::pdu::{Incoming, NO_TAG, Outgoing, StatusNumber, opcode, reason};
@@ -106,6 +107,8 @@ impl Drop for CommandPlace {
 pub(crate) struct Begun {
     pub(crate) parameters: Parameters,
     pub(crate) target: Option<Arc<Target>>,
+    /// With which account the initiator has proved who it is.
+    pub(crate) proved: Option<Account>,
     pub(crate) visitor: Visitor,
     pub(crate) nexus: Nexus,
     pub(crate) port: Port,
