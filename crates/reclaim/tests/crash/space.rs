@@ -230,15 +230,27 @@ fn stored(world: &World) -> Result<Stored, Fault> {
         stored.gap_bytes += if is_sealed { length.saturating_sub(frames + own) } else { 0 };
     }
     stored.overhead_bytes += FORWARD_BYTES * storage.forwards()?.len() as u64;
-    stored.file_bytes = file_bytes(world, "containers")?;
+    let mut parity_files = 0;
+    stored.file_bytes = file_bytes(world, "containers", &mut parity_files)?;
+    // A parity file is as long as the longest container that its group ever had; there are as many as groups.
+    stored.overhead_bytes += parity_files * 2 * container_bytes;
+    let groups = world.engine.statistics()?.parity_groups;
+    if parity_files != groups {
+        return Err(format!("{parity_files} parity files of {groups} groups").into());
+    }
     Ok(stored)
 }
 
-fn file_bytes(world: &World, directory: &str) -> Result<u64, Fault> {
+fn file_bytes(world: &World, directory: &str, parity_files: &mut u64) -> Result<u64, Fault> {
     let mut sum = 0;
     for entry in world.ground.list(directory)? {
         let path = format!("{directory}/{}", entry.name);
-        sum += if entry.is_directory { file_bytes(world, &path)? } else { world.ground.open(&path, Access::Read)?.len()? };
+        if entry.is_directory {
+            sum += file_bytes(world, &path, parity_files)?;
+            continue;
+        }
+        *parity_files += u64::from(path.contains("/parity/"));
+        sum += world.ground.open(&path, Access::Read)?.len()?;
     }
     Ok(sum)
 }
