@@ -2,6 +2,8 @@
 
 use crate::error::{Result, TargetError};
 use crate::record::{DEFAULT_TARGET, PREFIX, Target, key};
+use crate::reservations::kept_reservations;
+use crate::sanitize::kept_sanitize;
 use onefold_engine::{Engine, Transaction};
 use parking_lot::Mutex;
 use std::collections::HashSet;
@@ -91,6 +93,26 @@ pub fn known(engine: &Engine) -> Result<Known> {
         }
     })?;
     Ok(known)
+}
+
+/// What is damaged of targets, and of what logical units keep, for check.
+pub fn damaged(engine: &Engine) -> Result<Vec<String>> {
+    let mut wrong = known(engine)?.damaged;
+    for (prefix, what) in [(crate::reservations::PREFIX, "reservations"), (crate::sanitize::PREFIX, "erasure")] {
+        let mut volumes = Vec::new();
+        engine.for_each_object(prefix, &mut |key, _| match key[1..].try_into().map(u32::from_be_bytes) {
+            Ok(volume) => volumes.push(volume),
+            Err(_) => wrong.push(format!("the block index has an object for the {what} of a volume whose key has {} bytes", key.len())),
+        })?;
+        for volume in volumes {
+            let read = match prefix {
+                crate::reservations::PREFIX => kept_reservations(engine, volume).map(drop),
+                _ => kept_sanitize(engine, volume).map(drop),
+            };
+            wrong.extend(read.err().map(|error| format!("{error}; the volume is not shown over iSCSI")));
+        }
+    }
+    Ok(wrong)
 }
 
 /// Changes targets: what `work` has changed when it returns is durable on return, all of it or, after an error, nothing.
@@ -194,6 +216,14 @@ mod tests {
         let found = known(&engine).unwrap();
         assert_eq!(found.made().map(|target| target.number).collect::<Vec<_>>(), [2]);
         assert_eq!(found.damaged.len(), 1);
+        crate::keep_reservations(&engine, 5, Some(&crate::KeptReservations::default())).unwrap();
+        assert_eq!(damaged(&engine).unwrap().len(), 1);
+        let broken = [b"r", b"e"].map(|prefix| (PARTITION, [&prefix[..], &5u32.to_be_bytes()].concat(), Some(vec![9])));
+        engine.submit(Transaction { changes: broken.to_vec(), deltas: Vec::new() }).unwrap();
+        let wrong = damaged(&engine).unwrap();
+        assert!(wrong.len() == 3 && wrong[1].contains("reservations of volume 5") && wrong[2].contains("erasure of volume 5"), "{wrong:?}");
+        forget_others(&engine, &HashSet::new()).unwrap();
+        assert_eq!(damaged(&engine).unwrap().len(), 1, "what is kept of a volume that is gone goes too");
         engine.close().unwrap();
     }
 }
