@@ -4,6 +4,7 @@
 //! duplicates are the same bytes again after the store was opened anew. Shares are those of the store's own profile (M0.22): wall time of
 //! the threads in each component, so waiting counts.
 
+use crate::process::own_cpu_s;
 use crate::random::Random;
 use crate::report::{Aim, Report, median};
 use crate::{Options, floors};
@@ -93,6 +94,30 @@ pub fn measure(options: &Options, report: &mut Report) -> Result<()> {
             }
         }
     }
+    parity(options, report, pieces)
+}
+
+/// What parity costs: processor time of the same unique data without it and with it, until all sealed containers have theirs; store in memory, nothing compressed.
+fn parity(options: &Options, report: &mut Report, pieces: u64) -> Result<()> {
+    const GROUP: usize = 16;
+    let gigabytes = (pieces * PIECE_BYTES as u64) as f64 / 1e9;
+    let mut costs = [Vec::new(), Vec::new()];
+    // By turns, so that what else the machine does meets both.
+    for _ in 0..options.runs {
+        for (parity_group, costs) in [0, GROUP].into_iter().zip(&mut costs) {
+            let directory = tempfile::tempdir_in(&options.memory)?;
+            create(directory.path(), "none")?;
+            let before = own_cpu_s()?;
+            let engine = open_with(directory.path(), Settings { parity_group, ..Settings::default() })?;
+            ingest(&engine, pieces)?;
+            engine.make_parity(true, &|| true)?;
+            engine.close()?;
+            costs.push((own_cpu_s()? - before) / gigabytes);
+        }
+    }
+    let [without, with] = costs.map(median);
+    report.add("none, memory: unique, without parity: CPU", without, "s/GB");
+    report.add_beside(format!("none, memory: unique, with parity of {GROUP}: CPU"), with, "s/GB", None, Some(("without parity", without)));
     Ok(())
 }
 
@@ -105,8 +130,12 @@ fn create(directory: &Path, compression: &str) -> Result<()> {
 }
 
 fn open(directory: &Path) -> Result<Arc<Engine>> {
+    open_with(directory, Settings::default())
+}
+
+fn open_with(directory: &Path, settings: Settings) -> Result<Arc<Engine>> {
     let ground = LocalGround::open(directory.join("store"))?;
-    Ok(Engine::open(Arc::new(ground), Settings::default(), Mode::ReadWrite, "bench")?)
+    Ok(Engine::open(Arc::new(ground), settings, Mode::ReadWrite, "bench")?)
 }
 
 /// Writes all pieces and makes them durable: GB/s, and what spells the last piece of each thread.

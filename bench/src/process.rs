@@ -31,6 +31,12 @@ impl Cost {
     }
 }
 
+/// Time of processors that this process took so far, user and system, all threads, seconds.
+pub fn own_cpu_s() -> Result<f64> {
+    let usage = getrusage(UsageWho::RUSAGE_SELF)?;
+    Ok((usage.user_time().num_microseconds() + usage.system_time().num_microseconds()) as f64 / 1e6)
+}
+
 /// Runs a program to its end; a failure is an error.
 pub fn run(program: &Path, arguments: &[&str]) -> Result<Cost> {
     let output = Command::new(std::env::current_exe()?)

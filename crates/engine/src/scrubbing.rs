@@ -59,8 +59,12 @@ impl Engine {
                 break self.storage.between_placements(clock);
             }
         };
-        // Frames that were written before are in the log now.
-        match self.flush() {
+        // Frames that were written before go into the log, if there are any that are not in it. No commit is under way when they are counted.
+        let is_unlogged = {
+            let _no_commit = self.committing.lock();
+            self.storage.unsynced_bytes() > 0
+        };
+        match if is_unlogged { self.flush() } else { Ok(()) } {
             Err(error) if error.is_full() => Ok(None),
             flushed => flushed.map(|()| Some(moment)),
         }

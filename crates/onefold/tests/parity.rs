@@ -57,6 +57,24 @@ fn a_lost_or_rotten_container_comes_back_when_it_is_read_checked_or_scrubbed() {
 }
 
 #[test]
+fn who_only_reads_has_it_through_parity_and_is_told_who_makes_it_anew() {
+    let scene = with_parity();
+    let whole = fs::read(container(&scene, 3)).unwrap();
+    let mut rotten = whole.clone();
+    rotten[500_000..500_100].fill(0);
+    fs::write(container(&scene, 3), &rotten).unwrap();
+    let path = scene.path("file").display().to_string();
+    assert!(scene.run(["dump", "latest", &path]).succeeds().bytes == noise(1, 12 << 20));
+    let found = scene.run(["check", "--read-data", "--json"]).ends_with(1).json();
+    assert_eq!(found["problem_count"], 1, "{found}");
+    assert!(found["problems"][0]["what"].as_str().unwrap().contains("`onefold scrub` makes the container anew"), "{found}");
+    assert!(fs::read(container(&scene, 3)).unwrap() == rotten, "nothing is written");
+    scene.run(["scrub"]).succeeds();
+    assert!(fs::read(container(&scene, 3)).unwrap() == whole);
+    scene.run(["check", "--read-data"]).succeeds();
+}
+
+#[test]
 fn two_lost_containers_of_a_group_are_named_and_nothing_is_made_up() {
     let scene = with_parity();
     for number in [2, 3] {

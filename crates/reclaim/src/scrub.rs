@@ -31,7 +31,7 @@ const PARTITION: u16 = 0;
 /// Containers, forwards or parity files of a step, at most;
 const STEP_UNITS: usize = 64;
 /// but no more containers than have so many bytes: others wait for their turn meanwhile, and what a step read is not written down before its end.
-const STEP_BYTES: u64 = 64 << 20;
+const STEP_BYTES: u64 = 256 << 20;
 /// Files are listed anew after this time: what is younger than the list may count as covered by so much less than it could.
 const LIST_AGE: Duration = Duration::from_secs(600);
 /// Threads that read when the rate is not limited: while one verifies, the device works for the other. Else one file is read at a time: others are to notice little of it.

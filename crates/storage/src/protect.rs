@@ -7,6 +7,7 @@ use crate::parity::{
     BLOCK_BYTES, MAX_MEMBERS, Member, ParityHeader, add, block_length, blocks, data_offset, parity_directory, parity_path,
 };
 use crate::repair::Repair;
+use crate::scrub::WHOLE_BYTES;
 use crate::sealed::Bytes;
 use crate::store::{ContainerStore, Shared};
 use crate::{ContainerId, Result, StorageError, file};
@@ -24,16 +25,47 @@ const STRIPE_BLOCKS: usize = 16;
 /// Blocks of a member that are read at a time while it is verified.
 const WINDOW_BLOCKS: usize = 64;
 
-/// A member while its group is made. Parity is made of the very bytes that were verified: the checksum of each block is noted at its first reading, and
-/// another one at a later reading is an error.
+/// A member while its group is made. Parity is made of the very bytes that were verified. A file of the usual length is read once, and added when it was verified; of a
+/// longer one the checksum of each block is noted at its first reading, and another one at a later reading is an error.
 struct Source {
     container: ContainerId,
     file: Arc<dyn File>,
     length_bytes: u64,
     /// By block; `None`: not read yet.
     checksums: RefCell<Vec<Option<u64>>>,
+    /// The whole file, if it is not too long, until it is added.
+    whole: Option<Vec<u8>>,
     /// The blocks read last, from where on.
     window: RefCell<(u64, Vec<u8>)>,
+}
+
+/// Members of a group that is made.
+#[derive(Default)]
+struct Gathered {
+    sources: Vec<Source>,
+    /// The exclusive or of those whose bytes were in memory as a whole: as long as the longest of them, at most 16 MiB.
+    sum: Vec<u8>,
+    /// Members that are in the sum.
+    added: BTreeSet<ContainerId>,
+    /// Memory for the next one.
+    memory: Vec<u8>,
+}
+
+impl Gathered {
+    /// Takes one that was found whole.
+    fn take(&mut self, mut source: Source) {
+        source.window.take();
+        if let Some(whole) = source.whole.take() {
+            let needed = blocks(source.length_bytes) * BLOCK_BYTES;
+            if self.sum.len() < needed {
+                self.sum.resize(needed, 0);
+            }
+            add(&mut self.sum, &whole);
+            self.added.insert(source.container);
+            self.memory = whole;
+        }
+        self.sources.push(source);
+    }
 }
 
 impl ContainerStore {
@@ -53,12 +85,12 @@ impl ContainerStore {
         }
         loop {
             let Some(candidates) = shared.candidates(size, all)? else { return Ok(None) };
-            let sources = shared.whole_ones(&candidates)?;
+            let gathered = shared.whole_ones(&candidates)?;
             // Those that are not whole are not asked for again.
-            if sources.len() < candidates.len() {
+            if gathered.sources.len() < candidates.len() {
                 continue;
             }
-            return shared.write_group(&sources).map(Some);
+            return shared.write_group(&gathered).map(Some);
         }
     }
 }
@@ -121,8 +153,8 @@ impl Shared {
     }
 
     /// Reads containers and keeps those that are whole. One that is damaged and has parity is made anew first.
-    fn whole_ones(&self, containers: &[ContainerId]) -> Result<Vec<Source>> {
-        let mut whole = Vec::with_capacity(containers.len());
+    fn whole_ones(&self, containers: &[ContainerId]) -> Result<Gathered> {
+        let mut gathered = Gathered::default();
         for container in containers {
             let container = *container;
             if self.forwarding.lock().logged().contains_key(&container) {
@@ -130,31 +162,35 @@ impl Shared {
                 self.note_groups(|groups| groups.set_unfit(container))?;
                 continue;
             }
-            let source = self.whole_one(container).or_else(|error| match self.repair(container) {
-                Ok(Repair::Repaired | Repair::Whole) => self.whole_one(container),
+            let memory = std::mem::take(&mut gathered.memory);
+            let source = self.whole_one(container, memory).or_else(|error| match self.repair(container) {
+                Ok(Repair::Repaired | Repair::Whole) => self.whole_one(container, Vec::new()),
                 Ok(Repair::Impossible) => Err(error),
                 Err(of_repair) => Err(of_repair),
             });
             match source {
-                Ok(source) => whole.push(source),
+                Ok(source) => gathered.take(source),
                 Err(error) => {
                     tracing::warn!(%container, %error, "no parity is made of a container that cannot be read");
                     self.note_groups(|groups| groups.set_unfit(container))?;
                 }
             }
         }
-        Ok(whole)
+        Ok(gathered)
     }
 
-    fn whole_one(&self, container: ContainerId) -> Result<Source> {
+    fn whole_one(&self, container: ContainerId, mut memory: Vec<u8>) -> Result<Source> {
         let opened = self.ground.open(&file::path(&self.directory, container), Access::Read);
         let file = opened.map_err(|error| self.read_error(container, None, error))?;
         let length_bytes = file.len()?;
         let checksums = RefCell::new(vec![None; blocks(length_bytes)]);
-        let source = Source { container, file, length_bytes, checksums, window: RefCell::default() };
+        let mut source = Source { container, file, length_bytes, checksums, whole: None, window: RefCell::default() };
+        if length_bytes <= WHOLE_BYTES {
+            source.read(0..blocks(length_bytes), &mut memory).map_err(|error| self.read_error(container, None, error))?;
+            source.whole = Some(memory);
+        }
         let mut damage = Vec::new();
         self.verify_bytes(container, None, &source, &mut damage)?;
-        source.window.take();
         match damage.pop() {
             Some(damage) => Err(damage),
             None => Ok(source),
@@ -162,14 +198,15 @@ impl Shared {
     }
 
     /// Writes the parity file of a new group and puts it in its place. Returns how many members it has: none if one of them was merged meanwhile.
-    fn write_group(&self, sources: &[Source]) -> Result<usize> {
+    fn write_group(&self, gathered: &Gathered) -> Result<usize> {
+        let sources = &gathered.sources[..];
         let Some(first) = sources.first() else { return Ok(0) };
         let partition = first.container.partition();
         let group = self.with_groups(|groups| groups.next_group(partition))?;
         let folder = self.make_parity_folder(group)?;
         let directory = parity_directory(&self.directory, partition);
         let temporary = format!("{directory}/{:08x}.new", group.number());
-        let written = self.create_beside(&temporary).and_then(|file| self.write_parity(group, sources, &*file));
+        let written = self.create_beside(&temporary).and_then(|file| self.write_parity(group, gathered, &*file));
         let placed = written.and_then(|()| {
             let _nothing_goes = self.replacing.lock();
             self.place_group(group, sources, &temporary, &folder)
@@ -180,7 +217,8 @@ impl Shared {
         placed.map(|is_placed| if is_placed { sources.len() } else { 0 })
     }
 
-    fn write_parity(&self, group: ContainerId, sources: &[Source], file: &dyn File) -> Result<()> {
+    fn write_parity(&self, group: ContainerId, gathered: &Gathered, file: &dyn File) -> Result<()> {
+        let sources = &gathered.sources[..];
         let offset = data_offset(sources.iter().map(|source| source.length_bytes));
         let most = sources.iter().map(|source| blocks(source.length_bytes)).max().unwrap_or(0);
         let mut members: Vec<Member> = sources
@@ -194,7 +232,8 @@ impl Shared {
             let stripe = first..most.min(first + STRIPE_BLOCKS);
             sum.clear();
             sum.resize(stripe.len() * BLOCK_BYTES, 0);
-            for source in sources {
+            add(&mut sum, gathered.sum.get(first * BLOCK_BYTES..).unwrap_or_default());
+            for source in sources.iter().filter(|source| !gathered.added.contains(&source.container)) {
                 let read = source.read(stripe.clone(), &mut bytes);
                 read.map_err(|error| self.read_error(source.container, None, error))?;
                 add(&mut sum, &bytes);
@@ -263,6 +302,9 @@ impl Bytes for Source {
             let source = io::ErrorKind::UnexpectedEof.into();
             return Err(GroundError::Io { operation: "read", path: format!("container {}", self.container), source });
         }
+        if let Some(whole) = &self.whole {
+            return Ok(Cow::Borrowed(&whole[offset as usize..offset as usize + length]));
+        }
         let mut window = self.window.borrow_mut();
         if offset < window.0 || end > window.0 + window.1.len() as u64 {
             let first = (offset / BLOCK_BYTES as u64) as usize;
@@ -288,7 +330,7 @@ mod tests {
         let length_bytes = 3 * BLOCK_BYTES as u64 + 5;
         file.write_at(0, &vec![7; length_bytes as usize]).unwrap();
         let checksums = RefCell::new(vec![None; blocks(length_bytes)]);
-        let source = Source { container: ContainerId::new(0, 1), file, length_bytes, checksums, window: RefCell::default() };
+        let source = Source { container: ContainerId::new(0, 1), file, length_bytes, checksums, whole: None, window: RefCell::default() };
         assert_eq!(&source.range(BLOCK_BYTES as u64 - 1, 3).unwrap()[..], [7; 3]);
         assert!(source.range(length_bytes - 1, 2).is_err());
         ground.corrupt("file", BLOCK_BYTES as u64, 1).unwrap();

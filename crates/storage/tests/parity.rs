@@ -47,6 +47,33 @@ fn one_container_of_a_group_is_made_anew_whatever_became_of_it() {
 }
 
 #[test]
+fn containers_that_are_too_long_for_memory_have_parity_with_short_ones() {
+    let ground = start(1);
+    let mut world = World::open(&ground, Model::default(), &small(), Access::ReadWrite).unwrap();
+    fill(&mut world, 3).unwrap();
+    let model = world.model.clone();
+    drop(world);
+    let options = StorageOptions { container_bytes: 17 << 20, frame_bytes: 2 << 20, ..small() };
+    let mut world = World::open(&ground, model, &options, Access::ReadWrite).unwrap();
+    let long = |world: &World| {
+        let length = |id: &ContainerId| ground.open(&path(*id), Access::Read).unwrap().len().unwrap();
+        sealed(world).into_iter().filter(|id| length(id) > 16 << 20).collect::<Vec<_>>()
+    };
+    while long(&world).is_empty() {
+        world.write(&[1 << 20; 6]).unwrap();
+    }
+    assert!(protect(&world, true).unwrap() > 0);
+    let sealed = sealed(&world);
+    assert!(sealed.iter().any(|id| id.partition() == long(&world)[0].partition() && !long(&world).contains(id)), "one group has both");
+    for id in sealed {
+        let whole = contents(&ground, &[id]);
+        (0..whole[&id].len()).step_by(3 << 20).for_each(|at| ground.corrupt(&path(id), at as u64, 1).unwrap());
+        assert_eq!(world.store.repair(id).unwrap(), Repair::Repaired);
+        assert!(contents(&ground, &[id]) == whole);
+    }
+}
+
+#[test]
 fn rot_at_different_places_of_several_containers_is_repaired_and_at_the_same_place_nothing_is_guessed() {
     let ground = start(1);
     let mut world = World::open(&ground, Model::default(), &small(), Access::ReadWrite).unwrap();
