@@ -87,3 +87,50 @@ impl Targets for Iscsi {
         self.served(name).map(|served| served.target)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::iscsi::Options;
+    use onefold_engine::{Descriptor, Engine, Mode, Settings};
+    use onefold_ground::{Ground, LocalGround};
+    use onefold_targets::TargetError;
+    use onefold_volume::{Volumes, VolumesOptions};
+
+    fn visitor(portal: &str) -> Visitor {
+        Visitor { initiator: "iqn.x".into(), address: [192, 168, 7, 9].into(), portal: portal.parse().unwrap(), group: 1 }
+    }
+
+    #[test]
+    fn a_target_without_rules_is_for_this_machine_unless_the_settings_say_otherwise() {
+        let directory = tempfile::tempdir().unwrap();
+        let ground: Arc<dyn Ground> = Arc::new(LocalGround::open(directory.path()).unwrap());
+        Engine::create(&ground, &Descriptor::new().unwrap()).unwrap();
+        let engine = Engine::open(ground, Settings::default(), Mode::ReadWrite, "test").unwrap();
+        let volumes = Arc::new(Volumes::open(engine.clone(), VolumesOptions::default()).unwrap());
+        let served = |allows_open_off_loopback| {
+            let options = Options { allows_open_off_loopback, ..Options::default() };
+            Iscsi::new(engine.clone(), volumes.clone(), options).unwrap()
+        };
+        let name = Iscsi::default_name(&engine);
+        let (shut, open) = (served(false), served(true));
+        for (portal, is_local) in
+            [("127.0.0.1:3260", true), ("[::1]:3260", true), ("[::ffff:127.0.0.1]:3260", true), ("192.168.7.1:3260", false)]
+        {
+            assert_eq!(shut.admit(Some(&name), &visitor(portal)).is_ok(), is_local, "{portal}");
+            assert_eq!(shut.names(&visitor(portal)).is_empty(), !is_local, "{portal}");
+            assert!(open.admit(Some(&name), &visitor(portal)).is_ok() && open.names(&visitor(portal)) == [name.clone()], "{portal}");
+        }
+        onefold_targets::change(&engine, |known| -> Result<(), TargetError> {
+            let networks = vec!["192.168.7.0/24".parse().unwrap()];
+            known.add(onefold_targets::Target { name: "iqn.ruled".into(), networks, ..Default::default() })
+        })
+        .unwrap();
+        shut.refresh().unwrap();
+        assert!(shut.admit(Some("IQN.ruled"), &visitor("192.168.7.1:3260")).is_ok(), "names have no sizes of letters");
+        assert_eq!(shut.admit(Some(&name), &visitor("127.0.0.1:3260")).unwrap_err(), Refused::NotFound);
+        assert!(shut.admit(None, &visitor("192.168.7.1:3260")).is_ok());
+        drop((shut, open, volumes));
+        engine.close().unwrap();
+    }
+}
