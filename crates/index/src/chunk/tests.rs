@@ -473,6 +473,45 @@ fn m0_14_the_auxiliary_index_says_when_it_is_full_and_a_sweep_empties_it() {
 }
 
 #[test]
+fn who_reads_pages_by_runs_goes_on_at_the_right_place_when_the_partition_grows() {
+    let (disk, ground) = created(1);
+    let index = open(&ground, 1, Access::ReadWrite, 1).unwrap();
+    let mut end = 0;
+    let mut add = |entries: std::ops::Range<u64>| {
+        for first in entries.step_by(1000) {
+            end += 1;
+            let inserts: Vec<_> = (first..first + 1000).map(|chunk| (key(chunk), chunk + 1)).collect();
+            index.apply(Position(end), &inserts, &[]).unwrap();
+            while index.wants_sweep() {
+                index.sweep().unwrap();
+            }
+        }
+        index.sweep_all().unwrap();
+        index.statistics().page_bytes
+    };
+    let before = add(0..60_000);
+    let run = index.verify_run(0, 0);
+    assert!(run.damaged.is_empty() && run.read_bytes < before);
+    let place = run.next.unwrap();
+    let after = add(60_000..200_000);
+    assert!(after > before);
+    // What is damaged before the place is not seen any more, what is damaged behind it is.
+    let pages = ground.list("index/0000").unwrap().into_iter().find(|entry| entry.name.starts_with("pages-")).unwrap().name;
+    let first_behind = after * u64::from(place) / (1 << 32);
+    disk.corrupt(&format!("index/0000/{pages}"), first_behind - 4096 + 100, 0x10).unwrap();
+    disk.corrupt(&format!("index/0000/{pages}"), first_behind + 100, 0x10).unwrap();
+    let (mut read_bytes, mut damaged, mut next) = (0, Vec::new(), Some(place));
+    while let Some(place) = next {
+        let run = index.verify_run(0, place);
+        read_bytes += run.read_bytes;
+        damaged.extend(run.damaged);
+        next = run.next;
+    }
+    assert_eq!(read_bytes, after - first_behind);
+    assert_eq!(damaged.iter().map(|(at, page)| (*at, u64::from(page.page))).collect::<Vec<_>>(), [(place, first_behind / 4096)]);
+}
+
+#[test]
 fn a_damaged_page_is_found_and_never_returned_as_data() {
     let (disk, ground) = created(1);
     let index = open(&ground, 1, Access::ReadWrite, 1).unwrap();
