@@ -97,7 +97,7 @@ struct Partition {
     lost: RwLock<Arc<LostRanges>>,
     /// Whether there are any: without, nobody asks.
     has_lost: AtomicBool,
-    /// What this opening's last second copy is as of.
+    /// What this opening's last second copy is as of. Locked while one is written.
     copied: Mutex<Option<Position>>,
 }
 
@@ -259,9 +259,9 @@ impl BlockIndex {
         result
     }
 
-    /// Writes the second copies of the objects that everything hangs on, as they are persisted, where they are older; durable on return.
+    /// Writes the second copies of the objects that everything hangs on, as they are persisted, where they are older; durable on return. Persisting goes
+    /// on meanwhile.
     pub fn copy_objects(&self) -> Result<()> {
-        let _no_persist = self.persisting.lock();
         for (number, partition) in self.partitions.iter().enumerate() {
             if self.access == Access::Read {
                 return Err(IndexError::ReadOnly { path: partition.file.describe() });
@@ -269,8 +269,7 @@ impl BlockIndex {
             let persisted = partition.tiers.read().persisted();
             let mut copied = partition.copied.lock();
             if *copied != Some(persisted) {
-                copy::write(&*self.ground, &copy::file_name(&self.directory, number as u16), &partition.file)?;
-                *copied = Some(persisted);
+                *copied = Some(copy::write(&*self.ground, &copy::file_name(&self.directory, number as u16), &partition.file)?);
             }
         }
         Ok(())
@@ -301,7 +300,7 @@ impl BlockIndex {
         let problem = |number| {
             let name = copy::file_name(&self.directory, number);
             let path = self.ground.describe(&name);
-            match copy::read(&*self.ground, &name) {
+            match copy::open(&*self.ground, &name) {
                 Ok(Some(copied)) if copied.position < log_start => {
                     Some(format!("{path} is {}", salvage::outdated_copy(copied.position, log_start)))
                 }
@@ -315,7 +314,7 @@ impl BlockIndex {
 
     /// The position of the second copy of a partition; `None`: there is none that can be read.
     pub fn copied_position(ground: &dyn Ground, directory: &str, partition: u16) -> Option<Position> {
-        copy::read(ground, &copy::file_name(directory, partition)).ok().flatten().map(|copied| copied.position)
+        copy::open(ground, &copy::file_name(directory, partition)).ok().flatten().map(|copied| copied.position)
     }
 
     /// Reads the files of all partitions past all caches, those of the system too, and returns those that are damaged. Persisting waits meanwhile.

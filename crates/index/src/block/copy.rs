@@ -1,30 +1,29 @@
-//! The second copy of the few objects that everything hangs on: all but those of which there is one for each block or container (`docs/format.md` section 7.7).
+//! The second copy of the few objects that everything hangs on: all but those of which there is one for each block or container, and figures (`docs/format.md`
+//! section 7.7).
 //!
 //! It is written when the log is about to be trimmed, from what the database holds then. So the copy and the log behind it together always say what
 //! these objects are, whatever becomes of the database: objects that were deleted since do not come back.
+//!
+//! It is written and read in parts, so its length is no matter of memory.
 
 use super::database::PartitionFile;
 use crate::error::{IndexError, Result};
-use onefold_ground::wire::{Reader, put_bytes};
-use onefold_ground::{Ground, checksum, read_file, replace_file};
+use onefold_ground::wire::{Reader, WireError, put_bytes};
+use onefold_ground::{Access, File, Ground, checksum, parent};
 use onefold_oplog::Position;
+use std::sync::Arc;
+use xxhash_rust::xxh3::Xxh3;
 
 const MAGIC: &[u8; 8] = b"1FLDCPY1";
 const VERSION: u32 = 1;
-const HEADER_BYTES: usize = 48;
-/// What a copy is read up to, bytes.
-const LIMIT_BYTES: u64 = 4 << 30;
-/// First bytes of the keys of which there is no copy: block mappings, dead slots, and figures.
-const LEFT_OUT: [u8; 4] = [b'd', b'm', b'p', b't'];
+const HEADER_BYTES: u64 = 48;
+/// What is written or read at a time.
+const PART_BYTES: usize = 1 << 20;
+/// First bytes of the keys of which there is no copy, sorted: block mappings, dead slots, figures, and how far scrubbing is.
+const LEFT_OUT: [u8; 5] = [b'd', b'm', b'p', b's', b't'];
 
-/// What a copy says.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Copied {
-    /// The log up to which it is applied.
-    pub(super) position: Position,
-    /// Sorted.
-    pub(super) objects: Vec<(Vec<u8>, Vec<u8>)>,
-}
+/// Takes an object's key and value.
+type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> Result<()> + 'a;
 
 /// The name of the copy of a partition.
 pub(super) fn file_name(directory: &str, partition: u16) -> String {
@@ -36,43 +35,92 @@ pub(super) fn has(key: &[u8]) -> bool {
     key.first().is_some_and(|first| !LEFT_OUT.contains(first))
 }
 
-/// Writes the copy of a partition as its database is now; durable on return.
-pub(super) fn write(ground: &dyn Ground, path: &str, file: &PartitionFile) -> Result<()> {
+/// Objects on their way into a new copy.
+struct Output {
+    file: Arc<dyn File>,
+    part: Vec<u8>,
+    end: u64,
+    sum: Xxh3,
+}
+
+impl Output {
+    fn add(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        put_bytes(&mut self.part, key);
+        put_bytes(&mut self.part, value);
+        if self.part.len() < PART_BYTES { Ok(()) } else { self.write() }
+    }
+
+    fn write(&mut self) -> Result<()> {
+        self.file.write_at(self.end, &self.part)?;
+        self.sum.update(&self.part);
+        self.end += self.part.len() as u64;
+        self.part.clear();
+        Ok(())
+    }
+
+    /// The header, which is complete only when all objects are there.
+    fn finish(mut self, position: Position) -> Result<()> {
+        self.write()?;
+        let mut header = Vec::with_capacity(HEADER_BYTES as usize);
+        header.extend_from_slice(MAGIC);
+        header.extend_from_slice(&VERSION.to_le_bytes());
+        header.extend_from_slice(&0u32.to_le_bytes());
+        for field in [position.0, self.end - HEADER_BYTES, self.sum.digest()] {
+            header.extend_from_slice(&field.to_le_bytes());
+        }
+        header.extend_from_slice(&checksum(&header).to_le_bytes());
+        self.file.write_at(0, &header)?;
+        Ok(self.file.sync()?)
+    }
+}
+
+/// Writes the copy of a partition as its database is now, in the place of the one that is there; durable on return. Returns the position that it is of.
+pub(super) fn write(ground: &dyn Ground, path: &str, file: &PartitionFile) -> Result<Position> {
     let snapshot = file.snapshot()?;
     let position = snapshot.position()?;
-    let mut objects = Vec::new();
+    let temporary = format!("{path}.new");
+    if ground.exists(&temporary)? {
+        ground.remove(&temporary)?;
+    }
+    let mut output = Output { file: ground.create(&temporary)?, part: Vec::new(), end: HEADER_BYTES, sum: Xxh3::new() };
     let mut from = Vec::new();
     for left_out in LEFT_OUT.into_iter().map(Some).chain([None]) {
         let to = left_out.unwrap_or(0xff);
+        let mut written = Ok(());
         snapshot.range(&from, &[to], &mut |key, value| {
-            put_bytes(&mut objects, key);
-            put_bytes(&mut objects, value);
-            true
+            written = output.add(key, value);
+            written.is_ok()
         })?;
+        written?;
         from = vec![to + u8::from(to < 0xff)];
     }
-    let mut bytes = Vec::with_capacity(HEADER_BYTES + objects.len());
-    bytes.extend_from_slice(MAGIC);
-    bytes.extend_from_slice(&VERSION.to_le_bytes());
-    bytes.extend_from_slice(&0u32.to_le_bytes());
-    for field in [position.0, objects.len() as u64, checksum(&objects)] {
-        bytes.extend_from_slice(&field.to_le_bytes());
-    }
-    bytes.extend_from_slice(&checksum(&bytes).to_le_bytes());
-    bytes.extend_from_slice(&objects);
-    Ok(replace_file(ground, path, &bytes)?)
+    output.finish(position)?;
+    ground.rename(&temporary, path)?;
+    ground.sync_directory(parent(path))?;
+    Ok(position)
 }
 
-/// Reads a copy; `None`: there is none.
-pub(super) fn read(ground: &dyn Ground, path: &str) -> Result<Option<Copied>> {
-    let bytes = match read_file(ground, path, LIMIT_BYTES) {
+/// A copy whose bytes have their checksum.
+pub(super) struct Copied {
+    /// The log up to which it is applied.
+    pub(super) position: Position,
+    file: Arc<dyn File>,
+    end: u64,
+}
+
+/// Reads all of a copy and looks whether it is whole; `None`: there is none.
+pub(super) fn open(ground: &dyn Ground, path: &str) -> Result<Option<Copied>> {
+    let file = match ground.open(path, Access::Read) {
         Err(error) if error.is_not_found() => return Ok(None),
-        bytes => bytes?,
+        file => file?,
     };
     let damaged = |what: &str| IndexError::BlockIndexDamaged { path: ground.describe(path), what: what.into() };
-    let (Some(header), Some(objects)) = (bytes.get(..HEADER_BYTES), bytes.get(HEADER_BYTES..)) else {
+    let end = file.len()?;
+    if end < HEADER_BYTES {
         return Err(damaged("it is too short"));
-    };
+    }
+    let mut header = [0; HEADER_BYTES as usize];
+    file.read_at(0, &mut header)?;
     let field = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes of a header"));
     if !header.starts_with(MAGIC) || field(40) != checksum(&header[..40]) {
         return Err(damaged("its header is not whole"));
@@ -80,13 +128,102 @@ pub(super) fn read(ground: &dyn Ground, path: &str) -> Result<Option<Copied>> {
     if header[8..12] != VERSION.to_le_bytes() {
         return Err(damaged("its format is not known to this program"));
     }
-    if field(24) != objects.len() as u64 || field(32) != checksum(objects) {
+    let copied = Copied { position: Position(field(16)), file, end };
+    let (mut sum, mut at) = (Xxh3::new(), HEADER_BYTES);
+    let mut part = Vec::new();
+    while at < end {
+        part.clear();
+        at += copied.read_part(at, &mut part)?;
+        sum.update(&part);
+    }
+    if field(24) != end - HEADER_BYTES || field(32) != sum.digest() {
         return Err(damaged("its objects do not have their checksum"));
     }
-    let mut copied = Copied { position: Position(field(16)), objects: Vec::new() };
-    let mut reader = Reader::new(objects);
-    while reader.position() < objects.len() {
-        copied.objects.push((reader.bytes()?.to_vec(), reader.bytes()?.to_vec()));
-    }
     Ok(Some(copied))
+}
+
+impl Copied {
+    /// Adds the bytes from `at` on to `out`; returns how many.
+    fn read_part(&self, at: u64, out: &mut Vec<u8>) -> Result<u64> {
+        let count = (self.end - at).min(PART_BYTES as u64);
+        let start = out.len();
+        out.resize(start + count as usize, 0);
+        self.file.read_at(at, &mut out[start..])?;
+        Ok(count)
+    }
+
+    /// Passes all objects to `visit`, sorted.
+    pub(super) fn for_each(&self, visit: &mut Visit<'_>) -> Result<()> {
+        let (mut bytes, mut start, mut at) = (Vec::new(), 0, HEADER_BYTES);
+        loop {
+            let mut reader = Reader::new(&bytes[start..]);
+            let mut object = || -> std::result::Result<_, WireError> { Ok((reader.bytes()?, reader.bytes()?)) };
+            match object() {
+                Ok((key, value)) => {
+                    visit(key, value)?;
+                    start += reader.position();
+                }
+                // There may be more of it.
+                Err(_) if at < self.end => {
+                    bytes.drain(..start);
+                    start = 0;
+                    at += self.read_part(at, &mut bytes)?;
+                }
+                Err(_) if start == bytes.len() => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::tiers::Objects;
+    use onefold_ground::SimulatedGround;
+
+    fn read(ground: &dyn Ground) -> Result<Option<Objects>> {
+        let Some(copied) = open(ground, "copy")? else { return Ok(None) };
+        let mut objects = Objects::new();
+        copied.for_each(&mut |key, value| {
+            objects.insert(key.to_vec(), Some(value.to_vec()));
+            Ok(())
+        })?;
+        Ok(Some(objects))
+    }
+
+    #[test]
+    fn a_copy_of_many_parts_is_read_as_written_and_what_is_left_out_is_not_in_it() {
+        let simulated = SimulatedGround::new(1);
+        let ground: Arc<dyn Ground> = Arc::new(simulated.clone());
+        PartitionFile::create(&ground, "file").unwrap();
+        let (file, _) = PartitionFile::open(&ground, "file".into(), Access::ReadWrite, 1, 1 << 20).unwrap();
+        assert!(read(&*ground).unwrap().is_none());
+        let mut objects = Objects::new();
+        for (round, lengths) in
+            [&[][..], &[0, 1, 100], &[PART_BYTES - 3, PART_BYTES, 3 * PART_BYTES + 7, 20, 0], &[300_000; 30]].iter().enumerate()
+        {
+            for kind in b'a'..=b'z' {
+                let of_kind = lengths.iter().enumerate().filter(|_| b"bdstz".contains(&kind));
+                objects.extend(of_kind.map(|(at, length)| (vec![kind, round as u8, at as u8], Some(vec![kind ^ at as u8; *length]))));
+            }
+            let position = Position(512 * round as u64);
+            file.write(&objects, position).unwrap();
+            assert_eq!(write(&*ground, "copy", &file).unwrap(), position);
+            let expected: Objects = objects.clone().into_iter().filter(|(key, _)| b"bz".contains(&key[0])).collect();
+            assert!(read(&*ground).unwrap() == Some(expected), "round {round}");
+            assert_eq!(open(&*ground, "copy").unwrap().unwrap().position, position);
+        }
+        let length = ground.open("copy", Access::Read).unwrap().len().unwrap();
+        for at in [0, 9, 17, 30, 40, 47, 48, 49, PART_BYTES as u64 + 48, length / 2, length - 1] {
+            simulated.corrupt("copy", at, 4).unwrap();
+            assert!(read(&*ground).is_err(), "byte {at}");
+            simulated.corrupt("copy", at, 4).unwrap();
+        }
+        let file = ground.open("copy", Access::ReadWrite).unwrap();
+        for length in [length + 1, length - 1, PART_BYTES as u64, 47, 0] {
+            file.set_len(length).unwrap();
+            assert!(read(&*ground).is_err(), "length {length}");
+        }
+    }
 }

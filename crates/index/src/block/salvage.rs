@@ -87,7 +87,7 @@ pub fn salvage_partition(salvage: &Salvage<'_>, partition: u16) -> Result<Salvag
         return Ok(SalvagedPartition::default());
     }
     let mut done = SalvagedPartition::default();
-    let copied = match copy::read(&**ground, &copy::file_name(directory, partition)) {
+    let copied = match copy::open(&**ground, &copy::file_name(directory, partition)) {
         Ok(copied) => copied,
         Err(IndexError::Ground(error)) if !error.is_lasting() => return Err(error.into()),
         Err(error) => {
@@ -230,14 +230,17 @@ impl Output {
         }
         if let Some(copied) = copied {
             let mut count = 0;
-            for (key, value) in copied.objects.iter().filter(|(key, _)| is_lost(key)) {
+            copied.for_each(&mut |key, value| {
+                if !is_lost(key) {
+                    return Ok(());
+                }
                 if key.first() == Some(&lost::PREFIX) {
                     self.ranges.note(key, value);
-                } else {
-                    count += 1;
-                    self.objects.insert(key.clone(), Some(value.clone()));
+                    return Ok(());
                 }
-            }
+                count += 1;
+                self.keep(key, value)
+            })?;
             self.done.copied = Some(count);
         }
         self.objects.extend(self.ranges.iter().map(|(from, to)| lost::encode(from, to)).map(|(key, value)| (key, Some(value))));
@@ -247,6 +250,16 @@ impl Output {
     /// Whether the copy has all of its objects newer than the old file does, or may have.
     fn is_superseded(&self) -> bool {
         self.has_fresh_copy && (self.is_of_unknown_time || self.done.older.is_some())
+    }
+
+    /// An object of the new file.
+    fn keep(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        if self.file.is_none() {
+            return Ok(());
+        }
+        self.bytes += key.len() + value.len();
+        self.objects.insert(key.to_vec(), Some(value.to_vec()));
+        if self.bytes < BATCH_BYTES { Ok(()) } else { self.write() }
     }
 
     fn write(&mut self) -> Result<()> {
@@ -276,14 +289,7 @@ impl Visitor for Output {
             return Ok(());
         }
         self.done.objects += 1;
-        self.bytes += key.len() + value.len();
-        if self.file.is_some() {
-            self.objects.insert(key.to_vec(), Some(value.to_vec()));
-        }
-        if self.bytes < BATCH_BYTES {
-            return Ok(());
-        }
-        self.write().map_err(|error| {
+        self.keep(key, value).map_err(|error| {
             let text = error.to_string();
             self.failed = Some(error);
             io::Error::other(text)
