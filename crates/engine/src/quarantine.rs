@@ -18,6 +18,7 @@ use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::{Reader, WireError, put_signed, put_varint};
 use onefold_index::BlockIndex;
 use onefold_storage::{Address, ChunkKind, ContainerId, Prepared};
+use parking_lot::RwLock;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -96,6 +97,41 @@ impl Quarantined {
     }
 }
 
+/// Chunks that are kept in memory by name, at most: whoever stores chunks asks for each of them.
+const NAMES: usize = 1 << 16;
+/// Objects read at a time.
+const PAGE: usize = 1024;
+
+/// The names of all chunks that may be in quarantine, those of some that left it among them.
+#[derive(Debug, Default)]
+struct Names {
+    known: HashSet<Fingerprint>,
+    /// There are others: only the block index knows.
+    has_more: bool,
+}
+
+impl Names {
+    fn insert(&mut self, fingerprint: Fingerprint) {
+        if self.known.len() < NAMES {
+            self.known.insert(fingerprint);
+        } else {
+            self.has_more |= !self.known.contains(&fingerprint);
+        }
+    }
+
+    fn may_have(&self, fingerprint: &Fingerprint) -> bool {
+        self.has_more || self.known.contains(fingerprint)
+    }
+}
+
+impl FromIterator<Fingerprint> for Names {
+    fn from_iter<T: IntoIterator<Item = Fingerprint>>(fingerprints: T) -> Names {
+        let mut names = Names::default();
+        fingerprints.into_iter().for_each(|fingerprint| names.insert(fingerprint));
+        names
+    }
+}
+
 /// The objects of the chunks in quarantine.
 #[derive(Debug)]
 pub(crate) struct Quarantine {
@@ -103,14 +139,25 @@ pub(crate) struct Quarantine {
     digest_bytes: usize,
     /// Whether there may be some: without, nobody asks.
     is_used: AtomicBool,
+    names: RwLock<Names>,
     /// Counts were made anew and the objects do not say so yet.
     pub(crate) is_recounted: AtomicBool,
 }
 
 impl Quarantine {
     pub(crate) fn open(blocks: Arc<BlockIndex>, digest_bytes: usize, is_recounted: bool) -> Result<Quarantine> {
-        let is_used = !blocks.range(PARTITION, &[PREFIX], &[PREFIX + 1], 1)?.is_empty();
-        Ok(Quarantine { blocks, digest_bytes, is_used: AtomicBool::new(is_used), is_recounted: AtomicBool::new(is_recounted) })
+        let mut names = Names::default();
+        let mut from = vec![PREFIX];
+        while !names.has_more {
+            let page = blocks.range(PARTITION, &from, &[PREFIX + 1], PAGE)?;
+            page.iter().for_each(|(key, _)| names.insert(Fingerprint::from_digest(&key[1..])));
+            match page.last() {
+                Some((last, _)) if page.len() == PAGE => from = [last, &[0][..]].concat(),
+                _ => break,
+            }
+        }
+        let (is_used, is_recounted) = (AtomicBool::new(!names.known.is_empty()), AtomicBool::new(is_recounted));
+        Ok(Quarantine { blocks, digest_bytes, is_used, names: RwLock::new(names), is_recounted })
     }
 
     fn is_used(&self) -> bool {
@@ -140,17 +187,21 @@ impl Quarantine {
 
     /// A chunk, if it is in quarantine.
     pub(crate) fn get(&self, fingerprint: &Fingerprint) -> Result<Option<Quarantined>> {
-        if !self.is_used() {
+        if !self.is_used() || !self.names.read().may_have(fingerprint) {
             return Ok(None);
         }
         let key = self.key(fingerprint);
         self.blocks.get(PARTITION, &key)?.map(|value| self.decode(&key, &value)).transpose()
     }
 
+    /// The change that puts a chunk in it, or changes what it says of one.
     pub(crate) fn put(&self, chunk: &Quarantined) -> Change {
+        // Before it is there: a name too many only makes others ask.
+        self.names.write().insert(chunk.fingerprint);
         (PARTITION, self.key(&chunk.fingerprint), Some(chunk.encode()))
     }
 
+    /// The change that takes a chunk out of it.
     pub(crate) fn take(&self, fingerprint: &Fingerprint) -> Change {
         (PARTITION, self.key(fingerprint), None)
     }
@@ -249,23 +300,27 @@ impl Engine {
         let _one = self.reclaiming.lock();
         let mut all = Vec::new();
         self.for_each_quarantined(&mut |chunk| all.push(chunk))?;
-        let mut left = 0;
+        let mut left: Vec<Fingerprint> = Vec::new();
         for batch in all.chunks(self.lost_in_a_batch()) {
             let names: Vec<Fingerprint> = batch.iter().map(|chunk| chunk.fingerprint).collect();
+            let mut kept = Vec::new();
             self.commit_settled(&mut || {
                 let mut entries = Vec::with_capacity(names.len());
                 self.index.lookup(&names, &mut entries)?;
-                let settled = batch.iter().zip(&entries).filter(|(chunk, entry)| match entry {
+                let (settled, others): (Vec<_>, Vec<_>) = batch.iter().zip(&entries).partition(|(chunk, entry)| match entry {
                     Some(entry) => entry.address != 0,
                     None => !(chunk.may_refer() && chunk.is_counted),
                 });
-                let changes: Vec<Change> = settled.map(|(chunk, _)| self.quarantine.take(&chunk.fingerprint)).collect();
-                left += batch.len() - changes.len();
+                kept = others.into_iter().map(|(chunk, _)| chunk.fingerprint).collect();
+                let changes = settled.into_iter().map(|(chunk, _)| self.quarantine.take(&chunk.fingerprint)).collect();
                 Ok(Settled { changes, ..Settled::default() })
             })?;
+            left.append(&mut kept);
         }
-        if left == 0 && !self.quarantine.is_recounted.load(Ordering::SeqCst) {
-            // Chunks are put in quarantine under the same lock.
+        let is_empty = left.is_empty();
+        // Chunks are put in quarantine under the same lock.
+        *self.quarantine.names.write() = left.into_iter().collect();
+        if is_empty && !self.quarantine.is_recounted.load(Ordering::SeqCst) {
             self.quarantine.is_used.store(false, Ordering::SeqCst);
         }
         Ok(())
@@ -327,6 +382,17 @@ pub(crate) fn now_ns() -> i64 {
 mod tests {
     use super::*;
     use onefold_storage::ContainerId;
+
+    #[test]
+    fn beyond_the_bound_of_names_everything_may_be_in_quarantine() {
+        let name = |number: u32| Fingerprint::from_digest(&number.to_le_bytes());
+        let mut names: Names = (0..NAMES as u32).map(name).collect();
+        names.insert(name(7));
+        assert!(names.may_have(&name(7)) && !names.may_have(&name(NAMES as u32)));
+        names.insert(name(NAMES as u32));
+        assert!(names.may_have(&name(NAMES as u32)) && names.may_have(&name(u32::MAX)));
+        assert_eq!(names.known.len(), NAMES);
+    }
 
     #[test]
     fn chunks_in_quarantine_are_read_as_written_and_garbage_is_refused() {

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{DEFAULT_CHAIN, bytes, descriptor, open, read, refer, settings, store, try_open, unused, write};
-use onefold_engine::{Engine, Hints, LostChunk, MetadataKind, Mode, Piece, encode_pieces};
+use onefold_engine::{Engine, Hints, LostChunk, MetadataKind, Mode, Piece, Settings, encode_pieces};
 use onefold_fingerprint::Fingerprint;
 use onefold_storage::ChunkKind;
 use std::sync::Arc;
@@ -215,4 +215,28 @@ fn a_chunk_that_only_an_index_made_anew_misses_is_noted_too() {
     assert!(engine.why_nothing_is_removed().unwrap().is_some());
     engine.note_unreachable().unwrap();
     assert_eq!(engine.why_nothing_is_removed().unwrap(), None);
+}
+
+#[test]
+fn commits_of_new_chunks_ask_no_database_whether_they_were_lost() {
+    let ground = store(&descriptor());
+    let settings = Settings { block_index_cache_bytes: 0, ..settings(DEFAULT_CHAIN) };
+    let engine = open(&ground, settings.clone());
+    let pieces = write(&mut engine.stream(), &bytes(1, 200_000), 16 << 10);
+    refer(&engine, 1, &pieces, 1);
+    engine.quarantine(&lost(&engine, &pieces[3..9])).unwrap();
+    engine.maintain(true).unwrap();
+    drop(engine);
+    let engine = open(&ground, settings);
+    let mut stream = engine.stream();
+    let new = write(&mut stream, &bytes(2, 1_000_000), 16 << 10);
+    let before = ground.reads();
+    engine.flush().unwrap();
+    let reads = ground.reads() - before;
+    assert!(new.len() > 400 && reads < 100, "{reads} reads for {} chunks", new.len());
+    // A lost one is found all the same.
+    assert_eq!(quarantined(&engine), 6);
+    write(&mut stream, &bytes(1, 200_000), 16 << 10);
+    engine.flush().unwrap();
+    assert_eq!(quarantined(&engine), 0);
 }
