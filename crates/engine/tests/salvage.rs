@@ -59,3 +59,22 @@ fn a_damaged_marker_beside_a_sound_log_is_removed_and_the_chunk_index_made_anew(
         assert!(Engine::is_rebuild_cut_short(&ground).unwrap());
     }
 }
+
+#[test]
+fn a_salvage_of_a_sound_store_reads_each_container_and_the_log_once() {
+    let reads_of = |megabytes: u64| {
+        let ground = store(&descriptor());
+        let engine = open(&ground, settings(DEFAULT_CHAIN));
+        write(&mut engine.stream(), &bytes(megabytes, (megabytes as usize) << 20), 64 << 10);
+        engine.close().unwrap();
+        let containers = engine.storage().containers().unwrap().len() as u64;
+        drop(engine);
+        let before = ground.reads();
+        assert_eq!(repair(&ground, false).unwrap(), [] as [String; 0]);
+        (containers, ground.reads() - before)
+    };
+    let ((few, some_reads), (many, more_reads)) = (reads_of(1), reads_of(9));
+    assert!(many > few + 100);
+    let (containers, reads) = (many - few, more_reads - some_reads);
+    assert!(reads < containers * 3 / 2, "{reads} reads for {containers} containers");
+}

@@ -40,7 +40,7 @@ impl Work<'_> {
     /// `start`: what the new file is applied up to; `first`: where the log starts, if there is any of it.
     fn salvage_partition(&mut self, partition: u16, start: Position, first: Option<Position>, problem: &str) -> Result<()> {
         let aside = self.aside_name();
-        let has_whole_log = first == Some(Position(0)) && self.read_log().is_ok();
+        let has_whole_log = first == Some(Position(0)) && self.log.is_ok();
         let how = Salvage {
             ground: self.ground,
             directory: BLOCKS,

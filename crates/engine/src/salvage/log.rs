@@ -10,7 +10,7 @@
 //! 3. The chunk index is marked as to be made anew: changes of counts cannot be applied without the lost ones before them.
 //! 4. The marker is written; the old segments are moved away; the new log begins; the marker goes.
 
-use super::{Work, is_lost};
+use super::{WholeLog, Work, is_lost};
 use crate::OBJECTS_WRITTEN;
 use crate::dead::{self, DeadSlots, PARTITION as DEAD_PARTITION};
 use crate::open::{CONTAINERS, LAYERS_KEPT, LOG, log_options, storage_options};
@@ -132,12 +132,10 @@ impl Work<'_> {
     }
 
     /// Why the store does not open with its log; `None`: it does.
-    fn problem_of_log(&self) -> Result<Option<String>> {
-        let whole = self.read_log();
-        let (start, end) = match whole {
-            Ok(range) => range,
-            Err(error) if error.is_damage() => return Ok(Some(error.to_string())),
-            Err(error) => return Err(error),
+    fn problem_of_log(&mut self) -> Result<Option<String>> {
+        let WholeLog { start, end, .. } = match &self.log {
+            Ok(whole) => *whole,
+            Err(why) => return Ok(Some(why.clone())),
         };
         let mut consumers = Vec::new();
         if let Ok(blocks) = self.blocks(Access::Read) {
@@ -148,7 +146,7 @@ impl Work<'_> {
         {
             consumers.push(("the chunk index", index.position(), index.required_end()));
         }
-        consumers.push(("a file of a container", end, self.containers(Access::Read)?.furthest()?.1));
+        consumers.push(("a file of a container", end, self.furthest()?.1));
         let lost = |(name, applied, furthest): &(&str, Position, Position)| {
             if *furthest > end {
                 Some(format!("it ends at {}, but {name} knows it up to {}: its end is lost", end.0, furthest.0))
@@ -161,8 +159,33 @@ impl Work<'_> {
         Ok(consumers.iter().find_map(lost))
     }
 
-    /// Reads all of the log as opening does; returns its start and end.
-    pub(super) fn read_log(&self) -> Result<(Position, Position)> {
+    /// Looks whether the log can be read. An error is none of the log.
+    pub(super) fn look_at_log(&mut self) -> Result<()> {
+        self.log = match self.read_log() {
+            Err(error) if !error.is_damage() => return Err(error),
+            read => read.map_err(|error| error.to_string()),
+        };
+        Ok(())
+    }
+
+    /// What is left of the log.
+    pub(super) fn remnants(&mut self) -> Result<&Remnants> {
+        if self.remnants.is_none() {
+            self.remnants = Some(salvage_batches(&**self.ground, LOG, &self.descriptor.store, &mut |_, _, _| {})?);
+        }
+        Ok(self.remnants.get_or_insert_default())
+    }
+
+    /// The greatest epoch and position in the headers of the containers.
+    pub(super) fn furthest(&mut self) -> Result<(u64, Position)> {
+        if self.furthest.is_none() {
+            self.furthest = Some(self.containers(Access::Read)?.furthest()?);
+        }
+        Ok(self.furthest.unwrap_or_default())
+    }
+
+    /// Reads all of the log as opening does.
+    fn read_log(&self) -> Result<WholeLog> {
         let log = Log::open(self.ground.clone(), LOG, self.descriptor.store, log_options(self.settings), Opening::ReadOnly)
             .map_err(lost_files)?;
         let storage = self.containers(Access::Read)?;
@@ -178,13 +201,13 @@ impl Work<'_> {
         })?;
         failed.map_or(Ok(()), Err)?;
         storage.check_spelled()?;
-        Ok((log.start(), log.end()))
+        Ok(WholeLog { start: log.start(), end: log.end(), epoch: log.epoch() })
     }
 
     /// A position behind all that any part of the store has seen.
-    fn start_of_new_log(&self) -> Result<Position> {
-        let mut seen = salvage_batches(&**self.ground, LOG, &self.descriptor.store, &mut |_, _, _| {})?.reach;
-        seen = seen.max(self.containers(Access::Read)?.furthest()?.1);
+    fn start_of_new_log(&mut self) -> Result<Position> {
+        let mut seen = self.remnants()?.reach;
+        seen = seen.max(self.furthest()?.1);
         for header in self.index_headers()? {
             seen = seen.max(Position(header.applied)).max(Position(header.target));
         }

@@ -13,7 +13,7 @@ use crate::{Engine, EngineError, Result, Settings};
 use onefold_ground::{Access, Ground, Holder, read_file, replace_file};
 use onefold_index::chunk::header;
 use onefold_index::{ChunkIndex, ChunkIndexOptions, IndexError, block};
-use onefold_oplog::{Position, salvage_batches};
+use onefold_oplog::{Position, Remnants};
 use std::sync::Arc;
 
 pub(crate) use log::MARKER;
@@ -35,7 +35,20 @@ pub fn salvage(ground: &Arc<dyn Ground>, settings: &Settings, dry_run: bool, com
     look_at_descriptor(&**ground)?;
     let _lock = ground.lock(LOCK, true, &Holder::this_process(command))?;
     let descriptor = repair_descriptor(&**ground, dry_run, &mut done)?;
-    let mut work = Work { ground, settings, descriptor, dry_run, done, epoch: 0, aside: None, blocks_made: None };
+    let mut work = Work {
+        ground,
+        settings,
+        descriptor,
+        dry_run,
+        done,
+        epoch: 0,
+        aside: None,
+        blocks_made: None,
+        log: Err("it was not read".to_owned()),
+        remnants: None,
+        furthest: None,
+    };
+    work.look_at_log()?;
     work.repair_owner()?;
     work.repair_blocks()?;
     work.look_at_index()?;
@@ -56,6 +69,20 @@ struct Work<'a> {
     aside: Option<String>,
     /// Files of the block index are made anew, applied up to there: in a dry run they would be.
     blocks_made: Option<Position>,
+    /// Start, end and greatest epoch of the log; `Err`: what is wrong with it. Everything is read once.
+    log: std::result::Result<WholeLog, String>,
+    /// What is left of a log that is not whole.
+    remnants: Option<Remnants>,
+    /// Greatest epoch and position in the headers of the containers.
+    furthest: Option<(u64, Position)>,
+}
+
+/// A log that can be read as opening reads it.
+#[derive(Clone, Copy, Debug)]
+struct WholeLog {
+    start: Position,
+    end: Position,
+    epoch: u64,
 }
 
 /// What of the descriptor is to be written anew, and why.
@@ -139,9 +166,12 @@ impl Work<'_> {
     }
 
     /// The greatest owner epoch in any part of the store that can be read.
-    fn greatest_epoch(&self) -> Result<u64> {
-        let mut epoch = salvage_batches(&**self.ground, LOG, &self.descriptor.store, &mut |_, _, _| {})?.epoch;
-        epoch = epoch.max(self.containers(Access::Read)?.furthest()?.0);
+    fn greatest_epoch(&mut self) -> Result<u64> {
+        let mut epoch = match &self.log {
+            Ok(whole) => whole.epoch,
+            Err(_) => self.remnants()?.epoch,
+        };
+        epoch = epoch.max(self.furthest()?.0);
         for header in self.index_headers()? {
             epoch = epoch.max(header.epoch);
         }
