@@ -9,8 +9,9 @@ use onefold_index::block::{Content, Salvage, SalvagedPartition, salvage_partitio
 use onefold_oplog::{Position, first_segment};
 
 /// The objects that do harm where they are lost, or are of another time than the others: block mappings, what they hang on (layers, volumes, the number of the next one), backups, and lost
-/// ranges. Older ones bring back what was deleted, or give numbers out twice. All others save time or room, or can be told from the containers, or are looked at by a person.
-const NEEDED: [u8; 6] = [b'b', b'l', b'm', b'n', b'v', b'x'];
+/// ranges; who may reach volumes, reservations, and erasures under way. Older ones bring back what was deleted, give numbers out twice, or erase once more. All others save time or room, or can be told from
+/// the containers, or are looked at by a person.
+const NEEDED: [u8; 9] = [b'b', b'e', b'i', b'l', b'm', b'n', b'r', b'v', b'x'];
 
 fn content(kind: u8) -> Content {
     if NEEDED.contains(&kind) { Content::Needed } else { Content::Helpful }
