@@ -11,6 +11,7 @@
 //! When 2 or 3 fail, everything stays volatile and readable, and the next commit tries again.
 //! One commit runs at a time, so batches are applied in the order of the log.
 
+use crate::dead::Marks;
 use crate::records::{
     CHUNK_DELTAS, CHUNKS_PLACED, CHUNKS_REMOVED, OBJECTS_WRITTEN, decode_deltas, decode_places, decode_removals, encode_deltas,
     encode_objects, encode_removals,
@@ -198,7 +199,14 @@ impl Engine {
         let deltas = self.deltas_of(&prepared, transactions, &counted);
         let mut changes = latest_changes(transactions);
         changes.extend(stored_again);
-        let totals = self.totals_with(&prepared)?;
+        let superseded = self.superseded_by(&prepared);
+        let (dead, dead_bytes) = superseded.marks.changes(&self.blocks)?;
+        changes.extend(dead);
+        let totals = self.totals_with(&prepared)?.map(|totals| Totals {
+            chunks: totals.chunks.saturating_sub(superseded.chunks.len() as u64),
+            dead_bytes: totals.dead_bytes.saturating_add_signed(dead_bytes),
+            ..totals
+        });
         changes.extend(totals.map(|totals| totals.change()));
         let mut records = prepared.records.clone();
         if !deltas.is_empty() {
@@ -214,6 +222,7 @@ impl Engine {
         if let Some(totals) = totals {
             *self.totals.lock() = totals;
         }
+        self.superseded.settled(&superseded);
         Ok(())
     }
 
@@ -243,21 +252,15 @@ impl Engine {
     }
 
     /// Logs the removal of chunks with what follows from it; durable on return. An error before it is durable changes nothing.
-    pub(crate) fn commit_removals(
-        &self,
-        removals: &[Fingerprint],
-        deltas: &[(Fingerprint, i64)],
-        changes: &[Change],
-        removed_bytes: u64,
-    ) -> Result<()> {
+    pub(crate) fn commit_removals(&self, removals: &[Fingerprint], deltas: &[(Fingerprint, i64)], marks: &Marks) -> Result<()> {
         self.make_room_in_log();
         self.with_room_in_the_log(|write| {
             let _guard = self.committing.lock();
             self.writable()?;
             let mut totals = *self.totals.lock();
             totals.chunks = totals.chunks.saturating_sub(removals.len() as u64);
-            totals.dead_bytes += removed_bytes;
-            let mut changes = changes.to_vec();
+            let (mut changes, dead_bytes) = marks.changes(&self.blocks)?;
+            totals.dead_bytes = totals.dead_bytes.saturating_add_signed(dead_bytes);
             changes.push(totals.change());
             let mut records = vec![encode_removals(removals, self.digest_bytes())];
             if !deltas.is_empty() {

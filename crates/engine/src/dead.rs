@@ -3,10 +3,11 @@
 //!
 //! The object of a container changes in the batch that removes its chunks from the chunk index: after any crash the two agree.
 
-use crate::{EngineError, Result};
+use crate::{Change, EngineError, Result};
 use onefold_ground::wire::{Reader, put_bytes, put_varint};
 use onefold_index::BlockIndex;
 use onefold_storage::{ContainerId, MAX_SLOTS};
+use std::collections::BTreeMap;
 
 /// First byte of the keys, and the partition that they are in.
 pub(crate) const PREFIX: u8 = b'd';
@@ -46,7 +47,7 @@ impl DeadSlots {
     }
 
     /// Takes a mark back.
-    pub(crate) fn remove(&mut self, slot: usize, length_bytes: u32) {
+    fn remove(&mut self, slot: usize, length_bytes: u32) {
         if self.contains(slot) {
             self.bits[slot / 8] &= !(1 << (slot % 8));
             self.bytes = self.bytes.saturating_sub(u64::from(length_bytes));
@@ -89,6 +90,51 @@ impl DeadSlots {
     /// The dead slots of a container file.
     pub(crate) fn read(blocks: &BlockIndex, container: ContainerId) -> Result<DeadSlots> {
         blocks.get(PARTITION, &key(container))?.map_or_else(|| Ok(DeadSlots::default()), |value| DeadSlots::decode(&value))
+    }
+}
+
+/// Slots that are marked dead, or alive again, in a batch. What else is dead is read when the batch is committed, so that marks of others stay.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Marks(BTreeMap<ContainerId, MarksOfFile>);
+
+#[derive(Clone, Debug, Default)]
+struct MarksOfFile {
+    /// Sum of the lengths of all chunks of the file.
+    of_bytes: u64,
+    /// Slot, length of its chunk, whether it is dead.
+    slots: Vec<(usize, u32, bool)>,
+}
+
+impl Marks {
+    /// Marks a slot of a container file whose chunks have `of_bytes` bytes altogether.
+    pub(crate) fn set(&mut self, container: ContainerId, of_bytes: u64, slot: usize, length_bytes: u32, is_dead: bool) {
+        let file = self.0.entry(container).or_default();
+        file.of_bytes = of_bytes;
+        file.slots.push((slot, length_bytes, is_dead));
+    }
+
+    /// What changes of the objects, and of the sum of all dead bytes. The caller holds the lock of commits.
+    pub(crate) fn changes(&self, blocks: &BlockIndex) -> Result<(Vec<Change>, i64)> {
+        let (mut changes, mut dead_bytes) = (Vec::new(), 0);
+        for (container, file) in &self.0 {
+            let before = DeadSlots::read(blocks, *container)?;
+            if before.is_given_up() {
+                continue;
+            }
+            let mut dead = DeadSlots { of_bytes: file.of_bytes, ..before.clone() };
+            for (slot, length_bytes, is_dead) in &file.slots {
+                if *is_dead {
+                    dead.insert(*slot, *length_bytes);
+                } else {
+                    dead.remove(*slot, *length_bytes);
+                }
+            }
+            if dead.bits != before.bits {
+                dead_bytes += dead.bytes as i64 - before.bytes as i64;
+                changes.push((PARTITION, key(*container), (dead.count() > 0).then(|| dead.encode())));
+            }
+        }
+        Ok((changes, dead_bytes))
     }
 }
 

@@ -38,6 +38,7 @@ mod recipe;
 mod recipe_writer;
 mod records;
 mod recount;
+mod rehearsal;
 mod removal;
 pub mod reservation;
 mod salvage;
@@ -45,6 +46,7 @@ mod scrubbing;
 mod settings;
 mod statistics;
 mod stream;
+mod superseded;
 
 pub use activity::Activity;
 pub use append_only::DeletionPermit;
@@ -53,7 +55,7 @@ pub use dead::DeadSlots;
 pub use descriptor::{DESCRIPTOR, DESCRIPTOR_COPY, Descriptor, FORMAT, random_name};
 pub use error::{EngineError, Result};
 pub use in_flight::InFlight;
-pub use lost::LostChunk;
+pub use lost::{LostChunk, Readable};
 pub use moment::Moment;
 pub use onefold_index::UnusedCursor;
 pub use onefold_storage::{Address, ContainerId, MergeStatistics, ParityStatistics, Repair};
@@ -98,6 +100,10 @@ pub struct Engine {
     guards: Arc<in_flight::Guards>,
     /// What the removal of unused chunks has its eye on.
     watch: in_flight::Watch,
+    /// What is stored anew because it was found damaged.
+    superseded: superseded::Superseded,
+    /// Batches of repairs that were only tried, counted from 1; 0: repairs are made.
+    rehearsed: AtomicU64,
     /// What cannot be read.
     quarantine: Arc<quarantine::Quarantine>,
     /// Every filter of the store; chains are selections of it.

@@ -1,15 +1,14 @@
 //! Putting chunks in quarantine, and taking those out that can be read again: the commits that change index, dead slots and
 //! objects together ([`crate::quarantine`] says what that is for).
 
-use crate::commit::Effects;
-use crate::dead::{self, DeadSlots};
+use crate::commit::{Effects, Write};
+use crate::dead::{self, DeadSlots, Marks};
 use crate::quarantine::{Quarantined, now_ns};
 use crate::records::{encode_deltas, encode_objects, encode_places};
 use crate::{Change, Engine, Result};
 use onefold_fingerprint::Fingerprint;
-use onefold_storage::{Address, ChunkKind, ContainerId, Prepared};
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, HashSet};
+use onefold_storage::{Address, ChunkKind, ContainerId, Prepared, Slot};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// What the log takes for one lost chunk, at most.
 const LOST_BYTES: u64 = 192;
@@ -33,18 +32,31 @@ pub(crate) struct Settled {
     pub(crate) places: Vec<(Fingerprint, u64)>,
     pub(crate) deltas: Vec<(Fingerprint, i64)>,
     pub(crate) changes: Vec<Change>,
-    /// How many more chunks, and dead bytes, there are.
+    /// Slots that die or live again.
+    pub(crate) marks: Marks,
+    /// How many more chunks, and beside those of `marks` dead bytes, there are.
     pub(crate) chunks: i64,
     pub(crate) dead_bytes: i64,
+}
+
+/// A chunk in quarantine that can be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Readable {
+    /// Its name.
+    pub fingerprint: Fingerprint,
+    /// Where it can be read.
+    pub address: Address,
+    /// What it refers to, one each time.
+    pub references: Vec<Fingerprint>,
 }
 
 impl Engine {
     /// Puts chunks that cannot be read in quarantine, and marks their slots dead; durable on return. Those that the index has elsewhere, or that it
     /// does not have, only lose their slots. Returns those that are lost. Cut short, it has done it for some of them.
     pub fn quarantine(&self, lost: &[LostChunk]) -> Result<Vec<Quarantined>> {
-        self.writable()?;
+        self.repairable()?;
         // What is on its way is counted before counts are looked at.
-        self.flush()?;
+        self.flush_before_repair()?;
         let _one = self.reclaiming.lock();
         let mut done = Vec::new();
         for batch in lost.chunks(self.lost_in_a_batch()) {
@@ -55,7 +67,7 @@ impl Engine {
 
     fn quarantine_batch(&self, lost: &[LostChunk]) -> Result<Vec<Quarantined>> {
         let since_ns = now_ns();
-        let (dead, dead_bytes) = self.dead_changes(lost)?;
+        let marks = self.marks_of(lost)?;
         let quarantine = &self.quarantine;
         // From now on whoever stores chunks asks.
         quarantine.set_used();
@@ -63,7 +75,7 @@ impl Engine {
         let mut found = Vec::new();
         self.commit_settled(&mut || {
             found.clear();
-            let mut settled = Settled { changes: dead.clone(), dead_bytes: dead_bytes as i64, ..Settled::default() };
+            let mut settled = Settled { marks: marks.clone(), ..Settled::default() };
             let mut entries = Vec::with_capacity(names.len());
             self.index.lookup(&names, &mut entries)?;
             let mut seen = HashSet::new();
@@ -99,45 +111,35 @@ impl Engine {
         Ok(found)
     }
 
-    /// Changes of dead slots that mark those of lost chunks, and how many bytes that are.
-    fn dead_changes(&self, lost: &[LostChunk]) -> Result<(Vec<Change>, u64)> {
-        let mut by_container: BTreeMap<ContainerId, (DeadSlots, u64)> = BTreeMap::new();
+    /// Marks the slots of lost chunks.
+    fn marks_of(&self, lost: &[LostChunk]) -> Result<Marks> {
+        let mut marks = Marks::default();
         let mut sorted: Vec<&LostChunk> = lost.iter().filter(|chunk| chunk.slot.is_some()).collect();
         sorted.sort_unstable_by_key(|chunk| chunk.address);
         for run in sorted.chunk_by(|one, next| one.address.container() == next.address.container()) {
             // The file that has them may be another one. One that cannot be read has no slots.
             let Ok(slots) = self.storage.slots(run[0].address.container()) else { continue };
             let container = self.storage.current(run[0].address.container())?;
-            let (dead, bytes) = match by_container.entry(container) {
-                Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(place) => place.insert((DeadSlots::read(&self.blocks, container)?, 0)),
-            };
-            let before = dead.bytes;
+            let of_bytes = bytes_of(&slots);
             let wanted: HashSet<(Address, Fingerprint)> = run.iter().map(|chunk| (chunk.address, chunk.fingerprint)).collect();
             for (number, (address, slot)) in slots.iter().enumerate() {
                 if wanted.contains(&(*address, slot.fingerprint)) {
-                    dead.insert(number, slot.length_bytes);
+                    marks.set(container, of_bytes, number, slot.length_bytes, true);
                 }
             }
-            dead.of_bytes = slots.iter().map(|(_, slot)| u64::from(slot.length_bytes)).sum();
-            *bytes += dead.bytes - before;
         }
-        by_container.retain(|_, (_, bytes)| *bytes > 0);
-        let bytes = by_container.values().map(|(_, bytes)| bytes).sum();
-        let change = |(container, (dead, _)): (ContainerId, (DeadSlots, u64))| (dead::PARTITION, dead::key(container), Some(dead.encode()));
-        Ok((by_container.into_iter().map(change).collect(), bytes))
+        Ok(marks)
     }
 
     /// Notes that the catalog of a container file cannot be read, so that none of its slots counts; durable on return. What the index has in it is to be put
     /// in quarantine first.
     pub fn give_up_container(&self, container: ContainerId) -> Result<()> {
         let _one = self.reclaiming.lock();
-        let dead = DeadSlots::read(&self.blocks, container)?;
-        if dead.is_given_up() {
-            return Ok(());
-        }
-        let change = (dead::PARTITION, dead::key(container), Some(dead.given_up().encode()));
-        self.commit_settled(&mut || Ok(Settled { changes: vec![change.clone()], ..Settled::default() }))
+        self.commit_settled(&mut || {
+            let dead = DeadSlots::read(&self.blocks, container)?;
+            let change = (!dead.is_given_up()).then(|| (dead::PARTITION, dead::key(container), Some(dead.given_up().encode())));
+            Ok(Settled { changes: change.into_iter().collect(), ..Settled::default() })
+        })
     }
 
     /// Of a container that was [given up](Self::give_up_container) and whose catalog can be read again: its slots are dead as those of others are, and each
@@ -162,60 +164,75 @@ impl Engine {
         Ok(true)
     }
 
-    /// Takes a chunk that can be read again out of quarantine; durable on return. `references` is what it refers to. False if it is stored elsewhere
-    /// or was in quarantine no more.
-    pub fn restore_chunk(&self, chunk: &Quarantined, references: &[Fingerprint]) -> Result<bool> {
-        self.flush()?;
+    /// Takes chunks that can be read again out of quarantine, which is cheapest for many of one container; durable on return. Those that are stored elsewhere
+    /// or are in quarantine no more are left. Returns how many were restored. Cut short, it has done it for some of them.
+    pub fn restore_chunks(&self, chunks: &[Readable]) -> Result<u64> {
+        self.repairable()?;
+        self.flush_before_repair()?;
         let _one = self.reclaiming.lock();
-        let container = self.storage.current(chunk.address.container())?;
-        let slots = self.storage.slots(container)?;
-        let Some(number) = slots.iter().position(|(address, slot)| *address == chunk.address && slot.fingerprint == chunk.fingerprint)
-        else {
-            return Ok(false);
-        };
-        let mut dead = DeadSlots::read(&self.blocks, container)?;
-        let before = dead.bytes;
-        dead.remove(number, slots[number].1.length_bytes);
-        dead.of_bytes = slots.iter().map(|(_, slot)| u64::from(slot.length_bytes)).sum();
-        let dead_change = (dead::PARTITION, dead::key(container), (dead.count() > 0).then(|| dead.encode()));
-        let mut is_restored = false;
+        let mut restored = 0;
+        let mut left = chunks;
+        while !left.is_empty() {
+            let (batch, rest) = left.split_at(self.restored_in_a_batch(left));
+            restored += self.restore_batch(batch)?;
+            left = rest;
+        }
+        Ok(restored)
+    }
+
+    fn restore_batch(&self, chunks: &[Readable]) -> Result<u64> {
+        let mut places: HashMap<(Address, Fingerprint), (ContainerId, u64, usize, u32)> = HashMap::new();
+        let homes: HashSet<ContainerId> = chunks.iter().map(|chunk| chunk.address.container()).collect();
+        for home in homes {
+            let (container, slots) = (self.storage.current(home)?, self.storage.slots(home)?);
+            let of_bytes = bytes_of(&slots);
+            let numbered = slots.iter().enumerate().filter(|(_, (address, _))| address.container() == home);
+            places.extend(
+                numbered.map(|(number, (address, slot))| ((*address, slot.fingerprint), (container, of_bytes, number, slot.length_bytes))),
+            );
+        }
+        let names: Vec<Fingerprint> = chunks.iter().map(|chunk| chunk.fingerprint).collect();
+        let mut restored = 0;
         self.commit_settled(&mut || {
-            let mut settled = Settled::default();
-            let mut entries = Vec::new();
-            self.index.lookup(&[chunk.fingerprint], &mut entries)?;
-            let entry = entries.pop().flatten();
-            let Some(known) = self.quarantine.get(&chunk.fingerprint)? else { return Ok(settled) };
-            settled.changes.push(self.quarantine.take(&chunk.fingerprint));
-            is_restored = entry.is_none_or(|entry| entry.address == 0);
-            if is_restored {
-                settled.places.push((chunk.fingerprint, chunk.address.bits()));
-                settled.changes.push(dead_change.clone());
-                settled.chunks = 1;
-                settled.dead_bytes = dead.bytes as i64 - before as i64;
-                if !known.is_counted {
-                    let mut sums: BTreeMap<Fingerprint, i64> = BTreeMap::new();
-                    references.iter().for_each(|reference| *sums.entry(*reference).or_default() += 1);
-                    settled.deltas.extend(sums);
+            let (mut settled, mut sums) = (Settled::default(), BTreeMap::new());
+            let mut entries = Vec::with_capacity(names.len());
+            self.index.lookup(&names, &mut entries)?;
+            let mut seen = HashSet::new();
+            for (chunk, entry) in chunks.iter().zip(entries) {
+                let Some((container, of_bytes, slot, length_bytes)) = places.get(&(chunk.address, chunk.fingerprint)) else { continue };
+                let Some(known) = self.quarantine.get(&chunk.fingerprint)?.filter(|_| seen.insert(chunk.fingerprint)) else { continue };
+                settled.changes.push(self.quarantine.take(&chunk.fingerprint));
+                if entry.is_none_or(|entry| entry.address == 0) {
+                    settled.places.push((chunk.fingerprint, chunk.address.bits()));
+                    settled.marks.set(*container, *of_bytes, *slot, *length_bytes, false);
+                    if !known.is_counted {
+                        chunk.references.iter().for_each(|reference| *sums.entry(*reference).or_default() += 1);
+                    }
                 }
             }
+            settled.chunks = settled.places.len() as i64;
+            settled.deltas = sums.into_iter().collect();
+            restored = settled.places.len() as u64;
             Ok(settled)
         })?;
-        Ok(is_restored)
+        Ok(restored)
     }
 
     /// Commits what is decided, under the lock of commits, so that what it was decided on still holds; durable on return. The caller holds `reclaiming`.
     pub(crate) fn commit_settled(&self, decide: &mut dyn FnMut() -> Result<Settled>) -> Result<()> {
-        self.make_room_in_log();
-        self.with_room_in_the_log(|write| {
+        // Without a way to write it is only tried.
+        let mut commit = |write: Option<Write>| {
             let _guard = self.committing.lock();
-            self.writable()?;
-            let Settled { places, deltas, mut changes, chunks, dead_bytes } = decide()?;
+            self.repairable()?;
+            let Settled { places, deltas, mut changes, marks, chunks, dead_bytes } = decide()?;
+            let (marked, marked_bytes) = marks.changes(&self.blocks)?;
+            changes.extend(marked);
             if places.is_empty() && changes.is_empty() {
                 return Ok(());
             }
             let mut totals = *self.totals.lock();
             totals.chunks = totals.chunks.saturating_add_signed(chunks);
-            totals.dead_bytes = totals.dead_bytes.saturating_add_signed(dead_bytes);
+            totals.dead_bytes = totals.dead_bytes.saturating_add_signed(dead_bytes + marked_bytes);
             changes.push(totals.change());
             let mut records = Vec::new();
             if !places.is_empty() {
@@ -226,14 +243,37 @@ impl Engine {
             }
             records.extend(encode_objects(&changes));
             let effects = Effects { places: &places, deltas: &deltas, changes: &changes, ..Effects::default() };
-            self.log_and_apply(write, Prepared::default(), &records, effects)?;
+            match write {
+                Some(write) => drop(self.log_and_apply(write, Prepared::default(), &records, effects)?),
+                None => self.rehearse_batch(effects)?,
+            }
             *self.totals.lock() = totals;
             Ok(())
-        })
+        };
+        if self.is_rehearsal() {
+            return commit(None);
+        }
+        self.make_room_in_log();
+        self.with_room_in_the_log(|write| commit(Some(write)))
     }
 
     /// Lost chunks for which a batch has room, several of which must fit into the log.
     pub(crate) fn lost_in_a_batch(&self) -> usize {
         (self.settings.log_limit_bytes / 8 / LOST_BYTES).clamp(1, BATCH) as usize
     }
+
+    /// How many of these, at least one, a batch has room for.
+    fn restored_in_a_batch(&self, chunks: &[Readable]) -> usize {
+        let limit = (self.settings.log_limit_bytes / 8) as usize;
+        let mut bytes = 0;
+        let fitting = chunks.iter().take_while(|chunk| {
+            bytes += LOST_BYTES as usize + chunk.references.len() * (self.digest_bytes() + 2);
+            bytes <= limit
+        });
+        fitting.count().clamp(1, BATCH as usize).min(chunks.len())
+    }
+}
+
+fn bytes_of(slots: &[(Address, Slot)]) -> u64 {
+    slots.iter().map(|(_, slot)| u64::from(slot.length_bytes)).sum()
 }

@@ -2,13 +2,13 @@
 //!
 //! # Why no chunk is left behind that somebody needs
 //! A slot is left behind only if it is dead, that is, its chunk was removed from the chunk index in the batch that marked it, and the index does not
-//! name it. Nothing dies and nothing is merged meanwhile, as both hold `reclaiming`; a chunk that is needed again after it died was stored
-//! anew. A copy that the index does not name is taken along too: references that name it may mean other bytes of the same fingerprint
-//! (a collision that `byte-compare` told apart).
+//! name it. Nothing is removed or merged meanwhile, as both hold `reclaiming`, and a copy that a write supersedes meanwhile ends the merge; a chunk
+//! that is needed again after it died was stored anew. A copy that the index does not name is taken along too: references that name it may mean
+//! other bytes of the same fingerprint (a collision that `byte-compare` told apart).
 
 use crate::commit::Effects;
 use crate::dead::{self, DeadSlots};
-use crate::{Engine, EngineError, Result};
+use crate::{Change, Engine, EngineError, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_oplog::LogError;
 use onefold_storage::{Address, ContainerId, Merge, MergeStatistics, Prepared};
@@ -21,16 +21,15 @@ struct Sorted {
 
 impl Engine {
     /// Merges container files, all of one partition, into one; durable on return. The chunks that are needed lie in the new one by ascending
-    /// `rank`. Those that have no dead slots (any more), or chunks in quarantine, are left alone; `None`: these were all. An error leaves everything as it is; damage says
+    /// `rank`. Those that have no dead slots (any more), or chunks in quarantine, are left alone; `None`: these were all, or more died meanwhile. An error leaves everything as it is; damage says
     /// that a container cannot be merged.
     pub fn merge_containers(&self, victims: &[ContainerId], rank: &dyn Fn(Address) -> u64) -> Result<Option<MergeStatistics>> {
         self.writable()?;
         drop(self.permit_deletion("merge containers")?);
         let _one = self.reclaiming.lock();
         let mut live = Vec::new();
-        let mut dead_bytes = 0;
-        let mut changes = Vec::with_capacity(victims.len() + 1);
         let mut own = Vec::with_capacity(victims.len());
+        let mut dead = Vec::with_capacity(victims.len());
         let quarantined = self.quarantined_containers()?;
         for victim in victims {
             // Somebody else may have merged it since the caller looked.
@@ -40,8 +39,7 @@ impl Engine {
             own.push(*victim);
             let sorted = self.sort_slots(*victim)?;
             live.extend(sorted.live);
-            dead_bytes += sorted.dead.bytes;
-            changes.push((dead::PARTITION, dead::key(*victim), None));
+            dead.push((*victim, sorted.dead));
         }
         live.sort_by_cached_key(|(address, _)| (rank(*address), *address));
         if own.is_empty() {
@@ -49,8 +47,7 @@ impl Engine {
         }
         let merge = self.storage.merge(&own, &live)?;
         let statistics = merge.statistics;
-        self.commit_merge(merge, changes, dead_bytes)?;
-        Ok(Some(statistics))
+        Ok(self.commit_merge(merge, &dead)?.then_some(statistics))
     }
 
     fn sort_slots(&self, container: ContainerId) -> Result<Sorted> {
@@ -69,31 +66,48 @@ impl Engine {
         Ok(Sorted { live, dead })
     }
 
-    fn commit_merge(&self, merge: Merge, mut changes: Vec<crate::Change>, dead_bytes: u64) -> Result<()> {
+    /// `dead` is what was left behind of each container. False if there is more by now: then nothing was merged.
+    fn commit_merge(&self, merge: Merge, dead: &[(ContainerId, DeadSlots)]) -> Result<bool> {
         self.make_room_in_log();
         let record = merge.record();
         let of = merge.statistics;
         let committed = self.with_room_in_the_log(|write| {
             let _permit = self.permit_deletion("merge containers")?;
-            let _guard = self.committing.lock();
+            let guard = self.committing.lock();
             self.writable()?;
+            for (container, known) in dead {
+                // A write found a chunk damaged and stored it anew: the next merge leaves it behind.
+                if self.dead_slots(*container)? != *known {
+                    return Ok(None);
+                }
+            }
+            let mut changes: Vec<Change> = dead.iter().map(|(victim, _)| (dead::PARTITION, dead::key(*victim), None)).collect();
+            let dead_bytes = dead.iter().map(|(_, dead)| dead.bytes).sum();
             let mut totals = *self.totals.lock();
             totals.raw_bytes = (totals.raw_bytes + of.raw_bytes_after).saturating_sub(of.raw_bytes_before);
             totals.stored_bytes = (totals.stored_bytes + of.stored_bytes_after).saturating_sub(of.stored_bytes_before);
             totals.dead_bytes = totals.dead_bytes.saturating_sub(dead_bytes);
-            changes.retain(|(_, key, _)| key != crate::statistics::TOTALS_KEY);
             changes.push(totals.change());
             let mut records = vec![record.clone()];
             records.extend(crate::records::encode_objects(&changes));
             let effects = Effects { changes: &changes, ..Effects::default() };
             let range = self.log_and_apply(write, Prepared::default(), &records, effects)?;
             *self.totals.lock() = totals;
-            Ok(range)
+            Ok(Some((range, guard)))
         });
         match committed {
-            Ok((start, end)) => {
-                self.storage.merged(merge, start, end);
-                Ok(())
+            Ok(Some(((start, end), guard))) => {
+                // Whoever commits next finds chunks where the log says that they are.
+                self.storage.merge_logged(merge, start, end);
+                drop(guard);
+                if let Err(error) = self.storage.finish_merges() {
+                    tracing::warn!(%error, "files of merged containers are not replaced yet; it will be tried again");
+                }
+                Ok(true)
+            }
+            Ok(None) => {
+                self.storage.abandon_merge(merge);
+                Ok(false)
             }
             Err(error) => {
                 // Of an error of the log's file nobody knows whether the log has the record: then the merge is left as it is until the next

@@ -146,6 +146,8 @@ impl Engine {
             reservations: Reservations::default(),
             guards: Arc::default(),
             watch: Default::default(),
+            superseded: Default::default(),
+            rehearsed: AtomicU64::new(0),
             quarantine,
             filters,
             chain,

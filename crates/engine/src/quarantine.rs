@@ -141,7 +141,7 @@ pub(crate) struct Quarantine {
     is_used: AtomicBool,
     names: RwLock<Names>,
     /// Counts were made anew and the objects do not say so yet.
-    pub(crate) is_recounted: AtomicBool,
+    is_recounted: AtomicBool,
 }
 
 impl Quarantine {
@@ -160,13 +160,19 @@ impl Quarantine {
         Ok(Quarantine { blocks, digest_bytes, is_used, names: RwLock::new(names), is_recounted })
     }
 
-    fn is_used(&self) -> bool {
-        self.is_used.load(Ordering::SeqCst)
+    /// Whether counts were made anew and that is not noted yet.
+    pub(crate) fn is_recounted(&self) -> bool {
+        self.is_recounted.load(Ordering::SeqCst)
     }
 
-    /// All chunks in it are known.
-    pub(crate) fn set_used_if(&self, is_used: bool) {
+    /// It is noted, and nothing is in quarantine if `is_used` is false.
+    pub(crate) fn recount_noted(&self, is_used: bool) {
         self.is_used.store(is_used, Ordering::SeqCst);
+        self.is_recounted.store(false, Ordering::SeqCst);
+    }
+
+    fn is_used(&self) -> bool {
+        self.is_used.load(Ordering::SeqCst)
     }
 
     /// Chunks are about to be put in it.
@@ -182,7 +188,7 @@ impl Quarantine {
 
     fn decode(&self, key: &[u8], value: &[u8]) -> Result<Quarantined> {
         let read = Quarantined::decode(key, value)?;
-        Ok(Quarantined { is_counted: read.is_counted && !self.is_recounted.load(Ordering::SeqCst), ..read })
+        Ok(Quarantined { is_counted: read.is_counted && !self.is_recounted(), ..read })
     }
 
     /// A chunk, if it is in quarantine.
@@ -234,26 +240,52 @@ impl Engine {
 
     /// Passes every chunk in quarantine to `visit`; those that nobody needs any more may be among them.
     pub fn for_each_quarantined(&self, visit: &mut dyn FnMut(Quarantined)) -> Result<()> {
-        if !self.quarantine.is_used() {
-            return Ok(());
+        self.for_each_quarantined_batch(PAGE, &mut |batch| {
+            batch.iter().for_each(|chunk| visit(*chunk));
+            Ok(())
+        })
+    }
+
+    /// The same, `limit` of them at a time, in the order of their names. `visit` may change what is in quarantine. Objects that cannot be read are passed
+    /// over, and are an error at the end.
+    pub fn for_each_quarantined_batch<E: From<EngineError>>(
+        &self,
+        limit: usize,
+        visit: &mut dyn FnMut(&[Quarantined]) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        let (mut from, mut damaged) = (vec![PREFIX], None);
+        while self.quarantine.is_used() {
+            let page = self.range(PARTITION, &from, &[PREFIX + 1], limit)?;
+            let Some((last, _)) = page.last() else { break };
+            from = [last, &[0][..]].concat();
+            let read =
+                page.iter().filter_map(|(key, value)| self.quarantine.decode(key, value).map_err(|error| damaged = Some(error)).ok());
+            visit(&read.collect::<Vec<_>>())?;
+            if page.len() < limit {
+                break;
+            }
         }
-        let mut damaged = None;
-        self.for_each_object(PREFIX, &mut |key, value| match self.quarantine.decode(key, value) {
-            Ok(chunk) => visit(chunk),
-            Err(error) => damaged = Some(error),
-        })?;
-        damaged.map_or(Ok(()), Err)
+        damaged.map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// How many chunks in quarantine are needed, and their bytes.
     pub(crate) fn needed_quarantined(&self) -> Result<(u64, u64)> {
-        let mut all = Vec::new();
-        self.for_each_quarantined(&mut |chunk| all.push((chunk.fingerprint, chunk.length_bytes)))?;
-        let names: Vec<Fingerprint> = all.iter().map(|(fingerprint, _)| *fingerprint).collect();
+        let mut sum = (0, 0);
+        self.for_each_quarantined_batch(PAGE, &mut |batch| {
+            let needed = self.needed_of(batch)?;
+            sum = needed.iter().fold(sum, |(chunks, bytes), chunk| (chunks + 1, bytes + u64::from(chunk.length_bytes)));
+            Ok::<_, EngineError>(())
+        })?;
+        Ok(sum)
+    }
+
+    /// Those of some chunks in quarantine that are counted and nowhere.
+    fn needed_of(&self, chunks: &[Quarantined]) -> Result<Vec<Quarantined>> {
+        let names: Vec<Fingerprint> = chunks.iter().map(|chunk| chunk.fingerprint).collect();
         let mut entries = Vec::with_capacity(names.len());
         self.index.lookup(&names, &mut entries)?;
-        let needed = all.iter().zip(&entries).filter(|(_, entry)| entry.is_some_and(|entry| entry.address == 0 && entry.count > 0));
-        Ok(needed.fold((0, 0), |(chunks, bytes), ((_, length_bytes), _)| (chunks + 1, bytes + u64::from(*length_bytes))))
+        let is_needed = |entry: &Option<onefold_index::IndexEntry>| entry.is_some_and(|entry| entry.address == 0 && entry.count > 0);
+        Ok(chunks.iter().zip(&entries).filter(|(_, entry)| is_needed(entry)).map(|(chunk, _)| *chunk).collect())
     }
 
     /// Whether a recipe cannot be read whole because of chunks in quarantine.
@@ -298,12 +330,10 @@ impl Engine {
             return Ok(());
         }
         let _one = self.reclaiming.lock();
-        let mut all = Vec::new();
-        self.for_each_quarantined(&mut |chunk| all.push(chunk))?;
-        let mut left: Vec<Fingerprint> = Vec::new();
-        for batch in all.chunks(self.lost_in_a_batch()) {
+        let mut left = Names::default();
+        self.for_each_quarantined_batch(self.lost_in_a_batch(), &mut |batch| {
             let names: Vec<Fingerprint> = batch.iter().map(|chunk| chunk.fingerprint).collect();
-            let mut kept = Vec::new();
+            let mut kept: Vec<Fingerprint> = Vec::new();
             self.commit_settled(&mut || {
                 let mut entries = Vec::with_capacity(names.len());
                 self.index.lookup(&names, &mut entries)?;
@@ -315,43 +345,41 @@ impl Engine {
                 let changes = settled.into_iter().map(|(chunk, _)| self.quarantine.take(&chunk.fingerprint)).collect();
                 Ok(Settled { changes, ..Settled::default() })
             })?;
-            left.append(&mut kept);
-        }
-        let is_empty = left.is_empty();
+            kept.into_iter().for_each(|chunk| left.insert(chunk));
+            Ok::<_, EngineError>(())
+        })?;
+        let is_empty = left.known.is_empty();
         // Chunks are put in quarantine under the same lock.
-        *self.quarantine.names.write() = left.into_iter().collect();
-        if is_empty && !self.quarantine.is_recounted.load(Ordering::SeqCst) {
+        *self.quarantine.names.write() = left;
+        if is_empty && !self.quarantine.is_recounted() {
             self.quarantine.is_used.store(false, Ordering::SeqCst);
         }
         Ok(())
     }
 
-    /// Lost metadata chunks that are counted and whose references are not, as far as nobody found that nothing reaches them.
-    pub fn lost_in_doubt(&self) -> Result<Vec<Fingerprint>> {
-        let mut in_doubt = Vec::new();
-        self.for_each_quarantined(&mut |chunk| {
-            if chunk.may_refer() && !chunk.is_counted && !chunk.is_unreachable {
-                in_doubt.push(chunk.fingerprint);
-            }
-        })?;
-        let mut entries = Vec::with_capacity(in_doubt.len());
-        self.index.lookup(&in_doubt, &mut entries)?;
-        let is_needed = |entry: &Option<onefold_index::IndexEntry>| entry.is_some_and(|entry| entry.address == 0 && entry.count > 0);
-        Ok(in_doubt.into_iter().zip(&entries).filter(|(_, entry)| is_needed(entry)).map(|(fingerprint, _)| fingerprint).collect())
+    /// Passes lost metadata chunks to `visit` that are counted and whose references are not, as far as nobody found that nothing reaches them.
+    pub fn for_each_lost_in_doubt(&self, visit: &mut dyn FnMut(&Quarantined)) -> Result<()> {
+        self.for_each_quarantined_batch(PAGE, &mut |batch| {
+            let in_doubt = |chunk: &&Quarantined| chunk.may_refer() && !chunk.is_counted && !chunk.is_unreachable;
+            let in_doubt: Vec<Quarantined> = batch.iter().filter(in_doubt).copied().collect();
+            self.needed_of(&in_doubt)?.iter().for_each(&mut *visit);
+            Ok(())
+        })
     }
 
     /// Why no chunk may be removed, if that is so: a lost metadata chunk is needed whose references are not counted, so what only it needs looks unused.
     pub fn why_nothing_is_removed(&self) -> Result<Option<String>> {
-        if self.quarantine.is_recounted.load(Ordering::SeqCst) {
+        if self.quarantine.is_recounted() {
             return Ok(Some("unused chunks are kept until an opening of the store had room to note which chunks are lost".into()));
         }
-        let needed = match self.lost_in_doubt() {
-            Ok(in_doubt) => in_doubt.len(),
+        let mut needed = 0u64;
+        match self.for_each_lost_in_doubt(&mut |_| needed += 1) {
+            Ok(()) => {}
             Err(EngineError::Index(error)) => {
                 return Ok(Some(format!("unused chunks are kept, as it cannot be read whether lost ones are needed: {error}")));
             }
             Err(error) => return Err(error),
-        };
+        }
         Ok((needed > 0).then(|| {
             format!(
                 "unused chunks are kept, as some may belong to {needed} lost ones that are needed: write the same data again (a new backup), \
@@ -362,15 +390,37 @@ impl Engine {
 
     /// Notes that no object reaches any of the chunks in quarantine, as the caller found; durable on return. What refers to them is unused itself.
     pub fn note_unreachable(&self) -> Result<()> {
+        self.note(&mut |chunk| {
+            let in_doubt = chunk.may_refer() && !chunk.is_counted && !chunk.is_unreachable;
+            in_doubt.then_some(Quarantined { is_unreachable: true, ..*chunk })
+        })
+    }
+
+    /// Notes of which kind chunks in quarantine are that `kind` knows, and of which that was not known; durable on return. Returns how many these were.
+    pub fn note_kinds(&self, kind: &dyn Fn(&Fingerprint) -> Option<ChunkKind>) -> Result<u64> {
+        let mut count = 0;
+        self.note(&mut |chunk| {
+            let found = kind(&chunk.fingerprint).filter(|_| chunk.kind.is_none());
+            count += u64::from(found.is_some());
+            found.map(|kind| Quarantined { kind: Some(kind), ..*chunk })
+        })?;
+        Ok(count)
+    }
+
+    /// Writes what `change` makes of chunks in quarantine.
+    fn note(&self, change: &mut dyn FnMut(&Quarantined) -> Option<Quarantined>) -> Result<()> {
         let _one = self.reclaiming.lock();
-        let mut all = Vec::new();
-        self.for_each_quarantined(&mut |chunk| all.push(chunk))?;
-        all.retain(|chunk| chunk.may_refer() && !chunk.is_counted && !chunk.is_unreachable);
-        for batch in all.chunks(self.lost_in_a_batch()) {
-            let change = |chunk: &Quarantined| self.quarantine.put(&Quarantined { is_unreachable: true, ..*chunk });
-            self.commit_settled(&mut || Ok(Settled { changes: batch.iter().map(change).collect(), ..Settled::default() }))?;
-        }
-        Ok(())
+        self.for_each_quarantined_batch(self.lost_in_a_batch(), &mut |batch| {
+            let changed: Vec<Quarantined> = batch.iter().filter_map(&mut *change).collect();
+            self.commit_settled(&mut || {
+                let mut changes = Vec::with_capacity(changed.len());
+                for chunk in &changed {
+                    // It may have been stored again a moment ago.
+                    changes.extend(self.quarantine.get(&chunk.fingerprint)?.map(|_| self.quarantine.put(chunk)));
+                }
+                Ok(Settled { changes, ..Settled::default() })
+            })
+        })
     }
 }
 

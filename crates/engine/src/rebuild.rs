@@ -32,9 +32,9 @@ impl Rebuild {
         let engine = Engine::open(ground, settings, Mode::Rebuild, command)?;
         let mut rebuild = Rebuild { engine, step: 0, found: Recounted::default() };
         // First what parity gives back: chunks that no container has would not be in the index, and what they refer to would not be counted.
-        match rebuild.engine.storage.repair_lost() {
+        match rebuild.engine.storage.repair_lost(&|| true) {
             Ok((_, lost)) => {
-                for container in lost {
+                for (container, _) in lost {
                     // Of one that is given up nobody needs anything.
                     if !rebuild.engine.dead_slots(container)?.is_given_up() {
                         damaged(format!("container {container} is missing, and parity does not give it back"));

@@ -5,11 +5,10 @@ use crate::dead::{self, DeadSlots};
 use crate::quarantine::{Quarantined, now_ns};
 use crate::statistics::Totals;
 use crate::{Change, Engine, Result, Transaction};
+use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Ground, checksum, parent, read_file, replace_file};
 use onefold_oplog::Position;
 use onefold_storage::Address;
-use std::collections::HashMap;
-use std::sync::atomic::Ordering;
 
 /// There when the chunk index was made anew and no opening for writing came since.
 pub(crate) const RECOUNTED: &str = "index/recounted";
@@ -48,47 +47,68 @@ impl Recounted {
 }
 
 impl Engine {
-    /// Notes what making the chunk index anew found, if it was: the first thing that an opening for writing does.
+    /// Notes what making the chunk index anew found, if it was: the first thing that an opening for writing does. Cut short, the next one does it again.
     pub(crate) fn note_recount(&self) -> Result<()> {
-        if !self.quarantine.is_recounted.load(Ordering::SeqCst) {
+        if !self.quarantine.is_recounted() {
             return Ok(());
         }
-        let mut known = HashMap::new();
-        self.for_each_quarantined(&mut |chunk| {
-            known.insert(chunk.fingerprint, chunk);
+        let mut is_used = false;
+        self.for_each_quarantined_batch(self.lost_in_a_batch(), &mut |batch| {
+            is_used = true;
+            // They are read as not counted.
+            self.note_changes(batch.iter().map(|chunk| self.quarantine.put(chunk)).collect())
         })?;
+        // From now on it is asked what is noted.
+        self.quarantine.set_used();
         let mut stored_chunks = 0;
         for partition in 0..self.index.partitions() {
-            self.index.for_each(partition, &mut |fingerprint, entry| {
-                stored_chunks += u64::from(entry.address != 0);
-                if entry.address == 0 && entry.count > 0 {
-                    let nowhere = Address::from_bits(0);
-                    let (fingerprint, since_ns) = (*fingerprint, now_ns());
-                    let lost = Quarantined {
-                        fingerprint,
-                        address: nowhere,
-                        kind: None,
-                        length_bytes: 0,
-                        is_counted: false,
-                        is_unreachable: false,
-                        since_ns,
-                    };
-                    known.entry(fingerprint).or_insert(lost);
+            let mut next = Some(0);
+            while let Some(from) = next {
+                let nowhere;
+                (nowhere, next) = self.counted_and_nowhere(partition, from, &mut stored_chunks)?;
+                let mut changes = Vec::with_capacity(nowhere.len());
+                for fingerprint in nowhere {
+                    if self.quarantine.get(&fingerprint)?.is_none() {
+                        changes.push(self.quarantine.put(&nothing_known_of(fingerprint)));
+                    }
+                    is_used = true;
                 }
-                Ok(())
-            })?;
+                self.note_changes(changes)?;
+            }
         }
-        self.quarantine.set_used_if(!known.is_empty());
-        let mut changes: Vec<Change> = known.values().map(|chunk| self.quarantine.put(chunk)).collect();
-        changes.push(self.recounted_totals(stored_chunks)?.change());
-        for batch in changes.chunks(self.lost_in_a_batch()) {
-            self.submit(Transaction { changes: batch.to_vec(), deltas: Vec::new() })?;
-            self.flush()?;
-        }
+        self.note_changes(vec![self.recounted_totals(stored_chunks)?.change()])?;
         self.ground.remove(RECOUNTED)?;
         self.ground.sync_directory(parent(RECOUNTED))?;
-        self.quarantine.is_recounted.store(false, Ordering::SeqCst);
+        self.quarantine.recount_noted(is_used);
         Ok(())
+    }
+
+    /// Some chunks of a partition that are counted and nowhere, from a prefix on, and where to go on. Counts those that it comes by and that are somewhere.
+    fn counted_and_nowhere(&self, partition: u32, from: u64, stored_chunks: &mut u64) -> Result<(Vec<Fingerprint>, Option<u64>)> {
+        let (mut found, mut last, mut next): (Vec<Fingerprint>, _, _) = (Vec::new(), from, None);
+        let limit = self.lost_in_a_batch();
+        self.index.for_each_from(partition, from, &mut |fingerprint, entry| {
+            // All with one prefix together, so that the next call knows where to begin.
+            if found.len() >= limit && last != fingerprint.prefix() {
+                next = Some(fingerprint.prefix());
+                return false;
+            }
+            last = fingerprint.prefix();
+            *stored_chunks += u64::from(entry.address != 0);
+            if entry.address == 0 && entry.count > 0 {
+                found.push(*fingerprint);
+            }
+            true
+        })?;
+        Ok((found, next))
+    }
+
+    fn note_changes(&self, changes: Vec<Change>) -> Result<()> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        self.submit(Transaction { changes, deltas: Vec::new() })?;
+        self.flush()
     }
 
     /// Sets the figures of the store to what is there.
@@ -102,6 +122,18 @@ impl Engine {
         }
         (totals.chunks, totals.dead_bytes) = (chunks, dead_bytes);
         Ok(*totals)
+    }
+}
+
+fn nothing_known_of(fingerprint: Fingerprint) -> Quarantined {
+    Quarantined {
+        fingerprint,
+        address: Address::from_bits(0),
+        kind: None,
+        length_bytes: 0,
+        is_counted: false,
+        is_unreachable: false,
+        since_ns: now_ns(),
     }
 }
 

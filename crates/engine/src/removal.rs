@@ -21,9 +21,9 @@
 //!
 //! A crash before the commit is durable changes nothing; candidates are found again by their count.
 
-use crate::dead::{self, DeadSlots};
+use crate::dead::{self, DeadSlots, Marks};
 use crate::reservation::Reservation;
-use crate::{Change, Engine, EngineError, Result};
+use crate::{Engine, EngineError, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_index::{IndexEntry, IndexError, UnusedCursor};
 use onefold_storage::{Address, ChunkKind, ContainerId, Slice};
@@ -84,14 +84,7 @@ struct DoomedChunk {
 }
 
 impl Doomed {
-    /// The dead slots when the chunks are removed.
-    fn dead_after(&self) -> DeadSlots {
-        let mut dead = self.dead.clone();
-        self.chunks.iter().for_each(|chunk| dead.insert(chunk.slot, chunk.length_bytes));
-        dead
-    }
-
-    /// What they take in a batch, at most, bytes.
+    /// What its dead slots take in a batch, at most, bytes.
     fn dead_bytes_after(&self) -> usize {
         self.dead.encode().len() + self.chunks.iter().map(|chunk| chunk.slot / 8).max().unwrap_or(0)
     }
@@ -324,11 +317,13 @@ impl Engine {
         deltas.sort_unstable();
         // Whoever watches these must hear of it as of any other change of their counts.
         self.watch.touch(deltas.iter().map(|(fingerprint, _)| fingerprint));
-        let changes: Vec<Change> =
-            doomed.iter().map(|one| (dead::PARTITION, dead::key(one.container), Some(one.dead_after().encode()))).collect();
+        let mut marks = Marks::default();
+        for one in &doomed {
+            one.chunks.iter().for_each(|chunk| marks.set(one.container, one.dead.of_bytes, chunk.slot, chunk.length_bytes, true));
+        }
         let removals: Vec<Fingerprint> = chunks().map(|chunk| chunk.candidate.fingerprint).collect();
         let bytes = chunks().map(|chunk| u64::from(chunk.length_bytes)).sum();
-        self.commit_removals(&removals, &deltas, &changes, bytes)?;
+        self.commit_removals(&removals, &deltas, &marks)?;
         self.filters.removed(&removals);
         removed.chunks = removals.len() as u64;
         removed.bytes = bytes;

@@ -308,6 +308,10 @@ impl WriteStream {
                 (true, Some(address)) => places[*at] = Place::At(address),
                 (true, None) => places[*at] = Place::Zeros,
                 (false, _) => {
+                    if candidate.is_damaged {
+                        // Before the new copy can become durable.
+                        self.engine.superseded.note(candidate.fingerprint);
+                    }
                     new.push(NewChunk { fingerprint: candidate.fingerprint, kind: batch.kind, data: candidate.data });
                     new_at.push(*at);
                 }

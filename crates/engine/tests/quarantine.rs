@@ -3,7 +3,7 @@
 mod common;
 
 use common::{DEFAULT_CHAIN, bytes, descriptor, open, read, refer, settings, store, try_open, unused, write};
-use onefold_engine::{Engine, Hints, LostChunk, MetadataKind, Mode, Piece, Settings, encode_pieces};
+use onefold_engine::{Engine, Hints, LostChunk, MetadataKind, Mode, Piece, Readable, Settings, encode_pieces};
 use onefold_fingerprint::Fingerprint;
 use onefold_storage::ChunkKind;
 use std::sync::Arc;
@@ -147,8 +147,9 @@ fn a_chunk_that_can_be_read_again_is_restored_with_its_references() {
     assert_eq!(engine.statistics().unwrap().chunks, chunks - 4);
     for chunk in &found {
         let references = if chunk.may_refer() { &children[..] } else { &[] };
-        assert!(engine.restore_chunk(chunk, references).unwrap());
-        assert!(!engine.restore_chunk(chunk, references).unwrap());
+        let readable = Readable { fingerprint: chunk.fingerprint, address: chunk.address, references: references.to_vec() };
+        assert_eq!(engine.restore_chunks(&[readable.clone(), readable.clone()]).unwrap(), 1);
+        assert_eq!(engine.restore_chunks(&[readable]).unwrap(), 0);
     }
     assert_eq!(quarantined(&engine), 0);
     assert!(children.iter().all(|child| count(&engine, *child).is_some_and(|(address, count)| address != 0 && count == 1)));
@@ -239,4 +240,91 @@ fn commits_of_new_chunks_ask_no_database_whether_they_were_lost() {
     write(&mut stream, &bytes(1, 200_000), 16 << 10);
     engine.flush().unwrap();
     assert_eq!(quarantined(&engine), 0);
+}
+
+/// Bytes of all dead slots, as the objects of the containers have them.
+fn dead_bytes(engine: &Engine) -> u64 {
+    let mut sum = 0;
+    engine.for_each_dead(&mut |_, dead| sum += dead.bytes).unwrap();
+    sum
+}
+
+#[test]
+fn m0_8_a_copy_that_byte_compare_found_damaged_is_dead_with_the_batch_that_has_the_new_one() {
+    for reopen in [false, true] {
+        let ground = store(&descriptor());
+        let chain = "bloom,zero-chunk,chunk-index,byte-compare";
+        let mut engine = open(&ground, settings(chain));
+        let data = bytes(11, 300_000);
+        let pieces = write(&mut engine.stream(), &data, 16 << 10);
+        refer(&engine, 1, &pieces, 1);
+        let chunks = engine.statistics().unwrap().chunks;
+        // The container with most of them, damaged past the caches.
+        drop(engine);
+        let rotten =
+            pieces.iter().find_map(|piece| if let Piece::Chunk { address, .. } = piece { Some(address.container()) } else { None });
+        let path = format!("containers/{:04x}/{:05x}/{:08x}", rotten.unwrap().partition(), 0, rotten.unwrap().number());
+        for at in (100..30_000).step_by(5_000) {
+            onefold_ground::Ground::open(&ground, &path, onefold_ground::Access::Read).unwrap();
+            ground.corrupt(&path, at, 1).unwrap();
+        }
+        engine = open(&ground, settings(chain));
+        let lost: Vec<&Piece> = pieces.iter().filter(|piece| read(&engine, &[**piece]).is_err()).collect();
+        let lost_bytes: u64 = lost.iter().map(|piece| piece.length()).sum();
+        assert!(!lost.is_empty() && lost.len() < pieces.len());
+        let mut stream = engine.stream();
+        let again = write(&mut stream, &data, 16 << 10);
+        assert_eq!(stream.added_bytes(), lost_bytes);
+        drop(stream);
+        assert_eq!(engine.statistics().unwrap().dead_bytes, 0, "nothing of it is durable yet");
+        refer(&engine, 2, &again, 1);
+        if reopen {
+            drop(engine);
+            engine = open(&ground, settings(chain));
+        }
+        let statistics = engine.statistics().unwrap();
+        assert_eq!((statistics.chunks, statistics.dead_bytes, dead_bytes(&engine)), (chunks, lost_bytes, lost_bytes));
+        for piece in &pieces {
+            assert_eq!(count(&engine, piece.fingerprint().unwrap()).unwrap().1, 2);
+        }
+        assert_eq!(read(&engine, &pieces).unwrap(), data, "old recipes find the new copies");
+        assert_eq!(write_again(&engine, &data), 0);
+    }
+}
+
+#[test]
+fn what_a_rehearsal_quarantines_and_restores_is_seen_by_its_opening_only() {
+    let ground = store(&descriptor());
+    let engine = open(&ground, settings(DEFAULT_CHAIN));
+    let data = bytes(12, 200_000);
+    let pieces = write(&mut engine.stream(), &data, 16 << 10);
+    refer(&engine, 1, &pieces, 1);
+    engine.close().unwrap();
+    drop(engine);
+    let before = ground.used_bytes();
+    let reader = try_open(&ground, settings(DEFAULT_CHAIN), Mode::ReadOnly).unwrap();
+    let all = lost(&reader, &pieces);
+    assert!(reader.quarantine(&all).is_err(), "it is open for reading");
+    reader.rehearse();
+    assert_eq!(reader.quarantine(&all).unwrap().len(), pieces.len());
+    assert_eq!(reader.quarantine(&all).unwrap().len(), 0);
+    assert_eq!(quarantined(&reader), pieces.len());
+    assert!(pieces.iter().all(|piece| count(&reader, piece.fingerprint().unwrap()) == Some((0, 1))));
+    assert_eq!(dead_bytes(&reader), data.len() as u64);
+    let readable: Vec<Readable> =
+        all[1..].iter().map(|chunk| Readable { fingerprint: chunk.fingerprint, address: chunk.address, references: Vec::new() }).collect();
+    assert_eq!(reader.restore_chunks(&readable).unwrap(), readable.len() as u64);
+    assert_eq!(quarantined(&reader), 1);
+    assert!(reader.give_up_container(all[0].address.container()).is_ok());
+    assert!(reader.dead_slots(all[0].address.container()).unwrap().is_given_up());
+    reader.close().unwrap();
+    drop(reader);
+    assert_eq!(ground.used_bytes(), before);
+    let engine = open(&ground, settings(DEFAULT_CHAIN));
+    assert_eq!((quarantined(&engine), dead_bytes(&engine)), (0, 0));
+    assert_eq!(read(&engine, &pieces).unwrap(), data);
+    engine.rehearse();
+    assert_eq!(engine.quarantine(&all[..1]).unwrap().len(), 1, "in a store that is open for writing it is done");
+    drop(engine);
+    assert_eq!(quarantined(&open(&ground, settings(DEFAULT_CHAIN))), 1);
 }

@@ -4,7 +4,8 @@ use crate::Result;
 use crate::check::{Check, Lost, ProblemKind};
 use crate::references::{Kind, mapping, mapping_key, objects};
 use onefold_catalog::{Backup, Content, TreeWalk};
-use onefold_engine::{Engine, Moment, Piece, Recipe};
+use onefold_engine::{Moment, Piece, Recipe};
+use onefold_storage::ChunkKind;
 use onefold_volume::{VolumeInfo, VolumeKind};
 
 /// Adds a problem for everything that needs one of the lost chunks.
@@ -28,7 +29,7 @@ pub(crate) fn name(check: &mut Check<'_>) -> Result<()> {
 
 fn volumes(check: &mut Check<'_>, moment: &Moment<'_>) {
     let volumes = crate::volumes::volumes(moment, &mut |_| {});
-    let (report, lost) = (&mut check.report, &check.lost);
+    let (report, lost, kinds) = (&mut check.report, &check.lost, &mut check.kinds);
     let digest_bytes = moment.digest_bytes();
     let visit = &mut |key: &[u8], value: &[u8]| {
         let (Some((map, block)), Some(recipe)) = (mapping_key(key), mapping(value, digest_bytes)) else { return };
@@ -38,6 +39,7 @@ fn volumes(check: &mut Check<'_>, moment: &Moment<'_>) {
         for piece in &recipe.pieces {
             let end = at.saturating_add(piece.length());
             if is_lost(piece, lost) {
+                kinds.learn(piece, ChunkKind::Data);
                 match ranges.last_mut() {
                     Some(std::ops::Range { end: before, .. }) if *before == at => *before = end,
                     _ => ranges.push(at..end),
@@ -72,7 +74,7 @@ fn paths(check: &mut Check<'_>, backup: &Backup) {
         |path: &[u8], why: &str| format!("backup {} ({}): {:?}: {why}", backup.id.short(), backup.name, String::from_utf8_lossy(path));
     // A directory is named once: what its parent knew of it is not said again by reading it.
     let mut named = None;
-    if needs_lost(check.engine, &backup.root, &check.lost) {
+    if needs_lost(check, &backup.root, ChunkKind::Directory) {
         check.report.add(ProblemKind::Affected, what(b"", "a part of this directory is lost"));
         named = Some(Vec::new());
     }
@@ -82,18 +84,19 @@ fn paths(check: &mut Check<'_>, backup: &Backup) {
         }
         match item.entry {
             Err(error) => {
+                check.meets_lost_metadata = true;
                 if named.as_ref() != Some(&item.path) {
                     check.report.add(ProblemKind::Affected, what(&item.path, &format!("a part of this directory is lost: {error}")));
                 }
             }
             Ok(entry) => {
-                let (recipe, why) = match &entry.content {
-                    Content::File { recipe, .. } => (recipe, "a part of this file is lost"),
+                let (recipe, of, why) = match &entry.content {
+                    Content::File { recipe, .. } => (recipe, ChunkKind::Data, "a part of this file is lost"),
                     // It may be readable right now where its recipe says; what is in quarantine is needed all the same.
-                    Content::Directory { recipe } => (recipe, "a part of this directory is lost"),
+                    Content::Directory { recipe } => (recipe, ChunkKind::Directory, "a part of this directory is lost"),
                     _ => continue,
                 };
-                if needs_lost(check.engine, recipe, &check.lost) {
+                if needs_lost(check, recipe, of) {
                     check.report.add(ProblemKind::Affected, what(&item.path, why));
                     named = Some(item.path);
                 }
@@ -102,13 +105,27 @@ fn paths(check: &mut Check<'_>, backup: &Backup) {
     }
 }
 
-/// Whether something that a recipe spells, or a chunk of the recipe itself, is lost.
-fn needs_lost(engine: &Engine, recipe: &Recipe, lost: &Lost) -> bool {
-    pieces_need_lost(engine, &recipe.pieces, recipe.level, lost)
+/// Whether something that a recipe of chunks of kind `of` spells, or a chunk of the recipe itself, is lost.
+fn needs_lost(check: &mut Check<'_>, recipe: &Recipe, of: ChunkKind) -> bool {
+    pieces_need_lost(check, &recipe.pieces, recipe.level, of)
 }
 
-/// Depth is bounded by the greatest level, which decoding enforces.
-fn pieces_need_lost(engine: &Engine, pieces: &[Piece], level: u8, lost: &Lost) -> bool {
-    let below = |piece: &Piece| engine.recipe_chunk(piece).is_ok_and(|below| !pieces_need_lost(engine, &below, level - 1, lost));
-    pieces.iter().any(|piece| is_lost(piece, lost) || (level > 0 && !below(piece)))
+/// Looks at all pieces, to learn what each lost one is. Depth is bounded by the greatest level, which decoding enforces.
+fn pieces_need_lost(check: &mut Check<'_>, pieces: &[Piece], level: u8, of: ChunkKind) -> bool {
+    let kind = if level > 0 { ChunkKind::Recipe } else { of };
+    let mut is_any = false;
+    for piece in pieces {
+        if is_lost(piece, &check.lost) {
+            check.kinds.learn(piece, kind);
+            check.meets_lost_metadata |= kind != ChunkKind::Data;
+            is_any = true;
+        }
+        if level > 0 {
+            match check.engine.recipe_chunk(piece) {
+                Ok(below) => is_any |= pieces_need_lost(check, &below, level - 1, of),
+                Err(_) => (is_any, check.meets_lost_metadata) = (true, true),
+            }
+        }
+    }
+    is_any
 }

@@ -13,16 +13,22 @@
 //!
 //! The operations log, the descriptor and the headers are verified by opening the store ([`CheckReport::of_opening`]).
 
-use crate::reading::{Looked, look_into, look_into_all};
+mod containers;
+mod lost;
+mod report;
+
 use crate::references;
 use crate::{Result, affected, counts, volumes};
-use onefold_engine::{DeadSlots, Engine, EngineError, Repair};
-use onefold_fingerprint::Fingerprint;
-use onefold_ground::ReadBuffer;
+use lost::Kinds;
+use onefold_engine::Engine;
 use onefold_index::block::Verified;
-use onefold_storage::{Catalog, ContainerId, StorageError};
+use onefold_storage::{ContainerId, StorageError};
+use report::LISTED;
 use std::collections::HashSet;
 use std::sync::Arc;
+
+pub(crate) use lost::Lost;
+pub use report::{CheckReport, Monitor, NoMonitor, Problem, ProblemKind};
 
 /// What to check and how much memory it may take.
 #[derive(Clone, Copy, Debug)]
@@ -39,168 +45,6 @@ impl Default for CheckOptions {
     }
 }
 
-/// More problems than this are counted but not listed.
-const LISTED: usize = 10_000;
-
-/// Kinds of findings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum ProblemKind {
-    /// A part that every opening needs: nothing else could be looked at.
-    Opening,
-    /// Something is damaged that this opening did not need, because there is another copy or because it only read.
-    Spare,
-    /// A page of the chunk index is damaged.
-    IndexPage,
-    /// A file of the block index is damaged.
-    BlockIndex,
-    /// A container or a chunk in it is damaged.
-    Container,
-    /// A chunk that is referred to is not stored.
-    MissingChunk,
-    /// A chunk that is referred to is lost, and known to be: it is in quarantine.
-    Quarantined,
-    /// The index names a place where the chunk is not.
-    WrongAddress,
-    /// A usage count is not the number of references.
-    WrongCount,
-    /// An object (mapping, backup, volume) cannot be read.
-    Object,
-    /// A path of a backup, or a range of a volume, needs a damaged or missing chunk.
-    Affected,
-}
-
-impl ProblemKind {
-    /// The word in JSON output.
-    pub fn name(self) -> &'static str {
-        match self {
-            ProblemKind::Opening => "opening",
-            ProblemKind::Spare => "spare",
-            ProblemKind::IndexPage => "index_page",
-            ProblemKind::BlockIndex => "block_index",
-            ProblemKind::Container => "container",
-            ProblemKind::MissingChunk => "missing_chunk",
-            ProblemKind::Quarantined => "quarantined",
-            ProblemKind::WrongAddress => "wrong_address",
-            ProblemKind::WrongCount => "wrong_count",
-            ProblemKind::Object => "object",
-            ProblemKind::Affected => "affected",
-        }
-    }
-}
-
-/// One finding.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    /// Its kind.
-    pub kind: ProblemKind,
-    /// What is wrong and where.
-    pub what: String,
-}
-
-/// What a check found.
-#[derive(Clone, Debug, Default)]
-pub struct CheckReport {
-    /// Containers looked at.
-    pub containers: u64,
-    /// Chunks in them.
-    pub chunks: u64,
-    /// Entries of the chunk index.
-    pub index_entries: u64,
-    /// References counted.
-    pub references: u64,
-    /// Bytes read and fingerprinted again.
-    pub read_bytes: u64,
-    /// Damaged or lost containers that were made anew from parity.
-    pub repaired: u64,
-    /// Passes over the references.
-    pub passes: u64,
-    /// Chunks that are needed and in quarantine.
-    pub quarantined_chunks: u64,
-    /// Findings; at most 10,000 are listed.
-    pub problems: Vec<Problem>,
-    /// All findings, listed or not.
-    pub problem_count: u64,
-}
-
-impl CheckReport {
-    /// Whether nothing was found.
-    pub fn is_clean(&self) -> bool {
-        self.problem_count == 0
-    }
-
-    /// What a check of a store finds that does not open for damage.
-    pub fn of_opening(damage: &EngineError) -> CheckReport {
-        let mut report = CheckReport::default();
-        report.add(ProblemKind::Opening, damage.to_string());
-        report
-    }
-
-    pub(crate) fn add(&mut self, kind: ProblemKind, what: String) {
-        self.problem_count += 1;
-        if self.problems.len() < LISTED {
-            self.problems.push(Problem { kind, what });
-        }
-    }
-}
-
-/// Is told how far a check is.
-pub trait Monitor {
-    /// A new step with `total` units begins.
-    fn step(&self, what: &str, total: u64);
-    /// So many units of the step are done.
-    fn advance(&self, units: u64);
-    /// Whether to stop early.
-    fn is_cancelled(&self) -> bool {
-        false
-    }
-}
-
-/// Nobody is told.
-#[derive(Clone, Copy, Debug)]
-pub struct NoMonitor;
-
-impl Monitor for NoMonitor {
-    fn step(&self, _what: &str, _total: u64) {}
-    fn advance(&self, _units: u64) {}
-}
-
-/// Chunks that cannot be read, as many as memory allows.
-#[derive(Debug, Default)]
-pub(crate) struct Lost {
-    chunks: HashSet<Fingerprint>,
-    limit: usize,
-    left_out: u64,
-}
-
-impl Lost {
-    /// Memory of one chunk in a hash set that has just grown.
-    const CHUNK_BYTES: usize = 80;
-
-    fn within(memory_bytes: usize) -> Lost {
-        Lost { limit: (memory_bytes / Lost::CHUNK_BYTES).max(1), ..Lost::default() }
-    }
-
-    pub(crate) fn insert(&mut self, fingerprint: Fingerprint) {
-        if self.chunks.len() < self.limit {
-            self.chunks.insert(fingerprint);
-        } else if !self.chunks.contains(&fingerprint) {
-            self.left_out += 1;
-        }
-    }
-
-    pub(crate) fn contains(&self, fingerprint: &Fingerprint) -> bool {
-        self.chunks.contains(fingerprint)
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Fingerprint> {
-        self.chunks.iter()
-    }
-
-    pub(crate) fn is_complete(&self) -> bool {
-        self.left_out == 0
-    }
-}
-
 /// A check under way.
 pub(crate) struct Check<'a> {
     pub(crate) engine: &'a Arc<Engine>,
@@ -210,6 +54,10 @@ pub(crate) struct Check<'a> {
     pub(crate) lost: Lost,
     /// Of these, the ones that no container has and that are not in quarantine.
     pub(crate) missing: Lost,
+    /// Lost chunks whose kind is wanted.
+    pub(crate) kinds: Kinds,
+    /// Something that is needed and others hang on is lost.
+    pub(crate) meets_lost_metadata: bool,
     /// All that addresses can name: containers with a file, and those that live on in others.
     present: HashSet<ContainerId>,
     /// Containers whose addresses should lead to others and do not.
@@ -239,6 +87,8 @@ impl<'a> Check<'a> {
             report: CheckReport::default(),
             lost: Lost::within(options.memory_bytes / 4),
             missing: Lost::within(options.memory_bytes / 16),
+            kinds: Kinds::within(options.memory_bytes / 16),
+            meets_lost_metadata: false,
             present: HashSet::new(),
             dead_ends: HashSet::new(),
             knows_all_objects: true,
@@ -260,7 +110,7 @@ impl<'a> Check<'a> {
         self.objects()?;
         self.keeping();
         counts::compare(&mut self, containers)?;
-        if !self.lost.chunks.is_empty() && !self.monitor.is_cancelled() {
+        if !self.lost.is_empty() && !self.monitor.is_cancelled() {
             affected::name(&mut self)?;
             if self.lost.left_out > 0 {
                 let what = format!("{} more chunks are lost; what needs only these is not named, for want of memory", self.lost.left_out);
@@ -276,7 +126,7 @@ impl<'a> Check<'a> {
         for what in self.engine.damaged_spares() {
             self.report.add(ProblemKind::Spare, what);
         }
-        for damage in self.engine.index().verify()? {
+        for damage in self.engine.index().verify_while(&mut || !self.monitor.is_cancelled()) {
             self.report.add(ProblemKind::IndexPage, format!("{}: page {}: {}", damage.path, damage.page, damage.why));
             self.knows_all_entries = false;
         }
@@ -290,176 +140,6 @@ impl<'a> Check<'a> {
         }
         self.monitor.advance(1);
         Ok(())
-    }
-
-    /// Step 2: all containers, then those that came meanwhile: merging may have brought chunks into them that were not read where they were. What is
-    /// written later has been checked by its writer only. Returns how many there are.
-    fn all_containers(&mut self) -> Result<usize> {
-        if self.engine.is_writable() {
-            self.report.repaired += self.engine.storage().repair_lost()?.0.len() as u64;
-        }
-        self.forwards()?;
-        let before = self.engine.storage().containers()?;
-        self.see_present(&before)?;
-        let mut suspects = Vec::new();
-        self.containers(&before, &mut suspects);
-        let all = self.engine.storage().containers()?;
-        let newer: Vec<_> = all.iter().copied().filter(|container| before.binary_search(container).is_err()).collect();
-        if !newer.is_empty() {
-            self.containers(&newer, &mut suspects);
-        }
-        // One that is gone was merged away while it was read: what it had is in another one.
-        if !suspects.is_empty() {
-            let now = self.engine.storage().containers()?;
-            self.see_present(&now)?;
-            suspects.retain(|container| now.binary_search(container).is_ok());
-            // What a store that is open for writing can make anew from parity is no finding.
-            suspects.retain(|container| !self.is_repaired(*container));
-            suspects.into_iter().for_each(|container| self.report_container(container));
-        }
-        if !self.dead_ends.is_empty() {
-            all.iter().for_each(|container| self.lose_dead_ends(*container));
-        }
-        Ok(all.len())
-    }
-
-    fn is_repaired(&mut self, container: ContainerId) -> bool {
-        let is_repaired = match self.engine.repair_container(container) {
-            Ok(repaired) => repaired == Repair::Repaired,
-            Err(error) => {
-                self.report.add(ProblemKind::Container, format!("container {container} could not be made anew from parity: {error}"));
-                false
-            }
-        };
-        self.report.repaired += u64::from(is_repaired);
-        is_repaired
-    }
-
-    /// Notes what there is, after `containers` were listed: one that was merged since is in neither list otherwise.
-    fn see_present(&mut self, containers: &[ContainerId]) -> Result<()> {
-        let forwards = self.engine.storage().forwards()?;
-        self.present = containers.iter().chain(&forwards).copied().collect();
-        Ok(())
-    }
-
-    fn forwards(&mut self) -> Result<()> {
-        let storage = self.engine.storage();
-        let forwards = storage.forwards()?;
-        self.monitor.step("forwards", forwards.len() as u64);
-        let mut suspects = Vec::new();
-        for id in forwards {
-            if self.monitor.is_cancelled() {
-                break;
-            }
-            if storage.verify_forward(id).is_err() {
-                suspects.push(id);
-            }
-            self.monitor.advance(1);
-        }
-        // One that is gone has no chunks any more.
-        if !suspects.is_empty() {
-            let now = storage.forwards()?;
-            for id in suspects.into_iter().filter(|id| now.binary_search(id).is_ok()) {
-                let is_given_up = |id| self.engine.dead_slots(id).is_ok_and(|dead| dead.is_given_up());
-                if let Err(error) = storage.verify_forward(id)
-                    && !is_given_up(id)
-                    && !storage.forward_target(id).is_some_and(is_given_up)
-                {
-                    self.report.add(ProblemKind::Container, error.to_string());
-                    self.dead_ends.insert(id);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Looks at containers; those in which something is wrong go to `suspects`.
-    fn containers(&mut self, containers: &[ContainerId], suspects: &mut Vec<ContainerId>) {
-        let what = if self.options.read_data { "containers and data" } else { "containers" };
-        self.monitor.step(what, containers.len() as u64);
-        let (engine, monitor) = (self.engine, self.monitor);
-        look_into_all(engine, containers, self.options.read_data, &|| !monitor.is_cancelled(), &mut |looked| {
-            let Looked { container, found, wrong, read_bytes } = looked;
-            self.report.containers += 1;
-            self.report.read_bytes += read_bytes;
-            self.report.chunks += found.as_ref().map_or(0, |found| found.chunks);
-            let is_whole = found.is_ok_and(|found| found.damage.is_empty() && found.homes.iter().all(|home| self.present.contains(home)));
-            if !wrong.is_empty() || !is_whole {
-                suspects.push(container);
-            }
-            monitor.advance(1);
-        });
-        suspects.sort_unstable();
-    }
-
-    fn report_container(&mut self, container: ContainerId) {
-        let Looked { found, wrong, .. } = look_into(self.engine, container, self.options.read_data, &mut ReadBuffer::default());
-        let dead = self.engine.dead_slots(container).unwrap_or_default();
-        let catalog = self.engine.storage().catalog(container).ok();
-        for (address, fingerprint) in wrong {
-            let is_dead = catalog.as_ref().and_then(|catalog| catalog.position(address)).is_some_and(|slot| dead.contains(slot));
-            if !is_dead {
-                self.report.add(ProblemKind::Container, format!("chunk {fingerprint} at {address} has bytes of another fingerprint"));
-                self.lost.insert(fingerprint);
-            }
-        }
-        let is_damaged = found.as_ref().map_or_else(onefold_storage::StorageError::is_damage, |found| !found.damage.is_empty());
-        // Readers have it through parity: nothing is lost.
-        if is_damaged && !self.engine.is_writable() && self.engine.storage().is_repairable(container).unwrap_or(false) {
-            found.iter().for_each(|found| self.homes(container, &found.homes));
-            let why = found.map_or_else(Some, |found| found.damage.into_iter().next()).map_or_else(String::new, |error| error.to_string());
-            let what = format!("{why}; parity has what is missing: `onefold scrub` makes the container anew");
-            self.report.add(ProblemKind::Container, what);
-            return;
-        }
-        match found {
-            Ok(found) => {
-                self.homes(container, &found.homes);
-                found.damage.iter().for_each(|damage| self.container_damage(catalog.as_deref(), &dead, damage));
-            }
-            // The file is not there, or the device cannot read it.
-            Err(error) => self.container_damage(catalog.as_deref(), &dead, &error),
-        }
-    }
-
-    /// Notes that addresses of chunks of a merged container do not lead there any more.
-    fn homes(&mut self, container: ContainerId, homes: &[ContainerId]) {
-        for home in homes.iter().filter(|home| !self.present.contains(home)) {
-            let what = format!("container {container} has chunks of container {home}, whose forward is missing");
-            self.report.add(ProblemKind::Container, what);
-            self.dead_ends.insert(*home);
-        }
-    }
-
-    /// Chunks that are in a merged container, but whose addresses do not lead there any more.
-    fn lose_dead_ends(&mut self, container: ContainerId) {
-        let slots = self.engine.storage().slots(container).unwrap_or_default();
-        let lost = slots.iter().filter(|(address, _)| self.dead_ends.contains(&address.container()));
-        lost.for_each(|(_, slot)| self.lost.insert(slot.fingerprint));
-    }
-
-    /// Notes what a damage of a container takes with it. Without a catalog nobody knows what the container held; the counts will show
-    /// what is missing. Where nothing counts any more, nothing is lost.
-    fn container_damage(&mut self, catalog: Option<&Catalog>, dead: &DeadSlots, damage: &StorageError) {
-        let Some(catalog) = catalog else {
-            if !dead.is_given_up() {
-                self.report.add(ProblemKind::Container, damage.to_string());
-            }
-            return;
-        };
-        let frame = if let StorageError::Damaged { frame, .. } = damage { *frame } else { None };
-        let mut is_felt = catalog.slots.is_empty();
-        for of in catalog.frames.iter().filter(|of| frame.is_none_or(|frame| frame == of.number)) {
-            for (slot, found) in (of.first_slot as usize..).zip(catalog.slots_of(of)) {
-                if !dead.contains(slot) {
-                    is_felt = true;
-                    self.lost.insert(found.fingerprint);
-                }
-            }
-        }
-        if is_felt {
-            self.report.add(ProblemKind::Container, damage.to_string());
-        }
     }
 
     /// What of the objects cannot be read. Their references are counted in step 3.

@@ -261,6 +261,9 @@ fn missing(check: &mut Check<'_>, fingerprint: &Fingerprint, chunk: &Known) {
                 "chunk {fingerprint}{length} has {references} references and is lost: it is in quarantine until it is written again"
             );
             check.report.quarantined_chunks += 1;
+            if known.kind.is_none() {
+                check.kinds.want(*fingerprint);
+            }
             check.report.add(ProblemKind::Quarantined, what);
         }
         Ok(None) | Err(_) => {
@@ -268,6 +271,7 @@ fn missing(check: &mut Check<'_>, fingerprint: &Fingerprint, chunk: &Known) {
             let what = format!("chunk {fingerprint} has {references} references but {where_not}");
             check.report.add(ProblemKind::MissingChunk, what);
             check.missing.insert(*fingerprint);
+            check.kinds.want(*fingerprint);
         }
     }
     check.lost.insert(*fingerprint);

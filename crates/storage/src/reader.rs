@@ -343,7 +343,11 @@ impl Shared {
             return Ok(Some(file));
         }
         let generation = self.generation.load(SeqCst);
-        let file = match self.ground.open(&file::path(&self.directory, container), Access::Read) {
+        let opened = match self.rehearsed(container) {
+            Some(file) => Ok(file),
+            None => self.ground.open(&file::path(&self.directory, container), Access::Read),
+        };
+        let file = match opened {
             Ok(file) => file,
             Err(error) if error.is_not_found() => return Ok(None),
             Err(error) => return Err(self.read_error(container, None, error)),

@@ -65,13 +65,17 @@ impl ContainerStore {
         self.shared.repairs_allowed.store(true, Relaxed);
     }
 
-    /// Makes containers with parity anew that have no file. Returns those, and those that could not be made.
-    pub fn repair_lost(&self) -> Result<(Vec<ContainerId>, Vec<ContainerId>)> {
+    /// Makes containers with parity anew that have no file. Returns those, and those that could not be made, with what failed if it was not the parity.
+    /// `go_on` is asked between groups.
+    pub fn repair_lost(&self, go_on: &dyn Fn() -> bool) -> Result<RepairedAndLost> {
         let (mut repaired, mut lost) = (Vec::new(), Vec::new());
         for group in self.parity_groups()? {
+            if !go_on() {
+                break;
+            }
             let (now, still) = self.shared.repair_lost_of(group)?;
             repaired.extend(now);
-            lost.extend(still.into_iter().map(|(container, _)| container));
+            lost.extend(still);
         }
         Ok((repaired, lost))
     }
@@ -97,12 +101,12 @@ pub struct ScrubbedParity {
 }
 
 /// Members that were made anew, and those that could not be: with what failed, if it was not the parity.
-type RepairedAndLost = (Vec<ContainerId>, Vec<(ContainerId, Option<StorageError>)>);
+pub type RepairedAndLost = (Vec<ContainerId>, Vec<(ContainerId, Option<StorageError>)>);
 
 impl Shared {
-    /// Whether containers may be made anew.
+    /// Whether containers may be made anew, or that is rehearsed.
     pub(crate) fn may_repair(&self) -> bool {
-        self.repairs_allowed.load(Relaxed) || self.check_writable().is_ok()
+        self.rehearsal.get().is_some() || self.repairs_allowed.load(Relaxed) || self.check_writable().is_ok()
     }
 
     pub(crate) fn repair(&self, container: ContainerId) -> Result<Repair> {
@@ -169,7 +173,7 @@ impl Shared {
     fn repair_lost_of(&self, group: ContainerId) -> Result<RepairedAndLost> {
         let (mut repaired, mut lost) = (Vec::new(), Vec::new());
         for member in self.with_groups(|groups| Ok(groups.members_counting_on(group)))? {
-            if self.ground.exists(&file::path(&self.directory, member))? {
+            if self.rehearsed(member).is_some() || self.ground.exists(&file::path(&self.directory, member))? {
                 continue;
             }
             let error = match self.repair(member) {
@@ -261,12 +265,14 @@ impl Shared {
         let Some(lost) = parity.header.members.iter().position(|member| member.container == container) else {
             return Ok(Repair::Impossible);
         };
-        let files =
-            parity.header.members.iter().map(|member| member_file(&*self.ground, &self.directory, member)).collect::<Result<Vec<_>>>()?;
+        let files = parity.header.members.iter().map(|member| self.member_file(member)).collect::<Result<Vec<_>>>()?;
         if self.is_as_it_was(&parity.header.members[lost], &files[lost])? {
             // What is in memory of it may have been what was wrong.
             self.retire([container].iter());
             return Ok(if self.is_sound(container, &files[lost])? { Repair::Whole } else { Repair::Impossible });
+        }
+        if self.rehearsal.get().is_some() {
+            return self.rehearse_anew(container, &files[lost]);
         }
         let directory = parity_directory(&self.directory, container.partition());
         let temporary = format!("{directory}/{:08x}.repair", container.number());
@@ -285,6 +291,24 @@ impl Shared {
         self.retire([container].iter());
         tracing::warn!(%container, "a damaged container was made anew from the parity of its group");
         Ok(Repair::Repaired)
+    }
+
+    /// Takes what a repair would write for the container's file.
+    fn rehearse_anew(&self, container: ContainerId, there: &MemberFile) -> Result<Repair> {
+        let Some(made) = self.stand_in(container)? else { return Ok(Repair::Impossible) };
+        if !self.is_the_same(container, there, made.clone())? {
+            return Ok(Repair::Impossible);
+        }
+        self.rehearse_file(container, &made);
+        Ok(Repair::Repaired)
+    }
+
+    /// The file of a member, or what a rehearsed repair has made of it.
+    fn member_file(&self, member: &Member) -> Result<MemberFile> {
+        match self.rehearsed(member.container) {
+            Some(file) => Ok(Some(file)),
+            None => member_file(&*self.ground, &self.directory, member),
+        }
     }
 
     /// Whether a file has exactly the blocks that a member had.

@@ -72,6 +72,12 @@ impl ContainerStore {
     /// from now on, and the files are replaced. What of that fails (a full disk) is not lost: it is tried again by
     /// [`finish_merges`](Self::finish_merges), and by the next opening.
     pub fn merged(&self, merge: Merge, start: Position, end: Position) {
+        self.merge_logged(merge, start, end);
+        self.shared.finish_or_warn();
+    }
+
+    /// The first half of [`merged`](Self::merged), which writes nothing: [`finish_merges`](Self::finish_merges) is the other one.
+    pub fn merge_logged(&self, merge: Merge, start: Position, end: Position) {
         let shared = &self.shared;
         shared.log_end.fetch_max(end.0, Relaxed);
         let Merge { mut claim, target, forwarded, removed, .. } = merge;
@@ -88,7 +94,6 @@ impl ContainerStore {
         shared.switch(&replacement);
         target.iter().for_each(|target| shared.with_known_groups(|groups| groups.sealed(*target)));
         shared.merging.lock().pending.push(replacement);
-        shared.finish_or_warn();
     }
 
     /// The log does not have the record of the merge and never will: the new file is removed, the old containers may be merged again.
@@ -104,8 +109,11 @@ impl ContainerStore {
     /// Writes the forwards of `containers` to the merged container `target`, which has their chunks, anew: theirs are missing or damaged. Durable on return.
     pub fn repair_forwards(&self, containers: &[ContainerId], target: ContainerId) -> Result<()> {
         let shared = &self.shared;
-        shared.check_writable()?;
+        shared.check_repairable()?;
         let _one = shared.replacing.lock();
+        if shared.rehearse_forwards(containers, target) {
+            return Ok(());
+        }
         let mut folders = BTreeSet::new();
         for container in containers {
             shared.ground.create_directory(&file::folder(&shared.directory, *container)).map_err(StorageError::cannot_write)?;

@@ -46,23 +46,51 @@ impl Bytes for ReadBuffer {
 }
 
 /// A file with another header than it has.
-struct WithHeader<'a> {
-    file: &'a Arc<dyn File>,
+#[derive(Debug)]
+struct WithHeader {
+    file: Arc<dyn File>,
     header: [u8; HEADER_BYTES],
 }
 
-impl Bytes for WithHeader<'_> {
-    fn length(&self) -> onefold_ground::Result<u64> {
+impl WithHeader {
+    fn refused(operation: &'static str) -> GroundError {
+        let path = "a container with its header written anew".to_owned();
+        GroundError::Io { operation, path, source: io::ErrorKind::PermissionDenied.into() }
+    }
+}
+
+impl File for WithHeader {
+    fn len(&self) -> onefold_ground::Result<u64> {
         self.file.len()
     }
 
-    fn range(&self, offset: u64, length: usize) -> onefold_ground::Result<Cow<'_, [u8]>> {
-        let mut bytes = self.file.range(offset, length)?.into_owned();
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> onefold_ground::Result<()> {
+        self.file.read_at(offset, buffer)?;
         let from = usize::try_from(offset).unwrap_or(HEADER_BYTES).min(HEADER_BYTES);
-        let covered = (HEADER_BYTES - from).min(bytes.len());
-        bytes[..covered].copy_from_slice(&self.header[from..from + covered]);
-        Ok(Cow::Owned(bytes))
+        let covered = (HEADER_BYTES - from).min(buffer.len());
+        buffer[..covered].copy_from_slice(&self.header[from..from + covered]);
+        Ok(())
     }
+
+    fn write_at(&self, _offset: u64, _data: &[u8]) -> onefold_ground::Result<()> {
+        Err(WithHeader::refused("write"))
+    }
+
+    fn set_len(&self, _length: u64) -> onefold_ground::Result<()> {
+        Err(WithHeader::refused("truncate"))
+    }
+
+    fn sync(&self) -> onefold_ground::Result<()> {
+        Ok(())
+    }
+
+    fn allocate(&self, _offset: u64, _length: u64) -> onefold_ground::Result<()> {
+        Err(WithHeader::refused("allocate room in"))
+    }
+
+    fn start_writeback(&self, _offset: u64, _length: u64) {}
+
+    fn read_ahead(&self, _offset: u64, _length: u64) {}
 }
 
 /// The header that these bytes were before one bit of them was flipped.
@@ -77,8 +105,8 @@ fn one_bit_away(mut head: [u8; HEADER_BYTES]) -> Option<Header> {
 
 impl ContainerStore {
     /// Writes the header of a container anew if it is damaged and everything else that the header goes with is there: of a sealed container its catalog and
-    /// footer, of another one its records. Durable on return. With `dry_run` nothing is changed. Returns whether there was (or is) something to write.
-    pub fn repair_header(&self, container: ContainerId, dry_run: bool) -> Result<bool> {
+    /// footer, of another one its records. Durable on return. Returns whether there was something to write.
+    pub fn repair_header(&self, container: ContainerId) -> Result<bool> {
         let shared = &self.shared;
         let Some(file) = shared.open_file(container)? else { return Ok(false) };
         let mut head = [0; HEADER_BYTES];
@@ -106,15 +134,15 @@ impl ContainerStore {
             let Some(footer) = is_read.then(|| Footer::decode(&footer).ok()).flatten() else { return Ok(false) };
             known.extend([false, true].map(|merged| header(footer.created, merged)));
         }
+        let with = |header: &Header| -> Arc<dyn File> { Arc::new(WithHeader { file: file.clone(), header: header.encode() }) };
         let fits = |header: &Header| {
             let is_ours = (header.container, header.store) == (container, shared.options.store);
-            let whole = WithHeader { file: &file, header: header.encode() };
-            is_ours && (is_open || shared.catalog_in(container, &whole).is_ok())
+            is_ours && (is_open || shared.catalog_in(container, &with(header)).is_ok())
         };
         let fitting = known.into_iter().find(fits);
         let Some(header) = fitting else { return Ok(false) };
-        if !dry_run {
-            shared.check_writable()?;
+        shared.check_repairable()?;
+        if !shared.rehearse_file(container, &with(&header)) {
             // The new header is not the one that parity was made of: it gets parity anew, the others of its group keep what they can.
             let _nothing_goes = shared.replacing.lock();
             shared.leave_parity([container].iter())?;

@@ -3,12 +3,13 @@
 //!
 //! What is given out has the checksum that the parity file knows, or is an error. Nobody merges or replaces files meanwhile, for who writes has a store alone.
 
-use crate::parity::{BLOCK_BYTES, block_length, blocks};
+use crate::parity::{BLOCK_BYTES, Member, block_length, blocks};
 use crate::repair::{Parity, Unusable, add_blocks, member_file, read_block};
 use crate::scrub::Window;
 use crate::store::{ContainerStore, Shared};
 use crate::{ContainerId, Result, StorageError};
 use onefold_ground::{File, Ground, GroundError, checksum};
+use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -22,6 +23,8 @@ struct StandIn {
     at: usize,
     /// What there is of it.
     own: Option<Arc<dyn File>>,
+    /// Files of members as a rehearsed repair would have made them.
+    rehearsed: HashMap<ContainerId, Arc<dyn File>>,
 }
 
 impl fmt::Debug for StandIn {
@@ -59,7 +62,7 @@ impl ContainerStore {
 
 impl Shared {
     /// `None`: it has no parity that can be read.
-    fn stand_in(&self, container: ContainerId) -> Result<Option<Arc<dyn File>>> {
+    pub(crate) fn stand_in(&self, container: ContainerId) -> Result<Option<Arc<dyn File>>> {
         let is_merged = self.forwarding.lock().logged().contains_key(&container);
         let group = self.with_groups(|groups| Ok(groups.group_of(container)))?;
         let Some(group) = group.filter(|_| !is_merged && !self.open.read().contains_key(&container)) else { return Ok(None) };
@@ -72,8 +75,13 @@ impl Shared {
             }
         };
         let Some(at) = parity.header.members.iter().position(|member| member.container == container) else { return Ok(None) };
-        let own = member_file(&*self.ground, &self.directory, &parity.header.members[at])?;
-        Ok(Some(Arc::new(StandIn { ground: self.ground.clone(), directory: self.directory.clone(), parity, at, own })))
+        let member = |member: &Member| Some((member.container, self.rehearsed(member.container)?));
+        let rehearsed: HashMap<_, _> = parity.header.members.iter().filter_map(member).collect();
+        let own = match rehearsed.get(&container) {
+            Some(file) => Some(file.clone()),
+            None => member_file(&*self.ground, &self.directory, &parity.header.members[at])?,
+        };
+        Ok(Some(Arc::new(StandIn { ground: self.ground.clone(), directory: self.directory.clone(), parity, at, own, rehearsed })))
     }
 }
 
@@ -94,7 +102,10 @@ impl StandIn {
         }
         let mut is_right = self.parity.block(number, out)?;
         for other in members.iter().filter(|other| other.container != member.container && number < blocks(other.length_bytes)) {
-            let file = member_file(&*self.ground, &self.directory, other)?;
+            let file = match self.rehearsed.get(&other.container) {
+                Some(file) => Some(file.clone()),
+                None => member_file(&*self.ground, &self.directory, other)?,
+            };
             is_right = is_right && add_blocks(std::iter::once((other, &file)), number, out)?;
         }
         if !is_right || checksum(&out[..length]) != member.checksums[number] {

@@ -6,6 +6,7 @@ use crate::groups::Groups;
 use crate::open::OpenContainer;
 use crate::reader::FrameCache;
 use crate::recovery::Recovery;
+use crate::rehearsal::Rehearsal;
 use crate::replace::Merging;
 use crate::workers::{Flow, Job, work};
 use crate::{Catalog, Compression, ContainerId, Result, StorageError, file};
@@ -14,9 +15,9 @@ use onefold_ground::profile::Profile;
 use onefold_ground::{Access, File, Ground};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 /// How containers are filled, and what memory they may use.
@@ -122,6 +123,8 @@ pub(crate) struct Shared {
     pub(crate) groups: Mutex<Option<Groups>>,
     /// One at a time replaces files of merged containers, or puts files of repairs and parity in their place.
     pub(crate) replacing: Mutex<()>,
+    /// There when repairs are only tried.
+    pub(crate) rehearsal: OnceLock<Rehearsal>,
     pub(crate) placement: Mutex<Placement>,
     pub(crate) flow: Mutex<Flow>,
     pub(crate) flow_changed: Condvar,
@@ -245,6 +248,7 @@ impl ContainerStore {
             protecting: Mutex::new(()),
             groups: Mutex::default(),
             replacing: Mutex::new(()),
+            rehearsal: OnceLock::new(),
             placement: Mutex::new(Placement {
                 next_numbers: vec![1; usize::from(partitions)],
                 creating: BTreeSet::new(),
@@ -339,6 +343,7 @@ impl ContainerStore {
         let before = shared.placement.lock().given_out();
         let mut found: Vec<ContainerId> = shared.open.read().keys().copied().collect();
         found.extend(shared.list(file::number)?);
+        found.extend(shared.all_rehearsed());
         found.retain(|container| !shared.is_unlogged_merge(*container) && !shared.leftovers.lock().contains(container));
         found.retain(|container| !before.is_later(*container) && !before.open.contains_key(container));
         let forwarding = shared.forwarding.lock();

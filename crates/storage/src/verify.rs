@@ -3,7 +3,7 @@
 use crate::scrub::{WHOLE_BYTES, Window};
 use crate::sealed::Bytes;
 use crate::store::{ContainerStore, Shared};
-use crate::{Address, Catalog, ChunkKind, ContainerId, Result, Slot, StorageError, file};
+use crate::{Address, Catalog, ChunkKind, ContainerId, Result, Slot, StorageError};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::ReadBuffer;
 use onefold_ground::profile::Component;
@@ -149,7 +149,7 @@ impl ContainerStore {
 impl Shared {
     /// Reads a sealed file, past all caches, into `buffer`; one that is too long for that is returned, to be read in parts.
     fn read_past_cache(&self, container: ContainerId, buffer: &mut ReadBuffer) -> Result<Option<Window>> {
-        let opened = self.ground.open_past_cache(&file::path(&self.directory, container)).and_then(|file| Ok((file.len()?, file)));
+        let opened = self.open_past_cache(container).and_then(|file| Ok((file.len()?, file)));
         let (length, file) = opened.map_err(|error| self.read_error(container, None, error))?;
         if length > WHOLE_BYTES {
             return Ok(Some(Window::of(file)));

@@ -103,7 +103,7 @@ fn rot_at_different_places_of_several_containers_is_repaired_and_at_the_same_pla
     let world = World::open(&ground, model, &small(), Access::ReadWrite).unwrap();
     ground.remove(&path(group[1])).unwrap();
     ground.remove(&path(group[3])).unwrap();
-    assert_eq!(world.store.repair_lost().unwrap(), (Vec::new(), vec![group[1], group[3]]));
+    assert_eq!(repair_lost(&world).unwrap(), (Vec::new(), vec![group[1], group[3]]));
     assert!(!ground.exists(&path(group[1])).unwrap() && !ground.exists(&path(group[3])).unwrap());
     // One of them comes back: then the other one does.
     let file = ground.create(&path(group[1])).unwrap();
@@ -112,7 +112,7 @@ fn rot_at_different_places_of_several_containers_is_repaired_and_at_the_same_pla
     let model = world.model.clone();
     drop(world);
     let world = World::open(&ground, model, &small(), Access::ReadWrite).unwrap();
-    assert_eq!(world.store.repair_lost().unwrap(), (vec![group[3]], Vec::new()));
+    assert_eq!(repair_lost(&world).unwrap(), (vec![group[3]], Vec::new()));
     assert_eq!(contents(&ground, &group), whole);
     check(&world.store, &world.model.needed);
 }
@@ -166,7 +166,7 @@ fn a_header_that_is_written_anew_gets_parity_anew() {
     let there = read_file(&ground, &path(group[1]), u64::MAX).unwrap();
     ground.corrupt(&path(group[1]), 100, 1).unwrap();
     assert_eq!(world.store.repair(group[0]).unwrap(), Repair::Impossible);
-    assert!(world.store.repair_header(group[0], false).unwrap());
+    assert!(world.store.repair_header(group[0]).unwrap());
     assert_eq!(parity_files(&ground).len(), groups - 1);
     put(&ground, group[1], &there);
     let model = world.model.clone();
@@ -224,13 +224,13 @@ fn work(ground: &SimulatedGround, world: &mut World) -> Result<()> {
     let empty = world.sealed().into_iter().rfind(|id| !world.model.forwards.values().any(|target| target == id)).unwrap();
     world.forget(&world.needed_of(empty));
     world.merge(&[empty])?;
-    world.store.repair_lost()?;
+    repair_lost(world)?;
     protect(world, true)?;
     if let Some(lost) = sealed(world).first().copied()
         && ground.remove(&path(lost)).is_ok()
     {
         // Where the disk is full, later.
-        let (repaired, still_lost) = world.store.repair_lost()?;
+        let (repaired, still_lost) = repair_lost(world)?;
         assert_eq!([repaired, still_lost].concat(), [lost]);
     }
     fill(world, 1)
@@ -239,7 +239,7 @@ fn work(ground: &SimulatedGround, world: &mut World) -> Result<()> {
 /// After a crash anywhere in `work`: the lost container comes back, everything is there, and parity still repairs.
 fn verify_after(ground: &SimulatedGround, model: Model) {
     let mut world = World::open(ground, model, &small(), Access::ReadWrite).unwrap();
-    let (_, lost) = world.store.repair_lost().unwrap();
+    let (_, lost) = repair_lost(&world).unwrap();
     assert_eq!(lost, []);
     world.check(ground);
     for group in world.store.parity_groups().unwrap() {
@@ -314,4 +314,61 @@ fn an_operation_that_fails_once_and_a_full_disk_lose_nothing() {
     ground.set_capacity(u64::MAX);
     assert_eq!(world.store.repair(id).unwrap(), Repair::Repaired);
     check(&world.store, &world.model.needed);
+}
+
+#[test]
+fn a_rehearsed_repair_shows_what_a_repair_would_make_and_writes_nothing() {
+    let ground = start(1);
+    let mut world = World::open(&ground, Model::default(), &small(), Access::ReadWrite).unwrap();
+    fill(&mut world, 10).unwrap();
+    protect(&world, true).unwrap();
+    let of = |partition: u16| sealed(&world).into_iter().filter(move |id| id.partition() == partition).take(2);
+    let group: Vec<ContainerId> = of(0).take(1).chain(of(1)).collect();
+    let [gone, rotten, headless] = group[..] else { panic!("{group:?}") };
+    let whole = contents(&ground, &group);
+    let model = world.model.clone();
+    drop(world);
+    ground.remove(&path(gone)).unwrap();
+    ground.corrupt(&path(rotten), 100, 1).unwrap();
+    ground.corrupt(&path(headless), 3, 1).unwrap();
+    let used = ground.used_bytes();
+    let world = World::open(&ground, model, &small(), Access::Read).unwrap();
+    assert_eq!(world.store.repair(gone).unwrap(), Repair::Impossible, "it is open for reading");
+    world.store.rehearse();
+    assert_eq!(repair_lost(&world).unwrap(), (vec![gone], Vec::new()));
+    assert_eq!(repair_lost(&world).unwrap(), (Vec::new(), Vec::new()));
+    // The same block of two members: parity gives neither back until one has its header.
+    assert_eq!(world.store.repair(headless).unwrap(), Repair::Impossible);
+    assert!(world.store.repair_header(headless).unwrap() && !world.store.repair_header(headless).unwrap());
+    assert_eq!(world.store.repair(rotten).unwrap(), Repair::Repaired);
+    assert!(group.iter().all(|id| !is_damaged(&world.store, *id) && world.store.containers().unwrap().contains(id)));
+    check(&world.store, &world.model.needed);
+    drop(world);
+    assert_eq!(ground.used_bytes(), used);
+    assert!(!ground.exists(&path(gone)).unwrap());
+    assert!(contents(&ground, &group[1..]).iter().all(|(id, bytes)| whole[id] != *bytes));
+}
+
+#[test]
+fn a_header_that_is_written_anew_says_when_its_container_was_created() {
+    let ground = start(1);
+    let mut world = World::open(&ground, Model::default(), &small(), Access::ReadWrite).unwrap();
+    fill(&mut world, 10).unwrap();
+    let all = sealed(&world);
+    let whole = contents(&ground, &all);
+    let header = |bytes: &[u8]| Header::decode(&bytes[..HEADER_BYTES]).unwrap();
+    let late = all.iter().copied().rfind(|id| header(&whole[id]).created > 0).expect("all were made with the first batch");
+    let model = world.model.clone();
+    drop(world);
+    // A bit of it, and nothing left of it: then the footer tells what the log had reached.
+    for damage in [vec![(50, 1)], (0..64).map(|at| (at, whole[&late][at as usize])).collect()] {
+        put(&ground, late, &whole[&late]);
+        damage.iter().filter(|(_, mask)| *mask != 0).for_each(|(at, mask)| ground.corrupt(&path(late), *at, *mask).unwrap());
+        let world = World::open(&ground, model.clone(), &small(), Access::ReadWrite).unwrap();
+        assert!(world.store.repair_header(late).unwrap());
+        let made = contents(&ground, &[late]);
+        assert_eq!(header(&made[&late]).created, header(&whole[&late]).created);
+        assert_eq!(made[&late][HEADER_BYTES..], whole[&late][HEADER_BYTES..]);
+        assert!(!world.store.repair_header(late).unwrap());
+    }
 }

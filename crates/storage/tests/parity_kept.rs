@@ -133,7 +133,7 @@ fn a_merge_leaves_the_neighbours_their_parity() {
         }
         ground.remove(&path(members[3])).unwrap();
         let world = reopened(&ground, world);
-        assert_eq!(world.store.repair_lost().unwrap(), (vec![members[3]], Vec::new()));
+        assert_eq!(repair_lost(&world).unwrap(), (vec![members[3]], Vec::new()));
         world.check(&ground);
     }
 }

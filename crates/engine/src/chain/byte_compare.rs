@@ -58,6 +58,7 @@ impl Filter for ByteCompareFilter {
                     tracing::warn!(fingerprint = %candidates[*at].fingerprint, "the stored chunk differs or is damaged: storing it anew");
                     candidates[*at].verdict = Verdict::NonExisting;
                     candidates[*at].address = None;
+                    candidates[*at].is_damaged = true;
                 }
             }
         }

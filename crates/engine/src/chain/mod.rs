@@ -52,12 +52,14 @@ pub struct Candidate<'a> {
     pub verdict: Verdict,
     /// Where it is, when a filter has found out. A known chunk without an address is one that needs none (zeros).
     pub address: Option<Address>,
+    /// A stored copy was looked at and cannot be read, or has other bytes.
+    pub is_damaged: bool,
 }
 
 impl<'a> Candidate<'a> {
     /// A chunk of which nothing is known.
     pub fn new(fingerprint: Fingerprint, data: &'a [u8]) -> Candidate<'a> {
-        Candidate { fingerprint, data, verdict: Verdict::WeakMaybe, address: None }
+        Candidate { fingerprint, data, verdict: Verdict::WeakMaybe, address: None, is_damaged: false }
     }
 
     /// Whether the chain found it stored.

@@ -51,12 +51,31 @@ impl ChunkIndex {
         // Ascending, as everybody does who holds several.
         let numbers = partition_of(*prefixes.start(), bits)..=partition_of(*prefixes.end(), bits);
         let held = numbers.map(|number| {
-            let first = (number as u64).checked_shl(64 - bits).unwrap_or(0);
-            let own = first..=first | u64::MAX.checked_shr(bits).unwrap_or(0);
+            let own = self.prefixes_of(number);
             let wanted = *prefixes.start().max(own.start())..=*prefixes.end().min(own.end());
             HeldPartition::of(&self.partitions[number], Some(wanted))
         });
         Held { partitions: held.collect() }
+    }
+}
+
+impl ChunkIndex {
+    /// The prefixes of the fingerprints of a partition.
+    fn prefixes_of(&self, partition: usize) -> RangeInclusive<u64> {
+        let bits = self.partitions.len().trailing_zeros();
+        let first = (partition as u64).checked_shl(64 - bits).unwrap_or(0);
+        first..=first | u64::MAX.checked_shr(bits).unwrap_or(0)
+    }
+
+    /// Visits entries of a partition as [`for_each`](Self::for_each) does, those whose fingerprints have this [prefix](Fingerprint::prefix) or a greater one,
+    /// until `visit` returns false.
+    pub fn for_each_from(&self, partition: u32, prefix: u64, visit: &mut dyn FnMut(&Fingerprint, IndexEntry) -> bool) -> Result<()> {
+        let Some(found) = self.partitions.get(partition as usize) else { return Ok(()) };
+        let own = self.prefixes_of(partition as usize);
+        if prefix > *own.end() {
+            return Ok(());
+        }
+        found.for_each_of(prefix.max(*own.start())..=*own.end(), visit)
     }
 }
 
@@ -72,7 +91,7 @@ impl Held<'_> {
         for mut partition in self.partitions {
             let read = partition.for_each(&mut |fingerprint, entry| {
                 visit(fingerprint, entry);
-                Ok(())
+                Ok(true)
             });
             if let Err(error) = read {
                 failed(error);
@@ -92,8 +111,8 @@ impl<'a> HeldPartition<'a> {
         self.entries = Some(Entries { pages, applied: state.applied, frozen, active });
     }
 
-    /// Visits the entries that are wanted, ascending.
-    fn for_each(&mut self, visit: &mut dyn FnMut(&Fingerprint, IndexEntry) -> Result<()>) -> Result<()> {
+    /// Visits the entries that are wanted, ascending, until `visit` returns false.
+    fn for_each(&mut self, visit: &mut dyn FnMut(&Fingerprint, IndexEntry) -> Result<bool>) -> Result<()> {
         if self.entries.is_none() {
             self.take();
         }
@@ -126,7 +145,9 @@ impl<'a> HeldPartition<'a> {
                 merge(&merged, active.range(active_at..end), &mut entries);
                 active_at = end;
                 for entry in entries.iter().filter(|entry| is_wanted(&entry.fingerprint)) {
-                    visit(&entry.fingerprint, entry.value)?;
+                    if !visit(&entry.fingerprint, entry.value)? {
+                        return Ok(());
+                    }
                 }
             }
         }
@@ -137,6 +158,11 @@ impl<'a> HeldPartition<'a> {
 impl Partition {
     /// Visits all entries, ascending.
     pub fn for_each(&self, visit: &mut dyn FnMut(&Fingerprint, IndexEntry) -> Result<()>) -> Result<()> {
-        HeldPartition::of(self, None).for_each(visit)
+        HeldPartition::of(self, None).for_each(&mut |fingerprint, entry| visit(fingerprint, entry).map(|()| true))
+    }
+
+    /// Visits the entries with these prefixes, ascending, until `visit` returns false.
+    pub fn for_each_of(&self, prefixes: RangeInclusive<u64>, visit: &mut dyn FnMut(&Fingerprint, IndexEntry) -> bool) -> Result<()> {
+        HeldPartition::of(self, Some(prefixes)).for_each(&mut |fingerprint, entry| Ok(visit(fingerprint, entry)))
     }
 }

@@ -339,7 +339,12 @@ impl ChunkIndex {
 
     /// Reads every page and lists those that are damaged.
     pub fn verify(&self) -> Result<Vec<DamagedPage>> {
-        Ok(self.partitions.iter().flat_map(|partition| partition.verify()).collect())
+        Ok(self.verify_while(&mut || true))
+    }
+
+    /// The same, as long as `go_on`, asked before every MiB or so, says true: then the list is of what was read until then.
+    pub fn verify_while(&self, go_on: &mut dyn FnMut() -> bool) -> Vec<DamagedPage> {
+        self.partitions.iter().flat_map(|partition| partition.verify(go_on)).collect()
     }
 
     /// Reads some pages of one partition from the device, from `place` on, which is 0 or what a run before said, and says which are damaged and where to go on.

@@ -91,10 +91,10 @@ impl Partition {
         Ok(next)
     }
 
-    /// Reads all pages and returns those that are damaged.
-    pub fn verify(&self) -> Vec<DamagedPage> {
+    /// Reads all pages, as long as `go_on` says true, and returns those that are damaged.
+    pub fn verify(&self, go_on: &mut dyn FnMut() -> bool) -> Vec<DamagedPage> {
         let (mut damaged, mut next) = (Vec::new(), Some(0));
-        while let Some(place) = next {
+        while let Some(place) = next.filter(|_| go_on()) {
             let run = self.verify_run(place, false);
             damaged.extend(run.damaged.into_iter().map(|(_, page)| page));
             next = run.next;

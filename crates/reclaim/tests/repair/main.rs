@@ -1,6 +1,7 @@
 //! Repair: whatever is damaged, afterwards the store opens, `check` finds nothing but what is in quarantine and who needs it, everything that can be
 //! read is right, and what is written again is there again. The same after a crash at any sync of a repair, and on a full disk.
 
+mod cases;
 #[path = "../damage/merging.rs"]
 mod merging;
 #[allow(dead_code, reason = "shared with the tests of damage")]
@@ -104,6 +105,23 @@ impl Damage {
     }
 }
 
+/// A dry run finds what the repair finds, where nothing is made anew that it cannot keep in memory.
+fn must_say_the_same(would: &RepairReport, did: &RepairReport, what: &str) {
+    let is_rehearsed = !did.actions.iter().any(|action| action.starts_with("the chunk index"));
+    let actions = |report: &RepairReport| -> Vec<String> {
+        let done = |action: &String| action.replace("would be", "was").replace("were", "was").replace("could be removed", "may be removed");
+        report.actions.iter().map(done).collect()
+    };
+    if is_rehearsed {
+        assert_eq!(actions(would), actions(did), "{what}");
+        assert_eq!(sorted(would.check.problems.clone()), sorted(did.check.problems.clone()), "{what}");
+        assert_eq!(would.quarantined_chunks, did.quarantined_chunks, "{what}");
+        assert_eq!(would.restored_chunks, did.restored_chunks, "{what}");
+        assert_eq!(would.check.repaired, did.check.repaired, "{what}");
+    }
+    assert_eq!(would.actions.is_empty(), did.actions.is_empty(), "{what}: {:?} {:?}", would.actions, did.actions);
+}
+
 /// Repairs a damaged copy in every way that must do the same.
 fn repaired(scene: &Scene, damage: &[(&str, Damage)]) -> Look {
     let what = format!("{damage:?}");
@@ -113,7 +131,7 @@ fn repaired(scene: &Scene, damage: &[(&str, Damage)]) -> Look {
     let would = run(&ground, true).unwrap_or_else(|error| panic!("{what}: dry run: {error}"));
     assert!(content(&ground) == before, "{what}: a dry run changed something");
     let did = run(&ground, false).unwrap_or_else(|error| panic!("{what}: {error}"));
-    assert_eq!(would.actions.is_empty(), did.actions.is_empty(), "{what}: {:?} {:?}", would.actions, did.actions);
+    must_say_the_same(&would, &did, &what);
     assert!(did.check.problems.iter().all(is_known_lost), "{what}: {:?}{}", did.actions, list(&did.check.problems));
     let found = must_be_sound(&ground, scene, &what);
     let again = run(&ground, false).unwrap();
@@ -339,36 +357,4 @@ fn m0_19_what_is_not_needed_goes_beside_lost_chunks_and_nothing_that_is_needed()
         assert!(did.check.is_clean(), "index damaged: {with_index}: {:?}{}", did.actions, list(&did.check.problems));
         assert!(must_be_sound(&ground, &scene, "restored").report.is_clean());
     }
-}
-
-#[test]
-fn a_lost_chunk_that_another_container_has_is_found_there() {
-    let scene = Scene::new();
-    let mut restored = 0;
-    for path in files(&scene, |path| path.starts_with("containers/") && is_sealed(&scene, path)).into_iter().take(3) {
-        let ground = scene.copy();
-        ground.remove(&path).unwrap();
-        run(&ground, false).unwrap();
-        // What was lost is stored anew, and is in quarantine no more. Then the file comes back, with copies that nobody asked for.
-        write_volume_again(&ground, &scene, &path);
-        let file = ground.create(&path).unwrap();
-        file.write_at(0, &scene.bytes(&path)).unwrap();
-        file.sync().unwrap();
-        ground.sync_directory(onefold_ground::parent(&path)).unwrap();
-        // All that was written since rots.
-        for (newer, bytes) in content(&ground).iter().filter(|(name, _)| name.starts_with("containers/") && **name != path) {
-            let old = if scene.ground.exists(newer).unwrap() { scene.bytes(newer) } else { bytes[..64].to_vec() };
-            let same = old.iter().zip(bytes).take_while(|(old, new)| old == new).count().max(64);
-            if same < bytes.len() {
-                Damage::Zero(same as u64, (bytes.len() - same) as u64).apply(&ground, newer);
-            }
-        }
-        let did = run(&ground, false).unwrap();
-        assert!(did.check.problems.iter().all(is_known_lost), "{path}: {:?}{}", did.actions, list(&did.check.problems));
-        restored += did.restored_chunks;
-        // What cannot be read is named.
-        must_be_sound(&ground, &scene, &path);
-        assert_eq!(run(&ground, false).unwrap().actions, Vec::<String>::new(), "{path}");
-    }
-    assert!(restored > 0);
 }

@@ -82,3 +82,9 @@ pub fn reopened(ground: &SimulatedGround, world: World) -> World {
     drop(world);
     World::open(ground, model, &small(), Access::ReadWrite).unwrap()
 }
+
+/// Containers that were lost and made anew, and those that could not be.
+pub fn repair_lost(world: &World) -> Result<(Vec<ContainerId>, Vec<ContainerId>)> {
+    let (repaired, lost) = world.store.repair_lost(&|| true)?;
+    Ok((repaired, lost.into_iter().map(|(container, _)| container).collect()))
+}

@@ -1,0 +1,102 @@
+//! Copies that a write found damaged: the chunk is stored anew, and in the batch that has the new copy the slot of the old one becomes dead, so that
+//! nobody counts it as stored and merging leaves it behind.
+//!
+//! Only a copy that is no good dies. Bytes that differ and have the same fingerprint are another chunk (a collision that `byte-compare` told apart):
+//! there are recipes that mean them by their address.
+
+use crate::Engine;
+use crate::dead::Marks;
+use onefold_fingerprint::Fingerprint;
+use onefold_storage::{Address, ChunkKind, Prepared, Slice, StorageError};
+use parking_lot::Mutex;
+use std::collections::HashSet;
+
+/// Chunks that are stored anew because a copy of them seemed no good, until the new one is durable.
+#[derive(Debug, Default)]
+pub(crate) struct Superseded(Mutex<HashSet<Fingerprint>>);
+
+/// What a commit does to older copies.
+#[derive(Debug, Default)]
+pub(crate) struct Superseding {
+    /// The slots that die.
+    pub(crate) marks: Marks,
+    /// The chunks of which a commit need not ask again.
+    noted: Vec<Fingerprint>,
+    /// Of these, those that were stored before and are no good there.
+    pub(crate) chunks: Vec<Fingerprint>,
+}
+
+impl Superseded {
+    /// A chunk is about to be stored although it seemed to be stored. To be called before it is.
+    pub(crate) fn note(&self, chunk: Fingerprint) {
+        self.0.lock().insert(chunk);
+    }
+
+    /// A commit with these new copies is durable.
+    pub(crate) fn settled(&self, superseding: &Superseding) {
+        if !superseding.noted.is_empty() {
+            let mut chunks = self.0.lock();
+            for chunk in &superseding.noted {
+                chunks.remove(chunk);
+            }
+        }
+    }
+
+    fn of(&self, prepared: &Prepared) -> Vec<(Fingerprint, Address)> {
+        let chunks = self.0.lock();
+        if chunks.is_empty() {
+            return Vec::new();
+        }
+        let of_data = prepared.chunks.iter().filter(|(chunk, _, kind)| *kind == ChunkKind::Data && chunks.contains(chunk));
+        of_data.map(|(chunk, address, _)| (*chunk, *address)).collect()
+    }
+}
+
+impl Engine {
+    /// Which older copies die with a commit. The caller holds the lock of commits, so the index names what the new ones take the place of, and no merge
+    /// moves it. What cannot be found out only costs space.
+    pub(crate) fn superseded_by(&self, prepared: &Prepared) -> Superseding {
+        let again = self.superseded.of(prepared);
+        let names: Vec<Fingerprint> = again.iter().map(|(chunk, _)| *chunk).collect();
+        let mut entries = Vec::with_capacity(names.len());
+        let mut found = Superseding { noted: names, ..Superseding::default() };
+        if found.noted.is_empty() {
+            return found;
+        }
+        if let Err(error) = self.index.lookup(&found.noted, &mut entries) {
+            tracing::warn!(%error, "whether chunks that are stored anew have older copies cannot be read");
+            return found;
+        }
+        for ((chunk, new), entry) in again.iter().zip(entries) {
+            let old = entry.map_or(0, |entry| entry.address);
+            if old != 0 && old != new.bits() && self.is_no_good(chunk, Address::from_bits(old), *new) {
+                found.chunks.push(*chunk);
+                self.mark_dead(chunk, Address::from_bits(old), &mut found.marks);
+            }
+        }
+        found
+    }
+
+    /// Whether nobody needs the copy at `old` when there is one at `new`.
+    fn is_no_good(&self, chunk: &Fingerprint, old: Address, new: Address) -> bool {
+        let load = |address| -> Result<Slice, StorageError> {
+            let mut slices = Vec::new();
+            self.storage.load(&[(address, *chunk)], &mut slices)?;
+            Ok(slices.pop().expect("one for each that is wanted"))
+        };
+        match load(old) {
+            Ok(bytes) => self.descriptor.fingerprint.fingerprint(&bytes) != *chunk || load(new).is_ok_and(|new| new[..] == bytes[..]),
+            Err(error) => error.is_damage(),
+        }
+    }
+
+    fn mark_dead(&self, chunk: &Fingerprint, address: Address, marks: &mut Marks) {
+        // In a file whose catalog cannot be read there is nothing to mark.
+        let Ok(file) = self.storage.current(address.container()) else { return };
+        let Ok(slots) = self.storage.slots(file) else { return };
+        let of_bytes = slots.iter().map(|(_, slot)| u64::from(slot.length_bytes)).sum();
+        if let Some(number) = slots.iter().position(|(at, slot)| *at == address && slot.fingerprint == *chunk) {
+            marks.set(file, of_bytes, number, slots[number].1.length_bytes, true);
+        }
+    }
+}

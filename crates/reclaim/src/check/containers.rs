@@ -1,0 +1,181 @@
+//! Step 2 of a check: forwards of merged containers and containers, and what is lost with what is damaged.
+
+use super::Check;
+use super::report::ProblemKind;
+use crate::Result;
+use crate::reading::{Looked, look_into, look_into_all};
+use onefold_engine::{DeadSlots, Repair};
+use onefold_ground::ReadBuffer;
+use onefold_storage::{Catalog, ContainerId, StorageError};
+
+impl Check<'_> {
+    /// Step 2: all containers, then those that came meanwhile: merging may have brought chunks into them that were not read where they were. What is
+    /// written later has been checked by its writer only. Returns how many there are.
+    pub(super) fn all_containers(&mut self) -> Result<usize> {
+        if self.engine.is_writable() {
+            self.report.repaired += self.engine.storage().repair_lost(&|| !self.monitor.is_cancelled())?.0.len() as u64;
+        }
+        self.forwards()?;
+        let before = self.engine.storage().containers()?;
+        self.see_present(&before)?;
+        let mut suspects = Vec::new();
+        self.containers(&before, &mut suspects);
+        let all = self.engine.storage().containers()?;
+        let newer: Vec<_> = all.iter().copied().filter(|container| before.binary_search(container).is_err()).collect();
+        if !newer.is_empty() {
+            self.containers(&newer, &mut suspects);
+        }
+        // One that is gone was merged away while it was read: what it had is in another one.
+        if !suspects.is_empty() {
+            let now = self.engine.storage().containers()?;
+            self.see_present(&now)?;
+            suspects.retain(|container| now.binary_search(container).is_ok());
+            // What a store that is open for writing can make anew from parity is no finding.
+            suspects.retain(|container| !self.is_repaired(*container));
+            suspects.into_iter().for_each(|container| self.report_container(container));
+        }
+        if !self.dead_ends.is_empty() {
+            all.iter().for_each(|container| self.lose_dead_ends(*container));
+        }
+        Ok(all.len())
+    }
+
+    fn is_repaired(&mut self, container: ContainerId) -> bool {
+        let is_repaired = match self.engine.repair_container(container) {
+            Ok(repaired) => repaired == Repair::Repaired,
+            Err(error) => {
+                self.report.add(ProblemKind::Container, format!("container {container} could not be made anew from parity: {error}"));
+                false
+            }
+        };
+        self.report.repaired += u64::from(is_repaired);
+        is_repaired
+    }
+
+    /// Notes what there is, after `containers` were listed: one that was merged since is in neither list otherwise.
+    fn see_present(&mut self, containers: &[ContainerId]) -> Result<()> {
+        let forwards = self.engine.storage().forwards()?;
+        self.present = containers.iter().chain(&forwards).copied().collect();
+        Ok(())
+    }
+
+    fn forwards(&mut self) -> Result<()> {
+        let storage = self.engine.storage();
+        let forwards = storage.forwards()?;
+        self.monitor.step("forwards", forwards.len() as u64);
+        let mut suspects = Vec::new();
+        for id in forwards {
+            if self.monitor.is_cancelled() {
+                break;
+            }
+            if storage.verify_forward(id).is_err() {
+                suspects.push(id);
+            }
+            self.monitor.advance(1);
+        }
+        // One that is gone has no chunks any more.
+        if !suspects.is_empty() {
+            let now = storage.forwards()?;
+            for id in suspects.into_iter().filter(|id| now.binary_search(id).is_ok()) {
+                let is_given_up = |id| self.engine.dead_slots(id).is_ok_and(|dead| dead.is_given_up());
+                if let Err(error) = storage.verify_forward(id)
+                    && !is_given_up(id)
+                    && !storage.forward_target(id).is_some_and(is_given_up)
+                {
+                    self.report.add(ProblemKind::Container, error.to_string());
+                    self.dead_ends.insert(id);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at containers; those in which something is wrong go to `suspects`.
+    fn containers(&mut self, containers: &[ContainerId], suspects: &mut Vec<ContainerId>) {
+        let what = if self.options.read_data { "containers and data" } else { "containers" };
+        self.monitor.step(what, containers.len() as u64);
+        let (engine, monitor) = (self.engine, self.monitor);
+        look_into_all(engine, containers, self.options.read_data, &|| !monitor.is_cancelled(), &mut |looked| {
+            let Looked { container, found, wrong, read_bytes } = looked;
+            self.report.containers += 1;
+            self.report.read_bytes += read_bytes;
+            self.report.chunks += found.as_ref().map_or(0, |found| found.chunks);
+            let is_whole = found.is_ok_and(|found| found.damage.is_empty() && found.homes.iter().all(|home| self.present.contains(home)));
+            if !wrong.is_empty() || !is_whole {
+                suspects.push(container);
+            }
+            monitor.advance(1);
+        });
+        suspects.sort_unstable();
+    }
+
+    fn report_container(&mut self, container: ContainerId) {
+        let Looked { found, wrong, .. } = look_into(self.engine, container, self.options.read_data, &mut ReadBuffer::default());
+        let dead = self.engine.dead_slots(container).unwrap_or_default();
+        let catalog = self.engine.storage().catalog(container).ok();
+        for (address, fingerprint) in wrong {
+            let is_dead = catalog.as_ref().and_then(|catalog| catalog.position(address)).is_some_and(|slot| dead.contains(slot));
+            if !is_dead {
+                self.report.add(ProblemKind::Container, format!("chunk {fingerprint} at {address} has bytes of another fingerprint"));
+                self.lost.insert(fingerprint);
+            }
+        }
+        let is_damaged = found.as_ref().map_or_else(StorageError::is_damage, |found| !found.damage.is_empty());
+        // Readers have it through parity: nothing is lost.
+        if is_damaged && !self.engine.is_writable() && self.engine.storage().is_repairable(container).unwrap_or(false) {
+            found.iter().for_each(|found| self.homes(container, &found.homes));
+            let why = found.map_or_else(Some, |found| found.damage.into_iter().next()).map_or_else(String::new, |error| error.to_string());
+            let what = format!("{why}; parity has what is missing: `onefold scrub` makes the container anew");
+            self.report.add(ProblemKind::Container, what);
+            return;
+        }
+        match found {
+            Ok(found) => {
+                self.homes(container, &found.homes);
+                found.damage.iter().for_each(|damage| self.container_damage(catalog.as_deref(), &dead, damage));
+            }
+            // The file is not there, or the device cannot read it.
+            Err(error) => self.container_damage(catalog.as_deref(), &dead, &error),
+        }
+    }
+
+    /// Notes that addresses of chunks of a merged container do not lead there any more.
+    fn homes(&mut self, container: ContainerId, homes: &[ContainerId]) {
+        for home in homes.iter().filter(|home| !self.present.contains(home)) {
+            let what = format!("container {container} has chunks of container {home}, whose forward is missing");
+            self.report.add(ProblemKind::Container, what);
+            self.dead_ends.insert(*home);
+        }
+    }
+
+    /// Chunks that are in a merged container, but whose addresses do not lead there any more.
+    fn lose_dead_ends(&mut self, container: ContainerId) {
+        let slots = self.engine.storage().slots(container).unwrap_or_default();
+        let lost = slots.iter().filter(|(address, _)| self.dead_ends.contains(&address.container()));
+        lost.for_each(|(_, slot)| self.lost.insert(slot.fingerprint));
+    }
+
+    /// Notes what a damage of a container takes with it. Without a catalog nobody knows what the container held; the counts will show
+    /// what is missing. Where nothing counts any more, nothing is lost.
+    fn container_damage(&mut self, catalog: Option<&Catalog>, dead: &DeadSlots, damage: &StorageError) {
+        let Some(catalog) = catalog else {
+            if !dead.is_given_up() {
+                self.report.add(ProblemKind::Container, damage.to_string());
+            }
+            return;
+        };
+        let frame = if let StorageError::Damaged { frame, .. } = damage { *frame } else { None };
+        let mut is_felt = catalog.slots.is_empty();
+        for of in catalog.frames.iter().filter(|of| frame.is_none_or(|frame| frame == of.number)) {
+            for (slot, found) in (of.first_slot as usize..).zip(catalog.slots_of(of)) {
+                if !dead.contains(slot) {
+                    is_felt = true;
+                    self.lost.insert(found.fingerprint);
+                }
+            }
+        }
+        if is_felt {
+            self.report.add(ProblemKind::Container, damage.to_string());
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Chunks that a check knows to be lost.
+
+use onefold_engine::Piece;
+use onefold_fingerprint::Fingerprint;
+use onefold_storage::ChunkKind;
+use std::collections::{HashMap, HashSet};
+
+/// Chunks that cannot be read, as many as memory allows.
+#[derive(Debug, Default)]
+pub(crate) struct Lost {
+    chunks: HashSet<Fingerprint>,
+    limit: usize,
+    pub(super) left_out: u64,
+}
+
+impl Lost {
+    /// Memory of one chunk in a hash set that has just grown.
+    const CHUNK_BYTES: usize = 80;
+
+    pub(super) fn within(memory_bytes: usize) -> Lost {
+        Lost { limit: (memory_bytes / Lost::CHUNK_BYTES).max(1), ..Lost::default() }
+    }
+
+    pub(crate) fn insert(&mut self, fingerprint: Fingerprint) {
+        if self.chunks.len() < self.limit {
+            self.chunks.insert(fingerprint);
+        } else if !self.chunks.contains(&fingerprint) {
+            self.left_out += 1;
+        }
+    }
+
+    pub(crate) fn contains(&self, fingerprint: &Fingerprint) -> bool {
+        self.chunks.contains(fingerprint)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Fingerprint> {
+        self.chunks.iter()
+    }
+
+    pub(crate) fn is_complete(&self) -> bool {
+        self.left_out == 0
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.chunks.is_empty()
+    }
+}
+
+/// Lost chunks of which it is not known what they were: who needs them tells it.
+#[derive(Debug, Default)]
+pub(crate) struct Kinds {
+    chunks: HashMap<Fingerprint, Option<ChunkKind>>,
+    limit: usize,
+}
+
+impl Kinds {
+    pub(super) fn within(memory_bytes: usize) -> Kinds {
+        Kinds { limit: (memory_bytes / Lost::CHUNK_BYTES).max(1), ..Kinds::default() }
+    }
+
+    /// Asks for the kind of a chunk. Without memory for it, a later check may tell it.
+    pub(crate) fn want(&mut self, chunk: Fingerprint) {
+        if self.chunks.len() < self.limit {
+            self.chunks.entry(chunk).or_default();
+        }
+    }
+
+    /// A piece is needed as a chunk of this kind.
+    pub(crate) fn learn(&mut self, piece: &Piece, kind: ChunkKind) {
+        if let Some(fingerprint) = piece.fingerprint()
+            && let Some(known) = self.chunks.get_mut(&fingerprint)
+        {
+            *known = Some(kind);
+        }
+    }
+
+    /// What was learned of a chunk.
+    pub(crate) fn of(&self, chunk: &Fingerprint) -> Option<ChunkKind> {
+        self.chunks.get(chunk).copied().flatten()
+    }
+}
