@@ -216,14 +216,19 @@ impl Initiator {
         self.command(&[0x12, 1, page, 0x04, 0, 0], &[], 1024)
     }
 
-    /// Logs out.
-    pub fn log_out(mut self) -> io::Result<()> {
+    /// Asks to log out.
+    pub fn begin_log_out(&mut self) -> io::Result<()> {
         let mut header = [0; HEADER_BYTES];
         (header[0], header[1]) = (LOGOUT, 0x80);
         header[16..20].copy_from_slice(&0xffff_u32.to_be_bytes());
         header[24..28].copy_from_slice(&self.command_number.to_be_bytes());
         header[28..32].copy_from_slice(&self.expected_status.to_be_bytes());
-        send(&mut self.stream, header, &[])?;
+        send(&mut self.stream, header, &[])
+    }
+
+    /// Logs out.
+    pub fn log_out(mut self) -> io::Result<()> {
+        self.begin_log_out()?;
         let (answer, _) = receive(&mut self.stream)?;
         assert_eq!((answer[0], answer[2]), (LOGOUT_RESPONSE, 0));
         Ok(())

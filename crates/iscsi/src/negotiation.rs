@@ -127,8 +127,8 @@ impl Parameters {
             "IFMarkInt" | "OFMarkInt" => put(out, key, "Reject"),
             "TaskReporting" => put(out, key, "RFC3720"),
             "iSCSIProtocolLevel" => {
-                numeric(0, 31)?;
-                put(out, key, "1");
+                // The lesser of both; level 1 is that of RFC 7143.
+                put(out, key, &numeric(0, 31)?.min(1).to_string());
             }
             _ => put(out, key, "NotUnderstood"),
         }
@@ -159,6 +159,8 @@ mod tests {
         assert_eq!(answer("MaxBurstLength", "0xfffff0").1, format!("MaxBurstLength={}\0", 1 << 20));
         assert_eq!(answer("InitialR2T", "No").1, "InitialR2T=No\0");
         assert_eq!(answer("MaxConnections", "8").1, "MaxConnections=1\0");
+        assert_eq!(answer("iSCSIProtocolLevel", "0").1, "iSCSIProtocolLevel=0\0");
+        assert_eq!(answer("iSCSIProtocolLevel", "2").1, "iSCSIProtocolLevel=1\0");
         assert_eq!(answer("X-com.example", "1").1, "X-com.example=NotUnderstood\0");
         assert_eq!(
             answer("MaxRecvDataSegmentLength", "262144"),

@@ -274,7 +274,7 @@ async fn log_in(shared: &Arc<Shared>, stream: &mut TcpStream, mut login: Login) 
                 let visitor = &login.visitor;
                 tracing::info!(initiator = visitor.initiator, address = %visitor.address, target = login.target, ?refused, "a login is refused");
                 response.put(36, &(refused as u16).to_be_bytes());
-                send(stream, response, &mut status_number, expected_command).await?;
+                send(stream, response, &mut status_number, expected_command, shared.limits.queue_depth).await?;
                 return Ok(None);
             }
         };
@@ -285,7 +285,7 @@ async fn log_in(shared: &Arc<Shared>, stream: &mut TcpStream, mut login: Login) 
         if let Some(begun) = &begun {
             response.put(14, &begun.handle.to_be_bytes());
         }
-        send(stream, response, &mut status_number, expected_command).await?;
+        send(stream, response, &mut status_number, expected_command, shared.limits.queue_depth).await?;
         if let Some(begun) = begun {
             return Ok(Some(Begun { status_number, ..begun }));
         }
@@ -326,9 +326,9 @@ fn response_to(header: &Header) -> Outgoing {
     response
 }
 
-async fn send(stream: &mut TcpStream, mut pdu: Outgoing, status_number: &mut u32, expected_command: u32) -> io::Result<()> {
-    // A refused login has no sequence numbers that matter.
-    pdu.finish(status_number, expected_command, expected_command.wrapping_add(16));
+/// Sends an answer to a login: `window` is how many commands a session takes, which begins with this one.
+async fn send(stream: &mut TcpStream, mut pdu: Outgoing, status_number: &mut u32, expected_command: u32, window: u32) -> io::Result<()> {
+    pdu.finish(status_number, expected_command, expected_command.wrapping_add(window).wrapping_sub(1));
     stream.write_all(&spell(pdu, &Parameters::default())).await?;
     stream.flush().await
 }

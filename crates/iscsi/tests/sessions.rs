@@ -8,6 +8,7 @@ use onefold_tests::iscsi::{HEADER_BYTES, Initiator, connect, login_request, rece
 use onefold_tests::{Random, RequestError};
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -31,10 +32,22 @@ fn resident() -> usize {
 struct Slow {
     bytes: Mutex<Vec<u8>>,
     gate: Mutex<()>,
+    /// How many have come to the gate.
+    arrived: AtomicUsize,
 }
 
 impl Slow {
+    /// Waits until so many have come to the gate.
+    fn wait_for(&self, arrived: usize) {
+        let until = Instant::now() + Duration::from_secs(60);
+        while self.arrived.load(Ordering::Relaxed) < arrived {
+            assert!(Instant::now() < until, "{} of {arrived} have come", self.arrived.load(Ordering::Relaxed));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     fn wait(&self) {
+        self.arrived.fetch_add(1, Ordering::Relaxed);
         drop(self.gate.lock());
     }
 }
@@ -107,7 +120,7 @@ struct Served {
 
 impl Served {
     fn with(limits: Limits) -> Served {
-        let disk = Arc::new(Slow { bytes: Mutex::new(vec![7; SIZE]), gate: Mutex::new(()) });
+        let disk = Arc::new(Slow { bytes: Mutex::new(vec![7; SIZE]), gate: Mutex::new(()), arrived: AtomicUsize::new(0) });
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let (said, told) = std::sync::mpsc::channel();
         let of_server = disk.clone();
@@ -228,6 +241,11 @@ fn m0_1_what_there_is_no_room_for_is_refused_and_can_be_tried_again() {
 #[test]
 fn m0_1_commands_beyond_the_window_are_dropped_and_those_within_are_not() {
     let served = Served::with(Limits { queue_depth: 4, ..limits() });
+    let mut stream = connect(&served.portal).unwrap();
+    let (header, text) = login_request(2, &[("InitiatorName", "iqn.2026-01.com.example:other"), ("TargetName", NAME)]);
+    send(&mut stream, header, &text).unwrap();
+    let (answer, _) = receive(&mut stream).unwrap();
+    assert_eq!(window(&answer), 4, "the login promises no more than the session keeps");
     let mut initiator = served.log_in(1);
     let gate = served.disk.gate.lock().unwrap();
     for number in 0..6 {
@@ -241,9 +259,12 @@ fn m0_1_commands_beyond_the_window_are_dropped_and_those_within_are_not() {
         header[0] |= 0x40;
         send(&mut initiator.stream, header, &[]).unwrap();
     }
+    let mut last = 0;
     for _ in 0..24 {
         let (answer, _) = receive(&mut initiator.stream).unwrap();
         assert_eq!((answer[0], answer[2]), (0x3f, 0x06), "rejected: too many immediate commands");
+        assert_eq!(window(&answer), 0);
+        last = word(&answer, 32);
     }
     drop(gate);
     let mut done = 0;
@@ -251,13 +272,66 @@ fn m0_1_commands_beyond_the_window_are_dropped_and_those_within_are_not() {
     while done < 20 {
         let (answer, _) = receive(&mut initiator.stream).unwrap();
         assert_eq!((answer[0], answer[1] & 1), (0x25, 1));
-        most = most.max(word(&answer, 32).wrapping_sub(word(&answer, 28)).wrapping_add(1));
+        most = most.max(window(&answer));
+        assert!(word(&answer, 32) >= last, "MaxCmdSN never goes back");
+        last = word(&answer, 32);
         done += 1;
     }
     assert!(most <= 4, "the window is never wider than was told");
     // Those that were beyond the window are not missed: their numbers come again.
     initiator.command_number -= 2;
     initiator.read(0, 512).unwrap();
+}
+
+/// How many commands an answer allows.
+fn window(answer: &[u8]) -> u32 {
+    word(answer, 32).wrapping_sub(word(answer, 28)).wrapping_add(1)
+}
+
+#[test]
+fn m0_1_a_logout_is_answered_when_no_write_has_an_effect_any_more() {
+    let served = Served::with(limits());
+    let mut others: Vec<Initiator> = (10..14).map(|number| served.log_in(number)).collect();
+    let mut leaving = served.log_in(1);
+    let gate = served.disk.gate.lock().unwrap();
+    // One write is in the disk's hands, others wait until it is their turn.
+    let mut write = |initiator: &mut Initiator, block: u8| {
+        let header = initiator.header(&[0x2a, 0, 0, 0, 0, block, 0, 0, 1, 0], 0xa1, 512);
+        initiator.command_number += 1;
+        send(&mut initiator.stream, header, &[8; 512]).unwrap();
+    };
+    write(&mut leaving, 0);
+    served.disk.wait_for(1);
+    for initiator in &mut others {
+        for number in 0..60 {
+            let header = initiator.header(&read_10(100 + number, 1), 0xc1, 512);
+            initiator.command_number += 1;
+            send(&mut initiator.stream, header, &[]).unwrap();
+        }
+    }
+    served.disk.wait_for(64);
+    write(&mut leaving, 1);
+    leaving.begin_log_out().unwrap();
+    leaving.stream.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    let early = receive(&mut leaving.stream);
+    assert!(early.is_err(), "answered while a write is under way: {early:02x?}");
+    drop(gate);
+    leaving.stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let (answer, _) = receive(&mut leaving.stream).unwrap();
+    assert_eq!((answer[0], answer[2]), (0x26, 0), "the next answer is that of the logout");
+    let now = served.disk.bytes.lock().unwrap()[..1024].to_vec();
+    is_closed(&mut leaving.stream);
+    assert!(served.disk.bytes.lock().unwrap()[..1024] == now, "nothing is written behind it");
+}
+
+#[test]
+fn m0_1_initiators_are_told_how_long_they_may_take_to_log_out() {
+    let mut served = Served::with(Limits { farewell: Duration::from_millis(1500), patience: Duration::from_secs(15), ..limits() });
+    let mut initiator = served.log_in(1);
+    drop(served.stop.take());
+    let (message, _) = receive(&mut initiator.stream).unwrap();
+    assert_eq!((message[0], message[36]), (0x32, 1), "asked to log out");
+    assert_eq!(u16::from_be_bytes([message[42], message[43]]), 2, "whole seconds, after which it is disconnected");
 }
 
 #[test]

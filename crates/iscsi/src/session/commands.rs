@@ -99,6 +99,7 @@ impl Session {
             is_read,
             is_write,
             is_ordered: matches!(flags & 7, 2),
+            is_immediate: header.is_immediate(),
             expected_bytes,
             needed_bytes,
             data: Vec::new(),
@@ -289,6 +290,10 @@ impl Session {
             let worker = Mutex::new(workers.acquire_owned().await.ok());
             let work = tokio::task::spawn_blocking(move || {
                 let waiting = Waiting { worker, is_over };
+                if waiting.is_over() {
+                    // It was ended while it waited for its turn: then it must not have begun.
+                    return crate::scsi::failed();
+                }
                 let caller = Caller { nexus: &nexus, port: &port, luns: &luns, patience: &waiting, peers: &peers, tokens: &shared.tokens };
                 match unit {
                     Some(unit) => unit.execute(caller, &cdb, &data, announced),

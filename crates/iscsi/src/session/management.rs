@@ -41,6 +41,10 @@ impl Session {
     pub(super) fn then(&mut self, then: Then) {
         match then {
             Then::Answer(task_tag) => self.answer_management(task_tag, 0),
+            Then::LogOut(task_tag) => {
+                self.answer_logout(task_tag, 0);
+                self.has_left = true;
+            }
             Then::Say(done) => drop(done.send(())),
             Then::Reset { task_tag, lun, is_cold } => {
                 let Some(target) = self.begun.target.clone() else { return };

@@ -6,7 +6,8 @@
 //!   An R2T is sent, and a read begun, only when there is room; what waits for room waits for commands of its own session only.
 //! - Of commands that are delivered at once (immediate) there are few: their number is not bounded by the window.
 //! - Commands outside of the window that the initiator was told are dropped, as RFC 7143 section 4.2.2.1 wants.
-//! - A task that is ended by task management has no effect after the answer: those that run are waited for, their responses are not sent.
+//! - A task that is ended by task management, or by a logout, has no effect after the answer: those that run are waited for, their responses are not sent.
+//! - MaxCmdSN never goes back, as immediate commands have places of their own: it advances when a command comes, and again when it is over.
 
 mod commands;
 mod management;
@@ -72,7 +73,7 @@ const PERMIT_BYTES: u32 = 4096;
 const READ_AHEAD: usize = 4;
 /// Answers, but for data that was read, that may wait for the initiator to take them, bytes.
 const OUT_BYTES: usize = 1 << 20;
-/// Immediate commands beside those of the window, and task management functions that wait.
+/// Immediate commands, which are beside those of the window, and task management functions that wait.
 const IMMEDIATE: usize = 16;
 
 /// What waits to be sent.
@@ -139,6 +140,7 @@ struct Task {
     is_read: bool,
     is_write: bool,
     is_ordered: bool,
+    is_immediate: bool,
     expected_bytes: u32,
     /// What the command takes by its CDB.
     needed_bytes: u32,
@@ -184,6 +186,7 @@ struct Waiting {
 
 enum Then {
     Answer(u32),
+    LogOut(u32),
     Say(oneshot::Sender<()>),
     Reset { task_tag: u32, lun: Option<u16>, is_cold: bool },
 }
@@ -221,6 +224,10 @@ struct Session {
     /// Commands that came before others that were sent before them.
     early: HashMap<u32, Incoming>,
     ping: Option<u32>,
+    /// The initiator wants to log out: nothing more is taken from it.
+    is_leaving: bool,
+    /// That was answered.
+    has_left: bool,
     /// The units that know of this nexus, by LUN. Units come and go while a session lasts.
     joined: HashMap<u16, Arc<LogicalUnit>>,
 }
@@ -255,6 +262,8 @@ pub(crate) async fn serve(
         next_transfer_tag: 1,
         early: HashMap::new(),
         ping: None,
+        is_leaving: false,
+        has_left: false,
         joined: HashMap::new(),
     };
     session.join_all();
@@ -289,14 +298,17 @@ pub(crate) async fn serve(
         if let Err(end) = done {
             break end;
         }
+        if session.has_left {
+            break End::Over;
+        }
     };
     if let End::Wrong(why) = end {
         tracing::warn!(initiator = who, "the connection is closed: {why}");
     }
     reader.abort();
     // What runs ends before the nexus is gone and somebody else may take its place.
-    session.memory.close();
     session.end_tasks(&|_| true);
+    session.memory.close();
     while !session.tasks.is_empty()
         && let Some(event) = happened.recv().await
     {
@@ -365,10 +377,15 @@ impl Session {
         self.shared.limits
     }
 
+    /// Commands that the initiator may send beside those under way.
+    fn window(&self) -> u32 {
+        let taken = self.tasks.values().filter(|task| !task.is_immediate).count();
+        self.limits().queue_depth.saturating_sub(taken as u32)
+    }
+
     /// Last CmdSN that the initiator may send.
     fn last_command(&self) -> u32 {
-        let room = self.limits().queue_depth.saturating_sub(self.tasks.len() as u32);
-        self.begun.expected_command.wrapping_add(room).wrapping_sub(1)
+        self.begun.expected_command.wrapping_add(self.window()).wrapping_sub(1)
     }
 
     fn send(&mut self, pdu: Outgoing) {
@@ -420,7 +437,8 @@ impl Session {
                 let mut pdu = Outgoing::new(opcode::ASYNC, 0x80, NO_TAG, StatusNumber::Own);
                 // Event 1: log out within so many seconds.
                 pdu.header[36] = 1;
-                pdu.put(42, &(self.limits().patience.as_secs() as u16).to_be_bytes());
+                let seconds = self.limits().farewell.as_millis().div_ceil(1000).min(u16::MAX.into()) as u16;
+                pdu.put(42, &seconds.to_be_bytes());
                 self.send(pdu);
             }
             Control::Abort { lun, done } => {
@@ -433,6 +451,9 @@ impl Session {
 
     /// Takes a PDU.
     fn take(&mut self, pdu: Incoming) -> Result<(), End> {
+        if self.is_leaving {
+            return Ok(());
+        }
         let code = pdu.header.opcode();
         if code == opcode::DATA_OUT {
             return self.data_out(&pdu);
@@ -445,8 +466,7 @@ impl Session {
             return self.immediate(pdu);
         }
         let ahead = pdu.header.command_number().wrapping_sub(self.begun.expected_command);
-        let window = self.last_command().wrapping_sub(self.begun.expected_command).wrapping_add(1);
-        if ahead >= window || window > self.limits().queue_depth {
+        if ahead >= self.window() {
             return Ok(());
         }
         if ahead > 0 {
@@ -457,7 +477,7 @@ impl Session {
             return Ok(());
         }
         let mut next = Some(pdu);
-        while let Some(pdu) = next {
+        while let Some(pdu) = next.filter(|_| !self.is_leaving) {
             self.begun.expected_command = self.begun.expected_command.wrapping_add(1);
             self.command(pdu)?;
             next = self.early.remove(&self.begun.expected_command);
@@ -467,9 +487,8 @@ impl Session {
 
     /// A command that the window does not bound: of those that stay, there are few.
     fn immediate(&mut self, pdu: Incoming) -> Result<(), End> {
-        let most = self.limits().queue_depth as usize + IMMEDIATE;
         let is_full = match pdu.header.opcode() {
-            opcode::SCSI_COMMAND => self.tasks.len() >= most,
+            opcode::SCSI_COMMAND => self.tasks.values().filter(|task| task.is_immediate).count() >= IMMEDIATE,
             opcode::TASK_MANAGEMENT => self.waiting.len() >= IMMEDIATE,
             _ => false,
         };
@@ -495,7 +514,10 @@ impl Session {
                 self.text(&pdu);
                 Ok(())
             }
-            opcode::LOGOUT => self.logout(&pdu),
+            opcode::LOGOUT => {
+                self.logout(&pdu);
+                Ok(())
+            }
             opcode::LOGIN => Err(End::Wrong("a login in a session that is logged in")),
             opcode::SCSI_COMMAND | opcode::TASK_MANAGEMENT => {
                 self.reject(reason::PROTOCOL_ERROR, &pdu);

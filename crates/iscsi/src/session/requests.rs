@@ -1,6 +1,6 @@
 //! What is no SCSI command: NOP, logout, SendTargets.
 
-use super::{End, Session};
+use super::{Session, Then};
 use crate::pdu::{Incoming, NO_TAG, Outgoing, StatusNumber, opcode, reason};
 
 impl Session {
@@ -18,17 +18,22 @@ impl Session {
         }
     }
 
-    pub(super) fn logout(&mut self, pdu: &Incoming) -> Result<(), End> {
-        let why = pdu.header.0[1] & 0x7f;
-        let mut answer = Outgoing::new(opcode::LOGOUT_RESPONSE, 0x80, pdu.header.task_tag(), StatusNumber::Own);
+    /// A logout ends all commands (RFC 7143 section 11.14), and is answered when none has an effect any more: the initiator may go on by another path then.
+    pub(super) fn logout(&mut self, pdu: &Incoming) {
+        let tag = pdu.header.task_tag();
         // 0 closes the session, 1 the connection, which is the same; recovery of connections is not there.
-        answer.header[2] = match (why, pdu.header.connection_id()) {
-            (0 | 1, _) => 0,
-            _ => 2,
-        };
-        let is_over = answer.header[2] == 0;
+        if pdu.header.0[1] & 0x7f > 1 {
+            return self.answer_logout(tag, 2);
+        }
+        self.is_leaving = true;
+        let running = self.end_tasks(&|_| true);
+        self.wait_for(running, Then::LogOut(tag));
+    }
+
+    pub(super) fn answer_logout(&mut self, tag: u32, response: u8) {
+        let mut answer = Outgoing::new(opcode::LOGOUT_RESPONSE, 0x80, tag, StatusNumber::Own);
+        answer.header[2] = response;
         self.send(answer);
-        if is_over { Err(End::Over) } else { Ok(()) }
     }
 
     /// SendTargets (RFC 7143 appendix C).
