@@ -295,7 +295,7 @@ fn m0_1_a_logout_is_answered_when_no_write_has_an_effect_any_more() {
     let mut leaving = served.log_in(1);
     let gate = served.disk.gate.lock().unwrap();
     // One write is in the disk's hands, others wait until it is their turn.
-    let mut write = |initiator: &mut Initiator, block: u8| {
+    let write = |initiator: &mut Initiator, block: u8| {
         let header = initiator.header(&[0x2a, 0, 0, 0, 0, block, 0, 0, 1, 0], 0xa1, 512);
         initiator.command_number += 1;
         send(&mut initiator.stream, header, &[8; 512]).unwrap();
