@@ -199,8 +199,16 @@ impl Engine {
         let deltas = self.deltas_of(&prepared, transactions, &counted);
         let mut changes = latest_changes(transactions);
         changes.extend(stored_again);
-        let superseded = self.superseded_by(&prepared);
-        let (dead, dead_bytes) = superseded.marks.changes(&self.blocks)?;
+        let mut superseded = self.superseded_by(&prepared);
+        let (dead, dead_bytes) = match superseded.marks.changes(&self.blocks) {
+            // What is dead already cannot be read: the old copies then count as stored, which only costs space.
+            Err(error) if error.is_damage() => {
+                tracing::warn!(%error, "older copies of chunks that are stored anew are not marked as dead");
+                superseded.chunks.clear();
+                <_>::default()
+            }
+            changes => changes?,
+        };
         changes.extend(dead);
         let totals = self.totals_with(&prepared)?.map(|totals| Totals {
             chunks: totals.chunks.saturating_sub(superseded.chunks.len() as u64),

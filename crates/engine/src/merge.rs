@@ -11,7 +11,7 @@ use crate::dead::{self, DeadSlots};
 use crate::{Change, Engine, EngineError, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_oplog::LogError;
-use onefold_storage::{Address, ContainerId, Merge, MergeStatistics, Prepared};
+use onefold_storage::{Address, ContainerId, Merge, MergeStatistics, Prepared, StorageError};
 
 /// What becomes of the slots of a container.
 struct Sorted {
@@ -19,14 +19,37 @@ struct Sorted {
     dead: DeadSlots,
 }
 
+/// How often a merge is tried, each time that a chunk in it died while it was copied.
+const ATTEMPTS: usize = 3;
+
+/// What became of a merge.
+enum Attempt {
+    Merged(MergeStatistics),
+    NothingToDo,
+    /// A write found a chunk damaged and stored it anew while the containers were copied.
+    MoreDied,
+}
+
 impl Engine {
     /// Merges container files, all of one partition, into one; durable on return. The chunks that are needed lie in the new one by ascending
-    /// `rank`. Those that have no dead slots (any more), or chunks in quarantine, are left alone; `None`: these were all, or more died meanwhile. An error leaves everything as it is; damage says
+    /// `rank`. Those that have no dead slots (any more), or chunks in quarantine, are left alone; `None`: these were all. An error leaves everything as it is; damage says
     /// that a container cannot be merged.
     pub fn merge_containers(&self, victims: &[ContainerId], rank: &dyn Fn(Address) -> u64) -> Result<Option<MergeStatistics>> {
         self.writable()?;
         drop(self.permit_deletion("merge containers")?);
         let _one = self.reclaiming.lock();
+        for _ in 0..ATTEMPTS {
+            match self.try_merge(victims, rank)? {
+                Attempt::MoreDied => {}
+                Attempt::NothingToDo => return Ok(None),
+                Attempt::Merged(statistics) => return Ok(Some(statistics)),
+            }
+        }
+        let why = "chunks in them are found damaged and stored anew all the time".into();
+        Err(EngineError::Storage(StorageError::Merge { why }))
+    }
+
+    fn try_merge(&self, victims: &[ContainerId], rank: &dyn Fn(Address) -> u64) -> Result<Attempt> {
         let mut live = Vec::new();
         let mut own = Vec::with_capacity(victims.len());
         let mut dead = Vec::with_capacity(victims.len());
@@ -43,11 +66,11 @@ impl Engine {
         }
         live.sort_by_cached_key(|(address, _)| (rank(*address), *address));
         if own.is_empty() {
-            return Ok(None);
+            return Ok(Attempt::NothingToDo);
         }
         let merge = self.storage.merge(&own, &live)?;
         let statistics = merge.statistics;
-        Ok(self.commit_merge(merge, &dead)?.then_some(statistics))
+        Ok(if self.commit_merge(merge, &dead)? { Attempt::Merged(statistics) } else { Attempt::MoreDied })
     }
 
     fn sort_slots(&self, container: ContainerId) -> Result<Sorted> {

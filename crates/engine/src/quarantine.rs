@@ -79,6 +79,10 @@ impl Quarantined {
                 return Err(out_of_range("version of a chunk in quarantine", version));
             }
             let known = ChunkKind::from_number(kind);
+            if !(2..=1 + size_of::<Fingerprint>()).contains(&key.len()) {
+                let what = "length of the key of a chunk in quarantine";
+                return Err(WireError::OutOfRange { what, value: key.len() as u64, offset_bytes: 0 });
+            }
             if references > UNREACHABLE || (known.is_none() && kind != UNKNOWN_KIND) {
                 return Err(out_of_range("kind of a chunk in quarantine", kind));
             }
@@ -150,7 +154,9 @@ impl Quarantine {
         let mut from = vec![PREFIX];
         while !names.has_more {
             let page = blocks.range(PARTITION, &from, &[PREFIX + 1], PAGE)?;
-            page.iter().for_each(|(key, _)| names.insert(Fingerprint::from_digest(&key[1..])));
+            // A key of another length is no name: nobody asks for it.
+            let keys = page.iter().filter(|(key, _)| key.len() == 1 + digest_bytes);
+            keys.for_each(|(key, _)| names.insert(Fingerprint::from_digest(&key[1..])));
             match page.last() {
                 Some((last, _)) if page.len() == PAGE => from = [last, &[0][..]].concat(),
                 _ => break,

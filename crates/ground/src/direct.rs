@@ -49,11 +49,6 @@ impl ReadBuffer {
         self.length_bytes = length_bytes;
         Ok(self)
     }
-
-    /// Holds nothing.
-    pub fn clear(&mut self) {
-        self.length_bytes = 0;
-    }
 }
 
 impl Deref for ReadBuffer {

@@ -17,6 +17,9 @@ const MAX_CHUNKS: usize = 4 << 20;
 const PIECES_FOR_A_CHUNK: u64 = 64;
 const LEAST_PIECES: u64 = 1 << 16;
 
+/// Mappings that are looked at before it is asked whether to go on.
+const OBJECTS_OF_A_STEP: u64 = 4096;
+
 /// The places of chunks in the order in which they are read.
 #[derive(Debug, Default)]
 pub(crate) struct ReadingOrder {
@@ -61,7 +64,14 @@ impl ReadingOrder {
             }
         }
         let digest_bytes = engine.digest_bytes();
+        let mut objects = 0u64;
         let visit = &mut |_: &[u8], value: &[u8]| {
+            // One of zeros costs a look too.
+            order.left = order.left.saturating_sub(1);
+            objects += 1;
+            if order.left == 0 || (objects.is_multiple_of(OBJECTS_OF_A_STEP) && !go_on()) {
+                return false;
+            }
             let pieces = mapping(value, digest_bytes).map_or_else(Vec::new, |recipe| recipe.pieces);
             pieces.iter().all(|piece| order.note(piece, &homes))
         };

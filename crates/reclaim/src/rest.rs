@@ -2,11 +2,13 @@
 //!
 //! A step takes processor and disk for some milliseconds, in which whoever reads or writes may have to wait. So while somebody does, the steps are
 //! a fortieth of the time: few requests meet one, and their 99th percentile stays what it was. Where nobody does, steps follow each other
-//! quickly. Where the disk gets full, or half of the store is unused, giving back is what everybody waits for.
+//! quickly. Where the disk gets full, or half of what containers have is of chunks that are removed already, giving back is what everybody waits for. No rest is longer
+//! than half a minute, so a step of more than a second takes a greater share.
 
+use crate::Clock;
 use onefold_engine::Engine;
 use std::cell::Cell;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Rests by the length of the step before, while nobody reads or writes.
 const REST_ALONE: u32 = 1;
@@ -22,44 +24,64 @@ const URGENT_UNUSED_PERCENT: u64 = 50;
 /// A rest is slept in parts, so that whoever is to stop does.
 const NAP: Duration = Duration::from_millis(50);
 
+/// What the length of a rest depends on.
+trait Load {
+    /// Grows whenever somebody reads or writes.
+    fn served_bytes(&self) -> u64;
+    /// Whether room is short.
+    fn is_urgent(&self) -> bool;
+}
+
 /// The rests of a thread that works beside those who are served.
 pub struct Rests<'a> {
-    engine: &'a Engine,
+    load: &'a dyn Load,
+    clock: &'a dyn Clock,
     stopping: &'a dyn Fn() -> bool,
-    worked_since: Cell<Instant>,
+    worked_since: Cell<Duration>,
     served: Cell<u64>,
 }
 
 impl<'a> Rests<'a> {
     /// Before the first step. `stopping` is asked while it rests.
-    pub fn new(engine: &'a Engine, stopping: &'a dyn Fn() -> bool) -> Rests<'a> {
-        Rests { engine, stopping, worked_since: Cell::new(Instant::now()), served: Cell::new(engine.served_bytes()) }
+    pub fn new(engine: &'a Engine, clock: &'a dyn Clock, stopping: &'a dyn Fn() -> bool) -> Rests<'a> {
+        Rests::beside(engine, clock, stopping)
+    }
+
+    fn beside(load: &'a dyn Load, clock: &'a dyn Clock, stopping: &'a dyn Fn() -> bool) -> Rests<'a> {
+        Rests { load, clock, stopping, worked_since: Cell::new(clock.elapsed()), served: Cell::new(load.served_bytes()) }
     }
 
     /// Between two steps: rests; `false` if the thread is to stop.
     pub fn rest(&self) -> bool {
-        let served = self.engine.served_bytes();
-        let times = times(served != self.served.get(), self.is_urgent());
-        let until = Instant::now() + (self.worked_since.get().elapsed() * times).min(LONGEST);
+        let served = self.load.served_bytes();
+        let times = times(served != self.served.get(), self.load.is_urgent());
+        let now = self.clock.elapsed();
+        let until = now + (now.saturating_sub(self.worked_since.get()) * times).min(LONGEST);
         loop {
-            let left = until.saturating_duration_since(Instant::now());
+            let left = until.saturating_sub(self.clock.elapsed());
             if left.is_zero() || (self.stopping)() {
                 break;
             }
-            std::thread::sleep(left.min(NAP));
+            self.clock.sleep(left.min(NAP));
         }
         // What is served during the next step counts, and during this rest.
         self.served.set(served);
-        self.worked_since.set(Instant::now());
+        self.worked_since.set(self.clock.elapsed());
         !(self.stopping)()
+    }
+}
+
+impl Load for Engine {
+    fn served_bytes(&self) -> u64 {
+        Engine::served_bytes(self)
     }
 
     fn is_urgent(&self) -> bool {
         // Where nobody can tell how full the disk is, it is not taken for full.
-        let is_full = self.engine.space().is_ok_and(|space| {
+        let is_full = self.space().is_ok_and(|space| {
             percent_of(space.total_bytes - space.free_bytes.min(space.total_bytes), space.total_bytes) >= URGENT_DISK_PERCENT
         });
-        is_full || percent_of(self.engine.dead_bytes(), self.engine.unique_bytes()) >= URGENT_UNUSED_PERCENT
+        is_full || percent_of(self.dead_bytes(), self.unique_bytes()) >= URGENT_UNUSED_PERCENT
     }
 }
 
@@ -78,10 +100,50 @@ fn times(is_beside_others: bool, is_urgent: bool) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::tests::Still;
+
+    #[derive(Default)]
+    struct Scene {
+        served: Cell<u64>,
+        is_urgent: Cell<bool>,
+    }
+
+    impl Load for Scene {
+        fn served_bytes(&self) -> u64 {
+            self.served.get()
+        }
+
+        fn is_urgent(&self) -> bool {
+            self.is_urgent.get()
+        }
+    }
 
     #[test]
     fn m0_20_those_who_read_and_write_come_first_unless_room_is_short() {
-        assert_eq!([times(false, false), times(true, false), times(true, true), times(false, true)], [1, 39, 3, 1]);
+        let (scene, clock) = (Scene::default(), Still::default());
+        let rests = Rests::beside(&scene, &clock, &|| false);
+        // How long it rests after so much work, beside so much load, milliseconds.
+        let rest_ms = |worked_ms: u64, served: u64, is_urgent: bool| {
+            scene.served.set(scene.served.get() + served);
+            scene.is_urgent.set(is_urgent);
+            clock.sleep(Duration::from_millis(worked_ms));
+            let before = clock.elapsed();
+            assert!(rests.rest());
+            (clock.elapsed() - before).as_millis()
+        };
+        assert_eq!([rest_ms(10, 0, false), rest_ms(10, 1, false), rest_ms(10, 0, false)], [10, 390, 10]);
+        assert_eq!([rest_ms(10, 1, true), rest_ms(10, 0, true), rest_ms(5000, 1, false)], [30, 10, 30_000]);
         assert_eq!([percent_of(1, 2), percent_of(0, 0), percent_of(3, 2)], [50, 0, 150]);
+    }
+
+    #[test]
+    fn a_thread_that_is_to_stop_rests_no_longer() {
+        let (scene, clock) = (Scene::default(), Still::default());
+        let is_over = || clock.elapsed() >= Duration::from_millis(1100);
+        let rests = Rests::beside(&scene, &clock, &is_over);
+        scene.served.set(1);
+        clock.sleep(Duration::from_secs(1));
+        assert!(!rests.rest());
+        assert_eq!(clock.elapsed(), Duration::from_millis(1100));
     }
 }

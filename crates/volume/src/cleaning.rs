@@ -65,7 +65,7 @@ impl Volumes {
         self.waiting_cleaners.fetch_sub(1, Ordering::Relaxed);
         self.take_work();
         let mut progress = Progress::default();
-        let mut steps = 0;
+        let (mut steps, mut is_asked) = (0, false);
         let done = loop {
             if steps > 0 && !go_on() {
                 break false;
@@ -75,8 +75,13 @@ impl Volumes {
                 drop(structure);
                 break self.drop_behind_ends(&mut steps, go_on)?;
             };
-            if steps == 0 && !go_on() {
-                break false;
+            if !is_asked {
+                drop(structure);
+                is_asked = true;
+                if !go_on() {
+                    break false;
+                }
+                continue;
             }
             self.step(&work, &mut progress)?;
             // Others who wait for it come first.

@@ -133,6 +133,8 @@ fn m0_21_the_layers_of_deleted_snapshots_are_taken_in_by_the_smaller_into_the_la
         let steps = Cell::new(0);
         let go_on = || {
             steps.set(steps.get() + 1);
+            // It may take its time: nobody waits for it.
+            assert!(volumes.structure.try_lock().is_some());
             true
         };
         assert!(volumes.resume_deletions(&go_on).unwrap());

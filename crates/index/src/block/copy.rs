@@ -76,13 +76,27 @@ impl Output {
 
 /// Writes the copy of a partition as its database is now, in the place of the one that is there; durable on return. Returns the position that it is of.
 pub(super) fn write(ground: &dyn Ground, path: &str, file: &PartitionFile) -> Result<Position> {
-    let snapshot = file.snapshot()?;
-    let position = snapshot.position()?;
     let temporary = format!("{path}.new");
     if ground.exists(&temporary)? {
         ground.remove(&temporary)?;
     }
-    let mut output = Output { file: ground.create(&temporary)?, part: Vec::new(), end: HEADER_BYTES, sum: Xxh3::new() };
+    let position = match write_new(ground, &temporary, file) {
+        Ok(position) => position,
+        Err(error) => {
+            // Others need the room that it took on a full disk.
+            let _ = ground.remove(&temporary);
+            return Err(error);
+        }
+    };
+    ground.rename(&temporary, path)?;
+    ground.sync_directory(parent(path))?;
+    Ok(position)
+}
+
+fn write_new(ground: &dyn Ground, path: &str, file: &PartitionFile) -> Result<Position> {
+    let snapshot = file.snapshot()?;
+    let position = snapshot.position()?;
+    let mut output = Output { file: ground.create(path)?, part: Vec::new(), end: HEADER_BYTES, sum: Xxh3::new() };
     let mut from = Vec::new();
     for left_out in LEFT_OUT.into_iter().map(Some).chain([None]) {
         let to = left_out.unwrap_or(0xff);
@@ -95,8 +109,6 @@ pub(super) fn write(ground: &dyn Ground, path: &str, file: &PartitionFile) -> Re
         from = vec![to + u8::from(to < 0xff)];
     }
     output.finish(position)?;
-    ground.rename(&temporary, path)?;
-    ground.sync_directory(parent(path))?;
     Ok(position)
 }
 

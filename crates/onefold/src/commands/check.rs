@@ -127,7 +127,7 @@ pub fn repair(options: &Check, console: &dyn Console, quiet: bool) -> Result<Exi
         }
     }
     output.finish()?;
-    let is_whole = report.check.is_clean() && !(options.dry_run && !report.actions.is_empty());
+    let is_whole = report.check.is_clean() && (!options.dry_run || report.actions.is_empty());
     Ok(if is_whole { Exit::Done } else { Exit::Failed })
 }
 

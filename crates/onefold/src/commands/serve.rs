@@ -15,7 +15,7 @@ use crate::units::{counted, printable, size};
 use onefold_engine::{EngineError, Mode};
 use onefold_iscsi::PortalConfig;
 use onefold_nbd::{Config, Limits, Listen, LocalAddress, Server, Tls, TlsFiles};
-use onefold_reclaim::{CheckError, NoMonitor, PruneOptions, Rests, prune};
+use onefold_reclaim::{CheckError, NoMonitor, PruneOptions, Rests, SystemClock, prune};
 use onefold_volume::{VolumeInfo, Volumes};
 use serde_json::json;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -263,11 +263,12 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 fn finish_deletions(store: &Store, volumes: &Arc<Volumes>, stopping: &Arc<AtomicBool>) -> Result<JoinHandle<()>> {
     let (engine, volumes, stopping) = (store.engine.clone(), Arc::clone(volumes), Arc::clone(stopping));
     let work = move || {
+        let clock = SystemClock::start();
         let is_stopping = || stopping.load(Ordering::Relaxed);
         while !is_stopping() {
             // A command that wants it done at once does it itself.
             let is_over = || is_stopping() || volumes.is_cleaning_wanted();
-            let rests = Rests::new(&engine, &is_over);
+            let rests = Rests::new(&engine, &clock, &is_over);
             let failed = match volumes.resume_deletions(&|| rests.rest()) {
                 Ok(true) => None,
                 Ok(false) => Some(Instant::now()),
@@ -297,6 +298,7 @@ fn reclaim(store: &Store, stopping: &Arc<AtomicBool>) -> Result<Option<JoinHandl
         dry_run: false,
     };
     let work = move || {
+        let clock = SystemClock::start();
         let mut looked = Instant::now();
         while !stopping.load(Ordering::Relaxed) {
             if looked.elapsed() < Duration::from_secs(settings.interval_seconds) {
@@ -304,7 +306,7 @@ fn reclaim(store: &Store, stopping: &Arc<AtomicBool>) -> Result<Option<JoinHandl
                 continue;
             }
             let is_stopping = || stopping.load(Ordering::Relaxed);
-            let rests = Rests::new(&engine, &is_stopping);
+            let rests = Rests::new(&engine, &clock, &is_stopping);
             let go_on = || rests.rest();
             match prune(&engine, options, &NoMonitor, &go_on) {
                 Ok(report) if report.chunks > 0 || report.containers_before > 0 => tracing::info!(
