@@ -325,6 +325,27 @@ fn m0_1_a_logout_is_answered_when_no_write_has_an_effect_any_more() {
 }
 
 #[test]
+fn m0_1_one_session_does_not_take_all_who_work() {
+    let served = Served::with(limits());
+    let (mut greedy, mut other) = (served.log_in(1), served.log_in(2));
+    let gate = served.disk.gate.lock().unwrap();
+    for number in 0..64 {
+        let header = greedy.header(&read_10(number, 1), 0xc1, 512);
+        greedy.command_number += 1;
+        send(&mut greedy.stream, header, &[]).unwrap();
+    }
+    served.disk.wait_for(16);
+    // What needs no reading is done for others meanwhile.
+    other.inquiry(0x80).unwrap();
+    assert_eq!(served.disk.arrived.load(Ordering::Relaxed), 16);
+    drop(gate);
+    for _ in 0..64 {
+        let (answer, _) = receive(&mut greedy.stream).unwrap();
+        assert_eq!((answer[0], answer[1] & 1, answer[3]), (0x25, 1, 0), "data and GOOD");
+    }
+}
+
+#[test]
 fn m0_1_initiators_are_told_how_long_they_may_take_to_log_out() {
     let mut served = Served::with(Limits { farewell: Duration::from_millis(1500), patience: Duration::from_secs(15), ..limits() });
     let mut initiator = served.log_in(1);

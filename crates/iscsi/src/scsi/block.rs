@@ -5,8 +5,10 @@ use super::opcodes::Operation;
 use super::sense::{Code, Key, Sense};
 use super::{Disk, DiskError, Geometry, MAX_TRANSFER_BYTES, u16_at, u32_at, u64_at};
 
-/// Patterns are written so many bytes at a time.
-const PATTERN_BYTES: usize = 1 << 20;
+/// Patterns are written, and what is there is compared, so many bytes at a time.
+const STEP_BYTES: usize = 1 << 20;
+/// What WRITE SAME unmaps is unmapped so many bytes at a time.
+const UNMAP_STEP_BYTES: u64 = 256 << 20;
 /// Extents of one GET LBA STATUS.
 const MAX_EXTENTS: usize = 1024;
 
@@ -89,6 +91,14 @@ pub(super) fn data_out_bytes(operation: Operation, cdb: &[u8], geometry: &Geomet
     }
 }
 
+/// Bytes that a command takes from the medium to send them, by what its CDB says, however few the initiator wants of them.
+pub(super) fn data_in_bytes(operation: Operation, cdb: &[u8], geometry: &Geometry) -> usize {
+    if operation != Operation::Read {
+        return 0;
+    }
+    Range::of(operation, cdb).check_transfer(geometry).map_or(0, |range| range.bytes(geometry))
+}
+
 /// A disk and its sizes.
 pub(super) struct Medium<'a> {
     pub(super) disk: &'a dyn Disk,
@@ -165,12 +175,11 @@ impl Medium<'_> {
                 }
                 // Verified is what is on the medium, so it must be there.
                 self.write(range, data, true)?;
-                let found = self.read(range)?;
-                let length = found.len().min(data.len());
-                match first_difference(&found[..length], &data[..length]) {
-                    Some(at) => Err(miscompare(at)),
-                    None => Ok(()),
-                }
+                self.compare(range, |at, found| {
+                    let expected = data.get(at..).unwrap_or_default();
+                    let length = found.len().min(expected.len());
+                    first_difference(&found[..length], &expected[..length])
+                })
             }
             _ => self.write(range, data, cdb.len() > 6 && cdb[1] & FUA != 0),
         }
@@ -183,20 +192,35 @@ impl Medium<'_> {
         if mode == 2 {
             return Err(Sense::invalid_field(1, Some(2)));
         }
-        let found = self.read(range)?;
-        let expected_bytes = if mode == 1 { found.len() } else { logical };
-        if mode != 0 && data.len() < expected_bytes && !found.is_empty() {
+        let expected_bytes = if mode == 1 { range.bytes(&self.geometry) } else { logical };
+        if mode != 0 && data.len() < expected_bytes && range.blocks > 0 {
             return Err(Sense::new(Key::IllegalRequest, Code::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT));
         }
-        let difference = match mode {
+        self.compare(range, |at, found| match mode {
             0 => None,
-            1 => first_difference(&found, data),
+            1 => first_difference(found, &data[at..]),
             _ => found
                 .chunks_exact(logical)
                 .enumerate()
                 .find_map(|(number, block)| first_difference(block, &data[..logical]).map(|at| number * logical + at)),
-        };
-        difference.map_or(Ok(()), |at| Err(miscompare(at)))
+        })
+    }
+
+    /// Reads a range step by step, so that it takes little memory, and fails where `difference` finds one: it is told where in the range a step begins,
+    /// and says where in the step the first one is.
+    fn compare(&self, range: Range, difference: impl Fn(usize, &[u8]) -> Option<usize>) -> Result<(), Sense> {
+        let logical = self.geometry.logical as usize;
+        let step = (STEP_BYTES / logical) as u64;
+        let mut done = 0;
+        while done < range.blocks {
+            let part = Range { lba: range.lba + done, blocks: step.min(range.blocks - done) };
+            let start = done as usize * logical;
+            if let Some(at) = difference(start, &self.read(part)?) {
+                return Err(miscompare(start + at));
+            }
+            done += part.blocks;
+        }
+        Ok(())
     }
 
     /// OR of what is there and what came, as one step (SBC-3 section 5.10).
@@ -241,7 +265,7 @@ impl Medium<'_> {
     }
 
     /// WRITE SAME: with zeros the space is given back, whether or not that is asked for; anything else is written over and over.
-    pub(super) fn write_same(&self, cdb: &[u8], data: &[u8]) -> Result<(), Sense> {
+    pub(super) fn write_same(&self, cdb: &[u8], data: &[u8], is_over: &dyn Fn() -> bool) -> Result<(), Sense> {
         let range = Range::of(Operation::WriteSame, cdb).check(&self.geometry)?;
         // None would be all up to the end; that is not offered (WSNZ).
         if range.blocks == 0 || range.blocks > self.geometry.max_write_same_blocks() {
@@ -254,16 +278,25 @@ impl Medium<'_> {
         }
         // With UNMAP too, blocks read as what was sent: what is unmapped reads as zeros.
         if !has_data || data[..logical].iter().all(|byte| *byte == 0) {
-            return self.unmap_range(range);
+            let step = UNMAP_STEP_BYTES / logical as u64;
+            let mut left = range;
+            while left.blocks > 0 {
+                go_on(is_over)?;
+                let part = Range { blocks: step.min(left.blocks), ..left };
+                self.unmap_range(part)?;
+                left = Range { lba: left.lba + part.blocks, blocks: left.blocks - part.blocks };
+            }
+            return Ok(());
         }
-        self.fill(range, &data[..logical])
+        self.fill(range, &data[..logical], is_over)
     }
 
     /// Writes a pattern of whole blocks.
-    pub(super) fn fill(&self, range: Range, block: &[u8]) -> Result<(), Sense> {
-        let pattern = block.repeat(PATTERN_BYTES / block.len());
+    fn fill(&self, range: Range, block: &[u8], is_over: &dyn Fn() -> bool) -> Result<(), Sense> {
+        let pattern = block.repeat(STEP_BYTES / block.len());
         let (mut offset, end) = (range.offset(&self.geometry), (range.lba + range.blocks) * u64::from(self.geometry.logical));
         while offset < end {
+            go_on(is_over)?;
             let length = (end - offset).min(pattern.len() as u64);
             let lba = offset / u64::from(self.geometry.logical);
             self.disk.write(offset, &pattern[..length as usize], false).map_err(|error| failed_to_write(&error, lba))?;
@@ -281,7 +314,7 @@ impl Medium<'_> {
     }
 
     /// UNMAP (SBC-3 section 5.28). All descriptors are checked before anything is given back.
-    pub(super) fn unmap(&self, list: &[u8]) -> Result<(), Sense> {
+    pub(super) fn unmap(&self, list: &[u8], is_over: &dyn Fn() -> bool) -> Result<(), Sense> {
         if list.is_empty() {
             return Ok(());
         }
@@ -296,7 +329,7 @@ impl Medium<'_> {
         let ranges: Vec<Range> = descriptors
             .map(|descriptor| Range { lba: u64_at(descriptor, 0), blocks: u32_at(descriptor, 8).into() }.check(&self.geometry))
             .collect::<Result<_, _>>()?;
-        ranges.into_iter().try_for_each(|range| self.unmap_range(range))
+        ranges.into_iter().try_for_each(|range| go_on(is_over).and_then(|()| self.unmap_range(range)))
     }
 
     pub(super) fn prefetch(&self, cdb: &[u8]) -> Result<(), Sense> {
@@ -344,6 +377,11 @@ impl Medium<'_> {
         out[..4].copy_from_slice(&length.to_be_bytes());
         Ok(out)
     }
+}
+
+/// A long command ends early when nobody waits for it any more, so that it keeps no others waiting. What it has done is done.
+fn go_on(is_over: &dyn Fn() -> bool) -> Result<(), Sense> {
+    if is_over() { Err(Sense::new(Key::AbortedCommand, Code::NONE)) } else { Ok(()) }
 }
 
 /// READ CAPACITY (10) (SBC-3 section 5.15).
@@ -406,6 +444,26 @@ mod tests {
         let reply = send(&unit, &READ, &[]);
         assert_eq!(sense_of(&reply), (3, 0x11, 0));
         assert_eq!((reply.sense[0], reply.sense[3..7].to_vec()), (0xf0, 200u32.to_be_bytes().to_vec()));
+    }
+
+    #[test]
+    fn a_difference_is_found_wherever_it_is_and_long_commands_end_when_nobody_waits() {
+        let disk = MemoryDisk::new(8 * MAPPED_BYTES.max(1 << 20));
+        let unit = unit(&disk);
+        // 3 MiB, of which the third differs.
+        let mut data = vec![0; 6144 * 512];
+        data[(2 << 20) + 5] = 1;
+        for flags in [0x02, 0x00] {
+            let reply = send(&unit, &[0x2f, flags, 0, 0, 0, 0, 0, 0x18, 0, 0], if flags == 0 { &[] } else { &data });
+            let expected = if flags == 0 { (0, 0, 0) } else { (0x0e, 0x1d, 0) };
+            assert_eq!(sense_of(&reply), expected);
+            assert!(flags == 0 || reply.sense[3..7] == ((2 << 20) + 5u32).to_be_bytes());
+        }
+        let medium = unit.medium_of(unit.geometry());
+        let write_same = [0x41, 0, 0, 0, 0, 0, 0, 0, 200, 0];
+        assert!(medium.write_same(&write_same, &[5; 512], &|| true).is_err());
+        assert!(medium.read(Range { lba: 0, blocks: 1 }).unwrap() == [0; 512], "it had ended before it began");
+        assert_eq!(unit.data_in_bytes(&[0x28, 0, 0, 0, 0, 0, 0, 0x18, 0, 0]), 3 << 20);
     }
 
     #[test]

@@ -218,6 +218,12 @@ impl LogicalUnit {
         }
     }
 
+    /// Bytes that a command takes from the medium to send them, by what its CDB says: they are in memory even if the initiator wants fewer.
+    pub fn data_in_bytes(&self, cdb: &[u8]) -> usize {
+        let Ok(definition) = Definition::of(cdb) else { return 0 };
+        block::data_in_bytes(definition.operation, &cdb[..definition.usage.len()], &self.geometry())
+    }
+
     /// Does a command. `data` is what the initiator sent, of what the CDB announced perhaps only the first part; `announced` is how much it
     /// would send.
     pub fn execute(&self, caller: Caller<'_>, cdb: &[u8], data: &[u8], announced: u32) -> Reply {
@@ -253,6 +259,8 @@ impl LogicalUnit {
     }
 
     fn sanitize(&self, caller: Caller<'_>, definition: &'static Definition, cdb: &[u8], data: &[u8]) -> Result<Vec<u8>, Refusal> {
+        // Until those who use the medium have ended.
+        caller.patience.begin_to_wait();
         let medium = self.medium.write();
         self.judge(caller, Ok(definition))?;
         if definition.action == Some(0x1f) {
@@ -264,7 +272,6 @@ impl LogicalUnit {
         drop(medium);
         let is_immediate = cdb[1] & 0x80 != 0;
         if !is_immediate {
-            caller.patience.begin_to_wait();
             self.sanitizer.wait(&|| caller.patience.is_over())?;
         }
         Ok(Vec::new())
@@ -368,8 +375,8 @@ impl LogicalUnit {
             Operation::CompareAndWrite => nothing(medium.compare_and_write(cdb, data)),
             Operation::Prefetch => nothing(medium.prefetch(cdb)),
             Operation::SynchronizeCache => nothing(medium.synchronize(cdb)),
-            Operation::Unmap => nothing(medium.unmap(data)),
-            Operation::WriteSame => nothing(medium.write_same(cdb, data)),
+            Operation::Unmap => nothing(medium.unmap(data, &|| caller.patience.is_over())),
+            Operation::WriteSame => nothing(medium.write_same(cdb, data, &|| caller.patience.is_over())),
             Operation::ExtendedCopy => self.extended_copy(caller, cdb, data),
             operation @ (Operation::PopulateToken | Operation::WriteUsingToken) => self.use_token(operation, caller, cdb, data),
             Operation::CopyStatus => {

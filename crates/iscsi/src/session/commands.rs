@@ -11,13 +11,13 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// What a command under way has.
 #[derive(Debug)]
 struct Waiting {
-    /// A place among those who work.
-    worker: Mutex<Option<OwnedSemaphorePermit>>,
+    /// A place among those who work, of its session and of all.
+    worker: Mutex<Option<[OwnedSemaphorePermit; 2]>>,
     is_over: Arc<AtomicBool>,
 }
 
@@ -267,7 +267,9 @@ impl Session {
         let (unit, cdb, data) = (task.unit.clone(), task.cdb.clone(), std::mem::take(&mut task.data));
         self.begun.place.counters.written_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
         let announced = if task.is_write { task.expected_bytes } else { 0 };
-        let bytes = if task.is_read { task.expected_bytes.min(MAX_TRANSFER_BYTES) } else { 0 };
+        // What the unit reads counts, whether or not the initiator wants all of it.
+        let expected = if task.is_read { task.expected_bytes } else { 0 };
+        let bytes = expected.max(unit.as_ref().map_or(0, |unit| unit.data_in_bytes(&cdb)) as u32).min(MAX_TRANSFER_BYTES);
         let permit = task.permit.take();
         let is_over = task.ended.clone();
         let shared = self.shared.clone();
@@ -280,14 +282,20 @@ impl Session {
         };
         let (nexus, port) = (self.begun.nexus.clone(), self.begun.port.clone());
         let luns = self.begun.target.as_ref().map_or_else(Vec::new, |target| target.luns());
-        let (memory, events, workers) = (self.memory.clone(), self.events.clone(), self.shared.workers.clone());
+        let (memory, events, workers) = (self.memory.clone(), self.events.clone(), [self.workers.clone(), self.shared.workers.clone()]);
         tokio::spawn(async move {
             let permit = match permit {
                 Some(permit) => Some(permit),
                 None if bytes > 0 => memory.acquire_many_owned(bytes.div_ceil(PERMIT_BYTES)).await.ok(),
                 None => None,
             };
-            let worker = Mutex::new(workers.acquire_owned().await.ok());
+            // The session's own first, so that nobody has a place of all while it waits for one.
+            let [own, all] = workers.map(Semaphore::acquire_owned);
+            let worker = match own.await {
+                Ok(own) => all.await.ok().map(|all| [own, all]),
+                Err(_) => None,
+            };
+            let worker = Mutex::new(worker);
             let work = tokio::task::spawn_blocking(move || {
                 let waiting = Waiting { worker, is_over };
                 if waiting.is_over() {

@@ -67,6 +67,8 @@ impl Default for Limits {
     }
 }
 
+/// Commands of one session that are worked on at a time.
+const WORKERS: usize = 16;
 /// Permits are of so many bytes.
 const PERMIT_BYTES: u32 = 4096;
 /// PDUs that were read and wait.
@@ -215,6 +217,8 @@ struct Session {
     queue: VecDeque<u32>,
     waiting: Vec<Waiting>,
     memory: Arc<Semaphore>,
+    /// Its share of those who work: one session does not keep all others waiting.
+    workers: Arc<Semaphore>,
     events: mpsc::UnboundedSender<Event>,
     out: mpsc::UnboundedSender<Sent>,
     outbox: Arc<Outbox>,
@@ -255,6 +259,7 @@ pub(crate) async fn serve(
         queue: VecDeque::new(),
         waiting: Vec::new(),
         memory,
+        workers: Arc::new(Semaphore::new(WORKERS)),
         events,
         out,
         outbox: outbox.clone(),

@@ -176,7 +176,7 @@ pub const KEYS: &[Key] = &[
         name: "iscsi_session",
         default: "\"32MiB\"",
         kind: Kind::Size { least: 32 * MIB, most: GIB },
-        about: "Data of commands of one iSCSI session that are worked on; while one of them is answered or compares, its data (at most 32MiB) are there twice, and 8MiB for each session come on top.",
+        about: "Data of commands of one iSCSI session that are worked on; while one of them is answered or compares, its data (at most 32MiB) are there twice, and 4MiB for each session and 64KiB for each of its commands (`max_commands`) come on top.",
         set: |settings, value| settings.iscsi.session_bytes = value.units(),
     },
     Key {
