@@ -213,7 +213,9 @@ impl Login {
             Some(_) => return Err(Refused::SessionTypeNotSupported),
         };
         if !self.is_discovery {
-            self.target = Some(value("TargetName").ok_or(Refused::MissingParameter)?);
+            let target = value("TargetName").ok_or(Refused::MissingParameter)?;
+            // No target has a name that cannot be one; so it is not kept, and not in the log.
+            self.target = Some(Some(target).filter(|target| is_name(target)).ok_or(Refused::NotFound)?);
             put(out, "TargetPortalGroupTag", &self.visitor.group.to_string());
         }
         self.terms = doors.admit(self.target.as_deref(), &self.visitor)?;
@@ -362,6 +364,10 @@ mod tests {
         assert_eq!(refused(0x87, &[]), Refused::MissingParameter);
         assert_eq!(refused(0x87, &NAMES[..1]), Refused::MissingParameter);
         assert_eq!(refused(0x87, &[NAMES[0], ("TargetName", "iqn.other")]), Refused::NotFound);
+        let mut long = new_login(1);
+        let long_name = "x".repeat(224);
+        assert_eq!(long.step(&header(0x87), &text(&[NAMES[0], ("TargetName", &long_name)]), &OPEN).unwrap_err(), Refused::NotFound);
+        assert_eq!(long.target, None, "what is no name gets no further");
         assert_eq!(refused(0x87, &[NAMES[0], ("SessionType", "Strange")]), Refused::SessionTypeNotSupported);
         assert_eq!(refused(0x84, &NAMES), Refused::InitiatorError);
         assert_eq!(refused(0x8f, &NAMES), Refused::InitiatorError);

@@ -5,7 +5,7 @@ use crate::negotiation::Parameters;
 use crate::pdu::{Header, Incoming, Outgoing, StatusNumber, opcode};
 use crate::scsi::{Nexus, Port, Tokens};
 use crate::session::{Begun, Limits, serve};
-use crate::target::{Full, Newcomer, SessionInfo, Sessions, Targets};
+use crate::target::{Newcomer, NoPlace, SessionInfo, Sessions, Targets};
 use crate::transport::{LOGIN_SEGMENT_BYTES, read, spell};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -13,6 +13,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
@@ -170,13 +171,14 @@ impl Server {
 }
 
 async fn accept(shared: Arc<Shared>, listener: TcpListener, group: u16) {
+    let mut crowd = Crowd::default();
     loop {
         match listener.accept().await {
             Ok((stream, address)) => {
                 let shared = shared.clone();
                 let Some(place) = HalfOpen::enter(&shared, address.ip()) else {
                     // Nothing is read of it, so it costs nothing.
-                    tracing::warn!(%address, "a connection is closed: too many are in their login already");
+                    crowd.turned_away(address.ip());
                     continue;
                 };
                 tokio::spawn(async move {
@@ -190,6 +192,30 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener, group: u16) {
                 tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(std::time::Duration::from_millis(100)).await;
             }
+        }
+    }
+}
+
+/// Connections that were turned away. Whoever makes thousands of them does not fill the log.
+#[derive(Default)]
+struct Crowd {
+    told: Option<Instant>,
+    untold: u64,
+}
+
+impl Crowd {
+    /// The log hears of it at most so often.
+    const INTERVAL: Duration = Duration::from_secs(10);
+
+    fn turned_away(&mut self, address: IpAddr) {
+        self.untold += 1;
+        if self.told.is_none_or(|told| told.elapsed() >= Crowd::INTERVAL) {
+            tracing::warn!(
+                "connections were closed as too many are in their login already: {}, the last from {address}; further ones are counted for {} seconds",
+                self.untold,
+                Crowd::INTERVAL.as_secs()
+            );
+            *self = Crowd { told: Some(Instant::now()), untold: 0 };
         }
     }
 }
@@ -274,7 +300,7 @@ async fn log_in(shared: &Arc<Shared>, stream: &mut TcpStream, mut login: Login) 
                 let visitor = &login.visitor;
                 tracing::info!(initiator = visitor.initiator, address = %visitor.address, target = login.target, ?refused, "a login is refused");
                 response.put(36, &(refused as u16).to_be_bytes());
-                send(stream, response, &mut status_number, expected_command, shared.limits.queue_depth).await?;
+                send(stream, response, &mut status_number, expected_command, shared.limits.window(login.is_discovery)).await?;
                 return Ok(None);
             }
         };
@@ -285,7 +311,7 @@ async fn log_in(shared: &Arc<Shared>, stream: &mut TcpStream, mut login: Login) 
         if let Some(begun) = &begun {
             response.put(14, &begun.handle.to_be_bytes());
         }
-        send(stream, response, &mut status_number, expected_command, shared.limits.queue_depth).await?;
+        send(stream, response, &mut status_number, expected_command, shared.limits.window(login.is_discovery)).await?;
         if let Some(begun) = begun {
             return Ok(Some(Begun { status_number, ..begun }));
         }
@@ -295,7 +321,8 @@ async fn log_in(shared: &Arc<Shared>, stream: &mut TcpStream, mut login: Login) 
 /// Takes a place for a session whose login is done.
 async fn enter(shared: &Arc<Shared>, login: &Login, header: &Header, status_number: u32) -> Result<Option<Begun>, Refused> {
     let target = match &login.target {
-        Some(name) => Some(shared.targets.target(name).ok_or(Refused::NotFound)?),
+        // Who knows the targets may be changing them, which takes a while.
+        Some(name) => Some(tokio::task::block_in_place(|| shared.targets.target(name)).ok_or(Refused::NotFound)?),
         None => None,
     };
     let (isid, visitor) = (header.isid(), login.visitor.clone());
@@ -303,7 +330,10 @@ async fn enter(shared: &Arc<Shared>, login: &Login, header: &Header, status_numb
     let nexus = Nexus { initiator: format!("{},i,0x{hex}", visitor.initiator), target_port: visitor.group };
     let (control, told) = mpsc::unbounded_channel();
     let newcomer = Newcomer { target: target.clone(), nexus: nexus.clone(), visitor: visitor.clone(), isid, parameters: login.parameters };
-    let place = shared.sessions.enter(newcomer, shared.limits.sessions, control).await.map_err(|Full| Refused::OutOfResources)?;
+    let place = shared.sessions.enter(newcomer, &shared.limits, control).await.map_err(|why| match why {
+        NoPlace::Full => Refused::OutOfResources,
+        NoPlace::Closing => Refused::ServiceUnavailable,
+    })?;
     Ok(Some(Begun {
         parameters: login.parameters,
         port: Port { target: login.target.clone().unwrap_or_default(), group: visitor.group },

@@ -3,10 +3,11 @@
 use crate::login::{Doors, Visitor};
 use crate::negotiation::Parameters;
 use crate::scsi::{LogicalUnit, Nexus};
+use crate::session::Limits;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::SystemTime;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -136,6 +137,8 @@ impl Entry {
 pub(crate) struct Sessions {
     entries: Mutex<HashMap<u64, Entry>>,
     next: AtomicU64,
+    /// Whether nobody is let in any more. It is changed and looked at with `entries` locked.
+    is_closing: AtomicBool,
 }
 
 /// A place in the list of sessions.
@@ -154,9 +157,14 @@ impl Drop for Place {
     }
 }
 
-/// No place is left.
+/// Why a session does not get a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Full;
+pub(crate) enum NoPlace {
+    /// There are as many as may be.
+    Full,
+    /// The server ends.
+    Closing,
+}
 
 impl Sessions {
     /// How many there are.
@@ -193,17 +201,21 @@ impl Sessions {
         list
     }
 
-    /// Enters a session, unless there are `limit` already, or as many of its target as that takes. One of the same nexus to the same target is
+    /// Enters a session, unless there are as many already as may be, or as many of its target as that takes. Discovery sessions, in which nobody proves anything,
+    /// are counted apart, and those of one address too. One of the same nexus to the same target is
     /// closed first, and waited for: it is reinstated (RFC 7143 section 6.3.5).
     pub(crate) async fn enter(
         self: &Arc<Sessions>,
         newcomer: Newcomer,
-        limit: usize,
+        limits: &Limits,
         control: mpsc::UnboundedSender<Control>,
-    ) -> Result<Place, Full> {
+    ) -> Result<Place, NoPlace> {
         loop {
             let mut old = {
                 let mut entries = self.entries.lock();
+                if self.is_closing.load(Ordering::Relaxed) {
+                    return Err(NoPlace::Closing);
+                }
                 let target = newcomer.target.as_ref().map(|target| target.name.as_str());
                 let same = |entry: &&Entry| target.is_some_and(|target| entry.is_of(target)) && entry.newcomer.nexus == newcomer.nexus;
                 match entries.values().find(same) {
@@ -212,10 +224,22 @@ impl Sessions {
                         old.gone.clone()
                     }
                     None => {
-                        let of_target = || entries.values().filter(|entry| target.is_some_and(|target| entry.is_of(target))).count();
-                        let most = newcomer.target.as_ref().map_or(usize::MAX, |target| target.max_sessions.load(Ordering::Relaxed));
-                        if entries.len() >= limit || of_target() >= most {
-                            return Err(Full);
+                        let count = |which: &dyn Fn(&Newcomer) -> bool| entries.values().filter(|entry| which(&entry.newcomer)).count();
+                        let is_full = match &newcomer.target {
+                            None => {
+                                let address = newcomer.visitor.address;
+                                count(&|other| other.target.is_none()) >= limits.discoveries
+                                    || count(&|other| other.target.is_none() && other.visitor.address == address)
+                                        >= limits.discoveries_of_address
+                            }
+                            Some(target) => {
+                                let is_same = |other: &Newcomer| other.target.as_ref().is_some_and(|other| other.name == target.name);
+                                count(&|other| other.target.is_some()) >= limits.sessions
+                                    || count(&is_same) >= target.max_sessions.load(Ordering::Relaxed)
+                            }
+                        };
+                        if is_full {
+                            return Err(NoPlace::Full);
                         }
                         let number = self.next.fetch_add(1, Ordering::Relaxed) + 1;
                         let (gone, receiver) = watch::channel(false);
@@ -282,9 +306,11 @@ impl Sessions {
         }
     }
 
-    /// Asks all to log out.
+    /// Asks all to log out, and lets nobody in from now on: not even who waits until its former session has ended.
     pub(crate) fn ask_to_log_out(&self) {
-        for entry in self.entries.lock().values() {
+        let entries = self.entries.lock();
+        self.is_closing.store(true, Ordering::Relaxed);
+        for entry in entries.values() {
             let _ = entry.control.send(Control::AskToLogOut);
         }
     }

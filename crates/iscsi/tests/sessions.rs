@@ -346,6 +346,57 @@ fn m0_1_one_session_does_not_take_all_who_work() {
 }
 
 #[test]
+fn m0_1_discovery_takes_no_places_of_others_and_does_not_last() {
+    let served = Served::with(Limits { sessions: 1, discoveries_of_address: 2, discovery: Duration::from_secs(2), ..limits() });
+    let discover = |number: u32| {
+        let mut stream = connect(&served.portal).unwrap();
+        let (header, text) = login_request(number, &[("InitiatorName", "iqn.x"), ("SessionType", "Discovery")]);
+        send(&mut stream, header, &text).unwrap();
+        let (answer, _) = receive(&mut stream).unwrap();
+        (u16::from_be_bytes([answer[36], answer[37]]), window(&answer), stream)
+    };
+    let (mut first, second, third) = (discover(1), discover(2), discover(3));
+    assert_eq!(((first.0, first.1), (second.0, second.1), third.0), ((0, 1), (0, 1), 0x0302));
+    served.log_in(1).read(0, 512).unwrap();
+    // Though somebody is there.
+    let mut ping = [0; HEADER_BYTES];
+    (ping[0], ping[1]) = (0x40, 0x80);
+    ping[16..20].copy_from_slice(&7u32.to_be_bytes());
+    ping[20..24].fill(0xff);
+    send(&mut first.2, ping, &[]).unwrap();
+    assert_eq!(receive(&mut first.2).unwrap().0[0], 0x20);
+    is_closed(&mut first.2);
+}
+
+#[test]
+fn m0_1_nobody_comes_in_when_the_server_ends() {
+    let mut served = Served::with(limits());
+    let mut old = served.log_in(1);
+    let gate = served.disk.gate.lock().unwrap();
+    let header = old.header(&read_10(0, 1), 0xc1, 512);
+    send(&mut old.stream, header, &[]).unwrap();
+    served.disk.wait_for(1);
+    // The same initiator port again waits for its old session, which waits for the disk.
+    let mut newcomer = connect(&served.portal).unwrap();
+    let (header, text) = login_request(1, &[("InitiatorName", "iqn.2026-01.com.example:test"), ("TargetName", NAME)]);
+    send(&mut newcomer, header, &text).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    drop(served.stop.take());
+    std::thread::sleep(Duration::from_millis(200));
+    drop(gate);
+    // On a slow machine it was perhaps not even accepted.
+    if let Ok((answer, _)) = receive(&mut newcomer) {
+        assert_eq!((answer[36], answer[37]), (3, 1), "the service is not there");
+    }
+    let thread = served.thread.take().unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
+    while !thread.is_finished() {
+        assert!(Instant::now() < until, "the server does not end");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
 fn m0_1_initiators_are_told_how_long_they_may_take_to_log_out() {
     let mut served = Served::with(Limits { farewell: Duration::from_millis(1500), patience: Duration::from_secs(15), ..limits() });
     let mut initiator = served.log_in(1);

@@ -37,8 +37,14 @@ pub struct Limits {
     pub session_bytes: u32,
     /// Commands of all sessions that are under way; to further ones the answer is TASK SET FULL.
     pub commands: usize,
-    /// Sessions at a time.
+    /// Sessions at a time, discovery sessions left aside.
     pub sessions: usize,
+    /// Discovery sessions at a time: initiators prove nothing in them.
+    pub discoveries: usize,
+    /// Those of them from one address.
+    pub discoveries_of_address: usize,
+    /// A discovery session ends after so long.
+    pub discovery: Duration,
     /// Connections in their login at a time.
     pub logins: usize,
     /// Those of them from one address.
@@ -58,12 +64,22 @@ impl Default for Limits {
             session_bytes: 32 << 20,
             commands: 8192,
             sessions: 256,
+            discoveries: 32,
+            discoveries_of_address: 8,
+            discovery: Duration::from_secs(60),
             logins: 128,
             logins_of_address: 32,
             idle: Duration::from_secs(30),
             patience: Duration::from_secs(15),
             farewell: Duration::from_secs(5),
         }
+    }
+}
+
+impl Limits {
+    /// Commands that a session may have under way. In one for discovery there is nothing to gain by several.
+    pub(crate) fn window(&self, is_discovery: bool) -> u32 {
+        if is_discovery { 1 } else { self.queue_depth }
     }
 }
 
@@ -273,6 +289,7 @@ pub(crate) async fn serve(
     };
     session.join_all();
     let mut quiet_since = tokio::time::Instant::now();
+    let (is_discovery, discovery_end) = (session.begun.target.is_none(), quiet_since + limits.discovery);
     let end = loop {
         let patience = if session.ping.is_some() { limits.patience } else { limits.idle };
         let has_room = outbox.bytes.load(Ordering::Relaxed) < OUT_BYTES;
@@ -294,6 +311,7 @@ pub(crate) async fn serve(
                 None => Err(End::Over),
             },
             control = session.begun.control.recv() => session.told(control.unwrap_or(Control::Close)),
+            () = tokio::time::sleep_until(discovery_end), if is_discovery => Err(End::Over),
             () = tokio::time::sleep_until(quiet_since + patience) => {
                 quiet_since = tokio::time::Instant::now();
                 // Who takes what we send is there, however slowly.
@@ -385,7 +403,7 @@ impl Session {
     /// Commands that the initiator may send beside those under way.
     fn window(&self) -> u32 {
         let taken = self.tasks.values().filter(|task| !task.is_immediate).count();
-        self.limits().queue_depth.saturating_sub(taken as u32)
+        self.limits().window(self.begun.target.is_none()).saturating_sub(taken as u32)
     }
 
     /// Last CmdSN that the initiator may send.

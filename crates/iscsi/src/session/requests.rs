@@ -49,6 +49,8 @@ impl Session {
             Ok(pairs) if pdu.header.is_final() && pdu.data.len() <= crate::text::MAX_TEXT_BYTES => pairs,
             _ => return self.reject(reason::PROTOCOL_ERROR, pdu),
         };
+        // Who knows the targets may be changing them, which takes a while.
+        let names = || tokio::task::block_in_place(|| self.shared.targets.names(&self.begun.visitor));
         let mut is_answered = false;
         for (key, value) in pairs {
             if key == "SendTargets" && std::mem::replace(&mut is_answered, true) {
@@ -61,13 +63,13 @@ impl Session {
                 continue;
             }
             let names = match (value.as_str(), &self.begun.target) {
-                ("All", None) => self.shared.targets.names(&self.begun.visitor),
+                ("All", None) => names(),
                 ("", Some(target)) => vec![target.name.clone()],
                 ("All" | "", _) => {
                     crate::text::put(&mut out, &key, "Reject");
                     continue;
                 }
-                (name, _) => self.shared.targets.names(&self.begun.visitor).into_iter().filter(|known| known == name).collect(),
+                (name, _) => names().into_iter().filter(|known| known == name).collect(),
             };
             for name in names {
                 crate::text::put(&mut out, "TargetName", &name);
