@@ -10,13 +10,13 @@ mod floors;
 mod ideal;
 mod ingest;
 mod iscsi;
+mod peers;
 mod pipeline;
 mod process;
 mod random;
 mod reclamation;
 mod report;
 mod scrub;
-mod tools;
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand, ValueEnum};
@@ -36,6 +36,8 @@ struct Cli {
 enum Command {
     /// Measures and prints the table
     Run(Options),
+    /// Measures other backup programs beside ours and writes a report
+    Peers(peers::Options),
     /// Makes the corpus in a new directory
     Corpus {
         /// Directory to make
@@ -93,7 +95,7 @@ pub struct Options {
     #[arg(long, default_value = "/var/tmp")]
     disk: PathBuf,
     /// Only these parts
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Part::Floors, Part::Pipeline, Part::Ideal, Part::Backups, Part::Tools, Part::Ingest, Part::Disks, Part::Iscsi, Part::Reclamation, Part::Writers, Part::Opening, Part::Clones, Part::Scrub])]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Part::Floors, Part::Pipeline, Part::Ideal, Part::Backups, Part::Ingest, Part::Disks, Part::Iscsi, Part::Reclamation, Part::Writers, Part::Opening, Part::Clones, Part::Scrub])]
     parts: Vec<Part>,
     /// Also writes the figures as JSON
     #[arg(long)]
@@ -118,8 +120,6 @@ enum Part {
     Ideal,
     /// Backups, restore, check: whole runs of the program
     Backups,
-    /// Other backup programs on the same corpus
-    Tools,
     /// Ingest and reads in process
     Ingest,
     /// A served volume beside other NBD servers
@@ -141,6 +141,7 @@ enum Part {
 fn main() -> Result<ExitCode> {
     match Cli::parse().command {
         Command::Run(options) => run(options)?,
+        Command::Peers(options) => peers::measure(&options)?,
         Command::Corpus { directory, size, seed } => corpus::create(&directory, size, seed)?,
         Command::Change { directory, seed } => corpus::change(&directory, seed)?,
         Command::FillLog { store } => reclamation::fill_log(&store)?,
@@ -157,7 +158,6 @@ fn run(options: Options) -> Result<()> {
             Part::Pipeline => pipeline::measure(&mut report)?,
             Part::Ideal => ideal::measure(&options, &mut report)?,
             Part::Backups => backups::measure(&options, &mut report)?,
-            Part::Tools => tools::measure(&options, &mut report)?,
             Part::Ingest => ingest::measure(&options, &mut report)?,
             Part::Disks => disks::measure(&options, &mut report)?,
             Part::Iscsi => iscsi::measure(&options, &mut report)?,

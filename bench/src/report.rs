@@ -96,7 +96,7 @@ impl Report {
 }
 
 /// Three significant digits, no exponent.
-fn figure(value: f64) -> String {
+pub fn figure(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),
         size if size >= 10.0 => format!("{value:.1}"),
