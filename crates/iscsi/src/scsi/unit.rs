@@ -247,7 +247,11 @@ impl LogicalUnit {
                 self.judge(caller, Ok(definition)).and_then(perform)
             }
             definition => {
-                let _medium = self.medium.read();
+                let _medium = self.medium.try_read().unwrap_or_else(|| {
+                    // A sanitize is about to begin, as soon as the commands before it have ended: that may take a while.
+                    caller.patience.begin_to_wait();
+                    self.medium.read()
+                });
                 self.judge(caller, definition).and_then(perform)
             }
         };
@@ -438,5 +442,47 @@ impl LogicalUnit {
             (false, 0) => Ok(inquiry::standard(&self.identity)),
             (false, _) => Err(Sense::invalid_field(2, None)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{MAPPED_BYTES, MemoryDisk, Others, nexus, unit};
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::{Duration, Instant};
+
+    #[derive(Default)]
+    struct Told(AtomicBool);
+
+    impl Patience for Told {
+        fn begin_to_wait(&self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+        fn is_over(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn a_command_that_waits_for_a_sanitize_leaves_its_place_among_those_who_work() {
+        let unit = unit(&MemoryDisk::new(MAPPED_BYTES));
+        let (told, others, tokens, nexus) = (Told::default(), Others::default(), Tokens::default(), nexus("a"));
+        let port = Port { target: "iqn.2026-01.example:t".into(), group: 1 };
+        let caller = Caller { nexus: &nexus, port: &port, luns: &[0], patience: &told, peers: &others, tokens: &tokens };
+        let read = [0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+        assert_eq!(unit.execute(caller, &read, &[], 0).status, Status::Good);
+        assert!(!told.0.load(Ordering::Relaxed), "there is nothing to wait for");
+        std::thread::scope(|scope| {
+            let medium = unit.medium.write();
+            let waiting = scope.spawn(|| unit.execute(caller, &read, &[], 0));
+            let until = Instant::now() + Duration::from_secs(60);
+            while !told.0.load(Ordering::Relaxed) && Instant::now() < until {
+                std::thread::yield_now();
+            }
+            drop(medium);
+            assert!(told.0.load(Ordering::Relaxed));
+            assert_eq!(waiting.join().unwrap().status, Status::Good);
+        });
     }
 }
