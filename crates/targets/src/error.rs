@@ -8,6 +8,9 @@ pub enum TargetError {
     /// The store refuses or fails.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// Something was changed, could not be made durable, and could not be taken back either: whether it is there after a restart is not known.
+    #[error("it is not known whether the change is kept over a restart: {0}")]
+    NotDurable(#[source] EngineError),
     /// A name that no target can have.
     #[error("{name:?} is no name of a target: {reason}")]
     Name {

@@ -5,6 +5,7 @@
 //! a volume by its number, which no other volume ever has.
 
 mod access;
+mod durable;
 mod error;
 mod names;
 mod record;

@@ -1,5 +1,6 @@
 //! All targets of a store: reading them, and changing them as one step.
 
+use crate::durable::make_durable;
 use crate::error::{Result, TargetError};
 use crate::record::{DEFAULT_TARGET, PREFIX, Target, key};
 use crate::reservations::kept_reservations;
@@ -11,7 +12,7 @@ use std::collections::HashSet;
 /// The partition of all targets.
 pub(crate) const PARTITION: u16 = 0;
 
-/// Held from the reading of targets to the submission of what is changed.
+/// Held from the reading of targets until what is changed is durable, or taken back.
 static CHANGING: Mutex<()> = Mutex::new(());
 
 /// What a store knows of targets.
@@ -115,12 +116,12 @@ pub fn damaged(engine: &Engine) -> Result<Vec<String>> {
     Ok(wrong)
 }
 
-/// Changes targets: what `work` has changed when it returns is durable on return, all of it or, after an error, nothing.
+/// Changes targets: what `work` has changed when it returns is durable on return, all of it or, after an error other than [`TargetError::NotDurable`], nothing.
 pub fn change<T, E: From<TargetError>>(
     engine: &Engine,
     work: impl FnOnce(&mut Known) -> std::result::Result<T, E>,
 ) -> std::result::Result<T, E> {
-    let changing = CHANGING.lock();
+    let _changing = CHANGING.lock();
     let before = known(engine)?;
     let mut after = before.clone();
     let done = work(&mut after)?;
@@ -129,12 +130,9 @@ pub fn change<T, E: From<TargetError>>(
     let mut changes: Vec<_> = gone.map(|old| (PARTITION, key(old.number), None)).collect();
     let new = after.targets.iter().filter(|new| !before.targets.contains(new));
     changes.extend(new.map(|new| (PARTITION, key(new.number), Some(new.encode()))));
-    if changes.is_empty() {
-        return Ok(done);
+    if !changes.is_empty() {
+        make_durable(engine, changes)?;
     }
-    engine.submit(Transaction { changes, deltas: Vec::new() }).map_err(TargetError::from)?;
-    drop(changing);
-    engine.flush().map_err(TargetError::from)?;
     Ok(done)
 }
 

@@ -1,9 +1,10 @@
 //! Persistent reservations that are kept over restarts (APTPL; `docs/format.md` section 7.10).
 
+use crate::durable::make_durable;
 use crate::error::{Result, TargetError};
 use crate::record::{VERSION, check_version, choice, text};
 use crate::registry::PARTITION;
-use onefold_engine::{Engine, Transaction};
+use onefold_engine::Engine;
 use onefold_ground::wire::{Reader, WireError, put_bytes, put_varint};
 
 /// First byte of the keys.
@@ -101,10 +102,9 @@ pub fn kept_reservations(engine: &Engine, volume: u32) -> Result<Option<KeptRese
     value.map(|value| KeptReservations::read(&value).map_err(damaged)).transpose()
 }
 
-/// Keeps this of a volume, or with `None` nothing any more; durable on return.
+/// Keeps this of a volume, or with `None` nothing any more; durable on return. After an error it is as before, but for [`TargetError::NotDurable`].
 pub fn keep_reservations(engine: &Engine, volume: u32, kept: Option<&KeptReservations>) -> Result<()> {
-    engine.submit(Transaction { changes: vec![(PARTITION, key(volume), kept.map(KeptReservations::encode))], deltas: Vec::new() })?;
-    Ok(engine.flush()?)
+    make_durable(engine, vec![(PARTITION, key(volume), kept.map(KeptReservations::encode))])
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! Erasures of whole volumes that were begun and must be brought to their end (SANITIZE; `docs/format.md` section 7.11).
 
+use crate::durable::make_durable;
 use crate::error::{Result, TargetError};
 use crate::record::{VERSION, check_version, choice};
 use crate::registry::PARTITION;
-use onefold_engine::{Engine, Transaction};
+use onefold_engine::Engine;
 use onefold_ground::wire::{Reader, WireError, put_bytes};
 
 /// First byte of the keys.
@@ -53,10 +54,10 @@ pub fn kept_sanitize(engine: &Engine, volume: u32) -> Result<Option<KeptSanitize
     value.map(|value| KeptSanitize::read(&value).map_err(damaged)).transpose()
 }
 
-/// Keeps an erasure of a volume, or with `None` that there is none any more; durable on return.
+/// Keeps an erasure of a volume, or with `None` that there is none any more; durable on return. After an error it is as before, but for
+/// [`TargetError::NotDurable`].
 pub fn keep_sanitize(engine: &Engine, volume: u32, kept: Option<&KeptSanitize>) -> Result<()> {
-    engine.submit(Transaction { changes: vec![(PARTITION, key(volume), kept.map(KeptSanitize::encode))], deltas: Vec::new() })?;
-    Ok(engine.flush()?)
+    make_durable(engine, vec![(PARTITION, key(volume), kept.map(KeptSanitize::encode))])
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ pub use reply::{Reply, Status, failed, lost_data, without_unit};
 pub use reservation::Nexus;
 pub use sanitize::{KeepSanitize, Sanitize};
 pub use token::Tokens;
-pub use unit::{Caller, Keep, LogicalUnit, Patience, UnitOptions};
+pub use unit::{Caller, Keep, LogicalUnit, NotKept, Patience, UnitOptions};
 
 /// Most bytes that one command moves: bounds the memory of a command.
 pub const MAX_TRANSFER_BYTES: u32 = 32 << 20;

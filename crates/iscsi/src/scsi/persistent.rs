@@ -65,9 +65,7 @@ impl LogicalUnit {
         let mut state = self.state.lock();
         let mut next = state.reservations.clone();
         let heard = next.change(caller.nexus, request)?;
-        if next.kept() != state.reservations.kept()
-            && let Err(_why) = (self.keep)(&next)
-        {
+        if next.kept() != state.reservations.kept() && (self.keep)(&next).is_err() {
             return Err(Sense::new(Key::HardwareError, Code::INTERNAL_TARGET_FAILURE).into());
         }
         debug_assert!(next.keys().count() <= MAX_REGISTRATIONS);
@@ -98,7 +96,7 @@ fn transport_id(name: &str) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::super::testing::{MAPPED_BYTES, MemoryDisk, Others, nexus, send_as, send_to, sense_of, unit};
-    use super::super::{Reply, Status, Tokens};
+    use super::super::{NotKept, Reply, Status, Tokens};
     use super::*;
 
     fn out(action: u8, kind: u8, key: u64, new_key: u64) -> ([u8; 10], Vec<u8>) {
@@ -139,7 +137,7 @@ mod tests {
     #[test]
     fn what_cannot_be_kept_is_not_done() {
         let disk = MemoryDisk::new(MAPPED_BYTES);
-        let unit = LogicalUnit::new(disk, super::super::testing::options(), Box::new(|_| Err("full".into())));
+        let unit = LogicalUnit::new(disk, super::super::testing::options(), Box::new(|_| Err(NotKept::Unchanged)));
         let (cdb, mut list) = out(0, 0, 0, 1);
         list[20] = 1;
         assert_eq!(sense_of(&send_as(&unit, "a", &cdb, &list)), (4, 0x44, 0));

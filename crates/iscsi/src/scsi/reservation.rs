@@ -247,11 +247,8 @@ impl Reservations {
         }
         let mut heard = Vec::new();
         match (before, request.new_key) {
-            // Nothing was there and nothing shall be.
-            (None, 0) => {
-                self.is_kept = request.keep;
-                return Ok(heard);
-            }
+            // Nothing was there and nothing shall be. Who is not registered has no say in whether others' registrations are kept.
+            (None, 0) => return Ok(heard),
             (Some(_), 0) => {
                 heard = self.unregister(nexus);
             }

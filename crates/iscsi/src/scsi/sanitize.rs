@@ -5,17 +5,19 @@
 //! done. When it ends, nothing of the disk leads to what was there before, durably. What others share with it (a snapshot, the same data on another disk) is theirs and stays.
 //!
 //! Invariants:
+//! * What was answered with an error does not begin, after a restart neither; and what was begun is over only when that is kept: until then no host can write
+//!   what the next start would erase.
 //! * It begins when no command that uses the medium is under way, and until it ends none begins.
 //! * Neither the end of the task, nor that of the session, nor a reset ends it. What must be done is kept before anything of it is, so that it goes on after
 //!   a restart ([`LogicalUnit::with_sanitize`](super::LogicalUnit::with_sanitize)).
 
 use super::sense::{Code, Key, Sense, Specific};
-use super::{Disk, DiskError, Geometry, u16_at};
+use super::{Disk, DiskError, Geometry, NotKept, u16_at};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes that are erased between two looks at whether to stop.
 const ERASE_BYTES: u64 = 64 << 20;
@@ -23,6 +25,8 @@ const ERASE_BYTES: u64 = 64 << 20;
 const FILL_BYTES: u64 = 4 << 20;
 /// How often who waits for the end looks whether anybody waits for the answer.
 const LOOK: Duration = Duration::from_millis(50);
+/// How long it waits before it tries again to keep its end: at first, and at most.
+const RETRY: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(20)];
 
 /// A sanitize that was begun: what must be known to go on with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +40,7 @@ pub struct Sanitize {
 }
 
 /// Keeps a sanitize over restarts: called with what must go on, or with `None` when it is done, before the answer.
-pub type KeepSanitize = Box<dyn Fn(Option<&Sanitize>) -> Result<(), String> + Send + Sync>;
+pub type KeepSanitize = Box<dyn Fn(Option<&Sanitize>) -> Result<(), NotKept> + Send + Sync>;
 
 /// What a unit knows of its sanitize.
 pub(super) struct Sanitizer {
@@ -122,7 +126,11 @@ impl Sanitizer {
 
     /// Begins. The caller sees to it that no command uses the medium, and that none is going on.
     pub(super) fn begin(&self, sanitize: Sanitize) -> Result<(), Sense> {
-        (self.shared.keep)(Some(&sanitize)).map_err(|_| not_kept())?;
+        match (self.shared.keep)(Some(&sanitize)) {
+            Err(NotKept::Unchanged) => return Err(not_kept()),
+            // It may begin after a restart, whatever is answered now. Then nobody must use the medium before.
+            Ok(()) | Err(NotKept::Uncertain) => {}
+        }
         *self.shared.state.lock() = Some(sanitize);
         self.go_on();
         Ok(())
@@ -206,20 +214,43 @@ impl Shared {
     }
 
     fn end(&self, result: Result<(), DiskError>) {
-        let mut state = self.state.lock();
         let after = match result {
-            Ok(()) => None,
+            Ok(()) => {
+                if !self.keep_end() {
+                    return;
+                }
+                None
+            }
             Err(error) => {
                 tracing::error!(%error, "a SANITIZE failed");
-                state.take().map(|sanitize| Sanitize { has_failed: true, ..sanitize })
+                let failed = self.state.lock().clone().map(|sanitize| Sanitize { has_failed: true, ..sanitize });
+                if (self.keep)(failed.as_ref()).is_err() {
+                    // The unit is not used before another one, or before the failure is left; after a restart this one goes on.
+                    tracing::error!("the failure of a SANITIZE could not be kept");
+                }
+                failed
             }
         };
-        if let Err(why) = (self.keep)(after.as_ref()) {
-            // It is done once more after a restart, at worst.
-            tracing::error!(why, "the end of a SANITIZE could not be kept");
-        }
-        *state = after;
+        *self.state.lock() = after;
         self.ended.notify_all();
+    }
+
+    /// Keeps that it is done, however often that must be tried: as long as it is not, the next start erases everything once more, and the unit is
+    /// not ready. Returns whether it is kept; it is not when it must stop.
+    fn keep_end(&self) -> bool {
+        let mut pause = RETRY[0];
+        while (self.keep)(None).is_err() {
+            tracing::error!("the end of a SANITIZE cannot be kept; its unit is not ready until it is");
+            let until = Instant::now() + pause;
+            while Instant::now() < until {
+                if self.must_stop.load(Ordering::Relaxed) {
+                    return false;
+                }
+                std::thread::sleep(LOOK);
+            }
+            pause = (pause * 2).min(RETRY[1]);
+        }
+        true
     }
 }
 
@@ -379,8 +410,42 @@ mod tests {
     #[test]
     fn what_cannot_be_kept_does_not_begin() {
         let disk = MemoryDisk::new(SIZE);
-        let unit = written(&disk).with_sanitize(None, Box::new(|_| Err("full".into())));
+        let unit = written(&disk).with_sanitize(None, Box::new(|_| Err(NotKept::Unchanged)));
         assert_eq!(sense_of(&send(&unit, &cdb(0x02, 0), &[])), (4, 0x44, 0));
         assert_eq!((send(&unit, &READY, &[]).status, disk.mapped_blocks()), (Status::Good, 4));
+    }
+
+    #[test]
+    fn what_may_be_kept_begins() {
+        let disk = MemoryDisk::new(SIZE);
+        let keep = |sanitize: Option<&Sanitize>| if sanitize.is_some() { Err(NotKept::Uncertain) } else { Ok(()) };
+        let unit = written(&disk).with_sanitize(None, Box::new(keep));
+        assert_eq!(send(&unit, &cdb(0x02, 0), &[]).status, Status::Good);
+        assert_eq!((send(&unit, &READY, &[]).status, disk.mapped_blocks()), (Status::Good, 0));
+    }
+
+    #[test]
+    fn the_unit_is_not_ready_before_the_end_is_kept() {
+        let disk = MemoryDisk::new(SIZE);
+        let (is_full, tried) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(0)));
+        let keep = {
+            let (is_full, tried) = (is_full.clone(), tried.clone());
+            move |sanitize: Option<&Sanitize>| {
+                if sanitize.is_some() {
+                    return Ok(());
+                }
+                tried.fetch_add(1, Ordering::SeqCst);
+                if is_full.load(Ordering::SeqCst) { Err(NotKept::Unchanged) } else { Ok(()) }
+            }
+        };
+        let unit = written(&disk).with_sanitize(None, Box::new(keep));
+        assert_eq!(send(&unit, &cdb(0x82, 0), &[]).status, Status::Good);
+        while tried.load(Ordering::SeqCst) < 2 {
+            assert_eq!(sense_of(&send(&unit, &READY, &[])), IN_PROGRESS);
+            std::thread::yield_now();
+        }
+        is_full.store(false, Ordering::SeqCst);
+        unit.sanitizer().wait(&|| false).unwrap();
+        assert_eq!((send(&unit, &READY, &[]).status, disk.mapped_blocks()), (Status::Good, 0));
     }
 }

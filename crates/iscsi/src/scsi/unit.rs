@@ -63,7 +63,16 @@ pub struct UnitOptions {
 }
 
 /// Keeps reservations over restarts: called with each change, before it is answered.
-pub type Keep = Box<dyn Fn(&Reservations) -> Result<(), String> + Send + Sync>;
+pub type Keep = Box<dyn Fn(&Reservations) -> Result<(), NotKept> + Send + Sync>;
+
+/// Something could not be kept over restarts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotKept {
+    /// What was kept before is kept, and nothing else.
+    Unchanged,
+    /// It could not be taken back either: after a restart it may be there.
+    Uncertain,
+}
 
 /// Bytes of the longest parameter list of copies that is looked at.
 const MAX_LIST_BYTES: u32 = 8 << 10;

@@ -3,9 +3,9 @@
 use crate::failure::{Failure, Result};
 use onefold_engine::Engine;
 use onefold_iscsi::scsi::reservation::{Reservation, Reservations, Type};
-use onefold_iscsi::scsi::{Keep, KeepSanitize, Nexus, Sanitize};
+use onefold_iscsi::scsi::{Keep, KeepSanitize, Nexus, NotKept, Sanitize};
 use onefold_targets::{
-    KeptReservation, KeptReservations, KeptSanitize, Port, keep_reservations, keep_sanitize, kept_reservations, kept_sanitize,
+    KeptReservation, KeptReservations, KeptSanitize, Port, TargetError, keep_reservations, keep_sanitize, kept_reservations, kept_sanitize,
 };
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub(super) fn reservations_keeper(engine: Arc<Engine>, volume: u32) -> Keep {
         });
         keep_reservations(&engine, volume, kept.as_ref()).map_err(|error| {
             tracing::error!("reservations of volume {volume} cannot be kept: {error}");
-            error.to_string()
+            not_kept(&error)
         })
     })
 }
@@ -57,7 +57,11 @@ pub(super) fn sanitize_keeper(engine: Arc<Engine>, volume: u32) -> KeepSanitize 
         });
         keep_sanitize(&engine, volume, kept.as_ref()).map_err(|error| {
             tracing::error!("an erasure of volume {volume} cannot be kept: {error}");
-            error.to_string()
+            not_kept(&error)
         })
     })
+}
+
+fn not_kept(error: &TargetError) -> NotKept {
+    if matches!(error, TargetError::NotDurable(_)) { NotKept::Uncertain } else { NotKept::Unchanged }
 }

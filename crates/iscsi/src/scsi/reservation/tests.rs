@@ -27,6 +27,20 @@ fn registering_needs_the_right_key() {
 }
 
 #[test]
+fn who_is_not_registered_does_not_change_what_is_kept() {
+    let (mut unit, a, b) = (Reservations::default(), nexus("a"), nexus("b"));
+    unit.change(&a, Request { new_key: 1, keep: true, ..Request::default() }).unwrap();
+    let before = unit.clone();
+    for action in [0, 6] {
+        assert_eq!(unit.change(&b, Request { action, ..Request::default() }), Ok(vec![]));
+        assert_eq!(unit, before);
+    }
+    let empty = &mut Reservations::default();
+    empty.change(&b, Request { keep: true, ..Request::default() }).unwrap();
+    assert_eq!(*empty, Reservations::default());
+}
+
+#[test]
 fn each_type_lets_through_whom_it_should() {
     let (holder, registrant, stranger) = (nexus("holder"), nexus("registrant"), nexus("stranger"));
     // Type, then what a registrant and a stranger may: read, write.
