@@ -334,6 +334,14 @@ async fn enter(shared: &Arc<Shared>, login: &Login, header: &Header, status_numb
         NoPlace::Full => Refused::OutOfResources,
         NoPlace::Closing => Refused::ServiceUnavailable,
     })?;
+    if let Some(target) = target.clone() {
+        // What was done to it before the session was counted has an end first; and it may be gone since.
+        let shared = shared.clone();
+        let is_served = tokio::task::spawn_blocking(move || shared.targets.is_served(&target)).await;
+        if !is_served.unwrap_or(false) {
+            return Err(Refused::NotFound);
+        }
+    }
     Ok(Some(Begun {
         parameters: login.parameters,
         port: Port { target: login.target.clone().unwrap_or_default(), group: visitor.group },

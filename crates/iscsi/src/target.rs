@@ -61,6 +61,12 @@ pub trait Targets: Doors + Send + Sync {
 
     /// A target by its name.
     fn target(&self, name: &str) -> Option<Arc<Target>>;
+
+    /// Whether this target is still served, asked when a session has entered it and before its first command. While something is done that no
+    /// session may see, it does not return: from then on the session is counted ([`Handle::count_of`](crate::Handle::count_of)).
+    fn is_served(&self, target: &Arc<Target>) -> bool {
+        self.target(&target.name).is_some_and(|served| Arc::ptr_eq(&served, target))
+    }
 }
 
 /// What a session is told from outside.
@@ -136,9 +142,26 @@ impl Entry {
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     entries: Mutex<HashMap<u64, Entry>>,
+    /// Targets of those that are about to enter; one that reinstates another waits for its end and is in use meanwhile. Locked behind `entries`.
+    arriving: Mutex<Vec<String>>,
     next: AtomicU64,
     /// Whether nobody is let in any more. It is changed and looked at with `entries` locked.
     is_closing: AtomicBool,
+}
+
+/// Somebody is about to enter a target.
+struct Arriving<'a> {
+    sessions: &'a Sessions,
+    target: Option<String>,
+}
+
+impl Drop for Arriving<'_> {
+    fn drop(&mut self) {
+        let mut arriving = self.sessions.arriving.lock();
+        if let Some(at) = arriving.iter().position(|target| Some(target) == self.target.as_ref()) {
+            arriving.swap_remove(at);
+        }
+    }
 }
 
 /// A place in the list of sessions.
@@ -177,9 +200,16 @@ impl Sessions {
         self.next.load(Ordering::Relaxed)
     }
 
-    /// How many of a target there are.
+    /// How many of a target there are, those included that are about to enter it.
     pub(crate) fn count_of(&self, target: &str) -> usize {
-        self.entries.lock().values().filter(|entry| entry.is_of(target)).count()
+        let entries = self.entries.lock();
+        let arriving = self.arriving.lock().iter().filter(|name| *name == target).count();
+        entries.values().filter(|entry| entry.is_of(target)).count() + arriving
+    }
+
+    fn arrive(&self, target: Option<String>) -> Arriving<'_> {
+        self.arriving.lock().extend(target.clone());
+        Arriving { sessions: self, target }
     }
 
     /// All of them, by their numbers.
@@ -210,6 +240,7 @@ impl Sessions {
         limits: &Limits,
         control: mpsc::UnboundedSender<Control>,
     ) -> Result<Place, NoPlace> {
+        let _arriving = self.arrive(newcomer.target.as_ref().map(|target| target.name.clone()));
         loop {
             let mut old = {
                 let mut entries = self.entries.lock();
@@ -319,6 +350,15 @@ impl Sessions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_target_is_in_use_while_somebody_is_about_to_enter_it() {
+        let sessions = Sessions::default();
+        let arriving = [sessions.arrive(Some("a".into())), sessions.arrive(Some("a".into())), sessions.arrive(None)];
+        assert_eq!((sessions.count_of("a"), sessions.count_of("b")), (2, 0));
+        drop(arriving);
+        assert_eq!(sessions.count_of("a"), 0);
+    }
 
     #[test]
     fn luns_of_both_forms() {

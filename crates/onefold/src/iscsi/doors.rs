@@ -86,6 +86,11 @@ impl Targets for Iscsi {
     fn target(&self, name: &str) -> Option<Arc<Target>> {
         self.served(name).map(|served| served.target)
     }
+
+    // It takes `state`, which `on_unused` holds from its look at the sessions to the end of its work.
+    fn is_served(&self, target: &Arc<Target>) -> bool {
+        self.served(&target.name).is_some_and(|served| Arc::ptr_eq(&served.target, target))
+    }
 }
 
 #[cfg(test)]
