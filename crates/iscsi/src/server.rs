@@ -334,13 +334,11 @@ async fn enter(shared: &Arc<Shared>, login: &Login, header: &Header, status_numb
         NoPlace::Full => Refused::OutOfResources,
         NoPlace::Closing => Refused::ServiceUnavailable,
     })?;
-    if let Some(target) = target.clone() {
-        // What was done to it before the session was counted has an end first; and it may be gone since.
-        let shared = shared.clone();
-        let is_served = tokio::task::spawn_blocking(move || shared.targets.is_served(&target)).await;
-        if !is_served.unwrap_or(false) {
-            return Err(Refused::NotFound);
-        }
+    // What was done to it before the session was counted has an end first; and it may be gone since.
+    if let Some(target) = &target
+        && !tokio::task::block_in_place(|| shared.targets.is_served(target))
+    {
+        return Err(Refused::NotFound);
     }
     Ok(Some(Begun {
         parameters: login.parameters,

@@ -117,6 +117,15 @@ impl Medium<'_> {
         Ok(out)
     }
 
+    /// READ. With FUA what is read is on the medium: what was only written before goes there first (SBC-3 section 4.15).
+    pub(super) fn read_command(&self, cdb: &[u8]) -> Result<Vec<u8>, Sense> {
+        let range = Range::of(Operation::Read, cdb).check_transfer(&self.geometry)?;
+        if cdb.len() > 6 && cdb[1] & FUA != 0 {
+            self.disk.flush().map_err(|error| failed_to_write(&error, range.lba))?;
+        }
+        self.read(range)
+    }
+
     /// The first block of a range that cannot be read, as initiators want to know what is lost.
     fn first_unreadable(&self, range: Range, error: &DiskError) -> u64 {
         if !matches!(error, DiskError::Damaged(_)) {
@@ -380,7 +389,7 @@ impl Medium<'_> {
 }
 
 /// A long command ends early when nobody waits for it any more, so that it keeps no others waiting. What it has done is done.
-fn go_on(is_over: &dyn Fn() -> bool) -> Result<(), Sense> {
+pub(super) fn go_on(is_over: &dyn Fn() -> bool) -> Result<(), Sense> {
     if is_over() { Err(Sense::new(Key::AbortedCommand, Code::NONE)) } else { Ok(()) }
 }
 
@@ -435,6 +444,18 @@ mod tests {
 
     const READ: [u8; 10] = [0x28, 0, 0, 0, 0, 0, 0, 1, 0, 0];
     const WRITE: [u8; 10] = [0x2a, 0, 0, 0, 0, 3, 0, 0, 1, 0];
+
+    #[test]
+    fn a_read_with_fua_makes_durable_what_was_written() {
+        let disk = MemoryDisk::new(4 * MAPPED_BYTES);
+        let unit = unit(&disk);
+        let flushes = || disk.flushes.load(std::sync::atomic::Ordering::Relaxed);
+        send(&unit, &READ, &[]);
+        assert_eq!(flushes(), 0);
+        let mut with_fua = READ;
+        with_fua[1] = FUA;
+        assert_eq!((send(&unit, &with_fua, &[]).data.len(), flushes()), (256 * 512, 1));
+    }
 
     #[test]
     fn the_first_block_that_is_lost_is_named() {

@@ -198,8 +198,8 @@ impl LogicalUnit {
         let (from, to) = (source.unit(self), destination.unit(self));
         // The own medium is in use by this command already. Who waits to have one alone does not wait for another, so nobody waits in a circle.
         let _media = [(source, from), (destination, to)].map(|(peer, unit)| matches!(peer, Peer::Other(_)).then(|| unit.share_medium()));
-        from.admit_copy(caller.nexus, Access::Read)?;
-        to.admit_copy(caller.nexus, Access::Write)?;
+        let admit = || from.admit_copy(caller.nexus, Access::Read).and_then(|()| to.admit_copy(caller.nexus, Access::Write));
+        admit()?;
         let (source_block, destination_block) = (u64::from(from.geometry().logical), u64::from(to.geometry().logical));
         let length = match segment.length {
             Length::Bytes(bytes) => bytes,
@@ -225,6 +225,10 @@ impl LogicalUnit {
         // What is still to be copied must not be overwritten.
         let is_backward = std::ptr::eq(from, to) && source_offset < offset;
         for step in 0..steps {
+            block::go_on(&|| caller.patience.is_over())?;
+            // Reservations may have changed. Whoever keeps others out by that waits for the steps that were admitted before.
+            let _steps = [from, to].map(LogicalUnit::share_step);
+            admit()?;
             let start = if is_backward { steps - 1 - step } else { step } * STEP_BYTES;
             let failed_to_read = |error| block::failed_to_read(&error, (source_offset + start) / source_block);
             let content = from.disk().capture(source_offset + start, STEP_BYTES.min(length - start)).map_err(failed_to_read);
@@ -343,6 +347,49 @@ mod tests {
         other.read_only.store(false, std::sync::atomic::Ordering::Relaxed);
         super::super::testing::send_as(&destination, "b", &[0x16, 0, 0, 0, 0, 0], &[]);
         assert_eq!(sense_of(&copy(&peers)), (0xa, 0x0d, 0x02), "it is reserved");
+    }
+
+    /// Lets somebody do something when a command looks whether anybody waits for it for the second time: between two steps.
+    struct Between<F>(std::sync::atomic::AtomicU32, F);
+
+    impl<F: Fn() + Send + Sync> super::super::Patience for Between<F> {
+        fn begin_to_wait(&self) {}
+        fn is_over(&self) -> bool {
+            if self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 1 {
+                (self.1)();
+            }
+            false
+        }
+    }
+
+    #[test]
+    fn who_is_preempted_writes_no_further_step_of_a_copy() {
+        use super::super::testing::{Others, nexus, send_as};
+        let size = 2 * STEP_BYTES;
+        let (one, other) = (MemoryDisk::new(size), MemoryDisk::new(size));
+        one.write(0, &vec![7; size as usize], false).unwrap();
+        let source = unit(&one);
+        let identity = super::super::Identity { number: 2, ..options().identity };
+        let options = UnitOptions { identity, ..options() };
+        let destination = Arc::new(LogicalUnit::new(other.clone(), options, Box::new(|_| Ok(()))));
+        let out = |name: &str, action: u8, kind: u8, key: u64, new_key: u64| {
+            let list = [&key.to_be_bytes()[..], &new_key.to_be_bytes(), &[0; 8]].concat();
+            send_as(&destination, name, &[0x5f, action, kind, 0, 0, 0, 0, 0, 24, 0], &list).status
+        };
+        assert_eq!([out("a", 0, 0, 0, 1), out("b", 0, 0, 0, 2), out("a", 1, 5, 1, 0)], [Status::Good; 3]);
+        let segment = blocks([0, 1], (size / 512 - 1) as u16, 0, 0);
+        let list = list(1, 0, &[target(&source), target(&destination)], &[segment]);
+        let patience = Between(Default::default(), || assert_eq!(out("b", 5, 1, 2, 1), Status::Good));
+        let port = super::super::Port { target: "iqn.2026-01.example:t".into(), group: 1 };
+        let (nexus, tokens) = (nexus("a"), Tokens::default());
+        let peers = Others::among(std::slice::from_ref(&destination));
+        let caller = Caller { nexus: &nexus, port: &port, luns: &[0], patience: &patience, peers: &peers, tokens: &tokens };
+        let reply = source.execute(caller, &cdb(list.len()), &list, list.len() as u32);
+        assert_eq!(sense_of(&reply), (0xa, 0x0d, 0x02));
+        let content = other.content();
+        assert!(
+            content[..STEP_BYTES as usize].iter().all(|byte| *byte == 7) && content[STEP_BYTES as usize..].iter().all(|byte| *byte == 0)
+        );
     }
 
     #[test]

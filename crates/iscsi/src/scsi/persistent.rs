@@ -79,6 +79,8 @@ impl LogicalUnit {
             drop(state);
             caller.patience.begin_to_wait();
             caller.peers.abort(self.number(), &gone);
+            // Copies that these sent to other units are no tasks of this one. Their next steps are refused.
+            self.wait_for_steps();
         }
         Ok(Vec::new())
     }

@@ -1,7 +1,7 @@
 //! Thin provisioning: how much room the store below has, and the warning when it gets little (SBC-3 sections 4.7.3, 6.4.4, 6.5.9 and 6.6.7).
 //!
-//! There is one soft threshold, which the store sets and no initiator: below it, all initiators get a unit attention once, and again when there was more
-//! room meanwhile. What is counted are *threshold sets* of 1 MiB. The room is that of all disks of the store together.
+//! There is one soft threshold, which the store sets and no initiator: below it, all initiators of a unit that is written to get a unit attention once, and
+//! again when there was more room meanwhile. What is counted are *threshold sets* of 1 MiB. The room is that of all disks of the store together.
 
 use super::opcodes::Definition;
 use super::sense::{Code, Sense};

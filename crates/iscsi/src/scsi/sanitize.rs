@@ -408,6 +408,15 @@ mod tests {
     }
 
     #[test]
+    fn one_that_waits_for_a_disk_that_can_be_written_to_keeps_its_unit_from_being_read() {
+        let disk = MemoryDisk::new(SIZE);
+        let unfinished = Sanitize { pattern: Vec::new(), allows_exit: false, has_failed: false };
+        let unit = written(&disk).with_waiting_sanitize(Some(unfinished));
+        assert_eq!(sense_of(&send(&unit, &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0], &[])), IN_PROGRESS);
+        assert_eq!(disk.mapped_blocks(), 4, "nothing is erased yet");
+    }
+
+    #[test]
     fn what_cannot_be_kept_does_not_begin() {
         let disk = MemoryDisk::new(SIZE);
         let unit = written(&disk).with_sanitize(None, Box::new(|_| Err(NotKept::Unchanged)));

@@ -195,6 +195,12 @@ pub(crate) struct Others<'a> {
     pub(crate) aborted: Mutex<Vec<Nexus>>,
 }
 
+impl<'a> Others<'a> {
+    pub(crate) fn among(units: &'a [Arc<LogicalUnit>]) -> Others<'a> {
+        Others { units, aborted: Mutex::default() }
+    }
+}
+
 impl Peers for Others<'_> {
     fn abort(&self, _number: u64, nexuses: &[Nexus]) {
         self.aborted.lock().extend_from_slice(nexuses);
@@ -207,7 +213,7 @@ impl Peers for Others<'_> {
 
 /// The same with other units and tokens of the server.
 pub(crate) fn send_among(unit: &LogicalUnit, peers: &[Arc<LogicalUnit>], tokens: &Tokens, name: &str, cdb: &[u8], data: &[u8]) -> Reply {
-    send_to(unit, &Others { units: peers, aborted: Mutex::default() }, tokens, name, cdb, data)
+    send_to(unit, &Others::among(peers), tokens, name, cdb, data)
 }
 
 pub(crate) fn nexus(name: &str) -> Nexus {

@@ -4,7 +4,7 @@
 //! The CDB; unit attentions; reservations; a sanitize that goes on; write protection; then the command itself. INQUIRY, REPORT LUNS and REQUEST SENSE take
 //! no unit attention, as those need them who find out what happened.
 
-use super::block::{self, Medium, Range};
+use super::block::{self, Medium};
 use super::extended_copy::Peers;
 use super::inquiry::{self, Identity, Port};
 use super::mode::Parameters;
@@ -89,6 +89,8 @@ pub struct LogicalUnit {
     pub(super) state: Mutex<State>,
     /// Shared by commands that use the medium; alone for the beginning of a sanitize.
     medium: RwLock<()>,
+    /// Shared by each step of a copy that reads or writes this unit, from the moment in which it is admitted; alone to wait for those under way.
+    steps: RwLock<()>,
     sanitizer: Sanitizer,
     pub(super) copies: Mutex<Copies>,
     pub(super) watched: Mutex<Watched>,
@@ -139,6 +141,7 @@ impl LogicalUnit {
             keep,
             state,
             medium: RwLock::new(()),
+            steps: RwLock::new(()),
             sanitizer,
             copies: Mutex::default(),
             watched: Mutex::default(),
@@ -149,6 +152,12 @@ impl LogicalUnit {
     pub fn with_sanitize(self, unfinished: Option<Sanitize>, keep: KeepSanitize) -> LogicalUnit {
         let sanitizer = Sanitizer::new(self.disk.clone(), unfinished, keep);
         sanitizer.go_on();
+        LogicalUnit { sanitizer, ..self }
+    }
+
+    /// The same unit with a sanitize that is `unfinished`, while the disk cannot be written to: the unit is not ready, and what must be erased is not shown.
+    pub fn with_waiting_sanitize(self, unfinished: Option<Sanitize>) -> LogicalUnit {
+        let sanitizer = Sanitizer::new(self.disk.clone(), unfinished, Box::new(|_| Err(NotKept::Unchanged)));
         LogicalUnit { sanitizer, ..self }
     }
 
@@ -197,6 +206,11 @@ impl LogicalUnit {
         state.reservations.reset();
         let all: Vec<Nexus> = state.nexuses.iter().cloned().collect();
         all.iter().for_each(|nexus| state.attend(nexus, Code::BUS_DEVICE_RESET_FUNCTION));
+    }
+
+    /// An initiator has ended the commands of all: the others hear of it.
+    pub fn tasks_cleared(&self, nexus: &Nexus) {
+        self.state.lock().attend_others(nexus, Code::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR);
     }
 
     /// Something happened that all initiators should know of.
@@ -379,7 +393,7 @@ impl LogicalUnit {
                 };
                 some(out, room)
             }
-            Operation::Read => Ok(medium.read(Range::of(definition.operation, cdb))?),
+            Operation::Read => Ok(medium.read_command(cdb)?),
             operation @ (Operation::Write | Operation::WriteAtomic | Operation::WriteAndVerify) => {
                 nothing(medium.write_command(operation, cdb, data))
             }
@@ -416,6 +430,16 @@ impl LogicalUnit {
     /// Keeps sanitizes from beginning while a command of another unit uses this one.
     pub(super) fn share_medium(&self) -> RwLockReadGuard<'_, ()> {
         self.medium.read_recursive()
+    }
+
+    /// Held by a step of a copy from before it is admitted until it is done. Those who wait for steps hold nothing that a step waits for.
+    pub(super) fn share_step(&self) -> RwLockReadGuard<'_, ()> {
+        self.steps.read_recursive()
+    }
+
+    /// Returns when steps of copies that were admitted before are over.
+    pub(super) fn wait_for_steps(&self) {
+        drop(self.steps.write());
     }
 
     /// Whether a copy on behalf of `nexus` may read or write this unit.

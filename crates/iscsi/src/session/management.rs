@@ -46,6 +46,18 @@ impl Session {
                 self.has_left = true;
             }
             Then::Say(done) => drop(done.send(())),
+            Then::Clear { task_tag, lun } => {
+                let Some(target) = self.begun.target.clone() else { return };
+                let (shared, events, own, nexus) =
+                    (self.shared.clone(), self.events.clone(), self.begun.place.number, self.begun.nexus.clone());
+                tokio::spawn(async move {
+                    shared.sessions.abort(&target.name, lun, Some(own)).await;
+                    if let Some(unit) = lun.and_then(|lun| target.units.read().get(&lun).cloned()) {
+                        unit.tasks_cleared(&nexus);
+                    }
+                    let _ = events.send(Event::Reset { task_tag, is_cold: false });
+                });
+            }
             Then::Reset { task_tag, lun, is_cold } => {
                 let Some(target) = self.begun.target.clone() else { return };
                 let (shared, events, own) = (self.shared.clone(), self.events.clone(), self.begun.place.number);
@@ -95,7 +107,11 @@ impl Session {
                 let tasks = self.end_tasks(&|task| task.number == number);
                 self.wait_for(tasks, Then::Answer(tag));
             }
-            4 | 5 => {
+            4 => {
+                let tasks = self.end_tasks(&|task| task.number == number);
+                self.wait_for(tasks, Then::Clear { task_tag: tag, lun: number });
+            }
+            5 => {
                 let tasks = self.end_tasks(&|task| task.number == number);
                 self.wait_for(tasks, Then::Reset { task_tag: tag, lun: number, is_cold: false });
             }

@@ -145,7 +145,7 @@ enum Event {
     Room(u32, OwnedSemaphorePermit),
     /// A command is done.
     Done(u32, Reply, Option<OwnedSemaphorePermit>),
-    /// A reset is done.
+    /// A reset is done, or the tasks of all have ended.
     Reset { task_tag: u32, is_cold: bool },
 }
 
@@ -206,7 +206,16 @@ enum Then {
     Answer(u32),
     LogOut(u32),
     Say(oneshot::Sender<()>),
-    Reset { task_tag: u32, lun: Option<u16>, is_cold: bool },
+    /// The tasks of others on a unit end too.
+    Clear {
+        task_tag: u32,
+        lun: Option<u16>,
+    },
+    Reset {
+        task_tag: u32,
+        lun: Option<u16>,
+        is_cold: bool,
+    },
 }
 
 /// Why a session ends.

@@ -28,6 +28,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
+/// What INQUIRY says of every volume. A name would not do: it can change, and initiators take a device whose product changes for another one.
+const PRODUCT: &str = "VOLUME";
 /// Bytes of a logical block where nobody has said otherwise.
 pub const LOGICAL_BLOCK_BYTES: u32 = 512;
 
@@ -258,12 +260,11 @@ impl Iscsi {
             reservations: kept::reservations(&self.engine, info.number)?,
         };
         let unit = LogicalUnit::new(disk.clone() as Arc<dyn Disk>, options, kept::reservations_keeper(self.engine.clone(), info.number));
-        // One that cannot be written to keeps its erasure for when it can.
+        let unfinished = kept::sanitize(&self.engine, info.number)?;
+        // While nothing can be written the erasure waits; what is to be erased is not shown.
         let unit = match self.options.is_read_only {
-            true => unit,
-            false => {
-                unit.with_sanitize(kept::sanitize(&self.engine, info.number)?, kept::sanitize_keeper(self.engine.clone(), info.number))
-            }
+            true => unit.with_waiting_sanitize(unfinished),
+            false => unit.with_sanitize(unfinished, kept::sanitize_keeper(self.engine.clone(), info.number)),
         };
         Ok(ServedUnit { unit: Arc::new(unit), disk, block_bytes, size: info.size })
     }
@@ -324,5 +325,5 @@ fn identity(engine: &Engine, info: &VolumeInfo) -> Identity {
     let store = engine.descriptor().store;
     let whole = [&store[..], &info.number.to_be_bytes()].concat();
     let hex = store[..12].iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
-    Identity { serial: format!("{hex}{:08x}", info.number), number: checksum(&whole) & (u64::MAX >> 4), product: info.name.clone() }
+    Identity { serial: format!("{hex}{:08x}", info.number), number: checksum(&whole) & (u64::MAX >> 4), product: PRODUCT.into() }
 }
