@@ -1,6 +1,8 @@
 //! Protocol data units (RFC 7143 section 11): the 48 bytes of a basic header segment, read and made. No I/O.
 
-use crate::scsi::{u16_at, u32_at, u64_at};
+use crate::scsi::{Buffers, u16_at, u32_at, u64_at};
+use std::ops::{Deref, Range};
+use std::sync::Arc;
 
 /// Bytes of a basic header segment.
 pub const HEADER_BYTES: usize = 48;
@@ -168,13 +170,68 @@ impl Incoming {
     }
 }
 
+/// Bytes to be sent, which several PDUs may share: the data of a command are cut up and not copied.
+#[derive(Clone, Debug, Default)]
+pub struct Segment {
+    /// None for no bytes.
+    bytes: Option<Arc<Bytes>>,
+    range: Range<usize>,
+}
+
+/// Bytes, and where their buffer goes when nobody needs them any more.
+#[derive(Debug)]
+struct Bytes {
+    bytes: Vec<u8>,
+    buffers: Option<Arc<Buffers>>,
+}
+
+impl Drop for Bytes {
+    fn drop(&mut self) {
+        if let Some(buffers) = &self.buffers {
+            buffers.give_back(std::mem::take(&mut self.bytes));
+        }
+    }
+}
+
+impl Segment {
+    /// All bytes of a buffer, which is given back when it is sent.
+    pub fn of_buffer(buffer: Vec<u8>, buffers: &Arc<Buffers>) -> Segment {
+        if buffer.is_empty() {
+            return Segment::default();
+        }
+        let range = 0..buffer.len();
+        Segment { bytes: Some(Arc::new(Bytes { bytes: buffer, buffers: Some(buffers.clone()) })), range }
+    }
+
+    /// A part of it. Panics if it does not have as much.
+    pub fn part(&self, range: Range<usize>) -> Segment {
+        assert!(range.start <= range.end && range.end <= self.len(), "a part is within the whole");
+        Segment { bytes: self.bytes.clone(), range: self.range.start + range.start..self.range.start + range.end }
+    }
+}
+
+impl From<Vec<u8>> for Segment {
+    fn from(bytes: Vec<u8>) -> Segment {
+        let range = 0..bytes.len();
+        Segment { bytes: (!bytes.is_empty()).then(|| Arc::new(Bytes { bytes, buffers: None })), range }
+    }
+}
+
+impl Deref for Segment {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.bytes.as_ref().map_or(&[], |bytes| &bytes.bytes[self.range.clone()])
+    }
+}
+
 /// A PDU to be sent. Sequence numbers are put in when it is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Outgoing {
     /// The header, its length fields not filled in.
     pub header: [u8; HEADER_BYTES],
     /// The data segment.
-    pub data: Vec<u8>,
+    pub data: Segment,
     /// What becomes of StatSN.
     pub status: StatusNumber,
 }
@@ -196,7 +253,7 @@ impl Outgoing {
         let mut header = [0; HEADER_BYTES];
         (header[0], header[1]) = (opcode, flags);
         header[16..20].copy_from_slice(&task_tag.to_be_bytes());
-        Outgoing { header, data: Vec::new(), status }
+        Outgoing { header, data: Segment::default(), status }
     }
 
     /// Puts a 32-bit field.
@@ -210,8 +267,8 @@ impl Outgoing {
     }
 
     /// With this data segment.
-    pub fn with_data(mut self, data: Vec<u8>) -> Outgoing {
-        self.data = data;
+    pub fn with_data(mut self, data: impl Into<Segment>) -> Outgoing {
+        self.data = data.into();
         self
     }
 
@@ -263,6 +320,14 @@ mod tests {
         assert_eq!(digest(&[&[0xff; 32]]), [0x43, 0xab, 0xa8, 0x62]);
         let up: Vec<u8> = (0..32).collect();
         assert_eq!(digest(&[&up[..10], &up[10..]]), [0x4e, 0x79, 0xdd, 0x46]);
+    }
+
+    #[test]
+    fn parts_of_parts_are_of_the_same_bytes() {
+        let whole = Segment::from((0..100).collect::<Vec<u8>>());
+        let part = whole.part(10..90).part(5..10);
+        assert_eq!(&part[..], [15, 16, 17, 18, 19]);
+        assert!(Segment::from(Vec::new()).part(0..0).is_empty());
     }
 
     proptest! {

@@ -3,10 +3,11 @@
 use crate::login::{Login, Refused};
 use crate::negotiation::Parameters;
 use crate::pdu::{Header, Incoming, Outgoing, StatusNumber, opcode};
-use crate::scsi::{Nexus, Port, Tokens};
+use crate::scsi::{Buffers, Nexus, Port, Tokens};
 use crate::session::{Begun, Limits, serve};
 use crate::target::{Newcomer, NoPlace, SessionInfo, Sessions, Targets};
-use crate::transport::{LOGIN_SEGMENT_BYTES, read, spell};
+use crate::transport::{LOGIN_SEGMENT_BYTES, read, spell, write};
+use onefold_pool::Pool;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
@@ -14,7 +15,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 
@@ -29,6 +29,8 @@ pub struct PortalConfig {
 
 /// Commands that are worked on at a time, of all sessions.
 const WORKERS: usize = 64;
+/// Threads for them, and for commands that only wait: those gave their place among the workers to others.
+const THREADS: usize = 512;
 
 /// What sessions share.
 pub(crate) struct Shared {
@@ -36,9 +38,11 @@ pub(crate) struct Shared {
     pub(crate) limits: Limits,
     pub(crate) sessions: Arc<Sessions>,
     pub(crate) workers: Arc<Semaphore>,
+    pub(crate) pool: Pool,
     /// Commands under way, of all sessions.
     pub(crate) commands: AtomicUsize,
     pub(crate) tokens: Tokens,
+    pub(crate) buffers: Arc<Buffers>,
     portals: Vec<Portal>,
     next_handle: AtomicU16,
     /// Connections in their login, by address.
@@ -124,8 +128,10 @@ impl Server {
             limits,
             sessions: Arc::default(),
             workers: Arc::new(Semaphore::new(WORKERS)),
+            pool: Pool::new("iscsi", THREADS),
             commands: AtomicUsize::new(0),
             tokens: Tokens::default(),
+            buffers: Arc::default(),
             portals: bound,
             next_handle: AtomicU16::new(1),
             half_open: Mutex::default(),
@@ -275,7 +281,7 @@ async fn log_in(shared: &Arc<Shared>, stream: &mut TcpStream, mut login: Login) 
     let plain = Parameters::default();
     let mut status_number = 1;
     loop {
-        let pdu = read(stream, &plain, LOGIN_SEGMENT_BYTES).await?;
+        let pdu = read(stream, &plain, LOGIN_SEGMENT_BYTES, Vec::new()).await?;
         if pdu.header.opcode() != opcode::LOGIN {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the first PDU is no login"));
         }
@@ -306,7 +312,7 @@ async fn log_in(shared: &Arc<Shared>, stream: &mut TcpStream, mut login: Login) 
         };
         if let Ok(answer) = answer {
             response.header[1] = answer.flags;
-            response.data = answer.text;
+            response.data = answer.text.into();
         }
         if let Some(begun) = &begun {
             response.put(14, &begun.handle.to_be_bytes());
@@ -365,6 +371,5 @@ fn response_to(header: &Header) -> Outgoing {
 /// Sends an answer to a login: `window` is how many commands a session takes, which begins with this one.
 async fn send(stream: &mut TcpStream, mut pdu: Outgoing, status_number: &mut u32, expected_command: u32, window: u32) -> io::Result<()> {
     pdu.finish(status_number, expected_command, expected_command.wrapping_add(window).wrapping_sub(1));
-    stream.write_all(&spell(pdu, &Parameters::default())).await?;
-    stream.flush().await
+    write(stream, std::iter::once(&spell(pdu, &Parameters::default())), || ()).await
 }

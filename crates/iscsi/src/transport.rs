@@ -1,9 +1,9 @@
 //! Reading and writing PDUs.
 
 use crate::negotiation::Parameters;
-use crate::pdu::{HEADER_BYTES, Header, Incoming, Outgoing, digest, padding};
-use std::io;
-use tokio::io::{AsyncRead, AsyncReadExt};
+use crate::pdu::{HEADER_BYTES, Header, Incoming, Outgoing, Segment, digest, padding};
+use std::io::{self, IoSlice};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// What a PDU with digests that are wrong is: nothing of it can be trusted (RFC 7143 section 7.7, error recovery level 0).
 fn wrong(what: &str) -> io::Error {
@@ -13,8 +13,13 @@ fn wrong(what: &str) -> io::Error {
 /// Bytes of the longest data segment of a login request (RFC 7143 section 13.12).
 pub(crate) const LOGIN_SEGMENT_BYTES: u32 = 8192;
 
-/// Reads a PDU whose data segment has at most `limit` bytes. Its lengths are checked before memory is taken.
-pub(crate) async fn read(stream: &mut (impl AsyncRead + Unpin), parameters: &Parameters, limit: u32) -> io::Result<Incoming> {
+/// Reads a PDU whose data segment has at most `limit` bytes, into `room`. Its lengths are checked before memory is taken.
+pub(crate) async fn read(
+    stream: &mut (impl AsyncRead + Unpin),
+    parameters: &Parameters,
+    limit: u32,
+    room: Vec<u8>,
+) -> io::Result<Incoming> {
     let mut bytes = [0; HEADER_BYTES];
     stream.read_exact(&mut bytes).await?;
     let header = Header(bytes);
@@ -31,8 +36,16 @@ pub(crate) async fn read(stream: &mut (impl AsyncRead + Unpin), parameters: &Par
     if length > limit as usize {
         return Err(wrong("a data segment is longer than was agreed on"));
     }
-    let mut data = vec![0; length + padding(length)];
-    stream.read_exact(&mut data).await?;
+    let mut data = room;
+    data.clear();
+    let whole = length + padding(length);
+    data.reserve(whole);
+    let mut segment = (&mut *stream).take(whole as u64);
+    while data.len() < whole {
+        if segment.read_buf(&mut data).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
     if parameters.data_digest && length > 0 {
         let mut sent = [0; 4];
         stream.read_exact(&mut sent).await?;
@@ -44,22 +57,111 @@ pub(crate) async fn read(stream: &mut (impl AsyncRead + Unpin), parameters: &Par
     Incoming::new(header, &additional, data).map_err(wrong)
 }
 
-/// The bytes of a PDU.
-pub(crate) fn spell(pdu: Outgoing, parameters: &Parameters) -> Vec<u8> {
-    let Outgoing { header, data, .. } = pdu;
-    let mut out = Vec::with_capacity(HEADER_BYTES + data.len() + 12);
-    out.extend_from_slice(&header);
-    if parameters.header_digest {
-        out.extend_from_slice(&digest(&[&header]));
+/// Bytes of a header and its digest, and of a data segment's padding and digest.
+const HEAD_BYTES: usize = HEADER_BYTES + 4;
+const TAIL_BYTES: usize = 3 + 4;
+
+/// A PDU as it is sent.
+#[derive(Debug)]
+pub(crate) struct Spelled {
+    head: [u8; HEAD_BYTES],
+    head_bytes: usize,
+    data: Segment,
+    tail: [u8; TAIL_BYTES],
+    tail_bytes: usize,
+}
+
+impl Spelled {
+    /// What is sent, in its order.
+    pub(crate) fn parts(&self) -> [&[u8]; 3] {
+        [&self.head[..self.head_bytes], &self.data, &self.tail[..self.tail_bytes]]
     }
-    if !data.is_empty() {
-        let start = out.len();
-        out.extend_from_slice(&data);
-        out.resize(out.len() + padding(data.len()), 0);
-        if parameters.data_digest {
-            let sum = digest(&[&out[start..]]);
-            out.extend_from_slice(&sum);
+
+    /// How many bytes are sent.
+    pub(crate) fn bytes(&self) -> usize {
+        self.head_bytes + self.data.len() + self.tail_bytes
+    }
+}
+
+/// Puts digests and padding to a PDU.
+pub(crate) fn spell(pdu: Outgoing, parameters: &Parameters) -> Spelled {
+    let Outgoing { header, data, .. } = pdu;
+    let (mut head, mut tail) = ([0; HEAD_BYTES], [0; TAIL_BYTES]);
+    let (mut head_bytes, mut tail_bytes) = (HEADER_BYTES, padding(data.len()));
+    head[..HEADER_BYTES].copy_from_slice(&header);
+    if parameters.header_digest {
+        head[HEADER_BYTES..].copy_from_slice(&digest(&[&header]));
+        head_bytes += 4;
+    }
+    if parameters.data_digest && !data.is_empty() {
+        let sum = digest(&[&data, &tail[..tail_bytes]]);
+        tail[tail_bytes..tail_bytes + 4].copy_from_slice(&sum);
+        tail_bytes += 4;
+    }
+    Spelled { head, head_bytes, data, tail, tail_bytes }
+}
+
+/// Writes PDUs, with as few calls of the system as can be. With each that takes something, `moved` is called.
+pub(crate) async fn write<'a>(
+    stream: &mut (impl AsyncWrite + Unpin),
+    pdus: impl Iterator<Item = &'a Spelled>,
+    moved: impl Fn(),
+) -> io::Result<()> {
+    let mut slices: Vec<IoSlice<'_>> = pdus.flat_map(Spelled::parts).filter(|part| !part.is_empty()).map(IoSlice::new).collect();
+    let mut left = &mut slices[..];
+    while !left.is_empty() {
+        let written = stream.write_vectored(left).await?;
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        moved();
+        IoSlice::advance_slices(&mut left, written);
+    }
+    stream.flush().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pdu::StatusNumber;
+
+    #[tokio::test]
+    async fn m0_1_what_is_spelled_is_read_again_with_and_without_digests() {
+        for (header_digest, data_digest, length) in
+            [(false, false, 5), (true, false, 0), (false, true, 0), (true, true, 6), (true, true, 8192)]
+        {
+            let parameters = Parameters { header_digest, data_digest, ..Parameters::default() };
+            let data: Vec<u8> = (0..length).map(|at| at as u8).collect();
+            let pdus = [1, 2].map(|tag| {
+                let mut pdu = Outgoing::new(0x25, 0x80, tag, StatusNumber::Next).with_data(data.clone());
+                pdu.finish(&mut 7, 8, 9);
+                spell(pdu, &parameters)
+            });
+            let mut sent = Vec::new();
+            write(&mut sent, pdus.iter(), || ()).await.unwrap();
+            assert_eq!(sent.len(), pdus.iter().map(Spelled::bytes).sum::<usize>());
+            let mut input = &sent[..];
+            for tag in [1, 2] {
+                let pdu = read(&mut input, &parameters, 8192, vec![9; 10]).await.unwrap();
+                assert_eq!((pdu.header.task_tag(), pdu.data), (tag, data.clone()));
+            }
+            assert!(read(&mut input, &parameters, 8192, Vec::new()).await.is_err(), "nothing is left");
         }
     }
-    out
+
+    #[tokio::test]
+    async fn m0_1_a_wrong_digest_and_half_a_segment_are_refused() {
+        let parameters = Parameters { header_digest: true, data_digest: true, ..Parameters::default() };
+        let mut pdu = Outgoing::new(0x25, 0x80, 1, StatusNumber::None).with_data(vec![3; 100]);
+        pdu.finish(&mut 1, 1, 1);
+        let sent = spell(pdu, &parameters).parts().concat();
+        assert!(read(&mut &sent[..], &parameters, 8192, Vec::new()).await.is_ok());
+        assert!(read(&mut &sent[..], &parameters, 99, Vec::new()).await.is_err(), "too long");
+        assert!(read(&mut &sent[..100], &parameters, 8192, Vec::new()).await.is_err(), "half of it");
+        for at in [20, 60] {
+            let mut damaged = sent.clone();
+            damaged[at] ^= 1;
+            assert!(read(&mut &damaged[..], &parameters, 8192, Vec::new()).await.is_err());
+        }
+    }
 }

@@ -7,7 +7,7 @@
 //! 1. [`Server::run`] accepts a connection if there is a free place, or closes it at once.
 //! 2. `handshake` moves bytes, [`haggling`] decides: options, TLS, which export. All of it within the negotiation timeout.
 //! 3. `transmission` reads request after request. [`request`] decides from the header alone what is wrong with it, before any memory
-//!    is taken; then the request waits for its share of memory and for a worker, and runs on a thread of the `pool` (`execute`).
+//!    is taken; then the request waits for its share of memory and for a worker, and runs on a thread of the pool (`execute`).
 //! 4. Replies are written in the order in which requests finish.
 //!
 //! # Invariants
@@ -25,7 +25,6 @@ mod handshake;
 mod limits;
 mod listener;
 mod metrics;
-mod pool;
 mod server;
 mod tls;
 mod transmission;

@@ -2,9 +2,9 @@
 
 use crate::haggling::TlsState;
 use crate::listener::{Accepted, Listener};
-use crate::pool::Pool;
 use crate::tls::{self, Wire};
 use crate::{Config, Export, ExportError, Exports, Limits, Listen, LocalAddress, Metrics, NbdError, Result, Tls, handshake, transmission};
+use onefold_pool::Pool;
 use std::collections::HashMap;
 use std::future::Future;
 use std::io;
@@ -70,7 +70,7 @@ impl Server {
             exports,
             acceptor,
             metrics: Arc::default(),
-            pool: Pool::new(config.limits.parallel_requests),
+            pool: Pool::new("nbd", config.limits.parallel_requests),
             workers: Arc::new(Semaphore::new(config.limits.parallel_requests)),
             shared_bytes: Arc::new(Semaphore::new(config.limits.bytes)),
             stop: watch::Sender::new(false),

@@ -2,7 +2,8 @@
 
 use onefold_iscsi::scsi::opcodes::{Access, Definition};
 use onefold_iscsi::scsi::{
-    Caller, Disk, DiskError, Extent, Identity, LogicalUnit, MAX_TRANSFER_BYTES, Nexus, Patience, Peers, Port, Status, Tokens, UnitOptions,
+    Buffers, Caller, Disk, DiskError, Extent, Identity, LogicalUnit, MAX_TRANSFER_BYTES, Nexus, Patience, Peers, Port, Status, Tokens,
+    UnitOptions,
 };
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -89,7 +90,7 @@ pub fn run(data: &[u8]) {
     let logical_block_bytes = if choices & 1 == 0 { 512 } else { 4096 };
     let options = UnitOptions { identity, logical_block_bytes, ports: vec![1], reservations: Default::default() };
     let unit = LogicalUnit::new(disk.clone(), options, Box::new(|_| Ok(())));
-    let tokens = Tokens::default();
+    let (tokens, buffers) = (Tokens::default(), Buffers::default());
     let port = Port { target: "iqn.2026-01.example:t".into(), group: 1 };
     while let Some((&[who, cdb_bytes, low, high], behind)) = rest.split_first_chunk::<4>() {
         let (cdb, behind) = behind.split_at(usize::from(cdb_bytes % 33).min(behind.len()));
@@ -99,7 +100,7 @@ pub fn run(data: &[u8]) {
         let wanted = unit.data_out_bytes(cdb);
         assert!(wanted <= 2 * MAX_TRANSFER_BYTES as usize);
         let before = disk.bytes.lock().clone();
-        let caller = Caller { nexus: &nexus, port: &port, luns: &[0], patience: &Alone, peers: &Alone, tokens: &tokens };
+        let caller = Caller { nexus: &nexus, port: &port, luns: &[0], patience: &Alone, peers: &Alone, tokens: &tokens, buffers: &buffers };
         let list = &list[..list.len().min(wanted)];
         let reply = unit.execute(caller, cdb, list, list.len() as u32);
         assert_eq!(reply.status == Status::CheckCondition, !reply.sense.is_empty());

@@ -3,7 +3,7 @@
 use super::inquiry::{MAX_COMPARE_BLOCKS, MAX_UNMAP_DESCRIPTORS};
 use super::opcodes::Operation;
 use super::sense::{Code, Key, Sense};
-use super::{Disk, DiskError, Geometry, MAX_TRANSFER_BYTES, u16_at, u32_at, u64_at};
+use super::{Buffers, Disk, DiskError, Geometry, MAX_TRANSFER_BYTES, u16_at, u32_at, u64_at};
 
 /// Patterns are written, and what is there is compared, so many bytes at a time.
 const STEP_BYTES: usize = 1 << 20;
@@ -106,9 +106,14 @@ pub(super) struct Medium<'a> {
 }
 
 impl Medium<'_> {
-    pub(super) fn read(&self, range: Range) -> Result<Vec<u8>, Sense> {
+    fn read(&self, range: Range) -> Result<Vec<u8>, Sense> {
+        self.read_into(range, &Buffers::default())
+    }
+
+    /// Reads into a buffer that was used before, if there is one. A disk that reads without an error has written all of it.
+    fn read_into(&self, range: Range, buffers: &Buffers) -> Result<Vec<u8>, Sense> {
         range.check_transfer(&self.geometry)?;
-        let mut out = vec![0; range.bytes(&self.geometry)];
+        let mut out = buffers.full(range.bytes(&self.geometry));
         if !out.is_empty() {
             self.disk
                 .read(range.offset(&self.geometry), &mut out)
@@ -118,12 +123,12 @@ impl Medium<'_> {
     }
 
     /// READ. With FUA what is read is on the medium: what was only written before goes there first (SBC-3 section 4.15).
-    pub(super) fn read_command(&self, cdb: &[u8]) -> Result<Vec<u8>, Sense> {
+    pub(super) fn read_command(&self, cdb: &[u8], buffers: &Buffers) -> Result<Vec<u8>, Sense> {
         let range = Range::of(Operation::Read, cdb).check_transfer(&self.geometry)?;
         if cdb.len() > 6 && cdb[1] & FUA != 0 {
             self.disk.flush().map_err(|error| failed_to_write(&error, range.lba))?;
         }
-        self.read(range)
+        self.read_into(range, buffers)
     }
 
     /// The first block of a range that cannot be read, as initiators want to know what is lost.

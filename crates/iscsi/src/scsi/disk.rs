@@ -14,7 +14,7 @@ pub trait Disk: Send + Sync {
     /// The unit of mapping, bytes, a power of two: changes that cover whole ones are quick, and only whole ones are given back.
     fn block_bytes(&self) -> u32;
 
-    /// Reads `out.len()` bytes.
+    /// Reads `out.len()` bytes. Without an error all of `out` is written, whatever was in it before.
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), DiskError>;
 
     /// Writes; with `fua` the data is durable on return.

@@ -383,7 +383,9 @@ mod tests {
         let port = super::super::Port { target: "iqn.2026-01.example:t".into(), group: 1 };
         let (nexus, tokens) = (nexus("a"), Tokens::default());
         let peers = Others::among(std::slice::from_ref(&destination));
-        let caller = Caller { nexus: &nexus, port: &port, luns: &[0], patience: &patience, peers: &peers, tokens: &tokens };
+        let buffers = crate::scsi::Buffers::default();
+        let caller =
+            Caller { nexus: &nexus, port: &port, luns: &[0], patience: &patience, peers: &peers, tokens: &tokens, buffers: &buffers };
         let reply = source.execute(caller, &cdb(list.len()), &list, list.len() as u32);
         assert_eq!(sense_of(&reply), (0xa, 0x0d, 0x02));
         let content = other.content();

@@ -1,9 +1,10 @@
 //! SCSI: what a logical unit does with a command (SPC-4, SBC-3). No I/O but that of the [`Disk`], no transport.
 //!
 //! `unit` has the order in which a command is judged and what a unit remembers; `block` what reads and changes the medium; `sanitize` what erases all of
-//! it; `extended_copy` and `token` what copies from disk to disk, `third_party` what both have in common; `provisioning` says how much room there is; `persistent` and `report` have the commands about reservations and about what there is; [`opcodes`] the table of commands.
+//! it; `extended_copy` and `token` what copies from disk to disk, `third_party` what both have in common; `provisioning` says how much room there is; `buffers` is memory that is used again; `persistent` and `report` have the commands about reservations and about what there is; [`opcodes`] the table of commands.
 
 mod block;
+mod buffers;
 mod disk;
 mod extended_copy;
 mod inquiry;
@@ -24,6 +25,7 @@ mod third_party;
 mod token;
 mod unit;
 
+pub use buffers::Buffers;
 pub use disk::{Content, Disk, DiskError, Extent, Space, place_bytes};
 pub use extended_copy::Peers;
 pub use inquiry::{Identity, Port};

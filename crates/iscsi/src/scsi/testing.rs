@@ -1,6 +1,8 @@
 //! A small disk in memory and somebody who uses it, for tests.
 
-use super::{Caller, Disk, DiskError, Extent, Identity, LogicalUnit, Nexus, Patience, Peers, Port, Reply, Space, Tokens, UnitOptions};
+use super::{
+    Buffers, Caller, Disk, DiskError, Extent, Identity, LogicalUnit, Nexus, Patience, Peers, Port, Reply, Space, Tokens, UnitOptions,
+};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -223,7 +225,15 @@ pub(crate) fn nexus(name: &str) -> Nexus {
 pub(crate) fn send_to(unit: &LogicalUnit, others: &Others<'_>, tokens: &Tokens, name: &str, cdb: &[u8], data: &[u8]) -> Reply {
     let nexus = nexus(name);
     let port = Port { target: "iqn.2026-01.example:t".into(), group: 1 };
-    let caller = Caller { nexus: &nexus, port: &port, luns: &[0], patience: &Forever::default(), peers: others, tokens };
+    let caller = Caller {
+        nexus: &nexus,
+        port: &port,
+        luns: &[0],
+        patience: &Forever::default(),
+        peers: others,
+        tokens,
+        buffers: &Buffers::default(),
+    };
     unit.execute(caller, cdb, data, data.len() as u32)
 }
 

@@ -17,7 +17,7 @@ use super::sanitize::{KeepSanitize, Sanitize, Sanitizer};
 use super::sense::{Code, Key, Sense};
 use super::third_party::{self, Copies, ListId};
 use super::token::Tokens;
-use super::{Disk, Geometry, u16_at, u32_at};
+use super::{Buffers, Disk, Geometry, u16_at, u32_at};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -38,6 +38,8 @@ pub struct Caller<'a> {
     pub peers: &'a dyn Peers,
     /// The tokens of the server.
     pub tokens: &'a Tokens,
+    /// Memory for data that is read.
+    pub buffers: &'a Buffers,
 }
 
 /// Who waits for the end of a command.
@@ -393,7 +395,7 @@ impl LogicalUnit {
                 };
                 some(out, room)
             }
-            Operation::Read => Ok(medium.read_command(cdb)?),
+            Operation::Read => Ok(medium.read_command(cdb, caller.buffers)?),
             operation @ (Operation::Write | Operation::WriteAtomic | Operation::WriteAndVerify) => {
                 nothing(medium.write_command(operation, cdb, data))
             }
@@ -502,7 +504,15 @@ mod tests {
         let unit = unit(&MemoryDisk::new(MAPPED_BYTES));
         let (told, others, tokens, nexus) = (Told::default(), Others::default(), Tokens::default(), nexus("a"));
         let port = Port { target: "iqn.2026-01.example:t".into(), group: 1 };
-        let caller = Caller { nexus: &nexus, port: &port, luns: &[0], patience: &told, peers: &others, tokens: &tokens };
+        let caller = Caller {
+            nexus: &nexus,
+            port: &port,
+            luns: &[0],
+            patience: &told,
+            peers: &others,
+            tokens: &tokens,
+            buffers: &Buffers::default(),
+        };
         let read = [0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0];
         assert_eq!(unit.execute(caller, &read, &[], 0).status, Status::Good);
         assert!(!told.0.load(Ordering::Relaxed), "there is nothing to wait for");

@@ -1,17 +1,18 @@
 //! SCSI commands: their data, their order, their answers.
 
-use super::{CommandPlace, End, Event, PERMIT_BYTES, Sequence, Session, Task};
+use super::{Begun, CommandPlace, End, Event, PERMIT_BYTES, Sequence, Session, Task};
 use crate::Shared;
 use crate::chap::Account;
 use crate::login::Visitor;
-use crate::pdu::{Incoming, NO_TAG, Outgoing, StatusNumber, opcode, reason};
-use crate::scsi::{Caller, LogicalUnit, MAX_TRANSFER_BYTES, Nexus, Patience, Peers, Reply, Status};
+use crate::pdu::{Incoming, NO_TAG, Outgoing, Segment, StatusNumber, opcode, reason};
+use crate::scsi::{Buffers, Caller, LogicalUnit, MAX_TRANSFER_BYTES, Nexus, Patience, Peers, Port, Reply, Status};
 use crate::target::Target;
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 
 /// What a command under way has.
 #[derive(Debug)]
@@ -21,16 +22,30 @@ struct Waiting {
     is_over: Arc<AtomicBool>,
 }
 
-/// What others there are, for an initiator.
-struct Others {
+/// Who sends the commands of a session, and what others there are for it.
+pub(super) struct Sender {
     shared: Arc<Shared>,
+    nexus: Nexus,
+    port: Port,
     visitor: Visitor,
     target: Option<Arc<Target>>,
     proved: Option<Account>,
     runtime: tokio::runtime::Handle,
 }
 
-impl Others {
+impl Sender {
+    pub(super) fn new(shared: &Arc<Shared>, begun: &Begun) -> Sender {
+        Sender {
+            shared: shared.clone(),
+            nexus: begun.nexus.clone(),
+            port: begun.port.clone(),
+            visitor: begun.visitor.clone(),
+            target: begun.target.clone(),
+            proved: begun.proved.clone(),
+            runtime: tokio::runtime::Handle::current(),
+        }
+    }
+
     /// Whether the initiator could log in to a target with what it has proved already. That it says to be somebody who is logged in there proves nothing.
     fn may_use(&self, target: &str) -> bool {
         let Ok(terms) = self.shared.targets.admit(Some(target), &self.visitor) else { return false };
@@ -39,7 +54,7 @@ impl Others {
     }
 }
 
-impl Peers for Others {
+impl Peers for Sender {
     fn unit(&self, number: u64) -> Option<Arc<LogicalUnit>> {
         let find = |target: &Target| target.units.read().values().find(|unit| unit.number() == number).cloned();
         self.target.as_deref().and_then(find).or_else(|| {
@@ -138,13 +153,16 @@ impl Session {
         if task.received_bytes >= task.wanted_bytes {
             return self.start_ready();
         }
-        if task.permit.is_none() {
-            if task.requested_bytes == 0 {
-                // So that room is asked for once.
-                task.requested_bytes = task.received_bytes;
-                let bytes = task.wanted_bytes;
-                self.ask_for_room(tag, bytes);
+        if task.permit.is_none() && task.requested_bytes == 0 {
+            // So that room is asked for once.
+            task.requested_bytes = task.received_bytes;
+            let permits = task.wanted_bytes.min(MAX_TRANSFER_BYTES).div_ceil(PERMIT_BYTES);
+            match self.memory.clone().try_acquire_many_owned(permits) {
+                Ok(permit) => task.make_room(permit, &self.shared.buffers),
+                Err(_) => return self.ask_for_room(tag, permits),
             }
+        }
+        if task.permit.is_none() {
             return;
         }
         let mut wanted = Vec::new();
@@ -168,9 +186,8 @@ impl Session {
         }
     }
 
-    pub(super) fn ask_for_room(&self, tag: u32, bytes: u32) {
+    fn ask_for_room(&self, tag: u32, permits: u32) {
         let (memory, events) = (self.memory.clone(), self.events.clone());
-        let permits = bytes.min(MAX_TRANSFER_BYTES).div_ceil(PERMIT_BYTES);
         tokio::spawn(async move {
             if let Ok(permit) = memory.acquire_many_owned(permits).await {
                 let _ = events.send(Event::Room(tag, permit));
@@ -231,6 +248,9 @@ impl Session {
 
     /// Starts commands whose data are there. One that is ordered waits for all before it, and all behind it wait for it.
     pub(super) fn start_ready(&mut self) {
+        if self.queue.is_empty() || self.tasks.values().any(|task| task.is_running && task.is_ordered) {
+            return;
+        }
         let mut at = 0;
         while at < self.queue.len() {
             let tag = self.queue[at];
@@ -255,9 +275,6 @@ impl Session {
             } else {
                 at += 1;
             }
-            if self.tasks.values().any(|task| task.is_running && task.is_ordered) {
-                return;
-            }
         }
     }
 
@@ -272,52 +289,63 @@ impl Session {
         let bytes = expected.max(unit.as_ref().map_or(0, |unit| unit.data_in_bytes(&cdb)) as u32).min(MAX_TRANSFER_BYTES);
         let permit = task.permit.take();
         let is_over = task.ended.clone();
-        let shared = self.shared.clone();
-        let peers = Others {
-            shared: shared.clone(),
-            visitor: self.begun.visitor.clone(),
-            target: self.begun.target.clone(),
-            proved: self.begun.proved.clone(),
-            runtime: tokio::runtime::Handle::current(),
-        };
-        let (nexus, port) = (self.begun.nexus.clone(), self.begun.port.clone());
-        let luns = self.begun.target.as_ref().map_or_else(Vec::new, |target| target.luns());
-        let (memory, events, workers) = (self.memory.clone(), self.events.clone(), [self.workers.clone(), self.shared.workers.clone()]);
-        tokio::spawn(async move {
-            let permit = match permit {
-                Some(permit) => Some(permit),
-                None if bytes > 0 => memory.acquire_many_owned(bytes.div_ceil(PERMIT_BYTES)).await.ok(),
-                None => None,
+        let (sender, events) = (self.sender.clone(), self.events.clone());
+        let work = move |permit: Option<OwnedSemaphorePermit>, worker| {
+            let waiting = Waiting { worker: Mutex::new(worker), is_over };
+            let luns = sender.target.as_ref().map_or_else(Vec::new, |target| target.luns());
+            let caller = Caller {
+                nexus: &sender.nexus,
+                port: &sender.port,
+                luns: &luns,
+                patience: &waiting,
+                peers: &*sender,
+                tokens: &sender.shared.tokens,
+                buffers: &sender.shared.buffers,
             };
-            // The session's own first, so that nobody has a place of all while it waits for one.
-            let [own, all] = workers.map(Semaphore::acquire_owned);
-            let worker = match own.await {
-                Ok(own) => all.await.ok().map(|all| [own, all]),
-                Err(_) => None,
+            let execute = || match unit {
+                // It was ended while it waited for its turn: then it must not have begun.
+                _ if waiting.is_over() => crate::scsi::failed(),
+                Some(unit) => unit.execute(caller, &cdb, &data, announced),
+                None => crate::scsi::without_unit(caller, &cdb),
             };
-            let worker = Mutex::new(worker);
-            let work = tokio::task::spawn_blocking(move || {
-                let waiting = Waiting { worker, is_over };
-                if waiting.is_over() {
-                    // It was ended while it waited for its turn: then it must not have begun.
-                    return crate::scsi::failed();
-                }
-                let caller = Caller { nexus: &nexus, port: &port, luns: &luns, patience: &waiting, peers: &peers, tokens: &shared.tokens };
-                match unit {
-                    Some(unit) => unit.execute(caller, &cdb, &data, announced),
-                    None => crate::scsi::without_unit(caller, &cdb),
-                }
-            });
-            let reply = work.await.unwrap_or_else(|_| crate::scsi::failed());
+            let reply = catch_unwind(AssertUnwindSafe(execute)).unwrap_or_else(|_| crate::scsi::failed());
+            sender.shared.buffers.give_back(data);
+            // Whoever hears that it is done finds its place free, and nobody who has the unit.
+            drop((waiting, sender));
+            // No receiver: the session is over.
             let _ = events.send(Event::Done(tag, reply, permit));
-        });
+        };
+        let (memory, own, all) = (self.memory.clone(), self.workers.clone(), self.shared.workers.clone());
+        let needed = if permit.is_none() { bytes.div_ceil(PERMIT_BYTES) } else { 0 };
+        // Mostly there is room at once. Nobody who waits is overtaken: as long as somebody does, nothing is free.
+        let room = if needed > 0 { memory.clone().try_acquire_many_owned(needed).map(Some) } else { Ok(permit) };
+        // The session's own first, so that nobody has a place of all while it waits for one.
+        let worker = own.clone().try_acquire_owned().and_then(|own| Ok([own, all.clone().try_acquire_owned()?]));
+        match (room, worker) {
+            (Ok(permit), Ok(worker)) => self.shared.pool.run(move || work(permit, Some(worker))),
+            (room, worker) => {
+                drop(worker);
+                let shared = self.shared.clone();
+                tokio::spawn(async move {
+                    let permit = match room {
+                        Ok(permit) => permit,
+                        Err(_) => memory.acquire_many_owned(needed).await.ok(),
+                    };
+                    let worker = match own.acquire_owned().await {
+                        Ok(own) => all.acquire_owned().await.ok().map(|all| [own, all]),
+                        Err(_) => None,
+                    };
+                    shared.pool.run(move || work(permit, worker));
+                });
+            }
+        }
     }
 
     pub(super) fn happened(&mut self, event: Event) -> Result<(), End> {
         match event {
             Event::Room(tag, permit) => {
                 if let Some(task) = self.tasks.get_mut(&tag) {
-                    task.permit = Some(permit);
+                    task.make_room(permit, &self.shared.buffers);
                     self.go_on(tag);
                 }
             }
@@ -351,6 +379,7 @@ impl Session {
         };
         let mut data = reply.data;
         data.truncate(if task.is_read { task.expected_bytes as usize } else { 0 });
+        let data = Segment::of_buffer(data, &self.shared.buffers);
         let counters = &self.begun.place.counters;
         counters.commands.fetch_add(1, Ordering::Relaxed);
         counters.read_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
@@ -375,7 +404,7 @@ impl Session {
             }
             count += 1;
             let holds = if is_last { permit.take() } else { None };
-            self.send_holding(pdu.with_data(data[offset..end].to_vec()), holds, false);
+            self.send_holding(pdu.with_data(data.part(offset..end)), holds, false);
             offset = end;
         }
         if with_status {
@@ -386,22 +415,37 @@ impl Session {
         pdu.put_u32(36, count + task.request_number);
         pdu.put_u32(44, residual);
         if !reply.sense.is_empty() {
-            pdu.data = [&(reply.sense.len() as u16).to_be_bytes()[..], &reply.sense].concat();
+            pdu.data = [&(reply.sense.len() as u16).to_be_bytes()[..], &reply.sense].concat().into();
         }
         self.send_holding(pdu, permit, true);
     }
 }
 
 impl Task {
+    /// There is memory for its data.
+    fn make_room(&mut self, permit: OwnedSemaphorePermit, buffers: &Buffers) {
+        self.permit = Some(permit);
+        let mut data = buffers.empty(self.wanted_bytes.min(MAX_TRANSFER_BYTES) as usize);
+        data.extend_from_slice(&self.data);
+        self.data = data;
+    }
+
     /// Keeps data as far as it is wanted.
     fn store(&mut self, offset: u32, bytes: &[u8]) {
         self.received_bytes += bytes.len() as u32;
         let room = self.wanted_bytes.saturating_sub(offset) as usize;
         let kept = &bytes[..bytes.len().min(room)];
-        let end = offset as usize + kept.len();
+        if kept.is_empty() {
+            return;
+        }
+        let (start, end) = (offset as usize, offset as usize + kept.len());
+        if start == self.data.len() {
+            // What comes in its order is only appended.
+            return self.data.extend_from_slice(kept);
+        }
         if self.data.len() < end {
             self.data.resize(end, 0);
         }
-        self.data[offset as usize..end].copy_from_slice(kept);
+        self.data[start..end].copy_from_slice(kept);
     }
 }

@@ -1,8 +1,11 @@
-//! A session in full feature phase: one connection, one task that has all its state, one that reads, one that writes.
+//! A session in full feature phase: one connection, one task that has all its state, reads and writes; commands are done by the threads of the pool.
+//! So a command that does not wait for anything is handed over twice, from the task to a thread and back; what is ready at a time is
+//! taken in one go, and answered with one call of the system.
 //!
 //! # Invariants
 //! - Memory: data of commands under way is at most [`Limits::session_bytes`], beside [`Limits::queue_depth`] first bursts, the PDUs being read, and answers of
-//!   [`OUT_BYTES`] that the initiator does not take: then no more PDUs are read. While a command is answered, or compares, its data are there twice.
+//!   [`outbox::OUT_BYTES`] that the initiator does not take: then no more PDUs are read. While a command compares, its data are there twice.
+//!   Beside that the server keeps some buffers of long commands for the next ones ([`crate::scsi::Buffers`]), of all sessions.
 //!   An R2T is sent, and a read begun, only when there is room; what waits for room waits for commands of its own session only.
 //! - Of commands that are delivered at once (immediate) there are few: their number is not bounded by the window.
 //! - Commands outside of the window that the initiator was told are dropped, as RFC 7143 section 4.2.2.1 wants.
@@ -11,6 +14,7 @@
 
 mod commands;
 mod management;
+mod outbox;
 mod requests;
 
 use crate::Shared;
@@ -20,13 +24,17 @@ use crate::negotiation::{Parameters, RECEIVE_SEGMENT_BYTES};
 use crate::pdu::{Incoming, NO_TAG, Outgoing, StatusNumber, opcode, reason};
 use crate::scsi::{LogicalUnit, MAX_TRANSFER_BYTES, Nexus, Port, Reply};
 use crate::target::{Control, Place, Target};
-use crate::transport::{read, spell};
+use crate::transport::read;
+use commands::Sender;
+use outbox::{Outbox, Sent, write_all};
 use std::collections::{HashMap, VecDeque};
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::time::{Instant, sleep_until};
 
 /// Bounds of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,23 +95,8 @@ impl Limits {
 const WORKERS: usize = 16;
 /// Permits are of so many bytes.
 const PERMIT_BYTES: u32 = 4096;
-/// PDUs that were read and wait.
-const READ_AHEAD: usize = 4;
-/// Answers, but for data that was read, that may wait for the initiator to take them, bytes.
-const OUT_BYTES: usize = 1 << 20;
 /// Immediate commands, which are beside those of the window, and task management functions that wait.
 const IMMEDIATE: usize = 16;
-
-/// What waits to be sent.
-#[derive(Debug, Default)]
-struct Outbox {
-    /// Bytes that nothing else bounds.
-    bytes: AtomicUsize,
-    /// Whether the initiator has taken something since somebody looked.
-    has_moved: AtomicBool,
-    /// There is room again.
-    room: Notify,
-}
 
 /// A command under way, among those of all sessions.
 pub(crate) struct CommandPlace(Arc<Shared>);
@@ -226,17 +219,11 @@ enum End {
     Wrong(&'static str),
 }
 
-/// A PDU for the writer.
-struct Sent {
-    bytes: Vec<u8>,
-    /// Whether they count in [`Outbox::bytes`].
-    is_counted: bool,
-    _permit: Option<OwnedSemaphorePermit>,
-}
-
 struct Session {
     shared: Arc<Shared>,
     begun: Begun,
+    /// The same, for the threads that do its commands.
+    sender: Arc<Sender>,
     tasks: HashMap<u32, Task>,
     /// Commands that came and are not started, in their order.
     queue: VecDeque<u32>,
@@ -250,6 +237,8 @@ struct Session {
     /// The rest of an answer to a text request, and the tag under which the initiator may ask for it.
     more_text: Option<(u32, Vec<u8>)>,
     next_transfer_tag: u32,
+    /// Room for the data of the next PDU: that of one before, unless it was kept.
+    spare: Vec<u8>,
     /// Commands that came before others that were sent before them.
     early: HashMap<u32, Incoming>,
     ping: Option<u32>,
@@ -270,16 +259,18 @@ pub(crate) async fn serve(
 ) {
     let limits = shared.limits;
     let (parameters, who) = (begun.parameters, begun.visitor.initiator.clone());
-    let (pdus, mut incoming) = mpsc::channel(READ_AHEAD);
     let (events, mut happened) = mpsc::unbounded_channel();
     let (out, outgoing) = mpsc::unbounded_channel();
-    let reader = tokio::spawn(read_all(input, parameters, pdus));
     let outbox = Arc::new(Outbox::default());
-    let writer = tokio::spawn(write_all(output, outgoing, outbox.clone()));
+    let mut writing = pin!(write_all(output, outgoing, outbox.clone()));
+    let mut reading = pin!(next(input, parameters, Vec::new()));
+    let sender = Arc::new(Sender::new(&shared, &begun));
     let memory = Arc::new(Semaphore::new((limits.session_bytes.max(MAX_TRANSFER_BYTES) / PERMIT_BYTES) as usize));
     let mut session = Session {
         shared,
         begun,
+        sender,
+        spare: Vec::new(),
         tasks: HashMap::new(),
         queue: VecDeque::new(),
         waiting: Vec::new(),
@@ -297,34 +288,48 @@ pub(crate) async fn serve(
         joined: HashMap::new(),
     };
     session.join_all();
-    let mut quiet_since = tokio::time::Instant::now();
+    let mut quiet_since = Instant::now();
     let (is_discovery, discovery_end) = (session.begun.target.is_none(), quiet_since + limits.discovery);
+    let mut alarm = pin!(sleep_until(quiet_since + limits.idle.min(limits.patience)));
+    let mut is_written = false;
     let end = loop {
-        let patience = if session.ping.is_some() { limits.patience } else { limits.idle };
-        let has_room = outbox.bytes.load(Ordering::Relaxed) < OUT_BYTES;
+        // In this order: what is over makes room, and what is written together costs less. None can keep the others waiting for long: commands and
+        // answers are bounded, and without answers no further PDUs come.
+        let has_room = outbox.has_room();
         let done = tokio::select! {
-            () = outbox.room.notified(), if !has_room => Ok(()),
-            pdu = incoming.recv(), if has_room => {
-                quiet_since = tokio::time::Instant::now();
-                match pdu {
-                    Some(Ok(pdu)) => session.take(pdu),
-                    Some(Err(error)) => {
+            biased;
+            control = session.begun.control.recv() => session.told(control.unwrap_or(Control::Close)),
+            Some(event) = happened.recv() => session.happened(event),
+            (input, pdu) = &mut reading, if has_room => {
+                quiet_since = Instant::now();
+                let done = match pdu {
+                    Ok(pdu) => session.take(pdu),
+                    Err(error) => {
                         tracing::debug!(initiator = who, %error, "the connection ends");
                         Err(End::Over)
                     }
-                    None => Err(End::Over),
-                }
+                };
+                reading.set(next(input, parameters, std::mem::take(&mut session.spare)));
+                done
             }
-            event = happened.recv() => match event {
-                Some(event) => session.happened(event),
-                None => Err(End::Over),
-            },
-            control = session.begun.control.recv() => session.told(control.unwrap_or(Control::Close)),
-            () = tokio::time::sleep_until(discovery_end), if is_discovery => Err(End::Over),
-            () = tokio::time::sleep_until(quiet_since + patience) => {
-                quiet_since = tokio::time::Instant::now();
+            () = &mut writing => {
+                is_written = true;
+                Err(End::Over)
+            }
+            () = outbox.room.notified(), if !has_room => Ok(()),
+            () = sleep_until(discovery_end), if is_discovery => Err(End::Over),
+            () = &mut alarm => {
+                let now = Instant::now();
+                let until = quiet_since + if session.ping.is_some() { limits.patience } else { limits.idle };
+                if now < until {
+                    // Something came since it was set.
+                    alarm.as_mut().reset(until);
+                    continue;
+                }
+                quiet_since = now;
+                alarm.as_mut().reset(now + limits.idle.min(limits.patience));
                 // Who takes what we send is there, however slowly.
-                if outbox.has_moved.swap(false, Ordering::Relaxed) { Ok(()) } else { session.ping() }
+                if outbox.has_moved() { Ok(()) } else { session.ping() }
             }
         };
         if let Err(end) = done {
@@ -337,49 +342,27 @@ pub(crate) async fn serve(
     if let End::Wrong(why) = end {
         tracing::warn!(initiator = who, "the connection is closed: {why}");
     }
-    reader.abort();
     // What runs ends before the nexus is gone and somebody else may take its place.
     session.end_tasks(&|_| true);
     session.memory.close();
-    while !session.tasks.is_empty()
-        && let Some(event) = happened.recv().await
-    {
-        let _ = session.happened(event);
+    while !session.tasks.is_empty() {
+        tokio::select! {
+            Some(event) = happened.recv() => drop(session.happened(event)),
+            () = &mut writing, if !is_written => is_written = true,
+        }
     }
     session.leave();
     // What was answered before goes out, as far as the other side takes it.
     drop(session);
-    let abort = writer.abort_handle();
-    if tokio::time::timeout(limits.patience, writer).await.is_err() {
-        abort.abort();
+    if !is_written {
+        let _ = tokio::time::timeout(limits.patience, writing).await;
     }
 }
 
-async fn read_all(mut input: impl AsyncRead + Unpin, parameters: Parameters, pdus: mpsc::Sender<std::io::Result<Incoming>>) {
-    loop {
-        let pdu = read(&mut input, &parameters, RECEIVE_SEGMENT_BYTES).await;
-        let is_end = pdu.is_err();
-        if pdus.send(pdu).await.is_err() || is_end {
-            return;
-        }
-    }
-}
-
-async fn write_all(mut output: impl AsyncWrite + Unpin, mut outgoing: mpsc::UnboundedReceiver<Sent>, outbox: Arc<Outbox>) {
-    while let Some(sent) = outgoing.recv().await {
-        if output.write_all(&sent.bytes).await.is_err() {
-            break;
-        }
-        outbox.has_moved.store(true, Ordering::Relaxed);
-        if sent.is_counted {
-            outbox.bytes.fetch_sub(sent.bytes.len(), Ordering::Relaxed);
-            outbox.room.notify_one();
-        }
-        if outgoing.is_empty() && output.flush().await.is_err() {
-            break;
-        }
-    }
-    let _ = output.shutdown().await;
+/// Reads the next PDU, its data into `room`.
+async fn next<R: AsyncRead + Unpin>(mut input: R, parameters: Parameters, room: Vec<u8>) -> (R, std::io::Result<Incoming>) {
+    let pdu = read(&mut input, &parameters, RECEIVE_SEGMENT_BYTES, room).await;
+    (input, pdu)
 }
 
 impl Session {
@@ -420,27 +403,10 @@ impl Session {
         self.begun.expected_command.wrapping_add(self.window()).wrapping_sub(1)
     }
 
-    fn send(&mut self, pdu: Outgoing) {
-        self.send_holding(pdu, None, true);
-    }
-
-    /// Sends a PDU of a command. Its data counts against the session's memory by a permit, which is given back when the last PDU has left, or else (`is_counted`)
-    /// as what waits to be sent.
-    fn send_holding(&mut self, mut pdu: Outgoing, permit: Option<OwnedSemaphorePermit>, is_counted: bool) {
-        let last = self.last_command();
-        pdu.finish(&mut self.begun.status_number, self.begun.expected_command, last);
-        let bytes = spell(pdu, &self.begun.parameters);
-        if is_counted {
-            self.outbox.bytes.fetch_add(bytes.len(), Ordering::Relaxed);
-        }
-        // When the writer is gone the connection is, and the reader says so.
-        let _ = self.out.send(Sent { bytes, is_counted, _permit: permit });
-    }
-
     fn reject(&mut self, why: u8, of: &Incoming) {
         let mut pdu = Outgoing::new(opcode::REJECT, 0x80, NO_TAG, StatusNumber::Own);
         pdu.header[2] = why;
-        pdu.data = of.header.0.to_vec();
+        pdu.data = of.header.0.to_vec().into();
         self.send(pdu);
     }
 
@@ -488,7 +454,9 @@ impl Session {
         }
         let code = pdu.header.opcode();
         if code == opcode::DATA_OUT {
-            return self.data_out(&pdu);
+            let done = self.data_out(&pdu);
+            self.spare = pdu.data;
+            return done;
         }
         if code == opcode::SNACK {
             self.reject(reason::COMMAND_NOT_SUPPORTED, &pdu);

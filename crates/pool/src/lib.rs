@@ -1,4 +1,4 @@
-//! The threads on which exports work.
+//! The threads on which servers of disks work. It knows nothing of disks, or of networks.
 //!
 //! Not tokio's blocking pool, because that wakes a sleeping thread for every job: sixteen requests of 4 KiB that arrive together
 //! would wake sixteen threads for some microseconds of work each. Here at most one thread is being woken at a time, and it wakes the next
@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 type Job = Box<dyn FnOnce() + Send>;
 
 /// Up to a number of threads, started when they are first needed; they end when the pool is dropped and the jobs are done.
-pub(crate) struct Pool {
+pub struct Pool {
     shared: Arc<Shared>,
 }
 
@@ -19,6 +19,7 @@ struct Shared {
     state: Mutex<State>,
     wake: Condvar,
     limit: usize,
+    name: &'static str,
 }
 
 #[derive(Default)]
@@ -32,8 +33,9 @@ struct State {
 }
 
 impl Pool {
-    pub fn new(limit: usize) -> Pool {
-        Pool { shared: Arc::new(Shared { state: Mutex::default(), wake: Condvar::new(), limit }) }
+    /// Up to `limit` threads of this name.
+    pub fn new(name: &'static str, limit: usize) -> Pool {
+        Pool { shared: Arc::new(Shared { state: Mutex::default(), wake: Condvar::new(), limit, name }) }
     }
 
     /// Does a job some time, on another thread.
@@ -47,6 +49,12 @@ impl Pool {
         if let Some(job) = alone {
             job();
         }
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Pool").field("name", &self.shared.name).finish_non_exhaustive()
     }
 }
 
@@ -72,12 +80,12 @@ impl Shared {
             self.wake.notify_one();
         } else if state.threads < self.limit {
             let shared = Arc::clone(self);
-            match std::thread::Builder::new().name("nbd".into()).spawn(move || shared.work()) {
+            match std::thread::Builder::new().name(self.name.into()).spawn(move || shared.work()) {
                 Ok(_) => {
                     state.threads += 1;
                     state.waking = true;
                 }
-                Err(error) => tracing::warn!("cannot start a thread for NBD requests: {error}"),
+                Err(error) => tracing::warn!("cannot start a thread for requests ({}): {error}", self.name),
             }
         }
     }
@@ -118,7 +126,7 @@ mod tests {
 
     #[test]
     fn every_job_is_done_once() {
-        let pool = Arc::new(Pool::new(4));
+        let pool = Arc::new(Pool::new("test", 4));
         let (done, finished) = channel();
         for thread in 0..3 {
             let (pool, done) = (Arc::clone(&pool), done.clone());
@@ -137,7 +145,7 @@ mod tests {
 
     #[test]
     fn jobs_that_wait_for_each_other_all_get_threads() {
-        let pool = Pool::new(8);
+        let pool = Pool::new("test", 8);
         let barrier = Arc::new(Barrier::new(8));
         let (done, finished) = channel();
         for round in 0..50 {
@@ -154,7 +162,7 @@ mod tests {
 
     #[test]
     fn no_more_threads_than_the_limit_and_panics_cost_none() {
-        let pool = Pool::new(3);
+        let pool = Pool::new("test", 3);
         let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let (done, finished) = channel();
         for job in 0..60 {
@@ -174,7 +182,7 @@ mod tests {
     #[test]
     fn jobs_given_before_the_end_are_done() {
         let (done, finished) = channel();
-        let pool = Pool::new(1);
+        let pool = Pool::new("test", 1);
         for job in 0..100 {
             let done = done.clone();
             pool.run(move || done.send(job).unwrap());
