@@ -1,8 +1,8 @@
 //! How long the thread that gives space back rests between its steps (M0.20: limited against the load of others).
 //!
 //! A step takes processor and disk for some milliseconds, in which whoever reads or writes may have to wait. So while somebody does, the steps are
-//! a fortieth of the time: few requests meet one, and their 99th percentile stays what it was. Where nobody does, steps follow each other
-//! quickly. Where the disk gets full, or half of what containers have is of chunks that are removed already, giving back is what everybody waits for. No rest is longer
+//! a 250th of the time: then fewer than one request in a hundred meets one, and the 99th percentile stays what it was. Work that does not come to its
+//! end like that takes a fortieth after a while. Where nobody reads or writes, steps follow each other quickly. Where the disk gets full, or half of what containers have is of chunks that are removed already, giving back is what everybody waits for. No rest is longer
 //! than half a minute, so a step of more than a second takes a greater share.
 
 use crate::Clock;
@@ -12,8 +12,10 @@ use std::time::Duration;
 
 /// Rests by the length of the step before, while nobody reads or writes.
 const REST_ALONE: u32 = 1;
-/// The same while somebody does.
-const REST_BESIDE_OTHERS: u32 = 39;
+/// The same while somebody does, and when that was not enough for so long.
+const REST_BESIDE_OTHERS: u32 = 249;
+const REST_WHEN_BEHIND: u32 = 39;
+const BEHIND_AFTER: Duration = Duration::from_secs(300);
 /// The same when room is short.
 const REST_WHEN_URGENT: u32 = 3;
 /// The longest rest.
@@ -37,6 +39,7 @@ pub struct Rests<'a> {
     load: &'a dyn Load,
     clock: &'a dyn Clock,
     stopping: &'a dyn Fn() -> bool,
+    begun: Duration,
     worked_since: Cell<Duration>,
     served: Cell<u64>,
 }
@@ -48,14 +51,21 @@ impl<'a> Rests<'a> {
     }
 
     fn beside(load: &'a dyn Load, clock: &'a dyn Clock, stopping: &'a dyn Fn() -> bool) -> Rests<'a> {
-        Rests { load, clock, stopping, worked_since: Cell::new(clock.elapsed()), served: Cell::new(load.served_bytes()) }
+        let now = clock.elapsed();
+        Rests { load, clock, stopping, begun: now, worked_since: Cell::new(now), served: Cell::new(load.served_bytes()) }
     }
 
     /// Between two steps: rests; `false` if the thread is to stop.
     pub fn rest(&self) -> bool {
         let served = self.load.served_bytes();
-        let times = times(served != self.served.get(), self.load.is_urgent());
         let now = self.clock.elapsed();
+        let is_behind = now.saturating_sub(self.begun) >= BEHIND_AFTER;
+        let times = match (served != self.served.get(), self.load.is_urgent()) {
+            (false, _) => REST_ALONE,
+            (true, true) => REST_WHEN_URGENT,
+            (true, false) if is_behind => REST_WHEN_BEHIND,
+            (true, false) => REST_BESIDE_OTHERS,
+        };
         let until = now + (now.saturating_sub(self.worked_since.get()) * times).min(LONGEST);
         loop {
             let left = until.saturating_sub(self.clock.elapsed());
@@ -87,14 +97,6 @@ impl Load for Engine {
 
 fn percent_of(part: u64, whole: u64) -> u64 {
     part.saturating_mul(100) / whole.max(1)
-}
-
-fn times(is_beside_others: bool, is_urgent: bool) -> u32 {
-    match (is_beside_others, is_urgent) {
-        (false, _) => REST_ALONE,
-        (true, false) => REST_BESIDE_OTHERS,
-        (true, true) => REST_WHEN_URGENT,
-    }
 }
 
 #[cfg(test)]
@@ -131,8 +133,10 @@ mod tests {
             assert!(rests.rest());
             (clock.elapsed() - before).as_millis()
         };
-        assert_eq!([rest_ms(10, 0, false), rest_ms(10, 1, false), rest_ms(10, 0, false)], [10, 390, 10]);
+        assert_eq!([rest_ms(10, 0, false), rest_ms(10, 1, false), rest_ms(10, 0, false)], [10, 2490, 10]);
         assert_eq!([rest_ms(10, 1, true), rest_ms(10, 0, true), rest_ms(5000, 1, false)], [30, 10, 30_000]);
+        // What takes so long is behind.
+        assert_eq!([rest_ms(270_000, 0, false), rest_ms(10, 1, false)], [30_000, 390]);
         assert_eq!([percent_of(1, 2), percent_of(0, 0), percent_of(3, 2)], [50, 0, 150]);
     }
 
