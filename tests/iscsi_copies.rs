@@ -83,7 +83,7 @@ fn copies_store_nothing_anew_wherever_blocks_begin_and_stay_when_the_source_is_e
 }
 
 #[test]
-fn m4_1_a_copy_reaches_what_the_initiator_could_log_in_to_with_what_it_has_proved() {
+fn m0_1_a_copy_reaches_what_the_initiator_could_log_in_to_with_what_it_has_proved() {
     let scene = Scene::new(&[], "");
     let names = ["iqn.2026-01.com.example:own", "iqn.2026-01.com.example:open", "iqn.2026-01.com.example:closed"];
     for (name, volume) in names.iter().zip(["own", "open", "closed"]) {
@@ -115,7 +115,7 @@ fn reserve_out(initiator: &mut Initiator, action: u8, key: u64, new_key: u64) {
 }
 
 #[test]
-fn m4_1_who_is_preempted_loses_the_commands_under_way() {
+fn m0_1_who_is_preempted_loses_the_commands_under_way() {
     let scene = Scene::new(&[], "");
     scene.volume("disk", "4MiB");
     let daemon = scene.serve_with(&ISCSI);

@@ -95,7 +95,7 @@ fn who_is_not_on_the_lists_is_refused_from_then_on() {
 }
 
 #[test]
-fn m4_1_chap_lets_in_who_knows_the_secret_and_proves_the_target() {
+fn m0_1_chap_lets_in_who_knows_the_secret_and_proves_the_target() {
     if !installed(&["iscsi-inq"]) {
         return;
     }
@@ -149,7 +149,7 @@ fn reserve_out(initiator: &mut Initiator, action: u8, kind: u8, key: u64, new_ke
 }
 
 #[test]
-fn m4_1_persistent_reservations_outlive_a_crash_if_they_are_to() {
+fn m0_1_persistent_reservations_outlive_a_crash_if_they_are_to() {
     let scene = Scene::new(&[], "");
     scene.volume("kept", "4MiB");
     scene.volume("forgotten", "4MiB");

@@ -3,7 +3,7 @@
 //! A step takes processor and disk for some milliseconds, in which whoever reads or writes may have to wait. So while somebody does, the steps are
 //! a 250th of the time: then fewer than one request in a hundred meets one, and the 99th percentile stays what it was. Work that does not come to its
 //! end like that takes a fortieth after a while. Where nobody reads or writes, steps follow each other quickly. Where the disk gets full, or half of what containers have is of chunks that are removed already, giving back is what everybody waits for. No rest is longer
-//! than half a minute, so a step of more than a second takes a greater share.
+//! than half a minute, so a step of more than an eighth of a second takes a greater share.
 
 use crate::Clock;
 use onefold_engine::Engine;
