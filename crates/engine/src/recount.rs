@@ -52,6 +52,8 @@ impl Engine {
         if !self.quarantine.is_recounted() {
             return Ok(());
         }
+        // First, as these figures are of the end of the log as it is now: once they are in it, it may go on.
+        self.note_recounted_frames()?;
         let mut is_used = false;
         self.for_each_quarantined_batch(self.lost_in_a_batch(), &mut |batch| {
             is_used = true;
@@ -111,15 +113,22 @@ impl Engine {
         self.flush()
     }
 
-    /// Sets the figures of the store to what is there.
+    /// Sets the figures of frames to what was found. After an opening that noted them and did no more, they went on from there.
+    fn note_recounted_frames(&self) -> Result<()> {
+        let Some(found) = Recounted::read(&*self.ground).filter(|found| found.end == self.opened_at) else { return Ok(()) };
+        let change = {
+            let mut totals = self.totals.lock();
+            (totals.raw_bytes, totals.stored_bytes) = (found.raw_bytes, found.stored_bytes);
+            totals.change()
+        };
+        self.note_changes(vec![change])
+    }
+
+    /// Sets the other figures of the store to what is there.
     fn recounted_totals(&self, chunks: u64) -> Result<Totals> {
         let mut dead_bytes = 0;
         self.for_each_object(dead::PREFIX, &mut |_, value| dead_bytes += DeadSlots::decode(value).map_or(0, |dead| dead.bytes))?;
         let mut totals = self.totals.lock();
-        // After an opening that had no room to note it, the figures of frames went on from there.
-        if let Some(found) = Recounted::read(&*self.ground).filter(|found| found.end == self.opened_at) {
-            (totals.raw_bytes, totals.stored_bytes) = (found.raw_bytes, found.stored_bytes);
-        }
         (totals.chunks, totals.dead_bytes) = (chunks, dead_bytes);
         Ok(*totals)
     }

@@ -10,7 +10,7 @@
 //! 3. The chunk index is marked as to be made anew: changes of counts cannot be applied without the lost ones before them.
 //! 4. The marker is written; the old segments are moved away; the new log begins; the marker goes.
 
-use super::{WholeLog, Work, is_lost};
+use super::{WholeLog, Work};
 use crate::OBJECTS_WRITTEN;
 use crate::dead::{self, DeadSlots, PARTITION as DEAD_PARTITION};
 use crate::open::{CONTAINERS, LAYERS_KEPT, LOG, log_options, storage_options};
@@ -99,7 +99,7 @@ impl Work<'_> {
     fn tell_again(&mut self, paths: &[String]) -> Result<bool> {
         for path in paths {
             let bytes = match read_file(&**self.ground, path, 64 << 20) {
-                Err(error) if is_lost(&error) => continue,
+                Err(error) if error.is_lasting() || matches!(error, GroundError::TooLong { .. }) => continue,
                 bytes => bytes?,
             };
             self.say("an earlier repair, which was cut short, found:");
@@ -402,7 +402,7 @@ fn objects(record: &Record) -> Option<Vec<block::Change>> {
 /// A log whose directory or file is gone is damaged.
 fn lost_files(error: LogError) -> EngineError {
     match error {
-        LogError::Ground(error) if is_lost(&error) => EngineError::Inconsistent { why: error.to_string() },
+        LogError::Ground(error) if error.is_lasting() => EngineError::Inconsistent { why: error.to_string() },
         error => error.into(),
     }
 }

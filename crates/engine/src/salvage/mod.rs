@@ -10,7 +10,7 @@ use crate::descriptor::{DESCRIPTOR_COPY, Descriptor};
 use crate::open::{BLOCKS, INDEX, LOCK, LOG, read_epoch, write_epoch};
 use crate::rebuild;
 use crate::{Engine, EngineError, Result, Settings};
-use onefold_ground::{Access, Ground, Holder, read_file, replace_file};
+use onefold_ground::{Access, Ground, GroundError, Holder, read_file, replace_file};
 use onefold_index::chunk::header;
 use onefold_index::{ChunkIndex, ChunkIndexOptions, IndexError, block};
 use onefold_oplog::{Position, Remnants};
@@ -187,7 +187,7 @@ impl Work<'_> {
         for partition in 0..self.descriptor.index_partitions {
             let bytes = match read_file(&**self.ground, &format!("{INDEX}/{partition:04x}/header"), 1 << 20) {
                 Ok(bytes) => bytes,
-                Err(error) if is_lost(&error) => continue,
+                Err(error) if error.is_lasting() || matches!(error, GroundError::TooLong { .. }) => continue,
                 Err(error) => return Err(error.into()),
             };
             headers.extend(bytes.chunks(header::SLOT_BYTES).filter_map(|slot| header::Header::decode(slot).ok()));
@@ -210,7 +210,7 @@ impl Work<'_> {
                 let damaged = index.verify()?;
                 damaged.first().map(|page| format!("{} of its pages are damaged, first {} page {}", damaged.len(), page.path, page.page))
             }
-            Err(error) if error.is_damage() || matches!(&error, IndexError::Ground(error) if is_lost(error)) => Some(error.to_string()),
+            Err(error) if error.is_damage() || error.is_lasting() => Some(error.to_string()),
             // The number of openings went back, and it was set right above; in a dry run it was not.
             Err(IndexError::Fenced { .. }) => None,
             Err(error @ IndexError::Mismatch { .. }) => Some(error.to_string()),
@@ -289,9 +289,4 @@ impl Engine {
         damaged.extend(self.blocks.damaged_copies(log_start));
         damaged
     }
-}
-
-/// Whether an error says that a file, or a part of it, is not there.
-fn is_lost(error: &onefold_ground::GroundError) -> bool {
-    error.is_not_found() || error.kind() == std::io::ErrorKind::UnexpectedEof
 }
