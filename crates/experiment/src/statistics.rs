@@ -1,0 +1,68 @@
+//! Means with their confidence, and whether results stand in the expected order.
+
+use crate::results::{Expectation, Results};
+
+/// The mean of some measurements.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mean {
+    /// The mean.
+    pub value: f64,
+    /// Half of the interval of 95 % confidence (Student's t); `None` of a single measurement.
+    pub plus_minus: Option<f64>,
+    /// Of how many.
+    pub count: usize,
+}
+
+/// Two-sided 95 % quantiles of Student's t, for 1 to 30 degrees of freedom.
+const T95: [f64; 30] = [
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093,
+    2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+];
+
+/// The mean; `None` of nothing.
+pub fn mean(values: &[f64]) -> Option<Mean> {
+    let count = values.len();
+    let value = values.iter().sum::<f64>() / count as f64;
+    let plus_minus = (count > 1).then(|| {
+        let variance = values.iter().map(|one| (one - value).powi(2)).sum::<f64>() / (count - 1) as f64;
+        T95.get(count - 2).copied().unwrap_or(1.96) * (variance / count as f64).sqrt()
+    });
+    (count > 0).then_some(Mean { value, plus_minus, count })
+}
+
+/// How an expectation fared.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Outcome {
+    /// The order is as expected: the ratio.
+    Holds(f64),
+    /// It is not: the ratio.
+    Fails(f64),
+    /// One of the two was not measured.
+    Missing,
+}
+
+/// Holds results against an expectation, by their means.
+pub fn judge(results: &Results, expectation: &Expectation) -> Outcome {
+    let of = |name: &str| {
+        let figures = results.variant(name)?.figures(expectation.generation, expectation.quantity, expectation.component.as_deref());
+        mean(&figures)
+    };
+    let (Some(more), Some(less)) = (of(&expectation.more), of(&expectation.less)) else { return Outcome::Missing };
+    let ratio = more.value / less.value.max(1e-12);
+    if ratio >= expectation.factor.unwrap_or(1.0) { Outcome::Holds(ratio) } else { Outcome::Fails(ratio) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_interval_is_that_of_student() {
+        assert_eq!(mean(&[]), None);
+        assert_eq!(mean(&[3.0]), Some(Mean { value: 3.0, plus_minus: None, count: 1 }));
+        let five = mean(&[1.0, 2.0, 3.0, 4.0, 5.0]).expect("five");
+        assert_eq!(five.value, 3.0);
+        // Standard error sqrt(2.5 / 5), four degrees of freedom.
+        assert!((five.plus_minus.expect("more than one") - 2.776 * 0.5f64.sqrt()).abs() < 1e-12);
+    }
+}
