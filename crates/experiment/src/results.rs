@@ -30,7 +30,7 @@ pub struct Results {
 }
 
 /// What the experiment is.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct About {
     /// Its id in the list of experiments, as `E0.1`.
     pub id: String,
@@ -94,6 +94,9 @@ pub struct Expectation {
     pub more: String,
     /// The variant that has less.
     pub less: String,
+    /// The component of the variant that has less, where it is another one than `component`.
+    #[serde(default)]
+    pub less_component: Option<String>,
     /// At least so many times; without it 1.
     pub factor: Option<f64>,
     /// Whether the paper has this order: then the report says `as in the paper`.

@@ -43,11 +43,14 @@ pub enum Outcome {
 
 /// Holds results against an expectation, by their means.
 pub fn judge(results: &Results, expectation: &Expectation) -> Outcome {
-    let of = |name: &str| {
-        let figures = results.variant(name)?.figures(expectation.generation, expectation.quantity, expectation.component.as_deref());
+    let of = |name: &str, component: Option<&String>| {
+        let figures = results.variant(name)?.figures(expectation.generation, expectation.quantity, component.map(String::as_str));
         mean(&figures)
     };
-    let (Some(more), Some(less)) = (of(&expectation.more), of(&expectation.less)) else { return Outcome::Missing };
+    let component = expectation.component.as_ref();
+    let more = of(&expectation.more, component);
+    let less = of(&expectation.less, expectation.less_component.as_ref().or(component));
+    let (Some(more), Some(less)) = (more, less) else { return Outcome::Missing };
     let ratio = more.value / less.value.max(1e-12);
     if ratio >= expectation.factor.unwrap_or(1.0) { Outcome::Holds(ratio) } else { Outcome::Fails(ratio) }
 }
@@ -55,6 +58,8 @@ pub fn judge(results: &Results, expectation: &Expectation) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::results::{About, Machine, Measured, Quantity, VERSION, Variant};
+    use std::collections::BTreeMap;
 
     #[test]
     fn the_interval_is_that_of_student() {
@@ -64,5 +69,61 @@ mod tests {
         assert_eq!(five.value, 3.0);
         // Standard error sqrt(2.5 / 5), four degrees of freedom.
         assert!((five.plus_minus.expect("more than one") - 2.776 * 0.5f64.sqrt()).abs() < 1e-12);
+    }
+
+    #[test]
+    fn an_order_is_one_of_variants_or_of_components() {
+        let measured = |log: f64| Measured {
+            generation: 1,
+            written_bytes: 1_000_000,
+            wall_s: log,
+            components_s: [("log".into(), log), ("chunking".into(), 1.0)].into(),
+            ..Measured::default()
+        };
+        let variant = |name: &str, log| Variant {
+            name: name.into(),
+            face: "in-process".into(),
+            clients: 1,
+            modelled: BTreeMap::new(),
+            discards_data: false,
+            settings: String::new(),
+            repetitions: vec![vec![measured(log)]],
+            failure: None,
+        };
+        let about = About { id: "E".into(), ..About::default() };
+        let machine =
+            Machine { processor: String::new(), processors: 1, memory_bytes: 0, system: String::new(), file_system: String::new() };
+        let results = Results {
+            version: VERSION,
+            about,
+            machine,
+            onefold: String::new(),
+            began_unix_s: 0,
+            took_s: 0.0,
+            size_bytes: 0,
+            full_size_bytes: 0,
+            variants: vec![variant("quick", 2.0), variant("slow", 4.0)],
+        };
+        let order = Expectation {
+            quantity: Quantity::Throughput,
+            component: None,
+            generation: 1,
+            more: "quick".into(),
+            less: "slow".into(),
+            less_component: None,
+            factor: Some(2.5),
+            of_paper: true,
+            quick: false,
+        };
+        assert_eq!(judge(&results, &order), Outcome::Fails(2.0));
+        assert_eq!(judge(&results, &Expectation { less: "gone".into(), ..order.clone() }), Outcome::Missing);
+        let share = Expectation {
+            quantity: Quantity::Share,
+            component: Some("log".into()),
+            more: "slow".into(),
+            less_component: Some("chunking".into()),
+            ..order
+        };
+        assert_eq!(judge(&results, &share), Outcome::Holds(4.0));
     }
 }
