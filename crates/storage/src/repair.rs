@@ -338,11 +338,7 @@ impl Shared {
                 None => false,
             };
             if !is_own {
-                let others = || parity.header.members.iter().zip(files).filter(|(other, _)| other.container != member.container);
-                if !parity.block(number, &mut sum)? || !add_blocks(others(), number, &mut sum)? {
-                    return Ok(false);
-                }
-                if checksum(&sum[..length]) != member.checksums[number] {
+                if !parity.lost_block(lost, number, &|other| Ok(files[other].clone()), &mut sum)? {
                     return Ok(false);
                 }
                 own[..length].copy_from_slice(&sum[..length]);
@@ -382,25 +378,27 @@ impl Shared {
         }
     }
 
-    /// Before the files of some members go: writes parity of the others and puts it in its place, durably. Where that is not possible, for want of room or
-    /// because of damage, it is made sure that nobody needs the parity: what the others have is made whole. Nothing goes meanwhile: `replacing` is
-    /// held.
+    /// Before the files of some members go: writes parity of the others and puts it in its place, durably. Where there is no room for it, what the others have
+    /// is made whole; if one of them cannot be, that is the error, and the files wait. Nothing goes meanwhile: `replacing` is held.
     pub(crate) fn shrink_or_verify(&self, group: ContainerId, gone: &BTreeSet<ContainerId>) -> Result<()> {
-        match self.shrink(group, gone) {
+        let full = match self.shrink(group, gone) {
             Ok(true) => return Ok(()),
-            Ok(false) => {}
-            Err(error) if error.is_full() => {}
+            Ok(false) => None,
+            Err(error) if error.is_full() => Some(error),
             Err(error) => return Err(error),
-        }
+        };
         for member in self.with_groups(|groups| Ok(groups.members_counting_on(group)))? {
             if !gone.contains(&member) && self.make_anew(group, member)? == Repair::Impossible {
                 tracing::warn!(container = %member, "a container cannot be read, nor be made anew from parity");
+                if let Some(full) = full {
+                    return Err(full);
+                }
             }
         }
         Ok(())
     }
 
-    /// `false`: it is not possible.
+    /// `false`: the parity's header cannot be read, so that it is of no use to anybody.
     fn shrink(&self, group: ContainerId, gone: &BTreeSet<ContainerId>) -> Result<bool> {
         let parity = match self.open_parity(group) {
             Ok(parity) => parity,
@@ -411,10 +409,13 @@ impl Shared {
         let folder = self.make_parity_folder(new)?;
         let temporary = format!("{}/{:08x}.new", parity_directory(&self.directory, new.partition()), new.number());
         let written = self.write_shrunk(&parity, new, gone, &temporary);
-        let placed = written.and_then(|members| {
-            let Some(members) = members else { return Ok(false) };
+        let placed = written.and_then(|(members, is_damaged)| {
             self.ground.rename(&temporary, &parity_path(&self.directory, new, &members)).map_err(StorageError::cannot_write)?;
             self.put_in_place(new, members, &folder)?;
+            if is_damaged {
+                // Those of its members that are whole get better.
+                self.note_groups(|groups| groups.set_outdated(new))?;
+            }
             Ok(true)
         });
         if !matches!(placed, Ok(true)) {
@@ -423,9 +424,9 @@ impl Shared {
         placed
     }
 
-    /// Writes the parity file of group `new`, which has the members of an older one but those that are `gone`; returns their numbers. `None`: it
-    /// is not possible.
-    fn write_shrunk(&self, parity: &Parity, new: ContainerId, gone: &BTreeSet<ContainerId>, temporary: &str) -> Result<Option<Vec<u32>>> {
+    /// Writes the parity file of group `new`, which has the members of an older one but those that are `gone`; returns their numbers, and whether a
+    /// place is damaged.
+    fn write_shrunk(&self, parity: &Parity, new: ContainerId, gone: &BTreeSet<ContainerId>, temporary: &str) -> Result<(Vec<u32>, bool)> {
         let all = &parity.header.members;
         let files = all.iter().map(|member| member_file(&*self.ground, &self.directory, member)).collect::<Result<Vec<_>>>()?;
         let is_gone = |member: &Member| gone.contains(&member.container);
@@ -434,24 +435,32 @@ impl Shared {
         let offset = data_offset(members.iter().map(|member| member.length_bytes));
         let most = members.iter().map(|member| blocks(member.length_bytes)).max().unwrap_or(0);
         let mut checksums = Vec::with_capacity(most);
+        let mut is_damaged = false;
         let mut sum = vec![0; BLOCK_BYTES];
         for number in 0..most {
             // What went is taken out of the sum; where that cannot be, the sum is made of those that stay.
             let going = all.iter().zip(&files).filter(|(member, _)| is_gone(member));
-            if !parity.block(number, &mut sum)? || !add_blocks(going, number, &mut sum)? {
+            let staying = || all.iter().zip(&files).filter(|(member, _)| !is_gone(member));
+            let mut is_right = parity.block(number, &mut sum)? && add_blocks(going, number, &mut sum)?;
+            if !is_right {
                 sum.fill(0);
-                if !add_blocks(all.iter().zip(&files).filter(|(member, _)| !is_gone(member)), number, &mut sum)? {
-                    return Ok(None);
-                }
+                is_right = add_blocks(staying(), number, &mut sum)?;
             }
-            checksums.push(checksum(&sum));
+            if is_right {
+                checksums.push(checksum(&sum));
+            } else {
+                // Of this place nothing can be made anew, neither now nor before. The other places are kept, and this one has a checksum that is never right.
+                is_damaged = true;
+                sum.fill(0);
+                checksums.push(!checksum(&sum));
+            }
             output.write_at(offset + (number * BLOCK_BYTES) as u64, &sum).map_err(StorageError::cannot_write)?;
         }
         let numbers = members.iter().map(|member| member.container.number()).collect();
         let header = ParityHeader { group: new, store: self.options.store, members, checksums };
         output.write_at(0, &header.encode()).map_err(StorageError::cannot_write)?;
         output.sync().map_err(StorageError::cannot_write)?;
-        Ok(Some(numbers))
+        Ok((numbers, is_damaged))
     }
 }
 
@@ -460,6 +469,28 @@ impl Parity {
     pub(crate) fn block(&self, number: usize, out: &mut [u8]) -> Result<bool> {
         let offset = self.header.data_offset() + (number * BLOCK_BYTES) as u64;
         is_right(&self.file, offset, out, self.header.checksums[number])
+    }
+
+    /// Makes a block of a member out of the parity and the other members, by their places in the header, into the beginning of `out`, which has room for a whole
+    /// one; whether it could be made.
+    pub(crate) fn lost_block(
+        &self,
+        lost: usize,
+        number: usize,
+        file_of: &dyn Fn(usize) -> Result<MemberFile>,
+        out: &mut [u8],
+    ) -> Result<bool> {
+        let members = &self.header.members;
+        if !self.block(number, out)? {
+            return Ok(false);
+        }
+        for (at, other) in members.iter().enumerate().filter(|(at, other)| *at != lost && number < blocks(other.length_bytes)) {
+            if !add_blocks(std::iter::once((other, &file_of(at)?)), number, out)? {
+                return Ok(false);
+            }
+        }
+        let length = block_length(members[lost].length_bytes, number);
+        Ok(checksum(&out[..length]) == members[lost].checksums[number])
     }
 }
 

@@ -3,12 +3,12 @@
 //!
 //! What is given out has the checksum that the parity file knows, or is an error. Nobody merges or replaces files meanwhile, for who writes has a store alone.
 
-use crate::parity::{BLOCK_BYTES, Member, block_length, blocks};
-use crate::repair::{Parity, Unusable, add_blocks, member_file, read_block};
+use crate::parity::{BLOCK_BYTES, Member, block_length};
+use crate::repair::{Parity, Unusable, member_file, read_block};
 use crate::scrub::Window;
 use crate::store::{ContainerStore, Shared};
 use crate::{ContainerId, Result, StorageError};
-use onefold_ground::{File, Ground, GroundError, checksum};
+use onefold_ground::{File, Ground, GroundError};
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
@@ -100,15 +100,11 @@ impl StandIn {
         {
             return Ok(length);
         }
-        let mut is_right = self.parity.block(number, out)?;
-        for other in members.iter().filter(|other| other.container != member.container && number < blocks(other.length_bytes)) {
-            let file = match self.rehearsed.get(&other.container) {
-                Some(file) => Some(file.clone()),
-                None => member_file(&*self.ground, &self.directory, other)?,
-            };
-            is_right = is_right && add_blocks(std::iter::once((other, &file)), number, out)?;
-        }
-        if !is_right || checksum(&out[..length]) != member.checksums[number] {
+        let file_of = |at: usize| match self.rehearsed.get(&members[at].container) {
+            Some(file) => Ok(Some(file.clone())),
+            None => member_file(&*self.ground, &self.directory, &members[at]),
+        };
+        if !self.parity.lost_block(self.at, number, &file_of, out)? {
             let why = format!("block {number} is damaged, and more of its group is, so that parity does not have it");
             return Err(StorageError::Ground(self.error("read", io::Error::new(io::ErrorKind::InvalidData, why))));
         }

@@ -139,6 +139,38 @@ fn a_merge_leaves_the_neighbours_their_parity() {
 }
 
 #[test]
+fn a_place_that_nobody_can_make_anew_does_not_cost_the_others() {
+    for is_full in [false, true] {
+        let ground = start(1);
+        let (mut world, _, members) = protected(&ground);
+        let whole = contents(&ground, &members);
+        let (victim, rotten) = (members[0], members[2]);
+        // The first place of both is gone; of the second one only what the neighbour had.
+        ground.corrupt(&path(victim), 300, 1).unwrap();
+        ground.corrupt(&path(rotten), 300, 1).unwrap();
+        ground.corrupt(&path(rotten), 66_000, 1).unwrap();
+        world.forget(&world.needed_of(victim));
+        if is_full {
+            ground.set_capacity(ground.used_bytes() + 20_000);
+        }
+        world.merge(&[victim]).unwrap();
+        assert_eq!(world.store.has_pending_merges(), is_full);
+        ground.set_capacity(u64::MAX);
+        world.store.finish_merges().unwrap();
+        assert!(!ground.exists(&path(victim)).unwrap());
+        let world = reopened(&ground, world);
+        assert_eq!(world.store.repair(rotten).unwrap(), Repair::Impossible);
+        // Somebody has the first place elsewhere.
+        let mut half = contents(&ground, &[rotten])[&rotten].clone();
+        half[..65_536].copy_from_slice(&whole[&rotten][..65_536]);
+        put(&ground, rotten, &half);
+        let world = reopened(&ground, world);
+        assert_eq!(world.store.repair(rotten).unwrap(), Repair::Repaired);
+        assert_eq!(contents(&ground, &[rotten])[&rotten], whole[&rotten]);
+    }
+}
+
+#[test]
 fn a_merge_on_a_full_disk_makes_the_neighbours_whole_or_waits() {
     let ground = start(1);
     let (mut world, _, members) = protected(&ground);
