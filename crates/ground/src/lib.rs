@@ -2,6 +2,7 @@
 //!
 //! * [`Ground`] and [`File`]: the few file operations that the parts use, so that the same part runs on a local
 //!   directory ([`LocalGround`]) or on a simulated disk that crashes, tears and fills up ([`simulation`]).
+//! * [`ModelledGround`]: another ground's files with the time that devices would take which are not there, for experiments.
 //! * [`lock`]: who holds a store.
 //! * [`wire`]: writing and bounded reading of the integers and byte strings that all formats are made of.
 //! * [`profile`]: time and bytes by component (M0.22).
@@ -12,6 +13,7 @@ mod direct;
 mod error;
 mod local;
 pub mod lock;
+mod modelled;
 pub mod profile;
 pub mod simulation;
 pub mod wire;
@@ -20,6 +22,7 @@ pub use direct::ReadBuffer;
 pub use error::{GroundError, Result};
 pub use local::LocalGround;
 pub use lock::{Holder, LockError, LockGuard};
+pub use modelled::{DeviceModel, ModelledGround, ModelledPart, PartCounters};
 pub use simulation::{CrashPolicy, CrashSite, SimulatedGround};
 
 use std::fmt::Debug;

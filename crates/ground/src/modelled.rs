@@ -1,0 +1,335 @@
+//! A ground whose parts lie on devices that are not there: hard disks, old or new SSDs, fast ones that are limited. For experiments.
+//!
+//! Every operation is done on the real files first; then its caller waits as long as the modelled device would take. So the time of the device is added to
+//! that of the real files, which should be quick ones. Files are not cached by the model: each read and each write takes the time of the device, as if the
+//! file had been opened past the page cache.
+//!
+//! What is read and written is counted for each part of the store, whether it has a model or not.
+//!
+//! What takes no time: names (creating, opening, renaming, removing, listing), lengths, reserving room, locks and hints. A directory's sync takes the time of a sync.
+
+mod clock;
+mod device;
+
+use crate::{Access, DirectoryEntry, File, Ground, Holder, LockError, LockGuard, Result, Space, checksum};
+use clock::{Clock, SystemClock};
+use device::{Devices, Work};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// How a device behaves that is not there.
+///
+/// An operation is one contiguous read or write of any length. It waits until one of the `queue` places is free and `operations_per_s` lets it begin; then it takes its
+/// time and that of a seek, then its bytes go through the device, those of one operation after those of another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceModel {
+    /// What people call it.
+    pub name: String,
+    /// Time of a read, microseconds; at most a minute, as all times.
+    pub read_us: u64,
+    /// Time of a write, microseconds.
+    pub write_us: u64,
+    /// Time of a sync, microseconds. It takes a place in the queue, and is none of `operations_per_s`.
+    pub sync_us: u64,
+    /// Added to a read or write that does not begin where the last one on this device ended: the same file, the next byte. Microseconds.
+    pub seek_us: u64,
+    /// Bytes per second that can be read from one device; 0: no bound.
+    pub read_bytes_per_s: u64,
+    /// Bytes per second that can be written to one device; 0: no bound.
+    pub write_bytes_per_s: u64,
+    /// Reads and writes per second of one device at most; 0: no bound.
+    pub operations_per_s: u64,
+    /// Operations that one device works on at a time: 1 to 1024.
+    pub queue: usize,
+    /// Devices that the files are spread over: 1 to 1024.
+    pub devices: usize,
+    /// Bytes of a file that lie on one device before it goes on on the next; which device has the first of them follows from the file's name. At least 512; 0: a
+    /// file lies on one device.
+    pub stripe_bytes: u64,
+}
+
+impl Default for DeviceModel {
+    /// One device that takes no time.
+    fn default() -> DeviceModel {
+        DeviceModel {
+            name: String::new(),
+            read_us: 0,
+            write_us: 0,
+            sync_us: 0,
+            seek_us: 0,
+            read_bytes_per_s: 0,
+            write_bytes_per_s: 0,
+            operations_per_s: 0,
+            queue: 1,
+            devices: 1,
+            stripe_bytes: 64 << 10,
+        }
+    }
+}
+
+impl DeviceModel {
+    /// Whether all values are in their ranges; the error names the field and its range.
+    pub fn check(&self) -> std::result::Result<(), String> {
+        const MINUTE_US: u64 = 60_000_000;
+        let times = [("read_us", self.read_us), ("write_us", self.write_us), ("sync_us", self.sync_us), ("seek_us", self.seek_us)];
+        if let Some((field, time)) = times.into_iter().find(|(_, time)| *time > MINUTE_US) {
+            return Err(format!("`{field}` is {time}; a time is at most {MINUTE_US} microseconds"));
+        }
+        for (field, number) in [("queue", self.queue), ("devices", self.devices)] {
+            if !(1..=1024).contains(&number) {
+                return Err(format!("`{field}` is {number}; it must be from 1 to 1024"));
+            }
+        }
+        if (1..512).contains(&self.stripe_bytes) {
+            return Err(format!("`stripe_bytes` is {}; it must be 0 or at least 512", self.stripe_bytes));
+        }
+        Ok(())
+    }
+}
+
+/// A part of the store: all paths that begin with a prefix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelledPart {
+    /// What people call it.
+    pub name: String,
+    /// How its paths begin, as `index/`. Of several prefixes that a path begins with the longest counts.
+    pub prefix: String,
+    /// The devices that it has for itself; `None`: what is really there, only counted.
+    pub model: Option<DeviceModel>,
+}
+
+/// What was read and written of a part since the ground was made. Operations that failed, or that had no bytes, are not counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PartCounters {
+    /// Reads.
+    pub reads: u64,
+    /// Their bytes.
+    pub read_bytes: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Their bytes.
+    pub written_bytes: u64,
+    /// Syncs of files and directories.
+    pub syncs: u64,
+    /// Time that callers waited for modelled devices, nanoseconds, summed over threads.
+    pub waited_ns: u64,
+    /// Devices that the part is spread over; 1 for what is really there.
+    pub devices: u32,
+}
+
+/// Files of another ground, with the time that modelled devices would take.
+#[derive(Debug)]
+pub struct ModelledGround {
+    inner: Arc<dyn Ground>,
+    /// In the order in which they were given.
+    parts: Vec<Arc<Part>>,
+}
+
+impl ModelledGround {
+    /// Puts parts of `inner` on modelled devices. A model's values are to be [checked](DeviceModel::check) before; those out of range are taken as the nearest in range.
+    pub fn new(inner: Arc<dyn Ground>, parts: Vec<ModelledPart>) -> ModelledGround {
+        ModelledGround::with_clock(inner, parts, Arc::new(SystemClock::new()))
+    }
+
+    fn with_clock(inner: Arc<dyn Ground>, parts: Vec<ModelledPart>, clock: Arc<dyn Clock>) -> ModelledGround {
+        let part = |ModelledPart { name, prefix, model }| {
+            let devices = model.map(|model| Mutex::new(Devices::new(model)));
+            Arc::new(Part { name, prefix, devices, clock: clock.clone(), counters: Counters::default() })
+        };
+        ModelledGround { inner, parts: parts.into_iter().map(part).collect() }
+    }
+
+    /// What was read and written so far, by part.
+    pub fn traffic(&self) -> Vec<(String, PartCounters)> {
+        self.parts.iter().map(|part| (part.name.clone(), part.counters())).collect()
+    }
+
+    fn part_of(&self, path: &str) -> Option<&Arc<Part>> {
+        self.parts.iter().filter(|part| path.starts_with(&part.prefix)).max_by_key(|part| part.prefix.len())
+    }
+
+    /// The file as those who open it shall see it.
+    fn file(&self, path: &str, file: Arc<dyn File>) -> Arc<dyn File> {
+        match self.part_of(path) {
+            Some(part) => Arc::new(ModelledFile { file, part: part.clone(), name: checksum(path.as_bytes()) }),
+            None => file,
+        }
+    }
+}
+
+impl Ground for ModelledGround {
+    fn create(&self, path: &str) -> Result<Arc<dyn File>> {
+        Ok(self.file(path, self.inner.create(path)?))
+    }
+
+    fn open(&self, path: &str, access: Access) -> Result<Arc<dyn File>> {
+        Ok(self.file(path, self.inner.open(path, access)?))
+    }
+
+    fn open_past_cache(&self, path: &str) -> Result<Arc<dyn File>> {
+        Ok(self.file(path, self.inner.open_past_cache(path)?))
+    }
+
+    fn remove(&self, path: &str) -> Result<()> {
+        self.inner.remove(path)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        self.inner.rename(from, to)
+    }
+
+    fn list(&self, directory: &str) -> Result<Vec<DirectoryEntry>> {
+        self.inner.list(directory)
+    }
+
+    fn create_directory(&self, directory: &str) -> Result<()> {
+        self.inner.create_directory(directory)
+    }
+
+    fn sync_directory(&self, directory: &str) -> Result<()> {
+        self.inner.sync_directory(directory)?;
+        // The directory `index` itself belongs to what begins with `index/`.
+        if let Some(part) = self.part_of(&format!("{directory}/")) {
+            part.done(Work::Sync, checksum(directory.as_bytes()), 0, 0);
+        }
+        Ok(())
+    }
+
+    fn exists(&self, path: &str) -> Result<bool> {
+        self.inner.exists(path)
+    }
+
+    fn space(&self) -> Result<Space> {
+        self.inner.space()
+    }
+
+    fn lock(&self, path: &str, exclusive: bool, holder: &Holder) -> std::result::Result<LockGuard, LockError> {
+        self.inner.lock(path, exclusive, holder)
+    }
+
+    fn describe(&self, path: &str) -> String {
+        self.inner.describe(path)
+    }
+}
+
+/// A part while it is used.
+#[derive(Debug)]
+struct Part {
+    name: String,
+    prefix: String,
+    devices: Option<Mutex<Devices>>,
+    clock: Arc<dyn Clock>,
+    counters: Counters,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    reads: AtomicU64,
+    read_bytes: AtomicU64,
+    writes: AtomicU64,
+    written_bytes: AtomicU64,
+    syncs: AtomicU64,
+    waited_ns: AtomicU64,
+}
+
+impl Part {
+    /// Counts what was done on the real file with this name, and waits until the modelled devices would have done it, too.
+    fn done(&self, work: Work, name: u64, offset: u64, length_bytes: u64) {
+        let counters = &self.counters;
+        match work {
+            Work::Read => {
+                counters.reads.fetch_add(1, Relaxed);
+                counters.read_bytes.fetch_add(length_bytes, Relaxed);
+            }
+            Work::Write => {
+                counters.writes.fetch_add(1, Relaxed);
+                counters.written_bytes.fetch_add(length_bytes, Relaxed);
+            }
+            Work::Sync => drop(counters.syncs.fetch_add(1, Relaxed)),
+        }
+        let Some(devices) = &self.devices else { return };
+        let (now_ns, end_ns) = {
+            // Under the lock, so that operations come to the devices in the order of their times.
+            let mut devices = devices.lock();
+            let now_ns = self.clock.now_ns();
+            (now_ns, devices.end_of(now_ns, work, name, offset, length_bytes))
+        };
+        if end_ns > now_ns {
+            counters.waited_ns.fetch_add(end_ns - now_ns, Relaxed);
+            self.clock.sleep_until(end_ns);
+        }
+    }
+
+    fn counters(&self) -> PartCounters {
+        let counters = &self.counters;
+        PartCounters {
+            reads: counters.reads.load(Relaxed),
+            read_bytes: counters.read_bytes.load(Relaxed),
+            writes: counters.writes.load(Relaxed),
+            written_bytes: counters.written_bytes.load(Relaxed),
+            syncs: counters.syncs.load(Relaxed),
+            waited_ns: counters.waited_ns.load(Relaxed),
+            devices: self.devices.as_ref().map_or(1, |devices| devices.lock().count() as u32),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct ModelledFile {
+    file: Arc<dyn File>,
+    part: Arc<Part>,
+    /// What the devices know it by.
+    name: u64,
+}
+
+impl File for ModelledFile {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        self.file.read_at(offset, buffer)?;
+        if !buffer.is_empty() {
+            self.part.done(Work::Read, self.name, offset, buffer.len() as u64);
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.file.write_at(offset, data)?;
+        if !data.is_empty() {
+            self.part.done(Work::Write, self.name, offset, data.len() as u64);
+        }
+        Ok(())
+    }
+
+    fn len(&self) -> Result<u64> {
+        self.file.len()
+    }
+
+    fn set_len(&self, length: u64) -> Result<()> {
+        self.file.set_len(length)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.file.sync()?;
+        self.part.done(Work::Sync, self.name, 0, 0);
+        Ok(())
+    }
+
+    fn allocate(&self, offset: u64, length: u64) -> Result<()> {
+        self.file.allocate(offset, length)
+    }
+
+    fn start_writeback(&self, offset: u64, length: u64) {
+        self.file.start_writeback(offset, length);
+    }
+
+    fn read_ahead(&self, offset: u64, length: u64) {
+        self.file.read_ahead(offset, length);
+    }
+
+    fn drop_cached(&self, offset: u64, length: u64) {
+        self.file.drop_cached(offset, length);
+    }
+}
+
+#[cfg(test)]
+mod tests;

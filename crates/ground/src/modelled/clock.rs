@@ -1,0 +1,48 @@
+//! The time that modelled devices go by.
+
+use rustix::io::Errno;
+use rustix::thread::{ClockId, clock_nanosleep_absolute, set_current_timer_slack};
+use rustix::time::{Timespec, clock_gettime};
+use std::cell::Cell;
+use std::fmt::Debug;
+use std::num::NonZeroU64;
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+pub(super) trait Clock: Debug + Send + Sync {
+    /// Nanoseconds since some moment; they never go back.
+    fn now_ns(&self) -> u64;
+    /// Returns when `now_ns` would be at least so much.
+    fn sleep_until(&self, time_ns: u64);
+}
+
+/// The time of the machine, since it was started.
+#[derive(Debug)]
+pub(super) struct SystemClock(());
+
+impl SystemClock {
+    pub(super) fn new() -> SystemClock {
+        SystemClock(())
+    }
+}
+
+thread_local! {
+    /// Whether this thread's sleeps end when they should.
+    static IS_EXACT: Cell<bool> = const { Cell::new(false) };
+}
+
+impl Clock for SystemClock {
+    fn now_ns(&self) -> u64 {
+        let now = clock_gettime(rustix::time::ClockId::Monotonic);
+        now.tv_sec as u64 * SECOND_NS + now.tv_nsec as u64
+    }
+
+    fn sleep_until(&self, time_ns: u64) {
+        // The system lets a thread's sleep last up to 50 microseconds longer, to wake several at once: a fifth of a read of an SSD.
+        if !IS_EXACT.replace(true) {
+            let _ = set_current_timer_slack(NonZeroU64::new(1));
+        }
+        let until = Timespec { tv_sec: (time_ns / SECOND_NS) as i64, tv_nsec: (time_ns % SECOND_NS) as _ };
+        while clock_nanosleep_absolute(ClockId::Monotonic, &until) == Err(Errno::INTR) {}
+    }
+}
