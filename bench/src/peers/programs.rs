@@ -179,8 +179,32 @@ const DESYNC: Program = Program {
     reclaim: "rm $STORE/first.caidx $STORE/unchanged.caidx && desync prune --yes -s $STORE/chunks $STORE/changed.caidx",
 };
 
+/// A line for the shell that finds the image of a file system mounted; however it ends, nothing stays mounted.
+macro_rules! mounted {
+    ($line:literal) => {
+        concat!("mount -o loop $STORE/image $PLACE/mounted && trap 'umount $PLACE/mounted' EXIT && ", $line)
+    };
+}
+
+/// A file system that shares extents, and a program that finds equal ones in it afterwards: what is here called the repository is the image of that file system.
+const DUPEREMOVE: Program = Program {
+    name: "duperemove",
+    codec: Codec::None,
+    settings: "none, not encrypted, cp to xfs with reflinks in an image, blocks of 128 KiB after each copy",
+    version: "test $(id -u) = 0 && command -v mkfs.xfs >/dev/null && duperemove --version",
+    init: "mkdir $STORE $PLACE/mounted && truncate -s 64G $STORE/image && mkfs.xfs -q -m reflink=1 $STORE/image",
+    backup: mounted!(
+        "cp -a $PLACE/tree $PLACE/mounted/$NAME && \
+        duperemove -q -d -r --hashfile=$STORE/hashes $PLACE/mounted >/dev/null && fstrim $PLACE/mounted"
+    ),
+    restore: mounted!("cp -a $PLACE/mounted/changed $TARGET/tree"),
+    restored: Restored::Name,
+    verify: None,
+    reclaim: mounted!("rm -rf $PLACE/mounted/first $PLACE/mounted/unchanged && fstrim $PLACE/mounted"),
+};
+
 /// All of them; the first of each codec is ours, as the aims of the report want it.
-pub const PROGRAMS: [Program; 15] = [
+pub const PROGRAMS: [Program; 16] = [
     ONEFOLD,
     RESTIC,
     BORG,
@@ -211,6 +235,7 @@ pub const PROGRAMS: [Program; 15] = [
         backup: "restic -q -r $STORE backup --compression off $PLACE/tree",
         ..RESTIC
     },
+    DUPEREMOVE,
 ];
 
 #[cfg(test)]

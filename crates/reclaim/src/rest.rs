@@ -60,11 +60,14 @@ impl<'a> Rests<'a> {
         let served = self.load.served_bytes();
         let now = self.clock.elapsed();
         let is_behind = now.saturating_sub(self.begun) >= BEHIND_AFTER;
-        let times = match (served != self.served.get(), self.load.is_urgent()) {
-            (false, _) => REST_ALONE,
-            (true, true) => REST_WHEN_URGENT,
-            (true, false) if is_behind => REST_WHEN_BEHIND,
-            (true, false) => REST_BESIDE_OTHERS,
+        let times = if served == self.served.get() {
+            REST_ALONE
+        } else if self.load.is_urgent() {
+            REST_WHEN_URGENT
+        } else if is_behind {
+            REST_WHEN_BEHIND
+        } else {
+            REST_BESIDE_OTHERS
         };
         let until = now + (now.saturating_sub(self.worked_since.get()) * times).min(LONGEST);
         loop {

@@ -208,13 +208,13 @@ impl Volume {
             let is_present = {
                 let cell = self.cells.get(block);
                 let buffer = cell.read(self.shared.profile());
-                match self.mapping(gate, block, &cell) {
-                    _ if buffer.is_some() => true,
-                    Ok(mapping) => !mapping.pieces.is_empty(),
-                    // It stays an error as a whole, until it is written as a whole.
-                    Err(error) if error.is_lost() => false,
-                    Err(error) => return Err(error),
-                }
+                buffer.is_some()
+                    || match self.mapping(gate, block, &cell) {
+                        Ok(mapping) => !mapping.pieces.is_empty(),
+                        // It stays an error as a whole, until it is written as a whole.
+                        Err(error) if error.is_lost() => false,
+                        Err(error) => return Err(error),
+                    }
             };
             if is_present {
                 self.change_gated(block, |buffer| buffer.write_zeros(start, block_bytes - start));
