@@ -54,7 +54,7 @@ fn the_same_options_write_the_same_bytes() {
 }
 
 #[test]
-fn e0_1_a_store_finds_what_is_promised() {
+fn c_1_a_store_finds_what_is_promised() {
     let scene = Scene::with_store(&["--chunker", "fixed", "--chunk-size", "4KiB", "--compression", "none"]);
     let mut new = Vec::new();
     for generation in ["1", "2", "3"] {
@@ -76,7 +76,7 @@ fn e0_1_a_store_finds_what_is_promised() {
 }
 
 #[test]
-fn e0_8_chunks_by_content_lose_only_at_the_ends_of_runs() {
+fn c_1_chunks_by_content_lose_only_at_the_ends_of_runs() {
     let scene = Scene::new();
     let (mut new, mut runs) = (0, 0);
     for generation in ["1", "2"] {

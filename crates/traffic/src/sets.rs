@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn e3_4_images_have_the_papers_segments() {
+    fn c_images_have_the_papers_segments() {
         for (version, expected) in [(1, 0), (2, 330_071), (3, 636_871), (4, 717_674)] {
             let mut script = ImageScript::new(version, IMAGES[0].0);
             let (mut new, mut kept, mut dropped) = (0, 0, 0);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn e2_2_versions_have_tenths_of_duplicates() {
+    fn c_versions_have_tenths_of_duplicates() {
         for version in 1..=10 {
             let size = 10 * RUN_FINGERPRINTS * FINGERPRINT_BYTES;
             let mut script = FingerprintScript::new(version, size);

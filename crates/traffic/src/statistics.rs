@@ -66,14 +66,14 @@ fn sample(model: Model, generation: u32, size_bytes: u64, state: State) -> Vec<u
 }
 
 #[test]
-fn e0_1_a_second_generation_has_the_shares_of_the_model() {
+fn c_1_a_second_generation_has_the_shares_of_the_model() {
     assert_near(shares(block(Variant::Documented), 2, 10 * TB), [1.25, 0.75, 98.0], 0.1);
     // Later generations are made like the second.
     assert_near(shares(block(Variant::Documented), 5, 4 * TB), [1.25, 0.75, 98.0], 0.15);
 }
 
 #[test]
-fn e0_1_a_first_generation_has_the_shares_of_the_model() {
+fn c_1_a_first_generation_has_the_shares_of_the_model() {
     for model in [block(Variant::Documented), floating(Trace::Upb21S)] {
         let [unique, internal, temporal] = shares(model, 1, TB / 4);
         assert!((internal - 29.8).abs() < 0.3 && temporal == 0.0, "{unique} {internal}");
@@ -97,7 +97,7 @@ fn the_defects_have_the_effects_that_are_documented() {
 }
 
 #[test]
-fn e4_5_run_lengths_are_those_of_the_traces() {
+fn c_1_run_lengths_are_those_of_the_traces() {
     for trace in [Trace::Upb6, Trace::Upb21S] {
         for (state, size_bytes) in [(State::Unique, TB / 2), (State::Internal, TB / 2), (State::Temporal, TB / 2)] {
             let lengths = lengths::second(trace).of(state);

@@ -85,7 +85,7 @@ fn the_bytes_of_a_workload_never_change() {
 }
 
 #[test]
-fn e0_1_what_stays_of_a_generation_keeps_its_place_in_blocks() {
+fn c_1_what_stays_of_a_generation_keeps_its_place_in_blocks() {
     const SIZE: u64 = 32 * MIB;
     for generation in [2, 3, 4] {
         let (before, now) =
@@ -149,7 +149,7 @@ fn deleted_runs_are_missing() {
 }
 
 #[test]
-fn e0_1_an_ideal_deduplication_stores_just_what_is_promised() {
+fn c_1_an_ideal_deduplication_stores_just_what_is_promised() {
     for variant in [Variant::Documented, Variant::Python2009, Variant::Online2011] {
         for client in 0..2 {
             let model = Model { variant, deleted_runs: client == 1, ..Model::default() };
@@ -190,7 +190,7 @@ fn clients_seeds_generations_and_sets_share_nothing_else() {
 }
 
 #[test]
-fn e3_1_unique_files_have_no_duplicate() {
+fn c_unique_files_have_no_duplicate() {
     let mut words: HashSet<[u8; 8]> = HashSet::new();
     for generation in 1..=3 {
         let data = bytes(Workload { set: Set::UniqueFiles, ..generations(Model::default(), generation, 4 * MIB) });
@@ -199,7 +199,7 @@ fn e3_1_unique_files_have_no_duplicate() {
 }
 
 #[test]
-fn e1_1_e1_2_blocks_are_all_different_or_the_same_within_a_file() {
+fn c_blocks_are_all_different_or_the_same_within_a_file() {
     let disjoint = Workload { set: Set::DisjointBlocks, ..generations(Model::default(), 1, 16 * MIB) };
     assert_eq!(blocks(&bytes(disjoint)).collect::<HashSet<_>>().len(), 4096);
     let duplicate = Workload { set: Set::DuplicateBlocks, ..disjoint };
@@ -211,7 +211,7 @@ fn e1_1_e1_2_blocks_are_all_different_or_the_same_within_a_file() {
 }
 
 #[test]
-fn e2_2_versions_share_the_tenths_they_should() {
+fn c_versions_share_the_tenths_they_should() {
     let mut known: HashSet<[u8; 32]> = HashSet::new();
     for generation in 1..=10 {
         let size_bytes = 2 * 5120 * 32;
@@ -227,7 +227,7 @@ fn e2_2_versions_share_the_tenths_they_should() {
 }
 
 #[test]
-fn e3_4_images_share_the_segments_that_the_paper_counted() {
+fn c_images_share_the_segments_that_the_paper_counted() {
     let mut known: HashSet<[u8; BLOCK]> = HashSet::new();
     // A hundredth of the paper's.
     for (generation, all, in_all) in [(1, 5183, 5183), (2, 7332, 9214), (3, 9045, 11_891), (4, 11_449, 16_165)] {
