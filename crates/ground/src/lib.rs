@@ -5,18 +5,22 @@
 //! * [`ModelledGround`]: another ground's files with the time that devices would take which are not there, for experiments.
 //! * [`lock`]: who holds a store.
 //! * [`wire`]: writing and bounded reading of the integers and byte strings that all formats are made of.
-//! * [`profile`]: time and bytes by component (M0.22).
+//! * [`profile`]: time and bytes by component (M0.22); [`histogram`]: quantiles of many numbers.
+//! * [`size`], [`words`]: sizes as people write them, the word that they may have meant.
 //!
 //! This crate must never know what a chunk, a container or a log is.
 
 mod direct;
 mod error;
+pub mod histogram;
 mod local;
 pub mod lock;
 mod modelled;
 pub mod profile;
 pub mod simulation;
+pub mod size;
 pub mod wire;
+pub mod words;
 
 pub use direct::ReadBuffer;
 pub use error::{GroundError, Result};

@@ -85,21 +85,6 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// The known word that is nearest to an unknown one, if it is near enough to have been meant.
-pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // Jaro-Winkler knows likeness, but not that `ndb` is `nbd` with two letters swapped.
-    let likeness = |candidate: &str| match strsim::osa_distance(word, candidate) {
-        1 => 0.9,
-        _ => strsim::jaro_winkler(word, candidate),
-    };
-    known
-        .into_iter()
-        .map(|candidate| (likeness(candidate), candidate))
-        .filter(|(likeness, _)| *likeness > 0.75)
-        .max_by(|(a, _), (b, _)| a.total_cmp(b))
-        .map(|(_, candidate)| candidate)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,12 +94,5 @@ mod tests {
         let failure = Failure::cannot_run("no store at /x").advise("make one with `onefold init /x`");
         assert_eq!(failure.to_string(), "onefold: no store at /x\n  hint: make one with `onefold init /x`");
         assert_eq!(failure.exit as i32, 2);
-    }
-
-    #[test]
-    fn the_nearest_word_is_named_only_when_it_is_near() {
-        assert_eq!(nearest("frame_cach", ["frame_cache", "listen"]), Some("frame_cache"));
-        assert_eq!(nearest("ndb", ["memory", "nbd"]), Some("nbd"));
-        assert_eq!(nearest("zzz", ["frame_cache", "listen"]), None);
     }
 }

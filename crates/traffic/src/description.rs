@@ -3,6 +3,7 @@
 use crate::model::State;
 use crate::stream::Run;
 use crate::workload::Workload;
+use onefold_ground::histogram::Histogram;
 use std::collections::HashMap;
 
 /// What a stream consists of. The three kinds of bytes `new`, `within` and `earlier` are all of it.
@@ -50,63 +51,17 @@ pub struct LengthQuantiles {
     pub mean: f64,
 }
 
-/// Buckets for each power of two.
-const SUB_BITS: u32 = 7;
-
-/// Lengths counted in buckets that are less than 1 % wide: memory does not grow with the stream.
-#[derive(Debug)]
-struct Histogram {
-    buckets: Vec<u64>,
-    count: u64,
-    sum: u64,
-    minimum: u64,
-    maximum: u64,
-}
-
-impl Histogram {
-    fn new() -> Histogram {
-        Histogram { buckets: vec![0; (65 - SUB_BITS as usize) << SUB_BITS], count: 0, sum: 0, minimum: u64::MAX, maximum: 0 }
-    }
-
-    fn bucket(length: u64) -> usize {
-        let shift = (64 - length.leading_zeros()).saturating_sub(SUB_BITS + 1);
-        ((shift as usize) << SUB_BITS) + (length >> shift) as usize
-    }
-
-    /// The least length in a bucket: what [`Histogram::bucket`] came from.
-    fn least(bucket: usize) -> u64 {
-        let shift = (bucket >> SUB_BITS).saturating_sub(1);
-        ((bucket - (shift << SUB_BITS)) as u64) << shift
-    }
-
-    fn count(&mut self, length: u64) {
-        self.buckets[Histogram::bucket(length)] += 1;
-        self.count += 1;
-        self.sum += length;
-        self.minimum = self.minimum.min(length);
-        self.maximum = self.maximum.max(length);
-    }
-
-    fn quantile(&self, share: f64) -> u64 {
-        let wanted = (share * self.count as f64).ceil().max(1.0) as u64;
-        let mut seen = 0;
-        let found = self.buckets.iter().position(|count| {
-            seen += count;
-            seen >= wanted
-        });
-        found.map_or(self.maximum, Histogram::least).max(self.minimum)
-    }
-
-    fn quantiles(&self) -> LengthQuantiles {
+impl LengthQuantiles {
+    fn of(lengths: &Histogram) -> LengthQuantiles {
         LengthQuantiles {
-            minimum: self.minimum,
-            p25: self.quantile(0.25),
-            median: self.quantile(0.5),
-            p75: self.quantile(0.75),
-            p90: self.quantile(0.9),
-            p99: self.quantile(0.99),
-            maximum: self.maximum,
-            mean: self.sum as f64 / self.count as f64,
+            minimum: lengths.minimum(),
+            p25: lengths.quantile(0.25),
+            median: lengths.quantile(0.5),
+            p75: lengths.quantile(0.75),
+            p90: lengths.quantile(0.9),
+            p99: lengths.quantile(0.99),
+            maximum: lengths.maximum(),
+            mean: lengths.mean(),
         }
     }
 }
@@ -120,7 +75,7 @@ impl Description {
         let mut new_bytes = 0;
         for Run { state, length, .. } in crate::stream::Runs::new(workload.script(workload.generation)) {
             if let Some((_, histogram)) = histograms.iter_mut().find(|(of, _)| *of == state) {
-                histogram.count(length);
+                histogram.add(length);
             }
             match state {
                 State::Unique => new_bytes += length,
@@ -140,18 +95,18 @@ impl Description {
             }
         }
         let bytes =
-            |wanted: State| histograms.iter().filter(|(state, _)| *state == wanted).map(|(_, histogram)| histogram.sum).sum::<u64>();
+            |wanted: State| histograms.iter().filter(|(state, _)| *state == wanted).map(|(_, histogram)| histogram.sum()).sum::<u64>();
         let length_bytes = State::ALL.into_iter().map(bytes).sum();
         let earlier_bytes = bytes(State::Temporal);
         let before_bytes = match workload.generation {
             generation if generation > 1 && workload.set.copies() => workload.length_of(generation - 1),
             _ => 0,
         };
-        let states = histograms.iter().filter(|(_, histogram)| histogram.count > 0).map(|(state, histogram)| StateDescription {
+        let states = histograms.iter().filter(|(_, histogram)| histogram.count() > 0).map(|(state, histogram)| StateDescription {
             state: *state,
-            runs: histogram.count,
-            bytes: histogram.sum,
-            lengths: histogram.quantiles(),
+            runs: histogram.count(),
+            bytes: histogram.sum(),
+            lengths: LengthQuantiles::of(histogram),
         });
         Description {
             length_bytes,
@@ -167,30 +122,5 @@ impl Description {
     pub fn share(&self, state: State) -> f64 {
         let bytes: u64 = self.states.iter().filter(|one| one.state == state).map(|one| one.bytes).sum();
         bytes as f64 / self.length_bytes as f64
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn buckets_are_narrow_and_in_order() {
-        for length in (0..300).chain((8..62).flat_map(|power| [(1 << power) - 1, 1 << power, (1 << power) + 1, 3 << power >> 1])) {
-            let bucket = Histogram::bucket(length);
-            let least = Histogram::least(bucket);
-            assert!(least <= length && length - least <= length / 100, "{length}: {least}");
-        }
-        assert!((0..100_000).map(Histogram::bucket).is_sorted());
-        assert!(Histogram::bucket(u64::MAX) < Histogram::new().buckets.len());
-    }
-
-    #[test]
-    fn quantiles_are_those_of_the_lengths() {
-        let mut histogram = Histogram::new();
-        (1..=100).for_each(|length| histogram.count(length));
-        let quantiles = histogram.quantiles();
-        assert_eq!((quantiles.minimum, quantiles.p25, quantiles.median, quantiles.p99, quantiles.maximum), (1, 25, 50, 99, 100));
-        assert_eq!(quantiles.mean, 50.5);
     }
 }

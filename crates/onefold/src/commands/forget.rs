@@ -2,7 +2,7 @@
 
 use super::backups::to_json;
 use crate::cli::Forget;
-use crate::failure::{Exit, Failure, Result, nearest};
+use crate::failure::{Exit, Failure, Result};
 use crate::output::{Output, Table};
 use crate::session::{Session, StoreCommand};
 use crate::units::{counted, local_time, local_zone, number, printable, size};
@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use onefold_catalog::retention::{GroupPlan, Policy, Reason, plan};
 use onefold_catalog::{Backup, BackupId, Catalog, CatalogError};
 use onefold_engine::Mode;
+use onefold_ground::words::nearest;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;

@@ -9,6 +9,7 @@ use crate::iscsi::Iscsi;
 use crate::session::{Session, StoreCommand};
 use crate::units::{counted, printable};
 use onefold_engine::Mode;
+use onefold_ground::words::nearest;
 use onefold_targets::{Known, Target, TargetError, Unit, change};
 use onefold_volume::VolumeInfo;
 use serde_json::json;
@@ -34,7 +35,7 @@ fn check_unused(session: &Session<'_>, target: &str, force: bool) -> Result<()> 
 }
 
 fn unknown(error: TargetError, known: &Known, name: &str) -> Failure {
-    match crate::failure::nearest(name, known.made().map(|target| target.name.as_str())) {
+    match nearest(name, known.made().map(|target| target.name.as_str())) {
         Some(near) if matches!(error, TargetError::NotFound { .. }) => {
             Failure::failed(error).advise(format!("did you mean {near}? `onefold target list` lists the targets"))
         }

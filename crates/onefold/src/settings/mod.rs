@@ -13,10 +13,10 @@ pub use keys::{KEYS, Key, Kind};
 pub use targets::{FileTarget, TARGET_KEYS, TargetKey};
 
 use crate::cli::Rate;
-use crate::failure::nearest;
 use crate::iscsi::parse_portal;
 use crate::units::{KIB, parse_size, size};
 use keys::Value;
+use onefold_ground::words::nearest;
 use std::path::PathBuf;
 use toml::de::{DeTable, DeValue};
 

@@ -2,7 +2,7 @@
 
 use super::keys::Value;
 use super::{Kind, SettingsError, check_value, describe, line_of, texts};
-use crate::failure::nearest;
+use onefold_ground::words::nearest;
 use onefold_targets::{Account, Digest, MAX_LUN, Network, Target, whole_name};
 use std::collections::BTreeMap;
 use toml::de::{DeTable, DeValue};

@@ -4,11 +4,12 @@ pub(super) mod copy;
 mod snapshots;
 
 use crate::cli::{VolumeCreate, VolumeDelete, VolumeList, VolumeResize};
-use crate::failure::{Exit, Failure, Result, nearest};
+use crate::failure::{Exit, Failure, Result};
 use crate::output::Table;
 use crate::session::{Session, StoreCommand};
 use crate::units::{local_time, printable, size, utc_time};
 use onefold_engine::Mode;
+use onefold_ground::words::nearest;
 use onefold_reclaim::Monitor;
 use onefold_volume::{Volume, VolumeError, VolumeInfo, Volumes};
 use serde_json::{Value, json};
