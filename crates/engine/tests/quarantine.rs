@@ -3,8 +3,9 @@
 mod common;
 
 use common::{DEFAULT_CHAIN, bytes, descriptor, open, read, refer, settings, store, try_open, unused, write};
-use onefold_engine::{Engine, Hints, LostChunk, MetadataKind, Mode, Piece, Readable, Settings, encode_pieces};
+use onefold_engine::{Engine, Hints, LostChunk, MetadataKind, Mode, Piece, Readable, Rebuild, Settings, encode_pieces};
 use onefold_fingerprint::Fingerprint;
+use onefold_ground::{CrashPolicy, Ground, SimulatedGround};
 use onefold_storage::ChunkKind;
 use std::sync::Arc;
 
@@ -173,8 +174,7 @@ fn m0_19_nothing_is_removed_while_counts_made_anew_lack_what_a_lost_chunk_refers
     engine.quarantine(&lost(&engine, &[parent])).unwrap();
     drop((stream, engine));
     // As if nothing could be read of the parent; the reference to it is known.
-    let mut rebuild =
-        onefold_engine::Rebuild::start(Arc::new(ground.clone()), settings(DEFAULT_CHAIN), "test", &mut |why| panic!("{why}")).unwrap();
+    let mut rebuild = Rebuild::start(Arc::new(ground.clone()), settings(DEFAULT_CHAIN), "test", &mut |why| panic!("{why}")).unwrap();
     rebuild.count(&[(parent.fingerprint().unwrap(), 1)]).unwrap();
     rebuild.finish().unwrap();
     let reader = try_open(&ground, settings(DEFAULT_CHAIN), Mode::ReadOnly).unwrap();
@@ -206,8 +206,7 @@ fn a_chunk_that_only_an_index_made_anew_misses_is_noted_too() {
     write(&mut engine.stream(), &bytes(7, 20_000), 16 << 10);
     engine.flush().unwrap();
     drop(engine);
-    let mut rebuild =
-        onefold_engine::Rebuild::start(Arc::new(ground.clone()), settings(DEFAULT_CHAIN), "test", &mut |why| panic!("{why}")).unwrap();
+    let mut rebuild = Rebuild::start(Arc::new(ground.clone()), settings(DEFAULT_CHAIN), "test", &mut |why| panic!("{why}")).unwrap();
     rebuild.count(&[(fingerprint, 1)]).unwrap();
     rebuild.finish().unwrap();
     let engine = open(&ground, settings(DEFAULT_CHAIN));
@@ -327,4 +326,40 @@ fn what_a_rehearsal_quarantines_and_restores_is_seen_by_its_opening_only() {
     assert_eq!(engine.quarantine(&all[..1]).unwrap().len(), 1, "in a store that is open for writing it is done");
     drop(engine);
     assert_eq!(quarantined(&open(&ground, settings(DEFAULT_CHAIN))), 1);
+}
+
+#[test]
+fn figures_found_by_making_the_index_anew_hold_wherever_the_next_opening_is_cut_short() {
+    let ground = store(&descriptor());
+    let engine = open(&ground, settings(DEFAULT_CHAIN));
+    write(&mut engine.stream(), &bytes(7, 200_000), 16 << 10);
+    engine.flush().unwrap();
+    let before = (engine.unique_bytes(), engine.stored_bytes());
+    let lost = engine.storage().containers().unwrap()[0];
+    drop(engine);
+    let (partition, number) = (lost.partition(), lost.number());
+    ground.remove(&format!("containers/{partition:04x}/{:05x}/{number:08x}", number >> 12)).unwrap();
+    let missing_count = Fingerprint::from_digest(&[5; 32]);
+    let mut rebuild = Rebuild::start(Arc::new(ground.clone()), settings(DEFAULT_CHAIN), "test", &mut |_| {}).unwrap();
+    rebuild.count(&[(missing_count, 1)]).unwrap();
+    rebuild.finish().unwrap();
+    let figures = |ground: &SimulatedGround| {
+        let engine = open(ground, settings(DEFAULT_CHAIN));
+        assert!(engine.quarantined(&missing_count).unwrap().is_some());
+        (engine.unique_bytes(), engine.stored_bytes(), engine.statistics().unwrap().chunks)
+    };
+    let whole = ground.snapshot(CrashPolicy::KeepAll);
+    let begun = whole.operations();
+    let expected = figures(&whole);
+    assert!(expected.0 < before.0 && expected.1 < before.1);
+    let operations = whole.operations() - begun;
+    assert!(operations > 20);
+    for cut in 0..operations {
+        for policy in [CrashPolicy::KeepAll, CrashPolicy::DropAll, CrashPolicy::Random { seed: cut }] {
+            let crashed = ground.snapshot(CrashPolicy::KeepAll);
+            crashed.crash_after_operations(cut);
+            let _ = try_open(&crashed, settings(DEFAULT_CHAIN), Mode::ReadWrite);
+            assert_eq!(figures(&crashed.restart(policy)), expected, "cut short after {cut} operations, {policy:?}");
+        }
+    }
 }
