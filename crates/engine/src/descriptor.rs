@@ -1,6 +1,6 @@
 //! The descriptor: what was chosen when the store was created, and never changes (`docs/format.md` section 2).
 
-use crate::{EngineError, Result};
+use crate::{EngineError, Result, Settings};
 use onefold_chunking::{Kind as ChunkerKind, Sizes};
 use onefold_fingerprint::Algorithm;
 use onefold_ground::{Ground, GroundError, checksum, read_file, replace_file};
@@ -17,6 +17,8 @@ pub const FORMAT: u64 = 1;
 const LIMIT_BYTES: u64 = 64 << 10;
 /// The line that ends a descriptor.
 const CHECKSUM_KEY: &str = "checksum = ";
+/// What `data` is in a store that keeps none.
+const DISCARDED: &str = "discarded";
 
 /// What was chosen at `init`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +43,9 @@ pub struct Descriptor {
     pub block_partitions: u16,
     /// Container partitions.
     pub container_partitions: u16,
+    /// Whether the bytes of user data are thrown away once they are chunked, named, looked up and given their place: for experiments with more data than there is room
+    /// for. Everything else is kept. Only who says so in the [settings](Settings::discards_data), too, opens such a store.
+    pub discards_data: bool,
 }
 
 impl Descriptor {
@@ -57,6 +62,7 @@ impl Descriptor {
             index_partitions: 16,
             block_partitions: 1,
             container_partitions: 1,
+            discards_data: false,
         })
     }
 
@@ -86,6 +92,21 @@ impl Descriptor {
         Ok(())
     }
 
+    /// Whether the store on `ground` that has this descriptor may be opened with these settings.
+    pub(crate) fn check_settings(&self, settings: &Settings, ground: &dyn Ground) -> Result<()> {
+        let invalid = |what: &str, why: String| Err(EngineError::Invalid { what: what.into(), why });
+        match (self.discards_data, settings.discards_data) {
+            (false, false) => Ok(()),
+            (true, false) => Err(EngineError::KeepsNoData { place: ground.describe("") }),
+            (false, true) => invalid("discarding data", format!("{} keeps its data", ground.describe(""))),
+            (true, true) if settings.parity_group > 0 => invalid("parity", "a store that keeps no data has none to make parity of".into()),
+            (true, true) if settings.chain.iter().any(|name| name == "byte-compare") => {
+                invalid("filter chain", "`byte-compare` has nothing to compare with in a store that keeps no data".into())
+            }
+            (true, true) => Ok(()),
+        }
+    }
+
     /// The text of the file.
     pub fn to_text(&self) -> String {
         let store = self.store.iter().fold(String::new(), |mut text, byte| {
@@ -109,6 +130,9 @@ impl Descriptor {
             self.block_partitions,
             self.container_partitions
         );
+        if self.discards_data {
+            let _ = writeln!(text, "data = \"{DISCARDED}\"");
+        }
         let sum = checksum(text.as_bytes());
         let _ = writeln!(text, "{CHECKSUM_KEY}\"{sum:016x}\"");
         text
@@ -143,6 +167,11 @@ impl Descriptor {
                 return Err(damaged(format!("`{key}` is {:?}; this version knows {only:?}", word(key)?)));
             }
         }
+        let discards_data = match table.get("data") {
+            None => false,
+            Some(toml::Value::String(data)) if data == DISCARDED => true,
+            Some(other) => return Err(damaged(format!("`data` is {other}; this version knows {DISCARDED:?}"))),
+        };
         let descriptor = Descriptor {
             store: parse_name(&word("store")?).ok_or_else(|| damaged("`store` is not 32 hex digits".into()))?,
             fingerprint: word("fingerprint")?.parse().map_err(|error| damaged(format!("`fingerprint`: {error}")))?,
@@ -158,6 +187,7 @@ impl Descriptor {
             index_partitions: number("index_partitions", 1 << 20)? as u32,
             block_partitions: number("block_partitions", 1 << 15)? as u16,
             container_partitions: number("container_partitions", 1 << 15)? as u16,
+            discards_data,
         };
         descriptor.validate()?;
         Ok(descriptor)
@@ -247,6 +277,17 @@ mod tests {
     fn a_descriptor_is_read_as_written() {
         let descriptor = Descriptor::new().unwrap();
         assert_eq!(Descriptor::from_text(&descriptor.to_text(), "d").unwrap(), descriptor);
+        let keeps_none = Descriptor { discards_data: true, ..descriptor };
+        assert_eq!(Descriptor::from_text(&keeps_none.to_text(), "d").unwrap(), keeps_none);
+    }
+
+    #[test]
+    fn what_becomes_of_the_data_is_either_known_or_refused() {
+        let text = Descriptor { discards_data: true, ..Descriptor::new().unwrap() }.to_text();
+        let body = text.split(CHECKSUM_KEY).next().unwrap().replace("discarded", "mirrored");
+        let text = format!("{body}{CHECKSUM_KEY}\"{:016x}\"\n", checksum(body.as_bytes()));
+        let error = Descriptor::from_text(&text, "d").unwrap_err().to_string();
+        assert!(error.contains("`data` is \"mirrored\"; this version knows \"discarded\""), "{error}");
     }
 
     #[test]

@@ -44,6 +44,12 @@ pub enum EngineError {
         /// Newest format known here.
         known: u64,
     },
+    /// Only the experiment that made the store opens it.
+    #[error("{place} keeps no data: it was made by an experiment, and nothing could be read from it")]
+    KeepsNoData {
+        /// The directory.
+        place: String,
+    },
     /// The descriptor does not say what it must.
     #[error("the store's descriptor {path} is damaged: {why}")]
     Descriptor {

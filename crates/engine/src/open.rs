@@ -69,6 +69,7 @@ impl Engine {
     pub fn open(ground: Arc<dyn Ground>, settings: Settings, mode: Mode, command: &str) -> Result<Arc<Engine>> {
         // A place that is no store is said to be none, and no lock file is left in it.
         let descriptor = if mode == Mode::ReadOnly { Descriptor::read_any(&*ground)? } else { Descriptor::read(&*ground)? };
+        descriptor.check_settings(&settings, &*ground)?;
         let lock = ground.lock(LOCK, mode != Mode::ReadOnly, &Holder::this_process(command))?;
         let access = if mode == Mode::ReadWrite { Access::ReadWrite } else { Access::Read };
         if ground.exists(salvage::MARKER)? {
@@ -200,6 +201,7 @@ pub(crate) fn storage_options(descriptor: &Descriptor, settings: &Settings) -> S
         in_flight_bytes: settings.in_flight_bytes,
         frame_cache_bytes: settings.frame_cache_bytes,
         catalog_cache_bytes: settings.catalog_cache_bytes,
+        discards_data: descriptor.discards_data,
     }
 }
 
@@ -284,8 +286,11 @@ fn all_filters(
         Arc::new(BlockIndexFilter::new(quarantine.clone())),
         Arc::new(ContainerCacheFilter::new(storage.clone(), blocks.clone(), settings.container_cache_entries)),
         Arc::new(ChunkIndexFilter::new(index.clone())),
-        Arc::new(ByteCompareFilter::new(storage.clone())),
     ];
+    // There must be bytes to compare with.
+    if !settings.discards_data {
+        filters.push(Arc::new(ByteCompareFilter::new(storage.clone())));
+    }
     if let Some(bloom) = bloom {
         filters.push(bloom.clone());
     }

@@ -33,6 +33,8 @@ pub struct Settings {
     pub workers: usize,
     /// Containers that share one parity file, 2 to 16; 0: no parity is made. What was made is used and kept sound in any case.
     pub parity_group: usize,
+    /// Whether the store is one that keeps no data: [`crate::Descriptor::discards_data`]. It opens only where both say the same.
+    pub discards_data: bool,
     /// Whether threads in the background commit, sweep and persist. Without, it happens only in [`crate::Engine::flush`] and
     /// [`crate::Engine::maintain`]: for tests that count every operation.
     pub background: bool,
@@ -56,6 +58,7 @@ impl Default for Settings {
             commit_interval_ms: 5000,
             workers: std::thread::available_parallelism().map_or(2, usize::from),
             parity_group: 0,
+            discards_data: false,
             background: true,
         }
     }

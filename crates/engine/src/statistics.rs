@@ -33,7 +33,7 @@ pub struct Statistics {
     pub parity_containers: u64,
     /// Containers that were made anew from parity, since the store was made.
     pub repaired_containers: u64,
-    /// Everything that the store's files take on disk.
+    /// Everything that the store's files take on disk; of a store that keeps no data, what they would take.
     pub disk_bytes: u64,
     /// Operations log, from its first needed to its last byte.
     pub log_bytes: u64,

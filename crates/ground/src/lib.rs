@@ -101,6 +101,10 @@ pub trait File: Send + Sync + Debug {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()>;
     /// Writes all of `data`; extends the file where needed.
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()>;
+    /// Takes the time of a write, and writes nothing: for stores that keep no data. Only [modelled devices](ModelledGround) take any.
+    fn pretend_write(&self, _offset: u64, _length: u64) -> Result<()> {
+        Ok(())
+    }
     /// The length in bytes.
     fn len(&self) -> Result<u64>;
     /// Whether the file has no bytes.

@@ -99,7 +99,8 @@ pub struct ModelledPart {
     pub model: Option<DeviceModel>,
 }
 
-/// What was read and written of a part since the ground was made. Operations that failed, or that had no bytes, are not counted.
+/// What was read and written of a part since the ground was made. Operations that failed, or that had no bytes, are not counted; what is
+/// [only pretended](File::pretend_write) is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PartCounters {
     /// Reads.
@@ -296,6 +297,14 @@ impl File for ModelledFile {
         self.file.write_at(offset, data)?;
         if !data.is_empty() {
             self.part.done(Work::Write, self.name, offset, data.len() as u64);
+        }
+        Ok(())
+    }
+
+    fn pretend_write(&self, offset: u64, length: u64) -> Result<()> {
+        self.file.pretend_write(offset, length)?;
+        if length > 0 {
+            self.part.done(Work::Write, self.name, offset, length);
         }
         Ok(())
     }

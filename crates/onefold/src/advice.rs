@@ -33,6 +33,9 @@ impl From<EngineError> for Failure {
         let failure = Failure::failed(&error);
         match &error {
             EngineError::NoStore { .. } => failure.advise("look for a typing error, or make a store with `onefold init`"),
+            EngineError::KeepsNoData { .. } => {
+                Failure { exit: Exit::CannotRun, ..failure }.advise("remove the directory if no experiment runs there")
+            }
             EngineError::Newer { .. } => failure.advise("use the newer onefold that wrote it, or one that is newer still"),
             EngineError::NotEmpty { .. } => failure.advise("give the name of a directory that does not exist yet"),
             EngineError::Invalid { .. } => Failure { exit: Exit::CannotRun, ..failure },

@@ -94,6 +94,9 @@ impl ContainerStore {
         let shared = &self.shared;
         shared.check_writable()?;
         let first = victims.first().ok_or_else(|| refused("there is none"))?;
+        if shared.options.discards_data && !live.is_empty() {
+            return Err(refused("this store keeps no data, so what is needed of them cannot be copied"));
+        }
         if let Some(other) = victims.iter().find(|victim| victim.partition() != first.partition()) {
             return Err(refused(format!("{first} and {other} are in two partitions")));
         }

@@ -7,7 +7,7 @@
 
 use crate::catalog::{MAX_FRAMES, MAX_SLOTS};
 use crate::records::OpenChunks;
-use crate::{Address, Catalog, ContainerId, FOOTER_BYTES, Footer, Frame, HEADER_BYTES, NewChunk, Slice, Slot};
+use crate::{Address, Catalog, ChunkKind, ContainerId, FOOTER_BYTES, Footer, Frame, HEADER_BYTES, NewChunk, Slice, Slot};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{File, checksum};
 use onefold_oplog::Position;
@@ -232,6 +232,13 @@ impl State {
         self.end_bytes += stored_bytes as u64;
         self.unplaced_raw_bytes -= raw_bytes as u64;
         offset
+    }
+
+    /// Whether a pending frame has chunks that are no user data.
+    pub(crate) fn has_metadata(&self, number: u32) -> bool {
+        let at = (number as usize).checked_sub(self.catalog.frames.len());
+        let pending = at.and_then(|at| self.pending.get(at)).expect("a frame is pending until it is settled");
+        pending.slots.iter().any(|slot| slot.kind != ChunkKind::Data)
     }
 
     /// Notes what became of a pending frame; returns the raw bytes that are not in flight any more.

@@ -311,7 +311,11 @@ impl Shared {
     pub(crate) fn unpack(&self, container: ContainerId, frame: &Frame, stored: &[u8]) -> Result<Vec<u8>> {
         self.profile.time(Component::Decompress, u64::from(frame.raw_bytes), || {
             if checksum(stored) != frame.checksum {
-                return Err(self.damaged(container, Some(frame.number), None, "the checksum of the frame is wrong"));
+                let why = match self.options.discards_data {
+                    true => "this store keeps no data",
+                    false => "the checksum of the frame is wrong",
+                };
+                return Err(self.damaged(container, Some(frame.number), None, why));
             }
             decompress(frame.codec, stored, frame.raw_bytes as usize)
                 .map_err(|why| self.damaged(container, Some(frame.number), None, format!("it cannot be decompressed: {why}")))

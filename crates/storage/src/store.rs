@@ -41,6 +41,9 @@ pub struct StorageOptions {
     pub frame_cache_bytes: usize,
     /// Catalogs kept for reading.
     pub catalog_cache_bytes: usize,
+    /// Whether frames without metadata chunks have their place and checksum, but no bytes: then reading them is damage, and containers are not merged unless nothing in
+    /// them is needed. For experiments; a store that was once filled like this must always be opened like this.
+    pub discards_data: bool,
 }
 
 impl Default for StorageOptions {
@@ -55,6 +58,7 @@ impl Default for StorageOptions {
             in_flight_bytes: 32 << 20,
             frame_cache_bytes: 32 << 20,
             catalog_cache_bytes: 16 << 20,
+            discards_data: false,
         }
     }
 }

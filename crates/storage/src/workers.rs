@@ -74,9 +74,10 @@ impl Shared {
             _ => self.profile.time(Component::Compress, raw_bytes as u64, || compressor.compress(&raw)),
         };
         let checksum = checksum(stored);
-        let (file, offset) = {
+        let (file, offset, keeps) = {
             let mut state = container.state.lock();
-            (state.file.clone(), state.place(raw_bytes, stored.len()))
+            let keeps = !self.options.discards_data || state.has_metadata(number);
+            (state.file.clone(), state.place(raw_bytes, stored.len()), keeps)
         };
         let frame = Frame {
             number,
@@ -90,10 +91,15 @@ impl Shared {
         };
         self.count_frame(&frame);
         let file = file.expect("a writer's container has its file open");
-        let result = self.profile.time(Component::StorageWrite, stored.len() as u64, || file.write_at(offset, stored));
+        let result = self.profile.time(Component::StorageWrite, stored.len() as u64, || match keeps {
+            true => file.write_at(offset, stored),
+            false => file.pretend_write(offset, stored.len() as u64),
+        });
         let (progress, failed) = match result {
             Ok(()) => {
-                file.start_writeback(offset, stored.len() as u64);
+                if keeps {
+                    file.start_writeback(offset, stored.len() as u64);
+                }
                 (Progress::Written(frame), None)
             }
             Err(error) => (Progress::Failed(frame, stored.to_vec()), Some(Arc::new(error))),

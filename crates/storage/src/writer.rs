@@ -210,8 +210,13 @@ impl Shared {
             merged: false,
         };
         file.write_at(0, &header.encode())?;
-        let room = u64::from(self.options.container_bytes).saturating_sub(HEADER_BYTES as u64);
-        file.allocate(HEADER_BYTES as u64, room)
+        self.reserve_room(HEADER_BYTES as u64, file)
+    }
+
+    /// Reserves what a container takes behind `end`, except where most of it will stay a hole.
+    fn reserve_room(&self, end: u64, file: &dyn File) -> onefold_ground::Result<()> {
+        let room = u64::from(self.options.container_bytes).saturating_sub(end);
+        if room > 0 && !self.options.discards_data { file.allocate(end, room) } else { Ok(()) }
     }
 
     /// Opens the file of a container that the log spells, and reserves its room again.
@@ -243,8 +248,8 @@ impl Shared {
         if fresh {
             let created = Position(self.log_end.load(Relaxed));
             self.start_file(container.id, created, &*file).map_err(StorageError::cannot_write)?;
-        } else if u64::from(self.options.container_bytes) > end {
-            file.allocate(end, u64::from(self.options.container_bytes) - end).map_err(StorageError::cannot_write)?;
+        } else {
+            self.reserve_room(end, &*file).map_err(StorageError::cannot_write)?;
         }
         // Where the log names frames, the file's name is synced.
         state.name_synced = !fresh;

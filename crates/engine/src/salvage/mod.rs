@@ -32,7 +32,7 @@ pub struct Salvaged {
 pub fn salvage(ground: &Arc<dyn Ground>, settings: &Settings, dry_run: bool, command: &str) -> Result<Salvaged> {
     let mut done = Salvaged::default();
     // A place that is no store is said to be none, and no lock file is left in it. What was found counts under the lock only.
-    look_at_descriptor(&**ground)?;
+    look_at_descriptor(&**ground)?.0.check_settings(settings, &**ground)?;
     let _lock = ground.lock(LOCK, true, &Holder::this_process(command))?;
     let descriptor = repair_descriptor(&**ground, dry_run, &mut done)?;
     let mut work = Work {

@@ -88,6 +88,22 @@ fn reads_writes_and_syncs_take_their_times_and_are_counted() {
 }
 
 #[test]
+fn what_is_only_pretended_takes_the_time_of_a_write_and_leaves_the_file_as_it_is() {
+    let bench = Bench::new(DeviceModel { write_us: 100, write_bytes_per_s: 1_000_000, ..DeviceModel::default() });
+    for path in ["index/pages", "log/segment"] {
+        let file = bench.file(path);
+        file.pretend_write(1 << 20, 1000).unwrap();
+        file.pretend_write(0, 0).unwrap();
+        assert_eq!(file.len().unwrap(), 1 << 20);
+    }
+    assert_eq!((bench.ends_us(), bench.disk.used_bytes()), (vec![1100], 0));
+    for part in ["chunk-index", "log"] {
+        let PartCounters { writes, written_bytes, .. } = bench.counters(part);
+        assert_eq!((writes, written_bytes), (1, 1000), "{part}");
+    }
+}
+
+#[test]
 fn a_part_without_a_model_is_counted_and_what_is_in_no_part_is_neither_counted_nor_slowed() {
     let bench = Bench::new(DeviceModel { read_us: 100, write_us: 100, sync_us: 100, ..DeviceModel::default() });
     let log = bench.file("log/segment");
