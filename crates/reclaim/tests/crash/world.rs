@@ -100,6 +100,7 @@ pub fn settings(seed: u64) -> Settings {
         // Half of the stores have parity.
         parity_group: [0, 3][(seed / 2) as usize % 2],
         background: false,
+        ..Settings::default()
     }
 }
 
