@@ -1,11 +1,13 @@
 //! What can be typed: commands, options, their help. Completions and the manual page come from the same parser.
 
+mod bench;
 mod retention;
 mod scrub;
 mod target;
 mod traffic;
 mod volume;
 
+pub use bench::{Bench, BenchReport};
 pub use retention::{AppendOnly, AppendOnlyOff, AppendOnlyOn, AppendOnlyStatus, Forget, Keep, Protect, Prune, Until};
 pub use scrub::{Rate, Scrub, Span};
 pub use target::{
@@ -100,6 +102,9 @@ pub enum Command {
     /// Makes data to measure with, and tells what is in it; needs no store
     #[command(subcommand)]
     Traffic(Traffic),
+    /// Shows what experiments measured beside the papers' figures; needs no store
+    #[command(subcommand)]
+    Bench(Bench),
     /// Prints a completion script for a shell
     #[command(after_help = "Example:\n  onefold completions bash > /etc/bash_completion.d/onefold")]
     Completions(Completions),

@@ -4,6 +4,7 @@ mod analyze;
 mod append_only;
 mod backup;
 mod backups;
+mod bench;
 mod check;
 mod diff;
 mod dump;
@@ -99,6 +100,9 @@ pub fn run(cli: Cli) -> Result<Exit> {
         Command::Traffic(command) => match command {
             cli::Traffic::Generate(options) => traffic::generate::run(&options, talk),
             cli::Traffic::Describe(options) => traffic::describe::run(&options),
+        },
+        Command::Bench(command) => match command {
+            cli::Bench::Report(options) => bench::report::run(&options, talk),
         },
         Command::Completions(options) => {
             let mut script = Vec::new();

@@ -1,0 +1,158 @@
+//! Means of repetitions, and figures as readers of papers write them.
+
+use crate::results::{Measured, Quantity, Variant};
+use crate::statistics::{Mean, mean};
+
+/// The greatest figure that is drawn or written: beyond it a file is wrong, and plots would have nothing but it.
+const GREATEST: f64 = 1e15;
+
+/// What a page has in place of a figure that was not measured.
+pub const NOTHING: &str = "–";
+
+/// A figure within what can be drawn; `None` of what is no number.
+pub fn bounded(value: f64) -> Option<f64> {
+    value.is_finite().then(|| value.clamp(0.0, GREATEST))
+}
+
+/// The mean over the repetitions of a variant of something measured in a generation.
+pub fn over(variant: &Variant, generation: u32, of: impl Fn(&Measured) -> Option<f64>) -> Option<Mean> {
+    let values: Vec<f64> = measured(variant, generation).filter_map(|one| of(one).and_then(bounded)).collect();
+    mean(&values)
+}
+
+/// What was measured of a generation, in each repetition that has it.
+pub fn measured(variant: &Variant, generation: u32) -> impl Iterator<Item = &Measured> {
+    variant.repetitions.iter().filter_map(move |one| one.iter().find(|measured| measured.generation == generation))
+}
+
+/// The generations of a variant.
+pub fn generations(variant: &Variant) -> Vec<u32> {
+    let mut all: Vec<u32> = variant.repetitions.iter().flatten().map(|measured| measured.generation).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// Whether a variant wrote data whose first generation is reconstructed.
+pub fn is_reconstructed(variant: &Variant) -> bool {
+    let Ok(settings) = variant.settings.parse::<toml::Table>() else { return true };
+    let set = settings.get("workload").and_then(|workload| workload.get("set")).and_then(toml::Value::as_str);
+    set.is_none_or(|set| set == "generations")
+}
+
+/// A quantity, with its unit, as axes and heads of columns have it.
+pub fn title(quantity: Quantity) -> &'static str {
+    match quantity {
+        Quantity::Throughput => "throughput, MB/s",
+        Quantity::NewPercent => "stored as new, % of what was written",
+        Quantity::SettleTime => "background work after the last write, s",
+        Quantity::IndexReads => "reads of the chunk index, 1/s for each device",
+        Quantity::Share => "share of the time of the data path, %",
+    }
+}
+
+/// Digits behind the point of a number that are worth reading.
+fn digits(value: f64) -> usize {
+    match value {
+        0.0 => 0,
+        ..0.0995 => 4,
+        ..0.995 => 3,
+        ..9.995 => 2,
+        ..999.95 => 1,
+        _ => 0,
+    }
+}
+
+/// A number with as many digits as are worth reading: `0.0123`, `1.23`, `88.4`, `167.2`, `2,848`.
+pub fn number(value: f64) -> String {
+    match bounded(value) {
+        None => NOTHING.to_owned(),
+        Some(value) => with_digits(value, digits(value)),
+    }
+}
+
+/// A number with so many digits behind its point.
+fn with_digits(value: f64, digits: usize) -> String {
+    if value >= 999.95 { thousands(value.round() as u64) } else { format!("{value:.digits$}") }
+}
+
+/// A round number, without the zeros at its end.
+pub fn round_number(value: f64) -> String {
+    let text = number(value);
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
+/// A number with its thousands apart.
+fn thousands(value: u64) -> String {
+    let digits = value.to_string();
+    let mut out = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// A figure with half of its interval of confidence: `167.2 ± 3.4`.
+pub fn figure(value: f64, plus_minus: Option<f64>) -> String {
+    match (bounded(value), plus_minus.and_then(bounded)) {
+        (Some(value), Some(half)) => format!("{} ± {}", number(value), with_digits(half, digits(value))),
+        _ => number(value),
+    }
+}
+
+/// A mean with its interval.
+pub fn of_mean(mean: Option<Mean>) -> String {
+    mean.map_or_else(|| NOTHING.to_owned(), |mean| figure(mean.value, mean.plus_minus))
+}
+
+/// The mean alone.
+pub fn value_of(mean: Option<Mean>) -> String {
+    mean.map_or_else(|| NOTHING.to_owned(), |mean| number(mean.value))
+}
+
+/// Bytes with a binary unit: `1.50GiB`.
+pub fn size(bytes: f64) -> String {
+    bounded(bytes).map_or_else(|| NOTHING.to_owned(), |bytes| onefold_ground::size::size(bytes as u64))
+}
+
+/// A time for people: `0.41 s`, `85 s`, `12 min`, `3.2 h`.
+pub fn duration(seconds: f64) -> String {
+    match bounded(seconds) {
+        None => NOTHING.to_owned(),
+        Some(seconds @ ..100.0) => format!("{} s", number(seconds)),
+        Some(seconds @ ..6000.0) => format!("{:.0} min", seconds / 60.0),
+        Some(seconds) => format!("{:.1} h", seconds / 3600.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_the_digits_of_the_papers() {
+        for (value, text) in
+            [(0.0, "0"), (0.0123, "0.0123"), (0.5, "0.500"), (1.234, "1.23"), (88.4, "88.4"), (167.2, "167.2"), (2848.4, "2,848")]
+        {
+            assert_eq!(number(value), text);
+        }
+        assert_eq!(figure(167.2, Some(3.4)), "167.2 ± 3.4");
+        assert_eq!(figure(2848.0, Some(64.3)), "2,848 ± 64");
+        assert_eq!(round_number(1.5), "1.5");
+        assert_eq!(number(f64::NAN), NOTHING);
+        assert_eq!(number(f64::INFINITY), NOTHING);
+        assert_eq!(number(-1.0), "0");
+    }
+
+    #[test]
+    fn sizes_and_times_are_short() {
+        assert_eq!(size(137_438_953_472.0), "128GiB");
+        assert_eq!(size(f64::NAN), NOTHING);
+        for (seconds, text) in [(0.41, "0.410 s"), (85.0, "85.0 s"), (720.0, "12 min"), (11520.0, "3.2 h")] {
+            assert_eq!(duration(seconds), text);
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Tables of one experiment.
+
+use super::figures::{NOTHING, duration, figure, generations, number, of_mean, over, round_number, size, title, value_of};
+use crate::results::{Expectation, Measured, PaperFigure, Quantity, Results, Variant};
+use crate::statistics::{Mean, Outcome, judge};
+use maud::{Markup, html};
+
+/// What was expected, and whether it came so.
+pub fn expectations(run: &Results) -> Markup {
+    if run.about.expectations.is_empty() {
+        return html! {};
+    }
+    html! {
+        h3 { "Expected orders" }
+        div.wide {
+            table {
+                thead { tr { th.text.long { "expected" } th.text { "whose" } th { "ratio" small { "of the means" } } th.text { "" } } }
+                tbody {
+                    @for expectation in &run.about.expectations {
+                        tr {
+                            td.text.long { (expected(expectation)) }
+                            td.text { @if expectation.of_paper { "as in the paper" } @else { "ours alone" } }
+                            @match judge(run, expectation) {
+                                Outcome::Holds(ratio) => { td { (number(ratio)) } td.text { span.good { "✓ holds" } } }
+                                Outcome::Fails(ratio) => { td { (number(ratio)) } td.text { span.bad { "✗ does not hold" } } }
+                                Outcome::Missing => { td { (NOTHING) } td.text { span.pale { "not measured" } } }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// An expectation in words.
+fn expected(expectation: &Expectation) -> String {
+    let Expectation { more, less, component, less_component, generation, quantity, factor, .. } = expectation;
+    let times = factor.filter(|factor| *factor != 1.0).map_or_else(String::new, |factor| format!("{} × ", round_number(factor)));
+    match (quantity, component, less_component) {
+        (Quantity::Share, Some(component), Some(other)) if more == less => {
+            format!("{more}, generation {generation}: {component} at least {times}the time of {other}")
+        }
+        (Quantity::Share, Some(component), other) => {
+            let other = other.as_ref().unwrap_or(component);
+            format!("generation {generation}: the share of {component} with {more} at least {times}that of {other} with {less}")
+        }
+        _ => {
+            let what = title(*quantity).split(',').next().unwrap_or_default();
+            format!("{what}, generation {generation}: {more} at least {times}{less}")
+        }
+    }
+}
+
+/// A column: its head, its unit, and what stands in it for a variant and generation.
+type Column = (&'static str, &'static str, fn(&Variant, u32) -> String);
+
+const COLUMNS: [Column; 12] = [
+    ("throughput", "MB/s, steady", |variant, generation| of_mean(over(variant, generation, |one| one.figure(Quantity::Throughput, None)))),
+    ("processor", "s/GB, without the source", |variant, generation| {
+        of_mean(over(variant, generation, |one| per_gigabyte(one, (one.cpu_s - one.source_cpu_s).max(0.0))))
+    }),
+    ("memory", "greatest", |variant, generation| sized(over(variant, generation, |one| Some(one.peak_memory_bytes as f64)))),
+    ("stored as new", "% of written", |variant, generation| {
+        value_of(over(variant, generation, |one| one.figure(Quantity::NewPercent, None)))
+    }),
+    ("new in truth", "% of written", |variant, generation| {
+        value_of(over(variant, generation, |one| percent(one.present_new_bytes, one.written_bytes)))
+    }),
+    ("duplicates found", "% of those there", |variant, generation| value_of(over(variant, generation, found))),
+    ("index reads", "1/s, each device", |variant, generation| {
+        value_of(over(variant, generation, |one| one.figure(Quantity::IndexReads, None)))
+    }),
+    ("index writes", "1/s, each device", |variant, generation| value_of(over(variant, generation, index_writes))),
+    ("p50 / p99 / p99.9", "ms", |variant, generation| {
+        let of = |pick: fn(&Measured) -> f64| value_of(over(variant, generation, |one| Some(pick(one))));
+        format!("{} / {} / {}", of(|one| one.latency_ms.p50), of(|one| one.latency_ms.p99), of(|one| one.latency_ms.p999))
+    }),
+    ("background", "s after the last write", |variant, generation| {
+        of_mean(over(variant, generation, |one| one.figure(Quantity::SettleTime, None)))
+    }),
+    ("disk", "grew by", |variant, generation| sized(over(variant, generation, |one| Some(one.disk_bytes as f64)))),
+    ("took", "writing", |variant, generation| {
+        over(variant, generation, |one| Some(one.wall_s)).map_or_else(|| NOTHING.to_owned(), |mean| duration(mean.value))
+    }),
+];
+
+fn sized(mean: Option<Mean>) -> String {
+    mean.map_or_else(|| NOTHING.to_owned(), |mean| size(mean.value))
+}
+
+fn per_gigabyte(one: &Measured, seconds: f64) -> Option<f64> {
+    (one.written_bytes > 0).then(|| seconds / (one.written_bytes as f64 / 1e9))
+}
+
+fn percent(part: u64, of: u64) -> Option<f64> {
+    (of > 0).then(|| 100.0 * part as f64 / of as f64)
+}
+
+/// Of the bytes that were duplicates, those that were found to be.
+fn found(one: &Measured) -> Option<f64> {
+    percent(one.written_bytes.saturating_sub(one.stored_new_bytes), one.written_bytes.saturating_sub(one.present_new_bytes))
+}
+
+fn index_writes(one: &Measured) -> Option<f64> {
+    let part = one.steady_parts.get("chunk-index")?;
+    (one.steady_s > 0.0).then(|| part.writes as f64 / one.steady_s / f64::from(part.devices.max(1)))
+}
+
+/// Everything that was measured, a line for each variant and generation.
+pub fn measurements(run: &Results) -> Markup {
+    html! {
+        h3 { "Measured" }
+        div.wide {
+            table {
+                thead {
+                    tr {
+                        th.text { "variant" } th { "gen." }
+                        @for (head, unit, _) in COLUMNS { th { (head) small { (unit) } } }
+                    }
+                }
+                tbody {
+                    @for variant in &run.variants {
+                        @for (at, generation) in generations(variant).into_iter().enumerate() {
+                            tr.first[at == 0] {
+                                td.text.long { @if at == 0 { (variant.name) } }
+                                td { (generation) }
+                                @for (_, _, cell) in COLUMNS { td { (cell(variant, generation)) } }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The paper's figures and ours in numbers, each also as a multiple of the first variant's: the shape.
+pub fn beside_the_paper(run: &Results) -> Markup {
+    if run.about.figures.is_empty() {
+        return html! {};
+    }
+    let ours = |of: &PaperFigure| {
+        let variant = run.variant(&of.variant)?;
+        over(variant, of.generation, |one| one.figure(of.quantity, None))
+    };
+    // Shapes are relative to the first figure of the same quantity and generation that both have.
+    let base = |of: &PaperFigure| {
+        let like = |other: &&PaperFigure| other.quantity == of.quantity && other.generation == of.generation;
+        run.about.figures.iter().filter(like).find_map(|other| ours(other).map(|mean| (other.value, mean.value)))
+    };
+    let times = |value: f64, base: Option<f64>| {
+        base.filter(|base| *base > 0.0).map_or_else(|| NOTHING.to_owned(), |base| format!("{:.2}", value / base))
+    };
+    html! {
+        h3 { "Beside the paper, in numbers" }
+        p.pale { "Shape: as a multiple of the first line with the same generation and quantity." }
+        div.wide {
+            table {
+                thead {
+                    tr {
+                        th.text { "variant" } th { "gen." } th.text { "quantity" } th { "paper" } th { "ours" } th { "ours : paper" } th { "shape" small { "paper" } } th { "shape" small { "ours" } }
+                    }
+                }
+                tbody {
+                    @for of in &run.about.figures {
+                        @let mean = ours(of);
+                        tr {
+                            td.text.long { (of.variant) }
+                            td { (of.generation) }
+                            td.text.long { (title(of.quantity)) }
+                            td { (figure(of.value, of.plus_minus)) }
+                            td { (of_mean(mean)) }
+                            td { (mean.map_or_else(|| NOTHING.to_owned(), |mean| times(mean.value, Some(of.value)))) }
+                            td { (times(of.value, base(of).map(|base| base.0))) }
+                            td { (mean.map_or_else(|| NOTHING.to_owned(), |mean| times(mean.value, base(of).map(|base| base.1)))) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// How each variant was set.
+pub fn variants(run: &Results) -> Markup {
+    html! {
+        h3 { "Variants" }
+        @for variant in &run.variants {
+            details {
+                summary {
+                    strong { (variant.name) }
+                    ": " (variant.face) ", " (variant.clients) @if variant.clients == 1 { " client" } @else { " clients" }
+                    @if variant.discards_data { ", bytes of chunks thrown away" }
+                    @if variant.modelled.is_empty() { ", no device modelled" } @else { ", modelled: " (variant.modelled.keys().cloned().collect::<Vec<_>>().join(", ")) }
+                }
+                @if !variant.modelled.is_empty() {
+                    table.about { @for (part, model) in &variant.modelled { tr { th { (part) } td { (model) } } } }
+                }
+                pre { (variant.settings) }
+            }
+        }
+    }
+}
