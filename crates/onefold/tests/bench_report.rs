@@ -48,7 +48,11 @@ fn files_that_are_no_results_are_refused_and_leave_no_page() {
     let mut other = results("E9.1");
     other["version"] = json!(7);
     for (text, said, advice) in [
-        (other.to_string(), "these results have version 7, and this program reads version 1", "make the report with the version of onefold"),
+        (
+            other.to_string(),
+            "these results have version 7, and this program reads version 1",
+            "make the report with the version of onefold",
+        ),
         ("{".to_owned(), "these are no results of experiments", "run the experiments again"),
         ("[]".to_owned(), "there are no results in it", "run the experiments again"),
     ] {
@@ -59,5 +63,8 @@ fn files_that_are_no_results_are_refused_and_leave_no_page() {
     }
     scene.run(["bench", "report", "none.json", "--out", "page.html"]).ends_with(2).says(&["none.json", "onefold bench run --out"]);
     fs::write(scene.path("good.json"), results("E9.1").to_string()).unwrap();
-    scene.run(["bench", "report", "good.json", "--out", "no/page.html"]).ends_with(1).says(&["cannot write no/page.html", "hint: give a file"]);
+    scene
+        .run(["bench", "report", "good.json", "--out", "no/page.html"])
+        .ends_with(1)
+        .says(&["cannot write no/page.html", "hint: give a file"]);
 }
