@@ -175,6 +175,46 @@ fn m0_1_persistent_reservations_outlive_a_crash_if_they_are_to() {
     scene.check();
 }
 
+#[test]
+fn a_removable_medium_is_taken_out_and_put_back() {
+    const NO_MEDIUM: u32 = 0x02_3a00;
+    let scene = Scene::new(&[], "");
+    scene.volume("stick", "4MiB");
+    scene.run(["target", "create", ONE]).succeeds();
+    scene.run(["target", "attach", ONE, "stick", "--removable"]).succeeds();
+    let text = scene.run(["target", "list"]).succeeds().text();
+    assert!(text.contains("LUN 0  stick  4MiB  removable"), "{text}");
+    assert_eq!(scene.run(["target", "list", "--json"]).succeeds().json()[0]["luns"][0]["removable"], true);
+    let daemon = scene.serve_with(&ISCSI);
+    let mut one = daemon.initiator("stick", 1);
+    let mut other = daemon.initiator("stick", 2);
+    assert_eq!(one.command(&[0x12, 0, 0, 0, 96, 0], &[], 96).unwrap()[1], 0x80);
+    one.write(0, &[7; 4096]).unwrap();
+    one.command(&[0x1e, 0, 0, 0, 1, 0], &[], 0).unwrap();
+    let eject = [0x1b, 0, 0, 0, 2, 0];
+    assert!(matches!(other.command(&eject, &[], 0), Err(RequestError::Refused(0x05_5302))), "removal is prevented");
+    drop(one);
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while other.command(&eject, &[], 0).is_err() {
+        assert!(std::time::Instant::now() < until, "the end of the session ends it");
+    }
+    assert!(matches!(other.read(0, 512), Err(RequestError::Refused(NO_MEDIUM))));
+    let mut third = daemon.initiator("stick", 3);
+    assert!(matches!(third.write(0, &[1; 512]), Err(RequestError::Refused(NO_MEDIUM))));
+    third.command(&[0x1b, 0, 0, 0, 3, 0], &[], 0).unwrap();
+    assert!(third.read(0, 4096).unwrap() == [7; 4096]);
+    assert!(matches!(other.read(0, 512), Err(RequestError::Refused(0x06_2800))), "the medium may have changed");
+    other.command(&eject, &[], 0).unwrap();
+    daemon.kill();
+    let daemon = scene.serve_with(&ISCSI);
+    assert!(
+        daemon.initiator("stick", 1).read(0, 4096).unwrap() == [7; 4096],
+        "it is in after a restart, and was durable before it was out"
+    );
+    daemon.stop();
+    scene.check();
+}
+
 /// Targets that stand in the file of settings.
 const FILE: &str = r#"
 [iscsi]
@@ -182,7 +222,7 @@ listen = ["127.0.0.1:0"]
 
 [[target]]
 name = "iqn.2026-01.com.example:one"
-luns = { 0 = "disk", 7 = "logs" }
+luns = { 0 = "disk", 7 = { volume = "logs", removable = true } }
 initiators = ["iqn.2026-01.com.example:*"]
 read_only = true
 "#;
@@ -215,13 +255,14 @@ fn targets_of_the_file_of_settings_are_served_beside_those_of_the_store() {
     }
     let list = scene.run(["target", "list", "--json"]).succeeds().json();
     assert_eq!((&list[1]["name"], &list[1]["is_of_settings"]), (&ONE.into(), &true.into()));
+    assert_eq!([&list[1]["luns"][0]["removable"], &list[1]["luns"][1]["removable"]], [false, true]);
     drop(initiator);
     daemon.stop();
     for (change, expected) in [
         (FILE.replace("example:one", "example:one\"\n[[target]]\nname = \"iqn.2026-01.com.example:one"), "two targets of the name"),
         (FILE.replace("example:one", "EXAMPLE:one\"\nnme = \"x"), "unknown key `nme` in [[target]]; did you mean `name`?"),
-        (FILE.replace("7 = \"logs\"", "7 = \"disk\""), "is LUN 0 of target"),
-        (FILE.replace("7 = \"logs\"", "7 = \"other\""), "is LUN 0 of target"),
+        (FILE.replace("\"logs\"", "\"disk\""), "is LUN 0 of target"),
+        (FILE.replace("\"logs\"", "\"other\""), "is LUN 0 of target"),
         (FILE.replace("7 = ", "70000 = "), "from 0 to 16383"),
         (FILE.replace("read_only", "chap_user"), "a text"),
         (FILE.replace("read_only = true", "chap_user = \"host\""), "chap_secret_file"),

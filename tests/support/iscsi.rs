@@ -103,7 +103,7 @@ impl Initiator {
         let expected_status = word(&answer, 24).wrapping_add(1);
         let mut initiator = Initiator { stream, command_number: 1, expected_status, lun, tag: 0 };
         // What the unit has to say to a new initiator.
-        while matches!(initiator.command(&[0; 6], &[], 0), Err(RequestError::Refused(_))) {}
+        while matches!(initiator.command(&[0; 6], &[], 0), Err(RequestError::Refused(code)) if code >> 16 == 6) {}
         Ok(initiator)
     }
 

@@ -144,7 +144,13 @@ async fn main() {
     let target = Arc::new(Target::new(NAME));
     let server = Server::bind(&portals, Arc::new(One(target.clone())), limits).await.expect("to listen");
     let identity = Identity { serial: "0000000000000001".into(), number: 1, product: "memory".into() };
-    let options = UnitOptions { identity, logical_block_bytes: 512, ports: server.ports(), reservations: Reservations::default() };
+    let options = UnitOptions {
+        identity,
+        logical_block_bytes: 512,
+        is_removable: false,
+        ports: server.ports(),
+        reservations: Reservations::default(),
+    };
     let unit = LogicalUnit::new(Arc::new(Memory::default()), options.clone(), Box::new(|_| Ok(())));
     target.units.write().insert(0, Arc::new(unit));
     // What only disks that never change are asked; and long blocks.

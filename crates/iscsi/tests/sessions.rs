@@ -131,8 +131,13 @@ impl Served {
                 let portals = [PortalConfig { listen: "127.0.0.1:0".parse().unwrap(), advertised: None }];
                 let server = Server::bind(&portals, Arc::new(Open(target.clone())), limits).await.unwrap();
                 let identity = Identity { serial: "1".into(), number: 1, product: "slow".into() };
-                let options =
-                    UnitOptions { identity, logical_block_bytes: 512, ports: server.ports(), reservations: Reservations::default() };
+                let options = UnitOptions {
+                    identity,
+                    logical_block_bytes: 512,
+                    is_removable: false,
+                    ports: server.ports(),
+                    reservations: Reservations::default(),
+                };
                 target.units.write().insert(0, Arc::new(LogicalUnit::new(of_server, options, Box::new(|_| Ok(())))));
                 said.send(server.local_addresses().next().unwrap().to_string()).unwrap();
                 server.run(async { drop(stopped.await) }).await;

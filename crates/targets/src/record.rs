@@ -58,6 +58,8 @@ pub struct Unit {
     pub block_bytes: u32,
     /// Whether it is write-protected, even if the volume is not.
     pub is_read_only: bool,
+    /// Whether initiators may take its medium out and put it back.
+    pub is_removable: bool,
 }
 
 /// A name of CHAP and the file that has its secret.
@@ -137,7 +139,7 @@ impl Target {
             out.extend_from_slice(&lun.to_le_bytes());
             out.extend_from_slice(&unit.volume.to_le_bytes());
             out.extend_from_slice(&unit.block_bytes.to_le_bytes());
-            out.push(u8::from(unit.is_read_only));
+            out.extend_from_slice(&[u8::from(unit.is_read_only), u8::from(unit.is_removable)]);
         }
         put_varint(&mut out, self.initiators.len() as u64);
         self.initiators.iter().for_each(|pattern| put_bytes(&mut out, pattern.as_bytes()));
@@ -172,7 +174,7 @@ impl Target {
         let [header_digest, data_digest] = [choice(&mut reader, "header digest", 2)?, choice(&mut reader, "data digest", 2)?];
         let max_sessions = reader.varint_to("sessions", u32::MAX.into())? as u32;
         let mut units = BTreeMap::new();
-        for _ in 0..reader.count("units", 11)? {
+        for _ in 0..reader.count("units", 12)? {
             let offset_bytes = reader.position();
             let lun = reader.u16()?;
             if lun > MAX_LUN {
@@ -184,7 +186,9 @@ impl Target {
             if !matches!(block_bytes, 512 | 4096) {
                 return Err(WireError::OutOfRange { what: "block size", value: block_bytes.into(), offset_bytes });
             }
-            units.insert(lun, Unit { volume, block_bytes, is_read_only: choice(&mut reader, "read-only", 1)? == 1 });
+            let is_read_only = choice(&mut reader, "read-only", 1)? == 1;
+            let is_removable = choice(&mut reader, "removable", 1)? == 1;
+            units.insert(lun, Unit { volume, block_bytes, is_read_only, is_removable });
         }
         let mut initiators = Vec::new();
         for _ in 0..reader.count("initiators", 1)? {
@@ -274,7 +278,7 @@ mod tests {
         #[test]
         fn a_record_is_read_as_written(
             name in "[a-z.:]{0,40}",
-            units in proptest::collection::btree_map(0..=MAX_LUN, (any::<u32>(), any::<bool>(), any::<bool>()), 0..5),
+            units in proptest::collection::btree_map(0..=MAX_LUN, (any::<u32>(), any::<bool>(), any::<[bool; 2]>()), 0..5),
             initiators in proptest::collection::vec("[a-z*]{1,20}", 0..3),
             networks in proptest::collection::vec(any::<IpAddr>(), 0..3),
             accounts in proptest::collection::vec(account(), 0..3),
@@ -284,7 +288,12 @@ mod tests {
             is_read_only: bool,
             created_ns: i64,
         ) {
-            let unit = |(volume, small, is_read_only)| Unit { volume, block_bytes: if small { 512 } else { 4096 }, is_read_only };
+            let unit = |(volume, small, [is_read_only, is_removable]): (u32, bool, [bool; 2])| Unit {
+                volume,
+                block_bytes: if small { 512 } else { 4096 },
+                is_read_only,
+                is_removable,
+            };
             let network = |address: IpAddr| Network::new(address, if address.is_ipv4() { 32 } else { 128 }).unwrap();
             let target = Target {
                 number: 7,
@@ -311,7 +320,7 @@ mod tests {
 
     #[test]
     fn luns_are_found_and_given() {
-        let unit = |volume| Unit { volume, block_bytes: 512, is_read_only: false };
+        let unit = |volume| Unit { volume, block_bytes: 512, is_read_only: false, is_removable: false };
         let target = Target { units: BTreeMap::from([(0, unit(5)), (1, unit(9)), (3, unit(2))]), ..Target::default() };
         assert_eq!((target.free_lun(), target.lun_of(9), target.lun_of(4)), (Some(2), Some(1), None));
     }

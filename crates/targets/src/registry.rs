@@ -179,7 +179,7 @@ mod tests {
     fn targets_are_there_after_a_restart_and_errors_change_nothing() {
         let (directory, engine) = store();
         change(&engine, |known| known.add(named("iqn.a")).and_then(|()| known.add(named("iqn.b")))).unwrap();
-        let unit = Unit { volume: 3, block_bytes: 512, is_read_only: false };
+        let unit = Unit { volume: 3, block_bytes: 512, is_read_only: false, is_removable: true };
         change(&engine, |known| known.find_mut("iqn.b").map(|target| target.units.insert(4, unit))).unwrap();
         change(&engine, |known| -> Result<()> {
             known.default_target().units.insert(0, unit);

@@ -81,14 +81,15 @@ impl Peers for Alone {
     fn abort(&self, _number: u64, _nexuses: &[Nexus]) {}
 }
 
-/// The first byte says how long blocks are and whether the disk may change. Then come commands: a byte that says who sends it, the length of its
+/// The first byte says how long blocks are, whether the disk may change and whether it can be taken out. Then come commands: a byte that says who sends it, the length of its
 /// CDB, the length of its data (two bytes, little-endian), the CDB, the data.
 pub fn run(data: &[u8]) {
     let Some((choices, mut rest)) = data.split_first() else { return };
     let disk = Arc::new(Memory { bytes: Mutex::new(vec![1; DISK_BYTES]), read_only: choices & 2 != 0 });
     let identity = Identity { serial: "1".into(), number: 1, product: "fuzz".into() };
     let logical_block_bytes = if choices & 1 == 0 { 512 } else { 4096 };
-    let options = UnitOptions { identity, logical_block_bytes, ports: vec![1], reservations: Default::default() };
+    let options =
+        UnitOptions { identity, logical_block_bytes, is_removable: choices & 4 != 0, ports: vec![1], reservations: Default::default() };
     let unit = LogicalUnit::new(disk.clone(), options, Box::new(|_| Ok(())));
     let (tokens, buffers) = (Tokens::default(), Buffers::default());
     let port = Port { target: "iqn.2026-01.example:t".into(), group: 1 };

@@ -43,8 +43,9 @@ pub const MAX_COMPARE_BLOCKS: u8 = 255;
 pub const NO_UNIT: u8 = 0x7f;
 
 /// Standard INQUIRY data (SPC-4 table 142).
-pub fn standard(identity: &Identity) -> Vec<u8> {
+pub fn standard(identity: &Identity, is_removable: bool) -> Vec<u8> {
     let mut data = vec![0; 96];
+    data[1] = u8::from(is_removable) << 7;
     // SPC-4; hierarchical LUNs, response format 2.
     (data[2], data[3], data[4]) = (0x06, 0x12, 96 - 5);
     // Implicit ALUA, third-party copy; several ports; command queueing.
@@ -174,7 +175,7 @@ mod tests {
     #[test]
     fn a_unit_says_who_it_is() {
         let (identity, port, geometry) = all();
-        let standard = standard(&identity);
+        let standard = standard(&identity, false);
         assert_eq!(&standard[8..36], b"ONEFOLD disk one        0001");
         let page = page(0x83, &identity, &port, &geometry, false).unwrap();
         assert_eq!(page[4..16], [0x01, 0x03, 0, 8, 0x3f, 0xff, 0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc]);

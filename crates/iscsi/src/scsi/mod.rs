@@ -1,7 +1,7 @@
 //! SCSI: what a logical unit does with a command (SPC-4, SBC-3). No I/O but that of the [`Disk`], no transport.
 //!
 //! `unit` has the order in which a command is judged and what a unit remembers; `block` what reads and changes the medium; `sanitize` what erases all of
-//! it; `extended_copy` and `token` what copies from disk to disk, `third_party` what both have in common; `provisioning` says how much room there is; `buffers` is memory that is used again; `persistent` and `report` have the commands about reservations and about what there is; [`opcodes`] the table of commands.
+//! it, `removable` what takes it out and puts it back; `extended_copy` and `token` what copies from disk to disk, `third_party` what both have in common; `provisioning` says how much room there is; `buffers` is memory that is used again; `persistent` and `report` have the commands about reservations and about what there is; [`opcodes`] the table of commands.
 
 mod block;
 mod buffers;
@@ -14,6 +14,7 @@ mod model_tests;
 pub mod opcodes;
 mod persistent;
 mod provisioning;
+mod removable;
 mod reply;
 mod report;
 pub mod reservation;

@@ -106,7 +106,7 @@ pub const COMMANDS: &[Definition] = {
         command(0x1a, ModeSense, R, &[0x1a, 0x08, F, F, F, 0]),
         command(0x1b, StartStopUnit, W, &[0x1b, 1, 0, 0x0f, 0xf7, 0]),
         command(0x1d, SendDiagnostic, W, &[0x1d, 0xf7, 0, F, F, 0]),
-        command(0x1e, PreventAllow, Free, &[0x1e, 0, 0, 0, 3, 0]),
+        command(0x1e, PreventAllow, Free, &[0x1e, 0, 0, 0, 1, 0]),
         command(0x25, ReadCapacity10, Free, &[0x25, 0, F, F, F, F, 0, 0, 1, 0]),
         command(0x28, Read, R, &[0x28, DF, F, F, F, F, G, F, F, 0]),
         command(0x2a, Write, W, &[0x2a, DF, F, F, F, F, G, F, F, 0]),
@@ -201,6 +201,32 @@ impl Definition {
                 | Operation::WriteSame
                 | Operation::Sanitize
                 | Operation::WriteUsingToken
+        )
+    }
+
+    /// Whether it cannot be done while the medium is out: all but what tells about the unit, or sets how it is used (SBC-3 section 4.4).
+    pub fn needs_medium(&self) -> bool {
+        !matches!(
+            self.operation,
+            Operation::RequestSense
+                | Operation::Inquiry
+                | Operation::ModeSelect
+                | Operation::ModeSense
+                | Operation::StartStopUnit
+                | Operation::PreventAllow
+                | Operation::SendDiagnostic
+                | Operation::LogSense
+                | Operation::ReportLuns
+                | Operation::ReportTargetPortGroups
+                | Operation::ReportOpcodes
+                | Operation::ReportTaskManagement
+                | Operation::PersistentReserveIn
+                | Operation::PersistentReserveOut
+                | Operation::Reserve
+                | Operation::Release
+                | Operation::CopyStatus
+                | Operation::CopyParameters
+                | Operation::TokenInformation
         )
     }
 

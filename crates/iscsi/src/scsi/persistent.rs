@@ -74,6 +74,7 @@ impl LogicalUnit {
             heard.iter().filter(|(_, code)| *code == Code::REGISTRATIONS_PREEMPTED).map(|(other, _)| other.clone()).collect();
         heard.into_iter().for_each(|(other, code)| state.attend(&other, code));
         if request.action == PREEMPT_AND_ABORT && !gone.is_empty() {
+            gone.iter().for_each(|other| state.tray.lose_nexus(other));
             // Those whose commands are gone hear of it, as no status tells them (SPC-4 section 5.13.11.2.7).
             gone.iter().for_each(|other| state.attend(other, Code::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR));
             drop(state);

@@ -59,6 +59,7 @@ impl Code {
     pub const INLINE_DATA_LENGTH_EXCEEDED: Code = Code(0x26, 0x0b);
     pub const WRITE_PROTECTED: Code = Code(0x27, 0x00);
     pub const SPACE_ALLOCATION_FAILED_WRITE_PROTECT: Code = Code(0x27, 0x07);
+    pub const NOT_READY_TO_READY_CHANGE: Code = Code(0x28, 0x00);
     pub const POWER_ON_RESET_OR_BUS_DEVICE_RESET: Code = Code(0x29, 0x00);
     pub const BUS_DEVICE_RESET_FUNCTION: Code = Code(0x29, 0x03);
     pub const MODE_PARAMETERS_CHANGED: Code = Code(0x2a, 0x01);
@@ -69,9 +70,11 @@ impl Code {
     pub const COMMANDS_CLEARED_BY_ANOTHER_INITIATOR: Code = Code(0x2f, 0x00);
     pub const SANITIZE_COMMAND_FAILED: Code = Code(0x31, 0x03);
     pub const THIN_PROVISIONING_SOFT_THRESHOLD_REACHED: Code = Code(0x38, 0x07);
+    pub const MEDIUM_NOT_PRESENT: Code = Code(0x3a, 0x00);
     pub const REPORTED_LUNS_DATA_HAS_CHANGED: Code = Code(0x3f, 0x0e);
     pub const INTERNAL_TARGET_FAILURE: Code = Code(0x44, 0x00);
     pub const PROTOCOL_SERVICE_CRC_ERROR: Code = Code(0x47, 0x05);
+    pub const MEDIUM_REMOVAL_PREVENTED: Code = Code(0x53, 0x02);
     pub const INSUFFICIENT_REGISTRATION_RESOURCES: Code = Code(0x55, 0x04);
     pub const INSUFFICIENT_RESOURCES_TO_CREATE_ROD_TOKEN: Code = Code(0x55, 0x0d);
 }

@@ -178,7 +178,7 @@ impl Patience for Forever {
 
 pub(crate) fn options() -> UnitOptions {
     let identity = Identity { serial: "0000000000000001".into(), number: 1, product: "test".into() };
-    UnitOptions { identity, logical_block_bytes: 512, ports: vec![1], reservations: Default::default() }
+    UnitOptions { identity, logical_block_bytes: 512, is_removable: false, ports: vec![1], reservations: Default::default() }
 }
 
 pub(crate) fn unit(disk: &Arc<MemoryDisk>) -> LogicalUnit {

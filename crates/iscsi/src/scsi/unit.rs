@@ -1,7 +1,7 @@
 //! A logical unit: judges commands in the order that the standards want, keeps what initiators set, and does the rest of the commands.
 //!
 //! # Order of judging (SAM-5 section 5.14, SPC-4 section 5.13)
-//! The CDB; unit attentions; reservations; a sanitize that goes on; write protection; then the command itself. INQUIRY, REPORT LUNS and REQUEST SENSE take
+//! The CDB; unit attentions; reservations; a sanitize that goes on; a medium that is out; write protection; then the command itself. INQUIRY, REPORT LUNS and REQUEST SENSE take
 //! no unit attention, as those need them who find out what happened.
 
 use super::block::{self, Medium};
@@ -10,6 +10,7 @@ use super::inquiry::{self, Identity, Port};
 use super::mode::Parameters;
 use super::opcodes::{Access, Definition, Operation};
 use super::provisioning::{self, Watched};
+use super::removable::Tray;
 use super::reply::{Reply, Status, truncated};
 use super::report::{port_groups, report_luns, report_opcodes};
 use super::reservation::{Nexus, Refusal, Reservations};
@@ -18,7 +19,7 @@ use super::sense::{Code, Key, Sense};
 use super::third_party::{self, Copies, ListId};
 use super::token::Tokens;
 use super::{Buffers, Disk, Geometry, u16_at, u32_at};
-use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -58,6 +59,8 @@ pub struct UnitOptions {
     pub identity: Identity,
     /// Bytes of a logical block: 512 or 4096.
     pub logical_block_bytes: u32,
+    /// Whether initiators may take its medium out and put it back.
+    pub is_removable: bool,
     /// Target ports by which it can be reached.
     pub ports: Vec<u16>,
     /// Reservations of before.
@@ -86,10 +89,11 @@ pub struct LogicalUnit {
     disk: Arc<dyn Disk>,
     pub(super) identity: Identity,
     logical: u32,
+    pub(super) is_removable: bool,
     ports: Vec<u16>,
     pub(super) keep: Keep,
     pub(super) state: Mutex<State>,
-    /// Shared by commands that use the medium; alone for the beginning of a sanitize.
+    /// Shared by commands that use the medium; alone for the beginning of a sanitize, and to move the medium.
     medium: RwLock<()>,
     /// Shared by each step of a copy that reads or writes this unit, from the moment in which it is admitted; alone to wait for those under way.
     steps: RwLock<()>,
@@ -102,6 +106,7 @@ pub struct LogicalUnit {
 pub(super) struct State {
     parameters: Parameters,
     pub(super) reservations: Reservations,
+    pub(super) tray: Tray,
     /// Nexuses that are there.
     nexuses: BTreeSet<Nexus>,
     attentions: HashMap<Nexus, VecDeque<Code>>,
@@ -117,7 +122,7 @@ impl State {
         }
     }
 
-    fn attend_others(&mut self, nexus: &Nexus, code: Code) {
+    pub(super) fn attend_others(&mut self, nexus: &Nexus, code: Code) {
         let others: Vec<Nexus> = self.nexuses.iter().filter(|other| *other != nexus).cloned().collect();
         others.iter().for_each(|other| self.attend(other, code));
     }
@@ -132,13 +137,14 @@ impl std::fmt::Debug for LogicalUnit {
 impl LogicalUnit {
     /// A unit on a disk.
     pub fn new(disk: Arc<dyn Disk>, options: UnitOptions, keep: Keep) -> LogicalUnit {
-        let UnitOptions { identity, logical_block_bytes: logical, ports, reservations } = options;
+        let UnitOptions { identity, logical_block_bytes: logical, is_removable, ports, reservations } = options;
         let state = Mutex::new(State { reservations, ..State::default() });
         let sanitizer = Sanitizer::new(disk.clone(), None, Box::new(|_| Ok(())));
         LogicalUnit {
             disk,
             identity,
             logical,
+            is_removable,
             ports,
             keep,
             state,
@@ -197,6 +203,7 @@ impl LogicalUnit {
         state.nexuses.remove(nexus);
         state.attentions.remove(nexus);
         state.reservations.lose_nexus(nexus);
+        state.tray.lose_nexus(nexus);
         drop(state);
         self.copies.lock().forget(nexus);
     }
@@ -206,6 +213,7 @@ impl LogicalUnit {
         let mut state = self.state.lock();
         state.parameters = Parameters::default();
         state.reservations.reset();
+        state.tray.reset();
         let all: Vec<Nexus> = state.nexuses.iter().cloned().collect();
         all.iter().for_each(|nexus| state.attend(nexus, Code::BUS_DEVICE_RESET_FUNCTION));
     }
@@ -267,13 +275,16 @@ impl LogicalUnit {
         };
         let done = match definition {
             Ok(definition) if definition.operation == Operation::Sanitize => self.sanitize(caller, definition, cdb, data),
+            Ok(definition) if definition.operation == Operation::StartStopUnit && self.moves_medium(cdb) => {
+                self.move_medium(caller, definition, cdb)
+            }
             // A PERSISTENT RESERVE OUT does not use the medium, and may have to wait for those who do.
             Ok(definition) if definition.is_allowed_in_sanitize() || definition.operation == Operation::PersistentReserveOut => {
                 self.judge(caller, Ok(definition)).and_then(perform)
             }
             definition => {
                 let _medium = self.medium.try_read().unwrap_or_else(|| {
-                    // A sanitize is about to begin, as soon as the commands before it have ended: that may take a while.
+                    // A sanitize is about to begin, or the medium to move, as soon as the commands before it have ended: that may take a while.
                     caller.patience.begin_to_wait();
                     self.medium.read()
                 });
@@ -290,7 +301,7 @@ impl LogicalUnit {
     fn sanitize(&self, caller: Caller<'_>, definition: &'static Definition, cdb: &[u8], data: &[u8]) -> Result<Vec<u8>, Refusal> {
         // Until those who use the medium have ended.
         caller.patience.begin_to_wait();
-        let medium = self.medium.write();
+        let medium = self.use_medium_alone();
         self.judge(caller, Ok(definition))?;
         if definition.action == Some(0x1f) {
             self.sanitizer.leave_failure(cdb)?;
@@ -312,7 +323,7 @@ impl LogicalUnit {
         Reply { status: Status::CheckCondition, data: Vec::new(), sense: sense.encode(descriptors) }
     }
 
-    fn judge(&self, caller: Caller<'_>, definition: Result<&'static Definition, Sense>) -> Result<&'static Definition, Refusal> {
+    pub(super) fn judge(&self, caller: Caller<'_>, definition: Result<&'static Definition, Sense>) -> Result<&'static Definition, Refusal> {
         let operation = definition.as_ref().map(|definition| definition.operation);
         let mut state = self.state.lock();
         if !matches!(operation, Ok(Operation::Inquiry | Operation::ReportLuns | Operation::RequestSense))
@@ -328,6 +339,9 @@ impl LogicalUnit {
         if !definition.is_allowed_in_sanitize() && !may_begin {
             self.sanitizer.check()?;
         }
+        if definition.needs_medium() {
+            state.tray.check()?;
+        }
         if definition.changes_medium() && (state.parameters.write_protect || self.disk.read_only()) {
             return Err(Sense::new(Key::DataProtect, Code::WRITE_PROTECTED).into());
         }
@@ -340,7 +354,8 @@ impl LogicalUnit {
         let nothing = |done: Result<(), Sense>| done.map(|()| Vec::new()).map_err(Refusal::from);
         let some = |out: Vec<u8>, room: usize| Ok(truncated(out, room));
         match definition.operation {
-            Operation::TestUnitReady | Operation::PreventAllow => Ok(Vec::new()),
+            Operation::TestUnitReady => Ok(Vec::new()),
+            Operation::PreventAllow => self.prevent_or_allow(caller.nexus, cdb).map(|()| Vec::new()),
             Operation::RequestSense => some(self.request_sense(caller.nexus, cdb), cdb[4].into()),
             Operation::Inquiry => some(self.inquiry(cdb, caller.port)?, u16_at(cdb, 3).into()),
             Operation::ModeSense => {
@@ -356,14 +371,7 @@ impl LogicalUnit {
                 }
                 Ok(Vec::new())
             }
-            Operation::StartStopUnit => {
-                // A disk in a network does not stop for one of its hosts; what it was told before is made durable (SBC-3 section 5.25).
-                let is_stop = cdb[4] >> 4 == 0 && cdb[4] & 1 == 0;
-                if cdb[4] >> 4 == 0 && cdb[4] & 2 != 0 {
-                    return Err(Sense::invalid_field(4, Some(1)).into());
-                }
-                nothing(if is_stop { self.disk.flush().map_err(|error| block::failed_to_write(&error, 0)) } else { Ok(()) })
-            }
+            Operation::StartStopUnit => nothing(self.start_or_stop(cdb)),
             Operation::SendDiagnostic => {
                 // The default self-test finds a unit that answers in order.
                 let is_self_test = cdb[1] & 0xe7 == 0x04;
@@ -434,6 +442,11 @@ impl LogicalUnit {
         self.medium.read_recursive()
     }
 
+    /// Waits until no command uses the medium, and keeps them from it.
+    pub(super) fn use_medium_alone(&self) -> RwLockWriteGuard<'_, ()> {
+        self.medium.write()
+    }
+
     /// Held by a step of a copy from before it is admitted until it is done. Those who wait for steps hold nothing that a step waits for.
     pub(super) fn share_step(&self) -> RwLockReadGuard<'_, ()> {
         self.steps.read_recursive()
@@ -451,6 +464,7 @@ impl LogicalUnit {
             return Err(Sense::new(Key::CopyAborted, Code::COPY_TARGET_DEVICE_NOT_REACHABLE));
         }
         self.sanitizer.check()?;
+        state.tray.check()?;
         if access == Access::Write && (state.parameters.write_protect || self.disk.read_only()) {
             return Err(Sense::new(Key::DataProtect, Code::WRITE_PROTECTED));
         }
@@ -463,10 +477,11 @@ impl LogicalUnit {
     }
 
     fn request_sense(&self, nexus: &Nexus, cdb: &[u8]) -> Vec<u8> {
-        let pending = self.state.lock().attentions.get_mut(nexus).and_then(VecDeque::pop_front);
+        let mut state = self.state.lock();
+        let pending = state.attentions.get_mut(nexus).and_then(VecDeque::pop_front);
         let sense = match pending {
             Some(code) => Sense::new(Key::UnitAttention, code),
-            None => self.sanitizer.check().err().unwrap_or(Sense::new(Key::NoSense, Code::NONE)),
+            None => self.sanitizer.check().and_then(|()| state.tray.check()).err().unwrap_or(Sense::new(Key::NoSense, Code::NONE)),
         };
         sense.encode(cdb[1] & 1 != 0)
     }
@@ -474,7 +489,7 @@ impl LogicalUnit {
     fn inquiry(&self, cdb: &[u8], port: &Port) -> Result<Vec<u8>, Sense> {
         match (cdb[1] & 1 != 0, cdb[2]) {
             (true, page) => inquiry::page(page, &self.identity, port, &self.geometry(), self.low_bytes().is_some()),
-            (false, 0) => Ok(inquiry::standard(&self.identity)),
+            (false, 0) => Ok(inquiry::standard(&self.identity, self.is_removable)),
             (false, _) => Err(Sense::invalid_field(2, None)),
         }
     }

@@ -175,6 +175,9 @@ pub struct TargetAttach {
     /// Write-protects it for initiators
     #[arg(long)]
     pub read_only: bool,
+    /// Lets initiators take its medium out and put it back (RMB, START STOP UNIT)
+    #[arg(long)]
+    pub removable: bool,
     /// Size of its logical blocks: 512B or 4KiB
     #[arg(long, value_name = "SIZE", value_parser = logical_block, default_value = "512B")]
     pub block_size: u32,

@@ -7,6 +7,7 @@ use crate::cli::{TargetAttach, TargetCreate, TargetDelete, TargetDetach, TargetS
 use crate::failure::{Exit, Failure, Result};
 use crate::iscsi::Iscsi;
 use crate::session::{Session, StoreCommand};
+use crate::settings::FileUnit;
 use crate::units::{counted, printable};
 use onefold_engine::Mode;
 use onefold_ground::words::nearest;
@@ -54,7 +55,7 @@ fn check_not_of_settings(session: &Session<'_>, name: &str) -> Result<()> {
 
 /// Whether the file of settings gives a volume to a target; the error says which.
 pub(super) fn check_not_attached_by_settings(session: &Session<'_>, volume: &str) -> Result<()> {
-    let shows = |(_, name): &(&u16, &String)| *name == volume;
+    let shows = |(_, unit): &(&u16, &FileUnit)| unit.volume == volume;
     match session.store.settings.targets.iter().find_map(|target| target.luns.iter().find(shows).map(|(lun, _)| (target, lun))) {
         None => Ok(()),
         Some((target, lun)) => {
@@ -246,7 +247,9 @@ impl StoreCommand for TargetAttach {
                 let reason = "is taken";
                 return Err(TargetError::Lun { lun: lun.into(), name: target.name.clone(), reason }.into());
             }
-            target.units.insert(lun, Unit { volume: info.number, block_bytes: self.block_size, is_read_only: self.read_only });
+            let unit =
+                Unit { volume: info.number, block_bytes: self.block_size, is_read_only: self.read_only, is_removable: self.removable };
+            target.units.insert(lun, unit);
             Ok(lun)
         })?;
         if !session.quiet {

@@ -13,7 +13,7 @@ mod portals;
 pub use portals::{DEFAULT_PORT, parse_portal};
 
 use crate::failure::{Failure, Result};
-use crate::settings::FileTarget;
+use crate::settings::{FileTarget, FileUnit};
 use crate::units::{counted, printable};
 use disk::VolumeDisk;
 use onefold_engine::Engine;
@@ -61,9 +61,10 @@ pub const FILE_TARGET: u32 = u32::MAX;
 
 /// A target of the file, as if it were one of the store. Volumes that there are not are left out.
 pub fn as_known(target: &FileTarget, volumes: &BTreeMap<u32, VolumeInfo>) -> onefold_targets::Target {
-    let unit = |(lun, name): (&u16, &String)| {
-        let info = volumes.values().find(|info| info.name == *name)?;
-        Some((*lun, Unit { volume: info.number, block_bytes: LOGICAL_BLOCK_BYTES, is_read_only: false }))
+    let unit = |(lun, unit): (&u16, &FileUnit)| {
+        let info = volumes.values().find(|info| info.name == unit.volume)?;
+        let is_removable = unit.is_removable;
+        Some((*lun, Unit { volume: info.number, block_bytes: LOGICAL_BLOCK_BYTES, is_read_only: false, is_removable }))
     };
     let units = target.luns.iter().filter_map(unit).collect();
     onefold_targets::Target { number: FILE_TARGET, units, ..target.target.clone() }
@@ -80,6 +81,7 @@ struct ServedUnit {
     unit: Arc<LogicalUnit>,
     disk: Arc<VolumeDisk>,
     block_bytes: u32,
+    is_removable: bool,
     size: u64,
 }
 
@@ -123,7 +125,7 @@ impl Iscsi {
                 ))
                 .advise(format!("rename the one in the file, or `onefold target delete {name}`")));
             }
-            for (lun, volume) in luns {
+            for (lun, FileUnit { volume, .. }) in luns {
                 let shown_name = printable(volume.as_bytes());
                 let info = self.volumes.list().into_iter().find(|info| info.name == *volume).ok_or_else(|| {
                     Failure::cannot_run(format!("there is no volume {shown_name}, which the file of settings gives to target {name}"))
@@ -179,7 +181,7 @@ impl Iscsi {
             for (lun, unit) in &record.units {
                 let Some(info) = volumes.get(&unit.volume) else { continue };
                 let is_protected = self.options.is_read_only || record.is_read_only || unit.is_read_only;
-                match self.served_unit(state.units.remove(&unit.volume), info, unit.block_bytes, is_protected) {
+                match self.served_unit(state.units.remove(&unit.volume), info, unit, is_protected) {
                     Ok(served) => {
                         shown.insert(*lun, served.unit.clone());
                         units.insert(unit.volume, served);
@@ -220,7 +222,7 @@ impl Iscsi {
             }
             let new = volumes.keys().filter(|number| target.lun_of(**number).is_none()).copied().collect::<Vec<_>>();
             for volume in new {
-                let unit = Unit { volume, block_bytes: LOGICAL_BLOCK_BYTES, is_read_only: false };
+                let unit = Unit { volume, block_bytes: LOGICAL_BLOCK_BYTES, is_read_only: false, is_removable: false };
                 match target.free_lun() {
                     Some(lun) => drop(target.units.insert(lun, unit)),
                     None => tracing::warn!("no LUN is left for volume {volume}: make targets with `onefold target create`"),
@@ -240,8 +242,9 @@ impl Iscsi {
     }
 
     /// The unit of a volume: the one that there was, if it is still right.
-    fn served_unit(&self, old: Option<ServedUnit>, info: &VolumeInfo, block_bytes: u32, is_protected: bool) -> Result<ServedUnit> {
-        if let Some(mut served) = old.filter(|served| served.block_bytes == block_bytes) {
+    fn served_unit(&self, old: Option<ServedUnit>, info: &VolumeInfo, unit: &Unit, is_protected: bool) -> Result<ServedUnit> {
+        let Unit { block_bytes, is_removable, .. } = *unit;
+        if let Some(mut served) = old.filter(|served| (served.block_bytes, served.is_removable) == (block_bytes, is_removable)) {
             served.disk.protect(is_protected);
             if served.size != info.size {
                 served.size = info.size;
@@ -256,6 +259,7 @@ impl Iscsi {
         let options = UnitOptions {
             identity: identity(&self.engine, info),
             logical_block_bytes: block_bytes,
+            is_removable,
             ports: self.options.ports.clone(),
             reservations: kept::reservations(&self.engine, info.number)?,
         };
@@ -266,7 +270,7 @@ impl Iscsi {
             true => unit.with_waiting_sanitize(unfinished),
             false => unit.with_sanitize(unfinished, kept::sanitize_keeper(self.engine.clone(), info.number)),
         };
-        Ok(ServedUnit { unit: Arc::new(unit), disk, block_bytes, size: info.size })
+        Ok(ServedUnit { unit: Arc::new(unit), disk, block_bytes, is_removable, size: info.size })
     }
 
     /// Ends what units do in the background, before the store is closed.

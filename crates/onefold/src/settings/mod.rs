@@ -10,7 +10,7 @@ mod keys;
 mod targets;
 
 pub use keys::{KEYS, Key, Kind};
-pub use targets::{FileTarget, TARGET_KEYS, TargetKey};
+pub use targets::{FileTarget, FileUnit, TARGET_KEYS, TargetKey};
 
 use crate::cli::Rate;
 use crate::iscsi::parse_portal;

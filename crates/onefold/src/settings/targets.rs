@@ -12,10 +12,19 @@ use toml::de::{DeTable, DeValue};
 pub struct FileTarget {
     /// All but the units.
     pub target: Target,
-    /// Names of volumes by LUN.
-    pub luns: BTreeMap<u16, String>,
+    /// What it shows, by LUN.
+    pub luns: BTreeMap<u16, FileUnit>,
     chap: [Option<String>; 2],
     mutual: [Option<String>; 2],
+}
+
+/// A volume of a target of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileUnit {
+    /// Its name.
+    pub volume: String,
+    /// Whether initiators may take its medium out and put it back.
+    pub is_removable: bool,
 }
 
 /// One key of `[[target]]`.
@@ -44,13 +53,32 @@ fn digest(value: &DeValue<'_>) -> Result<Digest, String> {
     text(value).ok().flatten().and_then(|name| Digest::of(&name)).ok_or_else(wanted)
 }
 
-fn luns(value: &DeValue<'_>) -> Result<BTreeMap<u16, String>, String> {
-    let wanted = || format!("must name volumes by numbers from 0 to {MAX_LUN}, as in {{ 0 = \"disk\", 1 = \"logs\" }}");
+/// A volume: its name, or a table of its name and what else there is to say of it.
+fn unit(value: &DeValue<'_>) -> Option<FileUnit> {
+    let DeValue::Table(entries) = value else {
+        return Some(FileUnit { volume: text(value).ok().flatten()?, is_removable: false });
+    };
+    let (mut volume, mut is_removable) = (None, false);
+    for (key, value) in entries {
+        match key.get_ref().as_ref() {
+            "volume" => volume = text(value.get_ref()).ok()?,
+            "removable" => is_removable = matches!(check_value(Kind::Flag, value.get_ref()).ok()?, Value::Flag(true)),
+            _ => return None,
+        }
+    }
+    Some(FileUnit { volume: volume?, is_removable })
+}
+
+fn luns(value: &DeValue<'_>) -> Result<BTreeMap<u16, FileUnit>, String> {
+    let wanted = || {
+        let example = "{ 0 = \"disk\", 1 = { volume = \"stick\", removable = true } }";
+        format!("must name volumes by numbers from 0 to {MAX_LUN}, as in {example}")
+    };
     let DeValue::Table(entries) = value else { return Err(wanted()) };
     let mut luns = BTreeMap::new();
     for (lun, volume) in entries {
         let lun = lun.get_ref().parse::<u16>().ok().filter(|lun| *lun <= MAX_LUN).ok_or_else(wanted)?;
-        luns.insert(lun, text(volume.get_ref()).ok().flatten().ok_or_else(wanted)?);
+        luns.insert(lun, unit(volume.get_ref()).ok_or_else(wanted)?);
     }
     Ok(luns)
 }
@@ -71,8 +99,8 @@ pub const TARGET_KEYS: &[TargetKey] = &[
     TargetKey {
         name: "luns",
         default: "{}",
-        values: "names of volumes by numbers from 0 to 16383, as in { 0 = \"disk\", 1 = \"logs\" }",
-        about: "What it shows. A volume is in one target at a time.",
+        values: "names of volumes by numbers from 0 to 16383, as in { 0 = \"disk\", 1 = { volume = \"stick\", removable = true } }",
+        about: "What it shows. A volume is in one target at a time; of one that is removable initiators may take the medium out and put it back.",
         set: |target, value| {
             target.luns = luns(value)?;
             Ok(())
@@ -266,12 +294,23 @@ mod tests {
     }
 
     #[test]
+    fn a_volume_of_a_target_is_a_name_or_a_table() {
+        let text =
+            "[[target]]\nname = \"a\"\nluns = { 0 = \"disk\", 3 = { volume = \"stick\", removable = true }, 4 = { volume = \"logs\" } }";
+        let unit = |volume: &str, is_removable| FileUnit { volume: volume.to_owned(), is_removable };
+        let luns = BTreeMap::from([(0, unit("disk", false)), (3, unit("stick", true)), (4, unit("logs", false))]);
+        assert_eq!(parse_settings(text).unwrap().targets[0].luns, luns);
+    }
+
+    #[test]
     fn what_is_wrong_with_a_target_is_said_with_its_line() {
         for (text, expected) in [
             ("[target]\nname = \"a\"", "line 1: write [[target]], with two brackets"),
             ("[[target]]\nluns = {}", "line 1: target.name is missing"),
             ("[[target]]\nname = \"a\"\nluns = [\"disk\"]", "line 3: target.luns must name volumes by numbers from 0 to 16383"),
             ("[[target]]\nname = \"a\"\nluns = { x = \"disk\" }", "line 3: target.luns must name volumes"),
+            ("[[target]]\nname = \"a\"\nluns = { 0 = { volume = \"x\", removabel = true } }", "line 3: target.luns must name volumes"),
+            ("[[target]]\nname = \"a\"\nluns = { 0 = { removable = true } }", "line 3: target.luns must name volumes"),
             ("[[target]]\nname = \"a\"\nnetworks = [\"10.0.0.1/8\"]", "line 3: target.networks is wrong: `10.0.0.1/8` is no network"),
             ("[[target]]\nname = \"a\"\nheader_digest = \"yes\"", "line 3: target.header_digest is \"yes\", it must be \"optional\""),
             ("[[target]]\nname = \"a\"\nmutual_user = \"x\"", "line 1: target.mutual_user and mutual_secret_file go together"),

@@ -54,7 +54,14 @@ fn to_json(target: &Target, volumes: &BTreeMap<u32, VolumeInfo>, session: &Sessi
     let luns = target.units.iter().filter_map(|(lun, unit)| {
         let volume = volumes.get(&unit.volume)?;
         let is_read_only = target.is_read_only || unit.is_read_only || volume.is_read_only;
-        Some(json!({"lun": lun, "volume": volume.name, "size": volume.size, "block_size": unit.block_bytes, "read_only": is_read_only}))
+        Some(json!({
+            "lun": lun,
+            "volume": volume.name,
+            "size": volume.size,
+            "block_size": unit.block_bytes,
+            "read_only": is_read_only,
+            "removable": unit.is_removable,
+        }))
     });
     json!({
         "name": target.name,
@@ -102,11 +109,12 @@ fn print(output: &mut Output<'_>, target: &Target, volumes: &BTreeMap<u32, Volum
         let Some(volume) = volumes.get(&unit.volume) else { continue };
         let is_read_only = unit.is_read_only || volume.is_read_only;
         output.line(format_args!(
-            "  LUN {lun}  {}  {}{}{}",
+            "  LUN {lun}  {}  {}{}{}{}",
             printable(volume.name.as_bytes()),
             size(volume.size),
             if unit.block_bytes == 512 { String::new() } else { format!("  blocks of {}", size(unit.block_bytes.into())) },
-            if is_read_only { "  read-only" } else { "" }
+            if is_read_only { "  read-only" } else { "" },
+            if unit.is_removable { "  removable" } else { "" }
         ))?;
     }
     for pattern in &target.initiators {
