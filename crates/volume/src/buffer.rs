@@ -55,29 +55,34 @@ impl Buffer {
 
     /// Takes `data` at `at`.
     pub(crate) fn write(&mut self, at: usize, data: &[u8]) {
-        self.put(at, data.len(), |target| target.copy_from_slice(data));
+        self.put(at, data.len(), |piece, from| {
+            let (over, behind) = data.split_at(data.len().min(piece.len() - from));
+            piece[from..from + over.len()].copy_from_slice(over);
+            piece.extend_from_slice(behind);
+        });
     }
 
     /// Takes `length` zeros at `at`.
     pub(crate) fn write_zeros(&mut self, at: usize, length: usize) {
-        self.put(at, length, |target| target.fill(0));
+        self.put(at, length, |piece, from| {
+            let over = length.min(piece.len() - from);
+            piece[from..from + over].fill(0);
+            piece.resize(piece.len() + length - over, 0);
+        });
     }
 
-    fn put(&mut self, at: usize, length: usize, fill: impl FnOnce(&mut [u8])) {
+    /// `fill` puts `length` bytes into the piece, from a place on that is in it or at its end.
+    fn put(&mut self, at: usize, length: usize, fill: impl FnOnce(&mut Vec<u8>, usize)) {
         if length == 0 {
             return;
         }
-        let end = at + length;
         // The piece that begins at or before `at` and reaches it grows; everything it then meets is taken into it.
         let start = match self.pieces.range(..=at).next_back() {
             Some((start, piece)) if start + piece.len() >= at => *start,
             _ => at,
         };
         let mut piece = self.take(start).unwrap_or_default();
-        if piece.len() < end - start {
-            piece.resize(end - start, 0);
-        }
-        fill(&mut piece[at - start..end - start]);
+        fill(&mut piece, at - start);
         while let Some(next) = self.pieces.range(start..=start + piece.len()).next().map(|(next, _)| *next) {
             let swallowed = self.take(next).expect("found above");
             let covered = start + piece.len() - next;
