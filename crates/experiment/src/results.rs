@@ -170,7 +170,7 @@ pub struct Measured {
     pub disk_bytes: u64,
     /// Wall time by component of the data path, seconds summed over threads.
     pub components_s: BTreeMap<String, f64>,
-    /// What was read and written, by part of the store: `chunk-index`, `block-index`, `containers`, `log`.
+    /// What was read and written, background work after the last flush included, by part of the store: `chunk-index`, `block-index`, `containers`, `log`.
     pub parts: BTreeMap<String, PartTraffic>,
     /// The same, in the steady state only.
     pub steady_parts: BTreeMap<String, PartTraffic>,

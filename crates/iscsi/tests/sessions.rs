@@ -574,3 +574,36 @@ fn a_long_list_of_targets_comes_in_parts() {
     assert_eq!(list.split_terminator('\0').filter(|pair| pair.starts_with("TargetName=")).count(), 1000);
     assert!(list.ends_with("SendTargets=Reject\0") && list.contains(&format!("{NAME}-999\0")), "once, and whole");
 }
+
+#[test]
+fn the_initiator_for_measuring_has_many_writes_in_flight_and_waits_where_the_window_ends() {
+    let served = Served::with(Limits { queue_depth: 4, ..limits() });
+    let name = "iqn.2026-01.com.example:measuring";
+    let portal = served.portal.parse().unwrap();
+    let mut initiator = onefold_iscsi::initiator::Initiator::log_in(portal, NAME, name, 1, 0).unwrap();
+    // Longer than a first burst, and in sum than what goes at a time.
+    let block = |number: u64| vec![number as u8 + 10; 192 << 10];
+    let mut answers = Vec::new();
+    for number in 0..16 {
+        initiator.send_write(number, number * (192 << 10), block(number)).unwrap();
+    }
+    for _ in 0..16 {
+        let answer = initiator.next_answer().unwrap();
+        assert_eq!((answer.status, answer.data), (0, block(answer.cookie)));
+        answers.push(answer.cookie);
+    }
+    answers.sort_unstable();
+    assert_eq!(answers, (0..16).collect::<Vec<_>>());
+    initiator.send_flush(77).unwrap();
+    let answer = initiator.next_answer().unwrap();
+    assert_eq!((answer.cookie, answer.status), (77, 0));
+    initiator.send_write(78, SIZE as u64, vec![1; 512]).unwrap();
+    let answer = initiator.next_answer().unwrap();
+    assert_eq!((answer.status, answer.sense), (2, Some([5, 0x21, 0])), "behind the end");
+    assert!(initiator.next_answer().is_err(), "nothing is in flight");
+    let bytes = served.disk.bytes.lock().unwrap();
+    (0..16).for_each(|number| assert!(bytes[number as usize * (192 << 10)..][..192 << 10] == block(number)));
+    drop(bytes);
+    let refused = onefold_iscsi::initiator::Initiator::log_in(portal, "iqn.2026-01.com.example:other", name, 2, 0).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied, "{refused}");
+}

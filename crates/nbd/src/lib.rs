@@ -18,6 +18,7 @@
 //! - What a client sends can end its own connection and nothing else.
 //! - [`options`], [`haggling`], [`request`] and [`reply`] do no I/O, so they can be tested and fuzzed on bytes.
 
+pub mod client;
 mod config;
 mod execute;
 mod export;

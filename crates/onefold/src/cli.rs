@@ -7,7 +7,7 @@ mod target;
 mod traffic;
 mod volume;
 
-pub use bench::{Bench, BenchReport};
+pub use bench::{Bench, BenchReport, BenchRun, ScaleName};
 pub use retention::{AppendOnly, AppendOnlyOff, AppendOnlyOn, AppendOnlyStatus, Forget, Keep, Protect, Prune, Until};
 pub use scrub::{Rate, Scrub, Span};
 pub use target::{
@@ -102,7 +102,7 @@ pub enum Command {
     /// Makes data to measure with, and tells what is in it; needs no store
     #[command(subcommand)]
     Traffic(Traffic),
-    /// Shows what experiments measured beside the papers' figures; needs no store
+    /// Runs experiments on stores of their own, and shows what they measured beside the papers' figures
     #[command(subcommand)]
     Bench(Bench),
     /// Prints a completion script for a shell

@@ -39,6 +39,16 @@ pub enum Placement {
     Floating,
 }
 
+impl Placement {
+    /// The papers' choice of trace with it.
+    pub fn trace(self) -> Trace {
+        match self {
+            Placement::Block => Trace::Upb6,
+            Placement::Floating => Trace::Upb21S,
+        }
+    }
+}
+
 /// Whose run lengths and transitions a second generation has: pairs of real backups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Trace {

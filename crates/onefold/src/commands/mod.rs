@@ -102,6 +102,7 @@ pub fn run(cli: Cli) -> Result<Exit> {
             cli::Traffic::Describe(options) => traffic::describe::run(&options),
         },
         Command::Bench(command) => match command {
+            cli::Bench::Run(options) => bench::run::run(&options, talk),
             cli::Bench::Report(options) => bench::report::run(&options, talk),
         },
         Command::Completions(options) => {

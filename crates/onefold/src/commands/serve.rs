@@ -164,13 +164,7 @@ fn targets(store: &Store, volumes: &Arc<Volumes>, portals: usize, is_read_only: 
 }
 
 async fn bind_iscsi(portals: &[PortalConfig], targets: &Arc<Targets>, settings: &Iscsi) -> Result<onefold_iscsi::Server> {
-    let limits = onefold_iscsi::Limits {
-        queue_depth: settings.max_commands as u32,
-        session_bytes: u32::try_from(settings.session_bytes).unwrap_or(u32::MAX),
-        sessions: settings.max_sessions,
-        ..onefold_iscsi::Limits::default()
-    };
-    let server = onefold_iscsi::Server::bind(portals, targets.clone(), limits).await.map_err(|error| {
+    let server = onefold_iscsi::Server::bind(portals, targets.clone(), iscsi_limits(settings)).await.map_err(|error| {
         let addresses: Vec<String> = portals.iter().map(|portal| portal.listen.to_string()).collect();
         Failure::cannot_run(format!("cannot listen for iSCSI at {}: {error}", addresses.join(", ")))
             .advise("stop what listens there, or give another address with --iscsi")
@@ -233,15 +227,29 @@ fn config(nbd: &Nbd, may_be_off: bool) -> Result<Option<Config>> {
         Some(files) if nbd.tls_required => Tls::Required(files),
         Some(files) => Tls::Optional(files),
     };
+    Ok(Some(Config { listen, tls, allow_plain_off_loopback: nbd.allow_plain_off_loopback, limits: nbd_limits(nbd) }))
+}
+
+/// Bounds of the NBD server.
+pub(super) fn nbd_limits(nbd: &Nbd) -> Limits {
     let defaults = Limits::default();
-    let limits = Limits {
+    Limits {
         connections: nbd.max_connections,
         requests_per_connection: nbd.max_requests,
         bytes: nbd.payload_bytes,
         bytes_per_connection: defaults.bytes_per_connection.min(nbd.payload_bytes),
         ..defaults
-    };
-    Ok(Some(Config { listen, tls, allow_plain_off_loopback: nbd.allow_plain_off_loopback, limits }))
+    }
+}
+
+/// Bounds of the iSCSI server.
+pub(super) fn iscsi_limits(settings: &Iscsi) -> onefold_iscsi::Limits {
+    onefold_iscsi::Limits {
+        queue_depth: settings.max_commands as u32,
+        session_bytes: u32::try_from(settings.session_bytes).unwrap_or(u32::MAX),
+        sessions: settings.max_sessions,
+        ..onefold_iscsi::Limits::default()
+    }
 }
 
 /// Takes commands of others for this store. Where that cannot be (a file system without sockets) clients of the volumes are served all the same.

@@ -195,6 +195,17 @@ pub enum SettingsError {
     },
 }
 
+impl SettingsError {
+    /// What is wrong, for those whose text has other lines.
+    pub fn without_line(&self) -> String {
+        let text = self.to_string();
+        match text.strip_prefix("line ").and_then(|rest| rest.split_once(": ")) {
+            Some((_, what)) => what.to_owned(),
+            None => text,
+        }
+    }
+}
+
 fn meant(nearest: Option<String>) -> String {
     nearest.map_or_else(String::new, |name| format!("; did you mean `{name}`?"))
 }

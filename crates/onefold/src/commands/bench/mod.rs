@@ -1,6 +1,10 @@
 //! `onefold bench`: experiments and their report. No store is needed.
 
+mod program;
 pub mod report;
+pub mod run;
+mod services;
+mod summary;
 
 use crate::failure::{Failure, Result};
 use crate::units::printable;

@@ -41,9 +41,10 @@ fn model(options: &TrafficStream) -> Model {
         None | Some(PlacementName::Block) => Placement::Block,
         Some(PlacementName::Floating) => Placement::Floating,
     };
-    let trace = match (options.trace, placement) {
-        (Some(TraceName::Upb6), _) | (None, Placement::Block) => Trace::Upb6,
-        (Some(TraceName::Upb21S), _) | (None, Placement::Floating) => Trace::Upb21S,
+    let trace = match options.trace {
+        Some(TraceName::Upb6) => Trace::Upb6,
+        Some(TraceName::Upb21S) => Trace::Upb21S,
+        None => placement.trace(),
     };
     let variant = match options.variant.unwrap_or(VariantName::Documented) {
         VariantName::Documented => Variant::Documented,

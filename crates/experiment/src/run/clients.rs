@@ -1,0 +1,334 @@
+//! Clients that write at the same time, each its stream from the beginning to the end, and what is seen of them from outside.
+
+use super::face::{Way, WayError};
+use super::store::LOOK_INTERVAL;
+use super::{Result, RunError, Watcher, measure};
+use crate::results::Latency;
+use crate::spec::RunSpec;
+use onefold_ground::PartCounters;
+use onefold_ground::histogram::Histogram;
+use onefold_traffic::Stream;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Barrier, Mutex, OnceLock, PoisonError, mpsc};
+use std::time::Instant;
+
+/// Spans of the course of throughput: at most so many, none shorter than this.
+const SPANS: f64 = 100.0;
+const LEAST_SPAN_S: f64 = 0.1;
+
+/// Counters of the parts of a store.
+pub(super) type Traffic = Vec<(String, PartCounters)>;
+
+/// A client before it begins.
+pub(super) struct Client {
+    pub(super) way: Box<dyn Way>,
+    pub(super) stream: Stream,
+}
+
+/// What all clients together have done.
+pub(super) struct Written {
+    /// From the first write to the end of the last flush.
+    pub(super) wall_s: f64,
+    pub(super) bytes: u64,
+    /// `None`: at no time all of them wrote.
+    pub(super) steady: Option<Steady>,
+    pub(super) source_cpu_s: f64,
+    /// Of the steady state; of all requests where there was none.
+    pub(super) latency: Latency,
+    pub(super) course_mb_s: Vec<f64>,
+    pub(super) span_s: f64,
+}
+
+/// The time in which all clients wrote.
+pub(super) struct Steady {
+    pub(super) bytes: u64,
+    pub(super) seconds: f64,
+    pub(super) at_begin: Traffic,
+    pub(super) at_end: Traffic,
+}
+
+/// A moment.
+struct Mark {
+    at: Instant,
+    bytes: u64,
+    traffic: Traffic,
+}
+
+/// When all clients had begun, and when the first one ended.
+#[derive(Default)]
+struct Marks {
+    begin: Option<Mark>,
+    end: Option<Mark>,
+}
+
+/// What the clients share.
+struct Shared<'a> {
+    run: &'a RunSpec,
+    traffic: &'a (dyn Fn() -> Traffic + Sync),
+    clients: usize,
+    barrier: Barrier,
+    /// When the first of them began.
+    begun_at: OnceLock<Instant>,
+    /// Answered bytes of all clients.
+    bytes: AtomicU64,
+    /// Clients that have begun to write.
+    begun: AtomicUsize,
+    is_steady: AtomicBool,
+    stops: AtomicBool,
+    marks: Mutex<Marks>,
+}
+
+impl Shared<'_> {
+    fn mark(&self) -> Mark {
+        Mark { at: Instant::now(), bytes: self.bytes.load(Ordering::SeqCst), traffic: (self.traffic)() }
+    }
+
+    /// A client writes. With the last one the steady state begins, unless one has ended already.
+    fn begins(&self) {
+        if self.begun.fetch_add(1, Ordering::SeqCst) + 1 == self.clients {
+            let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
+            if marks.end.is_none() {
+                marks.begin = Some(self.mark());
+                self.is_steady.store(true, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// A client has nothing more to write. With the first one the steady state ends.
+    fn ends(&self) {
+        let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
+        if marks.end.is_none() {
+            self.is_steady.store(false, Ordering::SeqCst);
+            marks.end = Some(self.mark());
+        }
+    }
+
+    fn stops(&self) -> bool {
+        self.stops.load(Ordering::SeqCst)
+    }
+}
+
+/// What a client has to tell at its end.
+struct Told {
+    source_cpu_s: f64,
+    steady: Histogram,
+    all: Histogram,
+    ended_at: Instant,
+}
+
+/// Has all clients write, until all have flushed. Errors: of the first client that fails, which stops the others; somebody wants it to stop.
+pub(super) fn write(clients: Vec<Client>, run: &RunSpec, traffic: &(dyn Fn() -> Traffic + Sync), watcher: &dyn Watcher) -> Result<Written> {
+    let shared = Shared {
+        run,
+        traffic,
+        clients: clients.len(),
+        barrier: Barrier::new(clients.len()),
+        begun_at: OnceLock::new(),
+        bytes: AtomicU64::new(0),
+        begun: AtomicUsize::new(0),
+        is_steady: AtomicBool::new(false),
+        stops: AtomicBool::new(false),
+        marks: Mutex::default(),
+    };
+    let (told, samples) = std::thread::scope(|scope| {
+        let (ended, has_ended) = mpsc::channel();
+        for client in clients {
+            let (ended, shared) = (ended.clone(), &shared);
+            scope.spawn(move || {
+                shared.barrier.wait();
+                shared.begun_at.get_or_init(Instant::now);
+                let told = Writer::new(client.way, shared).write(client.stream);
+                if told.is_err() {
+                    shared.stops.store(true, Ordering::SeqCst);
+                }
+                // Whoever waits is there as long as clients are.
+                let _ = ended.send(told);
+            });
+        }
+        drop(ended);
+        watch(&shared, &has_ended, watcher)
+    });
+    let told = told.into_iter().collect::<std::result::Result<Vec<Told>, WayError>>()?;
+    if shared.stops() {
+        return Err(RunError::Cancelled);
+    }
+    let begun_at = *shared.begun_at.get_or_init(Instant::now);
+    let marks = shared.marks.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let steady = match (marks.begin, marks.end) {
+        (Some(begin), Some(end)) if end.bytes > begin.bytes => Some(Steady {
+            bytes: end.bytes - begin.bytes,
+            seconds: (end.at - begin.at).as_secs_f64(),
+            at_begin: begin.traffic,
+            at_end: end.traffic,
+        }),
+        _ => None,
+    };
+    let (mut all, mut of_steady) = (Histogram::new(), Histogram::new());
+    for one in &told {
+        all.add_all(&one.all);
+        of_steady.add_all(&one.steady);
+    }
+    let (course_mb_s, span_s) = course(&samples);
+    Ok(Written {
+        wall_s: told.iter().map(|one| one.ended_at).max().map_or(0.0, |ended_at| (ended_at - begun_at).as_secs_f64()),
+        bytes: shared.bytes.into_inner(),
+        steady,
+        source_cpu_s: told.iter().map(|one| one.source_cpu_s).sum(),
+        latency: latency(if of_steady.count() > 0 { &of_steady } else { &all }),
+        course_mb_s,
+        span_s,
+    })
+}
+
+/// What clients tell at their end.
+type Ended = std::result::Result<Told, WayError>;
+
+/// Waits for all clients, shows how far they are, and stops them where somebody wants that: what they tell, and how many bytes were written when.
+fn watch(shared: &Shared<'_>, has_ended: &mpsc::Receiver<Ended>, watcher: &dyn Watcher) -> (Vec<Ended>, Vec<(f64, u64)>) {
+    let (mut told, mut samples, mut shown) = (Vec::new(), vec![(0.0, 0)], 0);
+    loop {
+        let ended = has_ended.recv_timeout(LOOK_INTERVAL);
+        let bytes = shared.bytes.load(Ordering::SeqCst);
+        if let Some(begun_at) = shared.begun_at.get() {
+            samples.push((begun_at.elapsed().as_secs_f64(), bytes));
+        }
+        watcher.advance(bytes - std::mem::replace(&mut shown, bytes));
+        match ended {
+            Ok(one) => told.push(one),
+            Err(mpsc::RecvTimeoutError::Disconnected) => return (told, samples),
+            Err(mpsc::RecvTimeoutError::Timeout) if watcher.is_cancelled() => shared.stops.store(true, Ordering::SeqCst),
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+        }
+    }
+}
+
+/// A client at work.
+struct Writer<'a> {
+    way: Box<dyn Way>,
+    shared: &'a Shared<'a>,
+    /// Requests in flight: since when, how many bytes.
+    sent: HashMap<u64, (Instant, usize)>,
+    spare: Vec<Vec<u8>>,
+    told: Told,
+}
+
+impl<'a> Writer<'a> {
+    fn new(way: Box<dyn Way>, shared: &'a Shared<'a>) -> Writer<'a> {
+        let told = Told { source_cpu_s: 0.0, steady: Histogram::new(), all: Histogram::new(), ended_at: Instant::now() };
+        Writer { way, shared, sent: HashMap::new(), spare: Vec::new(), told }
+    }
+
+    /// Writes a stream from its beginning to its end, and flushes.
+    fn write(mut self, mut stream: Stream) -> Ended {
+        let (mut offset, mut tag) = (0, 0);
+        while !self.shared.stops() {
+            let Some(buffer) = self.next_of(&mut stream) else { break };
+            while self.sent.len() >= self.shared.run.depth {
+                self.take_answer()?;
+            }
+            if tag == 0 {
+                self.shared.begins();
+            }
+            let length = buffer.len();
+            self.sent.insert(tag, (Instant::now(), length));
+            self.way.submit(tag, offset, buffer)?;
+            offset += length as u64;
+            tag += 1;
+        }
+        while !self.sent.is_empty() {
+            self.take_answer()?;
+        }
+        self.shared.ends();
+        // What is deleted at once need not be durable.
+        if !self.shared.stops() {
+            self.way.flush()?;
+        }
+        Ok(Told { ended_at: Instant::now(), ..self.told })
+    }
+
+    /// The data of the next request; `None`: there is no more.
+    fn next_of(&mut self, stream: &mut Stream) -> Option<Vec<u8>> {
+        let mut buffer = self.spare.pop().unwrap_or_default();
+        buffer.resize(self.shared.run.request_bytes, 0);
+        let cpu_before = measure::thread_cpu_s();
+        let length = stream.fill(&mut buffer);
+        self.told.source_cpu_s += measure::thread_cpu_s() - cpu_before;
+        buffer.truncate(length);
+        (length > 0).then_some(buffer)
+    }
+
+    fn take_answer(&mut self) -> std::result::Result<(), WayError> {
+        let (tag, buffer) = self.way.wait()?;
+        if let Some((at, length)) = self.sent.remove(&tag) {
+            let took_ns = at.elapsed().as_nanos() as u64;
+            self.told.all.add(took_ns);
+            if self.shared.is_steady.load(Ordering::SeqCst) {
+                self.told.steady.add(took_ns);
+            }
+            self.shared.bytes.fetch_add(length as u64, Ordering::SeqCst);
+        }
+        self.spare.push(buffer);
+        Ok(())
+    }
+}
+
+fn latency(of: &Histogram) -> Latency {
+    if of.count() == 0 {
+        return Latency::default();
+    }
+    let at = |share: f64| of.quantile(share) as f64 / 1e6;
+    Latency { p50: at(0.5), p90: at(0.9), p99: at(0.99), p999: at(0.999), greatest: of.maximum() as f64 / 1e6 }
+}
+
+/// MB/s by spans of time, and how long a span is, from how many bytes were written when.
+fn course(samples: &[(f64, u64)]) -> (Vec<f64>, f64) {
+    let Some(&(end, _)) = samples.last() else { return (Vec::new(), LEAST_SPAN_S) };
+    let span_s = (end / SPANS).max(LEAST_SPAN_S);
+    let mut at = 0;
+    // Between two samples bytes come evenly.
+    let mut bytes_until = |time: f64| {
+        while at + 1 < samples.len() && samples[at + 1].0 < time {
+            at += 1;
+        }
+        let (begin, bytes) = samples[at];
+        match samples.get(at + 1) {
+            Some((next, more)) if *next > begin => bytes as f64 + (more - bytes) as f64 * ((time - begin) / (next - begin)).clamp(0.0, 1.0),
+            _ => bytes as f64,
+        }
+    };
+    let spans = (end / span_s).ceil().max(1.0) as usize;
+    let mut before = 0.0;
+    let mut of_span = |span: usize| {
+        let (begin, until) = (span as f64 * span_s, ((span + 1) as f64 * span_s).min(end));
+        let bytes = bytes_until(until);
+        (bytes - std::mem::replace(&mut before, bytes)) / 1e6 / (until - begin).max(1e-9)
+    };
+    ((0..spans).map(&mut of_span).collect(), span_s)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_course_has_all_bytes_in_their_spans() {
+        let (course, span_s) = course(&[(0.0, 0), (0.05, 1_000_000), (0.15, 3_000_000), (0.2, 3_000_000), (0.25, 4_000_000)]);
+        assert_eq!(span_s, 0.1);
+        let rounded: Vec<f64> = course.iter().map(|rate| (rate * 1000.0).round() / 1000.0).collect();
+        assert_eq!(rounded, [20.0, 10.0, 20.0]);
+        let samples: Vec<(f64, u64)> = (0..=5000).map(|step| (f64::from(step) * 0.05, step as u64 * 500_000)).collect();
+        let (course, span_s) = super::course(&samples);
+        assert_eq!((course.len(), span_s), (100, 2.5));
+        assert!(course.iter().all(|rate| (rate - 10.0).abs() < 1e-6), "{course:?}");
+    }
+
+    #[test]
+    fn percentiles_are_milliseconds() {
+        let mut histogram = Histogram::new();
+        (1..=1000).for_each(|step| histogram.add(step * 1_000_000));
+        let latency = latency(&histogram);
+        assert!((495.0..=500.0).contains(&latency.p50) && (980.0..=990.0).contains(&latency.p99), "{latency:?}");
+        assert_eq!((latency.greatest, super::latency(&Histogram::new())), (1000.0, Latency::default()));
+    }
+}

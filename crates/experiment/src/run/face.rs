@@ -1,0 +1,80 @@
+//! Ways to volumes: the one in this process; others are brought by whoever knows a protocol.
+
+use onefold_volume::{Volume, VolumeError, Volumes};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Serves volumes until it is dropped; then nobody holds a volume any more for it.
+pub trait Service {
+    /// A new connection to a volume.
+    fn connect(&self, volume: &str) -> Result<Box<dyn Way>, WayError>;
+}
+
+/// A client's connection to a volume. Requests may be answered in any order.
+pub trait Way: Send {
+    /// Sends a write of `data`. It may wait until earlier ones are taken, but not for their answers.
+    fn submit(&mut self, tag: u64, offset: u64, data: Vec<u8>) -> Result<(), WayError>;
+    /// Waits for the answer to any request in flight: its tag, and its buffer to be used again.
+    fn wait(&mut self) -> Result<(u64, Vec<u8>), WayError>;
+    /// Makes durable what was answered; nothing else is in flight.
+    fn flush(&mut self) -> Result<(), WayError>;
+}
+
+/// Why a request was not answered well.
+#[derive(Debug, thiserror::Error)]
+pub enum WayError {
+    /// The volume refused it.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+    /// The connection broke, or what came over it is nonsense.
+    #[error("the connection to volume {volume:?} failed: {why}")]
+    Broken {
+        /// The volume.
+        volume: String,
+        /// What happened.
+        why: String,
+    },
+    /// The server refused it.
+    #[error("a {request} of volume {volume:?} was refused: {why}")]
+    Refused {
+        /// The volume.
+        volume: String,
+        /// What was asked for: `write` or `flush`.
+        request: &'static str,
+        /// What the server said.
+        why: String,
+    },
+}
+
+/// Calls.
+pub(super) struct InProcess {
+    pub(super) volumes: Arc<Volumes>,
+}
+
+impl Service for InProcess {
+    fn connect(&self, volume: &str) -> Result<Box<dyn Way>, WayError> {
+        Ok(Box::new(Calls { volume: self.volumes.get(volume)?, answered: VecDeque::new() }))
+    }
+}
+
+struct Calls {
+    volume: Arc<Volume>,
+    answered: VecDeque<(u64, Vec<u8>)>,
+}
+
+impl Way for Calls {
+    fn submit(&mut self, tag: u64, offset: u64, data: Vec<u8>) -> Result<(), WayError> {
+        self.volume.write(offset, &data)?;
+        self.answered.push_back((tag, data));
+        Ok(())
+    }
+
+    fn wait(&mut self) -> Result<(u64, Vec<u8>), WayError> {
+        let none = || WayError::Broken { volume: self.volume.name(), why: "nothing is in flight".to_owned() };
+        self.answered.pop_front().ok_or_else(none)
+    }
+
+    fn flush(&mut self) -> Result<(), WayError> {
+        Ok(self.volume.flush()?)
+    }
+}

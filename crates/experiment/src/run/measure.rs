@@ -1,0 +1,114 @@
+//! What the operating system tells: time of processors, memory, room on disk, the machine.
+
+use crate::results::Machine;
+use rustix::time::{ClockId, clock_gettime};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// Seconds of a clock that counts time of processors.
+fn cpu_s(clock: ClockId) -> f64 {
+    let time = clock_gettime(clock);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// Time of processors of this process.
+pub(super) fn process_cpu_s() -> f64 {
+    cpu_s(ClockId::ProcessCPUTime)
+}
+
+/// Time of processors of this thread.
+pub(super) fn thread_cpu_s() -> f64 {
+    cpu_s(ClockId::ThreadCPUTime)
+}
+
+/// Forgets the greatest resident memory up to now. Where the system does not allow that, [`peak_memory_bytes`] is that of the whole process.
+pub(super) fn forget_peak_memory() {
+    let _ = fs::write("/proc/self/clear_refs", "5");
+}
+
+/// Greatest resident memory; 0 where the system does not tell.
+pub(super) fn peak_memory_bytes() -> u64 {
+    kib_of("/proc/self/status", "VmHWM:").unwrap_or(0) << 10
+}
+
+/// Memory that could be had without swapping; `None` where the system does not tell.
+pub(super) fn available_memory_bytes() -> Option<u64> {
+    Some(kib_of("/proc/meminfo", "MemAvailable:")? << 10)
+}
+
+/// The number behind a word at the beginning of a line.
+fn kib_of(path: &str, word: &str) -> Option<u64> {
+    let text = fs::read_to_string(path).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(word))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// What the files below a directory take on disk: blocks, not lengths. Files that go meanwhile are left out.
+pub(super) fn disk_bytes(directory: &Path) -> u64 {
+    let Ok(entries) = fs::read_dir(directory) else { return 0 };
+    let of = |entry: fs::DirEntry| match entry.metadata() {
+        Ok(found) if found.is_dir() => disk_bytes(&entry.path()),
+        Ok(found) => found.blocks() * 512,
+        Err(_) => 0,
+    };
+    entries.flatten().map(of).sum()
+}
+
+/// The machine, and the file system of a directory.
+pub(super) fn machine(directory: &Path) -> Machine {
+    let processors = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let processor = processors.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    let system = rustix::system::uname();
+    let words = [system.sysname(), system.release(), system.machine()].map(|word| word.to_string_lossy().into_owned());
+    Machine {
+        processor: processor.map_or_else(|| "unknown".to_owned(), |(_, name)| name.trim().to_owned()),
+        processors: std::thread::available_parallelism().map_or(1, usize::from),
+        memory_bytes: kib_of("/proc/meminfo", "MemTotal:").unwrap_or(0) << 10,
+        system: words.join(" "),
+        file_system: file_system(directory),
+    }
+}
+
+/// The kind of file system that a directory is on, as `ext4`.
+pub(super) fn file_system(directory: &Path) -> String {
+    let unknown = || "unknown".to_owned();
+    let Ok(directory) = fs::canonicalize(directory) else { return unknown() };
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mount = |line: &str| {
+        let (place, kind) = line.split_once(" - ")?;
+        // Blanks in the names of places are written as octal numbers.
+        let place = place.split(' ').nth(4)?.replace("\\040", " ");
+        directory.starts_with(&place).then(|| (place.len(), kind.split(' ').next().unwrap_or_default().to_owned()))
+    };
+    // Of places that are mounted over each other, the last one counts.
+    mounts.lines().filter_map(mount).max_by_key(|(length, _)| *length).map_or_else(unknown, |(_, kind)| kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_system_tells_what_is_asked_for() {
+        let (process, thread) = (process_cpu_s(), thread_cpu_s());
+        assert!(thread > 0.0 && process >= thread, "{process} {thread}");
+        forget_peak_memory();
+        assert!(peak_memory_bytes() > 1 << 20);
+        assert!(available_memory_bytes() > Some(1 << 20));
+        let machine = machine(Path::new("/proc"));
+        assert!(machine.processors > 0 && machine.memory_bytes > 1 << 20);
+        assert_eq!((machine.file_system.as_str(), machine.system.starts_with("Linux ")), ("proc", true));
+    }
+
+    #[test]
+    fn room_on_disk_is_counted_in_blocks() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join("below")).unwrap();
+        let before = disk_bytes(directory.path());
+        fs::write(directory.path().join("below/full"), vec![7; 1 << 20]).unwrap();
+        fs::File::create(directory.path().join("hole")).unwrap().set_len(1 << 30).unwrap();
+        let grown = disk_bytes(directory.path()) - before;
+        assert!((1 << 20..2 << 20).contains(&grown), "{grown}");
+    }
+}

@@ -1,0 +1,264 @@
+//! The store of a repetition: made, opened, written generation after generation, deleted.
+
+use super::clients::{Client, Written, write};
+use super::face::InProcess;
+use super::{Generations, Program, Result, RunError, Served, Service, Watcher, measure};
+use crate::results::{Measured, PartTraffic};
+use crate::spec::{Face, GRAIN_BYTES, Scaled, VariantSpec};
+use onefold_engine::{Engine, Mode, Settings, random_name};
+use onefold_ground::{Access, Ground, LocalGround, ModelledGround, PartCounters};
+use onefold_volume::Volumes;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+/// How often somebody looks whether to stop.
+pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// How often the deletion of a store is tried while something of it still writes.
+const DELETIONS: u32 = 100;
+
+/// One repetition of a variant.
+pub(super) struct Repetition<'a> {
+    pub(super) variant: &'a VariantSpec,
+    pub(super) scaled: &'a Scaled,
+    /// Where stores are made.
+    pub(super) directory: &'a Path,
+    /// What people are told.
+    pub(super) title: String,
+    pub(super) program: &'a dyn Program,
+    pub(super) watcher: &'a dyn Watcher,
+}
+
+/// A directory that goes with everything in it.
+struct Place(PathBuf);
+
+impl Place {
+    fn make(parent: &Path) -> Result<Place> {
+        let name = random_name()?.iter().take(6).fold("onefold-bench-".to_owned(), |name, byte| format!("{name}{byte:02x}"));
+        let path = parent.join(name);
+        fs::create_dir(&path).map_err(|source| RunError::Io { operation: "make a store in", path: parent.to_owned(), source })?;
+        Ok(Place(path))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // After a failure a thread of the store may still be at work, until it finds its files gone.
+        for _ in 0..DELETIONS {
+            match fs::remove_dir_all(&self.0) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => std::thread::sleep(LOOK_INTERVAL),
+                _ => return,
+            }
+        }
+        tracing::warn!("could not delete {}: delete it yourself", self.0.display());
+    }
+}
+
+/// An open store. Dropped, it is as after a crash: quick, and good enough for one that is deleted.
+struct Store {
+    service: Box<dyn Service>,
+    volumes: Arc<Volumes>,
+    engine: Arc<Engine>,
+}
+
+impl Store {
+    /// So that it can be opened again.
+    fn close(self) -> Result<()> {
+        drop(self.service);
+        self.volumes.flush()?;
+        drop(self.volumes);
+        Ok(self.engine.close()?)
+    }
+}
+
+impl Repetition<'_> {
+    /// Runs it. What was measured before a failure is in `measured`.
+    pub(super) fn run(&self, measured: &mut Generations) -> Result<()> {
+        let place = Place::make(self.directory)?;
+        let directory = place.0.join("store");
+        fs::create_dir(&directory).map_err(|source| RunError::Io { operation: "make", path: directory.clone(), source })?;
+        let files: Arc<dyn Ground> = Arc::new(LocalGround::open(&directory)?);
+        let modelled = Arc::new(ModelledGround::new(files.clone(), self.variant.modelled_parts()));
+        let ground: Arc<dyn Ground> = modelled.clone();
+        Engine::create(&ground, &self.variant.store.descriptor()?)?;
+        let mut store = self.open(&ground, &place.0)?;
+        for generation in 1..=self.variant.workload.generations {
+            if generation > 1 && self.variant.run.restart {
+                self.step(generation, "opens the store again", 0);
+                store.close()?;
+                self.forget_cached(&*files)?;
+                store = self.open(&ground, &place.0)?;
+            } else if generation > 1 {
+                self.forget_cached(&*files)?;
+            }
+            measured.push(self.generation(generation, &store, &modelled, &directory)?);
+        }
+        Ok(())
+    }
+
+    fn step(&self, generation: u32, what: &str, total_bytes: u64) {
+        self.watcher.step(&format!("{}, generation {generation}: {what}", self.title), total_bytes);
+    }
+
+    fn open(&self, ground: &Arc<dyn Ground>, place: &Path) -> Result<Store> {
+        if self.watcher.is_cancelled() {
+            return Err(RunError::Cancelled);
+        }
+        let settings = Settings { discards_data: self.variant.store.discard_data, ..self.scaled.settings.engine.clone() };
+        let engine = Engine::open(ground.clone(), settings, Mode::ReadWrite, "bench")?;
+        let volumes = Arc::new(Volumes::open(engine.clone(), self.scaled.settings.volumes)?);
+        let face = self.variant.run.face;
+        self.make_volumes(&volumes)?;
+        let service: Box<dyn Service> = match face {
+            Face::InProcess => Box::new(InProcess { volumes: volumes.clone() }),
+            Face::Nbd | Face::Iscsi => {
+                let (settings, depth) = (&self.scaled.settings_text, self.variant.run.depth);
+                let served = Served { engine: &engine, volumes: &volumes, settings, directory: place, depth };
+                self.program.serve(face, &served).map_err(|why| RunError::Serve { face: face.name(), why })?
+            }
+        };
+        Ok(Store { service, volumes, engine })
+    }
+
+    /// The volume of a client for a generation.
+    fn volume(&self, client: u32, generation: u32) -> String {
+        if generation == 1 || self.variant.run.clone { format!("client-{client}") } else { format!("client-{client}-g{generation}") }
+    }
+
+    /// The volumes of all generations, where they are not there yet: servers see those that are there when they begin.
+    fn make_volumes(&self, volumes: &Volumes) -> Result<()> {
+        let workload = &self.variant.workload;
+        for generation in 1..=workload.generations {
+            for client in 0..workload.clients {
+                let name = self.volume(client, generation);
+                if volumes.list().iter().any(|info| info.name == name) {
+                    continue;
+                }
+                // One that is overwritten has room for the longest of them.
+                let length = |generation| self.variant.stream_of(client, generation, self.scaled.size_bytes).length_bytes();
+                let longest = (1..=workload.generations).map(length).max().unwrap_or(GRAIN_BYTES);
+                volumes.create(&name, longest.next_multiple_of(GRAIN_BYTES), self.variant.store.block_bytes, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the system forget what it keeps of the files of the store, where that is wanted.
+    fn forget_cached(&self, files: &dyn Ground) -> Result<()> {
+        fn forget(files: &dyn Ground, directory: &str) -> Result<()> {
+            for entry in files.list(directory)? {
+                let path = if directory.is_empty() { entry.name } else { format!("{directory}/{}", entry.name) };
+                if entry.is_directory {
+                    forget(files, &path)?;
+                    continue;
+                }
+                // An open store may remove a file meanwhile.
+                let Ok(file) = files.open(&path, Access::Read) else { continue };
+                // Only what is on the disk can be forgotten.
+                file.sync()?;
+                file.drop_cached(0, file.len()?);
+            }
+            Ok(())
+        }
+        if self.variant.run.cold_caches { forget(files, "") } else { Ok(()) }
+    }
+
+    fn generation(&self, generation: u32, store: &Store, ground: &ModelledGround, directory: &Path) -> Result<Measured> {
+        let (mut clients, mut present_new_bytes, mut total) = (Vec::new(), 0, 0);
+        for client in 0..self.variant.workload.clients {
+            let workload = self.variant.stream_of(client, generation, self.scaled.size_bytes);
+            present_new_bytes += workload.describe()?.new_bytes;
+            total += workload.length_bytes();
+            clients.push(Client { way: store.service.connect(&self.volume(client, generation))?, stream: workload.stream()? });
+        }
+        self.step(generation, "writes", total);
+        let disk_before = measure::disk_bytes(directory);
+        let unique_before = store.engine.unique_bytes();
+        let components_before = components(&store.engine);
+        let traffic_before = ground.traffic();
+        measure::forget_peak_memory();
+        let cpu_before = measure::process_cpu_s();
+        let traffic = || ground.traffic();
+        let written = write(clients, &self.variant.run, &traffic, self.watcher)?;
+        let cpu_s = measure::process_cpu_s() - cpu_before;
+        let components_after = components(&store.engine);
+        self.step(generation, "waits until the log is replayed", 0);
+        let settle_s = self.settle(&store.engine)?;
+
+        let Written { wall_s, bytes, steady, source_cpu_s, latency, course_mb_s, span_s } = written;
+        let spent = |(name, after): (&String, &f64)| (name.clone(), after - components_before.get(name).unwrap_or(&0.0));
+        let (steady_bytes, steady_s, steady_parts) =
+            steady.map_or_else(Default::default, |steady| (steady.bytes, steady.seconds, difference(&steady.at_begin, &steady.at_end)));
+        Ok(Measured {
+            generation,
+            written_bytes: bytes,
+            wall_s,
+            steady_bytes,
+            steady_s,
+            settle_s,
+            cpu_s,
+            source_cpu_s,
+            peak_memory_bytes: measure::peak_memory_bytes(),
+            present_new_bytes,
+            stored_new_bytes: store.engine.unique_bytes().saturating_sub(unique_before),
+            disk_bytes: measure::disk_bytes(directory).saturating_sub(disk_before),
+            components_s: components_after.iter().map(spent).filter(|(_, seconds)| *seconds > 0.0).collect(),
+            parts: difference(&traffic_before, &ground.traffic()),
+            steady_parts,
+            latency_ms: latency,
+            course_mb_s,
+            span_s,
+        })
+    }
+
+    /// Does what is behind until the indexes have all that is in the log; how long that took.
+    fn settle(&self, engine: &Arc<Engine>) -> Result<f64> {
+        let begun = Instant::now();
+        let (done, is_done) = mpsc::channel();
+        let of_thread = engine.clone();
+        // On slow devices it takes minutes: whoever wants to stop does not wait for it.
+        let thread = std::thread::spawn(move || {
+            let result = of_thread.maintain(true);
+            drop(of_thread);
+            let _ = done.send(result);
+        });
+        loop {
+            match is_done.recv_timeout(LOOK_INTERVAL) {
+                Ok(result) => break result?,
+                Err(mpsc::RecvTimeoutError::Timeout) if self.watcher.is_cancelled() => return Err(RunError::Cancelled),
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        let seconds = begun.elapsed().as_secs_f64();
+        if let Err(panic) = thread.join() {
+            std::panic::resume_unwind(panic);
+        }
+        Ok(seconds)
+    }
+}
+
+/// Seconds by component since the store was opened.
+fn components(engine: &Engine) -> BTreeMap<String, f64> {
+    let seconds = |(name, usage): (&str, onefold_ground::profile::Usage)| (name.to_owned(), usage.time_ns as f64 / 1e9);
+    engine.profile().report().into_iter().map(seconds).collect()
+}
+
+/// What was read and written between two moments, by part.
+fn difference(before: &[(String, PartCounters)], after: &[(String, PartCounters)]) -> BTreeMap<String, PartTraffic> {
+    let of = |((name, after), (_, before)): (&(String, PartCounters), &(String, PartCounters))| {
+        let traffic = PartTraffic {
+            reads: after.reads - before.reads,
+            read_bytes: after.read_bytes - before.read_bytes,
+            writes: after.writes - before.writes,
+            written_bytes: after.written_bytes - before.written_bytes,
+            syncs: after.syncs - before.syncs,
+            waited_s: (after.waited_ns - before.waited_ns) as f64 / 1e9,
+            devices: after.devices,
+        };
+        (name.clone(), traffic)
+    };
+    after.iter().zip(before).map(of).collect()
+}

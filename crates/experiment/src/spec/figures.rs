@@ -1,0 +1,67 @@
+//! What a declaration says of the paper: its figures, and the orders that are expected.
+
+use super::table::{Result, SpecError, Table, meant};
+use crate::results::{Expectation, GROUPS, PaperFigure, Quantity};
+use onefold_ground::words::nearest;
+
+const QUANTITIES: [(&str, Quantity); 5] = [
+    ("throughput", Quantity::Throughput),
+    ("new-percent", Quantity::NewPercent),
+    ("settle-time", Quantity::SettleTime),
+    ("index-reads", Quantity::IndexReads),
+    ("share", Quantity::Share),
+];
+
+fn quantity(table: &Table<'_>) -> Result<Quantity> {
+    table.choice("quantity", &QUANTITIES)?.ok_or_else(|| table.missing("quantity", "what is compared, as \"throughput\""))
+}
+
+fn generation(table: &Table<'_>, last: u32) -> Result<u32> {
+    let generation = table.count("generation", 1..=u64::from(last))?;
+    Ok(generation.ok_or_else(|| table.missing("generation", "which one, from 1"))? as u32)
+}
+
+/// `[[figure]]`. Its variant may be none of ours: then it stands alone.
+pub(super) fn figure(table: Table<'_>, generations: u32) -> Result<PaperFigure> {
+    let table = table.only(&["variant", "generation", "quantity", "value", "plus_minus"])?;
+    Ok(PaperFigure {
+        variant: table.words("variant", "the variant that it stands beside")?,
+        generation: generation(&table, generations)?,
+        quantity: quantity(&table)?,
+        value: table.number("value")?.ok_or_else(|| table.missing("value", "the figure"))?,
+        plus_minus: table.number("plus_minus")?,
+    })
+}
+
+/// `[[expect]]`. Its variants are among `variants`.
+pub(super) fn expectation(table: Table<'_>, generations: u32, variants: &[String]) -> Result<Expectation> {
+    let keys = ["quantity", "component", "generation", "more", "less", "less_component", "factor", "of_paper", "quick"];
+    let table = table.only(&keys)?;
+    let variant = |key: &str| {
+        let name = table.words(key, "the name of a variant")?;
+        if variants.contains(&name) {
+            return Ok(name);
+        }
+        let hint = meant(nearest(&name, variants.iter().map(String::as_str)));
+        let line = table.get(key).map_or(1, |(line, _)| line);
+        Err(table.wrong(key, line, format!("is {name:?}, which is no variant of this experiment{hint}")))
+    };
+    let component = |key: &str| -> Result<Option<String>> { Ok(table.text(key)?.map(str::to_owned)) };
+    let expectation = Expectation {
+        quantity: quantity(&table)?,
+        component: component("component")?,
+        generation: generation(&table, generations)?,
+        more: variant("more")?,
+        less: variant("less")?,
+        less_component: component("less_component")?,
+        factor: table.number("factor")?,
+        of_paper: table.flag("of_paper", false)?,
+        quick: table.flag("quick", false)?,
+    };
+    let is_share = expectation.quantity == Quantity::Share;
+    if is_share != expectation.component.is_some() || (expectation.less_component.is_some() && !is_share) {
+        let why = format!("expect: `component` goes with quantity \"share\", and with no other: it names one of {}", GROUPS.join(", "));
+        return Err(SpecError::Contradiction { why });
+    }
+    Ok(expectation)
+}

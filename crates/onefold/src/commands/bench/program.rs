@@ -1,0 +1,66 @@
+//! What experiments need of this program: the settings of a store, and ways to volumes over protocols.
+
+use super::services::{IscsiService, NbdService};
+use crate::settings::{KEYS, Kind, Settings, SettingsError, parse_settings};
+use onefold_experiment::run::{self, Served, Service};
+use onefold_experiment::spec::{Face, SettingsReader, StoreSettings};
+use onefold_volume::VolumesOptions;
+
+/// This program.
+pub struct Program;
+
+/// Sections that mean something for a store without a daemon.
+const SECTIONS: [&str; 5] = ["memory", "log", "filter", "workers", "parity"];
+
+impl SettingsReader for Program {
+    fn check(&self, key: &str, value: &str) -> Result<(), String> {
+        let section = key.split_once('.').map_or(key, |(section, _)| section);
+        if KEYS.iter().any(|known| known.section == section) && !SECTIONS.contains(&section) {
+            return Err(format!("[{section}] means nothing for an experiment; these do: {}", SECTIONS.join(", ")));
+        }
+        match parse_settings(&format!("{key} = {value}")) {
+            // Together with others it may be right.
+            Ok(_) | Err(SettingsError::Contradiction { .. }) => Ok(()),
+            // The line is known to whoever reads the declaration.
+            Err(error) => Err(error.without_line()),
+        }
+    }
+
+    fn least_bytes(&self, key: &str) -> Option<u64> {
+        let (section, name) = key.split_once('.')?;
+        let known = KEYS.iter().find(|known| known.section == section && known.name == name)?;
+        match known.kind {
+            Kind::Size { least, .. } => Some(least),
+            _ => None,
+        }
+    }
+
+    fn read(&self, text: &str) -> Result<StoreSettings, String> {
+        let settings = parse_settings(text).map_err(|error| error.without_line())?;
+        Ok(store_settings(&settings))
+    }
+}
+
+fn store_settings(settings: &Settings) -> StoreSettings {
+    let volumes = VolumesOptions {
+        dirty_bytes: settings.volume_dirty_bytes,
+        mapping_cache_bytes: settings.volume_mapping_cache_bytes,
+        ..VolumesOptions::default()
+    };
+    StoreSettings { engine: settings.engine.clone(), volumes }
+}
+
+impl run::Program for Program {
+    fn version(&self) -> String {
+        env!("CARGO_PKG_VERSION").to_owned()
+    }
+
+    fn serve(&self, face: Face, store: &Served<'_>) -> Result<Box<dyn Service>, String> {
+        let settings = parse_settings(store.settings).map_err(|error| error.without_line())?;
+        match face {
+            Face::Iscsi => Ok(Box::new(IscsiService::start(store, &settings)?)),
+            // In process there is nothing to be served.
+            Face::Nbd | Face::InProcess => Ok(Box::new(NbdService::start(store, &settings)?)),
+        }
+    }
+}
