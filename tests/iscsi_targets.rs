@@ -91,6 +91,11 @@ fn who_is_not_on_the_lists_is_refused_from_then_on() {
     let text = scene.run(["target", "deny", ONE, "--network", "10.0.0.0/8", "--initiator", "iqn.2001-04.com.example:host-?"]).succeeds();
     assert!(text.text().contains("everybody who can reach it"), "{}", text.text());
     log_in(&daemon, ONE, "iqn.2001-04.com.example:other", 0).unwrap();
+    let text = scene.run(["target", "detach", ONE, "--lun", "7"]).ends_with(1).text();
+    assert!(text.contains("LUN 7 is not in target"), "{text}");
+    scene.run(["target", "detach", ONE, "disk", "--lun", "0"]).ends_with(2);
+    scene.run(["target", "detach", ONE, "--lun", "0", "--force"]).succeeds();
+    scene.run(["volume", "delete", "disk"]).succeeds();
     daemon.stop();
 }
 

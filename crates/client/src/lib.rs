@@ -28,7 +28,6 @@ pub use monitor::{Counter, Monitor, Problem, Severity, Tally};
 pub use restore::{Overwrite, RestoreOptions, RestoreOutcome, dump, restore};
 
 use rustix::process::{Resource, getrlimit, setrlimit};
-use rustix::rand::{GetRandomFlags, getrandom};
 
 /// Open files that are enough for any tree.
 const OPEN_FILES: u64 = 1 << 16;
@@ -45,9 +44,5 @@ fn raise_open_file_limit() {
 }
 
 fn random_bytes(bytes: &mut [u8]) -> Result<()> {
-    match getrandom(&mut *bytes, GetRandomFlags::empty()) {
-        Ok(length) if length == bytes.len() => Ok(()),
-        Ok(_) => Err(ClientError::io("get", "random bytes", std::io::ErrorKind::UnexpectedEof)),
-        Err(error) => Err(ClientError::io("get", "random bytes", error)),
-    }
+    onefold_ground::fill_random(bytes).map_err(|error| ClientError::io("get", "random bytes", error))
 }

@@ -3,7 +3,7 @@
 use crate::{EngineError, Result, Settings};
 use onefold_chunking::{Kind as ChunkerKind, Sizes};
 use onefold_fingerprint::Algorithm;
-use onefold_ground::{Ground, GroundError, checksum, read_file, replace_file};
+use onefold_ground::{Ground, GroundError, checksum, fill_random, read_file, replace_file};
 use onefold_storage::Compression;
 use std::fmt::Write as _;
 
@@ -260,11 +260,7 @@ fn parse_name(text: &str) -> Option<[u8; 16]> {
 /// 16 bytes from the system's random numbers.
 pub fn random_name() -> Result<[u8; 16]> {
     let mut name = [0; 16];
-    let mut filled = 0;
-    while filled < name.len() {
-        filled += rustix::rand::getrandom(&mut name[filled..], rustix::rand::GetRandomFlags::empty())
-            .map_err(|error| EngineError::Invalid { what: "random numbers".into(), why: std::io::Error::from(error).to_string() })?;
-    }
+    fill_random(&mut name).map_err(|error| EngineError::Invalid { what: "random numbers".into(), why: error.to_string() })?;
     Ok(name)
 }
 

@@ -7,6 +7,7 @@
 //! * [`wire`]: writing and bounded reading of the integers and byte strings that all formats are made of.
 //! * [`profile`]: time and bytes by component (M0.22); [`histogram`]: quantiles of many numbers.
 //! * [`size`], [`words`]: sizes as people write them, the word that they may have meant.
+//! * [`fill_random`]: random numbers of the system.
 //!
 //! This crate must never know what a chunk, a container or a log is.
 
@@ -17,6 +18,7 @@ mod local;
 pub mod lock;
 mod modelled;
 pub mod profile;
+mod random;
 pub mod simulation;
 pub mod size;
 pub mod wire;
@@ -27,6 +29,7 @@ pub use error::{GroundError, Result};
 pub use local::LocalGround;
 pub use lock::{Holder, LockError, LockGuard};
 pub use modelled::{DeviceModel, ModelledGround, ModelledPart, PartCounters};
+pub use random::fill_random;
 pub use simulation::{CrashPolicy, CrashSite, SimulatedGround};
 
 use std::fmt::Debug;

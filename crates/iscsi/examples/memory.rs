@@ -121,8 +121,9 @@ impl Doors for One {
     fn admit(&self, target: Option<&str>, _visitor: &Visitor) -> Result<Terms, Refused> {
         if target.is_none_or(|target| target == NAME) { Ok(Terms::default()) } else { Err(Refused::NotFound) }
     }
-    fn random(&self, out: &mut [u8]) {
+    fn random(&self, out: &mut [u8]) -> Result<(), Refused> {
         out.fill(4);
+        Ok(())
     }
 }
 

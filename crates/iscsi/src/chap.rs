@@ -86,12 +86,12 @@ pub struct Challenge {
 pub struct Denied;
 
 impl Chap {
-    /// Takes a step with the keys of a request; answers go to `out`. `random` fills challenges.
+    /// Takes a step with the keys of a request; answers go to `out`. `random` fills challenges, or denies.
     pub fn step(
         self,
         pairs: &[(String, String)],
         credentials: &Credentials,
-        random: &mut dyn FnMut(&mut [u8]),
+        random: &mut dyn FnMut(&mut [u8]) -> Result<(), Denied>,
         out: &mut Vec<u8>,
     ) -> Result<Chap, Denied> {
         let value = |key: &str| pairs.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str());
@@ -100,7 +100,7 @@ impl Chap {
                 let Some(list) = value("CHAP_A") else { return Ok(Chap::Begun) };
                 let Some(algorithm) = Algorithm::choose(list) else { return Err(Denied) };
                 let mut bytes = [0; CHALLENGE_BYTES + 1];
-                random(&mut bytes);
+                random(&mut bytes)?;
                 let challenge = Challenge { algorithm, identifier: bytes[0], bytes: bytes[1..].to_vec() };
                 put(out, "CHAP_A", &(algorithm as u8).to_string());
                 put(out, "CHAP_I", &challenge.identifier.to_string());
@@ -153,7 +153,15 @@ mod tests {
 
     fn begin(list: &str) -> Result<(Chap, Vec<(String, String)>), Denied> {
         let mut out = Vec::new();
-        let chap = Chap::Begun.step(&pairs(&[("CHAP_A", list)]), &credentials(), &mut |bytes| bytes.fill(7), &mut out)?;
+        let chap = Chap::Begun.step(
+            &pairs(&[("CHAP_A", list)]),
+            &credentials(),
+            &mut |bytes| {
+                bytes.fill(7);
+                Ok(())
+            },
+            &mut out,
+        )?;
         Ok((chap, crate::text::parse(&out).unwrap()))
     }
 
@@ -169,7 +177,7 @@ mod tests {
                 let mut all = pairs(&[("CHAP_N", "host"), ("CHAP_R", &hexadecimal(response))]);
                 all.extend(pairs(more));
                 let mut out = Vec::new();
-                chap.clone().step(&all, &credentials(), &mut |_| {}, &mut out).map(|chap| (chap, out))
+                chap.clone().step(&all, &credentials(), &mut |_| Ok(()), &mut out).map(|chap| (chap, out))
             };
             assert_eq!(step(&right, &[]).unwrap(), (Chap::Done(credentials().initiators[0].clone()), vec![]));
             assert_eq!(step(&wrong, &[]), Err(Denied));

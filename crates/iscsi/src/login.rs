@@ -1,6 +1,6 @@
 //! The login of a session (RFC 7143 section 6.3): who it is, to what it wants to, what both agree on. No I/O: requests in, answers out.
 
-use crate::chap::{Account, Chap, Credentials};
+use crate::chap::{Account, Chap, Credentials, Denied};
 use crate::negotiation::{Parameters, RECEIVE_SEGMENT_BYTES};
 use crate::pdu::Header;
 use crate::text::put;
@@ -65,8 +65,8 @@ pub trait Doors {
     /// Whether, and on which terms, somebody may go to this target, or (`None`) ask what targets there are.
     fn admit(&self, target: Option<&str>, visitor: &Visitor) -> Result<Terms, Refused>;
 
-    /// Random bytes.
-    fn random(&self, out: &mut [u8]);
+    /// Fills `out` with random bytes. Without any nobody can prove anything: the login is refused.
+    fn random(&self, out: &mut [u8]) -> Result<(), Refused>;
 }
 
 /// Stages of a login.
@@ -252,7 +252,15 @@ impl Login {
             // Nothing was said of methods: nobody proves anything.
             return if must_prove { Err(Refused::AuthenticationFailure) } else { Ok(true) };
         };
-        let chap = chap.step(pairs, credentials, &mut |bytes| doors.random(bytes), out).map_err(|_| Refused::AuthenticationFailure)?;
+        let mut why = Refused::AuthenticationFailure;
+        let mut random = |bytes: &mut [u8]| {
+            doors.random(bytes).map_err(|refused| {
+                why = refused;
+                Denied
+            })
+        };
+        let stepped = chap.step(pairs, credentials, &mut random, out);
+        let chap = stepped.map_err(|Denied| why)?;
         let is_done = matches!(chap, Chap::Done(_));
         self.chap = Some(chap);
         Ok(is_done)
@@ -303,6 +311,7 @@ mod tests {
 
     struct Door {
         terms: Terms,
+        has_random: bool,
     }
 
     impl Doors for Door {
@@ -310,12 +319,14 @@ mod tests {
             if target.is_some_and(|target| target != "iqn.t") { Err(Refused::NotFound) } else { Ok(self.terms.clone()) }
         }
 
-        fn random(&self, out: &mut [u8]) {
+        fn random(&self, out: &mut [u8]) -> Result<(), Refused> {
             out.fill(1);
+            if self.has_random { Ok(()) } else { Err(Refused::TargetError) }
         }
     }
 
     const OPEN: Door = Door {
+        has_random: true,
         terms: Terms {
             credentials: Credentials { initiators: Vec::new(), target: None },
             header_digest: DigestRule::Optional,
@@ -381,7 +392,7 @@ mod tests {
     fn nobody_gets_around_the_proof() {
         let secret = Account { name: "host".into(), secret: b"correct horse battery".to_vec() };
         let credentials = Credentials { initiators: vec![secret], target: None };
-        let door = Door { terms: Terms { credentials, ..Terms::default() } };
+        let mut door = Door { terms: Terms { credentials, ..Terms::default() }, has_random: true };
         let first = [&NAMES[..], &[("AuthMethod", "CHAP")]].concat();
         assert_eq!(new_login(1).step(&header(0x87), &text(&NAMES), &door).unwrap_err(), Refused::AuthenticationFailure);
         assert_eq!(new_login(1).step(&header(0x81), &text(&NAMES), &door).unwrap_err(), Refused::AuthenticationFailure);
@@ -391,12 +402,20 @@ mod tests {
         let answer = login.step(&header(0x81), &text(&first), &door).unwrap();
         assert_eq!(answer.flags, 0x00);
         assert_eq!(login.step(&header(0x87), &text(&[]), &door).unwrap_err(), Refused::InitiatorError, "the stage was not left");
+        door.has_random = false;
+        let mut login = new_login(1);
+        login.step(&header(0x81), &text(&first), &door).unwrap();
+        assert_eq!(
+            login.step(&header(0x81), &text(&[("CHAP_A", "5")]), &door).unwrap_err(),
+            Refused::TargetError,
+            "a challenge could be guessed"
+        );
     }
 
     #[test]
     fn a_rule_for_digests_is_kept() {
         let ask = |rule: DigestRule, offer: Option<&str>| {
-            let door = Door { terms: Terms { header_digest: rule, ..Terms::default() } };
+            let door = Door { terms: Terms { header_digest: rule, ..Terms::default() }, has_random: true };
             let mut login = new_login(1);
             let pairs = [&NAMES[..], &offer.map(|offer| ("HeaderDigest", offer)).into_iter().collect::<Vec<_>>()].concat();
             login.step(&header(0x87), &text(&pairs), &door).map(|_| login.parameters.header_digest)

@@ -96,8 +96,9 @@ impl Doors for Open {
     fn admit(&self, target: Option<&str>, _visitor: &Visitor) -> Result<Terms, Refused> {
         if target.is_none_or(|target| target == NAME) { Ok(Terms::default()) } else { Err(Refused::NotFound) }
     }
-    fn random(&self, out: &mut [u8]) {
+    fn random(&self, out: &mut [u8]) -> Result<(), Refused> {
         out.fill(1);
+        Ok(())
     }
 }
 

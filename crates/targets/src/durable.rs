@@ -46,7 +46,7 @@ mod tests {
         Engine::create(&(Arc::new(ground.clone()) as _), &Descriptor::new().unwrap()).unwrap();
         let engine = open(&ground);
         change(&engine, |known| known.add(Target { name: "iqn.a".into(), ..Target::default() })).unwrap();
-        let sanitize = KeptSanitize { pattern: vec![1], ..KeptSanitize::default() };
+        let sanitize = KeptSanitize { pattern: vec![1; 512], ..KeptSanitize::default() };
         let works: [&dyn Fn() -> Result<(), TargetError>; 4] = [
             &|| keep_sanitize(&engine, 3, Some(&sanitize)),
             &|| keep_reservations(&engine, 3, Some(&KeptReservations::default())),

@@ -57,6 +57,9 @@ pub enum TargetError {
         /// What is wrong.
         reason: String,
     },
+    /// All numbers of targets were given away.
+    #[error("no number is left for a target")]
+    NoNumber,
     /// More of something than a record has room for.
     #[error("a target has at most {limit} {what}")]
     TooMany {

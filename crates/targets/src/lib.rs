@@ -7,6 +7,7 @@
 mod access;
 mod durable;
 mod error;
+mod keys;
 mod names;
 mod record;
 mod registry;
@@ -16,7 +17,7 @@ mod sanitize;
 pub use access::{Network, matches_pattern};
 pub use error::{Result, TargetError};
 pub use names::{DEFAULT_AUTHORITY, whole_name};
-pub use record::{Account, DEFAULT_TARGET, Digest, MAX_LUN, Target, Unit};
+pub use record::{Account, DEFAULT_TARGET, Digest, FILE_TARGET, MAX_LUN, Target, Unit};
 pub use registry::{Known, change, damaged, forget_others, known};
 pub use reservations::{KeptReservation, KeptReservations, Port, keep_reservations, kept_reservations};
 pub use sanitize::{KeptSanitize, keep_sanitize, kept_sanitize};

@@ -11,10 +11,10 @@ use std::path::PathBuf;
 
 /// The version that values begin with.
 pub(crate) const VERSION: u8 = 1;
-/// First byte of the keys.
-pub(crate) const PREFIX: u8 = b'i';
 /// The number of the record that has the LUNs of the target with all volumes. It has no name of its own.
 pub const DEFAULT_TARGET: u32 = 0;
+/// The number that targets have which are not in the store but in the file of settings. No record has it.
+pub const FILE_TARGET: u32 = u32::MAX;
 /// Greatest LUN: one level, flat space.
 pub const MAX_LUN: u16 = 0x3fff;
 /// Entries of each list of a record but the units.
@@ -258,11 +258,6 @@ pub(crate) fn text(reader: &mut Reader<'_>, what: &'static str) -> std::result::
     let offset_bytes = reader.position();
     let bytes = reader.bytes()?;
     String::from_utf8(bytes.to_vec()).map_err(|_| WireError::OutOfRange { what, value: bytes.len() as u64, offset_bytes })
-}
-
-/// The key of a target.
-pub(crate) fn key(number: u32) -> Vec<u8> {
-    [&[PREFIX], number.to_be_bytes().as_slice()].concat()
 }
 
 #[cfg(test)]

@@ -2,15 +2,13 @@
 
 use crate::durable::make_durable;
 use crate::error::{Result, TargetError};
-use crate::record::{DEFAULT_TARGET, PREFIX, Target, key};
-use crate::reservations::kept_reservations;
-use crate::sanitize::kept_sanitize;
+use crate::keys::{PARTITION, RESERVATIONS, SANITIZE, TARGET, key, number};
+use crate::record::{DEFAULT_TARGET, FILE_TARGET, Target};
+use crate::reservations::KeptReservations;
+use crate::sanitize::KeptSanitize;
 use onefold_engine::{Engine, Transaction};
 use parking_lot::Mutex;
 use std::collections::HashSet;
-
-/// The partition of all targets.
-pub(crate) const PARTITION: u16 = 0;
 
 /// Held from the reading of targets until what is changed is durable, or taken back.
 static CHANGING: Mutex<()> = Mutex::new(());
@@ -47,8 +45,9 @@ impl Known {
         if self.made().any(|other| other.name == target.name) {
             return Err(TargetError::Exists { name: target.name });
         }
-        self.last_number += 1;
-        self.targets.push(Target { number: self.last_number, ..target });
+        let number = self.last_number.checked_add(1).filter(|number| *number < FILE_TARGET).ok_or(TargetError::NoNumber)?;
+        self.last_number = number;
+        self.targets.push(Target { number, ..target });
         Ok(())
     }
 
@@ -81,12 +80,15 @@ impl Known {
 /// The targets of a store.
 pub fn known(engine: &Engine) -> Result<Known> {
     let mut known = Known::default();
-    engine.for_each_object(PREFIX, &mut |key, value| {
-        let number = key[1..].try_into().map(u32::from_be_bytes);
-        let Ok(number) = number else {
+    engine.for_each_object(TARGET, &mut |key, value| {
+        let Some(number) = number(key) else {
             known.damaged.push(format!("the block index has a target whose key has {} bytes", key.len()));
             return;
         };
+        if number == FILE_TARGET {
+            known.damaged.push(format!("the block index has a target of the number {number}, which none can have"));
+            return;
+        }
         known.last_number = known.last_number.max(number);
         match Target::decode(number, value) {
             Ok(target) => known.targets.push(target),
@@ -99,19 +101,18 @@ pub fn known(engine: &Engine) -> Result<Known> {
 /// What is damaged of targets, and of what logical units keep, for check.
 pub fn damaged(engine: &Engine) -> Result<Vec<String>> {
     let mut wrong = known(engine)?.damaged;
-    for (prefix, what) in [(crate::reservations::PREFIX, "reservations"), (crate::sanitize::PREFIX, "erasure")] {
-        let mut volumes = Vec::new();
-        engine.for_each_object(prefix, &mut |key, _| match key[1..].try_into().map(u32::from_be_bytes) {
-            Ok(volume) => volumes.push(volume),
-            Err(_) => wrong.push(format!("the block index has an object for the {what} of a volume whose key has {} bytes", key.len())),
+    type Decode = fn(u32, &[u8]) -> Result<()>;
+    let of_volumes: [(u8, &str, Decode); 2] = [
+        (RESERVATIONS, "reservations", |volume, value| KeptReservations::decode(volume, value).map(drop)),
+        (SANITIZE, "erasure", |volume, value| KeptSanitize::decode(volume, value).map(drop)),
+    ];
+    for (prefix, what, decode) in of_volumes {
+        engine.for_each_object(prefix, &mut |key, value| match number(key) {
+            Some(volume) => {
+                wrong.extend(decode(volume, value).err().map(|error| format!("{error}; the volume is not shown over iSCSI")));
+            }
+            None => wrong.push(format!("the block index has an object for the {what} of a volume whose key has {} bytes", key.len())),
         })?;
-        for volume in volumes {
-            let read = match prefix {
-                crate::reservations::PREFIX => kept_reservations(engine, volume).map(drop),
-                _ => kept_sanitize(engine, volume).map(drop),
-            };
-            wrong.extend(read.err().map(|error| format!("{error}; the volume is not shown over iSCSI")));
-        }
     }
     Ok(wrong)
 }
@@ -127,9 +128,9 @@ pub fn change<T, E: From<TargetError>>(
     let done = work(&mut after)?;
     after.check()?;
     let gone = before.targets.iter().filter(|old| after.targets.iter().all(|new| new.number != old.number));
-    let mut changes: Vec<_> = gone.map(|old| (PARTITION, key(old.number), None)).collect();
+    let mut changes: Vec<_> = gone.map(|old| (PARTITION, key(TARGET, old.number), None)).collect();
     let new = after.targets.iter().filter(|new| !before.targets.contains(new));
-    changes.extend(new.map(|new| (PARTITION, key(new.number), Some(new.encode()))));
+    changes.extend(new.map(|new| (PARTITION, key(TARGET, new.number), Some(new.encode()))));
     if !changes.is_empty() {
         make_durable(engine, changes)?;
     }
@@ -139,10 +140,9 @@ pub fn change<T, E: From<TargetError>>(
 /// Drops what is kept of volumes that are not among these: they were deleted, and their numbers are never used again. Durable with the next flush.
 pub fn forget_others(engine: &Engine, volumes: &HashSet<u32>) -> Result<()> {
     let mut changes = Vec::new();
-    for prefix in [crate::reservations::PREFIX, crate::sanitize::PREFIX] {
+    for prefix in [RESERVATIONS, SANITIZE] {
         engine.for_each_object(prefix, &mut |key, _| {
-            let number = key[1..].try_into().map(u32::from_be_bytes);
-            if number.is_ok_and(|number| !volumes.contains(&number)) {
+            if number(key).is_some_and(|number| !volumes.contains(&number)) {
                 changes.push((PARTITION, key.to_vec(), None));
             }
         })?;
@@ -209,7 +209,7 @@ mod tests {
     fn a_record_that_cannot_be_read_is_told_of_and_kept() {
         let (_directory, engine) = store();
         change(&engine, |known| known.add(named("iqn.a"))).unwrap();
-        engine.submit(Transaction { changes: vec![(PARTITION, key(1), Some(vec![9, 9]))], deltas: Vec::new() }).unwrap();
+        engine.submit(Transaction { changes: vec![(PARTITION, key(TARGET, 1), Some(vec![9, 9]))], deltas: Vec::new() }).unwrap();
         change(&engine, |known| known.add(named("iqn.b"))).unwrap();
         let found = known(&engine).unwrap();
         assert_eq!(found.made().map(|target| target.number).collect::<Vec<_>>(), [2]);
@@ -222,6 +222,26 @@ mod tests {
         assert!(wrong.len() == 3 && wrong[1].contains("reservations of volume 5") && wrong[2].contains("erasure of volume 5"), "{wrong:?}");
         forget_others(&engine, &HashSet::new()).unwrap();
         assert_eq!(damaged(&engine).unwrap().len(), 1, "what is kept of a volume that is gone goes too");
+        engine.close().unwrap();
+    }
+
+    #[test]
+    fn numbers_that_no_target_can_have_are_damage_and_none_is_given_twice() {
+        let (_directory, engine) = store();
+        let put = |number: u32| {
+            let changes = vec![(PARTITION, key(TARGET, number), Some(named(&format!("iqn.{number}")).encode()))];
+            engine.submit(Transaction { changes, deltas: Vec::new() }).unwrap();
+        };
+        put(FILE_TARGET);
+        let found = known(&engine).unwrap();
+        assert!(found.targets.is_empty() && found.damaged.len() == 1, "{found:?}");
+        change(&engine, |known| known.add(named("iqn.a"))).unwrap();
+        assert_eq!(known(&engine).unwrap().find("iqn.a").unwrap().number, 1);
+        put(FILE_TARGET - 2);
+        change(&engine, |known| known.add(named("iqn.b"))).unwrap();
+        assert_eq!(known(&engine).unwrap().find("iqn.b").unwrap().number, FILE_TARGET - 1);
+        let full: Result<()> = change(&engine, |known| known.add(named("iqn.c")));
+        assert!(matches!(full, Err(TargetError::NoNumber)), "{full:?}");
         engine.close().unwrap();
     }
 }

@@ -2,13 +2,11 @@
 
 use crate::durable::make_durable;
 use crate::error::{Result, TargetError};
+use crate::keys::{PARTITION, RESERVATIONS, key};
 use crate::record::{VERSION, check_version, choice, text};
-use crate::registry::PARTITION;
 use onefold_engine::Engine;
 use onefold_ground::wire::{Reader, WireError, put_bytes, put_varint};
 
-/// First byte of the keys.
-pub(crate) const PREFIX: u8 = b'r';
 /// Registrations of one volume, at most.
 const MAX_REGISTRATIONS: usize = 4096;
 
@@ -55,6 +53,11 @@ impl KeptReservations {
         out
     }
 
+    pub(crate) fn decode(volume: u32, value: &[u8]) -> Result<KeptReservations> {
+        let object = || format!("the record of the reservations of volume {volume}");
+        KeptReservations::read(value).map_err(|error| TargetError::Damaged { object: object(), reason: error.to_string() })
+    }
+
     fn read(value: &[u8]) -> std::result::Result<KeptReservations, WireError> {
         let mut reader = Reader::new(value);
         check_version(&mut reader)?;
@@ -88,23 +91,15 @@ impl Port {
     }
 }
 
-fn key(volume: u32) -> Vec<u8> {
-    [&[PREFIX], volume.to_be_bytes().as_slice()].concat()
-}
-
 /// What is kept of a volume; `None`: nothing is.
 pub fn kept_reservations(engine: &Engine, volume: u32) -> Result<Option<KeptReservations>> {
-    let damaged = |error: WireError| TargetError::Damaged {
-        object: format!("the record of the reservations of volume {volume}"),
-        reason: error.to_string(),
-    };
-    let value = engine.get(PARTITION, &key(volume))?;
-    value.map(|value| KeptReservations::read(&value).map_err(damaged)).transpose()
+    let value = engine.get(PARTITION, &key(RESERVATIONS, volume))?;
+    value.map(|value| KeptReservations::decode(volume, &value)).transpose()
 }
 
 /// Keeps this of a volume, or with `None` nothing any more; durable on return. After an error it is as before, but for [`TargetError::NotDurable`].
 pub fn keep_reservations(engine: &Engine, volume: u32, kept: Option<&KeptReservations>) -> Result<()> {
-    make_durable(engine, vec![(PARTITION, key(volume), kept.map(KeptReservations::encode))])
+    make_durable(engine, vec![(PARTITION, key(RESERVATIONS, volume), kept.map(KeptReservations::encode))])
 }
 
 #[cfg(test)]

@@ -2,18 +2,15 @@
 
 use crate::durable::make_durable;
 use crate::error::{Result, TargetError};
+use crate::keys::{PARTITION, SANITIZE, key};
 use crate::record::{VERSION, check_version, choice};
-use crate::registry::PARTITION;
 use onefold_engine::Engine;
 use onefold_ground::wire::{Reader, WireError, put_bytes};
-
-/// First byte of the keys.
-pub(crate) const PREFIX: u8 = b'e';
 
 /// An erasure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeptSanitize {
-    /// What each logical block has afterwards, repeated; empty: zeros.
+    /// What each logical block has afterwards, repeated: as many bytes as a logical block has, 512 or 4096; none: zeros.
     pub pattern: Vec<u8>,
     /// Whether the volume may be used after a failure without another erasure.
     pub allows_exit: bool,
@@ -29,10 +26,19 @@ impl KeptSanitize {
         out
     }
 
+    pub(crate) fn decode(volume: u32, value: &[u8]) -> Result<KeptSanitize> {
+        let object = || format!("the record of the erasure of volume {volume}");
+        KeptSanitize::read(value).map_err(|error| TargetError::Damaged { object: object(), reason: error.to_string() })
+    }
+
     fn read(value: &[u8]) -> std::result::Result<KeptSanitize, WireError> {
         let mut reader = Reader::new(value);
         check_version(&mut reader)?;
+        let offset_bytes = reader.position();
         let pattern = reader.bytes()?.to_vec();
+        if !matches!(pattern.len(), 0 | 512 | 4096) {
+            return Err(WireError::OutOfRange { what: "pattern length", value: pattern.len() as u64, offset_bytes });
+        }
         let allows_exit = choice(&mut reader, "exit", 1)? == 1;
         let has_failed = choice(&mut reader, "failed", 1)? == 1;
         reader.end()?;
@@ -40,24 +46,16 @@ impl KeptSanitize {
     }
 }
 
-fn key(volume: u32) -> Vec<u8> {
-    [&[PREFIX], volume.to_be_bytes().as_slice()].concat()
-}
-
 /// The erasure of a volume that is to be brought to its end.
 pub fn kept_sanitize(engine: &Engine, volume: u32) -> Result<Option<KeptSanitize>> {
-    let damaged = |error: WireError| TargetError::Damaged {
-        object: format!("the record of the erasure of volume {volume}"),
-        reason: error.to_string(),
-    };
-    let value = engine.get(PARTITION, &key(volume))?;
-    value.map(|value| KeptSanitize::read(&value).map_err(damaged)).transpose()
+    let value = engine.get(PARTITION, &key(SANITIZE, volume))?;
+    value.map(|value| KeptSanitize::decode(volume, &value)).transpose()
 }
 
 /// Keeps an erasure of a volume, or with `None` that there is none any more; durable on return. After an error it is as before, but for
 /// [`TargetError::NotDurable`].
 pub fn keep_sanitize(engine: &Engine, volume: u32, kept: Option<&KeptSanitize>) -> Result<()> {
-    make_durable(engine, vec![(PARTITION, key(volume), kept.map(KeptSanitize::encode))])
+    make_durable(engine, vec![(PARTITION, key(SANITIZE, volume), kept.map(KeptSanitize::encode))])
 }
 
 #[cfg(test)]
@@ -67,9 +65,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_erasure_is_read_as_written(pattern: Vec<u8>, allows_exit: bool, has_failed: bool) {
-            let kept = KeptSanitize { pattern, allows_exit, has_failed };
-            prop_assert_eq!(KeptSanitize::read(&kept.encode()).unwrap(), kept);
+        fn an_erasure_is_read_as_written_and_has_a_pattern_of_a_logical_block(pattern: Vec<u8>, allows_exit: bool, has_failed: bool) {
+            for length in [0, 512, 4096, pattern.len().max(1)] {
+                let pattern: Vec<u8> = pattern.iter().chain(&[7]).copied().cycle().take(length).collect();
+                let kept = KeptSanitize { pattern, allows_exit, has_failed };
+                match KeptSanitize::read(&kept.encode()) {
+                    Ok(read) => prop_assert_eq!(read, kept),
+                    Err(_) => prop_assert!(![0, 512, 4096].contains(&length)),
+                }
+            }
         }
 
         #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// A thin disk. Several threads use it at the same time; each call sees the changes of those that returned before it began.
 pub trait Disk: Send + Sync {
-    /// Its length, bytes.
+    /// Its length, bytes. It is asked with every command, by whom many others wait for: it must answer at once, whatever is done to the disk.
     fn size(&self) -> u64;
 
     /// Whether changes are refused.

@@ -13,7 +13,7 @@
 
 use super::sense::{Code, Key, Sense, Specific};
 use super::{Disk, DiskError, Geometry, NotKept, u16_at};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -31,7 +31,7 @@ const RETRY: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(20
 /// A sanitize that was begun: what must be known to go on with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sanitize {
-    /// What each logical block has afterwards: a pattern that is repeated; empty for zeros that take no space.
+    /// What each logical block has afterwards: a pattern of 512 or 4096 bytes that is repeated; empty for zeros that take no space.
     pub pattern: Vec<u8>,
     /// Whether the unit may be used again after a failure without another sanitize (AUSE).
     pub allows_exit: bool,
@@ -112,6 +112,7 @@ impl Sanitizer {
         if u16_at(cdb, 7) != 0 {
             return Err(Sense::invalid_field(7, None));
         }
+        let _worker = self.lock_unstopped()?;
         let mut state = self.shared.state.lock();
         match &*state {
             None => Ok(()),
@@ -126,23 +127,33 @@ impl Sanitizer {
 
     /// Begins. The caller sees to it that no command uses the medium, and that none is going on.
     pub(super) fn begin(&self, sanitize: Sanitize) -> Result<(), Sense> {
+        let worker = self.lock_unstopped()?;
         match (self.shared.keep)(Some(&sanitize)) {
             Err(NotKept::Unchanged) => return Err(not_kept()),
             // It may begin after a restart, whatever is answered now. Then nobody must use the medium before.
             Ok(()) | Err(NotKept::Uncertain) => {}
         }
         *self.shared.state.lock() = Some(sanitize);
-        self.go_on();
+        self.go_on_with(worker);
         Ok(())
+    }
+
+    /// Keeps [`stop`](Self::stop) from coming in between. After it nothing that is kept may change: there may be another unit already, which has read it.
+    fn lock_unstopped(&self) -> Result<MutexGuard<'_, Option<JoinHandle<()>>>, Sense> {
+        let worker = self.worker.lock();
+        if self.shared.must_stop.load(Ordering::Relaxed) { Err(Sense::new(Key::NotReady, Code::NOT_READY)) } else { Ok(worker) }
     }
 
     /// Does what is to be done, on a thread of its own.
     pub(super) fn go_on(&self) {
+        self.go_on_with(self.worker.lock());
+    }
+
+    fn go_on_with(&self, mut worker: MutexGuard<'_, Option<JoinHandle<()>>>) {
         let Some(sanitize) = self.shared.state.lock().clone().filter(|sanitize| !sanitize.has_failed) else { return };
         self.shared.done_bytes.store(0, Ordering::Relaxed);
         let shared = self.shared.clone();
         let work = move || shared.run(&sanitize);
-        let mut worker = self.worker.lock();
         match std::thread::Builder::new().name("sanitize".into()).spawn(work) {
             Ok(handle) => *worker = Some(handle),
             Err(error) => self.shared.end(Err(DiskError::Io(format!("no thread: {error}")))),
@@ -159,10 +170,11 @@ impl Sanitizer {
         self.check()
     }
 
-    /// Stops it for this process; what was kept says that it is to go on.
+    /// Stops it for this process; what was kept says that it is to go on. On return nothing is erased any more, and nothing begins.
     pub(super) fn stop(&self) {
         self.shared.must_stop.store(true, Ordering::Relaxed);
-        if let Some(worker) = self.worker.lock().take() {
+        let mut worker = self.worker.lock();
+        if let Some(worker) = worker.take() {
             let _ = worker.join();
         }
     }
@@ -405,6 +417,24 @@ mod tests {
         unit.sanitizer().wait(&|| false).unwrap();
         assert!(disk.content().iter().all(|byte| *byte == 7));
         assert_eq!(*kept.lock(), None);
+    }
+
+    #[test]
+    fn a_unit_that_was_stopped_begins_nothing_and_changes_nothing_that_is_kept() {
+        let disk = MemoryDisk::new(SIZE);
+        let kept = Arc::new(AtomicU64::new(0));
+        let of_unit = kept.clone();
+        let keep = move |_: Option<&Sanitize>| {
+            of_unit.fetch_add(1, Ordering::SeqCst);
+            Ok(())
+        };
+        let failed = Sanitize { pattern: Vec::new(), allows_exit: true, has_failed: true };
+        let unit = written(&disk).with_sanitize(Some(failed), Box::new(keep));
+        unit.stop();
+        for action in [0x02, 0x82, 0x1f] {
+            assert_eq!(sense_of(&send(&unit, &cdb(action, 0), &[])), (2, 0x04, 0), "another unit may have read what is kept");
+        }
+        assert_eq!((kept.load(Ordering::SeqCst), disk.mapped_blocks()), (0, 4));
     }
 
     #[test]

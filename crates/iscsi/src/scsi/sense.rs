@@ -34,6 +34,7 @@ pub struct Code(pub u8, pub u8);
 impl Code {
     pub const NONE: Code = Code(0x00, 0x00);
     pub const OPERATION_IN_PROGRESS: Code = Code(0x00, 0x16);
+    pub const NOT_READY: Code = Code(0x04, 0x00);
     pub const NOT_READY_SANITIZE_IN_PROGRESS: Code = Code(0x04, 0x1b);
     pub const UNREACHABLE_COPY_TARGET: Code = Code(0x08, 0x04);
     pub const WRITE_ERROR: Code = Code(0x0c, 0x00);

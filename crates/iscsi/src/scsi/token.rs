@@ -11,6 +11,7 @@ use super::sense::{Code, Key, Sense};
 use super::third_party::{DEFAULT_INACTIVITY, ListId, MAX_INACTIVITY, MAX_RANGES, MAX_TOKEN_BYTES, Outcome, max_range_blocks};
 use super::unit::{Caller, LogicalUnit};
 use super::{Content, Geometry, u16_at, u32_at, u64_at};
+use onefold_ground::fill_random;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -235,10 +236,10 @@ impl LogicalUnit {
         token[56..64].copy_from_slice(&length.to_be_bytes());
         token[96..100].copy_from_slice(&geometry.logical.to_be_bytes());
         token[100] = geometry.physical_exponent();
-        let random = rustix::rand::getrandom(&mut token[SECRET], rustix::rand::GetRandomFlags::empty());
-        if random != Ok(SECRET.len()) {
-            return Err(Sense::new(Key::HardwareError, Code::INTERNAL_TARGET_FAILURE));
-        }
+        fill_random(&mut token[SECRET]).map_err(|error| {
+            tracing::error!(%error, "no token can be made without random numbers");
+            Sense::new(Key::HardwareError, Code::INTERNAL_TARGET_FAILURE)
+        })?;
         Ok(token)
     }
 

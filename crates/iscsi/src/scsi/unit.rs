@@ -174,7 +174,8 @@ impl LogicalUnit {
         &self.sanitizer
     }
 
-    /// Ends what goes on in the background, before the disk is closed. A sanitize that is kept goes on after a restart.
+    /// Ends what goes on in the background, before the disk is closed or another unit takes its place. A sanitize that is kept goes on with that, or after a
+    /// restart; none begins here any more.
     pub fn stop(&self) {
         self.sanitizer.stop();
     }

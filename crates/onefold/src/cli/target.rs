@@ -28,6 +28,7 @@ Examples:
     #[command(after_help = "Examples:\n  onefold target attach vmware disk\n  onefold target attach vmware monday --lun 7 --read-only")]
     Attach(TargetAttach),
     /// Takes a volume out of a target
+    #[command(after_help = "Examples:\n  onefold target detach vmware disk\n  onefold target detach vmware --lun 7")]
     Detach(TargetDetach),
     /// Lets initiators use a target by their names or networks; without any rule all may
     #[command(after_help = "\
@@ -203,7 +204,11 @@ pub struct TargetDetach {
     #[arg(value_parser = target_name)]
     pub target: String,
     /// Name of the volume
-    pub volume: String,
+    #[arg(required_unless_present = "lun", conflicts_with = "lun")]
+    pub volume: Option<String>,
+    /// Whatever this LUN shows: for one whose volume was deleted or cannot be read
+    #[arg(long, value_parser = clap::value_parser!(u16).range(0..=i64::from(onefold_targets::MAX_LUN)))]
+    pub lun: Option<u16>,
     /// Does it under initiators that are logged in; they do not expect it
     #[arg(long)]
     pub force: bool,

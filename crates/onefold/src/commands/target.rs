@@ -225,16 +225,17 @@ impl StoreCommand for TargetAttach {
     }
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
-        let info = volume(session, &self.volume)?;
-        if info.size < u64::from(self.block_size) {
-            let why = format!("volume {} has {} bytes, which is less than a logical block", printable(info.name.as_bytes()), info.size);
-            return Err(Failure::failed(why).advise("`onefold volume resize` makes it larger"));
-        }
         check_not_of_settings(session, &self.target)?;
         check_not_attached_by_settings(session, &self.volume)?;
-        let lun = change(&session.store.engine, |known| {
+        let (lun, name) = change(&session.store.engine, |known| {
             if let Err(error) = known.find(&self.target) {
                 return Err(unknown(error, known, &self.target));
+            }
+            // Nobody deletes a volume while targets are changed.
+            let info = volume(session, &self.volume)?;
+            if info.size < u64::from(self.block_size) {
+                let why = format!("volume {} has {} bytes, which is less than a logical block", printable(info.name.as_bytes()), info.size);
+                return Err(Failure::failed(why).advise("`onefold volume resize` makes it larger"));
             }
             if let Some((lun, name)) = known.attached(info.number) {
                 let advice = format!("a volume is in one target at a time: `onefold target detach {name} {}` takes it out", self.volume);
@@ -250,10 +251,10 @@ impl StoreCommand for TargetAttach {
             let unit =
                 Unit { volume: info.number, block_bytes: self.block_size, is_read_only: self.read_only, is_removable: self.removable };
             target.units.insert(lun, unit);
-            Ok(lun)
+            Ok((lun, info.name))
         })?;
         if !session.quiet {
-            session.note(format_args!("volume {} is LUN {lun} of {}", printable(info.name.as_bytes()), self.target));
+            session.note(format_args!("volume {} is LUN {lun} of {}", printable(name.as_bytes()), self.target));
         }
         Ok(Exit::Done)
     }
@@ -273,11 +274,14 @@ impl StoreCommand for TargetDetach {
     }
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
-        let info = volume(session, &self.volume)?;
+        let info = self.volume.as_ref().map(|name| volume(session, name)).transpose()?;
         change_target(session, &self.target, |target| {
-            let lun = target.lun_of(info.number).ok_or_else(|| {
-                let why = format!("volume {} is not in target {}", printable(info.name.as_bytes()), target.name);
-                Failure::failed(why).advise("`onefold target list` shows what is")
+            let (lun, what) = match &info {
+                Some(info) => (target.lun_of(info.number), format!("volume {}", printable(info.name.as_bytes()))),
+                None => (self.lun.filter(|lun| target.units.contains_key(lun)), format!("LUN {}", self.lun.unwrap_or_default())),
+            };
+            let lun = lun.ok_or_else(|| {
+                Failure::failed(format!("{what} is not in target {}", target.name)).advise("`onefold target list` shows what is")
             })?;
             check_unused(session, &self.target, self.force)?;
             target.units.remove(&lun);

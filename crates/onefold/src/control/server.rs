@@ -269,11 +269,27 @@ fn work(shared: &Shared, call: &Call, console: &Remote<'_>) -> Result<Exit> {
     set_local_zone(call.zone());
     tracing::info!("`{}` for a client", command.name());
     let done = command.run(&Session::beside(&shared.store, &shared.daemon, console, call.quiet));
-    if command.mode() == Mode::ReadWrite {
-        // Before the client knows that it is done.
-        shared.daemon.changed()?;
+    // Before the client knows that it is done.
+    let shown = if command.mode() == Mode::ReadWrite { shared.daemon.changed() } else { Ok(()) };
+    with_shown(done, shown)
+}
+
+/// How a command ended, and whether clients see what it changed: of two failures none is left out.
+fn with_shown(done: Result<Exit>, shown: Result<()>) -> Result<Exit> {
+    let Err(shown) = shown else { return done };
+    let advice = "restart the daemon when the reason is gone";
+    match done {
+        Ok(exit) => {
+            let what = if exit == Exit::Done { "the command is done" } else { "the command is done in part" };
+            let why = format!("{what}, but what is served over iSCSI is not yet as the store says: {}", shown.message);
+            Err(Failure { exit: if exit == Exit::Done { Exit::Failed } else { exit }, ..Failure::failed(why) }.advise(advice))
+        }
+        Err(failure) => {
+            let beside = format!("what is served over iSCSI may not be as the store says: {}; {advice}", shown.message);
+            let message = if failure.message.is_empty() { beside } else { format!("{}; besides, {beside}", failure.message) };
+            Err(Failure { message, ..failure })
+        }
     }
-    done
 }
 
 /// The right to do a heavy command.
@@ -414,6 +430,21 @@ mod tests {
             assert!(Instant::now() < until, "it does not happen");
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn of_a_command_and_of_what_is_served_behind_it_both_outcomes_are_told() {
+        let fails = || Err(Failure::failed("no room"));
+        assert_eq!(with_shown(Ok(Exit::Partial), Ok(())), Ok(Exit::Partial));
+        let done = with_shown(Ok(Exit::Done), fails()).unwrap_err();
+        assert!(done.exit == Exit::Failed && done.message.contains("is done, but") && done.message.contains("no room"), "{done}");
+        let partial = with_shown(Ok(Exit::Partial), fails()).unwrap_err();
+        assert!(partial.exit == Exit::Partial && partial.message.contains("in part"), "{partial}");
+        let own = Failure::cannot_run("there is no volume x").advise("make one");
+        assert_eq!(with_shown(Err(own.clone()), Ok(())), Err(own.clone()));
+        let both = with_shown(Err(own), fails()).unwrap_err();
+        assert!(both.message.starts_with("there is no volume x; besides") && both.message.contains("no room"), "{both}");
+        assert_eq!((both.exit, both.advice.as_deref()), (Exit::CannotRun, Some("make one")));
     }
 
     #[test]

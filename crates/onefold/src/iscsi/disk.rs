@@ -5,12 +5,14 @@ use onefold_iscsi::scsi::{Content, Disk, DiskError, Extent, Space, place_bytes};
 use onefold_volume::{Volume, VolumeError};
 use std::any::Any;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A volume.
 #[derive(Debug)]
 pub(super) struct VolumeDisk {
     volume: Arc<Volume>,
+    /// How long it is, bytes. The volume itself may take minutes to answer, while it is made smaller or a snapshot is made.
+    size: AtomicU64,
     /// Whether changes are refused though the volume takes them. A target may be set so while it is used.
     is_protected: AtomicBool,
 }
@@ -18,8 +20,13 @@ pub(super) struct VolumeDisk {
 type Result<T> = std::result::Result<T, DiskError>;
 
 impl VolumeDisk {
-    pub(super) fn new(volume: Arc<Volume>, is_protected: bool) -> VolumeDisk {
-        VolumeDisk { volume, is_protected: AtomicBool::new(is_protected) }
+    pub(super) fn new(volume: Arc<Volume>, size: u64, is_protected: bool) -> VolumeDisk {
+        VolumeDisk { volume, size: AtomicU64::new(size), is_protected: AtomicBool::new(is_protected) }
+    }
+
+    /// The volume has this size now.
+    pub(super) fn resized(&self, size: u64) {
+        self.size.store(size, Ordering::Relaxed);
     }
 
     pub(super) fn protect(&self, is_protected: bool) {
@@ -49,7 +56,7 @@ fn refused(error: VolumeError) -> DiskError {
 
 impl Disk for VolumeDisk {
     fn size(&self) -> u64 {
-        self.volume.size()
+        self.size.load(Ordering::Relaxed)
     }
 
     fn read_only(&self) -> bool {

@@ -2,6 +2,7 @@
 
 use super::{Iscsi, ServedTarget};
 use crate::secret::chap_secret;
+use onefold_ground::fill_random;
 use onefold_iscsi::chap::{Account, Credentials};
 use onefold_iscsi::login::{DigestRule, Doors, Refused, Terms, Visitor};
 use onefold_iscsi::{Target, Targets};
@@ -68,12 +69,11 @@ impl Doors for Iscsi {
         })
     }
 
-    fn random(&self, out: &mut [u8]) {
-        let mut filled = 0;
-        while filled < out.len() {
-            // Only a signal keeps it from giving some.
-            filled += rustix::rand::getrandom(&mut out[filled..], rustix::rand::GetRandomFlags::empty()).unwrap_or(0);
-        }
+    fn random(&self, out: &mut [u8]) -> Result<(), Refused> {
+        fill_random(out).map_err(|error| {
+            tracing::error!("nobody can log in by CHAP: the system has no random numbers: {error}");
+            Refused::TargetError
+        })
     }
 }
 
@@ -97,10 +97,8 @@ impl Targets for Iscsi {
 mod tests {
     use super::*;
     use crate::iscsi::Options;
-    use onefold_engine::{Descriptor, Engine, Mode, Settings};
-    use onefold_ground::{Ground, LocalGround};
+    use crate::iscsi::tests::Store;
     use onefold_targets::TargetError;
-    use onefold_volume::{Volumes, VolumesOptions};
 
     fn visitor(portal: &str) -> Visitor {
         Visitor { initiator: "iqn.x".into(), address: [192, 168, 7, 9].into(), portal: portal.parse().unwrap(), group: 1 }
@@ -108,16 +106,9 @@ mod tests {
 
     #[test]
     fn a_target_without_rules_is_for_this_machine_unless_the_settings_say_otherwise() {
-        let directory = tempfile::tempdir().unwrap();
-        let ground: Arc<dyn Ground> = Arc::new(LocalGround::open(directory.path()).unwrap());
-        Engine::create(&ground, &Descriptor::new().unwrap()).unwrap();
-        let engine = Engine::open(ground, Settings::default(), Mode::ReadWrite, "test").unwrap();
-        let volumes = Arc::new(Volumes::open(engine.clone(), VolumesOptions::default()).unwrap());
-        let served = |allows_open_off_loopback| {
-            let options = Options { allows_open_off_loopback, ..Options::default() };
-            Iscsi::new(engine.clone(), volumes.clone(), options).unwrap()
-        };
-        let name = Iscsi::default_name(&engine);
+        let store = Store::new();
+        let served = |allows_open_off_loopback| store.served(Options { allows_open_off_loopback, ..Options::default() });
+        let name = Iscsi::default_name(&store.engine);
         let (shut, open) = (served(false), served(true));
         for (portal, is_local) in
             [("127.0.0.1:3260", true), ("[::1]:3260", true), ("[::ffff:127.0.0.1]:3260", true), ("192.168.7.1:3260", false)]
@@ -126,7 +117,7 @@ mod tests {
             assert_eq!(shut.names(&visitor(portal)).is_empty(), !is_local, "{portal}");
             assert!(open.admit(Some(&name), &visitor(portal)).is_ok() && open.names(&visitor(portal)) == [name.clone()], "{portal}");
         }
-        onefold_targets::change(&engine, |known| -> Result<(), TargetError> {
+        onefold_targets::change(&store.engine, |known| -> Result<(), TargetError> {
             let networks = vec!["192.168.7.0/24".parse().unwrap()];
             known.add(onefold_targets::Target { name: "iqn.ruled".into(), networks, ..Default::default() })
         })
@@ -135,7 +126,7 @@ mod tests {
         assert!(shut.admit(Some("IQN.ruled"), &visitor("192.168.7.1:3260")).is_ok(), "names have no sizes of letters");
         assert_eq!(shut.admit(Some(&name), &visitor("127.0.0.1:3260")).unwrap_err(), Refused::NotFound);
         assert!(shut.admit(None, &visitor("192.168.7.1:3260")).is_ok());
-        drop((shut, open, volumes));
-        engine.close().unwrap();
+        drop((shut, open));
+        store.close();
     }
 }

@@ -9,6 +9,8 @@ mod disk;
 mod doors;
 mod kept;
 mod portals;
+#[cfg(test)]
+mod tests;
 
 pub use portals::{DEFAULT_PORT, parse_portal};
 
@@ -21,7 +23,7 @@ use onefold_ground::checksum;
 use onefold_iscsi::scsi::sense::Code;
 use onefold_iscsi::scsi::{Disk, Identity, LogicalUnit, UnitOptions};
 use onefold_iscsi::{Handle, Target};
-use onefold_targets::{DEFAULT_TARGET, Known, TargetError, Unit, change, forget_others, known, whole_name};
+use onefold_targets::{DEFAULT_TARGET, FILE_TARGET, Known, TargetError, Unit, change, forget_others, known, whole_name};
 use onefold_volume::{VolumeInfo, Volumes};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -55,9 +57,6 @@ pub struct Options {
     /// Targets of the file of settings.
     pub targets: Vec<FileTarget>,
 }
-
-/// The number that targets of the file of settings have instead of one.
-pub const FILE_TARGET: u32 = u32::MAX;
 
 /// A target of the file, as if it were one of the store. Volumes that there are not are left out.
 pub fn as_known(target: &FileTarget, volumes: &BTreeMap<u32, VolumeInfo>) -> onefold_targets::Target {
@@ -162,13 +161,20 @@ impl Iscsi {
 
     /// Makes what is served what the store says.
     pub fn refresh(&self) -> Result<()> {
-        let mut state = self.state.lock();
-        let volumes: BTreeMap<u32, VolumeInfo> = self.volumes.list().into_iter().map(|info| (info.number, info)).collect();
-        let mut known = known(&self.engine)?;
-        known.targets.extend(self.options.targets.iter().map(|target| as_known(target, &volumes)));
-        let known = self.with_default_luns(known, &volumes)?;
+        self.refresh_within(&mut self.state.lock())
+    }
+
+    fn refresh_within(&self, state: &mut State) -> Result<()> {
+        let mut known = self.known_luns()?;
+        let volumes = self.volumes_by_number();
         if !self.options.is_read_only && self.volumes.damaged().is_empty() {
             forget_others(&self.engine, &volumes.keys().copied().collect::<HashSet<_>>())?;
+        }
+        known.targets.extend(self.options.targets.iter().map(|target| as_known(target, &volumes)));
+        if known.made().next().is_some() || !known.damaged.is_empty() {
+            known.targets.retain(|target| target.number != DEFAULT_TARGET);
+        } else {
+            known.default_target().name = Iscsi::default_name(&self.engine);
         }
         let mut targets = BTreeMap::new();
         let mut units = HashMap::new();
@@ -194,32 +200,33 @@ impl Iscsi {
             show(&target, shown);
             targets.insert(record.name.clone(), ServedTarget { record, target });
         }
-        let gone: Vec<String> = state.targets.keys().filter(|name| !targets.contains_key(*name)).cloned().collect();
-        let unused: Vec<ServedUnit> = std::mem::replace(&mut state.units, units).into_values().collect();
-        state.targets = targets;
-        drop(state);
-        unused.iter().for_each(|served| served.unit.stop());
+        // While nobody can make another unit of their volumes: of one volume there is never a second erasure.
+        std::mem::replace(&mut state.units, units).into_values().for_each(|served| served.unit.stop());
+        let before = std::mem::replace(&mut state.targets, targets);
         if let Some(server) = self.server() {
-            gone.iter().for_each(|name| server.close_target(name));
+            before.keys().filter(|name| !state.targets.contains_key(*name)).for_each(|name| server.close_target(name));
         }
         Ok(())
     }
 
-    /// The targets to be served: those that were made, or, while there is none, the one with all volumes, each of which keeps its LUN as long as it exists.
-    fn with_default_luns(&self, mut known: Known, volumes: &BTreeMap<u32, VolumeInfo>) -> Result<Known> {
-        for problem in &known.damaged {
-            tracing::error!("{problem}; the other targets can be used");
-        }
-        if known.made().next().is_some() || !known.damaged.is_empty() {
-            known.targets.retain(|target| target.number != DEFAULT_TARGET);
-            return Ok(known);
-        }
+    fn volumes_by_number(&self) -> BTreeMap<u32, VolumeInfo> {
+        self.volumes.list().into_iter().map(|info| (info.number, info)).collect()
+    }
+
+    /// The targets of the store. LUNs of volumes that are gone are free again, and while nobody has made a target, each volume has a LUN of the one that is there
+    /// by itself, as long as it exists.
+    fn known_luns(&self) -> Result<Known> {
         let assign = |known: &mut Known| {
-            let target = known.default_target();
-            // One that is damaged is not in the list, and has its LUN again after its repair.
+            // Looked up when nobody else can give LUNs: one that was just given is of a volume in this list.
+            let volumes = self.volumes_by_number();
+            // A volume that is damaged is not in it, and has its LUNs again after its repair.
             if self.volumes.damaged().is_empty() {
-                target.units.retain(|_, unit| volumes.contains_key(&unit.volume));
+                known.targets.iter_mut().for_each(|target| target.units.retain(|_, unit| volumes.contains_key(&unit.volume)));
             }
+            if known.made().next().is_some() || !self.options.targets.is_empty() || !known.damaged.is_empty() {
+                return;
+            }
+            let target = known.default_target();
             let new = volumes.keys().filter(|number| target.lun_of(**number).is_none()).copied().collect::<Vec<_>>();
             for volume in new {
                 let unit = Unit { volume, block_bytes: LOGICAL_BLOCK_BYTES, is_read_only: false, is_removable: false };
@@ -229,33 +236,43 @@ impl Iscsi {
                 }
             }
         };
-        if self.options.is_read_only {
+        let known = if self.options.is_read_only {
+            let mut known = known(&self.engine)?;
             assign(&mut known);
+            known
         } else {
-            known = change(&self.engine, |known| -> std::result::Result<Known, TargetError> {
+            change(&self.engine, |known| -> std::result::Result<Known, TargetError> {
                 assign(known);
                 Ok(known.clone())
-            })?;
+            })?
+        };
+        for problem in &known.damaged {
+            tracing::error!("{problem}; the other targets can be used");
         }
-        known.default_target().name = Iscsi::default_name(&self.engine);
         Ok(known)
     }
 
     /// The unit of a volume: the one that there was, if it is still right.
     fn served_unit(&self, old: Option<ServedUnit>, info: &VolumeInfo, unit: &Unit, is_protected: bool) -> Result<ServedUnit> {
         let Unit { block_bytes, is_removable, .. } = *unit;
-        if let Some(mut served) = old.filter(|served| (served.block_bytes, served.is_removable) == (block_bytes, is_removable)) {
-            served.disk.protect(is_protected);
-            if served.size != info.size {
-                served.size = info.size;
-                served.unit.tell_all(Code::CAPACITY_DATA_HAS_CHANGED);
+        match old {
+            Some(mut served) if (served.block_bytes, served.is_removable) == (block_bytes, is_removable) => {
+                served.disk.protect(is_protected);
+                if served.size != info.size {
+                    served.size = info.size;
+                    served.disk.resized(info.size);
+                    served.unit.tell_all(Code::CAPACITY_DATA_HAS_CHANGED);
+                }
+                return Ok(served);
             }
-            return Ok(served);
+            // Sessions may have it a while longer. What it erases is gone on with by the new one only, which reads below what is to be done.
+            Some(other) => other.unit.stop(),
+            None => {}
         }
         if info.size < u64::from(block_bytes) {
             return Err(Failure::failed(format!("it has {} bytes, which is less than a logical block of {block_bytes}", info.size)));
         }
-        let disk = Arc::new(VolumeDisk::new(self.volumes.get(&info.name)?, is_protected));
+        let disk = Arc::new(VolumeDisk::new(self.volumes.get(&info.name)?, info.size, is_protected));
         let options = UnitOptions {
             identity: identity(&self.engine, info),
             logical_block_bytes: block_bytes,
@@ -291,9 +308,9 @@ impl Iscsi {
         state.targets.iter().map(|(name, target)| (name.clone(), shown(target))).collect()
     }
 
-    /// Does something to a volume that no initiator sees; none logs in to a target that shows it meanwhile.
+    /// Does something to a volume that no initiator sees; none logs in to a target that shows it before what is served is again as the store says.
     pub fn on_unused<T>(&self, name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        let state = self.state.lock();
+        let mut state = self.state.lock();
         let number = self.volumes.list().into_iter().find(|info| info.name == name).map(|info| info.number);
         for (target, served) in &state.targets {
             let shows = number.is_some_and(|number| served.record.lun_of(number).is_some());
@@ -307,7 +324,12 @@ impl Iscsi {
                 .advise("log the initiators out first, for example with `iscsiadm -m node -T TARGET --logout`"));
             }
         }
-        work()
+        let done = work();
+        if let Err(failure) = self.refresh_within(&mut state) {
+            // Whoever changes something refreshes once more when it is done, and tells that to who asked for it.
+            tracing::error!("what is served is not as the store says: {}", failure.message);
+        }
+        done
     }
 }
 

@@ -3,12 +3,12 @@
 use super::sessions;
 use crate::cli::TargetList;
 use crate::failure::{Exit, Result};
-use crate::iscsi::{FILE_TARGET, Iscsi, as_known};
+use crate::iscsi::{Iscsi, as_known};
 use crate::output::Output;
 use crate::session::{Session, StoreCommand};
 use crate::units::{counted, printable, size, utc_time};
 use onefold_engine::Mode;
-use onefold_targets::{Account, DEFAULT_TARGET, Target, known};
+use onefold_targets::{Account, DEFAULT_TARGET, FILE_TARGET, Target, known};
 use onefold_volume::VolumeInfo;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -51,17 +51,18 @@ impl StoreCommand for TargetList {
 
 fn to_json(target: &Target, volumes: &BTreeMap<u32, VolumeInfo>, session: &Session<'_>) -> Value {
     let account = |account: &Account| json!({"user": account.name, "secret_file": account.secret_file.to_string_lossy()});
-    let luns = target.units.iter().filter_map(|(lun, unit)| {
-        let volume = volumes.get(&unit.volume)?;
-        let is_read_only = target.is_read_only || unit.is_read_only || volume.is_read_only;
-        Some(json!({
+    let luns = target.units.iter().map(|(lun, unit)| {
+        // Of a volume that is gone or damaged there is no name.
+        let volume = volumes.get(&unit.volume);
+        let is_read_only = target.is_read_only || unit.is_read_only || volume.is_some_and(|volume| volume.is_read_only);
+        json!({
             "lun": lun,
-            "volume": volume.name,
-            "size": volume.size,
+            "volume": volume.map(|volume| &volume.name),
+            "size": volume.map(|volume| volume.size),
             "block_size": unit.block_bytes,
             "read_only": is_read_only,
             "removable": unit.is_removable,
-        }))
+        })
     });
     json!({
         "name": target.name,
@@ -106,7 +107,13 @@ fn print(output: &mut Output<'_>, target: &Target, volumes: &BTreeMap<u32, Volum
     let notes = if notes.is_empty() { String::new() } else { format!("  ({})", notes.join(", ")) };
     output.line(format_args!("{}{notes}", target.name))?;
     for (lun, unit) in &target.units {
-        let Some(volume) = volumes.get(&unit.volume) else { continue };
+        let Some(volume) = volumes.get(&unit.volume) else {
+            output.line(format_args!(
+                "  LUN {lun}  a volume that was deleted or cannot be read: `onefold target detach {} --lun {lun}` frees it",
+                target.name
+            ))?;
+            continue;
+        };
         let is_read_only = unit.is_read_only || volume.is_read_only;
         output.line(format_args!(
             "  LUN {lun}  {}  {}{}{}{}",

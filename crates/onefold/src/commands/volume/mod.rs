@@ -169,20 +169,28 @@ impl StoreCommand for VolumeDelete {
 
 fn delete(options: &VolumeDelete, session: &Session<'_>) -> Result<Exit> {
     known(session.volumes()?, &options.name)?;
-    let number = session.volumes()?.list().into_iter().find(|info| info.name == options.name).map(|info| info.number);
-    let targets = onefold_targets::known(&session.store.engine)?;
-    if let Some((lun, target)) = number.and_then(|number| targets.attached(number)) {
-        let name = printable(options.name.as_bytes());
-        return Err(Failure::failed(format!("volume {name} is LUN {lun} of target {target}"))
-            .advise(format!("take it out first: `onefold target detach {target} {name}`")));
-    }
+    check_not_attached(session.volumes()?, &onefold_targets::known(&session.store.engine)?, &options.name)?;
     super::target::check_not_attached_by_settings(session, &options.name)?;
-    session.on_unused_volume(&options.name, |volumes| Ok(volumes.delete(&options.name)?))?;
+    session.on_unused_volume(&options.name, |volumes| {
+        // Nobody gives it to a target meanwhile: no target shows what is gone.
+        onefold_targets::change(&session.store.engine, |targets| {
+            check_not_attached(volumes, targets, &options.name)?;
+            Ok(volumes.delete(&options.name)?)
+        })
+    })?;
     let rest = clean_up(session)?;
     if !session.quiet {
         session.note(format_args!("deleted volume {}{rest}", printable(options.name.as_bytes())));
     }
     Ok(Exit::Done)
+}
+
+fn check_not_attached(volumes: &Volumes, targets: &onefold_targets::Known, name: &str) -> Result<()> {
+    let number = volumes.list().into_iter().find(|info| info.name == name).map(|info| info.number);
+    let Some((lun, target)) = number.and_then(|number| targets.attached(number)) else { return Ok(()) };
+    let name = printable(name.as_bytes());
+    Err(Failure::failed(format!("volume {name} is LUN {lun} of target {target}"))
+        .advise(format!("take it out first: `onefold target detach {target} {name}`")))
 }
 
 /// Drops what nobody needs any more, unless a daemon does that. What was deleted is gone already, durably: who stops this only leaves the rest to the
