@@ -7,8 +7,8 @@
 //! 4. The answer gets its numbers in the order in which commands end, and goes to the task that writes.
 //!
 //! # Invariants
-//! - Every length in a PDU is checked before memory is taken for it. Memory of a session is bounded ([`Limits`]).
-//! - What waits for memory or for a disk waits for its own session only.
+//! - Every length in a PDU is checked before memory is taken for it. Memory of a session, and of all of them, is bounded ([`Limits`]).
+//! - What waits for a disk waits for its own session only. What waits for memory may wait for others, but only for those that go on.
 //! - A status is sent after the disk has returned; of a flush, after the flush has.
 
 pub mod chap;

@@ -139,8 +139,6 @@ pub struct Incoming {
     pub header: Header,
     /// Bytes of the CDB beyond 16.
     pub long_cdb: Vec<u8>,
-    /// Expected bytes of the read direction of a bidirectional command.
-    pub expected_read_bytes: Option<u32>,
     /// The data segment.
     pub data: Vec<u8>,
 }
@@ -148,7 +146,7 @@ pub struct Incoming {
 impl Incoming {
     /// Takes additional header segments (RFC 7143 section 11.2.2).
     pub fn new(header: Header, additional: &[u8], data: Vec<u8>) -> Result<Incoming, &'static str> {
-        let mut incoming = Incoming { header, long_cdb: Vec::new(), expected_read_bytes: None, data };
+        let mut incoming = Incoming { header, long_cdb: Vec::new(), data };
         let mut rest = additional;
         while rest.len() >= 4 {
             let length = usize::from(u16_at(rest, 0));
@@ -156,7 +154,8 @@ impl Incoming {
             let segment = rest.get(..whole).ok_or("an additional header segment reaches beyond the header")?;
             match segment[2] & 0x3f {
                 1 if length >= 1 => incoming.long_cdb.extend_from_slice(&segment[4..3 + length]),
-                2 if length == 5 => incoming.expected_read_bytes = Some(u32_at(segment, 4)),
+                // What a command in both directions would read. There is none.
+                2 if length == 5 => {}
                 _ => return Err("an additional header segment is of no known type"),
             }
             rest = &rest[whole..];
@@ -307,7 +306,6 @@ mod tests {
         let header = Header([0; HEADER_BYTES]);
         let segments = [0, 5, 2, 0, 0, 0, 2, 0, 0, 5, 1, 0, 9, 8, 7, 6];
         let incoming = Incoming::new(header, &segments, Vec::new()).unwrap();
-        assert_eq!(incoming.expected_read_bytes, Some(512));
         assert_eq!(incoming.long_cdb, [9, 8, 7, 6]);
         assert_eq!(incoming.cdb().len(), 20);
         assert!(Incoming::new(header, &[0, 50, 1, 0], Vec::new()).is_err());

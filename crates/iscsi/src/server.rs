@@ -3,8 +3,8 @@
 use crate::login::{Login, Refused};
 use crate::negotiation::Parameters;
 use crate::pdu::{Header, Incoming, Outgoing, StatusNumber, opcode};
-use crate::scsi::{Buffers, Nexus, Port, Tokens};
-use crate::session::{Begun, Limits, serve};
+use crate::scsi::{Buffers, MAX_TRANSFER_BYTES, Nexus, Port, Tokens};
+use crate::session::{Begun, Limits, SharedMemory, serve};
 use crate::target::{Newcomer, NoPlace, SessionInfo, Sessions, Targets};
 use crate::transport::{LOGIN_SEGMENT_BYTES, read, spell, write};
 use onefold_pool::Pool;
@@ -15,7 +15,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc};
 
 /// Where to listen.
@@ -29,7 +30,7 @@ pub struct PortalConfig {
 
 /// Commands that are worked on at a time, of all sessions.
 const WORKERS: usize = 64;
-/// Threads for them, and for commands that only wait: those gave their place among the workers to others.
+/// Threads for them, and for commands that only wait: those gave their place among the workers to others. So who has a place has a thread.
 const THREADS: usize = 512;
 
 /// What sessions share.
@@ -38,6 +39,9 @@ pub(crate) struct Shared {
     pub(crate) limits: Limits,
     pub(crate) sessions: Arc<Sessions>,
     pub(crate) workers: Arc<Semaphore>,
+    /// Places for those who only wait.
+    pub(crate) waiters: Arc<Semaphore>,
+    pub(crate) memory: Arc<SharedMemory>,
     pub(crate) pool: Pool,
     /// Commands under way, of all sessions.
     pub(crate) commands: AtomicUsize,
@@ -128,6 +132,8 @@ impl Server {
             limits,
             sessions: Arc::default(),
             workers: Arc::new(Semaphore::new(WORKERS)),
+            waiters: Arc::new(Semaphore::new(THREADS - WORKERS)),
+            memory: Arc::new(SharedMemory::new(limits.bytes.max(MAX_TRANSFER_BYTES.into()))),
             pool: Pool::new("iscsi", THREADS),
             commands: AtomicUsize::new(0),
             tokens: Tokens::default(),
@@ -149,6 +155,17 @@ impl Server {
         self.shared.portals.iter().map(|portal| portal.group).collect()
     }
 
+    /// Serves one connection that came by other means than a portal, until it ends: for tests.
+    ///
+    /// # Errors
+    /// Those of the connection before its login was done.
+    pub async fn serve_connection(&self, stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> io::Result<()> {
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        let place = HalfOpen::enter(&self.shared, address.ip()).ok_or(io::ErrorKind::ConnectionRefused)?;
+        let (input, output) = tokio::io::split(stream);
+        connection(self.shared.clone(), input, output, Login::new(address.ip(), address, 1), place).await
+    }
+
     /// What others may see and tell it while it runs.
     pub fn handle(&self) -> Handle {
         Handle { sessions: self.shared.sessions.clone() }
@@ -164,14 +181,16 @@ impl Server {
         shutdown.await;
         accepting.shutdown().await;
         self.shared.sessions.ask_to_log_out();
-        let all_gone = async || {
-            while self.shared.sessions.count() > 0 {
-                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        let sessions = &self.shared.sessions;
+        let all_gone = async |count: &(dyn Fn() -> usize + Sync)| {
+            while count() > 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        if tokio::time::timeout(self.shared.limits.farewell, all_gone()).await.is_err() {
-            self.shared.sessions.close_all();
-            all_gone().await;
+        // Who logs out in time hears that it did.
+        if tokio::time::timeout(self.shared.limits.farewell, all_gone(&|| sessions.count_with_flushing())).await.is_err() {
+            sessions.close_all();
+            all_gone(&|| sessions.count()).await;
         }
     }
 }
@@ -189,7 +208,12 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener, group: u16) {
                 };
                 tokio::spawn(async move {
                     let _ = stream.set_nodelay(true);
-                    if let Err(error) = connection(shared, stream, address.ip(), group, place).await {
+                    let served = async {
+                        let login = Login::new(address.ip(), stream.local_addr()?, group);
+                        let (input, output) = stream.into_split();
+                        connection(shared, input, output, login, place).await
+                    };
+                    if let Err(error) = served.await {
                         tracing::debug!(%address, %error, "a connection ended in its login");
                     }
                 });
@@ -261,27 +285,36 @@ impl Drop for HalfOpen {
     }
 }
 
-async fn connection(shared: Arc<Shared>, mut stream: TcpStream, address: IpAddr, group: u16, place: HalfOpen) -> io::Result<()> {
+async fn connection(
+    shared: Arc<Shared>,
+    mut input: impl AsyncRead + Send + Unpin + 'static,
+    mut output: impl AsyncWrite + Send + Unpin + 'static,
+    login: Login,
+    place: HalfOpen,
+) -> io::Result<()> {
     let patience = shared.limits.patience;
-    let login = Login::new(address, stream.local_addr()?, group);
-    let logged_in = tokio::time::timeout(patience, log_in(&shared, &mut stream, login)).await;
+    let logged_in = tokio::time::timeout(patience, log_in(&shared, &mut input, &mut output, login)).await;
     drop(place);
     let begun = match logged_in {
         Ok(begun) => begun?,
         Err(_) => return Err(io::Error::new(io::ErrorKind::TimedOut, "the login takes too long")),
     };
     if let Some(begun) = begun {
-        let (input, output) = stream.into_split();
         serve(shared, begun, tokio::io::BufReader::with_capacity(64 << 10, input), output).await;
     }
     Ok(())
 }
 
-async fn log_in(shared: &Arc<Shared>, stream: &mut TcpStream, mut login: Login) -> io::Result<Option<Begun>> {
+async fn log_in(
+    shared: &Arc<Shared>,
+    input: &mut (impl AsyncRead + Unpin),
+    output: &mut (impl AsyncWrite + Unpin),
+    mut login: Login,
+) -> io::Result<Option<Begun>> {
     let plain = Parameters::default();
     let mut status_number = 1;
     loop {
-        let pdu = read(stream, &plain, LOGIN_SEGMENT_BYTES, Vec::new()).await?;
+        let pdu = read(input, &plain, LOGIN_SEGMENT_BYTES, &mut Vec::new()).await?;
         if pdu.header.opcode() != opcode::LOGIN {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the first PDU is no login"));
         }
@@ -306,7 +339,7 @@ async fn log_in(shared: &Arc<Shared>, stream: &mut TcpStream, mut login: Login) 
                 let visitor = &login.visitor;
                 tracing::info!(initiator = visitor.initiator, address = %visitor.address, target = login.target, ?refused, "a login is refused");
                 response.put(36, &(refused as u16).to_be_bytes());
-                send(stream, response, &mut status_number, expected_command, shared.limits.window(login.is_discovery)).await?;
+                send(output, response, &mut status_number, expected_command, shared.limits.window(login.is_discovery)).await?;
                 return Ok(None);
             }
         };
@@ -317,7 +350,7 @@ async fn log_in(shared: &Arc<Shared>, stream: &mut TcpStream, mut login: Login) 
         if let Some(begun) = &begun {
             response.put(14, &begun.handle.to_be_bytes());
         }
-        send(stream, response, &mut status_number, expected_command, shared.limits.window(login.is_discovery)).await?;
+        send(output, response, &mut status_number, expected_command, shared.limits.window(login.is_discovery)).await?;
         if let Some(begun) = begun {
             return Ok(Some(Begun { status_number, ..begun }));
         }
@@ -369,7 +402,13 @@ fn response_to(header: &Header) -> Outgoing {
 }
 
 /// Sends an answer to a login: `window` is how many commands a session takes, which begins with this one.
-async fn send(stream: &mut TcpStream, mut pdu: Outgoing, status_number: &mut u32, expected_command: u32, window: u32) -> io::Result<()> {
+async fn send(
+    stream: &mut (impl AsyncWrite + Unpin),
+    mut pdu: Outgoing,
+    status_number: &mut u32,
+    expected_command: u32,
+    window: u32,
+) -> io::Result<()> {
     pdu.finish(status_number, expected_command, expected_command.wrapping_add(window).wrapping_sub(1));
-    write(stream, std::iter::once(&spell(pdu, &Parameters::default())), || ()).await
+    write(stream, std::iter::once(&spell(pdu, &Parameters::default())), |_| ()).await
 }

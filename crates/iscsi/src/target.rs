@@ -145,6 +145,8 @@ pub(crate) struct Sessions {
     /// Targets of those that are about to enter; one that reinstates another waits for its end and is in use meanwhile. Locked behind `entries`.
     arriving: Mutex<Vec<String>>,
     next: AtomicU64,
+    /// Sessions that are over, of which the last answers are still to be taken.
+    flushing: AtomicUsize,
     /// Whether nobody is let in any more. It is changed and looked at with `entries` locked.
     is_closing: AtomicBool,
 }
@@ -161,6 +163,16 @@ impl Drop for Arriving<'_> {
         if let Some(at) = arriving.iter().position(|target| Some(target) == self.target.as_ref()) {
             arriving.swap_remove(at);
         }
+    }
+}
+
+/// The last answers of a session are on their way.
+#[derive(Debug)]
+pub(crate) struct Flushing(Arc<Sessions>);
+
+impl Drop for Flushing {
+    fn drop(&mut self) {
+        self.0.flushing.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -193,6 +205,17 @@ impl Sessions {
     /// How many there are.
     pub(crate) fn count(&self) -> usize {
         self.entries.lock().len()
+    }
+
+    /// How many there are, those included whose last answers are on their way.
+    pub(crate) fn count_with_flushing(&self) -> usize {
+        // In this order: whoever leaves the one is in the other already.
+        self.count() + self.flushing.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn flush(self: &Arc<Sessions>) -> Flushing {
+        self.flushing.fetch_add(1, Ordering::Relaxed);
+        Flushing(self.clone())
     }
 
     /// How many there have been.

@@ -1,7 +1,7 @@
 //! Reading and writing PDUs.
 
 use crate::negotiation::Parameters;
-use crate::pdu::{HEADER_BYTES, Header, Incoming, Outgoing, Segment, digest, padding};
+use crate::pdu::{HEADER_BYTES, Header, Incoming, Outgoing, Segment, digest, opcode, padding};
 use std::io::{self, IoSlice};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
@@ -13,12 +13,13 @@ fn wrong(what: &str) -> io::Error {
 /// Bytes of the longest data segment of a login request (RFC 7143 section 13.12).
 pub(crate) const LOGIN_SEGMENT_BYTES: u32 = 8192;
 
-/// Reads a PDU whose data segment has at most `limit` bytes, into `room`. Its lengths are checked before memory is taken.
+/// Reads a PDU whose data segment has at most `limit` bytes. Its lengths are checked before memory is taken. Data of a Data-Out are read into `room`, which
+/// is taken for them: they are copied and not kept, while the data of other PDUs may stay, and must not keep more memory than they have bytes.
 pub(crate) async fn read(
     stream: &mut (impl AsyncRead + Unpin),
     parameters: &Parameters,
     limit: u32,
-    room: Vec<u8>,
+    room: &mut Vec<u8>,
 ) -> io::Result<Incoming> {
     let mut bytes = [0; HEADER_BYTES];
     stream.read_exact(&mut bytes).await?;
@@ -36,10 +37,10 @@ pub(crate) async fn read(
     if length > limit as usize {
         return Err(wrong("a data segment is longer than was agreed on"));
     }
-    let mut data = room;
+    let mut data = if header.opcode() == opcode::DATA_OUT { std::mem::take(room) } else { Vec::new() };
     data.clear();
     let whole = length + padding(length);
-    data.reserve(whole);
+    data.reserve_exact(whole);
     let mut segment = (&mut *stream).take(whole as u64);
     while data.len() < whole {
         if segment.read_buf(&mut data).await? == 0 {
@@ -101,11 +102,11 @@ pub(crate) fn spell(pdu: Outgoing, parameters: &Parameters) -> Spelled {
     Spelled { head, head_bytes, data, tail, tail_bytes }
 }
 
-/// Writes PDUs, with as few calls of the system as can be. With each that takes something, `moved` is called.
+/// Writes PDUs, with as few calls of the system as can be. With each that takes something, `moved` is called with the number of bytes.
 pub(crate) async fn write<'a>(
     stream: &mut (impl AsyncWrite + Unpin),
     pdus: impl Iterator<Item = &'a Spelled>,
-    moved: impl Fn(),
+    moved: impl Fn(usize),
 ) -> io::Result<()> {
     let mut slices: Vec<IoSlice<'_>> = pdus.flat_map(Spelled::parts).filter(|part| !part.is_empty()).map(IoSlice::new).collect();
     let mut left = &mut slices[..];
@@ -114,7 +115,7 @@ pub(crate) async fn write<'a>(
         if written == 0 {
             return Err(io::ErrorKind::WriteZero.into());
         }
-        moved();
+        moved(written);
         IoSlice::advance_slices(&mut left, written);
     }
     stream.flush().await
@@ -138,14 +139,28 @@ mod tests {
                 spell(pdu, &parameters)
             });
             let mut sent = Vec::new();
-            write(&mut sent, pdus.iter(), || ()).await.unwrap();
+            write(&mut sent, pdus.iter(), |_| ()).await.unwrap();
             assert_eq!(sent.len(), pdus.iter().map(Spelled::bytes).sum::<usize>());
             let mut input = &sent[..];
             for tag in [1, 2] {
-                let pdu = read(&mut input, &parameters, 8192, vec![9; 10]).await.unwrap();
+                let pdu = read(&mut input, &parameters, 8192, &mut vec![9; 10]).await.unwrap();
                 assert_eq!((pdu.header.task_tag(), pdu.data), (tag, data.clone()));
             }
-            assert!(read(&mut input, &parameters, 8192, Vec::new()).await.is_err(), "nothing is left");
+            assert!(read(&mut input, &parameters, 8192, &mut Vec::new()).await.is_err(), "nothing is left");
+        }
+    }
+
+    #[tokio::test]
+    async fn room_that_was_used_before_is_for_data_of_commands_only() {
+        let parameters = Parameters::default();
+        for (code, is_used) in [(opcode::DATA_OUT, true), (opcode::NOP_OUT, false), (opcode::SCSI_COMMAND, false), (opcode::TEXT, false)] {
+            let mut pdu = Outgoing::new(code, 0x80, 1, StatusNumber::None).with_data(vec![3; 5]);
+            pdu.finish(&mut 1, 1, 1);
+            let sent = spell(pdu, &parameters).parts().concat();
+            let mut room = vec![9; 256 << 10];
+            let read = read(&mut &sent[..], &parameters, 8192, &mut room).await.unwrap();
+            assert_eq!(read.data, [3; 5]);
+            assert_eq!((read.data.capacity() >= 256 << 10, room.capacity() >= 256 << 10), (is_used, !is_used), "{code:02x}");
         }
     }
 
@@ -155,13 +170,13 @@ mod tests {
         let mut pdu = Outgoing::new(0x25, 0x80, 1, StatusNumber::None).with_data(vec![3; 100]);
         pdu.finish(&mut 1, 1, 1);
         let sent = spell(pdu, &parameters).parts().concat();
-        assert!(read(&mut &sent[..], &parameters, 8192, Vec::new()).await.is_ok());
-        assert!(read(&mut &sent[..], &parameters, 99, Vec::new()).await.is_err(), "too long");
-        assert!(read(&mut &sent[..100], &parameters, 8192, Vec::new()).await.is_err(), "half of it");
+        assert!(read(&mut &sent[..], &parameters, 8192, &mut Vec::new()).await.is_ok());
+        assert!(read(&mut &sent[..], &parameters, 99, &mut Vec::new()).await.is_err(), "too long");
+        assert!(read(&mut &sent[..100], &parameters, 8192, &mut Vec::new()).await.is_err(), "half of it");
         for at in [20, 60] {
             let mut damaged = sent.clone();
             damaged[at] ^= 1;
-            assert!(read(&mut &damaged[..], &parameters, 8192, Vec::new()).await.is_err());
+            assert!(read(&mut &damaged[..], &parameters, 8192, &mut Vec::new()).await.is_err());
         }
     }
 }

@@ -1,19 +1,16 @@
 //! Sessions with initiators that are slow, dead or malicious: they harm nobody else, and cost no more memory than they may.
 
-use onefold_iscsi::login::{Doors, Refused, Terms, Visitor};
-use onefold_iscsi::scsi::reservation::Reservations;
-use onefold_iscsi::scsi::{Disk, DiskError, Extent, Identity, LogicalUnit, UnitOptions};
-use onefold_iscsi::{Limits, PortalConfig, Server, Target, Targets};
+mod served;
+
+use onefold_iscsi::Limits;
 use onefold_tests::iscsi::{HEADER_BYTES, Initiator, connect, login_request, receive, send, word};
 use onefold_tests::{Random, RequestError};
-use std::io::{Read, Write};
+use served::{NAME, SIZE, Served, is_closed, limits, read_10, window};
+use std::io::Write;
 use std::net::TcpStream;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-
-const NAME: &str = "iqn.2026-01.com.example:disk";
-const SIZE: usize = 16 << 20;
 
 /// Tests that measure the memory of this process go one by one.
 static MEASURED: Mutex<()> = Mutex::new(());
@@ -26,165 +23,6 @@ fn alone() -> MutexGuard<'static, ()> {
 fn resident() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     statm.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096
-}
-
-/// A disk in memory, which a test can make wait.
-struct Slow {
-    bytes: Mutex<Vec<u8>>,
-    gate: Mutex<()>,
-    /// How many have come to the gate.
-    arrived: AtomicUsize,
-}
-
-impl Slow {
-    /// Waits until so many have come to the gate.
-    fn wait_for(&self, arrived: usize) {
-        let until = Instant::now() + Duration::from_secs(60);
-        while self.arrived.load(Ordering::Relaxed) < arrived {
-            assert!(Instant::now() < until, "{} of {arrived} have come", self.arrived.load(Ordering::Relaxed));
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    fn wait(&self) {
-        self.arrived.fetch_add(1, Ordering::Relaxed);
-        drop(self.gate.lock());
-    }
-}
-
-impl Disk for Slow {
-    fn size(&self) -> u64 {
-        SIZE as u64
-    }
-    fn read_only(&self) -> bool {
-        false
-    }
-    fn block_bytes(&self) -> u32 {
-        256 << 10
-    }
-    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), DiskError> {
-        self.wait();
-        out.copy_from_slice(&self.bytes.lock().unwrap()[offset as usize..][..out.len()]);
-        Ok(())
-    }
-    fn write(&self, offset: u64, data: &[u8], _fua: bool) -> Result<(), DiskError> {
-        self.wait();
-        self.bytes.lock().unwrap()[offset as usize..][..data.len()].copy_from_slice(data);
-        Ok(())
-    }
-    fn update(&self, offset: u64, length: usize, _fua: bool, change: &mut dyn FnMut(&mut [u8]) -> bool) -> Result<bool, DiskError> {
-        Ok(change(&mut self.bytes.lock().unwrap()[offset as usize..][..length]))
-    }
-    fn flush(&self) -> Result<(), DiskError> {
-        Ok(())
-    }
-    fn unmap(&self, offset: u64, length: u64) -> Result<(), DiskError> {
-        self.bytes.lock().unwrap()[offset as usize..][..length as usize].fill(0);
-        Ok(())
-    }
-    fn prefetch(&self, _offset: u64, _length: u64) -> Result<(), DiskError> {
-        Ok(())
-    }
-    fn extents(&self, _offset: u64, length: u64, _limit: usize) -> Result<Vec<Extent>, DiskError> {
-        Ok(vec![Extent { length, mapped: true }])
-    }
-}
-
-struct Open(Arc<Target>);
-
-impl Doors for Open {
-    fn admit(&self, target: Option<&str>, _visitor: &Visitor) -> Result<Terms, Refused> {
-        if target.is_none_or(|target| target == NAME) { Ok(Terms::default()) } else { Err(Refused::NotFound) }
-    }
-    fn random(&self, out: &mut [u8]) -> Result<(), Refused> {
-        out.fill(1);
-        Ok(())
-    }
-}
-
-impl Targets for Open {
-    fn names(&self, _visitor: &Visitor) -> Vec<String> {
-        (0..1000).map(|number| format!("{NAME}-{number}")).collect()
-    }
-    fn target(&self, name: &str) -> Option<Arc<Target>> {
-        (name == NAME).then(|| self.0.clone())
-    }
-}
-
-/// A server on a thread of its own, until the test ends.
-struct Served {
-    portal: String,
-    disk: Arc<Slow>,
-    stop: Option<tokio::sync::oneshot::Sender<()>>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Served {
-    fn with(limits: Limits) -> Served {
-        let disk = Arc::new(Slow { bytes: Mutex::new(vec![7; SIZE]), gate: Mutex::new(()), arrived: AtomicUsize::new(0) });
-        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let (said, told) = std::sync::mpsc::channel();
-        let of_server = disk.clone();
-        let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-            runtime.block_on(async {
-                let target = Arc::new(Target::new(NAME));
-                let portals = [PortalConfig { listen: "127.0.0.1:0".parse().unwrap(), advertised: None }];
-                let server = Server::bind(&portals, Arc::new(Open(target.clone())), limits).await.unwrap();
-                let identity = Identity { serial: "1".into(), number: 1, product: "slow".into() };
-                let options = UnitOptions {
-                    identity,
-                    logical_block_bytes: 512,
-                    is_removable: false,
-                    ports: server.ports(),
-                    reservations: Reservations::default(),
-                };
-                target.units.write().insert(0, Arc::new(LogicalUnit::new(of_server, options, Box::new(|_| Ok(())))));
-                said.send(server.local_addresses().next().unwrap().to_string()).unwrap();
-                server.run(async { drop(stopped.await) }).await;
-            });
-        });
-        Served { portal: told.recv().unwrap(), disk, stop: Some(stop), thread: Some(thread) }
-    }
-
-    fn log_in(&self, number: u32) -> Initiator {
-        Initiator::log_in(&self.portal, NAME, "iqn.2026-01.com.example:test", number, 0).unwrap()
-    }
-
-    /// Somebody else is served as ever.
-    #[track_caller]
-    fn works(&self) {
-        let mut good = self.log_in(0xffff);
-        assert_eq!(good.read(4096, 4096).unwrap(), [7; 4096]);
-        good.log_out().unwrap();
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        let _ = self.thread.take().map(std::thread::JoinHandle::join);
-    }
-}
-
-fn limits() -> Limits {
-    Limits { farewell: Duration::from_millis(100), ..Limits::default() }
-}
-
-/// The CDB of READ (10).
-fn read_10(block: u32, blocks: u16) -> [u8; 10] {
-    let (block, blocks) = (block.to_be_bytes(), blocks.to_be_bytes());
-    [0x28, 0, block[0], block[1], block[2], block[3], 0, blocks[0], blocks[1], 0]
-}
-
-/// Waits until the other side has closed the connection.
-#[track_caller]
-fn is_closed(stream: &mut TcpStream) {
-    let mut rest = [0; 4096];
-    let until = Instant::now() + Duration::from_secs(60);
-    while matches!(stream.read(&mut rest), Ok(count) if count > 0) {
-        assert!(Instant::now() < until, "the connection stays open");
-    }
 }
 
 #[test]
@@ -287,11 +125,6 @@ fn m0_1_commands_beyond_the_window_are_dropped_and_those_within_are_not() {
     // Those that were beyond the window are not missed: their numbers come again.
     initiator.command_number -= 2;
     initiator.read(0, 512).unwrap();
-}
-
-/// How many commands an answer allows.
-fn window(answer: &[u8]) -> u32 {
-    word(answer, 32).wrapping_sub(word(answer, 28)).wrapping_add(1)
 }
 
 #[test]

@@ -13,6 +13,7 @@ pub mod fingerprints;
 pub mod galois;
 pub mod iscsi_login;
 pub mod iscsi_pdu;
+pub mod iscsi_session;
 pub mod log_batch;
 pub mod nbd_negotiation;
 pub mod nbd_request;
@@ -38,6 +39,7 @@ pub const TARGETS: &[Target] = &[
     ("galois", galois::run),
     ("iscsi_login", iscsi_login::run),
     ("iscsi_pdu", iscsi_pdu::run),
+    ("iscsi_session", iscsi_session::run),
     ("log_batch", log_batch::run),
     ("nbd_negotiation", nbd_negotiation::run),
     ("nbd_request", nbd_request::run),

@@ -78,7 +78,7 @@ impl Peers for Alone {
     fn unit(&self, _number: u64) -> Option<Arc<LogicalUnit>> {
         None
     }
-    fn abort(&self, _number: u64, _nexuses: &[Nexus]) {}
+    fn abort(&self, _number: u64, _nexuses: &[Nexus], _is_over: &dyn Fn() -> bool) {}
 }
 
 /// The first byte says how long blocks are, whether the disk may change and whether it can be taken out. Then come commands: a byte that says who sends it, the length of its

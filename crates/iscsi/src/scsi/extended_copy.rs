@@ -18,8 +18,8 @@ pub trait Peers: Send + Sync {
     /// The unit with this number ([`Identity::number`]), if it is in a target that the initiator may use with what it has proved.
     fn unit(&self, number: u64) -> Option<Arc<LogicalUnit>>;
 
-    /// Ends the commands that these have under way on a unit, and returns when they are over.
-    fn abort(&self, number: u64, nexuses: &[Nexus]);
+    /// Ends the commands that these have under way on a unit, and returns when they are over, or `is_over` says that nobody waits for that any more.
+    fn abort(&self, number: u64, nexuses: &[Nexus], is_over: &dyn Fn() -> bool);
 }
 
 /// Bytes that are captured at a time.

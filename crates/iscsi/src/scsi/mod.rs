@@ -30,7 +30,7 @@ pub use buffers::Buffers;
 pub use disk::{Content, Disk, DiskError, Extent, Space, place_bytes};
 pub use extended_copy::Peers;
 pub use inquiry::{Identity, Port};
-pub use reply::{Reply, Status, failed, lost_data, without_unit};
+pub use reply::{Reply, Status, bidirectional, failed, lost_data, without_unit};
 pub use reservation::Nexus;
 pub use sanitize::{KeepSanitize, Sanitize};
 pub use token::Tokens;

@@ -79,7 +79,7 @@ impl LogicalUnit {
             gone.iter().for_each(|other| state.attend(other, Code::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR));
             drop(state);
             caller.patience.begin_to_wait();
-            caller.peers.abort(self.number(), &gone);
+            caller.peers.abort(self.number(), &gone, &|| caller.patience.is_over());
             // Copies that these sent to other units are no tasks of this one. Their next steps are refused.
             self.wait_for_steps();
         }

@@ -50,9 +50,9 @@ impl LogicalUnit {
 
     /// START STOP UNIT that moves the medium.
     pub(super) fn move_medium(&self, caller: Caller<'_>, definition: &'static Definition, cdb: &[u8]) -> Result<Vec<u8>, Refusal> {
-        // Until those who use the medium have ended.
-        caller.patience.begin_to_wait();
-        let _medium = self.use_medium_alone();
+        // Who may not keeps nobody waiting.
+        self.judge(caller, Ok(definition))?;
+        let _medium = self.use_medium_alone(caller)?;
         self.judge(caller, Ok(definition))?;
         let mut state = self.state.lock();
         if !state.tray.prevented_by.is_empty() {

@@ -71,6 +71,12 @@ pub fn lost_data() -> Reply {
     Reply { status: Status::CheckCondition, data: Vec::new(), sense: sense.encode(false) }
 }
 
+/// The answer to a command that announces data in both directions.
+pub fn bidirectional() -> Reply {
+    let sense = Sense::new(Key::IllegalRequest, Code::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT);
+    Reply { status: Status::CheckCondition, data: Vec::new(), sense: sense.encode(false) }
+}
+
 pub(super) fn truncated(mut out: Vec<u8>, room: usize) -> Vec<u8> {
     out.truncate(room);
     out

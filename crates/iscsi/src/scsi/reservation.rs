@@ -77,6 +77,8 @@ pub enum Refusal {
     Conflict,
     /// CHECK CONDITION.
     Check(Sense),
+    /// BUSY: what is about to begin may have to wait for long.
+    Busy,
 }
 
 impl From<Sense> for Refusal {

@@ -204,7 +204,7 @@ impl<'a> Others<'a> {
 }
 
 impl Peers for Others<'_> {
-    fn abort(&self, _number: u64, nexuses: &[Nexus]) {
+    fn abort(&self, _number: u64, nexuses: &[Nexus], _is_over: &dyn Fn() -> bool) {
         self.aborted.lock().extend_from_slice(nexuses);
     }
 

@@ -19,7 +19,7 @@ use super::sense::{Code, Key, Sense};
 use super::third_party::{self, Copies, ListId};
 use super::token::Tokens;
 use super::{Buffers, Disk, Geometry, u16_at, u32_at};
-use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -95,6 +95,8 @@ pub struct LogicalUnit {
     pub(super) state: Mutex<State>,
     /// Shared by commands that use the medium; alone for the beginning of a sanitize, and to move the medium.
     medium: RwLock<()>,
+    /// Held by the one that waits to have the medium alone.
+    alone: Mutex<()>,
     /// Shared by each step of a copy that reads or writes this unit, from the moment in which it is admitted; alone to wait for those under way.
     steps: RwLock<()>,
     sanitizer: Sanitizer,
@@ -149,6 +151,7 @@ impl LogicalUnit {
             keep,
             state,
             medium: RwLock::new(()),
+            alone: Mutex::new(()),
             steps: RwLock::new(()),
             sanitizer,
             copies: Mutex::default(),
@@ -284,25 +287,27 @@ impl LogicalUnit {
                 self.judge(caller, Ok(definition)).and_then(perform)
             }
             definition => {
-                let _medium = self.medium.try_read().unwrap_or_else(|| {
-                    // A sanitize is about to begin, or the medium to move, as soon as the commands before it have ended: that may take a while.
-                    caller.patience.begin_to_wait();
-                    self.medium.read()
-                });
-                self.judge(caller, definition).and_then(perform)
+                // While a sanitize, or a medium that is to move, waits for the end of the commands before it, which may take a while, those behind it have
+                // no threads to wait on.
+                let medium = self.medium.try_read().ok_or(Refusal::Busy);
+                medium.and_then(|_medium| self.judge(caller, definition).and_then(perform))
             }
         };
         match done {
             Ok(data) => Reply::with(data),
             Err(Refusal::Conflict) => Reply { status: Status::ReservationConflict, data: Vec::new(), sense: Vec::new() },
             Err(Refusal::Check(sense)) => self.check_condition(sense),
+            Err(Refusal::Busy) => Reply { status: Status::Busy, data: Vec::new(), sense: Vec::new() },
         }
     }
 
     fn sanitize(&self, caller: Caller<'_>, definition: &'static Definition, cdb: &[u8], data: &[u8]) -> Result<Vec<u8>, Refusal> {
-        // Until those who use the medium have ended.
-        caller.patience.begin_to_wait();
-        let medium = self.use_medium_alone();
+        // Who may not erase, or says it wrong, keeps nobody waiting.
+        self.judge(caller, Ok(definition))?;
+        if definition.action != Some(0x1f) {
+            self.sanitizer.parse(cdb, data, &self.geometry())?;
+        }
+        let medium = self.use_medium_alone(caller)?;
         self.judge(caller, Ok(definition))?;
         if definition.action == Some(0x1f) {
             self.sanitizer.leave_failure(cdb)?;
@@ -443,9 +448,11 @@ impl LogicalUnit {
         self.medium.read_recursive()
     }
 
-    /// Waits until no command uses the medium, and keeps them from it.
-    pub(super) fn use_medium_alone(&self) -> RwLockWriteGuard<'_, ()> {
-        self.medium.write()
+    /// Waits until no command uses the medium, and keeps them from it. One at a time waits, as it has a thread meanwhile.
+    pub(super) fn use_medium_alone(&self, caller: Caller<'_>) -> Result<(RwLockWriteGuard<'_, ()>, MutexGuard<'_, ()>), Refusal> {
+        let alone = self.alone.try_lock().ok_or(Refusal::Busy)?;
+        caller.patience.begin_to_wait();
+        Ok((self.medium.write(), alone))
     }
 
     /// Held by a step of a copy from before it is admitted until it is done. Those who wait for steps hold nothing that a step waits for.
@@ -498,49 +505,39 @@ impl LogicalUnit {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{MAPPED_BYTES, MemoryDisk, Others, nexus, unit};
+    use super::super::testing::{MAPPED_BYTES, MemoryDisk, send, send_as, sense_of, unit};
     use super::*;
-    use std::sync::atomic::{AtomicBool, Ordering};
-    use std::time::{Duration, Instant};
 
-    #[derive(Default)]
-    struct Told(AtomicBool);
+    const READ: [u8; 10] = [0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0];
 
-    impl Patience for Told {
-        fn begin_to_wait(&self) {
-            self.0.store(true, Ordering::Relaxed);
-        }
-        fn is_over(&self) -> bool {
-            false
-        }
+    #[test]
+    fn commands_behind_a_sanitize_that_waits_take_no_threads() {
+        let unit = unit(&MemoryDisk::new(MAPPED_BYTES));
+        assert_eq!(send(&unit, &READ, &[]).status, Status::Good);
+        let medium = unit.medium.write();
+        assert_eq!(send(&unit, &READ, &[]).status, Status::Busy);
+        assert_eq!(send(&unit, &[0x12, 0, 0, 0, 96, 0], &[]).status, Status::Good, "what does not use the medium goes on");
+        drop(medium);
+        assert_eq!(send(&unit, &READ, &[]).status, Status::Good);
     }
 
     #[test]
-    fn a_command_that_waits_for_a_sanitize_leaves_its_place_among_those_who_work() {
+    fn one_sanitize_at_a_time_waits_for_the_commands_before_it() {
+        const ERASE: [u8; 10] = [0x48, 0x02, 0, 0, 0, 0, 0, 0, 0, 0];
         let unit = unit(&MemoryDisk::new(MAPPED_BYTES));
-        let (told, others, tokens, nexus) = (Told::default(), Others::default(), Tokens::default(), nexus("a"));
-        let port = Port { target: "iqn.2026-01.example:t".into(), group: 1 };
-        let caller = Caller {
-            nexus: &nexus,
-            port: &port,
-            luns: &[0],
-            patience: &told,
-            peers: &others,
-            tokens: &tokens,
-            buffers: &Buffers::default(),
-        };
-        let read = [0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0];
-        assert_eq!(unit.execute(caller, &read, &[], 0).status, Status::Good);
-        assert!(!told.0.load(Ordering::Relaxed), "there is nothing to wait for");
+        // A command that uses the medium goes on.
+        let before = unit.share_medium();
+        assert_eq!(sense_of(&send(&unit, &[0x48, 0x02, 0, 0, 0, 0, 0, 0, 1, 0], &[])), (5, 0x24, 0), "what is wrong does not wait");
+        assert_eq!(send_as(&unit, "b", &[0x16, 0, 0, 0, 0, 0], &[]).status, Status::Good);
+        assert_eq!(send(&unit, &ERASE, &[]).status, Status::ReservationConflict, "nor who may not");
+        assert_eq!(send_as(&unit, "b", &[0x17, 0, 0, 0, 0, 0], &[]).status, Status::Good);
         std::thread::scope(|scope| {
-            let medium = unit.medium.write();
-            let waiting = scope.spawn(|| unit.execute(caller, &read, &[], 0));
-            let until = Instant::now() + Duration::from_secs(60);
-            while !told.0.load(Ordering::Relaxed) && Instant::now() < until {
+            let waiting = scope.spawn(|| send(&unit, &ERASE, &[]));
+            while unit.medium.try_read().is_some() {
                 std::thread::yield_now();
             }
-            drop(medium);
-            assert!(told.0.load(Ordering::Relaxed));
+            assert_eq!(send_as(&unit, "b", &ERASE, &[]).status, Status::Busy);
+            drop(before);
             assert_eq!(waiting.join().unwrap().status, Status::Good);
         });
     }

@@ -1,84 +1,14 @@
 //! SCSI commands: their data, their order, their answers.
 
-use super::{Begun, CommandPlace, End, Event, PERMIT_BYTES, Sequence, Session, Task};
-use crate::Shared;
-use crate::chap::Account;
-use crate::login::Visitor;
-use crate::pdu::{Incoming, NO_TAG, Outgoing, Segment, StatusNumber, opcode, reason};
-use crate::scsi::{Buffers, Caller, LogicalUnit, MAX_TRANSFER_BYTES, Nexus, Patience, Peers, Port, Reply, Status};
-use crate::target::Target;
-use parking_lot::Mutex;
+use super::memory::Room;
+use super::task::{CommandPlace, Sequence, Task};
+use super::{End, Event, FIRST_BYTES, Session};
+use crate::pdu::{Header, Incoming, NO_TAG, Outgoing, Segment, StatusNumber, opcode, reason};
+use crate::scsi::{MAX_TRANSFER_BYTES, Reply, Status};
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use tokio::sync::OwnedSemaphorePermit;
-
-/// What a command under way has.
-#[derive(Debug)]
-struct Waiting {
-    /// A place among those who work, of its session and of all.
-    worker: Mutex<Option<[OwnedSemaphorePermit; 2]>>,
-    is_over: Arc<AtomicBool>,
-}
-
-/// Who sends the commands of a session, and what others there are for it.
-pub(super) struct Sender {
-    shared: Arc<Shared>,
-    nexus: Nexus,
-    port: Port,
-    visitor: Visitor,
-    target: Option<Arc<Target>>,
-    proved: Option<Account>,
-    runtime: tokio::runtime::Handle,
-}
-
-impl Sender {
-    pub(super) fn new(shared: &Arc<Shared>, begun: &Begun) -> Sender {
-        Sender {
-            shared: shared.clone(),
-            nexus: begun.nexus.clone(),
-            port: begun.port.clone(),
-            visitor: begun.visitor.clone(),
-            target: begun.target.clone(),
-            proved: begun.proved.clone(),
-            runtime: tokio::runtime::Handle::current(),
-        }
-    }
-
-    /// Whether the initiator could log in to a target with what it has proved already. That it says to be somebody who is logged in there proves nothing.
-    fn may_use(&self, target: &str) -> bool {
-        let Ok(terms) = self.shared.targets.admit(Some(target), &self.visitor) else { return false };
-        let accounts = &terms.credentials.initiators;
-        accounts.is_empty() || self.proved.as_ref().is_some_and(|proved| accounts.contains(proved))
-    }
-}
-
-impl Peers for Sender {
-    fn unit(&self, number: u64) -> Option<Arc<LogicalUnit>> {
-        let find = |target: &Target| target.units.read().values().find(|unit| unit.number() == number).cloned();
-        self.target.as_deref().and_then(find).or_else(|| {
-            let names = self.shared.targets.names(&self.visitor);
-            let mut others = names.iter().filter(|name| self.may_use(name)).filter_map(|name| self.shared.targets.target(name));
-            others.find_map(|target| find(&target))
-        })
-    }
-
-    fn abort(&self, number: u64, nexuses: &[Nexus]) {
-        // This is a thread that may wait.
-        self.runtime.block_on(self.shared.sessions.abort_of(nexuses, number));
-    }
-}
-
-impl Patience for Waiting {
-    fn begin_to_wait(&self) {
-        self.worker.lock().take();
-    }
-
-    fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::Relaxed)
-    }
-}
+use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 impl Session {
     pub(super) fn scsi(&mut self, pdu: Incoming) -> Result<(), End> {
@@ -106,7 +36,10 @@ impl Session {
         }
         let needed_bytes = if is_write { unit.as_ref().map_or(0, |unit| unit.data_out_bytes(&cdb)) as u32 } else { 0 };
         let first_burst = parameters.first_burst_bytes.min(expected_bytes);
+        let unsolicited = (!header.is_final()).then_some(Sequence { next_number: 0, offset: immediate, end: first_burst });
+        self.next_serial += 1;
         let mut task = Task {
+            serial: self.next_serial,
             lun: header.lun(),
             number,
             unit,
@@ -120,50 +53,90 @@ impl Session {
             data: Vec::new(),
             wanted_bytes: needed_bytes.min(expected_bytes).min(MAX_TRANSFER_BYTES),
             received_bytes: 0,
-            unsolicited: (!header.is_final()).then_some(Sequence { next_number: 0, offset: immediate, end: first_burst }),
+            burst_bytes: if unsolicited.is_some() { first_burst } else { immediate },
+            unsolicited,
             requested_bytes: 0,
             requests: HashMap::new(),
             request_number: 0,
-            permit: None,
+            room: None,
+            room_since: Instant::now(),
+            has_asked_for_room: false,
             is_running: false,
             is_ended: false,
+            is_lost: false,
             place: CommandPlace::enter(&self.shared),
             ended: Arc::default(),
         };
+        if is_read && is_write {
+            // No command has data in both directions.
+            self.respond(tag, &task, crate::scsi::bidirectional(), None);
+            return Ok(());
+        }
         if task.place.is_none() {
-            // The initiator tries it again: when one of its own commands has ended (SAM-5 section 5.3), or after a while.
-            let status = if self.tasks.is_empty() { Status::Busy } else { Status::TaskSetFull };
-            self.respond(tag, &task, Reply { status, data: Vec::new(), sense: Vec::new() }, None);
+            self.turn_away(tag, &task);
             return Ok(());
         }
         task.store(0, &pdu.data);
         self.tasks.insert(tag, task);
         self.queue.push_back(tag);
         self.go_on(tag);
+        self.bound_first_bytes(tag);
         Ok(())
+    }
+
+    /// Answers that there is no room for one more command.
+    fn turn_away(&mut self, tag: u32, task: &Task) {
+        // The initiator tries it again: when one of its own commands has ended (SAM-5 section 5.3), or after a while.
+        let status = if self.tasks.is_empty() { Status::Busy } else { Status::TaskSetFull };
+        self.respond(tag, task, Reply { status, data: Vec::new(), sense: Vec::new() }, None);
+    }
+
+    /// Turns away a command that brings data for which there is no room, if many of the session have done so already.
+    fn bound_first_bytes(&mut self, tag: u32) {
+        let waits = |task: &&Task| task.needs_room() && !task.is_lost;
+        if self.tasks.get(&tag).filter(waits).is_none_or(|task| task.burst_bytes == 0) {
+            return;
+        }
+        let first_bytes: usize = self.tasks.values().filter(waits).map(|task| task.burst_bytes as usize).sum();
+        if first_bytes > FIRST_BYTES
+            && let Some(mut task) = self.tasks.remove(&tag)
+        {
+            task.end();
+            self.queue.retain(|queued| *queued != tag);
+            self.turn_away(tag, &task);
+        }
     }
 
     /// Does what can be done next for a command: asks for room, for data, or lets it start.
     pub(super) fn go_on(&mut self, tag: u32) {
         let parameters = self.begun.parameters;
+        let Some(task) = self.tasks.get(&tag) else { return };
+        if task.is_running || task.is_ended || task.is_lost {
+            return;
+        }
+        if task.needs_room() {
+            if task.has_asked_for_room || self.is_behind_ordered(tag, task) {
+                return;
+            }
+            let bytes = task.wanted_bytes.min(MAX_TRANSFER_BYTES);
+            let room = self.memory.try_take(bytes);
+            let Some(task) = self.tasks.get_mut(&tag) else { return };
+            task.has_asked_for_room = true;
+            match room {
+                Some(room) => task.make_room(room, &self.shared.buffers),
+                None => return self.ask_for_room(tag, bytes),
+            }
+        }
         let Some(task) = self.tasks.get_mut(&tag) else { return };
-        if task.unsolicited.is_some() || task.is_running || task.is_ended {
+        if task.unsolicited.is_some() {
             return;
         }
         if task.received_bytes >= task.wanted_bytes {
             return self.start_ready();
         }
-        if task.permit.is_none() && task.requested_bytes == 0 {
-            // So that room is asked for once.
+        if task.request_number == 0 {
+            // What came without being asked for is there.
             task.requested_bytes = task.received_bytes;
-            let permits = task.wanted_bytes.min(MAX_TRANSFER_BYTES).div_ceil(PERMIT_BYTES);
-            match self.memory.clone().try_acquire_many_owned(permits) {
-                Ok(permit) => task.make_room(permit, &self.shared.buffers),
-                Err(_) => return self.ask_for_room(tag, permits),
-            }
-        }
-        if task.permit.is_none() {
-            return;
         }
         let mut wanted = Vec::new();
         while task.requested_bytes < task.wanted_bytes && task.requests.len() + wanted.len() < parameters.outstanding_r2t as usize {
@@ -186,11 +159,21 @@ impl Session {
         }
     }
 
-    fn ask_for_room(&self, tag: u32, permits: u32) {
-        let (memory, events) = (self.memory.clone(), self.events.clone());
+    /// Whether a command of the queue waits for the end of an ordered one: then it gets no room, which that one may need.
+    fn is_behind_ordered(&self, tag: u32, task: &Task) -> bool {
+        let is_before = |other: &Task| other.is_ordered && other.number == task.number;
+        let mut queued = self.queue.iter().take_while(|queued| **queued != tag).filter_map(|queued| self.tasks.get(queued));
+        queued.any(is_before) || self.tasks.values().any(|other| other.is_running && is_before(other))
+    }
+
+    fn ask_for_room(&self, tag: u32, bytes: u32) {
+        let Some(task) = self.tasks.get(&tag) else { return };
+        let (memory, events, serial, ended) = (self.memory.clone(), self.events.clone(), task.serial, task.ended.clone());
         tokio::spawn(async move {
-            if let Ok(permit) = memory.acquire_many_owned(permits).await {
-                let _ = events.send(Event::Room(tag, permit));
+            tokio::select! {
+                biased;
+                () = ended.wait() => {}
+                room = memory.take(bytes) => drop(events.send(Event::Room { tag, serial, room })),
             }
         });
     }
@@ -202,6 +185,10 @@ impl Session {
             return Ok(());
         };
         let transfer_tag = header.transfer_tag();
+        if task.is_lost {
+            self.drop_data(&header);
+            return Ok(());
+        }
         let sequence = if transfer_tag == NO_TAG { task.unsolicited.as_mut() } else { task.requests.get_mut(&transfer_tag) };
         let Some(sequence) = sequence else {
             return if task.is_ended { Ok(()) } else { Err(End::Wrong("data came that nobody asked for")) };
@@ -210,7 +197,7 @@ impl Session {
             || header.buffer_offset() != sequence.offset
             || length > sequence.end - sequence.offset
         {
-            return self.lose(header.task_tag());
+            return self.lose(&header);
         }
         sequence.next_number += 1;
         sequence.offset += length;
@@ -228,29 +215,44 @@ impl Session {
             return Err(End::Wrong("the last data of a sequence are not marked so"));
         }
         task.store(offset, &pdu.data);
+        self.received_bytes += u64::from(length);
         self.go_on(header.task_tag());
         Ok(())
     }
 
-    /// Data came out of order, or more than was asked for: some is lost. The command ends as after a digest that is wrong (RFC 7143 sections 7.7, 7.8).
-    pub(super) fn lose(&mut self, tag: u32) -> Result<(), End> {
-        let Some(task) = self.tasks.get_mut(&tag).filter(|task| !task.is_running) else {
+    /// Data came out of order, or more than was asked for: some is lost. The command ends as after a digest that is wrong (RFC 7143 sections 7.7, 7.8), when
+    /// nothing more of its data can be on the way.
+    fn lose(&mut self, header: &Header) -> Result<(), End> {
+        let Some(task) = self.tasks.get_mut(&header.task_tag()).filter(|task| !task.is_running) else {
             return Err(End::Wrong("data came for a command that has all"));
         };
-        task.end();
-        if let Some(task) = self.tasks.remove(&tag) {
-            self.queue.retain(|queued| *queued != tag);
-            self.respond(tag, &task, crate::scsi::lost_data(), None);
-            self.start_ready();
-        }
+        task.is_lost = true;
+        (task.data, task.room) = (Vec::new(), None);
+        self.drop_data(header);
         Ok(())
     }
 
-    /// Starts commands whose data are there. One that is ordered waits for all before it, and all behind it wait for it.
-    pub(super) fn start_ready(&mut self) {
-        if self.queue.is_empty() || self.tasks.values().any(|task| task.is_running && task.is_ordered) {
-            return;
+    /// Leaves out data of a command of which some was lost before.
+    fn drop_data(&mut self, header: &Header) {
+        let tag = header.task_tag();
+        let Some(task) = self.tasks.get_mut(&tag) else { return };
+        if header.is_final() && header.transfer_tag() == NO_TAG {
+            task.unsolicited = None;
+        } else if header.is_final() {
+            task.requests.remove(&header.transfer_tag());
         }
+        if task.unsolicited.is_none() && task.requests.is_empty() {
+            task.end();
+            if let Some(task) = self.tasks.remove(&tag) {
+                self.queue.retain(|queued| *queued != tag);
+                self.respond(tag, &task, crate::scsi::lost_data(), None);
+                self.go_on_all();
+            }
+        }
+    }
+
+    /// Starts commands whose data are there. One that is ordered waits for all of its unit before it, and all behind it wait for it.
+    pub(super) fn start_ready(&mut self) {
         let mut at = 0;
         while at < self.queue.len() {
             let tag = self.queue[at];
@@ -258,104 +260,45 @@ impl Session {
                 self.queue.remove(at);
                 continue;
             };
-            let is_blocked = task.is_ordered && self.tasks.values().any(|other| other.is_running);
-            if task.is_ordered && (at > 0 || is_blocked) {
-                return;
-            }
-            let is_ready = task.unsolicited.is_none() && task.received_bytes >= task.wanted_bytes && !task.is_ended;
-            if is_ready {
+            if task.is_ready() && !self.must_wait(at, task) {
                 self.queue.remove(at);
-                let is_ordered = task.is_ordered;
                 self.start(tag);
-                if is_ordered {
-                    return;
-                }
-            } else if task.is_ordered {
-                return;
             } else {
                 at += 1;
             }
         }
     }
 
-    pub(super) fn start(&mut self, tag: u32) {
-        let Some(task) = self.tasks.get_mut(&tag) else { return };
-        task.is_running = true;
-        let (unit, cdb, data) = (task.unit.clone(), task.cdb.clone(), std::mem::take(&mut task.data));
-        self.begun.place.counters.written_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
-        let announced = if task.is_write { task.expected_bytes } else { 0 };
-        // What the unit reads counts, whether or not the initiator wants all of it.
-        let expected = if task.is_read { task.expected_bytes } else { 0 };
-        let bytes = expected.max(unit.as_ref().map_or(0, |unit| unit.data_in_bytes(&cdb)) as u32).min(MAX_TRANSFER_BYTES);
-        let permit = task.permit.take();
-        let is_over = task.ended.clone();
-        let (sender, events) = (self.sender.clone(), self.events.clone());
-        let work = move |permit: Option<OwnedSemaphorePermit>, worker| {
-            let waiting = Waiting { worker: Mutex::new(worker), is_over };
-            let luns = sender.target.as_ref().map_or_else(Vec::new, |target| target.luns());
-            let caller = Caller {
-                nexus: &sender.nexus,
-                port: &sender.port,
-                luns: &luns,
-                patience: &waiting,
-                peers: &*sender,
-                tokens: &sender.shared.tokens,
-                buffers: &sender.shared.buffers,
-            };
-            let execute = || match unit {
-                // It was ended while it waited for its turn: then it must not have begun.
-                _ if waiting.is_over() => crate::scsi::failed(),
-                Some(unit) => unit.execute(caller, &cdb, &data, announced),
-                None => crate::scsi::without_unit(caller, &cdb),
-            };
-            let reply = catch_unwind(AssertUnwindSafe(execute)).unwrap_or_else(|_| crate::scsi::failed());
-            sender.shared.buffers.give_back(data);
-            // Whoever hears that it is done finds its place free, and nobody who has the unit.
-            drop((waiting, sender));
-            // No receiver: the session is over.
-            let _ = events.send(Event::Done(tag, reply, permit));
-        };
-        let (memory, own, all) = (self.memory.clone(), self.workers.clone(), self.shared.workers.clone());
-        let needed = if permit.is_none() { bytes.div_ceil(PERMIT_BYTES) } else { 0 };
-        // Mostly there is room at once. Nobody who waits is overtaken: as long as somebody does, nothing is free.
-        let room = if needed > 0 { memory.clone().try_acquire_many_owned(needed).map(Some) } else { Ok(permit) };
-        // The session's own first, so that nobody has a place of all while it waits for one.
-        let worker = own.clone().try_acquire_owned().and_then(|own| Ok([own, all.clone().try_acquire_owned()?]));
-        match (room, worker) {
-            (Ok(permit), Ok(worker)) => self.shared.pool.run(move || work(permit, Some(worker))),
-            (room, worker) => {
-                drop(worker);
-                let shared = self.shared.clone();
-                tokio::spawn(async move {
-                    let permit = match room {
-                        Ok(permit) => permit,
-                        Err(_) => memory.acquire_many_owned(needed).await.ok(),
-                    };
-                    let worker = match own.acquire_owned().await {
-                        Ok(own) => all.acquire_owned().await.ok().map(|all| [own, all]),
-                        Err(_) => None,
-                    };
-                    shared.pool.run(move || work(permit, worker));
-                });
-            }
-        }
+    /// Whether the command at this place of the queue waits for others of its unit.
+    fn must_wait(&self, at: usize, task: &Task) -> bool {
+        let holds = |other: &Task| (other.is_ordered || task.is_ordered) && other.number == task.number;
+        let mut queued = self.queue.iter().take(at).filter_map(|tag| self.tasks.get(tag));
+        queued.any(holds) || self.tasks.values().any(|other| other.is_running && holds(other))
+    }
+
+    /// Goes on with all that waited for commands which are gone: to begin, or for room behind them.
+    pub(super) fn go_on_all(&mut self) {
+        self.start_ready();
+        let waiting: Vec<u32> = self.queue.iter().copied().filter(|tag| self.tasks.get(tag).is_some_and(Task::needs_room)).collect();
+        waiting.into_iter().for_each(|tag| self.go_on(tag));
     }
 
     pub(super) fn happened(&mut self, event: Event) -> Result<(), End> {
         match event {
-            Event::Room(tag, permit) => {
-                if let Some(task) = self.tasks.get_mut(&tag) {
-                    task.make_room(permit, &self.shared.buffers);
+            Event::Room { tag, serial, room } => {
+                if let Some(task) = self.tasks.get_mut(&tag).filter(|task| task.serial == serial && !task.is_lost) {
+                    task.make_room(room, &self.shared.buffers);
                     self.go_on(tag);
                 }
             }
-            Event::Done(tag, reply, permit) => {
-                if let Some(task) = self.tasks.remove(&tag) {
+            Event::Done { tag, serial, reply, room } => {
+                let is_own = self.tasks.get(&tag).is_some_and(|task| task.serial == serial);
+                if is_own && let Some(task) = self.tasks.remove(&tag) {
                     if !task.is_ended {
-                        self.respond(tag, &task, reply, permit);
+                        self.respond(tag, &task, reply, room);
                     }
                     self.over(tag);
-                    self.start_ready();
+                    if task.is_ordered { self.go_on_all() } else { self.start_ready() }
                 }
             }
             Event::Reset { task_tag, is_cold } => {
@@ -368,7 +311,7 @@ impl Session {
         Ok(())
     }
 
-    pub(super) fn respond(&mut self, tag: u32, task: &Task, reply: Reply, permit: Option<OwnedSemaphorePermit>) {
+    pub(super) fn respond(&mut self, tag: u32, task: &Task, reply: Reply, room: Option<Room>) {
         let parameters = self.begun.parameters;
         let actual = if task.is_write { task.needed_bytes } else { reply.data.len() as u32 };
         let actual = if reply.status == Status::Good || task.is_write { actual } else { 0 };
@@ -383,7 +326,7 @@ impl Session {
         let counters = &self.begun.place.counters;
         counters.commands.fetch_add(1, Ordering::Relaxed);
         counters.read_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
-        let mut permit = permit;
+        let mut room = room;
         let mut count = 0;
         let with_status = !data.is_empty() && reply.status == Status::Good;
         let mut offset = 0;
@@ -403,7 +346,7 @@ impl Session {
                 pdu.put_u32(44, residual);
             }
             count += 1;
-            let holds = if is_last { permit.take() } else { None };
+            let holds = if is_last { room.take() } else { None };
             self.send_holding(pdu.with_data(data.part(offset..end)), holds, false);
             offset = end;
         }
@@ -417,35 +360,6 @@ impl Session {
         if !reply.sense.is_empty() {
             pdu.data = [&(reply.sense.len() as u16).to_be_bytes()[..], &reply.sense].concat().into();
         }
-        self.send_holding(pdu, permit, true);
-    }
-}
-
-impl Task {
-    /// There is memory for its data.
-    fn make_room(&mut self, permit: OwnedSemaphorePermit, buffers: &Buffers) {
-        self.permit = Some(permit);
-        let mut data = buffers.empty(self.wanted_bytes.min(MAX_TRANSFER_BYTES) as usize);
-        data.extend_from_slice(&self.data);
-        self.data = data;
-    }
-
-    /// Keeps data as far as it is wanted.
-    fn store(&mut self, offset: u32, bytes: &[u8]) {
-        self.received_bytes += bytes.len() as u32;
-        let room = self.wanted_bytes.saturating_sub(offset) as usize;
-        let kept = &bytes[..bytes.len().min(room)];
-        if kept.is_empty() {
-            return;
-        }
-        let (start, end) = (offset as usize, offset as usize + kept.len());
-        if start == self.data.len() {
-            // What comes in its order is only appended.
-            return self.data.extend_from_slice(kept);
-        }
-        if self.data.len() < end {
-            self.data.resize(end, 0);
-        }
-        self.data[start..end].copy_from_slice(kept);
+        self.send_holding(pdu, room, true);
     }
 }

@@ -50,7 +50,7 @@ impl Session {
                 let Some(target) = self.begun.target.clone() else { return };
                 let (shared, events, own, nexus) =
                     (self.shared.clone(), self.events.clone(), self.begun.place.number, self.begun.nexus.clone());
-                tokio::spawn(async move {
+                self.reset_behind(async move {
                     shared.sessions.abort(&target.name, lun, Some(own)).await;
                     if let Some(unit) = lun.and_then(|lun| target.units.read().get(&lun).cloned()) {
                         unit.tasks_cleared(&nexus);
@@ -61,7 +61,7 @@ impl Session {
             Then::Reset { task_tag, lun, is_cold } => {
                 let Some(target) = self.begun.target.clone() else { return };
                 let (shared, events, own) = (self.shared.clone(), self.events.clone(), self.begun.place.number);
-                tokio::spawn(async move {
+                self.reset_behind(async move {
                     shared.sessions.abort(&target.name, lun, Some(own)).await;
                     let units: Vec<_> = target
                         .units
@@ -77,9 +77,16 @@ impl Session {
         }
     }
 
+    /// Does what concerns other sessions too, as long as this one is there.
+    fn reset_behind(&mut self, work: impl Future<Output = ()> + Send + 'static) {
+        while self.resets.try_join_next().is_some() {}
+        self.resets.spawn(work);
+    }
+
     /// Task management (RFC 7143 sections 11.5 and 11.6).
     pub(super) fn manage(&mut self, pdu: &Incoming) {
         let (header, tag) = (pdu.header, pdu.header.task_tag());
+        self.managing.push((tag, header.is_immediate()));
         let found = self.begun.target.as_ref().and_then(|target| target.unit(header.lun()));
         let number = found.as_ref().map(|(number, _)| *number);
         let function = header.0[1] & 0x7f;
@@ -101,7 +108,6 @@ impl Session {
                     self.queue.retain(|queued| *queued != referenced);
                 }
                 self.wait_for(if is_running { vec![referenced] } else { Vec::new() }, Then::Answer(tag));
-                self.start_ready();
             }
             2 => {
                 let tasks = self.end_tasks(&|task| task.number == number);
@@ -122,9 +128,14 @@ impl Session {
             8 => self.answer_management(tag, 4),
             _ => self.answer_management(tag, 5),
         }
+        // What was behind those that are gone.
+        self.go_on_all();
     }
 
     pub(super) fn answer_management(&mut self, tag: u32, response: u8) {
+        if let Some(at) = self.managing.iter().position(|(own, _)| *own == tag) {
+            self.managing.swap_remove(at);
+        }
         let mut pdu = Outgoing::new(opcode::TASK_MANAGEMENT_RESPONSE, 0x80, tag, StatusNumber::Own);
         pdu.header[2] = response;
         self.send(pdu);

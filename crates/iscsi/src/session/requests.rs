@@ -14,6 +14,8 @@ impl Session {
             answer.put_u32(20, NO_TAG);
             let mut data = pdu.data;
             data.truncate(self.begun.parameters.send_segment_bytes as usize);
+            // What waits to be sent counts as long as it is.
+            data.shrink_to_fit();
             self.send(answer.with_data(data));
         }
     }

@@ -247,6 +247,7 @@ pub(super) fn iscsi_limits(settings: &Iscsi) -> onefold_iscsi::Limits {
     onefold_iscsi::Limits {
         queue_depth: settings.max_commands as u32,
         session_bytes: u32::try_from(settings.session_bytes).unwrap_or(u32::MAX),
+        bytes: settings.payload_bytes,
         sessions: settings.max_sessions,
         ..onefold_iscsi::Limits::default()
     }

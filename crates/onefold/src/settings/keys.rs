@@ -173,10 +173,18 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         section: "memory",
+        name: "iscsi_payload",
+        default: "\"128MiB\"",
+        kind: Kind::Size { least: 32 * MIB, most: TIB },
+        about: "Data of iSCSI commands that are worked on, all sessions together; those of commands that compare or combine (COMPARE AND WRITE, ORWRITE) are there twice. On top come 8MiB for each session (with 256KiB for data that no other session can take), 1MiB for each command that verifies, fills or copies (64 at a time), 4MiB for each volume that is erased, 16MiB of buffers that are kept for the next commands, and up to 64MiB for tokens of copies.",
+        set: |settings, value| settings.iscsi.payload_bytes = value.number(),
+    },
+    Key {
+        section: "memory",
         name: "iscsi_session",
         default: "\"32MiB\"",
         kind: Kind::Size { least: 32 * MIB, most: GIB },
-        about: "Data of commands of one iSCSI session that are worked on; while one of them is answered or compares, its data (at most 32MiB) are there twice, and 4MiB for each session and 64KiB for each of its commands (`max_commands`) come on top.",
+        about: "The most of `iscsi_payload` that one session has at a time.",
         set: |settings, value| settings.iscsi.session_bytes = value.units(),
     },
     Key {

@@ -103,6 +103,8 @@ pub struct Iscsi {
     pub max_sessions: usize,
     /// Commands of one session at a time.
     pub max_commands: usize,
+    /// Bound of the data of commands of all sessions in memory.
+    pub payload_bytes: u64,
     /// Bound of the data of commands of one session in memory.
     pub session_bytes: usize,
     /// Whether targets without any rule are served on addresses that other machines can reach.
@@ -134,6 +136,7 @@ impl Default for Settings {
                 listen: Vec::new(),
                 max_sessions: 256,
                 max_commands: 64,
+                payload_bytes: 128 << 20,
                 session_bytes: 32 << 20,
                 allow_open_off_loopback: false,
             },

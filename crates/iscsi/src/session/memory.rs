@@ -1,0 +1,243 @@
+//! The memory for data of commands: one bound for all sessions, one for each, and a share that each has for itself.
+//!
+//! Room for data is taken from the session's own bound, and then either from its reserve or from what all sessions share, whichever has it first. Nobody else
+//! can use the reserve up, so short commands get on whatever others hold. Who has room waits for nobody who waits for room: for a disk, for a thread, or for the
+//! initiator; and with an initiator that does not go on patience is limited ([`Progress`]).
+
+use super::PERMIT_BYTES;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// What a session has for itself, bytes.
+pub(crate) const RESERVE_BYTES: u32 = 256 << 10;
+/// What an initiator must send or take in a second, bytes, while it keeps others waiting.
+const LEAST_RATE: u64 = 256 << 10;
+
+/// What all sessions share.
+#[derive(Debug)]
+pub(crate) struct SharedMemory {
+    permits: Arc<Semaphore>,
+    /// How many wait for it.
+    waiting: AtomicUsize,
+}
+
+impl SharedMemory {
+    pub(crate) fn new(bytes: u64) -> SharedMemory {
+        SharedMemory { permits: Arc::new(Semaphore::new((bytes / u64::from(PERMIT_BYTES)) as usize)), waiting: AtomicUsize::new(0) }
+    }
+}
+
+/// What one session may take.
+#[derive(Debug)]
+pub(super) struct Memory {
+    own: Arc<Semaphore>,
+    reserve: Arc<Semaphore>,
+    shared: Arc<SharedMemory>,
+    /// How many of those who wait for what is shared are of this session.
+    waiting: AtomicUsize,
+    /// Rooms that the session has of what is shared.
+    held: Arc<AtomicUsize>,
+}
+
+/// Room for data; given back when dropped.
+#[derive(Debug)]
+pub(super) struct Room {
+    _permits: [OwnedSemaphorePermit; 2],
+    _held: Option<Held>,
+}
+
+/// One of the rooms of what is shared.
+#[derive(Debug)]
+struct Held(Arc<AtomicUsize>);
+
+impl Held {
+    fn new(count: &Arc<AtomicUsize>) -> Held {
+        count.fetch_add(1, Ordering::Relaxed);
+        Held(count.clone())
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Somebody waits for what is shared.
+struct Queued<'a>(&'a Memory);
+
+impl<'a> Queued<'a> {
+    fn new(memory: &'a Memory) -> Queued<'a> {
+        memory.shared.waiting.fetch_add(1, Ordering::Relaxed);
+        memory.waiting.fetch_add(1, Ordering::Relaxed);
+        Queued(memory)
+    }
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.0.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn permits(bytes: u32) -> u32 {
+    bytes.div_ceil(PERMIT_BYTES)
+}
+
+impl Memory {
+    /// Up to so many bytes for one session: at least as many as the longest command has, and as `shared` has at least.
+    pub(super) fn new(own_bytes: u32, shared: &Arc<SharedMemory>) -> Memory {
+        Memory {
+            own: Arc::new(Semaphore::new(permits(own_bytes) as usize)),
+            reserve: Arc::new(Semaphore::new(permits(RESERVE_BYTES) as usize)),
+            shared: shared.clone(),
+            waiting: AtomicUsize::new(0),
+            held: Arc::default(),
+        }
+    }
+
+    /// Takes room if there is some at once. Nobody who waits is overtaken: as long as somebody does, nothing is free where he waits.
+    pub(super) fn try_take(&self, bytes: u32) -> Option<Room> {
+        let permits = permits(bytes);
+        let own = self.own.clone().try_acquire_many_owned(permits).ok()?;
+        let reserve = if bytes <= RESERVE_BYTES { self.reserve.clone().try_acquire_many_owned(permits).ok() } else { None };
+        if let Some(reserve) = reserve {
+            return Some(Room { _permits: [own, reserve], _held: None });
+        }
+        let shared = self.shared.permits.clone().try_acquire_many_owned(permits).ok()?;
+        Some(Room { _permits: [own, shared], _held: Some(Held::new(&self.held)) })
+    }
+
+    /// Waits for room, of at most [`MAX_TRANSFER_BYTES`](crate::scsi::MAX_TRANSFER_BYTES), which every bound is at least.
+    pub(super) async fn take(&self, bytes: u32) -> Room {
+        let permits = permits(bytes);
+        let take = |semaphore: &Arc<Semaphore>| semaphore.clone().acquire_many_owned(permits);
+        let own = take(&self.own).await.expect("nobody closes it");
+        let _queued = Queued::new(self);
+        let (second, is_shared) = if bytes <= RESERVE_BYTES {
+            tokio::select! {
+                biased;
+                permit = take(&self.reserve) => (permit, false),
+                permit = take(&self.shared.permits) => (permit, true),
+            }
+        } else {
+            (take(&self.shared.permits).await, true)
+        };
+        Room { _permits: [own, second.expect("nobody closes it")], _held: is_shared.then(|| Held::new(&self.held)) }
+    }
+
+    /// Whether other sessions wait for what is shared.
+    pub(super) fn others_wait(&self) -> bool {
+        self.shared.waiting.load(Ordering::Relaxed) > self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Whether the session has room that others could have.
+    pub(super) fn is_used(&self) -> bool {
+        self.held.load(Ordering::Relaxed) > 0
+    }
+}
+
+/// Whether an initiator goes on with what room is held for: it sends the data that it was asked for, and takes those that it has asked for.
+///
+/// One that does not is no harm as long as there is room for others. When others wait, it must move [`LEAST_RATE`] in each [`patience`](Progress::patience) in which
+/// some room waits for it; and no room waits longer than all that the session may have takes at that rate.
+#[derive(Debug)]
+pub(super) struct Progress {
+    patience: Duration,
+    longest: Duration,
+    /// What had been moved at the last two looks, the older one first.
+    looks: [(Instant, u64); 2],
+}
+
+impl Progress {
+    pub(super) fn new(patience: Duration, session_bytes: u32, now: Instant) -> Progress {
+        let longest = patience + Duration::from_millis(u64::from(session_bytes) * 1000 / LEAST_RATE);
+        Progress { patience, longest, looks: [(now, 0); 2] }
+    }
+
+    /// How often it is to be looked at.
+    pub(super) fn interval(&self) -> Duration {
+        (self.patience / 2).max(Duration::from_millis(1))
+    }
+
+    /// Looks: the initiator has sent and taken `moved_bytes` of data in all, and since `waiting_since` some room waits for it. Returns whether patience with it
+    /// is at its end.
+    pub(super) fn is_too_slow(&mut self, now: Instant, moved_bytes: u64, waiting_since: Option<Instant>) -> bool {
+        let [(then, before), last] = self.looks;
+        self.looks = [last, (now, moved_bytes)];
+        let span = now.saturating_duration_since(then);
+        let Some(waits) = waiting_since.map(|since| now.saturating_duration_since(since)) else { return false };
+        let is_slow = u128::from(moved_bytes - before) * 1000 < u128::from(LEAST_RATE) * span.as_millis();
+        waits >= self.longest || (waits >= self.patience && is_slow)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    const MIB: u32 = 1 << 20;
+
+    /// What a future has come to, without waiting.
+    fn poll<T>(future: std::pin::Pin<&mut impl Future<Output = T>>) -> Option<T> {
+        match future.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(done) => Some(done),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn short_commands_get_on_while_others_hold_all_that_is_shared() {
+        let shared = Arc::new(SharedMemory::new(4 << 20));
+        let (greedy, modest) = (Memory::new(8 * MIB, &shared), Memory::new(8 * MIB, &shared));
+        let all = greedy.try_take(4 * MIB).unwrap();
+        let short = modest.try_take(RESERVE_BYTES).expect("the reserve is its own");
+        assert!(greedy.is_used() && !modest.is_used(), "nobody waits for a reserve");
+        assert!(modest.try_take(1).is_none(), "the reserve is used and what is shared too");
+        let mut long = pin!(modest.take(MIB));
+        assert!(poll(long.as_mut()).is_none() && greedy.others_wait() && !modest.others_wait());
+        let mut own = pin!(greedy.take(MIB));
+        assert!(poll(own.as_mut()).is_none() && modest.others_wait());
+        drop(short);
+        assert!(modest.try_take(1).is_some());
+        drop(all);
+        assert!(poll(long.as_mut()).is_some() && poll(own.as_mut()).is_some());
+        assert!(!greedy.others_wait() && !modest.others_wait() && !greedy.is_used());
+    }
+
+    #[test]
+    fn one_session_does_not_take_more_than_its_own_bound() {
+        let shared = Arc::new(SharedMemory::new(64 << 20));
+        let memory = Memory::new(2 * MIB, &shared);
+        let held = memory.try_take(2 * MIB).unwrap();
+        assert!(memory.try_take(1).is_none());
+        let mut waiting = pin!(memory.take(1));
+        assert!(poll(waiting.as_mut()).is_none() && !Memory::new(MIB, &shared).others_wait(), "it waits for itself");
+        drop(held);
+        assert!(poll(waiting.as_mut()).is_some());
+    }
+
+    #[test]
+    fn patience_ends_with_those_who_do_not_go_on() {
+        let begin = Instant::now();
+        let at = |seconds: u64| begin + Duration::from_secs(seconds);
+        let mut progress = Progress::new(Duration::from_secs(10), 10 * LEAST_RATE as u32, begin);
+        assert_eq!(progress.interval(), Duration::from_secs(5));
+        assert!(!progress.is_too_slow(at(5), 0, Some(at(0))), "not yet");
+        assert!(progress.is_too_slow(at(10), 0, Some(at(0))));
+        assert!(!progress.is_too_slow(at(15), 0, None), "nothing waits for it");
+        assert!(!progress.is_too_slow(at(20), 0, Some(at(11))), "another command than before");
+        let slow = 4 << 20;
+        assert!(!progress.is_too_slow(at(25), slow, Some(at(11))), "it is slow, but goes on");
+        assert!(!progress.is_too_slow(at(30), slow, Some(at(11))));
+        assert!(progress.is_too_slow(at(35), slow + 1000, Some(at(21))), "a few bytes now and then are not enough");
+        assert!(!progress.is_too_slow(at(40), 9 * slow, Some(at(21))));
+        assert!(progress.is_too_slow(at(45), 99 * slow, Some(at(25))), "whatever else is moved, this is not");
+    }
+}

@@ -1,0 +1,170 @@
+//! Commands on their way to the threads that do them, and what they find there.
+
+use super::memory::Room;
+use super::task::Ending;
+use super::{Begun, Event, Session};
+use crate::Shared;
+use crate::chap::Account;
+use crate::login::Visitor;
+use crate::scsi::{Caller, LogicalUnit, MAX_TRANSFER_BYTES, Nexus, Patience, Peers, Port};
+use crate::target::Target;
+use parking_lot::Mutex;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// How often a command that waits for the end of others looks whether anybody still waits for its own.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What a command under way has.
+#[derive(Debug)]
+struct Waiting {
+    /// A place among those who work, of its session and of all; or among those who wait.
+    places: Mutex<Vec<OwnedSemaphorePermit>>,
+    waiters: Arc<Semaphore>,
+    ended: Arc<Ending>,
+}
+
+/// Who sends the commands of a session, and what others there are for it.
+pub(super) struct Sender {
+    shared: Arc<Shared>,
+    nexus: Nexus,
+    port: Port,
+    visitor: Visitor,
+    target: Option<Arc<Target>>,
+    proved: Option<Account>,
+    runtime: tokio::runtime::Handle,
+}
+
+impl Sender {
+    pub(super) fn new(shared: &Arc<Shared>, begun: &Begun) -> Sender {
+        Sender {
+            shared: shared.clone(),
+            nexus: begun.nexus.clone(),
+            port: begun.port.clone(),
+            visitor: begun.visitor.clone(),
+            target: begun.target.clone(),
+            proved: begun.proved.clone(),
+            runtime: tokio::runtime::Handle::current(),
+        }
+    }
+
+    /// Whether the initiator could log in to a target with what it has proved already. That it says to be somebody who is logged in there proves nothing.
+    fn may_use(&self, target: &str) -> bool {
+        let Ok(terms) = self.shared.targets.admit(Some(target), &self.visitor) else { return false };
+        let accounts = &terms.credentials.initiators;
+        accounts.is_empty() || self.proved.as_ref().is_some_and(|proved| accounts.contains(proved))
+    }
+}
+
+impl Peers for Sender {
+    fn unit(&self, number: u64) -> Option<Arc<LogicalUnit>> {
+        let find = |target: &Target| target.units.read().values().find(|unit| unit.number() == number).cloned();
+        self.target.as_deref().and_then(find).or_else(|| {
+            let names = self.shared.targets.names(&self.visitor);
+            let mut others = names.iter().filter(|name| self.may_use(name)).filter_map(|name| self.shared.targets.target(name));
+            others.find_map(|target| find(&target))
+        })
+    }
+
+    fn abort(&self, number: u64, nexuses: &[Nexus], is_over: &dyn Fn() -> bool) {
+        // This is a thread that may wait. Whoever is ended itself does not: it may be by one of those for whose end it waits.
+        self.runtime.block_on(async {
+            let mut aborted = pin!(self.shared.sessions.abort_of(nexuses, number));
+            while tokio::time::timeout(LOOK, &mut aborted).await.is_err() && !is_over() {}
+        });
+    }
+}
+
+impl Patience for Waiting {
+    fn begin_to_wait(&self) {
+        // There are threads for all who work beside those who wait. With too many of these it keeps the place that it has.
+        if let Ok(waiter) = self.waiters.clone().try_acquire_owned() {
+            *self.places.lock() = vec![waiter];
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.ended.is_over()
+    }
+}
+
+impl Session {
+    /// Lets a command begin whose data are there, as soon as there is room for what it reads, and somebody to do it.
+    pub(super) fn start(&mut self, tag: u32) {
+        let Some(task) = self.tasks.get_mut(&tag) else { return };
+        task.is_running = true;
+        let (unit, cdb, data, serial) = (task.unit.clone(), task.cdb.clone(), std::mem::take(&mut task.data), task.serial);
+        // A write of fewer bytes than came would be answered as if it were one of all.
+        let is_whole = data.len() == task.wanted_bytes as usize;
+        debug_assert!(is_whole, "{} of {} bytes", data.len(), task.wanted_bytes);
+        self.begun.place.counters.written_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
+        let announced = if task.is_write { task.expected_bytes } else { 0 };
+        // What the unit reads counts, whether or not the initiator wants all of it.
+        let expected = if task.is_read { task.expected_bytes } else { 0 };
+        let bytes = expected.max(unit.as_ref().map_or(0, |unit| unit.data_in_bytes(&cdb)) as u32).min(MAX_TRANSFER_BYTES);
+        let (room, ended) = (task.room.take(), task.ended.clone());
+        let (sender, events, own_ended) = (self.sender.clone(), self.events.clone(), ended.clone());
+        let work = move |room: Option<Room>, places: [OwnedSemaphorePermit; 2]| {
+            let waiters = sender.shared.waiters.clone();
+            let waiting = Waiting { places: Mutex::new(places.into()), waiters, ended: own_ended };
+            let luns = sender.target.as_ref().map_or_else(Vec::new, |target| target.luns());
+            let caller = Caller {
+                nexus: &sender.nexus,
+                port: &sender.port,
+                luns: &luns,
+                patience: &waiting,
+                peers: &*sender,
+                tokens: &sender.shared.tokens,
+                buffers: &sender.shared.buffers,
+            };
+            let execute = || match unit {
+                // It was ended while it waited for its turn: then it must not have begun.
+                _ if waiting.is_over() || !is_whole => crate::scsi::failed(),
+                Some(unit) => unit.execute(caller, &cdb, &data, announced),
+                None => crate::scsi::without_unit(caller, &cdb),
+            };
+            let reply = catch_unwind(AssertUnwindSafe(execute)).unwrap_or_else(|_| crate::scsi::failed());
+            sender.shared.buffers.give_back(data);
+            // Whoever hears that it is done finds its place free, and nobody who has the unit.
+            drop((waiting, sender));
+            // No receiver: the session is over.
+            let _ = events.send(Event::Done { tag, serial, reply, room });
+        };
+        let (memory, own, all) = (self.memory.clone(), self.workers.clone(), self.shared.workers.clone());
+        let needed = if room.is_none() { bytes } else { 0 };
+        // Mostly there is room at once.
+        let room = if needed > 0 { memory.try_take(needed).map(Some).ok_or(()) } else { Ok(room) };
+        // The session's own first, so that nobody has a place of all while it waits for one.
+        let places = own.clone().try_acquire_owned().and_then(|own| Ok([own, all.clone().try_acquire_owned()?]));
+        match (room, places) {
+            (Ok(room), Ok(places)) => self.shared.pool.run(move || work(room, places)),
+            (room, places) => {
+                drop(places);
+                let (shared, events) = (self.shared.clone(), self.events.clone());
+                tokio::spawn(async move {
+                    let ready = async {
+                        let room = match room {
+                            Ok(room) => room,
+                            Err(()) => Some(memory.take(needed).await),
+                        };
+                        let own = own.acquire_owned().await.expect("nobody closes it");
+                        (room, [own, all.acquire_owned().await.expect("nobody closes it")])
+                    };
+                    tokio::select! {
+                        biased;
+                        () = ended.wait() => {
+                            // It has not begun, so nobody has to wait for anything.
+                            drop(work);
+                            let _ = events.send(Event::Done { tag, serial, reply: crate::scsi::failed(), room: None });
+                        }
+                        (room, places) = ready => shared.pool.run(move || work(room, places)),
+                    }
+                });
+            }
+        }
+    }
+}
