@@ -65,8 +65,12 @@ impl LogicalUnit {
         let mut state = self.state.lock();
         let mut next = state.reservations.clone();
         let heard = next.change(caller.nexus, request)?;
-        if next.kept() != state.reservations.kept() && (self.keep)(&next).is_err() {
-            return Err(Sense::new(Key::HardwareError, Code::INTERNAL_TARGET_FAILURE).into());
+        if next.kept() != state.reservations.kept() {
+            if self.has_stopped() {
+                // Another unit may have read what is kept: this one changes it no more.
+                return Err(Sense::new(Key::NotReady, Code::NOT_READY).into());
+            }
+            (self.keep)(&next).map_err(|_| Sense::new(Key::HardwareError, Code::INTERNAL_TARGET_FAILURE))?;
         }
         debug_assert!(next.keys().count() <= MAX_REGISTRATIONS);
         state.reservations = next;
@@ -135,6 +139,18 @@ mod tests {
             "nobody has that key"
         );
         assert_eq!(others.aborted.lock().len(), 2);
+    }
+
+    #[test]
+    fn a_unit_that_was_stopped_keeps_nothing() {
+        let keep = |_: &_| panic!("another unit may have read what is kept");
+        let unit = LogicalUnit::new(MemoryDisk::new(MAPPED_BYTES), super::super::testing::options(), Box::new(keep));
+        unit.stop();
+        let (cdb, mut list) = out(0, 0, 0, 1);
+        list[20] = 1;
+        assert_eq!(sense_of(&send_as(&unit, "a", &cdb, &list)), (2, 0x04, 0));
+        list[20] = 0;
+        assert_eq!(send_as(&unit, "a", &cdb, &list).status, Status::Good, "what is not kept concerns nobody else");
     }
 
     #[test]

@@ -141,7 +141,7 @@ impl Sanitizer {
     /// Keeps [`stop`](Self::stop) from coming in between. After it nothing that is kept may change: there may be another unit already, which has read it.
     fn lock_unstopped(&self) -> Result<MutexGuard<'_, Option<JoinHandle<()>>>, Sense> {
         let worker = self.worker.lock();
-        if self.shared.must_stop.load(Ordering::Relaxed) { Err(Sense::new(Key::NotReady, Code::NOT_READY)) } else { Ok(worker) }
+        if self.has_stopped() { Err(Sense::new(Key::NotReady, Code::NOT_READY)) } else { Ok(worker) }
     }
 
     /// Does what is to be done, on a thread of its own.
@@ -168,6 +168,10 @@ impl Sanitizer {
         }
         drop(state);
         self.check()
+    }
+
+    pub(super) fn has_stopped(&self) -> bool {
+        self.shared.must_stop.load(Ordering::Relaxed)
     }
 
     /// Stops it for this process; what was kept says that it is to go on. On return nothing is erased any more, and nothing begins.

@@ -178,9 +178,15 @@ impl LogicalUnit {
     }
 
     /// Ends what goes on in the background, before the disk is closed or another unit takes its place. A sanitize that is kept goes on with that, or after a
-    /// restart; none begins here any more.
+    /// restart; none begins here any more, and of reservations nothing is kept by this unit any more.
     pub fn stop(&self) {
         self.sanitizer.stop();
+        // What is just being kept comes before.
+        drop(self.state.lock());
+    }
+
+    pub(super) fn has_stopped(&self) -> bool {
+        self.sanitizer.has_stopped()
     }
 
     /// The number that no other unit has.
