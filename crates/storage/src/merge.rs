@@ -14,12 +14,13 @@ use crate::reader::{Needed, is_near};
 use crate::records::ContainerRecord;
 use crate::replace::Claim;
 use crate::store::{ContainerStore, Shared};
-use crate::{Address, Catalog, ContainerId, Frame, HEADER_BYTES, Header, Homes, Result, Slot, StorageError, file};
+use crate::{Address, Catalog, Codec, ContainerId, Frame, HEADER_BYTES, Header, Homes, Result, Slot, StorageError, file};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
 use onefold_ground::{File, checksum, parent};
 use onefold_oplog::{Position, Record};
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Raw bytes copied at a time: with the frames read for them, what a merge needs of memory besides catalogs.
@@ -158,7 +159,16 @@ struct Plan {
 struct Planned {
     home: Address,
     catalog: Arc<Catalog>,
+    /// Its place in that catalog.
+    position: usize,
     slot: Slot,
+}
+
+/// Chunks that are copied in one way.
+struct Part {
+    chunks: Range<usize>,
+    /// All chunks of one frame, in its order, and nothing else: copied as it is, without being compressed again.
+    is_whole_frame: bool,
 }
 
 impl Planned {
@@ -202,8 +212,8 @@ impl Shared {
             let catalog = catalogs.get(&home.container());
             let catalog = catalog.ok_or_else(|| refused(format!("the chunk with the address {home} is in none of them")))?;
             catalog.find(*home, fingerprint).map_err(|why| self.not_found(catalog.container, *home, why))?;
-            let slot = catalog.position(*home).expect("it was found just now");
-            chunks.push(Planned { home: *home, catalog: catalog.clone(), slot: catalog.slots[slot] });
+            let position = catalog.position(*home).expect("it was found just now");
+            chunks.push(Planned { home: *home, catalog: catalog.clone(), position, slot: catalog.slots[position] });
         }
         let homes = Homes::new(live.iter().map(|(home, _)| *home).collect());
         let homes = homes.map_err(|twice| refused(format!("the chunk with the address {twice} is live twice")))?;
@@ -240,19 +250,36 @@ impl Shared {
             end_bytes: HEADER_BYTES as u64,
         };
         output.header(created)?;
-        let mut rest = &plan.chunks[..];
+        let parts = parts(&plan.chunks, self.options.frame_bytes / 2);
+        let mut rest = &parts[..];
         while !rest.is_empty() {
             let mut bytes = 0;
-            let fits = |chunk: &&Planned| {
-                bytes += chunk.slot.length_bytes as usize;
+            let fits = |part: &&Part| {
+                bytes += plan.chunks[part.chunks.clone()].iter().map(|chunk| chunk.slot.length_bytes as usize).sum::<usize>();
                 bytes <= WINDOW_BYTES
             };
             let (window, behind) = rest.split_at(rest.iter().take_while(fits).count().max(1));
             rest = behind;
-            output.copy(window)?;
+            output.copy(&plan.chunks, window)?;
         }
         output.finish(plan.homes.clone(), created)
     }
+}
+
+/// How chunks are copied. Frames of less than `least_bytes` are not kept as they are.
+fn parts(chunks: &[Planned], least_bytes: u32) -> Vec<Part> {
+    let mut parts = Vec::new();
+    let mut at = 0;
+    while let Some(first) = chunks.get(at) {
+        let frame = first.frame();
+        let of_frame = chunks[at..].iter().zip(frame.first_slot as usize..);
+        let there = of_frame.take_while(|(chunk, slot)| chunk.catalog.container == first.catalog.container && chunk.position == *slot);
+        let is_whole_frame = frame.raw_bytes >= least_bytes && there.take(frame.slots as usize).count() == frame.slots as usize;
+        let end = if is_whole_frame { at + frame.slots as usize } else { at + 1 };
+        parts.push(Part { chunks: at..end, is_whole_frame });
+        at = end;
+    }
+    parts
 }
 
 /// The new container while it is written.
@@ -282,13 +309,16 @@ impl Output<'_> {
         self.file.write_at(0, &header.encode()).map_err(StorageError::cannot_write)
     }
 
-    /// Appends chunks. Each frame that has some of them is read once, in the order of the files.
-    fn copy(&mut self, chunks: &[Planned]) -> Result<()> {
-        let mut starts = Vec::with_capacity(chunks.len());
+    /// Appends the chunks of some parts. Each frame that has some of them is read once, in the order of the files.
+    fn copy(&mut self, all: &[Planned], parts: &[Part]) -> Result<()> {
+        let base = parts[0].chunks.start;
+        let chunks = &all[base..parts[parts.len() - 1].chunks.end];
+        // Where each chunk that does not come with its frame will be.
+        let mut starts = vec![None; chunks.len()];
         let mut raw_bytes = 0;
-        for chunk in chunks {
-            starts.push(raw_bytes);
-            raw_bytes += chunk.slot.length_bytes as usize;
+        for at in parts.iter().filter(|part| !part.is_whole_frame).flat_map(|part| part.chunks.clone()) {
+            starts[at - base] = Some(raw_bytes);
+            raw_bytes += all[at].slot.length_bytes as usize;
         }
         let mut order: Vec<usize> = (0..chunks.len()).collect();
         order.sort_by_key(|at| (chunks[*at].catalog.container, chunks[*at].frame().offset_bytes, chunks[*at].slot.frame));
@@ -309,41 +339,91 @@ impl Output<'_> {
             })
             .collect();
         let mut bytes = vec![0; raw_bytes];
+        // Whole frames, by their first chunk.
+        let mut frames: HashMap<usize, Vec<u8>> = HashMap::new();
         for run in needed.chunk_by(is_near) {
-            let copied = self.shared.read_run(run, |needed, frame| {
-                for (at, range) in &needed.users {
-                    bytes[starts[*at]..][..range.len()].copy_from_slice(&frame[range.clone()]);
+            let copied = self.shared.read_stored_run(run, |needed, stored| {
+                let (first, _) = needed.users[0];
+                if starts[first].is_none() {
+                    self.shared.check_stored(needed.container, &needed.frame, stored)?;
+                    frames.insert(first, stored.to_vec());
+                    return Ok(());
                 }
+                let frame = self.shared.unpack(needed.container, &needed.frame, stored)?;
+                for (at, range) in &needed.users {
+                    let start = starts[*at].expect("of a frame that does not come as it is, no chunk does");
+                    bytes[start..][..range.len()].copy_from_slice(&frame[range.clone()]);
+                }
+                Ok(())
             });
             copied.map_err(|error| name_chunk(error, chunks))?;
         }
-        for (chunk, start) in chunks.iter().zip(starts) {
-            self.append(&chunk.slot, &bytes[start..][..chunk.slot.length_bytes as usize])?;
+        for part in parts {
+            let first = part.chunks.start - base;
+            match frames.remove(&first) {
+                Some(stored) => self.append_frame(&all[part.chunks.clone()], &stored).map_err(|error| name_chunk(error, chunks))?,
+                None => {
+                    let (slot, start) = (&chunks[first].slot, starts[first].expect("it does not come with its frame"));
+                    self.append(slot, &bytes[start..][..slot.length_bytes as usize]);
+                    if self.raw.len() >= self.shared.options.frame_bytes as usize {
+                        self.close_frame()?;
+                    }
+                }
+            }
         }
         Ok(())
     }
 
-    fn append(&mut self, slot: &Slot, bytes: &[u8]) -> Result<()> {
+    /// Appends a frame as it is, or what is in it where too little is before it to be a frame of its own.
+    fn append_frame(&mut self, chunks: &[Planned], stored: &[u8]) -> Result<()> {
+        let first = &chunks[0];
+        let frame = first.frame();
+        if !self.slots.is_empty() && self.raw.len() < self.shared.options.frame_bytes as usize / 4 {
+            let raw = self.shared.unpack(first.catalog.container, frame, stored)?;
+            for Planned { slot, .. } in chunks {
+                self.append(slot, &raw[slot.offset_bytes as usize..][..slot.length_bytes as usize]);
+            }
+            // So that the frame behind it can come as it is.
+            return self.close_frame();
+        }
+        if !self.slots.is_empty() {
+            self.close_frame()?;
+        }
+        let number = self.catalog.frames.len() as u16;
+        self.slots.extend(chunks.iter().map(|chunk| Slot { frame: number, ..chunk.slot }));
+        self.write_frame(frame.codec, frame.raw_bytes, frame.checksum, stored)
+    }
+
+    fn append(&mut self, slot: &Slot, bytes: &[u8]) {
         let (frame, offset_bytes) = (self.catalog.frames.len() as u16, self.raw.len() as u32);
         self.slots.push(Slot { frame, offset_bytes, ..*slot });
         self.raw.extend_from_slice(bytes);
-        if self.raw.len() >= self.shared.options.frame_bytes as usize { self.close_frame() } else { Ok(()) }
     }
 
     /// Compresses the frame and writes it.
     fn close_frame(&mut self) -> Result<()> {
+        let raw = std::mem::take(&mut self.raw);
+        let compressor = &mut self.compressor;
+        let (codec, stored) = self.shared.profile.time(Component::Compress, raw.len() as u64, || compressor.compress(&raw));
+        let stored = stored.to_vec();
+        self.write_frame(codec, raw.len() as u32, checksum(&stored), &stored)?;
+        self.raw = raw;
+        self.raw.clear();
+        Ok(())
+    }
+
+    /// Writes a frame that has the chunks of `slots`.
+    fn write_frame(&mut self, codec: Codec, raw_bytes: u32, checksum: u64, stored: &[u8]) -> Result<()> {
         let shared = self.shared;
-        let (raw, compressor) = (&self.raw, &mut self.compressor);
-        let (codec, stored) = shared.profile.time(Component::Compress, raw.len() as u64, || compressor.compress(raw));
         let frame = Frame {
             number: self.catalog.frames.len() as u32,
             first_slot: self.catalog.slots.len() as u32,
             slots: self.slots.len() as u32,
             offset_bytes: self.end_bytes as u32,
             stored_bytes: stored.len() as u32,
-            raw_bytes: raw.len() as u32,
+            raw_bytes,
             codec,
-            checksum: checksum(stored),
+            checksum,
         };
         shared
             .profile
@@ -353,7 +433,6 @@ impl Output<'_> {
         self.end_bytes = frame.end_bytes();
         self.catalog.push(frame, &self.slots);
         self.slots.clear();
-        self.raw.clear();
         Ok(())
     }
 

@@ -286,8 +286,16 @@ impl Shared {
         }
     }
 
-    /// Reads a run of frames that lie near each other, at most [`RUN_BYTES`] at a time, and passes them on decompressed.
+    /// Reads a run of frames that lie near each other, and passes them on decompressed.
     pub(crate) fn read_run(&self, run: &[Needed], mut pass: impl FnMut(&Needed, &Arc<Vec<u8>>)) -> Result<()> {
+        self.read_stored_run(run, |needed, stored| {
+            pass(needed, &Arc::new(self.unpack(needed.container, &needed.frame, stored)?));
+            Ok(())
+        })
+    }
+
+    /// Reads a run of frames that lie near each other, at most [`RUN_BYTES`] at a time, and passes them on as they are, unchecked.
+    pub(crate) fn read_stored_run(&self, run: &[Needed], mut pass: impl FnMut(&Needed, &[u8]) -> Result<()>) -> Result<()> {
         let mut rest = run;
         while let Some(first) = rest.first() {
             let start = u64::from(first.frame.offset_bytes);
@@ -299,9 +307,7 @@ impl Shared {
             let bytes = self.read_stored(first.container, Some(first.frame.number), start, (end - start) as usize)?;
             for needed in part {
                 let at = (u64::from(needed.frame.offset_bytes) - start) as usize;
-                let stored = &bytes[at..at + needed.frame.stored_bytes as usize];
-                let raw = Arc::new(self.unpack(needed.container, &needed.frame, stored)?);
-                pass(needed, &raw);
+                pass(needed, &bytes[at..at + needed.frame.stored_bytes as usize])?;
             }
         }
         Ok(())
@@ -310,16 +316,22 @@ impl Shared {
     /// Checks and decompresses a frame.
     pub(crate) fn unpack(&self, container: ContainerId, frame: &Frame, stored: &[u8]) -> Result<Vec<u8>> {
         self.profile.time(Component::Decompress, u64::from(frame.raw_bytes), || {
-            if checksum(stored) != frame.checksum {
-                let why = match self.options.discards_data {
-                    true => "this store keeps no data",
-                    false => "the checksum of the frame is wrong",
-                };
-                return Err(self.damaged(container, Some(frame.number), None, why));
-            }
+            self.check_stored(container, frame, stored)?;
             decompress(frame.codec, stored, frame.raw_bytes as usize)
                 .map_err(|why| self.damaged(container, Some(frame.number), None, format!("it cannot be decompressed: {why}")))
         })
+    }
+
+    /// Whether the stored bytes of a frame are what was written.
+    pub(crate) fn check_stored(&self, container: ContainerId, frame: &Frame, stored: &[u8]) -> Result<()> {
+        if checksum(stored) == frame.checksum {
+            return Ok(());
+        }
+        let why = match self.options.discards_data {
+            true => "this store keeps no data",
+            false => "the checksum of the frame is wrong",
+        };
+        Err(self.damaged(container, Some(frame.number), None, why))
     }
 
     /// Bytes of a container file. That they are not there is damage.

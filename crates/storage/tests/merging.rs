@@ -19,6 +19,11 @@ fn without_caches() -> StorageOptions {
     StorageOptions { frame_cache_bytes: 0, catalog_cache_bytes: 0, ..small() }
 }
 
+/// Frames of several chunks each.
+fn large_frames() -> StorageOptions {
+    StorageOptions { container_bytes: 48 << 10, frame_bytes: 8 << 10, compression: Compression::None, ..without_caches() }
+}
+
 fn start() -> SimulatedGround {
     let ground = SimulatedGround::new(1);
     ContainerStore::create(&ground, DIRECTORY, 2).unwrap();
@@ -27,12 +32,16 @@ fn start() -> SimulatedGround {
 
 /// Some sealed containers of partition 0, of whose chunks every `step`th is dead.
 fn written(ground: &SimulatedGround, step: usize) -> (World, Vec<ContainerId>) {
-    let mut world = World::open(ground, Model::default(), &without_caches(), Access::ReadWrite).unwrap();
+    written_with(ground, step, &without_caches())
+}
+
+fn written_with(ground: &SimulatedGround, step: usize, options: &StorageOptions) -> (World, Vec<ContainerId>) {
+    let mut world = World::open(ground, Model::default(), options, Access::ReadWrite).unwrap();
     for _ in 0..16 {
         world.write(&[700, 1900, 2500, 0, 900]).unwrap();
     }
     // How many chunks fit into a container depends on which frames are compressed already.
-    for _ in 0..64 {
+    for _ in 0..128 {
         if world.sealed().len() >= 4 {
             break;
         }
@@ -43,6 +52,52 @@ fn written(ground: &SimulatedGround, step: usize) -> (World, Vec<ContainerId>) {
     let dead: Vec<_> = victims.iter().flat_map(|victim| world.needed_of(*victim)).step_by(step).collect();
     world.forget(&dead);
     (world, victims)
+}
+
+#[test]
+fn frames_of_which_all_is_needed_are_copied_as_they_are() {
+    let ground = start();
+    let (mut world, victims) = written_with(&ground, 40, &large_frames());
+    // As the engine does where nothing else is known: in the order of the files.
+    let mut live = world.live_of(&victims);
+    live.sort_by_key(|(address, _)| *address);
+    let before: BTreeSet<u64> =
+        victims.iter().flat_map(|id| world.store.catalog(*id).unwrap().frames.clone()).map(|frame| frame.checksum).collect();
+    let merge = world.store.merge(&victims, &live).unwrap();
+    let frames = world.store.catalog(merge.container().unwrap()).unwrap().frames.clone();
+    let kept = frames.iter().filter(|frame| before.contains(&frame.checksum)).count();
+    // A dead chunk costs its frame, and the one behind it where too little is left.
+    assert!(2 * kept > before.len() && kept < before.len(), "{kept} of {} in {}", before.len(), frames.len());
+    world.log_merge(&victims, &live, merge);
+    world.check(&ground);
+}
+
+#[test]
+fn rot_in_a_frame_that_is_copied_as_it_is_names_a_chunk_and_stops_the_merge() {
+    let ground = start();
+    let (world, victims) = written_with(&ground, 40, &large_frames());
+    let mut live = world.live_of(&victims);
+    live.sort_by_key(|(address, _)| *address);
+    let catalog = world.store.catalog(victims[1]).unwrap();
+    assert!(catalog.frames.len() >= 4);
+    for frame in &catalog.frames {
+        let rotten = ground.snapshot(CrashPolicy::KeepAll);
+        rotten.corrupt(&path(victims[1]), u64::from(frame.offset_bytes), 1).unwrap();
+        let world = World::open(&rotten, world.model.clone(), &without_caches(), Access::ReadWrite).unwrap();
+        let is_needed = live.iter().any(|(address, _)| {
+            address.container() == victims[1] && usize::from(catalog.slots[usize::from(address.slot())].frame) == frame.number as usize
+        });
+        match world.store.merge(&victims, &live) {
+            Ok(merge) => {
+                assert!(!is_needed);
+                world.store.abandon_merge(merge);
+            }
+            Err(StorageError::Damaged { container, frame: Some(number), why, .. }) => {
+                assert!(is_needed && container == victims[1] && number == frame.number && why.starts_with("chunk "), "{why}");
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
