@@ -71,7 +71,7 @@ fn number(value: &Value, key: &str) -> u64 {
 }
 
 #[test]
-fn e0_1_every_face_has_the_figures_that_are_known() {
+fn every_face_has_the_figures_that_are_known() {
     let scene = with_spec(TINY);
     let run = scene.run(["bench", "run", "tiny.toml", "--directory", "stores", "--out", "results.json", "--json", "--strict"]).succeeds();
     left_nothing(&scene);
@@ -140,6 +140,10 @@ fn what_cannot_be_run_is_refused_before_anything_is_made() {
     refused(&["--size", "64KiB"], &["a size of 64KiB is too small for variant", "it must be at least 512KiB", "--size"]);
     refused(&["--size", "512GiB"], &["the stores of experiment T need about", "are free", "--directory"]);
     refused(&["--variant", "ndb"], &["no experiment has a variant \"ndb\"", "did you mean \"nbd\"?"]);
+    scene
+        .run(["bench", "run", "tiny.toml", "--out", "gone/results.json"])
+        .ends_with(2)
+        .says(&["cannot write gone/results.json", "a directory that exists"]);
     refused(&["nothing.toml"], &["cannot use the declaration nothing.toml"]);
     for (from, to, expected) in [
         ("clients", "cleints", "line 7: unknown key `cleints` in [workload]; did you mean `clients`?"),

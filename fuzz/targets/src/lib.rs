@@ -9,6 +9,7 @@ pub mod chunkers;
 pub mod container;
 pub mod control;
 pub mod descriptor;
+pub mod experiment;
 pub mod fingerprints;
 pub mod galois;
 pub mod iscsi_login;
@@ -35,6 +36,7 @@ pub const TARGETS: &[Target] = &[
     ("container", container::run),
     ("control", control::run),
     ("descriptor", descriptor::run),
+    ("experiment", experiment::run),
     ("fingerprints", fingerprints::run),
     ("galois", galois::run),
     ("iscsi_login", iscsi_login::run),

@@ -148,7 +148,7 @@ fn is_empty(directory: &Path) {
 }
 
 #[test]
-fn e0_1_a_tiny_run_has_the_figures_that_are_known() {
+fn a_tiny_run_has_the_figures_that_are_known() {
     let directory = tempfile::tempdir().unwrap();
     let watcher = Stopping::never();
     let plan = Plan { repetitions: Some(2), ..plan(directory.path(), &["one"]) };
@@ -270,7 +270,7 @@ fn what_cannot_be_run_is_refused_before_anything_is_made() {
     assert!(gone.starts_with("cannot use "), "{gone}");
     is_empty(directory.path());
     let candidates = [directory.path().join("gone"), directory.path().to_owned(), std::env::temp_dir()];
-    assert_eq!(choose_directory(&candidates, &[spec], Size::Full, &[], &failing(&[])), candidates[1]);
+    assert_eq!(choose_directory(&candidates, &[(spec, Vec::new())], Size::Full, &failing(&[])), candidates[1]);
 }
 
 #[test]

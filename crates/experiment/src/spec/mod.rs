@@ -26,6 +26,9 @@ use onefold_volume::VolumesOptions;
 /// No declaration is longer, bytes.
 pub const MAX_SPEC_BYTES: u64 = 256 << 10;
 
+/// No generation is larger, bytes: as the sets of data have it.
+pub const MAX_SIZE_BYTES: u64 = 1 << 60;
+
 /// Parts of a store: their names in declarations and results, and how their paths begin.
 pub const PARTS: [(&str, &str); 4] =
     [("chunk-index", "index/"), ("block-index", "blocks/"), ("containers", "containers/"), ("log", "log/")];

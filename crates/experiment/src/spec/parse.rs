@@ -1,7 +1,9 @@
 //! From the text of a declaration to its values.
 
 use super::table::{Result, SpecError, Table, lay_over, line_of, lines, meant};
-use super::{Face, GRAIN_BYTES, PARTS, RunSpec, Setting, SettingsReader, Spec, StoreSpec, VariantSpec, WorkloadSpec, figures};
+use super::{
+    Face, GRAIN_BYTES, MAX_SIZE_BYTES, PARTS, RunSpec, Setting, SettingsReader, Spec, StoreSpec, VariantSpec, WorkloadSpec, figures,
+};
 use crate::results::About;
 use onefold_chunking::Sizes;
 use onefold_fingerprint::Algorithm;
@@ -104,7 +106,7 @@ fn workload(table: &Table<'_>) -> Result<WorkloadSpec> {
     let keys = ["set", "size", "clients", "generations", "seed", "placement", "trace", "variant", "deleted_runs"];
     let table = table.clone().only(&keys)?;
     let set = set(&table)?;
-    let size_bytes = table.size("size", GRAIN_BYTES..=1 << 60)?;
+    let size_bytes = table.size("size", GRAIN_BYTES..=MAX_SIZE_BYTES)?;
     Ok(WorkloadSpec {
         set,
         size_bytes: size_bytes.ok_or_else(|| table.missing("size", "bytes of a generation, all clients together, as \"128GiB\""))?,

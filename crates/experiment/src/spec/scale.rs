@@ -1,6 +1,6 @@
 //! A variant at another size.
 
-use super::{SettingsReader, SpecError, StoreSettings, VariantSpec};
+use super::{MAX_SIZE_BYTES, SettingsReader, SpecError, StoreSettings, VariantSpec};
 use onefold_ground::size::{parse_size, size};
 
 /// What a variant is at a size.
@@ -26,8 +26,9 @@ impl VariantSpec {
     /// The variant when the experiment, whose full size is `full_size_bytes`, has `size_bytes`. A variant with another size than the experiment keeps its share of it.
     /// Errors: too small for the clients and their requests, or settings that contradict each other at this size.
     pub fn scaled(&self, size_bytes: u64, full_size_bytes: u64, reader: &dyn SettingsReader) -> Result<Scaled, SpecError> {
+        // Numbers of TOML have a sign.
         let of =
-            |bytes: u64| (u128::from(bytes) * u128::from(size_bytes) / u128::from(full_size_bytes.max(1))).min(u128::from(u64::MAX)) as u64;
+            |bytes: u64| (u128::from(bytes) * u128::from(size_bytes) / u128::from(full_size_bytes.max(1))).min(i64::MAX as u128) as u64;
         let scaled_bytes = of(self.workload.size_bytes);
         let (clients, request_bytes) = (u64::from(self.workload.clients), self.run.request_bytes as u64);
         let least = self.least_size_bytes(full_size_bytes);
@@ -39,6 +40,10 @@ impl VariantSpec {
                 size(request_bytes),
                 size(least)
             );
+            return Err(SpecError::Contradiction { why });
+        }
+        if scaled_bytes > MAX_SIZE_BYTES {
+            let why = format!("a size of {} is too large: it must be at most {}", size(size_bytes), size(MAX_SIZE_BYTES));
             return Err(SpecError::Contradiction { why });
         }
         let mut lines = self.lines.clone();

@@ -275,8 +275,7 @@ fn describe(value: &DeValue<'_>) -> String {
 /// A value as it may stand in a file of TOML, on one line.
 pub(super) fn as_toml(value: &DeValue<'_>) -> String {
     match value {
-        // What JSON escapes, TOML does, too.
-        DeValue::String(text) => serde_json::Value::from(&**text).to_string(),
+        DeValue::String(text) => quoted(text),
         DeValue::Integer(integer) => integer.to_string(),
         DeValue::Float(float) => float.as_str().to_owned(),
         DeValue::Boolean(flag) => flag.to_string(),
@@ -289,10 +288,15 @@ pub(super) fn as_toml(value: &DeValue<'_>) -> String {
     }
 }
 
+/// A text as TOML has it: escaped as in JSON, and one letter more.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string().replace('\u{7f}', "\\u007f")
+}
+
 /// A key as it may stand in a file of TOML.
 fn as_key(key: &str) -> String {
     let is_bare = !key.is_empty() && key.chars().all(|letter| letter.is_ascii_alphanumeric() || "-_".contains(letter));
-    if is_bare { key.to_owned() } else { serde_json::Value::from(key).to_string() }
+    if is_bare { key.to_owned() } else { quoted(key) }
 }
 
 /// All values of a table as lines of TOML, those of tables in it with dotted keys.

@@ -58,9 +58,9 @@ impl run::Program for Program {
     fn serve(&self, face: Face, store: &Served<'_>) -> Result<Box<dyn Service>, String> {
         let settings = parse_settings(store.settings).map_err(|error| error.without_line())?;
         match face {
+            Face::Nbd => Ok(Box::new(NbdService::start(store, &settings)?)),
             Face::Iscsi => Ok(Box::new(IscsiService::start(store, &settings)?)),
-            // In process there is nothing to be served.
-            Face::Nbd | Face::InProcess => Ok(Box::new(NbdService::start(store, &settings)?)),
+            Face::InProcess => Err("calls need no server".to_owned()),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! `onefold bench run`.
 
 use super::program::Program;
-use super::{shown, summary, write_whole};
+use super::{can_be_written, shown, summary, write_whole};
 use crate::cli::{BenchRun, ScaleName};
 use crate::commands::Talk;
 use crate::failure::{Exit, Failure, Result};
@@ -32,10 +32,9 @@ pub fn run(options: &BenchRun, talk: Talk) -> Result<Exit> {
         (None, Some(ScaleName::Quick)) => Size::Quick,
         (None, Some(ScaleName::Full) | None) => Size::Full,
     };
-    let only_specs: Vec<Spec> = specs.iter().map(|(spec, _)| spec.clone()).collect();
     let directory = options.directory.clone().unwrap_or_else(|| {
         let candidates = [PathBuf::from(IN_MEMORY), std::env::temp_dir()];
-        choose_directory(&candidates, &only_specs, size, &[], &Program)
+        choose_directory(&candidates, &specs, size, &Program)
     });
     let plan = |variants: &[String]| {
         let (repetitions, variants, directory) = (options.repetitions, variants.to_vec(), directory.clone());
@@ -47,7 +46,7 @@ pub fn run(options: &BenchRun, talk: Talk) -> Result<Exit> {
     }
     let watch = Watch::new(talk, options.out.as_deref())?;
     if let Some(out) = &options.out {
-        write_results(out, &[])?;
+        can_be_written(out)?;
     }
     let mut is_cancelled = false;
     for (spec, variants) in &specs {
