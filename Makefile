@@ -13,11 +13,16 @@ BENCH_BYTES ?= 1000000000
 BENCH_RUNS ?= 3
 # Runs of each program of `bench-peers`.
 PEERS_RUNS ?= 1
+# Bytes of a generation, all clients together, of `bench-papers` (128GiB: that of the papers), and repetitions.
+PAPERS_SIZE ?= 1GiB
+PAPERS_RUNS ?= 3
+# The papers' experiments, by number.
+PAPERS = $(shell ls bench/papers/*.toml | sort -V)
 
-.PHONY: help run demo test lint bench bench-peers fuzz docs
+.PHONY: help run demo test lint bench bench-quick bench-papers bench-peers fuzz docs
 
 help: ## Lists what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "Settings: make demo DIR=/etc STORE=/tmp/store; make fuzz TARGET=wire SECONDS_EACH=600"
 
 run: ## Demo, then a disk of 1 TiB over NBD until Ctrl-C
@@ -44,6 +49,18 @@ bench: ## Benchmarks of the crates and of the whole (docs/benchmarks.md)
 	$(CARGO) build --release --bin onefold --bin onefold-bench
 	"$${CARGO_TARGET_DIR:-target}"/release/onefold-bench run --size $(BENCH_BYTES) --runs $(BENCH_RUNS) --json "$${CARGO_TARGET_DIR:-target}"/bench.json
 	$(CARGO) bench --workspace --exclude onefold-bench
+
+bench-quick: ## The papers' experiments at a 256th of their size: a page with plots in some minutes (docs/benchmarks.md)
+	$(CARGO) build --release --bin onefold
+	"$${CARGO_TARGET_DIR:-target}"/release/onefold bench run $(PAPERS) --scale quick --repetitions 1 --out "$${CARGO_TARGET_DIR:-target}"/bench-quick.json
+	"$${CARGO_TARGET_DIR:-target}"/release/onefold bench report "$${CARGO_TARGET_DIR:-target}"/bench-quick.json --quiet --out "$${CARGO_TARGET_DIR:-target}"/bench-quick.html
+	@echo "Open in a browser: $$(realpath "$${CARGO_TARGET_DIR:-target}"/bench-quick.html)"
+
+bench-papers: ## The same, larger and repeated: PAPERS_SIZE=128GiB for that of the papers
+	$(CARGO) build --release --bin onefold
+	"$${CARGO_TARGET_DIR:-target}"/release/onefold bench run $(PAPERS) --size $(PAPERS_SIZE) --repetitions $(PAPERS_RUNS) --out "$${CARGO_TARGET_DIR:-target}"/bench-papers.json
+	"$${CARGO_TARGET_DIR:-target}"/release/onefold bench report "$${CARGO_TARGET_DIR:-target}"/bench-papers.json --quiet --out "$${CARGO_TARGET_DIR:-target}"/bench-papers.html
+	@echo "Open in a browser: $$(realpath "$${CARGO_TARGET_DIR:-target}"/bench-papers.html)"
 
 bench-peers: ## Other backup programs beside ours: installs what can be had, measures, writes target/peers.md
 	$(CARGO) build --release --bin onefold --bin onefold-bench

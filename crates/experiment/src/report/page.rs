@@ -64,7 +64,7 @@ fn reservations(runs: &[Results]) -> Markup {
                     li { strong { "Devices are modelled." } " Where an experiment says so, each operation on a part of the store waited as long as the device of the paper would have taken, on top of the time that this machine took. No such device was there." }
                 }
                 @if discards {
-                    li { strong { "Bytes of chunks were thrown away" } " where an experiment says so: everything was done with them but writing them, so that the store needs no room for them. Writing containers cost nothing in these runs." }
+                    li { strong { "Bytes of chunks were thrown away" } " where an experiment says so: everything was done with them but writing them, so that the store needs no room for them. Where containers are on modelled devices, the time of writing was taken all the same." }
                 }
                 @if variants(runs).any(figures::is_reconstructed) {
                     li { strong { "Generation 1 is reconstructed." } " The lengths of its runs were never published, and the papers wrote real files that nobody else has; what stands for them is an estimate with the published mean, median and maximum. Generation 2 has measured lengths of its own and copies the data of generation 1." }

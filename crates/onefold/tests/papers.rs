@@ -1,0 +1,70 @@
+//! The papers' experiments as they are declared in `bench/papers`: all can be run, what modelled devices decide comes out, and a report is made of it.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use support::Scene;
+
+/// The declarations, in the order of their numbers.
+fn declarations() -> Vec<PathBuf> {
+    let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../bench/papers");
+    (1..=10).map(|number| directory.join(format!("e0-{number}.toml"))).collect()
+}
+
+fn parsed() -> Vec<toml::Table> {
+    declarations().iter().map(|path| fs::read_to_string(path).unwrap().parse().unwrap()).collect()
+}
+
+fn texts<'a>(table: &'a toml::Table, list: &str, key: &str) -> BTreeSet<&'a str> {
+    let items = table.get(list).and_then(toml::Value::as_array);
+    items.into_iter().flatten().filter_map(|item| item.get(key)?.as_str()).collect()
+}
+
+/// E0.1 to E0.10, as small as they go: only orders are asserted that devices decide by far, or that follow from the data.
+#[test]
+fn e0_1_to_e0_10_run_and_are_reported() {
+    let scene = Scene::new();
+    let mut arguments: Vec<_> = ["bench", "run"].map(PathBuf::from).into();
+    arguments.extend(declarations());
+    let options = ["--size", "16MiB", "--repetitions", "1", "--strict", "--out", "results.json"];
+    arguments.extend(options.map(PathBuf::from));
+    scene.run(arguments).succeeds();
+    scene.run(["bench", "report", "results.json", "--out", "report.html"]).succeeds().says(&["wrote report.html: 10 experiments"]);
+    let page = fs::read_to_string(scene.path("report.html")).unwrap();
+    for number in 1..=10 {
+        assert!(page.contains(&format!("E0.{number}: ")), "E0.{number}");
+    }
+    for said in ["Devices are modelled.", "Bytes of chunks were thrown away", "Generation 1 is reconstructed.", "167.2 ± 3.4", "Venti"] {
+        assert!(page.contains(said), "{said}");
+    }
+    assert!(!page.contains("ended early"));
+}
+
+/// There is no way for a declaration to take in another one: what must be the same in all of them is.
+#[test]
+fn declarations_have_the_same_base_and_the_same_devices() {
+    let all = parsed();
+    for (at, one) in all.iter().enumerate() {
+        assert_eq!(one["id"].as_str(), Some(format!("E0.{}", at + 1).as_str()));
+        for table in ["workload", "store", "settings", "scaled", "run", "parts"] {
+            assert_eq!(one[table], all[0][table], "[{table}] of {}", one["id"]);
+        }
+        for (name, device) in one["devices"].as_table().unwrap() {
+            assert_eq!(*device, all[0]["devices"][name.as_str()], "{name} of {}", one["id"]);
+        }
+        for key in ["title", "paper", "text", "differs"] {
+            assert!(!one[key].as_str().unwrap().trim().is_empty(), "{key} of {}", one["id"]);
+        }
+    }
+}
+
+/// A figure of the paper under a name that none of ours has is one of another system, which only E0.10 has.
+#[test]
+fn figures_of_the_paper_stand_beside_variants() {
+    for one in parsed().iter().filter(|one| one["id"].as_str() != Some("E0.10")) {
+        let (ours, papers) = (texts(one, "variant", "name"), texts(one, "figure", "variant"));
+        assert!(papers.is_subset(&ours), "{}: {papers:?} and {ours:?}", one["id"]);
+    }
+}
