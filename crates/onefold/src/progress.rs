@@ -22,6 +22,17 @@ pub fn bar(talk: Talk, total_bytes: u64) -> ProgressBar {
     )
 }
 
+/// A bar below a line that says what it is of; of 0 bytes, as long as that is not known, the line alone.
+pub fn titled_bar(talk: Talk, total_bytes: u64, title: String) -> ProgressBar {
+    let template = match total_bytes {
+        0 => "{elapsed_precise} {spinner} {wide_msg}",
+        _ => "{wide_msg}\n{elapsed_precise} [{bar:16}] {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}, {eta} left",
+    };
+    let bar = styled(talk, total_bytes, template);
+    bar.set_message(title);
+    bar
+}
+
 /// A bar over the steps of something that is not counted in bytes; its message names the step.
 pub fn steps(talk: Talk) -> ProgressBar {
     styled(talk, 0, "{elapsed_precise} {msg} [{bar:30}] {pos}/{len}, {eta} left")

@@ -218,7 +218,7 @@ pub fn run(spec: &Spec, plan: &Plan, program: &dyn Program, watcher: &dyn Watche
         let repetitions = plan.repetitions.unwrap_or(variant.run.repetitions);
         let mut shown = describe::variant(variant, scaled);
         for number in 1..=repetitions {
-            let title = format!("{} {}, {number} of {repetitions}", spec.about.id, variant.name);
+            let title = format!("{} {}, repetition {number} of {repetitions}", spec.about.id, variant.name);
             let mut measured = Vec::new();
             let done = Repetition { variant, scaled, directory: &plan.directory, title, program, watcher }.run(&mut measured);
             if !measured.is_empty() {

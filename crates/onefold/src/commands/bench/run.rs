@@ -7,7 +7,7 @@ use crate::commands::Talk;
 use crate::failure::{Exit, Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::output::{Output, note};
-use crate::progress::bar;
+use crate::progress::titled_bar;
 use crate::units::size;
 use indicatif::ProgressBar;
 use onefold_experiment::results::Results;
@@ -163,9 +163,7 @@ impl<'a> Watch<'a> {
 impl Watcher for Watch<'_> {
     fn step(&self, what: &str, total_bytes: u64) {
         self.end();
-        let new = bar(self.talk, total_bytes);
-        new.set_message(what.to_owned());
-        *self.bar() = Some(new);
+        *self.bar() = Some(titled_bar(self.talk, total_bytes, what.to_owned()));
     }
 
     fn advance(&self, bytes: u64) {
