@@ -5,6 +5,8 @@ use onefold_iscsi::login::{Doors, Refused, Terms, Visitor};
 use onefold_iscsi::scsi::{Disk, DiskError, Extent, Identity, LogicalUnit, UnitOptions};
 use onefold_iscsi::{Limits, Server, Target, Targets};
 use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf, duplex, split};
@@ -12,7 +14,6 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::timeout;
 
-const TARGET: &str = "iqn.2026-01.example:t";
 const BLOCK: usize = 512;
 /// Bytes of both disks: so few that no number of commands fills the memory of a session.
 const DISK_BYTES: usize = 64 << 10;
@@ -77,10 +78,11 @@ impl Disk for Memory {
     }
 }
 
-/// One target for everybody.
-struct Open(Arc<Target>);
+/// The targets of all that run at the time.
+#[derive(Default)]
+struct Open(Mutex<HashMap<String, Arc<Target>>>);
 
-impl Doors for Open {
+impl Doors for &'static Open {
     fn admit(&self, _target: Option<&str>, _visitor: &Visitor) -> Result<Terms, Refused> {
         Ok(Terms::default())
     }
@@ -90,12 +92,12 @@ impl Doors for Open {
     }
 }
 
-impl Targets for Open {
+impl Targets for &'static Open {
     fn names(&self, _visitor: &Visitor) -> Vec<String> {
-        vec![TARGET.into()]
+        self.0.lock().keys().cloned().collect()
     }
     fn target(&self, name: &str) -> Option<Arc<Target>> {
-        (name == TARGET).then(|| self.0.clone())
+        self.0.lock().get(name).cloned()
     }
 }
 
@@ -328,32 +330,48 @@ fn unit(number: u64) -> (Arc<Memory>, Arc<LogicalUnit>) {
     (disk.clone(), Arc::new(LogicalUnit::new(disk, options, Box::new(|_| Ok(())))))
 }
 
-fn runtime() -> &'static Runtime {
-    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
-    RUNTIME.get_or_init(|| tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads"))
+/// What is there for all runs: threads that would come and go with each take time, and one that is just ending looks to libFuzzer as if it lost its memory.
+struct Place {
+    runtime: Runtime,
+    targets: &'static Open,
+    server: Server,
+    runs: AtomicU64,
+}
+
+fn place() -> &'static Place {
+    static PLACE: OnceLock<Place> = OnceLock::new();
+    static TARGETS: OnceLock<Open> = OnceLock::new();
+    PLACE.get_or_init(|| {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(2).thread_keep_alive(Duration::MAX).enable_all().build().expect("threads");
+        let targets = TARGETS.get_or_init(Open::default);
+        let limits = Limits { queue_depth: QUEUE_DEPTH, ..Limits::default() };
+        let server = runtime.block_on(Server::bind(&[], Arc::new(targets), limits)).expect("there is nothing to listen on");
+        Place { runtime, targets, server, runs: AtomicU64::new(0) }
+    })
 }
 
 /// The first byte says what is agreed on at the login. Then come steps: a byte that chooses, and what the step takes.
 pub fn run(data: &[u8]) {
     let Some((choices, rest)) = data.split_first() else { return };
-    runtime().block_on(session(*choices, Input(rest)));
+    place().runtime.block_on(session(place(), *choices, Input(rest)));
 }
 
-async fn session(choices: u8, mut input: Input<'_>) {
-    let target = Arc::new(Target::new(TARGET));
+async fn session(place: &'static Place, choices: u8, mut input: Input<'_>) {
+    let name = format!("iqn.2026-01.example:{}", place.runs.fetch_add(1, Ordering::Relaxed));
+    let target = Arc::new(Target::new(name.as_str()));
     let ((_, others), (disk, own)) = (unit(1), unit(2));
     target.units.write().extend([(0, others.clone()), (OWN_LUN.into(), own)]);
-    let limits = Limits { queue_depth: QUEUE_DEPTH, ..Limits::default() };
-    let server = Server::bind(&[], Arc::new(Open(target)), limits).await.expect("there is nothing to listen on");
+    place.targets.0.lock().insert(name.clone(), target);
     let (ours, theirs) = duplex(64 << 10);
     let serving = tokio::spawn(async move {
         // How it ends is as the input says.
-        let _ = server.serve_connection(theirs).await;
+        let _ = place.server.serve_connection(theirs).await;
     });
     let (mut replies, output) = split(ours);
     let yes = |bit: u8| if choices & bit == 0 { "Yes" } else { "No" };
     let text = format!(
-        "InitiatorName=iqn.i\0TargetName={TARGET}\0InitialR2T={}\0ImmediateData=Yes\0MaxBurstLength={}\0MaxOutstandingR2T={}\0MaxRecvDataSegmentLength={}\0",
+        "InitiatorName=iqn.i\0TargetName={name}\0InitialR2T={}\0ImmediateData=Yes\0MaxBurstLength={}\0MaxOutstandingR2T={}\0MaxRecvDataSegmentLength={}\0",
         yes(1),
         if choices & 2 == 0 { 65_536 } else { 4096 },
         1 + (choices >> 2 & 3),
@@ -379,6 +397,7 @@ async fn session(choices: u8, mut input: Input<'_>) {
     {
         std::panic::resume_unwind(error.into_panic());
     }
+    place.targets.0.lock().remove(&name);
     others.stop();
     assert!(*disk.0.lock() == expected, "what is on the disk is not what was acknowledged");
 }
