@@ -405,10 +405,13 @@ impl Shared {
             Err(Unusable::Failed(error)) => return Err(error),
             Err(Unusable::Damaged(_)) => return Ok(false),
         };
+        // Those that count on another group keep that one, which may be better.
+        let counting = self.with_groups(|groups| Ok(groups.members_counting_on(group)))?;
+        let staying: BTreeSet<ContainerId> = counting.into_iter().filter(|member| !gone.contains(member)).collect();
         let new = self.with_groups(|groups| groups.next_group(group.partition()))?;
         let folder = self.make_parity_folder(new)?;
         let temporary = format!("{}/{:08x}.new", parity_directory(&self.directory, new.partition()), new.number());
-        let written = self.write_shrunk(&parity, new, gone, &temporary);
+        let written = self.write_shrunk(&parity, new, &staying, &temporary);
         let placed = written.and_then(|(members, is_damaged)| {
             self.ground.rename(&temporary, &parity_path(&self.directory, new, &members)).map_err(StorageError::cannot_write)?;
             self.put_in_place(new, members, &folder)?;
@@ -424,13 +427,19 @@ impl Shared {
         placed
     }
 
-    /// Writes the parity file of group `new`, which has the members of an older one but those that are `gone`; returns their numbers, and whether a
-    /// place is damaged.
-    fn write_shrunk(&self, parity: &Parity, new: ContainerId, gone: &BTreeSet<ContainerId>, temporary: &str) -> Result<(Vec<u32>, bool)> {
+    /// Writes the parity file of group `new`, which has those members of an older one that are `staying`; returns their numbers, and whether a place is
+    /// damaged.
+    fn write_shrunk(
+        &self,
+        parity: &Parity,
+        new: ContainerId,
+        staying: &BTreeSet<ContainerId>,
+        temporary: &str,
+    ) -> Result<(Vec<u32>, bool)> {
         let all = &parity.header.members;
         let files = all.iter().map(|member| member_file(&*self.ground, &self.directory, member)).collect::<Result<Vec<_>>>()?;
-        let is_gone = |member: &Member| gone.contains(&member.container);
-        let members: Vec<Member> = all.iter().filter(|member| !is_gone(member)).cloned().collect();
+        let stays = |member: &Member| staying.contains(&member.container);
+        let members: Vec<Member> = all.iter().filter(|member| stays(member)).cloned().collect();
         let output = self.create_beside(temporary)?;
         let offset = data_offset(members.iter().map(|member| member.length_bytes));
         let most = members.iter().map(|member| blocks(member.length_bytes)).max().unwrap_or(0);
@@ -439,12 +448,11 @@ impl Shared {
         let mut sum = vec![0; BLOCK_BYTES];
         for number in 0..most {
             // What went is taken out of the sum; where that cannot be, the sum is made of those that stay.
-            let going = all.iter().zip(&files).filter(|(member, _)| is_gone(member));
-            let staying = || all.iter().zip(&files).filter(|(member, _)| !is_gone(member));
+            let going = all.iter().zip(&files).filter(|(member, _)| !stays(member));
             let mut is_right = parity.block(number, &mut sum)? && add_blocks(going, number, &mut sum)?;
             if !is_right {
                 sum.fill(0);
-                is_right = add_blocks(staying(), number, &mut sum)?;
+                is_right = add_blocks(all.iter().zip(&files).filter(|(member, _)| stays(member)), number, &mut sum)?;
             }
             if is_right {
                 checksums.push(checksum(&sum));

@@ -171,6 +171,31 @@ fn a_place_that_nobody_can_make_anew_does_not_cost_the_others() {
 }
 
 #[test]
+fn parity_that_is_marked_takes_nobody_away_from_sound_parity() {
+    let ground = start(1);
+    let (world, group, members) = protected(&ground);
+    let (victim, rotten) = (members[0], members[2]);
+    // One place is damaged in a member and in the parity, so the others get parity of their own, and the old one stays.
+    ground.corrupt(&path(rotten), 300, 1).unwrap();
+    ground.corrupt(&parity_file_with(&ground, rotten), 4096 + 9, 1).unwrap();
+    let world = reopened(&ground, world);
+    assert!(world.store.scrub_parity(group).unwrap().damaged_parity.is_some());
+    protect(&world, true).unwrap();
+    let mut world = reopened(&ground, world);
+    world.forget(&world.needed_of(victim));
+    world.merge(&[victim]).unwrap();
+    assert!(!world.store.has_pending_merges());
+    let mut world = reopened(&ground, world);
+    for member in [members[1], members[3]] {
+        let whole = contents(&ground, &[member]);
+        ground.remove(&path(member)).unwrap();
+        world = reopened(&ground, world);
+        assert_eq!(world.store.repair(member).unwrap(), Repair::Repaired);
+        assert_eq!(contents(&ground, &[member]), whole);
+    }
+}
+
+#[test]
 fn a_merge_on_a_full_disk_makes_the_neighbours_whole_or_waits() {
     let ground = start(1);
     let (mut world, _, members) = protected(&ground);
