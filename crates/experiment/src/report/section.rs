@@ -181,7 +181,7 @@ fn share(variant: &Variant, generation: u32) -> Option<Share> {
     (sum > 0.0).then(|| Share { generation, percent: percent.map(|seconds| 100.0 * seconds / sum) })
 }
 
-/// How throughput went on, a picture for each variant on the same axes.
+/// How throughput went on, a picture for each variant.
 fn courses(run: &Results) -> Markup {
     let lines = |variant: &Variant| -> Vec<Line> {
         let all = variant.repetitions.iter().flatten().filter(|measured| !measured.course_mb_s.is_empty());
@@ -191,16 +191,15 @@ fn courses(run: &Results) -> Markup {
     if variants.is_empty() {
         return html! {};
     }
-    let ends = course::ends(variants.iter().flat_map(|(_, lines)| lines));
     html! {
         h3 { "Course of throughput, all clients" }
-        p.pale { "A line for each repetition." }
+        p.pale { "A line for each repetition. Each picture has axes of its own: what takes long beside what is quick would leave nothing to see of either." }
         (legend(run))
         div.pair {
             @for (variant, lines) in &variants {
                 figure {
                     figcaption { (variant.name) }
-                    (PreEscaped(course::course(lines, ends, &format!("Course of throughput, {}", variant.name))))
+                    (PreEscaped(course::course(lines, &format!("Course of throughput, {}", variant.name))))
                 }
             }
         }

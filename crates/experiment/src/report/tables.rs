@@ -14,17 +14,17 @@ pub fn expectations(run: &Results) -> Markup {
         h3 { "Expected orders" }
         div.wide {
             table {
-                thead { tr { th.text.long { "expected" } th.text { "whose" } th { "ratio" small { "of the means" } } th.text { "" } } }
+                thead { tr { th.text { "" } th { "ratio" small { "of the means" } } th.text.long { "expected" } th.text { "whose" } } }
                 tbody {
                     @for expectation in &run.about.expectations {
                         tr {
+                            @match judge(run, expectation) {
+                                Outcome::Holds(ratio) => { td.text { span.good { "✓ holds" } } td { (number(ratio)) } }
+                                Outcome::Fails(ratio) => { td.text { span.bad { "✗ not" } } td { (number(ratio)) } }
+                                Outcome::Missing => { td.text { span.pale { "not measured" } } td { (NOTHING) } }
+                            }
                             td.text.long { (expected(expectation)) }
                             td.text { @if expectation.of_paper { "as in the paper" } @else { "ours alone" } }
-                            @match judge(run, expectation) {
-                                Outcome::Holds(ratio) => { td { (number(ratio)) } td.text { span.good { "✓ holds" } } }
-                                Outcome::Fails(ratio) => { td { (number(ratio)) } td.text { span.bad { "✗ does not hold" } } }
-                                Outcome::Missing => { td { (NOTHING) } td.text { span.pale { "not measured" } } }
-                            }
                         }
                     }
                 }
@@ -36,18 +36,19 @@ pub fn expectations(run: &Results) -> Markup {
 /// An expectation in words.
 fn expected(expectation: &Expectation) -> String {
     let Expectation { more, less, component, less_component, generation, quantity, factor, .. } = expectation;
-    let times = factor.filter(|factor| *factor != 1.0).map_or_else(String::new, |factor| format!("{} × ", round_number(factor)));
+    let times =
+        factor.filter(|factor| *factor != 1.0).map_or_else(|| "as much as".to_owned(), |factor| format!("{} times", round_number(factor)));
     match (quantity, component, less_component) {
         (Quantity::Share, Some(component), Some(other)) if more == less => {
-            format!("{more}, generation {generation}: {component} at least {times}the time of {other}")
+            format!("time, generation {generation}, “{more}”: {component} at least {times} {other}")
         }
         (Quantity::Share, Some(component), other) => {
             let other = other.as_ref().unwrap_or(component);
-            format!("generation {generation}: the share of {component} with {more} at least {times}that of {other} with {less}")
+            format!("share of time, generation {generation}: {component} of “{more}” at least {times} {other} of “{less}”")
         }
         _ => {
             let what = title(*quantity).split(',').next().unwrap_or_default();
-            format!("{what}, generation {generation}: {more} at least {times}{less}")
+            format!("{what}, generation {generation}: “{more}” at least {times} “{less}”")
         }
     }
 }

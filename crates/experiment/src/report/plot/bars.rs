@@ -24,19 +24,19 @@ pub struct Row {
 }
 
 /// Room for a figure behind the longest bar.
-const FIGURES: u32 = 92;
+const FIGURES: u32 = 80;
 
 /// Draws rows; `axis` says what with its unit, `said` is for who cannot see it.
 pub fn bars(rows: &[Row], axis: &str, said: &str) -> String {
     let places = Rows::new(rows.iter().map(|row| (row.bars.len(), lines_of(&row.name).len())));
     let ends = rows.iter().flat_map(|row| &row.bars).filter_map(|bar| bounded(bar.value + bar.plus_minus.unwrap_or(0.0)));
     let longest = ends.fold(0.0, f64::max);
-    let width = WIDTH - NAMES - 6;
+    let width = WIDTH - NAMES - BEHIND;
     // The scale goes on behind the longest bar, so that its figure has room.
     let end = if longest > LEAST { longest * f64::from(width) / f64::from(width - FIGURES) } else { 1.0 };
     picture(places.height as u32 + AXIS, said, |area| {
         let mut chart = ChartBuilder::on(area)
-            .margin_right(6)
+            .margin_right(BEHIND)
             .set_label_area_size(LabelAreaPosition::Left, NAMES)
             .set_label_area_size(LabelAreaPosition::Bottom, AXIS)
             .build_cartesian_2d(0.0..end, places.height..0)?;

@@ -32,19 +32,20 @@ impl Line {
     }
 }
 
-/// The end of both axes of all these lines, so that pictures beside each other have the same.
-pub fn ends<'a>(lines: impl Iterator<Item = &'a Line>) -> (f64, f64) {
+/// The ends of both axes.
+fn ends(lines: &[Line]) -> (f64, f64) {
     let greatest = |one: (f64, f64), other: (f64, f64)| (one.0.max(other.0), one.1.max(other.1));
-    let (seconds, mb_s) = lines.flat_map(Line::points).fold((0.0, 0.0), greatest);
+    let (seconds, mb_s) = lines.iter().flat_map(Line::points).fold((0.0, 0.0), greatest);
     (if seconds > LEAST { seconds * 1.02 } else { 1.0 }, if mb_s > LEAST { mb_s * 1.05 } else { 1.0 })
 }
 
-/// Draws lines on axes that end there; `said` is for who cannot see it.
-pub fn course(lines: &[Line], (seconds, mb_s): (f64, f64), said: &str) -> String {
+/// Draws lines; `said` is for who cannot see it.
+pub fn course(lines: &[Line], said: &str) -> String {
+    let (seconds, mb_s) = ends(lines);
     picture(HEIGHT, said, |area| {
         let mut chart = ChartBuilder::on(area)
             .margin_top(8)
-            .margin_right(14)
+            .margin_right(BEHIND)
             .set_label_area_size(LabelAreaPosition::Left, 58)
             .set_label_area_size(LabelAreaPosition::Bottom, AXIS)
             .build_cartesian_2d(0.0..seconds, 0.0..mb_s)?;
@@ -86,17 +87,17 @@ mod tests {
         let line = Line { generation: 1, mb_s: (0..10_000).map(f64::from).collect(), span_s: 0.5 };
         let points = line.points();
         assert!(points.len() <= MOST_POINTS);
-        let (seconds, mb_s) = ends([&line].into_iter());
+        let (seconds, mb_s) = ends(&[line]);
         assert!((4_900.0..5_200.0).contains(&seconds) && mb_s > 9_900.0);
     }
 
     #[test]
     fn courses_that_are_none_are_drawn_as_nothing() {
         for mb_s in [vec![], vec![f64::NAN, f64::INFINITY, -1.0], vec![0.0]] {
-            let line = Line { generation: 7, mb_s, span_s: f64::INFINITY };
-            let axes = ends([&line].into_iter());
+            let lines = [Line { generation: 7, mb_s, span_s: f64::INFINITY }];
+            let axes = ends(&lines);
             assert!(axes.0.is_finite() && axes.1 > 0.0);
-            assert!(course(&[line], axes, "none").starts_with("<svg "));
+            assert!(course(&lines, "none").starts_with("<svg "));
         }
     }
 }

@@ -48,16 +48,16 @@ const GENERATIONS: [Shade; 5] = [
 ];
 
 /// Groups of components in the order of [`GROUPS`], and whether letters on them are white.
-const COMPONENTS: [(RGBColor, bool); GROUPS.len()] = [
-    (RGBColor(0xBB, 0xBB, 0xBB), false),
-    (RGBColor(0x88, 0xCC, 0xEE), false),
-    (RGBColor(0x44, 0xAA, 0x99), false),
-    (RGBColor(0x88, 0x22, 0x55), true),
-    (RGBColor(0xCC, 0x66, 0x77), false),
-    (RGBColor(0xDD, 0xCC, 0x77), false),
-    (RGBColor(0x11, 0x77, 0x33), true),
-    (RGBColor(0x33, 0x22, 0x88), true),
-    (RGBColor(0x99, 0x99, 0x33), false),
+const COMPONENTS: [(Shade, bool); GROUPS.len()] = [
+    (Shade { day: RGBColor(0xBB, 0xBB, 0xBB), night: "#bbbbbb" }, false),
+    (Shade { day: RGBColor(0x88, 0xCC, 0xEE), night: "#88ccee" }, false),
+    (Shade { day: RGBColor(0x44, 0xAA, 0x99), night: "#44aa99" }, false),
+    (Shade { day: RGBColor(0x88, 0x22, 0x55), night: "#a8306b" }, true),
+    (Shade { day: RGBColor(0xCC, 0x66, 0x77), night: "#cc6677" }, false),
+    (Shade { day: RGBColor(0xDD, 0xCC, 0x77), night: "#ddcc77" }, false),
+    (Shade { day: RGBColor(0x11, 0x77, 0x33), night: "#1c9148" }, true),
+    (Shade { day: RGBColor(0x33, 0x22, 0x88), night: "#6a5acd" }, true),
+    (Shade { day: RGBColor(0x99, 0x99, 0x33), night: "#999933" }, false),
 ];
 
 /// Less than that is nothing: no axis can be divided so finely.
@@ -65,6 +65,10 @@ const LEAST: f64 = 1e-9;
 
 /// How drawing into a text ends.
 type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
+
+fn all_shades() -> impl Iterator<Item = &'static Shade> {
+    [&INK, &GRID, &PALE].into_iter().chain(&GENERATIONS).chain(COMPONENTS.iter().map(|(shade, _)| shade))
+}
 
 fn generation_shade(generation: u32) -> &'static Shade {
     &GENERATIONS[(generation.max(1) as usize - 1) % GENERATIONS.len()]
@@ -91,10 +95,11 @@ pub fn style_sheets() -> (String, String) {
         let _ = write!(day, ".g{}{{background:{}}}", at + 1, hex(shade.day));
         let _ = write!(night, ".g{}{{background:{}}}", at + 1, shade.night);
     }
-    for (at, (colour, _)) in COMPONENTS.iter().enumerate() {
-        let _ = write!(day, ".{}{{background:{}}}", component_class(at), hex(*colour));
+    for (at, (shade, _)) in COMPONENTS.iter().enumerate() {
+        let _ = write!(day, ".{}{{background:{}}}", component_class(at), hex(shade.day));
+        let _ = write!(night, ".{}{{background:{}}}", component_class(at), shade.night);
     }
-    for shade in [&INK, &GRID, &PALE].into_iter().chain(&GENERATIONS) {
+    for shade in all_shades() {
         let (from, to) = (hex(shade.day), shade.night);
         let _ = write!(night, "svg [fill=\"{from}\"]{{fill:{to}}}svg [stroke=\"{from}\"]{{stroke:{to}}}");
     }
@@ -187,6 +192,9 @@ impl Rows {
 /// Height of a bar with the gap behind it.
 const BAR: i32 = 17;
 
+/// Room behind the end of an axis: half of its last label.
+const BEHIND: u32 = 18;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -204,8 +212,7 @@ mod tests {
 
     #[test]
     fn no_colour_stands_for_two_things() {
-        let shades = [&INK, &GRID, &PALE].into_iter().chain(&GENERATIONS).map(|shade| hex(shade.day));
-        let mut all: Vec<_> = shades.chain(COMPONENTS.iter().map(|(colour, _)| hex(*colour))).collect();
+        let mut all: Vec<_> = all_shades().map(|shade| hex(shade.day)).collect();
         all.sort();
         let before = all.len();
         all.dedup();

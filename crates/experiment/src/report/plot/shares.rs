@@ -31,7 +31,7 @@ pub fn shares(rows: &[Row], said: &str) -> String {
     let places = Rows::new(rows.iter().map(|row| (row.shares.len(), lines_of(&row.name).len())));
     picture(places.height as u32 + AXIS, said, |area| {
         let mut chart = ChartBuilder::on(area)
-            .margin_right(14)
+            .margin_right(BEHIND)
             .set_label_area_size(LabelAreaPosition::Left, NAMES + NUMBER)
             .set_label_area_size(LabelAreaPosition::Bottom, AXIS)
             .build_cartesian_2d(0.0..100.0, places.height..0)?;
@@ -57,11 +57,11 @@ pub fn shares(rows: &[Row], said: &str) -> String {
                 let number = Text::new(share.generation.to_string(), (-6, 0), letters(PALE.day, HPos::Right, VPos::Center));
                 chart.draw_series([EmptyElement::at((0.0, middle)) + number])?;
                 let mut from = 0.0;
-                for (percent, (colour, is_dark)) in share.percent.iter().zip(COMPONENTS) {
+                for (percent, (shade, is_dark)) in share.percent.iter().zip(&COMPONENTS) {
                     let to = from + percent;
-                    chart.draw_series([Rectangle::new([(from, top), (to, bottom)], colour.filled())])?;
+                    chart.draw_series([Rectangle::new([(from, top), (to, bottom)], shade.day.filled())])?;
                     if *percent >= READABLE_PERCENT {
-                        let ink = if is_dark { WHITE } else { BLACK };
+                        let ink = if *is_dark { WHITE } else { BLACK };
                         let text = Text::new(format!("{percent:.0}"), (0, 0), letters(ink, HPos::Center, VPos::Center));
                         chart.draw_series([EmptyElement::at(((from + to) / 2.0, middle)) + text])?;
                     }
