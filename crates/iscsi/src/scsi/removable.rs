@@ -54,6 +54,7 @@ impl LogicalUnit {
         self.judge(caller, Ok(definition))?;
         let _medium = self.use_medium_alone(caller)?;
         self.judge(caller, Ok(definition))?;
+        block::go_on(&|| caller.patience.is_over())?;
         let mut state = self.state.lock();
         if !state.tray.prevented_by.is_empty() {
             return Err(Sense::new(Key::IllegalRequest, Code::MEDIUM_REMOVAL_PREVENTED).into());
@@ -71,6 +72,8 @@ impl LogicalUnit {
         // Nobody prevents it meanwhile: PREVENT waits for the medium too.
         drop(state);
         self.disk().flush().map_err(|error| block::failed_to_write(&error, 0))?;
+        // What was ended before it is done must not be done: a flush may take a while.
+        block::go_on(&|| caller.patience.is_over())?;
         self.state.lock().tray.is_out = true;
         caller.tokens.cancel(self.number());
         Ok(Vec::new())

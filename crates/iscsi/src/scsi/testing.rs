@@ -223,17 +223,26 @@ pub(crate) fn nexus(name: &str) -> Nexus {
 }
 
 pub(crate) fn send_to(unit: &LogicalUnit, others: &Others<'_>, tokens: &Tokens, name: &str, cdb: &[u8], data: &[u8]) -> Reply {
+    send_with(unit, others, tokens, &Forever::default(), name, cdb, data)
+}
+
+/// Does a command without data for somebody who waits for its end as long as is said.
+pub(crate) fn send_patiently(unit: &LogicalUnit, patience: &dyn Patience, cdb: &[u8]) -> Reply {
+    send_with(unit, &Others::default(), &Tokens::default(), patience, "a", cdb, &[])
+}
+
+fn send_with(
+    unit: &LogicalUnit,
+    others: &Others<'_>,
+    tokens: &Tokens,
+    patience: &dyn Patience,
+    name: &str,
+    cdb: &[u8],
+    data: &[u8],
+) -> Reply {
     let nexus = nexus(name);
     let port = Port { target: "iqn.2026-01.example:t".into(), group: 1 };
-    let caller = Caller {
-        nexus: &nexus,
-        port: &port,
-        luns: &[0],
-        patience: &Forever::default(),
-        peers: others,
-        tokens,
-        buffers: &Buffers::default(),
-    };
+    let caller = Caller { nexus: &nexus, port: &port, luns: &[0], patience, peers: others, tokens, buffers: &Buffers::default() };
     unit.execute(caller, cdb, data, data.len() as u32)
 }
 

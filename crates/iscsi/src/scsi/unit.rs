@@ -22,6 +22,7 @@ use super::{Buffers, Disk, Geometry, u16_at, u32_at};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Who sends a command, and by which port.
 #[derive(Clone, Copy)]
@@ -81,6 +82,8 @@ pub enum NotKept {
 
 /// Bytes of the longest parameter list of copies that is looked at.
 const MAX_LIST_BYTES: u32 = 8 << 10;
+/// How often a command that waits for the medium looks whether anybody still waits for its own end.
+const LOOK: Duration = Duration::from_millis(50);
 /// Unit attentions of one nexus; further ones would say nothing new.
 const MAX_ATTENTIONS: usize = 8;
 
@@ -95,7 +98,7 @@ pub struct LogicalUnit {
     pub(super) state: Mutex<State>,
     /// Shared by commands that use the medium; alone for the beginning of a sanitize, and to move the medium.
     medium: RwLock<()>,
-    /// Held by the one that waits to have the medium alone.
+    /// Held by the one that waits to have the medium alone, or has it. No command that comes later gets in between.
     alone: Mutex<()>,
     /// Shared by each step of a copy that reads or writes this unit, from the moment in which it is admitted; alone to wait for those under way.
     steps: RwLock<()>,
@@ -295,8 +298,8 @@ impl LogicalUnit {
             definition => {
                 // While a sanitize, or a medium that is to move, waits for the end of the commands before it, which may take a while, those behind it have
                 // no threads to wait on.
-                let medium = self.medium.try_read().ok_or(Refusal::Busy);
-                medium.and_then(|_medium| self.judge(caller, definition).and_then(perform))
+                let medium = if self.alone.is_locked() { None } else { self.medium.try_read() };
+                medium.ok_or(Refusal::Busy).and_then(|_medium| self.judge(caller, definition).and_then(perform))
             }
         };
         match done {
@@ -319,7 +322,10 @@ impl LogicalUnit {
             self.sanitizer.leave_failure(cdb)?;
             return Ok(Vec::new());
         }
-        self.sanitizer.begin(self.sanitizer.parse(cdb, data, &self.geometry())?)?;
+        let sanitize = self.sanitizer.parse(cdb, data, &self.geometry())?;
+        // What was ended before it began must not begin.
+        block::go_on(&|| caller.patience.is_over())?;
+        self.sanitizer.begin(sanitize)?;
         caller.tokens.cancel(self.identity.number);
         drop(medium);
         let is_immediate = cdb[1] & 0x80 != 0;
@@ -454,11 +460,17 @@ impl LogicalUnit {
         self.medium.read_recursive()
     }
 
-    /// Waits until no command uses the medium, and keeps them from it. One at a time waits, as it has a thread meanwhile.
+    /// Waits until no command uses the medium, and keeps them from it; whoever is ended meanwhile gives up. One at a time waits, as it has a thread meanwhile.
     pub(super) fn use_medium_alone(&self, caller: Caller<'_>) -> Result<(RwLockWriteGuard<'_, ()>, MutexGuard<'_, ()>), Refusal> {
         let alone = self.alone.try_lock().ok_or(Refusal::Busy)?;
         caller.patience.begin_to_wait();
-        Ok((self.medium.write(), alone))
+        loop {
+            let medium = self.medium.try_write_for(LOOK);
+            block::go_on(&|| caller.patience.is_over())?;
+            if let Some(medium) = medium {
+                return Ok((medium, alone));
+            }
+        }
     }
 
     /// Held by a step of a copy from before it is admitted until it is done. Those who wait for steps hold nothing that a step waits for.
@@ -511,8 +523,9 @@ impl LogicalUnit {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{MAPPED_BYTES, MemoryDisk, send, send_as, sense_of, unit};
+    use super::super::testing::{Forever, MAPPED_BYTES, MemoryDisk, options, send, send_as, send_patiently, sense_of, unit};
     use super::*;
+    use std::sync::atomic::Ordering;
 
     const READ: [u8; 10] = [0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0];
 
@@ -546,5 +559,30 @@ mod tests {
             drop(before);
             assert_eq!(waiting.join().unwrap().status, Status::Good);
         });
+    }
+
+    #[test]
+    fn a_sanitize_or_an_eject_that_is_ended_while_it_waits_does_nothing() {
+        let disk = MemoryDisk::new(MAPPED_BYTES);
+        disk.write(0, &[7; 512], false).unwrap();
+        let unit = LogicalUnit::new(disk.clone(), UnitOptions { is_removable: true, ..options() }, Box::new(|_| Ok(())));
+        for cdb in [&[0x48, 0x82, 0, 0, 0, 0, 0, 0, 0, 0][..], &[0x1b, 0, 0, 0, 0x02, 0]] {
+            let before = unit.share_medium();
+            let patience = Forever::default();
+            std::thread::scope(|scope| {
+                let waiting = scope.spawn(|| send_patiently(&unit, &patience, cdb));
+                while !unit.alone.is_locked() {
+                    std::thread::yield_now();
+                }
+                patience.0.store(true, Ordering::Relaxed);
+                // It ends though the medium is still used.
+                assert_eq!(sense_of(&waiting.join().unwrap()), (0x0b, 0, 0));
+            });
+            drop(before);
+            assert_eq!(send(&unit, &READ, &[]).data, [7; 512], "{cdb:?}");
+            // Nor when it is ended the moment that it has the medium.
+            assert_eq!(sense_of(&send_patiently(&unit, &patience, cdb)), (0x0b, 0, 0));
+            assert_eq!(send(&unit, &READ, &[]).data, [7; 512], "{cdb:?}");
+        }
     }
 }
