@@ -4,12 +4,11 @@
 use crate::Options;
 use crate::process::{Cost, run};
 use crate::report::Report;
-use anyhow::{Context, Result, bail};
+use crate::server::{is_installed, serve};
+use anyhow::{Context, Result};
 use serde_json::Value;
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 pub const DISK_BYTES: u64 = 512 << 20;
 const SECONDS: &str = "5";
@@ -28,40 +27,10 @@ const LOADS: [(&str, &str, &str, &str); 6] = [
 const RATE: &str = "--rate=30m";
 const LATENCY_SECONDS: &str = "--runtime=15";
 
-/// A running server; ended when dropped.
-pub struct Server {
-    child: Child,
-    uri: String,
-}
-
-impl Server {
-    /// Where it is.
-    pub fn uri(&self) -> &str {
-        &self.uri
-    }
-
-    /// Lets it end by itself.
-    pub fn stop(mut self) -> Result<()> {
-        let pid = nix::unistd::Pid::from_raw(self.child.id().try_into()?);
-        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM)?;
-        self.child.wait()?;
-        Ok(())
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // SIGTERM would be kinder to the store, which is thrown away.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// Measures each load on each server.
 pub fn measure(options: &Options, report: &mut Report) -> Result<()> {
     report.group("NBD over a Unix socket, store and files in memory");
-    if Command::new("fio").arg("--version").stdout(Stdio::null()).status().is_err() {
-        eprintln!("fio is not installed: left out");
+    if !is_installed("fio") {
         return Ok(());
     }
     let place = tempfile::tempdir_in(&options.memory)?;
@@ -82,7 +51,7 @@ pub fn measure(options: &Options, report: &mut Report) -> Result<()> {
     let mut table = Vec::new();
     for (name, program, arguments, socket, export) in servers {
         match serve(program, &arguments, Path::new(socket), export)? {
-            Some(server) => table.push((name, LOADS.iter().map(|load| measure_one(&server.uri, load)).collect::<Result<Vec<_>>>()?)),
+            Some(server) => table.push((name, LOADS.iter().map(|load| measure_one(server.uri(), load)).collect::<Result<Vec<_>>>()?)),
             None => eprintln!("{program} is not installed: left out"),
         }
     }
@@ -98,31 +67,9 @@ pub fn measure(options: &Options, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Starts a server and waits for its socket; `None` if the program is not there.
-pub fn serve(program: &str, arguments: &[&str], socket: &Path, export: &str) -> Result<Option<Server>> {
-    let log = socket.with_extension("log");
-    let mut child = match Command::new(program).args(arguments).stdout(Stdio::null()).stderr(File::create(&log)?).spawn() {
-        Ok(child) => child,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error).with_context(|| format!("cannot start {program}")),
-    };
-    for _ in 0..200 {
-        if socket.exists() {
-            return Ok(Some(Server { child, uri: format!("nbd+unix:///{export}?socket={}", socket.display()) }));
-        }
-        if child.try_wait()?.is_some() {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    let _ = child.kill();
-    let _ = child.wait();
-    bail!("{program} does not serve: {}", fs::read_to_string(&log).unwrap_or_default())
-}
-
 /// Median and 99th percentile of the latency of random writes of new data at a fixed rate, milliseconds; `None` without fio.
 pub fn latencies_of_writes(uri: &str) -> Result<Option<[f64; 2]>> {
-    if Command::new("fio").arg("--version").stdout(Stdio::null()).status().is_err() {
+    if !is_installed("fio") {
         return Ok(None);
     }
     let (uri, size) = (format!("--uri={uri}"), format!("--size={DISK_BYTES}"));

@@ -1,7 +1,7 @@
 //! A volume served over iSCSI beside `tgt` with a raw file, on loopback, on the same processors, store and file in memory.
 //!
-//! tgt keeps every byte as it comes, in the page cache; onefold cuts, hashes and stores it. Clients are those of libiscsi (`iscsi-perf` reads,
-//! `qemu-img` writes). What is not installed is left out.
+//! tgt keeps every byte as it comes, in the page cache; onefold cuts, hashes and stores it. Clients are those of libiscsi (`iscsi-perf` reads) and QEMU
+//! (`qemu-img` writes, with its driver for iSCSI). Where a client is not installed the part is left out; without tgt, what stands beside.
 
 use crate::Options;
 use crate::corpus::write_random;
@@ -9,13 +9,14 @@ use crate::disks::DISK_BYTES;
 use crate::process::run;
 use crate::random::Random;
 use crate::report::{Aim, Report, median};
+use crate::server::{Server, is_installed};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Seconds of each run of `iscsi-perf`.
@@ -29,77 +30,90 @@ const SMALL_STEP: u64 = 7919 * 4096;
 const UNIQUE_TOLERANCE: f64 = 0.75;
 const TARGET: &str = "iqn.2026-01.net.example:bench";
 
-/// A target that is served.
-struct Server {
-    child: Child,
-    uri: String,
+/// What is measured.
+struct Load {
+    name: &'static str,
+    unit: &'static str,
+    /// Which part of tgt's figure it should reach; none for what only stands beside.
+    share: Option<f64>,
+    measure: fn(&Server, &Path) -> Result<f64>,
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+const fn load(name: &'static str, unit: &'static str, share: Option<f64>, measure: fn(&Server, &Path) -> Result<f64>) -> Load {
+    Load { name, unit, share, measure }
 }
 
-/// What is measured: its name, whether the data deduplicates (or is only read), and how.
-type Load = (&'static str, bool, fn(&Server, &Path) -> Result<f64>);
+/// Data that is new, that is there already (or is only read), and times.
+const UNIQUE: Option<f64> = Some(UNIQUE_TOLERANCE);
+const KNOWN: Option<f64> = Some(1.0);
+const TIME: Option<f64> = None;
 
-/// Writes come first, so that reads find data. Sequential figures are MB/s, others thousands of requests a second.
+/// Writes come first, so that reads find data.
 const LOADS: [Load; 13] = [
-    ("write unique data, sequential, MB/s", false, |server, image| convert(server, image)),
-    ("write the same data again, sequential, MB/s", true, |server, image| convert(server, image)),
-    ("read 1 MiB, sequential, 16 in flight, MB/s", true, |server, _| read(server, "2048", "16", false)),
-    ("random read 4 KiB, 1 in flight, k/s", true, |server, _| read(server, "8", "1", true)),
-    ("random read 4 KiB, 16 in flight, k/s", true, |server, _| read(server, "8", "16", true)),
-    ("random read 4 KiB, 32 in flight, k/s", true, |server, _| read(server, "8", "32", true)),
-    ("write 1 MiB of one byte, sequential, 16 in flight, MB/s", true, |server, _| write(server, 1 << 20, 16)),
-    ("random write 4 KiB of one byte, 1 in flight, k/s", true, |server, _| write(server, 4096, 1)),
-    ("random write 4 KiB of one byte, 16 in flight, k/s", true, |server, _| write(server, 4096, 16)),
-    ("random write 4 KiB of one byte, 32 in flight, k/s", true, |server, _| write(server, 4096, 32)),
+    load("write unique data, sequential", "MB/s", UNIQUE, convert),
+    load("write the same data again, sequential", "MB/s", KNOWN, convert),
+    load("read 1 MiB, sequential, 16 in flight", "MB/s", KNOWN, |server, _| read(server, "2048", "16", false)),
+    load("random read 4 KiB, 1 in flight", "k/s", KNOWN, |server, _| read(server, "8", "1", true)),
+    load("random read 4 KiB, 16 in flight", "k/s", KNOWN, |server, _| read(server, "8", "16", true)),
+    load("random read 4 KiB, 32 in flight", "k/s", KNOWN, |server, _| read(server, "8", "32", true)),
+    load("write 1 MiB of one byte, sequential, 16 in flight", "MB/s", KNOWN, |server, _| write(server, 1 << 20, 16)),
+    load("random write 4 KiB of one byte, 1 in flight", "k/s", KNOWN, |server, _| write(server, 4096, 1)),
+    load("random write 4 KiB of one byte, 16 in flight", "k/s", KNOWN, |server, _| write(server, 4096, 16)),
+    load("random write 4 KiB of one byte, 32 in flight", "k/s", KNOWN, |server, _| write(server, 4096, 32)),
     // Only now is the data unique again, and no block what it was.
-    ("write unique data over it, sequential, MB/s", false, |server, image| convert(server, &image.with_extension("second"))),
-    ("processor time of the server, write unique data, s/GB", false, |server, image| processor(server, &image.with_extension("third"))),
-    ("processor time of the server, write it again, s/GB", true, |server, image| processor(server, &image.with_extension("third"))),
+    load("write unique data over it, sequential", "MB/s", UNIQUE, |server, image| convert(server, &image.with_extension("second"))),
+    load("processor time of the server, write unique data", "s/GB", TIME, |server, image| {
+        processor(server, &image.with_extension("third"))
+    }),
+    load("processor time of the server, write it again", "s/GB", TIME, |server, image| processor(server, &image.with_extension("third"))),
 ];
+
+/// Figures of one server, by load.
+type Figures = Vec<Vec<f64>>;
 
 /// Measures each load on both servers, by turns.
 pub fn measure(options: &Options, report: &mut Report) -> Result<()> {
     report.group("iSCSI on loopback beside tgt with a raw file, store and file in memory, lz4");
-    for client in ["iscsi-perf", "qemu-img"] {
-        if Command::new(client).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
-            eprintln!("{client} is not installed: left out");
-            return Ok(());
-        }
+    if !is_installed("iscsi-perf") || !is_installed("qemu-img") {
+        return Ok(());
     }
+    // Nobody listens there; without the driver that is not even tried.
+    let probe = Command::new("qemu-img").args(["info", &format!("iscsi://127.0.0.1:1/{TARGET}/0")]).output()?;
+    if String::from_utf8_lossy(&probe.stderr).contains("Unknown protocol") {
+        eprintln!("qemu-img has no driver for iSCSI (package qemu-block-extra): left out");
+        return Ok(());
+    }
+    let mut figures: [Figures; 2] = [vec![Vec::new(); LOADS.len()], vec![Vec::new(); LOADS.len()]];
+    let measured = take_turns(options, &mut figures);
+    // What was measured before something failed is told too.
+    let [ours, theirs] = figures;
+    for ((load, ours), theirs) in LOADS.iter().zip(ours).zip(theirs).filter(|((_, ours), _)| !ours.is_empty()) {
+        let ours = median(ours);
+        if theirs.is_empty() {
+            report.add(load.name, ours, load.unit);
+            continue;
+        }
+        let theirs = median(theirs);
+        report.add_beside(load.name, ours, load.unit, load.share.map(|share| Aim::Above(theirs * share)), Some(("tgt", theirs)));
+    }
+    measured
+}
+
+fn take_turns(options: &Options, figures: &mut [Figures; 2]) -> Result<()> {
     let place = tempfile::tempdir_in(&options.memory)?;
     let image = place.path().join("image.raw");
     for (number, extension) in ["raw", "second", "third"].into_iter().enumerate() {
         write_random(&image.with_extension(extension), DISK_BYTES, &mut Random::new(options.seed + number as u64))?;
     }
-    let mut figures: [Vec<Vec<f64>>; 2] = [vec![Vec::new(); LOADS.len()], vec![Vec::new(); LOADS.len()]];
     for _ in 0..options.runs {
         for (which, figures) in figures.iter_mut().enumerate() {
             let directory = tempfile::tempdir_in(place.path())?;
             let server = if which == 0 { Some(ours(options, directory.path())?) } else { tgt(directory.path())? };
             let Some(server) = server else { continue };
-            for ((_, _, load), figures) in LOADS.iter().zip(figures) {
-                figures.push(load(&server, &image)?);
+            for (load, figures) in LOADS.iter().zip(figures) {
+                figures.push((load.measure)(&server, &image).with_context(|| load.name)?);
             }
         }
-    }
-    let [ours, theirs] = figures;
-    for (((name, is_duplicate, _), ours), theirs) in LOADS.iter().zip(ours).zip(theirs) {
-        let ours = median(ours);
-        if theirs.is_empty() {
-            report.add(*name, ours, "");
-            continue;
-        }
-        let theirs = median(theirs);
-        let is_time = name.starts_with("processor");
-        let share = if *is_duplicate { 1.0 } else { UNIQUE_TOLERANCE };
-        let aim = (!is_time).then_some(Aim::Above(theirs * share));
-        report.add_beside(*name, ours, "", aim, Some(("tgt", theirs)));
     }
     Ok(())
 }
@@ -117,13 +131,14 @@ fn ours(options: &Options, directory: &Path) -> Result<Server> {
         .spawn()
         .with_context(|| format!("cannot start {}", program.display()))?;
     let mut line = String::new();
-    BufReader::new(child.stdout.take().context("no output")?).read_line(&mut line)?;
-    let mut server = Server { child, uri: String::new() };
+    let output = child.stdout.take().context("no output")?;
+    // From here on it ends with what is returned, whatever happens.
+    let server = Server::new(child, "");
+    BufReader::new(output).read_line(&mut line)?;
     let serving: Value = serde_json::from_str(&line).with_context(|| format!("no event: {line}"))?;
     let text = |pointer: &str| serving.pointer(pointer).and_then(Value::as_str).with_context(|| format!("no {pointer} in {line}"));
     let lun = serving.pointer("/targets/0/luns/0/lun").with_context(|| format!("no LUN in {line}"))?;
-    server.uri = format!("iscsi://{}/{}/{lun}", text("/iscsi_portals/0")?, text("/targets/0/name")?);
-    Ok(server)
+    Ok(server.at(format!("iscsi://{}/{}/{lun}", text("/iscsi_portals/0")?, text("/targets/0/name")?)))
 }
 
 /// tgt with a raw file; `None` if it is not there.
@@ -147,7 +162,7 @@ fn tgt(directory: &Path) -> Result<Option<Server>> {
         }
         Err(error) => return Err(error).context("cannot start tgtd"),
     };
-    let server = Server { child, uri: format!("iscsi://127.0.0.1:{port}/{TARGET}/1") };
+    let server = Server::new(child, format!("iscsi://127.0.0.1:{port}/{TARGET}/1"));
     let image = image.display().to_string();
     let steps: [&[&str]; 3] = [
         &["--op", "new", "--mode", "target", "--tid", "1", "-T", TARGET],
@@ -170,7 +185,7 @@ fn tgt(directory: &Path) -> Result<Option<Server>> {
 /// Writes an image over the disk; MB/s, with the flush at the end.
 fn convert(server: &Server, image: &Path) -> Result<f64> {
     let image = image.display().to_string();
-    let cost = run(&PathBuf::from("qemu-img"), &["convert", "-n", "-W", "-m", "16", "-f", "raw", "-O", "raw", &image, &server.uri])?;
+    let cost = run(&PathBuf::from("qemu-img"), &["convert", "-n", "-W", "-m", "16", "-f", "raw", "-O", "raw", &image, server.uri()])?;
     Ok(DISK_BYTES as f64 / cost.wall_s / 1e6)
 }
 
@@ -178,7 +193,7 @@ fn convert(server: &Server, image: &Path) -> Result<f64> {
 fn read(server: &Server, blocks: &str, depth: &str, is_random: bool) -> Result<f64> {
     let mut arguments = vec!["-b", blocks, "-m", depth, "-t", READ_SECONDS];
     arguments.extend(is_random.then_some("-r"));
-    arguments.push(&server.uri);
+    arguments.push(server.uri());
     let output = run(&PathBuf::from("iscsi-perf"), &arguments)?.output;
     let text = String::from_utf8_lossy(&output);
     // The last words are "iops average 19351 (75 MB/s)".
@@ -211,7 +226,7 @@ fn write(server: &Server, bytes: u64, depth: u64) -> Result<f64> {
         "-S",
         &step,
         &flush,
-        &server.uri,
+        server.uri(),
     ];
     let cost = run(&PathBuf::from("qemu-img"), &arguments)?;
     let requests = count as f64 / cost.wall_s;
@@ -220,17 +235,7 @@ fn write(server: &Server, bytes: u64, depth: u64) -> Result<f64> {
 
 /// Processor seconds that the server takes for each GB that is written.
 fn processor(server: &Server, image: &Path) -> Result<f64> {
-    let before = server_seconds(server)?;
+    let before = server.cpu_s()?;
     convert(server, image)?;
-    Ok((server_seconds(server)? - before) / (DISK_BYTES as f64 / 1e9))
-}
-
-/// User and system time of the server so far, seconds.
-fn server_seconds(server: &Server) -> Result<f64> {
-    let text = fs::read_to_string(format!("/proc/{}/stat", server.child.id()))?;
-    // Fields are counted behind the name, which is in brackets and may have blanks: utime and stime are the 12th and 13th.
-    let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<f64>().ok()).context("no times");
-    // Clock ticks of the interface are hundredths of a second on Linux.
-    Ok((ticks(11)? + ticks(12)?) / 100.0)
+    Ok((server.cpu_s()? - before) / (DISK_BYTES as f64 / 1e9))
 }

@@ -4,10 +4,11 @@
 //! Whole runs of the program on a store on disk. Where reading counts, the store's files are put out of the page cache before.
 
 use crate::backups::{copy_tree, disk_bytes, text};
-use crate::disks::{DISK_BYTES, latencies_of_writes, serve};
+use crate::disks::{DISK_BYTES, latencies_of_writes};
 use crate::process::{Cost, run};
 use crate::random::Random;
 use crate::report::{Aim, Report, median};
+use crate::server::serve;
 use crate::{Options, corpus};
 use anyhow::{Context, Result, bail};
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
@@ -207,10 +208,7 @@ impl<'a> Bench<'a> {
                 let arguments =
                     ["-v", "serve", "--store", text(&store), "--config", text(&config), "--nbd", "", "--nbd-socket", text(&socket)];
                 let Some(server) = serve(&binary, &arguments, &socket, "disk")? else { bail!("{binary} is not there") };
-                let Some(found) = latencies_of_writes(server.uri())? else {
-                    eprintln!("fio is not installed: left out");
-                    return Ok(());
-                };
+                let Some(found) = latencies_of_writes(server.uri())? else { return Ok(()) };
                 server.stop()?;
                 let log = fs::read_to_string(socket.with_extension("log"))?;
                 // The first turn fills the volume: there is nothing to give back.
