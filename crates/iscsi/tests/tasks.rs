@@ -243,3 +243,34 @@ fn m0_1_no_command_has_data_in_both_directions() {
     assert_eq!((answer[0], answer[3], sense[4] & 15, sense[14], sense[15]), (0x21, 2, 5, 0x0e, 3));
     initiator.read(0, 512).unwrap();
 }
+
+#[test]
+fn m0_1_reads_of_those_who_send_one_command_at_a_time_are_as_others_and_keep_nobody_waiting() {
+    let served = Served::with(limits());
+    // More of them than the server has threads for its sessions.
+    let mut alone: Vec<Initiator> = (1..=4).map(|number| served.log_in(number)).collect();
+    for (at, initiator) in alone.iter_mut().enumerate() {
+        for step in 0..20 {
+            let (offset, byte) = ((at * 20 + step) * 4096, step as u8);
+            assert_eq!(initiator.read(offset as u64, 4096).unwrap(), [7; 4096]);
+            initiator.write(offset as u64, &[byte; 4096]).unwrap();
+            assert_eq!(initiator.read(offset as u64, 4096).unwrap(), [byte; 4096]);
+        }
+        assert!(matches!(initiator.read(SIZE as u64, 512), Err(RequestError::Refused(0x05_2100))));
+    }
+    let arrived = served.disk.arrived.load(Ordering::Relaxed);
+    let gate = served.disk.gate.lock().unwrap();
+    for initiator in &mut alone {
+        begin(initiator, &read_10(0, 1), 0xc1, 512, &[]);
+    }
+    served.disk.wait_for(arrived + alone.len());
+    let mut other = served.log_in(9);
+    for _ in 0..20 {
+        other.command(&[0; 6], &[], 0).unwrap();
+    }
+    drop(gate);
+    for initiator in &mut alone {
+        let (answer, data) = receive(&mut initiator.stream).unwrap();
+        assert_eq!((answer[0], answer[1] & 1, &data[..]), (0x25, 1, &[0; 512][..]));
+    }
+}

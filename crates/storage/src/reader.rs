@@ -8,7 +8,7 @@ use crate::cache::Lru;
 use crate::compression::decompress;
 use crate::open::{Found, OpenContainer};
 use crate::store::{ContainerStore, Shared};
-use crate::{Address, Catalog, ContainerId, Frame, Result, Slot, StorageError, file};
+use crate::{Address, Catalog, Codec, ContainerId, Frame, Result, Slot, StorageError, file};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
 use onefold_ground::{Access, File, GroundError, checksum};
@@ -289,13 +289,13 @@ impl Shared {
     /// Reads a run of frames that lie near each other, and passes them on decompressed.
     pub(crate) fn read_run(&self, run: &[Needed], mut pass: impl FnMut(&Needed, &Arc<Vec<u8>>)) -> Result<()> {
         self.read_stored_run(run, |needed, stored| {
-            pass(needed, &Arc::new(self.unpack(needed.container, &needed.frame, stored)?));
+            pass(needed, &Arc::new(self.unpack_own(needed.container, &needed.frame, stored)?));
             Ok(())
         })
     }
 
     /// Reads a run of frames that lie near each other, at most [`RUN_BYTES`] at a time, and passes them on as they are, unchecked.
-    pub(crate) fn read_stored_run(&self, run: &[Needed], mut pass: impl FnMut(&Needed, &[u8]) -> Result<()>) -> Result<()> {
+    pub(crate) fn read_stored_run(&self, run: &[Needed], mut pass: impl FnMut(&Needed, Cow<'_, [u8]>) -> Result<()>) -> Result<()> {
         let mut rest = run;
         while let Some(first) = rest.first() {
             let start = u64::from(first.frame.offset_bytes);
@@ -305,9 +305,13 @@ impl Shared {
             rest = behind;
             let end = part.iter().map(|needed| needed.frame.end_bytes()).max().unwrap_or(start);
             let bytes = self.read_stored(first.container, Some(first.frame.number), start, (end - start) as usize)?;
+            if let [needed] = part {
+                pass(needed, bytes.into())?;
+                continue;
+            }
             for needed in part {
                 let at = (u64::from(needed.frame.offset_bytes) - start) as usize;
-                pass(needed, &bytes[at..at + needed.frame.stored_bytes as usize])?;
+                pass(needed, bytes[at..at + needed.frame.stored_bytes as usize].into())?;
             }
         }
         Ok(())
@@ -320,6 +324,15 @@ impl Shared {
             decompress(frame.codec, stored, frame.raw_bytes as usize)
                 .map_err(|why| self.damaged(container, Some(frame.number), None, format!("it cannot be decompressed: {why}")))
         })
+    }
+
+    /// The same for bytes that may be nobody else's: then a frame that is stored as it is, is not copied.
+    fn unpack_own(&self, container: ContainerId, frame: &Frame, stored: Cow<'_, [u8]>) -> Result<Vec<u8>> {
+        if frame.codec != Codec::Plain || stored.len() != frame.raw_bytes as usize {
+            return self.unpack(container, frame, &stored);
+        }
+        self.profile.time(Component::Decompress, u64::from(frame.raw_bytes), || self.check_stored(container, frame, &stored))?;
+        Ok(stored.into_owned())
     }
 
     /// Whether the stored bytes of a frame are what was written.

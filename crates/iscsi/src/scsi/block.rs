@@ -99,6 +99,11 @@ pub(super) fn data_in_bytes(operation: Operation, cdb: &[u8], geometry: &Geometr
     Range::of(operation, cdb).check_transfer(geometry).map_or(0, |range| range.bytes(geometry))
 }
 
+/// Whether a command only reads: with FUA it would write first what was written before.
+pub(super) fn is_plain_read(operation: Operation, cdb: &[u8]) -> bool {
+    operation == Operation::Read && !(cdb.len() > 6 && cdb[1] & FUA != 0)
+}
+
 /// A disk and its sizes.
 pub(super) struct Medium<'a> {
     pub(super) disk: &'a dyn Disk,

@@ -270,6 +270,14 @@ impl LogicalUnit {
         block::data_in_bytes(definition.operation, &cdb[..definition.usage.len()], &self.geometry())
     }
 
+    /// Whether a command only reads, and at most so many bytes.
+    pub fn is_short_read(&self, cdb: &[u8], limit: usize) -> bool {
+        Definition::of(cdb).is_ok_and(|definition| {
+            let cdb = &cdb[..definition.usage.len()];
+            block::is_plain_read(definition.operation, cdb) && block::data_in_bytes(definition.operation, cdb, &self.geometry()) <= limit
+        })
+    }
+
     /// Does a command. `data` is what the initiator sent, of what the CDB announced perhaps only the first part; `announced` is how much it
     /// would send.
     pub fn execute(&self, caller: Caller<'_>, cdb: &[u8], data: &[u8], announced: u32) -> Reply {
@@ -528,6 +536,16 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     const READ: [u8; 10] = [0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+
+    #[test]
+    fn short_reads_are_told_from_all_others() {
+        let unit = unit(&MemoryDisk::new(4 * MAPPED_BYTES));
+        let is_short = |cdb: &[u8]| unit.is_short_read(cdb, 4096);
+        assert!(is_short(&[0x28, 0, 0, 0, 0, 0, 0, 0, 8, 0]) && is_short(&[0x08, 0, 0, 0, 8, 0]));
+        assert!(!is_short(&[0x28, 0, 0, 0, 0, 0, 0, 0, 9, 0]), "too long");
+        assert!(!is_short(&[0x28, 8, 0, 0, 0, 0, 0, 0, 8, 0]), "with FUA it writes");
+        assert!(!is_short(&[0x2a, 0, 0, 0, 0, 0, 0, 0, 8, 0]) && !is_short(&[0; 6]) && !is_short(&[0xff]) && !is_short(&[]));
+    }
 
     #[test]
     fn commands_behind_a_sanitize_that_waits_take_no_threads() {

@@ -77,6 +77,7 @@ impl Session {
             return Ok(());
         }
         task.store(0, &pdu.data);
+        self.lone_commands = if self.tasks.is_empty() { self.lone_commands.saturating_add(1) } else { 0 };
         self.tasks.insert(tag, task);
         self.queue.push_back(tag);
         self.go_on(tag);

@@ -1,6 +1,6 @@
 //! A session in full feature phase: one connection, one task that has all its state, reads and writes; commands are done by the threads of the pool.
 //! So a command that does not wait for anything is handed over twice, from the task to a thread and back; what is ready at a time is
-//! taken in one go, and answered with one call of the system.
+//! taken in one go, and answered with one call of the system. Short reads of who sends one command at a time are done by the task itself.
 //!
 //! # Invariants
 //! - Memory: data of commands under way have room ([`memory`]), within [`Limits::session_bytes`] of the session and [`Limits::bytes`] of all of them. Beside that
@@ -133,6 +133,8 @@ struct Session {
     /// Those that concern other sessions too. They end with this one: what is not done then is not done.
     resets: JoinSet<()>,
     memory: Arc<Memory>,
+    /// Commands that came one behind the other, each when the one before was over.
+    lone_commands: u32,
     /// Its share of those who work: one session does not keep all others waiting.
     workers: Arc<Semaphore>,
     events: mpsc::UnboundedSender<Event>,

@@ -49,6 +49,7 @@ pub(crate) async fn serve(
         managing: Vec::new(),
         resets: JoinSet::new(),
         memory,
+        lone_commands: 0,
         workers: Arc::new(Semaphore::new(WORKERS)),
         events,
         out,

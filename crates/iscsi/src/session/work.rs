@@ -19,6 +19,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// How often a command that waits for the end of others looks whether anybody still waits for its own.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// Who sends one command at a time, as seen by so many of them, has short reads done by the task of its session: nothing is kept waiting that could be done
+/// beside, and there are no hand-overs to a thread and back, each of which takes as long as the reading.
+const LONE_COMMANDS: u32 = 8;
+/// The longest read that is done so, bytes.
+const AT_ONCE_BYTES: usize = 64 << 10;
+
 /// What a command under way has.
 #[derive(Debug)]
 struct Waiting {
@@ -107,6 +113,8 @@ impl Session {
         let expected = if task.is_read { task.expected_bytes } else { 0 };
         let bytes = expected.max(unit.as_ref().map_or(0, |unit| unit.data_in_bytes(&cdb)) as u32).min(MAX_TRANSFER_BYTES);
         let (room, ended) = (task.room.take(), task.ended.clone());
+        let is_alone = self.lone_commands >= LONE_COMMANDS && self.tasks.len() == 1;
+        let is_at_once = is_alone && unit.as_ref().is_some_and(|unit| unit.is_short_read(&cdb, AT_ONCE_BYTES));
         let (sender, events, own_ended) = (self.sender.clone(), self.events.clone(), ended.clone());
         let work = move |room: Option<Room>, places: [OwnedSemaphorePermit; 2]| {
             let waiters = sender.shared.waiters.clone();
@@ -141,6 +149,8 @@ impl Session {
         // The session's own first, so that nobody has a place of all while it waits for one.
         let places = own.clone().try_acquire_owned().and_then(|own| Ok([own, all.clone().try_acquire_owned()?]));
         match (room, places) {
+            // It may wait for its data, while other sessions are served by other threads.
+            (Ok(room), Ok(places)) if is_at_once => tokio::task::block_in_place(|| work(room, places)),
             (Ok(room), Ok(places)) => self.shared.pool.run(move || work(room, places)),
             (room, places) => {
                 drop(places);

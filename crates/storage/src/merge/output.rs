@@ -129,11 +129,11 @@ impl<'a> Output<'a> {
             let copied = self.target.shared.read_stored_run(run, |needed, stored| {
                 let (first, _) = needed.users[0];
                 if starts[first].is_none() {
-                    self.target.shared.check_stored(needed.container, &needed.frame, stored)?;
-                    frames.insert(first, stored.to_vec());
+                    self.target.shared.check_stored(needed.container, &needed.frame, &stored)?;
+                    frames.insert(first, stored.into_owned());
                     return Ok(());
                 }
-                let frame = self.target.shared.unpack(needed.container, &needed.frame, stored)?;
+                let frame = self.target.shared.unpack(needed.container, &needed.frame, &stored)?;
                 for (at, range) in &needed.users {
                     let start = starts[*at].expect("of a frame that does not come as it is, no chunk does");
                     bytes[start..][..range.len()].copy_from_slice(&frame[range.clone()]);
