@@ -7,7 +7,7 @@ use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Wakes the threads.
 #[derive(Debug, Default)]
@@ -126,25 +126,28 @@ impl Engine {
     pub fn maintain(&self, all: bool) -> Result<()> {
         self.writable()?;
         let _guard = self.maintaining.lock();
-        let begun = Instant::now();
         if self.storage.has_pending_merges()
             && let Err(error) = self.storage.finish_merges()
         {
             // The log waits for it, the indexes need not.
             tracing::warn!(%error, "files of merged containers are not replaced yet; it will be tried again");
         }
-        while self.index.wants_sweep() && self.index.sweep()? {}
+        if self.index.wants_sweep() {
+            self.profile.time(Component::ChunkIndex, 0, || -> Result<()> {
+                while self.index.wants_sweep() && self.index.sweep()? {}
+                Ok(())
+            })?;
+        }
         if self.blocks.wants_persist() {
-            self.blocks.persist()?;
+            self.profile.time(Component::BlockIndex, 0, || self.blocks.persist())?;
         }
         if all || self.log.used_bytes() * 100 >= self.settings.log_limit_bytes * TRIM_AT_PERCENT {
             // Where a page is damaged, the rest gets on all the same.
-            let swept = self.index.sweep_all();
-            self.blocks.persist()?;
+            let swept = self.profile.time(Component::ChunkIndex, 0, || self.index.sweep_all());
+            self.profile.time(Component::BlockIndex, 0, || self.blocks.persist())?;
             self.trim()?;
             swept?;
         }
-        self.profile.add(Component::ChunkIndex, begun.elapsed().as_nanos() as u64, 0);
         Ok(())
     }
 

@@ -26,7 +26,6 @@ use onefold_oplog::{Log, LogError, PartitionClass, Position, Record};
 use onefold_storage::{ChunkKind, ContainerRecord, FRAME_COMMITTED, Prepared, Scope};
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 /// A change of an object: block-index partition, key, new value or `None` to delete.
 pub type Change = (u16, Vec<u8>, Option<Vec<u8>>);
@@ -299,11 +298,11 @@ impl Engine {
                 return Err(error.into());
             }
         };
-        let begun = Instant::now();
-        let inserts: Vec<_> = prepared.chunks.iter().map(|(fingerprint, address, _)| (*fingerprint, address.bits())).collect();
-        let indexed = self.index.apply_batch(end, ChunkBatch { removals, places, inserts: &inserts, deltas });
-        let applied = indexed.and_then(|()| self.blocks.apply(end, sequence, changes));
-        self.profile.add(Component::ChunkIndex, begun.elapsed().as_nanos() as u64, bytes);
+        let indexed = self.profile.time(Component::ChunkIndex, bytes, || {
+            let inserts: Vec<_> = prepared.chunks.iter().map(|(fingerprint, address, _)| (*fingerprint, address.bits())).collect();
+            self.index.apply_batch(end, ChunkBatch { removals, places, inserts: &inserts, deltas })
+        });
+        let applied = indexed.and_then(|()| self.profile.time(Component::BlockIndex, bytes, || self.blocks.apply(end, sequence, changes)));
         if let Err(error) = applied {
             // The log has it, memory does not: only a replay brings them together again.
             let why = error.to_string();

@@ -37,22 +37,23 @@ pub enum Outcome {
     Holds(f64),
     /// It is not: the ratio.
     Fails(f64),
-    /// One of the two was not measured.
+    /// One of the two was not measured, or not to its end.
     Missing,
 }
 
 /// Holds results against an expectation, by their means.
 pub fn judge(results: &Results, expectation: &Expectation) -> Outcome {
     let of = |name: &str, component: Option<&String>| {
-        let figures = results.variant(name)?.figures(expectation.generation, expectation.quantity, component.map(String::as_str));
-        mean(&figures)
+        let variant = results.variant(name).filter(|variant| variant.failure.is_none())?;
+        mean(&variant.figures(expectation.generation, expectation.quantity, component.map(String::as_str)))
     };
     let component = expectation.component.as_ref();
     let more = of(&expectation.more, component);
     let less = of(&expectation.less, expectation.less_component.as_ref().or(component));
     let (Some(more), Some(less)) = (more, less) else { return Outcome::Missing };
     let ratio = more.value / less.value.max(1e-12);
-    if ratio >= expectation.factor.unwrap_or(1.0) { Outcome::Holds(ratio) } else { Outcome::Fails(ratio) }
+    let holds = more.value >= expectation.factor.unwrap_or(1.0) * less.value;
+    if holds { Outcome::Holds(ratio) } else { Outcome::Fails(ratio) }
 }
 
 #[cfg(test)]

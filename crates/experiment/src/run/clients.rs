@@ -224,9 +224,6 @@ impl<'a> Writer<'a> {
         let (mut offset, mut tag) = (0, 0);
         while !self.shared.stops() {
             let Some(buffer) = self.next_of(&mut stream) else { break };
-            while self.sent.len() >= self.shared.run.depth {
-                self.take_answer()?;
-            }
             if tag == 0 {
                 self.shared.begins();
             }
@@ -235,6 +232,10 @@ impl<'a> Writer<'a> {
             self.way.submit(tag, offset, buffer)?;
             offset += length as u64;
             tag += 1;
+            // Before the next data is made, so that no latency has the making in it where one request is in flight.
+            while self.sent.len() >= self.shared.run.depth {
+                self.take_answer()?;
+            }
         }
         while !self.sent.is_empty() {
             self.take_answer()?;

@@ -147,12 +147,15 @@ pub(super) struct IscsiService {
 impl IscsiService {
     /// Serves all volumes that there are at the loopback address. The error ends a sentence that says that it cannot.
     pub(super) fn start(store: &Served<'_>, settings: &Settings) -> Result<IscsiService, String> {
+        let of_settings = iscsi_limits(&settings.iscsi);
+        // As many as the experiment has in flight, or what waits for the window would count as latency.
+        let limits = onefold_iscsi::Limits { queue_depth: of_settings.queue_depth.max(store.depth as u32), ..of_settings };
         let options = Options { ports: vec![1], ..Options::default() };
         let targets = Iscsi::new(store.engine.clone(), store.volumes.clone(), options).map_err(|failure| failure.message)?;
         let targets = Arc::new(targets);
         let mut running = Running::new()?;
         let portals = [PortalConfig { listen: SocketAddr::from(([127, 0, 0, 1], 0)), advertised: None }];
-        let bound = running.runtime.block_on(onefold_iscsi::Server::bind(&portals, targets.clone(), iscsi_limits(&settings.iscsi)));
+        let bound = running.runtime.block_on(onefold_iscsi::Server::bind(&portals, targets.clone(), limits));
         let server = bound.map_err(|error| error.to_string())?;
         let portal = server.local_addresses().next().ok_or("it has no address")?;
         targets.attach(server.handle());
