@@ -70,7 +70,7 @@ fn reservations(runs: &[Results]) -> Markup {
                     li { strong { "Generation 1 is reconstructed." } " The lengths of its runs were never published, and the papers wrote real files that nobody else has; what stands for them is an estimate with the published mean, median and maximum. Generation 2 has measured lengths of its own and copies the data of generation 1." }
                 }
                 @if is_small {
-                    li { strong { "Less data than in the paper." } " The list below says how much was written; memory that the declarations say to scale was made smaller by as much." }
+                    li { strong { "Less data than in the paper." } " The list below says how much was written; variants with fewer clients write less. Memory that the declarations say to scale was made smaller by as much, but never below the least that a setting takes." }
                 }
                 @if is_alone {
                     li { strong { "Some were run once." } " Those have no interval of confidence." }
