@@ -300,7 +300,7 @@ proptest! {
             prop_assert_eq!(reply.status == Status::CheckCondition, !reply.sense.is_empty());
             prop_assert!(reply.status == Status::Good || reply.data.is_empty());
             let definition = super::opcodes::Definition::of(&cdb);
-            let _ = unit.sanitizer().wait(&|| false);
+            let _ = unit.sanitizer.wait(&|| false);
             let only_reads = definition.is_ok_and(|definition| definition.access != Access::Write) || definition.is_err();
             if only_reads || read_only {
                 prop_assert!(disk.content() == before, "{cdb:02x?}");

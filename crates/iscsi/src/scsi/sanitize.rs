@@ -372,7 +372,7 @@ mod tests {
         unit.reset();
         assert_eq!(sense_of(&send(&unit, &READY, &[])), IN_PROGRESS, "a reset does not end it");
         drop(gate);
-        unit.sanitizer().wait(&|| false).unwrap();
+        unit.sanitizer.wait(&|| false).unwrap();
         assert_eq!((send(&unit, &READY, &[]).status, disk.mapped_blocks()), (Status::Good, 0));
     }
 
@@ -418,7 +418,7 @@ mod tests {
         drop(gate);
         stopping.join().unwrap();
         let unit = start();
-        unit.sanitizer().wait(&|| false).unwrap();
+        unit.sanitizer.wait(&|| false).unwrap();
         assert!(disk.content().iter().all(|byte| *byte == 7));
         assert_eq!(*kept.lock(), None);
     }
@@ -488,7 +488,7 @@ mod tests {
             std::thread::yield_now();
         }
         is_full.store(false, Ordering::SeqCst);
-        unit.sanitizer().wait(&|| false).unwrap();
+        unit.sanitizer.wait(&|| false).unwrap();
         assert_eq!((send(&unit, &READY, &[]).status, disk.mapped_blocks()), (Status::Good, 0));
     }
 }

@@ -1,8 +1,8 @@
 //! A logical unit: judges commands in the order that the standards want, keeps what initiators set, and does the rest of the commands.
 //!
 //! # Order of judging (SAM-5 section 5.14, SPC-4 section 5.13)
-//! The CDB; unit attentions; reservations; a sanitize that goes on; a medium that is out; write protection; then the command itself. INQUIRY, REPORT LUNS and REQUEST SENSE take
-//! no unit attention, as those need them who find out what happened.
+//! The CDB; unit attentions; whether the unit has been stopped; reservations; a sanitize that goes on; a medium that is out; write protection; then the command
+//! itself. INQUIRY, REPORT LUNS and REQUEST SENSE take no unit attention, as those need them who find out what happened.
 
 use super::block::{self, Medium};
 use super::extended_copy::Peers;
@@ -16,6 +16,7 @@ use super::report::{port_groups, report_luns, report_opcodes};
 use super::reservation::{Nexus, Refusal, Reservations};
 use super::sanitize::{KeepSanitize, Sanitize, Sanitizer};
 use super::sense::{Code, Key, Sense};
+use super::succession::Former;
 use super::third_party::{self, Copies, ListId};
 use super::token::Tokens;
 use super::{Buffers, Disk, Geometry, u16_at, u32_at};
@@ -97,12 +98,13 @@ pub struct LogicalUnit {
     pub(super) keep: Keep,
     pub(super) state: Mutex<State>,
     /// Shared by commands that use the medium; alone for the beginning of a sanitize, and to move the medium.
-    medium: RwLock<()>,
+    pub(super) medium: RwLock<()>,
     /// Held by the one that waits to have the medium alone, or has it. No command that comes later gets in between.
     alone: Mutex<()>,
     /// Shared by each step of a copy that reads or writes this unit, from the moment in which it is admitted; alone to wait for those under way.
-    steps: RwLock<()>,
-    sanitizer: Sanitizer,
+    pub(super) steps: RwLock<()>,
+    pub(super) sanitizer: Sanitizer,
+    pub(super) former: Former,
     pub(super) copies: Mutex<Copies>,
     pub(super) watched: Mutex<Watched>,
 }
@@ -157,6 +159,7 @@ impl LogicalUnit {
             alone: Mutex::new(()),
             steps: RwLock::new(()),
             sanitizer,
+            former: Former::default(),
             copies: Mutex::default(),
             watched: Mutex::default(),
         }
@@ -173,23 +176,6 @@ impl LogicalUnit {
     pub fn with_waiting_sanitize(self, unfinished: Option<Sanitize>) -> LogicalUnit {
         let sanitizer = Sanitizer::new(self.disk.clone(), unfinished, Box::new(|_| Err(NotKept::Unchanged)));
         LogicalUnit { sanitizer, ..self }
-    }
-
-    #[cfg(test)]
-    pub(super) fn sanitizer(&self) -> &Sanitizer {
-        &self.sanitizer
-    }
-
-    /// Ends what goes on in the background, before the disk is closed or another unit takes its place. A sanitize that is kept goes on with that, or after a
-    /// restart; none begins here any more, and of reservations nothing is kept by this unit any more.
-    pub fn stop(&self) {
-        self.sanitizer.stop();
-        // What is just being kept comes before.
-        drop(self.state.lock());
-    }
-
-    pub(super) fn has_stopped(&self) -> bool {
-        self.sanitizer.has_stopped()
     }
 
     /// The number that no other unit has.
@@ -294,13 +280,15 @@ impl LogicalUnit {
             self.watch_space(definition);
             done
         };
+        let asks_only = definition.as_ref().is_ok_and(|definition| definition.is_allowed_in_sanitize());
         let done = match definition {
+            _ if !asks_only && self.waits_for_former() => Err(Refusal::Busy),
             Ok(definition) if definition.operation == Operation::Sanitize => self.sanitize(caller, definition, cdb, data),
             Ok(definition) if definition.operation == Operation::StartStopUnit && self.moves_medium(cdb) => {
                 self.move_medium(caller, definition, cdb)
             }
             // A PERSISTENT RESERVE OUT does not use the medium, and may have to wait for those who do.
-            Ok(definition) if definition.is_allowed_in_sanitize() || definition.operation == Operation::PersistentReserveOut => {
+            Ok(definition) if asks_only || definition.operation == Operation::PersistentReserveOut => {
                 self.judge(caller, Ok(definition)).and_then(perform)
             }
             definition => {
@@ -358,6 +346,9 @@ impl LogicalUnit {
             return Err(Sense::new(Key::UnitAttention, code).into());
         }
         let definition = definition?;
+        if !definition.is_allowed_in_sanitize() {
+            self.check_unstopped()?;
+        }
         if !state.reservations.allows(caller.nexus, definition.access) {
             return Err(Refusal::Conflict);
         }
@@ -378,6 +369,7 @@ impl LogicalUnit {
         let geometry = self.geometry();
         let medium = self.medium_of(geometry);
         let nothing = |done: Result<(), Sense>| done.map(|()| Vec::new()).map_err(Refusal::from);
+        let is_over = || caller.patience.is_over() || self.has_stopped();
         let some = |out: Vec<u8>, room: usize| Ok(truncated(out, room));
         match definition.operation {
             Operation::TestUnitReady => Ok(Vec::new()),
@@ -438,8 +430,8 @@ impl LogicalUnit {
             Operation::CompareAndWrite => nothing(medium.compare_and_write(cdb, data)),
             Operation::Prefetch => nothing(medium.prefetch(cdb)),
             Operation::SynchronizeCache => nothing(medium.synchronize(cdb)),
-            Operation::Unmap => nothing(medium.unmap(data, &|| caller.patience.is_over())),
-            Operation::WriteSame => nothing(medium.write_same(cdb, data, &|| caller.patience.is_over())),
+            Operation::Unmap => nothing(medium.unmap(data, &is_over)),
+            Operation::WriteSame => nothing(medium.write_same(cdb, data, &is_over)),
             Operation::ExtendedCopy => self.extended_copy(caller, cdb, data),
             operation @ (Operation::PopulateToken | Operation::WriteUsingToken) => self.use_token(operation, caller, cdb, data),
             Operation::CopyStatus => {
@@ -493,6 +485,10 @@ impl LogicalUnit {
 
     /// Whether a copy on behalf of `nexus` may read or write this unit.
     pub(super) fn admit_copy(&self, nexus: &Nexus, access: Access) -> Result<(), Sense> {
+        self.check_unstopped()?;
+        if self.waits_for_former() {
+            return Err(Sense::new(Key::NotReady, Code::NOT_READY));
+        }
         let state = self.state.lock();
         if !state.reservations.allows(nexus, access) {
             return Err(Sense::new(Key::CopyAborted, Code::COPY_TARGET_DEVICE_NOT_REACHABLE));

@@ -28,7 +28,7 @@ use onefold_volume::{VolumeInfo, Volumes};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// What INQUIRY says of every volume. A name would not do: it can change, and initiators take a device whose product changes for another one.
 const PRODUCT: &str = "VOLUME";
@@ -72,7 +72,17 @@ pub fn as_known(target: &FileTarget, volumes: &BTreeMap<u32, VolumeInfo>) -> one
 #[derive(Debug, Default)]
 struct State {
     units: HashMap<u32, ServedUnit>,
+    /// Units of volumes whose place others have taken or may take, as long as somebody has them.
+    former: HashMap<u32, Vec<Weak<LogicalUnit>>>,
     targets: BTreeMap<String, ServedTarget>,
+}
+
+impl State {
+    /// Ends the unit of a volume; what it has under way is over before the next unit of that volume does anything.
+    fn stop(&mut self, volume: u32, unit: &Arc<LogicalUnit>) {
+        unit.stop();
+        self.former.entry(volume).or_default().push(Arc::downgrade(unit));
+    }
 }
 
 #[derive(Debug)]
@@ -187,7 +197,7 @@ impl Iscsi {
             for (lun, unit) in &record.units {
                 let Some(info) = volumes.get(&unit.volume) else { continue };
                 let is_protected = self.options.is_read_only || record.is_read_only || unit.is_read_only;
-                match self.served_unit(state.units.remove(&unit.volume), info, unit, is_protected) {
+                match self.served_unit(state, info, unit, is_protected) {
                     Ok(served) => {
                         shown.insert(*lun, served.unit.clone());
                         units.insert(unit.volume, served);
@@ -201,7 +211,13 @@ impl Iscsi {
             targets.insert(record.name.clone(), ServedTarget { record, target });
         }
         // While nobody can make another unit of their volumes: of one volume there is never a second erasure.
-        std::mem::replace(&mut state.units, units).into_values().for_each(|served| served.unit.stop());
+        for (volume, served) in std::mem::replace(&mut state.units, units) {
+            state.stop(volume, &served.unit);
+        }
+        state.former.retain(|_, units| {
+            units.retain(|unit| unit.strong_count() > 0);
+            !units.is_empty()
+        });
         let before = std::mem::replace(&mut state.targets, targets);
         if let Some(server) = self.server() {
             before.keys().filter(|name| !state.targets.contains_key(*name)).for_each(|name| server.close_target(name));
@@ -253,9 +269,9 @@ impl Iscsi {
     }
 
     /// The unit of a volume: the one that there was, if it is still right.
-    fn served_unit(&self, old: Option<ServedUnit>, info: &VolumeInfo, unit: &Unit, is_protected: bool) -> Result<ServedUnit> {
+    fn served_unit(&self, state: &mut State, info: &VolumeInfo, unit: &Unit, is_protected: bool) -> Result<ServedUnit> {
         let Unit { block_bytes, is_removable, .. } = *unit;
-        match old {
+        match state.units.remove(&info.number) {
             Some(mut served) if (served.block_bytes, served.is_removable) == (block_bytes, is_removable) => {
                 served.disk.protect(is_protected);
                 if served.size != info.size {
@@ -266,7 +282,7 @@ impl Iscsi {
                 return Ok(served);
             }
             // Sessions may have it a while longer. What it erases is gone on with by the new one only, which reads below what is to be done.
-            Some(other) => other.unit.stop(),
+            Some(other) => state.stop(info.number, &other.unit),
             None => {}
         }
         if info.size < u64::from(block_bytes) {
@@ -281,6 +297,8 @@ impl Iscsi {
             reservations: kept::reservations(&self.engine, info.number)?,
         };
         let unit = LogicalUnit::new(disk.clone() as Arc<dyn Disk>, options, kept::reservations_keeper(self.engine.clone(), info.number));
+        // It stays in the list: there may be another one before all that these do is over.
+        let unit = unit.in_place_of(state.former.get(&info.number).cloned().unwrap_or_default());
         let unfinished = kept::sanitize(&self.engine, info.number)?;
         // While nothing can be written the erasure waits; what is to be erased is not shown.
         let unit = match self.options.is_read_only {

@@ -104,7 +104,11 @@ fn a_volume_is_erased_by_one_unit_at_a_time() {
     });
     iscsi.refresh().unwrap();
     wait_until(|| erasing() == 0);
+    let former = |iscsi: &Iscsi| iscsi.state.lock().former.get(&disk).map_or(0, Vec::len);
+    assert_eq!(former(&iscsi), 2, "what these have under way comes before the commands of the next one");
     drop((old, new));
+    iscsi.refresh().unwrap();
+    assert_eq!(former(&iscsi), 0);
     iscsi.stop();
     drop(iscsi);
     store.close();
