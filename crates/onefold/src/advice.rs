@@ -14,6 +14,8 @@ use onefold_volume::VolumeError;
 const FULL: &str = "the device of the store is full; nothing that was acknowledged is lost: make room and run the command again";
 const BESIDE_A_DAEMON: &str = "stop the daemon for this command: it reads or writes files or devices of yours, or needs the store for itself; \
     docs/cli.md lists what works beside a daemon";
+const NOT_DURABLE: &str = "do not repeat the command: it counts, and is durable as soon as anything else is; look into the reason (full or failing disk), \
+    and at `onefold volume list` after a crash before that";
 const DAMAGE: &str = "`onefold check --read-data` lists all damage; other data can still be read";
 
 impl From<EngineError> for Failure {
@@ -119,6 +121,7 @@ impl From<VolumeError> for Failure {
             }
             VolumeError::Name { .. } | VolumeError::BlockSize { .. } | VolumeError::Size { .. } => Failure::cannot_run(error),
             VolumeError::Damaged { .. } => Failure::failed(error).advise(DAMAGE),
+            VolumeError::NotDurable { .. } => Failure::failed(error).advise(NOT_DURABLE),
             error => Failure::failed(error),
         }
     }

@@ -92,6 +92,17 @@ pub enum VolumeError {
         /// Size of the volume.
         size_bytes: u64,
     },
+    /// It is done for everybody, but could not be made durable.
+    #[error("volume {name:?} {what}, but not durably yet: {error}")]
+    NotDurable {
+        /// The volume.
+        name: String,
+        /// What was done to it.
+        what: &'static str,
+        /// Why it is not durable.
+        #[source]
+        error: Box<EngineError>,
+    },
     /// No number is left for a new volume.
     #[error("all numbers of volumes are used")]
     NoNumberLeft,

@@ -114,6 +114,6 @@ impl Volumes {
         drop(gate);
         drop(structure);
         self.notify_work();
-        Ok(self.shared.engine.flush()?)
+        self.shared.engine.flush().map_err(|error| VolumeError::NotDurable { name, what: "is rolled back", error: error.into() })
     }
 }

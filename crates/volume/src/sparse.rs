@@ -2,7 +2,7 @@
 //! one that hides what the layers below have there), and the cost of all this follows what is stored, not the size of the range.
 
 use crate::buffer::{Base, Buffer};
-use crate::error::Result;
+use crate::error::{Result, VolumeError};
 use crate::layer::Layer;
 use crate::layers::STEP_OBJECTS;
 use crate::mapping::{encode_zeros, mapping_key, mappings_end};
@@ -185,8 +185,9 @@ impl Volume {
             }
             self.clear_from(&gate, size_bytes)?;
         }
+        let name = gate.record.name.clone();
         drop(gate);
-        Ok(self.shared.engine.flush()?)
+        self.shared.engine.flush().map_err(|error| VolumeError::NotDurable { name, what: "has its new size", error: error.into() })
     }
 
     /// The changes that give up what a repair could not find out of the blocks that begin at byte `from` or behind it. The caller holds the gate alone.

@@ -302,6 +302,31 @@ fn a_prefetch_of_the_largest_volume_looks_at_its_beginning_only() {
 }
 
 #[test]
+fn what_is_done_but_not_durable_is_said_to_be_done() {
+    let mut store = TestStore::new();
+    let volumes = store.volumes(options());
+    let volume = volumes.create("disk", u64::from(BLOCK), BLOCK, None).unwrap();
+    let fail = || store.ground.fail_operation(0, std::io::ErrorKind::Other);
+    fail();
+    let resized = volume.resize(2 * u64::from(BLOCK));
+    assert!(matches!(resized, Err(VolumeError::NotDurable { what: "has its new size", .. })), "{resized:?}");
+    assert_eq!(volume.size(), 2 * u64::from(BLOCK));
+    volumes.snapshot("disk", "before").unwrap();
+    fail();
+    let rolled_back = volumes.rollback("disk", "before");
+    assert!(matches!(rolled_back, Err(VolumeError::NotDurable { what: "is rolled back", .. })), "{rolled_back:?}");
+    fail();
+    let deleted = volumes.delete("disk");
+    assert!(matches!(deleted, Err(VolumeError::NotDurable { what: "is deleted", .. })), "{deleted:?}");
+    assert!(matches!(volumes.get("disk"), Err(VolumeError::NotFound { .. })));
+    // Whatever is made durable next takes it along.
+    volumes.flush().unwrap();
+    drop((volume, volumes));
+    store.reopen();
+    assert!(matches!(store.volumes(options()).get("disk"), Err(VolumeError::NotFound { .. })));
+}
+
+#[test]
 fn a_flush_on_a_full_disk_fails_keeps_the_data_and_succeeds_when_there_is_room() {
     let mut store = TestStore::new();
     let volumes = store.volumes(options());

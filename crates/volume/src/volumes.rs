@@ -306,7 +306,7 @@ impl Volumes {
     }
 
     /// Deletes a volume: on return it is gone for everybody, durably. What it alone held is given back by [`Volumes::resume_deletions`];
-    /// snapshots and clones of it stay as they are. Refused in append-only mode.
+    /// snapshots and clones of it stay as they are. Refused in append-only mode. With [`VolumeError::NotDurable`] it is gone, but may be back after a crash.
     pub fn delete(&self, name: &str) -> Result<()> {
         let _permit = self.shared.engine.permit_deletion("delete volumes")?;
         let structure = self.structure.lock();
@@ -321,7 +321,8 @@ impl Volumes {
         drop(gate);
         drop(structure);
         self.notify_work();
-        Ok(self.shared.engine.flush()?)
+        let flushed = self.shared.engine.flush();
+        flushed.map_err(|error| VolumeError::NotDurable { name: name.to_owned(), what: "is deleted", error: error.into() })
     }
 
     /// Waits until something was deleted or rolled back since [`Volumes::resume_deletions`] began to look last, at most `timeout`. Returns whether
