@@ -1,8 +1,9 @@
 //! Volumes as exports of the NBD server.
 
 use crate::failure::{Failure, Result};
+use crate::iscsi::check_not_being_erased;
 use crate::units::{counted, printable, size};
-use onefold_engine::EngineError;
+use onefold_engine::{Engine, EngineError};
 use onefold_nbd::{Export, ExportError, ExportInfo, Exports, Extent};
 use onefold_volume::{Volume, VolumeError, VolumeInfo, VolumeKind, Volumes};
 use std::collections::HashMap;
@@ -11,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// All volumes of a store.
 #[derive(Debug)]
 pub struct VolumeExports {
+    engine: Arc<Engine>,
     volumes: Arc<Volumes>,
     read_only: bool,
     uses: Arc<Uses>,
@@ -29,8 +31,8 @@ impl Uses {
 
 impl VolumeExports {
     /// Exports each volume under its name; with `read_only` none can be changed.
-    pub fn new(volumes: Arc<Volumes>, read_only: bool) -> VolumeExports {
-        VolumeExports { volumes, read_only, uses: Arc::default() }
+    pub fn new(engine: Arc<Engine>, volumes: Arc<Volumes>, read_only: bool) -> VolumeExports {
+        VolumeExports { engine, volumes, read_only, uses: Arc::default() }
     }
 
     /// The volumes.
@@ -68,6 +70,11 @@ impl Exports for VolumeExports {
             _ => name,
         };
         let mut uses = self.uses.lock();
+        // What must be erased is shown to nobody, and what is written now would be gone.
+        if let Err(failure) = check_not_being_erased(&self.engine, &self.volumes, name) {
+            tracing::error!("cannot open volume {name:?}: {}", failure.message);
+            return None;
+        }
         match self.volumes.get(name) {
             Ok(volume) => {
                 *uses.entry(name.to_owned()).or_default() += 1;

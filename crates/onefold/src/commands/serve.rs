@@ -45,7 +45,7 @@ pub fn run(options: &Serve, talk: Talk) -> Result<Exit> {
         .enable_all()
         .build()
         .map_err(|error| Failure::cannot_run(format!("cannot start threads: {error}")))?;
-    let exports = Arc::new(VolumeExports::new(Arc::clone(&volumes), read_only));
+    let exports = Arc::new(VolumeExports::new(Arc::clone(&store.engine), Arc::clone(&volumes), read_only));
     let iscsi = if portals.is_empty() { None } else { Some(Arc::new(targets(&store, &volumes, portals.len(), read_only)?)) };
     let daemon = Daemon { exports: Arc::clone(&exports), iscsi: iscsi.clone() };
     // Beside a daemon that only reads, commands that read open the store themselves.

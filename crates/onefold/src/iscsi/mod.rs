@@ -12,6 +12,7 @@ mod portals;
 #[cfg(test)]
 mod tests;
 
+pub use kept::check_not_being_erased;
 pub use portals::{DEFAULT_PORT, parse_portal};
 
 use crate::failure::{Failure, Result};

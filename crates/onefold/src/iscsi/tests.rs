@@ -1,10 +1,12 @@
 //! What is served follows the store, whatever happens at the same time.
 
 use super::*;
+use crate::export::VolumeExports;
 use onefold_engine::{Descriptor, Mode, Settings};
 use onefold_ground::{Ground, LocalGround};
 use onefold_iscsi::login::{Doors, Refused, Terms, Visitor};
 use onefold_iscsi::{Limits, PortalConfig, Server, Targets};
+use onefold_nbd::Exports;
 use onefold_targets::{KeptSanitize, keep_sanitize};
 use onefold_tests::iscsi::{connect, login_request, receive, send};
 use onefold_volume::VolumesOptions;
@@ -111,6 +113,26 @@ fn a_volume_is_erased_by_one_unit_at_a_time() {
     assert_eq!(former(&iscsi), 0);
     iscsi.stop();
     drop(iscsi);
+    store.close();
+}
+
+#[test]
+fn a_volume_that_is_being_erased_is_not_changed_or_opened_over_nbd() {
+    let store = Store::new();
+    let disk = store.volume("disk", 1 << 20);
+    store.volume("other", 1 << 20);
+    let exports = VolumeExports::new(store.engine.clone(), store.volumes.clone(), false);
+    let check = |name: &str| check_not_being_erased(&store.engine, &store.volumes, name).map_err(|failure| failure.message);
+    for (has_failed, why) in [(false, "volume disk is being erased (SANITIZE)"), (true, "an erasure (SANITIZE) of volume disk has failed")]
+    {
+        keep_sanitize(&store.engine, disk, Some(&KeptSanitize { has_failed, ..KeptSanitize::default() })).unwrap();
+        assert_eq!(check("disk"), Err(why.to_owned()));
+        assert!(exports.open("disk").is_none());
+        assert!(check("other").is_ok() && exports.open("other").is_some());
+    }
+    keep_sanitize(&store.engine, disk, None).unwrap();
+    assert!(check("disk").is_ok() && exports.open("disk").is_some());
+    drop(exports);
     store.close();
 }
 

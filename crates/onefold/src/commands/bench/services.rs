@@ -77,7 +77,7 @@ impl NbdService {
         let limits = nbd_limits(&settings.nbd);
         let limits = Limits { requests_per_connection: limits.requests_per_connection.max(store.depth), ..limits };
         let config = Config { limits, ..Config::new(Listen::Unix(socket.clone())) };
-        let exports = Arc::new(VolumeExports::new(store.volumes.clone(), false));
+        let exports = Arc::new(VolumeExports::new(store.engine.clone(), store.volumes.clone(), false));
         let bound = running.runtime.block_on(async { onefold_nbd::Server::bind(config, exports) });
         let server = bound.map_err(|error| error.to_string())?;
         running.serve(async move |stopped| {

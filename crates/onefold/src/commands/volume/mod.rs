@@ -5,6 +5,7 @@ mod snapshots;
 
 use crate::cli::{VolumeCreate, VolumeDelete, VolumeList, VolumeResize};
 use crate::failure::{Exit, Failure, Result};
+use crate::iscsi::check_not_being_erased;
 use crate::output::Table;
 use crate::session::{Session, StoreCommand};
 use crate::units::{local_time, printable, size, utc_time};
@@ -135,8 +136,12 @@ fn resize(options: &VolumeResize, session: &Session<'_>) -> Result<Exit> {
     let old = volume.size();
     if options.size < old {
         // What is beyond the new size is gone: not under a client that may have a file system on it.
-        session.on_unused_volume(&options.name, |_| Ok(volume.resize(options.size)?))?;
+        session.on_unused_volume(&options.name, |volumes| {
+            check_not_being_erased(&session.store.engine, volumes, &options.name)?;
+            Ok(volume.resize(options.size)?)
+        })?;
     } else {
+        check_not_being_erased(&session.store.engine, session.volumes()?, &options.name)?;
         volume.resize(options.size)?;
     }
     if !session.quiet {

@@ -3,11 +3,12 @@
 use super::{clean_up, known};
 use crate::cli::{VolumeClone, VolumeDiff, VolumeRollback, VolumeSnapshot};
 use crate::failure::{Exit, Result};
+use crate::iscsi::check_not_being_erased;
 use crate::session::{Session, StoreCommand};
 use crate::units::{counted, printable, size};
 use onefold_engine::Mode;
 use onefold_reclaim::Monitor;
-use onefold_volume::Volume;
+use onefold_volume::{Volume, Volumes};
 use serde_json::json;
 use std::path::Path;
 
@@ -87,11 +88,11 @@ impl StoreCommand for VolumeRollback {
         let volumes = session.volumes()?;
         known(volumes, &self.volume)?;
         known(volumes, &self.snapshot)?;
-        if self.force {
-            volumes.rollback(&self.volume, &self.snapshot)?;
-        } else {
-            session.on_unused_volume(&self.volume, |volumes| Ok(volumes.rollback(&self.volume, &self.snapshot)?))?;
-        }
+        let rollback = |volumes: &Volumes| {
+            check_not_being_erased(&session.store.engine, volumes, &self.volume)?;
+            Ok(volumes.rollback(&self.volume, &self.snapshot)?)
+        };
+        if self.force { rollback(volumes) } else { session.on_unused_volume(&self.volume, rollback) }?;
         let rest = clean_up(session)?;
         if !session.quiet {
             let (volume, snapshot) = (printable(self.volume.as_bytes()), printable(self.snapshot.as_bytes()));
