@@ -360,9 +360,10 @@ fn show(target: &Target, shown: BTreeMap<u16, Arc<LogicalUnit>>) {
     if is_same {
         return;
     }
-    *units = shown;
-    let units: Vec<_> = units.values().cloned().collect();
-    units.iter().for_each(|unit| unit.tell_all(Code::REPORTED_LUNS_DATA_HAS_CHANGED));
+    *units = shown.clone();
+    // Each command looks for its unit among these: who has one that is busy keeps nobody else waiting.
+    drop(units);
+    shown.values().for_each(|unit| unit.tell_all(Code::REPORTED_LUNS_DATA_HAS_CHANGED));
 }
 
 /// Who a volume is to initiators: made of the store's random name and the volume's number, which never change and are never used again.
