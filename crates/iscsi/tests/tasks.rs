@@ -212,6 +212,8 @@ fn m0_1_a_reset_ends_with_the_session_that_asked_for_it() {
     for _ in 0..20 {
         other.inquiry(0x80).unwrap();
     }
+    let heard = other.read(0, 512);
+    assert!(matches!(heard, Err(RequestError::Refused(0x0006_2903))), "its commands may have been ended: {heard:?}");
     assert!(matches!(other.read(0, 512), Err(RequestError::Refused(0x1800_0000))), "the reservation is there");
 }
 

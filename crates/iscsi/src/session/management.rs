@@ -2,6 +2,7 @@
 
 use super::{Event, Session, Task, Then, Waiting};
 use crate::pdu::{Incoming, Outgoing, StatusNumber, opcode};
+use crate::scsi::sense::Code;
 
 impl Session {
     /// Ends tasks: those that run are only marked. Returns these.
@@ -50,27 +51,31 @@ impl Session {
                 let Some(target) = self.begun.target.clone() else { return };
                 let (shared, events, own, nexus) =
                     (self.shared.clone(), self.events.clone(), self.begun.place.number, self.begun.nexus.clone());
+                let unit = lun.and_then(|lun| target.units.read().get(&lun).cloned());
+                let tell = move || unit.iter().for_each(|unit| unit.tasks_cleared(&nexus));
+                // Before the others drop anything: waiting for them may be cancelled, and nothing else tells their initiators.
+                tell();
                 self.reset_behind(async move {
                     shared.sessions.abort(&target.name, lun, Some(own)).await;
-                    if let Some(unit) = lun.and_then(|lun| target.units.read().get(&lun).cloned()) {
-                        unit.tasks_cleared(&nexus);
-                    }
+                    // Who has heard of it already may have sent more, which was dropped too.
+                    tell();
                     let _ = events.send(Event::Reset { task_tag, is_cold: false });
                 });
             }
             Then::Reset { task_tag, lun, is_cold } => {
                 let Some(target) = self.begun.target.clone() else { return };
                 let (shared, events, own) = (self.shared.clone(), self.events.clone(), self.begun.place.number);
+                let name = target.name.clone();
+                let units = move || -> Vec<_> {
+                    let units = target.units.read();
+                    let meant = units.iter().filter(|(number, _)| lun.is_none_or(|lun| lun == **number));
+                    meant.map(|(_, unit)| unit.clone()).collect()
+                };
+                // Before the others drop anything, as above.
+                units().iter().for_each(|unit| unit.tell_all(Code::BUS_DEVICE_RESET_FUNCTION));
                 self.reset_behind(async move {
-                    shared.sessions.abort(&target.name, lun, Some(own)).await;
-                    let units: Vec<_> = target
-                        .units
-                        .read()
-                        .iter()
-                        .filter(|(number, _)| lun.is_none_or(|lun| lun == **number))
-                        .map(|(_, unit)| unit.clone())
-                        .collect();
-                    units.iter().for_each(|unit| unit.reset());
+                    shared.sessions.abort(&name, lun, Some(own)).await;
+                    units().iter().for_each(|unit| unit.reset());
                     let _ = events.send(Event::Reset { task_tag, is_cold });
                 });
             }

@@ -4,7 +4,7 @@ use super::memory::{Memory, Progress};
 use super::outbox::{Outbox, write_all};
 use super::task::Task;
 use super::work::Sender;
-use super::{Begun, End, Session, WORKERS};
+use super::{Begun, End, Session, Then, WORKERS};
 use crate::Shared;
 use crate::negotiation::{Parameters, RECEIVE_SEGMENT_BYTES};
 use crate::pdu::Incoming;
@@ -145,6 +145,8 @@ pub(crate) async fn serve(
     }
     // What runs ends before the nexus is gone and somebody else may take its place.
     session.end_tasks(&|_| true);
+    // A reset that has not begun does not begin any more. Who waits for the end of tasks of this session still does.
+    session.waiting.retain(|waiting| matches!(waiting.then, Then::Say(_)));
     while !session.tasks.is_empty() {
         tokio::select! {
             Some(event) = happened.recv() => drop(session.happened(event)),
