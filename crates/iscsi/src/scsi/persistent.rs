@@ -2,13 +2,26 @@
 
 use super::reservation::{MAX_REGISTRATIONS, Nexus, Refusal, Request, TYPE_MASK};
 use super::sense::{Code, Key, Sense};
-use super::unit::{Caller, LogicalUnit};
+use super::unit::{Caller, LogicalUnit, NotKept};
 use super::{u32_at, u64_at};
 
 /// A service action of PERSISTENT RESERVE OUT.
 const PREEMPT_AND_ABORT: u8 = 0x05;
 
+/// What changes of reservations have to themselves: one at a time is made. Locked before the state of the unit.
+#[derive(Debug, Default)]
+pub(super) struct Changing {
+    /// Whether something else than the state says may be there after a restart: then the next change is kept, whatever it is.
+    is_uncertain: bool,
+}
+
 impl LogicalUnit {
+    /// RESERVE, which excludes persistent reservations.
+    pub(super) fn reserve(&self, nexus: &Nexus) -> Result<(), Refusal> {
+        let _changing = self.changing.lock();
+        self.state.lock().reservations.reserve(nexus)
+    }
+
     pub(super) fn persistent_in(&self, cdb: &[u8]) -> Result<Vec<u8>, Refusal> {
         let state = self.state.lock();
         let reservations = &state.reservations;
@@ -62,17 +75,25 @@ impl LogicalUnit {
             new_key: u64_at(data, 8),
             keep: flags & 1 != 0,
         };
-        let mut state = self.state.lock();
-        let mut next = state.reservations.clone();
+        let mut changing = self.changing.lock();
+        let before = self.state.lock().reservations.clone();
+        let mut next = before.clone();
         let heard = next.change(caller.nexus, request)?;
-        if next.kept() != state.reservations.kept() {
-            if self.has_stopped() {
-                // Another unit may have read what is kept: this one changes it no more.
-                return Err(Sense::new(Key::NotReady, Code::NOT_READY).into());
-            }
-            (self.keep)(&next).map_err(|_| Sense::new(Key::HardwareError, Code::INTERNAL_TARGET_FAILURE))?;
+        if next.kept() != before.kept() || changing.is_uncertain {
+            // Another unit may have read what is kept: then this one changes it no more.
+            self.check_unstopped()?;
+            // It takes as long as a flush: the state, which every command and every login looks at, is not locked meanwhile.
+            let kept = (self.keep)(&next);
+            changing.is_uncertain = match kept {
+                Ok(()) => false,
+                Err(NotKept::Uncertain) => true,
+                Err(NotKept::Unchanged) => changing.is_uncertain,
+            };
+            kept.map_err(|_| Sense::new(Key::HardwareError, Code::INTERNAL_TARGET_FAILURE))?;
         }
         debug_assert!(next.keys().count() <= MAX_REGISTRATIONS);
+        let mut state = self.state.lock();
+        // Nobody has changed them meanwhile: RESERVE waits, and without it there is nothing that a reset or the end of a nexus takes away.
         state.reservations = next;
         let gone: Vec<Nexus> =
             heard.iter().filter(|(_, code)| *code == Code::REGISTRATIONS_PREEMPTED).map(|(other, _)| other.clone()).collect();
@@ -81,7 +102,7 @@ impl LogicalUnit {
             gone.iter().for_each(|other| state.tray.lose_nexus(other));
             // Those whose commands are gone hear of it, as no status tells them (SPC-4 section 5.13.11.2.7).
             gone.iter().for_each(|other| state.attend(other, Code::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR));
-            drop(state);
+            drop((state, changing));
             caller.patience.begin_to_wait();
             caller.peers.abort(self.number(), &gone, &|| caller.patience.is_over());
             // Copies that these sent to other units are no tasks of this one. Their next steps are refused.
@@ -149,6 +170,58 @@ mod tests {
         let (cdb, mut list) = out(0, 0, 0, 1);
         list[20] = 1;
         assert_eq!(sense_of(&send_as(&unit, "a", &cdb, &list)), (2, 0x04, 0));
+    }
+
+    #[test]
+    fn nobody_but_another_change_waits_while_one_is_kept() {
+        let (begun, has_begun) = std::sync::mpsc::channel();
+        let (go_on, may_go_on) = std::sync::mpsc::channel();
+        let may_go_on = parking_lot::Mutex::new(may_go_on);
+        let keep = move |_: &_| {
+            begun.send(()).unwrap();
+            may_go_on.lock().recv().unwrap();
+            Ok(())
+        };
+        let unit = LogicalUnit::new(MemoryDisk::new(MAPPED_BYTES), super::super::testing::options(), Box::new(keep));
+        let (cdb, mut list) = out(0, 0, 0, 1);
+        list[20] = 1;
+        std::thread::scope(|scope| {
+            let keeping = scope.spawn(|| send_as(&unit, "a", &cdb, &list).status);
+            has_begun.recv().unwrap();
+            unit.join(&nexus("b"));
+            assert_eq!(sense_of(&send_as(&unit, "b", &[0; 6], &[])), (6, 0x29, 0));
+            assert_eq!(send_as(&unit, "b", &[0; 6], &[]).status, Status::Good);
+            assert_eq!(send_as(&unit, "b", &[0x5e, 0, 0, 0, 0, 0, 0, 0, 255, 0], &[]).data, [0; 8], "nothing is done before it is kept");
+            unit.reset();
+            unit.leave(&nexus("b"));
+            go_on.send(()).unwrap();
+            assert_eq!(keeping.join().unwrap(), Status::Good);
+        });
+        assert_eq!(send_as(&unit, "a", &[0x5e, 0, 0, 0, 0, 0, 0, 0, 255, 0], &[]).data[8..], 1u64.to_be_bytes());
+    }
+
+    #[test]
+    fn what_may_be_there_after_a_restart_is_kept_anew_with_the_next_change() {
+        use std::sync::Arc;
+        use std::sync::atomic::{AtomicU32, Ordering};
+        let tried = Arc::new(AtomicU32::new(0));
+        let count = tried.clone();
+        let keep = move |_: &_| match count.fetch_add(1, Ordering::Relaxed) {
+            0 => Err(NotKept::Uncertain),
+            1 => Err(NotKept::Unchanged),
+            _ => Ok(()),
+        };
+        let unit = LogicalUnit::new(MemoryDisk::new(MAPPED_BYTES), super::super::testing::options(), Box::new(keep));
+        let register = |new_key, keep| {
+            let (cdb, mut list) = out(6, 0, 0, new_key);
+            list[20] = keep;
+            (sense_of(&send_as(&unit, "a", &cdb, &list)), tried.load(Ordering::Relaxed))
+        };
+        assert_eq!(register(1, 1), ((4, 0x44, 0), 1));
+        // What is in the state is to be kept as before, which is nothing; but something may be there.
+        assert_eq!(register(2, 0), ((4, 0x44, 0), 2));
+        assert_eq!(register(3, 0), ((0, 0, 0), 3));
+        assert_eq!(register(4, 0), ((0, 0, 0), 3));
     }
 
     #[test]

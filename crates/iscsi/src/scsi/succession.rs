@@ -33,7 +33,7 @@ impl LogicalUnit {
     pub fn stop(&self) {
         self.sanitizer.stop();
         // What is just being kept comes before.
-        drop(self.state.lock());
+        drop(self.changing.lock());
     }
 
     pub(super) fn has_stopped(&self) -> bool {

@@ -9,6 +9,7 @@ use super::extended_copy::Peers;
 use super::inquiry::{self, Identity, Port};
 use super::mode::Parameters;
 use super::opcodes::{Access, Definition, Operation};
+use super::persistent::Changing;
 use super::provisioning::{self, Watched};
 use super::removable::Tray;
 use super::reply::{Reply, Status, truncated};
@@ -96,6 +97,7 @@ pub struct LogicalUnit {
     pub(super) is_removable: bool,
     ports: Vec<u16>,
     pub(super) keep: Keep,
+    pub(super) changing: Mutex<Changing>,
     pub(super) state: Mutex<State>,
     /// Shared by commands that use the medium; alone for the beginning of a sanitize, and to move the medium.
     pub(super) medium: RwLock<()>,
@@ -154,6 +156,7 @@ impl LogicalUnit {
             is_removable,
             ports,
             keep,
+            changing: Mutex::default(),
             state,
             medium: RwLock::new(()),
             alone: Mutex::new(()),
@@ -406,7 +409,7 @@ impl LogicalUnit {
             }
             Operation::PersistentReserveIn => some(self.persistent_in(cdb)?, u16_at(cdb, 7).into()),
             Operation::PersistentReserveOut => self.persistent_out(caller, cdb, data),
-            Operation::Reserve => self.state.lock().reservations.reserve(caller.nexus).map(|()| Vec::new()),
+            Operation::Reserve => self.reserve(caller.nexus).map(|()| Vec::new()),
             Operation::Release => self.state.lock().reservations.release(caller.nexus).map(|()| Vec::new()),
             Operation::ReadCapacity10 => Ok(block::read_capacity_10(cdb, &geometry)?),
             Operation::ReadCapacity16 => some(block::read_capacity_16(&geometry), u32_at(cdb, 10) as usize),
