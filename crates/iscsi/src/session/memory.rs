@@ -1,10 +1,11 @@
 //! The memory for data of commands: one bound for all sessions, one for each, and a share that each has for itself.
 //!
-//! Room for data is taken from the session's own bound, and then either from its reserve or from what all sessions share, whichever has it first. Nobody else
-//! can use the reserve up, so short commands get on whatever others hold. Who has room waits for nobody who waits for room: for a disk, for a thread, or for the
+//! Room for data of a short command is taken from the session's reserve. Where there is none, and for other commands, it is taken from the session's own bound, and
+//! then from what all sessions share. Nobody else can use the reserve up, nor do longer commands of the session, so short ones get on whatever others hold. Who has room waits for nobody who waits for room: for a disk, for a thread, or for the
 //! initiator; and with an initiator that does not go on patience is limited ([`Progress`]).
 
 use super::PERMIT_BYTES;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -20,12 +21,12 @@ const LEAST_RATE: u64 = 256 << 10;
 pub(crate) struct SharedMemory {
     permits: Arc<Semaphore>,
     /// How many wait for it.
-    waiting: AtomicUsize,
+    waiting: Mutex<usize>,
 }
 
 impl SharedMemory {
     pub(crate) fn new(bytes: u64) -> SharedMemory {
-        SharedMemory { permits: Arc::new(Semaphore::new((bytes / u64::from(PERMIT_BYTES)) as usize)), waiting: AtomicUsize::new(0) }
+        SharedMemory { permits: Arc::new(Semaphore::new((bytes / u64::from(PERMIT_BYTES)) as usize)), waiting: Mutex::new(0) }
     }
 }
 
@@ -35,7 +36,7 @@ pub(super) struct Memory {
     own: Arc<Semaphore>,
     reserve: Arc<Semaphore>,
     shared: Arc<SharedMemory>,
-    /// How many of those who wait for what is shared are of this session.
+    /// How many of those who wait for what is shared are of this session; changed together with the number of all.
     waiting: AtomicUsize,
     /// Rooms that the session has of what is shared.
     held: Arc<AtomicUsize>,
@@ -44,8 +45,10 @@ pub(super) struct Memory {
 /// Room for data; given back when dropped.
 #[derive(Debug)]
 pub(super) struct Room {
-    _permits: [OwnedSemaphorePermit; 2],
-    _held: Option<Held>,
+    /// Of the session's reserve or of its own bound.
+    _own: OwnedSemaphorePermit,
+    /// With the latter, of what all share.
+    _shared: Option<(OwnedSemaphorePermit, Held)>,
 }
 
 /// One of the rooms of what is shared.
@@ -70,7 +73,8 @@ struct Queued<'a>(&'a Memory);
 
 impl<'a> Queued<'a> {
     fn new(memory: &'a Memory) -> Queued<'a> {
-        memory.shared.waiting.fetch_add(1, Ordering::Relaxed);
+        let mut all = memory.shared.waiting.lock();
+        *all += 1;
         memory.waiting.fetch_add(1, Ordering::Relaxed);
         Queued(memory)
     }
@@ -78,8 +82,9 @@ impl<'a> Queued<'a> {
 
 impl Drop for Queued<'_> {
     fn drop(&mut self) {
+        let mut all = self.0.shared.waiting.lock();
+        *all -= 1;
         self.0.waiting.fetch_sub(1, Ordering::Relaxed);
-        self.0.shared.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -101,37 +106,41 @@ impl Memory {
 
     /// Takes room if there is some at once. Nobody who waits is overtaken: as long as somebody does, nothing is free where he waits.
     pub(super) fn try_take(&self, bytes: u32) -> Option<Room> {
-        let permits = permits(bytes);
-        let own = self.own.clone().try_acquire_many_owned(permits).ok()?;
-        let reserve = if bytes <= RESERVE_BYTES { self.reserve.clone().try_acquire_many_owned(permits).ok() } else { None };
-        if let Some(reserve) = reserve {
-            return Some(Room { _permits: [own, reserve], _held: None });
-        }
-        let shared = self.shared.permits.clone().try_acquire_many_owned(permits).ok()?;
-        Some(Room { _permits: [own, shared], _held: Some(Held::new(&self.held)) })
+        let take = |semaphore: &Arc<Semaphore>| semaphore.clone().try_acquire_many_owned(permits(bytes)).ok();
+        let reserve = if bytes <= RESERVE_BYTES { take(&self.reserve) } else { None };
+        reserve.map(|own| Room { _own: own, _shared: None }).or_else(|| {
+            let own = take(&self.own)?;
+            Some(self.shared_room(own, take(&self.shared.permits)?))
+        })
     }
 
     /// Waits for room, of at most [`MAX_TRANSFER_BYTES`](crate::scsi::MAX_TRANSFER_BYTES), which every bound is at least.
     pub(super) async fn take(&self, bytes: u32) -> Room {
         let permits = permits(bytes);
         let take = |semaphore: &Arc<Semaphore>| semaphore.clone().acquire_many_owned(permits);
-        let own = take(&self.own).await.expect("nobody closes it");
-        let _queued = Queued::new(self);
-        let (second, is_shared) = if bytes <= RESERVE_BYTES {
-            tokio::select! {
-                biased;
-                permit = take(&self.reserve) => (permit, false),
-                permit = take(&self.shared.permits) => (permit, true),
-            }
-        } else {
-            (take(&self.shared.permits).await, true)
+        let shared = async {
+            let own = take(&self.own).await.expect("nobody closes it");
+            let _queued = Queued::new(self);
+            self.shared_room(own, take(&self.shared.permits).await.expect("nobody closes it"))
         };
-        Room { _permits: [own, second.expect("nobody closes it")], _held: is_shared.then(|| Held::new(&self.held)) }
+        if bytes > RESERVE_BYTES {
+            return shared.await;
+        }
+        tokio::select! {
+            biased;
+            permit = take(&self.reserve) => Room { _own: permit.expect("nobody closes it"), _shared: None },
+            room = shared => room,
+        }
+    }
+
+    fn shared_room(&self, own: OwnedSemaphorePermit, shared: OwnedSemaphorePermit) -> Room {
+        Room { _own: own, _shared: Some((shared, Held::new(&self.held))) }
     }
 
     /// Whether other sessions wait for what is shared.
     pub(super) fn others_wait(&self) -> bool {
-        self.shared.waiting.load(Ordering::Relaxed) > self.waiting.load(Ordering::Relaxed)
+        let all = self.shared.waiting.lock();
+        *all > self.waiting.load(Ordering::Relaxed)
     }
 
     /// Whether the session has room that others could have.
@@ -216,11 +225,27 @@ mod tests {
         let shared = Arc::new(SharedMemory::new(64 << 20));
         let memory = Memory::new(2 * MIB, &shared);
         let held = memory.try_take(2 * MIB).unwrap();
-        assert!(memory.try_take(1).is_none());
-        let mut waiting = pin!(memory.take(1));
+        assert!(memory.try_take(MIB).is_none());
+        let mut waiting = pin!(memory.take(MIB));
         assert!(poll(waiting.as_mut()).is_none() && !Memory::new(MIB, &shared).others_wait(), "it waits for itself");
         drop(held);
         assert!(poll(waiting.as_mut()).is_some());
+    }
+
+    #[test]
+    fn short_commands_get_on_while_longer_ones_of_the_session_wait_for_what_is_shared() {
+        let shared = Arc::new(SharedMemory::new(4 << 20));
+        let (greedy, modest) = (Memory::new(8 * MIB, &shared), Memory::new(2 * MIB, &shared));
+        let all = greedy.try_take(4 * MIB).unwrap();
+        let mut long = pin!(modest.take(2 * MIB));
+        assert!(poll(long.as_mut()).is_none(), "all that the session may have waits");
+        let short = modest.try_take(RESERVE_BYTES).expect("the reserve is beside that");
+        let mut next = pin!(modest.take(RESERVE_BYTES));
+        assert!(poll(next.as_mut()).is_none());
+        drop(short);
+        assert!(poll(next.as_mut()).is_some());
+        drop(all);
+        assert!(poll(long.as_mut()).is_some());
     }
 
     #[test]
