@@ -20,6 +20,7 @@ mod report;
 pub mod reservation;
 mod sanitize;
 pub mod sense;
+mod steps;
 mod succession;
 #[cfg(test)]
 mod testing;

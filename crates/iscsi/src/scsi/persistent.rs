@@ -106,7 +106,7 @@ impl LogicalUnit {
             caller.patience.begin_to_wait();
             caller.peers.abort(self.number(), &gone, &|| caller.patience.is_over());
             // Copies that these sent to other units are no tasks of this one. Their next steps are refused.
-            self.wait_for_steps();
+            self.wait_for_steps(&|| caller.patience.is_over());
         }
         Ok(Vec::new())
     }

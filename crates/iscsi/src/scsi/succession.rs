@@ -59,7 +59,7 @@ impl LogicalUnit {
 
     /// Whether a command or a copy uses the medium.
     fn is_used(&self) -> bool {
-        self.medium.try_write().is_none() || self.steps.try_write().is_none()
+        self.medium.try_write().is_none() || self.steps.is_any()
     }
 }
 

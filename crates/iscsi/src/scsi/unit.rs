@@ -17,6 +17,7 @@ use super::report::{port_groups, report_luns, report_opcodes};
 use super::reservation::{Nexus, Refusal, Reservations};
 use super::sanitize::{KeepSanitize, Sanitize, Sanitizer};
 use super::sense::{Code, Key, Sense};
+use super::steps::Steps;
 use super::succession::Former;
 use super::third_party::{self, Copies, ListId};
 use super::token::Tokens;
@@ -104,7 +105,7 @@ pub struct LogicalUnit {
     /// Held by the one that waits to have the medium alone, or has it. No command that comes later gets in between.
     alone: Mutex<()>,
     /// Shared by each step of a copy that reads or writes this unit, from the moment in which it is admitted; alone to wait for those under way.
-    pub(super) steps: RwLock<()>,
+    pub(super) steps: Steps,
     pub(super) sanitizer: Sanitizer,
     pub(super) former: Former,
     pub(super) copies: Mutex<Copies>,
@@ -160,7 +161,7 @@ impl LogicalUnit {
             state,
             medium: RwLock::new(()),
             alone: Mutex::new(()),
-            steps: RwLock::new(()),
+            steps: Steps::default(),
             sanitizer,
             former: Former::default(),
             copies: Mutex::default(),
@@ -478,12 +479,12 @@ impl LogicalUnit {
 
     /// Held by a step of a copy from before it is admitted until it is done. Those who wait for steps hold nothing that a step waits for.
     pub(super) fn share_step(&self) -> RwLockReadGuard<'_, ()> {
-        self.steps.read_recursive()
+        self.steps.share()
     }
 
-    /// Returns when steps of copies that were admitted before are over.
-    pub(super) fn wait_for_steps(&self) {
-        drop(self.steps.write());
+    /// Returns when steps of copies that were admitted before are over, or when `is_over`.
+    pub(super) fn wait_for_steps(&self, is_over: &dyn Fn() -> bool) {
+        self.steps.wait(is_over);
     }
 
     /// Whether a copy on behalf of `nexus` may read or write this unit.
