@@ -1,8 +1,9 @@
 //! A whole session: after a login come any PDUs, mixed with reads and writes of a well-behaved initiator. Whatever the others are, the session goes on or ends,
 //! numbers of its answers are in order, what was acknowledged is read again, and nothing else is written where only the well-behaved one writes.
 
+use crate::memory_disk::Memory;
 use onefold_iscsi::login::{Doors, Refused, Terms, Visitor};
-use onefold_iscsi::scsi::{Disk, DiskError, Extent, Identity, LogicalUnit, UnitOptions};
+use onefold_iscsi::scsi::{Identity, LogicalUnit, UnitOptions};
 use onefold_iscsi::{Limits, Server, Target, Targets};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -27,56 +28,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 type Header = [u8; 48];
 type Pdu = (Header, Vec<u8>);
-
-/// A disk in memory. All of it is mapped.
-struct Memory(Mutex<Vec<u8>>);
-
-impl Memory {
-    fn with<T>(&self, offset: u64, length: u64, work: impl FnOnce(&mut [u8]) -> T) -> Result<T, DiskError> {
-        let end = offset.checked_add(length).filter(|end| *end <= DISK_BYTES as u64).expect("a unit stays within its disk");
-        Ok(work(&mut self.0.lock()[offset as usize..end as usize]))
-    }
-}
-
-impl Disk for Memory {
-    fn size(&self) -> u64 {
-        DISK_BYTES as u64
-    }
-    fn read_only(&self) -> bool {
-        false
-    }
-    fn block_bytes(&self) -> u32 {
-        4096
-    }
-    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), DiskError> {
-        self.with(offset, out.len() as u64, |own| out.copy_from_slice(own))
-    }
-    fn write(&self, offset: u64, data: &[u8], _fua: bool) -> Result<(), DiskError> {
-        self.with(offset, data.len() as u64, |own| own.copy_from_slice(data))
-    }
-    fn update(&self, offset: u64, length: usize, _fua: bool, change: &mut dyn FnMut(&mut [u8]) -> bool) -> Result<bool, DiskError> {
-        self.with(offset, length as u64, |own| {
-            let mut bytes = own.to_vec();
-            let is_wanted = change(&mut bytes);
-            if is_wanted {
-                own.copy_from_slice(&bytes);
-            }
-            is_wanted
-        })
-    }
-    fn flush(&self) -> Result<(), DiskError> {
-        Ok(())
-    }
-    fn unmap(&self, offset: u64, length: u64) -> Result<(), DiskError> {
-        self.with(offset, length, |own| own.fill(0))
-    }
-    fn prefetch(&self, offset: u64, length: u64) -> Result<(), DiskError> {
-        self.with(offset, length, |_| ())
-    }
-    fn extents(&self, offset: u64, length: u64, _limit: usize) -> Result<Vec<Extent>, DiskError> {
-        self.with(offset, length, |_| vec![Extent { length, mapped: true }])
-    }
-}
 
 /// The targets of all that run at the time.
 #[derive(Default)]
@@ -318,7 +269,7 @@ impl Initiator {
 }
 
 fn unit(number: u64) -> (Arc<Memory>, Arc<LogicalUnit>) {
-    let disk = Arc::new(Memory(Mutex::new(vec![0; DISK_BYTES])));
+    let disk = Arc::new(Memory::new(vec![0; DISK_BYTES], 4096, false));
     let identity = Identity { serial: number.to_string(), number, product: "fuzz".into() };
     let options = UnitOptions {
         identity,
@@ -399,5 +350,5 @@ async fn session(place: &'static Place, choices: u8, mut input: Input<'_>) {
     }
     place.targets.0.lock().remove(&name);
     others.stop();
-    assert!(*disk.0.lock() == expected, "what is on the disk is not what was acknowledged");
+    assert!(*disk.bytes.lock() == expected, "what is on the disk is not what was acknowledged");
 }

@@ -16,6 +16,7 @@ pub mod iscsi_login;
 pub mod iscsi_pdu;
 pub mod iscsi_session;
 pub mod log_batch;
+mod memory_disk;
 pub mod nbd_negotiation;
 pub mod nbd_request;
 pub mod recipe;

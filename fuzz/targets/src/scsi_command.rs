@@ -1,67 +1,13 @@
 //! SCSI commands: whatever CDBs and parameter lists come, a unit answers, only what may change the disk does, and the disk keeps its size.
 
+use crate::memory_disk::Memory;
 use onefold_iscsi::scsi::opcodes::{Access, Definition};
 use onefold_iscsi::scsi::{
-    Buffers, Caller, Disk, DiskError, Extent, Identity, LogicalUnit, MAX_TRANSFER_BYTES, Nexus, Patience, Peers, Port, Status, Tokens,
-    UnitOptions,
+    Buffers, Caller, Disk, Identity, LogicalUnit, MAX_TRANSFER_BYTES, Nexus, Patience, Peers, Port, Status, Tokens, UnitOptions,
 };
-use parking_lot::Mutex;
 use std::sync::Arc;
 
 const DISK_BYTES: usize = 128 << 10;
-
-/// A disk in memory. All of it is mapped.
-struct Memory {
-    bytes: Mutex<Vec<u8>>,
-    read_only: bool,
-}
-
-impl Memory {
-    fn with<T>(&self, offset: u64, length: u64, work: impl FnOnce(&mut [u8]) -> T) -> Result<T, DiskError> {
-        let end = offset.checked_add(length).filter(|end| *end <= DISK_BYTES as u64).expect("a unit stays within its disk");
-        Ok(work(&mut self.bytes.lock()[offset as usize..end as usize]))
-    }
-}
-
-impl Disk for Memory {
-    fn size(&self) -> u64 {
-        DISK_BYTES as u64
-    }
-    fn read_only(&self) -> bool {
-        self.read_only
-    }
-    fn block_bytes(&self) -> u32 {
-        64 << 10
-    }
-    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), DiskError> {
-        self.with(offset, out.len() as u64, |own| out.copy_from_slice(own))
-    }
-    fn write(&self, offset: u64, data: &[u8], _fua: bool) -> Result<(), DiskError> {
-        self.with(offset, data.len() as u64, |own| own.copy_from_slice(data))
-    }
-    fn update(&self, offset: u64, length: usize, _fua: bool, change: &mut dyn FnMut(&mut [u8]) -> bool) -> Result<bool, DiskError> {
-        self.with(offset, length as u64, |own| {
-            let mut bytes = own.to_vec();
-            let is_wanted = change(&mut bytes);
-            if is_wanted {
-                own.copy_from_slice(&bytes);
-            }
-            is_wanted
-        })
-    }
-    fn flush(&self) -> Result<(), DiskError> {
-        Ok(())
-    }
-    fn unmap(&self, offset: u64, length: u64) -> Result<(), DiskError> {
-        self.with(offset, length, |own| own.fill(0))
-    }
-    fn prefetch(&self, offset: u64, length: u64) -> Result<(), DiskError> {
-        self.with(offset, length, |_| ())
-    }
-    fn extents(&self, offset: u64, length: u64, _limit: usize) -> Result<Vec<Extent>, DiskError> {
-        self.with(offset, length, |_| vec![Extent { length, mapped: true }])
-    }
-}
 
 /// Nobody else is there, and nobody has patience.
 #[derive(Debug)]
@@ -85,7 +31,7 @@ impl Peers for Alone {
 /// CDB, the length of its data (two bytes, little-endian), the CDB, the data.
 pub fn run(data: &[u8]) {
     let Some((choices, mut rest)) = data.split_first() else { return };
-    let disk = Arc::new(Memory { bytes: Mutex::new(vec![1; DISK_BYTES]), read_only: choices & 2 != 0 });
+    let disk = Arc::new(Memory::new(vec![1; DISK_BYTES], 64 << 10, choices & 2 != 0));
     let identity = Identity { serial: "1".into(), number: 1, product: "fuzz".into() };
     let logical_block_bytes = if choices & 1 == 0 { 512 } else { 4096 };
     let options =
@@ -112,6 +58,6 @@ pub fn run(data: &[u8]) {
         if is_erased && reply.sense.is_empty() {
             return;
         }
-        assert!((may_change && !disk.read_only) || *disk.bytes.lock() == before, "{cdb:02x?} changed the disk");
+        assert!((may_change && !disk.read_only()) || *disk.bytes.lock() == before, "{cdb:02x?} changed the disk");
     }
 }
