@@ -196,6 +196,10 @@ impl LogicalUnit {
     /// Copies a segment. Returns the number of bytes.
     fn copy_segment(&self, caller: Caller<'_>, segment: &Segment, source: &Peer, destination: &Peer) -> Result<u64, Sense> {
         let (from, to) = (source.unit(self), destination.unit(self));
+        // Copies of other units, however many, keep nobody waiting who wants to have one alone.
+        if [(source, from), (destination, to)].iter().any(|(peer, unit)| matches!(peer, Peer::Other(_)) && unit.is_medium_wanted()) {
+            return Err(Sense::new(Key::NotReady, Code::NOT_READY));
+        }
         // The own medium is in use by this command already. Who waits to have one alone does not wait for another, so nobody waits in a circle.
         let _media = [(source, from), (destination, to)].map(|(peer, unit)| matches!(peer, Peer::Other(_)).then(|| unit.share_medium()));
         let admit = || from.admit_copy(caller.nexus, Access::Read).and_then(|()| to.admit_copy(caller.nexus, Access::Write));
@@ -347,6 +351,29 @@ mod tests {
         other.read_only.store(false, std::sync::atomic::Ordering::Relaxed);
         super::super::testing::send_as(&destination, "b", &[0x16, 0, 0, 0, 0, 0], &[]);
         assert_eq!(sense_of(&copy(&peers)), (0xa, 0x0d, 0x02), "it is reserved");
+    }
+
+    #[test]
+    fn nothing_is_copied_to_a_unit_whose_medium_somebody_waits_for() {
+        let (one, other) = (MemoryDisk::new(SIZE), MemoryDisk::new(SIZE));
+        one.write(0, &[7; 4096], false).unwrap();
+        let source = unit(&one);
+        let identity = super::super::Identity { number: 2, ..options().identity };
+        let destination = Arc::new(LogicalUnit::new(other.clone(), UnitOptions { identity, ..options() }, Box::new(|_| Ok(()))));
+        let list = list(1, 0, &[target(&source), target(&destination)], &[blocks([0, 1], 8, 0, 0)]);
+        let copy = || send_among(&source, std::slice::from_ref(&destination), &Tokens::default(), "a", &cdb(list.len()), &list);
+        let before = destination.share_medium();
+        std::thread::scope(|scope| {
+            let erasing = scope.spawn(|| send(&destination, &[0x48, 0x02, 0, 0, 0, 0, 0, 0, 0, 0], &[]));
+            while !destination.is_medium_wanted() {
+                std::thread::yield_now();
+            }
+            assert_eq!(sense_of(&copy()), (2, 0x04, 0));
+            drop(before);
+            assert_eq!(erasing.join().unwrap().status, Status::Good);
+        });
+        assert_eq!(other.mapped_blocks(), 0);
+        assert_eq!(copy().status, Status::Good);
     }
 
     /// Lets somebody do something when a command looks whether anybody waits for it for the second time: between two steps.

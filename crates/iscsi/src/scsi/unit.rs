@@ -298,7 +298,7 @@ impl LogicalUnit {
             definition => {
                 // While a sanitize, or a medium that is to move, waits for the end of the commands before it, which may take a while, those behind it have
                 // no threads to wait on.
-                let medium = if self.alone.is_locked() { None } else { self.medium.try_read() };
+                let medium = if self.is_medium_wanted() { None } else { self.medium.try_read() };
                 medium.ok_or(Refusal::Busy).and_then(|_medium| self.judge(caller, definition).and_then(perform))
             }
         };
@@ -475,6 +475,11 @@ impl LogicalUnit {
                 return Ok((medium, alone));
             }
         }
+    }
+
+    /// Whether somebody waits to have the medium alone, or has it.
+    pub(super) fn is_medium_wanted(&self) -> bool {
+        self.alone.is_locked()
     }
 
     /// Held by a step of a copy from before it is admitted until it is done. Those who wait for steps hold nothing that a step waits for.
