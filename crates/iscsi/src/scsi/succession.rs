@@ -1,7 +1,8 @@
 //! Units that take the place of others: a volume was attached anew, with another LUN or otherwise than before.
 //!
 //! Invariants:
-//! * A unit that was stopped begins nothing any more: a command that comes later, and the next step of one under way, fails.
+//! * A unit that was stopped begins nothing any more: a command that comes later, and the next step of one under way, fails. Only a WRITE USING TOKEN that is under
+//!   way goes on with its ranges to its end.
 //! * What a unit did before it was stopped is over before a command of the one in its place uses the disk, or changes who may use it. So an erasure, an eject and
 //!   a PREEMPT AND ABORT are behind all that the former unit did. Nobody waits for that: commands are BUSY meanwhile.
 
