@@ -1,13 +1,18 @@
 //! What can be typed: commands, options, their help. Completions and the manual page come from the same parser.
 
+mod backup;
 mod bench;
+mod files;
 mod retention;
 mod scrub;
 mod target;
 mod traffic;
 mod volume;
 
+use backup::plain_name;
+pub use backup::{Backup, Backups};
 pub use bench::{Bench, BenchReport, BenchRun, ScaleName};
+pub use files::{Diff, Dump, Ls, OverwriteWhen, Restore};
 pub use retention::{AppendOnly, AppendOnlyOff, AppendOnlyOn, AppendOnlyStatus, Forget, Keep, Protect, Prune, Until};
 pub use scrub::{Rate, Scrub, Span};
 pub use target::{
@@ -231,164 +236,6 @@ pub enum FingerprintName {
     Sha256,
     /// SHA-1, 20 bytes; collisions can be made on purpose
     Sha1,
-}
-
-/// `onefold backup`.
-#[derive(Args, Debug)]
-#[command(after_help = "\
-Files that are unchanged since the last backup of the same name and paths (size, times, inode) are not read again.
-A pattern without `/` matches a name at any depth; with `/` it matches a path; `**` matches any number of directories.
-^C leaves no backup behind; what was stored so far makes the next run faster.
-
-Examples:
-  onefold backup --store /srv/store --name home /home
-  onefold backup --name system --one-file-system --exclude '/var/cache/**' --exclude '*.tmp' / /boot")]
-pub struct Backup {
-    /// Which store.
-    #[command(flatten)]
-    pub store: Store,
-    /// Name of the series of backups that this one belongs to
-    #[arg(long, value_parser = plain_name)]
-    pub name: String,
-    /// Leaves out what matches this pattern; may be given many times
-    #[arg(long, value_name = "GLOB")]
-    pub exclude: Vec<String>,
-    /// Stays on the file systems of the given paths
-    #[arg(long)]
-    pub one_file_system: bool,
-    /// Reads all files, also those that look unchanged
-    #[arg(long)]
-    pub force_read: bool,
-    /// How facts are printed.
-    #[command(flatten)]
-    pub format: Format,
-    /// Files and directories to back up
-    #[arg(required = true, value_name = "PATH")]
-    pub paths: Vec<PathBuf>,
-}
-
-fn plain_name(text: &str) -> Result<String, String> {
-    if text.is_empty() || text.len() > 255 {
-        return Err("a name has 1 to 255 bytes".to_owned());
-    }
-    if text.chars().any(char::is_control) {
-        return Err("a name has no control characters (newline, tab, ...)".to_owned());
-    }
-    Ok(text.to_owned())
-}
-
-/// `onefold backups`.
-#[derive(Args, Debug, Deserialize, Serialize)]
-pub struct Backups {
-    /// Which store.
-    #[command(flatten)]
-    #[serde(skip)]
-    pub store: Store,
-    /// Only backups of this name
-    #[arg(long)]
-    pub name: Option<String>,
-    /// How facts are printed.
-    #[command(flatten)]
-    pub format: Format,
-}
-
-/// `onefold ls`.
-#[derive(Args, Debug, Deserialize, Serialize)]
-#[command(after_help = "Examples:\n  onefold ls latest:home\n  onefold ls 3f2a /home/ann/notes")]
-pub struct Ls {
-    /// Which store.
-    #[command(flatten)]
-    #[serde(skip)]
-    pub store: Store,
-    /// Backup: its id or the unique beginning of it, `latest`, or `latest:NAME`
-    #[arg(value_name = "ID")]
-    pub backup: String,
-    /// File or directory in the backup [default: all]
-    #[serde(with = "any_path::optional")]
-    pub path: Option<PathBuf>,
-    /// How facts are printed.
-    #[command(flatten)]
-    pub format: Format,
-}
-
-/// `onefold diff`.
-#[derive(Args, Debug, Deserialize, Serialize)]
-#[command(after_help = "\
-Lines begin with + (only in the second), - (only in the first) or M (differs; what differs follows).
-
-Example:
-  onefold diff 3f2a latest:home")]
-pub struct Diff {
-    /// Which store.
-    #[command(flatten)]
-    #[serde(skip)]
-    pub store: Store,
-    /// The older backup: id, beginning of an id, `latest`, or `latest:NAME`
-    #[arg(value_name = "ID")]
-    pub older: String,
-    /// The newer backup
-    #[arg(value_name = "ID")]
-    pub newer: String,
-    /// How facts are printed.
-    #[command(flatten)]
-    pub format: Format,
-}
-
-/// `onefold restore`.
-#[derive(Args, Debug)]
-#[command(after_help = "\
-The paths of the backup appear below the target: /home/ann of the backup becomes TARGET/home/ann.
-Owners and device files need root; without it they are left out, with one warning.
-
-Examples:
-  onefold restore latest:home --target /tmp/restored
-  onefold restore 3f2a /home/ann/notes --target / --overwrite if-changed")]
-pub struct Restore {
-    /// Which store.
-    #[command(flatten)]
-    pub store: Store,
-    /// Backup: its id or the unique beginning of it, `latest`, or `latest:NAME`
-    #[arg(value_name = "ID")]
-    pub backup: String,
-    /// Files and directories in the backup [default: all]
-    #[arg(value_name = "PATH")]
-    pub paths: Vec<PathBuf>,
-    /// Directory to restore into; made if absent
-    #[arg(long, value_name = "DIR")]
-    pub target: PathBuf,
-    /// What to do with files that exist in the target
-    #[arg(long, value_enum, value_name = "WHEN", default_value_t = OverwriteWhen::Never)]
-    pub overwrite: OverwriteWhen,
-    /// How facts are printed.
-    #[command(flatten)]
-    pub format: Format,
-}
-
-/// What to do with files that exist in the target of a restore.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OverwriteWhen {
-    /// Leaves them alone and lists them
-    Never,
-    /// Replaces those whose size or modification time differs
-    IfChanged,
-    /// Replaces them
-    Always,
-}
-
-/// `onefold dump`.
-#[derive(Args, Debug, Deserialize, Serialize)]
-#[command(after_help = "Example:\n  onefold dump latest:home /home/ann/notes.txt | less")]
-pub struct Dump {
-    /// Which store.
-    #[command(flatten)]
-    #[serde(skip)]
-    pub store: Store,
-    /// Backup: its id or the unique beginning of it, `latest`, or `latest:NAME`
-    #[arg(value_name = "ID")]
-    pub backup: String,
-    /// File in the backup
-    #[serde(with = "any_path")]
-    pub path: PathBuf,
 }
 
 /// `onefold serve`.
