@@ -1,5 +1,6 @@
 //! Threads in the background: commits that nobody asked for, sweeps, persisting, trimming the log; and back-pressure when they fall behind.
 
+use crate::open::LOCK;
 use crate::{Engine, EngineError, Mode, Result};
 use onefold_ground::profile::Component;
 use onefold_oplog::Position;
@@ -126,6 +127,7 @@ impl Engine {
     pub fn maintain(&self, all: bool) -> Result<()> {
         self.writable()?;
         let _guard = self.maintaining.lock();
+        self.check_lock()?;
         if self.storage.has_pending_merges()
             && let Err(error) = self.storage.finish_merges()
         {
@@ -218,6 +220,18 @@ impl Engine {
             Some(why) => Err(EngineError::Stopped { why: why.clone() }),
             None => Ok(()),
         }
+    }
+
+    /// Looks whether this process may still write: another one may have opened the store if the lock file is not the one that was locked.
+    pub(crate) fn check_lock(&self) -> Result<()> {
+        self.writable()?;
+        if self.lock.is_held()? {
+            return Ok(());
+        }
+        let path = self.ground.describe(LOCK);
+        let why = format!("its lock file {path} was removed or replaced while it was open, so that another process may write to it");
+        let _ = self.stopped.set(why);
+        self.writable()
     }
 
     /// Adds everything that the chunk index has to the Bloom filter, then trusts it.

@@ -7,6 +7,9 @@
 //! 3. writes container records, usage counts and objects as one batch to the log and syncs it: all of it is durable, or none;
 //! 4. applies the batch to chunk index and block index in memory, then forgets the reservations and the staged objects.
 //!
+//! Before 2 and before 3 it looks whether the lock of the store is still its own, and once more when the batch is durable: whoever takes a lock
+//! whose file was removed sees every batch that is acknowledged.
+//!
 //! A crash before the end of 3 leaves container bytes that no record names: space, not damage. A crash after it replays the batch.
 //! When 2 or 3 fail, everything stays volatile and readable, and the next commit tries again.
 //! One commit runs at a time, so batches are applied in the order of the log.
@@ -149,7 +152,7 @@ impl Engine {
 
     /// The commit. The caller holds `committing`.
     fn commit(&self, scope: Scope, write: Write) -> Result<()> {
-        self.writable()?;
+        self.check_lock()?;
         let (taken, sequence) = match scope {
             Scope::FullFrames => (Vec::new(), 0),
             Scope::Everything => {
@@ -291,13 +294,19 @@ impl Engine {
     ) -> Result<(Position, Position)> {
         let Effects { removals, places, deltas, changes, sequence } = effects;
         let bytes = records.iter().map(|record| record.payload.len() as u64).sum();
-        let (start, end) = match self.profile.time(Component::Log, bytes, || write(&self.log, records)) {
+        let logged = self.check_lock().and_then(|()| Ok(self.profile.time(Component::Log, bytes, || write(&self.log, records))?));
+        let (start, end) = match logged {
             Ok(range) => range,
             Err(error) => {
                 self.storage.abandoned(prepared);
-                return Err(error.into());
+                return Err(error);
             }
         };
+        // Another writer may have opened the store before it could see this batch. If that cannot be told, the batch is not acknowledged either.
+        if let Err(error) = self.check_lock() {
+            let _ = self.stopped.set(error.to_string());
+            return Err(error);
+        }
         let indexed = self.profile.time(Component::ChunkIndex, bytes, || {
             let inserts: Vec<_> = prepared.chunks.iter().map(|(fingerprint, address, _)| (*fingerprint, address.bits())).collect();
             self.index.apply_batch(end, ChunkBatch { removals, places, inserts: &inserts, deltas })

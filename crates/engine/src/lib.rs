@@ -146,7 +146,7 @@ pub struct Engine {
     opened_at: Position,
     profile: Arc<Profile>,
     /// Last, so that it is released after everything else is gone.
-    _lock: LockGuard,
+    lock: LockGuard,
 }
 
 impl std::fmt::Debug for Engine {

@@ -176,7 +176,7 @@ impl Engine {
             mode,
             descriptor,
             settings,
-            _lock: lock,
+            lock,
         });
         if mode == Mode::ReadWrite {
             match engine.note_recount() {

@@ -1,7 +1,7 @@
 //! A directory of the local file system.
 
 use crate::direct::DirectFile;
-use crate::lock::LINE_MAX_BYTES;
+use crate::lock::{Held, LINE_MAX_BYTES};
 use crate::{Access, DirectoryEntry, File, Ground, GroundError, Holder, LockError, LockGuard, Result, Space};
 use rustix::fs::{Advice, FallocateFlags, FlockOperation, OFlags};
 use std::fs;
@@ -144,7 +144,7 @@ impl Ground for LocalGround {
             let line = holder.line();
             let _ = file.write_all_at(&line, 0).and_then(|()| file.set_len(line.len() as u64));
         }
-        Ok(LockGuard::new(LocalLock { file, exclusive }))
+        Ok(LockGuard::new(LocalLock { file, path, exclusive }))
     }
 
     fn describe(&self, path: &str) -> String {
@@ -172,7 +172,23 @@ fn read_holder(file: &fs::File) -> Option<Holder> {
 #[derive(Debug)]
 struct LocalLock {
     file: fs::File,
+    path: PathBuf,
     exclusive: bool,
+}
+
+impl Held for LocalLock {
+    fn is_held(&self) -> Result<bool> {
+        let fail = |source| error("look for", &self.path, source);
+        match fs::metadata(&self.path) {
+            Ok(named) => {
+                // The open file keeps its inode number from being used again.
+                let locked = self.file.metadata().map_err(fail)?;
+                Ok((named.dev(), named.ino()) == (locked.dev(), locked.ino()))
+            }
+            Err(source) if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(false),
+            Err(source) => Err(fail(source)),
+        }
+    }
 }
 
 impl Drop for LocalLock {
@@ -296,6 +312,23 @@ mod tests {
         assert_eq!(held_by(ground.lock("lock", false, &holder("ls"))), Some("serve".into()), "a reader that is refused writes no line");
         drop(guard);
         ground.lock("lock", true, &holder("backup")).unwrap();
+    }
+
+    #[test]
+    fn a_lock_whose_file_was_removed_or_replaced_is_not_held_any_more() {
+        let directory = tempfile::tempdir().unwrap();
+        let ground = LocalGround::open(directory.path()).unwrap();
+        let guard = ground.lock("lock", true, &holder("serve")).unwrap();
+        assert!(guard.is_held().unwrap());
+        ground.rename("lock", "aside").unwrap();
+        assert!(!guard.is_held().unwrap());
+        ground.rename("aside", "lock").unwrap();
+        assert!(guard.is_held().unwrap(), "it is the locked file again");
+        ground.remove("lock").unwrap();
+        assert!(!guard.is_held().unwrap());
+        let second = ground.lock("lock", true, &holder("backup")).unwrap();
+        assert!(second.is_held().unwrap());
+        assert!(!guard.is_held().unwrap());
     }
 
     #[test]

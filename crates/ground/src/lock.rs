@@ -4,7 +4,6 @@
 //! The line in the file is for people: it lets an error say which process is in the way.
 
 use crate::GroundError;
-use std::any::Any;
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -112,13 +111,25 @@ pub enum LockError {
     Ground(#[from] GroundError),
 }
 
+/// A lock of the system's, as a ground takes it. Dropping it ends the lock.
+pub trait Held: Send + Sync {
+    /// Returns whether the name of the lock file still leads to the file that is locked.
+    fn is_held(&self) -> crate::Result<bool>;
+}
+
 /// A lock that is held until this is dropped.
-pub struct LockGuard(#[allow(dead_code, reason = "held for its drop")] Box<dyn Any + Send + Sync>);
+pub struct LockGuard(Box<dyn Held>);
 
 impl LockGuard {
-    /// Holds whatever ends the lock when it is dropped.
-    pub fn new(release: impl Any + Send + Sync) -> LockGuard {
-        LockGuard(Box::new(release))
+    /// Wraps whatever ends the lock when it is dropped.
+    pub fn new(held: impl Held + 'static) -> LockGuard {
+        LockGuard(Box::new(held))
+    }
+
+    /// Returns whether the lock still keeps others out. It does not if somebody removed or replaced the lock file: others then
+    /// lock the file that has the name now. Errors: nothing is known of the lock.
+    pub fn is_held(&self) -> crate::Result<bool> {
+        self.0.is_held()
     }
 }
 

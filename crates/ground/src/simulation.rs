@@ -21,6 +21,7 @@
 mod content;
 mod random;
 
+use crate::lock::Held;
 use crate::{Access, DirectoryEntry, File, Ground, GroundError, Holder, LockError, LockGuard, Result, Space, parent};
 use content::{Content, Inode, PAGE_BYTES};
 use parking_lot::Mutex;
@@ -315,6 +316,11 @@ impl SimulatedGround {
         Ok(())
     }
 
+    /// Takes the lock file away from those who hold the lock: whoever comes next gets it too.
+    pub fn lose_lock(&self, path: &str) {
+        self.state.lock().locks.remove(path);
+    }
+
     /// Damages a byte of a file, for good. An error if the file has no such byte.
     pub fn corrupt(&self, path: &str, offset: u64, xor: u8) -> Result<()> {
         let state = self.state.lock();
@@ -506,6 +512,16 @@ struct SimulatedLock {
     ground: SimulatedGround,
     path: String,
     number: u64,
+}
+
+impl Held for SimulatedLock {
+    fn is_held(&self) -> Result<bool> {
+        let state = self.ground.state.lock();
+        if state.is_crashed {
+            return Err(failure("look for", &self.path, Fault::Crash.source()));
+        }
+        Ok(state.locks.get(&self.path).is_some_and(|held| held.iter().any(|(number, ..)| *number == self.number)))
+    }
 }
 
 impl Drop for SimulatedLock {

@@ -42,7 +42,9 @@ impl From<EngineError> for Failure {
             EngineError::NotEmpty { .. } => failure.advise("give the name of a directory that does not exist yet"),
             EngineError::Invalid { .. } => Failure { exit: Exit::CannotRun, ..failure },
             EngineError::AppendOnly { .. } => failure.advise("`onefold append-only off` switches the mode off, for who has its secret"),
-            EngineError::Stopped { .. } => failure.advise("look into the earlier error (full or failing disk), then run the command again"),
+            EngineError::Stopped { .. } => {
+                failure.advise("look into the earlier error (full or failing disk, a removed lock file), then run the command again")
+            }
             error if error.is_full() => failure.advise(FULL),
             error if error.is_damage() => failure.advise(DAMAGE),
             EngineError::Ground(error) => failure.advise_about(error),
