@@ -8,6 +8,8 @@ RESTORED ?= restored
 # What `fuzz` runs, and how long.
 TARGET ?= $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 SECONDS_EACH ?= 60
+# Power cuts of `simulate`, on each file system.
+POWER_CUTS ?= 300
 # Size of the corpus of `bench` (2130000000: that of the stated aims), and runs of each program.
 BENCH_BYTES ?= 1000000000
 BENCH_RUNS ?= 3
@@ -19,7 +21,7 @@ PAPERS_RUNS ?= 3
 # The papers' experiments, by number.
 PAPERS = $(shell ls bench/papers/*.toml | sort -V)
 
-.PHONY: help run demo test lint bench bench-quick bench-papers bench-peers fuzz docs
+.PHONY: help run demo test simulate lint bench bench-quick bench-papers bench-peers fuzz docs
 
 help: ## Lists what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +38,10 @@ demo: ## Backs DIR up twice into STORE, restores it to RESTORED, compares
 test: ## All tests; those that need a tool which is missing say so and skip
 	tools/test-packages
 	$(CARGO) test --workspace --no-fail-fast
+
+simulate: ## Many power cuts under a store on ext4, XFS and btrfs (`make test` makes a few): POWER_CUTS=1000, as root
+	tools/test-packages
+	ONEFOLD_POWER_CUTS=$(POWER_CUTS) $(CARGO) test --package onefold-tests --test power_cut -- --nocapture
 
 lint: ## Formatting, clippy, licences, lock files
 	$(CARGO) fmt --all --check

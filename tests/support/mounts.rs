@@ -1,7 +1,8 @@
-//! Mounted file systems and loop devices that are given back however a test ends.
+//! Mounted file systems, network disks as files, and loop devices that are given back however a test ends.
 
-use crate::client;
+use crate::{Running, client};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// A mounted file system. Unmounted when dropped.
@@ -105,5 +106,45 @@ impl LoopDevice {
 impl Drop for LoopDevice {
     fn drop(&mut self) {
         client("losetup", ["--detach", &self.path]);
+    }
+}
+
+/// A network disk as a file, by nbdfuse. Unmounted, and its process ended, when dropped.
+#[derive(Debug)]
+pub struct NbdFuse {
+    process: Running,
+    directory: PathBuf,
+}
+
+impl NbdFuse {
+    /// Mounts the disk at `uri` in a directory, which is made; says why when it cannot.
+    pub fn mount(uri: &str, directory: &Path) -> Result<NbdFuse, String> {
+        if !Path::new("/dev/fuse").exists() {
+            return Err("there is no /dev/fuse".to_owned());
+        }
+        std::fs::create_dir_all(directory).unwrap();
+        let process = Running::start(Command::new("nbdfuse").arg(directory.join("disk")).arg(uri));
+        let mut fuse = NbdFuse { process, directory: directory.to_owned() };
+        let until = Instant::now() + Duration::from_secs(20);
+        while !fuse.file().exists() {
+            if fuse.process.has_ended() {
+                return Err("nbdfuse ended without mounting".to_owned());
+            }
+            assert!(Instant::now() < until, "nbdfuse neither mounts nor ends");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(fuse)
+    }
+
+    /// The disk.
+    pub fn file(&self) -> PathBuf {
+        self.directory.join("disk")
+    }
+}
+
+impl Drop for NbdFuse {
+    fn drop(&mut self) {
+        client("umount", [Path::new("--lazy"), &self.directory]);
+        self.process.kill();
     }
 }

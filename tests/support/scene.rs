@@ -40,6 +40,11 @@ impl Scene {
         Scene { directory: tempfile::tempdir().unwrap(), store: place.join("store") }.with_store(options, settings)
     }
 
+    /// Takes the store in a directory elsewhere, which is there.
+    pub fn of_store(store: &Path) -> Scene {
+        Scene { directory: tempfile::tempdir().unwrap(), store: store.to_owned() }
+    }
+
     fn with_store(self, options: &[&str], settings: &str) -> Scene {
         let mut arguments = vec![OsStr::new("init"), self.store.as_os_str()];
         arguments.extend(options.iter().map(OsStr::new));

@@ -40,13 +40,18 @@ enum Kind {
 /// Fails with the first names that differ.
 #[track_caller]
 pub fn assert_same_tree(expected: &Path, found: &Path) {
+    let differences = differences(expected, found);
+    assert!(differences.is_empty(), "trees differ:\n{}", differences.join("\n"));
+}
+
+/// Returns the first names that differ, and how.
+#[track_caller]
+pub fn differences(expected: &Path, found: &Path) -> Vec<String> {
     let [expected, found] = [expected, found].map(read_tree);
+    assert!(expected.len() > 1, "an empty tree proves nothing");
     let names: std::collections::BTreeSet<_> = expected.keys().chain(found.keys()).collect();
     let different = names.iter().filter(|name| expected.get(**name) != found.get(**name));
-    let described: Vec<String> =
-        different.take(5).map(|name| format!("{name:?}: {:?} / {:?}", expected.get(*name), found.get(*name))).collect();
-    assert!(described.is_empty(), "trees differ:\n{}", described.join("\n"));
-    assert!(expected.len() > 1, "an empty tree proves nothing");
+    different.take(5).map(|name| format!("{name:?}: {:?} / {:?}", expected.get(*name), found.get(*name))).collect()
 }
 
 /// Every name below `root`, and `root` itself as "".
