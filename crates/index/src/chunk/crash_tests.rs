@@ -149,6 +149,54 @@ fn m0_14_an_operation_that_fails_once_loses_nothing_and_the_sweep_can_be_repeate
     }
 }
 
+/// The operations of a run that sync a journal, counted from its opening.
+fn syncs_of_journals(log: &[LogBatch]) -> Vec<u64> {
+    let is_one = |operation: &u64| {
+        let (disk, ground) = created(0);
+        disk.crash_after_operations(*operation);
+        let index = open(&ground, PARTITIONS, Access::ReadWrite, 1);
+        drop(index.and_then(|index| run(&index, log).1));
+        disk.crash_site().is_some_and(|site| site.operation == "sync" && site.path.ends_with("/journal"))
+    };
+    (0..operations_of(log)).filter(is_one).collect()
+}
+
+/// Then only the cache of the system has the journal whole. Whoever writes its pages in place must make it durable first: a power failure
+/// tears the pages, and on the device there would be nothing to repeat them from.
+#[test]
+fn a_journal_whose_sync_failed_is_durable_before_its_pages_are_written() {
+    let log = log(12, 60);
+    let journals = syncs_of_journals(&log);
+    assert!(journals.len() >= 3, "few sweeps had a journal: {journals:?}");
+    let mut torn = 0;
+    for failing in journals {
+        // The next process repeats the journal, or this one does when it goes on with its sweep.
+        for is_next_process in [true, false] {
+            for crash in 0.. {
+                let (disk, ground) = created(failing + crash);
+                disk.fail_operation(failing, ErrorKind::Other);
+                let index = open(&ground, PARTITIONS, Access::ReadWrite, 1).unwrap();
+                let (applied, failed) = run(&index, &log);
+                assert!(failed.is_err());
+                if is_next_process {
+                    drop(index);
+                    disk.crash_after_operations(crash);
+                    drop(open(&ground, PARTITIONS, Access::ReadWrite, 2));
+                } else {
+                    disk.crash_after_operations(crash);
+                    drop(index.sweep_all());
+                }
+                if !disk.is_crashed() {
+                    break;
+                }
+                torn += u64::from(disk.crash_site().is_some_and(|site| site.operation == "sync" && site.path.contains("/pages-")));
+                check_restart(disk.restart(CrashPolicy::Random { seed: failing + crash }), &log, applied);
+            }
+        }
+    }
+    assert!(torn >= 6, "pages were torn {torn} times");
+}
+
 #[test]
 fn a_full_disk_stops_growth_and_loses_nothing() {
     let log = log(20, 200);
