@@ -47,6 +47,15 @@ fn is_append_only(error: CatalogError) -> bool {
 }
 
 #[test]
+fn a_backup_that_was_committed_is_there_after_a_power_failure() {
+    let ground = store();
+    let catalog = open(&ground);
+    let committed = backup(&catalog, 1);
+    drop(catalog);
+    assert_eq!(open(&ground.restart(CrashPolicy::DropAll)).list().unwrap(), [committed]);
+}
+
+#[test]
 fn a_protected_backup_stays_until_its_day_and_none_is_removed_with_it() {
     let ground = store();
     let catalog = open(&ground);

@@ -22,6 +22,7 @@ use crate::read::Reader;
 use crate::walk::{Walk, Wanted};
 use crate::{ClientError, Excludes, Result, source};
 use onefold_catalog::{Backup, BackupId, Catalog, CatalogError, Statistics, components};
+use onefold_engine::InFlight;
 use parking_lot::Mutex;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -83,22 +84,12 @@ pub fn backup(catalog: &Catalog, options: &BackupOptions, monitor: &dyn Monitor)
     crate::raise_open_file_limit();
     let excludes = Excludes::new(&options.excludes)?;
     let paths = absolute_paths(&options.paths)?;
-    // From before the parent is looked for until the backup's record is there: what the parent has does not go meanwhile.
-    let _in_flight = catalog.engine().in_flight();
     let is_parent = |backup: &Backup| match &options.parent {
         // It may have been removed since the caller found it.
         Some(parent) => backup.id == parent.id,
         None => backup.name == options.name && backup.host == options.host && backup.paths == paths,
     };
-    let parent = match catalog.newest(is_parent) {
-        // Damage to an old backup is no reason to have no new one: without a parent, every file is read.
-        Err(error @ CatalogError::Damaged { .. }) => {
-            let reason = format!("every file is read, as the backups before cannot all be: {error}");
-            monitor.problem(&Problem { path: b"/".to_vec(), reason, severity: Severity::Warning });
-            None
-        }
-        found => found?,
-    };
+    let (_in_flight, parent) = find_parent(catalog, is_parent, monitor)?;
     let store = match &options.store_directory {
         Some(path) => {
             let found = source::find(rustix::fs::CWD, path.as_os_str().as_bytes(), true);
@@ -182,6 +173,22 @@ pub fn backup(catalog: &Catalog, options: &BackupOptions, monitor: &dyn Monitor)
     })
 }
 
+/// Finds the newest backup that `is_parent` accepts. What it has does not go as long as the guard is held, which was there before it was looked
+/// for: to be kept until the record of the new backup is there.
+fn find_parent(catalog: &Catalog, is_parent: impl Fn(&Backup) -> bool, monitor: &dyn Monitor) -> Result<(InFlight, Option<Backup>)> {
+    let in_flight = catalog.engine().in_flight();
+    let parent = match catalog.newest(is_parent) {
+        // Damage to an old backup is no reason to have no new one: without a parent, every file is read.
+        Err(error @ CatalogError::Damaged { .. }) => {
+            let reason = format!("every file is read, as the backups before cannot all be: {error}");
+            monitor.problem(&Problem { path: b"/".to_vec(), reason, severity: Severity::Warning });
+            None
+        }
+        found => found?,
+    };
+    Ok((in_flight, parent))
+}
+
 fn statistics(watch: &Watch<'_>) -> Statistics {
     Statistics {
         files: watch.get(Counter::Files),
@@ -248,6 +255,48 @@ fn now_ns() -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Tally;
+    use onefold_engine::{Descriptor, Engine, Hints, Mode, Settings, UnusedCursor};
+    use onefold_ground::{Ground, LocalGround};
+    use std::cell::Cell;
+    use std::sync::Arc;
+
+    #[test]
+    fn what_a_parent_has_is_kept_from_before_it_is_looked_for() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join("store")).unwrap();
+        let ground: Arc<dyn Ground> = Arc::new(LocalGround::open(&directory.path().join("store")).unwrap());
+        Engine::create(&ground, &Descriptor::new().unwrap()).unwrap();
+        let settings = Settings { background: false, ..Settings::default() };
+        let engine = Engine::open(ground, settings, Mode::ReadWrite, "test").unwrap();
+        let catalog = Catalog::new(engine.clone());
+        std::fs::create_dir(directory.path().join("source")).unwrap();
+        let options = BackupOptions { name: "group".into(), paths: vec![directory.path().join("source")], ..BackupOptions::default() };
+        backup(&catalog, &options, &Tally::default()).unwrap();
+        // What nothing refers to, and what would go if it could.
+        engine.stream().write_runs(&[b"a chunk that no backup has"], Hints::default()).unwrap();
+        engine.flush().unwrap();
+        engine.maintain(true).unwrap();
+        let (mut unused, mut cursor) = (Vec::new(), Some(UnusedCursor::default()));
+        while let Some(from) = cursor {
+            let (found, next) = engine.unused(from, 100, &mut Vec::new()).unwrap();
+            unused.extend(found);
+            cursor = next;
+        }
+        assert!(!unused.is_empty());
+        let remove = || engine.remove_unused(&unused, &|_, _| Ok(Vec::new()), &|| false).unwrap();
+        let was_asked = Cell::new(false);
+        let is_parent = |_: &Backup| {
+            was_asked.set(true);
+            assert!(remove().was_busy, "a chunk of the parent may go while the parent is looked for");
+            true
+        };
+        let (in_flight, parent) = find_parent(&catalog, is_parent, &Tally::default()).unwrap();
+        assert!(was_asked.get() && parent.is_some());
+        assert!(remove().was_busy, "a chunk of the parent may go now that it is found");
+        drop(in_flight);
+        assert_eq!(remove().chunks, unused.len() as u64);
+    }
 
     #[test]
     fn paths_become_absolute_and_clean() {

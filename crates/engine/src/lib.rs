@@ -29,6 +29,8 @@ mod lost;
 mod merge;
 mod moment;
 mod open;
+#[cfg(test)]
+mod order_tests;
 mod parity;
 mod prediction;
 mod quarantine;

@@ -173,6 +173,12 @@ impl Reservations {
         }
     }
 
+    /// Keeps everybody from the reservations of the fingerprint's shard.
+    #[cfg(test)]
+    pub(crate) fn hold(&self, fingerprint: &Fingerprint) -> impl Sized + '_ {
+        self.shard(fingerprint).states.lock()
+    }
+
     /// Reserved and placed fingerprints.
     pub fn count(&self) -> usize {
         self.shards.iter().map(|shard| shard.states.lock().len()).sum()

@@ -8,7 +8,8 @@ use onefold_engine::{ContainerId, Engine, Piece, Settings, Transaction};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{CrashPolicy, Ground, SimulatedGround};
 use onefold_storage::{ChunkKind, NewChunk};
-use std::collections::BTreeSet;
+use std::cell::Cell;
+use std::collections::{BTreeSet, HashSet};
 use std::io::ErrorKind;
 use std::sync::Arc;
 
@@ -172,4 +173,51 @@ fn m0_20_copies_that_the_index_does_not_name_any_more_are_taken_along() {
             engine.storage().load(&[(address(piece), piece.fingerprint().unwrap())], &mut slices).unwrap();
         }
     }
+}
+
+/// The bytes of all dead chunks, as the containers say it.
+fn dead_bytes(engine: &Engine) -> u64 {
+    let mut sum = 0;
+    engine.for_each_dead(&mut |_, dead| sum += dead.bytes).unwrap();
+    sum
+}
+
+#[test]
+fn m0_20_a_copy_that_died_while_its_container_was_copied_is_left_behind_and_counted() {
+    let ground = store(&descriptor());
+    let uncached = || Settings { frame_cache_bytes: 0, ..settings("chunk-index,byte-compare") };
+    let engine = open(&ground, uncached());
+    let (kept, lost) = (bytes(1, 30_000), bytes(2, 30_000));
+    let mut stream = engine.stream();
+    let pieces = write(&mut stream, &kept, SLICE);
+    write(&mut stream, &lost, SLICE);
+    write(&mut stream, &bytes(3, 60_000), SLICE);
+    drop(stream);
+    refer(&engine, 1, &pieces, 1);
+    assert!(remove(&engine) > 0);
+    let victims = victims(&engine);
+    assert_eq!(victims.len(), 1, "what is kept and what is not share a container, which is full");
+    let path = format!("containers/{:04x}/{:05x}/{:08x}", victims[0].partition(), 0, victims[0].number());
+    // The merge has looked which chunks are dead, and asks for their order. Now a write meets a bad cable: it stores what it cannot read anew.
+    let has_met = Cell::new(false);
+    let rank = |address: onefold_engine::Address| {
+        if !has_met.replace(true) {
+            ground.corrupt(&path, 64 + 1000, 1).unwrap();
+            let mut stream = engine.stream();
+            write(&mut stream, &kept, SLICE);
+            assert!(stream.added_bytes() > 0, "nothing was stored anew");
+            ground.corrupt(&path, 64 + 1000, 1).unwrap();
+            engine.flush().unwrap();
+        }
+        address.bits()
+    };
+    assert!(engine.merge_containers(&victims, &rank).unwrap().is_some());
+    assert_eq!(engine.statistics().unwrap().dead_bytes, dead_bytes(&engine), "the sum of dead bytes is that of the containers");
+    let mut stored = HashSet::new();
+    for container in engine.storage().containers().unwrap() {
+        for (address, slot) in engine.storage().slots(container).unwrap() {
+            assert!(stored.insert(slot.fingerprint), "a second copy of {} was kept at {address}", slot.fingerprint);
+        }
+    }
+    assert_eq!(read(&engine, &pieces).unwrap(), kept);
 }

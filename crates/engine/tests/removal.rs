@@ -3,7 +3,7 @@
 mod common;
 
 use common::{DEFAULT_CHAIN, bytes, descriptor, open, read, refer, settings, store, unused, write};
-use onefold_engine::{Engine, EngineError, MetadataKind, Piece, Removed, UnusedCursor, encode_pieces};
+use onefold_engine::{Engine, EngineError, MetadataKind, Piece, Removed, Transaction, UnusedCursor, encode_pieces};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::Ground;
 use std::sync::Arc;
@@ -75,6 +75,19 @@ fn m0_19_what_is_in_flight_stays_until_it_is_not() {
     assert_eq!(read(&engine, &again).unwrap(), data);
     refer(&engine, 2, &again, -1);
     assert_eq!(remove(&engine).bytes, data.len() as u64);
+}
+
+#[test]
+fn m0_19_a_removal_counts_what_was_submitted_before_it_and_is_not_durable_yet() {
+    let engine = open(&store(&descriptor()), settings(DEFAULT_CHAIN));
+    let data = bytes(3, 100_000);
+    let (pieces, _) = written(&engine, &data);
+    engine.flush().unwrap();
+    let candidates = unused(&engine);
+    let deltas = pieces.iter().filter_map(Piece::fingerprint).map(|fingerprint| (fingerprint, 1)).collect();
+    engine.submit(Transaction { changes: Vec::new(), deltas }).unwrap();
+    assert_eq!(engine.remove_unused(&candidates, &nothing_inside, &|| false).unwrap(), Removed::default());
+    assert_eq!(written(&engine, &data).1, 0, "it is stored still");
 }
 
 #[test]

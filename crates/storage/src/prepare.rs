@@ -335,3 +335,52 @@ fn sync_all(files: &[Unsynced]) -> onefold_ground::Result<()> {
         result
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{NewChunk, StorageOptions};
+    use onefold_ground::profile::Profile;
+    use onefold_ground::{Access, SimulatedGround};
+    use std::time::{Duration, Instant};
+
+    fn name(number: u8) -> Fingerprint {
+        Fingerprint::from_digest(&[number; 32])
+    }
+
+    #[test]
+    fn a_commit_looks_at_all_containers_at_one_moment() {
+        let ground = Arc::new(SimulatedGround::new(1));
+        ContainerStore::create(&*ground, "containers", 1).unwrap();
+        let (options, profile) = (StorageOptions::default(), Arc::new(Profile::default()));
+        let store = ContainerStore::open(ground, "containers", 1, options, Access::ReadWrite, 1, profile).unwrap();
+        store.recovered(Position(0), Position(0)).unwrap();
+        let mut writers = [store.writer(), store.writer()];
+        for (number, writer) in writers.iter_mut().enumerate() {
+            let chunk = NewChunk { fingerprint: name(number as u8), kind: ChunkKind::Data, data: &[1; 100] };
+            writer.append(&[chunk]).unwrap();
+        }
+        let containers: Vec<_> = store.shared.open.read().values().cloned().collect();
+        assert_eq!(containers.len(), 2);
+        let targets = std::thread::scope(|scope| {
+            // The commit has to wait for the last container,
+            let last = containers[1].state.lock();
+            let commit = scope.spawn(|| store.targets(Scope::Everything));
+            let deadline = Instant::now() + Duration::from_secs(10);
+            // and keeps everybody from the first one until it has it.
+            while !containers[0].state.is_locked() {
+                assert!(Instant::now() < deadline, "the commit has looked at the first container already, and others append to it");
+                std::thread::yield_now();
+            }
+            for _ in 0..1000 {
+                assert!(containers[0].state.is_locked(), "somebody may append to the first container before the last one is looked at");
+                assert!(store.shared.open.is_locked(), "somebody may add a container");
+                std::thread::yield_now();
+            }
+            drop(last);
+            commit.join().unwrap()
+        });
+        let chunks: Vec<_> = targets.iter().flat_map(|target| &target.chunks).map(|(name, _, _)| *name).collect();
+        assert_eq!(chunks, [name(0), name(1)]);
+    }
+}

@@ -197,6 +197,28 @@ proptest! {
 }
 
 #[test]
+fn m0_20_addresses_stay_valid_when_merged_containers_are_merged_again_and_after_each_restart() {
+    let ground = start();
+    let (mut world, mut victims) = written(&ground, 3);
+    for round in 0..3 {
+        world.merge(&victims).unwrap();
+        world.check(&ground);
+        // The next process has nothing but the files: the log has forgotten the merge.
+        world.trim();
+        let model = world.model.clone();
+        drop(world);
+        world = World::open(&ground, model, &without_caches(), Access::ReadWrite).unwrap();
+        world.check(&ground);
+        let merged = *world.model.forwards.values().next_back().unwrap();
+        let dead: Vec<_> = world.needed_of(merged).into_iter().skip(round).step_by(4).collect();
+        world.forget(&dead);
+        let other = world.sealed().into_iter().find(|id| *id != merged);
+        victims = std::iter::once(merged).chain(other).collect();
+    }
+    assert!(world.model.forwards.len() >= 4 && !world.model.needed.is_empty());
+}
+
+#[test]
 fn m0_20_chunks_lie_in_the_order_given_with_their_kinds_and_the_figures_are_right() {
     let ground = start();
     let (mut world, victims) = written(&ground, 3);

@@ -47,3 +47,5 @@ mod snapshot_tests;
 mod testing;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod write_out_tests;

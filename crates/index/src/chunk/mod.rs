@@ -28,6 +28,8 @@ mod sweep;
 mod visit;
 
 #[cfg(test)]
+mod cost_tests;
+#[cfg(test)]
 mod crash_tests;
 #[cfg(test)]
 mod tests;
