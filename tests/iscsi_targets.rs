@@ -146,6 +146,33 @@ fn m0_1_chap_lets_in_who_knows_the_secret_and_proves_the_target() {
     scene.check();
 }
 
+#[test]
+fn a_wrong_chap_secret_is_in_the_log_with_address_and_name_but_not_the_secret() {
+    if !installed(&["iscsi-inq"]) {
+        return;
+    }
+    let scene = Scene::new(&[], "");
+    scene.volume("disk", "4MiB");
+    fs::write(scene.path("host"), "secret of host").unwrap();
+    fs::set_permissions(scene.path("host"), fs::Permissions::from_mode(0o600)).unwrap();
+    let log = scene.path("log");
+    let daemon = scene.serve_with_log(&["--iscsi", "127.0.0.1:0"], &log);
+    assert!(daemon.event["addresses"].as_array().unwrap().is_empty(), "iSCSI alone was asked for: {}", daemon.event);
+    scene.run(["target", "create", ONE]).succeeds();
+    scene.run(["target", "attach", ONE, "disk"]).succeeds();
+    scene.run(["target", "chap", ONE, "--user", "host", "--secret-file", "host"]).succeeds();
+    let log_in = |user: &str| client("iscsi-inq", [format!("iscsi://{user}@{}/{ONE}/0", daemon.portal())]).code == 0;
+    assert!(log_in("host%secret of host") && fs::read_to_string(&log).unwrap().is_empty());
+    for _ in 0..5 {
+        assert!(!log_in("intruder%my wrong guess"));
+    }
+    let said = fs::read_to_string(&log).unwrap();
+    assert_eq!(said.matches("a login failed").count(), 1, "an address is named once in a while: {said}");
+    assert!(said.contains("WARN") && said.contains("intruder") && said.contains("127.0.0.1") && said.contains(ONE), "{said}");
+    assert!(!said.contains("guess") && !said.contains("secret of"), "{said}");
+    daemon.stop();
+}
+
 /// PERSISTENT RESERVE OUT.
 fn reserve_out(initiator: &mut Initiator, action: u8, kind: u8, key: u64, new_key: u64, keep: bool) -> Result<Vec<u8>, RequestError> {
     let mut list = [key.to_be_bytes(), new_key.to_be_bytes(), [0; 8]].concat();

@@ -94,6 +94,13 @@ impl Scene {
         Daemon::start(self.command(["serve", "--json"].iter().chain(options)), self.path("nbd.sock"))
     }
 
+    /// The same, with its log in a file.
+    pub fn serve_with_log(&self, options: &[&str], log: &Path) -> Daemon {
+        let mut command = self.command(["serve", "--json"].iter().chain(options));
+        command.stderr(std::fs::File::create(log).unwrap());
+        Daemon::start(command, self.path("nbd.sock"))
+    }
+
     /// Makes a volume.
     pub fn volume(&self, name: &str, size: &str) {
         self.run(["volume", "create", name, "--size", size]).succeeds();

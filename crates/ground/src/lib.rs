@@ -3,7 +3,7 @@
 //! * [`Ground`] and [`File`]: the few file operations that the parts use, so that the same part runs on a local
 //!   directory ([`LocalGround`]) or on a simulated disk that crashes, tears and fills up ([`simulation`]).
 //! * [`ModelledGround`]: another ground's files with the time that devices would take which are not there, for experiments.
-//! * [`lock`]: who holds a store.
+//! * [`lock`]: who holds a store; [`permissions`]: who may open its files.
 //! * [`wire`]: writing and bounded reading of the integers and byte strings that all formats are made of.
 //! * [`profile`]: time and bytes by component (M0.22); [`histogram`]: quantiles of many numbers.
 //! * [`size`], [`words`]: sizes as people write them, the word that they may have meant.
@@ -17,6 +17,7 @@ pub mod histogram;
 mod local;
 pub mod lock;
 mod modelled;
+pub mod permissions;
 pub mod profile;
 mod random;
 pub mod simulation;
@@ -29,6 +30,7 @@ pub use error::{GroundError, Result};
 pub use local::LocalGround;
 pub use lock::{Holder, LockError, LockGuard};
 pub use modelled::{DeviceModel, ModelledGround, ModelledPart, PartCounters};
+pub use permissions::{Exposure, Permissions};
 pub use random::fill_random;
 pub use simulation::{CrashPolicy, CrashSite, SimulatedGround};
 
@@ -96,6 +98,11 @@ pub trait Ground: Send + Sync + Debug {
     fn lock(&self, path: &str, exclusive: bool, holder: &Holder) -> std::result::Result<LockGuard, LockError>;
     /// What a person knows this place as, for messages: the absolute path of a local directory.
     fn describe(&self, path: &str) -> String;
+    /// Returns how somebody beside the owner, and beside the group that the place is shared with, can open files here. Nobody can where
+    /// there are no users.
+    fn exposure(&self) -> Result<Option<Exposure>> {
+        Ok(None)
+    }
 }
 
 /// An open file. Every method may be called from many threads at once.

@@ -2,11 +2,12 @@
 
 use crate::direct::DirectFile;
 use crate::lock::{Held, LINE_MAX_BYTES};
+use crate::permissions::{self, Exposure, Permissions};
 use crate::{Access, DirectoryEntry, File, Ground, GroundError, Holder, LockError, LockGuard, Result, Space};
 use rustix::fs::{Advice, FallocateFlags, FlockOperation, OFlags};
 use std::fs;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct LocalGround {
     root: PathBuf,
+    permissions: Permissions,
 }
 
 impl LocalGround {
@@ -25,7 +27,7 @@ impl LocalGround {
             return Err(error("open", root, io::Error::from(io::ErrorKind::NotADirectory)));
         }
         let root = fs::canonicalize(root).map_err(|source| error("open", root, source))?;
-        Ok(LocalGround { root })
+        Ok(LocalGround { root, permissions: Permissions::below(&found) })
     }
 
     /// The absolute path of the directory.
@@ -46,8 +48,7 @@ pub(crate) fn error(operation: &'static str, path: &Path, source: impl Into<io::
 impl Ground for LocalGround {
     fn create(&self, path: &str) -> Result<Arc<dyn File>> {
         let path = self.path(path);
-        let file =
-            fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path).map_err(|source| error("create", &path, source))?;
+        let file = create_file(&path, self.permissions.file).map_err(|source| error("create", &path, source))?;
         Ok(Arc::new(LocalFile { file, path }))
     }
 
@@ -102,7 +103,7 @@ impl Ground for LocalGround {
             let above = self.root.join(&made);
             made.push(part);
             let path = self.root.join(&made);
-            match fs::create_dir(&path) {
+            match create_directory(&path, self.permissions.directory) {
                 Ok(()) => sync_directory(&above)?,
                 Err(source) if source.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
                 Err(source) => return Err(error("create directory", &path, source)),
@@ -127,7 +128,7 @@ impl Ground for LocalGround {
 
     fn lock(&self, path: &str, exclusive: bool, holder: &Holder) -> std::result::Result<LockGuard, LockError> {
         let path = self.path(path);
-        let (file, writable) = open_lock(&path, exclusive).map_err(|source| error("open", &path, source))?;
+        let (file, writable) = open_lock(&path, exclusive, self.permissions.file).map_err(|source| error("open", &path, source))?;
         let operation = if exclusive { FlockOperation::NonBlockingLockExclusive } else { FlockOperation::NonBlockingLockShared };
         match rustix::fs::flock(&file, operation) {
             Ok(()) => {}
@@ -150,11 +151,35 @@ impl Ground for LocalGround {
     fn describe(&self, path: &str) -> String {
         self.path(path).display().to_string()
     }
+
+    fn exposure(&self) -> Result<Option<Exposure>> {
+        permissions::exposure(&self.root).map_err(|source| error("ask for the modes of files in", &self.root, source))
+    }
+}
+
+/// Creates a file that nobody else may open at any moment, then gives it its mode.
+fn create_file(path: &Path, mode: u32) -> io::Result<fs::File> {
+    let file = fs::OpenOptions::new().read(true).write(true).create_new(true).mode(Permissions::PRIVATE.file).open(path)?;
+    permissions::set_mode(&file, mode)?;
+    Ok(file)
+}
+
+fn create_directory(path: &Path, mode: u32) -> io::Result<()> {
+    fs::DirBuilder::new().mode(Permissions::PRIVATE.directory).create(path)?;
+    permissions::set_mode_of(path, mode)
 }
 
 /// Opens the lock file, making it if need be. A reader may lack the right to write to it; then it locks without leaving its name.
-fn open_lock(path: &Path, exclusive: bool) -> io::Result<(fs::File, bool)> {
-    match fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path) {
+fn open_lock(path: &Path, exclusive: bool, mode: u32) -> io::Result<(fs::File, bool)> {
+    let open = || match fs::OpenOptions::new().read(true).write(true).open(path) {
+        Err(source) if source.kind() == io::ErrorKind::NotFound => match create_file(path, mode) {
+            // Another process made it meanwhile.
+            Err(source) if source.kind() == io::ErrorKind::AlreadyExists => fs::OpenOptions::new().read(true).write(true).open(path),
+            created => created,
+        },
+        opened => opened,
+    };
+    match open() {
         Err(source) if !exclusive && matches!(source.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) => {
             Ok((fs::File::open(path)?, false))
         }

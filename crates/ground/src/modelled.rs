@@ -11,7 +11,7 @@
 mod clock;
 mod device;
 
-use crate::{Access, DirectoryEntry, File, Ground, Holder, LockError, LockGuard, Result, Space, checksum};
+use crate::{Access, DirectoryEntry, Exposure, File, Ground, Holder, LockError, LockGuard, Result, Space, checksum};
 use clock::{Clock, SystemClock};
 use device::{Devices, Work};
 use parking_lot::Mutex;
@@ -211,6 +211,10 @@ impl Ground for ModelledGround {
 
     fn describe(&self, path: &str) -> String {
         self.inner.describe(path)
+    }
+
+    fn exposure(&self) -> Result<Option<Exposure>> {
+        self.inner.exposure()
     }
 }
 

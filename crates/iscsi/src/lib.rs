@@ -12,6 +12,7 @@
 //! - A status is sent after the disk has returned; of a flush, after the flush has.
 
 pub mod chap;
+mod denials;
 pub mod initiator;
 pub mod login;
 pub mod negotiation;

@@ -114,6 +114,8 @@ pub struct Login {
     /// What was agreed on.
     pub parameters: Parameters,
     chap: Option<Chap>,
+    /// The name that it gave for its proof: what somebody on the network says, so it is cut.
+    claimed: Option<String>,
     is_named: bool,
     has_declared: bool,
     answered: Vec<String>,
@@ -137,6 +139,7 @@ impl Login {
             is_discovery: false,
             parameters: Parameters::default(),
             chap: None,
+            claimed: None,
             is_named: false,
             has_declared: false,
             answered: Vec::new(),
@@ -223,7 +226,11 @@ impl Login {
         Ok(())
     }
 
-    /// The security stage. Returns whether it may end.
+    /// Returns the name by which it tried to prove who it is.
+    pub fn claimed(&self) -> Option<&str> {
+        self.claimed.as_deref()
+    }
+
     /// The account with which it has proved who it is.
     pub fn proved(&self) -> Option<&Account> {
         match &self.chap {
@@ -232,6 +239,7 @@ impl Login {
         }
     }
 
+    /// The security stage. Returns whether it may end.
     fn security(&mut self, pairs: &[(String, String)], doors: &dyn Doors, out: &mut Vec<u8>) -> Result<bool, Refused> {
         let credentials = &self.terms.credentials;
         let must_prove = !credentials.initiators.is_empty();
@@ -247,6 +255,9 @@ impl Login {
                 return Ok(false);
             }
             return Ok(true);
+        }
+        if let Some((_, name)) = pairs.iter().find(|(key, _)| key == "CHAP_N") {
+            self.claimed = Some(name.chars().take(MAX_NAME_BYTES).collect());
         }
         let Some(chap) = self.chap.take() else {
             // Nothing was said of methods: nobody proves anything.

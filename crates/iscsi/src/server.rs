@@ -1,5 +1,6 @@
 //! Listening, and the login of each connection.
 
+use crate::denials::Denials;
 use crate::login::{Login, Refused};
 use crate::negotiation::Parameters;
 use crate::pdu::{Header, Incoming, Outgoing, StatusNumber, opcode};
@@ -51,6 +52,7 @@ pub(crate) struct Shared {
     next_handle: AtomicU16,
     /// Connections in their login, by address.
     half_open: Mutex<HashMap<IpAddr, usize>>,
+    denials: Mutex<Denials>,
 }
 
 struct Portal {
@@ -141,6 +143,7 @@ impl Server {
             portals: bound,
             next_handle: AtomicU16::new(1),
             half_open: Mutex::default(),
+            denials: Mutex::default(),
         };
         Ok(Server { shared: Arc::new(shared), listeners })
     }
@@ -337,7 +340,14 @@ async fn log_in(
             Ok(begun) => begun,
             Err(refused) => {
                 let visitor = &login.visitor;
-                tracing::info!(initiator = visitor.initiator, address = %visitor.address, target = login.target, ?refused, "a login is refused");
+                if refused == Refused::AuthenticationFailure {
+                    let (address, target) = (visitor.address, login.target.as_deref().unwrap_or("discovery"));
+                    shared.denials.lock().denied(address, Instant::now(), &mut |unsaid| {
+                        tracing::warn!(initiator = visitor.initiator, name = ?login.claimed().unwrap_or(""), %address, target, unsaid, "a login failed: a wrong secret or name, or none");
+                    });
+                } else {
+                    tracing::info!(initiator = visitor.initiator, address = %visitor.address, target = login.target, ?refused, "a login is refused");
+                }
                 response.put(36, &(refused as u16).to_be_bytes());
                 send(output, response, &mut status_number, expected_command, shared.limits.window(login.is_discovery)).await?;
                 return Ok(None);

@@ -18,12 +18,14 @@ pub struct Config {
     pub allow_plain_off_loopback: bool,
     /// Bounds and timeouts.
     pub limits: Limits,
+    /// Mode of Unix sockets, whatever the umask is.
+    pub socket_mode: u32,
 }
 
 impl Config {
     /// Listens on one address, without TLS, with the default limits.
     pub fn new(listen: Listen) -> Config {
-        Config { listen: vec![listen], tls: Tls::Off, allow_plain_off_loopback: false, limits: Limits::default() }
+        Config { listen: vec![listen], tls: Tls::Off, allow_plain_off_loopback: false, limits: Limits::default(), socket_mode: 0o600 }
     }
 }
 
@@ -32,8 +34,7 @@ impl Config {
 pub enum Listen {
     /// TCP; port 0 lets the system choose.
     Tcp(SocketAddr),
-    /// A Unix socket. A file left behind by a server that is gone is replaced; who may connect is decided by the permissions of the
-    /// directory and by the umask.
+    /// A Unix socket. A file left behind by a server that is gone is replaced; [`Config::socket_mode`] decides who may connect.
     Unix(PathBuf),
 }
 

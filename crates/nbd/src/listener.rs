@@ -2,10 +2,11 @@
 
 use crate::tls::Wire;
 use crate::{Listen, NbdError, Result};
-use rustix::net::sockopt;
+use rustix::fs::Mode;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::task::{Context, Poll};
 
@@ -47,7 +48,7 @@ pub(crate) enum Accepted {
 }
 
 impl Listener {
-    pub fn bind(listen: &Listen) -> Result<Listener> {
+    pub fn bind(listen: &Listen, socket_mode: u32) -> Result<Listener> {
         let failed = |source| NbdError::Listen { address: listen.to_string(), source };
         let (address, bound, file) = match listen {
             Listen::Tcp(address) => {
@@ -59,7 +60,7 @@ impl Listener {
             }
             Listen::Unix(path) => {
                 remove_stale(path).map_err(failed)?;
-                let listener = std::os::unix::net::UnixListener::bind(path).map_err(failed)?;
+                let listener = bind_unix(path, socket_mode).map_err(failed)?;
                 let file = SocketFile::new(path).map_err(failed)?;
                 listener.set_nonblocking(true).map_err(failed)?;
                 rustix::net::listen(&listener, BACKLOG).map_err(|error| failed(error.into()))?;
@@ -93,6 +94,15 @@ impl Listener {
             Socket::Unix(listener) => listener.poll_accept(task).map_ok(|(stream, _)| Accepted::Unix(stream)),
         }
     }
+}
+
+/// Makes a socket that nobody else may connect to at any moment, then gives it its mode.
+fn bind_unix(path: &Path, mode: u32) -> io::Result<std::os::unix::net::UnixListener> {
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+    Ok(socket.into())
 }
 
 impl Accepted {

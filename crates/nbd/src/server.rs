@@ -65,7 +65,7 @@ impl Server {
                 return Err(NbdError::PlainOffLoopback { address: address.to_string() });
             }
         }
-        let listeners = config.listen.iter().map(Listener::bind).collect::<Result<Vec<_>>>()?;
+        let listeners = config.listen.iter().map(|listen| Listener::bind(listen, config.socket_mode)).collect::<Result<Vec<_>>>()?;
         let context = Arc::new(Context {
             exports,
             acceptor,

@@ -147,7 +147,9 @@ impl From<NbdError> for Failure {
                 "give --tls-certificate, --tls-key and --tls-required; or, where everyone on the network may read and write \
                  the volumes, --allow-plain-off-loopback",
             ),
-            NbdError::NoAddress => Failure::cannot_run(error).advise("give --nbd ADDRESS:PORT, --nbd-socket PATH or --iscsi ADDRESS:PORT"),
+            NbdError::NoAddress => Failure::cannot_run("nothing to serve: neither options nor settings ask for NBD or iSCSI").advise(
+                "give --nbd-socket PATH (for you alone), --nbd (127.0.0.1:10809, for every user of this machine) or --iscsi ADDRESS",
+            ),
             NbdError::Flush { .. } => {
                 Failure::failed(error).advise("what clients flushed before is safe; what they wrote after may be lost")
             }

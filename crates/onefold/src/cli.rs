@@ -54,7 +54,7 @@ Examples:
   onefold backups                                            list backups
   onefold restore latest:home --target /tmp/home             bring the newest back
   onefold forget --keep-daily 7 --keep-monthly 12            thin out old backups
-  onefold volume create disk --size 1TiB && onefold serve    a disk over NBD
+  onefold volume create disk --size 1TiB && onefold serve --nbd    a disk over NBD
 
 Sizes: 8KiB, 4MiB, 1.5TiB. 8K is 8KiB; 8kB is 8000 bytes.
 Exit codes: 0 done; 1 failed, or damage found; 2 wrong usage, or could not start; 3 done except for some files; 130 interrupted.";
@@ -170,6 +170,7 @@ What is chosen here never changes for this store; how it is worked with stands i
 Examples:
   onefold init /srv/store
   onefold init /srv/store --compression zstd:6 --chunk-size 16KiB
+  onefold init /srv/store --group backup
   onefold init /srv/disks --chunker fixed --chunk-size 4KiB --compression lz4")]
 pub struct Init {
     /// Directory of the new store: made if absent, else it must be empty
@@ -178,6 +179,9 @@ pub struct Init {
     /// How the store finds duplicates
     #[arg(long, value_enum, default_value_t = ProfileName::Exact)]
     pub profile: ProfileName,
+    /// Shares the store with this group, a name or a number: its members may read, write and delete everything [default: only you]
+    #[arg(long, value_name = "GROUP")]
+    pub group: Option<String>,
     /// How data is cut into chunks
     #[arg(long, value_enum, default_value_t = ChunkerName::Galois)]
     pub chunker: ChunkerName,
@@ -241,11 +245,13 @@ pub enum FingerprintName {
 /// `onefold serve`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Every volume of the store is an NBD export of its name and, with --iscsi, a disk of an iSCSI target (docs/iscsi.md). Options stand above the settings in STORE/onefold.toml.
+Every volume of the store is an NBD export of its name, and a disk of an iSCSI target (docs/iscsi.md). Only what is asked for is served, by an
+option here or a setting in STORE/onefold.toml; options stand above settings. Over a Unix socket only you can connect; over TCP on a loopback
+address every user of this machine can, and reads and writes all volumes.
 
 Examples:
-  onefold serve --store /srv/store
   onefold serve --nbd-socket /run/onefold.sock
+  onefold serve --store /srv/store --nbd
   onefold serve --iscsi 127.0.0.1
   onefold serve --nbd 0.0.0.0:10809 --tls-certificate server.pem --tls-key server.key --tls-required")]
 pub struct Serve {
@@ -255,13 +261,13 @@ pub struct Serve {
     /// Reads the settings from this file instead of STORE/onefold.toml
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// TCP address and port of NBD; `none` for no TCP
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    /// Serves NBD over TCP, at 127.0.0.1:10809 if no address is given; `none`: not, whatever the settings say
+    #[arg(long, value_name = "ADDRESS:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:10809")]
     pub nbd: Option<String>,
-    /// Path of a Unix socket for NBD
+    /// Serves NBD over a Unix socket of this path
     #[arg(long, value_name = "PATH")]
     pub nbd_socket: Option<PathBuf>,
-    /// Address of an iSCSI portal, port 3260 if none is given; may be given many times; `none` for no iSCSI
+    /// Serves iSCSI at this address, port 3260 if none is given; may be given many times; `none`: not, whatever the settings say
     #[arg(long, value_name = "ADDRESS[:PORT][=ADVERTISED]")]
     pub iscsi: Vec<String>,
     /// Server certificate chain, PEM

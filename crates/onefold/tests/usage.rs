@@ -83,7 +83,7 @@ fn a_place_that_is_no_store_is_named() {
     std::fs::create_dir(scene.store()).unwrap();
     std::fs::write(scene.store().join("letter"), "dear").unwrap();
     scene.run(["stats"]).ends_with(2).says(&["no onefold store", "onefold init"]);
-    scene.run(["serve"]).ends_with(2).says(&["no onefold store"]);
+    scene.run(["serve", "--nbd"]).ends_with(2).says(&["no onefold store"]);
     assert_eq!(std::fs::read_dir(scene.store()).unwrap().count(), 1, "nothing is left behind");
     scene.run(["init", "store"]).ends_with(2).says(&["not empty"]);
     std::fs::write(scene.path("file"), "x").unwrap();
@@ -173,8 +173,13 @@ fn serving_without_tls_to_other_machines_must_be_allowed() {
     let scene = Scene::with_store(&[]);
     scene.run(["serve", "--nbd", "0.0.0.0:0"]).ends_with(2).says(&["0.0.0.0:0", "loopback", "--allow-plain-off-loopback"]);
     scene.run(["serve", "--nbd", "nonsense"]).ends_with(2).says(&["nonsense"]);
-    scene.run(["serve", "--nbd", "none"]).ends_with(2).says(&["--nbd-socket"]);
-    scene.run(["serve", "--tls-certificate", "absent.pem", "--tls-key", "absent.key"]).ends_with(2).says(&["absent.pem"]);
+    for nothing in [&["serve"][..], &["serve", "--nbd", "none"], &["serve", "--iscsi", "none"]] {
+        scene.run(nothing).ends_with(2).says(&["nothing to serve", "--nbd-socket", "--nbd ", "--iscsi"]);
+    }
+    scene
+        .run(["serve", "--nbd", "127.0.0.1:0", "--tls-certificate", "absent.pem", "--tls-key", "absent.key"])
+        .ends_with(2)
+        .says(&["absent.pem"]);
     scene.run(["serve", "--tls-required"]).ends_with(2).says(&["tls_certificate"]);
 }
 

@@ -8,6 +8,7 @@ use crate::session::{Session, StoreCommand};
 use crate::store::{OPENING_ADVICE, SETTINGS_FILE, ground, read_settings};
 use crate::units::{counted, size};
 use onefold_engine::{EngineError, Mode};
+use onefold_ground::Exposure;
 use onefold_reclaim::{CheckOptions, CheckReport, Monitor, Problem, ProblemKind, RepairOptions, RepairReport, check, rebuild_chunk_index};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -38,7 +39,7 @@ impl StoreCommand for Check {
     }
 
     fn without_store(&self, error: &EngineError, console: &dyn Console, quiet: bool) -> Option<Result<Exit>> {
-        error.is_damage().then(|| show(self, &CheckReport::of_opening(error), console, quiet))
+        error.is_damage().then(|| show(self, &CheckReport::of_opening(error), None, console, quiet))
     }
 }
 
@@ -51,14 +52,28 @@ fn run(options: &Check, session: &Session<'_>) -> Result<Exit> {
     if session.is_cancelled() {
         return Err(Failure::interrupted("the check was stopped before its end; nothing was changed"));
     }
-    show(options, &report, session.console(), session.quiet)
+    let exposure = session.store.engine.ground().exposure()?;
+    show(options, &report, exposure.as_ref(), session.console(), session.quiet)
 }
 
-fn show(options: &Check, report: &CheckReport, console: &dyn Console, quiet: bool) -> Result<Exit> {
+/// Names who can read the store though it is not theirs. No byte is damaged by it, so it does not change the exit code.
+fn exposed(exposure: &Exposure) -> String {
+    let Exposure { to_everybody, is_shared, path, mode } = exposure;
+    let who = if *to_everybody { "every user of this machine" } else { "the group of its files" };
+    let close = if *is_shared { "chmod -R o= STORE" } else { "chmod -R go= STORE" };
+    format!("{who} can open files of the store, or keep its owner waiting: {path} has mode {mode:o}; `{close}` ends that")
+}
+
+fn show(options: &Check, report: &CheckReport, exposure: Option<&Exposure>, console: &dyn Console, quiet: bool) -> Result<Exit> {
     let mut output = Output::to(console.out());
     if options.format.json {
-        output.json(&to_json(report))?;
+        let mut json = to_json(report);
+        json["exposed_to"] = json!(exposure.map(|found| if found.to_everybody { "everybody" } else { "group" }));
+        output.json(&json)?;
     } else {
+        if let Some(exposure) = exposure {
+            output.line(exposed(exposure))?;
+        }
         for problem in &report.problems {
             output.line(&problem.what)?;
         }

@@ -6,23 +6,30 @@ use crate::failure::{Exit, Failure, Result};
 use crate::output::Output;
 use crate::settings;
 use crate::store::{SETTINGS_FILE, ground};
-use crate::units::size;
+use crate::units::{printable, size};
 use onefold_chunking::{Kind, Sizes};
-use onefold_engine::{Descriptor, Engine};
+use onefold_engine::{Descriptor, Engine, EngineError};
 use onefold_fingerprint::Algorithm;
-use onefold_ground::replace_file;
+use onefold_ground::permissions::set_mode_of;
+use onefold_ground::{Permissions, replace_file};
 use serde_json::json;
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
 
 /// Makes a store.
 pub fn run(options: &Init, talk: Talk) -> Result<Exit> {
     let descriptor = descriptor(options)?;
     descriptor.validate()?;
+    let group = options.group.as_deref().map(group_number).transpose()?;
     let directory = &options.directory;
     make_directory(directory).map_err(|error| {
         Failure::cannot_run(format!("cannot make the directory {}: {error}", directory.display()))
             .advise("give a place that you may write to")
     })?;
+    // An error, if it is not empty, before anything is changed.
+    check_empty(directory)?;
+    close_to_others(directory, group)?;
     let ground = ground(directory)?;
     Engine::create(&ground, &descriptor).map_err(|error| Failure { exit: Exit::CannotRun, ..Failure::from(error) })?;
     replace_file(&*ground, SETTINGS_FILE, settings::template().as_bytes())?;
@@ -62,11 +69,17 @@ pub fn run(options: &Init, talk: Talk) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Makes a directory and those above it. Their names are durable on return: a store must not vanish as a whole with a crash.
+/// Makes a directory for its owner alone, and those above it. Their names are durable on return: a store must not vanish as a whole with a crash.
 fn make_directory(directory: &Path) -> std::io::Result<()> {
     let directory = std::path::absolute(directory)?;
     let missing: Vec<&Path> = directory.ancestors().take_while(|place| !place.exists()).collect();
-    std::fs::create_dir_all(&directory)?;
+    if let Some(above) = directory.parent() {
+        std::fs::create_dir_all(above)?;
+    }
+    match std::fs::DirBuilder::new().mode(Permissions::PRIVATE.directory).create(&directory) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists && directory.is_dir() => {}
+        made => made?,
+    }
     for made in missing.iter().rev() {
         match made.parent().map(std::fs::File::open) {
             Some(Ok(above)) => above.sync_all()?,
@@ -76,6 +89,49 @@ fn make_directory(directory: &Path) -> std::io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Gives the store's directory the mode that everything in it follows. One that was made for sharing, setgid, stays shared with that group.
+fn close_to_others(directory: &Path, group: Option<u32>) -> Result<()> {
+    let cannot = |what: &str, error: std::io::Error| Failure::cannot_run(format!("cannot {what} {}: {error}", directory.display()));
+    let found = std::fs::metadata(directory).map_err(|error| cannot("look at", error))?;
+    let mode = match group {
+        Some(group) => {
+            std::os::unix::fs::chown(directory, None, Some(group))
+                .map_err(|error| cannot("give the group to", error).advise("you have to be a member of the group, or root"))?;
+            Permissions::SHARED.directory
+        }
+        None => Permissions::below(&found).directory,
+    };
+    set_mode_of(directory, mode).map_err(|error| cannot("set the mode of", error))?;
+    let now = std::fs::metadata(directory).map_err(|error| cannot("look at", error))?.mode() & 0o7777;
+    if group.is_some() && now != mode {
+        return Err(Failure::cannot_run(format!("{} cannot be shared: its mode is {now:o}, not {mode:o}", directory.display()))
+            .advise("you have to be a member of the group, or root, and the file system has to keep modes"));
+    }
+    Ok(())
+}
+
+fn check_empty(directory: &Path) -> Result<()> {
+    let ground = ground(directory)?;
+    let is_empty = ground.list("")?.is_empty();
+    if is_empty { Ok(()) } else { Err(Failure { exit: Exit::CannotRun, ..EngineError::NotEmpty { place: ground.describe("") }.into() }) }
+}
+
+/// The number of a group: itself, or as `/etc/group` says.
+fn group_number(name: &str) -> Result<u32> {
+    if let Ok(number) = name.parse() {
+        return Ok(number);
+    }
+    let groups = std::fs::read_to_string("/etc/group").map_err(|error| Failure::cannot_run(format!("cannot read /etc/group: {error}")))?;
+    let number = groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next()? == name).then(|| fields.nth(1)?.parse().ok()).flatten()
+    });
+    number.ok_or_else(|| {
+        Failure::cannot_run(format!("there is no group {} in /etc/group", printable(name.as_bytes())))
+            .advise("`getent group` lists groups; one that is not in that file can be given by its number")
+    })
 }
 
 fn descriptor(options: &Init) -> Result<Descriptor> {

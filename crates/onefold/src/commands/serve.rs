@@ -13,6 +13,7 @@ use crate::settings::{Iscsi, Nbd, Settings};
 use crate::store::{SETTINGS_FILE, Store, ground, read_settings};
 use crate::units::{counted, printable, size};
 use onefold_engine::{EngineError, Mode};
+use onefold_ground::Permissions;
 use onefold_iscsi::PortalConfig;
 use onefold_nbd::{Config, Limits, Listen, LocalAddress, Server, Tls, TlsFiles};
 use onefold_reclaim::{CheckError, NoMonitor, PruneOptions, Rests, SystemClock, prune};
@@ -227,7 +228,14 @@ fn config(nbd: &Nbd, may_be_off: bool) -> Result<Option<Config>> {
         Some(files) if nbd.tls_required => Tls::Required(files),
         Some(files) => Tls::Optional(files),
     };
-    Ok(Some(Config { listen, tls, allow_plain_off_loopback: nbd.allow_plain_off_loopback, limits: nbd_limits(nbd) }))
+    let socket_mode = nbd.socket.as_deref().map_or(Permissions::PRIVATE, socket_permissions).file;
+    Ok(Some(Config { listen, tls, allow_plain_off_loopback: nbd.allow_plain_off_loopback, limits: nbd_limits(nbd), socket_mode }))
+}
+
+/// A Unix socket is for the user who serves, and for the group of a setgid directory, as all that is made in such a store is.
+fn socket_permissions(socket: &Path) -> Permissions {
+    let directory = socket.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::metadata(directory).map_or(Permissions::PRIVATE, |found| Permissions::below(&found))
 }
 
 /// Bounds of the NBD server.

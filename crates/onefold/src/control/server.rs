@@ -39,6 +39,8 @@ pub struct ControlServer {
 
 struct Shared {
     store: Store,
+    /// Whether the group of the store may use the daemon: whoever is not in it cannot open the socket.
+    is_open_to_group: bool,
     daemon: Daemon,
     stopping: AtomicBool,
     clients: Mutex<HashMap<u64, Arc<Connection>>>,
@@ -74,6 +76,7 @@ impl ControlServer {
         let listener = Arc::new(socket::listen(directory)?);
         let shared = Arc::new(Shared {
             store,
+            is_open_to_group: socket::is_shared(directory)?,
             daemon,
             stopping: AtomicBool::new(false),
             clients: Mutex::default(),
@@ -140,7 +143,7 @@ fn admit(shared: &Arc<Shared>, number: u64, stream: UnixStream) -> Result<()> {
     };
     let own = rustix::process::geteuid();
     match rustix::net::sockopt::socket_peercred(&connection.stream) {
-        Ok(peer) if peer.uid == own || peer.uid.is_root() => {}
+        Ok(peer) if shared.is_open_to_group || peer.uid == own || peer.uid.is_root() => {}
         Ok(_) => {
             let why = format!("only the user with number {}, as whom the daemon runs, and root may use it", own.as_raw());
             return refused(Failure::cannot_run(why).advise("run the command as that user"));

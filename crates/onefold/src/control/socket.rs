@@ -3,12 +3,13 @@
 //! A socket's address has room for 107 bytes. A longer path is named by way of the directory, which is opened first:
 //! `/proc/self/fd/N/control` means the same file and is short.
 
+use onefold_ground::Permissions;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
@@ -40,6 +41,11 @@ fn socket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)
 }
 
+/// Whether members of a group may use the daemon, as the mode of the store's directory says.
+pub(super) fn is_shared(directory: &Path) -> io::Result<bool> {
+    Ok(Permissions::below(&std::fs::metadata(directory)?).let_group_write())
+}
+
 /// Listens. The caller holds the store's lock alone, so a socket that is there was left by a daemon that was killed.
 pub(super) fn listen(directory: &Path) -> io::Result<UnixListener> {
     remove(directory)?;
@@ -48,6 +54,9 @@ pub(super) fn listen(directory: &Path) -> io::Result<UnixListener> {
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     let address = address(directory)?;
     rustix::net::bind(&socket, &address.address)?;
+    // The umask has taken its part of the mode.
+    let mode = if is_shared(directory)? { Permissions::SHARED.file } else { Permissions::PRIVATE.file };
+    std::fs::set_permissions(directory.join(NAME), std::fs::Permissions::from_mode(mode))?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket.into())
 }
@@ -81,7 +90,6 @@ pub(super) fn connect(directory: &Path) -> io::Result<Option<UnixStream>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
 
     fn meets(directory: &Path) {
         let listener = listen(directory).unwrap();

@@ -246,9 +246,9 @@ pub const KEYS: &[Key] = &[
     Key {
         section: "nbd",
         name: "listen",
-        default: "\"127.0.0.1:10809\"",
+        default: "\"\"",
         kind: Kind::Text,
-        about: "TCP address and port of the NBD server; \"\" for no TCP.",
+        about: "TCP address and port of the NBD server, as in \"127.0.0.1:10809\"; \"\" for no TCP. Every user of this machine can connect to a loopback address.",
         set: |settings, value| settings.nbd.listen = value.text(),
     },
     Key {
@@ -256,7 +256,7 @@ pub const KEYS: &[Key] = &[
         name: "socket",
         default: "\"\"",
         kind: Kind::Text,
-        about: "Path of a Unix socket of the NBD server.",
+        about: "Path of a Unix socket of the NBD server, for the user who serves alone (0600); in a setgid directory for its group too.",
         set: |settings, value| settings.nbd.socket = value.text().map(Into::into),
     },
     Key {

@@ -120,7 +120,7 @@ impl Default for Settings {
             reclamation: Reclamation { interval_seconds: 600, max_unused_percent: 20, max_fill_percent: 50 },
             scrub: Scrub { interval_days: 30, bytes_per_second: None },
             nbd: Nbd {
-                listen: Some("127.0.0.1:10809".to_owned()),
+                listen: None,
                 socket: None,
                 max_connections: 256,
                 max_requests: 32,
