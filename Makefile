@@ -21,7 +21,7 @@ PAPERS_RUNS ?= 3
 # The papers' experiments, by number.
 PAPERS = $(shell ls bench/papers/*.toml | sort -V)
 
-.PHONY: help run demo test simulate lint bench bench-quick bench-papers bench-peers fuzz docs
+.PHONY: help run demo test simulate lint bench bench-quick bench-papers bench-peers fuzz mutations docs
 
 help: ## Lists what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ bench-peers: ## Other backup programs beside ours: installs what can be had, mea
 
 fuzz: ## Each fuzz target for a minute (nightly Rust, C++ compiler, cargo-fuzz)
 	tools/fuzz $(SECONDS_EACH) $(TARGET)
+
+mutations: ## Breaks the code on purpose: each change of tests/mutations must make its test fail (an hour)
+	tools/mutations
 
 docs: ## Documentation of the crates, in target/doc
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
