@@ -47,6 +47,19 @@ pub enum StorageError {
         /// The failure.
         why: Arc<str>,
     },
+    /// Whether a merged container is whole cannot be told now, so what it was made of can neither go nor stay.
+    #[error(
+        "{path}: container {container}, which others were merged into before a crash, cannot be read: {source}; nothing was changed. Try again; if the device keeps \
+        failing, move this file out of the store and run `onefold check --repair`, which goes on with the files that it was made of"
+    )]
+    MergedUnreadable {
+        /// The file as a person knows it.
+        path: String,
+        /// The merged container.
+        container: ContainerId,
+        /// What the ground said.
+        source: GroundError,
+    },
     /// A file operation failed.
     #[error(transparent)]
     Ground(#[from] GroundError),

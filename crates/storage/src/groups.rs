@@ -301,15 +301,17 @@ impl Shared {
     }
 }
 
-/// The highest container that has parity: its number is used, even where its file was lost.
-pub(crate) fn highest_member(ground: &dyn Ground, directory: &str, partition: u16) -> Result<u32> {
+/// The highest container that has parity: its number is used, even where its file was lost. Adds the folders of parity files to `found`.
+pub(crate) fn highest_member(ground: &dyn Ground, directory: &str, partition: u16, found: &mut BTreeSet<String>) -> Result<u32> {
     let directory = parity_directory(directory, partition);
     let mut highest = 0;
     if ground.exists(&directory)? {
         let folders = ground.list(&directory)?;
         // All of them: a group made late may have old members only.
         for folder in folders.iter().filter(|entry| entry.is_directory && file::folder_start(&entry.name).is_some()) {
-            let names = ground.list(&format!("{directory}/{}", folder.name))?;
+            let folder = format!("{directory}/{}", folder.name);
+            let names = ground.list(&folder)?;
+            found.insert(folder);
             let members = names.iter().filter_map(|entry| parity_name(&entry.name)).filter_map(|(_, members)| members.last().copied());
             highest = members.fold(highest, u32::max);
         }

@@ -2,11 +2,15 @@
 
 use crate::groups::highest_member;
 use crate::open::OpenContainer;
+use crate::sealed::Bytes;
 use crate::store::{ContainerStore, Shared};
 use crate::{ContainerId, ContainerRecord, FOOTER_BYTES, Footer, HEADER_BYTES, Header, Result, StorageError, file};
-use onefold_ground::{Access, Ground, parent};
+use onefold_ground::{Access, File, Ground, GroundError, parent};
 use onefold_oplog::{Position, Record};
+use std::borrow::Cow;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -26,6 +30,19 @@ pub(crate) struct Recovery {
     pub(crate) highest: Vec<u32>,
     /// By partition: the files with the highest numbers.
     newest: Vec<Vec<u32>>,
+    /// Folders with the files that the opening looks at, and all with parity.
+    folders: BTreeSet<String>,
+}
+
+/// What a file is that no record names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unnamed {
+    /// It was never committed.
+    Leftover,
+    /// It has no bytes. It may be a leftover, or a sealed container that lost all that it had.
+    Empty,
+    /// It was committed, or is damaged.
+    Committed,
 }
 
 /// What a merge made of a container.
@@ -42,8 +59,14 @@ struct Fate {
 impl Recovery {
     /// Lists the two highest folders of each partition that have files: containers are numbered upwards.
     pub(crate) fn start(ground: &dyn Ground, containers: &str, partitions: u16) -> Result<Recovery> {
-        let mut recovery =
-            Recovery { sealed: HashSet::new(), fates: HashMap::new(), finished: Position(0), highest: Vec::new(), newest: Vec::new() };
+        let mut recovery = Recovery {
+            sealed: HashSet::new(),
+            fates: HashMap::new(),
+            finished: Position(0),
+            highest: Vec::new(),
+            newest: Vec::new(),
+            folders: BTreeSet::new(),
+        };
         for partition in 0..partitions {
             let directory = file::partition_directory(containers, partition);
             let folders = ground.list(&directory)?;
@@ -53,7 +76,9 @@ impl Recovery {
             for folder in folders {
                 // The numbers before a folder are used, even if it is empty.
                 highest = highest.max(file::folder_start(&folder.name).unwrap_or(0).saturating_sub(1));
-                let files = ground.list(&format!("{directory}/{}", folder.name))?;
+                let folder = format!("{directory}/{}", folder.name);
+                let files = ground.list(&folder)?;
+                recovery.folders.insert(folder);
                 numbers.extend(files.iter().filter_map(|entry| file::number(&entry.name)));
                 let used = files.iter().filter_map(|entry| file::number(&entry.name).or_else(|| file::forward_number(&entry.name))).max();
                 highest = highest.max(used.unwrap_or(0));
@@ -62,7 +87,7 @@ impl Recovery {
                     break;
                 }
             }
-            highest = highest.max(highest_member(ground, containers, partition)?);
+            highest = highest.max(highest_member(ground, containers, partition, &mut recovery.folders)?);
             numbers.sort_unstable_by(|a, b| b.cmp(a));
             numbers.truncate(LEFTOVER_FILES);
             recovery.highest.push(highest);
@@ -141,22 +166,32 @@ impl ContainerStore {
         }
         shared.check_log_end(&recovery.newest, log_end)?;
         shared.log_end.store(log_end.0, Relaxed);
-        let mut leftovers = HashSet::new();
+        let (mut leftovers, mut empty) = (HashSet::new(), HashSet::new());
         for (partition, numbers) in recovery.newest.iter().enumerate() {
+            let mut has_higher = false;
+            // From the highest on.
             for number in numbers {
                 let id = ContainerId::new(partition as u16, *number);
-                if !recovery.sealed.contains(&id) && !shared.open.read().contains_key(&id) && shared.is_leftover(id, log_start)? {
-                    leftovers.insert(id);
+                let is_named = recovery.sealed.contains(&id) || shared.open.read().contains_key(&id);
+                match if is_named { Unnamed::Committed } else { shared.unnamed(id, log_start)? } {
+                    Unnamed::Leftover => drop(leftovers.insert(id)),
+                    // Nobody misses it, but its number must not be given out again: others may refer to what it had.
+                    Unnamed::Empty if has_higher => drop(leftovers.insert(id)),
+                    Unnamed::Empty => drop(empty.insert(id)),
+                    Unnamed::Committed => has_higher = true,
                 }
             }
         }
         if shared.access == Access::ReadWrite {
+            shared.settle_names(&recovery)?;
             shared.remove_leftovers(&leftovers)?;
+            *shared.leftovers.lock() = empty;
             shared.resume_merges(&recovery.fates, recovery.finished, log_start)?;
             shared.writable.store(true, Relaxed);
             shared.finish_or_warn();
         } else {
             shared.resume_merges(&recovery.fates, recovery.finished, log_start)?;
+            leftovers.extend(empty);
             *shared.leftovers.lock() = leftovers;
         }
         Ok(())
@@ -164,13 +199,31 @@ impl ContainerStore {
 }
 
 impl Shared {
+    /// Makes durable which names there are. The process before may have been killed behind a removal or a rename and before the sync: what
+    /// this opening saw would change back when the power fails, and the log would not know of it any more.
+    fn settle_names(&self, recovery: &Recovery) -> Result<()> {
+        let merged = recovery.fates.iter().filter(|(_, fate)| fate.position >= recovery.finished);
+        let merged: BTreeSet<String> = merged.map(|(id, _)| file::folder(&self.directory, *id)).collect();
+        for folder in recovery.folders.union(&merged) {
+            match self.ground.sync_directory(folder) {
+                Err(error) if !error.is_not_found() => return Err(error.into()),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// A container was made when the log had been durable up to the position in its header: a log that ends before it has lost its end. The newest
     /// file of each partition is looked at.
     fn check_log_end(&self, newest: &[Vec<u32>], log_end: Position) -> Result<()> {
         let files =
             newest.iter().enumerate().filter_map(|(partition, numbers)| Some(ContainerId::new(partition as u16, *numbers.first()?)));
         for container in files {
-            if let Some(header) = self.check_header(container).ok().filter(|header| header.created > log_end.0) {
+            let header = match self.check_header(container) {
+                Err(error) if !error.is_damage() => return Err(error),
+                header => header.ok(),
+            };
+            if let Some(header) = header.filter(|header| header.created > log_end.0) {
                 let why =
                     format!("it was made when the log ended at {}, but the log ends at {}: its end is lost", header.created, log_end.0);
                 return Err(StorageError::Log { container, why });
@@ -181,32 +234,26 @@ impl Shared {
 
     /// Finds out which files are not what the merges in the log make of them, and has them replaced; without writing, has readers know it.
     ///
-    /// Files go only if the container is sound that the merge made in their place. If it is not, nothing is lost yet that is still there.
+    /// Files go only if the container is sound that the merge made in their place. If it is damaged, nothing is lost yet that is still there. An error
+    /// that may be over the next time ends the opening: the log, which stays as it is, has the merge finished then.
     fn resume_merges(&self, fates: &HashMap<ContainerId, Fate>, finished: Position, log_start: Position) -> Result<()> {
         let mut sound: HashMap<ContainerId, bool> = HashMap::new();
-        let mut forwarded: BTreeMap<ContainerId, Vec<ContainerId>> = BTreeMap::new();
-        let mut removed = Vec::new();
+        // By new container, so that all files of a merge are replaced in the order that `replace.rs` needs.
+        let mut merges: BTreeMap<Option<ContainerId>, [Vec<ContainerId>; 2]> = BTreeMap::new();
         for (id, fate) in fates.iter().filter(|(_, fate)| fate.position >= finished) {
             if self.is_replaced(*id, fate.answers)? {
                 continue;
             }
-            if let Some(bad) = self.unsound_target(fates, *fate, &mut sound) {
-                tracing::error!(container = %id, merged = %bad, "what a container was merged into cannot be read; the old file stays");
+            if let Some(bad) = self.unsound_target(fates, *fate, &mut sound)? {
+                tracing::error!(container = %id, merged = %bad, "what a container was merged into is damaged; the old file stays");
                 continue;
             }
-            match fate.answers {
-                Some(target) => forwarded.entry(target).or_default().push(*id),
-                None => removed.push(*id),
-            }
+            merges.entry(fate.target).or_default()[usize::from(fate.answers.is_none())].push(*id);
         }
-        let writable = self.access == Access::ReadWrite;
-        for (target, mut forwarded) in forwarded {
+        for (target, [mut forwarded, mut removed]) in merges {
             forwarded.sort_unstable();
-            self.resume(log_start, Some(target), forwarded, Vec::new(), writable);
-        }
-        if !removed.is_empty() {
             removed.sort_unstable();
-            self.resume(log_start, None, Vec::new(), removed, writable);
+            self.resume(log_start, target, forwarded, removed, self.access == Access::ReadWrite);
         }
         Ok(())
     }
@@ -222,21 +269,52 @@ impl Shared {
         }
     }
 
-    /// The container that has the chunks of a merge now, if it cannot be read.
+    /// The container that has the chunks of a merge now, if it is damaged.
     fn unsound_target(
         &self,
         fates: &HashMap<ContainerId, Fate>,
         mut fate: Fate,
         sound: &mut HashMap<ContainerId, bool>,
-    ) -> Option<ContainerId> {
+    ) -> Result<Option<ContainerId>> {
         loop {
-            let target = fate.target?;
+            let Some(target) = fate.target else { return Ok(None) };
             match fates.get(&target) {
                 // Numbers only grow from merge to merge, so this comes to an end.
                 Some(later) if later.target.is_none_or(|later| later > target) => fate = *later,
                 _ => {
-                    let is_sound = *sound.entry(target).or_insert_with(|| self.read_catalog(target).is_ok());
-                    return (!is_sound).then_some(target);
+                    let is_sound = match sound.get(&target) {
+                        Some(is_sound) => *is_sound,
+                        None => self.is_merge_sound(target)?,
+                    };
+                    sound.insert(target, is_sound);
+                    return Ok((!is_sound).then_some(target));
+                }
+            }
+        }
+    }
+
+    /// Returns whether a merged container is what it must be: false if it was read and is something else, or is not there. For writers any other
+    /// failure is an error, also one of the device: it may be a loose cable, and what follows cannot be taken back.
+    fn is_merge_sound(&self, container: ContainerId) -> Result<bool> {
+        let path = file::path(&self.directory, container);
+        let unreadable = |source| StorageError::MergedUnreadable { path: self.ground.describe(&path), container, source };
+        let file = match self.ground.open(&path, Access::Read) {
+            Ok(file) => Watched { file, failed: RefCell::default() },
+            Err(error) if error.is_not_found() => return Ok(false),
+            Err(_) if self.access == Access::Read => return Ok(false),
+            Err(error) => return Err(unreadable(error)),
+        };
+        let catalog = self.catalog_in(container, &file);
+        match (catalog, file.failed.into_inner()) {
+            (Ok(_), _) => Ok(true),
+            (Err(_), Some(error)) if self.access == Access::ReadWrite => Err(unreadable(error)),
+            // Readers change nothing, and meet the failure where they need the container.
+            (Err(_), Some(_)) => Ok(false),
+            (Err(error), None) => {
+                if error.is_damage() {
+                    Ok(false)
+                } else {
+                    Err(error)
                 }
             }
         }
@@ -257,28 +335,60 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether a file that nothing knows of was never committed: its header says that it was made at or behind the start of the log. The
+    /// What a file is that nothing knows of. It was never committed if its header says that it was made at or behind the start of the log. The
     /// sectors of header and footer are written at once, so a crash leaves each whole or as zeros. Without a header the footer says it; without
     /// either there was no seal, and only what is sealed can be missing in the log. What is neither is damaged and stays.
-    pub(crate) fn is_leftover(&self, container: ContainerId, log_start: Position) -> Result<bool> {
+    pub(crate) fn unnamed(&self, container: ContainerId, log_start: Position) -> Result<Unnamed> {
         let file = self.ground.open(&file::path(&self.directory, container), Access::Read)?;
         let length = file.len()?;
-        if length < (HEADER_BYTES + FOOTER_BYTES) as u64 {
-            return Ok(true);
-        }
         let mut footer = [0; FOOTER_BYTES];
         let mut header = [0; HEADER_BYTES];
-        let read = file.read_at(length - FOOTER_BYTES as u64, &mut footer).and_then(|()| file.read_at(0, &mut header));
-        if let Err(error) = read {
-            tracing::warn!(%container, %error, "a container file cannot be read");
-            return Ok(false);
+        let has_footer = length >= (HEADER_BYTES + FOOTER_BYTES) as u64;
+        let read = match length {
+            0 => return Ok(Unnamed::Empty),
+            // No crash leaves a part of a sector.
+            _ if length < HEADER_BYTES as u64 => return Ok(Unnamed::Committed),
+            _ if has_footer => file.read_at(length - FOOTER_BYTES as u64, &mut footer).and_then(|()| file.read_at(0, &mut header)),
+            _ => file.read_at(0, &mut header),
+        };
+        match read {
+            Err(error) if error.is_lasting() => {
+                tracing::warn!(%container, %error, "a container file cannot be read");
+                return Ok(Unnamed::Committed);
+            }
+            read => read?,
         }
-        if header == [0; HEADER_BYTES] {
-            return Ok(match Footer::decode(&footer) {
+        let is_leftover = if header != [0; HEADER_BYTES] {
+            Header::decode(&header).is_ok_and(|header| header.created >= log_start.0)
+        } else {
+            match Footer::decode(&footer) {
                 Ok(footer) => footer.created >= log_start.0,
                 Err(_) => !file::resembles_footer(&footer),
-            });
+            }
+        };
+        Ok(if is_leftover { Unnamed::Leftover } else { Unnamed::Committed })
+    }
+}
+
+/// A file of which the first read that the ground refused is known.
+struct Watched {
+    file: Arc<dyn File>,
+    failed: RefCell<Option<GroundError>>,
+}
+
+impl Bytes for Watched {
+    fn length(&self) -> onefold_ground::Result<u64> {
+        self.file.length()
+    }
+
+    fn range(&self, offset: u64, length: usize) -> onefold_ground::Result<Cow<'_, [u8]>> {
+        match self.file.range(offset, length) {
+            // That the file is too short is no failure.
+            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
+                self.failed.replace(Some(error));
+                Err(GroundError::Io { operation: "read", path: String::new(), source: io::ErrorKind::InvalidData.into() })
+            }
+            read => read,
         }
-        Ok(Header::decode(&header).is_ok_and(|header| header.created >= log_start.0))
     }
 }

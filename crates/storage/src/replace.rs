@@ -1,14 +1,32 @@
 //! What follows a merge that is in the log: forwards in the place of old files (M0.20). Also what merges under way hold: containers that no
 //! other merge may take, and the part of the log that is needed until the files are what it says.
 //!
-//! The order of the steps is the proof. The log has the record before any file changes, and keeps it until all have: so recovery knows
-//! all ids concerned and repeats the steps, whichever were done. A file goes when the forward in its place is durable, and when no parity
-//! counts on it any more (`groups.rs`).
+//! # Why a crash loses nothing
+//! The log has the record before any file changes, and keeps it until all have. So recovery knows all ids concerned and repeats the steps,
+//! whichever were done. It does so only if the merged container can be read; if it finds it damaged, the old files stay.
+//!
+//! The *victims* of a merge are containers with files of their own. A victim may be a merged container itself: then the forwards of its homes
+//! lead to it. [`Shared::replace`] takes these steps:
+//! 1. Parity that counts on one of the victims is replaced, durably (`groups.rs`).
+//! 2. What has no needed chunk goes: victims that were never merged and that the record calls removed, and forwards of dead homes. Nothing leads
+//!    to them, so the order does not matter. This needs no room, and on a full disk it gives the room for step 3.
+//! 3. A forward to the merged container is written for every id that lives on: written beside, synced, renamed, and then its folder synced.
+//! 4. The other victims go. This includes merged ones, which the record calls removed although other ids found needed chunks in them until step 3.
+//! 5. Folders are synced, and only then is the record given back.
+//!
+//! At each moment the durable files answer for every needed chunk without any help from the log:
+//! * *Before 3 is durable*, an id answers with its own file, or its forward leads to the old merged container: both are there until 4. A
+//!   forward that was renamed already leads to the new merged container, which was synced before the record was written.
+//! * *After 3 is durable*, every id has a forward to the new container. An own file that 4 did not remove yet comes first, and has the same chunks.
+//!
+//! A killed process may leave names as they are in memory but not on the device. So an opening for writing first syncs the folders that
+//! records name, and then looks which steps are done (`recovery.rs`): what it sees cannot change back when the power fails later.
+//! Two merges in the log never touch the same files at once: the later one took its victims when the files of the earlier one were replaced.
 
 use crate::forward::Forward;
 use crate::merge::Merge;
 use crate::store::{ContainerStore, Shared};
-use crate::{ContainerId, Result, StorageError, file};
+use crate::{ContainerId, HEADER_BYTES, Header, Result, StorageError, file};
 use onefold_ground::{Access, parent};
 use onefold_oplog::Position;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -303,20 +321,35 @@ impl Shared {
         }
         self.leave_parity(replacement.ids())?;
         let mut folders = BTreeSet::new();
-        // First what needs no room: the disk may be full.
+        let mut victims = forwarded.clone();
         for id in removed {
-            self.remove_if_there(&file::path(&self.directory, *id), &mut folders)?;
             self.remove_if_there(&file::forward_path(&self.directory, *id), &mut folders)?;
+            if target.is_some() && self.may_answer_for_others(*id)? {
+                victims.push(*id);
+            } else {
+                self.remove_if_there(&file::path(&self.directory, *id), &mut folders)?;
+            }
         }
         if let Some(target) = target {
             forwarded.chunks(FORWARDS_AT_ONCE).try_for_each(|some| self.write_forwards(some, *target, &mut folders))?;
         }
         self.sync_folders(&folders)?;
         folders.clear();
-        for id in forwarded {
-            self.remove_if_there(&file::path(&self.directory, *id), &mut folders)?;
+        for id in victims {
+            self.remove_if_there(&file::path(&self.directory, id), &mut folders)?;
         }
         self.sync_folders(&folders)
+    }
+
+    /// Returns whether a container is a merged one, so that forwards may lead to it; also if its header cannot be read.
+    fn may_answer_for_others(&self, id: ContainerId) -> Result<bool> {
+        let file = match self.ground.open(&file::path(&self.directory, id), Access::Read) {
+            Ok(file) => file,
+            Err(error) if error.is_not_found() => return Ok(false),
+            Err(error) => return Err(error.into()),
+        };
+        let mut header = [0; HEADER_BYTES];
+        Ok(file.read_at(0, &mut header).is_err() || Header::decode(&header).map_or(true, |header| header.merged))
     }
 
     pub(crate) fn remove_if_there(&self, path: &str, folders: &mut BTreeSet<String>) -> Result<()> {

@@ -9,6 +9,7 @@
 //! * every frame is read first. Chunks of those that cannot be read are told, and are not stored any more. Where nothing is left there is no container.
 
 use crate::open::{OpenContainer, State, catalog_and_footer};
+use crate::recovery::Unnamed;
 use crate::store::{ContainerStore, Shared};
 use crate::{Codec, ContainerId, FOOTER_BYTES, Frame, HEADER_BYTES, Header, Result, StorageError, file};
 use onefold_ground::{Access, checksum, parent};
@@ -103,7 +104,7 @@ impl ContainerStore {
             if !is_spelled
                 && !shared.is_forwarded(container)?
                 && !shared.was_sealed(container)?
-                && shared.is_leftover(container, log_start)?
+                && shared.unnamed(container, log_start)? != Unnamed::Committed
             {
                 closed.unknown.push(container);
             }
