@@ -153,6 +153,22 @@ impl Catalog {
         }
     }
 
+    /// Goes on with these backups and with nothing else that the catalog has ([`Engine::hold`]). A command that only reads calls it as soon as it has found the
+    /// backups, before it prints anything:
+    ///
+    /// ```text
+    /// fn mode(&self) -> Mode { Mode::Snapshot }
+    /// ...
+    /// let _in_flight = engine.in_flight();     // in a daemon
+    /// let backup = catalog.find(&options.backup)?;
+    /// catalog.hold(&[&backup])?;               // in a process of its own, beside one that writes
+    /// ```
+    /// From then on what they have can be read, however long that takes, and though they are forgotten meanwhile.
+    pub fn hold(&self, backups: &[&Backup]) -> Result<()> {
+        let places: Vec<_> = backups.iter().map(|backup| (self.partition(&backup.name), key(&backup.id))).collect();
+        Ok(self.engine.hold(&places)?)
+    }
+
     fn unknown(&self, asked: &str) -> Result<CatalogError> {
         let mut backups = self.list()?;
         backups.reverse();

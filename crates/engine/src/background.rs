@@ -2,6 +2,7 @@
 
 use crate::open::LOCK;
 use crate::{Engine, EngineError, Mode, Result};
+use onefold_ground::LockGuard;
 use onefold_ground::profile::Component;
 use onefold_oplog::Position;
 use parking_lot::{Condvar, Mutex};
@@ -136,14 +137,22 @@ impl Engine {
         }
         if self.index.wants_sweep() {
             self.profile.time(Component::ChunkIndex, 0, || -> Result<()> {
-                while self.index.wants_sweep() && self.index.sweep()? {}
+                loop {
+                    // For each sweep anew: between two of them readers come in.
+                    let _views = self.change_views()?;
+                    if !self.index.wants_sweep() || !self.index.sweep()? {
+                        break;
+                    }
+                }
                 Ok(())
             })?;
         }
         if self.blocks.wants_persist() {
+            let _views = self.change_views()?;
             self.profile.time(Component::BlockIndex, 0, || self.blocks.persist())?;
         }
         if all || self.log.used_bytes() * 100 >= self.settings.log_limit_bytes * TRIM_AT_PERCENT {
+            let _views = self.change_views()?;
             // Where a page is damaged, the rest gets on all the same.
             let swept = self.profile.time(Component::ChunkIndex, 0, || self.index.sweep_all());
             self.profile.time(Component::BlockIndex, 0, || self.blocks.persist())?;
@@ -225,7 +234,7 @@ impl Engine {
     /// Looks whether this process may still write: another one may have opened the store if the lock file is not the one that was locked.
     pub(crate) fn check_lock(&self) -> Result<()> {
         self.writable()?;
-        if self.lock.is_held()? {
+        if self.lock.as_ref().map_or(Ok(true), LockGuard::is_held)? {
             return Ok(());
         }
         let path = self.ground.describe(LOCK);
@@ -271,6 +280,7 @@ impl Engine {
         if self.log.used_bytes() > CLOSE_LOG_BYTES {
             self.maintain(true)?;
         }
+        let _views = self.change_views()?;
         self.storage.release_room();
         self.log.release_room();
         Ok(self.index.close()?)

@@ -98,6 +98,9 @@ pub enum EngineError {
         /// Length of the run.
         length: u64,
     },
+    /// An opening as of a moment has said which objects it reads: no others can be asked for.
+    #[error("the store was opened as of a moment, and objects are asked for after it was said which of them are read")]
+    Held,
     /// The store was opened for reading.
     #[error("the store is open for reading only")]
     ReadOnly,

@@ -46,9 +46,11 @@ pub mod reservation;
 mod salvage;
 mod scrubbing;
 mod settings;
+mod snapshot;
 mod statistics;
 mod stream;
 mod superseded;
+mod views;
 
 pub use activity::Activity;
 pub use append_only::DeletionPermit;
@@ -71,13 +73,14 @@ pub use removal::{Candidate, MAX_CANDIDATES, ReferencesOf, Removed};
 pub use salvage::{Salvaged, salvage};
 pub use scrubbing::ScrubListing;
 pub use settings::Settings;
+pub use snapshot::Place;
 pub use statistics::Statistics;
 pub use stream::{Hints, MetadataKind, WriteStream};
 
 use chain::{BloomFilter, Chain};
 use onefold_chunking::Chunker;
 use onefold_ground::profile::Profile;
-use onefold_ground::{Ground, LockGuard};
+use onefold_ground::{Ground, Holder, LockGuard};
 use onefold_index::ChunkIndex;
 use onefold_index::block::BlockIndex;
 use onefold_oplog::{Log, Position};
@@ -93,6 +96,10 @@ pub struct Engine {
     descriptor: Descriptor,
     settings: Settings,
     mode: Mode,
+    /// How others know this opening.
+    holder: Holder,
+    /// What a reader beside a writer holds.
+    reading: snapshot::Reading,
     chunker: Arc<dyn Chunker>,
     storage: Arc<ContainerStore>,
     index: Arc<ChunkIndex>,
@@ -147,8 +154,10 @@ pub struct Engine {
     /// End of the log when the store was opened.
     opened_at: Position,
     profile: Arc<Profile>,
-    /// Last, so that it is released after everything else is gone.
-    lock: LockGuard,
+    /// The store's lock; a reader beside a writer has none. Last, so that it is released after everything else is gone.
+    lock: Option<LockGuard>,
+    /// That of the views, where this opening needs it all the time.
+    _views: Option<LockGuard>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -229,11 +238,13 @@ impl Engine {
 
     /// The value of an object; what was submitted is seen at once.
     pub fn get(&self, partition: u16, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.check_looking()?;
         Ok(self.blocks.get(partition, key)?)
     }
 
     /// Up to `limit` objects with `from <= key < to`, sorted.
     pub fn range(&self, partition: u16, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        self.check_looking()?;
         Ok(self.blocks.range(partition, from, to, limit)?)
     }
 

@@ -15,11 +15,12 @@ use crate::recount::RECOUNTED;
 use crate::reservation::Reservations;
 use crate::settings::Settings;
 use crate::statistics::{TOTALS_KEY, TOTALS_PARTITION, Totals};
-use crate::{Engine, EngineError, Result, background, salvage};
+use crate::views::lock_views;
+use crate::{Engine, EngineError, Result, background, salvage, snapshot};
 use onefold_ground::profile::Profile;
-use onefold_ground::{Access, Ground, GroundError, Holder, checksum, read_file, replace_file};
+use onefold_ground::{Access, Ground, GroundError, Holder, LockGuard, checksum, read_file, replace_file};
 use onefold_index::{ChunkIndex, ChunkIndexOptions, block};
-use onefold_oplog::{Log, LogOptions, Opening, PartitionClass};
+use onefold_oplog::{Log, LogError, LogOptions, Opening, PartitionClass};
 use onefold_storage::{ContainerStore, StorageOptions};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
@@ -40,8 +41,12 @@ pub(crate) const LAYERS_KEPT: &str = "blocks/layers-kept";
 pub enum Mode {
     /// One process, alone.
     ReadWrite,
-    /// Any number of processes, none of which writes; nothing in the store is changed.
+    /// Any number of processes, none of which writes; nothing in the store is changed. For what reads all kinds of things for a long time.
     ReadOnly,
+    /// Any number of processes, beside one that may write; nothing in the store is changed. What is read is the store as of the opening. As soon
+    /// as it is known what is read, [`Engine::hold`] says so: until then a writer may have to wait.
+    /// Where this process may not write to the store's directory it is the same as [`Mode::ReadOnly`].
+    Snapshot,
     /// One process, alone, which makes the chunk index anew and reads everything else: [`crate::Rebuild`].
     Rebuild,
 }
@@ -53,7 +58,7 @@ impl Engine {
         if !ground.list("")?.is_empty() {
             return Err(EngineError::NotEmpty { place: ground.describe("") });
         }
-        for directory in [INDEX, BLOCKS, CONTAINERS, LOG] {
+        for directory in [INDEX, BLOCKS, CONTAINERS, LOG, snapshot::LEASES] {
             ground.create_directory(directory)?;
         }
         ChunkIndex::create(ground, INDEX, descriptor.index_partitions, descriptor.fingerprint.digest_bytes())?;
@@ -61,6 +66,8 @@ impl Engine {
         ContainerStore::create(&**ground, CONTAINERS, descriptor.container_partitions)?;
         Log::create(ground, LOG, descriptor.store, log_options(&Settings::default()))?;
         write_epoch(&**ground, 0)?;
+        // Now there is room for it.
+        drop(lock_views(&**ground, true, &Holder::this_process("init"), &|| true)?);
         descriptor.write(&**ground)?;
         descriptor.write_copy(&**ground)
     }
@@ -68,9 +75,11 @@ impl Engine {
     /// Opens a store. `command` is what others are told who find it locked.
     pub fn open(ground: Arc<dyn Ground>, settings: Settings, mode: Mode, command: &str) -> Result<Arc<Engine>> {
         // A place that is no store is said to be none, and no lock file is left in it.
-        let descriptor = if mode == Mode::ReadOnly { Descriptor::read_any(&*ground)? } else { Descriptor::read(&*ground)? };
+        let only_reads = matches!(mode, Mode::ReadOnly | Mode::Snapshot);
+        let descriptor = if only_reads { Descriptor::read_any(&*ground)? } else { Descriptor::read(&*ground)? };
         descriptor.check_settings(&settings, &*ground)?;
-        let lock = ground.lock(LOCK, mode != Mode::ReadOnly, &Holder::this_process(command))?;
+        let holder = Holder::this_process(command);
+        let Locks { mode, lock, views, reading } = Locks::take(&ground, mode, &holder)?;
         let access = if mode == Mode::ReadWrite { Access::ReadWrite } else { Access::Read };
         if ground.exists(salvage::MARKER)? {
             return Err(EngineError::Inconsistent { why: "its repair was cut short: run `onefold check --repair` again".into() });
@@ -93,15 +102,18 @@ impl Engine {
             epoch,
             profile.clone(),
         )?;
+        if mode == Mode::Snapshot {
+            storage.follow_writers();
+        }
         let block_options =
             block::BlockIndexOptions { cache_bytes: settings.block_index_cache_bytes, pending_bytes: settings.block_index_pending_bytes };
         let blocks = block::BlockIndex::open(ground.clone(), BLOCKS, descriptor.block_partitions, block_options, access, epoch)?;
         let blocks = Arc::new(blocks);
         let opening = if mode == Mode::ReadWrite { Opening::ReadWrite { epoch } } else { Opening::ReadOnly };
-        let log = Log::open(ground.clone(), LOG, descriptor.store, log_options(&settings), opening)?;
+        let log = open_log(&ground, &descriptor, &settings, opening, mode)?;
 
         let index_options = ChunkIndexOptions { auxiliary_bytes: settings.auxiliary_index_bytes };
-        let index_access = if mode == Mode::ReadOnly { Access::Read } else { Access::ReadWrite };
+        let index_access = if only_reads { Access::Read } else { Access::ReadWrite };
         let open_index = || -> Result<Arc<ChunkIndex>> {
             let partitions = descriptor.index_partitions;
             Ok(Arc::new(ChunkIndex::open(&ground, INDEX, partitions, digest_bytes, index_options, index_access, epoch)?))
@@ -134,6 +146,8 @@ impl Engine {
         let (partition, key) = Earlier::PLACE;
         let earlier = Earlier::read(blocks.get(partition, key)?)?;
         let keeps_layers = ground.exists(LAYERS_KEPT)?;
+        // What another opening changes from here on is changed under the lock of the views again; a rebuild changes them all the time.
+        let (opening_views, rebuild_views) = if mode == Mode::Rebuild { (None, views) } else { (views, None) };
         let engine = Arc::new(Engine {
             totals: Mutex::new(totals),
             earlier: Mutex::new(earlier),
@@ -174,10 +188,14 @@ impl Engine {
             new_bytes: AtomicU64::new(0),
             profile,
             mode,
+            holder,
+            reading,
             descriptor,
             settings,
             lock,
+            _views: rebuild_views,
         });
+        drop(opening_views);
         if mode == Mode::ReadWrite {
             match engine.note_recount() {
                 // Until there is room, nothing is removed.
@@ -187,6 +205,50 @@ impl Engine {
             background::start(&engine)?;
         }
         Ok(engine)
+    }
+}
+
+/// The locks of an opening.
+struct Locks {
+    /// The mode that it gets.
+    mode: Mode,
+    lock: Option<LockGuard>,
+    views: Option<LockGuard>,
+    reading: snapshot::Reading,
+}
+
+impl Locks {
+    fn take(ground: &Arc<dyn Ground>, mode: Mode, holder: &Holder) -> Result<Locks> {
+        let mut mode = mode;
+        if mode == Mode::Snapshot {
+            match snapshot::begin(ground, holder)? {
+                Some(reading) => return Ok(Locks { mode, lock: None, views: None, reading }),
+                None => mode = Mode::ReadOnly,
+            }
+        }
+        let lock = Some(ground.lock(LOCK, mode != Mode::ReadOnly, holder)?);
+        let mut views = None;
+        if mode != Mode::ReadOnly {
+            views = lock_views(&**ground, true, holder, &|| true)?;
+        }
+        if mode == Mode::Rebuild {
+            snapshot::nobody_reads(&**ground, holder)?;
+        }
+        Ok(Locks { mode, lock, views, reading: snapshot::Reading::default() })
+    }
+}
+
+/// Opens the log. A writer may append to it meanwhile: then a batch that was not whole when it was read may look like a hole before those that
+/// followed. The next look finds it whole and comes further; the same hole twice is one.
+fn open_log(ground: &Arc<dyn Ground>, descriptor: &Descriptor, settings: &Settings, opening: Opening, mode: Mode) -> Result<Log> {
+    let mut hole = None;
+    loop {
+        match Log::open(ground.clone(), LOG, descriptor.store, log_options(settings), opening) {
+            Err(LogError::Damaged { path, offset_bytes, .. }) if mode == Mode::Snapshot && hole != Some((path.clone(), offset_bytes)) => {
+                hole = Some((path, offset_bytes));
+            }
+            opened => return Ok(opened?),
+        }
     }
 }
 

@@ -52,7 +52,7 @@ impl Engine {
     /// Makes a container that cannot be read anew from parity, where that is possible; durable on return. A store that is open for reading does it only while its chunk
     /// index is made anew; one that [rehearses](Self::rehearse) reads it from then on as if it had been made.
     pub fn repair_container(&self, container: ContainerId) -> Result<Repair> {
-        if self.mode == Mode::ReadOnly && !self.is_rehearsal() {
+        if matches!(self.mode, Mode::ReadOnly | Mode::Snapshot) && !self.is_rehearsal() {
             return Ok(Repair::Impossible);
         }
         Ok(self.storage.repair(container)?)
@@ -71,8 +71,10 @@ impl Engine {
             _ => return false,
         };
         let repaired = match self.mode {
-            Mode::ReadOnly if !self.is_rehearsal() => self.storage.read_through_parity(container).map_err(EngineError::from),
-            Mode::ReadOnly | Mode::ReadWrite | Mode::Rebuild => {
+            Mode::ReadOnly | Mode::Snapshot if !self.is_rehearsal() => {
+                self.storage.read_through_parity(container).map_err(EngineError::from)
+            }
+            Mode::ReadOnly | Mode::Snapshot | Mode::ReadWrite | Mode::Rebuild => {
                 self.repair_container(container).map(|repaired| repaired != Repair::Impossible)
             }
         };

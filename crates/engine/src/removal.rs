@@ -6,7 +6,8 @@
 //! 1. *Watch.* The candidates go on the watch list ([`Watch`](crate::in_flight::Watch)). From now on whoever asks for one, refers to one or
 //!    changes its count takes it off.
 //! 2. *Wait* until nobody is in flight who came before that: they may hold pieces that they got unwatched.
-//! 3. *Flush.* Now the counts in the index have all that was submitted before, and by those who were waited for.
+//! 3. *Flush.* Now the counts in the index have all that was submitted before, and by those who were waited for. Then readers in other processes
+//!    are looked for that hold what is not there any more (`snapshot.rs`): as long as there is one, nothing is removed.
 //! 4. *Look* where the candidates lie and what those that are metadata chunks refer to. This reads containers, so nobody is kept waiting yet.
 //!    What is found stays true: slots never change, a name stands for one content, and no container is merged while `reclaiming` is held.
 //! 5. *Reserve* each candidate. From here on whoever wants it waits for us. Those who came before us have taken it off the watch list before
@@ -62,6 +63,8 @@ pub struct Removed {
     pub in_use: u64,
     /// Candidates that could not be judged because a container or a page of the index cannot be read: one sentence each.
     pub damaged: Vec<String>,
+    /// Which reader nothing was removed for: it reads what was removed before.
+    pub kept_for: Option<String>,
     /// Why nothing was removed, if nothing may be: [`Engine::why_nothing_is_removed`].
     pub held: Option<String>,
     /// Those in flight did not end in time: nothing was removed, it is to be tried again later.
@@ -192,6 +195,11 @@ impl Engine {
             std::thread::sleep(LOOK_EVERY);
         }
         self.flush()?;
+        match self.kept_for_readers(go_on)? {
+            Ok(None) => {}
+            Ok(Some(whose)) => return Ok(Removed { kept_for: Some(whose), ..Removed::default() }),
+            Err(()) => return Ok(Removed { was_busy: true, ..Removed::default() }),
+        }
         // Not before: whoever reads all containers one after the other would wait for those in flight too.
         let _reclaiming = self.reclaiming.lock();
         let names = candidates.iter().map(|candidate| candidate.fingerprint).collect();

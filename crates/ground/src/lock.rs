@@ -51,12 +51,12 @@ impl Holder {
     }
 
     /// The holder that a lock file names; `None` when the line is empty or is not understood.
-    pub(crate) fn parse(line: &[u8]) -> Option<Holder> {
+    pub fn parse(line: &[u8]) -> Option<Holder> {
         serde_json::from_slice(line).ok()
     }
 
     /// The line for the lock file.
-    pub(crate) fn line(&self) -> Vec<u8> {
+    pub fn line(&self) -> Vec<u8> {
         let mut line = serde_json::to_vec(self).expect("strings and a number always have a JSON form");
         line.push(b'\n');
         line

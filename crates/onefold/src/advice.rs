@@ -26,7 +26,7 @@ impl From<EngineError> for Failure {
                     let failure = Failure::cannot_run(format!("the store is in use: {error}"));
                     match holder {
                         Some(holder) if holder.command.starts_with("serve") => failure.advise(BESIDE_A_DAEMON),
-                        _ => failure.advise("wait until it has ended, or stop that process; a crashed one leaves no lock behind"),
+                        _ => failure.advise("wait until it has ended (a command that writes does with `--wait`), or stop that process; a crashed one leaves no lock behind"),
                     }
                 }
                 LockError::Ground(ground) => Failure::failed(&error).advise_about(ground),

@@ -14,7 +14,7 @@ pub use backup::{Backup, Backups};
 pub use bench::{Bench, BenchReport, BenchRun, ScaleName};
 pub use files::{Diff, Dump, Ls, OverwriteWhen, Restore};
 pub use retention::{AppendOnly, AppendOnlyOff, AppendOnlyOn, AppendOnlyStatus, Forget, Keep, Protect, Prune, Until};
-pub use scrub::{Rate, Scrub, Span};
+pub use scrub::{Rate, Scrub, Span, Wait};
 pub use target::{
     DigestChoice, Rules, SessionCommand, SessionDrop, SessionList, Target, TargetAllow, TargetAttach, TargetChap, TargetCreate,
     TargetDelete, TargetDeny, TargetDetach, TargetList, TargetSet, TargetSettings,
@@ -124,6 +124,25 @@ pub struct Store {
     /// Directory of the store
     #[arg(long = "store", value_name = "STORE", env = "ONEFOLD_STORE")]
     pub directory: PathBuf,
+}
+
+/// Which store, for a command that finds it in use while another one writes.
+#[derive(Args, Clone, Debug, Default)]
+pub struct StoreToOneself {
+    /// Which store.
+    #[command(flatten)]
+    pub store: Store,
+    /// Waits for another process that has the store: as long as it takes, or at most for TIME, as in 90s, 30m or 2h
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "forever")]
+    pub wait: Option<Wait>,
+}
+
+impl std::ops::Deref for StoreToOneself {
+    type Target = Store;
+
+    fn deref(&self) -> &Store {
+        &self.store
+    }
 }
 
 /// A path as its bytes, for it may be no UTF-8.
@@ -257,7 +276,7 @@ Examples:
 pub struct Serve {
     /// Which store.
     #[command(flatten)]
-    pub store: Store,
+    pub store: StoreToOneself,
     /// Reads the settings from this file instead of STORE/onefold.toml
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -321,7 +340,7 @@ pub struct Check {
     /// Which store.
     #[command(flatten)]
     #[serde(skip)]
-    pub store: Store,
+    pub store: StoreToOneself,
     /// Reads all data too, and compares it with its fingerprints
     #[arg(long)]
     pub read_data: bool,

@@ -25,6 +25,7 @@ pub mod session;
 pub mod settings;
 pub mod store;
 pub mod units;
+pub mod waiting;
 
 use clap::Parser;
 use std::process::ExitCode;

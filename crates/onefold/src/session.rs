@@ -1,5 +1,6 @@
 //! What a command that needs nothing but an open store runs with.
 
+use crate::cli::Wait;
 use crate::console::Console;
 use crate::daemon::Daemon;
 use crate::failure::{Exit, Result};
@@ -9,8 +10,9 @@ use onefold_engine::{EngineError, Mode};
 use onefold_reclaim::Monitor;
 use onefold_volume::Volumes;
 use std::fmt::Display;
+use std::io::Write;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// A command that needs nothing but an open store: no file and no environment of whoever typed it. So it does the same in a process of its
 /// own and in a daemon that has the store open already.
@@ -19,8 +21,17 @@ pub trait StoreCommand {
     fn name(&self) -> &'static str;
     /// The store that it was typed for. In a daemon this means nothing.
     fn directory(&self) -> &Path;
-    /// How it opens the store.
+    /// How it opens the store. With [`Mode::Snapshot`] it says what it reads ([`Engine::hold`](onefold_engine::Engine::hold)) as soon as it knows; what it says
+    /// before is shown then, or at its end.
     fn mode(&self) -> Mode;
+    /// How long it waits for another process that has the store.
+    fn wait(&self) -> Option<Wait> {
+        None
+    }
+    /// Whether a daemon does it that has the store open, though it could be done beside the daemon: only the daemon knows all.
+    fn asks_the_daemon(&self) -> bool {
+        false
+    }
     /// Whether it looks at [`Session::is_cancelled`] and then ends at a clean place. Else a signal ends it at once.
     fn ends_early(&self) -> bool {
         false
@@ -46,17 +57,40 @@ pub struct Session<'a> {
     console: &'a dyn Console,
     volumes: OnceLock<Arc<Volumes>>,
     daemon: Option<&'a Daemon>,
+    said: Mutex<Vec<Said>>,
+}
+
+/// What a command says while writers may have to wait for it: nobody who reads slowly shall hold them up.
+#[derive(Debug)]
+pub enum Said {
+    /// For standard output.
+    Output(Vec<u8>),
+    /// Beside the result.
+    Note(String),
+}
+
+impl Said {
+    /// Shows it.
+    pub fn show(self, console: &dyn Console) -> std::io::Result<()> {
+        match self {
+            Said::Output(bytes) => console.out().write_all(&bytes),
+            Said::Note(text) => {
+                console.note(&text);
+                Ok(())
+            }
+        }
+    }
 }
 
 impl<'a> Session<'a> {
     /// In a process of its own.
     pub fn new(store: &'a Store, console: &'a dyn Console, quiet: bool) -> Session<'a> {
-        Session { store, quiet, console, volumes: OnceLock::new(), daemon: None }
+        Session { store, quiet, console, volumes: OnceLock::new(), daemon: None, said: Mutex::default() }
     }
 
     /// In the daemon, beside the clients of its volumes.
     pub fn beside(store: &'a Store, daemon: &'a Daemon, console: &'a dyn Console, quiet: bool) -> Session<'a> {
-        Session { store, quiet, console, volumes: OnceLock::from(daemon.volumes().clone()), daemon: Some(daemon) }
+        Session { store, quiet, console, volumes: OnceLock::from(daemon.volumes().clone()), daemon: Some(daemon), said: Mutex::default() }
     }
 
     /// The volumes of the store; those of the daemon where there is one, so that its clients see every change at once.
@@ -95,12 +129,26 @@ impl<'a> Session<'a> {
 
     /// Standard output, for results.
     pub fn output(&self) -> Output<'_> {
-        Output::to(self.console.out())
+        Output::to(Box::new(Later(self)))
     }
 
     /// Says something beside the result.
     pub fn note(&self, text: impl Display) {
-        self.console.note(&text.to_string());
+        let said = Said::Note(text.to_string());
+        // A remark that cannot be shown is lost.
+        let _ = self.say(said);
+    }
+
+    /// Shows it, and before it what was said while writers might have had to wait.
+    fn say(&self, what: Said) -> std::io::Result<()> {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        said.push(what);
+        if self.store.engine.is_looking() { Ok(()) } else { said.drain(..).try_for_each(|said| said.show(self.console)) }
+    }
+
+    /// What was said and is not shown yet, to be shown when the store is closed.
+    pub fn take_said(&self) -> Vec<Said> {
+        std::mem::take(&mut self.said.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Takes the progress away: the long work is over.
@@ -120,5 +168,22 @@ impl Monitor for Session<'_> {
 
     fn is_cancelled(&self) -> bool {
         self.console.is_cancelled()
+    }
+}
+
+/// Standard output of a session.
+struct Later<'a>(&'a Session<'a>);
+
+impl Write for Later<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if self.0.store.engine.is_looking() {
+            return self.0.say(Said::Output(bytes.to_vec())).map(|()| bytes.len());
+        }
+        self.0.take_said().into_iter().try_for_each(|said| said.show(self.0.console))?;
+        self.0.console.out().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        if self.0.store.engine.is_looking() { Ok(()) } else { self.0.console.out().flush() }
     }
 }

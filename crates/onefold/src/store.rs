@@ -1,7 +1,9 @@
 //! Opening a store: its place and its settings.
 
 use crate::failure::{Exit, Failure, Result};
+use crate::interrupt::Interrupt;
 use crate::settings::{MAX_SETTINGS_BYTES, Settings, parse_settings};
+use crate::waiting::Waiting;
 use onefold_engine::{Engine, EngineError, Mode};
 use onefold_ground::{Ground, LocalGround};
 use onefold_volume::VolumesOptions;
@@ -29,14 +31,19 @@ pub struct Store {
 impl Store {
     /// Opens the store in `directory` with its own settings. `command` is what others read about who holds it.
     pub fn open(directory: &Path, mode: Mode, command: &str) -> Result<Store> {
-        let ground = ground(directory)?;
-        let settings = read_settings(&directory.join(SETTINGS_FILE), true)?;
-        Store::open_with(ground, settings, mode, command)
+        Store::open_when_free(directory, mode, command, &mut Waiting::until(None, &Interrupt::default(), true))
     }
 
-    /// Opens a store with given settings.
-    pub fn open_with(ground: Arc<dyn Ground>, settings: Settings, mode: Mode, command: &str) -> Result<Store> {
-        let engine = Engine::open(ground, settings.engine.clone(), mode, command).map_err(cannot_open)?;
+    /// Opens the store in `directory` with its own settings, and waits while another process has it.
+    pub fn open_when_free(directory: &Path, mode: Mode, command: &str, waiting: &mut Waiting<'_>) -> Result<Store> {
+        let ground = ground(directory)?;
+        let settings = read_settings(&directory.join(SETTINGS_FILE), true)?;
+        Store::open_with(ground, settings, mode, command, waiting)
+    }
+
+    /// Opens a store with given settings, and waits while another process has it.
+    pub fn open_with(ground: Arc<dyn Ground>, settings: Settings, mode: Mode, command: &str, waiting: &mut Waiting<'_>) -> Result<Store> {
+        let engine = waiting.open(|| Engine::open(ground.clone(), settings.engine.clone(), mode, command)).map_err(cannot_open)?;
         Ok(Store { engine, settings })
     }
 

@@ -52,6 +52,8 @@ pub struct PruneReport {
     pub raw_bytes: u64,
     /// What could not be judged or merged, and why: one sentence each.
     pub problems: Vec<String>,
+    /// Which reader unused chunks are kept for, if there is one.
+    pub kept_for: Option<String>,
     /// Whether all unused chunks were removed and no container was left that should be merged.
     pub is_complete: bool,
 }
@@ -78,8 +80,9 @@ pub fn prune(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Monitor,
     } else {
         drop(engine.permit_deletion("prune")?);
         monitor.step("unused chunks", 0);
-        let RemovalReport { chunks, bytes, damaged, is_complete } = remove_unused(engine, monitor, &go_on)?;
+        let RemovalReport { chunks, bytes, damaged, kept_for, is_complete } = remove_unused(engine, monitor, &go_on)?;
         (report.chunks, report.chunk_bytes, report.problems, report.is_complete) = (chunks, bytes, damaged, is_complete);
+        report.kept_for = kept_for;
         engine.for_each_dead(&mut |container, slots| drop(dead.insert(container, slots)))?;
     }
     report.raw_bytes = engine.unique_bytes();

@@ -29,6 +29,8 @@ pub struct RemovalReport {
     /// What could not be judged, because a container or a page of the index cannot be read, or why nothing may be removed: one sentence each, the first
     /// hundred.
     pub damaged: Vec<String>,
+    /// Which reader they are kept for, if there is one: it reads what was removed.
+    pub kept_for: Option<String>,
     /// Whether all unused chunks are gone: not if some cannot be judged, if writes in flight did not end or asked for some, or the monitor cancelled.
     pub is_complete: bool,
 }
@@ -129,6 +131,10 @@ impl Removal<'_> {
                 let removed = self.engine.remove_unused(candidates, &references, go_on)?;
                 if let Some(why) = removed.held {
                     self.report.note(why);
+                    return Ok(false);
+                }
+                if removed.kept_for.is_some() {
+                    self.report.kept_for = removed.kept_for;
                     return Ok(false);
                 }
                 if removed.was_busy {

@@ -9,6 +9,9 @@
 //! (catalogs, frames and names of chunks are all checked); it is an error, and [`Shared::stable`] then looks again: each switch counts
 //! [`Shared::generation`] up *after* the new place can be found and *before* the old file goes. For the same reason nothing that was read
 //! from disk is kept in a cache if the generation has changed since: it would stay there for ever.
+//!
+//! Beside a writer in another process ([`ContainerStore::follow_writers`]) nobody counts the generation: whoever misses a file forgets what it knows of
+//! forwards and asks the disk, which always has one of the two, as a forward is durable before its file goes. What the log says of merges is not needed then.
 
 use crate::cache::Lru;
 use crate::catalog::decode_container;
@@ -176,15 +179,33 @@ impl ContainerStore {
 }
 
 impl Shared {
-    /// Repeats what failed because a merge moved chunks meanwhile.
+    /// Repeats what failed because a merge moved chunks meanwhile, in this process or in another one.
     pub(crate) fn stable<T>(&self, mut read: impl FnMut() -> Result<T>) -> Result<T> {
+        let mut missed = None;
         loop {
             let before = self.generation.load(SeqCst);
             match read() {
+                Err(StorageError::Damaged { container, .. }) if missed != Some(container) && self.is_gone(container)? => {
+                    missed = Some(container);
+                    self.look_again(container);
+                }
                 Err(error) if error.is_damage() && self.generation.load(SeqCst) != before => {}
                 result => return result,
             }
         }
+    }
+
+    /// Whether another process may have merged a container away.
+    fn is_gone(&self, container: ContainerId) -> Result<bool> {
+        Ok(self.follows_writers.load(Relaxed) && !self.ground.exists(&file::path(&self.directory, container))?)
+    }
+
+    /// A file that was there is not: only the disk knows where its chunks are now. The file of an open container goes with a merge too, and then that
+    /// has all its chunks. Each merge makes a container with a greater number, so this comes to an end; the same file is missed once.
+    fn look_again(&self, container: ContainerId) {
+        self.open.write().remove(&container);
+        *self.forwarding.lock() = Forwarding::new();
+        self.retire([container].iter());
     }
 
     /// The container file that answers to a sealed container.

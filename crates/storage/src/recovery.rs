@@ -166,6 +166,10 @@ impl ContainerStore {
         }
         shared.check_log_end(&recovery.newest, log_end)?;
         shared.log_end.store(log_end.0, Relaxed);
+        if shared.follows_writers.load(Relaxed) {
+            // Files come and go meanwhile, and the disk itself says what became of them.
+            return Ok(());
+        }
         let (mut leftovers, mut empty) = (HashSet::new(), HashSet::new());
         for (partition, numbers) in recovery.newest.iter().enumerate() {
             let mut has_higher = false;

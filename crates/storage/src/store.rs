@@ -105,6 +105,8 @@ pub(crate) struct Shared {
     pub(crate) access: Access,
     /// Set when replay is over and the store is open for writing.
     pub(crate) writable: AtomicBool,
+    /// Set where another process may write meanwhile: see [`crate::forward`].
+    pub(crate) follows_writers: AtomicBool,
     /// Set when containers may be made anew though nothing else may be written.
     pub(crate) repairs_allowed: AtomicBool,
     /// What replay needs; `None` after it.
@@ -241,6 +243,7 @@ impl ContainerStore {
             profile,
             access,
             writable: AtomicBool::new(false),
+            follows_writers: AtomicBool::new(false),
             repairs_allowed: AtomicBool::new(false),
             recovery: Mutex::new(Some(recovery)),
             open: RwLock::default(),
@@ -284,6 +287,12 @@ impl ContainerStore {
             })?);
         }
         Ok(Arc::new(store))
+    }
+
+    /// From now on another process may write to the containers: what is not where it was is looked for on the disk again. Only in a store that is open for
+    /// reading, before replay.
+    pub fn follow_writers(&self) {
+        self.shared.follows_writers.store(self.shared.access == Access::Read, Relaxed);
     }
 
     /// Raw bytes of full frames that no [`prepare`](Self::prepare) has made durable yet: when it is much, it is time for one.

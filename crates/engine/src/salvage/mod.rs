@@ -9,6 +9,8 @@ mod log;
 use crate::descriptor::{DESCRIPTOR_COPY, Descriptor};
 use crate::open::{BLOCKS, INDEX, LOCK, LOG, read_epoch, write_epoch};
 use crate::rebuild;
+use crate::snapshot::nobody_reads;
+use crate::views::lock_views;
 use crate::{Engine, EngineError, Result, Settings};
 use onefold_ground::{Access, Ground, GroundError, Holder, read_file, replace_file};
 use onefold_index::chunk::header;
@@ -33,7 +35,10 @@ pub fn salvage(ground: &Arc<dyn Ground>, settings: &Settings, dry_run: bool, com
     let mut done = Salvaged::default();
     // A place that is no store is said to be none, and no lock file is left in it. What was found counts under the lock only.
     look_at_descriptor(&**ground)?.0.check_settings(settings, &**ground)?;
-    let _lock = ground.lock(LOCK, true, &Holder::this_process(command))?;
+    let holder = Holder::this_process(command);
+    let _lock = ground.lock(LOCK, true, &holder)?;
+    let _views = lock_views(&**ground, true, &holder, &|| true)?;
+    nobody_reads(&**ground, &holder)?;
     let descriptor = repair_descriptor(&**ground, dry_run, &mut done)?;
     let mut work = Work {
         ground,

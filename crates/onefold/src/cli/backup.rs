@@ -1,6 +1,6 @@
 //! `backup` and `backups`.
 
-use super::{Format, Store};
+use super::{Format, Store, StoreToOneself};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ Examples:
 pub struct Backup {
     /// Which store.
     #[command(flatten)]
-    pub store: Store,
+    pub store: StoreToOneself,
     /// Name of the series of backups that this one belongs to
     #[arg(long, value_parser = plain_name)]
     pub name: String,

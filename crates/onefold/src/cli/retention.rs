@@ -1,6 +1,6 @@
 //! What is kept and what goes: `forget`, `prune`, `protect`, `append-only`.
 
-use super::{Format, Store};
+use super::{Format, Store, StoreToOneself};
 use crate::secret::Secret;
 use crate::units::parse_moment;
 use clap::{Args, Subcommand};
@@ -28,7 +28,7 @@ pub struct Forget {
     /// Which store.
     #[command(flatten)]
     #[serde(skip)]
-    pub store: Store,
+    pub store: StoreToOneself,
     /// Applies the policy only to backups of this name; may be given many times
     #[arg(long = "name", value_name = "NAME", conflicts_with = "backups")]
     pub names: Vec<String>,
@@ -66,7 +66,7 @@ pub struct Prune {
     /// Which store.
     #[command(flatten)]
     #[serde(skip)]
-    pub store: Store,
+    pub store: StoreToOneself,
     /// The share of all bytes that may stay unused; 0 gives back all that can be had
     #[arg(long, value_name = "SHARE", default_value = "5%")]
     pub max_unused: Share,
@@ -153,7 +153,7 @@ pub struct Protect {
     /// Which store.
     #[command(flatten)]
     #[serde(skip)]
-    pub store: Store,
+    pub store: StoreToOneself,
     /// Until when.
     #[command(flatten)]
     pub until: Until,
@@ -208,7 +208,7 @@ pub struct AppendOnlyOn {
     /// Which store.
     #[command(flatten)]
     #[serde(skip)]
-    pub store: Store,
+    pub store: StoreToOneself,
     /// Reads the secret from this file, `-` for standard input; a newline at its end does not count
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
@@ -224,7 +224,7 @@ pub struct AppendOnlyOff {
     /// Which store.
     #[command(flatten)]
     #[serde(skip)]
-    pub store: Store,
+    pub store: StoreToOneself,
     /// Reads the secret from this file, `-` for standard input; a newline at its end does not count
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]

@@ -1,6 +1,6 @@
 //! What can be typed to scrub a store.
 
-use super::{Format, Store};
+use super::{Format, StoreToOneself};
 use crate::units::parse_size;
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ pub struct Scrub {
     /// Which store.
     #[command(flatten)]
     #[serde(skip)]
-    pub store: Store,
+    pub store: StoreToOneself,
     /// Reads at most so much a second, as in 50MiB/s; without it, as fast as the disk gives it
     #[arg(long, value_name = "SIZE/s")]
     pub rate: Option<Rate>,
@@ -76,6 +76,23 @@ impl FromStr for Span {
     }
 }
 
+/// How long a command waits for another process that has the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// As long as it takes.
+    Forever,
+    /// At most so long.
+    AtMost(Span),
+}
+
+impl FromStr for Wait {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Wait, String> {
+        if text == "forever" { Ok(Wait::Forever) } else { text.parse().map(Wait::AtMost) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,7 +105,7 @@ mod tests {
         }
         assert_eq!(["90s", "30m", "2h", "1d"].map(|text| text.parse()), [Ok(Span(90)), Ok(Span(1800)), Ok(Span(7200)), Ok(Span(86_400))]);
         for wrong in ["", "5", "0s", "m", "1w", "99999999999999999999s", "999999999999999999d"] {
-            assert!(wrong.parse::<Span>().is_err(), "{wrong}");
+            assert!(wrong.parse::<Span>().is_err() && wrong.parse::<Wait>().is_err(), "{wrong}");
         }
     }
 }

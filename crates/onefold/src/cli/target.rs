@@ -1,6 +1,6 @@
 //! iSCSI targets and sessions: `target`, `session`.
 
-use super::{Format, Store, any_path};
+use super::{Format, Store, StoreToOneself, any_path};
 use crate::units::parse_size;
 use clap::{Args, Subcommand};
 use onefold_targets::{Digest, Network, whole_name};
@@ -101,7 +101,7 @@ pub struct TargetCreate {
     /// Which store.
     #[command(flatten)]
     #[serde(skip)]
-    pub store: Store,
+    pub store: StoreToOneself,
     /// Name of the target
     #[arg(value_parser = target_name)]
     pub name: String,
@@ -134,7 +134,7 @@ pub struct TargetDelete {
     /// Which store.
     #[command(flatten)]
     #[serde(skip)]
-    pub store: Store,
+    pub store: StoreToOneself,
     /// Name of the target
     #[arg(value_parser = target_name)]
     pub name: String,
@@ -149,7 +149,7 @@ pub struct TargetSet {
     /// Which store.
     #[command(flatten)]
     #[serde(skip)]
-    pub store: Store,
+    pub store: StoreToOneself,
     /// Name of the target
     #[arg(value_parser = target_name)]
     pub name: String,
@@ -164,7 +164,7 @@ pub struct TargetAttach {
     /// Which store.
     #[command(flatten)]
     #[serde(skip)]
-    pub store: Store,
+    pub store: StoreToOneself,
     /// Name of the target
     #[arg(value_parser = target_name)]
     pub target: String,
@@ -199,7 +199,7 @@ pub struct TargetDetach {
     /// Which store.
     #[command(flatten)]
     #[serde(skip)]
-    pub store: Store,
+    pub store: StoreToOneself,
     /// Name of the target
     #[arg(value_parser = target_name)]
     pub target: String,
@@ -243,7 +243,7 @@ pub struct TargetAllow {
     /// Which store.
     #[command(flatten)]
     #[serde(skip)]
-    pub store: Store,
+    pub store: StoreToOneself,
     /// Name of the target
     #[arg(value_parser = target_name)]
     pub name: String,
@@ -258,7 +258,7 @@ pub struct TargetDeny {
     /// Which store.
     #[command(flatten)]
     #[serde(skip)]
-    pub store: Store,
+    pub store: StoreToOneself,
     /// Name of the target
     #[arg(value_parser = target_name)]
     pub name: String,
@@ -273,7 +273,7 @@ pub struct TargetChap {
     /// Which store.
     #[command(flatten)]
     #[serde(skip)]
-    pub store: Store,
+    pub store: StoreToOneself,
     /// Name of the target
     #[arg(value_parser = target_name)]
     pub name: String,

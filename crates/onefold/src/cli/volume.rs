@@ -1,6 +1,6 @@
 //! Network block devices: `volume`.
 
-use super::{Format, Store};
+use super::{Format, Store, StoreToOneself};
 use crate::settings::check_chain;
 use crate::units::parse_size;
 use clap::{Args, Subcommand};
@@ -65,7 +65,7 @@ pub struct VolumeCreate {
     /// Which store.
     #[command(flatten)]
     #[serde(skip)]
-    pub store: Store,
+    pub store: StoreToOneself,
     /// Name of the volume: 1 to 255 bytes without `/` and control characters
     pub name: String,
     /// Size
@@ -106,7 +106,7 @@ pub struct VolumeSnapshot {
     /// Which store.
     #[command(flatten)]
     #[serde(skip)]
-    pub store: Store,
+    pub store: StoreToOneself,
     /// Name of the volume
     pub volume: String,
     /// Name of the snapshot: no other volume or snapshot has it
@@ -122,7 +122,7 @@ pub struct VolumeClone {
     /// Which store.
     #[command(flatten)]
     #[serde(skip)]
-    pub store: Store,
+    pub store: StoreToOneself,
     /// Name of the volume or snapshot to begin with
     pub source: String,
     /// Name of the new volume: no other volume or snapshot has it
@@ -141,7 +141,7 @@ pub struct VolumeRollback {
     /// Which store.
     #[command(flatten)]
     #[serde(skip)]
-    pub store: Store,
+    pub store: StoreToOneself,
     /// Name of the volume
     pub volume: String,
     /// Name of the snapshot
@@ -173,7 +173,7 @@ pub struct VolumeResize {
     /// Which store.
     #[command(flatten)]
     #[serde(skip)]
-    pub store: Store,
+    pub store: StoreToOneself,
     /// Name of the volume
     pub name: String,
     /// New size
@@ -187,7 +187,7 @@ pub struct VolumeDelete {
     /// Which store.
     #[command(flatten)]
     #[serde(skip)]
-    pub store: Store,
+    pub store: StoreToOneself,
     /// Name of the volume
     pub name: String,
 }
@@ -197,7 +197,7 @@ pub struct VolumeDelete {
 pub struct VolumeCopy {
     /// Which store.
     #[command(flatten)]
-    pub store: Store,
+    pub store: StoreToOneself,
     /// Name of the volume
     pub name: String,
     /// The file; `-` for standard input or output

@@ -1,6 +1,6 @@
 //! `onefold append-only`: while the mode is on, nobody deletes anything.
 
-use crate::cli::{AppendOnlyOff, AppendOnlyOn, AppendOnlyStatus};
+use crate::cli::{AppendOnlyOff, AppendOnlyOn, AppendOnlyStatus, Wait};
 use crate::failure::{Exit, Result};
 use crate::session::{Session, StoreCommand};
 use crate::units::{local_time, utc_time};
@@ -15,6 +15,10 @@ impl StoreCommand for AppendOnlyOn {
 
     fn directory(&self) -> &Path {
         &self.store.directory
+    }
+
+    fn wait(&self) -> Option<Wait> {
+        self.store.wait
     }
 
     fn mode(&self) -> Mode {
@@ -37,6 +41,10 @@ impl StoreCommand for AppendOnlyOff {
 
     fn directory(&self) -> &Path {
         &self.store.directory
+    }
+
+    fn wait(&self) -> Option<Wait> {
+        self.store.wait
     }
 
     fn mode(&self) -> Mode {
@@ -62,7 +70,11 @@ impl StoreCommand for AppendOnlyStatus {
     }
 
     fn mode(&self) -> Mode {
-        Mode::ReadOnly
+        Mode::Snapshot
+    }
+
+    fn asks_the_daemon(&self) -> bool {
+        true
     }
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {

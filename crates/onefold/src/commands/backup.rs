@@ -8,6 +8,7 @@ use crate::output::Output;
 use crate::progress::Watch;
 use crate::store::Store;
 use crate::units::{counted, duration, number, printable, rate, size, utc_time};
+use crate::waiting::Waiting;
 use onefold_catalog::Catalog;
 use onefold_client::{BackupOptions, BackupOutcome, ClientError};
 use onefold_engine::Mode;
@@ -21,7 +22,12 @@ use std::time::Duration;
 pub fn run(options: &Backup, talk: Talk) -> Result<Exit> {
     refuse_only_missing(&options.paths)?;
     let interrupt = Interrupt::watch()?;
-    let store = Store::open(&options.store.directory, Mode::ReadWrite, "backup")?;
+    let store = Store::open_when_free(
+        &options.store.directory,
+        Mode::ReadWrite,
+        "backup",
+        &mut Waiting::until(options.store.wait, &interrupt, talk.quiet),
+    )?;
     let client_options = BackupOptions {
         name: options.name.clone(),
         host: rustix::system::uname().nodename().to_string_lossy().into_owned(),

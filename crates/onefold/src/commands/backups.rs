@@ -20,7 +20,7 @@ impl StoreCommand for Backups {
     }
 
     fn mode(&self) -> Mode {
-        Mode::ReadOnly
+        Mode::Snapshot
     }
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {

@@ -1,12 +1,13 @@
 //! `onefold check`.
 
-use crate::cli::Check;
+use crate::cli::{Check, Wait};
 use crate::console::Console;
 use crate::failure::{Exit, Failure, Result};
 use crate::output::Output;
 use crate::session::{Session, StoreCommand};
 use crate::store::{OPENING_ADVICE, SETTINGS_FILE, ground, read_settings};
 use crate::units::{counted, size};
+use crate::waiting::Waiting;
 use onefold_engine::{EngineError, Mode};
 use onefold_ground::Exposure;
 use onefold_reclaim::{CheckOptions, CheckReport, Monitor, Problem, ProblemKind, RepairOptions, RepairReport, check, rebuild_chunk_index};
@@ -20,6 +21,10 @@ impl StoreCommand for Check {
 
     fn directory(&self) -> &Path {
         &self.store.directory
+    }
+
+    fn wait(&self) -> Option<Wait> {
+        self.store.wait
     }
 
     fn mode(&self) -> Mode {
@@ -104,7 +109,8 @@ pub fn rebuild(options: &Check, console: &dyn Console, quiet: bool) -> Result<()
     let directory = &options.store.directory;
     let ground = ground(directory)?;
     let settings = read_settings(&directory.join(SETTINGS_FILE), true)?;
-    let rebuilt = rebuild_chunk_index(ground, settings.engine, "check --rebuild-index", &Watch(console));
+    let rebuilt = Waiting::new(options.store.wait, console, quiet)
+        .open(|| rebuild_chunk_index(ground.clone(), settings.engine.clone(), "check --rebuild-index", &Watch(console)));
     console.end_progress();
     let problems = rebuilt.map_err(|error| Failure { exit: Exit::CannotRun, ..Failure::from(error) })?;
     if !quiet {
@@ -120,7 +126,8 @@ pub fn repair(options: &Check, console: &dyn Console, quiet: bool) -> Result<Exi
     let ground = ground(directory)?;
     let settings = read_settings(&directory.join(SETTINGS_FILE), true)?;
     let repair_options = RepairOptions { dry_run: options.dry_run, memory_bytes: CheckOptions::default().memory_bytes };
-    let repaired = onefold_reclaim::repair(ground, settings.engine, repair_options, "check --repair", &Watch(console));
+    let repaired = Waiting::new(options.store.wait, console, quiet)
+        .open(|| onefold_reclaim::repair(ground.clone(), settings.engine.clone(), repair_options, "check --repair", &Watch(console)));
     console.end_progress();
     let report = repaired.map_err(|error| Failure { exit: Exit::CannotRun, ..Failure::from(error) })?;
     if console.is_cancelled() {

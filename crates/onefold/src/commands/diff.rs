@@ -20,7 +20,7 @@ impl StoreCommand for Diff {
     }
 
     fn mode(&self) -> Mode {
-        Mode::ReadOnly
+        Mode::Snapshot
     }
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
@@ -34,6 +34,7 @@ fn run(options: &Diff, session: &Session<'_>) -> Result<Exit> {
     // Backups that are forgotten meanwhile are read to their end: nothing of them is removed before.
     let _in_flight = session.store.engine.in_flight();
     let (older, newer) = (catalog.find(&options.older)?, catalog.find(&options.newer)?);
+    catalog.hold(&[&older, &newer])?;
     let mut output = session.output();
     let mut printed = Ok(());
     onefold_catalog::diff(&catalog, &older, &newer, &mut |difference| {

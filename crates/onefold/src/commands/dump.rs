@@ -19,7 +19,7 @@ impl StoreCommand for Dump {
     }
 
     fn mode(&self) -> Mode {
-        Mode::ReadOnly
+        Mode::Snapshot
     }
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
@@ -33,6 +33,7 @@ fn run(options: &Dump, session: &Session<'_>) -> Result<Exit> {
     // A backup that is forgotten meanwhile is read to its end: nothing of it is removed before.
     let _in_flight = session.store.engine.in_flight();
     let backup = catalog.find(&options.backup)?;
+    catalog.hold(&[&backup])?;
     let mut output = session.output();
     onefold_client::dump(&catalog, &backup, &catalog_path(&options.path), output.writer()).map_err(|error| match error {
         ClientError::Io { source, .. } => Failure::output(&source),

@@ -1,7 +1,7 @@
 //! `onefold forget`.
 
 use super::backups::to_json;
-use crate::cli::Forget;
+use crate::cli::{Forget, Wait};
 use crate::failure::{Exit, Failure, Result};
 use crate::output::{Output, Table};
 use crate::session::{Session, StoreCommand};
@@ -24,8 +24,12 @@ impl StoreCommand for Forget {
         &self.store.directory
     }
 
+    fn wait(&self) -> Option<Wait> {
+        self.store.wait
+    }
+
     fn mode(&self) -> Mode {
-        if self.dry_run { Mode::ReadOnly } else { Mode::ReadWrite }
+        if self.dry_run { Mode::Snapshot } else { Mode::ReadWrite }
     }
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {

@@ -21,7 +21,7 @@ impl StoreCommand for Ls {
     }
 
     fn mode(&self) -> Mode {
-        Mode::ReadOnly
+        Mode::Snapshot
     }
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
@@ -35,6 +35,7 @@ fn run(options: &Ls, session: &Session<'_>) -> Result<Exit> {
     // A backup that is forgotten meanwhile is read to its end: nothing of it is removed before.
     let _in_flight = session.store.engine.in_flight();
     let backup = catalog.find(&options.backup)?;
+    catalog.hold(&[&backup])?;
     let path = options.path.as_deref().map(catalog_path).unwrap_or_default();
     let mut output = session.output();
     let mut print = |path: &[u8], entry: &Entry| match options.format.json {

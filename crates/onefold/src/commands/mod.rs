@@ -25,15 +25,16 @@ mod volume;
 use crate::cli::{self, Cli, Command};
 use crate::console::{Console, Terminal};
 use crate::control;
-use crate::failure::{Exit, Result};
+use crate::failure::{Exit, Failure, Result};
 use crate::output::Output;
 use crate::secret::{Asking, Secret};
 use crate::session::{Session, StoreCommand};
 use crate::store::{SETTINGS_FILE, Store, cannot_open, ground, read_settings};
+use crate::waiting::{InUse, Waiting};
 use clap::CommandFactory;
-use onefold_engine::{Engine, EngineError};
-use onefold_ground::LockError;
+use onefold_engine::{Engine, EngineError, Mode};
 use serde::{Deserialize, Serialize};
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 
@@ -253,31 +254,52 @@ fn on_store(request: Request, talk: Talk) -> Result<Exit> {
     let directory = command.directory();
     let ground = ground(directory)?;
     let settings = read_settings(&directory.join(SETTINGS_FILE), true)?;
-    let store = match Engine::open(ground, settings.engine.clone(), command.mode(), command.name()) {
-        Ok(engine) => Store { engine, settings },
-        Err(error) if is_locked(&error) => {
-            return match control::connect(directory)? {
-                Some(daemon) => daemon.run(request, talk, &terminal),
-                None => Err(cannot_open(error).advise("wait until that process has ended, or stop it; a daemon that is starting or stopping takes commands soon or no more, and its log says if it cannot listen for them")),
-            };
-        }
-        Err(error) => {
-            let done = command.without_store(&error, &terminal, talk.quiet);
-            return done.unwrap_or_else(|| Err(cannot_open(error)));
+    if command.mode() == Mode::Snapshot
+        && command.asks_the_daemon()
+        && let Some(daemon) = control::connect(directory)?
+    {
+        return daemon.run(request, talk, &terminal);
+    }
+    let mut waiting = Waiting::new(command.wait(), &terminal, talk.quiet);
+    let store = loop {
+        match Engine::open(ground.clone(), settings.engine.clone(), command.mode(), command.name()) {
+            Ok(engine) => break Store { engine, settings },
+            Err(error) if error.holder().is_some() => {
+                if let Some(daemon) = control::connect(directory)? {
+                    return daemon.run(request, talk, &terminal);
+                }
+                if !waiting.goes_on_after(&error) {
+                    return Err(in_use(error, &*command, &terminal));
+                }
+            }
+            Err(error) => {
+                let done = command.without_store(&error, &terminal, talk.quiet);
+                return done.unwrap_or_else(|| Err(cannot_open(error)));
+            }
         }
     };
     let session = Session::new(&store, &terminal, talk.quiet);
     let done = command.run(&session);
+    let said = session.take_said();
     drop(session);
     terminal.end_progress();
     let closed = store.close();
+    let shown = said.into_iter().try_for_each(|said| said.show(&terminal)).and_then(|()| terminal.out().flush());
     let exit = done?;
     closed?;
+    shown.map_err(|error| Failure::output(&error))?;
     Ok(exit)
 }
 
-fn is_locked(error: &EngineError) -> bool {
-    matches!(error, EngineError::Lock(LockError::Held { .. }))
+fn in_use(error: EngineError, command: &dyn StoreCommand, terminal: &Terminal) -> Failure {
+    if terminal.is_cancelled() {
+        return Failure::interrupted("stopped while another process had the store; nothing was done");
+    }
+    let how = if command.mode() == Mode::Snapshot { "" } else { "; `--wait` waits for it" };
+    cannot_open(error).advise(format!(
+        "wait until that process has ended, or stop it{how}. A daemon that is starting or stopping takes commands soon or no more, and its log says if it cannot \
+         listen for them"
+    ))
 }
 
 /// How much is said beside results.

@@ -1,6 +1,6 @@
 //! `onefold protect`.
 
-use crate::cli::{Protect, Until};
+use crate::cli::{Protect, Until, Wait};
 use crate::failure::{Exit, Failure, Result};
 use crate::session::{Session, StoreCommand};
 use crate::units::{local_time, local_zone, printable, utc_time};
@@ -17,6 +17,10 @@ impl StoreCommand for Protect {
 
     fn directory(&self) -> &Path {
         &self.store.directory
+    }
+
+    fn wait(&self) -> Option<Wait> {
+        self.store.wait
     }
 
     fn mode(&self) -> Mode {

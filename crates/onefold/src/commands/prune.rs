@@ -1,6 +1,6 @@
 //! `onefold prune`.
 
-use crate::cli::Prune;
+use crate::cli::{Prune, Wait};
 use crate::failure::{Exit, Failure, Result};
 use crate::session::{Session, StoreCommand};
 use crate::units::{counted, size};
@@ -16,6 +16,10 @@ impl StoreCommand for Prune {
 
     fn directory(&self) -> &Path {
         &self.store.directory
+    }
+
+    fn wait(&self) -> Option<Wait> {
+        self.store.wait
     }
 
     fn mode(&self) -> Mode {
@@ -67,6 +71,7 @@ fn run(options: &Prune, session: &Session<'_>) -> Result<Exit> {
             "freed_bytes": report.freed_bytes,
             "unused_bytes": report.unused_bytes,
             "raw_bytes": report.raw_bytes,
+            "kept_for": report.kept_for,
             "problems": report.problems,
         }))?;
     } else {
@@ -92,6 +97,9 @@ fn print(output: &mut crate::output::Output<'_>, report: &PruneReport, dry_run: 
         report.containers_after
     ))?;
     output.line(format_args!("{freed:<12} {}", size(report.freed_bytes)))?;
+    if let Some(kept) = &report.kept_for {
+        output.line(format_args!("{:<12} {kept}; what nobody needs then is removed by the next prune", "kept"))?;
+    }
     let share = 100.0 * report.unused_bytes as f64 / report.raw_bytes.max(1) as f64;
     output.line(format_args!("{:<12} {} of {} are unused ({share:.1} %)", "left", size(report.unused_bytes), size(report.raw_bytes)))?;
     Ok(())

@@ -17,10 +17,11 @@ use std::time::Instant;
 /// Brings files of a backup back.
 pub fn run(options: &Restore, talk: Talk) -> Result<Exit> {
     let interrupt = Interrupt::watch()?;
-    let store = Store::open(&options.store.directory, Mode::ReadOnly, "restore")?;
+    let store = Store::open(&options.store.directory, Mode::Snapshot, "restore")?;
     let catalog = Catalog::new(store.engine.clone());
     let _in_flight = store.engine.in_flight();
     let backup = catalog.find(&options.backup)?;
+    catalog.hold(&[&backup])?;
     let client_options = RestoreOptions {
         target: options.target.clone(),
         root: Vec::new(),

@@ -1,6 +1,6 @@
 //! `onefold scrub`, and the scrub that a daemon makes by itself.
 
-use crate::cli::Scrub;
+use crate::cli::{Scrub, Wait};
 use crate::failure::{Exit, Failure, Result};
 use crate::output::Output;
 use crate::session::{Session, StoreCommand};
@@ -27,8 +27,16 @@ impl StoreCommand for Scrub {
         &self.store.directory
     }
 
+    fn wait(&self) -> Option<Wait> {
+        self.store.wait
+    }
+
     fn mode(&self) -> Mode {
-        if self.status { Mode::ReadOnly } else { Mode::ReadWrite }
+        if self.status { Mode::Snapshot } else { Mode::ReadWrite }
+    }
+
+    fn asks_the_daemon(&self) -> bool {
+        true
     }
 
     fn ends_early(&self) -> bool {

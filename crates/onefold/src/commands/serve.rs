@@ -12,6 +12,7 @@ use crate::output::{Output, note};
 use crate::settings::{Iscsi, Nbd, Settings};
 use crate::store::{SETTINGS_FILE, Store, ground, read_settings};
 use crate::units::{counted, printable, size};
+use crate::waiting::Waiting;
 use onefold_engine::{EngineError, Mode};
 use onefold_ground::Permissions;
 use onefold_iscsi::PortalConfig;
@@ -35,7 +36,13 @@ pub fn run(options: &Serve, talk: Talk) -> Result<Exit> {
     let config = config(&settings.nbd, !portals.is_empty())?;
     let read_only = settings.nbd.read_only;
     let mode = if read_only { Mode::ReadOnly } else { Mode::ReadWrite };
-    let store = Store::open_with(ground(directory)?, settings, mode, "serve")?;
+    let store = Store::open_with(
+        ground(directory)?,
+        settings,
+        mode,
+        "serve",
+        &mut Waiting::until(options.store.wait, &Interrupt::default(), talk.quiet),
+    )?;
     let volumes = Arc::new(Volumes::open(store.engine.clone(), store.volumes_options())?);
     let stopping = Arc::new(AtomicBool::new(false));
     let cleaner = if read_only { None } else { Some(finish_deletions(&store, &volumes, &stopping)?) };

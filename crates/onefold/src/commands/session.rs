@@ -35,7 +35,11 @@ impl StoreCommand for SessionList {
     }
 
     fn mode(&self) -> Mode {
-        Mode::ReadOnly
+        Mode::Snapshot
+    }
+
+    fn asks_the_daemon(&self) -> bool {
+        true
     }
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
@@ -115,7 +119,11 @@ impl StoreCommand for SessionDrop {
     }
 
     fn mode(&self) -> Mode {
-        Mode::ReadOnly
+        Mode::Snapshot
+    }
+
+    fn asks_the_daemon(&self) -> bool {
+        true
     }
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {

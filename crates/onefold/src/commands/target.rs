@@ -3,7 +3,7 @@
 mod access;
 mod list;
 
-use crate::cli::{TargetAttach, TargetCreate, TargetDelete, TargetDetach, TargetSet, TargetSettings};
+use crate::cli::{TargetAttach, TargetCreate, TargetDelete, TargetDetach, TargetSet, TargetSettings, Wait};
 use crate::failure::{Exit, Failure, Result};
 use crate::iscsi::Iscsi;
 use crate::session::{Session, StoreCommand};
@@ -109,6 +109,10 @@ impl StoreCommand for TargetCreate {
         &self.store.directory
     }
 
+    fn wait(&self) -> Option<Wait> {
+        self.store.wait
+    }
+
     fn mode(&self) -> Mode {
         Mode::ReadWrite
     }
@@ -151,6 +155,10 @@ impl StoreCommand for TargetDelete {
         &self.store.directory
     }
 
+    fn wait(&self) -> Option<Wait> {
+        self.store.wait
+    }
+
     fn mode(&self) -> Mode {
         Mode::ReadWrite
     }
@@ -180,6 +188,10 @@ impl StoreCommand for TargetSet {
 
     fn directory(&self) -> &Path {
         &self.store.directory
+    }
+
+    fn wait(&self) -> Option<Wait> {
+        self.store.wait
     }
 
     fn mode(&self) -> Mode {
@@ -218,6 +230,10 @@ impl StoreCommand for TargetAttach {
 
     fn directory(&self) -> &Path {
         &self.store.directory
+    }
+
+    fn wait(&self) -> Option<Wait> {
+        self.store.wait
     }
 
     fn mode(&self) -> Mode {
@@ -267,6 +283,10 @@ impl StoreCommand for TargetDetach {
 
     fn directory(&self) -> &Path {
         &self.store.directory
+    }
+
+    fn wait(&self) -> Option<Wait> {
+        self.store.wait
     }
 
     fn mode(&self) -> Mode {

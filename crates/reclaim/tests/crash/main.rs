@@ -6,6 +6,7 @@
 mod beside;
 mod forget;
 mod model;
+mod readers;
 mod repairs;
 mod space;
 mod steps;

@@ -6,6 +6,7 @@
 
 use crate::world::{Fault, World};
 use onefold_catalog::{Backup, Content, PieceReader, TreeWalk};
+use onefold_engine::Engine;
 use onefold_reclaim::{CheckOptions, NoMonitor, check};
 use onefold_volume::{Volume, VolumeError};
 use std::collections::BTreeMap;
@@ -206,7 +207,7 @@ impl Model {
                 return Err(format!("backup {}: visible is {}, allowed {allowed:?}", known.backup.id, backup.is_some()));
             }
             if let Some(backup) = &backup {
-                let tree = read_tree(world, backup).map_err(|error| format!("backup {}: {error}", backup.id))?;
+                let tree = read_tree(&world.engine, backup).map_err(|error| format!("backup {}: {error}", backup.id))?;
                 if tree != known.tree {
                     return Err(format!("backup {} has other files", backup.id));
                 }
@@ -231,13 +232,13 @@ impl Model {
     }
 }
 
-fn read_tree(world: &World, backup: &Backup) -> Result<Tree, Fault> {
+pub fn read_tree(engine: &Arc<Engine>, backup: &Backup) -> Result<Tree, Fault> {
     let mut tree = Tree::new();
-    for item in TreeWalk::new(&world.engine, b"", &backup.root) {
+    for item in TreeWalk::new(engine, b"", &backup.root) {
         if let Content::File { size_bytes, recipe } = item.entry?.content {
-            let pieces: Vec<_> = PieceReader::new(&world.engine, &recipe).collect::<Result<_, _>>()?;
+            let pieces: Vec<_> = PieceReader::new(engine, &recipe).collect::<Result<_, _>>()?;
             let mut bytes = vec![1; size_bytes as usize];
-            world.engine.read(&pieces, 0, &mut bytes, true)?;
+            engine.read(&pieces, 0, &mut bytes, true)?;
             tree.insert(String::from_utf8(item.path)?, Arc::new(bytes));
         }
     }

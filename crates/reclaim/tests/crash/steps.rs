@@ -407,7 +407,7 @@ fn backup_in_flight(world: &mut World, model: &mut Model, random: &mut Random) -
         started_ns: number,
         finished_ns: number,
         paths: vec![],
-        options: "{}".into(),
+        options: crate::readers::sum_of(&tree),
         root,
         statistics: Statistics::default(),
     };

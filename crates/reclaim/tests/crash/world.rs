@@ -150,6 +150,11 @@ impl World {
     pub fn open_with(ground: &SimulatedGround, seed: u64, settings: Settings, mode: Mode) -> Result<World, Fault> {
         let engine = Engine::open(Arc::new(ground.clone()), settings, mode, "test")?;
         let volumes = Arc::new(Volumes::open(engine.clone(), volumes_options(seed))?);
+        World::on(engine, volumes, ground)
+    }
+
+    /// What stands on an engine of this disk.
+    pub fn on(engine: Arc<Engine>, volumes: Arc<Volumes>, ground: &SimulatedGround) -> Result<World, Fault> {
         // A crash in an operation whose failure does no harm lets the opening succeed, but nothing can be read any more.
         if ground.is_crashed() {
             return Err(EngineError::ReadOnly.into());

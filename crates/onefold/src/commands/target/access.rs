@@ -1,7 +1,7 @@
 //! Who may use a target: `allow`, `deny`, `chap`.
 
 use super::{change_target, note_sessions};
-use crate::cli::{Rules, TargetAllow, TargetChap, TargetDeny};
+use crate::cli::{Rules, TargetAllow, TargetChap, TargetDeny, Wait};
 use crate::failure::{Exit, Failure, Result};
 use crate::secret::chap_secret;
 use crate::session::{Session, StoreCommand};
@@ -29,6 +29,10 @@ impl StoreCommand for TargetAllow {
 
     fn directory(&self) -> &Path {
         &self.store.directory
+    }
+
+    fn wait(&self) -> Option<Wait> {
+        self.store.wait
     }
 
     fn mode(&self) -> Mode {
@@ -62,6 +66,10 @@ impl StoreCommand for TargetDeny {
 
     fn directory(&self) -> &Path {
         &self.store.directory
+    }
+
+    fn wait(&self) -> Option<Wait> {
+        self.store.wait
     }
 
     fn mode(&self) -> Mode {
@@ -104,6 +112,10 @@ impl StoreCommand for TargetChap {
 
     fn directory(&self) -> &Path {
         &self.store.directory
+    }
+
+    fn wait(&self) -> Option<Wait> {
+        self.store.wait
     }
 
     fn mode(&self) -> Mode {

@@ -24,7 +24,11 @@ impl StoreCommand for TargetList {
     }
 
     fn mode(&self) -> Mode {
-        Mode::ReadOnly
+        Mode::Snapshot
+    }
+
+    fn asks_the_daemon(&self) -> bool {
+        true
     }
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {

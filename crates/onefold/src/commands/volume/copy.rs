@@ -1,7 +1,7 @@
 //! `onefold volume import` and `export`: between a volume and a file, a device, or a pipe. Holes stay holes.
 
 use super::{data_bytes, extents, known};
-use crate::cli::VolumeCopy;
+use crate::cli::{StoreToOneself, VolumeCopy};
 use crate::commands::Talk;
 use crate::failure::{Exit, Failure, Result};
 use crate::interrupt::Interrupt;
@@ -9,6 +9,7 @@ use crate::output::note;
 use crate::progress::bar;
 use crate::store::Store;
 use crate::units::{duration, printable, rate, size};
+use crate::waiting::Waiting;
 use indicatif::ProgressBar;
 use onefold_engine::Mode;
 use onefold_volume::{Volume, VolumeError, Volumes};
@@ -23,8 +24,14 @@ use std::time::Instant;
 const STEP: usize = 4 << 20;
 
 /// Opens the store and its volumes, works with them, closes both. An error of the work comes before one of closing.
-fn with_volumes<T>(store: &crate::cli::Store, mode: Mode, command: &str, work: impl FnOnce(&Volumes) -> Result<T>) -> Result<T> {
-    let store = Store::open(&store.directory, mode, command)?;
+fn with_volumes<T>(
+    store: &StoreToOneself,
+    mode: Mode,
+    command: &str,
+    waiting: &mut Waiting<'_>,
+    work: impl FnOnce(&Volumes) -> Result<T>,
+) -> Result<T> {
+    let store = Store::open_when_free(&store.directory, mode, command, waiting)?;
     let volumes = Volumes::open(store.engine.clone(), store.volumes_options())?;
     let done = work(&volumes);
     drop(volumes);
@@ -41,7 +48,8 @@ pub fn import(options: &VolumeCopy, talk: Talk) -> Result<Exit> {
     let source = if path == Path::new("-") { None } else { Some(open_source(path)?) };
     let interrupt = Interrupt::watch()?;
     let began = Instant::now();
-    let (read, length) = with_volumes(&options.store, Mode::ReadWrite, "volume import", |volumes| {
+    let mut waiting = Waiting::until(options.store.wait, &interrupt, talk.quiet);
+    let (read, length) = with_volumes(&options.store, Mode::ReadWrite, "volume import", &mut waiting, |volumes| {
         let volume = known(volumes, &options.name)?;
         if volume.is_read_only() {
             return Err(VolumeError::ReadOnly { name: volume.name() }.into());
@@ -181,7 +189,8 @@ pub fn export(options: &VolumeCopy, talk: Talk) -> Result<Exit> {
     let interrupt = Interrupt::watch()?;
     let began = Instant::now();
     let path = &options.file;
-    let copied = with_volumes(&options.store, Mode::ReadOnly, "volume export", |volumes| {
+    let mut waiting = Waiting::until(options.store.wait, &interrupt, talk.quiet);
+    let copied = with_volumes(&options.store, Mode::ReadOnly, "volume export", &mut waiting, |volumes| {
         let volume = known(volumes, &options.name)?;
         let progress = bar(talk, data_bytes(&volume)?);
         let copied = if path == Path::new("-") {

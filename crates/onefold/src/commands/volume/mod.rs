@@ -3,7 +3,7 @@
 pub(super) mod copy;
 mod snapshots;
 
-use crate::cli::{VolumeCreate, VolumeDelete, VolumeList, VolumeResize};
+use crate::cli::{VolumeCreate, VolumeDelete, VolumeList, VolumeResize, Wait};
 use crate::failure::{Exit, Failure, Result};
 use crate::iscsi::check_not_being_erased;
 use crate::output::Table;
@@ -25,6 +25,10 @@ impl StoreCommand for VolumeCreate {
 
     fn directory(&self) -> &Path {
         &self.store.directory
+    }
+
+    fn wait(&self) -> Option<Wait> {
+        self.store.wait
     }
 
     fn mode(&self) -> Mode {
@@ -59,7 +63,11 @@ impl StoreCommand for VolumeList {
     }
 
     fn mode(&self) -> Mode {
-        Mode::ReadOnly
+        Mode::Snapshot
+    }
+
+    fn asks_the_daemon(&self) -> bool {
+        true
     }
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
@@ -122,6 +130,10 @@ impl StoreCommand for VolumeResize {
         &self.store.directory
     }
 
+    fn wait(&self) -> Option<Wait> {
+        self.store.wait
+    }
+
     fn mode(&self) -> Mode {
         Mode::ReadWrite
     }
@@ -157,6 +169,10 @@ impl StoreCommand for VolumeDelete {
 
     fn directory(&self) -> &Path {
         &self.store.directory
+    }
+
+    fn wait(&self) -> Option<Wait> {
+        self.store.wait
     }
 
     fn mode(&self) -> Mode {

@@ -1,7 +1,7 @@
 //! `onefold volume snapshot`, `clone`, `rollback` and `diff`.
 
 use super::{clean_up, known};
-use crate::cli::{VolumeClone, VolumeDiff, VolumeRollback, VolumeSnapshot};
+use crate::cli::{VolumeClone, VolumeDiff, VolumeRollback, VolumeSnapshot, Wait};
 use crate::failure::{Exit, Result};
 use crate::iscsi::check_not_being_erased;
 use crate::session::{Session, StoreCommand};
@@ -19,6 +19,10 @@ impl StoreCommand for VolumeSnapshot {
 
     fn directory(&self) -> &Path {
         &self.store.directory
+    }
+
+    fn wait(&self) -> Option<Wait> {
+        self.store.wait
     }
 
     fn mode(&self) -> Mode {
@@ -40,6 +44,10 @@ impl StoreCommand for VolumeClone {
 
     fn directory(&self) -> &Path {
         &self.store.directory
+    }
+
+    fn wait(&self) -> Option<Wait> {
+        self.store.wait
     }
 
     fn mode(&self) -> Mode {
@@ -74,6 +82,10 @@ impl StoreCommand for VolumeRollback {
 
     fn directory(&self) -> &Path {
         &self.store.directory
+    }
+
+    fn wait(&self) -> Option<Wait> {
+        self.store.wait
     }
 
     fn mode(&self) -> Mode {

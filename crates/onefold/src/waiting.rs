@@ -1,0 +1,88 @@
+//! Waiting for another process that has the store (`--wait`).
+
+use crate::cli::Wait;
+use crate::console::Console;
+use crate::interrupt::Interrupt;
+use crate::output;
+use onefold_engine::EngineError;
+use onefold_ground::LockError;
+use onefold_reclaim::CheckError;
+use std::time::{Duration, Instant};
+
+/// How often the store is tried again.
+const TRY_EVERY: Duration = Duration::from_millis(100);
+
+/// An error that may say that another process has the store.
+pub trait InUse {
+    /// Who has it; `None`: it is another error.
+    fn holder(&self) -> Option<String>;
+}
+
+impl InUse for EngineError {
+    fn holder(&self) -> Option<String> {
+        match self {
+            EngineError::Lock(LockError::Held { holder, .. }) => {
+                Some(holder.as_ref().map_or_else(|| "another process".to_owned(), |holder| holder.to_string()))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl InUse for CheckError {
+    fn holder(&self) -> Option<String> {
+        match self {
+            CheckError::Engine(error) => error.holder(),
+            _ => None,
+        }
+    }
+}
+
+/// How a command waits, and whom it tells.
+pub struct Waiting<'a> {
+    wait: Option<Wait>,
+    began: Instant,
+    told: Option<String>,
+    note: Box<dyn Fn(&str) + 'a>,
+    is_cancelled: Box<dyn Fn() -> bool + 'a>,
+    quiet: bool,
+}
+
+impl<'a> Waiting<'a> {
+    /// Begins now. Without `wait` nobody is waited for.
+    pub fn new(wait: Option<Wait>, console: &'a dyn Console, quiet: bool) -> Waiting<'a> {
+        let (note, is_cancelled) = (Box::new(|text: &str| console.note(text)), Box::new(|| console.is_cancelled()));
+        Waiting { wait, began: Instant::now(), told: None, note, is_cancelled, quiet }
+    }
+
+    /// The same for a command that has no console.
+    pub fn until(wait: Option<Wait>, interrupt: &'a Interrupt, quiet: bool) -> Waiting<'a> {
+        let (note, is_cancelled) = (Box::new(|text: &str| output::note(text)), Box::new(|| interrupt.came()));
+        Waiting { wait, began: Instant::now(), told: None, note, is_cancelled, quiet }
+    }
+
+    /// Opens the store, or does what opens it; while another process has it, again and again as long as this waits.
+    pub fn open<T, E: InUse>(&mut self, mut open: impl FnMut() -> Result<T, E>) -> Result<T, E> {
+        loop {
+            match open() {
+                Err(error) if self.goes_on_after(&error) => {}
+                opened => return opened,
+            }
+        }
+    }
+
+    /// Waits a moment if another process has the store and this waits for it. False: the error stands.
+    pub fn goes_on_after(&mut self, error: &impl InUse) -> bool {
+        let (Some(wait), Some(holder)) = (self.wait, error.holder()) else { return false };
+        let is_over = matches!(wait, Wait::AtMost(span) if self.began.elapsed() >= Duration::from_secs(span.0));
+        if is_over || (self.is_cancelled)() {
+            return false;
+        }
+        if !self.quiet && self.told.as_ref() != Some(&holder) {
+            (self.note)(&format!("waiting for {holder}"));
+            self.told = Some(holder);
+        }
+        std::thread::sleep(TRY_EVERY);
+        true
+    }
+}

@@ -1,0 +1,320 @@
+//! Readers of other processes beside the one that writes: they come, read and go between any two changes that the writer makes on the disk
+//! (`docs/decisions/0035-readers-beside-a-writer.md`).
+//!
+//! Each backup says what it has (its options are a checksum of its tree), so a reader knows by itself whether it reads the right bytes.
+
+use crate::model::{Model, Tree, read_tree};
+use crate::steps::step;
+use crate::world::{Random, World, settings};
+use crate::{must, reopen, seeds};
+use onefold_catalog::{Backup, BackupId, Catalog};
+use onefold_engine::{Engine, Mode, Settings};
+use onefold_ground::{Access, DirectoryEntry, File, Ground, Holder, LockError, LockGuard, Result, SimulatedGround, Space, checksum};
+use onefold_volume::Volumes;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+/// What a backup with this tree has as its options.
+pub fn sum_of(tree: &Tree) -> String {
+    let mut all = Vec::new();
+    for (path, bytes) in tree {
+        all.extend_from_slice(path.as_bytes());
+        all.extend_from_slice(&checksum(bytes).to_le_bytes());
+    }
+    format!("{:016x}", checksum(&all))
+}
+
+/// A disk on which others look around before each change.
+#[derive(Clone)]
+struct Watched {
+    inner: SimulatedGround,
+    crowd: Arc<Mutex<Crowd>>,
+    writer: std::thread::ThreadId,
+}
+
+impl fmt::Debug for Watched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Watched")
+    }
+}
+
+impl Watched {
+    fn look(&self) {
+        // Not in a thread that the writer waits for, while it has the views to itself.
+        if std::thread::current().id() == self.writer
+            && let Ok(mut crowd) = self.crowd.try_lock()
+        {
+            crowd.look(&self.inner);
+        }
+    }
+
+    fn watched(&self, file: Arc<dyn File>) -> Arc<dyn File> {
+        Arc::new(WatchedFile { inner: file, ground: self.clone() })
+    }
+}
+
+impl Ground for Watched {
+    fn create(&self, path: &str) -> Result<Arc<dyn File>> {
+        self.look();
+        self.inner.create(path).map(|file| self.watched(file))
+    }
+    fn open(&self, path: &str, access: Access) -> Result<Arc<dyn File>> {
+        let file = self.inner.open(path, access)?;
+        Ok(if access == Access::Read { file } else { self.watched(file) })
+    }
+    fn remove(&self, path: &str) -> Result<()> {
+        self.look();
+        self.inner.remove(path)
+    }
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        self.look();
+        self.inner.rename(from, to)
+    }
+    fn list(&self, directory: &str) -> Result<Vec<DirectoryEntry>> {
+        self.inner.list(directory)
+    }
+    fn create_directory(&self, directory: &str) -> Result<()> {
+        self.inner.create_directory(directory)
+    }
+    fn sync_directory(&self, directory: &str) -> Result<()> {
+        self.look();
+        self.inner.sync_directory(directory)
+    }
+    fn exists(&self, path: &str) -> Result<bool> {
+        self.inner.exists(path)
+    }
+    fn space(&self) -> Result<Space> {
+        self.inner.space()
+    }
+    fn lock(&self, path: &str, exclusive: bool, holder: &Holder) -> std::result::Result<LockGuard, LockError> {
+        self.inner.lock(path, exclusive, holder)
+    }
+    fn describe(&self, path: &str) -> String {
+        self.inner.describe(path)
+    }
+}
+
+#[derive(Debug)]
+struct WatchedFile {
+    inner: Arc<dyn File>,
+    ground: Watched,
+}
+
+impl File for WatchedFile {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        self.inner.read_at(offset, buffer)
+    }
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.ground.look();
+        // A reader may find any part of what is being written.
+        if data.len() > 600 {
+            let (one, other) = data.split_at(data.len() / 2);
+            self.inner.write_at(offset, one)?;
+            self.ground.look();
+            return self.inner.write_at(offset + one.len() as u64, other);
+        }
+        self.inner.write_at(offset, data)
+    }
+    fn len(&self) -> Result<u64> {
+        self.inner.len()
+    }
+    fn set_len(&self, length: u64) -> Result<()> {
+        self.ground.look();
+        self.inner.set_len(length)
+    }
+    fn sync(&self) -> Result<()> {
+        self.ground.look();
+        self.inner.sync()
+    }
+    fn allocate(&self, offset: u64, length: u64) -> Result<()> {
+        self.inner.allocate(offset, length)
+    }
+    fn start_writeback(&self, _offset: u64, _length: u64) {}
+    fn read_ahead(&self, _offset: u64, _length: u64) {}
+}
+
+/// A reader that holds a backup.
+struct Reader {
+    engine: Arc<Engine>,
+    backup: Backup,
+    /// When it came: its number.
+    number: u64,
+}
+
+/// All readers, and what they have seen.
+struct Crowd {
+    random: Random,
+    settings: Settings,
+    seed: u64,
+    /// One look in so many does something.
+    rarely: u64,
+    readers: Vec<Reader>,
+    came: u64,
+    reads: u64,
+    /// What readers that came since the last step have seen: which backups.
+    listed: Vec<BTreeSet<[u8; 16]>>,
+}
+
+impl Crowd {
+    fn look(&mut self, ground: &SimulatedGround) {
+        if ground.is_crashed() || !self.random.one_in(self.rarely) {
+            return;
+        }
+        if self.readers.len() < 4 && self.random.one_in(2) {
+            self.enter(ground);
+        } else if !self.readers.is_empty() {
+            let at = self.random.below(self.readers.len() as u64) as usize;
+            self.read(at, ground);
+            if self.random.one_in(3) {
+                self.readers.swap_remove(at);
+            }
+        }
+    }
+
+    fn enter(&mut self, ground: &SimulatedGround) {
+        // While the writer has the views to itself a reader would wait, here for ever.
+        if ground.lock("views", false, &Holder::this_process("look")).is_err() {
+            return;
+        }
+        let shared: Arc<dyn Ground> = Arc::new(ground.clone());
+        let opened = Engine::open(shared, self.settings.clone(), Mode::Snapshot, "reader");
+        let list = |engine: &Arc<Engine>| Catalog::new(engine.clone()).list();
+        let found = opened.map_err(|error| error.to_string()).and_then(|engine| match list(&engine) {
+            Ok(list) => Ok((engine, list)),
+            Err(error) => Err(error.to_string()),
+        });
+        if ground.is_crashed() {
+            return;
+        }
+        let (engine, list) = found.unwrap_or_else(|error| panic!("seed {}, reader {}: {error}", self.seed, self.came));
+        let catalog = Catalog::new(engine.clone());
+        self.listed.push(list.iter().map(|backup| *backup.id.as_bytes()).collect());
+        self.came += 1;
+        if !list.is_empty() {
+            let backup = list[self.random.below(list.len() as u64) as usize].clone();
+            match catalog.hold(&[&backup]) {
+                Err(_) if ground.is_crashed() => return,
+                held => held.unwrap(),
+            }
+            assert!(catalog.list().is_err(), "a reader that holds something asks for nothing else");
+            self.readers.push(Reader { engine, backup, number: self.came });
+            if self.random.one_in(4) {
+                self.read(self.readers.len() - 1, ground);
+            }
+        }
+    }
+
+    fn read(&mut self, at: usize, ground: &SimulatedGround) {
+        let Reader { engine, backup, number } = &self.readers[at];
+        let read = read_tree(engine, backup);
+        if ground.is_crashed() {
+            return;
+        }
+        let tree = read.unwrap_or_else(|error| panic!("seed {}, reader {number}, {}: {error}", self.seed, backup.id));
+        assert_eq!(sum_of(&tree), backup.options, "seed {}, reader {number}: backup {} has other bytes", self.seed, backup.id);
+        self.reads += 1;
+    }
+
+    /// The readers that came since the last step saw each backup that was there before and after it, and none that was there neither before nor after.
+    fn judge(&mut self, before: &Model, after: &Model) {
+        let certain = |model: &Model| -> BTreeSet<[u8; 16]> {
+            model.backups.iter().filter(|(_, backup)| backup.visible == [true]).map(|(id, _)| *id).collect()
+        };
+        let possible = |model: &Model| -> BTreeSet<[u8; 16]> {
+            model.backups.iter().filter(|(_, backup)| backup.visible.contains(&true)).map(|(id, _)| *id).collect()
+        };
+        let must: BTreeSet<_> = certain(before).intersection(&certain(after)).copied().collect();
+        let may: BTreeSet<_> = possible(before).union(&possible(after)).copied().collect();
+        // One that was made or cancelled by an error in this very step.
+        let known: BTreeSet<_> = after.backups.keys().chain(before.backups.keys()).copied().collect();
+        for seen in self.listed.drain(..) {
+            let missed: Vec<_> = must.difference(&seen).map(|id| BackupId::from_bytes(*id)).collect();
+            assert!(missed.is_empty(), "seed {}: a reader did not see {missed:?}", self.seed);
+            let strange: Vec<_> = seen.difference(&may).filter(|id| !known.contains(*id)).map(|id| BackupId::from_bytes(*id)).collect();
+            assert!(strange.is_empty(), "seed {}: a reader saw {strange:?}", self.seed);
+        }
+    }
+}
+
+fn open(ground: &SimulatedGround, crowd: &Arc<Mutex<Crowd>>, seed: u64) -> std::result::Result<World, crate::world::Fault> {
+    let watched = Watched { inner: ground.clone(), crowd: crowd.clone(), writer: std::thread::current().id() };
+    let engine = Engine::open(Arc::new(watched), settings_of(seed), Mode::ReadWrite, "test")?;
+    let volumes = Arc::new(Volumes::open(engine.clone(), crate::world::volumes_options(seed))?);
+    World::on(engine, volumes, ground)
+}
+
+/// Parity is tried elsewhere: there containers are taken away, which readers may find out.
+fn settings_of(seed: u64) -> Settings {
+    Settings { parity_group: 0, ..settings(seed) }
+}
+
+/// A run: steps, now and then the death of the writer while the readers live on, at last a crash of the machine or none.
+fn run(seed: u64, rarely: u64) -> (u64, u64) {
+    let mut random = Random(seed);
+    let mut model = Model::new("m");
+    let ground = World::create(seed);
+    let crowd = Arc::new(Mutex::new(Crowd {
+        random: Random(seed ^ 0x5eed),
+        settings: settings_of(seed),
+        seed,
+        rarely,
+        readers: Vec::new(),
+        came: 0,
+        reads: 0,
+        listed: Vec::new(),
+    }));
+    let crashes = random.one_in(3);
+    if crashes {
+        ground.crash_after_operations(400 + random.below(2000));
+    }
+    'lives: for life in 0..3 {
+        let mut world = match open(&ground, &crowd, seed) {
+            Ok(world) => world,
+            Err(error) => {
+                assert!(ground.is_crashed(), "seed {seed}, life {life}: {error}");
+                break;
+            }
+        };
+        if life > 0 {
+            match model.verify(&world, false) {
+                Err(_) if ground.is_crashed() => break,
+                verified => must(verified, seed, "after the death of the writer"),
+            }
+            crowd.lock().unwrap().listed.clear();
+        }
+        for _ in 0..25 {
+            let before = model.clone();
+            drop(step(&mut world, &mut model, &mut random));
+            if ground.is_crashed() {
+                break 'lives;
+            }
+            crowd.lock().unwrap().judge(&before, &model);
+        }
+    }
+    let (came, reads) = {
+        let mut crowd = crowd.lock().unwrap();
+        if !ground.is_crashed() {
+            for at in 0..crowd.readers.len() {
+                crowd.read(at, &ground);
+            }
+        }
+        crowd.readers.clear();
+        (crowd.came, crowd.reads)
+    };
+    let policy = if crashes { crate::world::policy(seed) } else { onefold_ground::CrashPolicy::KeepAll };
+    reopen(&ground.restart(policy), seed, &mut model, "after all");
+    (came, reads)
+}
+
+#[test]
+fn b12_readers_beside_a_writer_see_the_store_as_of_their_moment_whatever_it_does() {
+    let (mut came, mut reads, all) = (0, 0, seeds(60));
+    let runs = all.end - all.start;
+    for seed in all {
+        let (more, read) = run(seed, [4, 12, 40][seed as usize % 3]);
+        (came, reads) = (came + more, reads + read);
+    }
+    println!("{came} readers, {reads} reads in {runs} runs");
+    assert!(came > 5 * runs && reads > 10 * runs, "{came} readers and {reads} reads in {runs} runs show little");
+}
