@@ -79,7 +79,7 @@ pub struct Statistics {
     pub added_bytes: u64,
     /// What the store's frames grew by meanwhile: the same compressed, unless others wrote at the same time.
     pub stored_bytes: u64,
-    /// Files and directories that could not be read and are missing.
+    /// Files and directories that could not be read and are missing: with any, the backup is partial.
     pub errors: u64,
 }
 
@@ -106,6 +106,10 @@ impl Statistics {
 pub struct Backup {
     /// Its name.
     pub id: BackupId,
+    /// Its place in the order in which the backups of the store were made, from 1; 0: not committed yet. The dates of backups may be wrong, this is not.
+    pub sequence: u64,
+    /// What the store's clock showed when it was committed ([`onefold_engine::Engine::seen_ns`]).
+    pub seen_ns: u64,
     /// The backup group that it belongs to.
     pub name: String,
     /// The machine that was backed up.
@@ -116,6 +120,8 @@ pub struct Backup {
     pub started_ns: i64,
     /// When it was complete, nanoseconds since 1970.
     pub finished_ns: i64,
+    /// Words that its maker gave it, sorted, each once ([`is_valid_tag`]).
+    pub tags: Vec<String>,
     /// What was backed up: absolute paths.
     pub paths: Vec<Vec<u8>>,
     /// The options it was made with, as JSON.
@@ -126,16 +132,38 @@ pub struct Backup {
     pub statistics: Statistics,
 }
 
+/// Whether a text can be a tag: 1 to 64 bytes without white space, control characters, `,` and `#`.
+pub fn is_valid_tag(text: &str) -> bool {
+    let is_wrong = |letter: char| letter.is_control() || letter.is_whitespace() || matches!(letter, ',' | '#');
+    (1..=64).contains(&text.len()) && !text.contains(is_wrong)
+}
+
 impl Backup {
+    /// Whether files or directories are missing that could not be read.
+    pub fn is_partial(&self) -> bool {
+        self.statistics.errors > 0
+    }
+
+    /// What backups are sorted by: the sequence. Date and id make the order total where records were put into a store by other ways.
+    pub fn order(&self) -> impl Ord + use<> {
+        (self.sequence, self.started_ns, self.finished_ns, self.id)
+    }
+
     /// The record; fingerprints have `digest_bytes`.
     pub fn encode(&self, digest_bytes: usize) -> Vec<u8> {
         let mut out = vec![VERSION];
         out.extend_from_slice(&self.id.0);
+        put_varint(&mut out, self.sequence);
+        put_varint(&mut out, self.seen_ns);
         put_bytes(&mut out, self.name.as_bytes());
         put_bytes(&mut out, self.host.as_bytes());
         put_bytes(&mut out, self.user.as_bytes());
         put_signed(&mut out, self.started_ns);
         put_signed(&mut out, self.finished_ns);
+        put_varint(&mut out, self.tags.len() as u64);
+        for tag in &self.tags {
+            put_bytes(&mut out, tag.as_bytes());
+        }
         put_varint(&mut out, self.paths.len() as u64);
         for path in &self.paths {
             put_bytes(&mut out, path);
@@ -166,11 +194,14 @@ impl Backup {
         }
         let mut id = [0; 16];
         id.copy_from_slice(reader.take(16)?);
+        let (sequence, seen_ns) = (reader.varint()?, reader.varint()?);
         let name = text(&mut reader, "backup name")?;
         let host = text(&mut reader, "host")?;
         let user = text(&mut reader, "user")?;
         let started_ns = reader.signed()?;
         let finished_ns = reader.signed()?;
+        let tags = reader.count("tags", 1)?;
+        let tags = (0..tags).map(|_| text(&mut reader, "tag")).collect::<Result<_, _>>()?;
         let paths = reader.count("paths", 1)?;
         let paths = (0..paths).map(|_| reader.bytes().map(<[u8]>::to_vec)).collect::<Result<_, _>>()?;
         let options = text(&mut reader, "options")?;
@@ -180,7 +211,21 @@ impl Backup {
             *field = reader.varint()?;
         }
         reader.end()?;
-        Ok(Backup { id: BackupId(id), name, host, user, started_ns, finished_ns, paths, options, root, statistics })
+        Ok(Backup {
+            id: BackupId(id),
+            sequence,
+            seen_ns,
+            name,
+            host,
+            user,
+            started_ns,
+            finished_ns,
+            tags,
+            paths,
+            options,
+            root,
+            statistics,
+        })
     }
 }
 
@@ -198,14 +243,15 @@ mod tests {
     use proptest::prelude::*;
 
     fn backup() -> impl Strategy<Value = Backup> {
-        let texts = any::<(String, String, String, String)>();
-        (any::<[u8; 16]>(), texts, any::<(i64, i64)>(), any::<Vec<Vec<u8>>>(), recipe(), any::<[u64; 11]>()).prop_map(
-            |(id, (name, host, user, options), (started_ns, finished_ns), paths, root, counts)| {
+        let texts = any::<(String, String, String, String, Vec<String>)>();
+        (any::<[u8; 16]>(), texts, any::<(i64, i64, u64, u64)>(), any::<Vec<Vec<u8>>>(), recipe(), any::<[u64; 11]>()).prop_map(
+            |(id, (name, host, user, options, tags), (started_ns, finished_ns, sequence, seen_ns), paths, root, counts)| {
                 let mut statistics = Statistics::default();
                 for (field, count) in statistics.fields().into_iter().zip(counts) {
                     *field = count;
                 }
-                Backup { id: BackupId(id), name, host, user, started_ns, finished_ns, paths, options, root, statistics }
+                let id = BackupId(id);
+                Backup { id, sequence, seen_ns, name, host, user, started_ns, finished_ns, tags, paths, options, root, statistics }
             },
         )
     }
@@ -224,6 +270,12 @@ mod tests {
             }
             let _ = Backup::decode(&bytes, 32);
         }
+    }
+
+    #[test]
+    fn a_tag_is_one_word() {
+        assert!(["a", "before-upgrade", "v1.2", "ä"].into_iter().all(is_valid_tag));
+        assert!(!["", "a b", "a,b", "a#b", "a\n", &"x".repeat(65)].into_iter().any(is_valid_tag));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! A record lies in the block-index partition of its backup group (its name hashed), under the key `b` + id.
 
-use crate::protection::{now_ns, protection_key};
+use crate::protection::protection_key;
 use crate::{Backup, BackupId, CatalogError, Result};
 use onefold_engine::{Engine, EngineError, Piece, Transaction};
 use onefold_fingerprint::Fingerprint;
@@ -18,6 +18,15 @@ const CANDIDATES: usize = 5;
 /// Held from looking whether a backup is there to submitting what follows from it: two who remove one backup at once would take its
 /// references away twice, and one who protects could come too late. It is for a moment, so one for all stores of a process will do.
 pub(crate) static CHANGING: Mutex<()> = Mutex::new(());
+
+/// A backup that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The backup.
+    pub backup: Backup,
+    /// The newest of those that were meant, if it was passed over because it is partial.
+    pub newer_partial: Option<Backup>,
+}
 
 /// The backups of one store.
 #[derive(Clone, Debug)]
@@ -36,18 +45,23 @@ impl Catalog {
         &self.engine
     }
 
-    /// Makes a backup visible and durable: when this returns, it and everything it refers to survive a crash. After an error (a full disk) it
-    /// may be visible already; then calling this again only makes it durable, as its references must be counted once.
-    pub fn commit_backup(&self, backup: &Backup) -> Result<()> {
+    /// Makes a backup visible and durable: when this returns, it and everything it refers to survive a crash. The record is given the next place in the
+    /// order of the store's backups, and what the store's clock shows. After an error (a full disk) it may be visible already; then calling this again with
+    /// the same record only makes it durable, as its references must be counted once.
+    pub fn commit_backup(&self, backup: &mut Backup) -> Result<()> {
         let (partition, key) = (self.partition(&backup.name), key(&backup.id));
-        let value = backup.encode(self.engine.digest_bytes());
         let changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
         match self.engine.get(partition, &key)? {
-            None => self.engine.submit(Transaction {
-                changes: vec![(partition, key, Some(value))],
-                deltas: root_references(backup).map(|fingerprint| (fingerprint, 1)).collect(),
-            })?,
-            Some(known) if known == value => {}
+            None => {
+                backup.sequence = self.next_sequence()?;
+                backup.seen_ns = self.engine.seen_ns();
+                let value = backup.encode(self.engine.digest_bytes());
+                self.engine.submit(Transaction {
+                    changes: vec![(partition, key, Some(value)), self.engine.note_of_clock()],
+                    deltas: root_references(backup).map(|fingerprint| (fingerprint, 1)).collect(),
+                })?;
+            }
+            Some(known) if known == backup.encode(self.engine.digest_bytes()) => {}
             Some(_) => {
                 let why = "the store has another backup of this id".to_owned();
                 return Err(EngineError::Invalid { what: format!("backup {}", backup.id), why }.into());
@@ -58,11 +72,22 @@ impl Catalog {
         Ok(())
     }
 
+    /// Behind all backups that can be read. To be asked for and used under [`CHANGING`].
+    fn next_sequence(&self) -> Result<u64> {
+        let mut greatest = 0;
+        match self.visit(&mut |backup| greatest = greatest.max(backup.sequence)) {
+            // An old record that is damaged keeps nobody from making new backups.
+            Err(CatalogError::Damaged { .. }) => {}
+            visited => visited?,
+        }
+        Ok(greatest.saturating_add(1))
+    }
+
     /// Removes backups with their references; durable on return. It costs the same for a backup of any size: the space comes back with reclamation.
     /// Refused, for all of them, if one of them is protected or not there, and in append-only mode. A crash may leave some of them, each whole.
     pub fn remove_backups(&self, backups: &[Backup]) -> Result<()> {
         let _permit = self.engine.permit_deletion("forget backups")?;
-        let now_ns = now_ns();
+        let now = self.now();
         let mut removed = HashSet::new();
         let mut transactions = Vec::new();
         let changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -73,8 +98,8 @@ impl Catalog {
                 return Err(CatalogError::UnknownBackup { asked: backup.id.to_string(), candidates: Vec::new() });
             }
             let mut changes = vec![(partition, key(&backup.id), None)];
-            if let Some(until_ns) = self.protected_until(backup)? {
-                if until_ns > now_ns {
+            if let Some(protection) = self.protection(backup)? {
+                if let Some(until_ns) = protection.end(now) {
                     return Err(CatalogError::Protected { id: backup.id, name: backup.name.clone(), until_ns });
                 }
                 changes.push((partition, protection_key(&backup.id), None));
@@ -98,11 +123,11 @@ impl Catalog {
         damaged.map_or(Ok(()), Err)
     }
 
-    /// All backups, the oldest first.
+    /// All backups, in the order in which they were made.
     pub fn list(&self) -> Result<Vec<Backup>> {
         let mut backups = Vec::new();
         self.visit(&mut |backup| backups.push(backup))?;
-        backups.sort_by_key(age);
+        backups.sort_by_key(Backup::order);
         Ok(backups)
     }
 
@@ -110,21 +135,27 @@ impl Catalog {
     pub fn newest(&self, mut wanted: impl FnMut(&Backup) -> bool) -> Result<Option<Backup>> {
         let mut newest: Option<Backup> = None;
         self.visit(&mut |backup| {
-            if wanted(&backup) && newest.as_ref().is_none_or(|known| age(known) < age(&backup)) {
+            if wanted(&backup) && newest.as_ref().is_none_or(|known| known.order() < backup.order()) {
                 newest = Some(backup);
             }
         })?;
         Ok(newest)
     }
 
-    /// The backup that a person means: `latest`, `latest:NAME` (of a backup group), a full id, or a beginning of one that is unique.
+    /// The backup that a person means; see [`Catalog::look_up`].
     pub fn find(&self, asked: &str) -> Result<Backup> {
-        if asked == "latest" {
-            return self.newest(|_| true)?.ok_or_else(|| CatalogError::UnknownBackup { asked: asked.to_owned(), candidates: Vec::new() });
-        }
-        if let Some(name) = asked.strip_prefix("latest:") {
-            return match self.newest(|backup| backup.name == name)? {
-                Some(backup) => Ok(backup),
+        Ok(self.look_up(asked)?.backup)
+    }
+
+    /// The backup that a person means: a full id, a beginning of one that is unique, or `latest`, the newest complete one. `latest:NAME` is that of a
+    /// backup group, `latest#TAG` and `latest:NAME#TAG` that with a tag. Without any complete one it is the newest partial one; `latest-any`
+    /// in the place of `latest` takes the newest, complete or not.
+    pub fn look_up(&self, asked: &str) -> Result<Found> {
+        let any = asked.strip_prefix("latest-any").map(|rest| (rest, true));
+        let latest = any.or_else(|| asked.strip_prefix("latest").map(|rest| (rest, false)));
+        if let Some((rest, any)) = latest.filter(|(rest, _)| rest.is_empty() || rest.starts_with([':', '#'])) {
+            return match self.latest(rest, any)? {
+                Some(found) => Ok(found),
                 None => Err(self.unknown(asked)?),
             };
         }
@@ -143,7 +174,7 @@ impl Catalog {
             }
         }
         match (found.pop(), found.is_empty()) {
-            (Some(backup), true) => Ok(backup),
+            (Some(backup), true) => Ok(Found { backup, newer_partial: None }),
             (Some(backup), false) => {
                 found.push(backup);
                 let candidates = found.iter().take(CANDIDATES).map(|backup| format!("{} ({})", backup.id, backup.name)).collect();
@@ -167,6 +198,43 @@ impl Catalog {
     pub fn hold(&self, backups: &[&Backup]) -> Result<()> {
         let places: Vec<_> = backups.iter().map(|backup| (self.partition(&backup.name), key(&backup.id))).collect();
         Ok(self.engine.hold(&places)?)
+    }
+
+    /// What stands behind `latest`: nothing, `:NAME`, `#TAG` or both. A name may have a `#` of its own.
+    fn latest(&self, rest: &str, any: bool) -> Result<Option<Found>> {
+        let (name, tag) = match rest.strip_prefix(':') {
+            Some(name) => match self.newest_of(Some(name), None, any)? {
+                None => name.rsplit_once('#').map_or((Some(name), None), |(name, tag)| (Some(name), Some(tag))),
+                found => return Ok(found),
+            },
+            None => (None, rest.strip_prefix('#')),
+        };
+        self.newest_of(name, tag, any)
+    }
+
+    fn newest_of(&self, name: Option<&str>, tag: Option<&str>, any: bool) -> Result<Option<Found>> {
+        let is_wanted = |backup: &Backup| {
+            name.is_none_or(|name| backup.name == name) && tag.is_none_or(|tag| backup.tags.iter().any(|known| known == tag))
+        };
+        let (mut newest, mut newest_complete) = (None::<Backup>, None::<Backup>);
+        self.visit(&mut |backup| {
+            if !is_wanted(&backup) {
+                return;
+            }
+            let is_newer = |known: &Option<Backup>| known.as_ref().is_none_or(|known| known.order() < backup.order());
+            if !backup.is_partial() && is_newer(&newest_complete) {
+                newest_complete = Some(backup.clone());
+            }
+            if is_newer(&newest) {
+                newest = Some(backup);
+            }
+        })?;
+        Ok(match (newest, newest_complete) {
+            (Some(newest), Some(complete)) if !any && newest.id != complete.id => {
+                Some(Found { backup: complete, newer_partial: Some(newest) })
+            }
+            (newest, _) => newest.map(|backup| Found { backup, newer_partial: None }),
+        })
     }
 
     fn unknown(&self, asked: &str) -> Result<CatalogError> {
@@ -194,9 +262,4 @@ pub(crate) fn key(id: &BackupId) -> Vec<u8> {
 
 fn root_references(backup: &Backup) -> impl Iterator<Item = Fingerprint> + '_ {
     backup.root.pieces.iter().filter_map(Piece::fingerprint)
-}
-
-/// What backups are sorted by; the id makes the order total.
-fn age(backup: &Backup) -> (i64, i64, BackupId) {
-    (backup.started_ns, backup.finished_ns, backup.id)
 }

@@ -12,6 +12,11 @@ pub const MAX_ENTRY_BYTES: usize = 1 << 20;
 /// Smallest encoding of an extended attribute: two lengths.
 const XATTR_MIN_BYTES: usize = 2;
 
+/// The flags of `chattr` that a user sets and that mean something on another file system: `s`, `u`, `c`, `S`, `i`, `a`, `d`, `A`, `j`, `t`, `D`, `T`, `C`, `P`.
+/// The others say how the file system keeps a file (`e`, `I`, `N`, `V`) or need more than the flag (`E`, `F`, `x`).
+pub const CHATTR_FLAGS: u32 =
+    0x1 | 0x2 | 0x4 | 0x8 | 0x10 | 0x20 | 0x40 | 0x80 | 0x4000 | 0x8000 | 0x1_0000 | 0x2_0000 | 0x80_0000 | 0x2000_0000;
+
 /// What a file of any kind has besides its content.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
@@ -31,6 +36,8 @@ pub struct Attributes {
     pub device: u64,
     /// Number of names.
     pub links: u64,
+    /// What `chattr` sets: of the bits of FS_IOC_GETFLAGS those in [`CHATTR_FLAGS`].
+    pub flags: u32,
     /// Extended attributes, sorted by name; ACLs are `system.posix_acl_access` and `system.posix_acl_default`.
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
@@ -134,6 +141,7 @@ impl Entry {
         put_varint(out, attributes.inode);
         put_varint(out, attributes.device);
         put_varint(out, attributes.links);
+        put_varint(out, u64::from(attributes.flags));
         put_varint(out, attributes.xattrs.len() as u64);
         for (name, value) in &attributes.xattrs {
             put_bytes(out, name);
@@ -182,6 +190,7 @@ impl Entry {
             inode: reader.varint()?,
             device: reader.varint()?,
             links: reader.varint()?,
+            flags: reader.varint_to("flags", u64::from(u32::MAX))? as u32,
             xattrs: Vec::new(),
         };
         let xattrs = reader.count("xattrs", XATTR_MIN_BYTES)?;

@@ -25,12 +25,13 @@ mod recipes;
 pub mod retention;
 mod tree;
 
-pub use backup::{Backup, BackupId, NotAnId, Statistics};
-pub use catalog::Catalog;
+pub use backup::{Backup, BackupId, NotAnId, Statistics, is_valid_tag};
+pub use catalog::{Catalog, Found};
 pub use diff::{Change, Difference, diff};
 pub use directory::{DirectoryReader, DirectoryWriter, decode_directory_chunk, encode_directory_chunk};
-pub use entry::{Attributes, Content, Entry, MAX_ENTRY_BYTES, is_valid_name};
+pub use entry::{Attributes, CHATTR_FLAGS, Content, Entry, MAX_ENTRY_BYTES, is_valid_name};
 pub use error::{CatalogError, Result};
+pub use protection::Now;
 pub use recipes::PieceReader;
 pub use tree::{MAX_DEPTH, TreeWalk, WalkItem, components, join};
 

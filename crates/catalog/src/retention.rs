@@ -1,28 +1,41 @@
 //! Which backups a retention policy keeps: a pure function of times, so that it can be tried without a store.
 //!
-//! The rules are those that users of restic know. Each works on the backups of one group, from the newest to the oldest:
+//! The rules are those that users of restic know. Each works on the backups of one group, from the newest to the oldest. Which is newer, the sequence
+//! says, not the date; a date that does not fit is replaced (`times.rs`).
 //! * *last* keeps the newest ones;
 //! * *hourly*, *daily*, *weekly*, *monthly*, *yearly* keep the newest one of each hour, day, ISO week, month, year of local time that has any, until
 //!   as many are kept as they say; hours, days, ... without a backup do not count. A rule that is not exhausted at the end keeps the oldest backup too,
 //!   so that history grows to its full length;
-//! * *within* keeps all that are younger than a period, reckoned from the newest backup, not from today: a machine that was off for a year keeps what it has.
+//! * *within* keeps all that are younger than a period, by their date or by the time that the store saw pass, reckoned from the newest backup, not from
+//!   today: a machine that was off for a year keeps what it has.
 //!
 //! A backup that any rule keeps is kept; each rule counts for itself.
 //!
+//! A *partial* backup never takes the place of a complete one: the rules look at complete ones first, as if there were no others. Then a partial one is kept
+//! * by *hourly* to *yearly*, if no complete one of its hour, day, ... is kept; these are counted apart, up to the same number;
+//! * by *last*, if it is newer than all complete ones, likewise;
+//! * by *within*, if it is young enough, reckoned from the newest complete one;
+//! * if it is the newest partial one, and newer than all complete ones.
+//!
+//! Where a group has no complete backup, partial ones are treated like complete ones.
+//!
 //! # Invariants (property tests below)
-//! * Rules that keep anything keep the newest backup.
+//! * Rules that keep anything keep the newest complete backup, and what is newer: the newest partial one.
+//! * Partial backups change nothing about which complete ones are kept.
 //! * Who applies a policy to what it has kept loses nothing more.
 
-use crate::{Backup, BackupId};
+use crate::{Backup, BackupId, Now};
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::str::FromStr;
 
 mod period;
+mod times;
 
 pub use period::{BadPeriod, Period};
+pub use times::Made;
 
 /// How many backups a rule keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
@@ -113,6 +126,10 @@ pub enum Reason {
     Oldest(Rule),
     /// It is young enough.
     Within(Period),
+    /// It is partial, and the newest of all.
+    NewestPartial,
+    /// Its date is in doubt: neither removed nor counted.
+    Doubtful,
     /// It is protected until then, nanoseconds since 1970.
     Protected(i64),
 }
@@ -143,12 +160,12 @@ impl fmt::Display for Rule {
 }
 
 impl Rule {
-    /// A number that falls from a backup to the next older one exactly where the rule sees another hour, day, ...
+    /// A number that falls from a backup to the next older one exactly where the rule sees another hour, day, ...; `place` is its place in the sequence.
     fn bucket(self, time: &Zoned, place: usize) -> i64 {
         let (year, month, day) = (i64::from(time.year()), i64::from(time.month()), i64::from(time.day()));
         let date = year * 10_000 + month * 100 + day;
         match self {
-            Rule::Last => -(place as i64),
+            Rule::Last => place as i64,
             Rule::Hourly => date * 100 + i64::from(time.hour()),
             Rule::Daily => date,
             Rule::Weekly => {
@@ -169,11 +186,10 @@ struct Course {
 }
 
 impl Course {
-    fn meets(&mut self, time: &Zoned, place: usize, is_oldest: bool) -> Option<Reason> {
+    fn meets(&mut self, bucket: i64, is_oldest: bool) -> Option<Reason> {
         if self.left == Limit::AtMost(0) {
             return None;
         }
-        let bucket = self.rule.bucket(time, place);
         // Not merely another bucket: where clocks are set back over midnight, a day is left and entered again.
         let is_older = self.bucket.is_none_or(|before| bucket < before);
         if !is_older && !is_oldest {
@@ -185,6 +201,15 @@ impl Course {
         }
         Some(if is_older { Reason::Rule(self.rule) } else { Reason::Oldest(self.rule) })
     }
+}
+
+/// A backup whose date is settled.
+struct Known {
+    /// Its place in the slice that was given: by sequence.
+    index: usize,
+    date_ns: i64,
+    seen_ns: u64,
+    date: Zoned,
 }
 
 impl Policy {
@@ -205,28 +230,55 @@ impl Policy {
         self.within.is_none() && self.rules().iter().all(|(_, limit)| *limit == Limit::AtMost(0))
     }
 
-    /// Why each of these times (nanoseconds since 1970, in any order) is kept; without a reason it is not. Of equal times the later in the slice is the
-    /// newer one. `zone` says where days begin; times behind `now_ns` are of clocks that went wrong, and no period is reckoned from them.
-    pub fn reasons(&self, times_ns: &[i64], now_ns: i64, zone: &TimeZone) -> Vec<Vec<Reason>> {
-        let mut reasons = vec![Vec::new(); times_ns.len()];
-        let mut order: Vec<usize> = (0..times_ns.len()).collect();
-        order.sort_by_key(|index| std::cmp::Reverse((times_ns[*index], *index)));
-        let cutoff = self.within.map(|period| {
-            let newest = order.iter().map(|index| times_ns[*index]).find(|time| *time <= now_ns);
-            // None in the past, or a period that reaches back before all times: everything is young enough.
-            newest.and_then(|newest| period.before(&zoned(newest, zone))).unwrap_or(i64::MIN)
-        });
-        let mut courses = self.rules().map(|(rule, left)| Course { rule, left, bucket: None });
-        for (place, index) in order.iter().enumerate() {
-            let time_ns = times_ns[*index];
-            let time = zoned(time_ns, zone);
-            let is_oldest = place + 1 == order.len();
-            reasons[*index].extend(courses.iter_mut().filter_map(|course| course.meets(&time, place, is_oldest)));
-            if let (Some(period), Some(cutoff)) = (self.within, cutoff)
-                && time_ns > cutoff
-            {
-                reasons[*index].push(Reason::Within(period));
+    /// Why each of these backups, which are in the order of their sequence, is kept; without a reason it is not. `zone` says where days begin.
+    pub fn reasons(&self, made: &[Made], now: Now, zone: &TimeZone) -> Vec<Vec<Reason>> {
+        let mut reasons = vec![Vec::new(); made.len()];
+        if self.keeps_nothing() {
+            return reasons;
+        }
+        let all_partial = made.iter().all(|made| made.is_partial);
+        let (mut complete, mut partial) = (Vec::new(), Vec::new());
+        // From the newest to the oldest from here on.
+        for (index, date_ns) in times::settled(made, now).into_iter().enumerate().rev() {
+            match date_ns {
+                Some(date_ns) => {
+                    let known = Known { index, date_ns, seen_ns: made[index].seen_ns, date: zoned(date_ns, zone) };
+                    if made[index].is_partial && !all_partial { partial.push(known) } else { complete.push(known) }
+                }
+                None => reasons[index].push(Reason::Doubtful),
             }
+        }
+        for (rule, limit) in self.rules() {
+            let mut course = Course { rule, left: limit, bucket: None };
+            for (place, known) in complete.iter().enumerate() {
+                reasons[known.index].extend(course.meets(rule.bucket(&known.date, known.index), place + 1 == complete.len()));
+            }
+        }
+        if let (Some(period), Some(newest)) = (self.within, complete.first().or(partial.first())) {
+            // A period that reaches back before all times: everything is young enough.
+            let cutoff_ns = period.before(&newest.date).unwrap_or(i64::MIN);
+            let length_ns = newest.date_ns.abs_diff(cutoff_ns);
+            let is_young = |known: &&Known| known.date_ns > cutoff_ns || newest.seen_ns.saturating_sub(known.seen_ns) < length_ns;
+            complete.iter().chain(&partial).filter(is_young).for_each(|known| reasons[known.index].push(Reason::Within(period)));
+        }
+        // Of the complete ones those count that stay: so a second time comes to the same.
+        complete.retain(|known| !reasons[known.index].is_empty());
+        for (rule, limit) in self.rules() {
+            let taken: HashSet<i64> = complete.iter().map(|known| rule.bucket(&known.date, known.index)).collect();
+            let newest_complete = complete.first().map(|known| known.index);
+            let is_alone = |known: &&Known| match rule {
+                Rule::Last => newest_complete.is_none_or(|newest| newest < known.index),
+                _ => !taken.contains(&rule.bucket(&known.date, known.index)),
+            };
+            let mut course = Course { rule, left: limit, bucket: None };
+            for known in partial.iter().filter(is_alone) {
+                reasons[known.index].extend(course.meets(rule.bucket(&known.date, known.index), false));
+            }
+        }
+        if let Some(newest) = partial.first()
+            && complete.first().is_none_or(|complete| complete.index < newest.index)
+        {
+            reasons[newest.index].push(Reason::NewestPartial);
         }
         reasons
     }
@@ -246,13 +298,13 @@ pub struct GroupPlan {
     pub remove: Vec<Backup>,
 }
 
-/// Applies a policy to each group (all backups of one name) of these backups, which are sorted with the oldest first. `protected` names those that
+/// Applies a policy to each group (all backups of one name) of these backups, which are in the order of their sequence. `protected` names those that
 /// must stay whatever the policy says, and until when (nanoseconds since 1970).
 pub fn plan(
     backups: Vec<Backup>,
     protected: &HashMap<BackupId, i64>,
     policy: &Policy,
-    now_ns: i64,
+    now: Now,
     zone: &TimeZone,
 ) -> BTreeMap<String, GroupPlan> {
     let mut groups: BTreeMap<String, Vec<Backup>> = BTreeMap::new();
@@ -260,9 +312,10 @@ pub fn plan(
         groups.entry(backup.name.clone()).or_default().push(backup);
     }
     let plan_of = |backups: Vec<Backup>| {
-        let times: Vec<i64> = backups.iter().map(|backup| backup.started_ns).collect();
+        let made = |backup: &Backup| Made { date_ns: backup.started_ns, seen_ns: backup.seen_ns, is_partial: backup.is_partial() };
+        let made: Vec<Made> = backups.iter().map(made).collect();
         let mut plan = GroupPlan::default();
-        for (backup, mut reasons) in backups.into_iter().zip(policy.reasons(&times, now_ns, zone)) {
+        for (backup, mut reasons) in backups.into_iter().zip(policy.reasons(&made, now, zone)) {
             reasons.extend(protected.get(&backup.id).map(|until_ns| Reason::Protected(*until_ns)));
             if reasons.is_empty() { plan.remove.push(backup) } else { plan.keep.push((backup, reasons)) }
         }

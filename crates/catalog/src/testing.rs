@@ -37,9 +37,20 @@ fn content() -> impl Strategy<Value = Content> {
 
 fn attributes() -> impl Strategy<Value = Attributes> {
     let numbers = (0..0o10000u16, any::<u32>(), any::<u32>(), any::<i64>(), any::<i64>(), any::<u64>(), any::<u64>(), any::<u64>());
-    (numbers, vec(any::<(Vec<u8>, Vec<u8>)>(), 0..3)).prop_map(|((mode, uid, gid, mtime_ns, ctime_ns, inode, device, links), xattrs)| {
-        Attributes { mode, uid, gid, mtime_ns, ctime_ns, inode, device, links, xattrs }
-    })
+    (numbers, any::<u32>(), vec(any::<(Vec<u8>, Vec<u8>)>(), 0..3)).prop_map(
+        |((mode, uid, gid, mtime_ns, ctime_ns, inode, device, links), flags, xattrs)| Attributes {
+            mode,
+            uid,
+            gid,
+            mtime_ns,
+            ctime_ns,
+            inode,
+            device,
+            links,
+            flags,
+            xattrs,
+        },
+    )
 }
 
 pub fn entry() -> impl Strategy<Value = Entry> {

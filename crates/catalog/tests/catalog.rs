@@ -72,30 +72,33 @@ impl Place {
         let Content::Directory { recipe: root } = self.store(tree) else { panic!("a tree begins with a directory") };
         let mut id = [number; 16];
         id[15] = 0;
-        let backup = Backup {
+        let mut backup = Backup {
             id: BackupId::from_bytes(id),
+            sequence: 0,
+            seen_ns: 0,
             name: name.into(),
             host: "h".into(),
             user: "u".into(),
             started_ns: i64::from(number),
             finished_ns: i64::from(number),
+            tags: vec![],
             paths: vec![],
             options: "{}".into(),
             root,
             statistics: Statistics::default(),
         };
-        self.catalog.commit_backup(&backup).unwrap();
+        self.catalog.commit_backup(&mut backup).unwrap();
         backup
     }
 }
 
 #[test]
-fn backups_are_listed_by_age_and_found_by_latest_group_prefix_and_id() {
+fn backups_are_listed_in_their_order_and_found_by_latest_group_prefix_and_id() {
     let mut place = place();
     let tree = directory(&[("f", file("x"))]);
     let backups: Vec<Backup> = [(0x3a, "one"), (0x12, "two"), (0x3b, "one")].map(|(number, name)| place.backup(number, name, &tree)).into();
     let catalog = &place.catalog;
-    assert_eq!(catalog.list().unwrap().iter().map(|backup| backup.started_ns).collect::<Vec<_>>(), [0x12, 0x3a, 0x3b]);
+    assert_eq!(catalog.list().unwrap(), backups);
     assert_eq!(catalog.find("latest").unwrap(), backups[2]);
     assert_eq!(catalog.find("latest:two").unwrap(), backups[1]);
     assert_eq!(catalog.find("3A").unwrap(), backups[0]);
@@ -106,6 +109,64 @@ fn backups_are_listed_by_age_and_found_by_latest_group_prefix_and_id() {
         let error = catalog.find(unknown).unwrap_err();
         assert!(matches!(&error, CatalogError::UnknownBackup { candidates, .. } if candidates.len() == 3), "{error}");
     }
+}
+
+#[test]
+fn a_6_the_newest_backup_is_the_last_one_made_whatever_its_date() {
+    let mut place = place();
+    let tree = directory(&[("f", file("x"))]);
+    // The second is of 2040, by its date.
+    let backups: Vec<Backup> = [5, 200, 6].map(|number| place.backup(number, "one", &tree)).into();
+    assert_eq!(place.catalog.find("latest").unwrap(), backups[2]);
+    assert_eq!(place.catalog.find("latest:one").unwrap(), backups[2]);
+    assert_eq!(place.catalog.list().unwrap(), backups);
+    assert_eq!(backups.iter().map(|backup| backup.sequence).collect::<Vec<_>>(), [1, 2, 3]);
+    assert!(backups[0].seen_ns < backups[1].seen_ns);
+    place.catalog.remove_backups(&backups[..1]).unwrap();
+    assert_eq!(place.backup(7, "two", &tree).sequence, 4);
+}
+
+#[test]
+fn a_backup_that_is_committed_again_stays_as_it_is() {
+    let mut place = place();
+    let mut backup = place.backup(5, "one", &directory(&[("f", file("x"))]));
+    place.backup(6, "one", &directory(&[]));
+    place.catalog.commit_backup(&mut backup).unwrap();
+    assert_eq!(backup.sequence, 1);
+    assert_eq!(place.catalog.list().unwrap().len(), 2);
+    backup.user = "another".into();
+    place.catalog.commit_backup(&mut backup).unwrap_err();
+}
+
+#[test]
+fn a_4_latest_is_the_newest_complete_backup_and_says_what_it_passed_over() {
+    let mut place = place();
+    let tree = directory(&[("f", file("x"))]);
+    let mut made = |number: u8, name: &str, errors: u64, tags: &[&str]| {
+        let backup = place.backup(number, name, &tree);
+        place.catalog.remove_backups(std::slice::from_ref(&backup)).unwrap();
+        let tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
+        let mut backup = Backup { statistics: Statistics { errors, ..Statistics::default() }, tags, ..backup };
+        place.catalog.commit_backup(&mut backup).unwrap();
+        backup
+    };
+    let complete = made(1, "a", 0, &["x"]);
+    let partial = made(2, "a", 1, &["x"]);
+    let only_partial = made(3, "b", 2, &[]);
+    let with_sign = made(4, "b#x", 0, &["y"]);
+    let find = |asked: &str| place.catalog.look_up(asked).map(|found| (found.backup, found.newer_partial)).ok();
+    assert_eq!(find("latest:a"), Some((complete.clone(), Some(partial.clone()))));
+    assert_eq!(find("latest-any:a"), Some((partial.clone(), None)));
+    assert_eq!(find("latest:b"), Some((only_partial.clone(), None)));
+    assert_eq!(find("latest"), Some((with_sign.clone(), None)));
+    assert_eq!(find("latest-any"), Some((with_sign.clone(), None)));
+    assert_eq!(find(&partial.id.to_string()), Some((partial.clone(), None)));
+    // Tags.
+    assert_eq!(find("latest#x"), Some((complete, Some(partial.clone()))));
+    assert_eq!(find("latest-any:a#x"), Some((partial, None)));
+    assert_eq!(find("latest:b#x"), Some((with_sign.clone(), None)), "a name comes before a name with a tag");
+    assert_eq!(find("latest:b#x#y"), Some((with_sign, None)));
+    assert_eq!((find("latest:a#z"), find("latest#z"), find("latest-anything")), (None, None, None));
 }
 
 #[test]

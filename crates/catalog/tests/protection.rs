@@ -2,8 +2,9 @@
 
 use onefold_catalog::{Backup, BackupId, Catalog, CatalogError, Statistics};
 use onefold_engine::{Descriptor, Engine, EngineError, Mode, Recipe, Settings, Transaction};
+use onefold_ground::time::{Reading, TimeSource};
 use onefold_ground::{CrashPolicy, Ground, SimulatedGround};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const SECRET: &[u8] = b"open sesame";
@@ -22,19 +23,22 @@ fn open(ground: &SimulatedGround) -> Catalog {
 }
 
 fn backup(catalog: &Catalog, number: u8) -> Backup {
-    let backup = Backup {
+    let mut backup = Backup {
         id: BackupId::from_bytes([number; 16]),
+        sequence: 0,
+        seen_ns: 0,
         name: format!("group {}", number % 3),
         host: "h".into(),
         user: "u".into(),
         started_ns: i64::from(number),
         finished_ns: i64::from(number),
+        tags: vec![],
         paths: vec![],
         options: "{}".into(),
         root: Recipe::flat(Vec::new()),
         statistics: Statistics::default(),
     };
-    catalog.commit_backup(&backup).unwrap();
+    catalog.commit_backup(&mut backup).unwrap();
     backup
 }
 
@@ -80,6 +84,68 @@ fn a_protected_backup_stays_until_its_day_and_none_is_removed_with_it() {
     assert_eq!(left, 0, "protections without a backup");
     let gone = catalog.protect(&backups[..1], Some(until_ns)).unwrap_err();
     assert!(matches!(gone, CatalogError::UnknownBackup { .. }), "{gone}");
+}
+
+/// A machine whose date, boot and time since boot a test sets, in hours.
+#[derive(Clone)]
+struct Machine(Arc<Mutex<(i64, u128, i64)>>);
+
+impl Machine {
+    fn set(&self, date: i64, boot: u128, since_boot: i64) {
+        *self.0.lock().unwrap() = (date, boot, since_boot);
+    }
+
+    fn open(&self, ground: &SimulatedGround) -> Catalog {
+        let clocks = self.0.clone();
+        let time = TimeSource::of(move || {
+            let (date, boot, since_boot) = *clocks.lock().unwrap();
+            Reading { wall_ns: date * HOUR_NS, boot, boot_ns: (since_boot * HOUR_NS) as u64 }
+        });
+        let settings = Settings { background: false, time, ..Settings::default() };
+        Catalog::new(Engine::open(Arc::new(ground.clone()), settings, Mode::ReadWrite, "test").unwrap())
+    }
+}
+
+#[test]
+fn a_6_a_date_that_was_set_forward_ends_no_protection() {
+    let (ground, machine) = (store(), Machine(Arc::new(Mutex::new((1000, 1, 10)))));
+    let catalog = machine.open(&ground);
+    let backup = backup(&catalog, 1);
+    let backup = std::slice::from_ref(&backup);
+    let is_protected = |catalog: &Catalog| {
+        let listed = catalog.protected().unwrap().contains_key(&backup[0].id);
+        // Asked of what removes it, too.
+        assert!(!listed || matches!(catalog.remove_backups(backup), Err(CatalogError::Protected { .. })));
+        listed
+    };
+    catalog.protect(backup, Some(1100 * HOUR_NS)).unwrap();
+    machine.set(90_000, 1, 11);
+    assert!(is_protected(&catalog), "while the store is open");
+    drop(catalog);
+    let ground = ground.restart(CrashPolicy::DropAll);
+    let catalog = machine.open(&ground);
+    assert!(catalog.engine().clock_jump().is_some_and(|jump| jump.by_ns == 88_999 * HOUR_NS));
+    assert!(is_protected(&catalog), "by another process");
+    // A later date by the wrong clock does not make it shorter either.
+    catalog.protect(backup, Some(90_001 * HOUR_NS)).unwrap();
+    machine.set(90_002, 1, 13);
+    assert!(is_protected(&catalog));
+    catalog.engine().close().unwrap();
+    // The date is set right, and the machine started again.
+    machine.set(1010, 2, 0);
+    let ground = ground.restart(CrashPolicy::DropAll);
+    let catalog = machine.open(&ground);
+    catalog.protect(backup, None).unwrap();
+    catalog.protect(backup, Some(1030 * HOUR_NS)).unwrap();
+    machine.set(1029, 2, 19);
+    assert!(is_protected(&catalog));
+    // No time needs anybody to look: the daemon need not run.
+    catalog.engine().close().unwrap();
+    machine.set(1030, 2, 20);
+    let ground = ground.restart(CrashPolicy::DropAll);
+    let catalog = machine.open(&ground);
+    assert!(!is_protected(&catalog));
+    catalog.remove_backups(backup).unwrap();
 }
 
 #[test]

@@ -26,7 +26,6 @@ use onefold_engine::InFlight;
 use parking_lot::Mutex;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Threads that read and store files.
 const READERS: usize = 2;
@@ -46,6 +45,8 @@ pub struct BackupOptions {
     pub user: String,
     /// Files and directories; relative ones are made absolute.
     pub paths: Vec<PathBuf>,
+    /// Words to find it by ([`onefold_catalog::is_valid_tag`]), sorted, each once.
+    pub tags: Vec<String>,
     /// Patterns of what to leave out ([`Excludes`]).
     pub excludes: Vec<String>,
     /// Keep to the file system of each path; directories where another one is mounted are stored empty.
@@ -80,7 +81,7 @@ impl BackupOutcome {
 
 /// Makes a backup; durable when this returns.
 pub fn backup(catalog: &Catalog, options: &BackupOptions, monitor: &dyn Monitor) -> Result<BackupOutcome> {
-    let started_ns = now_ns();
+    let started_ns = catalog.engine().date_ns();
     crate::raise_open_file_limit();
     let excludes = Excludes::new(&options.excludes)?;
     let paths = absolute_paths(&options.paths)?;
@@ -140,9 +141,7 @@ pub fn backup(catalog: &Catalog, options: &BackupOptions, monitor: &dyn Monitor)
     if watch.cancelled() {
         return Err(ClientError::Cancelled);
     }
-    if watch.get(Counter::Files) + watch.get(Counter::Directories) + watch.get(Counter::Others) == 0 {
-        return Err(ClientError::NothingToBackUp { reason: "none of the paths could be read".to_owned() });
-    }
+    refuse_empty(&watch)?;
 
     watch.count(Counter::AddedBytes, metadata.into_inner().added_bytes());
     if watch.get(Counter::AddedBytes) > 0 {
@@ -152,19 +151,22 @@ pub fn backup(catalog: &Catalog, options: &BackupOptions, monitor: &dyn Monitor)
 
     let mut id = [0; 16];
     crate::random_bytes(&mut id)?;
-    let record = Backup {
+    let mut record = Backup {
         id: BackupId::from_bytes(id),
+        sequence: 0,
+        seen_ns: 0,
         name: options.name.clone(),
         host: options.host.clone(),
         user: options.user.clone(),
         started_ns,
-        finished_ns: now_ns(),
+        finished_ns: engine.date_ns(),
+        tags: options.tags.clone(),
         paths,
         options: options_json(options),
         root,
         statistics: Statistics { stored_bytes: engine.stored_bytes().saturating_sub(stored_before), ..statistics(&watch) },
     };
-    catalog.commit_backup(&record)?;
+    catalog.commit_backup(&mut record)?;
     Ok(BackupOutcome {
         backup: record,
         parent: parent.map(|parent| parent.id),
@@ -187,6 +189,20 @@ fn find_parent(catalog: &Catalog, is_parent: impl Fn(&Backup) -> bool, monitor: 
         found => found?,
     };
     Ok((in_flight, parent))
+}
+
+/// A backup without any file is nobody's wish, unless there are none.
+fn refuse_empty(watch: &Watch<'_>) -> Result<()> {
+    let (excluded, errors) = (watch.get(Counter::Excluded), watch.get(Counter::Errors));
+    let has_files = watch.get(Counter::Files) + watch.get(Counter::Others) > 0;
+    let reason = match (errors, excluded) {
+        (0, 0) if watch.get(Counter::Directories) > 0 => return Ok(()),
+        _ if has_files => return Ok(()),
+        (0, 0) => "none of the paths is there any more",
+        (0, _) => "everything is excluded",
+        _ => "no file could be read",
+    };
+    Err(ClientError::NothingToBackUp { reason: reason.to_owned() })
 }
 
 fn statistics(watch: &Watch<'_>) -> Statistics {
@@ -246,10 +262,6 @@ fn clean(path: &Path) -> Vec<u8> {
     let mut clean = vec![b'/'];
     clean.extend_from_slice(&kept.join(&b'/'));
     clean
-}
-
-fn now_ns() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
 }
 
 #[cfg(test)]

@@ -11,6 +11,8 @@ pub enum Counter {
     Found,
     /// Bytes of the files found.
     FoundBytes,
+    /// Names that were left out on request, with everything below them.
+    Excluded,
     /// Regular files done, further names of hard links included.
     Files,
     /// Files that the backup before did not have.
@@ -41,9 +43,10 @@ pub enum Counter {
 
 impl Counter {
     /// All of them.
-    pub const ALL: [Counter; 15] = [
+    pub const ALL: [Counter; 16] = [
         Counter::Found,
         Counter::FoundBytes,
+        Counter::Excluded,
         Counter::Files,
         Counter::NewFiles,
         Counter::ChangedFiles,

@@ -143,6 +143,7 @@ impl<'a> Reader<'a> {
             Ok(xattrs) => found.attributes.xattrs = xattrs,
             Err(error) => self.watch.warn(path, format_args!("cannot read its extended attributes: {error}")),
         }
+        found.attributes.flags = source::flags_of(&file);
         Some(Open { job, file, found })
     }
 

@@ -1,6 +1,6 @@
 //! Reading a Linux file system: names, attributes, extended attributes, everything relative to an open directory.
 
-use onefold_catalog::Attributes;
+use onefold_catalog::{Attributes, CHATTR_FLAGS};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Statx, StatxFlags, StatxTimestamp, Timespec};
 use rustix::io::Errno;
@@ -54,6 +54,7 @@ fn understand(found: &Statx) -> Found {
             inode: found.stx_ino,
             device: rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor),
             links: found.stx_nlink.into(),
+            flags: 0,
             xattrs: Vec::new(),
         },
         size_bytes: found.stx_size,
@@ -131,6 +132,11 @@ pub(crate) fn path_through(directory: impl AsFd, name: &[u8]) -> Option<CString>
     let mut path = format!("/proc/self/fd/{}/", directory.as_fd().as_raw_fd()).into_bytes();
     path.extend_from_slice(name);
     CString::new(path).ok()
+}
+
+/// The flags of `chattr` of an open file; none where the file system has no such thing.
+pub(crate) fn flags_of(file: impl AsFd) -> u32 {
+    rustix::fs::ioctl_getflags(file).map_or(0, |flags| flags.bits() & CHATTR_FLAGS)
 }
 
 /// The extended attributes of an open file, sorted by name.

@@ -210,6 +210,7 @@ impl<'a> Walker<'a> {
         };
         let on_the_way = matches!(names, Names::These(_));
         if !on_the_way && walk.excludes.matches(&path) {
+            walk.watch.count(Counter::Excluded, 1);
             return Ok(());
         }
         let found = match source::find(&*level.directory, &name, on_the_way) {
@@ -224,6 +225,7 @@ impl<'a> Walker<'a> {
             }
         };
         if walk.store.is_some_and(|store| store == found.identity()) {
+            walk.watch.count(Counter::Excluded, 1);
             return Ok(());
         }
         walk.watch.count(Counter::Found, 1);
@@ -279,8 +281,12 @@ impl<'a> Walker<'a> {
         match &earlier {
             Some(earlier) if looks_same(&earlier.attributes, &found.attributes) => {
                 found.attributes.xattrs.clone_from(&earlier.attributes.xattrs);
+                found.attributes.flags = earlier.attributes.flags;
             }
-            _ => found.attributes.xattrs = self.xattrs(&path, source::xattrs_of(&directory)),
+            _ => {
+                found.attributes.xattrs = self.xattrs(&path, source::xattrs_of(&directory));
+                found.attributes.flags = source::flags_of(&directory);
+            }
         }
         walk.watch.current(&absolute(&path));
         let crosses = walk.one_file_system && found.attributes.device != device;

@@ -18,19 +18,22 @@ fn directory(place: &common::Place, entries: &[Entry]) -> Recipe {
 }
 
 fn commit(place: &common::Place, root: Recipe) -> Backup {
-    let backup = Backup {
+    let mut backup = Backup {
         id: BackupId::from_bytes([7; 16]),
+        sequence: 0,
+        seen_ns: 0,
         name: "evil".into(),
         host: String::new(),
         user: String::new(),
         started_ns: 0,
         finished_ns: 0,
+        tags: vec![],
         paths: vec![],
         options: "{}".into(),
         root,
         statistics: Statistics::default(),
     };
-    place.catalog.commit_backup(&backup).unwrap();
+    place.catalog.commit_backup(&mut backup).unwrap();
     backup
 }
 

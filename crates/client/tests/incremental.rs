@@ -290,8 +290,8 @@ fn excludes_the_store_and_other_file_systems_are_left_out() {
 
     let options = BackupOptions { name: "proc".into(), paths: vec![PathBuf::from("/")], one_file_system: true, ..BackupOptions::default() };
     let options = BackupOptions { excludes: vec!["/[!p]*".into(), "/p[!r]*".into()], ..options };
-    let outcome = onefold_client::backup(&place.catalog, &options, &Tally::default()).unwrap();
-    assert_eq!(outcome.backup.statistics.files, 0, "/proc is another file system");
+    let made = onefold_client::backup(&place.catalog, &options, &Tally::default());
+    assert!(matches!(made, Err(ClientError::NothingToBackUp { .. })), "/proc is another file system, all else is excluded");
 }
 
 #[test]
@@ -301,6 +301,8 @@ fn nothing_to_back_up_is_an_error_and_a_missing_path_makes_it_partial() {
     let options = BackupOptions { paths: vec![], ..place.options() };
     assert!(matches!(onefold_client::backup(&place.catalog, &options, &Tally::default()), Err(ClientError::NothingToBackUp { .. })));
     let options = BackupOptions { paths: vec![place.source(), missing], ..place.options() };
+    assert!(matches!(onefold_client::backup(&place.catalog, &options, &Tally::default()), Err(ClientError::NothingToBackUp { .. })));
+    place.write("file", b"x");
     let outcome = onefold_client::backup(&place.catalog, &options, &Tally::default()).unwrap();
     assert_eq!(outcome.errors, 1);
 }

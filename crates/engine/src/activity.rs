@@ -112,7 +112,7 @@ impl Engine {
         activity
     }
 
-    /// Submits the sums, if anything was written since the opening and they are old enough, or the store is closed (`now`).
+    /// Submits the sums and the clock, if anything was written since the opening and they are old enough, or the store is closed (`now`).
     pub(crate) fn note_activity(&self, now: bool) -> Result<()> {
         let has_repaired = self.profile.usage(Component::Repair).calls > 0;
         if self.log.end() == self.opened_at && !self.has_queued() && !has_repaired {
@@ -125,7 +125,8 @@ impl Engine {
             }
             earlier.written = Instant::now();
         }
-        self.submit(Transaction { changes: vec![(PARTITION, KEY.to_vec(), Some(self.activity().encode()))], deltas: Vec::new() })
+        let activity = (PARTITION, KEY.to_vec(), Some(self.activity().encode()));
+        self.submit(Transaction { changes: vec![activity, self.note_of_clock()], deltas: Vec::new() })
     }
 }
 

@@ -116,6 +116,7 @@ impl Engine {
     /// What the thread does each time it wakes.
     fn background_round(&self) -> Result<()> {
         self.note_activity(false)?;
+        self.note_clock()?;
         if self.has_queued() {
             self.flush()?;
         } else if self.storage.unsynced_bytes() > 0 {

@@ -20,6 +20,7 @@ mod activity;
 mod append_only;
 mod background;
 pub mod chain;
+mod clock;
 mod commit;
 mod dead;
 mod descriptor;
@@ -54,6 +55,7 @@ mod views;
 
 pub use activity::Activity;
 pub use append_only::DeletionPermit;
+pub use clock::ClockJump;
 pub use commit::{Change, Transaction};
 pub use dead::DeadSlots;
 pub use descriptor::{DESCRIPTOR, DESCRIPTOR_COPY, Descriptor, FORMAT, random_name};
@@ -151,6 +153,7 @@ pub struct Engine {
     new_bytes: AtomicU64,
     totals: Mutex<statistics::Totals>,
     earlier: Mutex<activity::Earlier>,
+    clock: clock::Clock,
     /// End of the log when the store was opened.
     opened_at: Position,
     profile: Arc<Profile>,

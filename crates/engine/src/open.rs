@@ -7,6 +7,7 @@ use crate::activity::Earlier;
 use crate::chain::{
     BlockIndexFilter, BloomFilter, ByteCompareFilter, Chain, ChunkIndexFilter, ContainerCacheFilter, Filter, ZeroChunkFilter,
 };
+use crate::clock::Clock;
 use crate::commit::replay_batch;
 use crate::descriptor::{DESCRIPTOR_COPY, Descriptor};
 use crate::quarantine::Quarantine;
@@ -145,12 +146,15 @@ impl Engine {
         let totals = blocks.get(TOTALS_PARTITION, TOTALS_KEY)?.map_or(Ok(Totals::default()), |value| Totals::decode(&value))?;
         let (partition, key) = Earlier::PLACE;
         let earlier = Earlier::read(blocks.get(partition, key)?)?;
+        let (partition, key) = Clock::PLACE;
+        let clock = Clock::open(settings.time.clone(), blocks.get(partition, key)?);
         let keeps_layers = ground.exists(LAYERS_KEPT)?;
         // What another opening changes from here on is changed under the lock of the views again; a rebuild changes them all the time.
         let (opening_views, rebuild_views) = if mode == Mode::Rebuild { (None, views) } else { (views, None) };
         let engine = Arc::new(Engine {
             totals: Mutex::new(totals),
             earlier: Mutex::new(earlier),
+            clock,
             opened_at: log.end(),
             ground,
             chunker,

@@ -1,5 +1,7 @@
 //! Settings: what may differ from one opening of a store to the next.
 
+use onefold_ground::time::TimeSource;
+
 /// Bounds of memory and log, and the filter chain. The sum of the memory bounds is what the engine uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -38,6 +40,8 @@ pub struct Settings {
     /// Whether threads in the background commit, sweep and persist. Without, it happens only in [`crate::Engine::flush`] and
     /// [`crate::Engine::maintain`]: for tests that count every operation.
     pub background: bool,
+    /// The clocks; tests bring their own.
+    pub time: TimeSource,
 }
 
 impl Default for Settings {
@@ -60,6 +64,7 @@ impl Default for Settings {
             parity_group: 0,
             discards_data: false,
             background: true,
+            time: TimeSource::default(),
         }
     }
 }

@@ -7,7 +7,7 @@
 //! * [`wire`]: writing and bounded reading of the integers and byte strings that all formats are made of.
 //! * [`profile`]: time and bytes by component (M0.22); [`histogram`]: quantiles of many numbers.
 //! * [`size`], [`words`]: sizes as people write them, the word that they may have meant.
-//! * [`fill_random`]: random numbers of the system.
+//! * [`fill_random`]: random numbers of the system; [`time`]: its clocks.
 //!
 //! This crate must never know what a chunk, a container or a log is.
 
@@ -22,6 +22,7 @@ pub mod profile;
 mod random;
 pub mod simulation;
 pub mod size;
+pub mod time;
 pub mod wire;
 pub mod words;
 

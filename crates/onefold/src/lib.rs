@@ -9,6 +9,7 @@
 
 mod advice;
 pub mod cli;
+mod clocks;
 pub mod commands;
 pub mod console;
 pub mod control;

@@ -81,6 +81,12 @@ impl Watch {
         self.bar.finish_and_clear();
     }
 
+    /// Tells what concerns the whole and no path.
+    pub fn warn(&self, reason: &str) {
+        self.bar.suspend(|| note(format_args!("warning: {reason}")));
+        self.problems().push(Problem { path: b"/".to_vec(), reason: reason.to_owned(), severity: Severity::Warning });
+    }
+
     /// The problems, for JSON.
     pub fn problems_json(&self) -> Value {
         let object = |problem: &Problem| {

@@ -151,6 +151,13 @@ impl<'a> Session<'a> {
         std::mem::take(&mut self.said.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Says something that the person may want to know, unless they asked for silence.
+    pub fn advise(&self, text: impl Display) {
+        if !self.quiet {
+            self.note(text);
+        }
+    }
+
     /// Takes the progress away: the long work is over.
     pub fn end_progress(&self) {
         self.console.end_progress();

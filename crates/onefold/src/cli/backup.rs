@@ -22,6 +22,9 @@ pub struct Backup {
     /// Name of the series of backups that this one belongs to
     #[arg(long, value_parser = plain_name)]
     pub name: String,
+    /// A word to find the backup by; may be given many times
+    #[arg(long = "tag", value_name = "TAG", value_parser = tag)]
+    pub tags: Vec<String>,
     /// Leaves out what matches this pattern; may be given many times
     #[arg(long, value_name = "GLOB")]
     pub exclude: Vec<String>,
@@ -49,6 +52,13 @@ pub(super) fn plain_name(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
+fn tag(text: &str) -> Result<String, String> {
+    if onefold_catalog::is_valid_tag(text) {
+        return Ok(text.to_owned());
+    }
+    Err("a tag is a word of 1 to 64 bytes, without white space, `,` and `#`".to_owned())
+}
+
 /// `onefold backups`.
 #[derive(Args, Debug, Deserialize, Serialize)]
 pub struct Backups {
@@ -59,6 +69,9 @@ pub struct Backups {
     /// Only backups of this name
     #[arg(long)]
     pub name: Option<String>,
+    /// Only backups with this tag; may be given many times: any of them
+    #[arg(long = "tag", value_name = "TAG")]
+    pub tags: Vec<String>,
     /// How facts are printed.
     #[command(flatten)]
     pub format: Format,

@@ -13,7 +13,7 @@ pub struct Ls {
     #[command(flatten)]
     #[serde(skip)]
     pub store: Store,
-    /// Backup: its id or the unique beginning of it, `latest`, or `latest:NAME`
+    /// Backup: its id or the unique beginning of it, or `latest[-any][:NAME][#TAG]`
     #[arg(value_name = "ID")]
     pub backup: String,
     /// File or directory in the backup [default: all]
@@ -36,7 +36,7 @@ pub struct Diff {
     #[command(flatten)]
     #[serde(skip)]
     pub store: Store,
-    /// The older backup: id, beginning of an id, `latest`, or `latest:NAME`
+    /// The older backup: id, beginning of an id, or `latest[-any][:NAME][#TAG]`
     #[arg(value_name = "ID")]
     pub older: String,
     /// The newer backup
@@ -60,7 +60,7 @@ pub struct Restore {
     /// Which store.
     #[command(flatten)]
     pub store: Store,
-    /// Backup: its id or the unique beginning of it, `latest`, or `latest:NAME`
+    /// Backup: its id or the unique beginning of it, or `latest[-any][:NAME][#TAG]`
     #[arg(value_name = "ID")]
     pub backup: String,
     /// Files and directories in the backup [default: all]
@@ -96,7 +96,7 @@ pub struct Dump {
     #[command(flatten)]
     #[serde(skip)]
     pub store: Store,
-    /// Backup: its id or the unique beginning of it, `latest`, or `latest:NAME`
+    /// Backup: its id or the unique beginning of it, or `latest[-any][:NAME][#TAG]`
     #[arg(value_name = "ID")]
     pub backup: String,
     /// File in the backup

@@ -14,7 +14,7 @@ use std::str::FromStr;
 #[command(after_help = "\
 A policy is applied to each group by itself: all backups of one name. What any of its rules keeps is kept. --keep-daily 7 keeps the newest \
 backup of each of the last 7 days that have one; hours, weeks (from Monday), months and years likewise, in local time. A rule that finds fewer \
-keeps the oldest backup too. --keep-within 30d keeps what is less than 30 days older than the newest backup of the group; periods are written \
+keeps the oldest backup too. A partial backup never takes the place of a complete one. --keep-within 30d keeps what is less than 30 days older than the newest backup of the group; periods are written \
 with y, m (months), d, h. Protected backups are kept whatever the policy says.
 
 Forgetting takes a moment whatever the size. The space comes back with `onefold prune`.
@@ -35,6 +35,9 @@ pub struct Forget {
     /// Applies the policy only to backups of this machine; may be given many times
     #[arg(long = "host", value_name = "HOST", conflicts_with = "backups")]
     pub hosts: Vec<String>,
+    /// Applies the policy only to backups with this tag; may be given many times: any of them
+    #[arg(long = "tag", value_name = "TAG", conflicts_with = "backups")]
+    pub tags: Vec<String>,
     /// Which backups to keep.
     #[command(flatten)]
     pub keep: Keep,
@@ -44,7 +47,7 @@ pub struct Forget {
     /// How facts are printed.
     #[command(flatten)]
     pub format: Format,
-    /// Backups to forget: ids, unique beginnings of them, `latest`, or `latest:NAME`
+    /// Backups to forget: ids, unique beginnings of them, or `latest[-any][:NAME][#TAG]`
     #[arg(value_name = "ID")]
     pub backups: Vec<String>,
 }
@@ -160,7 +163,7 @@ pub struct Protect {
     /// How facts are printed.
     #[command(flatten)]
     pub format: Format,
-    /// Backups: ids, unique beginnings of them, `latest`, or `latest:NAME`
+    /// Backups: ids, unique beginnings of them, or `latest[-any][:NAME][#TAG]`
     #[arg(required = true, value_name = "ID")]
     pub backups: Vec<String>,
 }

@@ -2,6 +2,7 @@
 
 use super::Talk;
 use crate::cli::Backup;
+use crate::clocks;
 use crate::failure::{Exit, Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::output::Output;
@@ -33,6 +34,7 @@ pub fn run(options: &Backup, talk: Talk) -> Result<Exit> {
         host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
         user: user(),
         paths: options.paths.clone(),
+        tags: sorted(options.tags.clone()),
         excludes: options.exclude.clone(),
         one_file_system: options.one_file_system,
         force_read: options.force_read,
@@ -40,7 +42,12 @@ pub fn run(options: &Backup, talk: Talk) -> Result<Exit> {
         store_directory: Some(options.store.directory.clone()),
     };
     let watch = Watch::new(talk, interrupt);
-    let made = onefold_client::backup(&Catalog::new(store.engine.clone()), &client_options, &watch);
+    let catalog = Catalog::new(store.engine.clone());
+    if let Some(doubt) = clocks::doubt_of_backup(&catalog) {
+        watch.warn(&doubt);
+    }
+    let made = onefold_client::backup(&catalog, &client_options, &watch);
+    drop(catalog);
     watch.finish();
     // Whatever happened: what was stored so far is kept, so that a repeated backup is quick.
     let closed = store.close();
@@ -58,6 +65,12 @@ pub fn run(options: &Backup, talk: Talk) -> Result<Exit> {
     }
     output.finish()?;
     Ok(if outcome.is_complete() { Exit::Done } else { Exit::Partial })
+}
+
+fn sorted(mut tags: Vec<String>) -> Vec<String> {
+    tags.sort();
+    tags.dedup();
+    tags
 }
 
 /// Of several paths one may be missing: that is said and the rest is backed up. An empty backup is nobody's wish.
@@ -88,6 +101,8 @@ fn to_json(outcome: &BackupOutcome, problems: Value) -> Value {
     json!({
         "id": backup.id.to_string(),
         "name": backup.name,
+        "sequence": backup.sequence,
+        "tags": backup.tags,
         "parent": outcome.parent.map(|id| id.to_string()),
         "started": utc_time(backup.started_ns),
         "finished": utc_time(backup.finished_ns),

@@ -8,6 +8,7 @@ use crate::units::{local_time, printable, size, utc_time};
 use onefold_catalog::{Backup, Catalog};
 use onefold_engine::Mode;
 use serde_json::{Map, Value, json};
+use std::fmt;
 use std::path::Path;
 
 impl StoreCommand for Backups {
@@ -34,21 +35,24 @@ fn run(options: &Backups, session: &Session<'_>) -> Result<Exit> {
     let mut backups = catalog.list()?;
     let protected = catalog.protected()?;
     backups.retain(|backup| options.name.as_ref().is_none_or(|name| *name == backup.name));
+    backups.retain(|backup| options.tags.is_empty() || options.tags.iter().any(|tag| backup.tags.contains(tag)));
     let mut output = session.output();
     if options.format.json {
         output.json(&Value::Array(backups.iter().map(|backup| to_json(backup, protected.get(&backup.id).copied())).collect()))?;
     } else if !backups.is_empty() {
-        let mut table = Table::new(&["id", "name", "time", "host", "paths", ">size", ">added", "protected until"]);
+        let mut table = Table::new(&["id", "name", "time", "state", "host", "paths", ">size", ">added", "tags", "protected until"]);
         for backup in &backups {
             let paths: Vec<String> = backup.paths.iter().map(|path| printable(path)).collect();
             table.row(vec![
                 backup.id.short(),
                 printable(backup.name.as_bytes()),
                 local_time(backup.started_ns),
+                State(backup).to_string(),
                 printable(backup.host.as_bytes()),
                 paths.join(" "),
                 size(backup.statistics.logical_bytes),
                 size(backup.statistics.added_bytes),
+                backup.tags.iter().map(|tag| printable(tag.as_bytes())).collect::<Vec<_>>().join(","),
                 protected.get(&backup.id).map_or_else(String::new, |until_ns| local_time(*until_ns)),
             ]);
         }
@@ -56,6 +60,15 @@ fn run(options: &Backups, session: &Session<'_>) -> Result<Exit> {
     }
     output.finish()?;
     Ok(Exit::Done)
+}
+
+/// Whether a backup is complete, in a word.
+pub(super) struct State<'a>(pub &'a Backup);
+
+impl fmt::Display for State<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(if self.0.is_partial() { "PARTIAL" } else { "complete" })
+    }
 }
 
 /// What is known of a backup, and until when it is protected, if it is.
@@ -69,6 +82,7 @@ pub(super) fn to_json(backup: &Backup, protected_until_ns: Option<i64>) -> Value
     }
     let rest = json!({
         "id": backup.id.to_string(),
+        "sequence": backup.sequence,
         "name": backup.name,
         "time": utc_time(backup.started_ns),
         "finished": utc_time(backup.finished_ns),
@@ -82,6 +96,8 @@ pub(super) fn to_json(backup: &Backup, protected_until_ns: Option<i64>) -> Value
         "added_bytes": statistics.added_bytes,
         "stored_bytes": statistics.stored_bytes,
         "errors": statistics.errors,
+        "partial": backup.is_partial(),
+        "tags": backup.tags,
         "protected_until": protected_until_ns.map(utc_time),
     });
     if let Value::Object(rest) = rest {

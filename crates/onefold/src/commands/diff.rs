@@ -1,5 +1,6 @@
 //! `onefold diff`.
 
+use super::chosen::chosen;
 use crate::cli::Diff;
 use crate::failure::{Exit, Result};
 use crate::output::put_name;
@@ -33,7 +34,8 @@ fn run(options: &Diff, session: &Session<'_>) -> Result<Exit> {
     let catalog = Catalog::new(session.store.engine.clone());
     // Backups that are forgotten meanwhile are read to their end: nothing of them is removed before.
     let _in_flight = session.store.engine.in_flight();
-    let (older, newer) = (catalog.find(&options.older)?, catalog.find(&options.newer)?);
+    let find = |asked: &str| chosen(&catalog, asked, &|text| session.advise(text));
+    let (older, newer) = (find(&options.older)?, find(&options.newer)?);
     catalog.hold(&[&older, &newer])?;
     let mut output = session.output();
     let mut printed = Ok(());

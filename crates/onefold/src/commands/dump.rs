@@ -1,6 +1,7 @@
 //! `onefold dump`.
 
 use super::catalog_path;
+use super::chosen::chosen;
 use crate::cli::Dump;
 use crate::failure::{Exit, Failure, Result};
 use crate::session::{Session, StoreCommand};
@@ -32,7 +33,7 @@ fn run(options: &Dump, session: &Session<'_>) -> Result<Exit> {
     let catalog = Catalog::new(session.store.engine.clone());
     // A backup that is forgotten meanwhile is read to its end: nothing of it is removed before.
     let _in_flight = session.store.engine.in_flight();
-    let backup = catalog.find(&options.backup)?;
+    let backup = chosen(&catalog, &options.backup, &|text| session.advise(text))?;
     catalog.hold(&[&backup])?;
     let mut output = session.output();
     onefold_client::dump(&catalog, &backup, &catalog_path(&options.path), output.writer()).map_err(|error| match error {

@@ -1,12 +1,13 @@
 //! `onefold forget`.
 
-use super::backups::to_json;
+use super::backups::{State, to_json};
+use super::chosen::chosen;
 use crate::cli::{Forget, Wait};
+use crate::clocks;
 use crate::failure::{Exit, Failure, Result};
 use crate::output::{Output, Table};
 use crate::session::{Session, StoreCommand};
 use crate::units::{counted, local_time, local_zone, number, printable, size};
-use jiff::Timestamp;
 use onefold_catalog::retention::{GroupPlan, Policy, Reason, plan};
 use onefold_catalog::{Backup, BackupId, Catalog, CatalogError};
 use onefold_engine::Mode;
@@ -51,10 +52,12 @@ fn run(options: &Forget, session: &Session<'_>) -> Result<Exit> {
     let protected = catalog.protected()?;
     let plans = match policy {
         Some(policy) => {
-            let now_ns = i64::try_from(Timestamp::now().as_nanosecond()).unwrap_or(i64::MAX);
-            plan(selected(options, catalog.list()?)?, &protected, &policy, now_ns, &local_zone())
+            if let Some(doubt) = clocks::doubt(&session.store.engine) {
+                session.advise(format!("warning: {doubt}"));
+            }
+            plan(selected(options, catalog.list()?)?, &protected, &policy, catalog.now(), &local_zone())
         }
-        None => named(options, &catalog, &protected)?,
+        None => named(options, &catalog, &protected, session)?,
     };
     let removed: Vec<Backup> = plans.values().flat_map(|plan| plan.remove.iter().cloned()).collect();
     if !options.dry_run && !removed.is_empty() {
@@ -80,7 +83,7 @@ fn policy(options: &Forget) -> Result<Option<Policy>> {
         }
         return Ok(None);
     };
-    let is_meant = options.keep.says_none() && (!options.names.is_empty() || !options.hosts.is_empty());
+    let is_meant = options.keep.says_none() && (!options.names.is_empty() || !options.hosts.is_empty() || !options.tags.is_empty());
     if policy.keeps_nothing() && !is_meant {
         return Err(Failure::cannot_run("this policy keeps no backup at all")
             .advise("if that is what you want, say it for one name: `--name NAME --keep-last 0`"));
@@ -103,16 +106,20 @@ fn selected(options: &Forget, mut backups: Vec<Backup>) -> Result<Vec<Backup>> {
     if let Some(wanted) = options.hosts.iter().find(|wanted| !backups.iter().any(|backup| backup.host == **wanted)) {
         return Err(unknown("machine", wanted, &mut backups.iter().map(|backup| backup.host.as_str())));
     }
+    if let Some(wanted) = options.tags.iter().find(|wanted| !backups.iter().any(|backup| backup.tags.contains(wanted))) {
+        return Err(unknown("tag", wanted, &mut backups.iter().flat_map(|backup| backup.tags.iter().map(String::as_str))));
+    }
     let wanted = |list: &[String], value: &String| list.is_empty() || list.contains(value);
-    backups.retain(|backup| wanted(&options.names, &backup.name) && wanted(&options.hosts, &backup.host));
+    let has_tag = |backup: &Backup| options.tags.is_empty() || options.tags.iter().any(|tag| backup.tags.contains(tag));
+    backups.retain(|backup| wanted(&options.names, &backup.name) && wanted(&options.hosts, &backup.host) && has_tag(backup));
     Ok(backups)
 }
 
 /// The backups that were named, each once. One that is protected is an error: here nothing else would keep it.
-fn named(options: &Forget, catalog: &Catalog, protected: &HashMap<BackupId, i64>) -> Result<Plans> {
+fn named(options: &Forget, catalog: &Catalog, protected: &HashMap<BackupId, i64>, session: &Session<'_>) -> Result<Plans> {
     let mut plans = Plans::new();
     for asked in &options.backups {
-        let backup = catalog.find(asked)?;
+        let backup = chosen(catalog, asked, &|text| session.advise(text))?;
         if let Some(until_ns) = protected.get(&backup.id) {
             return Err(CatalogError::Protected { id: backup.id, name: backup.name, until_ns: *until_ns }.into());
         }
@@ -151,6 +158,8 @@ fn word(reason: Reason) -> String {
         Reason::Rule(rule) => rule.to_string(),
         Reason::Oldest(rule) => format!("oldest {rule}"),
         Reason::Within(period) => format!("within {period}"),
+        Reason::NewestPartial => "newest, partial".to_owned(),
+        Reason::Doubtful => "date in doubt".to_owned(),
         Reason::Protected(_) => "protected".to_owned(),
     }
 }
@@ -170,14 +179,14 @@ fn print(output: &mut Output<'_>, plans: &Plans, policy: Option<&Policy>, dry_ru
         let name = printable(name.as_bytes());
         if !plan.keep.is_empty() {
             output.line(format_args!("{name}: keep {}", counted(plan.keep.len() as u64, "backup", "backups")))?;
-            let mut table = Table::new(&["id", "time", "host", "paths", ">size", "reasons"]);
+            let mut table = Table::new(&["id", "time", "state", "host", "paths", ">size", "reasons"]);
             plan.keep.iter().for_each(|(backup, why)| table.row([facts(backup), vec![reasons(why)]].concat()));
             table.print(output)?;
             output.line("")?;
         }
         if !plan.remove.is_empty() {
             output.line(format_args!("{name}: remove {}", counted(plan.remove.len() as u64, "backup", "backups")))?;
-            let mut table = Table::new(&["id", "time", "host", "paths", ">size"]);
+            let mut table = Table::new(&["id", "time", "state", "host", "paths", ">size"]);
             plan.remove.iter().for_each(|backup| table.row(facts(backup)));
             table.print(output)?;
             output.line("")?;
@@ -197,5 +206,5 @@ fn print(output: &mut Output<'_>, plans: &Plans, policy: Option<&Policy>, dry_ru
 fn facts(backup: &Backup) -> Vec<String> {
     let paths: Vec<String> = backup.paths.iter().map(|path| printable(path)).collect();
     let (time, host) = (local_time(backup.started_ns), printable(backup.host.as_bytes()));
-    vec![backup.id.short(), time, host, paths.join(" "), size(backup.statistics.logical_bytes)]
+    vec![backup.id.short(), time, State(backup).to_string(), host, paths.join(" "), size(backup.statistics.logical_bytes)]
 }

@@ -1,6 +1,7 @@
 //! `onefold ls`.
 
 use super::catalog_path;
+use super::chosen::chosen;
 use crate::cli::Ls;
 use crate::failure::{Exit, Result};
 use crate::output::put_name;
@@ -34,7 +35,7 @@ fn run(options: &Ls, session: &Session<'_>) -> Result<Exit> {
     let catalog = Catalog::new(session.store.engine.clone());
     // A backup that is forgotten meanwhile is read to its end: nothing of it is removed before.
     let _in_flight = session.store.engine.in_flight();
-    let backup = catalog.find(&options.backup)?;
+    let backup = chosen(&catalog, &options.backup, &|text| session.advise(text))?;
     catalog.hold(&[&backup])?;
     let path = options.path.as_deref().map(catalog_path).unwrap_or_default();
     let mut output = session.output();

@@ -6,6 +6,7 @@ mod backup;
 mod backups;
 mod bench;
 mod check;
+mod chosen;
 mod diff;
 mod dump;
 mod forget;

@@ -1,6 +1,8 @@
 //! `onefold protect`.
 
+use super::chosen::chosen;
 use crate::cli::{Protect, Until, Wait};
+use crate::clocks;
 use crate::failure::{Exit, Failure, Result};
 use crate::session::{Session, StoreCommand};
 use crate::units::{local_time, local_zone, printable, utc_time};
@@ -36,7 +38,11 @@ impl StoreCommand for Protect {
 fn run(options: &Protect, session: &Session<'_>) -> Result<Exit> {
     let until_ns = until_ns(options.until)?;
     let catalog = Catalog::new(session.store.engine.clone());
-    let backups: Vec<Backup> = options.backups.iter().map(|asked| Ok(catalog.find(asked)?)).collect::<Result<_>>()?;
+    let backups: Vec<Backup> =
+        options.backups.iter().map(|asked| chosen(&catalog, asked, &|text| session.advise(text))).collect::<Result<_>>()?;
+    if let Some(doubt) = clocks::doubt(&session.store.engine) {
+        session.advise(format!("warning: {doubt}"));
+    }
     let before = catalog.protected()?;
     catalog.protect(&backups, until_ns)?;
     let mut output = session.output();

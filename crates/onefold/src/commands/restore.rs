@@ -1,10 +1,11 @@
 //! `onefold restore`.
 
+use super::chosen::chosen;
 use super::{Talk, catalog_path};
 use crate::cli::{OverwriteWhen, Restore};
 use crate::failure::{Exit, Failure, Result};
 use crate::interrupt::Interrupt;
-use crate::output::Output;
+use crate::output::{Output, note};
 use crate::progress::Watch;
 use crate::store::Store;
 use crate::units::{counted, duration, number, rate, size};
@@ -20,7 +21,11 @@ pub fn run(options: &Restore, talk: Talk) -> Result<Exit> {
     let store = Store::open(&options.store.directory, Mode::Snapshot, "restore")?;
     let catalog = Catalog::new(store.engine.clone());
     let _in_flight = store.engine.in_flight();
-    let backup = catalog.find(&options.backup)?;
+    let backup = chosen(&catalog, &options.backup, &|text| {
+        if !talk.quiet {
+            note(text)
+        }
+    })?;
     catalog.hold(&[&backup])?;
     let client_options = RestoreOptions {
         target: options.target.clone(),
@@ -46,6 +51,7 @@ pub fn run(options: &Restore, talk: Talk) -> Result<Exit> {
     if options.format.json {
         output.json(&json!({
             "backup": backup.id.to_string(),
+            "backup_errors": backup.statistics.errors,
             "files": outcome.files,
             "files_kept": outcome.kept_files,
             "directories": outcome.directories,

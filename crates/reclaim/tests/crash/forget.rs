@@ -4,7 +4,7 @@ use crate::model::{BackupModel, Model};
 use crate::world::{Fault, Random, World};
 use jiff::tz::TimeZone;
 use onefold_catalog::retention::{Limit, Policy, plan};
-use onefold_catalog::{Backup, CatalogError};
+use onefold_catalog::{Backup, CatalogError, Now};
 use std::collections::HashMap;
 
 /// Long after any run of this program: nanoseconds since 1970.
@@ -36,7 +36,7 @@ pub fn by_policy(world: &mut World, model: &mut Model, random: &mut Random) -> R
         daily: Limit::AtMost(random.below(4) as u32),
         ..Policy::default()
     };
-    let plans = plan(backups, &protected, &policy, i64::MAX, &TimeZone::UTC);
+    let plans = plan(backups, &protected, &policy, Now { date_ns: i64::MAX, seen_ns: u64::MAX }, &TimeZone::UTC);
     let chosen: Vec<Backup> = plans.into_values().flat_map(|plan| plan.remove).collect();
     assert!(chosen.iter().all(|backup| Some(backup.id) != newest && !protected.contains_key(&backup.id)), "{policy}");
     forget(world, model, chosen)

@@ -399,24 +399,28 @@ fn backup_in_flight(world: &mut World, model: &mut Model, random: &mut Random) -
     id[8..].copy_from_slice(&onefold_ground::checksum(model.prefix.as_bytes()).to_be_bytes());
     // Three an hour.
     let number = model.next_backup as i64 * 1_200_000_000_000;
-    let backup = Backup {
+    let mut backup = Backup {
         id: BackupId::from_bytes(id),
+        sequence: 0,
+        seen_ns: 0,
         name: format!("{}{}", model.prefix, random.below(3)),
         host: "h".into(),
         user: "u".into(),
         started_ns: number,
         finished_ns: number,
+        tags: vec![],
         paths: vec![],
         options: crate::readers::sum_of(&tree),
         root,
         statistics: Statistics::default(),
     };
     model.backups.insert(id, BackupModel { backup: backup.clone(), tree, visible: vec![false], protected: vec![false] });
-    let mut result = world.catalog.commit_backup(&backup);
+    let mut result = world.catalog.commit_backup(&mut backup);
     if result.is_err() && random.one_in(2) {
         // Whoever is told of a full disk tries again.
-        result = world.catalog.commit_backup(&backup);
+        result = world.catalog.commit_backup(&mut backup);
     }
+    model.backups.get_mut(&id).expect("it was put there").backup = backup;
     settle_visible(world, model, &[id], true, result)
 }
 

@@ -1,0 +1,44 @@
+//! What a person is told when the clock of the machine does not fit what the store has seen.
+
+use crate::units::{duration, local_time};
+use onefold_catalog::{Backup, Catalog};
+use onefold_engine::Engine;
+use std::time::Duration;
+
+const HOUR_NS: i64 = 3_600_000_000_000;
+
+/// What is wrong with the date, as far as the store can tell.
+pub fn doubt(engine: &Engine) -> Option<String> {
+    let jump = engine.clock_jump()?;
+    let (direction, by) = (if jump.by_ns > 0 { "forward" } else { "back" }, span(jump.by_ns));
+    Some(format!(
+        "the clock of this machine was set {direction} by {by} since the store was last written to ({} then, {} now), or was wrong then. The order \
+         of backups and how long they are protected do not depend on it",
+        local_time(jump.last_ns),
+        local_time(jump.now_ns)
+    ))
+}
+
+/// The same, or that there is a backup of the future.
+pub fn doubt_of_backup(catalog: &Catalog) -> Option<String> {
+    if let Some(doubt) = doubt(catalog.engine()) {
+        return Some(doubt);
+    }
+    let now_ns = catalog.engine().date_ns();
+    // What is damaged is told by whoever needs it.
+    let newest: Backup = catalog.newest(|_| true).ok()??;
+    (newest.finished_ns.saturating_sub(now_ns) > HOUR_NS).then(|| {
+        format!(
+            "the newest backup, {}, is dated {}, and it is {} now: the clock of the machine was wrong then, or is now. The new backup counts as the newer one",
+            newest.id.short(),
+            local_time(newest.finished_ns),
+            local_time(now_ns)
+        )
+    })
+}
+
+fn span(by_ns: i64) -> String {
+    let by = Duration::from_nanos(by_ns.unsigned_abs());
+    let days = by.as_secs() / 86_400;
+    if days < 3 { duration(by) } else { format!("{days} days") }
+}
