@@ -3,15 +3,24 @@
 
 use crate::{Descriptor, Engine, Hints, MetadataKind, Mode, Piece, Settings, Transaction};
 use onefold_fingerprint::Fingerprint;
-use onefold_ground::{Ground, SimulatedGround};
+use onefold_ground::{CrashPolicy, Ground, SimulatedGround};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 fn opened() -> Arc<Engine> {
-    let ground: Arc<dyn Ground> = Arc::new(SimulatedGround::new(1));
+    open(&created())
+}
+
+fn created() -> SimulatedGround {
+    let disk = SimulatedGround::new(1);
+    let ground: Arc<dyn Ground> = Arc::new(disk.clone());
     Engine::create(&ground, &Descriptor::new().unwrap()).unwrap();
+    disk
+}
+
+fn open(disk: &SimulatedGround) -> Arc<Engine> {
     let settings = Settings { workers: 1, background: false, ..Settings::default() };
-    Engine::open(ground, settings, Mode::ReadWrite, "test").unwrap()
+    Engine::open(Arc::new(disk.clone()), settings, Mode::ReadWrite, "test").unwrap()
 }
 
 /// A store with one chunk that nothing refers to, its bytes and its name.
@@ -95,4 +104,19 @@ fn m0_5_a_stream_that_found_its_chunks_known_gives_their_reservations_back() {
     let (engine, data, chunk) = with_an_unused_chunk();
     assert_eq!(written(&engine, &data), chunk);
     assert_eq!(engine.reservations.count(), 0);
+}
+
+#[test]
+fn a_full_frame_that_names_a_chunk_of_an_open_one_becomes_durable_with_it() {
+    let disk = created();
+    let engine = open(&disk);
+    let (mut data, mut metadata) = (engine.stream(), engine.stream());
+    let pieces = data.write_runs(&[&[7; 1000]], Hints::default()).unwrap().remove(0);
+    let chunk = pieces[0].fingerprint().unwrap();
+    let content = vec![5; engine.descriptor.frame_bytes as usize];
+    let name = metadata.write_metadata(MetadataKind::Recipe, &content, &[chunk]).unwrap().fingerprint().unwrap();
+    engine.commit_full_frames().unwrap();
+    let engine = open(&disk.restart(CrashPolicy::DropAll));
+    assert!(engine.locate(&name).unwrap().is_some(), "its frame was full");
+    assert!(engine.locate(&chunk).unwrap().is_some(), "what it names is gone");
 }

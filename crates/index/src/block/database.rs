@@ -169,6 +169,12 @@ impl PartitionFile {
         Ok(handle)
     }
 
+    /// Keeps everybody from the database.
+    #[cfg(test)]
+    pub(super) fn hold(&self) -> impl Sized + '_ {
+        self.current.write()
+    }
+
     /// Whether the database failed since it was opened: the operation that met the error may be tried again.
     pub(super) fn has_failed(&self) -> bool {
         self.current.read().as_ref().is_none_or(|handle| handle.fault.is_set())

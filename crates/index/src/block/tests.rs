@@ -4,6 +4,7 @@ use super::*;
 use onefold_ground::LocalGround;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 const OPTIONS: BlockIndexOptions = BlockIndexOptions { cache_bytes: 1 << 20, pending_bytes: 1 << 20 };
 
@@ -208,6 +209,31 @@ fn reading_and_applying_go_on_while_a_persist_runs() {
     index.persist().unwrap();
     assert_eq!(index.pending_bytes(), 0);
     assert_eq!(store.index.verify(), []);
+}
+
+#[test]
+fn nobody_who_applies_a_batch_waits_for_the_database_that_is_written() {
+    let (_directory, ground) = local();
+    let mut store = Store::create(ground);
+    store.stage(vec![put(1, 1)]);
+    store.flush(1);
+    let (index, partition) = (&store.index, &store.index.partitions[0]);
+    std::thread::scope(|scope| {
+        let database = partition.file.hold();
+        let persisting = scope.spawn(|| index.persist().unwrap());
+        // The object is on its way to the database, which cannot be had.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !partition.tiers.try_read().is_some_and(|tiers| tiers.is_frozen()) {
+            assert!(Instant::now() < deadline, "whoever persists keeps everybody from the objects in memory");
+            std::thread::yield_now();
+        }
+        index.apply(Position(1024), 2, &[put(1, 2)]).unwrap();
+        assert_eq!(index.get(0, &[1]).unwrap(), Some(vec![2; 100]));
+        drop(database);
+        persisting.join().unwrap();
+    });
+    index.persist().unwrap();
+    assert_eq!((index.pending_bytes(), index.get(0, &[1]).unwrap()), (0, Some(vec![2; 100])));
 }
 
 #[test]

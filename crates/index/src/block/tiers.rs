@@ -131,6 +131,12 @@ impl Tiers {
         Some(frozen)
     }
 
+    /// Whether objects are on their way to the database.
+    #[cfg(test)]
+    pub(super) fn is_frozen(&self) -> bool {
+        self.frozen.is_some()
+    }
+
     /// The database holds the frozen tier durably. Returns it, to be freed outside of any lock.
     pub(super) fn thaw(&mut self) -> Option<Frozen> {
         let frozen = self.frozen.take();
