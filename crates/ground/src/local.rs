@@ -4,7 +4,9 @@ use crate::direct::DirectFile;
 use crate::lock::{Held, LINE_MAX_BYTES};
 use crate::permissions::{self, Exposure, Permissions};
 use crate::{Access, DirectoryEntry, File, Ground, GroundError, Holder, LockError, LockGuard, Result, Space};
+use parking_lot::Mutex;
 use rustix::fs::{Advice, FallocateFlags, FlockOperation, OFlags};
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
@@ -16,6 +18,8 @@ use std::sync::Arc;
 pub struct LocalGround {
     root: PathBuf,
     permissions: Permissions,
+    /// Directories whose names are durable, as this process has seen to it.
+    durable_directories: Mutex<HashSet<PathBuf>>,
 }
 
 impl LocalGround {
@@ -27,7 +31,7 @@ impl LocalGround {
             return Err(error("open", root, io::Error::from(io::ErrorKind::NotADirectory)));
         }
         let root = fs::canonicalize(root).map_err(|source| error("open", root, source))?;
-        Ok(LocalGround { root, permissions: Permissions::below(&found) })
+        Ok(LocalGround { root, permissions: Permissions::below(&found), durable_directories: Mutex::default() })
     }
 
     /// The absolute path of the directory.
@@ -104,10 +108,17 @@ impl Ground for LocalGround {
             made.push(part);
             let path = self.root.join(&made);
             match create_directory(&path, self.permissions.directory) {
-                Ok(()) => sync_directory(&above)?,
-                Err(source) if source.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
+                Ok(()) => {}
+                // Whoever made it may have died before it was durable.
+                Err(source) if source.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {
+                    if self.durable_directories.lock().contains(&path) {
+                        continue;
+                    }
+                }
                 Err(source) => return Err(error("create directory", &path, source)),
             }
+            sync_directory(&above)?;
+            self.durable_directories.lock().insert(path);
         }
         Ok(())
     }
@@ -378,6 +389,36 @@ mod tests {
         let this_program = std::env::args().next().unwrap();
         let this_program = this_program.rsplit('/').next().unwrap();
         assert!(held_by(ground.lock("lock", true, &holder("backup"))).unwrap().starts_with(this_program));
+    }
+
+    /// The files of `/proc` cannot be synced, and say so: a sync that asked nobody would succeed.
+    fn that_cannot_be_synced() -> LocalGround {
+        LocalGround::open("/proc/self").unwrap()
+    }
+
+    fn was_refused(result: Result<()>) -> bool {
+        result.is_err_and(|error| error.kind() == io::ErrorKind::InvalidInput)
+    }
+
+    #[test]
+    fn syncing_a_file_or_a_directory_asks_the_system() {
+        let ground = that_cannot_be_synced();
+        assert!(was_refused(ground.open("comm", Access::ReadWrite).unwrap().sync()));
+        assert!(was_refused(ground.sync_directory("task")));
+        assert!(was_refused(ground.sync_directory("")));
+    }
+
+    #[test]
+    fn the_name_of_a_directory_that_exists_is_made_durable_once() {
+        assert!(was_refused(that_cannot_be_synced().create_directory("task")), "a killed process may have made it");
+        let directory = tempfile::tempdir().unwrap();
+        let ground = LocalGround::open(directory.path()).unwrap();
+        fs::create_dir(directory.path().join("a")).unwrap();
+        for _ in 0..2 {
+            ground.create_directory("a/b").unwrap();
+        }
+        let durable: Vec<_> = ground.durable_directories.lock().iter().cloned().collect();
+        assert_eq!(durable.len(), 2, "{durable:?}");
     }
 
     #[test]

@@ -106,20 +106,24 @@ fn a_write_that_fails_once_loses_nothing_and_a_failed_sync_ends_writing() {
         let (mut log, mut committed, mut all) = (Log::default(), Chunks::new(), Chunks::new());
         let store = open(Arc::new(ground.clone()), &log, 2, &small(), Access::ReadWrite).unwrap();
         ground.fail_operation(operation, io::ErrorKind::StorageFull);
-        let (mut writer, mut next_name) = (store.writer(), 0);
+        let (mut writer, mut next_name, mut is_poisoned) = (store.writer(), 0, false);
         for round in 0..40 {
             match append(&mut writer, &mut next_name, &[300, 2000, 50 * round, 900], &mut all) {
-                Ok(()) | Err(StorageError::Poisoned { .. }) => {}
+                Ok(()) => {}
+                Err(StorageError::Poisoned { .. }) => is_poisoned = true,
                 Err(error) => {
                     assert!(error.is_full(), "{error}");
                     refused += 1;
                 }
             }
-            check(&store, &all);
+            // After a failed sync the system may have given up frames, also such whose chunks only the log has durably.
+            if !is_poisoned {
+                check(&store, &all);
+            }
             if round % 3 == 0 {
                 match flush(&store, &mut log, Scope::Everything) {
                     Ok(chunks) => committed.extend(chunks.iter().filter_map(|(_, address, _)| Some((*address, all.get(address)?.clone())))),
-                    Err(StorageError::Poisoned { .. }) => {}
+                    Err(StorageError::Poisoned { .. }) => is_poisoned = true,
                     Err(error) => {
                         assert!(error.is_full(), "{error}");
                         refused += 1;

@@ -1,7 +1,10 @@
 //! What the simulated disk promises, and what it takes back.
 
 use super::*;
-use crate::{read_file, replace_file};
+use crate::{Access, Ground, Holder, read_file, replace_file};
+use file::EIO;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 fn written(ground: &SimulatedGround, path: &str, content: &[u8]) -> Arc<dyn File> {
     let file = ground.create(path).unwrap();
@@ -117,6 +120,7 @@ fn the_crash_comes_at_the_counted_operation_and_lasts() {
     assert!(file.sync().is_err() && file.sync().is_err() && ground.exists("f").is_err() && ground.is_crashed());
     assert_eq!((ground.operations(), ground.syncs()), (2, 0));
     let ground = ground.restart(CrashPolicy::KeepAll);
+    ground.sync_directory("").unwrap();
     ground.crash_after_syncs(1);
     let file = ground.open("f", Access::ReadWrite).unwrap();
     file.sync().unwrap();
@@ -204,4 +208,134 @@ fn the_operation_that_met_the_crash_is_known() {
     assert_eq!(ground.crash_site(), None);
     assert!(ground.rename("f", "g").is_err() && file.sync().is_err());
     assert_eq!(ground.crash_site(), Some(CrashSite { operation: "rename", path: "f".into() }));
+}
+
+#[test]
+fn a_killed_process_leaves_everything_to_the_next_one_and_makes_nothing_of_it_durable() {
+    let ground = SimulatedGround::new(1);
+    written(&ground, "kept", b"old").sync().unwrap();
+    ground.sync_directory("").unwrap();
+    ground.open("kept", Access::ReadWrite).unwrap().write_at(0, b"new").unwrap();
+    written(&ground, "name", b"synced").sync().unwrap();
+    let next = ground.restart(CrashPolicy::KeepAll);
+    assert_eq!((content(&next, "kept").unwrap(), content(&next, "name").unwrap()), (b"new".to_vec(), b"synced".to_vec()));
+    let after = next.snapshot(CrashPolicy::DropAll);
+    assert_eq!((content(&after, "kept").unwrap(), content(&after, "name")), (b"old".to_vec(), None));
+    next.open("kept", Access::ReadWrite).unwrap().sync().unwrap();
+    next.sync_directory("").unwrap();
+    let after = next.restart(CrashPolicy::DropAll);
+    assert_eq!((content(&after, "kept").unwrap(), content(&after, "name").unwrap()), (b"new".to_vec(), b"synced".to_vec()));
+    assert_eq!(content(&ground.restart(CrashPolicy::DropAll), "kept").unwrap(), b"old", "the processes do not share their disks");
+}
+
+#[test]
+fn a_created_directory_is_durable_also_where_a_killed_process_left_it_behind() {
+    for operations in 0..4 {
+        let ground = SimulatedGround::new(1);
+        ground.crash_after_operations(operations);
+        assert!(ground.create_directory("a/b").is_err());
+        let ground = ground.restart(CrashPolicy::KeepAll);
+        ground.create_directory("a/b").unwrap();
+        assert!(ground.restart(CrashPolicy::DropAll).exists("a/b").unwrap(), "after {operations} operations");
+    }
+}
+
+#[test]
+fn a_directory_that_is_lost_takes_with_it_what_was_synced_in_it() {
+    let ground = SimulatedGround::new(1);
+    ground.crash_after_operations(1);
+    assert!(ground.create_directory("a").is_err());
+    let ground = ground.restart(CrashPolicy::KeepAll);
+    written(&ground, "a/f", b"f").sync().unwrap();
+    ground.sync_directory("a").unwrap();
+    let after = ground.snapshot(CrashPolicy::DropAll);
+    assert_eq!((after.exists("a").unwrap(), content(&after, "a/f")), (false, None));
+    ground.sync_directory("").unwrap();
+    assert_eq!(content(&ground.restart(CrashPolicy::DropAll), "a/f").unwrap(), b"f");
+}
+
+#[test]
+fn an_unreadable_sector_fails_until_it_is_overwritten_whole_also_after_a_crash() {
+    let ground = SimulatedGround::new(1);
+    let file = written(&ground, "f", &[1; 2048]);
+    file.sync().unwrap();
+    ground.sync_directory("").unwrap();
+    ground.make_range_unreadable("f", 600..700).unwrap();
+    let read = |file: &Arc<dyn File>, offset| file.read_at(offset, &mut [0; 512]);
+    let is_lasting = |result: Result<()>| result.is_err_and(|error| error.is_lasting());
+    assert!(is_lasting(read(&file, 512)) && is_lasting(read(&file, 300)) && is_lasting(file.write_at(500, &[2; 100])));
+    read(&file, 0).and_then(|()| read(&file, 1024)).unwrap();
+    let next = ground.restart(CrashPolicy::KeepAll);
+    let file = next.open("f", Access::ReadWrite).unwrap();
+    assert!(is_lasting(read(&file, 512)));
+    file.write_at(512, &[2; 512]).unwrap();
+    read(&file, 300).unwrap();
+    let lost = next.snapshot(CrashPolicy::DropAll).open("f", Access::Read).unwrap();
+    assert!(is_lasting(read(&lost, 512)), "what overwrote it was not synced");
+    file.sync().unwrap();
+    assert_eq!(content(&next.restart(CrashPolicy::DropAll), "f").unwrap()[512..1024], [2; 512]);
+    ground.make_readable("f").unwrap();
+    assert_eq!(content(&ground.restart(CrashPolicy::DropAll), "f").unwrap(), [1; 2048]);
+}
+
+#[test]
+fn every_kind_of_query_fails_once_where_it_is_told_to() {
+    let ground = SimulatedGround::new(1);
+    ground.create_directory("d").unwrap();
+    let file = written(&ground, "d/f", b"f");
+    let queries: [&dyn Fn() -> Result<()>; 6] = [
+        &|| file.read_at(0, &mut [0]),
+        &|| file.len().map(drop),
+        &|| ground.open("d/f", Access::Read).map(drop),
+        &|| ground.list("d").map(drop),
+        &|| ground.exists("d").map(drop),
+        &|| ground.space().map(drop),
+    ];
+    let before = ground.queries();
+    for query in queries {
+        query().unwrap();
+        ground.fail_query(0, EIO);
+        assert!(query().unwrap_err().is_lasting());
+    }
+    assert_eq!((ground.queries() - before, ground.reads()), (12, 2));
+}
+
+#[test]
+fn writing_back_that_fails_is_reported_by_the_next_sync_and_loses_changes() {
+    let mut found = BTreeSet::new();
+    for seed in 0..100 {
+        let ground = SimulatedGround::new(seed);
+        let file = written(&ground, "f", &[1; 512]);
+        file.sync().unwrap();
+        ground.sync_directory("").unwrap();
+        ground.fail_writeback(0);
+        file.write_at(0, &[2; 512]).unwrap();
+        let seen = content(&ground, "f").unwrap()[0];
+        // The next process hears of it as well.
+        let ground = ground.restart(CrashPolicy::KeepAll);
+        let file = ground.open("f", Access::ReadWrite).unwrap();
+        assert!(file.sync().unwrap_err().is_lasting());
+        file.sync().unwrap();
+        found.insert((seen, content(&ground.restart(CrashPolicy::DropAll), "f").unwrap()[0]));
+    }
+    assert_eq!(found, BTreeSet::from([(1, 1), (2, 1), (2, 2)]));
+}
+
+#[test]
+fn a_reader_beside_a_write_sees_one_part_of_it_without_the_other() {
+    let ground = SimulatedGround::new(1);
+    let file = written(&ground, "f", &[1; 4096]);
+    let firsts = Arc::new(AtomicU64::new(0));
+    let (disk, seen) = (ground.clone(), Arc::clone(&firsts));
+    ground.during_writes(move |path| {
+        let found = content(&disk, path).unwrap();
+        assert!(found.chunks(512).all(|sector| sector.iter().all(|byte| *byte == sector[0])), "sectors are whole");
+        assert_ne!(found[0], found[4095]);
+        seen.fetch_or(1 << (found[0] % 2), Ordering::Relaxed);
+    });
+    for turn in 2..22 {
+        file.write_at(0, &[turn; 4096]).unwrap();
+        file.write_at(100, &[turn; 200]).unwrap();
+    }
+    assert_eq!(firsts.load(Ordering::Relaxed), 0b11, "the first part comes first, or the second one");
 }

@@ -3,6 +3,7 @@
 mod crash;
 mod damage;
 mod salvage;
+mod trials;
 
 use super::*;
 use crate::{Partition, PartitionClass};
@@ -294,6 +295,7 @@ fn a_write_that_failed_is_tried_again_at_the_same_position_and_its_remains_are_o
 
 #[test]
 fn m0_17_a_sync_that_failed_closes_the_log_until_it_is_opened_again() {
+    let mut accepted = 0;
     for seed in 0..50 {
         let ground = SimulatedGround::new(seed);
         let log = create(&ground);
@@ -304,14 +306,18 @@ fn m0_17_a_sync_that_failed_closes_the_log_until_it_is_opened_again() {
         assert!(matches!(log.commit(&doubtful), Err(LogError::Poisoned)));
         assert!(matches!(log.trim(log.end()), Err(LogError::Poisoned)));
         drop(log);
-        // The page cache shows the batch, the disk may lack it: opening makes sure of what it accepts.
+        // The page cache may show the batch, and the disk lack it: opening makes sure of what it accepts.
         let log = open(&ground, 2).unwrap();
-        committed.push((committed[0].1, log.end(), doubtful));
+        if log.end() > committed[0].1 {
+            committed.push((committed[0].1, log.end(), doubtful));
+            accepted += 1;
+        }
         assert_eq!(replay(&log, Position(0)).unwrap(), committed);
         committed.push(commit(&log, 3, 100));
         let log = open(&ground.restart(CrashPolicy::DropAll), 3).unwrap();
         assert_eq!(replay(&log, Position(0)).unwrap(), committed);
     }
+    assert!((5..45).contains(&accepted), "{accepted} of 50 were still seen");
 }
 
 #[test]

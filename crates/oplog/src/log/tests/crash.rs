@@ -4,8 +4,8 @@ use super::*;
 use proptest::prelude::*;
 
 /// What must be there after a crash: every acknowledged batch, then at most one of those that were tried last.
-#[derive(Debug, Default)]
-struct Model {
+#[derive(Clone, Debug, Default)]
+pub(super) struct Model {
     acknowledged: Replayed,
     /// Batches that were tried since, and did not succeed.
     doubtful: Vec<Vec<Record>>,
@@ -40,7 +40,12 @@ impl Model {
         self.acknowledged.last().map_or(Position(0), |(_, end, _)| *end)
     }
 
-    fn commit(&mut self, log: &Log, records: usize, length_bytes: usize) -> Result<()> {
+    /// How many batches were acknowledged.
+    pub(super) fn acknowledged(&self) -> usize {
+        self.acknowledged.len()
+    }
+
+    pub(super) fn commit(&mut self, log: &Log, records: usize, length_bytes: usize) -> Result<()> {
         self.next_tag += 1;
         let records: Vec<Record> = (0..records).map(|part| record(self.next_tag * 100 + part as u64, length_bytes)).collect();
         match log.commit(&records) {
@@ -57,7 +62,7 @@ impl Model {
         }
     }
 
-    fn trim(&mut self, log: &Log, batch: usize) -> Result<()> {
+    pub(super) fn trim(&mut self, log: &Log, batch: usize) -> Result<()> {
         if let Some((_, end, _)) = self.acknowledged.get(batch % self.acknowledged.len().max(1)) {
             self.trimmed = self.trimmed.max(*end);
             log.trim(*end)?;
@@ -66,9 +71,10 @@ impl Model {
     }
 
     /// Compares a log that was just opened, and takes a doubtful batch that is there for acknowledged: consumers have seen it.
-    fn check(&mut self, log: &Log) {
+    /// An error is one of reading.
+    pub(super) fn check(&mut self, log: &Log) -> Result<()> {
         assert!(log.start() <= self.trimmed, "only what was trimmed may be missing");
-        let found = replay(log, log.start()).unwrap();
+        let found = replay(log, log.start())?;
         if log.end() > self.end() {
             let (start, end, records) = found.last().unwrap().clone();
             assert!(self.doubtful.contains(&records), "only what was tried last may be there beyond what was acknowledged");
@@ -79,6 +85,7 @@ impl Model {
         let expected: Vec<_> = self.acknowledged.iter().filter(|(start, ..)| *start >= log.start()).cloned().collect();
         assert_eq!(found, expected);
         self.doubtful.clear();
+        Ok(())
     }
 }
 
@@ -107,7 +114,7 @@ impl Run {
             }
             match open(&self.ground, self.epoch) {
                 Ok(log) => {
-                    self.model.check(&log);
+                    self.model.check(&log).unwrap();
                     self.log = Some(log);
                 }
                 Err(LogError::Ground(_)) => {}
