@@ -561,3 +561,5 @@ mod damage_tests;
 mod salvage_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod trials;

@@ -10,9 +10,12 @@
 //!   copy-on-write with two-phase commits; so a page torn by a crash is one that nobody reads.
 //! * No page carries a sequence greater than that of the durable header plus one. So pages tell when the newest header was lost to damage:
 //!   the older one must then not be used, because its pages may have been overwritten.
+//! * A page that is not durable yet is read as it was written, or not at all. Linux may fail to write a page back, evict it, and return the
+//!   page before it, whose checksum is right, until a sync reports the failure. So the checksums of such pages are remembered.
 
 use onefold_ground::{Access, File, GroundError, checksum};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -86,6 +89,8 @@ pub(super) struct Blocks {
     /// Bytes that redb sees. Beside the header, so that no read waits for a sync.
     length: AtomicU64,
     header: Mutex<Header>,
+    /// Pages written since the last sync, with their checksums.
+    unsynced: RwLock<HashMap<u64, u64>>,
 }
 
 #[derive(Debug)]
@@ -97,8 +102,8 @@ struct Header {
     is_dirty: bool,
 }
 
-/// A stored page and its trailer.
-fn seal(page: &[u8], number: u64, sequence: u64, length: u64, out: &mut Vec<u8>) {
+/// Appends a stored page and its trailer; returns its checksum.
+fn seal(page: &[u8], number: u64, sequence: u64, length: u64, out: &mut Vec<u8>) -> u64 {
     let start = out.len();
     out.extend_from_slice(page);
     out.extend_from_slice(MAGIC);
@@ -108,6 +113,12 @@ fn seal(page: &[u8], number: u64, sequence: u64, length: u64, out: &mut Vec<u8>)
     let sum = checksum(&out[start..]);
     out.extend_from_slice(&sum.to_le_bytes());
     out.resize(start + SLOT_BYTES, 0);
+    sum
+}
+
+/// The checksum that a slot says it has.
+fn checksum_of(slot: &[u8]) -> Option<u64> {
+    slot.get(CHECKED_BYTES..CHECKED_BYTES + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes)
 }
 
 /// (sequence, length) of a slot that holds page `number` unharmed.
@@ -132,10 +143,14 @@ fn stored_length(length: u64) -> u64 {
 }
 
 impl Blocks {
+    fn with(file: Arc<dyn File>, length: u64, header: Header) -> Blocks {
+        Blocks { file, length: AtomicU64::new(length), header: Mutex::new(header), unsynced: RwLock::default() }
+    }
+
     /// An empty file.
     pub(super) fn create(file: Arc<dyn File>) -> Blocks {
         let header = Header { page: vec![0; PAGE_BYTES].into(), sequence: 0, slot: 1, is_dirty: false };
-        Blocks { file, length: AtomicU64::new(0), header: Mutex::new(header) }
+        Blocks::with(file, 0, header)
     }
 
     /// Opens a file that has a header. For writing, the header that counts is made durable first: it may be one that only the cache of
@@ -166,7 +181,7 @@ impl Blocks {
             write_header(&*file, &header.page, header.slot, header.sequence, length)?;
             file.sync().map_err(into_io)?;
         }
-        Ok(Blocks { file, length: AtomicU64::new(length), header: Mutex::new(header) })
+        Ok(Blocks::with(file, length, header))
     }
 
     /// Opens what is left of a damaged file for reading, by the newest header that is valid; `None`: there is none.
@@ -186,7 +201,7 @@ impl Blocks {
                 newest = Some((Header { page: bytes.into(), sequence, slot, is_dirty: false }, length));
             }
         }
-        Ok(newest.map(|(header, length)| Blocks { file, length: AtomicU64::new(length), header: Mutex::new(header) }))
+        Ok(newest.map(|(header, length)| Blocks::with(file, length, header)))
     }
 
     /// Like [`Blocks::read`], but a page that is newer than the header counts as damaged: it was written for a header that is lost. Not for the header.
@@ -236,10 +251,19 @@ impl Blocks {
     fn read_run(&self, first: u64, within: usize, out: &mut [u8]) -> io::Result<()> {
         let mut slots = vec![0; (within + out.len()).div_ceil(PAGE_BYTES) * SLOT_BYTES];
         self.file.read_at(slot_offset(first + 1), &mut slots).map_err(into_io)?;
+        let unsynced = self.unsynced.read();
         let mut done = 0;
         for (page, within, count) in by_page(first * PAGE_BYTES as u64 + within as u64, out.len()) {
             let slot = &slots[(page - first) as usize * SLOT_BYTES..][..SLOT_BYTES];
-            unseal(slot, page).ok_or(Damage::Page(page))?;
+            let is_whole = unseal(slot, page).is_some();
+            match unsynced.get(&page) {
+                // Not damage: what is durable is sound, and the next sync says that this was not written.
+                Some(written) if !is_whole || checksum_of(slot) != Some(*written) => {
+                    return Err(io::Error::other(format!("the system could not write page {page} of the block index")));
+                }
+                None if !is_whole => return Err(Damage::Page(page).into()),
+                _ => {}
+            }
             out[done..done + count].copy_from_slice(&slot[within..within + count]);
             done += count;
         }
@@ -267,7 +291,8 @@ impl Blocks {
             let start = page;
             let mut slots = Vec::with_capacity(run.len() / PAGE_BYTES * SLOT_BYTES);
             for bytes in run.chunks_exact(PAGE_BYTES) {
-                seal(bytes, page, sequence, 0, &mut slots);
+                let sum = seal(bytes, page, sequence, 0, &mut slots);
+                self.unsynced.write().insert(page, sum);
                 page += 1;
             }
             self.file.write_at(slot_offset(start + 1), &slots).map_err(into_io)?;
@@ -290,12 +315,15 @@ impl Blocks {
     pub(super) fn sync(&self) -> io::Result<()> {
         let mut header = self.header.lock();
         if !header.is_dirty {
-            return self.file.sync().map_err(into_io);
+            self.file.sync().map_err(into_io)?;
+            self.unsynced.write().clear();
+            return Ok(());
         }
         let (slot, sequence) = (header.slot ^ 1, header.sequence + 1);
         let length = self.len();
         write_header(&*self.file, &header.page, slot, sequence, length)?;
         self.file.sync().map_err(into_io)?;
+        self.unsynced.write().clear();
         (header.slot, header.sequence, header.is_dirty) = (slot, sequence, false);
         let wanted = stored_length(length);
         if self.file.len().map_err(into_io)? > wanted {
@@ -398,6 +426,24 @@ mod tests {
             assert_eq!((error.kind(), error.to_string()), (io::ErrorKind::InvalidData, Damage::Page(2).to_string()));
             blocks.read(3 * PAGE_BYTES as u64, &mut page(0)).unwrap();
         }
+    }
+
+    #[test]
+    fn a_page_that_the_system_lost_before_its_sync_is_an_error_and_never_the_page_before_it() {
+        let mut lost = 0;
+        for seed in 0..100 {
+            let ground = SimulatedGround::new(seed);
+            let blocks = written(&ground);
+            ground.fail_writeback(0);
+            blocks.write(PAGE_BYTES as u64, &page(7)).unwrap();
+            let mut found = page(0);
+            match blocks.read(PAGE_BYTES as u64, &mut found) {
+                Ok(()) => assert!(found == page(7)),
+                Err(_) => lost += 1,
+            }
+            assert!(blocks.sync().is_err(), "the sync says it, too");
+        }
+        assert!((10..100).contains(&lost), "{lost} of 100 were lost");
     }
 
     #[test]

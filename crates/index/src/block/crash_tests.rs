@@ -7,21 +7,21 @@ use std::io::ErrorKind;
 
 const OPTIONS: BlockIndexOptions = BlockIndexOptions { cache_bytes: 64 << 10, pending_bytes: 1 << 20 };
 
-fn open(ground: &SimulatedGround, access: Access, epoch: u64) -> Result<BlockIndex> {
+pub(super) fn open(ground: &SimulatedGround, access: Access, epoch: u64) -> Result<BlockIndex> {
     BlockIndex::open(Arc::new(ground.clone()), "blocks", 1, OPTIONS, access, epoch)
 }
 
-fn created() -> SimulatedGround {
+pub(super) fn created() -> SimulatedGround {
     let ground = SimulatedGround::new(1);
     let shared: Arc<dyn Ground> = Arc::new(ground.clone());
     BlockIndex::create(&shared, "blocks", 1).unwrap();
     ground
 }
 
-type Log = Vec<(Position, Vec<Change>)>;
+pub(super) type Log = Vec<(Position, Vec<Change>)>;
 
 /// Batch `number` of the log: overwrites, deletes and adds.
-fn batch(number: u64) -> (Position, Vec<Change>) {
+pub(super) fn batch(number: u64) -> (Position, Vec<Change>) {
     let changes = (0..40u64).map(|key| {
         let value = (!(key + number).is_multiple_of(5)).then(|| vec![number as u8; 300 + (key * 37 % 900) as usize]);
         (0, ((key * 7 + number * 3) % 90).to_be_bytes().to_vec(), value)
@@ -45,7 +45,7 @@ fn live(index: &BlockIndex, batches: u64) -> (Log, Result<()>) {
     (log, result)
 }
 
-fn check(index: &BlockIndex, log: &Log) {
+pub(super) fn check(index: &BlockIndex, log: &Log) {
     let mut model = BTreeMap::new();
     for (_, key, value) in log.iter().flat_map(|(_, changes)| changes).cloned() {
         match value {

@@ -5,10 +5,10 @@ use super::*;
 use onefold_ground::{CrashPolicy, SimulatedGround, checksum};
 use std::io::ErrorKind;
 
-const PARTITIONS: u32 = 2;
+pub(super) const PARTITIONS: u32 = 2;
 
 /// A log with many changes of the same chunks, so that a change applied twice or not at all shows.
-fn log(batches: u64, new_chunks: u64) -> Vec<LogBatch> {
+pub(super) fn log(batches: u64, new_chunks: u64) -> Vec<LogBatch> {
     let mut model = Model::new();
     let mut log = Vec::new();
     for number in 0..batches {
@@ -26,7 +26,7 @@ fn log(batches: u64, new_chunks: u64) -> Vec<LogBatch> {
     log
 }
 
-fn model_of(log: &[LogBatch]) -> Model {
+pub(super) fn model_of(log: &[LogBatch]) -> Model {
     let mut model = Model::new();
     log.iter().for_each(|batch| apply_to_model(&mut model, batch));
     model
@@ -49,7 +49,7 @@ fn run(index: &ChunkIndex, log: &[LogBatch]) -> (usize, Result<()>) {
     (log.len(), index.close())
 }
 
-fn created(seed: u64) -> (SimulatedGround, Arc<dyn Ground>) {
+pub(super) fn created(seed: u64) -> (SimulatedGround, Arc<dyn Ground>) {
     let disk = SimulatedGround::new(seed);
     let ground: Arc<dyn Ground> = Arc::new(disk.clone());
     ChunkIndex::create(&ground, "index", PARTITIONS, DIGEST_BYTES).unwrap();

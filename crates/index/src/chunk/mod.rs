@@ -33,6 +33,10 @@ mod cost_tests;
 mod crash_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod torn_tests;
+#[cfg(test)]
+mod trials;
 
 use crate::{IndexError, Result};
 use merge::Merged;
