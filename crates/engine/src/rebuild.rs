@@ -43,7 +43,9 @@ impl Rebuild {
             }
             Err(error) => damaged(format!("what is missing could not be made anew from parity: {error}")),
         }
-        for container in rebuild.engine.storage.containers()? {
+        let containers = rebuild.engine.storage.containers()?;
+        let answering = rebuild.engine.storage.answering(&containers)?;
+        for container in containers {
             match rebuild.slots(container) {
                 Ok(slots) => {
                     for frame in &rebuild.engine.storage.catalog(container)?.frames {
@@ -53,6 +55,7 @@ impl Rebuild {
                     // What was removed is not stored any more: its references are not counted, and what it refers to may be gone.
                     let dead = rebuild.engine.dead_slots(container)?;
                     let alive = slots.iter().enumerate().filter(|(number, _)| !dead.contains(*number));
+                    let alive = alive.filter(|(_, (address, _))| answering.counts(container, *address));
                     let inserts: Vec<_> = alive.map(|(_, (address, slot))| (slot.fingerprint, address.bits())).collect();
                     rebuild.apply(&inserts, &[])?;
                 }

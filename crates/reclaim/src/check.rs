@@ -18,11 +18,11 @@ mod lost;
 mod report;
 
 use crate::references;
-use crate::{Result, affected, counts, volumes};
+use crate::{CheckError, Result, affected, counts, volumes};
 use lost::Kinds;
-use onefold_engine::Engine;
+use onefold_engine::{DeadSlots, Engine};
 use onefold_index::block::Verified;
-use onefold_storage::{ContainerId, StorageError};
+use onefold_storage::ContainerId;
 use report::LISTED;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -68,8 +68,8 @@ pub(crate) struct Check<'a> {
     pub(crate) counts_more: bool,
     /// Whether the pages of the chunk index are whole.
     pub(crate) knows_all_entries: bool,
-    /// Why the slots of a container are not known, if that is no damage: what seems to be missing may be there.
-    pub(crate) unread: Option<StorageError>,
+    /// Why it is not known what of a container is dead: what seems to be missing may be there.
+    pub(crate) unread: Option<CheckError>,
 }
 
 /// Checks a store. What is wrong with it is in the report; an error is what kept the check from being made. A check that the monitor
@@ -95,6 +95,21 @@ impl<'a> Check<'a> {
             counts_more: false,
             knows_all_entries: true,
             unread: None,
+        }
+    }
+
+    /// What is dead in a container; `None` if the block index is damaged there, of which it is told elsewhere. Any other error is passed on: it says
+    /// nothing of the store.
+    pub(crate) fn dead_slots(&mut self, container: ContainerId) -> Result<Option<DeadSlots>> {
+        match self.engine.dead_slots(container) {
+            Ok(dead) => Ok(Some(dead)),
+            // A repair has been there and could not find it out.
+            Err(error) if error.is_lost() => Ok(Some(DeadSlots::default())),
+            Err(error) if error.is_damage() => {
+                self.unread.get_or_insert(error.into());
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
         }
     }
 

@@ -96,6 +96,7 @@ fn one_pass(check: &mut Check<'_>, range: RangeInclusive<u64>, missing: &mut BTr
     monitor.advance(1);
     // After the moment: all that were there then are in the list.
     let containers = engine.storage().containers()?;
+    let answering = engine.storage().answering(&containers)?;
     table.missing_containers(check, &containers, &engine.storage().forwards()?, missing);
     // Where a chunk that refers to others cannot be read, counts may rightly be greater than what is found.
     let mut knows_all = check.knows_all_objects && !check.counts_more;
@@ -108,27 +109,31 @@ fn one_pass(check: &mut Check<'_>, range: RangeInclusive<u64>, missing: &mut BTr
             continue;
         }
         monitor.advance(1);
-        // Damage of the container itself was reported by step 2.
-        let dead = engine.dead_slots(container).unwrap_or_default();
+        // Damage of the container itself was reported by step 2. Where nobody knows what is dead, all of it may be there.
+        let dead = check.dead_slots(container)?;
+        knows_all &= dead.is_some();
+        let dead = dead.unwrap_or_default();
         let slots = match engine.storage().slots(container) {
             Ok(slots) => slots,
             Err(error) => {
                 knows_all &= dead.is_given_up();
+                // It says nothing of what is stored.
                 if !error.is_damage() && !dead.is_given_up() {
-                    check.unread.get_or_insert(error);
+                    return Err(error.into());
                 }
                 continue;
             }
         };
         // What was removed or put in quarantine is not stored, whatever the catalog says.
         let alive = slots.iter().enumerate().take(durable).filter(|(number, _)| !dead.contains(*number)).map(|(_, slot)| slot);
+        let alive = alive.filter(|(address, _)| answering.counts(container, *address));
         for (address, slot) in alive.filter(|(_, slot)| is_mine(&slot.fingerprint)) {
             let chunk = table.known.entry(slot.fingerprint).or_default();
             chunk.is_stored = true;
             chunk.length_bytes = slot.length_bytes;
             chunk.is_stored_there |= chunk.is_indexed && chunk.address == address.bits();
         }
-        for (chunk, counts) in metadata_of(engine, moment.containers(), container, &slots) {
+        for (chunk, counts) in metadata_of(engine, moment.containers(), &answering, container, &slots) {
             match (chunk.references(engine), counts) {
                 (Some(pieces), Counts::Yes) => pieces.iter().for_each(|piece| table.count(piece, 1, is_mine)),
                 (Some(pieces), Counts::Perhaps) => pieces.iter().for_each(|piece| table.count(piece, 0, is_mine)),
@@ -142,7 +147,7 @@ fn one_pass(check: &mut Check<'_>, range: RangeInclusive<u64>, missing: &mut BTr
         }
     }
     check.report.references += table.references;
-    table.judge(check, knows_all, !moment.has_moved());
+    table.judge(check, knows_all, !moment.has_moved())?;
     Ok(true)
 }
 
@@ -218,7 +223,7 @@ impl Table {
 
     /// Compares what is known of each chunk. Without `knows_all` references a count may be too great, but never too small. Without
     /// `is_one_moment` counts and references are of different times, and nothing can be said of counts.
-    fn judge(self, check: &mut Check<'_>, knows_all: bool, is_one_moment: bool) {
+    fn judge(self, check: &mut Check<'_>, knows_all: bool, is_one_moment: bool) -> Result<()> {
         for (fingerprint, chunk) in self.known {
             let address = Address::from_bits(chunk.address);
             let mut problem = |kind, what: String| check.report.add(kind, format!("chunk {fingerprint}{what}"));
@@ -245,9 +250,10 @@ impl Table {
             }
             // A read looks where the index says when the chunk is not where its recipe says.
             if chunk.other != 0 && !is_missing && chunk.is_stored && !chunk.is_stored_there {
-                other_place(check, &fingerprint, Address::from_bits(chunk.other));
+                other_place(check, &fingerprint, Address::from_bits(chunk.other))?;
             }
         }
+        Ok(())
     }
 }
 
@@ -278,21 +284,25 @@ fn missing(check: &mut Check<'_>, fingerprint: &Fingerprint, chunk: &Known) {
 }
 
 /// A reference names another container than the index does. That is right if this one has the chunk too.
-fn other_place(check: &mut Check<'_>, fingerprint: &Fingerprint, address: Address) {
+fn other_place(check: &mut Check<'_>, fingerprint: &Fingerprint, address: Address) -> Result<()> {
     let storage = check.engine.storage();
-    let has_it = || {
-        let container = storage.current(address.container()).ok()?;
-        // A slot in quarantine cannot be read.
-        let dead = check.engine.dead_slots(container).unwrap_or_default();
-        let slots = storage.slots(container).ok()?;
-        let alive = slots.iter().enumerate().filter(|(number, _)| !dead.contains(*number));
-        Some(alive.into_iter().any(|(_, (_, slot))| slot.fingerprint == *fingerprint))
+    let slots = match storage.current(address.container()).and_then(|container| Ok((container, storage.slots(container)?))) {
+        Ok((container, mut slots)) => {
+            // A slot in quarantine cannot be read.
+            let dead = check.dead_slots(container)?.unwrap_or_default();
+            let mut number = 0..;
+            slots.retain(|_| number.next().is_some_and(|number| !dead.contains(number)));
+            slots
+        }
+        Err(error) if error.is_damage() => Vec::new(),
+        Err(error) => return Err(error.into()),
     };
-    if has_it() != Some(true) {
+    if !slots.iter().any(|(_, slot)| slot.fingerprint == *fingerprint) {
         let what = format!("chunk {fingerprint}: a reference says that it is at {address}, where it is not");
         check.report.add(ProblemKind::WrongAddress, what);
         check.lost.insert(*fingerprint);
     }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use onefold_catalog::{Backup, decode_directory_chunk};
 use onefold_engine::{Engine, Moment, Piece, Recipe, decode_pieces};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::Reader;
-use onefold_storage::{Address, ChunkKind, CommittedSlots, ContainerId, Slot};
+use onefold_storage::{Address, Answering, ChunkKind, CommittedSlots, ContainerId, Slot};
 use std::collections::HashMap;
 
 /// Objects read at a time.
@@ -306,7 +306,7 @@ pub(crate) enum Counts {
 }
 
 /// The metadata chunks of a container whose references count as of a moment: of several copies of one chunk only the one that the index names does.
-/// Where the index cannot be read, every copy counts.
+/// Where the index cannot be read, every copy counts. A chunk that two files have by the same address counts in one of them.
 ///
 /// The index is asked later than at the moment. Addresses are never used again, and nothing is removed while the moment is kept. So:
 /// * it names this copy: this copy was durable at the moment, and the index has named it since before;
@@ -316,13 +316,14 @@ pub(crate) enum Counts {
 pub(crate) fn metadata_of(
     engine: &Engine,
     committed: &CommittedSlots,
+    answering: &Answering,
     container: ContainerId,
     slots: &[(Address, Slot)],
 ) -> Vec<(MetadataChunk, Counts)> {
     let mut chunks: Vec<(MetadataChunk, Counts)> = slots
         .iter()
         .take(committed.of(container))
-        .filter(|(_, slot)| slot.kind != ChunkKind::Data)
+        .filter(|(address, slot)| slot.kind != ChunkKind::Data && answering.counts(container, *address))
         .map(|(address, slot)| (MetadataChunk { address: *address, fingerprint: slot.fingerprint, kind: slot.kind }, Counts::Yes))
         .collect();
     let names: Vec<_> = chunks.iter().map(|(chunk, _)| chunk.fingerprint).collect();

@@ -233,7 +233,7 @@ impl Repair<'_> {
         self.repaired += check.report.repaired;
         // Without the slots of all containers nobody knows what is in none.
         if let Some(error) = check.unread {
-            return Err(error.into());
+            return Err(error);
         }
         let missing: Vec<Fingerprint> = check.missing.iter().copied().collect();
         let mut entries = Vec::with_capacity(missing.len());

@@ -28,6 +28,7 @@
 //! This crate must never know who refers to a chunk, or how often.
 
 mod address;
+mod answering;
 mod cache;
 mod catalog;
 mod checkpoint;
@@ -58,6 +59,7 @@ mod workers;
 mod writer;
 
 pub use address::{Address, ContainerId};
+pub use answering::Answering;
 pub use catalog::{Catalog, ChunkKind, Frame, MAX_CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAMES, MAX_SLOTS, Slot};
 pub use compression::{Codec, Compression, UnknownCompression};
 pub use error::{Result, StorageError};

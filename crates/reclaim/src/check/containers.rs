@@ -32,7 +32,7 @@ impl Check<'_> {
             suspects.retain(|container| now.binary_search(container).is_ok());
             // What a store that is open for writing can make anew from parity is no finding.
             suspects.retain(|container| !self.is_repaired(*container));
-            suspects.into_iter().for_each(|container| self.report_container(container));
+            suspects.into_iter().try_for_each(|container| self.report_container(container))?;
         }
         if !self.dead_ends.is_empty() {
             all.iter().for_each(|container| self.lose_dead_ends(*container));
@@ -77,11 +77,12 @@ impl Check<'_> {
         if !suspects.is_empty() {
             let now = storage.forwards()?;
             for id in suspects.into_iter().filter(|id| now.binary_search(id).is_ok()) {
-                let is_given_up = |id| self.engine.dead_slots(id).is_ok_and(|dead| dead.is_given_up());
-                if let Err(error) = storage.verify_forward(id)
-                    && !is_given_up(id)
-                    && !storage.forward_target(id).is_some_and(is_given_up)
-                {
+                let Err(error) = storage.verify_forward(id) else { continue };
+                let mut is_given_up = false;
+                for id in [Some(id), storage.forward_target(id)].into_iter().flatten() {
+                    is_given_up |= self.dead_slots(id)?.is_some_and(|dead| dead.is_given_up());
+                }
+                if !is_given_up {
                     self.report.add(ProblemKind::Container, error.to_string());
                     self.dead_ends.insert(id);
                 }
@@ -109,9 +110,9 @@ impl Check<'_> {
         suspects.sort_unstable();
     }
 
-    fn report_container(&mut self, container: ContainerId) {
+    fn report_container(&mut self, container: ContainerId) -> Result<()> {
         let Looked { found, wrong, .. } = look_into(self.engine, container, self.options.read_data, &mut ReadBuffer::default());
-        let dead = self.engine.dead_slots(container).unwrap_or_default();
+        let dead = self.dead_slots(container)?.unwrap_or_default();
         let catalog = self.engine.storage().catalog(container).ok();
         for (address, fingerprint) in wrong {
             let is_dead = catalog.as_ref().and_then(|catalog| catalog.position(address)).is_some_and(|slot| dead.contains(slot));
@@ -127,7 +128,7 @@ impl Check<'_> {
             let why = found.map_or_else(Some, |found| found.damage.into_iter().next()).map_or_else(String::new, |error| error.to_string());
             let what = format!("{why}; parity has what is missing: `onefold scrub` makes the container anew");
             self.report.add(ProblemKind::Container, what);
-            return;
+            return Ok(());
         }
         match found {
             Ok(found) => {
@@ -137,6 +138,7 @@ impl Check<'_> {
             // The file is not there, or the device cannot read it.
             Err(error) => self.container_damage(catalog.as_deref(), &dead, &error),
         }
+        Ok(())
     }
 
     /// Notes that addresses of chunks of a merged container do not lead there any more.

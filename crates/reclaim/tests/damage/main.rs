@@ -5,6 +5,7 @@
 //! index, journals of sweeps that ended, one of two slots of a header, bytes that no structure covers (padding, free pages).
 //! What nobody can find: the last batches of the log, which look like a torn tail when they are gone; the store is then an older state of itself, whole.
 
+mod came_back;
 mod holes;
 mod lost;
 mod matrix;
