@@ -277,7 +277,7 @@ mod tests {
     fn what_a_parent_has_is_kept_from_before_it_is_looked_for() {
         let directory = tempfile::tempdir().unwrap();
         std::fs::create_dir(directory.path().join("store")).unwrap();
-        let ground: Arc<dyn Ground> = Arc::new(LocalGround::open(&directory.path().join("store")).unwrap());
+        let ground: Arc<dyn Ground> = Arc::new(LocalGround::open(directory.path().join("store")).unwrap());
         Engine::create(&ground, &Descriptor::new().unwrap()).unwrap();
         let settings = Settings { background: false, ..Settings::default() };
         let engine = Engine::open(ground, settings, Mode::ReadWrite, "test").unwrap();

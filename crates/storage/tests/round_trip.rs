@@ -286,3 +286,21 @@ fn a_chunk_of_16_mib_is_stored_and_a_longer_one_refused() {
     let refused = append(&mut writer, &mut 9, &[MAX_CHUNK_BYTES + 1], &mut chunks);
     assert!(matches!(refused, Err(StorageError::ChunkTooLong { .. })));
 }
+
+#[test]
+fn the_log_keeps_what_spells_an_open_container_of_an_earlier_process() {
+    let ground = Arc::new(SimulatedGround::new(1));
+    ContainerStore::create(&*ground, DIRECTORY, 1).unwrap();
+    let (mut log, mut all) = (Log::default(), Chunks::new());
+    let mut next_name = 0;
+    for _ in 0..4 {
+        let store = open(ground.clone(), &log, 1, &options(), Access::ReadWrite).unwrap();
+        log.trim(store.oldest_needed());
+        check(&store, &all);
+        append(&mut store.writer(), &mut next_name, &[300, 700], &mut all).unwrap();
+        flush(&store, &mut log, Scope::Everything).unwrap();
+    }
+    let store = open(ground, &log, 1, &options(), Access::ReadWrite).unwrap();
+    check(&store, &all);
+    assert_eq!(store.containers().unwrap().len(), 1);
+}
