@@ -141,6 +141,7 @@ fn a_merged_container_on_a_bad_sector_ends_the_opening_until_it_can_be_read_or_i
         // Readers are let in: what they cannot read is an error of its own.
         World::open(&ground, model.clone(), &small(), Access::Read).unwrap();
         ground.make_readable(&path(target)).unwrap();
+        ground.make_readable(&path(target)).unwrap();
         all_is_well(&ground.restart(CrashPolicy::DropAll), model, CrashPolicy::DropAll);
     }
 }
