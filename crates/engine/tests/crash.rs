@@ -9,6 +9,7 @@ use onefold_engine::{
     Address, Descriptor, Engine, EngineError, Hints, Mode, Piece, Recipe, RecipeWriter, Settings, Transaction, WriteStream, decode_pieces,
 };
 use onefold_fingerprint::Fingerprint;
+use onefold_ground::simulation::trials::*;
 use onefold_ground::wire::Reader;
 use onefold_ground::{CrashPolicy, Ground, SimulatedGround};
 use onefold_storage::{ChunkKind, Compression};
@@ -18,6 +19,7 @@ use std::sync::Arc;
 const KEYS: u64 = 6;
 
 /// SplitMix64: small, seeded, the same everywhere.
+#[derive(Clone)]
 struct Random(u64);
 
 impl Random {
@@ -97,7 +99,7 @@ fn settings(seed: u64) -> Settings {
 }
 
 /// What the transactions say, and how far they were acknowledged.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Model {
     /// After transaction i: what each key holds.
     states: Vec<BTreeMap<u64, Vec<u8>>>,
@@ -109,13 +111,13 @@ fn key(number: u64) -> (u16, Vec<u8>) {
     ((number % 2) as u16, format!("o{number}").into_bytes())
 }
 
-fn root(engine: &Engine, number: u64) -> Option<Recipe> {
+fn root(engine: &Engine, number: u64) -> Result<Option<Recipe>, EngineError> {
     let (partition, key) = key(number);
-    let value = engine.get(partition, &key).unwrap()?;
+    let Some(value) = engine.get(partition, &key)? else { return Ok(None) };
     let mut reader = Reader::new(&value);
     let recipe = Recipe::decode(&mut reader, engine.digest_bytes()).unwrap();
     reader.end().unwrap();
-    Some(recipe)
+    Ok(Some(recipe))
 }
 
 /// One random step; an error is the crash, or follows from it.
@@ -125,7 +127,7 @@ fn step(engine: &Arc<Engine>, streams: &mut [WriteStream], random: &mut Random, 
             let number = random.below(KEYS);
             let data = content(random);
             let stream = &mut streams[random.below(2) as usize];
-            let before = root(engine, number);
+            let before = root(engine, number)?;
             let overwritten = before.as_ref().map_or(&[][..], |recipe| &recipe.pieces);
             let mut pieces = Vec::new();
             stream.write(&data, true, Hints { overwritten, chain: None }, &mut pieces)?;
@@ -140,7 +142,7 @@ fn step(engine: &Arc<Engine>, streams: &mut [WriteStream], random: &mut Random, 
         }
         6 => {
             let number = random.below(KEYS);
-            let before = root(engine, number);
+            let before = root(engine, number)?;
             let mut state = model.states.last().unwrap().clone();
             state.remove(&number);
             submit(engine, model, state, number, None, &[], before.as_ref().map_or(&[], |recipe| &recipe.pieces))
@@ -175,17 +177,23 @@ fn submit(
     result
 }
 
-/// The store must be exactly one prefix of the transactions, at least up to the last flush.
-fn verify(engine: &Arc<Engine>, model: &mut Model, seed: u64) {
-    let reached = engine.get(0, b"n").unwrap().map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().unwrap()) as usize);
+/// Learns which prefix of the transactions the store has, just opened; at least up to the last flush.
+fn reach(engine: &Arc<Engine>, model: &mut Model, seed: u64) -> Result<(), EngineError> {
+    let reached = engine.get(0, b"n")?.map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().unwrap()) as usize);
     assert!(reached >= model.durable, "seed {seed}: flushed up to {}, found {reached}", model.durable);
     assert!(reached < model.states.len(), "seed {seed}: {reached} was never submitted");
     model.states.truncate(reached + 1);
     model.durable = reached;
-    let state = &model.states[reached];
+    Ok(())
+}
+
+/// The store must be exactly one prefix of the transactions.
+fn verify(engine: &Arc<Engine>, model: &mut Model, seed: u64) {
+    reach(engine, model, seed).unwrap();
+    let state = model.states.last().unwrap();
     let mut references: HashMap<Fingerprint, u32> = HashMap::new();
     for number in 0..KEYS {
-        let recipe = root(engine, number);
+        let recipe = root(engine, number).unwrap();
         assert_eq!(recipe.is_some(), state.contains_key(&number), "seed {seed}: key {number}");
         let (Some(recipe), Some(expected)) = (recipe, state.get(&number)) else { continue };
         let mut pieces = Vec::new();
@@ -250,7 +258,10 @@ fn verify_counts(engine: &Arc<Engine>, mut references: HashMap<Fingerprint, u32>
 }
 
 fn create(seed: u64) -> SimulatedGround {
-    let ground = SimulatedGround::new(seed);
+    create_on(SimulatedGround::new(seed), seed)
+}
+
+fn create_on(ground: SimulatedGround, seed: u64) -> SimulatedGround {
     let shared: Arc<dyn Ground> = Arc::new(ground.clone());
     Engine::create(&shared, &descriptor(seed)).unwrap();
     ground
@@ -378,4 +389,63 @@ fn a_full_disk_at_any_write_is_an_error_and_nothing_is_lost() {
         verify(&engine, &mut model, seed);
     }
     assert!(went_on * 2 > runs, "only {went_on} of {runs} runs went on after a full disk");
+}
+
+/// A store of some shape and random transactions, for the trials that everything that writes has to stand.
+struct Store {
+    seed: u64,
+}
+
+#[derive(Clone)]
+struct Known {
+    model: Model,
+    random: Random,
+}
+
+impl Subject for Store {
+    type Part = Arc<Engine>;
+    type Known = Known;
+
+    fn create(&self, seed: u64) -> (SimulatedGround, Known) {
+        let model = Model { states: vec![BTreeMap::new()], durable: 0 };
+        (create_on(SimulatedGround::new(seed), self.seed), Known { model, random: Random(self.seed) })
+    }
+
+    fn open(&self, ground: &SimulatedGround, _: &mut Known) -> Result<Arc<Engine>, String> {
+        open(ground, self.seed).map_err(|error| error.to_string())
+    }
+
+    fn learn(&self, engine: &mut Arc<Engine>, known: &mut Known) -> Result<(), String> {
+        reach(engine, &mut known.model, self.seed).map_err(|error| error.to_string())
+    }
+
+    fn work(&self, engine: &mut Arc<Engine>, known: &mut Known) -> Result<(), String> {
+        if run(engine, &mut known.random, &mut known.model, 40) { Ok(()) } else { Err("a step failed".into()) }
+    }
+
+    fn compare(&self, _: &SimulatedGround, engine: &mut Arc<Engine>, known: &mut Known) {
+        verify(engine, &mut known.model, self.seed);
+    }
+}
+
+#[test]
+fn m0_18_a_killed_process_then_another_then_a_power_cut_lose_nothing_that_was_flushed() {
+    for seed in 0..3 {
+        assert!(kills_then_power_cuts(&Store { seed }, 25) > 20);
+    }
+}
+
+#[test]
+fn m0_18_a_failed_operation_then_another_process_then_a_power_cut_lose_nothing_that_was_flushed() {
+    for seed in 0..3 {
+        assert!(failures_then_power_cuts(&Store { seed }, 25) > 20);
+    }
+}
+
+#[test]
+fn m0_18_a_query_that_fails_while_opening_or_writing_loses_nothing_that_was_flushed() {
+    for seed in 0..3 {
+        assert!(failed_queries_of_openings(&Store { seed }, 4, 30) > 40);
+        assert!(failed_queries_of_work(&Store { seed }, false, 30) > 5);
+    }
 }

@@ -11,6 +11,7 @@ mod repairs;
 mod space;
 mod steps;
 mod threads;
+mod trials;
 mod windows;
 mod witness;
 mod world;
@@ -137,7 +138,7 @@ fn m0_18_random_crashes_of_whole_stores_lose_nothing() {
 
 #[test]
 fn a_full_disk_and_other_errors_of_a_whole_store_lose_nothing() {
-    let mut went_on = 0;
+    let (mut went_on, mut given_up) = (0, 0);
     let all = seeds(300);
     let runs = all.end - all.start;
     for seed in all {
@@ -149,7 +150,12 @@ fn a_full_disk_and_other_errors_of_a_whole_store_lose_nothing() {
         for _ in 0..8 {
             ground.fail_operation(random.below(80), kind);
             run(&mut world, &mut model, &mut random, 8);
-            must(model.verify(&world, true), seed, "after an error");
+            if let Err(why) = model.verify(&world, true) {
+                // After a sync that failed the system may have given up what was written: never wrong bytes, and only until the next opening.
+                assert!(why.contains("is damaged") && world.has_stopped(), "seed {seed}, after an error: {why}");
+                given_up += 1;
+                break;
+            }
         }
         // The last failure may still be waiting. Only after a sync that failed must the store be opened again.
         if world.volumes.flush().or_else(|_| world.volumes.flush()).is_ok() {
@@ -160,7 +166,7 @@ fn a_full_disk_and_other_errors_of_a_whole_store_lose_nothing() {
         drop(world);
         reopen(&ground.restart(policy(seed)), seed, &mut model, "after errors");
     }
-    println!("{went_on} of {runs} runs went on");
+    println!("{went_on} of {runs} runs went on, {given_up} could not read what was not durable");
     assert!(runs == 1 || went_on * 3 > runs, "only {went_on} of {runs} runs went on after errors");
 }
 

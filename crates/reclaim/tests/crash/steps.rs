@@ -132,7 +132,7 @@ fn remove_unused(world: &mut World, random: &mut Random) -> Result<(), Fault> {
 
 /// What could not be read may only be what the crash took.
 fn nothing_is_damaged(world: &World, problems: &[String]) -> Result<(), Fault> {
-    if !problems.is_empty() && world.ground.is_crashed() {
+    if !problems.is_empty() && world.has_stopped() {
         return Err(problems.join("; ").into());
     }
     assert_eq!(problems, [""; 0], "nothing is damaged here");
@@ -156,7 +156,7 @@ fn settle(
                 Ok(()) if known.latest(block)[..found.len()] == found[..] => continue,
                 Ok(()) if new[..found.len()] == found[..] => {}
                 Ok(()) => panic!("block {block} has neither the old nor the new bytes after an error"),
-                Err(_) if world.ground.is_crashed() => {}
+                Err(_) if world.has_stopped() => {}
                 Err(error) => panic!("block {block} cannot be read after an error: {error}"),
             }
         }

@@ -64,7 +64,7 @@ impl Windows {
 type Scenario = fn(&mut World, &mut Model) -> Result<(), Fault>;
 
 /// Space is given back: backups and a volume go, then what they had.
-fn reclaiming(world: &mut World, model: &mut Model) -> Result<(), Fault> {
+pub fn reclaiming(world: &mut World, model: &mut Model) -> Result<(), Fault> {
     let random = &mut Random(1);
     for _ in 0..3 {
         forget::by_id(world, model, random)?;
@@ -83,7 +83,7 @@ fn reclaiming(world: &mut World, model: &mut Model) -> Result<(), Fault> {
 }
 
 /// Volumes come of others, and become what others were.
-fn deriving(world: &mut World, model: &mut Model) -> Result<(), Fault> {
+pub fn deriving(world: &mut World, model: &mut Model) -> Result<(), Fault> {
     let random = &mut Random(2);
     steps::delete(world, model, SLOTS - 1)?;
     for round in 0..6 {
@@ -97,7 +97,7 @@ fn deriving(world: &mut World, model: &mut Model) -> Result<(), Fault> {
 }
 
 /// A store with backups, volumes, snapshots and containers that were merged, at rest.
-fn prepared(seed: u64) -> (SimulatedGround, Model) {
+pub fn prepared(seed: u64) -> (SimulatedGround, Model) {
     let ground = World::create(seed);
     let mut model = Model::new("m");
     let mut world = World::open(&ground, seed).unwrap();

@@ -163,6 +163,11 @@ impl World {
         Ok(World { catalog: Catalog::new(engine.clone()), streams, volumes, engine, ground: ground.clone(), doing: "open" })
     }
 
+    /// Whether nothing more is written: after a crash, or after a sync that failed. Then what is not durable may be gone from memory, too.
+    pub fn has_stopped(&self) -> bool {
+        self.ground.is_crashed() || self.engine.flush().is_err()
+    }
+
     /// The same store for another thread, with streams of its own.
     pub fn another(&self) -> World {
         World {

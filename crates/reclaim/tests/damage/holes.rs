@@ -1,6 +1,6 @@
 //! A store whose log lost a part: what the repair says of it, also if it is cut short, and that nothing is destroyed for it.
 
-use crate::scene::{Scene, VOLUME, look, noise, open, settings};
+use crate::scene::{Scene, VOLUME, look, noise, open, settings, settle};
 use onefold_catalog::Catalog;
 use onefold_engine::{Mode, Transaction};
 use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround};
@@ -50,6 +50,7 @@ fn without_a_snapshot(scene: &Scene) -> SimulatedGround {
     drop((volume, volumes, engine));
     let ground = ground.restart(CrashPolicy::KeepAll);
     lose(&ground, before, after);
+    settle(&ground);
     ground
 }
 

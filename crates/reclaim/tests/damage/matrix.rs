@@ -1,7 +1,7 @@
 //! The damage matrix: every part of a store, damaged in five ways; what a check says, what a repair gives back, what a check says then. The table in
 //! `docs/damage.md` is what this test finds.
 
-use crate::scene::{BLOCK_BYTES, Look, Scene, State, VOLUME, VOLUME_BYTES, look, noise, open, settings};
+use crate::scene::{BLOCK_BYTES, Look, Scene, State, VOLUME, VOLUME_BYTES, look, noise, open, settings, settle};
 use onefold_engine::{Mode, Transaction};
 use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround, checksum, read_file};
 use onefold_reclaim::{NoMonitor, ProblemKind, PruneOptions, RepairOptions, prune, repair, salvage};
@@ -81,6 +81,7 @@ impl Part {
                 engine.flush().unwrap();
             }
         }
+        settle(&ground);
         Some(ground)
     }
 }

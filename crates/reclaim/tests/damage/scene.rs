@@ -163,7 +163,9 @@ impl Scene {
             states.push(state.clone());
         }
         drop((volume, volumes, engine));
-        Scene { ground: ground.restart(CrashPolicy::KeepAll), states, older }
+        let ground = ground.restart(CrashPolicy::KeepAll);
+        settle(&ground);
+        Scene { ground, states, older }
     }
 
     /// A copy to be damaged.
@@ -185,6 +187,22 @@ impl Scene {
     pub fn bytes(&self, path: &str) -> Vec<u8> {
         onefold_ground::read_file(&self.ground, path, 1 << 30).unwrap()
     }
+}
+
+/// Makes durable all that is there: damage that a power cut would undo is none.
+pub fn settle(ground: &SimulatedGround) {
+    fn settle_in(ground: &SimulatedGround, directory: &str) {
+        for entry in ground.list(directory).unwrap() {
+            let path = if directory.is_empty() { entry.name } else { format!("{directory}/{}", entry.name) };
+            if entry.is_directory {
+                settle_in(ground, &path);
+            } else {
+                ground.open(&path, Access::ReadWrite).unwrap().sync().unwrap();
+            }
+        }
+        ground.sync_directory(directory).unwrap();
+    }
+    settle_in(ground, "");
 }
 
 fn walk(ground: &SimulatedGround, directory: &str, files: &mut Vec<String>) {
