@@ -1,7 +1,7 @@
 //! Threads in the background: commits that nobody asked for, sweeps, persisting, trimming the log; and back-pressure when they fall behind.
 
 use crate::open::LOCK;
-use crate::{Engine, EngineError, Mode, Result};
+use crate::{Engine, EngineError, Mode, Result, copied};
 use onefold_ground::LockGuard;
 use onefold_ground::profile::Component;
 use onefold_oplog::Position;
@@ -284,6 +284,7 @@ impl Engine {
         let _views = self.change_views()?;
         self.storage.release_room();
         self.log.release_room();
-        Ok(self.index.close()?)
+        self.index.close()?;
+        copied::take_back(&*self.ground)
     }
 }

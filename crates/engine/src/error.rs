@@ -98,6 +98,14 @@ pub enum EngineError {
         /// Length of the run.
         length: u64,
     },
+    /// The store was copied while it was open, or moved after a crash.
+    #[error(
+        "{place} was copied from elsewhere while somebody had the store open, or moved after a crash: its parts may be of different times"
+    )]
+    Copied {
+        /// The directory.
+        place: String,
+    },
     /// An opening as of a moment has said which objects it reads: no others can be asked for.
     #[error("the store was opened as of a moment, and objects are asked for after it was said which of them are read")]
     Held,

@@ -22,6 +22,7 @@ mod background;
 pub mod chain;
 mod clock;
 mod commit;
+mod copied;
 mod dead;
 mod descriptor;
 mod error;

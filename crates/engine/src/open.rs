@@ -17,7 +17,7 @@ use crate::reservation::Reservations;
 use crate::settings::Settings;
 use crate::statistics::{TOTALS_KEY, TOTALS_PARTITION, Totals};
 use crate::views::lock_views;
-use crate::{Engine, EngineError, Result, background, salvage, snapshot};
+use crate::{Engine, EngineError, Result, background, copied, salvage, snapshot};
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, Ground, GroundError, Holder, LockGuard, checksum, read_file, replace_file};
 use onefold_index::{ChunkIndex, ChunkIndexOptions, block};
@@ -82,6 +82,7 @@ impl Engine {
         let holder = Holder::this_process(command);
         let Locks { mode, lock, views, reading } = Locks::take(&ground, mode, &holder)?;
         let access = if mode == Mode::ReadWrite { Access::ReadWrite } else { Access::Read };
+        copied::refuse_a_copy(&*ground)?;
         if ground.exists(salvage::MARKER)? {
             return Err(EngineError::Inconsistent { why: "its repair was cut short: run `onefold check --repair` again".into() });
         }
@@ -90,6 +91,7 @@ impl Engine {
             if !ground.exists(DESCRIPTOR_COPY)? {
                 descriptor.write_copy(&*ground)?;
             }
+            copied::note(&*ground)?;
             write_epoch(&*ground, epoch)?;
         }
         let profile = Arc::new(Profile::default());

@@ -65,6 +65,15 @@ pub struct Space {
     pub total_bytes: u64,
 }
 
+/// What a file has that a copy of it does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Its number in the file system.
+    pub inode: u64,
+    /// When it was made, ns since 1970; 0: the file system does not say.
+    pub born_ns: u64,
+}
+
 /// A directory tree that a store lives in.
 ///
 /// Paths are relative, separated by `/`, without `.` and `..`. Operations on names (create, rename, remove) are
@@ -97,6 +106,10 @@ pub trait Ground: Send + Sync + Debug {
     /// Takes the store's lock without waiting: exclusive for whoever writes, shared for those who only read. It is held until the
     /// guard is dropped or the process ends. `holder` is written down for the people (and processes) that find it taken.
     fn lock(&self, path: &str, exclusive: bool, holder: &Holder) -> std::result::Result<LockGuard, LockError>;
+    /// What a file has that a copy of it does not: its number in the file system and when it was made. `None`: the ground cannot tell.
+    fn identity(&self, _path: &str) -> Result<Option<Identity>> {
+        Ok(None)
+    }
     /// What a person knows this place as, for messages: the absolute path of a local directory.
     fn describe(&self, path: &str) -> String;
     /// Returns how somebody beside the owner, and beside the group that the place is shared with, can open files here. Nobody can where

@@ -3,9 +3,9 @@
 use crate::direct::DirectFile;
 use crate::lock::{Held, LINE_MAX_BYTES};
 use crate::permissions::{self, Exposure, Permissions};
-use crate::{Access, DirectoryEntry, File, Ground, GroundError, Holder, LockError, LockGuard, Result, Space};
+use crate::{Access, DirectoryEntry, File, Ground, GroundError, Holder, Identity, LockError, LockGuard, Result, Space};
 use parking_lot::Mutex;
-use rustix::fs::{Advice, FallocateFlags, FlockOperation, OFlags};
+use rustix::fs::{Advice, AtFlags, FallocateFlags, FlockOperation, OFlags, StatxFlags};
 use std::collections::HashSet;
 use std::fs;
 use std::io;
@@ -157,6 +157,21 @@ impl Ground for LocalGround {
             let _ = file.write_all_at(&line, 0).and_then(|()| file.set_len(line.len() as u64));
         }
         Ok(LockGuard::new(LocalLock { file, path, exclusive }))
+    }
+
+    fn identity(&self, path: &str) -> Result<Option<Identity>> {
+        let path = self.path(path);
+        let wanted = StatxFlags::INO | StatxFlags::BTIME;
+        match rustix::fs::statx(rustix::fs::CWD, &path, AtFlags::empty(), wanted) {
+            Ok(found) if found.stx_mask & StatxFlags::BTIME.bits() != 0 => {
+                let born = found.stx_btime;
+                let born_ns = u64::try_from(born.tv_sec).unwrap_or(0).saturating_mul(1_000_000_000).saturating_add(u64::from(born.tv_nsec));
+                Ok(Some(Identity { inode: found.stx_ino, born_ns }))
+            }
+            // Numbers alone are not enough: other file systems give the same.
+            Ok(_) | Err(rustix::io::Errno::NOSYS) => Ok(None),
+            Err(source) => Err(error("ask about", &path, source)),
+        }
     }
 
     fn describe(&self, path: &str) -> String {
@@ -336,6 +351,21 @@ mod tests {
                 assert_eq!(ground.open(name, access).map(drop).unwrap_err().kind(), io::ErrorKind::InvalidInput, "{name}");
             }
         }
+    }
+
+    #[test]
+    fn a_copy_of_a_file_has_another_identity() {
+        let directory = tempfile::tempdir().unwrap();
+        let ground = LocalGround::open(directory.path()).unwrap();
+        ground.create("one").unwrap();
+        let Some(identity) = ground.identity("one").unwrap() else {
+            return println!("skipped: the file system does not say when a file was made");
+        };
+        ground.rename("one", "two").unwrap();
+        assert_eq!(ground.identity("two").unwrap(), Some(identity));
+        std::fs::copy(directory.path().join("two"), directory.path().join("one")).unwrap();
+        assert_ne!(ground.identity("one").unwrap(), Some(identity));
+        assert!(ground.identity("three").unwrap_err().is_not_found());
     }
 
     #[test]

@@ -39,6 +39,9 @@ impl From<EngineError> for Failure {
                 Failure { exit: Exit::CannotRun, ..failure }.advise("remove the directory if no experiment runs there")
             }
             EngineError::Newer { .. } => failure.advise("use the newer onefold that wrote it, or one that is newer still"),
+            EngineError::Copied { .. } => Failure { exit: Exit::CannotRun, ..failure }.advise(
+                "copy it again while nobody has the store open. To take it as it is (one that was moved after a crash is whole), run `onefold check --repair` on it once",
+            ),
             EngineError::NotEmpty { .. } => failure.advise("give the name of a directory that does not exist yet"),
             EngineError::Invalid { .. } => Failure { exit: Exit::CannotRun, ..failure },
             EngineError::AppendOnly { .. } => failure.advise("`onefold append-only off` switches the mode off, for who has its secret"),

@@ -357,6 +357,10 @@ pub struct Check {
     #[arg(long, requires = "repair")]
     #[serde(skip)]
     pub dry_run: bool,
+    /// With --repair: repairs though something is lost for good by that; what is changed is set aside before
+    #[arg(long, requires = "repair", conflicts_with = "dry_run")]
+    #[serde(skip)]
+    pub force: bool,
     /// How facts are printed.
     #[command(flatten)]
     pub format: Format,

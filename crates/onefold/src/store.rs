@@ -41,6 +41,35 @@ impl Store {
         Store::open_with(ground, settings, mode, command, waiting)
     }
 
+    /// Opens a store as of a moment. If damage keeps it from opening, what is sound of it is read, and `note` is told; so whoever can still be helped is.
+    pub fn open_as_of_now(
+        ground: Arc<dyn Ground>,
+        settings: Settings,
+        command: &str,
+        note: &dyn Fn(&str),
+    ) -> std::result::Result<Store, EngineError> {
+        let opened = Engine::open(ground.clone(), settings.engine.clone(), Mode::Snapshot, command).and_then(|engine| {
+            // What every reading command looks at. Other damage is found where it is, and says what it concerns.
+            engine.for_each_object(b'b', &mut |_, _| {})?;
+            Ok(engine)
+        });
+        match opened {
+            Ok(engine) => Ok(Store { engine, settings }),
+            Err(error) if error.is_damage() => match Engine::open_sound(ground, settings.engine.clone(), command) {
+                Ok((engine, found)) => {
+                    note(&format!("the store is damaged: {error}"));
+                    found.losses.iter().for_each(|loss| note(&format!("  {loss}")));
+                    note("what follows is what is sound of it; `onefold check --repair --dry-run` says what a repair would do");
+                    Ok(Store { engine, settings })
+                }
+                // A daemon may have it, or nothing is sound.
+                Err(locked @ EngineError::Lock(_)) => Err(locked),
+                Err(_) => Err(error),
+            },
+            Err(error) => Err(error),
+        }
+    }
+
     /// Opens a store with given settings, and waits while another process has it.
     pub fn open_with(ground: Arc<dyn Ground>, settings: Settings, mode: Mode, command: &str, waiting: &mut Waiting<'_>) -> Result<Store> {
         let engine = waiting.open(|| Engine::open(ground.clone(), settings.engine.clone(), mode, command)).map_err(cannot_open)?;

@@ -35,4 +35,4 @@ pub use batch::{BATCH_MAX_BYTES, Batch, BatchError, parse_batch};
 pub use error::{LogError, Result};
 pub use log::{Log, LogOptions, Opening, Visit};
 pub use record::{Partition, PartitionClass, Position, Record};
-pub use salvage::{Remnants, first_segment, replace_log, salvage_batches};
+pub use salvage::{Remnants, first_segment, guess_records, replace_log, salvage_batches};

@@ -6,7 +6,7 @@
 use crate::batch::SECTOR_BYTES;
 use crate::log::{Log, LogOptions};
 use crate::segment::{Cursor, SEGMENT_HEADER_BYTES, parse_name, segment_path};
-use crate::{Batch, LogError, Position, Result};
+use crate::{Batch, LogError, Position, Record, Result};
 use onefold_ground::Ground;
 use std::sync::Arc;
 
@@ -105,6 +105,27 @@ pub fn salvage_batches(
     }
     found.reach = found.reach.max(found.end);
     Ok(found)
+}
+
+/// The records of lost batches between two places of one segment, as far as they can be understood: they do not have their checksum, so they are good for telling a
+/// person what may have been lost, and for nothing else.
+pub fn guess_records(ground: &dyn Ground, directory: &str, store: &[u8; 16], from: Position, to: Position) -> Result<Vec<Record>> {
+    let mut guessed = Vec::new();
+    let Some(start) = segment_starts(ground, directory)?.into_iter().rfind(|start| *start <= from) else { return Ok(guessed) };
+    let (mut cursor, _) = Cursor::open_damaged(ground, directory, start, store)?;
+    let mut at = from;
+    while at < to && cursor.seek(at) {
+        match cursor.guess() {
+            Ok(Some((records, end))) if end > at => {
+                guessed.extend(records);
+                at = end;
+            }
+            Ok(_) => break,
+            Err(LogError::Ground(error)) if error.is_lasting() => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(guessed)
 }
 
 /// Moves all segments of a log into the directory `into`, which is made, and starts an empty log at `start`, behind every position that any part

@@ -1,7 +1,7 @@
 //! One segment file: its name, its header, and reading its batches one after the other.
 
-use crate::batch::{BatchHeader, HEADER_BYTES, MAGIC, SECTOR_BYTES};
-use crate::{Batch, BatchError, LogError, Position, Result, parse_batch};
+use crate::batch::{BatchHeader, HEADER_BYTES, MAGIC, SECTOR_BYTES, guess_batch};
+use crate::{Batch, BatchError, LogError, Position, Record, Result, parse_batch};
 use onefold_ground::wire::Reader;
 use onefold_ground::{Access, File, Ground, checksum};
 use std::sync::Arc;
@@ -240,6 +240,14 @@ impl Cursor {
             Err(BatchError::Checksum) => Ok(Err(BatchError::Checksum)),
             Err(error) => Err(self.damaged(error)),
         }
+    }
+
+    /// The records of a batch that is not whole, as far as they can be understood, and where it ends; `None`: nobody can tell what was here.
+    pub(crate) fn guess(&mut self) -> Result<Option<(Vec<Record>, Position)>> {
+        let Ok(header) = self.header(self.offset())? else { return Ok(None) };
+        let end = Position(self.at.0 + header.length_bytes());
+        let records = guess_batch(self.window(self.offset(), header.unpadded_bytes())?);
+        Ok(Some((records, end)))
     }
 
     /// Looks at everything from the place of the cursor on, where no batch was found.

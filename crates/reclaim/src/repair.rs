@@ -168,7 +168,11 @@ impl Repair<'_> {
                 return self.rebuild(&error.to_string()).map(Some);
             }
             // What would be salvaged is not.
-            Err(error) if self.options.dry_run && error.is_damage() && !self.report.actions.is_empty() => {
+            Err(error)
+                if self.options.dry_run
+                    && (error.is_damage() || matches!(error, EngineError::Copied { .. }))
+                    && !self.report.actions.is_empty() =>
+            {
                 self.report.check = CheckReport::of_opening(&error);
                 return Ok(None);
             }

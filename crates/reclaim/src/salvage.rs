@@ -2,9 +2,43 @@
 
 use crate::check::Monitor;
 use crate::{Result, rebuild_chunk_index};
+use onefold_catalog::Backup;
 use onefold_engine::Settings;
 use onefold_ground::Ground;
+use onefold_ground::wire::Reader;
 use std::sync::Arc;
+
+/// What a repair of what opening needs would lose.
+#[derive(Clone, Debug, Default)]
+pub struct Losses {
+    /// A sentence each. None: nothing is lost.
+    pub sentences: Vec<String>,
+    /// Backups that were made or changed in what is lost, as far as that can still be understood.
+    pub backups: Vec<Backup>,
+    /// The names of volumes that were made or changed there.
+    pub volumes: Vec<String>,
+    /// Blocks of volumes that were written there.
+    pub blocks: u64,
+}
+
+/// Finds out what [`salvage`] would lose; changes nothing.
+pub fn losses(ground: &Arc<dyn Ground>, settings: &Settings, command: &str) -> Result<Losses> {
+    let found = onefold_engine::salvage(ground, settings, true, command)?;
+    let mut losses = Losses { sentences: found.losses, ..Losses::default() };
+    let digest_bytes = onefold_engine::Descriptor::read_any(&**ground)?.fingerprint.digest_bytes();
+    for (_, key, value) in &found.lost_objects {
+        match (key.first(), value) {
+            (Some(b'b'), Some(value)) => losses.backups.extend(Backup::decode_object(key, value, digest_bytes).ok()),
+            (Some(b'v'), Some(value)) => {
+                let mut reader = Reader::new(value.get(1..).unwrap_or_default());
+                losses.volumes.extend(reader.bytes().ok().map(|name| String::from_utf8_lossy(name).into_owned()));
+            }
+            (Some(b'm'), _) => losses.blocks += 1,
+            _ => {}
+        }
+    }
+    Ok(losses)
+}
 
 /// Makes a store open again, as far as what keeps it from opening can be repaired: descriptor, owner epoch, block index, operations log, chunk index. Returns a sentence
 /// for everything that was repaired and for everything that is lost; nothing if the store was sound. With `dry_run` nothing is changed, and the

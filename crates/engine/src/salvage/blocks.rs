@@ -77,11 +77,11 @@ impl Work<'_> {
             }
         }
         if let Some(older) = done.older {
-            self.say(format!("what was kept is of position {}: blocks of volumes that were written since, and before the log starts, show what they had before", older.0));
+            self.lose(format!("what was kept is of position {}: blocks of volumes that were written since, and before the log starts, show what they had before", older.0));
         }
         let needed = done.lost.iter().filter(|(.., content)| *content == Content::Needed).count();
         if needed > 0 {
-            self.say(format!(
+            self.lose(format!(
                 "{needed} key ranges of block mappings are lost: blocks of volumes in them cannot be read until they are written anew. `onefold check` names them"
             ));
         }
@@ -100,6 +100,9 @@ impl Work<'_> {
             self.say(format!("a second copy of objects is written anew: {problem}"));
         }
         if !self.dry_run {
+            for partition in 0..self.descriptor.block_partitions {
+                self.set_aside(&format!("{BLOCKS}/{partition:04x}.copy"))?;
+            }
             self.blocks(Access::ReadWrite)?.copy_objects()?;
         }
         Ok(())

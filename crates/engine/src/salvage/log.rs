@@ -13,13 +13,13 @@
 use super::{WholeLog, Work};
 use crate::OBJECTS_WRITTEN;
 use crate::dead::{self, DeadSlots, PARTITION as DEAD_PARTITION};
-use crate::open::{CONTAINERS, LAYERS_KEPT, LOG, log_options, storage_options};
+use crate::open::{BLOCKS, CONTAINERS, LAYERS_KEPT, LOG, log_options, storage_options};
 use crate::{EngineError, Result};
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, GroundError, checksum, parent, read_file, replace_file};
 use onefold_index::block;
 use onefold_oplog::{
-    Batch, Log, LogError, Opening, PartitionClass, Position, Record, Remnants, first_segment, replace_log, salvage_batches,
+    Batch, Log, LogError, Opening, PartitionClass, Position, Record, Remnants, first_segment, guess_records, replace_log, salvage_batches,
 };
 use onefold_storage::{Closed, ContainerStore, StorageError};
 use std::ops::ControlFlow;
@@ -225,6 +225,11 @@ impl Work<'_> {
     /// Brings the block index to what all valid batches say, and seals containers.
     fn keep_remnants(&mut self, start: Position) -> Result<()> {
         let storage = self.containers(Access::Read)?;
+        // Before it is opened for writing, which may write to it.
+        for partition in 0..self.descriptor.block_partitions {
+            self.set_aside(&format!("{BLOCKS}/{partition:04x}.redb"))?;
+            self.set_aside(&format!("{BLOCKS}/{partition:04x}.copy"))?;
+        }
         let blocks = match self.blocks_made {
             // They would be there.
             Some(_) if self.dry_run => None,
@@ -285,7 +290,12 @@ impl Work<'_> {
         }
         for (from, to) in &holes {
             let lost = format!("the log from {} to {} is lost ({} bytes)", from.0, to.0, to.0 - from.0);
-            self.say(if *to <= before { format!("{lost}: what it said of volumes and backups was applied before") } else { lost });
+            if *to <= before {
+                self.lose(format!("{lost}: what it said of volumes and backups was applied before"));
+            } else {
+                self.lose(lost);
+                self.guess_objects(*from, *to)?;
+            }
         }
         if holes.iter().any(|(_, to)| *to > before) {
             self.tell_of_holes()?;
@@ -298,18 +308,26 @@ impl Work<'_> {
         }
         for lost in &closed.unreadable {
             let (container, chunks) = (lost.container, lost.slots.len());
-            self.say(format!(
+            self.lose(format!(
                 "{chunks} chunks of container {container} cannot be read and are lost: parts of its file are damaged or missing"
             ));
         }
         for (container, chunks) in &closed.gone {
-            self.say(format!("nothing of container {container} can be read: {chunks} chunks that the log names are lost"));
+            self.lose(format!("nothing of container {container} can be read: {chunks} chunks that the log names are lost"));
         }
         for container in &closed.unknown {
             self.say(format!(
                 "the file of container {container}, which was not sealed, is set aside: what it holds was in the lost part of the log"
             ));
         }
+        Ok(())
+    }
+
+    /// Finds out what objects lost batches may have written.
+    fn guess_objects(&mut self, from: Position, to: Position) -> Result<()> {
+        let records = guess_records(&**self.ground, LOG, &self.descriptor.store, from, to)?;
+        let of_objects = records.iter().filter(|record| record.partition.class == PartitionClass::BlockIndex);
+        self.done.lost_objects.extend(of_objects.filter_map(objects).flatten());
         Ok(())
     }
 

@@ -3,15 +3,17 @@
 //! Every step looks whether its part is sound and leaves it alone if it is; so a run that was cut short is simply made again. Nothing that was damaged is
 //! destroyed: it is set aside. A log that is given up leaves a chunk index that does not fit any more, which is then made anew by the caller.
 
+mod aside;
 mod blocks;
 mod log;
+mod overlay;
 
-use crate::descriptor::{DESCRIPTOR_COPY, Descriptor};
-use crate::open::{BLOCKS, INDEX, LOCK, LOG, read_epoch, write_epoch};
+use crate::descriptor::{DESCRIPTOR, DESCRIPTOR_COPY, Descriptor};
+use crate::open::{BLOCKS, INDEX, LOCK, LOG, OWNER, read_epoch, write_epoch};
 use crate::rebuild;
 use crate::snapshot::nobody_reads;
 use crate::views::lock_views;
-use crate::{Engine, EngineError, Result, Settings};
+use crate::{Change, Engine, EngineError, Mode, Result, Settings, copied};
 use onefold_ground::{Access, Ground, GroundError, Holder, read_file, replace_file};
 use onefold_index::chunk::header;
 use onefold_index::{ChunkIndex, ChunkIndexOptions, IndexError, block};
@@ -27,24 +29,47 @@ pub struct Salvaged {
     pub sentences: Vec<String>,
     /// The chunk index is to be made anew before the store opens.
     pub needs_index: bool,
+    /// Those of the sentences that say that something is lost.
+    pub losses: Vec<String>,
+    /// Objects that were written in lost parts of the log, as far as their bytes can be understood: good for telling a person what may be lost, and for nothing else.
+    pub lost_objects: Vec<Change>,
 }
 
 /// Repairs what opening the store needs, as far as it is damaged. Nobody else may have the store open. With `dry_run` nothing is changed and the
 /// sentences tell what would be done. An error is what cannot be repaired, or a device that fails; it may be run again.
 pub fn salvage(ground: &Arc<dyn Ground>, settings: &Settings, dry_run: bool, command: &str) -> Result<Salvaged> {
-    let mut done = Salvaged::default();
     // A place that is no store is said to be none, and no lock file is left in it. What was found counts under the lock only.
     look_at_descriptor(&**ground)?.0.check_settings(settings, &**ground)?;
     let holder = Holder::this_process(command);
     let _lock = ground.lock(LOCK, true, &holder)?;
     let _views = lock_views(&**ground, true, &holder, &|| true)?;
     nobody_reads(&**ground, &holder)?;
-    let descriptor = repair_descriptor(&**ground, dry_run, &mut done)?;
+    repair_parts(ground, settings, if dry_run { Way::DryRun } else { Way::Repair })
+}
+
+/// What is done about damage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Repair,
+    DryRun,
+    /// As a repair, but the chunk index is not looked at: it is not needed.
+    WithoutIndex,
+}
+
+fn repair_parts(ground: &Arc<dyn Ground>, settings: &Settings, way: Way) -> Result<Salvaged> {
+    let dry_run = way == Way::DryRun;
+    let mut done = Salvaged { needs_index: way == Way::WithoutIndex, ..Salvaged::default() };
+    match copied::refuse_a_copy(&**ground) {
+        Err(error @ EngineError::Copied { .. }) => done.sentences.push(format!("{error}. It is taken as it is")),
+        looked => looked?,
+    }
+    let (descriptor, spelled) = look_at_descriptor(&**ground)?;
     let mut work = Work {
         ground,
         settings,
         descriptor,
         dry_run,
+        sets_aside: way == Way::Repair,
         done,
         epoch: 0,
         aside: None,
@@ -53,11 +78,15 @@ pub fn salvage(ground: &Arc<dyn Ground>, settings: &Settings, dry_run: bool, com
         remnants: None,
         furthest: None,
     };
+    work.repair_descriptor(spelled)?;
     work.look_at_log()?;
     work.repair_owner()?;
     work.repair_blocks()?;
     work.look_at_index()?;
     work.repair_log()?;
+    if !dry_run {
+        copied::take_back(&**ground)?;
+    }
     Ok(work.done)
 }
 
@@ -67,6 +96,8 @@ struct Work<'a> {
     settings: &'a Settings,
     descriptor: Descriptor,
     dry_run: bool,
+    /// Whether what is changed is kept as it was.
+    sets_aside: bool,
     done: Salvaged,
     /// The owner epoch of whatever this writes.
     epoch: u64,
@@ -97,27 +128,6 @@ enum Spelled {
     Main(String),
 }
 
-/// Puts the descriptor back from its second copy, or the copy from the descriptor.
-fn repair_descriptor(ground: &dyn Ground, dry_run: bool, done: &mut Salvaged) -> Result<Descriptor> {
-    let (descriptor, spelled) = look_at_descriptor(ground)?;
-    match spelled {
-        Spelled::Sound => {}
-        Spelled::Copy(why) => {
-            done.sentences.push(format!("the second copy of the descriptor is written anew: {why}"));
-            if !dry_run {
-                descriptor.write_copy(ground)?;
-            }
-        }
-        Spelled::Main(why) => {
-            done.sentences.push(format!("the descriptor is put back from its second copy: {why}"));
-            if !dry_run {
-                descriptor.write(ground)?;
-            }
-        }
-    }
-    Ok(descriptor)
-}
-
 /// Reads the descriptor from where it is sound.
 fn look_at_descriptor(ground: &dyn Ground) -> Result<(Descriptor, Spelled)> {
     let main = match Descriptor::read(ground) {
@@ -131,10 +141,10 @@ fn look_at_descriptor(ground: &dyn Ground) -> Result<(Descriptor, Spelled)> {
     match (main, copy) {
         (Ok(main), Ok(Some(copy))) if main == copy => Ok((main, Spelled::Sound)),
         (Ok(main), Ok(Some(copy))) => Err(EngineError::Descriptor {
-            path: ground.describe(crate::DESCRIPTOR),
+            path: ground.describe(DESCRIPTOR),
             why: format!(
                 "it is another one than {}, and both are whole (the stores {:02x?} and {:02x?}): remove the one that does not belong here",
-                ground.describe(crate::DESCRIPTOR_COPY),
+                ground.describe(DESCRIPTOR_COPY),
                 main.store,
                 copy.store
             ),
@@ -148,9 +158,42 @@ fn look_at_descriptor(ground: &dyn Ground) -> Result<(Descriptor, Spelled)> {
     }
 }
 
+impl Engine {
+    /// Opens a damaged store for reading what is sound of it: what opening needs is repaired in memory, and nothing is changed. Returns what was found too. The chunk
+    /// index is not used, so a chunk that cannot be read where its recipe says is lost here. Nobody can write meanwhile.
+    pub fn open_sound(ground: Arc<dyn Ground>, settings: Settings, command: &str) -> Result<(Arc<Engine>, Salvaged)> {
+        look_at_descriptor(&*ground)?.0.check_settings(&settings, &*ground)?;
+        let lock = ground.lock(LOCK, false, &Holder::this_process(command))?;
+        let overlay: Arc<dyn Ground> = Arc::new(overlay::Overlay::new(ground, lock));
+        let done = repair_parts(&overlay, &settings, Way::WithoutIndex)?;
+        Ok((Engine::open(overlay, settings, Mode::Rebuild, command)?, done))
+    }
+}
+
 impl Work<'_> {
     fn say(&mut self, sentence: impl Into<String>) {
         self.done.sentences.push(sentence.into());
+    }
+
+    /// Says that something is lost.
+    fn lose(&mut self, sentence: String) {
+        self.done.losses.push(sentence.clone());
+        self.say(sentence);
+    }
+
+    /// Puts the descriptor back from its second copy, or the copy from the descriptor.
+    fn repair_descriptor(&mut self, spelled: Spelled) -> Result<()> {
+        let (path, sentence) = match spelled {
+            Spelled::Sound => return Ok(()),
+            Spelled::Copy(why) => (DESCRIPTOR_COPY, format!("the second copy of the descriptor is written anew: {why}")),
+            Spelled::Main(why) => (DESCRIPTOR, format!("the descriptor is put back from its second copy: {why}")),
+        };
+        self.say(sentence);
+        if self.dry_run {
+            return Ok(());
+        }
+        self.set_aside(path)?;
+        if path == DESCRIPTOR { self.descriptor.write(&**self.ground) } else { self.descriptor.write_copy(&**self.ground) }
     }
 
     /// Makes the owner epoch one that is greater than every one that a part of the store has seen, if it is damaged or less than one of them.
@@ -167,7 +210,11 @@ impl Work<'_> {
         };
         self.epoch = seen + 1;
         self.say(format!("the owner epoch is set to {}: {why}", self.epoch));
-        if self.dry_run { Ok(()) } else { write_epoch(&**self.ground, self.epoch) }
+        if self.dry_run {
+            return Ok(());
+        }
+        self.set_aside(OWNER)?;
+        write_epoch(&**self.ground, self.epoch)
     }
 
     /// The greatest owner epoch in any part of the store that can be read.

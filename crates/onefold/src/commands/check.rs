@@ -6,11 +6,13 @@ use crate::failure::{Exit, Failure, Result};
 use crate::output::Output;
 use crate::session::{Session, StoreCommand};
 use crate::store::{OPENING_ADVICE, SETTINGS_FILE, ground, read_settings};
-use crate::units::{counted, size};
+use crate::units::{counted, local_time, printable, size, utc_time};
 use crate::waiting::Waiting;
 use onefold_engine::{EngineError, Mode};
 use onefold_ground::Exposure;
-use onefold_reclaim::{CheckOptions, CheckReport, Monitor, Problem, ProblemKind, RepairOptions, RepairReport, check, rebuild_chunk_index};
+use onefold_reclaim::{
+    CheckOptions, CheckReport, Losses, Monitor, Problem, ProblemKind, RepairOptions, RepairReport, check, losses, rebuild_chunk_index,
+};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -125,6 +127,14 @@ pub fn repair(options: &Check, console: &dyn Console, quiet: bool) -> Result<Exi
     let directory = &options.store.directory;
     let ground = ground(directory)?;
     let settings = read_settings(&directory.join(SETTINGS_FILE), true)?;
+    if !options.dry_run && !options.force {
+        let losses = Waiting::new(options.store.wait, console, quiet)
+            .open(|| losses(&ground, &settings.engine, "check --repair"))
+            .map_err(|error| Failure { exit: Exit::CannotRun, ..Failure::from(error) })?;
+        if !losses.sentences.is_empty() {
+            return refuse(options, &losses, console);
+        }
+    }
     let repair_options = RepairOptions { dry_run: options.dry_run, memory_bytes: CheckOptions::default().memory_bytes };
     let repaired = Waiting::new(options.store.wait, console, quiet)
         .open(|| onefold_reclaim::repair(ground.clone(), settings.engine.clone(), repair_options, "check --repair", &Watch(console)));
@@ -151,6 +161,46 @@ pub fn repair(options: &Check, console: &dyn Console, quiet: bool) -> Result<Exi
     output.finish()?;
     let is_whole = report.check.is_clean() && (!options.dry_run || report.actions.is_empty());
     Ok(if is_whole { Exit::Done } else { Exit::Failed })
+}
+
+/// Something would be lost for good: that is said, and nothing is changed.
+fn refuse(options: &Check, losses: &Losses, console: &dyn Console) -> Result<Exit> {
+    let mut output = Output::to(console.out());
+    if options.format.json {
+        let backups = losses
+            .backups
+            .iter()
+            .map(|backup| json!({"id": backup.id.to_string(), "name": backup.name, "time": utc_time(backup.started_ns)}));
+        output.json(&json!({
+            "refused": true,
+            "losses": losses.sentences,
+            "lost_backups": backups.collect::<Value>(),
+            "lost_volumes": losses.volumes,
+            "lost_blocks": losses.blocks,
+        }))?;
+    } else {
+        losses.sentences.iter().try_for_each(|sentence| output.line(sentence))?;
+        for backup in &losses.backups {
+            output.line(format_args!(
+                "backup {} of {}, made {}, would be lost",
+                backup.id.short(),
+                printable(backup.name.as_bytes()),
+                local_time(backup.started_ns)
+            ))?;
+        }
+        for volume in &losses.volumes {
+            output.line(format_args!("volume {} was made or changed in what would be lost", printable(volume.as_bytes())))?;
+        }
+        if losses.blocks > 0 {
+            output.line(format_args!("{} of volumes would show what they had before", counted(losses.blocks, "block", "blocks")))?;
+        }
+    }
+    output.finish()?;
+    console.note(
+        "nothing was changed. Bring the damaged files back from a copy of the store if there is one; what is sound can be restored as it is. \
+         `check --repair --force` repairs the store without what is listed, and sets aside what it changes",
+    );
+    Ok(Exit::Failed)
 }
 
 fn summary(options: &Check, report: &RepairReport) -> String {

@@ -263,8 +263,13 @@ fn on_store(request: Request, talk: Talk) -> Result<Exit> {
     }
     let mut waiting = Waiting::new(command.wait(), &terminal, talk.quiet);
     let store = loop {
-        match Engine::open(ground.clone(), settings.engine.clone(), command.mode(), command.name()) {
-            Ok(engine) => break Store { engine, settings },
+        let opened = match command.mode() {
+            Mode::Snapshot => Store::open_as_of_now(ground.clone(), settings.clone(), command.name(), &|text| terminal.note(text)),
+            mode => Engine::open(ground.clone(), settings.engine.clone(), mode, command.name())
+                .map(|engine| Store { engine, settings: settings.clone() }),
+        };
+        match opened {
+            Ok(store) => break store,
             Err(error) if error.holder().is_some() => {
                 if let Some(daemon) = control::connect(directory)? {
                     return daemon.run(request, talk, &terminal);

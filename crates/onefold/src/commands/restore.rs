@@ -7,18 +7,19 @@ use crate::failure::{Exit, Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::output::{Output, note};
 use crate::progress::Watch;
-use crate::store::Store;
+use crate::store::{SETTINGS_FILE, Store, cannot_open, ground, read_settings};
 use crate::units::{counted, duration, number, rate, size};
 use onefold_catalog::Catalog;
 use onefold_client::{ClientError, Overwrite, RestoreOptions};
-use onefold_engine::Mode;
 use serde_json::json;
 use std::time::Instant;
 
 /// Brings files of a backup back.
 pub fn run(options: &Restore, talk: Talk) -> Result<Exit> {
     let interrupt = Interrupt::watch()?;
-    let store = Store::open(&options.store.directory, Mode::Snapshot, "restore")?;
+    let ground = ground(&options.store.directory)?;
+    let settings = read_settings(&options.store.directory.join(SETTINGS_FILE), true)?;
+    let store = Store::open_as_of_now(ground, settings, "restore", &|text| note(text)).map_err(cannot_open)?;
     let catalog = Catalog::new(store.engine.clone());
     let _in_flight = store.engine.in_flight();
     let backup = chosen(&catalog, &options.backup, &|text| {

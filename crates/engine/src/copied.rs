@@ -1,0 +1,60 @@
+//! The file `open` (`docs/format.md` section 3): there while a store is open for writing, it says in which directory.
+//!
+//! A copy of a store that somebody has open is of no single moment: parts of it may be older than others, and not all of that can be told from the parts. So an
+//! opening for writing notes what the descriptor has here that a copy of it does not ([`Ground::identity`]), and a clean close takes the note away. A note of
+//! another identity says that this is such a copy, or a store that was moved after a crash. A note that cannot be read says nothing: it is there to warn.
+
+use crate::{DESCRIPTOR, EngineError, Result};
+use onefold_ground::{Ground, GroundError, Identity, checksum, read_file, replace_file};
+
+/// The file.
+const NOTE: &str = "open";
+
+/// An error if this is a copy of a store that was open when it was copied.
+pub(crate) fn refuse_a_copy(ground: &dyn Ground) -> Result<()> {
+    let Some(noted) = noted(ground)? else { return Ok(()) };
+    match here(ground)? {
+        Some(here) if here != noted => Err(EngineError::Copied { place: ground.describe("") }),
+        _ => Ok(()),
+    }
+}
+
+/// Notes where the store is open; durable on return.
+pub(crate) fn note(ground: &dyn Ground) -> Result<()> {
+    let Some(Identity { inode, born_ns }) = here(ground)? else { return Ok(()) };
+    let line = format!("{inode:016x} {born_ns:016x}");
+    Ok(replace_file(ground, NOTE, format!("{line} {:016x}\n", checksum(line.as_bytes())).as_bytes())?)
+}
+
+/// The store is closed, or this copy is taken as it is.
+pub(crate) fn take_back(ground: &dyn Ground) -> Result<()> {
+    match ground.remove(NOTE) {
+        Err(error) if error.is_not_found() => Ok(()),
+        Err(error) => Err(error.into()),
+        Ok(()) => Ok(ground.sync_directory("")?),
+    }
+}
+
+fn noted(ground: &dyn Ground) -> Result<Option<Identity>> {
+    let bytes = match read_file(ground, NOTE, 4096) {
+        Err(error) if error.is_lasting() || matches!(error, GroundError::TooLong { .. }) => return Ok(None),
+        bytes => bytes?,
+    };
+    let parse = || {
+        let text = std::str::from_utf8(&bytes).ok()?;
+        let (line, sum) = text.trim_end().rsplit_once(' ')?;
+        let (inode, born) = line.split_once(' ')?;
+        let number = |digits| u64::from_str_radix(digits, 16).ok();
+        (number(sum)? == checksum(line.as_bytes())).then_some(Identity { inode: number(inode)?, born_ns: number(born)? })
+    };
+    Ok(parse())
+}
+
+/// What the store has here that a copy of it does not.
+fn here(ground: &dyn Ground) -> Result<Option<Identity>> {
+    match ground.identity(DESCRIPTOR) {
+        // A repair puts it back.
+        Err(error) if error.is_not_found() => Ok(None),
+        identity => Ok(identity?),
+    }
+}

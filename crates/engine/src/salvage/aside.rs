@@ -1,0 +1,59 @@
+//! What a repair changes is kept as it was, in the directory of what is set aside in this run (`log/damaged-...`).
+
+use super::Work;
+use crate::Result;
+use onefold_ground::{Access, File};
+use std::sync::Arc;
+
+/// Bytes copied at a time.
+const PART_BYTES: u64 = 1 << 20;
+
+impl Work<'_> {
+    /// Keeps a copy of a file that is about to be changed, durable on return. A file that is not there needs none; one that cannot be read is copied up to there. Once a run: what
+    /// is changed again later was kept as it was before.
+    pub(super) fn set_aside(&mut self, path: &str) -> Result<()> {
+        if !self.sets_aside {
+            return Ok(());
+        }
+        let from = match self.ground.open(path, Access::Read) {
+            Err(error) if error.is_not_found() => return Ok(()),
+            opened => opened?,
+        };
+        let aside = self.aside();
+        let kept = format!("{aside}/{}", path.replace('/', "-"));
+        if self.ground.exists(&kept)? {
+            return Ok(());
+        }
+        self.ground.create_directory(&aside)?;
+        let temporary = format!("{kept}.new");
+        if self.ground.exists(&temporary)? {
+            self.ground.remove(&temporary)?;
+        }
+        let copied = copy(&*from, &self.ground.create(&temporary)?);
+        if let Err(error) = copied {
+            // Others need the room that it took on a full disk.
+            let _ = self.ground.remove(&temporary);
+            return Err(error);
+        }
+        self.ground.rename(&temporary, &kept)?;
+        self.ground.sync_directory(&aside)?;
+        self.say(format!("{} is kept as {}", self.ground.describe(path), self.ground.describe(&kept)));
+        Ok(())
+    }
+}
+
+fn copy(from: &dyn File, to: &Arc<dyn File>) -> Result<()> {
+    let length = from.len()?;
+    let mut at = 0;
+    while at < length {
+        let mut part = vec![0; PART_BYTES.min(length - at) as usize];
+        match from.read_at(at, &mut part) {
+            Ok(()) => to.write_at(at, &part)?,
+            // A bad sector: the rest of this part is zeros.
+            Err(error) if error.is_lasting() => to.set_len(at + part.len() as u64)?,
+            Err(error) => return Err(error.into()),
+        }
+        at += part.len() as u64;
+    }
+    Ok(to.sync()?)
+}

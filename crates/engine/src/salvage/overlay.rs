@@ -1,0 +1,354 @@
+//! A ground that reads what another one has and keeps in memory what is written to it: a repair on it changes nothing, and what it makes can be read.
+//!
+//! Of a file that is changed only the changed pages are in memory. Locks are nobody's but this process': whoever makes it holds those of the store.
+
+use onefold_ground::{Access, DirectoryEntry, File, Ground, GroundError, Holder, LockError, LockGuard, Result, Space, lock, parent};
+use parking_lot::{Mutex, RwLock};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
+use std::sync::Arc;
+
+const PAGE_BYTES: u64 = 4096;
+
+/// The ground; clones are the same one.
+#[derive(Clone, Debug)]
+pub(crate) struct Overlay {
+    inner: Arc<dyn Ground>,
+    names: Arc<Mutex<Names>>,
+    /// The store's lock, as long as anybody reads here.
+    _lock: Arc<LockGuard>,
+}
+
+#[derive(Debug, Default)]
+struct Names {
+    /// Files that are new, changed or renamed.
+    files: BTreeMap<String, Arc<Changed>>,
+    /// Names of the ground below that are gone.
+    removed: BTreeSet<String>,
+    directories: BTreeSet<String>,
+}
+
+/// A file with changes in memory.
+#[derive(Debug)]
+struct Changed {
+    below: Option<Arc<dyn File>>,
+    pages: RwLock<Pages>,
+}
+
+#[derive(Debug)]
+struct Pages {
+    pages: BTreeMap<u64, Box<[u8]>>,
+    length: u64,
+    /// The smallest length so far: what the file below has behind it is gone.
+    kept: u64,
+}
+
+/// A file that is changed, or one of the ground below for as long as nobody changes it.
+#[derive(Debug)]
+struct Handle {
+    ground: Overlay,
+    path: String,
+    changed: Option<Arc<Changed>>,
+    below: Option<Arc<dyn File>>,
+}
+
+struct NoLock;
+
+impl lock::Held for NoLock {
+    fn is_held(&self) -> Result<bool> {
+        Ok(true)
+    }
+}
+
+fn failed(operation: &'static str, path: &str, kind: ErrorKind) -> GroundError {
+    GroundError::Io { operation, path: path.to_owned(), source: kind.into() }
+}
+
+impl Overlay {
+    /// Nothing is changed yet. `lock` keeps writers from the ground below.
+    pub(crate) fn new(inner: Arc<dyn Ground>, lock: LockGuard) -> Overlay {
+        Overlay { inner, names: Arc::default(), _lock: Arc::new(lock) }
+    }
+
+    fn is_below(&self, names: &Names, path: &str) -> Result<bool> {
+        Ok(!names.removed.contains(path) && self.inner.exists(path)?)
+    }
+
+    /// The file, to be changed.
+    fn to_change(&self, names: &mut Names, path: &str) -> Result<Arc<Changed>> {
+        if let Some(changed) = names.files.get(path) {
+            return Ok(changed.clone());
+        }
+        if names.removed.contains(path) {
+            return Err(failed("open", &self.describe(path), ErrorKind::NotFound));
+        }
+        let below = self.inner.open(path, Access::Read)?;
+        let length = below.len()?;
+        let pages = Pages { pages: BTreeMap::new(), length, kept: length };
+        let changed = Arc::new(Changed { below: Some(below), pages: RwLock::new(pages) });
+        names.files.insert(path.to_owned(), changed.clone());
+        Ok(changed)
+    }
+
+    fn handle(&self, path: &str, changed: Option<Arc<Changed>>, below: Option<Arc<dyn File>>) -> Arc<dyn File> {
+        Arc::new(Handle { ground: self.clone(), path: path.to_owned(), changed, below })
+    }
+}
+
+impl Ground for Overlay {
+    fn create(&self, path: &str) -> Result<Arc<dyn File>> {
+        let mut names = self.names.lock();
+        if names.files.contains_key(path) || self.is_below(&names, path)? {
+            return Err(failed("create", &self.describe(path), ErrorKind::AlreadyExists));
+        }
+        let pages = Pages { pages: BTreeMap::new(), length: 0, kept: 0 };
+        let changed = Arc::new(Changed { below: None, pages: RwLock::new(pages) });
+        names.files.insert(path.to_owned(), changed.clone());
+        Ok(self.handle(path, Some(changed), None))
+    }
+
+    fn open(&self, path: &str, access: Access) -> Result<Arc<dyn File>> {
+        let mut names = self.names.lock();
+        if access == Access::ReadWrite || names.files.contains_key(path) || names.removed.contains(path) {
+            let changed = self.to_change(&mut names, path)?;
+            return Ok(self.handle(path, Some(changed), None));
+        }
+        let below = self.inner.open(path, access)?;
+        Ok(self.handle(path, None, Some(below)))
+    }
+
+    fn remove(&self, path: &str) -> Result<()> {
+        let mut names = self.names.lock();
+        let is_below = self.is_below(&names, path)?;
+        if names.files.remove(path).is_none() && !is_below {
+            return Err(failed("remove", &self.describe(path), ErrorKind::NotFound));
+        }
+        names.removed.insert(path.to_owned());
+        Ok(())
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        let mut names = self.names.lock();
+        let changed = self.to_change(&mut names, from)?;
+        names.files.remove(from);
+        names.removed.insert(from.to_owned());
+        names.files.insert(to.to_owned(), changed);
+        Ok(())
+    }
+
+    fn list(&self, directory: &str) -> Result<Vec<DirectoryEntry>> {
+        let names = self.names.lock();
+        let path = |name: &str| if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") };
+        let mut found: BTreeSet<DirectoryEntry> = match self.inner.list(directory) {
+            Err(error) if error.is_not_found() && names.directories.contains(directory) => BTreeSet::new(),
+            listed => listed?.into_iter().filter(|entry| !names.removed.contains(&path(&entry.name))).collect(),
+        };
+        let own = |all: &mut dyn Iterator<Item = &String>, is_directory: bool| -> Vec<DirectoryEntry> {
+            let here = all.filter(|path| parent(path) == directory && !path.is_empty());
+            here.map(|path| DirectoryEntry { name: path.rsplit('/').next().unwrap_or(path).to_owned(), is_directory }).collect()
+        };
+        found.extend(own(&mut names.files.keys(), false));
+        found.extend(own(&mut names.directories.iter(), true));
+        Ok(found.into_iter().collect())
+    }
+
+    fn create_directory(&self, directory: &str) -> Result<()> {
+        let mut names = self.names.lock();
+        let mut path = directory;
+        while !path.is_empty() {
+            names.directories.insert(path.to_owned());
+            path = parent(path);
+        }
+        Ok(())
+    }
+
+    fn sync_directory(&self, _directory: &str) -> Result<()> {
+        Ok(())
+    }
+
+    fn exists(&self, path: &str) -> Result<bool> {
+        let names = self.names.lock();
+        Ok(names.files.contains_key(path) || names.directories.contains(path) || self.is_below(&names, path)?)
+    }
+
+    fn space(&self) -> Result<Space> {
+        self.inner.space()
+    }
+
+    fn lock(&self, _path: &str, _exclusive: bool, _holder: &Holder) -> std::result::Result<LockGuard, LockError> {
+        Ok(LockGuard::new(NoLock))
+    }
+
+    fn describe(&self, path: &str) -> String {
+        self.inner.describe(path)
+    }
+}
+
+impl Changed {
+    fn read(&self, path: &str, offset: u64, out: &mut [u8]) -> Result<()> {
+        let pages = self.pages.read();
+        if offset.checked_add(out.len() as u64).is_none_or(|end| end > pages.length) {
+            return Err(failed("read", path, ErrorKind::UnexpectedEof));
+        }
+        let mut done = 0;
+        while done < out.len() {
+            let at = offset + done as u64;
+            let (page, within) = (at / PAGE_BYTES, (at % PAGE_BYTES) as usize);
+            let count = (PAGE_BYTES as usize - within).min(out.len() - done);
+            let part = &mut out[done..done + count];
+            match pages.pages.get(&page) {
+                Some(bytes) => part.copy_from_slice(&bytes[within..within + count]),
+                None => self.read_below(pages.kept, at, part)?,
+            }
+            done += count;
+        }
+        Ok(())
+    }
+
+    /// What the file below has there; zeros behind its end.
+    fn read_below(&self, kept: u64, offset: u64, out: &mut [u8]) -> Result<()> {
+        let present = kept.saturating_sub(offset).min(out.len() as u64) as usize;
+        out[present..].fill(0);
+        match &self.below {
+            Some(below) if present > 0 => below.read_at(offset, &mut out[..present]),
+            _ => Ok(()),
+        }
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let mut pages = self.pages.write();
+        let kept = pages.kept;
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + done as u64;
+            let (page, within) = (at / PAGE_BYTES, (at % PAGE_BYTES) as usize);
+            let count = (PAGE_BYTES as usize - within).min(data.len() - done);
+            if !pages.pages.contains_key(&page) {
+                let mut bytes = vec![0; PAGE_BYTES as usize].into_boxed_slice();
+                // What is written whole is not read: it may be damaged.
+                if count < PAGE_BYTES as usize {
+                    self.read_below(kept, page * PAGE_BYTES, &mut bytes)?;
+                }
+                pages.pages.insert(page, bytes);
+            }
+            let bytes = pages.pages.get_mut(&page).expect("it was put there");
+            bytes[within..within + count].copy_from_slice(&data[done..done + count]);
+            done += count;
+        }
+        pages.length = pages.length.max(offset + data.len() as u64);
+        Ok(())
+    }
+
+    fn set_len(&self, length: u64) {
+        let mut pages = self.pages.write();
+        pages.length = length;
+        pages.kept = pages.kept.min(length);
+        let (last, within) = (length / PAGE_BYTES, (length % PAGE_BYTES) as usize);
+        pages.pages.retain(|page, bytes| {
+            if *page == last {
+                bytes[within..].fill(0);
+            }
+            *page < last || (*page == last && within > 0)
+        });
+    }
+}
+
+impl Handle {
+    fn changed(&self) -> Option<Arc<Changed>> {
+        self.changed.clone().or_else(|| self.ground.names.lock().files.get(&self.path).cloned())
+    }
+
+    fn to_change(&self, operation: &'static str) -> Result<&Changed> {
+        self.changed.as_deref().ok_or_else(|| failed(operation, &self.path, ErrorKind::PermissionDenied))
+    }
+}
+
+impl File for Handle {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        match (self.changed(), &self.below) {
+            (Some(changed), _) => changed.read(&self.path, offset, buffer),
+            (None, Some(below)) => below.read_at(offset, buffer),
+            (None, None) => Err(failed("read", &self.path, ErrorKind::NotFound)),
+        }
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.to_change("write")?.write(offset, data)
+    }
+
+    fn len(&self) -> Result<u64> {
+        match (self.changed(), &self.below) {
+            (Some(changed), _) => Ok(changed.pages.read().length),
+            (None, Some(below)) => below.len(),
+            (None, None) => Err(failed("ask the length of", &self.path, ErrorKind::NotFound)),
+        }
+    }
+
+    fn set_len(&self, length: u64) -> Result<()> {
+        self.to_change("set the length of")?.set_len(length);
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn allocate(&self, offset: u64, length: u64) -> Result<()> {
+        let changed = self.to_change("reserve room in")?;
+        let mut pages = changed.pages.write();
+        pages.length = pages.length.max(offset + length);
+        Ok(())
+    }
+
+    fn start_writeback(&self, _offset: u64, _length: u64) {}
+
+    fn read_ahead(&self, _offset: u64, _length: u64) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onefold_ground::{SimulatedGround, read_file, replace_file};
+
+    #[test]
+    fn what_is_changed_is_in_memory_and_the_ground_below_stays_as_it_is() {
+        let below = SimulatedGround::new(1);
+        below.create_directory("d").unwrap();
+        for (name, length) in [("d/one", 10_000), ("d/two", 5000), ("d/three", 10)] {
+            below.create(name).unwrap().write_at(0, &vec![7; length]).unwrap();
+        }
+        let lock = below.lock("lock", false, &Holder::this_process("test")).unwrap();
+        let overlay = Overlay::new(Arc::new(below.clone()), lock);
+        let reader = overlay.open("d/one", Access::Read).unwrap();
+        let one = overlay.open("d/one", Access::ReadWrite).unwrap();
+        one.write_at(4090, &[1; 20]).unwrap();
+        one.set_len(4100).unwrap();
+        one.write_at(9000, &[2]).unwrap();
+        let mut expected = vec![7; 4090];
+        expected.extend([1; 10]);
+        expected.resize(9000, 0);
+        expected.push(2);
+        assert_eq!(read_file(&overlay, "d/one", 1 << 20).unwrap(), expected);
+        let mut seen = vec![0; 9001];
+        reader.read_at(0, &mut seen).unwrap();
+        assert_eq!(seen, expected, "one that was opened before sees it too");
+        assert!(reader.read_at(1, &mut seen).is_err() && reader.write_at(0, &[1]).is_err());
+        overlay.rename("d/two", "e").unwrap();
+        overlay.remove("d/three").unwrap();
+        replace_file(&overlay, "d/three", b"new").unwrap();
+        overlay.create_directory("d/new/deep").unwrap();
+        overlay.create("d/new/deep/file").unwrap();
+        let names = |directory| overlay.list(directory).unwrap().into_iter().map(|entry| entry.name).collect::<Vec<_>>();
+        assert_eq!(
+            (names("d"), names("d/new"), names("d/new/deep")),
+            (vec!["new".to_owned(), "one".to_owned(), "three".to_owned()], vec!["deep".to_owned()], vec!["file".to_owned()],)
+        );
+        assert_eq!(read_file(&overlay, "e", 1 << 20).unwrap(), vec![7; 5000]);
+        assert_eq!(read_file(&overlay, "d/three", 1 << 20).unwrap(), b"new");
+        assert!(overlay.open("d/two", Access::Read).unwrap_err().is_not_found() && !overlay.exists("d/two").unwrap());
+        assert!(overlay.remove("d/two").is_err() && overlay.create("e").is_err());
+        for (name, length) in [("d/one", 10_000), ("d/two", 5000), ("d/three", 10)] {
+            assert_eq!(read_file(&below, name, 1 << 20).unwrap(), vec![7; length], "{name}");
+        }
+    }
+}
