@@ -80,7 +80,7 @@ fn what_a_command_says_is_the_same_beside_a_daemon() {
         &["volume", "resize", "absent", "--size", "1GiB"],
         &["volume", "create", "disk", "--size", "1GiB"],
         &["volume", "create", "odd", "--size", "1GiB", "--block-size", "100KiB"],
-        &["volume", "delete", "absent"],
+        &["volume", "delete", "absent", "--yes"],
         &["check"],
         &["check", "--json", "--read-data"],
     ]
@@ -113,7 +113,7 @@ fn clients_of_the_daemon_see_at_once_what_commands_do_to_volumes() {
     let mut client = daemon.connect("disk");
     client.write(0, &noise(1, 4096)).unwrap();
 
-    let refused = scene.run(["volume", "delete", "disk"]).ends_with(1);
+    let refused = scene.run(["volume", "delete", "disk", "--yes"]).ends_with(1);
     assert!(refused.text().contains("volume disk is in use: 1 client has it open"), "{}", refused.text());
     let refused = scene.run(["volume", "resize", "disk", "--size", "32MiB"]).ends_with(1);
     assert!(refused.text().contains("in use"), "{}", refused.text());
@@ -124,7 +124,7 @@ fn clients_of_the_daemon_see_at_once_what_commands_do_to_volumes() {
     drop(client);
     // The daemon notices in its own time that a client is gone.
     let until = Instant::now() + LIMIT;
-    while scene.run(["volume", "delete", "disk"]).code != 0 {
+    while scene.run(["volume", "delete", "disk", "--yes"]).code != 0 {
         assert!(Instant::now() < until, "the volume stays in use");
     }
     assert!(Client::connect(daemon.socket(), "disk").is_err());

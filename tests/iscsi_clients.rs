@@ -85,7 +85,7 @@ fn a_volume_is_the_same_device_after_restarts_and_whatever_happens_to_others() {
     assert_ne!(naa(&mut daemon.initiator("first", 2)), own);
     initiator.log_out().unwrap();
     daemon.stop();
-    scene.run(["volume", "delete", "first"]).succeeds();
+    scene.run(["volume", "delete", "first", "--yes"]).succeeds();
     scene.volume("a-new-one", "1MiB");
     let daemon = scene.serve_with(&ISCSI);
     assert_eq!(daemon.unit("disk").1, lun, "its LUN is its own as long as it exists");
@@ -111,7 +111,7 @@ fn volumes_come_and_go_while_initiators_are_logged_in() {
     let mut snapshot = Initiator::log_in(daemon.portal(), daemon.unit("disk").0, "iqn.2026-01.com.example:other", 1, 1).unwrap();
     assert!(snapshot.read(0, 4096).unwrap() == noise(7, 4096));
     assert!(matches!(snapshot.write(0, &[0; 512]), Err(RequestError::Refused(WRITE_PROTECTED))));
-    let busy = scene.run(["volume", "delete", "monday"]).ends_with(1).text();
+    let busy = scene.run(["volume", "delete", "monday", "--yes"]).ends_with(1).text();
     assert!(busy.contains("in use: 2 sessions have") && busy.contains("log the initiators out"), "{busy}");
     scene.run(["volume", "resize", "disk", "--size", "8MiB"]).succeeds();
     // Capacity data has changed.
@@ -127,7 +127,7 @@ fn volumes_come_and_go_while_initiators_are_logged_in() {
 /// The daemon hears of the end of connections by itself; deletes the volume when it has.
 fn wait_until_unused(scene: &Scene, volume: &str) {
     let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while scene.run(["volume", "delete", volume]).code != 0 {
+    while scene.run(["volume", "delete", volume, "--yes"]).code != 0 {
         assert!(std::time::Instant::now() < until, "the volume stays in use");
     }
 }

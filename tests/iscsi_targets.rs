@@ -42,7 +42,7 @@ fn targets_are_made_and_changed_beside_the_daemon_and_are_there_after_its_restar
     assert!(text.contains("did you mean disk?"), "{text}");
     let text = scene.run(["target", "attach", "iqn.2026-01.com.example:on", "disk"]).ends_with(1).text();
     assert!(text.contains("did you mean iqn.2026-01.com.example:one?"), "{text}");
-    for command in [&["volume", "delete", "disk"][..], &["target", "detach", ONE, "disk"], &["target", "delete", ONE]] {
+    for command in [&["volume", "delete", "disk", "--yes"][..], &["target", "detach", ONE, "disk"], &["target", "delete", ONE, "--yes"]] {
         scene.run(command).ends_with(1);
     }
     scene.run(["target", "create", "two"]).succeeds();
@@ -54,7 +54,7 @@ fn targets_are_made_and_changed_beside_the_daemon_and_are_there_after_its_restar
     drop(initiator);
     daemon.stop();
     scene.run(["target", "set", ONE, "--read-only"]).succeeds();
-    scene.run(["target", "delete", "two"]).succeeds();
+    scene.run(["target", "delete", "two", "--yes"]).succeeds();
     let daemon = scene.serve_with(&ISCSI);
     assert_eq!((daemon.unit("disk"), daemon.unit("logs")), ((ONE, 0), (ONE, 5)));
     let mut initiator = log_in(&daemon, ONE, "iqn.x", 0).unwrap();
@@ -63,7 +63,7 @@ fn targets_are_made_and_changed_beside_the_daemon_and_are_there_after_its_restar
     initiator.write(0, &[1; 512]).unwrap();
     let _second = Initiator::log_in(daemon.portal(), ONE, "iqn.x", 2, 0).unwrap();
     assert_eq!(refused(&daemon, ONE, "iqn.y"), "0302", "two sessions are the most");
-    scene.run(["target", "delete", ONE, "--force"]).succeeds();
+    scene.run(["target", "delete", ONE, "--force", "--yes"]).succeeds();
     assert!(matches!(initiator.read(0, 512), Err(RequestError::Lost(_))), "its sessions are closed");
     let text = scene.run(["target", "list"]).succeeds().text();
     assert!(text.contains(&all) && text.contains("all volumes"), "{text}");
@@ -95,7 +95,7 @@ fn who_is_not_on_the_lists_is_refused_from_then_on() {
     assert!(text.contains("LUN 7 is not in target"), "{text}");
     scene.run(["target", "detach", ONE, "disk", "--lun", "0"]).ends_with(2);
     scene.run(["target", "detach", ONE, "--lun", "0", "--force"]).succeeds();
-    scene.run(["volume", "delete", "disk"]).succeeds();
+    scene.run(["volume", "delete", "disk", "--yes"]).succeeds();
     daemon.stop();
 }
 
@@ -277,10 +277,10 @@ fn targets_of_the_file_of_settings_are_served_beside_those_of_the_store() {
     assert!(matches!(initiator.write(0, &[1; 512]), Err(RequestError::Refused(0x07_2700))));
     for command in [
         &["target", "create", ONE][..],
-        &["target", "delete", ONE],
+        &["target", "delete", ONE, "--yes"],
         &["target", "allow", ONE, "--initiator", "iqn.x"],
         &["target", "attach", "two", "disk"],
-        &["volume", "delete", "disk"],
+        &["volume", "delete", "disk", "--yes"],
     ] {
         let text = scene.run(command).ends_with(1).text();
         assert!(text.contains("onefold.toml") || text.contains("--config"), "{text}");

@@ -246,7 +246,7 @@ fn m0_21_snapshots_of_a_volume_under_writing_are_moments_and_stay_as_they_are() 
             assert!(last >= before, "{name} ends with write {last}, {before} were acknowledged before it was asked for");
             assert_eq!((last + 1..SLOTS).find(has), None, "{name} has no write {}, but a later one", last + 1);
             if round % 2 == 1 {
-                scene.run(["volume", "delete", &format!("s{}", round - 1)]).succeeds();
+                scene.run(["volume", "delete", &format!("s{}", round - 1), "--yes"]).succeeds();
             }
             let same = client("qemu-img", ["compare", "-f", "raw", "-F", "raw", &scene.text(&format!("copy{round}")), &daemon.uri(&name)]);
             assert!(same.succeeds().text().contains("identical"));

@@ -134,7 +134,7 @@ impl Work<'_> {
 
     fn forget(&mut self, number: usize) {
         let (scene, id) = (self.scene, format!("latest:{}", self.history.backups[number].name));
-        let (run, forgotten) = self.span(|| scene.run(["forget", &id]));
+        let (run, forgotten) = self.span(|| scene.run(["forget", &id, "--yes"]));
         run.succeeds();
         self.history.backups[number].forgotten = forgotten;
     }

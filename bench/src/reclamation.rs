@@ -141,7 +141,7 @@ impl<'a> Bench<'a> {
         let listed = self.onefold(store, &["backups", "--json", "--name", "bench"])?.json()?;
         let list = listed.as_array().or_else(|| listed["backups"].as_array()).context("backups without a list")?;
         let id = list.get(GENERATIONS as usize / 2).and_then(|backup| backup["id"].as_str()).context("a backup without an id")?;
-        self.onefold(store, &["forget", id]).map(drop)
+        self.onefold(store, &["forget", id, "--yes"]).map(drop)
     }
 
     fn prune(&self, of: &Generations, what: &str, floor: &mut Option<f64>, report: &mut Report) -> Result<()> {

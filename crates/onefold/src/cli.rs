@@ -3,6 +3,7 @@
 mod backup;
 mod bench;
 mod files;
+mod place;
 mod retention;
 mod scrub;
 mod target;
@@ -13,6 +14,7 @@ use backup::plain_name;
 pub use backup::{Backup, Backups};
 pub use bench::{Bench, BenchReport, BenchRun, ScaleName};
 pub use files::{Diff, Dump, Ls, OverwriteWhen, Restore};
+pub use place::with_store;
 pub use retention::{AppendOnly, AppendOnlyOff, AppendOnlyOn, AppendOnlyStatus, Forget, Keep, Protect, Prune, Until};
 pub use scrub::{Rate, Scrub, Span, Wait};
 pub use target::{
@@ -21,7 +23,8 @@ pub use target::{
 };
 pub use traffic::{PlacementName, SetName, TraceName, Traffic, TrafficDescribe, TrafficGenerate, TrafficStream, VariantName};
 pub use volume::{
-    Volume, VolumeClone, VolumeCopy, VolumeCreate, VolumeDelete, VolumeDiff, VolumeList, VolumeResize, VolumeRollback, VolumeSnapshot,
+    Volume, VolumeClone, VolumeCreate, VolumeDelete, VolumeDiff, VolumeExport, VolumeFacts, VolumeImport, VolumeList, VolumeRename,
+    VolumeResize, VolumeRollback, VolumeSnapshot,
 };
 
 use crate::units::{MIB, TIB, parse_size};
@@ -82,7 +85,7 @@ pub enum Command {
     Restore(Restore),
     /// Writes one file of a backup to standard output
     Dump(Dump),
-    /// Makes, lists, snapshots, clones, resizes and deletes volumes (disks), copies them in and out
+    /// Makes, lists, snapshots, clones, resizes, renames and deletes volumes (disks), copies them in and out
     #[command(subcommand)]
     Volume(Volume),
     /// Serves the volumes over NBD and iSCSI until SIGINT or SIGTERM
@@ -121,8 +124,8 @@ pub enum Command {
 /// Which store.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Store {
-    /// Directory of the store
-    #[arg(long = "store", value_name = "STORE", env = "ONEFOLD_STORE")]
+    /// Directory of the store; may stand before the command too
+    #[arg(long = "store", visible_alias = "repository", value_name = "STORE", env = "ONEFOLD_STORE")]
     pub directory: PathBuf,
 }
 

@@ -1,13 +1,14 @@
 //! Where a command shows what it finds, and who may stop it: the terminal of this process, or, in the daemon, the connection of a client.
 
 use crate::commands::Talk;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::output::note;
 use crate::progress::steps;
 use indicatif::ProgressBar;
-use std::io::Write;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::io::{IsTerminal, Write};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
+use std::time::Duration;
 
 /// The other end of a command: results, remarks, progress, and the wish to stop.
 pub trait Console: Sync {
@@ -23,6 +24,13 @@ pub trait Console: Sync {
     fn end_progress(&self);
     /// Whether to stop early.
     fn is_cancelled(&self) -> bool;
+    /// Asks a question whose answer is yes or no, and waits for it. `None`: nobody can be asked.
+    fn ask(&self, question: &str) -> Result<Option<bool>>;
+}
+
+/// Whether a person sits before this process.
+pub fn can_ask() -> bool {
+    std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }
 
 /// The terminal, or the pipes, of this process.
@@ -88,4 +96,32 @@ impl Console for Terminal {
     fn is_cancelled(&self) -> bool {
         self.interrupt.get().is_some_and(Interrupt::came)
     }
+
+    fn ask(&self, question: &str) -> Result<Option<bool>> {
+        if !can_ask() {
+            return Ok(None);
+        }
+        self.end_progress();
+        let _ = write!(std::io::stderr(), "{question} [y/N] ");
+        // Another thread waits for the line, so that this one sees a signal.
+        let (sender, receiver) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut line = String::new();
+            let _ = std::io::stdin().read_line(&mut line);
+            let _ = sender.send(line);
+        });
+        loop {
+            match receiver.recv_timeout(SIGNAL_STEP) {
+                Ok(line) => return Ok(Some(matches!(line.trim().to_lowercase().as_str(), "y" | "yes"))),
+                Err(mpsc::RecvTimeoutError::Timeout) if self.is_cancelled() => {
+                    return Err(Failure::interrupted("stopped by a signal; nothing was done"));
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(Some(false)),
+            }
+        }
+    }
 }
+
+/// How often a signal is looked for while somebody is asked.
+const SIGNAL_STEP: Duration = Duration::from_millis(50);

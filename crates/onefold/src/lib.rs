@@ -29,15 +29,21 @@ pub mod units;
 pub mod waiting;
 
 use clap::Parser;
+use clap::error::ErrorKind;
 use std::process::ExitCode;
 
 /// The whole program: reads the command line, does what it says, says how it went.
 pub fn main() -> ExitCode {
-    let cli = match cli::Cli::try_parse() {
+    let has_store = std::env::var_os("ONEFOLD_STORE").is_some();
+    let arguments = cli::with_store(std::env::args_os().collect(), has_store, std::env::var_os("ONEFOLD_REPOSITORY"));
+    let cli = match cli::Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version go to standard output with code 0, wrong usage to standard error with code 2.
             let _ = error.print();
+            if error.kind() == ErrorKind::MissingRequiredArgument && error.to_string().contains("--store") {
+                output::note("hint: name the store with --store STORE, or once for all commands: export ONEFOLD_STORE=STORE");
+            }
             return ExitCode::from(error.exit_code() as u8);
         }
     };

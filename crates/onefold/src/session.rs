@@ -3,7 +3,7 @@
 use crate::cli::Wait;
 use crate::console::Console;
 use crate::daemon::Daemon;
-use crate::failure::{Exit, Result};
+use crate::failure::{Exit, Failure, Result};
 use crate::output::Output;
 use crate::store::Store;
 use onefold_engine::{EngineError, Mode};
@@ -119,6 +119,19 @@ impl<'a> Session<'a> {
         match self.daemon {
             Some(daemon) => daemon.on_unused(name, || work(volumes)),
             None => work(volumes),
+        }
+    }
+
+    /// Asks whether to go on with something that destroys data. `losses` says what will be gone; `is_confirmed`: `--yes` was given.
+    pub fn confirm(&self, is_confirmed: bool, losses: impl Display) -> Result<()> {
+        if is_confirmed {
+            return Ok(());
+        }
+        match self.console.ask(&format!("{losses}. Go on?"))? {
+            Some(true) => Ok(()),
+            Some(false) => Err(Failure::failed("nothing was done")),
+            None => Err(Failure::cannot_run(format!("{losses}; there is no terminal to ask on, so nothing was done"))
+                .advise("give --yes to do it without a question")),
         }
     }
 

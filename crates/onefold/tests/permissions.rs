@@ -51,7 +51,7 @@ fn work(scene: &Scene, umask: &str) {
     fs::write(scene.path("secret"), "root:$6$secret").unwrap();
     runs(scene, umask, &["backup", "--name", "etc", "secret"]);
     runs(scene, umask, &["volume", "create", "disk", "--size", "1MiB"]);
-    runs(scene, umask, &["forget", "latest"]);
+    runs(scene, umask, &["forget", "latest", "--yes"]);
     runs(scene, umask, &["prune"]);
     runs(scene, umask, &["backup", "--name", "etc", "secret"]);
 }

@@ -23,8 +23,8 @@ fn m0_19_m0_20_what_is_forgotten_or_deleted_gives_its_space_back() {
     let full = disk_bytes();
     assert_eq!(scene.run(["prune", "--json"]).succeeds().json()["removed_chunks"], 0);
 
-    scene.run(["forget", "latest:lost"]).succeeds();
-    scene.run(["volume", "delete", "disk"]).succeeds();
+    scene.run(["forget", "latest:lost", "--yes"]).succeeds();
+    scene.run(["volume", "delete", "disk", "--yes"]).succeeds();
     let tried = scene.run(["prune", "--max-unused", "0", "--dry-run", "--json"]).succeeds().json();
     assert_eq!(tried["dry_run"], true);
     assert!(disk_bytes() + (1 << 20) > full, "a dry run changes nothing");
@@ -59,7 +59,7 @@ fn m0_20_containers_of_which_much_is_needed_are_left_alone_if_that_is_wanted() {
     }
     scene.run(["backup", "--name", "all", "all"]).succeeds();
     scene.run(["backup", "--name", "most", "most"]).succeeds();
-    scene.run(["forget", "latest:all"]).succeeds();
+    scene.run(["forget", "latest:all", "--yes"]).succeeds();
     let prune = |fill| scene.run(["prune", "--max-unused", "0", "--max-fill", fill, "--json"]).succeeds().json();
     let done = prune("50%");
     assert!(done["removed_bytes"].as_u64().unwrap() >= 1_400_000, "{done}");

@@ -63,14 +63,14 @@ fn a_policy_is_applied_to_each_name_and_a_dry_run_changes_nothing() {
 #[test]
 fn backups_that_are_named_go_all_or_none() {
     let (scene, ids) = with_backups(&[("home", 3), ("mail", 1)]);
-    scene.run(["forget", &ids[0][0], "ffffffffffff"]).ends_with(1).says(&["ffffffffffff", "onefold backups"]);
-    scene.run(["forget", "latest:none"]).ends_with(1).says(&["latest:none"]);
+    scene.run(["forget", &ids[0][0], "ffffffffffff", "--yes"]).ends_with(1).says(&["ffffffffffff", "onefold backups"]);
+    scene.run(["forget", "latest:none", "--yes"]).ends_with(1).says(&["latest:none"]);
     assert_eq!(listed(&scene).len(), 4);
     // The same one by three names goes once.
-    let out = scene.run(["forget", &ids[0][2], &ids[0][2][..20], "latest:home", "latest:mail"]).succeeds().out;
+    let out = scene.run(["forget", &ids[0][2], &ids[0][2][..20], "latest:home", "latest:mail", "--yes"]).succeeds().out;
     assert!(out.contains("home: remove 1 backup\n") && out.contains("forgot 2 backups; `onefold prune`"), "{out}");
     assert_eq!(listed(&scene), ids[0][..2]);
-    scene.run(["forget", &ids[0][2]]).ends_with(1).says(&[&ids[0][2]]);
+    scene.run(["forget", &ids[0][2], "--yes"]).ends_with(1).says(&[&ids[0][2]]);
     scene.run(["check", "--read-data"]).succeeds();
 }
 
@@ -80,7 +80,7 @@ fn an_id_that_is_not_unique_is_refused() {
     // Of seventeen ids two begin with the same digit.
     let digit = |id: &String| id[..1].to_owned();
     let twice = ids[0].iter().map(digit).find(|first| ids[0].iter().filter(|id| id.starts_with(first)).count() > 1).unwrap();
-    scene.run(["forget", &twice]).ends_with(1).says(&["beginning of several backups"]);
+    scene.run(["forget", &twice, "--yes"]).ends_with(1).says(&["beginning of several backups"]);
     scene.run(["protect", &twice, "--for", "1d"]).ends_with(1).says(&["beginning of several backups"]);
     assert_eq!(listed(&scene).len(), 17);
 }
@@ -120,7 +120,7 @@ fn a_protected_backup_stays_and_says_why() {
     let list = scene.run(["backups", "--json"]).succeeds().json();
     assert_eq!((&list[0]["protected_until"], &list[1]["protected_until"]), (&"2200-01-31T12:00:00Z".into(), &serde_json::Value::Null));
     assert!(scene.run(["backups"]).succeeds().out.lines().nth(1).unwrap().contains("2200-01-31"));
-    scene.run(["forget", middle, old]).ends_with(1).says(&["protected", "until 2200-01-31"]);
+    scene.run(["forget", middle, old, "--yes"]).ends_with(1).says(&["protected", "until 2200-01-31"]);
     scene.run(["forget", old, "--dry-run"]).ends_with(1).says(&["protected"]);
     assert_eq!(listed(&scene).len(), 3);
     let done = scene.run(["forget", "--keep-last", "1", "--json"]).succeeds().json();
@@ -131,7 +131,7 @@ fn a_protected_backup_stays_and_says_why() {
     let said = scene.run(["protect", &old[..16], "--for", "1y6m"]).succeeds().out;
     assert!(said.contains("is protected until") && said.contains("(before: until 2200-01-31"), "{said}");
     assert!(scene.run(["protect", old, "--off"]).succeeds().out.contains("not protected any more"));
-    scene.run(["forget", old]).succeeds();
+    scene.run(["forget", old, "--yes"]).succeeds();
     assert_eq!(listed(&scene), ids[0][2..]);
     scene.run(["check"]).succeeds();
 }
@@ -162,13 +162,13 @@ fn append_only_mode_refuses_every_deletion_and_lets_the_rest_go_on() {
     assert!(status["append_only"] == true && status["since"].is_string(), "{status}");
 
     for refused in [
-        &["forget", &ids[0][1]][..],
+        &["forget", &ids[0][1], "--yes"][..],
         &["forget", "--keep-last", "1"],
         &["forget", "--keep-last", "9"],
         &["protect", &ids[0][0], "--off"],
         &["protect", &ids[0][0], "--for", "29d"],
-        &["volume", "delete", "disk"],
-        &["volume", "resize", "disk", "--size", "4MiB"],
+        &["volume", "delete", "disk", "--yes"],
+        &["volume", "resize", "disk", "--size", "4MiB", "--yes"],
     ] {
         scene.run(refused).ends_with(1).says(&["append-only mode", "onefold append-only off"]);
     }
@@ -189,11 +189,11 @@ fn append_only_mode_refuses_every_deletion_and_lets_the_rest_go_on() {
     with_secret(&scene, "open sesame?", &["append-only", "off"]).ends_with(1).says(&["not the secret", "stays on"]);
     with_secret(&scene, "another one", &["append-only", "on"]).ends_with(2).says(&["on already"]);
     scene.run(["append-only", "off"]).ends_with(2).says(&["no secret was given", "--secret-file", "ONEFOLD_SECRET"]);
-    scene.run(["volume", "delete", "disk"]).ends_with(1);
+    scene.run(["volume", "delete", "disk", "--yes"]).ends_with(1);
     fs::write(scene.path("secret"), format!("{SECRET}\n")).unwrap();
     scene.run(["append-only", "off", "--secret-file", "secret"]).succeeds();
     scene.run(["append-only", "off", "--secret-file", "secret"]).ends_with(2).says(&["it is not on"]);
-    scene.run(["volume", "delete", "disk"]).succeeds();
+    scene.run(["volume", "delete", "disk", "--yes"]).succeeds();
     scene.run(["protect", &ids[0][0], &ids[0][1], "--off"]).succeeds();
     scene.run(["forget", "--keep-last", "1"]).succeeds();
     scene.run(["check", "--read-data"]).succeeds();
@@ -209,14 +209,14 @@ fn beside_a_daemon_the_same_is_done_and_refused() {
     assert_eq!((&tried["dry_run"], &tried["removed"]), (&true.into(), &0.into()));
     assert_eq!(scene.run(["forget", "--keep-last", "2", "--json"]).succeeds().json()["removed"], 1);
     with_secret(&scene, SECRET, &["append-only", "on"]).succeeds();
-    scene.run(["forget", "latest"]).ends_with(1).says(&["append-only mode", "onefold append-only off"]);
-    scene.run(["volume", "delete", "disk"]).ends_with(1).says(&["append-only mode"]);
+    scene.run(["forget", "latest", "--yes"]).ends_with(1).says(&["append-only mode", "onefold append-only off"]);
+    scene.run(["volume", "delete", "disk", "--yes"]).ends_with(1).says(&["append-only mode"]);
     with_secret(&scene, "a wrong one", &["append-only", "off"]).ends_with(1).says(&["not the secret"]);
     assert_eq!(served.stop().0, 0);
     assert!(scene.run(["append-only", "status"]).succeeds().out.starts_with("append-only mode is on since 2"));
     let served = scene.serve(&[]);
     with_secret(&scene, SECRET, &["append-only", "off"]).succeeds();
-    scene.run(["forget", "latest"]).succeeds();
+    scene.run(["forget", "latest", "--yes"]).succeeds();
     assert_eq!(listed(&scene), [ids[0][0].as_str(), &ids[0][2]]);
     assert_eq!(served.stop().0, 0);
     scene.run(["check", "--read-data"]).succeeds();

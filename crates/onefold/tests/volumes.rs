@@ -27,8 +27,8 @@ fn volumes_are_made_listed_resized_and_deleted() {
     assert_eq!((&list[0]["filter_chain"], &list[1]["filter_chain"]), (&serde_json::Value::Null, &"block-index,chunk-index".into()));
     scene.run(["volume", "resize", "disk", "--size", "2TiB"]).succeeds();
     assert!(scene.run(["volume", "list"]).succeeds().out.contains("2TiB"));
-    scene.run(["volume", "delete", "disk"]).succeeds();
-    scene.run(["volume", "delete", "disk"]).ends_with(1).says(&["disk"]);
+    scene.run(["volume", "delete", "disk", "--yes"]).succeeds();
+    scene.run(["volume", "delete", "disk", "--yes"]).ends_with(1).says(&["disk"]);
     assert_eq!(scene.run(["volume", "list", "--json"]).succeeds().json().as_array().unwrap().len(), 1);
 }
 
@@ -75,7 +75,7 @@ fn an_image_goes_in_and_comes_out_with_its_holes() {
     scene.run(["volume", "export", "v", "out"]).succeeds();
     assert!(fs::read(scene.path("image")).unwrap() == fs::read(scene.path("out")).unwrap());
     assert!(fs::metadata(scene.path("out")).unwrap().blocks() * 512 < 8 * MIB, "holes stay holes");
-    scene.run(["volume", "export", "v", "out"]).ends_with(1).says(&["exists already"]);
+    scene.run(["volume", "export", "v", "out"]).ends_with(2).says(&["exists already"]);
     let stats = scene.run(["stats", "--json"]).succeeds().json();
     assert!(stats["unique_bytes"].as_u64().unwrap() < 3 * MIB, "{stats}");
     assert!(scene.run(["volume", "export", "v", "-"]).succeeds().bytes == fs::read(scene.path("image")).unwrap());
@@ -189,14 +189,14 @@ fn m0_21_snapshots_and_clones_are_made_listed_compared_rolled_back_to_and_delete
     let table = scene.run(["volume", "list"]).succeeds().out;
     assert!(table.contains("clone, read-only") && table.contains("snapshot"), "{table}");
 
-    scene.run(["volume", "rollback", "disk", "monday"]).succeeds().says(&["disk is now as snapshot monday is"]);
+    scene.run(["volume", "rollback", "disk", "monday", "--yes"]).succeeds().says(&["disk is now as snapshot monday is"]);
     assert!(content(&scene, "disk") == before);
-    scene.run(["volume", "delete", "monday"]).succeeds();
+    scene.run(["volume", "delete", "monday", "--yes"]).succeeds();
     assert!(content(&scene, "disk") == before && content(&scene, "test") == after && content(&scene, "frozen") == after);
     assert!(scene.run(["volume", "list"]).succeeds().out.contains("monday (deleted)"));
     scene.run(["check", "--read-data"]).succeeds();
     for name in ["disk", "test", "frozen"] {
-        scene.run(["volume", "delete", name]).succeeds();
+        scene.run(["volume", "delete", name, "--yes"]).succeeds();
     }
     scene.run(["check"]).succeeds();
 }
@@ -216,9 +216,9 @@ fn m0_21_what_cannot_be_done_with_snapshots_says_why_and_what_to_do() {
     scene.run(["volume", "resize", "monday", "--size", "2MiB"]).ends_with(1).says(&["read-only"]);
     fs::write(scene.path("image"), b"x").unwrap();
     scene.run(["volume", "import", "monday", "image"]).ends_with(1).says(&["read-only", "onefold volume clone monday"]);
-    scene.run(["volume", "rollback", "monday", "monday"]).ends_with(1).says(&["read-only"]);
-    scene.run(["volume", "rollback", "disk", "other"]).ends_with(1).says(&["no snapshot", "volume list"]);
-    scene.run(["volume", "rollback", "disk", "tuesday"]).ends_with(1).says(&["another volume", "onefold volume clone tuesday"]);
+    scene.run(["volume", "rollback", "monday", "monday", "--yes"]).ends_with(1).says(&["read-only"]);
+    scene.run(["volume", "rollback", "disk", "other", "--yes"]).ends_with(1).says(&["no snapshot", "volume list"]);
+    scene.run(["volume", "rollback", "disk", "tuesday", "--yes"]).ends_with(1).says(&["another volume", "onefold volume clone tuesday"]);
     scene.run(["volume", "diff", "disk", "other"]).ends_with(1).says(&["65536", "262144"]);
     scene.run(["volume", "clone", "monday"]).ends_with(2);
 }
@@ -258,9 +258,9 @@ fn m0_21_snapshots_are_made_and_served_beside_the_clients_of_a_daemon() {
     reads("test", "read -P 0x5a 1M 7M");
     reads("monday", "read -P 0x5a 0 8M");
     assert_eq!(scene.run(["volume", "diff", "monday", "disk"]).succeeds().out, "1048576..5242880  4MiB\n");
-    scene.run(["volume", "rollback", "disk", "monday"]).succeeds();
+    scene.run(["volume", "rollback", "disk", "monday", "--yes"]).succeeds();
     reads("disk", "read -P 0x5a 0 8M");
-    scene.run(["volume", "delete", "monday"]).succeeds();
+    scene.run(["volume", "delete", "monday", "--yes"]).succeeds();
     reads("test", "read -P 0x77 0 1M");
     assert_eq!(served.stop().0, 0);
     scene.run(["check", "--read-data"]).succeeds();

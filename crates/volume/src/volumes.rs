@@ -294,6 +294,26 @@ impl Volumes {
         self.get(name)?.resize(size)
     }
 
+    /// Gives a volume another name; durable on return. What was made of it keeps knowing it by its number.
+    pub fn rename(&self, name: &str, new: &str) -> Result<()> {
+        check_name(new)?;
+        let structure = self.structure.lock();
+        self.check_free(new)?;
+        let volume = self.get(name)?;
+        let mut gate = volume.gate.write();
+        let record = Record { name: new.to_owned(), ..gate.record.clone() };
+        let mut change = Restructuring::default();
+        change.change(volume.change(&record));
+        change.submit(&self.shared)?;
+        self.list.lock().remove(name);
+        self.insert(volume.clone(), &record);
+        gate.record = record;
+        drop(gate);
+        drop(structure);
+        let flushed = self.shared.engine.flush();
+        flushed.map_err(|error| VolumeError::NotDurable { name: new.to_owned(), what: "is renamed", error: error.into() })
+    }
+
     /// Writes out and makes durable what was written to all volumes.
     pub fn flush(&self) -> Result<()> {
         let volumes: Vec<_> = self.list.lock().values().map(|listed| listed.volume.clone()).collect();

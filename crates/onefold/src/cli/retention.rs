@@ -44,6 +44,9 @@ pub struct Forget {
     /// Says what would be forgotten, and changes nothing
     #[arg(long)]
     pub dry_run: bool,
+    /// Forgets the backups that are named without asking; where there is no terminal to ask on, it has to be given. A policy never asks
+    #[arg(short, long)]
+    pub yes: bool,
     /// How facts are printed.
     #[command(flatten)]
     pub format: Format,

@@ -141,6 +141,9 @@ pub struct TargetDelete {
     /// Does it under initiators that are logged in; their sessions are closed
     #[arg(long)]
     pub force: bool,
+    /// Does it without asking; where there is no terminal to ask on, it has to be given
+    #[arg(short, long)]
+    pub yes: bool,
 }
 
 /// `onefold target set`.

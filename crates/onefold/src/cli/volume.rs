@@ -42,9 +42,20 @@ What is not listed is the same. What is listed differs, or is stored in other pi
 Example:
   onefold volume diff disk-monday disk")]
     Diff(VolumeDiff),
-    /// Grows or shrinks a volume; what is beyond a smaller size is gone
+    /// Shows what is known of a volume or a snapshot: its size, its data, its snapshots and clones, where it is attached
+    Info(VolumeFacts),
+    /// Gives a volume or a snapshot another name
+    #[command(after_help = "Example:\n  onefold volume rename disk old-disk")]
+    Rename(VolumeRename),
+    /// Grows or shrinks a volume; what is beyond a smaller size is gone from it
+    #[command(after_help = "\
+Where data is cut off, it asks first, and makes a snapshot of the volume before, named NAME.before-shrink- and the time.
+
+Examples:
+  onefold volume resize disk --size 2TiB
+  onefold volume resize disk --size 100GiB --yes --no-snapshot")]
     Resize(VolumeResize),
-    /// Deletes a volume or a snapshot; other snapshots and clones keep what they share with it
+    /// Deletes a volume or a snapshot, after a question; other snapshots and clones keep what they share with it
     Delete(VolumeDelete),
     /// Copies a file or a disk image into an existing volume, from its beginning
     #[command(after_help = "\
@@ -53,10 +64,14 @@ Holes of a file are not read; they become zeros in the volume. What lies behind 
 Examples:
   onefold volume import disk image.raw
   zcat image.raw.gz | onefold volume import disk -")]
-    Import(VolumeCopy),
-    /// Copies a volume to a new file, with holes where it has no data, or to standard output
-    #[command(after_help = "Examples:\n  onefold volume export disk image.raw\n  onefold volume export disk - | gzip > image.raw.gz")]
-    Export(VolumeCopy),
+    Import(VolumeImport),
+    /// Copies a volume to a new file, with holes where it has no data, to a block device, or to standard output
+    #[command(after_help = "\
+Examples:
+  onefold volume export disk image.raw
+  onefold volume export disk - | gzip > image.raw.gz
+  onefold volume export disk /dev/sdx --force")]
+    Export(VolumeExport),
 }
 
 /// `onefold volume create`.
@@ -149,6 +164,9 @@ pub struct VolumeRollback {
     /// Does it under clients that have the volume open too; they do not expect it
     #[arg(long)]
     pub force: bool,
+    /// Does it without asking; where there is no terminal to ask on, it has to be given
+    #[arg(short, long)]
+    pub yes: bool,
 }
 
 /// `onefold volume diff`.
@@ -179,6 +197,12 @@ pub struct VolumeResize {
     /// New size
     #[arg(long, value_parser = parse_size)]
     pub size: u64,
+    /// Makes no snapshot before data is cut off
+    #[arg(long)]
+    pub no_snapshot: bool,
+    /// Does it without asking; where there is no terminal to ask on, it has to be given
+    #[arg(short, long)]
+    pub yes: bool,
 }
 
 /// `onefold volume delete`.
@@ -190,16 +214,61 @@ pub struct VolumeDelete {
     pub store: StoreToOneself,
     /// Name of the volume
     pub name: String,
+    /// Does it without asking; where there is no terminal to ask on, it has to be given
+    #[arg(short, long)]
+    pub yes: bool,
 }
 
-/// `onefold volume import` and `export`.
+/// `onefold volume rename`.
+#[derive(Args, Debug, Deserialize, Serialize)]
+pub struct VolumeRename {
+    /// Which store.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub store: Store,
+    /// Name of the volume or snapshot
+    pub name: String,
+    /// Its new name: no other volume or snapshot has it
+    pub new: String,
+}
+
+/// `onefold volume info`.
+#[derive(Args, Debug, Deserialize, Serialize)]
+pub struct VolumeFacts {
+    /// Which store.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub store: Store,
+    /// Name of the volume or snapshot
+    pub name: String,
+    /// How facts are printed.
+    #[command(flatten)]
+    pub format: Format,
+}
+
+/// `onefold volume import`.
 #[derive(Args, Debug)]
-pub struct VolumeCopy {
+pub struct VolumeImport {
     /// Which store.
     #[command(flatten)]
     pub store: StoreToOneself,
     /// Name of the volume
     pub name: String,
-    /// The file; `-` for standard input or output
+    /// The file; `-` for standard input
     pub file: PathBuf,
+}
+
+/// `onefold volume export`.
+#[derive(Args, Debug)]
+pub struct VolumeExport {
+    /// Which store.
+    #[command(flatten)]
+    pub store: Store,
+    /// Name of the volume
+    pub name: String,
+    /// The file; `-` for standard output
+    pub file: PathBuf,
+    /// Overwrites a file that is there, or a block device that nobody uses and that is large enough
+    #[arg(long)]
+    pub force: bool,
 }

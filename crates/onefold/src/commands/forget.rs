@@ -60,6 +60,9 @@ fn run(options: &Forget, session: &Session<'_>) -> Result<Exit> {
         None => named(options, &catalog, &protected, session)?,
     };
     let removed: Vec<Backup> = plans.values().flat_map(|plan| plan.remove.iter().cloned()).collect();
+    if !options.dry_run && policy.is_none() {
+        session.confirm(options.yes, losses(&removed))?;
+    }
     if !options.dry_run && !removed.is_empty() {
         catalog.remove_backups(&removed)?;
     }
@@ -71,6 +74,21 @@ fn run(options: &Forget, session: &Session<'_>) -> Result<Exit> {
     }
     output.finish()?;
     Ok(Exit::Done)
+}
+
+/// What is forgotten, for the person who is asked.
+fn losses(removed: &[Backup]) -> String {
+    const NAMED: usize = 20;
+    let fact = |backup: &Backup| {
+        let (id, name, time) = (backup.id.short(), printable(backup.name.as_bytes()), local_time(backup.started_ns));
+        format!("  {id}  {name}  {time}  {}", size(backup.statistics.logical_bytes))
+    };
+    let mut lines: Vec<String> = removed.iter().take(NAMED).map(fact).collect();
+    if removed.len() > NAMED {
+        lines.push(format!("  and {} more", number((removed.len() - NAMED) as u64)));
+    }
+    let backups = counted(removed.len() as u64, "backup is", "backups are");
+    format!("{backups} forgotten for good:\n{}\nTheir files cannot be restored then, unless another backup has them", lines.join("\n"))
 }
 
 /// The policy that was given; `None`: backups were named. Neither, or a policy that would leave nothing, may be a mistake.

@@ -60,6 +60,8 @@ pub fn run(cli: Cli) -> Result<Exit> {
             cli::Volume::Clone(options) => on_store(Request::VolumeClone(options), talk),
             cli::Volume::Rollback(options) => on_store(Request::VolumeRollback(options), talk),
             cli::Volume::Diff(options) => on_store(Request::VolumeDiff(options), talk),
+            cli::Volume::Info(options) => on_store(Request::VolumeInfo(options), talk),
+            cli::Volume::Rename(options) => on_store(Request::VolumeRename(options), talk),
             cli::Volume::Resize(options) => on_store(Request::VolumeResize(options), talk),
             cli::Volume::Delete(options) => on_store(Request::VolumeDelete(options), talk),
             cli::Volume::Import(options) => volume::copy::import(&options, talk),
@@ -157,6 +159,10 @@ pub enum Request {
     VolumeRollback(cli::VolumeRollback),
     /// `onefold volume diff`.
     VolumeDiff(cli::VolumeDiff),
+    /// `onefold volume info`.
+    VolumeInfo(cli::VolumeFacts),
+    /// `onefold volume rename`.
+    VolumeRename(cli::VolumeRename),
     /// `onefold volume resize`.
     VolumeResize(cli::VolumeResize),
     /// `onefold volume delete`.
@@ -214,6 +220,8 @@ impl Request {
             Request::VolumeClone(options) => options,
             Request::VolumeRollback(options) => options,
             Request::VolumeDiff(options) => options,
+            Request::VolumeInfo(options) => options,
+            Request::VolumeRename(options) => options,
             Request::VolumeResize(options) => options,
             Request::VolumeDelete(options) => options,
             Request::TargetCreate(options) => options,

@@ -165,6 +165,14 @@ impl StoreCommand for TargetDelete {
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         check_not_of_settings(session, &self.name)?;
+        if !self.yes {
+            let known = onefold_targets::known(&session.store.engine)?;
+            let target = known.find(&self.name).map_err(|error| unknown(error, &known, &self.name))?;
+            let luns = counted(target.units.len() as u64, "LUN", "LUNs");
+            check_unused(session, &self.name, self.force)?;
+            session
+                .confirm(false, format_args!("target {} with {luns} and its rules of access is deleted; the volumes stay", self.name))?;
+        }
         let is_last = change(&session.store.engine, |known| {
             if let Err(error) = known.find(&self.name) {
                 return Err(unknown(error, known, &self.name));

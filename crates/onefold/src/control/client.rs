@@ -42,7 +42,7 @@ fn broken_off() -> Failure {
 impl Client {
     /// Has the daemon do a command, and ends as it did.
     pub fn run(self, command: Request, talk: Talk, terminal: &Terminal) -> Result<Exit> {
-        let call = Call::new(command, talk.quiet, is_shown(talk));
+        let call = Call::new(command, talk.quiet, is_shown(talk), crate::console::can_ask());
         let call = call.encode().map_err(|error| Failure::failed(format!("the command cannot be sent to the daemon: {error}")))?;
         // A daemon that does not want it says so and closes: what it said is still read.
         let _ = (&self.stream).write_all(&greeting()).and_then(|()| (&self.stream).write_all(&encode(Kind::Request, &call)));
@@ -95,7 +95,11 @@ impl Client {
                     let ended: Ended = serde_json::from_slice(&payload).map_err(|_| broken_off())?;
                     return ended.result().unwrap_or_else(|| Err(broken_off()));
                 }
-                Kind::Request | Kind::Cancel => return Err(broken_off()),
+                Kind::Question => {
+                    let is_yes = terminal.ask(&String::from_utf8_lossy(&payload))? == Some(true);
+                    let _ = (&self.stream).write_all(&encode(Kind::Answer, &[u8::from(is_yes)]));
+                }
+                Kind::Request | Kind::Cancel | Kind::Answer => return Err(broken_off()),
             }
         }
     }

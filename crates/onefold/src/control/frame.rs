@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Read, Write};
 /// What both sides say first, before the number of the protocol's version.
 const MAGIC: &[u8; 8] = b"1FLDCTL1";
 /// The version that is spoken here.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Length of a greeting.
 pub const GREETING_BYTES: usize = 12;
 /// Length of kind and length before a payload.
@@ -22,6 +22,8 @@ pub enum Kind {
     Request = 1,
     /// To the daemon: stop early.
     Cancel = 2,
+    /// To the daemon: what the person says to a question, one byte: 1 is yes.
+    Answer = 3,
     /// Bytes for standard output.
     Output = 16,
     /// A remark for standard error, UTF-8.
@@ -32,12 +34,14 @@ pub enum Kind {
     EndOfProgress = 19,
     /// How the command ended, JSON; the last frame.
     Result = 20,
+    /// A question for the person, UTF-8. An Answer follows.
+    Question = 21,
 }
 
 impl Kind {
     fn of(byte: u8) -> Option<Kind> {
         use Kind::*;
-        [Request, Cancel, Output, Note, Progress, EndOfProgress, Result].into_iter().find(|kind| *kind as u8 == byte)
+        [Request, Cancel, Answer, Output, Note, Progress, EndOfProgress, Result, Question].into_iter().find(|kind| *kind as u8 == byte)
     }
 }
 

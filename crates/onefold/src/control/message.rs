@@ -15,14 +15,16 @@ pub struct Call {
     pub quiet: bool,
     /// Whether anybody looks at the progress.
     pub progress: bool,
+    /// Whether somebody can be asked.
+    pub can_ask: bool,
     /// The zone in which times are shown, as RFC 9557 writes zones, or a POSIX string; `None`: UTC.
     zone: Option<String>,
 }
 
 impl Call {
     /// A request of this process: its time zone goes with it.
-    pub fn new(command: Request, quiet: bool, progress: bool) -> Call {
-        Call { command, quiet, progress, zone: DateTimePrinter::new().time_zone_to_string(&TimeZone::system()).ok() }
+    pub fn new(command: Request, quiet: bool, progress: bool, can_ask: bool) -> Call {
+        Call { command, quiet, progress, can_ask, zone: DateTimePrinter::new().time_zone_to_string(&TimeZone::system()).ok() }
     }
 
     /// The payload of a Request. Fails never for what was typed: all of it has a JSON form.
@@ -102,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_request_arrives_as_it_was_typed_without_the_place_of_the_store() {
-        let call = Call::decode(&Call::new(ls(b"/a\xff"), true, false).encode().unwrap()).unwrap();
+        let call = Call::decode(&Call::new(ls(b"/a\xff"), true, false, false).encode().unwrap()).unwrap();
         let Request::Ls(options) = &call.command else { panic!("{call:?}") };
         assert_eq!(options.backup, "latest");
         assert_eq!(options.path.as_ref().unwrap().as_os_str().as_bytes(), b"/a\xff");
@@ -112,7 +114,7 @@ mod tests {
 
     #[test]
     fn an_option_that_is_not_known_is_refused() {
-        let mut value: serde_json::Value = serde_json::from_slice(&Call::new(ls(b"/"), false, false).encode().unwrap()).unwrap();
+        let mut value: serde_json::Value = serde_json::from_slice(&Call::new(ls(b"/"), false, false, false).encode().unwrap()).unwrap();
         value["command"]["ls"]["no-such-option"] = true.into();
         assert!(Call::decode(value.to_string().as_bytes()).unwrap_err().contains("no-such-option"));
         assert!(Call::decode(br#"{"command":{"no-such-command":{}},"quiet":false,"progress":false,"zone":null}"#).is_err());
@@ -121,7 +123,8 @@ mod tests {
 
     #[test]
     fn times_are_shown_in_the_zone_of_the_client() {
-        let call = |zone: Option<&str>| Call { command: ls(b"/"), quiet: false, progress: false, zone: zone.map(str::to_owned) };
+        let call =
+            |zone: Option<&str>| Call { command: ls(b"/"), quiet: false, progress: false, can_ask: false, zone: zone.map(str::to_owned) };
         assert_eq!(call(Some("Asia/Tokyo")).zone().iana_name(), Some("Asia/Tokyo"));
         assert_eq!(call(Some("+02:00")).zone().to_fixed_offset().unwrap().seconds(), 7200);
         assert_eq!(call(Some("no zone")).zone(), TimeZone::UTC);

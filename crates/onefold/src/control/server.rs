@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 
 /// How long a client may take to say what it wants.
 const REQUEST_TIME: Duration = Duration::from_secs(10);
+/// How often it is looked whether somebody who is asked has gone.
+const ANSWER_STEP: Duration = Duration::from_millis(100);
 /// How often progress is sent.
 const PROGRESS_STEP: Duration = Duration::from_millis(100);
 /// How long commands may take to end by themselves when the daemon ends; then their clients are cut off.
@@ -212,7 +214,7 @@ fn converse(shared: &Shared, connection: &Connection) {
     // One that was stopped before it began does not begin.
     connection.cancelled.store(asks_to_cancel(&connection.stream), Ordering::Relaxed);
     let _ = connection.stream.set_read_timeout(call.progress.then_some(PROGRESS_STEP));
-    let console = Remote { connection, sending: Mutex::new(()), progress: Mutex::new(None), done: AtomicU64::new(0) };
+    let console = Remote { can_ask: call.can_ask, ..Remote::new(connection) };
     std::thread::scope(|scope| {
         // Ends the watching thread whatever becomes of the command.
         let _unwatched = Unwatched(connection);
@@ -322,6 +324,10 @@ fn watch(console: &Remote<'_>, mut reader: Reader) {
     loop {
         match reader.next(&console.connection.stream) {
             Ok(Found::Frame(frame)) if frame.kind == Kind::Cancel => console.connection.cancelled.store(true, Ordering::Relaxed),
+            Ok(Found::Frame(frame)) if frame.kind == Kind::Answer => {
+                *lock(&console.answer) = Some(frame.payload == [1]);
+                console.answered.notify_all();
+            }
             Ok(Found::Nothing) => console.send_progress(&mut sent),
             // Gone, or talks nonsense; or the command has ended.
             _ => return console.connection.cut(),
@@ -337,6 +343,25 @@ struct Remote<'a> {
     /// The step, its units, and how many are done of those that were counted when it began.
     progress: Mutex<Option<Progress>>,
     done: AtomicU64,
+    /// Whether a person is at the other end.
+    can_ask: bool,
+    /// What the person said to the question.
+    answer: Mutex<Option<bool>>,
+    answered: Condvar,
+}
+
+impl<'a> Remote<'a> {
+    fn new(connection: &'a Connection) -> Remote<'a> {
+        Remote {
+            connection,
+            sending: Mutex::new(()),
+            progress: Mutex::new(None),
+            done: AtomicU64::new(0),
+            can_ask: false,
+            answer: Mutex::new(None),
+            answered: Condvar::new(),
+        }
+    }
 }
 
 impl Remote<'_> {
@@ -409,6 +434,23 @@ impl Console for Remote<'_> {
     fn is_cancelled(&self) -> bool {
         self.connection.cancelled.load(Ordering::Relaxed)
     }
+
+    fn ask(&self, question: &str) -> Result<Option<bool>> {
+        if !self.can_ask {
+            return Ok(None);
+        }
+        let end = (0..=question.len().min(MAX_TEXT_BYTES)).rev().find(|end| question.is_char_boundary(*end)).unwrap_or(0);
+        let mut answer = lock(&self.answer);
+        *answer = None;
+        self.send(Kind::Question, &question.as_bytes()[..end]).map_err(|error| Failure::failed(format!("nobody can be asked: {error}")))?;
+        while answer.is_none() {
+            if self.is_cancelled() {
+                return Err(Failure::interrupted("stopped by a signal; nothing was done"));
+            }
+            answer = self.answered.wait_timeout(answer, ANSWER_STEP).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Ok(*answer)
+    }
 }
 
 #[cfg(test)]
@@ -424,7 +466,7 @@ mod tests {
     }
 
     fn remote(connection: &Connection) -> Remote<'_> {
-        Remote { connection, sending: Mutex::new(()), progress: Mutex::new(None), done: AtomicU64::new(0) }
+        Remote::new(connection)
     }
 
     fn wait_until(what: impl Fn() -> bool) {

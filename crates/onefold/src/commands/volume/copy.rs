@@ -1,7 +1,8 @@
 //! `onefold volume import` and `export`: between a volume and a file, a device, or a pipe. Holes stay holes.
 
+use super::destination::{self, Destination, check_outside};
 use super::{data_bytes, extents, known};
-use crate::cli::{StoreToOneself, VolumeCopy};
+use crate::cli::{StoreToOneself, VolumeExport, VolumeImport};
 use crate::commands::Talk;
 use crate::failure::{Exit, Failure, Result};
 use crate::interrupt::Interrupt;
@@ -42,10 +43,15 @@ fn with_volumes<T>(
 }
 
 /// Copies a file into a volume, from its beginning.
-pub fn import(options: &VolumeCopy, talk: Talk) -> Result<Exit> {
+pub fn import(options: &VolumeImport, talk: Talk) -> Result<Exit> {
     let path = &options.file;
     // The source comes first: a wrong name needs no store.
-    let source = if path == Path::new("-") { None } else { Some(open_source(path)?) };
+    let source = if path == Path::new("-") {
+        None
+    } else {
+        check_outside(&options.store.directory, path)?;
+        Some(open_source(path)?)
+    };
     let interrupt = Interrupt::watch()?;
     let began = Instant::now();
     let mut waiting = Waiting::until(options.store.wait, &interrupt, talk.quiet);
@@ -74,7 +80,7 @@ pub fn import(options: &VolumeCopy, talk: Talk) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn cannot(operation: &str, path: &Path, error: impl std::fmt::Display) -> Failure {
+pub(super) fn cannot(operation: &str, path: &Path, error: impl std::fmt::Display) -> Failure {
     Failure::failed(format!("cannot {operation} {}: {error}", printable(std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str()))))
 }
 
@@ -185,10 +191,15 @@ fn stopped(interrupt: &Interrupt, progress: &ProgressBar, at: u64) -> Result<()>
 }
 
 /// Copies a volume out.
-pub fn export(options: &VolumeCopy, talk: Talk) -> Result<Exit> {
+pub fn export(options: &VolumeExport, talk: Talk) -> Result<Exit> {
     let interrupt = Interrupt::watch()?;
     let began = Instant::now();
     let path = &options.file;
+    if path != Path::new("-") {
+        check_outside(&options.store.directory, path)?;
+        // Refused before the store is opened, and asked again when the volume's size is known.
+        destination::check(path, options.force)?;
+    }
     let mut waiting = Waiting::until(options.store.wait, &interrupt, talk.quiet);
     let copied = with_volumes(&options.store, Mode::ReadOnly, "volume export", &mut waiting, |volumes| {
         let volume = known(volumes, &options.name)?;
@@ -196,7 +207,7 @@ pub fn export(options: &VolumeCopy, talk: Talk) -> Result<Exit> {
         let copied = if path == Path::new("-") {
             export_stream(&volume, &progress, &interrupt)
         } else {
-            export_file(&volume, path, &progress, &interrupt)
+            export_file(&volume, path, options.force, &progress, &interrupt)
         };
         progress.finish_and_clear();
         copied
@@ -217,7 +228,7 @@ fn read_all(
 ) -> Result<u64> {
     let mut buffer = vec![0; STEP];
     let mut copied = 0;
-    extents(volume, &mut |offset, length, hole| {
+    extents(volume, 0, &mut |offset, length, hole| {
         if hole && !zeros {
             return Ok(());
         }
@@ -248,29 +259,23 @@ fn export_stream(volume: &Volume, progress: &ProgressBar, interrupt: &Interrupt)
     Ok(copied)
 }
 
-fn export_file(volume: &Volume, path: &Path, progress: &ProgressBar, interrupt: &Interrupt) -> Result<u64> {
-    let device = std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device());
-    let mut options = File::options();
-    options.write(true).create_new(!device);
-    let file = options.open(path).map_err(|error| match error.kind() {
-        ErrorKind::AlreadyExists => cannot("write", path, "it exists already").advise("give a new name, or remove the file first"),
-        _ => cannot("create", path, error),
-    })?;
+fn export_file(volume: &Volume, path: &Path, force: bool, progress: &ProgressBar, interrupt: &Interrupt) -> Result<u64> {
+    let destination = Destination::open(path, force, volume.size())?;
+    let (file, is_device) = (destination.file(), destination.is_device());
     let copy = || {
-        if !device {
+        if !is_device {
             file.set_len(volume.size()).map_err(|error| cannot("set the length of", path, error))?;
         }
         // A new file is all holes; a device still has its old content.
-        let copied = read_all(volume, device, progress, interrupt, &mut |at, data| {
+        let copied = read_all(volume, is_device, progress, interrupt, &mut |at, data| {
             file.write_all_at(data, at).map_err(|error| cannot("write", path, error))
         })?;
         file.sync_all().map_err(|error| cannot("sync", path, error))?;
         Ok(copied)
     };
     let copied = copy();
-    if copied.is_err() && !device {
-        // Half an image must not be taken for a whole one.
-        let _ = std::fs::remove_file(path);
+    if copied.is_err() {
+        destination.give_up(path);
     }
     copied
 }

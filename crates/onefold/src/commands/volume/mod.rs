@@ -1,6 +1,8 @@
 //! `onefold volume`: makes, lists, resizes and deletes volumes; `snapshots` are more of them, `copy` brings their content in and out.
 
 pub(super) mod copy;
+mod destination;
+mod facts;
 mod snapshots;
 
 use crate::cli::{VolumeCreate, VolumeDelete, VolumeList, VolumeResize, Wait};
@@ -8,11 +10,11 @@ use crate::failure::{Exit, Failure, Result};
 use crate::iscsi::check_not_being_erased;
 use crate::output::Table;
 use crate::session::{Session, StoreCommand};
-use crate::units::{local_time, printable, size, utc_time};
+use crate::units::{counted, local_time, printable, size, utc_time};
 use onefold_engine::Mode;
 use onefold_ground::words::nearest;
 use onefold_reclaim::Monitor;
-use onefold_volume::{Volume, VolumeError, VolumeInfo, Volumes};
+use onefold_volume::{MAX_NAME_BYTES, Volume, VolumeError, VolumeInfo, Volumes};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::path::Path;
@@ -146,10 +148,16 @@ impl StoreCommand for VolumeResize {
 fn resize(options: &VolumeResize, session: &Session<'_>) -> Result<Exit> {
     let volume = known(session.volumes()?, &options.name)?;
     let old = volume.size();
+    let mut snapshot = None;
     if options.size < old {
         // What is beyond the new size is gone: not under a client that may have a file system on it.
+        session.on_unused_volume(&options.name, |volumes| check_not_being_erased(&session.store.engine, volumes, &options.name))?;
+        snapshot = before_shrinking(options, session, &volume)?;
         session.on_unused_volume(&options.name, |volumes| {
             check_not_being_erased(&session.store.engine, volumes, &options.name)?;
+            if let Some(snapshot) = &snapshot {
+                volumes.snapshot(&options.name, snapshot)?;
+            }
             Ok(volume.resize(options.size)?)
         })?;
     } else {
@@ -158,8 +166,37 @@ fn resize(options: &VolumeResize, session: &Session<'_>) -> Result<Exit> {
     }
     if !session.quiet {
         session.note(format_args!("volume {} had {}, now has {}", printable(options.name.as_bytes()), size(old), size(options.size)));
+        if let Some(snapshot) = snapshot {
+            session.note(format_args!("snapshot {} keeps what was cut off, until it is deleted", printable(snapshot.as_bytes())));
+        }
     }
     Ok(Exit::Done)
+}
+
+/// Asks before data is cut off, and returns the name of the snapshot to make before. Where there is no data, nobody is asked and nothing is kept.
+fn before_shrinking(options: &VolumeResize, session: &Session<'_>, volume: &Volume) -> Result<Option<String>> {
+    if volume.is_read_only() {
+        return Ok(None);
+    }
+    drop(session.store.engine.permit_deletion("make volumes smaller")?);
+    let cut = data_bytes_from(volume, options.size)?;
+    if cut == 0 {
+        return Ok(None);
+    }
+    let time = jiff::Timestamp::now().strftime("%Y%m%d-%H%M%SZ");
+    let ending = format!(".before-shrink-{time}");
+    let room = MAX_NAME_BYTES - ending.len();
+    let end = (0..=options.name.len().min(room)).rev().find(|end| options.name.is_char_boundary(*end)).unwrap_or(0);
+    let snapshot = (!options.no_snapshot).then(|| format!("{}{ending}", &options.name[..end]));
+    let name = printable(options.name.as_bytes());
+    let kept = match &snapshot {
+        Some(snapshot) => format!("a snapshot, {}, keeps them", printable(snapshot.as_bytes())),
+        None => "they are gone for good".to_owned(),
+    };
+    let (old, new) = (size(volume.size()), size(options.size));
+    session
+        .confirm(options.yes, format_args!("volume {name} of {old} is cut off at {new}, with {} of data behind it: {kept}", size(cut)))?;
+    Ok(snapshot)
 }
 
 impl StoreCommand for VolumeDelete {
@@ -192,6 +229,11 @@ fn delete(options: &VolumeDelete, session: &Session<'_>) -> Result<Exit> {
     known(session.volumes()?, &options.name)?;
     check_not_attached(session.volumes()?, &onefold_targets::known(&session.store.engine)?, &options.name)?;
     super::target::check_not_attached_by_settings(session, &options.name)?;
+    drop(session.store.engine.permit_deletion("delete volumes")?);
+    if !options.yes {
+        session.on_unused_volume(&options.name, |_| Ok(()))?;
+        confirm_deletion(options, session)?;
+    }
     session.on_unused_volume(&options.name, |volumes| {
         // Nobody gives it to a target meanwhile: no target shows what is gone.
         onefold_targets::change(&session.store.engine, |targets| {
@@ -204,6 +246,36 @@ fn delete(options: &VolumeDelete, session: &Session<'_>) -> Result<Exit> {
         session.note(format_args!("deleted volume {}{rest}", printable(options.name.as_bytes())));
     }
     Ok(Exit::Done)
+}
+
+/// Says what goes with a volume. One that never held data is not asked for.
+fn confirm_deletion(options: &VolumeDelete, session: &Session<'_>) -> Result<()> {
+    let volumes = session.volumes()?;
+    let volume = known(volumes, &options.name)?;
+    if !volume.is_read_only() {
+        // What is not written out yet counts too.
+        volume.flush()?;
+    }
+    let own = volume.own_bytes();
+    let list = volumes.list();
+    let Some(info) = list.iter().find(|info| info.name == options.name).filter(|_| own > 0) else { return Ok(()) };
+    let derived = list.iter().filter(|other| other.origin.as_ref().is_some_and(|origin| origin.number == info.number)).count() as u64;
+    let stay = if derived > 0 {
+        format!("; {} made of it", counted(derived, "volume stays that was", "volumes stay that were"))
+    } else {
+        String::new()
+    };
+    session.confirm(
+        false,
+        format_args!(
+            "{} {} of {}, made {}, is deleted for good: {} of data that it does not share with what it was made of{stay}",
+            info.kind.name(),
+            printable(info.name.as_bytes()),
+            size(info.size),
+            local_time(info.created_ns),
+            size(own)
+        ),
+    )
 }
 
 fn check_not_attached(volumes: &Volumes, targets: &onefold_targets::Known, name: &str) -> Result<()> {
@@ -241,10 +313,9 @@ fn kind(info: &VolumeInfo) -> String {
 /// Extents asked for at a time.
 const EXTENTS: usize = 1024;
 
-/// Passes every extent of a volume to `visit`, in order: offset, length, whether it is a hole.
-fn extents(volume: &Volume, visit: &mut dyn FnMut(u64, u64, bool) -> Result<()>) -> Result<()> {
+/// Passes every extent of a volume from `at` on to `visit`, in order: offset, length, whether it is a hole.
+fn extents(volume: &Volume, mut at: u64, visit: &mut dyn FnMut(u64, u64, bool) -> Result<()>) -> Result<()> {
     let end = volume.size();
-    let mut at = 0;
     while at < end {
         let before = at;
         for extent in volume.status(at, end - at, EXTENTS)? {
@@ -262,8 +333,13 @@ fn extents(volume: &Volume, visit: &mut dyn FnMut(u64, u64, bool) -> Result<()>)
 
 /// Bytes of a volume that are not holes.
 pub(super) fn data_bytes(volume: &Volume) -> Result<u64> {
+    data_bytes_from(volume, 0)
+}
+
+/// Bytes of a volume, from an offset on, that are not holes.
+fn data_bytes_from(volume: &Volume, offset: u64) -> Result<u64> {
     let mut sum = 0;
-    extents(volume, &mut |_, length, hole| {
+    extents(volume, offset, &mut |_, length, hole| {
         sum += if hole { 0 } else { length };
         Ok(())
     })?;

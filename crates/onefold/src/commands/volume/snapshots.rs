@@ -5,7 +5,7 @@ use crate::cli::{VolumeClone, VolumeDiff, VolumeRollback, VolumeSnapshot, Wait};
 use crate::failure::{Exit, Result};
 use crate::iscsi::check_not_being_erased;
 use crate::session::{Session, StoreCommand};
-use crate::units::{counted, printable, size};
+use crate::units::{counted, local_time, printable, size};
 use onefold_engine::Mode;
 use onefold_reclaim::Monitor;
 use onefold_volume::{Volume, Volumes};
@@ -100,6 +100,15 @@ impl StoreCommand for VolumeRollback {
         let volumes = session.volumes()?;
         known(volumes, &self.volume)?;
         known(volumes, &self.snapshot)?;
+        check_not_being_erased(&session.store.engine, volumes, &self.volume)?;
+        drop(session.store.engine.permit_deletion("roll volumes back")?);
+        let is_open = session.on_unused_volume(&self.volume, |_| Ok(()));
+        if !self.force {
+            is_open.clone()?;
+        }
+        if !self.yes {
+            self.confirm(session, is_open.is_err())?;
+        }
         let rollback = |volumes: &Volumes| {
             check_not_being_erased(&session.store.engine, volumes, &self.volume)?;
             Ok(volumes.rollback(&self.volume, &self.snapshot)?)
@@ -111,6 +120,38 @@ impl StoreCommand for VolumeRollback {
             session.note(format_args!("volume {volume} is now as snapshot {snapshot} is{rest}"));
         }
         Ok(Exit::Done)
+    }
+}
+
+impl VolumeRollback {
+    /// Says what was written since the snapshot. Nothing: nobody is asked.
+    fn confirm(&self, session: &Session<'_>, is_open: bool) -> Result<()> {
+        let volumes = session.volumes()?;
+        let (from, to) = (volumes.get(&self.volume)?, volumes.get(&self.snapshot)?);
+        // What is not written out yet counts too; a volume that cannot be rolled back is refused by the work itself.
+        let is_possible = !from.is_read_only() && to.is_read_only();
+        let mut bytes = 0;
+        if is_possible {
+            from.flush()?;
+            volumes.diff(&self.volume, &self.snapshot, &mut |range| {
+                bytes += range.end - range.start;
+                true
+            })?;
+        }
+        if bytes == 0 && from.size() == to.size() {
+            return Ok(());
+        }
+        let (volume, snapshot) = (printable(self.volume.as_bytes()), printable(self.snapshot.as_bytes()));
+        let made = volumes.list().into_iter().find(|info| info.name == self.snapshot).map(|info| local_time(info.created_ns));
+        let clients = if is_open { ", under the clients that have it open" } else { "" };
+        session.confirm(
+            false,
+            format_args!(
+                "all that was written to volume {volume} since snapshot {snapshot} of {} is gone: {} differ{clients}",
+                made.unwrap_or_default(),
+                size(bytes)
+            ),
+        )
     }
 }
 
