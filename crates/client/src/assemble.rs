@@ -3,7 +3,8 @@
 use crate::Result;
 use crate::monitor::{Counter, Watch};
 use crate::read::Answer;
-use crate::walk::{Event, State, absolute};
+use crate::state::State;
+use crate::walk::{Event, absolute};
 use crossbeam_channel::Receiver;
 use onefold_catalog::{Attributes, CatalogError, Content, DirectoryWriter, Entry, join};
 use onefold_engine::{Engine, Recipe, WriteStream};
@@ -106,16 +107,17 @@ impl Assembler<'_> {
                     self.skip();
                     return Ok(true);
                 }
-                self.count(&entry, size_bytes, state);
+                count(self.watch, &entry, size_bytes, state);
                 self.push(entry, state == State::Same)?;
             }
-            Event::Reading { ticket, name, state } => {
+            Event::Reading { ticket, name, earlier } => {
                 let Some(answer) = self.wait(ticket) else { return Ok(false) };
                 match answer {
                     Some(entry) => {
                         let size_bytes = if let Content::File { size_bytes, .. } = entry.content { size_bytes } else { 0 };
-                        self.count(&entry, size_bytes, state);
-                        self.push(entry, false)?;
+                        count(self.watch, &entry, size_bytes, State::between(earlier.as_ref(), &entry));
+                        let same = earlier.as_ref() == Some(&entry);
+                        self.push(entry, same)?;
                     }
                     None => {
                         let path = self.path_of(&name);
@@ -175,24 +177,24 @@ impl Assembler<'_> {
         write_held(&mut frame, self.metadata, self.watch)?;
         Ok(frame.writer.finish(&mut self.metadata.lock())?)
     }
+}
 
-    fn count(&self, entry: &Entry, size_bytes: u64, state: State) {
-        let watch = self.watch;
-        if !matches!(entry.content, Content::File { .. } | Content::HardLink { .. }) {
-            watch.count(Counter::Others, 1);
-            return;
-        }
-        watch.count(Counter::Files, 1);
-        let counter = match state {
-            State::New => Counter::NewFiles,
-            State::Changed => Counter::ChangedFiles,
-            State::Same => Counter::UnmodifiedFiles,
-        };
-        watch.count(counter, 1);
-        // The bytes of a file with several names are there once.
-        if let Content::File { .. } = entry.content {
-            watch.count(Counter::LogicalBytes, size_bytes);
-        }
+/// Counts an entry that is done.
+pub(crate) fn count(watch: &Watch<'_>, entry: &Entry, size_bytes: u64, state: State) {
+    if !matches!(entry.content, Content::File { .. } | Content::HardLink { .. }) {
+        watch.count(Counter::Others, 1);
+        return;
+    }
+    watch.count(Counter::Files, 1);
+    let counter = match state {
+        State::New => Counter::NewFiles,
+        State::Changed => Counter::ChangedFiles,
+        State::Same => Counter::UnmodifiedFiles,
+    };
+    watch.count(counter, 1);
+    // The bytes of a file with several names are there once.
+    if let Content::File { .. } = entry.content {
+        watch.count(Counter::LogicalBytes, size_bytes);
     }
 }
 

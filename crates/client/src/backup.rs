@@ -8,7 +8,7 @@
 //! The walk lists and asks for attributes, and takes over what did not change from the backup before. Files that are new or changed go to the
 //! readers in batches: small ones are stored together, large ones flow through a buffer; each reader waits for the disk
 //! while the other computes. The assembler waits for the entries in the order of the tree and builds the directories
-//! from the leaves up.
+//! from the leaves up. Where somebody looks on, a second walk that reads nothing runs ahead of the first and counts what there is to do.
 //!
 //! # Invariants
 //! * The record is committed last: a backup that was interrupted is not visible, and its chunks make the next one cheap.
@@ -17,15 +17,21 @@
 //!   that changed so recently that a further change could keep its ctime is read only after the clock has moved on.
 
 use crate::assemble::assemble;
+use crate::marker::Markers;
 use crate::monitor::{Counter, Monitor, Problem, Severity, Watch};
-use crate::read::Reader;
-use crate::walk::{Walk, Wanted};
+use crate::options::{BackupOptions, BackupOutcome, Parent, Rehearsal, clean, cleaned, common_directory};
+use crate::read::{Job, Reader};
+use crate::walk::{Event, Walk, Wanted};
 use crate::{ClientError, Excludes, Result, source};
-use onefold_catalog::{Backup, BackupId, Catalog, CatalogError, Statistics, components};
-use onefold_engine::InFlight;
+use crossbeam_channel::Sender;
+use onefold_catalog::{Attributes, Backup, BackupId, Catalog, CatalogError, Content, DirectoryWriter, Entry, Statistics, components};
+use onefold_engine::{Engine, InFlight, Recipe, WriteStream};
 use parking_lot::Mutex;
+use rustix::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Threads that read and store files.
 const READERS: usize = 2;
@@ -34,71 +40,108 @@ const EVENTS: usize = 8192;
 /// Batches of files on their way to the readers.
 const BATCHES: usize = 2;
 
-/// What to back up and how.
-#[derive(Clone, Debug, Default)]
-pub struct BackupOptions {
-    /// The backup group.
-    pub name: String,
-    /// The machine, as it will be shown.
-    pub host: String,
-    /// The person, as it will be shown.
-    pub user: String,
-    /// Files and directories; relative ones are made absolute.
-    pub paths: Vec<PathBuf>,
-    /// Words to find it by ([`onefold_catalog::is_valid_tag`]), sorted, each once.
-    pub tags: Vec<String>,
-    /// Patterns of what to leave out ([`Excludes`]).
-    pub excludes: Vec<String>,
-    /// Keep to the file system of each path; directories where another one is mounted are stored empty.
-    pub one_file_system: bool,
-    /// Read every file, even those that look as they did.
-    pub force_read: bool,
-    /// The backup to compare with; `None`: the newest of the same name, host and paths.
-    pub parent: Option<Backup>,
-    /// The directory of the store, which is never backed up into itself.
-    pub store_directory: Option<PathBuf>,
+/// Everything about a backup that is known before it begins.
+struct Plan<'a> {
+    options: &'a BackupOptions,
+    excludes: Excludes,
+    /// All that is wanted, sorted.
+    wanted: Vec<Vec<u8>>,
+    /// What the record will say was backed up.
+    paths: Vec<Vec<u8>>,
+    parent: Option<Backup>,
+    /// Device and inode of the store's directory.
+    store: Option<(u64, u64)>,
+    /// Keeps what the parent has until the backup's record is there.
+    _in_flight: InFlight,
 }
 
-/// How a backup ended.
-#[derive(Clone, Debug)]
-pub struct BackupOutcome {
-    /// What was committed.
-    pub backup: Backup,
-    /// The backup it was compared with.
-    pub parent: Option<BackupId>,
-    /// Files and directories that are missing because they could not be read.
-    pub errors: u64,
-    /// Files that changed or vanished meanwhile.
-    pub warnings: u64,
+impl<'a> Plan<'a> {
+    fn new(catalog: &Catalog, options: &'a BackupOptions, monitor: &dyn Monitor) -> Result<Plan<'a>> {
+        crate::raise_open_file_limit();
+        let excludes = Excludes::new(&options.excludes)?;
+        let mut paths = cleaned(&options.paths)?;
+        let listed = cleaned(&options.listed_paths)?;
+        let mut wanted = [&paths[..], &listed].concat();
+        paths.extend(common_directory(&listed));
+        for paths in [&mut paths, &mut wanted] {
+            paths.sort();
+            paths.dedup();
+        }
+        if wanted.is_empty() {
+            return Err(ClientError::NothingToBackUp { reason: "no path was given".to_owned() });
+        }
+        let is_parent = |backup: &Backup| match &options.parent {
+            // It may have been removed since the caller found it.
+            Parent::This(parent) => backup.id == *parent,
+            Parent::Newest => backup.name == options.name && backup.host == options.host && backup.paths == paths,
+            Parent::None => false,
+        };
+        let (in_flight, parent) = find_parent(catalog, is_parent, monitor)?;
+        let store = match &options.store_directory {
+            Some(path) => {
+                let found = source::find(rustix::fs::CWD, path.as_os_str().as_bytes(), true);
+                Some(found.map_err(|error| ClientError::io("find the store", path.as_os_str().as_bytes(), error))?.identity())
+            }
+            None => None,
+        };
+        Ok(Plan { options, excludes, wanted, paths, parent, store, _in_flight: in_flight })
+    }
+
+    fn walk<'w>(&'w self, engine: &'w Arc<Engine>, watch: &'w Watch<'w>, events: Sender<Event>, jobs: Sender<Vec<Job>>) -> Walk<'w> {
+        Walk {
+            engine,
+            watch,
+            excludes: &self.excludes,
+            one_file_system: self.options.one_file_system,
+            force_read: self.options.force_read,
+            read_special: self.options.read_special,
+            markers: Markers { caches: self.options.exclude_caches, names: &self.options.exclude_if_present },
+            is_scan: false,
+            is_scanned: false,
+            store: self.store,
+            events,
+            jobs,
+        }
+    }
+
+    /// The walk that only counts, for the sake of whoever looks on.
+    fn scan(&self, engine: &Arc<Engine>, watch: &Watch<'_>, is_over: &AtomicBool) -> Result<()> {
+        let ahead = Ahead { watch, is_over };
+        let counting = Watch::new(&ahead);
+        let ((events, _), (jobs, _)) = (crossbeam_channel::bounded(1), crossbeam_channel::bounded(1));
+        let walk = Walk { is_scan: true, ..self.walk(engine, &counting, events, jobs) };
+        walk.run(&Wanted::new(&self.wanted), None)?;
+        if !ahead.cancelled() {
+            watch.monitor().has_totals();
+        }
+        Ok(())
+    }
 }
 
-impl BackupOutcome {
-    /// Whether everything that was asked for is in the backup.
-    pub fn is_complete(&self) -> bool {
-        self.errors == 0
+/// What a scan may tell: what it found. Everything else is told by the walk that follows.
+struct Ahead<'a> {
+    watch: &'a Watch<'a>,
+    is_over: &'a AtomicBool,
+}
+
+impl Monitor for Ahead<'_> {
+    fn count(&self, counter: Counter, increment: u64) {
+        if matches!(counter, Counter::Found | Counter::FoundBytes) {
+            self.watch.monitor().count(counter, increment);
+        }
+    }
+
+    fn problem(&self, _problem: &Problem) {}
+
+    fn cancelled(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed) || self.watch.should_stop()
     }
 }
 
 /// Makes a backup; durable when this returns.
 pub fn backup(catalog: &Catalog, options: &BackupOptions, monitor: &dyn Monitor) -> Result<BackupOutcome> {
     let started_ns = catalog.engine().date_ns();
-    crate::raise_open_file_limit();
-    let excludes = Excludes::new(&options.excludes)?;
-    let paths = absolute_paths(&options.paths)?;
-    let is_parent = |backup: &Backup| match &options.parent {
-        // It may have been removed since the caller found it.
-        Some(parent) => backup.id == parent.id,
-        None => backup.name == options.name && backup.host == options.host && backup.paths == paths,
-    };
-    let (_in_flight, parent) = find_parent(catalog, is_parent, monitor)?;
-    let store = match &options.store_directory {
-        Some(path) => {
-            let found = source::find(rustix::fs::CWD, path.as_os_str().as_bytes(), true);
-            Some(found.map_err(|error| ClientError::io("find the store", path.as_os_str().as_bytes(), error))?.identity())
-        }
-        None => None,
-    };
-
+    let plan = Plan::new(catalog, options, monitor)?;
     let watch = Watch::new(monitor);
     let engine = catalog.engine();
     let stored_before = engine.stored_bytes();
@@ -106,6 +149,7 @@ pub fn backup(catalog: &Catalog, options: &BackupOptions, monitor: &dyn Monitor)
     let (event_sender, events) = crossbeam_channel::bounded(EVENTS);
     let (job_sender, jobs) = crossbeam_channel::bounded(BATCHES);
     let (entry_sender, entries) = crossbeam_channel::unbounded();
+    let is_over = AtomicBool::new(false);
 
     let root = std::thread::scope(|scope| {
         let mut threads = Vec::new();
@@ -115,22 +159,18 @@ pub fn backup(catalog: &Catalog, options: &BackupOptions, monitor: &dyn Monitor)
             threads.push(scope.spawn(move || reader.run(&jobs, &entries)));
         }
         drop((jobs, entry_sender));
-        let walk = Walk {
-            engine,
-            watch: &watch,
-            excludes: &excludes,
-            one_file_system: options.one_file_system,
-            force_read: options.force_read,
-            store,
-            events: event_sender,
-            jobs: job_sender,
-        };
-        let (wanted, earlier) = (Wanted::new(&paths), parent.as_ref().map(|parent| &parent.root));
+        let is_scanned = monitor.wants_totals();
+        if is_scanned {
+            threads.push(scope.spawn(|| plan.scan(engine, &watch, &is_over)));
+        }
+        let walk = Walk { is_scanned, ..plan.walk(engine, &watch, event_sender, job_sender) };
+        let (wanted, earlier) = (Wanted::new(&plan.wanted), plan.parent.as_ref().map(|parent| &parent.root));
         threads.push(scope.spawn(move || walk.run(&wanted, earlier)));
         let root = assemble(engine, &metadata, &watch, events, entries);
         if root.is_err() {
             watch.stop();
         }
+        is_over.store(true, Ordering::Relaxed);
         let results: Vec<Result<()>> =
             threads.into_iter().map(|thread| thread.join().expect("the threads of a backup do not panic")).collect();
         // What failed first is what the others stumbled over; that a queue closed tells nothing.
@@ -142,13 +182,116 @@ pub fn backup(catalog: &Catalog, options: &BackupOptions, monitor: &dyn Monitor)
         return Err(ClientError::Cancelled);
     }
     refuse_empty(&watch)?;
+    let made = Made { started_ns, stored_before, root, paths: plan.paths, parent: plan.parent.map(|parent| parent.id) };
+    commit(catalog, options, &watch, metadata.into_inner(), made)
+}
 
-    watch.count(Counter::AddedBytes, metadata.into_inner().added_bytes());
+/// Says what a backup would do. Reads no file, writes nothing.
+pub fn rehearse(catalog: &Catalog, options: &BackupOptions, monitor: &dyn Monitor) -> Result<Rehearsal> {
+    let plan = Plan::new(catalog, options, monitor)?;
+    let watch = Watch::new(monitor);
+    let (event_sender, events) = crossbeam_channel::bounded(EVENTS);
+    let (job_sender, jobs) = crossbeam_channel::unbounded();
+    std::thread::scope(|scope| {
+        let walk = plan.walk(catalog.engine(), &watch, event_sender, job_sender);
+        let (wanted, earlier) = (Wanted::new(&plan.wanted), plan.parent.as_ref().map(|parent| &parent.root));
+        let walking = scope.spawn(move || walk.run(&wanted, earlier));
+        for event in events {
+            count(&watch, &event);
+            for job in jobs.try_iter().flatten() {
+                watch.count(Counter::DataBytes, job.size_bytes);
+                watch.count(Counter::DoneBytes, job.size_bytes);
+            }
+        }
+        jobs.try_iter().flatten().for_each(|job| watch.count(Counter::DataBytes, job.size_bytes));
+        walking.join().expect("a walk does not panic")
+    })?;
+    if watch.cancelled() {
+        return Err(ClientError::Cancelled);
+    }
+    refuse_empty(&watch)?;
+    let mut statistics = statistics(&watch);
+    statistics.logical_bytes += statistics.read_bytes;
+    Ok(Rehearsal { parent: plan.parent.map(|parent| parent.id), statistics, warnings: watch.get(Counter::Warnings) })
+}
+
+/// Counts what would come of an event.
+fn count(watch: &Watch<'_>, event: &Event) {
+    match event {
+        Event::Enter { .. } => {}
+        Event::Leave { .. } => watch.count(Counter::Directories, 1),
+        Event::Ready { entry, size_bytes, state } => crate::assemble::count(watch, entry, *size_bytes, *state),
+        Event::Reading { earlier, .. } => {
+            watch.count(Counter::Files, 1);
+            watch.count(if earlier.is_some() { Counter::ChangedFiles } else { Counter::NewFiles }, 1);
+        }
+    }
+}
+
+/// Makes a backup of one file, whose content comes from an open file or pipe: all that comes, or nothing.
+pub fn backup_stream(
+    catalog: &Catalog,
+    options: &BackupOptions,
+    file: &OwnedFd,
+    path: &Path,
+    monitor: &dyn Monitor,
+) -> Result<BackupOutcome> {
+    let engine = catalog.engine();
+    let started_ns = engine.date_ns();
+    let _in_flight = engine.in_flight();
+    let path = clean(&Path::new("/").join(path));
+    if components(&path).next().is_none() {
+        return Err(ClientError::NothingToBackUp { reason: "the name of the file is empty".to_owned() });
+    }
+    let watch = Watch::new(monitor);
+    let stored_before = engine.stored_bytes();
+    let metadata = Mutex::new(engine.stream());
+    let content = Reader::new(engine, &metadata, &watch).everything_from(file)?;
+    let content = content.map_err(|error| ClientError::io("read", "standard input", error))?;
+    if watch.cancelled() {
+        return Err(ClientError::Cancelled);
+    }
+    let Content::File { size_bytes, .. } = content else { unreachable!("everything from a stream is a file") };
+    if size_bytes == 0 {
+        return Err(ClientError::NothingToBackUp { reason: "nothing came from standard input".to_owned() });
+    }
+    watch.count(Counter::Files, 1);
+    watch.count(Counter::NewFiles, 1);
+    watch.count(Counter::LogicalBytes, size_bytes);
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let (mtime_ns, ctime_ns) = (started_ns, started_ns);
+    let attributes = |mode| Attributes { mode, uid, gid, mtime_ns, ctime_ns, links: 1, ..Attributes::default() };
+    let (mut content, mut mode) = (content, 0o600);
+    let mut metadata = metadata.into_inner();
+    for name in components(&path).collect::<Vec<_>>().into_iter().rev() {
+        let mut directory = DirectoryWriter::new(engine.digest_bytes());
+        directory.push(&mut metadata, &Entry { name: name.to_vec(), attributes: attributes(mode), content })?;
+        (content, mode) = (Content::Directory { recipe: directory.finish(&mut metadata)? }, 0o700);
+        watch.count(Counter::Directories, 1);
+    }
+    let Content::Directory { recipe: root } = content else { unreachable!("the path has a component") };
+    let made = Made { started_ns, stored_before, root, paths: vec![path], parent: None };
+    commit(catalog, options, &watch, metadata, made)
+}
+
+/// What a backup has become but for its record.
+struct Made {
+    started_ns: i64,
+    stored_before: u64,
+    root: Recipe,
+    paths: Vec<Vec<u8>>,
+    parent: Option<BackupId>,
+}
+
+/// Makes the record; durable when this returns.
+fn commit(catalog: &Catalog, options: &BackupOptions, watch: &Watch<'_>, metadata: WriteStream, made: Made) -> Result<BackupOutcome> {
+    let engine = catalog.engine();
+    watch.count(Counter::AddedBytes, metadata.added_bytes());
+    drop(metadata);
     if watch.get(Counter::AddedBytes) > 0 {
         // How small the last frames became is known when they are written.
         engine.flush()?;
     }
-
     let mut id = [0; 16];
     crate::random_bytes(&mut id)?;
     let mut record = Backup {
@@ -158,21 +301,16 @@ pub fn backup(catalog: &Catalog, options: &BackupOptions, monitor: &dyn Monitor)
         name: options.name.clone(),
         host: options.host.clone(),
         user: options.user.clone(),
-        started_ns,
+        started_ns: made.started_ns,
         finished_ns: engine.date_ns(),
         tags: options.tags.clone(),
-        paths,
-        options: options_json(options),
-        root,
-        statistics: Statistics { stored_bytes: engine.stored_bytes().saturating_sub(stored_before), ..statistics(&watch) },
+        paths: made.paths,
+        options: options.to_json(),
+        root: made.root,
+        statistics: Statistics { stored_bytes: engine.stored_bytes().saturating_sub(made.stored_before), ..statistics(watch) },
     };
     catalog.commit_backup(&mut record)?;
-    Ok(BackupOutcome {
-        backup: record,
-        parent: parent.map(|parent| parent.id),
-        errors: watch.get(Counter::Errors),
-        warnings: watch.get(Counter::Warnings),
-    })
+    Ok(BackupOutcome { backup: record, parent: made.parent, errors: watch.get(Counter::Errors), warnings: watch.get(Counter::Warnings) })
 }
 
 /// Finds the newest backup that `is_parent` accepts. What it has does not go as long as the guard is held, which was there before it was looked
@@ -221,49 +359,6 @@ fn statistics(watch: &Watch<'_>) -> Statistics {
     }
 }
 
-fn options_json(options: &BackupOptions) -> String {
-    serde_json::json!({
-        "excludes": options.excludes,
-        "one_file_system": options.one_file_system,
-        "force_read": options.force_read,
-    })
-    .to_string()
-}
-
-/// Absolute, without `.` and `..`, sorted, each once.
-fn absolute_paths(paths: &[PathBuf]) -> Result<Vec<Vec<u8>>> {
-    if paths.is_empty() {
-        return Err(ClientError::NothingToBackUp { reason: "no path was given".to_owned() });
-    }
-    let mut absolute = Vec::new();
-    for path in paths {
-        if path.as_os_str().is_empty() {
-            return Err(ClientError::NothingToBackUp { reason: "a path is empty".to_owned() });
-        }
-        let path = std::path::absolute(path).map_err(|error| ClientError::io("find", path.as_os_str().as_bytes(), error))?;
-        absolute.push(clean(&path));
-    }
-    absolute.sort();
-    absolute.dedup();
-    Ok(absolute)
-}
-
-/// Takes `..` away with the component before it, as a person reads it.
-fn clean(path: &Path) -> Vec<u8> {
-    let mut kept: Vec<&[u8]> = Vec::new();
-    for component in components(path.as_os_str().as_bytes()) {
-        match component {
-            b".." => {
-                kept.pop();
-            }
-            _ => kept.push(component),
-        }
-    }
-    let mut clean = vec![b'/'];
-    clean.extend_from_slice(&kept.join(&b'/'));
-    clean
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -308,14 +403,5 @@ mod tests {
         assert!(remove().was_busy, "a chunk of the parent may go now that it is found");
         drop(in_flight);
         assert_eq!(remove().chunks, unused.len() as u64);
-    }
-
-    #[test]
-    fn paths_become_absolute_and_clean() {
-        let paths = ["/a/../b/./c/", "//b//c", "/..", "/x"].map(PathBuf::from);
-        assert_eq!(absolute_paths(&paths).unwrap(), [&b"/"[..], b"/b/c", b"/x"]);
-        let relative = absolute_paths(&[PathBuf::from("x")]).unwrap();
-        assert!(relative[0].starts_with(b"/") && relative[0].ends_with(b"/x"));
-        assert!(absolute_paths(&[]).is_err() && absolute_paths(&[PathBuf::new()]).is_err());
     }
 }

@@ -1,6 +1,7 @@
 //! The backup client: Linux file trees into backups and back.
 //!
-//! * [`backup()`]: reads a tree into the store, only what changed since the backup before.
+//! * [`backup()`]: reads a tree into the store, only what changed since the backup before; [`backup_stream`]: one file from a pipe; [`rehearse`]: what it
+//!   would do.
 //! * [`restore()`] and [`dump`]: write a tree, parts of it, or one file, verified.
 //! * [`Monitor`]: watches both; [`Excludes`]: what a backup leaves out.
 //!
@@ -13,18 +14,22 @@ mod assemble;
 mod backup;
 mod error;
 mod glob;
+mod marker;
 mod monitor;
+mod options;
 mod read;
 mod restore;
 mod source;
+mod state;
 mod target;
 mod walk;
 mod write;
 
-pub use backup::{BackupOptions, BackupOutcome, backup};
+pub use backup::{backup, backup_stream, rehearse};
 pub use error::{ClientError, Result};
 pub use glob::Excludes;
 pub use monitor::{Counter, Monitor, Problem, Severity, Tally};
+pub use options::{BackupOptions, BackupOutcome, Parent, Rehearsal};
 pub use restore::{Overwrite, RestoreOptions, RestoreOutcome, dump, restore};
 
 use rustix::process::{Resource, getrlimit, setrlimit};

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Counter {
-    /// Names found by the walk, which runs ahead of the reading.
+    /// Names found by whoever looks ahead: the scan where the monitor wants one, else the walk.
     Found,
     /// Bytes of the files found.
     FoundBytes,
@@ -31,6 +31,8 @@ pub enum Counter {
     LogicalBytes,
     /// Bytes read from files, or written to them.
     DataBytes,
+    /// Bytes of files gone through, read or taken over: what is done of the bytes found.
+    DoneBytes,
     /// Bytes of chunks that were new to the store.
     AddedBytes,
     /// Existing files that a restore left as they were because they were equal.
@@ -43,7 +45,7 @@ pub enum Counter {
 
 impl Counter {
     /// All of them.
-    pub const ALL: [Counter; 16] = [
+    pub const ALL: [Counter; 17] = [
         Counter::Found,
         Counter::FoundBytes,
         Counter::Excluded,
@@ -56,6 +58,7 @@ impl Counter {
         Counter::Others,
         Counter::LogicalBytes,
         Counter::DataBytes,
+        Counter::DoneBytes,
         Counter::AddedBytes,
         Counter::KeptFiles,
         Counter::Errors,
@@ -99,6 +102,12 @@ pub trait Monitor: Send + Sync {
     }
     /// Something went wrong; the operation goes on.
     fn problem(&self, problem: &Problem);
+    /// Whether somebody looks on, so that it is worth finding out first how much there is to do.
+    fn wants_totals(&self) -> bool {
+        false
+    }
+    /// What was [found](Counter::Found) so far is all there is.
+    fn has_totals(&self) {}
     /// Whether the operation should stop; asked often.
     fn cancelled(&self) -> bool {
         false
@@ -169,6 +178,10 @@ impl<'a> Watch<'a> {
 
     pub(crate) fn get(&self, counter: Counter) -> u64 {
         self.tally.get(counter)
+    }
+
+    pub(crate) fn monitor(&self) -> &'a dyn Monitor {
+        self.monitor
     }
 
     pub(crate) fn current(&self, path: &[u8]) {

@@ -7,7 +7,7 @@ use crate::source::{self, Found};
 use crate::walk::absolute;
 use crate::{ClientError, Result};
 use crossbeam_channel::{Receiver, Sender};
-use onefold_catalog::{Content, Entry};
+use onefold_catalog::{Attributes, Content, Entry};
 use onefold_engine::{Engine, Hints, Piece, RecipeWriter, WriteStream};
 use parking_lot::Mutex;
 use rustix::fd::OwnedFd;
@@ -41,6 +41,10 @@ pub(crate) struct Job {
     pub(crate) name: Vec<u8>,
     /// Path from the root, without the `/` in front.
     pub(crate) path: Vec<u8>,
+    /// As the walk saw it.
+    pub(crate) size_bytes: u64,
+    /// A block device or FIFO whose content is wanted.
+    pub(crate) is_special: bool,
 }
 
 /// What a reader made of a job: the entry, or `None` if there is nothing to store, which has been reported.
@@ -97,7 +101,14 @@ impl<'a> Reader<'a> {
             }
             let path = absolute(&job.path);
             self.watch.current(&path);
+            if job.is_special {
+                self.store_gathered(answers)?;
+                let entry = self.special(job, &path)?;
+                answer(answers, job.ticket, entry);
+                continue;
+            }
             let Some(open) = self.open(job, &path) else {
+                self.watch.count(Counter::DoneBytes, job.size_bytes);
                 answer(answers, job.ticket, None);
                 continue;
             };
@@ -107,6 +118,7 @@ impl<'a> Reader<'a> {
                 let entry = self.large(&open, &path, is_sparse)?;
                 answer(answers, job.ticket, entry);
             } else if !self.small(&open, &path) {
+                self.watch.count(Counter::DoneBytes, job.size_bytes);
                 answer(answers, job.ticket, None);
             } else if self.gathered.bytes.len() >= GATHER_BYTES {
                 self.store_gathered(answers)?;
@@ -152,10 +164,11 @@ impl<'a> Reader<'a> {
         let start = self.gathered.bytes.len();
         let wanted = open.found.size_bytes as usize;
         self.gathered.bytes.resize(start + wanted, 0);
-        match fill(&open.file, 0, &mut self.gathered.bytes[start..]) {
+        match From::At(&open.file).fill(0, &mut self.gathered.bytes[start..]) {
             Ok(length) => {
                 self.gathered.bytes.truncate(start + length);
                 self.watch.count(Counter::DataBytes, length as u64);
+                self.watch.count(Counter::DoneBytes, length as u64);
                 self.report_change(open, path);
                 let content = Content::File { size_bytes: length as u64, recipe: Default::default() };
                 let entry = Entry { name: open.job.name.clone(), attributes: open.found.attributes.clone(), content };
@@ -206,9 +219,10 @@ impl<'a> Reader<'a> {
                 }
             };
             if data.start > at {
+                self.watch.count(Counter::DoneBytes, data.start - at);
                 recipe.push(&mut self.metadata.lock(), Piece::Zeros { length: data.start - at })?;
             }
-            match self.run_of_data(&open.file, data.clone(), &mut recipe)? {
+            match self.run_of_data(&From::At(&open.file), data.clone(), &mut recipe)? {
                 Ok(read) if read < data.end - data.start => break,
                 Ok(_) => at = data.end,
                 Err(error) => {
@@ -228,7 +242,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Stores the bytes of a range; returns how many there were, or why they cannot be read.
-    fn run_of_data(&mut self, file: &OwnedFd, range: Range<u64>, recipe: &mut RecipeWriter) -> Result<rustix::io::Result<u64>> {
+    fn run_of_data(&mut self, file: &From<'_>, range: Range<u64>, recipe: &mut RecipeWriter) -> Result<rustix::io::Result<u64>> {
         let mut pieces = Vec::new();
         let mut at = range.start;
         // The first `kept` bytes of the buffer are the tail whose boundary is not known yet.
@@ -236,7 +250,7 @@ impl<'a> Reader<'a> {
         self.buffer.resize(BUFFER_BYTES, 0);
         loop {
             let wanted = (self.buffer.len() - kept).min(usize::try_from(range.end - at).unwrap_or(usize::MAX));
-            let read = match fill(file, at, &mut self.buffer[kept..kept + wanted]) {
+            let read = match file.fill(at, &mut self.buffer[kept..kept + wanted]) {
                 Ok(read) => read,
                 Err(error) => return Ok(Err(error)),
             };
@@ -244,6 +258,7 @@ impl<'a> Reader<'a> {
             let filled = kept + read;
             let last = at == range.end || read < wanted;
             self.watch.count(Counter::DataBytes, read as u64);
+            self.watch.count(Counter::DoneBytes, read as u64);
             let consumed = self.data.write(&self.buffer[..filled], last, Hints::default(), &mut pieces)?;
             let mut metadata = self.metadata.lock();
             for piece in pieces.drain(..) {
@@ -265,6 +280,47 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Reads and stores what a block device or FIFO has, as a regular file; `None` if it cannot be read, which has been reported.
+    fn special(&mut self, job: &Job, path: &[u8]) -> Result<Option<Entry>> {
+        // A FIFO is waited for until somebody writes to it: so was it asked.
+        let opened = source::open(&*job.directory, &job.name, OFlags::empty()).and_then(|file| Ok((source::find_open(&file)?, file)));
+        let (found, file) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                self.watch.error(path, format_args!("cannot open it: {error}"));
+                return Ok(None);
+            }
+        };
+        let (file, end) = match found.kind {
+            FileType::BlockDevice => (From::At(&file), job.size_bytes),
+            FileType::Fifo => (From::Here(&file), u64::MAX),
+            _ => {
+                self.watch.warn(path, "became something else before it was read");
+                return Ok(None);
+            }
+        };
+        let mut recipe = RecipeWriter::new(self.digest_bytes);
+        if let Err(error) = self.run_of_data(&file, 0..end, &mut recipe)? {
+            self.watch.error(path, format_args!("cannot read it: {error}"));
+            return Ok(None);
+        }
+        let size_bytes = recipe.length_bytes();
+        let content = Content::File { size_bytes, recipe: recipe.finish(&mut self.metadata.lock())? };
+        let attributes = Attributes { links: 1, ..found.attributes };
+        Ok(Some(Entry { name: job.name.clone(), attributes, content }))
+    }
+
+    /// Stores all that comes from an open file, whatever it is; `Err` inside: it cannot be read.
+    pub(crate) fn everything_from(&mut self, file: &OwnedFd) -> Result<rustix::io::Result<Content>> {
+        let mut recipe = RecipeWriter::new(self.digest_bytes);
+        if let Err(error) = self.run_of_data(&From::Here(file), 0..u64::MAX, &mut recipe)? {
+            return Ok(Err(error));
+        }
+        self.watch.count(Counter::AddedBytes, self.data.added_bytes());
+        let size_bytes = recipe.length_bytes();
+        Ok(Ok(Content::File { size_bytes, recipe: recipe.finish(&mut self.metadata.lock())? }))
+    }
+
     fn report_change(&self, open: &Open<'_>, path: &[u8]) {
         let Ok(now) = source::find_open(&open.file) else { return };
         let (before, after) = (&open.found, &now);
@@ -282,18 +338,32 @@ fn answer(answers: &Sender<Answer>, ticket: u64, entry: Option<Entry>) {
     let _ = answers.send((ticket, entry));
 }
 
-/// Reads until the buffer is full or the file ends.
-fn fill(file: &OwnedFd, offset: u64, buffer: &mut [u8]) -> rustix::io::Result<usize> {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match rustix::io::pread(file, &mut buffer[filled..], offset + filled as u64) {
-            Ok(0) => break,
-            Ok(read) => filled += read,
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error),
+/// Where bytes come from.
+enum From<'a> {
+    /// A file with offsets.
+    At(&'a OwnedFd),
+    /// A pipe, or whatever standard input is: it goes on where it is.
+    Here(&'a OwnedFd),
+}
+
+impl From<'_> {
+    /// Reads until the buffer is full or the file ends.
+    fn fill(&self, offset: u64, buffer: &mut [u8]) -> rustix::io::Result<usize> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            let read = match self {
+                From::At(file) => rustix::io::pread(file, &mut buffer[filled..], offset + filled as u64),
+                From::Here(file) => rustix::io::read(file, &mut buffer[filled..]),
+            };
+            match read {
+                Ok(0) => break,
+                Ok(read) => filled += read,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
         }
+        Ok(filled)
     }
-    Ok(filled)
 }
 
 /// The next range at or after `at` that is not a hole; empty at `end` if there is none.

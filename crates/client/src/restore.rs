@@ -127,6 +127,7 @@ pub fn restore(catalog: &Catalog, backup: &Backup, options: &RestoreOptions, mon
         walked?;
         walk.hard_links()
     })?;
+    powers.set_last_flags(&watch);
     if watch.cancelled() {
         return Err(ClientError::Cancelled);
     }

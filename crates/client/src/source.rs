@@ -122,9 +122,26 @@ impl Listing {
         self.names.push(start..self.bytes.len());
     }
 
+    pub(crate) fn contains(&self, name: &[u8]) -> bool {
+        self.names.binary_search_by(|range| self.bytes[range.clone()].cmp(name)).is_ok()
+    }
+
     pub(crate) fn get(&self, index: usize) -> Option<&[u8]> {
         self.names.get(index).map(|range| &self.bytes[range.clone()])
     }
+}
+
+/// Whether a regular file in a directory begins with these bytes.
+pub(crate) fn begins_with(directory: impl AsFd, name: &[u8], expected: &[u8]) -> bool {
+    let Ok(file) = open(directory, name, OFlags::NOFOLLOW | OFlags::NONBLOCK) else { return false };
+    let mut bytes = vec![0; expected.len()];
+    find_open(&file).is_ok_and(|found| found.kind == FileType::RegularFile)
+        && rustix::io::pread(&file, &mut bytes[..], 0).is_ok_and(|read| bytes[..read] == *expected)
+}
+
+/// The size of a block device.
+pub(crate) fn device_bytes(directory: impl AsFd, name: &[u8]) -> rustix::io::Result<u64> {
+    rustix::fs::seek(open(directory, name, OFlags::NONBLOCK)?, rustix::fs::SeekFrom::End(0))
 }
 
 /// The path of a name in an open directory, for calls that know only paths. Nothing above the name is looked up again.

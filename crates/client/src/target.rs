@@ -9,9 +9,10 @@
 
 use crate::monitor::Watch;
 use crate::{Result, source};
-use onefold_catalog::{Attributes, is_valid_name};
+use onefold_catalog::{Attributes, CHATTR_FLAGS, is_valid_name};
+use parking_lot::Mutex;
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, RenameFlags, Timestamps, Uid, XattrFlags};
+use rustix::fs::{AtFlags, Gid, IFlags, Mode, OFlags, RenameFlags, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -27,6 +28,9 @@ pub(crate) struct Powers {
     is_root: bool,
     owner_reported: AtomicBool,
     xattrs_reported: AtomicBool,
+    flags_reported: AtomicBool,
+    /// What becomes immutable only when nothing else is to be done with it: open files and directories, flags, and paths for messages.
+    last: Mutex<Vec<(OwnedFd, u32, Vec<u8>)>>,
 }
 
 impl Powers {
@@ -35,6 +39,44 @@ impl Powers {
             is_root: rustix::process::geteuid().is_root(),
             owner_reported: AtomicBool::new(false),
             xattrs_reported: AtomicBool::new(false),
+            flags_reported: AtomicBool::new(false),
+            last: Mutex::default(),
+        }
+    }
+
+    /// Gives a file or directory its flags of `chattr`. One that could not be linked to or filled any more has to wait.
+    pub(crate) fn set_flags(&self, file: impl AsFd, attributes: &Attributes, is_directory: bool, path: &[u8], watch: &Watch<'_>) {
+        if attributes.flags == 0 {
+            return;
+        }
+        let is_closing = attributes.flags & (IFlags::IMMUTABLE | IFlags::APPEND).bits() != 0;
+        if is_closing
+            && (is_directory || attributes.links > 1)
+            && let Ok(file) = file.as_fd().try_clone_to_owned()
+        {
+            self.last.lock().push((file, attributes.flags, path.to_vec()));
+            return;
+        }
+        self.add_flags(file, attributes.flags, path, watch);
+    }
+
+    /// Does what had to wait. Call only when everything else is done.
+    pub(crate) fn set_last_flags(&self, watch: &Watch<'_>) {
+        for (file, flags, path) in self.last.lock().drain(..) {
+            self.add_flags(file, flags, &path, watch);
+        }
+    }
+
+    fn add_flags(&self, file: impl AsFd, flags: u32, path: &[u8], watch: &Watch<'_>) {
+        let file = file.as_fd();
+        let set = rustix::fs::ioctl_getflags(file).and_then(|found| {
+            let others = found.difference(IFlags::from_bits_retain(CHATTR_FLAGS));
+            rustix::fs::ioctl_setflags(file, others.union(IFlags::from_bits_retain(flags)))
+        });
+        if let Err(error) = set
+            && !self.flags_reported.swap(true, Ordering::Relaxed)
+        {
+            watch.warn(path, format_args!("its chattr flags cannot be restored here ({error}); of other files this is not said again"));
         }
     }
 }
@@ -97,6 +139,7 @@ impl Directory {
             if let Some(attributes) = &directory.attributes {
                 let inherits_acl = directory.above.as_ref().is_some_and(|above| above.inherits_acl);
                 set_attributes(&Place::Open(directory.file.as_fd()), attributes, inherits_acl, &directory.path, powers, watch);
+                powers.set_flags(&directory.file, attributes, true, &directory.path, watch);
             }
             next = directory.above;
         }

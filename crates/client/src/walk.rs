@@ -2,9 +2,11 @@
 //!
 //! Everything is found relative to an open directory, so a directory that is renamed meanwhile cannot lead the walk astray.
 
+use crate::marker::Markers;
 use crate::monitor::{Counter, Watch};
 use crate::read::Job;
 use crate::source::{self, Found, Listing};
+use crate::state::{State, looks_same};
 use crate::{ClientError, Excludes, Result};
 use crossbeam_channel::{Sender, TrySendError};
 use onefold_catalog::{Attributes, Content, DirectoryReader, Entry, components, join};
@@ -36,16 +38,7 @@ pub(crate) enum Event {
     /// An entry that needs no reading.
     Ready { entry: Entry, size_bytes: u64, state: State },
     /// A file whose entry comes from a reader under this ticket.
-    Reading { ticket: u64, name: Vec<u8>, state: State },
-}
-
-/// How a name stands to the backup before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
-    New,
-    Changed,
-    /// The entry is exactly the earlier one.
-    Same,
+    Reading { ticket: u64, name: Vec<u8>, earlier: Option<Entry> },
 }
 
 /// The paths that were asked for, as a tree of components.
@@ -73,6 +66,13 @@ pub(crate) struct Walk<'a> {
     pub(crate) excludes: &'a Excludes,
     pub(crate) one_file_system: bool,
     pub(crate) force_read: bool,
+    /// Contents of named devices and FIFOs are read.
+    pub(crate) read_special: bool,
+    pub(crate) markers: Markers<'a>,
+    /// Nothing is told or read, only counted.
+    pub(crate) is_scan: bool,
+    /// Nothing is counted as found: a scan does that.
+    pub(crate) is_scanned: bool,
     /// Device and inode of the store's directory.
     pub(crate) store: Option<(u64, u64)>,
     pub(crate) events: Sender<Event>,
@@ -228,7 +228,12 @@ impl<'a> Walker<'a> {
             walk.watch.count(Counter::Excluded, 1);
             return Ok(());
         }
-        walk.watch.count(Counter::Found, 1);
+        // A device or FIFO that was named is read through links to it.
+        let special = if was_named && walk.read_special { special(&level.directory, &name) } else { None };
+        let (found, is_special) = special.map_or((found, false), |special| (special, true));
+        if !walk.is_scanned && found.kind != FileType::Directory {
+            walk.watch.count(Counter::Found, 1);
+        }
         let earlier = level.earlier(&name, walk.watch);
         if found.kind == FileType::Directory {
             return self.enter(name, path, found, earlier, names, was_named);
@@ -236,6 +241,9 @@ impl<'a> Walker<'a> {
         if on_the_way {
             walk.watch.error(&absolute(&path), "is not a directory");
             return self.leave_out();
+        }
+        if is_special {
+            return self.read(name, path, found.size_bytes, earlier, true);
         }
         let first = if found.attributes.links > 1 { self.first_names.get(&found.identity()).cloned() } else { None };
         match first {
@@ -283,6 +291,7 @@ impl<'a> Walker<'a> {
                 found.attributes.xattrs.clone_from(&earlier.attributes.xattrs);
                 found.attributes.flags = earlier.attributes.flags;
             }
+            _ if walk.is_scan => {}
             _ => {
                 found.attributes.xattrs = self.xattrs(&path, source::xattrs_of(&directory));
                 found.attributes.flags = source::flags_of(&directory);
@@ -326,34 +335,62 @@ impl<'a> Walker<'a> {
                 }
             },
         };
+        if matches!(level.names, Names::All)
+            && let Some(marker) = self.walk.markers.in_directory(&level.directory, &level.listing)
+        {
+            self.walk.watch.count(Counter::Excluded, 1);
+            level.listing = Listing::of(std::iter::once(&marker.to_vec()));
+        }
         level.earlier = earlier.map(|recipe| DirectoryReader::new(self.walk.engine, recipe).peekable());
         Some(level)
     }
 
     fn file(&mut self, name: Vec<u8>, path: Vec<u8>, found: Found, earlier: Option<Entry>) -> std::result::Result<(), Closed> {
         let watch = self.walk.watch;
-        watch.count(Counter::FoundBytes, found.size_bytes);
-        let state = if earlier.is_some() { State::Changed } else { State::New };
-        if let Some(earlier) = earlier
-            && let Content::File { size_bytes, ref recipe } = earlier.content
-            && size_bytes == found.size_bytes
+        if !self.walk.is_scanned {
+            watch.count(Counter::FoundBytes, found.size_bytes);
+        }
+        match earlier {
+            Some(earlier) if self.is_unchanged(&earlier, &found) => {
+                watch.count(Counter::DoneBytes, found.size_bytes);
+                self.tell(Event::Ready { entry: earlier, size_bytes: found.size_bytes, state: State::Same })
+            }
+            earlier => self.read(name, path, found.size_bytes, earlier, false),
+        }
+    }
+
+    /// Whether a file can be taken over without reading it.
+    fn is_unchanged(&self, earlier: &Entry, found: &Found) -> bool {
+        let Content::File { size_bytes, recipe } = &earlier.content else { return false };
+        *size_bytes == found.size_bytes
             && looks_same(&earlier.attributes, &found.attributes)
             && !self.walk.force_read
             // What is lost comes back when its file is read again.
             && self.walk.engine.needs_quarantined(recipe).is_ok_and(|needs| !needs)
-        {
-            return self.tell(Event::Ready { entry: earlier, size_bytes, state: State::Same });
+    }
+
+    /// Has a file read.
+    fn read(
+        &mut self,
+        name: Vec<u8>,
+        path: Vec<u8>,
+        size_bytes: u64,
+        earlier: Option<Entry>,
+        is_special: bool,
+    ) -> std::result::Result<(), Closed> {
+        if self.walk.is_scan {
+            return Ok(());
         }
         let directory = self.levels.last().expect("visit has looked").directory.clone();
         self.batch_directories.insert(Arc::as_ptr(&directory) as usize);
-        self.batch_bytes += found.size_bytes;
+        self.batch_bytes += size_bytes;
         self.tickets += 1;
         let ticket = self.tickets;
-        self.batch.push(Job { ticket, directory, name: name.clone(), path });
+        self.batch.push(Job { ticket, directory, name: name.clone(), path, size_bytes, is_special });
         if self.batch_bytes >= BATCH_BYTES || self.batch.len() >= BATCH_FILES || self.batch_directories.len() >= BATCH_DIRECTORIES {
             self.hand_over()?;
         }
-        self.tell(Event::Reading { ticket, name, state })
+        self.tell(Event::Reading { ticket, name, earlier })
     }
 
     /// Anything that has no data of its own; `content` is that of a hard link.
@@ -365,6 +402,9 @@ impl<'a> Walker<'a> {
         earlier: Option<Entry>,
         content: Option<Content>,
     ) -> std::result::Result<(), Closed> {
+        if self.walk.is_scan {
+            return Ok(());
+        }
         let watch = self.walk.watch;
         let size_bytes = if found.kind == FileType::RegularFile { found.size_bytes } else { 0 };
         let directory = self.levels.last().expect("visit has looked").directory.clone();
@@ -415,6 +455,9 @@ impl<'a> Walker<'a> {
     }
 
     fn tell(&mut self, event: Event) -> std::result::Result<(), Closed> {
+        if self.walk.is_scan {
+            return Ok(());
+        }
         match self.walk.events.try_send(event) {
             Ok(()) => Ok(()),
             Err(TrySendError::Full(event)) => {
@@ -437,10 +480,16 @@ impl<'a> Walker<'a> {
     }
 }
 
-/// Whether a file is the one that it was: every change of content or attributes moves the ctime.
-fn looks_same(earlier: &Attributes, found: &Attributes) -> bool {
-    (earlier.mtime_ns, earlier.ctime_ns, earlier.inode, earlier.device, earlier.links, earlier.mode, earlier.uid, earlier.gid)
-        == (found.mtime_ns, found.ctime_ns, found.inode, found.device, found.links, found.mode, found.uid, found.gid)
+/// What a named device or FIFO is, whatever links lead to it; `None`: it is none of these.
+fn special(directory: &OwnedFd, name: &[u8]) -> Option<Found> {
+    let mut found = source::find(directory, name, true).ok()?;
+    if !matches!(found.kind, FileType::BlockDevice | FileType::Fifo) {
+        return None;
+    }
+    if found.kind == FileType::BlockDevice {
+        found.size_bytes = source::device_bytes(directory, name).unwrap_or(0);
+    }
+    Some(found)
 }
 
 /// The path as a person knows it.

@@ -141,6 +141,7 @@ impl<'a> Output<'a> {
         set_attributes(&Place::Open(file.as_fd()), attributes, directory.inherits_acl(), path, self.powers, self.watch);
         match give_name(&directory.file, temporary, name, replace) {
             Ok(()) => {
+                self.powers.set_flags(file, attributes, false, path, self.watch);
                 self.watch.count(Counter::Files, 1);
                 self.remember(attributes, path);
             }

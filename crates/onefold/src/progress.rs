@@ -1,16 +1,19 @@
-//! Progress of long work, on a terminal only: how much of how much, how fast, how long still, which file.
-//! And the [`Monitor`] of backups, restores and analyses, which feeds it, prints problems as they come and keeps them for the result.
+//! Progress of long work: how much of how much, how fast, how long still, which file.
+//!
+//! * [`Watch`]: the monitor of backups, restores and analyses. It shows a bar on a terminal, or lines for programs, prints problems as they come and keeps
+//!   them for the result.
+//! * [`Course`]: what the counters of such work say about rate and time left.
+//! * [`bar`], [`titled_bar`], [`steps`]: bars of other work, on a terminal only.
+
+mod course;
+mod watch;
+
+pub use course::Course;
+pub use watch::{Shown, Watch};
 
 use crate::commands::Talk;
-use crate::interrupt::Interrupt;
-use crate::output::{note, put_name};
-use crate::units::{number, printable};
 use indicatif::{ProgressBar, ProgressStyle};
-use onefold_client::{Counter, Monitor, Problem, Severity};
-use serde_json::{Map, Value};
 use std::io::IsTerminal;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// A bar over `total_bytes`; invisible when nobody looks.
@@ -51,102 +54,4 @@ fn styled(talk: Talk, length: u64, template: &str) -> ProgressBar {
     bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
     bar.enable_steady_tick(Duration::from_millis(200));
     bar
-}
-
-/// Most problems whose text is kept for the result; all are printed and counted.
-const KEPT_PROBLEMS: usize = 10_000;
-
-/// Watches a backup or a restore.
-#[derive(Debug)]
-pub struct Watch {
-    bar: ProgressBar,
-    interrupt: Interrupt,
-    files: AtomicU64,
-    problems: Mutex<Vec<Problem>>,
-}
-
-impl Watch {
-    /// Shows progress as far as `talk` allows, and stops the work when a signal comes.
-    pub fn new(talk: Talk, interrupt: Interrupt) -> Watch {
-        Watch { bar: bar(talk, 0), interrupt, files: AtomicU64::new(0), problems: Mutex::default() }
-    }
-
-    /// Whether somebody looks at the bar: then it is worth telling how much there is to do.
-    pub fn is_seen(&self) -> bool {
-        !self.bar.is_hidden()
-    }
-
-    /// Takes the bar away.
-    pub fn finish(&self) {
-        self.bar.finish_and_clear();
-    }
-
-    /// Tells what concerns the whole and no path.
-    pub fn warn(&self, reason: &str) {
-        self.bar.suspend(|| note(format_args!("warning: {reason}")));
-        self.problems().push(Problem { path: b"/".to_vec(), reason: reason.to_owned(), severity: Severity::Warning });
-    }
-
-    /// The problems, for JSON.
-    pub fn problems_json(&self) -> Value {
-        let object = |problem: &Problem| {
-            let mut object = Map::new();
-            put_name(&mut object, "path", &problem.path);
-            object.insert("reason".to_owned(), problem.reason.as_str().into());
-            object.insert("severity".to_owned(), severity(problem).into());
-            Value::Object(object)
-        };
-        self.problems().iter().map(object).collect()
-    }
-
-    fn problems(&self) -> MutexGuard<'_, Vec<Problem>> {
-        // A list of texts is whole at any time.
-        self.problems.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn severity(problem: &Problem) -> &'static str {
-    match problem.severity {
-        Severity::Warning => "warning",
-        Severity::Error => "error",
-    }
-}
-
-impl Monitor for Watch {
-    fn count(&self, counter: Counter, increment: u64) {
-        match counter {
-            Counter::FoundBytes => self.bar.inc_length(increment),
-            Counter::LogicalBytes => self.bar.inc(increment),
-            Counter::Files => {
-                self.files.fetch_add(increment, Ordering::Relaxed);
-            }
-            _ => {}
-        }
-    }
-
-    fn current(&self, path: &[u8]) {
-        if self.bar.is_hidden() {
-            return;
-        }
-        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
-        let name: String = printable(name).chars().take(40).collect();
-        self.bar.set_message(format!("{} files  {name}", number(self.files.load(Ordering::Relaxed))));
-    }
-
-    fn problem(&self, problem: &Problem) {
-        let mut problem = problem.clone();
-        // A restore names what is in the backup, from its root on: shown as `ls` shows it.
-        if !problem.path.starts_with(b"/") {
-            problem.path.insert(0, b'/');
-        }
-        self.bar.suspend(|| note(format_args!("{}: {}: {}", severity(&problem), printable(&problem.path), problem.reason)));
-        let mut problems = self.problems();
-        if problems.len() < KEPT_PROBLEMS {
-            problems.push(problem);
-        }
-    }
-
-    fn cancelled(&self) -> bool {
-        self.interrupt.came()
-    }
 }

@@ -1,52 +1,69 @@
 //! `onefold backup`.
 
 use super::Talk;
+use super::chosen::chosen;
 use crate::cli::Backup;
 use crate::clocks;
 use crate::failure::{Exit, Failure, Result};
 use crate::interrupt::Interrupt;
-use crate::output::Output;
-use crate::progress::Watch;
+use crate::output::{Output, note};
+use crate::progress::{Shown, Watch};
 use crate::store::Store;
 use crate::units::{counted, duration, number, printable, rate, size, utc_time};
 use crate::waiting::Waiting;
-use onefold_catalog::Catalog;
-use onefold_client::{BackupOptions, BackupOutcome, ClientError};
+use onefold_catalog::{BackupId, Catalog, Statistics};
+use onefold_client::{BackupOptions, BackupOutcome, ClientError, Parent, Rehearsal, Severity};
 use onefold_engine::Mode;
+use rustix::fd::AsFd;
 use serde_json::{Value, json};
-use std::io::ErrorKind;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// Most bytes of a list of names or patterns.
+const LIST_BYTES: u64 = 256 << 20;
+/// Most paths that an error names.
+const NAMED: usize = 5;
 
 /// Backs up.
 pub fn run(options: &Backup, talk: Talk) -> Result<Exit> {
-    refuse_only_missing(&options.paths)?;
+    let mut client_options = client_options(options)?;
+    refuse_only_missing(&[&client_options.paths[..], &client_options.listed_paths].concat(), options.stdin.is_some())?;
     let interrupt = Interrupt::watch()?;
-    let store = Store::open_when_free(
-        &options.store.directory,
-        Mode::ReadWrite,
-        "backup",
-        &mut Waiting::until(options.store.wait, &interrupt, talk.quiet),
-    )?;
-    let client_options = BackupOptions {
-        name: options.name.clone(),
-        host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
-        user: user(),
-        paths: options.paths.clone(),
-        tags: sorted(options.tags.clone()),
-        excludes: options.exclude.clone(),
-        one_file_system: options.one_file_system,
-        force_read: options.force_read,
-        parent: None,
-        store_directory: Some(options.store.directory.clone()),
-    };
-    let watch = Watch::new(talk, interrupt);
+    let mode = if options.dry_run { Mode::ReadOnly } else { Mode::ReadWrite };
+    let store =
+        Store::open_when_free(&options.store.directory, mode, "backup", &mut Waiting::until(options.store.wait, &interrupt, talk.quiet))?;
+    let shown = Shown::of(talk, options.progress, options.format.json);
+    let watch = Watch::new(talk, interrupt, shown);
     let catalog = Catalog::new(store.engine.clone());
     if let Some(doubt) = clocks::doubt_of_backup(&catalog) {
         watch.warn(&doubt);
     }
-    let made = onefold_client::backup(&catalog, &client_options, &watch);
+    let parent = options.parent.as_ref().filter(|parent| *parent != "none");
+    if let Some(parent) = parent {
+        client_options.parent = Parent::This(
+            chosen(&catalog, parent, &|text| {
+                if !talk.quiet {
+                    note(text)
+                }
+            })?
+            .id,
+        );
+    }
+    let made = if options.dry_run {
+        onefold_client::rehearse(&catalog, &client_options, &watch).map(Outcome::Rehearsed)
+    } else if let Some(path) = &options.stdin {
+        let input = std::io::stdin()
+            .as_fd()
+            .try_clone_to_owned()
+            .map_err(|error| Failure::failed(format!("cannot read standard input: {error}")))?;
+        onefold_client::backup_stream(&catalog, &client_options, &input, path, &watch).map(Outcome::Made)
+    } else {
+        onefold_client::backup(&catalog, &client_options, &watch).map(Outcome::Made)
+    };
     drop(catalog);
     watch.finish();
     // Whatever happened: what was stored so far is kept, so that a repeated backup is quick.
@@ -59,12 +76,100 @@ pub fn run(options: &Backup, talk: Talk) -> Result<Exit> {
     closed?;
     let mut output = Output::new();
     if options.format.json {
-        output.json(&to_json(&outcome, watch.problems_json()))?;
+        output.json(&to_json(options, &outcome, watch.problems_json()))?;
     } else if !talk.quiet {
-        print(&mut output, &outcome)?;
+        print(&mut output, options, &outcome, &watch)?;
     }
     output.finish()?;
-    Ok(if outcome.is_complete() { Exit::Done } else { Exit::Partial })
+    Ok(if outcome.statistics().errors == 0 { Exit::Done } else { Exit::Partial })
+}
+
+/// What was done, or would be.
+enum Outcome {
+    Made(BackupOutcome),
+    Rehearsed(Rehearsal),
+}
+
+impl Outcome {
+    fn statistics(&self) -> &Statistics {
+        match self {
+            Outcome::Made(made) => &made.backup.statistics,
+            Outcome::Rehearsed(rehearsed) => &rehearsed.statistics,
+        }
+    }
+
+    fn backup(&self) -> Option<&onefold_catalog::Backup> {
+        match self {
+            Outcome::Made(made) => Some(&made.backup),
+            Outcome::Rehearsed(_) => None,
+        }
+    }
+
+    fn parent(&self) -> Option<BackupId> {
+        match self {
+            Outcome::Made(made) => made.parent,
+            Outcome::Rehearsed(rehearsed) => rehearsed.parent,
+        }
+    }
+
+    fn warnings(&self) -> u64 {
+        match self {
+            Outcome::Made(made) => made.warnings,
+            Outcome::Rehearsed(rehearsed) => rehearsed.warnings,
+        }
+    }
+}
+
+fn client_options(options: &Backup) -> Result<BackupOptions> {
+    let mut excludes = options.exclude.clone();
+    for file in &options.exclude_from {
+        let text = read_list(file, "--exclude-from")?;
+        let text =
+            String::from_utf8(text).map_err(|_| Failure::cannot_run(format!("--exclude-from {}: it is not UTF-8", file.display())))?;
+        let lines = text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
+        excludes.extend(lines.map(str::to_owned));
+    }
+    let mut listed_paths = Vec::new();
+    for file in &options.files_from {
+        let text = read_list(file, "--files-from")?;
+        let names = text.split(|byte| *byte == if options.null { 0 } else { b'\n' }).filter(|name| !name.is_empty());
+        listed_paths.extend(names.map(|name| PathBuf::from(OsStr::from_bytes(name))));
+    }
+    if !options.files_from.is_empty() && listed_paths.is_empty() && options.paths.is_empty() {
+        return Err(Failure::cannot_run("nothing to back up: --files-from lists nothing"));
+    }
+    Ok(BackupOptions {
+        name: options.name.clone(),
+        host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        user: user(),
+        paths: options.paths.clone(),
+        listed_paths,
+        tags: sorted(options.tags.clone()),
+        excludes,
+        exclude_caches: options.exclude_caches,
+        exclude_if_present: options.exclude_if_present.iter().map(|name| name.as_bytes().to_vec()).collect(),
+        one_file_system: options.one_file_system,
+        force_read: options.force_read,
+        read_special: options.read_special,
+        parent: if options.parent.is_some() { Parent::None } else { Parent::Newest },
+        store_directory: Some(options.store.directory.clone()),
+    })
+}
+
+/// Reads a file of names or patterns; `-` is standard input.
+fn read_list(path: &Path, option: &str) -> Result<Vec<u8>> {
+    let wrong = |why: String| Failure::cannot_run(format!("{option} {}: {why}", path.display()));
+    let input: Box<dyn Read> = if path == Path::new("-") {
+        Box::new(std::io::stdin())
+    } else {
+        Box::new(File::open(path).map_err(|error| wrong(error.to_string()))?)
+    };
+    let mut text = Vec::new();
+    let read = input.take(LIST_BYTES + 1).read_to_end(&mut text).map_err(|error| wrong(error.to_string()))?;
+    if read as u64 > LIST_BYTES {
+        return Err(wrong(format!("it is longer than {}", size(LIST_BYTES))));
+    }
+    Ok(text)
 }
 
 fn sorted(mut tags: Vec<String>) -> Vec<String> {
@@ -74,13 +179,14 @@ fn sorted(mut tags: Vec<String>) -> Vec<String> {
 }
 
 /// Of several paths one may be missing: that is said and the rest is backed up. An empty backup is nobody's wish.
-fn refuse_only_missing(paths: &[PathBuf]) -> Result<()> {
+fn refuse_only_missing(paths: &[PathBuf], has_input: bool) -> Result<()> {
     let missing = |path: &PathBuf| std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound);
-    if !paths.iter().all(missing) {
+    if has_input || !paths.iter().all(missing) {
         return Ok(());
     }
-    let names: Vec<String> = paths.iter().map(|path| printable(path.as_os_str().as_bytes())).collect();
-    Err(Failure::cannot_run(format!("nothing to back up: there is no {}", names.join(", no ")))
+    let names: Vec<String> = paths.iter().take(NAMED).map(|path| printable(path.as_os_str().as_bytes())).collect();
+    let more = if paths.len() > NAMED { format!(", and so on ({} paths)", number(paths.len() as u64)) } else { String::new() };
+    Err(Failure::cannot_run(format!("nothing to back up: there is no {}{more}", names.join(", no ")))
         .advise("look for a typing error in the paths"))
 }
 
@@ -90,23 +196,23 @@ fn user() -> String {
     named.unwrap_or_else(|| rustix::process::getuid().as_raw().to_string())
 }
 
-fn time(outcome: &BackupOutcome) -> Duration {
-    let spent = outcome.backup.finished_ns.saturating_sub(outcome.backup.started_ns);
+fn time(backup: &onefold_catalog::Backup) -> Duration {
+    let spent = backup.finished_ns.saturating_sub(backup.started_ns);
     Duration::from_nanos(u64::try_from(spent).unwrap_or(0))
 }
 
-fn to_json(outcome: &BackupOutcome, problems: Value) -> Value {
-    let backup = &outcome.backup;
-    let statistics = &backup.statistics;
+fn to_json(options: &Backup, outcome: &Outcome, problems: Value) -> Value {
+    let (backup, statistics) = (outcome.backup(), outcome.statistics());
     json!({
-        "id": backup.id.to_string(),
-        "name": backup.name,
-        "sequence": backup.sequence,
-        "tags": backup.tags,
-        "parent": outcome.parent.map(|id| id.to_string()),
-        "started": utc_time(backup.started_ns),
-        "finished": utc_time(backup.finished_ns),
-        "seconds": time(outcome).as_secs_f64(),
+        "dry_run": options.dry_run,
+        "id": backup.map(|backup| backup.id.to_string()),
+        "name": options.name,
+        "sequence": backup.map(|backup| backup.sequence),
+        "tags": sorted(options.tags.clone()),
+        "parent": outcome.parent().map(|id| id.to_string()),
+        "started": backup.map(|backup| utc_time(backup.started_ns)),
+        "finished": backup.map(|backup| utc_time(backup.finished_ns)),
+        "seconds": backup.map(|backup| time(backup).as_secs_f64()),
         "files": statistics.files,
         "files_new": statistics.new_files,
         "files_changed": statistics.changed_files,
@@ -117,18 +223,20 @@ fn to_json(outcome: &BackupOutcome, problems: Value) -> Value {
         "read_bytes": statistics.read_bytes,
         "added_bytes": statistics.added_bytes,
         "stored_bytes": statistics.stored_bytes,
-        "errors": outcome.errors,
-        "warnings": outcome.warnings,
+        "errors": statistics.errors,
+        "warnings": outcome.warnings(),
         "problems": problems,
-        "partial": !outcome.is_complete(),
+        "partial": statistics.errors > 0,
     })
 }
 
-fn print(output: &mut Output, outcome: &BackupOutcome) -> Result<()> {
-    let backup = &outcome.backup;
-    let statistics = &backup.statistics;
-    let time = time(outcome);
-    output.line(format_args!("backup {} of {}", backup.id, printable(backup.name.as_bytes())))?;
+fn print(output: &mut Output, options: &Backup, outcome: &Outcome, watch: &Watch) -> Result<()> {
+    let statistics = outcome.statistics();
+    let name = printable(options.name.as_bytes());
+    match outcome.backup() {
+        Some(backup) => output.line(format_args!("backup {} of {name}", backup.id))?,
+        None => output.line(format_args!("dry run of a backup of {name}: nothing was read or changed"))?,
+    }
     output.line(format_args!(
         "  files    {} new, {} changed, {} unmodified, in {}",
         number(statistics.new_files),
@@ -136,26 +244,29 @@ fn print(output: &mut Output, outcome: &BackupOutcome) -> Result<()> {
         number(statistics.unmodified_files),
         counted(statistics.directories, "directory", "directories"),
     ))?;
-    output.line(format_args!(
-        "  read     {} of {} in {}, {}",
-        size(statistics.read_bytes),
-        size(statistics.logical_bytes),
-        duration(time),
-        rate(statistics.read_bytes, time)
-    ))?;
-    let compressed = match statistics.added_bytes {
-        0 => String::new(),
-        _ => format!(", {} compressed", size(statistics.stored_bytes)),
-    };
-    // Of tiny files the tree may take more than they have: then there is nothing to boast of.
-    let ratio = match statistics.added_bytes {
-        added if added == 0 || added >= statistics.logical_bytes => String::new(),
-        added => format!(", {:.1} times less", statistics.logical_bytes as f64 / added as f64),
-    };
-    output.line(format_args!("  added    {}{compressed}{ratio}", size(statistics.added_bytes)))?;
-    if outcome.errors > 0 {
-        let what = counted(outcome.errors, "file or directory is missing", "files or directories are missing");
-        output.line(format_args!("  PARTIAL  {what} from this backup: see the errors above"))?;
+    match outcome.backup() {
+        None => output.line(format_args!("  to read  {} of {}", size(statistics.read_bytes), size(statistics.logical_bytes)))?,
+        Some(backup) => {
+            let time = time(backup);
+            output.line(format_args!(
+                "  read     {} of {} in {}, {}",
+                size(statistics.read_bytes),
+                size(statistics.logical_bytes),
+                duration(time),
+                rate(statistics.read_bytes, time)
+            ))?;
+            let compressed = match statistics.added_bytes {
+                0 => String::new(),
+                _ => format!(", {} compressed", size(statistics.stored_bytes)),
+            };
+            output.line(format_args!("  added    {}{compressed}", size(statistics.added_bytes)))?;
+        }
+    }
+    watch.summary(Severity::Warning).iter().try_for_each(|line| output.line(format_args!("  warning  {line}")))?;
+    watch.summary(Severity::Error).iter().try_for_each(|line| output.line(format_args!("  error    {line}")))?;
+    if statistics.errors > 0 {
+        let what = counted(statistics.errors, "file or directory is missing", "files or directories are missing");
+        output.line(format_args!("  PARTIAL  {what} from this backup"))?;
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use crate::cli::{OverwriteWhen, Restore};
 use crate::failure::{Exit, Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::output::{Output, note};
-use crate::progress::Watch;
+use crate::progress::{Shown, Watch};
 use crate::store::{SETTINGS_FILE, Store, cannot_open, ground, read_settings};
 use crate::units::{counted, duration, number, rate, size};
 use onefold_catalog::Catalog;
@@ -39,7 +39,7 @@ pub fn run(options: &Restore, talk: Talk) -> Result<Exit> {
         },
     };
     let began = Instant::now();
-    let watch = Watch::new(talk, interrupt);
+    let watch = Watch::new(talk, interrupt, Shown::of(talk, false, false));
     let restored = onefold_client::restore(&catalog, &backup, &client_options, &watch);
     watch.finish();
     let outcome = restored.map_err(|error| match error {

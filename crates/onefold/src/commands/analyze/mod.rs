@@ -21,7 +21,7 @@ use crate::cli::Analyze;
 use crate::failure::{Exit, Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::output::Output;
-use crate::progress::Watch;
+use crate::progress::{Shown, Watch};
 use board::Board;
 use lane::{Cut, Figures, Lane};
 use onefold_chunking::{Kind, Sizes};
@@ -47,7 +47,7 @@ pub fn run(options: &Analyze, talk: Talk) -> Result<Exit> {
     }
     let interrupt = Interrupt::watch()?;
     let started = Instant::now();
-    let watch = Watch::new(talk, interrupt);
+    let watch = Watch::new(talk, interrupt, Shown::of(talk, false, false));
     let scan = Scan { watch: &watch, errors: AtomicU64::new(0), warnings: AtomicU64::new(0) };
     let roots = walk::roots(&options.paths, &scan);
     if roots.is_empty() {
@@ -120,9 +120,11 @@ fn measure(walk: &Walk<'_>, lanes: Vec<Lane>, announce: bool) -> (Counts, Vec<Fi
         if announce {
             scope.spawn(|| {
                 walk.run(true, &mut |_, _, metadata| {
+                    scan.watch.count(Counter::Found, 1);
                     scan.watch.count(Counter::FoundBytes, metadata.len());
                     if scan.should_stop() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-                })
+                });
+                scan.watch.has_totals();
             });
         }
         let walking = scope.spawn(|| feed.run(walk));
@@ -135,8 +137,10 @@ fn measure(walk: &Walk<'_>, lanes: Vec<Lane>, announce: bool) -> (Counts, Vec<Fi
             scope.spawn(|| board.work(|| scan.should_stop()));
         }
         jobs.for_each(|batch| {
-            let bytes = batch.runs.iter().map(|run| run.hole_bytes + (run.data.end - run.new_at) as u64).sum();
-            scan.watch.count(Counter::LogicalBytes, bytes);
+            let data_bytes: u64 = batch.runs.iter().map(|run| (run.data.end - run.new_at) as u64).sum();
+            let hole_bytes: u64 = batch.runs.iter().map(|run| run.hole_bytes).sum();
+            scan.watch.count(Counter::DataBytes, data_bytes);
+            scan.watch.count(Counter::DoneBytes, data_bytes + hole_bytes);
             board.push(batch);
         });
         board.end();

@@ -1,0 +1,26 @@
+//! Directories that say themselves that they need no backup.
+
+use crate::source::{self, Listing};
+use rustix::fd::OwnedFd;
+
+/// Which directories are left empty because of a file in them.
+#[derive(Clone, Copy)]
+pub(crate) struct Markers<'a> {
+    /// Directories of caches, by the file CACHEDIR.TAG with its signature (<https://bford.info/cachedir/>).
+    pub(crate) caches: bool,
+    /// Directories with a file of one of these names.
+    pub(crate) names: &'a [Vec<u8>],
+}
+
+const CACHE_TAG: &[u8] = b"CACHEDIR.TAG";
+const CACHE_SIGNATURE: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55";
+
+impl<'a> Markers<'a> {
+    /// The file that has everything else in a directory left out.
+    pub(crate) fn in_directory(&self, directory: &OwnedFd, listing: &Listing) -> Option<&'a [u8]> {
+        if self.caches && listing.contains(CACHE_TAG) && source::begins_with(directory, CACHE_TAG, CACHE_SIGNATURE) {
+            return Some(CACHE_TAG);
+        }
+        self.names.iter().map(Vec::as_slice).find(|name| listing.contains(name))
+    }
+}

@@ -1,0 +1,46 @@
+//! How a file stands to the one of its name in the backup before.
+
+use onefold_catalog::{Attributes, Content, Entry};
+use onefold_engine::Piece;
+
+/// How a name stands to the backup before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    New,
+    Changed,
+    /// The entry is exactly the earlier one.
+    Same,
+}
+
+impl State {
+    /// How a file that was read stands to the one of this name before. Times of the file system and inodes are no change that a person would see.
+    pub(crate) fn between(earlier: Option<&Entry>, entry: &Entry) -> State {
+        let Some(earlier) = earlier else { return State::New };
+        let (a, b) = (&earlier.attributes, &entry.attributes);
+        let same_content = match (&earlier.content, &entry.content) {
+            // The same bytes may lie elsewhere.
+            (Content::File { size_bytes: a, recipe: x }, Content::File { size_bytes: b, recipe: y }) => {
+                a == b && x.level == y.level && x.pieces.iter().map(spelled).eq(y.pieces.iter().map(spelled))
+            }
+            (a, b) => a == b,
+        };
+        let same_attributes =
+            (a.mode, a.uid, a.gid, a.mtime_ns, a.flags, &a.xattrs) == (b.mode, b.uid, b.gid, b.mtime_ns, b.flags, &b.xattrs);
+        if same_content && same_attributes { State::Same } else { State::Changed }
+    }
+}
+
+/// What a piece stands for, wherever it is stored.
+fn spelled(piece: &Piece) -> impl PartialEq + use<> {
+    let (offset, length) = match piece {
+        Piece::Chunk { offset, length, .. } => (*offset, u64::from(*length)),
+        Piece::Zeros { length } => (0, *length),
+    };
+    (piece.fingerprint(), offset, length)
+}
+
+/// Whether a file is the one that it was: every change of content or attributes moves the ctime.
+pub(crate) fn looks_same(earlier: &Attributes, found: &Attributes) -> bool {
+    (earlier.mtime_ns, earlier.ctime_ns, earlier.inode, earlier.device, earlier.links, earlier.mode, earlier.uid, earlier.gid)
+        == (found.mtime_ns, found.ctime_ns, found.inode, found.device, found.links, found.mode, found.uid, found.gid)
+}

@@ -1,0 +1,241 @@
+//! The [`Monitor`] of backups, restores and analyses.
+
+use super::{Course, bar, is_shown};
+use crate::commands::Talk;
+use crate::interrupt::Interrupt;
+use crate::output::{note, put_name};
+use crate::units::{counted, number, printable};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
+use onefold_client::{Counter, Monitor, Problem, Severity};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Most problems whose text is kept for the result; all are printed and counted.
+const KEPT_PROBLEMS: usize = 10_000;
+/// Most kinds of problems that a summary tells apart.
+const KINDS: usize = 8;
+/// How often a line is written for people, and one for programs.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+const EVENT_EVERY: Duration = Duration::from_secs(1);
+
+/// How progress is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// Not at all.
+    Nothing,
+    /// A bar on the terminal.
+    Bar,
+    /// A line now and then.
+    Lines,
+    /// A line of JSON every second.
+    Events,
+}
+
+impl Shown {
+    /// A bar where somebody looks; else what was asked for by `--progress`, as JSON beside a result in JSON.
+    pub fn of(talk: Talk, is_wanted: bool, is_json: bool) -> Shown {
+        match (is_wanted, is_json) {
+            (true, true) => Shown::Events,
+            _ if is_shown(talk) => Shown::Bar,
+            (true, false) if !talk.quiet => Shown::Lines,
+            _ => Shown::Nothing,
+        }
+    }
+}
+
+/// Watches a backup or a restore.
+#[derive(Debug)]
+pub struct Watch {
+    bar: ProgressBar,
+    shown: Shown,
+    interrupt: Interrupt,
+    course: Arc<Course>,
+    teller: Mutex<Option<(Sender<()>, JoinHandle<()>)>>,
+    problems: Mutex<Vec<Problem>>,
+}
+
+impl Watch {
+    /// Shows progress, and stops the work when a signal comes.
+    pub fn new(talk: Talk, interrupt: Interrupt, shown: Shown) -> Watch {
+        let course = Arc::new(Course::default());
+        let bar = if shown == Shown::Bar { course_bar(talk, &course) } else { ProgressBar::hidden() };
+        let teller = match shown {
+            Shown::Lines => Some(tell_every(LINE_EVERY, course.clone(), |course| course.standing().line())),
+            Shown::Events => Some(tell_every(EVENT_EVERY, course.clone(), |course| course.standing().to_json().to_string())),
+            Shown::Nothing | Shown::Bar => None,
+        };
+        Watch { bar, shown, interrupt, course, teller: Mutex::new(teller), problems: Mutex::default() }
+    }
+
+    /// Whether somebody looks on: then it is worth telling how much there is to do.
+    pub fn is_seen(&self) -> bool {
+        self.shown != Shown::Nothing
+    }
+
+    /// Takes the bar away.
+    pub fn finish(&self) {
+        let teller = self.teller.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((over, thread)) = teller {
+            drop(over);
+            // It writes the last line.
+            let _ = thread.join();
+        }
+        self.bar.finish_and_clear();
+    }
+
+    /// Tells what concerns the whole and no path.
+    pub fn warn(&self, reason: &str) {
+        self.bar.suspend(|| note(format_args!("warning: {reason}")));
+        self.problems().push(Problem { path: b"/".to_vec(), reason: reason.to_owned(), severity: Severity::Warning });
+    }
+
+    /// The problems, for JSON.
+    pub fn problems_json(&self) -> Value {
+        let object = |problem: &Problem| {
+            let mut object = Map::new();
+            put_name(&mut object, "path", &problem.path);
+            object.insert("reason".to_owned(), problem.reason.as_str().into());
+            object.insert("severity".to_owned(), severity(problem).into());
+            Value::Object(object)
+        };
+        self.problems().iter().map(object).collect()
+    }
+
+    /// How often what happened, with the first path of each kind: for the end of a long list that nobody reads.
+    pub fn summary(&self, severity: Severity) -> Vec<String> {
+        let problems = self.problems();
+        let mut kinds: BTreeMap<String, (u64, &Problem)> = BTreeMap::new();
+        for problem in problems.iter().filter(|problem| problem.severity == severity) {
+            kinds.entry(kind(&problem.reason)).or_insert((0, problem)).0 += 1;
+        }
+        let mut kinds: Vec<(u64, &Problem)> = kinds.into_values().collect();
+        kinds.sort_by_key(|(number, problem)| (std::cmp::Reverse(*number), &problem.path));
+        let rest: u64 = kinds.iter().skip(KINDS).map(|(number, _)| number).sum();
+        let line = |(number, problem): &(u64, &Problem)| match number {
+            1 => format!("{}: {}", printable(&problem.path), problem.reason),
+            _ => format!("{}: {}, and {}", printable(&problem.path), problem.reason, counted(number - 1, "more like it", "more like it")),
+        };
+        let mut lines: Vec<String> = kinds.iter().take(KINDS).map(line).collect();
+        if rest > 0 {
+            lines.push(format!("{} of other kinds", number(rest)));
+        }
+        lines
+    }
+
+    fn problems(&self) -> MutexGuard<'_, Vec<Problem>> {
+        // A list of texts is whole at any time.
+        self.problems.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a reason is without its numbers.
+fn kind(reason: &str) -> String {
+    let mut kind = reason.replace(|letter: char| letter.is_ascii_digit(), "0");
+    while kind.contains("00") {
+        kind = kind.replace("00", "0");
+    }
+    kind
+}
+
+/// A bar over files and bytes, with what is left.
+fn course_bar(talk: Talk, course: &Arc<Course>) -> ProgressBar {
+    let bar = bar(talk, 1);
+    let course = course.clone();
+    let line = move |_: &ProgressState, out: &mut dyn Write| {
+        // A terminal that is gone is nobody's business.
+        let _ = out.write_str(&course.standing().line());
+    };
+    let style = ProgressStyle::with_template("{elapsed_precise} [{bar:16}] {line}  {wide_msg}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).with_key("line", line).progress_chars("=> "));
+    bar
+}
+
+/// Writes a line on standard error now and then, and a last one at the end.
+fn tell_every(pause: Duration, course: Arc<Course>, line: fn(&Course) -> String) -> (Sender<()>, JoinHandle<()>) {
+    let (over, is_over) = channel();
+    let tell = move || {
+        while is_over.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+            note(line(&course));
+        }
+        note(line(&course));
+    };
+    (over, std::thread::spawn(tell))
+}
+
+fn severity(problem: &Problem) -> &'static str {
+    match problem.severity {
+        Severity::Warning => "warning",
+        Severity::Error => "error",
+    }
+}
+
+impl Monitor for Watch {
+    fn count(&self, counter: Counter, increment: u64) {
+        self.course.count(counter, increment);
+        if counter == Counter::DoneBytes && !self.bar.is_hidden() {
+            let (done, all) = self.course.standing().share();
+            self.bar.set_length(all);
+            self.bar.set_position(done);
+        }
+    }
+
+    fn wants_totals(&self) -> bool {
+        self.is_seen()
+    }
+
+    fn has_totals(&self) {
+        self.course.set_totals();
+    }
+
+    fn current(&self, path: &[u8]) {
+        if self.bar.is_hidden() {
+            return;
+        }
+        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+        self.bar.set_message(printable(name).chars().take(40).collect::<String>());
+    }
+
+    fn problem(&self, problem: &Problem) {
+        let mut problem = problem.clone();
+        // A restore names what is in the backup, from its root on: shown as `ls` shows it.
+        if !problem.path.starts_with(b"/") {
+            problem.path.insert(0, b'/');
+        }
+        self.bar.suspend(|| note(format_args!("{}: {}: {}", severity(&problem), printable(&problem.path), problem.reason)));
+        let mut problems = self.problems();
+        if problems.len() < KEPT_PROBLEMS {
+            problems.push(problem);
+        }
+    }
+
+    fn cancelled(&self) -> bool {
+        self.interrupt.came()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn c_15_problems_of_one_kind_are_summed_up() {
+        let talk = Talk { quiet: true, verbose: false };
+        let watch = Watch::new(talk, Interrupt::default(), Shown::Nothing);
+        let problem = |path: &str, reason: &str| Problem { path: path.into(), reason: reason.into(), severity: Severity::Warning };
+        watch.problems().extend([
+            problem("/a", "changed from 5 to 17 bytes while it was read"),
+            problem("/b", "vanished before it was read"),
+            problem("/c", "changed from 1234 to 0 bytes while it was read"),
+        ]);
+        assert_eq!(
+            watch.summary(Severity::Warning),
+            ["/a: changed from 5 to 17 bytes while it was read, and 1 more like it", "/b: vanished before it was read"]
+        );
+        assert_eq!(watch.summary(Severity::Error), [""; 0]);
+    }
+}
