@@ -73,6 +73,9 @@ fn what_a_command_says_is_the_same_beside_a_daemon() {
         &["ls", "latest", "/no/such/path"],
         &["diff", first, second],
         &["diff", first, second, "--json"],
+        &["ls", "latest", "-lR"],
+        &["find", "large", "--json"],
+        &["find", "*", "--type", "file"],
         &["dump", first, &large],
         &["dump", first, "/"],
         &["volume", "list"],
@@ -252,13 +255,13 @@ fn a_client_that_stops_reading_holds_up_nobody() {
     scene.volume("disk", "1GiB");
     let daemon = scene.serve();
     let mut lazy = UnixStream::connect(socket(&scene)).unwrap();
-    lazy.write_all(&request(r#"{"ls":{"backup":"latest","path":null,"format":{"json":true}}}"#)).unwrap();
+    lazy.write_all(&request(r#"{"ls":{"backup":"latest","path":null,"long":false,"recursive":true,"format":{"json":true}}}"#)).unwrap();
     // One that dies in the middle of its output.
-    let mut dying = Running::start(scene.command(["ls", "latest"]).stdin(Stdio::null()));
+    let mut dying = Running::start(scene.command(["ls", "-R", "latest"]).stdin(Stdio::null()));
     dying.kill();
     let mut client = daemon.connect("disk");
     client.write_durable(0, &noise(1, 4096)).unwrap();
-    let all = scene.run(["ls", "latest"]).succeeds().out;
+    let all = scene.run(["ls", "-R", "--json", "latest"]).succeeds().out;
     assert!(all.len() > 500_000, "more than a socket holds");
     drop(client);
     // Its end does not wait for the client.

@@ -23,6 +23,7 @@ mod error;
 mod protection;
 mod recipes;
 pub mod retention;
+mod together;
 mod tree;
 
 pub use backup::{Backup, BackupId, NotAnId, Statistics, is_valid_tag};
@@ -33,6 +34,7 @@ pub use entry::{Attributes, CHATTR_FLAGS, Content, Entry, MAX_ENTRY_BYTES, is_va
 pub use error::{CatalogError, Result};
 pub use protection::Now;
 pub use recipes::PieceReader;
+pub use together::{SideBySide, Version, side_by_side};
 pub use tree::{MAX_DEPTH, TreeWalk, WalkItem, components, join};
 
 #[cfg(test)]

@@ -321,7 +321,7 @@ fn find_parent(catalog: &Catalog, is_parent: impl Fn(&Backup) -> bool, monitor: 
         // Damage to an old backup is no reason to have no new one: without a parent, every file is read.
         Err(error @ CatalogError::Damaged { .. }) => {
             let reason = format!("every file is read, as the backups before cannot all be: {error}");
-            monitor.problem(&Problem { path: b"/".to_vec(), reason, severity: Severity::Warning });
+            monitor.problem(&Problem::new(b"/", reason, Severity::Warning));
             None
         }
         found => found?,

@@ -23,8 +23,8 @@ pub enum ClientError {
         /// What the system said.
         source: io::Error,
     },
-    /// An exclude pattern that nothing can be told from.
-    #[error("exclude pattern {pattern:?}: {reason}")]
+    /// A pattern that nothing can be told from.
+    #[error("pattern {pattern:?}: {reason}")]
     BadPattern {
         /// The pattern.
         pattern: String,
@@ -44,6 +44,20 @@ pub enum ClientError {
         path: String,
         /// What it is.
         kind: &'static str,
+    },
+    /// A part of a file cannot be read, and nothing is to take its place.
+    #[error("{path}: {reason}")]
+    Lost {
+        /// The file, as far as its name is text.
+        path: String,
+        /// Which bytes, and why.
+        reason: String,
+    },
+    /// What was asked for would do harm.
+    #[error("refused: {why}")]
+    Refused {
+        /// Why.
+        why: String,
     },
     /// The monitor asked to stop.
     #[error("stopped on request")]

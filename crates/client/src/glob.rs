@@ -16,8 +16,9 @@ pub struct Excludes {
     patterns: Vec<Pattern>,
 }
 
+/// One pattern.
 #[derive(Clone, Debug)]
-struct Pattern {
+pub struct Pattern {
     takes_back: bool,
     from_root: bool,
     components: Vec<Component>,
@@ -61,6 +62,36 @@ impl Excludes {
 }
 
 impl Pattern {
+    /// Reads a pattern for paths to look for; one that takes back is an error.
+    pub fn new(text: &str) -> Result<Pattern> {
+        let pattern = Pattern::parse(text)?;
+        if pattern.takes_back {
+            let reason = "`!` in front takes nothing back here; write `\\!` for the character";
+            return Err(ClientError::BadPattern { pattern: text.to_owned(), reason });
+        }
+        Ok(pattern)
+    }
+
+    /// Reads a pattern that is meant from the root, with `/` in front or without.
+    pub(crate) fn from_root(text: &str) -> Result<Pattern> {
+        Pattern::new(&format!("/{text}"))
+    }
+
+    /// Whether a path below a directory may match, the directory given by its components from the root.
+    pub fn leads_to(&self, directory: &[&[u8]]) -> bool {
+        if !self.from_root {
+            return true;
+        }
+        for (place, name) in directory.iter().enumerate() {
+            match self.components.get(place) {
+                Some(Component::Any) => return true,
+                Some(Component::Name(tokens)) if name_matches(tokens, name) => {}
+                _ => return false,
+            }
+        }
+        true
+    }
+
     fn parse(text: &str) -> Result<Pattern> {
         let bad = |reason| ClientError::BadPattern { pattern: text.to_owned(), reason };
         let (takes_back, rest) = match text.strip_prefix('!') {
@@ -82,7 +113,8 @@ impl Pattern {
         Ok(Pattern { takes_back, from_root: rest.starts_with('/'), components })
     }
 
-    fn matches(&self, path: &[&[u8]]) -> bool {
+    /// Whether a path matches, given by its components from the root.
+    pub fn matches(&self, path: &[&[u8]]) -> bool {
         if self.from_root {
             return components_match(&self.components, path);
         }
@@ -246,6 +278,15 @@ mod tests {
         }
         assert!(!excluded(&["/a/**/b"], "/a/b/c"));
         assert!(excluded(&["**/b"], "/b") && excluded(&["/a/**"], "/a/x/y"));
+    }
+
+    #[test]
+    fn only_directories_that_a_pattern_leads_to_are_looked_into() {
+        let leads = |pattern: &str, path: &str| {
+            Pattern::new(pattern).unwrap().leads_to(&onefold_catalog::components(path.as_bytes()).collect::<Vec<_>>())
+        };
+        assert!(leads("/home/*/notes", "/") && leads("/home/*/notes", "/home/ann") && leads("/a/**/b", "/a/x/y") && leads("b", "/any"));
+        assert!(!leads("/home/*/notes", "/etc") && !leads("/home/*/notes", "/home/ann/x") && !leads("/a/**/b", "/b"));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! * [`backup()`]: reads a tree into the store, only what changed since the backup before; [`backup_stream`]: one file from a pipe; [`rehearse`]: what it
 //!   would do.
-//! * [`restore()`] and [`dump`]: write a tree, parts of it, or one file, verified.
+//! * [`restore()`], [`dump`] and [`archive()`]: write a tree, parts of it, or one file, verified.
 //! * [`Monitor`]: watches both; [`Excludes`]: what a backup leaves out.
 //!
 //! Problems with one path ([`Problem`]) are told to the monitor and counted in the outcome; only what concerns everything is
@@ -10,8 +10,11 @@
 //!
 //! This crate must never know how the store keeps what it is given.
 
+mod archive;
 mod assemble;
 mod backup;
+mod damage;
+mod dump;
 mod error;
 mod glob;
 mod marker;
@@ -19,18 +22,22 @@ mod monitor;
 mod options;
 mod read;
 mod restore;
+mod select;
 mod source;
 mod state;
 mod target;
 mod walk;
 mod write;
 
+pub use archive::archive;
 pub use backup::{backup, backup_stream, rehearse};
+pub use damage::{DAMAGED_SUFFIX, Damaged};
+pub use dump::dump;
 pub use error::{ClientError, Result};
-pub use glob::Excludes;
-pub use monitor::{Counter, Monitor, Problem, Severity, Tally};
+pub use glob::{Excludes, Pattern};
+pub use monitor::{Counter, Monitor, Plan, Problem, Severity, Tally};
 pub use options::{BackupOptions, BackupOutcome, Parent, Rehearsal};
-pub use restore::{Overwrite, RestoreOptions, RestoreOutcome, dump, restore};
+pub use restore::{Overwrite, RestoreOptions, RestoreOutcome, restore};
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 

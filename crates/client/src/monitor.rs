@@ -2,6 +2,7 @@
 
 use parking_lot::Mutex;
 use std::fmt;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What is counted.
@@ -35,8 +36,14 @@ pub enum Counter {
     DoneBytes,
     /// Bytes of chunks that were new to the store.
     AddedBytes,
-    /// Existing files that a restore left as they were because they were equal.
+    /// Existing files of any kind that a restore left as they were because they were equal.
     KeptFiles,
+    /// Existing files of any kind that a restore left as they were though they differ; each is an error too.
+    InTheWay,
+    /// Files restored with zeros in place of lost bytes; each is an error too.
+    DamagedFiles,
+    /// Files and directories that a restore deleted because the backup has them not.
+    Deleted,
     /// Things that were skipped and are missing from the result.
     Errors,
     /// Things worth knowing; nothing is missing.
@@ -45,7 +52,7 @@ pub enum Counter {
 
 impl Counter {
     /// All of them.
-    pub const ALL: [Counter; 17] = [
+    pub const ALL: [Counter; 20] = [
         Counter::Found,
         Counter::FoundBytes,
         Counter::Excluded,
@@ -61,6 +68,9 @@ impl Counter {
         Counter::DoneBytes,
         Counter::AddedBytes,
         Counter::KeptFiles,
+        Counter::InTheWay,
+        Counter::DamagedFiles,
+        Counter::Deleted,
         Counter::Errors,
         Counter::Warnings,
     ];
@@ -84,6 +94,26 @@ pub struct Problem {
     pub reason: String,
     /// How bad it is.
     pub severity: Severity,
+    /// The bytes of the file that are lost, if only a part of it is.
+    pub lost: Vec<Range<u64>>,
+}
+
+impl Problem {
+    /// A problem of a path as a whole.
+    pub fn new(path: &[u8], reason: impl fmt::Display, severity: Severity) -> Problem {
+        Problem { path: path.to_vec(), reason: reason.to_string(), severity, lost: Vec::new() }
+    }
+}
+
+/// What a dry run of a restore would do with a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plan {
+    /// Nothing is there.
+    Create,
+    /// Something else is there.
+    Replace,
+    /// The backup has it not.
+    Delete,
 }
 
 impl fmt::Display for Problem {
@@ -99,6 +129,10 @@ pub trait Monitor: Send + Sync {
     /// Something is being worked on.
     fn current(&self, path: &[u8]) {
         let _ = path;
+    }
+    /// A dry run would do this.
+    fn planned(&self, plan: Plan, path: &[u8]) {
+        let _ = (plan, path);
     }
     /// Something went wrong; the operation goes on.
     fn problem(&self, problem: &Problem);
@@ -190,12 +224,27 @@ impl<'a> Watch<'a> {
 
     pub(crate) fn warn(&self, path: &[u8], reason: impl fmt::Display) {
         self.count(Counter::Warnings, 1);
-        self.monitor.problem(&Problem { path: path.to_vec(), reason: reason.to_string(), severity: Severity::Warning });
+        self.monitor.problem(&Problem::new(path, reason, Severity::Warning));
     }
 
     pub(crate) fn error(&self, path: &[u8], reason: impl fmt::Display) {
         self.count(Counter::Errors, 1);
-        self.monitor.problem(&Problem { path: path.to_vec(), reason: reason.to_string(), severity: Severity::Error });
+        self.monitor.problem(&Problem::new(path, reason, Severity::Error));
+    }
+
+    /// An error of a part of a file.
+    pub(crate) fn lost(&self, path: &[u8], reason: impl fmt::Display, lost: Vec<Range<u64>>) {
+        self.count(Counter::Errors, 1);
+        self.monitor.problem(&Problem { lost, ..Problem::new(path, reason, Severity::Error) });
+    }
+
+    /// All there is to do has been found.
+    pub(crate) fn has_totals(&self) {
+        self.monitor.has_totals();
+    }
+
+    pub(crate) fn planned(&self, plan: Plan, path: &[u8]) {
+        self.monitor.planned(plan, path);
     }
 
     /// One part has failed: the others need not go on.

@@ -6,27 +6,35 @@
 //! * A file gets its final name when it is whole; until then it is called `.onefold-` and a number that no other process has.
 //! * Attributes are set in an order in which none undoes another: owner (clears set-user-id bits and capabilities),
 //!   extended attributes and ACLs, mode, times. A directory gets its own when nothing more is written into it.
+//! * A file that could not get its owner gets no right that goes with the owner: no set-user-id and set-group-id bits, no
+//!   capabilities.
 
 use crate::monitor::Watch;
-use crate::{Result, source};
+use crate::{ClientError, Result, source};
 use onefold_catalog::{Attributes, CHATTR_FLAGS, is_valid_name};
 use parking_lot::Mutex;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, Gid, IFlags, Mode, OFlags, RenameFlags, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 use std::ffi::{CString, OsStr};
+use std::fmt;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 const ACCESS_ACL: &str = "system.posix_acl_access";
 const DEFAULT_ACL: &str = "system.posix_acl_default";
+const CAPABILITIES: &[u8] = b"security.capability";
+/// Set-user-id and set-group-id.
+const SET_ID: u16 = 0o6000;
 
 /// What may be set here, and what was said about it already.
 #[derive(Debug)]
 pub(crate) struct Powers {
     is_root: bool,
     owner_reported: AtomicBool,
+    set_id_reported: AtomicBool,
     xattrs_reported: AtomicBool,
     flags_reported: AtomicBool,
     /// What becomes immutable only when nothing else is to be done with it: open files and directories, flags, and paths for messages.
@@ -38,6 +46,7 @@ impl Powers {
         Powers {
             is_root: rustix::process::geteuid().is_root(),
             owner_reported: AtomicBool::new(false),
+            set_id_reported: AtomicBool::new(false),
             xattrs_reported: AtomicBool::new(false),
             flags_reported: AtomicBool::new(false),
             last: Mutex::default(),
@@ -103,28 +112,56 @@ impl Directory {
         Arc::new(Directory { file, path, attributes, above, inherits_acl, is_new: false })
     }
 
-    /// Creates or enters a directory; what stands there and is none, a link too, is an error.
+    /// Creates or enters a directory; what stands there and is none, a link too, is an error. One that only leads to what is
+    /// wanted gets its attributes if it is new; one that was there is left as it is.
     pub(crate) fn enter(
         self: &Arc<Directory>,
         name: &[u8],
         path: Vec<u8>,
-        attributes: Option<Attributes>,
-    ) -> rustix::io::Result<Arc<Directory>> {
+        attributes: Attributes,
+        is_wanted: bool,
+        store: &Keepout,
+    ) -> std::result::Result<Arc<Directory>, NoEntry> {
         if !is_valid_name(name) {
-            return Err(Errno::INVAL);
+            return Err(Errno::INVAL.into());
         }
         let is_new = match rustix::fs::mkdirat(&self.file, os(name), Mode::RWXU) {
             Ok(()) => true,
             Err(Errno::EXIST) => false,
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         };
         let file = open_directory(&self.file, name)?;
+        if !is_new && store.is(&file) {
+            return Err(NoEntry::Store);
+        }
+        if is_new && !is_wanted {
+            // A restore that is killed sets no attributes; the way to what it has restored is then open to those who had it.
+            let _ = rustix::fs::fchmod(&file, Mode::from_raw_mode((attributes.mode & 0o777 | 0o700).into()));
+        }
+        let attributes = (is_new || is_wanted).then_some(attributes);
         if !is_new && attributes.is_some() {
             // An earlier restore that was cut short may have given it its mode already.
             let_owner_in(&file);
         }
         let inherits_acl = inherits_acl(&file);
         Ok(Arc::new(Directory { file, path, attributes, above: Some(self.clone()), inherits_acl, is_new }))
+    }
+
+    /// Enters a directory that is there, to look only: its attributes stay.
+    pub(crate) fn look_into(
+        self: &Arc<Directory>,
+        name: &[u8],
+        path: Vec<u8>,
+        store: &Keepout,
+    ) -> std::result::Result<Arc<Directory>, NoEntry> {
+        if !is_valid_name(name) {
+            return Err(Errno::INVAL.into());
+        }
+        let file = open_directory(&self.file, name)?;
+        if store.is(&file) {
+            return Err(NoEntry::Store);
+        }
+        Ok(Arc::new(Directory { file, path, attributes: None, above: Some(self.clone()), inherits_acl: false, is_new: false }))
     }
 
     /// Whether nothing that was there before can be in the way: what comes meanwhile is found when a file gets its name.
@@ -148,6 +185,70 @@ impl Directory {
     /// Whether new files here get an ACL by themselves.
     pub(crate) fn inherits_acl(&self) -> bool {
         self.inherits_acl
+    }
+}
+
+/// Why a directory of the target cannot be entered.
+#[derive(Debug)]
+pub(crate) enum NoEntry {
+    /// It is the store that is read.
+    Store,
+    System(Errno),
+}
+
+impl From<Errno> for NoEntry {
+    fn from(error: Errno) -> NoEntry {
+        NoEntry::System(error)
+    }
+}
+
+impl fmt::Display for NoEntry {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NoEntry::Store => out.write_str("it is the directory of the store, into which nothing is restored"),
+            NoEntry::System(Errno::NOTDIR | Errno::LOOP) => out.write_str("something that is not a directory is in its place"),
+            NoEntry::System(error) => write!(out, "cannot create the directory: {error}"),
+        }
+    }
+}
+
+/// The directory that nothing is restored into and that is not deleted: the store's.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Keepout {
+    identity: Option<(u64, u64)>,
+}
+
+impl Keepout {
+    /// The directory of a store; `None`: the store is in no directory.
+    pub(crate) fn new(store: Option<&Path>) -> Result<Keepout> {
+        let Some(store) = store else { return Ok(Keepout::default()) };
+        let name = store.as_os_str().as_bytes();
+        let found = source::find(rustix::fs::CWD, name, true).map_err(|error| ClientError::io("look at", name, error))?;
+        Ok(Keepout { identity: Some(found.identity()) })
+    }
+
+    pub(crate) fn is(&self, directory: &OwnedFd) -> bool {
+        self.identity.is_some() && source::find_open(directory).is_ok_and(|found| Some(found.identity()) == self.identity)
+    }
+
+    pub(crate) fn is_found(&self, found: &source::Found) -> bool {
+        Some(found.identity()) == self.identity
+    }
+
+    /// Refuses a target that is the store or lies in it.
+    pub(crate) fn refuse_target(&self, target: &Path) -> Result<()> {
+        // What is not there yet is made below the nearest directory that is.
+        let there = target.ancestors().find_map(|path| match path.as_os_str().is_empty() {
+            true => Path::new(".").canonicalize().ok(),
+            false => path.canonicalize().ok(),
+        });
+        for above in there.iter().flat_map(|path| path.ancestors()) {
+            if source::find(rustix::fs::CWD, above.as_os_str().as_bytes(), true).is_ok_and(|found| self.is_found(&found)) {
+                let why = format!("the target {} lies in the directory of the store, {}", target.display(), above.display());
+                return Err(ClientError::Refused { why });
+            }
+        }
+        Ok(())
     }
 }
 
@@ -230,15 +331,32 @@ pub(crate) fn set_attributes(
             watch.warn(path, format_args!("cannot set its {what}: {error}"));
         }
     };
-    if powers.is_root {
-        tell("owner", set_owner(place, attributes));
-    } else if differs(place, attributes) && !powers.owner_reported.swap(true, Ordering::Relaxed) {
-        watch.warn(path, "only root can restore owners: files belong to you");
+    let has_rights = attributes.mode & SET_ID != 0 || attributes.xattrs.iter().any(|(name, _)| name == CAPABILITIES);
+    let is_owned = if powers.is_root {
+        let set = set_owner(place, attributes);
+        let is_owned = set.is_ok() && attributes.uid != u32::MAX && attributes.gid != u32::MAX;
+        tell("owner", set);
+        is_owned
+    } else if has_rights || !powers.owner_reported.load(Ordering::Relaxed) {
+        let is_owned = !differs(place, attributes);
+        if !is_owned && !powers.owner_reported.swap(true, Ordering::Relaxed) {
+            watch.warn(path, "only root can restore owners: files belong to you");
+        }
+        is_owned
+    } else {
+        true
+    };
+    let withheld = !is_owned && has_rights;
+    if withheld && !powers.set_id_reported.swap(true, Ordering::Relaxed) {
+        watch.warn(
+            path,
+            "the owner could not be restored, so set-user-id and set-group-id bits and capabilities are left out, here and elsewhere",
+        );
     }
     if inherits_acl && !attributes.xattrs.iter().any(|(name, _)| name == ACCESS_ACL.as_bytes()) {
         remove_xattr(place, ACCESS_ACL);
     }
-    for (name, value) in &attributes.xattrs {
+    for (name, value) in attributes.xattrs.iter().filter(|(name, _)| !(withheld && name == CAPABILITIES)) {
         match set_xattr(place, name, value) {
             Err(Errno::PERM | Errno::NOTSUP) if !powers.is_root => {
                 if !powers.xattrs_reported.swap(true, Ordering::Relaxed) {
@@ -249,7 +367,8 @@ pub(crate) fn set_attributes(
             result => tell(&format!("extended attribute {}", String::from_utf8_lossy(name)), result),
         }
     }
-    tell("mode", set_mode(place, attributes));
+    let mode = if withheld { attributes.mode & !SET_ID } else { attributes.mode };
+    tell("mode", set_mode(place, mode));
     tell("times", set_times(place, attributes));
 }
 
@@ -271,8 +390,8 @@ fn set_owner(place: &Place<'_>, attributes: &Attributes) -> rustix::io::Result<(
     }
 }
 
-fn set_mode(place: &Place<'_>, attributes: &Attributes) -> rustix::io::Result<()> {
-    let mode = Mode::from_raw_mode(attributes.mode.into());
+fn set_mode(place: &Place<'_>, mode: u16) -> rustix::io::Result<()> {
+    let mode = Mode::from_raw_mode(mode.into());
     match place {
         Place::Open(file) => rustix::fs::fchmod(file, mode),
         Place::Name(directory, name) => {

@@ -1,17 +1,18 @@
 //! The writers of a restore: batches of small files read from the store at once, large files in ranges.
 
-use crate::Result;
+use crate::damage::{Damaged, DoesNotSpell, Lost, Part, Parts, damaged_name, ranges_text, read_around};
 use crate::monitor::{Counter, Watch};
-use crate::restore::{Overwrite, Restored};
-use crate::source;
-use crate::target::{Directory, Place, Powers, give_name, os, set_attributes, temporary_name};
+use crate::restore::{Overwrite, RestoreOptions};
+use crate::target::{Directory, Keepout, Place, Powers, give_name, os, set_attributes, temporary_name};
+use crate::{ClientError, Result};
 use crossbeam_channel::{Receiver, Sender};
-use onefold_catalog::{Attributes, Content, Entry, PieceReader};
+use onefold_catalog::{Attributes, Content, Entry};
 use onefold_engine::{Engine, Piece, Recipe};
 use parking_lot::Mutex;
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -33,8 +34,11 @@ pub(crate) struct Small {
     directory: Arc<Directory>,
     entry: Entry,
     path: Vec<u8>,
+    /// Zeros stand in place of what is lost.
     pieces: Vec<Piece>,
+    lost: Lost,
     length: u64,
+    replace: bool,
 }
 
 /// A part of a large file; the last to be done completes the file.
@@ -51,9 +55,19 @@ pub(crate) struct Large {
     directory: Arc<Directory>,
     name: Vec<u8>,
     path: Vec<u8>,
+    size_bytes: u64,
     attributes: Attributes,
     replace: bool,
+    lost: Mutex<Lost>,
     failed: AtomicBool,
+}
+
+/// Where the first name of a file with several was restored to.
+#[derive(Clone, Debug)]
+pub(crate) struct Restored {
+    /// Path in the backup, but for the last component of a damaged file.
+    pub(crate) path: Vec<u8>,
+    pub(crate) is_damaged: bool,
 }
 
 /// What walk and writers of a restore share.
@@ -62,12 +76,23 @@ pub(crate) struct Output<'a> {
     pub(crate) watch: &'a Watch<'a>,
     pub(crate) powers: &'a Powers,
     pub(crate) overwrite: Overwrite,
-    pub(crate) restored: Mutex<Restored>,
+    pub(crate) dry_run: bool,
+    pub(crate) store: Keepout,
+    damaged: Damaged,
+    /// First names by their paths in the backup.
+    pub(crate) restored: Mutex<HashMap<Vec<u8>, Restored>>,
 }
 
 impl<'a> Output<'a> {
-    pub(crate) fn new(engine: &'a Arc<Engine>, watch: &'a Watch<'a>, powers: &'a Powers, overwrite: Overwrite) -> Output<'a> {
-        Output { engine, watch, powers, overwrite, restored: Mutex::default() }
+    pub(crate) fn new(
+        engine: &'a Arc<Engine>,
+        watch: &'a Watch<'a>,
+        powers: &'a Powers,
+        options: &RestoreOptions,
+        store: Keepout,
+    ) -> Output<'a> {
+        let RestoreOptions { overwrite, dry_run, damaged, .. } = *options;
+        Output { engine, watch, powers, overwrite, dry_run, store, damaged, restored: Mutex::default() }
     }
 
     /// The queue to the writers.
@@ -75,50 +100,10 @@ impl<'a> Output<'a> {
         Queue { output: self, batches, small: Vec::new(), small_bytes: 0, small_pieces: 0 }
     }
 
-    /// Whether a name may be written: `Some(replace)`, or `None`, which has been reported.
-    pub(crate) fn may_write(&self, directory: &Directory, name: &[u8], path: &[u8]) -> Option<bool> {
-        if directory.is_new() {
-            return Some(false);
-        }
-        match source::find(&directory.file, name, false) {
-            Err(Errno::NOENT) => Some(false),
-            Err(error) => {
-                self.watch.error(path, format_args!("cannot look at what is in its place: {error}"));
-                None
-            }
-            Ok(found) if found.kind == FileType::Directory => {
-                self.watch.error(path, "a directory is in its place");
-                None
-            }
-            Ok(_) if self.overwrite == Overwrite::Never => {
-                self.watch.error(path, "exists already");
-                None
-            }
-            Ok(_) => Some(true),
-        }
-    }
-
-    /// Keeps an existing file that has the size and time of the entry; sets its attributes.
-    fn keeps(&self, directory: &Directory, entry: &Entry, path: &[u8]) -> bool {
-        let Content::File { size_bytes, .. } = entry.content else { return false };
-        if self.overwrite != Overwrite::IfChanged {
-            return false;
-        }
-        let Ok(file) = source::open(&directory.file, &entry.name, OFlags::NOFOLLOW | OFlags::NONBLOCK) else { return false };
-        let is_equal = source::find_open(&file).is_ok_and(|found| {
-            found.kind == FileType::RegularFile && found.size_bytes == size_bytes && found.attributes.mtime_ns == entry.attributes.mtime_ns
-        });
-        if is_equal {
-            set_attributes(&Place::Open(file.as_fd()), &entry.attributes, false, path, self.powers, self.watch);
-            self.watch.count(Counter::KeptFiles, 1);
-            self.remember(&entry.attributes, path);
-        }
-        is_equal
-    }
-
-    fn remember(&self, attributes: &Attributes, path: &[u8]) {
+    /// Notes where a file of the backup was restored to, for its further names.
+    pub(crate) fn remember(&self, attributes: &Attributes, path: &[u8], to: &[u8], is_damaged: bool) {
         if attributes.links > 1 {
-            self.restored.lock().insert(path.to_vec(), path.to_vec());
+            self.restored.lock().insert(path.to_vec(), Restored { path: to.to_vec(), is_damaged });
         }
     }
 
@@ -135,19 +120,67 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// Attributes and name of a file whose bytes are there.
-    fn complete(&self, file: &OwnedFd, temporary: &[u8], directory: &Directory, entry: (&[u8], &Attributes), replace: bool, path: &[u8]) {
-        let (name, attributes) = entry;
-        set_attributes(&Place::Open(file.as_fd()), attributes, directory.inherits_acl(), path, self.powers, self.watch);
-        match give_name(&directory.file, temporary, name, replace) {
-            Ok(()) => {
-                self.powers.set_flags(file, attributes, false, path, self.watch);
-                self.watch.count(Counter::Files, 1);
-                self.remember(attributes, path);
+    /// Attributes and name of a file whose bytes are there, or what becomes of it if some are lost.
+    fn complete(&self, written: Written<'_>, lost: Lost) -> Result<()> {
+        let Written { file, temporary, directory, name, path, size_bytes, attributes, replace } = written;
+        let drop_it = || {
+            let _ = rustix::fs::unlinkat(&directory.file, os(temporary), AtFlags::empty());
+        };
+        if lost.is_empty() {
+            set_attributes(&Place::Open(file.as_fd()), attributes, directory.inherits_acl(), path, self.powers, self.watch);
+            match give_name(&directory.file, temporary, name, replace) {
+                Ok(()) => {
+                    self.powers.set_flags(file, attributes, false, path, self.watch);
+                    self.watch.count(Counter::Files, 1);
+                    self.remember(attributes, path, path, false);
+                }
+                Err(error) => self.watch.error(path, format_args!("cannot give it its name: {error}")),
             }
-            Err(error) => self.watch.error(path, format_args!("cannot give it its name: {error}")),
+            return Ok(());
+        }
+        let (ranges, why) = lost.into_parts();
+        let what = format!("{} cannot be read", ranges_text(&ranges, size_bytes));
+        match self.damaged {
+            Damaged::Fail => {
+                drop_it();
+                Err(ClientError::Lost { path: String::from_utf8_lossy(path).into_owned(), reason: format!("{what}: {why}") })
+            }
+            Damaged::Skip => {
+                drop_it();
+                self.watch.lost(path, format_args!("{what}, the file is left out: {why}"), ranges);
+                Ok(())
+            }
+            Damaged::Zero => {
+                let name = damaged_name(name);
+                let shown = String::from_utf8_lossy(&name).into_owned();
+                set_attributes(&Place::Open(file.as_fd()), attributes, directory.inherits_acl(), path, self.powers, self.watch);
+                // Nobody's own file is replaced by a damaged one, only what is called damaged.
+                match give_name(&directory.file, temporary, &name, self.overwrite != Overwrite::Never) {
+                    Ok(()) => {
+                        self.watch.count(Counter::DamagedFiles, 1);
+                        self.watch.lost(path, format_args!("{what}: restored as {shown} with zeros in their place: {why}"), ranges);
+                        let above = path.len() - path.iter().rev().take_while(|byte| **byte != b'/').count();
+                        self.remember(attributes, path, &[&path[..above], &name].concat(), true);
+                    }
+                    Err(Errno::EXIST) => self.watch.lost(path, format_args!("{what}: {shown} exists already: {why}"), ranges),
+                    Err(error) => self.watch.lost(path, format_args!("{what}: cannot make {shown}: {error}"), ranges),
+                }
+                Ok(())
+            }
         }
     }
+}
+
+/// A file whose bytes are written, under its temporary name.
+struct Written<'a> {
+    file: &'a OwnedFd,
+    temporary: &'a [u8],
+    directory: &'a Directory,
+    name: &'a [u8],
+    path: &'a [u8],
+    size_bytes: u64,
+    attributes: &'a Attributes,
+    replace: bool,
 }
 
 /// Files on their way to the writers.
@@ -164,17 +197,15 @@ impl Queue<'_> {
     pub(crate) fn file(&mut self, directory: &Arc<Directory>, entry: Entry, path: Vec<u8>) -> Result<()> {
         let output = self.output;
         let Content::File { recipe, size_bytes } = &entry.content else { return Ok(()) };
-        if recipe.length != *size_bytes {
+        let length = *size_bytes;
+        if recipe.length != length {
             // The length decides what is read into memory as a whole, and a recipe of recipe chunks only claims its own.
-            output.watch.error(&path, does_not_spell(*size_bytes));
+            output.watch.error(&path, DoesNotSpell(length));
             return Ok(());
         }
-        let Some(replace) = output.may_write(directory, &entry.name, &path) else { return Ok(()) };
-        if replace && output.keeps(directory, &entry, &path) {
-            return Ok(());
-        }
-        let pieces = if recipe.length > BATCH_BYTES { None } else { pieces_of(output, recipe, *size_bytes) };
-        let (pieces, length) = match pieces {
+        let Some(replace) = output.may_write(directory, &entry, &path) else { return Ok(()) };
+        let pieces = if length > BATCH_BYTES { None } else { pieces_of(output, recipe, length) };
+        let (pieces, lost) = match pieces {
             Some(Ok(pieces)) => pieces,
             Some(Err(problem)) => {
                 output.watch.error(&path, problem);
@@ -187,7 +218,7 @@ impl Queue<'_> {
         };
         self.small_bytes += length;
         self.small_pieces += pieces.len();
-        self.small.push(Small { directory: directory.clone(), entry, path, pieces, length });
+        self.small.push(Small { directory: directory.clone(), entry, path, pieces, lost, length, replace });
         if self.small_bytes >= BATCH_BYTES || self.small_pieces >= RANGE_PIECES || self.small.len() >= BATCH_FILES {
             self.hand_over();
         }
@@ -218,18 +249,17 @@ impl Queue<'_> {
         let Content::File { recipe, size_bytes } = entry.content else { return Ok(()) };
         let Some((file, temporary)) = self.output.create(&directory, &path)? else { return Ok(()) };
         let (name, attributes) = (entry.name, entry.attributes);
-        let large = Arc::new(Large { file, temporary, directory, name, path, attributes, replace, failed: AtomicBool::new(false) });
+        let (lost, failed) = (Mutex::default(), AtomicBool::new(false));
+        let large = Arc::new(Large { file, temporary, directory, name, path, size_bytes, attributes, replace, lost, failed });
         let (mut pieces, mut start, mut length) = (Vec::new(), 0u64, 0u64);
-        for piece in PieceReader::new(self.output.engine, &recipe) {
-            match piece {
-                // A recipe that spells more than the file has is found out below.
-                Ok(piece) if piece.length() > size_bytes.saturating_sub(start + length) => {
-                    length = u64::MAX - start;
-                    break;
-                }
-                Ok(piece) => {
-                    length += piece.length();
-                    pieces.push(piece);
+        for part in Parts::new(self.output.engine, &recipe, size_bytes) {
+            match part {
+                Ok(part) => {
+                    if let Part::Lost { length: lost, why } = &part {
+                        large.lost.lock().add(start + length..start + length + lost, || why.clone());
+                    }
+                    length += part.length();
+                    pieces.push(part.into_piece());
                 }
                 Err(error) => {
                     large.fail(self.output, error);
@@ -245,11 +275,8 @@ impl Queue<'_> {
                 break;
             }
         }
-        let spelled = start + length;
         if self.output.watch.should_stop() {
             large.failed.store(true, Ordering::Relaxed);
-        } else if spelled != size_bytes {
-            large.fail(self.output, does_not_spell(size_bytes));
         } else if let Err(error) = rustix::fs::ftruncate(&large.file, size_bytes) {
             large.fail(self.output, format_args!("cannot make it {size_bytes} bytes long: {error}"));
         }
@@ -266,38 +293,50 @@ impl Large {
     }
 
     /// One range less; after the last the file gets attributes and name, or goes away.
-    fn release(self: Arc<Large>, output: &Output<'_>) {
-        let Some(large) = Arc::into_inner(self) else { return };
-        if large.failed.load(Ordering::Relaxed) {
-            let _ = rustix::fs::unlinkat(&large.directory.file, os(&large.temporary), AtFlags::empty());
+    fn release(self: Arc<Large>, output: &Output<'_>) -> Result<()> {
+        let Some(large) = Arc::into_inner(self) else { return Ok(()) };
+        let Large { file, temporary, directory, name, path, size_bytes, attributes, replace, lost, failed } = large;
+        let completed = if failed.into_inner() {
+            let _ = rustix::fs::unlinkat(&directory.file, os(&temporary), AtFlags::empty());
+            Ok(())
         } else {
-            let entry = (&large.name[..], &large.attributes);
-            output.complete(&large.file, &large.temporary, &large.directory, entry, large.replace, &large.path);
-        }
-        large.directory.release(output.powers, output.watch);
+            let written = Written {
+                file: &file,
+                temporary: &temporary,
+                directory: &directory,
+                name: &name,
+                path: &path,
+                size_bytes,
+                attributes: &attributes,
+                replace,
+            };
+            output.complete(written, lost.into_inner())
+        };
+        directory.release(output.powers, output.watch);
+        completed
     }
 }
 
-/// The pieces of a file that is read into memory as a whole, and their length; or what is wrong. `None`: they are too many for that.
-fn pieces_of(output: &Output<'_>, recipe: &Recipe, size_bytes: u64) -> Option<std::result::Result<(Vec<Piece>, u64), String>> {
-    let mut pieces = Vec::new();
-    let mut length = 0u64;
-    for piece in PieceReader::new(output.engine, recipe) {
-        match piece {
-            Ok(piece) => {
-                length = length.saturating_add(piece.length());
-                pieces.push(piece);
-            }
-            Err(error) => return Some(Err(error.to_string())),
+/// The pieces of a file that is read into memory as a whole, and what is lost of it; or what is wrong. `None`: they are too many for that.
+#[allow(clippy::type_complexity, reason = "said in the line above")]
+fn pieces_of(output: &Output<'_>, recipe: &Recipe, size_bytes: u64) -> Option<std::result::Result<(Vec<Piece>, Lost), DoesNotSpell>> {
+    let (mut pieces, mut lost) = (Vec::new(), Lost::default());
+    let mut at = 0u64;
+    for part in Parts::new(output.engine, recipe, size_bytes) {
+        let part = match part {
+            Ok(part) => part,
+            Err(error) => return Some(Err(error)),
+        };
+        if let Part::Lost { length, why } = &part {
+            lost.add(at..at + length, || why.clone());
         }
-        if length > size_bytes {
-            break;
-        }
+        at += part.length();
+        pieces.push(part.into_piece());
         if pieces.len() > RANGE_PIECES {
             return None;
         }
     }
-    Some(if length == size_bytes { Ok((pieces, length)) } else { Err(does_not_spell(size_bytes)) })
+    Some(Ok((pieces, lost)))
 }
 
 /// One writer.
@@ -311,22 +350,20 @@ impl<'a> Writer<'a> {
         Writer { output, buffer: Vec::new() }
     }
 
-    /// Works until there are no more batches.
+    /// Works until there are no more batches. After an error the rest is only put away: no temporary file stays behind.
     pub(crate) fn run(&mut self, batches: &Receiver<Batch>) -> Result<()> {
+        let mut ended = Ok(());
         for batch in batches {
             let done = match batch {
                 Batch::Small(files) => self.small(files),
-                Batch::Range(range) => {
-                    self.range(range);
-                    Ok(())
-                }
+                Batch::Range(range) => self.range(range),
             };
-            if let Err(error) = done {
+            if done.is_err() {
                 self.output.watch.stop();
-                return Err(error);
             }
+            ended = ended.and(done);
         }
-        Ok(())
+        ended
     }
 
     /// Writes one file of any size.
@@ -345,25 +382,29 @@ impl<'a> Writer<'a> {
         self.buffer.resize(total.max(self.buffer.len()), 0);
         let all_read = self.output.engine.read(&pieces, 0, &mut self.buffer[..total], true).is_ok();
         let mut at = 0;
-        for file in files {
+        let mut ended = Ok(());
+        for mut file in files {
             let range = at..at + file.length as usize;
             at = range.end;
-            if self.output.watch.should_stop() {
-                file.directory.release(self.output.powers, self.output.watch);
-                continue;
-            }
-            // One damaged chunk must not take the other files with it.
-            let read = if all_read { Ok(()) } else { self.output.engine.read(&file.pieces, 0, &mut self.buffer[range.clone()], true) };
-            match read {
-                Ok(()) => self.write_small(&file, &self.buffer[range])?,
-                Err(error) => self.output.watch.error(&file.path, error),
+            if !self.output.watch.should_stop() {
+                // One damaged chunk must not take the other files with it, nor the rest of its own.
+                if !all_read {
+                    file.lost.append(read_around(self.output.engine, &file.pieces, 0, &mut self.buffer[range.clone()]));
+                }
+                let lost = std::mem::take(&mut file.lost);
+                let written = self.write_small(&file, &self.buffer[range], lost);
+                if written.is_err() {
+                    self.output.watch.stop();
+                }
+                ended = ended.and(written);
+                self.output.watch.count(Counter::LogicalBytes, file.length);
             }
             file.directory.release(self.output.powers, self.output.watch);
         }
-        Ok(())
+        ended
     }
 
-    fn write_small(&self, file: &Small, bytes: &[u8]) -> Result<()> {
+    fn write_small(&self, file: &Small, bytes: &[u8], lost: Lost) -> Result<()> {
         let output = self.output;
         let Some((opened, temporary)) = output.create(&file.directory, &file.path)? else { return Ok(()) };
         let mut at = 0u64;
@@ -378,21 +419,25 @@ impl<'a> Writer<'a> {
         if file.pieces.last().is_some_and(|piece| matches!(piece, Piece::Zeros { .. })) {
             written = written.and_then(|()| rustix::fs::ftruncate(&opened, at));
         }
-        match written {
-            Ok(()) => {
-                let entry = (&file.entry.name[..], &file.entry.attributes);
-                let replace = output.overwrite != Overwrite::Never;
-                output.complete(&opened, &temporary, &file.directory, entry, replace, &file.path);
-            }
-            Err(error) => {
-                output.watch.error(&file.path, format_args!("cannot write it: {error}"));
-                let _ = rustix::fs::unlinkat(&file.directory.file, os(&temporary), AtFlags::empty());
-            }
+        if let Err(error) = written {
+            output.watch.error(&file.path, format_args!("cannot write it: {error}"));
+            let _ = rustix::fs::unlinkat(&file.directory.file, os(&temporary), AtFlags::empty());
+            return Ok(());
         }
-        Ok(())
+        let written = Written {
+            file: &opened,
+            temporary: &temporary,
+            directory: &file.directory,
+            name: &file.entry.name,
+            path: &file.path,
+            size_bytes: file.length,
+            attributes: &file.entry.attributes,
+            replace: file.replace,
+        };
+        output.complete(written, lost)
     }
 
-    fn range(&mut self, range: Range) {
+    fn range(&mut self, range: Range) -> Result<()> {
         let Range { file, start, pieces } = range;
         if !file.failed.load(Ordering::Relaxed)
             && let Err(reason) = self.write_range(&file, start, &pieces)
@@ -402,7 +447,8 @@ impl<'a> Writer<'a> {
         if self.output.watch.should_stop() {
             file.failed.store(true, Ordering::Relaxed);
         }
-        file.release(self.output);
+        self.output.watch.count(Counter::LogicalBytes, pieces.iter().map(Piece::length).sum());
+        file.release(self.output)
     }
 
     fn write_range(&mut self, file: &Large, start: u64, pieces: &[Piece]) -> std::result::Result<(), String> {
@@ -413,7 +459,10 @@ impl<'a> Writer<'a> {
                 let length_bytes = usize::try_from(length).map_err(|error| error.to_string())?;
                 self.buffer.resize(length_bytes.max(self.buffer.len()), 0);
                 let bytes = &mut self.buffer[..length_bytes];
-                self.output.engine.read(run, 0, bytes, true).map_err(|error| error.to_string())?;
+                let lost = read_around(self.output.engine, run, at, bytes);
+                if !lost.is_empty() {
+                    file.lost.lock().append(lost);
+                }
                 write_at(&file.file, at, bytes).map_err(|error| format!("cannot write it: {error}"))?;
                 self.output.watch.count(Counter::DataBytes, length);
             }
@@ -421,10 +470,6 @@ impl<'a> Writer<'a> {
         }
         Ok(())
     }
-}
-
-fn does_not_spell(size_bytes: u64) -> String {
-    format!("its recipe does not spell {size_bytes} bytes")
 }
 
 fn is_zeros(piece: &Piece) -> bool {

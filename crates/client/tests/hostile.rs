@@ -7,7 +7,7 @@ use onefold_catalog::{Attributes, Backup, BackupId, Content, Entry, Statistics, 
 use onefold_client::{RestoreOptions, Tally};
 use onefold_engine::{MetadataKind, Piece, Recipe, encode_pieces};
 use std::fs;
-use std::os::unix::fs::{FileExt, symlink};
+use std::os::unix::fs::symlink;
 
 /// A directory made of exactly these entries, whatever their names and order.
 fn directory(place: &common::Place, entries: &[Entry]) -> Recipe {
@@ -127,40 +127,6 @@ fn recipes_that_do_not_spell_the_size_are_refused() {
     let outcome = onefold_client::restore(&place.catalog, &backup, &options, &tally).unwrap();
     assert_eq!((outcome.errors, outcome.files), (5, 0), "{:?}", tally.problems());
     assert_eq!(fs::read_dir(place.target()).unwrap().count(), 0);
-}
-
-#[test]
-fn a_damaged_file_is_named_and_left_out_and_the_rest_is_restored() {
-    let place = place();
-    place.write("a", noise(1, 9 << 20));
-    for number in 0..50 {
-        place.write(&format!("small/{number}"), noise(100 + number, 10_000));
-    }
-    let (backup, _) = place.backup();
-    let store = place.store();
-    let common::Place { directory, catalog } = place;
-    catalog.engine().close().unwrap();
-    drop(catalog);
-    // Two hundred bytes of each container: in full ones a frame of the large file, in the others mostly nothing.
-    for container in fs::read_dir(store.join("containers/0000/00000")).unwrap() {
-        let container = fs::OpenOptions::new().write(true).open(container.unwrap().path()).unwrap();
-        container.write_all_at(&[0x5a; 200], 1_500_000).unwrap();
-    }
-
-    let place = common::Place { directory, catalog: common::open(&store) };
-    let (outcome, tally) = place.restore(&backup.backup);
-    let damaged: Vec<_> = tally.problems().into_iter().map(|problem| problem.path).collect();
-    assert!(!damaged.is_empty() && outcome.errors == damaged.len() as u64);
-    let mut restored = common::look(&place.target());
-    let expected = common::look(&place.source());
-    for path in &damaged {
-        let name = &path[place.root().len() + 1..];
-        assert!(expected.contains_key(name), "{:?}", String::from_utf8_lossy(path));
-        assert!(!restored.contains_key(name), "a damaged file is not there under its name");
-    }
-    assert_eq!(restored.len() + damaged.len(), expected.len(), "nothing temporary is left, nothing else is missing");
-    restored.retain(|name, look| expected[name].content != look.content);
-    assert!(restored.is_empty());
 }
 
 #[test]

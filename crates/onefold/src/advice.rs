@@ -99,6 +99,8 @@ impl From<ClientError> for Failure {
             ClientError::Catalog(error) => Failure::from(error),
             ClientError::Engine(error) => Failure::from(error),
             ClientError::BadPattern { .. } => Failure::cannot_run(error).advise("`onefold backup --help` tells how patterns are written"),
+            ClientError::Lost { .. } => Failure::failed(error).advise("--damaged zero puts zeros in place of what cannot be read"),
+            ClientError::Refused { .. } => Failure::cannot_run(error),
             ClientError::NothingToBackUp { .. } => Failure::cannot_run(error),
             ClientError::Cancelled => Failure::interrupted("stopped by a signal"),
             error => Failure::failed(error),

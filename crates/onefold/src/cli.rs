@@ -13,7 +13,7 @@ mod volume;
 use backup::plain_name;
 pub use backup::{Backup, Backups};
 pub use bench::{Bench, BenchReport, BenchRun, ScaleName};
-pub use files::{Diff, Dump, Ls, OverwriteWhen, Restore};
+pub use files::{ArchiveFormat, DamagedBytes, DamagedFile, Diff, Dump, FileType, Find, Ls, OverwriteWhen, Restore};
 pub use place::with_store;
 pub use retention::{AppendOnly, AppendOnlyOff, AppendOnlyOn, AppendOnlyStatus, Forget, Keep, Protect, Prune, Until};
 pub use scrub::{Rate, Scrub, Span, Wait};
@@ -79,11 +79,13 @@ pub enum Command {
     Protect(Protect),
     /// Lists the files of a backup
     Ls(Ls),
+    /// Finds files in all backups, and says which backups have them
+    Find(Find),
     /// Shows what differs between two backups
     Diff(Diff),
     /// Brings files of a backup back
     Restore(Restore),
-    /// Writes one file of a backup to standard output
+    /// Writes one file of a backup, or a directory as an archive, to standard output
     Dump(Dump),
     /// Makes, lists, snapshots, clones, resizes, renames and deletes volumes (disks), copies them in and out
     #[command(subcommand)]

@@ -1,6 +1,7 @@
 //! Standard output: results for people or as JSON, and nothing else. A reader that goes away ends the command quietly.
 
 use crate::failure::{Failure, Result};
+use crate::units::is_bidirectional;
 use serde_json::{Map, Value};
 use std::fmt::Display;
 use std::io::{BufWriter, Write};
@@ -111,7 +112,8 @@ pub fn note(text: impl Display) {
 
 /// A text without what a terminal obeys. Texts of errors carry names and lines from stores and files that others have written.
 fn harmless(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() && letter != '\n' { char::REPLACEMENT_CHARACTER } else { letter }).collect()
+    let is_harmful = |letter: char| (letter.is_control() && letter != '\n') || is_bidirectional(letter);
+    text.chars().map(|letter| if is_harmful(letter) { char::REPLACEMENT_CHARACTER } else { letter }).collect()
 }
 
 #[cfg(test)]
@@ -120,7 +122,7 @@ mod tests {
 
     #[test]
     fn what_is_noted_cannot_command_a_terminal() {
-        assert_eq!(harmless("a\x1b[2Jb\nc\r\u{9b}"), "a\u{fffd}[2Jb\nc\u{fffd}\u{fffd}");
+        assert_eq!(harmless("a\x1b[2Jb\nc\r\u{9b}\u{202e}"), "a\u{fffd}[2Jb\nc\u{fffd}\u{fffd}\u{fffd}");
     }
 
     #[test]

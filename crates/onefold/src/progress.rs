@@ -9,7 +9,7 @@ mod course;
 mod watch;
 
 pub use course::Course;
-pub use watch::{Shown, Watch};
+pub use watch::{Shown, Watch, said};
 
 use crate::commands::Talk;
 use indicatif::{ProgressBar, ProgressStyle};

@@ -41,6 +41,20 @@ pub fn counted(value: u64, one: &str, many: &str) -> String {
     format!("{} {}", number(value), if value == 1 { one } else { many })
 }
 
+/// How much less `part` is than `whole`: `3.4 times less`; `None` where that says nothing, because there is no part, or it is
+/// about as much.
+pub fn times_less(whole: u64, part: u64) -> Option<String> {
+    if part == 0 {
+        return None;
+    }
+    match whole as f64 / part as f64 {
+        ..1.05 => None,
+        ratio @ ..9.95 => Some(format!("{ratio:.1} times less")),
+        ratio @ ..1000.0 => Some(format!("{ratio:.0} times less")),
+        _ => Some("more than 1,000 times less".to_owned()),
+    }
+}
+
 thread_local! {
     /// The zone of whoever reads what this thread writes; `None`: that of this process.
     static READERS_ZONE: RefCell<Option<TimeZone>> = const { RefCell::new(None) };
@@ -82,8 +96,13 @@ pub fn utc_time(time_ns: i64) -> String {
     }
 }
 
-/// A name of any bytes as one line that a terminal shows harmlessly and that names exactly these bytes: control characters
-/// and bytes that are not UTF-8 as `\n`, `\t`, `\x1b`; a backslash as `\\`.
+/// Whether a letter changes the direction of the text around it: such a name would look like another one.
+pub fn is_bidirectional(letter: char) -> bool {
+    matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// A name of any bytes as one line that a terminal shows harmlessly and that names exactly these bytes: control characters,
+/// those that change the direction of text, and bytes that are not UTF-8 as `\n`, `\t`, `\x1b`; a backslash as `\\`.
 pub fn printable(name: &[u8]) -> String {
     let mut out = String::with_capacity(name.len());
     for part in name.utf8_chunks() {
@@ -93,7 +112,7 @@ pub fn printable(name: &[u8]) -> String {
                 '\n' => out.push_str("\\n"),
                 '\r' => out.push_str("\\r"),
                 '\t' => out.push_str("\\t"),
-                letter if letter.is_control() => {
+                letter if letter.is_control() || is_bidirectional(letter) => {
                     let mut bytes = [0; 4];
                     for byte in letter.encode_utf8(&mut bytes).bytes() {
                         let _ = write!(out, "\\x{byte:02x}");
@@ -123,6 +142,23 @@ mod tests {
         assert_eq!(duration(Duration::from_secs(7800)), "2h 10m");
         assert_eq!(utc_time(0), "1970-01-01T00:00:00Z");
         assert_eq!(rate(1 << 20, Duration::from_secs(2)), "512KiB/s");
+    }
+
+    #[test]
+    fn ratios_say_something_or_are_left_out() {
+        let ratio = |whole, part| times_less(whole, part).unwrap_or_default();
+        assert_eq!([ratio(34, 10), ratio(500, 10), ratio(102, 100)], ["3.4 times less", "50 times less", ""]);
+        assert_eq!([ratio(1, 1 << 20), ratio(0, 0), ratio(5, 0)], ["", "", ""]);
+        assert_eq!(ratio(u64::MAX, 1), "more than 1,000 times less");
+    }
+
+    #[test]
+    fn a_name_cannot_turn_the_text_around_it() {
+        assert_eq!(printable("a\u{202e}txt.exe".as_bytes()), "a\\xe2\\x80\\xaetxt.exe");
+        for letter in "\u{61c}\u{200e}\u{200f}\u{202a}\u{202c}\u{2066}\u{2069}".chars() {
+            assert!(printable(letter.to_string().as_bytes()).is_ascii(), "{letter:?}");
+        }
+        assert_eq!(printable("שלום".as_bytes()), "שלום");
     }
 
     #[test]

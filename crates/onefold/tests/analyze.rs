@@ -209,7 +209,7 @@ fn wrong_usage_is_named() {
     scene.run(["analyze", "--sizes", "8XiB", "file"]).ends_with(2).says(&["--sizes", "`XiB`"]);
     scene.run(["analyze", "--memory", "1KiB", "file"]).ends_with(2).says(&["--memory", "from 1MiB to 1TiB"]);
     scene.run(["analyze", "--fingerprint", "sha25", "file"]).ends_with(2).says(&["sha256"]);
-    scene.run(["analyze", "--exclude", "[", "file"]).ends_with(2).says(&["exclude pattern"]);
+    scene.run(["analyze", "--exclude", "[", "file"]).ends_with(2).says(&["pattern"]);
     scene.run(["analyze", "/dev/null"]).ends_with(2).says(&["/dev/null: is neither a file nor a directory", "none of the paths"]);
     scene.run(["analyze", "--chunkers", "fixed", "--sizes", "3000", "file"]).succeeds();
 }

@@ -57,3 +57,38 @@ fn a_restore_names_what_a_damaged_container_took_and_brings_back_the_rest() {
     }
     assert_eq!(whole, 24 - problems.len());
 }
+
+#[test]
+fn what_is_sound_of_a_damaged_file_comes_back_under_a_name_that_says_so() {
+    let scene = Scene::with_store(&["--compression", "none"]);
+    let source = scene.path("source");
+    fs::create_dir(&source).unwrap();
+    let bytes = noise(1, 3_000_000);
+    fs::write(source.join("file"), &bytes).unwrap();
+    scene.run(["backup", "--name", "x", "source"]).succeeds();
+    let container = scene.store().join("containers/0000/00000/00000001");
+    let mut damaged = fs::read(&container).unwrap();
+    damaged[1_000_000] ^= 1;
+    fs::write(&container, damaged).unwrap();
+
+    let place = fs::canonicalize(&source).unwrap();
+    let run = scene.run(["restore", "--json", "latest", "--target", "target"]).ends_with(3).says(&["file.onefold-damaged", "bytes "]);
+    let report = run.json();
+    assert_eq!((&report["files_damaged"], &report["files"]), (&1.into(), &0.into()));
+    let lost = &report["problems"][0]["lost"][0];
+    let (start, length) = (lost["offset"].as_u64().unwrap() as usize, lost["length"].as_u64().unwrap() as usize);
+    assert!((1..=200_000).contains(&length), "{report}");
+    let expected = [&bytes[..start], &vec![0; length], &bytes[start + length..]].concat();
+    let restored = scene.path("target").join(place.strip_prefix("/").unwrap());
+    assert!(fs::read(restored.join("file.onefold-damaged")).unwrap() == expected && !restored.join("file").exists());
+
+    scene.run(["restore", "latest", "--target", "whole", "--damaged", "fail"]).ends_with(1).says(&["bytes ", "--damaged zero"]);
+    scene.run(["restore", "latest", "--target", "less", "--damaged", "skip"]).ends_with(3).says(&["left out"]);
+    assert_eq!(fs::read_dir(scene.path("less").join(place.strip_prefix("/").unwrap())).unwrap().count(), 0);
+
+    let file = place.join("file");
+    let dumped = scene.run(["dump", "latest", file.to_str().unwrap()]).ends_with(1).says(&[&format!("bytes {start}.."), "--damaged zero"]);
+    assert!(dumped.bytes == bytes[..start], "what is before the damage is written");
+    let dumped = scene.run(["dump", "latest", file.to_str().unwrap(), "--damaged", "zero"]).ends_with(3).says(&["zeros"]);
+    assert!(dumped.bytes == expected);
+}

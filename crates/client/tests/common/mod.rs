@@ -76,14 +76,20 @@ impl Place {
         self.source().as_os_str().as_bytes()[1..].to_vec()
     }
 
-    /// Restores the content of the source to the target.
+    /// Restores the content of the source to the target; paths are meant from the source.
     pub fn restore(&self, backup: &Backup) -> (RestoreOutcome, Tally) {
         self.restore_with(backup, RestoreOptions::default())
     }
 
     pub fn restore_with(&self, backup: &Backup, options: RestoreOptions) -> (RestoreOutcome, Tally) {
         let tally = Tally::default();
-        let options = RestoreOptions { target: self.target(), root: self.root(), ..options };
+        let below = |path: &Vec<u8>| [&self.root()[..], b"/", path].concat();
+        let options = RestoreOptions {
+            target: self.target(),
+            strip_components: self.root().split(|byte| *byte == b'/').count(),
+            paths: options.paths.iter().map(below).collect(),
+            ..options
+        };
         let outcome = onefold_client::restore(&self.catalog, backup, &options, &tally).unwrap();
         (outcome, tally)
     }
@@ -252,4 +258,15 @@ pub fn assert_same(expected: &Path, found: &Path) {
         let short = |look: &Look| format!("{:?}", (look.kind, look.mode, look.owner, look.mtime, look.links, look.device, &look.xattrs));
         assert_eq!(short(expected), short(found), "{shown:?}");
     }
+}
+
+/// Runs `work` as somebody who is not root, who alone is bound by the modes of directories.
+pub fn without_root<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    let as_somebody = || {
+        if is_root() {
+            rustix::thread::set_thread_uid(rustix::fs::Uid::from_raw(65_534)).unwrap();
+        }
+        work()
+    };
+    std::thread::scope(|scope| scope.spawn(as_somebody).join().unwrap())
 }

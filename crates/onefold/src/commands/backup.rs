@@ -9,7 +9,7 @@ use crate::interrupt::Interrupt;
 use crate::output::{Output, note};
 use crate::progress::{Shown, Watch};
 use crate::store::Store;
-use crate::units::{counted, duration, number, printable, rate, size, utc_time};
+use crate::units::{counted, duration, number, printable, rate, size, times_less, utc_time};
 use crate::waiting::Waiting;
 use onefold_catalog::{BackupId, Catalog, Statistics};
 use onefold_client::{BackupOptions, BackupOutcome, ClientError, Parent, Rehearsal, Severity};
@@ -190,10 +190,21 @@ fn refuse_only_missing(paths: &[PathBuf], has_input: bool) -> Result<()> {
         .advise("look for a typing error in the paths"))
 }
 
-/// Who makes the backup, for the list of backups: a name if the environment has one, else the number.
+/// Who makes the backup, for the list of backups: the name that the environment or the system has for the user, else the number.
 fn user() -> String {
+    let number = rustix::process::getuid().as_raw().to_string();
     let named = ["USER", "LOGNAME"].into_iter().find_map(|variable| std::env::var(variable).ok().filter(|name| !name.is_empty()));
-    named.unwrap_or_else(|| rustix::process::getuid().as_raw().to_string())
+    let known = || name_of_user(&std::fs::read_to_string("/etc/passwd").ok()?, &number);
+    named.or_else(known).unwrap_or(number)
+}
+
+/// The name of a user in the text of `/etc/passwd`.
+fn name_of_user(users: &str, number: &str) -> Option<String> {
+    let mut lines = users.lines().map(|line| line.split(':'));
+    lines.find_map(|mut fields| {
+        let name = fields.next().filter(|name| !name.is_empty())?;
+        (fields.nth(1) == Some(number)).then(|| name.to_owned())
+    })
 }
 
 fn time(backup: &onefold_catalog::Backup) -> Duration {
@@ -259,7 +270,9 @@ fn print(output: &mut Output, options: &Backup, outcome: &Outcome, watch: &Watch
                 0 => String::new(),
                 _ => format!(", {} compressed", size(statistics.stored_bytes)),
             };
-            output.line(format_args!("  added    {}{compressed}", size(statistics.added_bytes)))?;
+            // Of tiny files the tree may take more than they have: then there is nothing to boast of.
+            let ratio = times_less(statistics.logical_bytes, statistics.added_bytes).map_or_else(String::new, |times| format!(", {times}"));
+            output.line(format_args!("  added    {}{compressed}{ratio}", size(statistics.added_bytes)))?;
         }
     }
     watch.summary(Severity::Warning).iter().try_for_each(|line| output.line(format_args!("  warning  {line}")))?;
@@ -269,4 +282,17 @@ fn print(output: &mut Output, options: &Backup, outcome: &Outcome, watch: &Watch
         output.line(format_args!("  PARTIAL  {what} from this backup"))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_has_a_name() {
+        let users = "root:x:0:0:root:/root:/bin/bash\n:x:7::\nann:x:1000:1000::/home/ann:/bin/sh\n";
+        assert_eq!(name_of_user(users, "1000"), Some("ann".to_owned()));
+        assert_eq!(name_of_user(users, "0"), Some("root".to_owned()));
+        assert_eq!([name_of_user(users, "7"), name_of_user(users, "100")], [None, None]);
+    }
 }

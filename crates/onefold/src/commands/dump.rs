@@ -2,13 +2,15 @@
 
 use super::catalog_path;
 use super::chosen::chosen;
-use crate::cli::Dump;
+use crate::cli::{ArchiveFormat, DamagedBytes, Dump};
 use crate::failure::{Exit, Failure, Result};
+use crate::progress::said;
 use crate::session::{Session, StoreCommand};
 use onefold_catalog::Catalog;
-use onefold_client::ClientError;
+use onefold_client::{ClientError, Counter, Damaged, Monitor, Problem};
 use onefold_engine::Mode;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 impl StoreCommand for Dump {
     fn name(&self) -> &'static str {
@@ -28,7 +30,7 @@ impl StoreCommand for Dump {
     }
 }
 
-/// Writes one file of a backup to standard output.
+/// Writes one file of a backup, or an archive, to standard output.
 fn run(options: &Dump, session: &Session<'_>) -> Result<Exit> {
     let catalog = Catalog::new(session.store.engine.clone());
     // A backup that is forgotten meanwhile is read to its end: nothing of it is removed before.
@@ -36,10 +38,43 @@ fn run(options: &Dump, session: &Session<'_>) -> Result<Exit> {
     let backup = chosen(&catalog, &options.backup, &|text| session.advise(text))?;
     catalog.hold(&[&backup])?;
     let mut output = session.output();
-    onefold_client::dump(&catalog, &backup, &catalog_path(&options.path), output.writer()).map_err(|error| match error {
+    let damaged = match options.damaged {
+        DamagedBytes::Fail => Damaged::Fail,
+        DamagedBytes::Zero => Damaged::Zero,
+    };
+    let listener = Listener { session, errors: AtomicU64::new(0) };
+    let path = catalog_path(&options.path);
+    let dumped = match options.archive {
+        Some(ArchiveFormat::Tar) => onefold_client::archive(&catalog, &backup, &path, damaged, &listener, output.writer()),
+        None => onefold_client::dump(&catalog, &backup, &path, damaged, &listener, output.writer()).map(|_| ()),
+    };
+    // What is sound is written, whatever comes behind it.
+    let finished = output.finish();
+    dumped.map_err(|error| match error {
         ClientError::Io { source, .. } => Failure::output(&source),
+        ClientError::NotAFile { kind: "directory", .. } => {
+            Failure::failed(error).advise("--archive tar writes a directory with everything in it as an archive")
+        }
         error => Failure::from(error),
     })?;
-    output.finish()?;
-    Ok(Exit::Done)
+    finished?;
+    Ok(if listener.errors.load(Ordering::Relaxed) > 0 { Exit::Partial } else { Exit::Done })
+}
+
+/// Says what is wrong with what is written.
+struct Listener<'a> {
+    session: &'a Session<'a>,
+    errors: AtomicU64,
+}
+
+impl Monitor for Listener<'_> {
+    fn count(&self, counter: Counter, increment: u64) {
+        if counter == Counter::Errors {
+            self.errors.fetch_add(increment, Ordering::Relaxed);
+        }
+    }
+
+    fn problem(&self, problem: &Problem) {
+        self.session.note(said(problem));
+    }
 }

@@ -212,7 +212,7 @@ fn print(output: &mut Output<'_>, plans: &Plans, policy: Option<&Policy>, dry_ru
     }
     let (kept, removed) = (kept_of(plans), removed_of(plans));
     let of = if policy.is_some() { format!(" of {}", number(kept + removed)) } else { String::new() };
-    let backups = if removed == 1 && of.is_empty() { "backup" } else { "backups" };
+    let backups = if removed == 1 && (of.is_empty() || kept == 0) { "backup" } else { "backups" };
     match (removed, dry_run) {
         (0, _) => output.line("nothing to forget"),
         (_, true) => output.line(format_args!("{}{of} {backups} would be forgotten; nothing was changed", number(removed))),

@@ -7,7 +7,7 @@ use crate::failure::{Exit, Result};
 use crate::output::put_name;
 use crate::session::{Session, StoreCommand};
 use crate::units::{local_time, printable, utc_time};
-use onefold_catalog::{Catalog, Content, Entry, TreeWalk};
+use onefold_catalog::{Backup, Catalog, CatalogError, Content, Entry, TreeWalk, components};
 use onefold_engine::Mode;
 use serde_json::{Map, Value};
 use std::path::Path;
@@ -37,23 +37,37 @@ fn run(options: &Ls, session: &Session<'_>) -> Result<Exit> {
     let _in_flight = session.store.engine.in_flight();
     let backup = chosen(&catalog, &options.backup, &|text| session.advise(text))?;
     catalog.hold(&[&backup])?;
-    let path = options.path.as_deref().map(catalog_path).unwrap_or_default();
+    let starts = match &options.path {
+        Some(path) => {
+            let path = catalog_path(path);
+            vec![(catalog.lookup(&backup, &path)?, path)]
+        }
+        None => backed_up(&catalog, &backup)?,
+    };
     let mut output = session.output();
-    let mut print = |path: &[u8], entry: &Entry| match options.format.json {
-        true => output.json(&to_json(path, entry)),
-        false => output.line(to_line(path, entry)),
+    let mut print = |path: &[u8], entry: &Entry| match (options.format.json, options.long) {
+        (true, _) => output.json(&Value::Object(to_json(path, entry))),
+        (false, true) => output.line(to_line(path, entry)),
+        (false, false) => {
+            let slash = if matches!(entry.content, Content::Directory { .. }) { "/" } else { "" };
+            output.line(format_args!("{}{slash}", printable(&absolute(path))))
+        }
     };
     let mut damaged = 0u64;
-    let found = catalog.lookup(&backup, &path)?;
-    if let Some(entry) = &found {
-        print(&path, entry)?;
-    }
-    let recipe = found.as_ref().map_or(Some(&backup.root), |entry| match &entry.content {
-        Content::Directory { recipe } => Some(recipe),
-        _ => None,
-    });
-    if let Some(recipe) = recipe {
-        for item in TreeWalk::new(&session.store.engine, &path, recipe) {
+    for (found, path) in starts {
+        let recipe = match &found {
+            None => &backup.root,
+            Some(Entry { content: Content::Directory { recipe }, .. }) => recipe,
+            Some(entry) => {
+                print(&path, entry)?;
+                continue;
+            }
+        };
+        let mut walk = TreeWalk::new(&session.store.engine, &path, recipe);
+        while let Some(item) = walk.next() {
+            if !options.recursive {
+                walk.skip_directory();
+            }
             match item.entry {
                 Ok(entry) => print(&item.path, &entry)?,
                 Err(error) => {
@@ -67,12 +81,34 @@ fn run(options: &Ls, session: &Session<'_>) -> Result<Exit> {
     Ok(if damaged > 0 { Exit::Partial } else { Exit::Done })
 }
 
-fn absolute(path: &[u8]) -> Vec<u8> {
+/// What was backed up, each once; the root if the backup has none of its paths.
+fn backed_up(catalog: &Catalog, backup: &Backup) -> Result<Vec<(Option<Entry>, Vec<u8>)>> {
+    let mut starts: Vec<(Option<Entry>, Vec<u8>)> = Vec::new();
+    for path in &backup.paths {
+        let path = components(path).collect::<Vec<_>>().join(&b'/');
+        let is_below = |above: &Vec<u8>| path == *above || above.is_empty() || path.starts_with(&[above, &b"/"[..]].concat());
+        if starts.iter().any(|(_, above)| is_below(above)) {
+            continue;
+        }
+        match catalog.lookup(backup, &path) {
+            Ok(found) => starts.push((found, path)),
+            // It could not be read when the backup was made.
+            Err(CatalogError::PathNotFound { .. } | CatalogError::NotADirectory { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if starts.is_empty() {
+        starts.push((None, Vec::new()));
+    }
+    Ok(starts)
+}
+
+pub(super) fn absolute(path: &[u8]) -> Vec<u8> {
     [b"/", path].concat()
 }
 
 /// The kind in one word without spaces, and the letter that `ls -l` has for it.
-fn kind(content: &Content) -> (&'static str, char) {
+pub(super) fn kind(content: &Content) -> (&'static str, char) {
     match content {
         Content::File { .. } => ("file", '-'),
         Content::Directory { .. } => ("directory", 'd'),
@@ -95,9 +131,10 @@ fn to_line(path: &[u8], entry: &Entry) -> String {
         Content::Directory { .. } | Content::Fifo | Content::Socket => ("-".to_owned(), String::new()),
     };
     format!(
-        "{}{} {:>6} {:>6} {size:>12} {} {}{target}",
+        "{}{} {:>3} {:>6} {:>6} {size:>12} {} {}{target}",
         kind(&entry.content).1,
         permissions(attributes.mode),
+        attributes.links,
         attributes.uid,
         attributes.gid,
         local_time(attributes.mtime_ns),
@@ -106,7 +143,7 @@ fn to_line(path: &[u8], entry: &Entry) -> String {
 }
 
 /// Permission bits as `ls -l` has them.
-fn permissions(mode: u16) -> String {
+pub(super) fn permissions(mode: u16) -> String {
     let mut text: Vec<char> = (0..9).map(|bit| if mode & (0o400 >> bit) != 0 { ['r', 'w', 'x'][bit % 3] } else { '-' }).collect();
     for (bit, place, letter) in [(0o4000, 2, 's'), (0o2000, 5, 's'), (0o1000, 8, 't')] {
         if mode & bit != 0 {
@@ -116,7 +153,7 @@ fn permissions(mode: u16) -> String {
     text.into_iter().collect()
 }
 
-fn to_json(path: &[u8], entry: &Entry) -> Value {
+pub(super) fn to_json(path: &[u8], entry: &Entry) -> Map<String, Value> {
     let attributes = &entry.attributes;
     let mut object = Map::new();
     put_name(&mut object, "path", &absolute(path));
@@ -137,7 +174,7 @@ fn to_json(path: &[u8], entry: &Entry) -> Value {
     object.insert("uid".to_owned(), attributes.uid.into());
     object.insert("gid".to_owned(), attributes.gid.into());
     object.insert("mtime".to_owned(), utc_time(attributes.mtime_ns).into());
-    Value::Object(object)
+    object
 }
 
 #[cfg(test)]

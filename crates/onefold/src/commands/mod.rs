@@ -9,6 +9,7 @@ mod check;
 mod chosen;
 mod diff;
 mod dump;
+mod find;
 mod forget;
 mod init;
 mod ls;
@@ -50,6 +51,7 @@ pub fn run(cli: Cli) -> Result<Exit> {
         Command::Prune(options) => on_store(Request::Prune(options), talk),
         Command::Protect(options) => on_store(Request::Protect(options), talk),
         Command::Ls(options) => on_store(Request::Ls(options), talk),
+        Command::Find(options) => on_store(Request::Find(options), talk),
         Command::Diff(options) => on_store(Request::Diff(options), talk),
         Command::Restore(options) => restore::run(&options, talk),
         Command::Dump(options) => on_store(Request::Dump(options), talk),
@@ -143,6 +145,8 @@ pub enum Request {
     Protect(cli::Protect),
     /// `onefold ls`.
     Ls(cli::Ls),
+    /// `onefold find`.
+    Find(cli::Find),
     /// `onefold diff`.
     Diff(cli::Diff),
     /// `onefold dump`.
@@ -212,6 +216,7 @@ impl Request {
             Request::Prune(options) => options,
             Request::Protect(options) => options,
             Request::Ls(options) => options,
+            Request::Find(options) => options,
             Request::Diff(options) => options,
             Request::Dump(options) => options,
             Request::VolumeCreate(options) => options,

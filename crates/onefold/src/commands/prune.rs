@@ -100,7 +100,10 @@ fn print(output: &mut crate::output::Output<'_>, report: &PruneReport, dry_run: 
     if let Some(kept) = &report.kept_for {
         output.line(format_args!("{:<12} {kept}; what nobody needs then is removed by the next prune", "kept"))?;
     }
-    let share = 100.0 * report.unused_bytes as f64 / report.raw_bytes.max(1) as f64;
-    output.line(format_args!("{:<12} {} of {} are unused ({share:.1} %)", "left", size(report.unused_bytes), size(report.raw_bytes)))?;
+    let share = match report.raw_bytes {
+        0 => String::new(),
+        raw => format!(" ({:.1} %)", 100.0 * report.unused_bytes as f64 / raw as f64),
+    };
+    output.line(format_args!("{:<12} {} of {} are unused{share}", "left", size(report.unused_bytes), size(report.raw_bytes)))?;
     Ok(())
 }

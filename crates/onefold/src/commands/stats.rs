@@ -6,7 +6,7 @@ use crate::failure::{Exit, Failure, Result};
 use crate::output::{Output, Table};
 use crate::session::{Session, StoreCommand};
 use crate::store::Store;
-use crate::units::{counted, duration, number, rate, size};
+use crate::units::{counted, duration, number, rate, size, times_less};
 use onefold_catalog::Catalog;
 use onefold_engine::{Mode, Statistics};
 use onefold_reclaim::{Monitor, ScrubStatus, scrub_status};
@@ -170,7 +170,12 @@ fn parity(statistics: &Statistics) -> String {
     let covered = match statistics.parity_containers {
         0 => "none".to_owned(),
         covered => {
-            format!("{} of {} containers, in {} groups", number(covered), number(statistics.containers), number(statistics.parity_groups))
+            format!(
+                "{} of {}, in {}",
+                number(covered),
+                counted(statistics.containers, "container", "containers"),
+                counted(statistics.parity_groups, "group", "groups")
+            )
         }
     };
     match statistics.repaired_containers {
@@ -188,12 +193,20 @@ fn damaged(scrubbed: &ScrubStatus) -> String {
 
 fn print(output: &mut Output<'_>, contents: &Contents, statistics: &Statistics, scrubbed: &ScrubStatus, debt: MergeDebt) -> Result<()> {
     let logical = contents.backup_bytes + contents.volume_bytes;
-    let times = |ratio: Option<f64>| ratio.map_or_else(String::new, |ratio| format!("  ({ratio:.2} times less)"));
+    let times = |whole, part| times_less(whole, part).map_or_else(String::new, |times| format!("  ({times})"));
     let (unique, stored) = (statistics.unique_bytes, statistics.stored_bytes);
     for (name, value) in [
-        ("logical", format!("{}  ({} in backups, {} in volumes)", size(logical), number(contents.backups), number(contents.volumes))),
-        ("unique", format!("{}{}", size(unique), times(ratio(logical, unique)))),
-        ("stored", format!("{}{}", size(stored), times(ratio(unique, stored)))),
+        (
+            "logical",
+            format!(
+                "{}  (in {} and {})",
+                size(logical),
+                counted(contents.backups, "backup", "backups"),
+                counted(contents.volumes, "volume", "volumes")
+            ),
+        ),
+        ("unique", format!("{}{}", size(unique), times(logical, unique))),
+        ("stored", format!("{}{}", size(stored), times(unique, stored))),
         ("unused", format!("{} of unique, which `onefold prune` gives back", size(statistics.dead_bytes))),
         (
             "to remove",
@@ -205,8 +218,8 @@ fn print(output: &mut Output<'_>, contents: &Contents, statistics: &Statistics, 
         ),
         ("to merge", format!("{} in {}", size(debt.bytes), counted(debt.containers, "container", "containers"))),
         ("on disk", format!("{}, of it log {}", size(statistics.disk_bytes), size(statistics.log_bytes))),
-        ("chunks", format!("{} in {} containers", number(statistics.chunks), number(statistics.containers))),
-        ("index", format!("{} entries, {} of memory", number(statistics.index_entries), size(statistics.index_memory_bytes))),
+        ("chunks", format!("{} in {}", number(statistics.chunks), counted(statistics.containers, "container", "containers"))),
+        ("index", format!("{}, {} of memory", counted(statistics.index_entries, "entry", "entries"), size(statistics.index_memory_bytes))),
         ("parity", parity(statistics)),
         ("scrub", format!("{}{}", scrub::coverage(scrubbed), damaged(scrubbed))),
     ] {

@@ -81,7 +81,7 @@ impl Course {
     /// Takes note of what a monitor is told.
     pub fn count(&self, counter: Counter, increment: u64) {
         let counter = match counter {
-            Counter::Files | Counter::Others => &self.files,
+            Counter::Files | Counter::Others | Counter::KeptFiles | Counter::InTheWay | Counter::DamagedFiles => &self.files,
             Counter::DoneBytes => &self.done_bytes,
             Counter::LogicalBytes => &self.logical_bytes,
             Counter::DataBytes => &self.data_bytes,

@@ -6,10 +6,11 @@ use crate::interrupt::Interrupt;
 use crate::output::{note, put_name};
 use crate::units::{counted, number, printable};
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
-use onefold_client::{Counter, Monitor, Problem, Severity};
-use serde_json::{Map, Value};
+use onefold_client::{Counter, Monitor, Plan, Problem, Severity};
+use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::Write as _;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -57,6 +58,8 @@ pub struct Watch {
     course: Arc<Course>,
     teller: Mutex<Option<(Sender<()>, JoinHandle<()>)>>,
     problems: Mutex<Vec<Problem>>,
+    /// Lists on standard output what a dry run would do.
+    lists_plan: bool,
 }
 
 impl Watch {
@@ -69,7 +72,13 @@ impl Watch {
             Shown::Events => Some(tell_every(EVENT_EVERY, course.clone(), |course| course.standing().to_json().to_string())),
             Shown::Nothing | Shown::Bar => None,
         };
-        Watch { bar, shown, interrupt, course, teller: Mutex::new(teller), problems: Mutex::default() }
+        Watch { bar, shown, interrupt, course, teller: Mutex::new(teller), problems: Mutex::default(), lists_plan: false }
+    }
+
+    /// Lists on standard output what a dry run would do.
+    pub fn listing_plan(mut self) -> Watch {
+        self.lists_plan = true;
+        self
     }
 
     /// Whether somebody looks on: then it is worth telling how much there is to do.
@@ -91,7 +100,7 @@ impl Watch {
     /// Tells what concerns the whole and no path.
     pub fn warn(&self, reason: &str) {
         self.bar.suspend(|| note(format_args!("warning: {reason}")));
-        self.problems().push(Problem { path: b"/".to_vec(), reason: reason.to_owned(), severity: Severity::Warning });
+        self.problems().push(Problem::new(b"/", reason, Severity::Warning));
     }
 
     /// The problems, for JSON.
@@ -101,6 +110,10 @@ impl Watch {
             put_name(&mut object, "path", &problem.path);
             object.insert("reason".to_owned(), problem.reason.as_str().into());
             object.insert("severity".to_owned(), severity(problem).into());
+            if !problem.lost.is_empty() {
+                let range = |lost: &std::ops::Range<u64>| json!({ "offset": lost.start, "length": lost.end - lost.start });
+                object.insert("lost".to_owned(), problem.lost.iter().map(range).collect());
+            }
             Value::Object(object)
         };
         self.problems().iter().map(object).collect()
@@ -146,7 +159,7 @@ fn kind(reason: &str) -> String {
 fn course_bar(talk: Talk, course: &Arc<Course>) -> ProgressBar {
     let bar = bar(talk, 1);
     let course = course.clone();
-    let line = move |_: &ProgressState, out: &mut dyn Write| {
+    let line = move |_: &ProgressState, out: &mut dyn std::fmt::Write| {
         // A terminal that is gone is nobody's business.
         let _ = out.write_str(&course.standing().line());
     };
@@ -172,6 +185,12 @@ fn severity(problem: &Problem) -> &'static str {
         Severity::Warning => "warning",
         Severity::Error => "error",
     }
+}
+
+/// A problem on a line. A restore names what is in the backup, from its root on: shown as `ls` shows it.
+pub fn said(problem: &Problem) -> String {
+    let slash = if problem.path.starts_with(b"/") { "" } else { "/" };
+    format!("{}: {slash}{}: {}", severity(problem), printable(&problem.path), problem.reason)
 }
 
 impl Monitor for Watch {
@@ -200,13 +219,24 @@ impl Monitor for Watch {
         self.bar.set_message(printable(name).chars().take(40).collect::<String>());
     }
 
+    fn planned(&self, plan: Plan, path: &[u8]) {
+        if self.lists_plan {
+            let verb = match plan {
+                Plan::Create => "new    ",
+                Plan::Replace => "replace",
+                Plan::Delete => "delete ",
+            };
+            // Who closes standard output has seen enough; the summary cannot be written then, and says so.
+            let _ = self.bar.suspend(|| writeln!(std::io::stdout(), "{verb}  /{}", printable(path)));
+        }
+    }
+
     fn problem(&self, problem: &Problem) {
+        self.bar.suspend(|| note(said(problem)));
         let mut problem = problem.clone();
-        // A restore names what is in the backup, from its root on: shown as `ls` shows it.
         if !problem.path.starts_with(b"/") {
             problem.path.insert(0, b'/');
         }
-        self.bar.suspend(|| note(format_args!("{}: {}: {}", severity(&problem), printable(&problem.path), problem.reason)));
         let mut problems = self.problems();
         if problems.len() < KEPT_PROBLEMS {
             problems.push(problem);
@@ -226,7 +256,7 @@ mod tests {
     fn c_15_problems_of_one_kind_are_summed_up() {
         let talk = Talk { quiet: true, verbose: false };
         let watch = Watch::new(talk, Interrupt::default(), Shown::Nothing);
-        let problem = |path: &str, reason: &str| Problem { path: path.into(), reason: reason.into(), severity: Severity::Warning };
+        let problem = |path: &str, reason: &str| Problem::new(path.as_bytes(), reason, Severity::Warning);
         watch.problems().extend([
             problem("/a", "changed from 5 to 17 bytes while it was read"),
             problem("/b", "vanished before it was read"),

@@ -148,6 +148,11 @@ impl Run {
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {}", self.out))
     }
 
+    /// The lines that are JSON, or the one value that is.
+    pub fn json_lines_or_none(&self) -> Vec<serde_json::Value> {
+        self.out.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
     pub fn json_lines(&self) -> Vec<serde_json::Value> {
         self.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }

@@ -3,7 +3,7 @@
 use crate::merging::merge;
 use onefold_catalog::Catalog;
 use onefold_chunking::Sizes;
-use onefold_client::{BackupOptions, Tally};
+use onefold_client::{BackupOptions, Damaged, Tally};
 use onefold_engine::{Descriptor, Engine, EngineError, Mode, Settings};
 use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround};
 use onefold_oplog::{Log, LogOptions, Opening};
@@ -345,7 +345,7 @@ pub fn look(ground: &SimulatedGround, mode: Mode, expected: &State) -> Look {
                 let paths = expected.backups.get(&id).into_iter().flat_map(Tree::keys);
                 let dump = |path: &Vec<u8>| {
                     let mut bytes = Vec::new();
-                    let dumped = onefold_client::dump(&catalog, backup, path, &mut bytes);
+                    let dumped = onefold_client::dump(&catalog, backup, path, Damaged::Fail, &Tally::default(), &mut bytes);
                     (path.clone(), dumped.is_ok().then_some(bytes))
                 };
                 (id, paths.map(dump).collect())

@@ -170,7 +170,7 @@ impl Scan<'_> {
     }
 
     fn problem(&self, path: &Path, reason: impl Display, severity: Severity) {
-        self.watch.problem(&Problem { path: path.as_os_str().as_bytes().to_vec(), reason: reason.to_string(), severity });
+        self.watch.problem(&Problem::new(path.as_os_str().as_bytes(), reason, severity));
     }
 
     fn current(&self, path: &Path) {

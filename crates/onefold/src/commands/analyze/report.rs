@@ -243,7 +243,10 @@ impl Report<'_> {
             let (name, target) = marked(row, best);
             let about = if row.is_exact() { "" } else { "~" };
             let mut cells = vec![name, target, format!("{about}{}", size(row.unique_bytes))];
-            cells.push(ratio(row.figures.logical_bytes, row.unique_bytes).map_or_else(dash, |ratio| format!("{ratio:.2}")));
+            cells.push(
+                ratio(row.figures.logical_bytes, row.unique_bytes)
+                    .map_or_else(dash, |ratio| if ratio < 1000.0 { format!("{ratio:.2}") } else { ">1000".to_owned() }),
+            );
             cells.push(percent(row.within_bytes));
             if has_paths {
                 cells.push(percent(row.across_bytes));

@@ -1,0 +1,144 @@
+//! Deleting what the backup has not from directories that are restored.
+//!
+//! # Invariants
+//! * Only directories that were backed up, and are wanted as a whole, lose names; never the directories above them.
+//! * A directory of the backup that cannot be read to its end loses nothing.
+//! * What the user or the backup has excluded, other file systems and the store itself stay.
+
+use crate::glob::Excludes;
+use crate::monitor::{Counter, Plan};
+use crate::select::Selection;
+use crate::source::{self, Listing};
+use crate::target::{let_owner_in, open_directory, os};
+use crate::write::Output;
+use crate::{ClientError, Result};
+use onefold_catalog::{Backup, DirectoryReader, components, join};
+use onefold_engine::{Engine, Recipe};
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, FileType};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// Directories that nest deeper are left alone.
+const MAX_DEPTH: usize = 1000;
+
+/// What deletes.
+pub(crate) struct Deleter<'a> {
+    output: &'a Output<'a>,
+    selection: &'a Selection,
+    /// What the backup left out: that it has it not says nothing.
+    left_out: Excludes,
+    paths: &'a [Vec<u8>],
+}
+
+impl<'a> Deleter<'a> {
+    /// Errors: the backup is not complete, so that it cannot tell what was not there.
+    pub(crate) fn new(output: &'a Output<'a>, selection: &'a Selection, backup: &'a Backup) -> Result<Deleter<'a>> {
+        if backup.statistics.errors > 0 {
+            let why = format!("backup {} is partial: what it lacks may have been there and would be deleted", backup.id.short());
+            return Err(ClientError::Refused { why });
+        }
+        Ok(Deleter { output, selection, left_out: excludes_of(backup)?, paths: &backup.paths })
+    }
+
+    /// Deletes from a directory of the target what the directory `recipe` of the backup has not.
+    pub(crate) fn clean(&self, engine: &Arc<Engine>, recipe: &Recipe, directory: &OwnedFd, path: &[u8]) {
+        let path_names: Vec<&[u8]> = components(path).collect();
+        let is_below = |above: &Vec<u8>| components(above).enumerate().all(|(at, name)| path_names.get(at) == Some(&name));
+        if !self.paths.iter().any(is_below) {
+            return;
+        }
+        let watch = self.output.watch;
+        let mut names = HashSet::new();
+        for entry in DirectoryReader::new(engine, recipe) {
+            match entry {
+                Ok(entry) => names.insert(entry.name),
+                // The walk comes to this damage, too, and says so.
+                Err(_) => return,
+            };
+        }
+        let (listing, device) =
+            match Listing::read(directory).and_then(|names| Ok((names, source::find_open(directory)?.attributes.device))) {
+                Ok(read) => read,
+                Err(error) => return watch.error(path, format_args!("cannot list it, so nothing is deleted from it: {error}")),
+            };
+        for name in (0..).map_while(|at| listing.get(at)).filter(|name| !names.contains(*name)) {
+            if watch.should_stop() {
+                return;
+            }
+            self.remove(directory, name, join(path, name), device, 0);
+        }
+    }
+
+    /// Deletes a name with everything below it; returns whether it is gone.
+    fn remove(&self, above: &OwnedFd, name: &[u8], path: Vec<u8>, device: u64, depth: usize) -> bool {
+        let watch = self.output.watch;
+        if self.selection.excludes(&path) || self.left_out.matches(&path) || watch.should_stop() {
+            return false;
+        }
+        let found = match source::find(above, name, false) {
+            Ok(found) => found,
+            Err(error) => {
+                watch.error(&path, format_args!("cannot delete it: {error}"));
+                return false;
+            }
+        };
+        let is_directory = found.kind == FileType::Directory;
+        if is_directory {
+            let reason = if self.output.store.is_found(&found) {
+                "it is the directory of the store"
+            } else if found.attributes.device != device {
+                "another file system is mounted there"
+            } else if depth >= MAX_DEPTH {
+                "it is nested too deep"
+            } else {
+                ""
+            };
+            if !reason.is_empty() {
+                watch.error(&path, format_args!("not deleted: {reason}"));
+                return false;
+            }
+            let listed = open_directory(above, name).and_then(|directory| {
+                if !self.output.dry_run {
+                    let_owner_in(&directory);
+                }
+                Ok((Listing::read(&directory)?, directory))
+            });
+            let (listing, directory) = match listed {
+                Ok(listed) => listed,
+                Err(error) => {
+                    watch.error(&path, format_args!("cannot delete it: {error}"));
+                    return false;
+                }
+            };
+            let mut is_empty = true;
+            for name in (0..).map_while(|at| listing.get(at)) {
+                is_empty &= self.remove(&directory, name, join(&path, name), device, depth + 1);
+            }
+            if !is_empty {
+                return false;
+            }
+        }
+        if self.output.dry_run {
+            watch.planned(Plan::Delete, &path);
+        } else {
+            let flags = if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+            if let Err(error) = rustix::fs::unlinkat(above, os(name), flags) {
+                watch.error(&path, format_args!("cannot delete it: {error}"));
+                return false;
+            }
+        }
+        watch.count(Counter::Deleted, 1);
+        true
+    }
+}
+
+/// The patterns that a backup was made with.
+fn excludes_of(backup: &Backup) -> Result<Excludes> {
+    let options: serde_json::Value = serde_json::from_str(&backup.options).unwrap_or_default();
+    let patterns: Vec<&str> = options["excludes"].as_array().into_iter().flatten().filter_map(|pattern| pattern.as_str()).collect();
+    Excludes::new(&patterns).map_err(|error| {
+        let why = format!("what backup {} left out cannot be told, and would be deleted: {error}", backup.id.short());
+        ClientError::Refused { why }
+    })
+}

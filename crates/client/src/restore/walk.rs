@@ -1,0 +1,249 @@
+//! The walk of a restore: goes through the backup, makes directories and what has no data, hands files to the writers.
+
+use super::RestoreOptions;
+use super::delete::Deleter;
+use super::links::Link;
+use crate::Result;
+use crate::monitor::Counter;
+use crate::select::{Reach, Selection, Verdict};
+use crate::target::{Directory, NoEntry, Place, give_name, os, set_attributes, temporary_name};
+use crate::write::{Batch, Output, Queue};
+use onefold_catalog::{Attributes, Backup, Catalog, Content, DirectoryReader, Entry, MAX_DEPTH, components, is_valid_name, join};
+use onefold_engine::Recipe;
+use rustix::fs::{FileType, Mode};
+use rustix::io::Errno;
+use std::sync::Arc;
+
+pub(super) struct Walk<'a> {
+    pub(super) catalog: &'a Catalog,
+    pub(super) backup: &'a Backup,
+    pub(super) options: &'a RestoreOptions,
+    pub(super) selection: &'a Selection,
+    pub(super) output: &'a Output<'a>,
+    pub(super) deleter: Option<Deleter<'a>>,
+    pub(super) links: Vec<Link>,
+    /// `None`: a dry run would make it.
+    pub(super) target: Option<Arc<Directory>>,
+}
+
+/// A directory of the backup that is being restored.
+struct Level {
+    place: At,
+    entries: DirectoryReader,
+    /// Path in the backup.
+    path: Vec<u8>,
+    reach: Reach,
+}
+
+/// Where a directory is in the target.
+enum At {
+    Open(Arc<Directory>),
+    /// It only leads to what is wanted, and is made when something comes into it.
+    Waiting(Attributes),
+    /// A dry run would make it.
+    Absent,
+}
+
+impl<'a> Walk<'a> {
+    pub(super) fn run(&mut self, batches: crossbeam_channel::Sender<Batch>) -> Result<()> {
+        let output = self.output;
+        let mut queue = output.queue(batches);
+        let root = Level {
+            place: self.target.clone().map_or(At::Absent, At::Open),
+            entries: DirectoryReader::new(self.catalog.engine(), &self.backup.root),
+            path: Vec::new(),
+            reach: self.selection.root(),
+        };
+        let mut levels = vec![root];
+        while let Some(level) = levels.last_mut() {
+            if output.watch.should_stop() {
+                break;
+            }
+            let Some(entry) = level.entries.next() else {
+                levels.pop().into_iter().for_each(|level| level.release(output));
+                continue;
+            };
+            match entry {
+                Ok(entry) => self.entry(&mut levels, &mut queue, entry)?,
+                Err(error) => output.watch.error(&level.path, format_args!("a part of this directory cannot be read: {error}")),
+            }
+        }
+        levels.into_iter().rev().for_each(|level| level.release(output));
+        queue.finish()
+    }
+
+    fn entry(&mut self, levels: &mut Vec<Level>, queue: &mut Queue<'_>, entry: Entry) -> Result<()> {
+        let output = self.output;
+        let Some(level) = levels.last() else { return Ok(()) };
+        let path = join(&level.path, &entry.name);
+        if !is_valid_name(&entry.name) {
+            output.watch.error(&path, "this name in the store cannot be a file's: refused");
+            return Ok(());
+        }
+        let is_directory = matches!(entry.content, Content::Directory { .. });
+        let (is_wanted, reach) = match self.selection.judge(level.reach, &path, is_directory) {
+            Verdict::Wanted(reach) => (true, reach),
+            Verdict::OnTheWay(reach) => (false, reach),
+            Verdict::Unwanted => return Ok(()),
+        };
+        output.watch.current(&path);
+        let depth = components(&path).count();
+        if let Content::Directory { recipe } = &entry.content {
+            return self.directory(levels, &entry, recipe, path, (is_wanted, reach, depth));
+        }
+        if depth <= self.options.strip_components {
+            output.watch.warn(&path, "left out: without so many components it has no name");
+            return Ok(());
+        }
+        let Some(directory) = self.open_all(levels) else { return Ok(()) };
+        let Some(directory) = directory.filter(|_| !self.options.dry_run) else {
+            let directory = levels.last().and_then(|level| level.place.open());
+            let content = match &entry.content {
+                // Equal to what is there is a further name where the first one would be.
+                Content::HardLink { path: first } => self.catalog.lookup(self.backup, first).ok().flatten().map(|first| first.content),
+                _ => None,
+            };
+            let entry = Entry { content: content.unwrap_or(entry.content), ..entry };
+            output.plan(directory.map(|directory| &**directory), &entry, &path);
+            return Ok(());
+        };
+        match &entry.content {
+            Content::File { .. } => queue.file(&directory, entry, path)?,
+            Content::HardLink { path: first } => self.links.push(Link { path, first: first.clone(), attributes: entry.attributes }),
+            _ => self.special(&directory, &entry, &path)?,
+        }
+        Ok(())
+    }
+
+    fn directory(
+        &self,
+        levels: &mut Vec<Level>,
+        entry: &Entry,
+        recipe: &Recipe,
+        path: Vec<u8>,
+        (is_wanted, reach, depth): (bool, Reach, usize),
+    ) -> Result<()> {
+        let (output, engine) = (self.output, self.catalog.engine());
+        if levels.len() >= MAX_DEPTH {
+            output.watch.error(&path, "is nested too deep");
+            return Ok(());
+        }
+        let is_stripped = depth <= self.options.strip_components;
+        let place = if is_stripped { self.target.clone().map_or(At::Absent, At::Open) } else { At::Waiting(entry.attributes.clone()) };
+        levels.push(Level { place, entries: DirectoryReader::new(engine, recipe), path, reach });
+        if is_wanted && !is_stripped && !self.open_level(levels, true) {
+            return Ok(());
+        }
+        if is_wanted
+            && depth >= self.options.strip_components
+            && let (Some(deleter), Some(level)) = (&self.deleter, levels.last())
+            && let At::Open(directory) = &level.place
+            && !directory.is_new()
+        {
+            deleter.clean(engine, recipe, &directory.file, &level.path);
+        }
+        Ok(())
+    }
+
+    /// Makes all directories that only waited for something to come into them. `None`: that failed and has been said, the levels
+    /// are gone. `Some(None)`: a dry run would make the last.
+    fn open_all(&self, levels: &mut Vec<Level>) -> Option<Option<Arc<Directory>>> {
+        for depth in 1..levels.len() {
+            if matches!(levels[depth].place, At::Waiting(_)) {
+                let behind = levels.split_off(depth + 1);
+                if !self.open_level(levels, false) {
+                    return None;
+                }
+                levels.extend(behind);
+            }
+        }
+        Some(levels.last().and_then(|level| level.place.open().cloned()))
+    }
+
+    /// Makes or enters the directory of the last level. Where that fails, it is said and the level is gone.
+    fn open_level(&self, levels: &mut Vec<Level>, is_wanted: bool) -> bool {
+        let output = self.output;
+        if is_wanted {
+            // What stands above comes first.
+            let last = levels.pop();
+            if self.open_all(levels).is_none() {
+                return false;
+            }
+            levels.extend(last);
+        }
+        let (above, level) = match &mut levels[..] {
+            [.., above, level] => (above.place.open(), level),
+            _ => return false,
+        };
+        let At::Waiting(attributes) = &level.place else { return true };
+        let name = level.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        let entered = match above {
+            None => Ok(None),
+            Some(above) if self.options.dry_run => match above.look_into(name, level.path.clone(), &output.store) {
+                Err(NoEntry::System(Errno::NOENT)) => Ok(None),
+                entered => entered.map(Some),
+            },
+            Some(above) => above.enter(name, level.path.clone(), attributes.clone(), is_wanted, &output.store).map(Some),
+        };
+        match entered {
+            Ok(directory) => {
+                output.watch.count(Counter::Directories, 1);
+                level.place = directory.map_or(At::Absent, At::Open);
+                true
+            }
+            Err(error) => {
+                output.watch.error(&level.path, error);
+                levels.pop();
+                false
+            }
+        }
+    }
+
+    /// Links, devices, fifos, sockets.
+    pub(super) fn special(&self, directory: &Arc<Directory>, entry: &Entry, path: &[u8]) -> Result<()> {
+        let output = self.output;
+        let Some(replace) = output.may_write(directory, entry, path) else { return Ok(()) };
+        let temporary = temporary_name()?;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let make = |kind, device| rustix::fs::mknodat(&directory.file, os(&temporary), kind, mode, device);
+        let made = match &entry.content {
+            Content::Symlink { target } => rustix::fs::symlinkat(os(target), &directory.file, os(&temporary)),
+            Content::CharacterDevice { major, minor } => make(FileType::CharacterDevice, rustix::fs::makedev(*major, *minor)),
+            Content::BlockDevice { major, minor } => make(FileType::BlockDevice, rustix::fs::makedev(*major, *minor)),
+            Content::Fifo => make(FileType::Fifo, 0),
+            Content::Socket => make(FileType::Socket, 0),
+            Content::File { .. } | Content::Directory { .. } | Content::HardLink { .. } => return Ok(()),
+        };
+        if let Err(error) = made {
+            output.watch.error(path, format_args!("cannot create the {}: {error}", entry.content.kind()));
+            return Ok(());
+        }
+        let place = Place::Name(&directory.file, &temporary);
+        set_attributes(&place, &entry.attributes, directory.inherits_acl(), path, output.powers, output.watch);
+        match give_name(&directory.file, &temporary, &entry.name, replace) {
+            Ok(()) => {
+                output.watch.count(Counter::Others, 1);
+                output.remember(&entry.attributes, path, path, false);
+            }
+            Err(error) => output.watch.error(path, format_args!("cannot give it its name: {error}")),
+        }
+        Ok(())
+    }
+}
+
+impl At {
+    fn open(&self) -> Option<&Arc<Directory>> {
+        match self {
+            At::Open(directory) => Some(directory),
+            At::Waiting(_) | At::Absent => None,
+        }
+    }
+}
+
+impl Level {
+    fn release(self, output: &Output<'_>) {
+        if let At::Open(directory) = self.place {
+            directory.release(output.powers, output.watch);
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Which names of a backup are wanted: paths and patterns, what is included and what is excluded.
+//!
+//! A path is taken as it stands if the backup has it, else as a pattern from the root (`home/*/notes`). What lies below a wanted
+//! directory is wanted, unless it is excluded.
+
+use crate::glob::{Excludes, Pattern};
+use crate::{ClientError, Result};
+use onefold_catalog::{Backup, Catalog, CatalogError, components};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What is wanted of a backup.
+#[derive(Debug)]
+pub(crate) struct Selection {
+    paths: Vec<Wanted>,
+    include: Excludes,
+    exclude: Excludes,
+}
+
+#[derive(Debug)]
+struct Wanted {
+    text: Vec<u8>,
+    kind: Kind,
+    matched: AtomicBool,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Path,
+    Pattern(Pattern),
+}
+
+/// How a directory's content stands to the selection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reach {
+    /// A path that was asked for is this directory or above it.
+    chosen: bool,
+    /// The same of a pattern to include.
+    included: bool,
+}
+
+/// What is to be done with a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It is wanted, and so is what is below it.
+    Wanted(Reach),
+    /// A directory in which something may be wanted.
+    OnTheWay(Reach),
+    /// Neither it nor what is below it.
+    Unwanted,
+}
+
+impl Selection {
+    /// Reads paths and patterns. A path without a wildcard that the backup has not is an error.
+    pub(crate) fn new(catalog: &Catalog, backup: &Backup, paths: &[Vec<u8>], include: &[String], exclude: &[String]) -> Result<Selection> {
+        let wanted = |text: &Vec<u8>| {
+            let kind = match catalog.lookup(backup, text) {
+                Ok(_) => Kind::Path,
+                Err(CatalogError::PathNotFound { .. } | CatalogError::NotADirectory { .. }) if has_wildcard(text) => {
+                    let text = std::str::from_utf8(text).map_err(|_| ClientError::BadPattern {
+                        pattern: String::from_utf8_lossy(text).into_owned(),
+                        reason: "it is not UTF-8",
+                    })?;
+                    Kind::Pattern(Pattern::from_root(text)?)
+                }
+                Err(error) => return Err(error.into()),
+            };
+            Ok(Wanted { text: text.clone(), kind, matched: AtomicBool::new(false) })
+        };
+        Ok(Selection {
+            paths: paths.iter().map(wanted).collect::<Result<_>>()?,
+            include: Excludes::new(include)?,
+            exclude: Excludes::new(exclude)?,
+        })
+    }
+
+    /// Whether everything is wanted.
+    pub(crate) fn is_everything(&self) -> bool {
+        self.paths.is_empty() && self.include.is_empty() && self.exclude.is_empty()
+    }
+
+    /// How the root stands to the selection.
+    pub(crate) fn root(&self) -> Reach {
+        Reach { chosen: self.paths.is_empty(), included: self.include.is_empty() }
+    }
+
+    /// Judges a name in a directory.
+    pub(crate) fn judge(&self, above: Reach, path: &[u8], is_directory: bool) -> Verdict {
+        if self.excludes(path) {
+            return Verdict::Unwanted;
+        }
+        let names: Vec<&[u8]> = components(path).collect();
+        let mut may_lead = above.chosen;
+        let mut chosen = above.chosen;
+        for wanted in &self.paths {
+            let (is_it, leads) = match &wanted.kind {
+                Kind::Path => {
+                    let mut asked = components(&wanted.text);
+                    let leads = names.iter().all(|name| asked.next() == Some(name));
+                    (leads && asked.next().is_none(), leads)
+                }
+                Kind::Pattern(pattern) => (pattern.matches(&names), pattern.leads_to(&names)),
+            };
+            if is_it {
+                wanted.matched.store(true, Ordering::Relaxed);
+            }
+            chosen |= is_it;
+            may_lead |= is_it || leads;
+        }
+        let included = above.included || self.include.matches(path);
+        let reach = Reach { chosen, included };
+        match chosen && included {
+            true => Verdict::Wanted(reach),
+            false if is_directory && may_lead => Verdict::OnTheWay(reach),
+            false => Verdict::Unwanted,
+        }
+    }
+
+    /// Whether a name is excluded by itself.
+    pub(crate) fn excludes(&self, path: &[u8]) -> bool {
+        self.exclude.matches(path)
+    }
+
+    /// The patterns that have matched nothing.
+    pub(crate) fn unmatched(&self) -> impl Iterator<Item = &[u8]> {
+        self.paths.iter().filter(|wanted| !wanted.matched.load(Ordering::Relaxed)).map(|wanted| &wanted.text[..])
+    }
+}
+
+fn has_wildcard(text: &[u8]) -> bool {
+    text.iter().any(|byte| b"*?[\\".contains(byte))
+}

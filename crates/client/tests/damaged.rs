@@ -1,0 +1,179 @@
+//! Restoring and dumping files of which a part cannot be read.
+
+mod common;
+
+use common::{Place, look, noise, place};
+use onefold_catalog::{Attributes, Backup, BackupId, Content, Entry, Statistics, encode_directory_chunk};
+use onefold_client::{ClientError, DAMAGED_SUFFIX, Damaged, Problem, RestoreOptions, Tally};
+use onefold_engine::{MetadataKind, Piece, Recipe, encode_pieces};
+use std::fs;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+/// A large file of which one frame is damaged, and fifty small ones.
+fn damaged() -> (Place, Backup) {
+    let place = place();
+    place.write("a", noise(1, 9 << 20));
+    fs::hard_link(place.source().join("a"), place.source().join("b")).unwrap();
+    for number in 0..50 {
+        place.write(&format!("small/{number}"), noise(100 + number, 10_000));
+    }
+    let (backup, _) = place.backup();
+    let store = place.store();
+    let Place { directory, catalog } = place;
+    catalog.engine().close().unwrap();
+    drop(catalog);
+    // Two hundred bytes of each container: in full ones a frame of the large file, in the others mostly nothing.
+    for container in fs::read_dir(store.join("containers/0000/00000")).unwrap() {
+        let container = fs::OpenOptions::new().write(true).open(container.unwrap().path()).unwrap();
+        container.write_all_at(&[0x5a; 200], 1_500_000).unwrap();
+    }
+    (Place { directory, catalog: common::open(&store) }, backup.backup)
+}
+
+/// The file with zeros where it is lost.
+fn with_zeros(mut bytes: Vec<u8>, lost: &[Range<u64>]) -> Vec<u8> {
+    lost.iter().for_each(|range| bytes[range.start as usize..range.end as usize].fill(0));
+    bytes
+}
+
+fn named<'a>(place: &Place, problems: &'a [Problem], name: &str) -> &'a Problem {
+    let path = [&place.root()[..], b"/", name.as_bytes()].concat();
+    problems.iter().find(|problem| problem.path == path).unwrap_or_else(|| panic!("{name} in {problems:?}"))
+}
+
+#[test]
+fn a_damaged_file_is_restored_around_its_holes_under_a_name_that_says_so() {
+    let (place, backup) = damaged();
+    for _ in 0..2 {
+        let (outcome, tally) =
+            place.restore_with(&backup, RestoreOptions { overwrite: onefold_client::Overwrite::IfChanged, ..RestoreOptions::default() });
+        let problems = tally.problems();
+        let lost = &named(&place, &problems, "a").lost;
+        let sum: u64 = lost.iter().map(|range| range.end - range.start).sum();
+        assert!((1..=8 << 16).contains(&sum), "some frames are lost, not more: {lost:?}");
+        assert!(outcome.damaged_files >= 1 && outcome.errors == problems.len() as u64, "{problems:?}");
+        let name = format!("a{DAMAGED_SUFFIX}");
+        assert!(named(&place, &problems, "a").reason.contains(&name), "{problems:?}");
+        let found = fs::read(place.target().join(&name)).unwrap();
+        assert!(found == with_zeros(noise(1, 9 << 20), lost), "everything else is there, zeros stand for the rest");
+        // The further name is one of the same file, and says so as well.
+        let inode = |name: &str| fs::metadata(place.target().join(format!("{name}{DAMAGED_SUFFIX}"))).unwrap().ino();
+        assert_eq!(inode("a"), inode("b"));
+        named(&place, &problems, "b");
+    }
+    // Nothing is called as in the backup that is not equal to it, and nothing temporary stays.
+    let expected = look(&place.source());
+    for (name, found) in look(&place.target()) {
+        match expected.get(&name) {
+            Some(expected) => assert!(expected.content == found.content, "{:?}", String::from_utf8_lossy(&name)),
+            None => assert!(name.ends_with(DAMAGED_SUFFIX.as_bytes()), "{:?}", String::from_utf8_lossy(&name)),
+        }
+    }
+}
+
+#[test]
+fn a_damaged_file_is_left_out_if_asked_for() {
+    let (place, backup) = damaged();
+    let (outcome, tally) = place.restore_with(&backup, RestoreOptions { damaged: Damaged::Skip, ..RestoreOptions::default() });
+    assert_eq!((outcome.damaged_files, outcome.errors), (0, tally.problems().len() as u64));
+    assert!(!named(&place, &tally.problems(), "a").lost.is_empty());
+    let expected = look(&place.source());
+    let found = look(&place.target());
+    assert_eq!(found.len() + tally.problems().len(), expected.len(), "nothing temporary is left, nothing else is missing");
+    assert!(found.iter().all(|(name, found)| name.is_empty() || expected[name].content == found.content));
+}
+
+#[test]
+fn the_first_damaged_file_ends_a_restore_that_must_be_whole() {
+    let (place, backup) = damaged();
+    let options = RestoreOptions { target: place.target(), damaged: Damaged::Fail, ..RestoreOptions::default() };
+    let error = onefold_client::restore(&place.catalog, &backup, &options, &Tally::default()).unwrap_err();
+    assert!(matches!(&error, ClientError::Lost { reason, .. } if reason.contains("bytes ")), "{error}");
+    assert!(look(&place.target()).keys().all(|name| !String::from_utf8_lossy(name).contains(".onefold-")), "nothing temporary is left");
+}
+
+#[test]
+fn dump_ends_where_the_damage_begins_or_writes_zeros() {
+    let (place, backup) = damaged();
+    let path = [&place.root()[..], b"/a"].concat();
+    let bytes = noise(1, 9 << 20);
+    let dump = |damaged, tally: &Tally| {
+        let mut out = Vec::new();
+        let dumped = onefold_client::dump(&place.catalog, &backup, &path, damaged, tally, &mut out);
+        (dumped, out)
+    };
+    let tally = Tally::default();
+    let (dumped, out) = dump(Damaged::Zero, &tally);
+    let lost = tally.problems()[0].lost.clone();
+    assert!(dumped.unwrap() == 9 << 20 && out == with_zeros(bytes.clone(), &lost));
+    let (dumped, out) = dump(Damaged::Fail, &Tally::default());
+    assert!(out == bytes[..lost[0].start as usize], "all bytes before the damage, none behind it");
+    let error = dumped.unwrap_err().to_string();
+    assert!(error.contains(&format!("bytes {}..", lost[0].start)) && error.contains("/a"), "{error}");
+}
+
+#[test]
+fn lost_recipe_chunks_take_what_they_spell_and_no_more() {
+    let place = place();
+    let engine = place.catalog.engine().clone();
+    let mut pieces = Vec::new();
+    let mut bytes = Vec::new();
+    for part in 0..8u64 {
+        bytes.extend(noise(part, 5000));
+        engine.stream().write(&bytes[part as usize * 5000..], true, Default::default(), &mut pieces).unwrap();
+    }
+    let chunks: Vec<Piece> = pieces
+        .chunks(pieces.len() / 8)
+        .map(|pieces| {
+            let mut content = Vec::new();
+            encode_pieces(pieces, engine.digest_bytes(), &mut content);
+            let references: Vec<_> = pieces.iter().filter_map(Piece::fingerprint).collect();
+            engine.stream().write_metadata(MetadataKind::Recipe, &content, &references).unwrap()
+        })
+        .collect();
+    let length: Vec<u64> = pieces.chunks(pieces.len() / 8).map(|pieces| pieces.iter().map(Piece::length).sum()).collect();
+    let start = |part: usize| length[..part].iter().sum::<u64>();
+    // Data where a recipe chunk should be: it cannot be read as one.
+    let lose = |parts: &[usize]| {
+        let mut chunks = chunks.clone();
+        parts.iter().for_each(|part| chunks[*part] = pieces[0]);
+        Recipe { level: 1, length: 40_000, pieces: chunks }
+    };
+    let cases: [(&[usize], Range<u64>); 4] =
+        [(&[0], 0..start(1)), (&[7], start(7)..40_000), (&[3], start(3)..start(4)), (&[2, 5], start(2)..start(6))];
+    for (number, (parts, expected)) in cases.into_iter().enumerate() {
+        let entry = Entry {
+            name: b"file".to_vec(),
+            attributes: Attributes { mode: 0o644, ..Attributes::default() },
+            content: Content::File { size_bytes: 40_000, recipe: lose(parts) },
+        };
+        let content = encode_directory_chunk(&[entry], engine.digest_bytes());
+        let root = engine.stream().write_metadata(MetadataKind::Directory, &content, &[]).unwrap();
+        let backup = backup(number as u8, Recipe::flat(vec![root]));
+        place.catalog.commit_backup(&backup).unwrap();
+        let target = place.directory.path().join(format!("target {number}"));
+        let tally = Tally::default();
+        let options = RestoreOptions { target: target.clone(), ..RestoreOptions::default() };
+        let outcome = onefold_client::restore(&place.catalog, &backup, &options, &tally).unwrap();
+        assert_eq!((outcome.errors, outcome.damaged_files), (1, 1), "{:?}", tally.problems());
+        assert_eq!(tally.problems()[0].lost, [expected.clone()]);
+        let found = fs::read(target.join(format!("file{DAMAGED_SUFFIX}"))).unwrap();
+        assert!(found == with_zeros(bytes.clone(), &[expected]), "{parts:?}");
+    }
+}
+
+fn backup(number: u8, root: Recipe) -> Backup {
+    Backup {
+        id: BackupId::from_bytes([number; 16]),
+        name: "made".into(),
+        host: String::new(),
+        user: String::new(),
+        started_ns: 0,
+        finished_ns: 0,
+        paths: vec![],
+        options: "{}".into(),
+        root,
+        statistics: Statistics::default(),
+    }
+}
