@@ -150,8 +150,8 @@ fn lost_recipe_chunks_take_what_they_spell_and_no_more() {
         };
         let content = encode_directory_chunk(&[entry], engine.digest_bytes());
         let root = engine.stream().write_metadata(MetadataKind::Directory, &content, &[]).unwrap();
-        let backup = backup(number as u8, Recipe::flat(vec![root]));
-        place.catalog.commit_backup(&backup).unwrap();
+        let mut backup = backup(number as u8, Recipe::flat(vec![root]));
+        place.catalog.commit_backup(&mut backup).unwrap();
         let target = place.directory.path().join(format!("target {number}"));
         let tally = Tally::default();
         let options = RestoreOptions { target: target.clone(), ..RestoreOptions::default() };
@@ -166,6 +166,9 @@ fn lost_recipe_chunks_take_what_they_spell_and_no_more() {
 fn backup(number: u8, root: Recipe) -> Backup {
     Backup {
         id: BackupId::from_bytes([number; 16]),
+        sequence: 0,
+        seen_ns: 0,
+        tags: vec![],
         name: "made".into(),
         host: String::new(),
         user: String::new(),

@@ -34,7 +34,7 @@ pub(crate) struct Deleter<'a> {
 impl<'a> Deleter<'a> {
     /// Errors: the backup is not complete, so that it cannot tell what was not there.
     pub(crate) fn new(output: &'a Output<'a>, selection: &'a Selection, backup: &'a Backup) -> Result<Deleter<'a>> {
-        if backup.statistics.errors > 0 {
+        if backup.is_partial() {
             let why = format!("backup {} is partial: what it lacks may have been there and would be deleted", backup.id.short());
             return Err(ClientError::Refused { why });
         }

@@ -1,5 +1,6 @@
 //! `onefold find`.
 
+use super::chosen::chosen;
 use super::ls::{absolute, kind, permissions, to_json};
 use crate::cli::Find;
 use crate::failure::{Exit, Failure, Result};
@@ -46,7 +47,8 @@ fn run(options: &Find, session: &Session<'_>) -> Result<Exit> {
     let _in_flight = session.store.engine.in_flight();
     let mut backups = catalog.list()?;
     if !options.backup.is_empty() {
-        let wanted = options.backup.iter().map(|asked| Ok(catalog.find(asked)?.id)).collect::<Result<Vec<_>>>()?;
+        let wanted =
+            options.backup.iter().map(|asked| Ok(chosen(&catalog, asked, &|text| session.advise(text))?.id)).collect::<Result<Vec<_>>>()?;
         backups.retain(|backup| wanted.contains(&backup.id));
     }
     backups.retain(|backup| options.name.as_ref().is_none_or(|name| *name == backup.name));
