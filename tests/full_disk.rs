@@ -149,3 +149,97 @@ fn a_daemon_that_is_killed_on_a_full_disk_loses_nothing_that_was_flushed() {
     daemon.stop();
     scene.check();
 }
+
+/// Takes every byte that is left, as another program on the same disk may.
+fn fill_up(place: &Path) {
+    let mut file = fs::File::create(place.join("of others")).unwrap();
+    for piece in [1 << 20, 64 << 10, 4096] {
+        while std::io::Write::write_all(&mut file, &vec![7; piece]).is_ok() {}
+    }
+}
+
+fn settings_with_reclamation_off() -> String {
+    format!("{SETTINGS}[reclamation]\ninterval_seconds = 0\n")
+}
+
+#[test]
+fn a_disk_full_to_the_last_block_under_a_daemon_is_emptied_by_discards_and_prune() {
+    let Some(small) = Tmpfs::new("272m") else { return };
+    let scene = Scene::with_store_in(small.place(), &[], &settings_with_reclamation_off());
+    let (daemon, mut client, written) = fill(&scene);
+    fill_up(small.place());
+    let _ = client.flush();
+    // What the buffers take, until they are full, too.
+    let refused = (written.acknowledged..).find_map(|piece| client.write((piece * PIECE) as u64, &noise(7, PIECE)).err());
+    assert!(matches!(refused, Some(RequestError::Refused(ENOSPC))), "{refused:?}");
+
+    // All but the first pieces, some of which were never flushed, go. Not a byte is given by anybody else.
+    let kept = 16;
+    client.trim((kept * PIECE) as u64, (1 << 30) - kept * PIECE).unwrap();
+    client.flush().unwrap();
+    scene.run(["prune"]).succeeds();
+    assert!(scene.statistic("reserve_bytes") > 1 << 20, "the reserve is whole again");
+    assert_eq!(scene.run(["stats", "--json"]).succeeds().json()["reserve_in_use"], false);
+    Written::verify(&mut client, kept);
+
+    // Writing works again.
+    let mut written = Written { acknowledged: kept, durable: kept };
+    written.write_to(&mut client, 200).unwrap();
+    written.flush(&mut client).unwrap();
+    daemon.stop();
+    let daemon = scene.serve();
+    Written::verify(&mut daemon.connect("disk"), 200);
+    daemon.stop();
+    scene.check();
+}
+
+#[test]
+fn a_daemon_stops_and_a_volume_is_deleted_on_a_disk_full_to_the_last_block() {
+    let Some(small) = Tmpfs::new("172m") else { return };
+    let scene = Scene::with_store_in(small.place(), &[], &settings_with_reclamation_off());
+    scene.volume("small", "16MiB");
+    let (daemon, mut client, written) = fill(&scene);
+    // What there was no room for is given up.
+    client.trim((written.durable * PIECE) as u64, (1 << 30) - written.durable * PIECE).unwrap();
+    client.flush().unwrap();
+    fill_up(small.place());
+    drop(client);
+    daemon.stop();
+    fill_up(small.place());
+
+    let daemon = scene.serve();
+    let mut client = daemon.connect("disk");
+    for piece in [0, written.durable - 1] {
+        assert!(client.read((piece * PIECE) as u64, PIECE).unwrap() == noise(piece as u64, PIECE));
+    }
+    drop(client);
+    scene.run(["volume", "delete", "disk"]).succeeds();
+    scene.run(["prune"]).succeeds();
+    let mut client = daemon.connect("small");
+    client.write(0, &noise(1, 8 << 20)).unwrap();
+    client.flush().unwrap();
+    daemon.stop();
+    scene.check();
+}
+
+#[test]
+fn backups_are_forgotten_and_pruned_away_on_a_disk_full_to_the_last_block() {
+    let Some(small) = Tmpfs::new("172m") else { return };
+    let scene = Scene::with_store_in(small.place(), &[], &settings_with_reclamation_off());
+    let [first, second] = ["first", "second"].map(|name| scene.path(name));
+    make_tree(&first, 20, 1);
+    make_tree(&second, 100, 1000);
+    scene.run(["backup", "--name", "first", "first"]).succeeds();
+    scene.run(["backup", "--name", "second", "second"]).succeeds();
+    fill_up(small.place());
+    fs::write(first.join("new"), noise(5, 1 << 20)).unwrap();
+    let refused = scene.run(["backup", "--name", "third", "first"]).ends_with(1).text();
+    assert!(refused.contains("full") || refused.contains("No space"), "{refused}");
+
+    scene.run(["forget", "latest:second"]).succeeds();
+    scene.run(["prune"]).succeeds();
+    scene.run(["backup", "--name", "third", "first"]).succeeds();
+    scene.run(["restore", "latest:third", "--target", "back"]).succeeds();
+    assert_same_tree(&first, &restored(&scene, "back", &first));
+    scene.check();
+}

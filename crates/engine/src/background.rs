@@ -130,6 +130,13 @@ impl Engine {
         self.writable()?;
         let _guard = self.maintaining.lock();
         self.check_lock()?;
+        let maintained = self.maintain_parts(all);
+        // Merges that are finished and a shorter log have given room.
+        self.keep_reserve();
+        maintained
+    }
+
+    fn maintain_parts(&self, all: bool) -> Result<()> {
         if self.storage.has_pending_merges()
             && let Err(error) = self.storage.finish_merges()
         {

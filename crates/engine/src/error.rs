@@ -127,6 +127,12 @@ pub enum EngineError {
         /// The earlier error.
         why: String,
     },
+    /// There is room left for freeing room only.
+    #[error("{place} is on a full disk: what is left is kept for freeing room, and nothing new is stored until there is more")]
+    Full {
+        /// The store.
+        place: String,
+    },
     /// The consumers of the log do not get on, so nothing more may be written.
     #[error("the operations log is full and cannot be emptied: {why}")]
     Behind {
@@ -143,7 +149,7 @@ impl EngineError {
             EngineError::Log(error) => error.is_full(),
             EngineError::Index(error) => error.is_full(),
             EngineError::Storage(error) => error.is_full(),
-            EngineError::Behind { .. } => true,
+            EngineError::Full { .. } | EngineError::Behind { .. } => true,
             _ => false,
         }
     }

@@ -45,6 +45,7 @@ mod recount;
 mod rehearsal;
 mod removal;
 pub mod reservation;
+mod reserve;
 mod salvage;
 mod scrubbing;
 mod settings;
@@ -83,7 +84,7 @@ pub use stream::{Hints, MetadataKind, WriteStream};
 use chain::{BloomFilter, Chain};
 use onefold_chunking::Chunker;
 use onefold_ground::profile::Profile;
-use onefold_ground::{Ground, Holder, LockGuard};
+use onefold_ground::{Ground, Holder, LockGuard, Reserve};
 use onefold_index::ChunkIndex;
 use onefold_index::block::BlockIndex;
 use onefold_oplog::{Log, Position};
@@ -96,6 +97,8 @@ use std::sync::{Arc, OnceLock};
 /// One store, open.
 pub struct Engine {
     ground: Arc<dyn Ground>,
+    /// Room for freeing room, which the writes to `ground` may use.
+    reserve: Option<Arc<Reserve>>,
     descriptor: Descriptor,
     settings: Settings,
     mode: Mode,

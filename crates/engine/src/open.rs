@@ -17,7 +17,7 @@ use crate::reservation::Reservations;
 use crate::settings::Settings;
 use crate::statistics::{TOTALS_KEY, TOTALS_PARTITION, Totals};
 use crate::views::lock_views;
-use crate::{Engine, EngineError, Result, background, copied, salvage, snapshot};
+use crate::{Engine, EngineError, Result, background, copied, reserve, salvage, snapshot};
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, Ground, GroundError, Holder, LockGuard, checksum, read_file, replace_file};
 use onefold_index::{ChunkIndex, ChunkIndexOptions, block};
@@ -81,6 +81,7 @@ impl Engine {
         descriptor.check_settings(&settings, &*ground)?;
         let holder = Holder::this_process(command);
         let Locks { mode, lock, views, reading } = Locks::take(&ground, mode, &holder)?;
+        let (ground, reserve) = reserve::over(ground, &settings, mode);
         let access = if mode == Mode::ReadWrite { Access::ReadWrite } else { Access::Read };
         copied::refuse_a_copy(&*ground)?;
         if ground.exists(salvage::MARKER)? {
@@ -159,6 +160,7 @@ impl Engine {
             clock,
             opened_at: log.end(),
             ground,
+            reserve,
             chunker,
             storage,
             index,
@@ -203,6 +205,7 @@ impl Engine {
         });
         drop(opening_views);
         if mode == Mode::ReadWrite {
+            engine.keep_reserve();
             match engine.note_recount() {
                 // Until there is room, nothing is removed.
                 Err(error) if error.is_full() => tracing::warn!(%error, "which chunks are lost is noted by a later opening"),

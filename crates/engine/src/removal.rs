@@ -33,6 +33,8 @@ use std::time::Duration;
 
 /// Most candidates of one removal: bounds its memory, about 300 bytes each and 32 for each reference of a metadata chunk.
 pub const MAX_CANDIDATES: usize = 16 << 10;
+/// Bytes of a removal in the log, about: a full disk must have room for one.
+const BATCH_BYTES: usize = 4 << 20;
 /// How often it is looked whether those in flight are gone.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
@@ -279,7 +281,7 @@ impl Engine {
 
     /// Cuts off what would make the batch too large for the log, in which several must fit.
     fn leave_what_a_batch_has_no_room_for(&self, doomed: &mut Vec<Doomed>, removed: &mut Removed) {
-        let limit = (self.settings.log_limit_bytes / 8) as usize;
+        let limit = BATCH_BYTES.min((self.settings.log_limit_bytes / 8) as usize);
         let (mut bytes, mut is_first) = (0, true);
         for of_container in doomed.iter_mut() {
             bytes += 64 + of_container.dead_bytes_after();

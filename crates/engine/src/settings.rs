@@ -35,6 +35,8 @@ pub struct Settings {
     pub workers: usize,
     /// Containers that share one parity file, 2 to 16; 0: no parity is made. What was made is used and kept sound in any case.
     pub parity_group: usize,
+    /// The most that is kept for freeing room on a full disk, bytes; never more than a hundredth of the device. 0: nothing is.
+    pub reserve_bytes: u64,
     /// Whether the store is one that keeps no data: [`crate::Descriptor::discards_data`]. It opens only where both say the same.
     pub discards_data: bool,
     /// Whether threads in the background commit, sweep and persist. Without, it happens only in [`crate::Engine::flush`] and
@@ -62,6 +64,7 @@ impl Default for Settings {
             commit_interval_ms: 5000,
             workers: std::thread::available_parallelism().map_or(2, usize::from),
             parity_group: 0,
+            reserve_bytes: 0,
             discards_data: false,
             background: true,
             time: TimeSource::default(),

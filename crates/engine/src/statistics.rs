@@ -1,7 +1,8 @@
 //! What a store holds and what it costs.
 
 use crate::dead::{self, DeadSlots};
-use crate::{Activity, Engine, EngineError, Moment, Result};
+use crate::reserve::RESERVE;
+use crate::{Activity, Engine, EngineError, Mode, Moment, Result};
 use onefold_ground::wire::{Reader, put_varint};
 use onefold_ground::{Access, Ground, Space};
 use std::sync::atomic::Ordering;
@@ -33,7 +34,11 @@ pub struct Statistics {
     pub parity_containers: u64,
     /// Containers that were made anew from parity, since the store was made.
     pub repaired_containers: u64,
-    /// Everything that the store's files take on disk; of a store that keeps no data, what they would take.
+    /// What is kept for freeing room on a full disk.
+    pub reserve_bytes: u64,
+    /// Whether the disk is so full that it is in use, and no new data is taken; `None` where the store was opened for reading.
+    pub reserve_in_use: Option<bool>,
+    /// Everything that the store's files take on disk, but for the reserve; of a store that keeps no data, what they would take.
     pub disk_bytes: u64,
     /// Operations log, from its first needed to its last byte.
     pub log_bytes: u64,
@@ -87,6 +92,7 @@ impl Engine {
         let parity = self.storage.parity_statistics()?;
         let totals = *self.totals.lock();
         let index = self.index.statistics();
+        let reserve_bytes = self.ground.open(RESERVE, Access::Read).and_then(|file| file.len()).unwrap_or(0);
         let (quarantined_chunks, quarantined_bytes) = self.needed_quarantined()?;
         Ok(Statistics {
             quarantined_chunks,
@@ -101,7 +107,9 @@ impl Engine {
             parity_groups: parity.groups,
             parity_containers: parity.containers,
             repaired_containers: self.repaired_containers(),
-            disk_bytes: file_bytes(&*self.ground, "")?,
+            reserve_bytes,
+            reserve_in_use: (self.mode == Mode::ReadWrite).then(|| self.is_reserve_in_use()),
+            disk_bytes: file_bytes(&*self.ground, "")?.saturating_sub(reserve_bytes),
             log_bytes: self.log.used_bytes(),
             index_memory_bytes: index.auxiliary_bytes + index.filter_bytes,
             index_entries: index.entries + index.auxiliary_entries,

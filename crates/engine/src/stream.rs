@@ -195,7 +195,7 @@ impl WriteStream {
     /// Stores a metadata chunk that refers to `references` (one each time it names a chunk); they are counted if the chunk is new.
     pub fn write_metadata(&mut self, kind: MetadataKind, content: &[u8], references: &[Fingerprint]) -> Result<Piece> {
         let engine = self.engine.clone();
-        engine.admit()?;
+        engine.admit_data()?;
         self.wake();
         engine.watch.touch(references);
         let kind = match kind {
@@ -219,7 +219,7 @@ impl WriteStream {
         let engine = self.engine.clone();
         let chain = hints.chain.unwrap_or(&engine.chain);
         for (chunks, fingerprints) in chunks.chunks(BATCH_CHUNKS).zip(fingerprints.chunks(BATCH_CHUNKS)) {
-            engine.admit()?;
+            engine.admit_data()?;
             let mut places = vec![Place::Unknown; chunks.len()];
             let kind = ChunkKind::Data;
             let batch = Batch { chunks, fingerprints, kind, references: &[], chain, overwritten: hints.overwritten };

@@ -3,6 +3,7 @@
 //! * [`Ground`] and [`File`]: the few file operations that the parts use, so that the same part runs on a local
 //!   directory ([`LocalGround`]) or on a simulated disk that crashes, tears and fills up ([`simulation`]).
 //! * [`ModelledGround`]: another ground's files with the time that devices would take which are not there, for experiments.
+//! * [`reserve`]: room that is kept for freeing room, and a ground whose writes may use it.
 //! * [`lock`]: who holds a store; [`permissions`]: who may open its files.
 //! * [`wire`]: writing and bounded reading of the integers and byte strings that all formats are made of.
 //! * [`profile`]: time and bytes by component (M0.22); [`histogram`]: quantiles of many numbers.
@@ -20,6 +21,7 @@ mod modelled;
 pub mod permissions;
 pub mod profile;
 mod random;
+pub mod reserve;
 pub mod simulation;
 pub mod size;
 pub mod time;
@@ -33,6 +35,7 @@ pub use lock::{Holder, LockError, LockGuard};
 pub use modelled::{DeviceModel, ModelledGround, ModelledPart, PartCounters};
 pub use permissions::{Exposure, Permissions};
 pub use random::fill_random;
+pub use reserve::{Reserve, ReservedGround};
 pub use simulation::{CrashPolicy, CrashSite, SimulatedGround};
 
 use std::fmt::Debug;
@@ -141,6 +144,10 @@ pub trait File: Send + Sync + Debug {
     fn sync(&self) -> Result<()>;
     /// Reserves room so that writes into the range cannot fail for want of space; extends the length.
     fn allocate(&self, offset: u64, length: u64) -> Result<()>;
+    /// The same for what the owner needs to give room back: it may use the [reserve](ReservedGround).
+    fn allocate_from_reserve(&self, offset: u64, length: u64) -> Result<()> {
+        self.allocate(offset, length)
+    }
     /// Asks for the range, just written, to be written back soon, without waiting. A hint.
     fn start_writeback(&self, offset: u64, length: u64);
     /// Asks for the range to be read soon, without waiting. A hint.

@@ -331,6 +331,10 @@ impl File for ModelledFile {
         self.file.allocate(offset, length)
     }
 
+    fn allocate_from_reserve(&self, offset: u64, length: u64) -> Result<()> {
+        self.file.allocate_from_reserve(offset, length)
+    }
+
     fn start_writeback(&self, offset: u64, length: u64) {
         self.file.start_writeback(offset, length);
     }

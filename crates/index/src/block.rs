@@ -6,7 +6,8 @@
 //! the partition's database. No request waits for the database to be written.
 //!
 //! Invariants:
-//! * The database of a partition holds exactly what the log says up to the position that is written in the same transaction.
+//! * The database of a partition holds exactly what the log says up to the position that is written in the same transaction; behind a full disk
+//!   some objects may be newer, of which replaying the log from that position says the same again.
 //! * Reads see one moment of a partition: all tiers and the database's snapshot are taken under one lock.
 //! * Memory: what is applied and not persisted is counted; the writer of the log waits while [`BlockIndex::is_over_limit`].
 
@@ -242,7 +243,11 @@ impl BlockIndex {
             return Err(IndexError::ReadOnly { path: partition.file.describe() });
         }
         let Some(frozen) = partition.tiers.write().freeze() else { return Ok(()) };
-        let result = partition.file.write(&frozen.objects, frozen.position);
+        let mut result = partition.file.write(&frozen.objects, frozen.position);
+        // What is lost is told by ranges that change together: they are not taken apart.
+        if result.as_ref().is_err_and(IndexError::is_full) && !partition.has_lost.load(Ordering::Acquire) {
+            result = partition.file.write_in_steps(&frozen.objects, frozen.position);
+        }
         drop(frozen);
         let mut tiers = partition.tiers.write();
         let before = tiers.pending_bytes();

@@ -11,7 +11,8 @@ use onefold_reclaim::CheckError;
 use onefold_targets::TargetError;
 use onefold_volume::VolumeError;
 
-const FULL: &str = "the device of the store is full; nothing that was acknowledged is lost: make room and run the command again";
+const FULL: &str = "the device of the store is full; nothing that was acknowledged is lost: `onefold forget` or `onefold volume delete` with \
+     `onefold prune` work all the same, or make room, and run the command again";
 const BESIDE_A_DAEMON: &str = "stop the daemon for this command: it reads or writes files or devices of yours, or needs the store for itself; \
     docs/cli.md lists what works beside a daemon";
 const NOT_DURABLE: &str = "do not repeat the command: it counts, and is durable as soon as anything else is; look into the reason (full or failing disk), \

@@ -386,17 +386,24 @@ impl Log {
         Ok(())
     }
 
-    /// Opens a segment at the end of the log, with room for a batch of `batch_bytes`. On an error that does not poison, nothing changed.
+    /// Opens a segment at the end of the log, with room for a batch of `batch_bytes`: on a full disk for this batch only, as it may be one that
+    /// frees room. On an error that does not poison, nothing changed.
     fn open_segment(&self, state: &mut State, batch_bytes: u64) -> Result<()> {
-        let file_bytes = self.segment_bytes().max(SEGMENT_HEADER_BYTES + batch_bytes);
+        let least_bytes = SEGMENT_HEADER_BYTES + batch_bytes;
         let path = segment_path(&self.directory, state.end);
         let (spare, file) = self.take_spare(state)?;
-        let prepared = file.allocate(0, file_bytes).and_then(|()| file.write_at(0, &encode_header(&self.store, state.epoch, state.end)));
-        if let Err(error) = prepared {
-            // Room that was reserved in vain is given back, whoever fills the disk may need it; the next try starts anew anyway.
-            let _ = self.ground.remove(&spare);
-            return Err(error.into());
-        }
+        let prepared = allocate_segment(&*file, self.segment_bytes().max(least_bytes), least_bytes).and_then(|file_bytes| {
+            file.write_at(0, &encode_header(&self.store, state.epoch, state.end))?;
+            Ok(file_bytes)
+        });
+        let file_bytes = match prepared {
+            Ok(file_bytes) => file_bytes,
+            Err(error) => {
+                // Room that was reserved in vain is given back, whoever fills the disk may need it; the next try starts anew anyway.
+                let _ = self.ground.remove(&spare);
+                return Err(error.into());
+            }
+        };
         let synced = file.sync();
         state.poison_unless(synced)?;
         if let Err(error) = self.ground.rename(&spare, &path) {
@@ -457,6 +464,18 @@ impl State {
             let _ = left.file.set_len(end_offset);
         }
         self.segments.push_back(self.end);
+    }
+}
+
+/// Reserves room for a segment: `wanted_bytes`, or on a full disk `least_bytes`. Returns how much it is.
+fn allocate_segment(file: &dyn File, wanted_bytes: u64, least_bytes: u64) -> std::result::Result<u64, GroundError> {
+    match file.allocate(0, wanted_bytes) {
+        Err(error) if error.is_full() => {
+            file.set_len(0)?;
+            file.allocate_from_reserve(0, least_bytes)?;
+            Ok(least_bytes)
+        }
+        allocated => allocated.map(|()| wanted_bytes),
     }
 }
 

@@ -68,8 +68,28 @@ struct Candidate {
 
 /// Removes unused chunks and merges containers. `go_on` is asked between steps; what was done until then is durable. With `dry_run` nothing is changed.
 pub fn prune(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Monitor, go_on: &dyn Fn() -> bool) -> Result<PruneReport> {
+    let mut report = PruneReport::default();
+    loop {
+        let (once, is_short_of_room) = prune_once(engine, options, monitor, go_on)?;
+        let gave = once.freed_bytes > 0;
+        report.add(once);
+        if !is_short_of_room {
+            return Ok(report);
+        }
+        report.is_complete = false;
+        if !gave {
+            let place = engine.ground().describe("");
+            return if report.freed_bytes > 0 { Ok(report) } else { Err(CheckError::Engine(EngineError::Full { place })) };
+        }
+        // What was given back may be the room that was missing.
+    }
+}
+
+/// Prunes; also returns whether something was left because the disk has no room for a larger index or for a merged container.
+fn prune_once(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Monitor, go_on: &dyn Fn() -> bool) -> Result<(PruneReport, bool)> {
     let go_on = || go_on() && !monitor.is_cancelled();
     let mut report = PruneReport::default();
+    let mut is_short = false;
     let mut dead: BTreeMap<ContainerId, DeadSlots> = BTreeMap::new();
     if options.dry_run {
         monitor.step("unused chunks", 0);
@@ -80,7 +100,8 @@ pub fn prune(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Monitor,
     } else {
         drop(engine.permit_deletion("prune")?);
         monitor.step("unused chunks", 0);
-        let RemovalReport { chunks, bytes, damaged, kept_for, is_complete } = remove_unused(engine, monitor, &go_on)?;
+        let RemovalReport { chunks, bytes, damaged, kept_for, is_complete, is_short_of_room } = remove_unused(engine, monitor, &go_on)?;
+        is_short = is_short_of_room;
         (report.chunks, report.chunk_bytes, report.problems, report.is_complete) = (chunks, bytes, damaged, is_complete);
         report.kept_for = kept_for;
         engine.for_each_dead(&mut |container, slots| drop(dead.insert(container, slots)))?;
@@ -98,7 +119,7 @@ pub fn prune(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Monitor,
             report.freed_bytes += (candidate.dead_bytes as f64 * compression) as u64;
         }
         report.containers_after = groups.iter().filter(|group| group.iter().any(|candidate| candidate.live_bytes > 0)).count() as u64;
-        return Ok(report);
+        return Ok((report, false));
     }
     let moving = groups.iter().flatten().filter(|candidate| candidate.live_bytes > 0);
     let order = ReadingOrder::of(engine, moving.map(|candidate| candidate.container), &go_on)?;
@@ -107,12 +128,26 @@ pub fn prune(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Monitor,
             report.is_complete = false;
             break;
         }
-        merge(engine, group, &order, &mut report)?;
+        is_short |= !merge(engine, group, &order, &mut report)?;
         monitor.advance(group.len() as u64);
     }
     // The files of a merge may have waited for room.
     engine.maintain(false)?;
-    Ok(report)
+    Ok((report, is_short))
+}
+
+impl PruneReport {
+    /// Adds what a later pruning did, which knows best what is left.
+    fn add(&mut self, later: PruneReport) {
+        *self = PruneReport {
+            chunks: self.chunks + later.chunks,
+            chunk_bytes: self.chunk_bytes + later.chunk_bytes,
+            containers_before: self.containers_before + later.containers_before,
+            containers_after: self.containers_after + later.containers_after,
+            freed_bytes: self.freed_bytes + later.freed_bytes,
+            ..later
+        };
+    }
 }
 
 /// The sealed containers with unused chunks. What cannot be read cannot be merged, and what is in quarantine stays where it is.
@@ -179,26 +214,32 @@ fn groups(engine: &Engine, mut wanted: Vec<Candidate>, compression: f64) -> Vec<
     groups
 }
 
-/// Merges a group. A container that cannot be merged is left alone and named, the others of its group are merged without it.
-fn merge(engine: &Engine, group: &[Candidate], order: &ReadingOrder, report: &mut PruneReport) -> Result<()> {
+/// Merges a group. A container that cannot be merged is left alone and named, the others of its group are merged without it. Returns false if some are
+/// left because the disk has no room for what they would become.
+fn merge(engine: &Engine, group: &[Candidate], order: &ReadingOrder, report: &mut PruneReport) -> Result<bool> {
     let victims: Vec<ContainerId> = group.iter().map(|candidate| candidate.container).collect();
     match engine.merge_containers(&victims, &|address| order.rank(address)) {
-        Ok(None) => Ok(()),
+        Ok(None) => Ok(true),
         Ok(Some(merged)) => {
             report.containers_before += merged.containers_before;
             report.containers_after += merged.containers_after;
             report.freed_bytes += merged.stored_bytes_before.saturating_sub(merged.stored_bytes_after);
             report.unused_bytes = report.unused_bytes.saturating_sub(group.iter().map(|candidate| candidate.dead_bytes).sum());
             report.raw_bytes = (report.raw_bytes + merged.raw_bytes_after).saturating_sub(merged.raw_bytes_before);
-            Ok(())
+            Ok(true)
         }
-        Err(error) if is_of_one_container(&error) => {
+        Err(error) if is_of_one_container(&error) || error.is_full() => {
             if let [only] = group {
                 report.is_complete = false;
-                report.problems.push(format!("container {} is left as it is: {error}", only.container));
-                return Ok(());
+                if !error.is_full() {
+                    report.problems.push(format!("container {} is left as it is: {error}", only.container));
+                }
+                return Ok(!error.is_full());
             }
-            group.iter().try_for_each(|candidate| merge(engine, std::slice::from_ref(candidate), order, report))
+            // There may be room for the one with the least in it, and what it gives back may be enough for the next.
+            let mut alone: Vec<&Candidate> = group.iter().collect();
+            alone.sort_by_key(|candidate| candidate.live_bytes);
+            alone.into_iter().try_fold(true, |all, candidate| Ok(merge(engine, std::slice::from_ref(candidate), order, report)? && all))
         }
         Err(error) => Err(CheckError::Engine(error)),
     }

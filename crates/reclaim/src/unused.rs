@@ -31,6 +31,8 @@ pub struct RemovalReport {
     pub damaged: Vec<String>,
     /// Which reader they are kept for, if there is one: it reads what was removed.
     pub kept_for: Option<String>,
+    /// Whether some were not found because the disk has no room for a larger index.
+    pub is_short_of_room: bool,
     /// Whether all unused chunks are gone: not if some cannot be judged, if writes in flight did not end or asked for some, or the monitor cancelled.
     pub is_complete: bool,
 }
@@ -71,7 +73,7 @@ pub fn remove_unused(engine: &Arc<Engine>, monitor: &dyn Monitor, go_on: &dyn Fn
             return Ok(removal.report);
         }
         if !removal.was_left {
-            removal.report.is_complete = !removal.was_in_use && removal.report.damaged.is_empty();
+            removal.report.is_complete = !removal.was_in_use && removal.report.damaged.is_empty() && !removal.report.is_short_of_room;
             break;
         }
     }
@@ -97,6 +99,8 @@ impl Removal<'_> {
             Ok(()) => {}
             // A damaged page keeps its partition from being swept; what is in other pages can be removed all the same.
             Err(EngineError::Index(error @ IndexError::ChunkIndexDamaged { .. })) => self.report.note(error.to_string()),
+            // So does one that has no room to grow on a full disk; what the others give may be what it needs.
+            Err(EngineError::Index(error)) if error.is_full() => self.report.is_short_of_room = true,
             Err(error) => return Err(error.into()),
         }
         let mut cursor = Some(UnusedCursor::default());

@@ -209,8 +209,9 @@ impl Shared {
             created: created.0,
             merged: false,
         };
-        file.write_at(0, &header.encode())?;
-        self.reserve_room(HEADER_BYTES as u64, file)
+        // First, as this is where new data finds a full disk: a write could use what is kept for freeing room.
+        self.reserve_room(HEADER_BYTES as u64, file)?;
+        file.write_at(0, &header.encode())
     }
 
     /// Reserves what a container takes behind `end`, except where most of it will stay a hole.

@@ -122,6 +122,15 @@ impl VolumeError {
         matches!(self, VolumeError::Engine(error) if error.is_lost())
     }
 
+    /// Whether the disk is full: nothing is lost, and it succeeds once there is room.
+    pub fn is_full(&self) -> bool {
+        match self {
+            VolumeError::Engine(error) => error.is_full(),
+            VolumeError::NotDurable { error, .. } => error.is_full(),
+            _ => false,
+        }
+    }
+
     /// Whether bytes of the store are damaged or lost: the same will happen the next time.
     pub fn is_damage(&self) -> bool {
         match self {

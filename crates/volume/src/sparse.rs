@@ -10,6 +10,7 @@ use crate::record::{Record, check_size};
 use crate::volume::{Gate, Part, Volume};
 use onefold_engine::{Change, Transaction};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A run of a volume that has data or has none.
@@ -35,34 +36,45 @@ enum Present {
 impl Volume {
     /// Makes zeros of a range, and gives back what was stored for it. Whole blocks cost no more than what is stored of them.
     pub fn write_zeroes(&self, offset: u64, length: u64) -> Result<()> {
+        // Whole blocks first: on a full disk their room may be what the rest needs.
+        self.clear_whole_blocks(offset, length)?;
+        self.zero_edges(offset, length)
+    }
+
+    /// The range is not needed any more: it reads as zeros from now on. On a full disk this may hold for the whole blocks in it only: the rest of
+    /// a block would have to be stored anew.
+    pub fn discard(&self, offset: u64, length: u64) -> Result<()> {
+        self.clear_whole_blocks(offset, length)?;
+        match self.zero_edges(offset, length) {
+            Err(error) if error.is_full() => Ok(()),
+            done => done,
+        }
+    }
+
+    /// The blocks that are wholly within a range.
+    fn whole_blocks(&self, offset: u64, length: u64) -> Range<u64> {
+        let block_bytes = self.block_bytes() as u64;
+        offset.div_ceil(block_bytes)..(offset + length) / block_bytes
+    }
+
+    fn clear_whole_blocks(&self, offset: u64, length: u64) -> Result<()> {
         self.check_writable()?;
         self.check(offset, length)?;
-        let block_bytes = self.block_bytes() as u64;
-        let end = offset + length;
-        let (first, last) = (offset.div_ceil(block_bytes), end / block_bytes);
-        if first >= last {
-            for part in self.parts(offset, length) {
-                self.zero_part(part)?;
-            }
-        } else {
-            for part in self.parts(offset, first * block_bytes - offset) {
-                self.zero_part(part)?;
-            }
-            self.for_each_present(first, last, |block| {
-                let whole = Part { block, start: 0, length: self.block_bytes() };
-                self.change_part(whole, |buffer| *buffer = Buffer::new(Base::Zeros))
-            })?;
-            for part in self.parts(last * block_bytes, end - last * block_bytes) {
-                self.zero_part(part)?;
-            }
-        }
+        let whole = self.whole_blocks(offset, length);
+        self.for_each_present(whole.start, whole.end, |block| self.clear_block(block))?;
         self.shared.tidy(self);
         Ok(())
     }
 
-    /// The range is not needed any more: it reads as zeros from now on.
-    pub fn discard(&self, offset: u64, length: u64) -> Result<()> {
-        self.write_zeroes(offset, length)
+    fn zero_edges(&self, offset: u64, length: u64) -> Result<()> {
+        let (whole, block_bytes) = (self.whole_blocks(offset, length), self.block_bytes() as u64);
+        // Without whole blocks there is one edge.
+        let (start, end) = if whole.is_empty() { (offset, offset) } else { (whole.start * block_bytes, whole.end * block_bytes) };
+        for part in self.parts(offset, start - offset).chain(self.parts(end, offset + length - end)) {
+            self.zero_part(part)?;
+        }
+        self.shared.tidy(self);
+        Ok(())
     }
 
     /// Zeroes a part of a block, unless the block is zeros anyway.

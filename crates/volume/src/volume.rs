@@ -202,24 +202,42 @@ impl Volume {
     }
 
     /// Makes everything written before the call durable. After an error (a full disk) what was written is kept and readable, and
-    /// a later flush makes it durable.
+    /// a later flush makes it durable. What was discarded becomes durable on a full disk too: it is what gives room.
     pub fn flush(&self) -> Result<()> {
-        self.write_out_all()?;
-        Ok(self.shared.engine.flush()?)
+        match self.write_out_all() {
+            Err(error) if error.is_full() => {
+                self.shared.engine.flush()?;
+                Err(error)
+            }
+            written => {
+                written?;
+                Ok(self.shared.engine.flush()?)
+            }
+        }
     }
 
     /// Writes out everything written before the call; it is durable with the next flush of the engine.
     pub(crate) fn write_out_all(&self) -> Result<()> {
-        let blocks: Vec<u64> = self.dirty.lock().range(0, u64::MAX, usize::MAX).into_iter().map(|(block, _)| block).collect();
-        self.write_out(&blocks)?;
+        let (cleared, others) = self.dirty_blocks();
+        self.write_out(&cleared)?;
+        self.write_out(&others)?;
         self.shared.tidy(self);
         Ok(())
     }
 
+    /// The dirty blocks: those of zeros, which need no room and go first, and the others.
+    fn dirty_blocks(&self) -> (Vec<u64>, Vec<u64>) {
+        let dirty = self.dirty.lock().range(0, u64::MAX, usize::MAX);
+        let (cleared, others): (Vec<_>, Vec<_>) = dirty.into_iter().partition(|(_, is_cleared)| *is_cleared);
+        let blocks = |list: Vec<(u64, bool)>| list.into_iter().map(|(block, _)| block).collect();
+        (blocks(cleared), blocks(others))
+    }
+
     /// Writes out everything that is not stored yet. The caller holds the gate alone, so nothing is written meanwhile.
     pub(crate) fn write_out_rest(&self, gate: &Gate) -> Result<()> {
-        let blocks: Vec<u64> = self.dirty.lock().range(0, u64::MAX, usize::MAX).into_iter().map(|(block, _)| block).collect();
-        self.write_out_gated(gate, &blocks)
+        let (cleared, others) = self.dirty_blocks();
+        self.write_out_gated(gate, &cleared)?;
+        self.write_out_gated(gate, &others)
     }
 
     /// Brings the beginning of a range, up to 32 MiB, into the caches, so that reading it soon is fast.
@@ -265,6 +283,17 @@ impl Volume {
         let gate = self.enter(part.end(self.block_bytes()))?;
         self.check_known(&gate, part)?;
         self.change_gated(part.block, change);
+        Ok(())
+    }
+
+    /// Makes zeros of a whole block. On a full disk this is how room is made: then it waits only for other blocks of zeros.
+    pub(crate) fn clear_block(&self, block: u64) -> Result<()> {
+        match self.make_room(0) {
+            Err(error) if error.is_full() => self.write_out(&self.dirty_blocks().0)?,
+            made => made?,
+        }
+        let _gate = self.enter((block + 1) * self.block_bytes() as u64)?;
+        self.change_gated(block, |buffer| *buffer = Buffer::new(Base::Zeros));
         Ok(())
     }
 

@@ -300,12 +300,21 @@ impl Blocks {
         Ok(())
     }
 
-    /// Changes the length that redb sees. A full disk shows here, before a transaction is half written. The file itself shrinks when a
-    /// header that says so is durable.
+    /// Changes the length that redb sees. The file itself shrinks when a header that says so is durable.
+    ///
+    /// redb doubles the file and then writes what it needs of that. On a full disk the rest stays a hole: a small change may find room where
+    /// the doubled file does not.
     pub(super) fn set_len(&self, length: u64) -> io::Result<()> {
         let (present, wanted) = (self.file.len().map_err(into_io)?, stored_length(length));
         if wanted > present {
-            self.file.allocate(present, wanted - present).map_err(into_io)?;
+            match self.file.allocate(present, wanted - present) {
+                Err(error) if error.is_full() => {
+                    // Room that was had in vain is needed for the pages.
+                    self.file.set_len(present).map_err(into_io)?;
+                    self.file.set_len(wanted).map_err(into_io)?;
+                }
+                allocated => allocated.map_err(into_io)?,
+            }
         }
         self.length.store(length, Ordering::Release);
         Ok(())

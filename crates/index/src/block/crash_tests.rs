@@ -160,3 +160,26 @@ fn a_read_that_fails_once_is_tried_again() {
     ground.fail_read(0, ErrorKind::Other);
     check(&index, &log);
 }
+
+/// Every second of many objects goes, wherever it lies: in one transaction nearly all pages would be copied at once.
+#[test]
+fn on_a_full_disk_removals_are_persisted_in_steps_that_need_little_room() {
+    let changes = |value: &dyn Fn(u32) -> Option<Vec<u8>>, step| -> Vec<Change> {
+        (0..2000u32).step_by(step).map(|key| (0, key.to_be_bytes().to_vec(), value(key))).collect()
+    };
+    let ground = created();
+    let index = open(&ground, Access::ReadWrite, 1).unwrap();
+    let made = (Position(512), changes(&|key| Some(vec![key as u8; 1000]), 1));
+    index.apply(made.0, 0, &made.1).unwrap();
+    index.persist().unwrap();
+    // What one small transaction needs; all at once needs more than a megabyte.
+    ground.set_capacity(ground.used_bytes() + (400 << 10));
+    let removed = (Position(1024), changes(&|_| None, 2));
+    index.apply(removed.0, 0, &removed.1).unwrap();
+    index.persist().unwrap();
+    assert_eq!((index.pending_bytes(), index.position()), (0, removed.0));
+    let log = vec![made, removed];
+    check(&index, &log);
+    drop(index);
+    check_after_crash(&ground.restart(CrashPolicy::DropAll), &log);
+}

@@ -22,6 +22,8 @@ const OBJECTS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("objects
 const FORMAT: u64 = 1;
 /// Cache of a verification.
 const VERIFY_CACHE_BYTES: usize = 4 << 20;
+/// Objects of a transaction on a full disk.
+const STEP_OBJECTS: usize = 64;
 
 /// What an error of redb means: damage that the layer below found is told as such.
 fn database_error(path: String, source: redb::Error) -> IndexError {
@@ -189,6 +191,21 @@ impl PartitionFile {
 
     /// Writes `objects` and the position that they reach in one transaction; durable on return. After an error either all or nothing is there.
     pub(super) fn write(&self, objects: &Objects, position: Position) -> Result<()> {
+        self.transact(&mut objects.iter(), Some(position))
+    }
+
+    /// The same in many small transactions, those that remove first: each finds the pages free that the one before gave up, so on a full disk
+    /// a few pages of room are enough. The position comes with the last of them. After an error or a crash some objects may be newer than
+    /// the position says; replaying the log from there says the same of them again.
+    pub(super) fn write_in_steps(&self, objects: &Objects, position: Position) -> Result<()> {
+        let (written, removed): (Vec<_>, Vec<_>) = objects.iter().partition(|(_, value)| value.is_some());
+        for step in removed.chunks(STEP_OBJECTS).chain(written.chunks(STEP_OBJECTS)) {
+            self.transact(&mut step.iter().copied(), None)?;
+        }
+        self.transact(&mut std::iter::empty(), Some(position))
+    }
+
+    fn transact(&self, objects: &mut dyn Iterator<Item = (&Vec<u8>, &Option<Vec<u8>>)>, position: Option<Position>) -> Result<()> {
         if self.access == Access::Read {
             return Err(IndexError::ReadOnly { path: self.describe() });
         }
@@ -200,7 +217,9 @@ impl PartitionFile {
             let stored_epoch = meta.get("epoch").map_err(|error| self.failed(error))?.map_or(0, |value| value.value());
             self.check_epoch(stored_epoch)?;
             meta.insert("epoch", self.epoch).map_err(|error| self.failed(error))?;
-            meta.insert("position", position.0).map_err(|error| self.failed(error))?;
+            if let Some(position) = position {
+                meta.insert("position", position.0).map_err(|error| self.failed(error))?;
+            }
             let mut table = transaction.open_table(OBJECTS).map_err(|error| self.failed(error))?;
             for (key, value) in objects {
                 match value {

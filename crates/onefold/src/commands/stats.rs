@@ -127,6 +127,8 @@ fn to_json(contents: &Contents, statistics: &Statistics, scrubbed: &ScrubStatus,
         "merge_debt_bytes": debt.bytes,
         "merge_debt_containers": debt.containers,
         "disk_bytes": statistics.disk_bytes,
+        "reserve_bytes": statistics.reserve_bytes,
+        "reserve_in_use": statistics.reserve_in_use,
         "log_bytes": statistics.log_bytes,
         "chunks": statistics.chunks,
         "containers": statistics.containers,
@@ -184,6 +186,12 @@ fn parity(statistics: &Statistics) -> String {
     }
 }
 
+fn reserve(statistics: &Statistics) -> String {
+    let in_use =
+        if statistics.reserve_in_use == Some(true) { "; the disk is full: nothing new is stored until this is whole again" } else { "" };
+    format!("{} for deleting on a full disk{in_use}", size(statistics.reserve_bytes))
+}
+
 fn damaged(scrubbed: &ScrubStatus) -> String {
     match scrubbed.damage_count {
         0 => String::new(),
@@ -218,6 +226,7 @@ fn print(output: &mut Output<'_>, contents: &Contents, statistics: &Statistics, 
         ),
         ("to merge", format!("{} in {}", size(debt.bytes), counted(debt.containers, "container", "containers"))),
         ("on disk", format!("{}, of it log {}", size(statistics.disk_bytes), size(statistics.log_bytes))),
+        ("reserve", reserve(statistics)),
         ("chunks", format!("{} in {}", number(statistics.chunks), counted(statistics.containers, "container", "containers"))),
         ("index", format!("{}, {} of memory", counted(statistics.index_entries, "entry", "entries"), size(statistics.index_memory_bytes))),
         ("parity", parity(statistics)),

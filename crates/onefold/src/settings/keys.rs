@@ -380,6 +380,14 @@ pub const KEYS: &[Key] = &[
         set: |settings, value| settings.reclamation.max_fill_percent = value.number(),
     },
     Key {
+        section: "reserve",
+        name: "size",
+        default: "\"64MiB\"",
+        kind: Kind::Size { least: 0, most: TIB },
+        about: "The most room that is kept for deleting, discarding and pruning on a full disk; never more than a hundredth of the disk. 0: none is kept.",
+        set: |settings, value| settings.engine.reserve_bytes = value.number(),
+    },
+    Key {
         section: "parity",
         name: "group",
         default: "0",

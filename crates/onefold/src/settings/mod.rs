@@ -114,7 +114,7 @@ pub struct Iscsi {
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
-            engine: onefold_engine::Settings::default(),
+            engine: onefold_engine::Settings { reserve_bytes: 64 << 20, ..onefold_engine::Settings::default() },
             volume_dirty_bytes: 64 << 20,
             volume_mapping_cache_bytes: 16 << 20,
             reclamation: Reclamation { interval_seconds: 600, max_unused_percent: 20, max_fill_percent: 50 },

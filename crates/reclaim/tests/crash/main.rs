@@ -5,6 +5,7 @@
 
 mod beside;
 mod forget;
+mod full;
 mod model;
 mod readers;
 mod repairs;

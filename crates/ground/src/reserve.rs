@@ -1,0 +1,340 @@
+//! Room that is kept for freeing room: a file without content that is given up when the device is full.
+//!
+//! Deleting writes, too: records of the log, pages of indexes, forwards. So a device that is full to its last block could never be emptied.
+//! A [`ReservedGround`] keeps a file of its own, the *reserve*. When a write finds the device full, a part of the reserve is given up and the
+//! write is made again, until it succeeds or nothing is left of the reserve.
+//!
+//! Invariants:
+//! * [`File::allocate`] never touches the reserve. It is how new data asks for room, so new data finds the device full first.
+//! * As soon as a part was given up, [`Reserve::is_in_use`] says so until the reserve is whole again: its owner lets no new data in meanwhile.
+//! * Only writes that may be repeated are made again. A sync that failed is not: nobody knows what it has done.
+//! * The content of the file means nothing, and losing it harms nothing.
+
+use crate::lock::{Holder, LockError, LockGuard};
+use crate::{Access, DirectoryEntry, Exposure, File, Ground, Result, Space};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A reserve is given up in so many parts.
+const PARTS: u64 = 8;
+/// No part is smaller, bytes.
+const PART_MIN_BYTES: u64 = 1 << 20;
+/// The share of a device that a reserve takes at most: one in so many bytes.
+const SHARE: u64 = 100;
+
+/// The reserve of a ground.
+#[derive(Debug)]
+pub struct Reserve {
+    ground: Arc<dyn Ground>,
+    path: String,
+    state: Mutex<State>,
+    /// As in the state, to be asked without waiting.
+    held_bytes: AtomicU64,
+    wanted_bytes: AtomicU64,
+}
+
+#[derive(Debug)]
+struct State {
+    held_bytes: u64,
+    /// How often a part was given up.
+    given_up: u64,
+}
+
+impl Reserve {
+    /// Finds the reserve as it was left. It is as large as it should be when [`Reserve::keep`] has said so.
+    pub fn open(ground: &Arc<dyn Ground>, path: &str) -> Reserve {
+        let held_bytes = ground.open(path, Access::Read).and_then(|file| file.len()).unwrap_or(0);
+        Reserve {
+            ground: ground.clone(),
+            path: path.to_owned(),
+            state: Mutex::new(State { held_bytes, given_up: 0 }),
+            held_bytes: AtomicU64::new(held_bytes),
+            wanted_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Bytes that are kept now.
+    pub fn held_bytes(&self) -> u64 {
+        self.held_bytes.load(Ordering::Acquire)
+    }
+
+    /// Returns whether a part was given up, or could not be had: what is left of the device is for freeing room.
+    pub fn is_in_use(&self) -> bool {
+        self.held_bytes() < self.wanted_bytes.load(Ordering::Acquire)
+    }
+
+    /// Makes the reserve as large as `wanted_bytes`, but no more than a hundredth of the device; a larger one shrinks. It only takes room of which as
+    /// much again is free, so that it is not given up at once. Returns whether it is whole now.
+    pub fn keep(&self, wanted_bytes: u64) -> Result<bool> {
+        let space = self.ground.space()?;
+        let wanted_bytes = wanted_bytes.min(space.total_bytes / SHARE);
+        let mut state = self.state.lock();
+        self.wanted_bytes.store(wanted_bytes, Ordering::Release);
+        if state.held_bytes > wanted_bytes {
+            self.shrink(&mut state, wanted_bytes)?;
+        } else if state.held_bytes < wanted_bytes && space.free_bytes / 2 >= wanted_bytes - state.held_bytes {
+            match self.file().and_then(|file| file.allocate(0, wanted_bytes)) {
+                Ok(()) => self.holds(&mut state, wanted_bytes),
+                Err(error) if error.is_full() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(state.held_bytes == wanted_bytes)
+    }
+
+    /// Runs a write, and gives up parts of the reserve as long as it finds the device full.
+    fn run<T>(&self, write: impl Fn() -> Result<T>) -> Result<T> {
+        loop {
+            let given_up = self.state.lock().given_up;
+            match write() {
+                Err(error) if error.is_full() && self.give_up(given_up) => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// Gives up a part, unless somebody else has done so since `seen`. Returns whether there is room that was not there.
+    fn give_up(&self, seen: u64) -> bool {
+        let mut state = self.state.lock();
+        if state.given_up != seen {
+            return true;
+        }
+        if state.held_bytes == 0 {
+            return false;
+        }
+        let is_first = !self.is_in_use();
+        let part = (self.wanted_bytes.load(Ordering::Acquire) / PARTS).max(PART_MIN_BYTES);
+        let left = state.held_bytes.saturating_sub(part);
+        if let Err(error) = self.shrink(&mut state, left) {
+            tracing::error!(%error, "the disk is full, and the reserve for freeing room cannot be given up");
+            return false;
+        }
+        state.given_up += 1;
+        if is_first {
+            tracing::warn!(
+                "the disk is full: the reserve for freeing room is in use, and nothing new is taken until it is whole again. Forget backups, delete volumes or discard, then prune; or make room on the disk"
+            );
+        }
+        true
+    }
+
+    fn shrink(&self, state: &mut State, to_bytes: u64) -> Result<()> {
+        let shrunk = if to_bytes == 0 { self.ground.remove(&self.path) } else { self.file()?.set_len(to_bytes) };
+        match shrunk {
+            Err(error) if error.is_not_found() => self.holds(state, 0),
+            // A file system that copies what it changes may need room to make a file shorter, but not to remove it.
+            Err(error) if error.is_full() && to_bytes > 0 => {
+                self.ground.remove(&self.path)?;
+                self.holds(state, 0);
+            }
+            shrunk => {
+                shrunk?;
+                self.holds(state, to_bytes);
+            }
+        }
+        Ok(())
+    }
+
+    fn holds(&self, state: &mut State, bytes: u64) {
+        state.held_bytes = bytes;
+        self.held_bytes.store(bytes, Ordering::Release);
+    }
+
+    fn file(&self) -> Result<Arc<dyn File>> {
+        match self.ground.open(&self.path, Access::ReadWrite) {
+            Err(error) if error.is_not_found() => self.ground.create(&self.path),
+            opened => opened,
+        }
+    }
+}
+
+/// A ground whose writes may use a reserve.
+#[derive(Debug)]
+pub struct ReservedGround {
+    ground: Arc<dyn Ground>,
+    reserve: Arc<Reserve>,
+}
+
+impl ReservedGround {
+    /// Lets the writes to a ground use the reserve.
+    pub fn new(ground: Arc<dyn Ground>, reserve: Arc<Reserve>) -> ReservedGround {
+        ReservedGround { ground, reserve }
+    }
+
+    fn file(&self, file: Arc<dyn File>) -> Arc<dyn File> {
+        Arc::new(ReservedFile { file, ground: self.ground.clone(), reserve: self.reserve.clone() })
+    }
+}
+
+impl Ground for ReservedGround {
+    fn create(&self, path: &str) -> Result<Arc<dyn File>> {
+        Ok(self.file(self.reserve.run(|| self.ground.create(path))?))
+    }
+
+    fn open(&self, path: &str, access: Access) -> Result<Arc<dyn File>> {
+        let file = self.ground.open(path, access)?;
+        Ok(if access == Access::ReadWrite { self.file(file) } else { file })
+    }
+
+    fn open_past_cache(&self, path: &str) -> Result<Arc<dyn File>> {
+        self.ground.open_past_cache(path)
+    }
+
+    fn remove(&self, path: &str) -> Result<()> {
+        self.reserve.run(|| self.ground.remove(path))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        self.reserve.run(|| self.ground.rename(from, to))
+    }
+
+    fn list(&self, directory: &str) -> Result<Vec<DirectoryEntry>> {
+        self.ground.list(directory)
+    }
+
+    fn create_directory(&self, directory: &str) -> Result<()> {
+        self.reserve.run(|| self.ground.create_directory(directory))
+    }
+
+    fn sync_directory(&self, directory: &str) -> Result<()> {
+        self.ground.sync_directory(directory)
+    }
+
+    fn exists(&self, path: &str) -> Result<bool> {
+        self.ground.exists(path)
+    }
+
+    fn space(&self) -> Result<Space> {
+        self.ground.space()
+    }
+
+    fn lock(&self, path: &str, exclusive: bool, holder: &Holder) -> std::result::Result<LockGuard, LockError> {
+        self.ground.lock(path, exclusive, holder)
+    }
+
+    fn describe(&self, path: &str) -> String {
+        self.ground.describe(path)
+    }
+
+    fn exposure(&self) -> Result<Option<Exposure>> {
+        self.ground.exposure()
+    }
+}
+
+#[derive(Debug)]
+struct ReservedFile {
+    file: Arc<dyn File>,
+    ground: Arc<dyn Ground>,
+    reserve: Arc<Reserve>,
+}
+
+impl File for ReservedFile {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        self.file.read_at(offset, buffer)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.reserve.run(|| self.file.write_at(offset, data))
+    }
+
+    fn pretend_write(&self, offset: u64, length: u64) -> Result<()> {
+        self.file.pretend_write(offset, length)
+    }
+
+    fn len(&self) -> Result<u64> {
+        self.file.len()
+    }
+
+    fn set_len(&self, length: u64) -> Result<()> {
+        self.reserve.run(|| self.file.set_len(length))
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.file.sync()
+    }
+
+    fn allocate(&self, offset: u64, length: u64) -> Result<()> {
+        self.file.allocate(offset, length)
+    }
+
+    fn allocate_from_reserve(&self, offset: u64, length: u64) -> Result<()> {
+        let full = match self.file.allocate(offset, length) {
+            Err(error) if error.is_full() => error,
+            result => return result,
+        };
+        // Not in vain: what is asked for may be much larger than the reserve.
+        if self.ground.space()?.free_bytes.saturating_add(self.reserve.held_bytes()) < length {
+            return Err(full);
+        }
+        self.reserve.run(|| self.file.allocate(offset, length))
+    }
+
+    fn start_writeback(&self, offset: u64, length: u64) {
+        self.file.start_writeback(offset, length);
+    }
+
+    fn read_ahead(&self, offset: u64, length: u64) {
+        self.file.read_ahead(offset, length);
+    }
+
+    fn drop_cached(&self, offset: u64, length: u64) {
+        self.file.drop_cached(offset, length);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SimulatedGround;
+
+    const MIB: u64 = 1 << 20;
+
+    fn disk(capacity_bytes: u64) -> (Arc<SimulatedGround>, Arc<dyn Ground>) {
+        let disk = Arc::new(SimulatedGround::new(1));
+        disk.set_capacity(capacity_bytes);
+        (disk.clone(), disk)
+    }
+
+    fn write(ground: &dyn Ground, path: &str, length: u64) -> Result<()> {
+        ground.create(path)?.write_at(0, &vec![1; length as usize])
+    }
+
+    #[test]
+    fn a_write_on_a_full_disk_uses_the_reserve_and_new_room_makes_it_whole() {
+        let (_, disk) = disk(400 * MIB);
+        let reserve = Arc::new(Reserve::open(&disk, "reserve"));
+        assert!(reserve.keep(100 * MIB).unwrap());
+        assert_eq!((reserve.held_bytes(), reserve.is_in_use()), (4 * MIB, false), "a hundredth");
+        let ground = ReservedGround::new(disk.clone(), reserve.clone());
+
+        let others = disk.create("others").unwrap();
+        others.allocate(0, disk.space().unwrap().free_bytes).unwrap();
+        assert!(ground.create("data").unwrap().allocate(0, 4096).is_err_and(|error| error.is_full()), "new data");
+        assert!(!reserve.is_in_use());
+        write(&ground, "log", MIB / 2).unwrap();
+        assert!(reserve.is_in_use());
+        assert_eq!(reserve.held_bytes(), 3 * MIB, "no more than is needed");
+        write(&ground, "pages", 3 * MIB).unwrap();
+        assert_eq!(reserve.held_bytes(), 0);
+        assert!(write(&ground, "more", MIB).unwrap_err().is_full(), "nothing is left");
+
+        assert!(!reserve.keep(100 * MIB).unwrap() && reserve.is_in_use(), "no room");
+        others.set_len(8 * MIB).unwrap();
+        assert!(reserve.keep(100 * MIB).unwrap() && !reserve.is_in_use());
+        assert_eq!(Reserve::open(&disk, "reserve").held_bytes(), 4 * MIB);
+    }
+
+    #[test]
+    fn what_is_larger_than_the_reserve_does_not_use_it_up_in_vain() {
+        let (_, disk) = disk(400 * MIB);
+        let reserve = Arc::new(Reserve::open(&disk, "reserve"));
+        reserve.keep(4 * MIB).unwrap();
+        let ground = ReservedGround::new(disk.clone(), reserve.clone());
+        disk.create("others").unwrap().allocate(0, disk.space().unwrap().free_bytes).unwrap();
+        assert!(ground.create("pages").unwrap().allocate_from_reserve(0, 5 * MIB).unwrap_err().is_full());
+        assert_eq!(reserve.held_bytes(), 4 * MIB);
+        ground.create("others pages").unwrap().allocate_from_reserve(0, 2 * MIB).unwrap();
+        assert!(reserve.is_in_use());
+    }
+}
