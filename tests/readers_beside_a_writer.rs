@@ -100,13 +100,13 @@ fn b12_a_dump_that_nobody_reads_does_not_stop_backup_forget_and_prune() {
 
     // What nobody sees goes at once, beside the reader.
     let before = container_bytes(&scene);
-    scene.run(["forget", &second]).succeeds();
+    scene.run(["forget", &second, "--yes"]).succeeds();
     let pruned = scene.run(["prune", "--json", "--max-unused", "0%"]).succeeds().json();
     assert_eq!((&pruned["complete"], &pruned["kept_for"]), (&true.into(), &serde_json::Value::Null), "{pruned}");
     assert!(container_bytes(&scene) + (LARGE_BYTES as u64) / 2 < before, "{pruned}");
 
     // What it reads stays, though it is forgotten, until it has ended.
-    scene.run(["forget", &first]).succeeds();
+    scene.run(["forget", &first, "--yes"]).succeeds();
     let pruned = scene.run(["prune", "--json", "--max-unused", "0%"]).succeeds().json();
     assert_eq!((&pruned["complete"], &pruned["removed_chunks"]), (&false.into(), &0.into()), "{pruned}");
     let kept = pruned["kept_for"].as_str().unwrap();
@@ -129,7 +129,7 @@ fn b12_a_killed_reader_holds_nothing_up() {
     let mut left = Left::open(&scene, &first);
     write(&scene, 2);
     back_up(&scene);
-    scene.run(["forget", &first]).succeeds();
+    scene.run(["forget", &first, "--yes"]).succeeds();
     assert_eq!(scene.run(["prune", "--json"]).succeeds().json()["complete"], false);
     left.child.kill().unwrap();
     left.child.wait().unwrap();
@@ -179,7 +179,7 @@ fn b12_restore_works_beside_a_daemon_and_is_not_harmed_by_its_reclamation() {
     scene.run(["restore", &first, "--target", "out"]).succeeds();
     let restored = scene.path("out").join(scene.path("tree").strip_prefix("/").unwrap());
     assert!(fs::read(restored.join("large")).unwrap() == noise(10, LARGE_BYTES));
-    scene.run(["forget", &first]).succeeds();
+    scene.run(["forget", &first, "--yes"]).succeeds();
     let pruned = scene.run(["prune", "--json"]).succeeds().json();
     assert!(pruned["complete"] == false && pruned["kept_for"].as_str().unwrap().contains("`dump`"), "{pruned}");
     assert!(left.finish() == noise(10, LARGE_BYTES));

@@ -49,11 +49,21 @@ impl Catalog {
     /// order of the store's backups, and what the store's clock shows. After an error (a full disk) it may be visible already; then calling this again with
     /// the same record only makes it durable, as its references must be counted once.
     pub fn commit_backup(&self, backup: &mut Backup) -> Result<()> {
+        self.commit(backup, &|_| self.next_sequence())
+    }
+
+    /// The same for a backup of another store, which keeps its place in the order: copied later, an old backup must not become the newest of its name.
+    /// Where backups of several stores meet, their dates decide between equal places.
+    pub fn commit_copy(&self, backup: &mut Backup) -> Result<()> {
+        self.commit(backup, &|backup| Ok(backup.sequence))
+    }
+
+    fn commit(&self, backup: &mut Backup, sequence: &dyn Fn(&Backup) -> Result<u64>) -> Result<()> {
         let (partition, key) = (self.partition(&backup.name), key(&backup.id));
         let changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
         match self.engine.get(partition, &key)? {
             None => {
-                backup.sequence = self.next_sequence()?;
+                backup.sequence = sequence(backup)?;
                 backup.seen_ns = self.engine.seen_ns();
                 let value = backup.encode(self.engine.digest_bytes());
                 self.engine.submit(Transaction {

@@ -127,9 +127,15 @@ impl Engine {
     /// limit. Writers are admitted by the limit, so it stays bounded. Files of merges that cannot be replaced (on a full disk) hold the
     /// log whatever is committed.
     pub(crate) fn with_room_in_the_log<T>(&self, mut commit: impl FnMut(Write) -> Result<T>) -> Result<T> {
+        let mut is_disk_full = false;
         for _ in 0..FULL_LOG_ATTEMPTS {
             match commit(Log::commit) {
                 Err(EngineError::Log(LogError::Full { .. })) => self.maintain(true)?,
+                // On a full disk the log itself is room: what the indexes have of it is given back, once.
+                Err(EngineError::Log(error)) if error.is_full() && !is_disk_full => {
+                    is_disk_full = true;
+                    self.maintain(true)?;
+                }
                 result => return result,
             }
         }

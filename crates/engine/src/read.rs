@@ -120,6 +120,13 @@ impl Engine {
         }
     }
 
+    /// Loads whole data chunks and compares them with their fingerprints.
+    pub fn load(&self, wanted: &[(Address, Fingerprint)]) -> Result<Vec<Slice>> {
+        let slices = self.load_chunks(wanted, ChunkKind::Data, true)?;
+        self.served(slices.iter().map(|slice| slice.len()).sum());
+        Ok(slices)
+    }
+
     /// Where the indexes say that a chunk is.
     pub fn locate(&self, fingerprint: &Fingerprint) -> Result<Option<Address>> {
         if let Some(address) = self.reservations.address(fingerprint) {

@@ -34,6 +34,12 @@ pub(crate) fn over(ground: Arc<dyn Ground>, settings: &Settings, mode: Mode) -> 
 impl Engine {
     /// Lets a writer of data in, as [`Engine::admit`] does, unless what is left of the disk is for freeing room.
     pub(crate) fn admit_data(&self) -> Result<()> {
+        self.check_room()?;
+        self.admit()
+    }
+
+    /// Returns an error if what is left of the disk is for freeing room. Called before anything is added that does not come through a stream.
+    pub fn check_room(&self) -> Result<()> {
         if self.is_reserve_in_use() {
             // There may be room again since maintenance looked.
             self.keep_reserve();
@@ -41,7 +47,7 @@ impl Engine {
         if self.is_reserve_in_use() {
             return Err(EngineError::Full { place: self.ground.describe("") });
         }
-        self.admit()
+        Ok(())
     }
 
     /// Whether the disk is so full that the reserve is in use: no new data is taken until it is whole again.

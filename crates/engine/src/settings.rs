@@ -35,7 +35,7 @@ pub struct Settings {
     pub workers: usize,
     /// Containers that share one parity file, 2 to 16; 0: no parity is made. What was made is used and kept sound in any case.
     pub parity_group: usize,
-    /// The most that is kept for freeing room on a full disk, bytes; never more than a hundredth of the device. 0: nothing is.
+    /// The most that is kept for freeing room on a full disk, bytes; never more than a fiftieth of the device. 0: nothing is.
     pub reserve_bytes: u64,
     /// Whether the store is one that keeps no data: [`crate::Descriptor::discards_data`]. It opens only where both say the same.
     pub discards_data: bool,

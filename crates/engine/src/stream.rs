@@ -192,6 +192,50 @@ impl WriteStream {
         Ok(pieces)
     }
 
+    /// Looks for chunks without having their bytes, for those who would have to fetch them: where each is, or `None` where it has to be
+    /// [written](WriteStream::write_chunks). What was found stays as long as the stream does not rest.
+    pub fn find(&mut self, fingerprints: &[Fingerprint], out: &mut Vec<Option<Address>>) -> Result<()> {
+        let engine = self.engine.clone();
+        self.wake();
+        for fingerprints in fingerprints.chunks(BATCH_CHUNKS) {
+            // As in `place`: watched, then reserved, then looked up. A removal is over before, or sees that the chunk is wanted.
+            engine.watch.touch(fingerprints);
+            let mut held = Held { engine: &engine, fingerprints: Vec::new() };
+            let (begin, mut owned) = (out.len(), Vec::new());
+            for (at, fingerprint) in fingerprints.iter().enumerate() {
+                let found = match engine.reservations.reserve(fingerprint) {
+                    Reservation::Owned => {
+                        held.fingerprints.push(*fingerprint);
+                        owned.push(begin + at);
+                        None
+                    }
+                    Reservation::Placed(address) => Some(address),
+                    // Somebody stores or removes it just now: writing it finds out.
+                    Reservation::Taken => None,
+                };
+                out.push(found);
+            }
+            let mut entries = Vec::with_capacity(owned.len());
+            engine.index.lookup(&held.fingerprints, &mut entries)?;
+            for (at, entry) in owned.into_iter().zip(entries) {
+                out[at] = entry.filter(|entry| entry.address != 0).map(|entry| Address::from_bits(entry.address));
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores chunks as they are, without cutting them again; returns one piece for each.
+    pub fn write_chunks(&mut self, chunks: &[&[u8]]) -> Result<Vec<Piece>> {
+        let engine = self.engine.clone();
+        engine.served(chunks.iter().map(|chunk| chunk.len()).sum());
+        self.wake();
+        let mut fingerprints = Vec::with_capacity(chunks.len());
+        engine.name(chunks, &engine.chain, &mut fingerprints);
+        let mut pieces = Vec::with_capacity(chunks.len());
+        self.store(chunks, &fingerprints, Hints::default(), |piece| pieces.push(piece))?;
+        Ok(pieces)
+    }
+
     /// Stores a metadata chunk that refers to `references` (one each time it names a chunk); they are counted if the chunk is new.
     pub fn write_metadata(&mut self, kind: MetadataKind, content: &[u8], references: &[Fingerprint]) -> Result<Piece> {
         let engine = self.engine.clone();

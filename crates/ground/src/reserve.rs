@@ -19,9 +19,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A reserve is given up in so many parts.
 const PARTS: u64 = 8;
 /// No part is smaller, bytes.
-const PART_MIN_BYTES: u64 = 1 << 20;
+const PART_MIN_BYTES: u64 = 256 << 10;
 /// The share of a device that a reserve takes at most: one in so many bytes.
-const SHARE: u64 = 100;
+const SHARE: u64 = 50;
 
 /// The reserve of a ground.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl Reserve {
         self.held_bytes() < self.wanted_bytes.load(Ordering::Acquire)
     }
 
-    /// Makes the reserve as large as `wanted_bytes`, but no more than a hundredth of the device; a larger one shrinks. It only takes room of which as
+    /// Makes the reserve as large as `wanted_bytes`, but no more than a fiftieth of the device; a larger one shrinks. It only takes room of which as
     /// much again is free, so that it is not given up at once. Returns whether it is whole now.
     pub fn keep(&self, wanted_bytes: u64) -> Result<bool> {
         let space = self.ground.space()?;
@@ -305,24 +305,24 @@ mod tests {
         let (_, disk) = disk(400 * MIB);
         let reserve = Arc::new(Reserve::open(&disk, "reserve"));
         assert!(reserve.keep(100 * MIB).unwrap());
-        assert_eq!((reserve.held_bytes(), reserve.is_in_use()), (4 * MIB, false), "a hundredth");
+        assert_eq!((reserve.held_bytes(), reserve.is_in_use()), (8 * MIB, false), "a fiftieth");
         let ground = ReservedGround::new(disk.clone(), reserve.clone());
 
         let others = disk.create("others").unwrap();
         others.allocate(0, disk.space().unwrap().free_bytes).unwrap();
         assert!(ground.create("data").unwrap().allocate(0, 4096).is_err_and(|error| error.is_full()), "new data");
         assert!(!reserve.is_in_use());
-        write(&ground, "log", MIB / 2).unwrap();
+        write(&ground, "log", MIB - 4096).unwrap();
         assert!(reserve.is_in_use());
-        assert_eq!(reserve.held_bytes(), 3 * MIB, "no more than is needed");
-        write(&ground, "pages", 3 * MIB).unwrap();
+        assert_eq!(reserve.held_bytes(), 7 * MIB, "no more than is needed");
+        write(&ground, "pages", 7 * MIB).unwrap();
         assert_eq!(reserve.held_bytes(), 0);
         assert!(write(&ground, "more", MIB).unwrap_err().is_full(), "nothing is left");
 
         assert!(!reserve.keep(100 * MIB).unwrap() && reserve.is_in_use(), "no room");
         others.set_len(8 * MIB).unwrap();
         assert!(reserve.keep(100 * MIB).unwrap() && !reserve.is_in_use());
-        assert_eq!(Reserve::open(&disk, "reserve").held_bytes(), 4 * MIB);
+        assert_eq!(Reserve::open(&disk, "reserve").held_bytes(), 8 * MIB);
     }
 
     #[test]

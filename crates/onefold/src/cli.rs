@@ -2,6 +2,7 @@
 
 mod backup;
 mod bench;
+mod copy;
 mod files;
 mod place;
 mod retention;
@@ -13,6 +14,7 @@ mod volume;
 use backup::plain_name;
 pub use backup::{Backup, Backups};
 pub use bench::{Bench, BenchReport, BenchRun, ScaleName};
+pub use copy::Copy;
 pub use files::{ArchiveFormat, DamagedBytes, DamagedFile, Diff, Dump, FileType, Find, Ls, OverwriteWhen, Restore};
 pub use place::with_store;
 pub use retention::{AppendOnly, AppendOnlyOff, AppendOnlyOn, AppendOnlyStatus, Forget, Keep, Protect, Prune, Until};
@@ -87,6 +89,8 @@ pub enum Command {
     Restore(Restore),
     /// Writes one file of a backup, or a directory as an archive, to standard output
     Dump(Dump),
+    /// Copies backups and volumes into another store
+    Copy(Copy),
     /// Makes, lists, snapshots, clones, resizes, renames and deletes volumes (disks), copies them in and out
     #[command(subcommand)]
     Volume(Volume),

@@ -44,7 +44,9 @@ fn documented() -> Keys {
             own.extend(quoted(text).filter(is_key).map(str::to_owned));
             // The name of the row is no key, but for the one of this name.
             if (*names, other) == ("`stats`", "scrub") {
-                NOT_IN_STATUS.iter().for_each(|key| drop(own.remove(*key)));
+                NOT_IN_STATUS.iter().for_each(|key| {
+                    own.remove(*key);
+                });
             } else {
                 own.remove(other);
             }

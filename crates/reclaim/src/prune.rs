@@ -71,13 +71,13 @@ pub fn prune(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Monitor,
     let mut report = PruneReport::default();
     loop {
         let (once, is_short_of_room) = prune_once(engine, options, monitor, go_on)?;
-        let gave = once.freed_bytes > 0;
+        let has_got_on = once.freed_bytes > 0 || once.chunks > 0;
         report.add(once);
         if !is_short_of_room {
             return Ok(report);
         }
         report.is_complete = false;
-        if !gave {
+        if !has_got_on {
             let place = engine.ground().describe("");
             return if report.freed_bytes > 0 { Ok(report) } else { Err(CheckError::Engine(EngineError::Full { place })) };
         }
@@ -100,7 +100,11 @@ fn prune_once(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Monitor
     } else {
         drop(engine.permit_deletion("prune")?);
         monitor.step("unused chunks", 0);
-        let RemovalReport { chunks, bytes, damaged, kept_for, is_complete, is_short_of_room } = remove_unused(engine, monitor, &go_on)?;
+        let RemovalReport { chunks, bytes, damaged, kept_for, is_complete, is_short_of_room } = match remove_unused(engine, monitor, &go_on)
+        {
+            Err(CheckError::Engine(error)) if error.is_full() => RemovalReport { is_short_of_room: true, ..RemovalReport::default() },
+            removed => removed?,
+        };
         is_short = is_short_of_room;
         (report.chunks, report.chunk_bytes, report.problems, report.is_complete) = (chunks, bytes, damaged, is_complete);
         report.kept_for = kept_for;
@@ -132,7 +136,10 @@ fn prune_once(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Monitor
         monitor.advance(group.len() as u64);
     }
     // The files of a merge may have waited for room.
-    engine.maintain(false)?;
+    match engine.maintain(false) {
+        Err(error) if error.is_full() => is_short = true,
+        maintained => maintained?,
+    }
     Ok((report, is_short))
 }
 

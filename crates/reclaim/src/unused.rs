@@ -16,6 +16,8 @@ use std::sync::Arc;
 
 /// Candidates taken together, so that those of a container meet in one removal; 40 bytes each.
 const GATHERED: usize = 16 * MAX_CANDIDATES;
+/// Chunks that are removed on a full disk before containers are given back.
+const AT_ONCE_ON_A_FULL_DISK: usize = 1024;
 /// Passes over the index in one call: later ones only have what the first had no room for.
 const MAX_PASSES: usize = 64;
 
@@ -31,7 +33,7 @@ pub struct RemovalReport {
     pub damaged: Vec<String>,
     /// Which reader they are kept for, if there is one: it reads what was removed.
     pub kept_for: Option<String>,
-    /// Whether some were not found because the disk has no room for a larger index.
+    /// Whether some are left because the disk has no room for it before containers are given back.
     pub is_short_of_room: bool,
     /// Whether all unused chunks are gone: not if some cannot be judged, if writes in flight did not end or asked for some, or the monitor cancelled.
     pub is_complete: bool,
@@ -128,11 +130,18 @@ impl Removal<'_> {
             level.sort_unstable();
             level.dedup();
             let mut next = Vec::new();
-            for candidates in level.chunks(MAX_CANDIDATES) {
+            let at_once = if self.engine.is_reserve_in_use() { AT_ONCE_ON_A_FULL_DISK } else { MAX_CANDIDATES };
+            for candidates in level.chunks(at_once) {
                 if !go_on() {
                     return Ok(false);
                 }
-                let removed = self.engine.remove_unused(candidates, &references, go_on)?;
+                let removed = match self.engine.remove_unused(candidates, &references, go_on) {
+                    Err(error) if error.is_full() => {
+                        self.report.is_short_of_room = true;
+                        return Ok(false);
+                    }
+                    removed => removed?,
+                };
                 if let Some(why) = removed.held {
                     self.report.note(why);
                     return Ok(false);
@@ -154,6 +163,11 @@ impl Removal<'_> {
                 self.was_left |= next.len() + released.len() > GATHERED;
                 let room = GATHERED.saturating_sub(next.len());
                 next.extend(released.into_iter().take(room));
+                if self.engine.is_reserve_in_use() && self.report.chunks >= AT_ONCE_ON_A_FULL_DISK as u64 {
+                    // The reserve may not do for all of it. First the containers go of which nothing is needed any more.
+                    self.report.is_short_of_room = true;
+                    return Ok(false);
+                }
             }
             level = next;
         }

@@ -21,6 +21,7 @@ impl Volumes {
 
     fn derive(&self, source: &str, name: &str, kind: VolumeKind, is_read_only: bool) -> Result<Arc<Volume>> {
         check_name(name)?;
+        self.shared.engine.check_room()?;
         self.check_free(name)?;
         let source = self.get(source)?;
         if kind == VolumeKind::Snapshot {

@@ -245,6 +245,7 @@ impl Volumes {
         check_name(name)?;
         check_size(size)?;
         check_block_size(block_size)?;
+        self.shared.engine.check_room()?;
         let chain = chain.unwrap_or_default();
         if chain.len() > MAX_CHAIN_BYTES {
             let why = format!("it has {} bytes, at most {MAX_CHAIN_BYTES} are possible", chain.len());

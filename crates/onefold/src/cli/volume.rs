@@ -225,7 +225,7 @@ pub struct VolumeRename {
     /// Which store.
     #[command(flatten)]
     #[serde(skip)]
-    pub store: Store,
+    pub store: StoreToOneself,
     /// Name of the volume or snapshot
     pub name: String,
     /// Its new name: no other volume or snapshot has it
@@ -263,7 +263,7 @@ pub struct VolumeImport {
 pub struct VolumeExport {
     /// Which store.
     #[command(flatten)]
-    pub store: Store,
+    pub store: StoreToOneself,
     /// Name of the volume
     pub name: String,
     /// The file; `-` for standard output

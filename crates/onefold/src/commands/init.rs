@@ -11,28 +11,19 @@ use onefold_chunking::{Kind, Sizes};
 use onefold_engine::{Descriptor, Engine, EngineError};
 use onefold_fingerprint::Algorithm;
 use onefold_ground::permissions::set_mode_of;
-use onefold_ground::{Permissions, replace_file};
+use onefold_ground::{Ground, Permissions, replace_file};
 use serde_json::json;
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
+use std::sync::Arc;
 
 /// Makes a store.
 pub fn run(options: &Init, talk: Talk) -> Result<Exit> {
     let descriptor = descriptor(options)?;
     descriptor.validate()?;
     let group = options.group.as_deref().map(group_number).transpose()?;
-    let directory = &options.directory;
-    make_directory(directory).map_err(|error| {
-        Failure::cannot_run(format!("cannot make the directory {}: {error}", directory.display()))
-            .advise("give a place that you may write to")
-    })?;
-    // An error, if it is not empty, before anything is changed.
-    check_empty(directory)?;
-    close_to_others(directory, group)?;
-    let ground = ground(directory)?;
-    Engine::create(&ground, &descriptor).map_err(|error| Failure { exit: Exit::CannotRun, ..Failure::from(error) })?;
-    replace_file(&*ground, SETTINGS_FILE, settings::template().as_bytes())?;
+    let ground = create(&options.directory, &descriptor, group)?;
 
     let id: String = descriptor.store.iter().map(|byte| format!("{byte:02x}")).collect();
     let sizes = descriptor.chunk_sizes;
@@ -67,6 +58,21 @@ pub fn run(options: &Init, talk: Talk) -> Result<Exit> {
     }
     output.finish()?;
     Ok(Exit::Done)
+}
+
+/// Makes an empty store with its file of settings.
+pub(super) fn create(directory: &Path, descriptor: &Descriptor, group: Option<u32>) -> Result<Arc<dyn Ground>> {
+    make_directory(directory).map_err(|error| {
+        Failure::cannot_run(format!("cannot make the directory {}: {error}", directory.display()))
+            .advise("give a place that you may write to")
+    })?;
+    // An error, if it is not empty, before anything is changed.
+    check_empty(directory)?;
+    close_to_others(directory, group)?;
+    let ground = ground(directory)?;
+    Engine::create(&ground, descriptor).map_err(|error| Failure { exit: Exit::CannotRun, ..Failure::from(error) })?;
+    replace_file(&*ground, SETTINGS_FILE, settings::template().as_bytes())?;
+    Ok(ground)
 }
 
 /// Makes a directory for its owner alone, and those above it. Their names are durable on return: a store must not vanish as a whole with a crash.

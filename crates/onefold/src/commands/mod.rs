@@ -7,6 +7,7 @@ mod backups;
 mod bench;
 mod check;
 mod chosen;
+mod copy;
 mod diff;
 mod dump;
 mod find;
@@ -55,6 +56,7 @@ pub fn run(cli: Cli) -> Result<Exit> {
         Command::Diff(options) => on_store(Request::Diff(options), talk),
         Command::Restore(options) => restore::run(&options, talk),
         Command::Dump(options) => on_store(Request::Dump(options), talk),
+        Command::Copy(options) => copy::run(&options, talk),
         Command::Volume(command) => match command {
             cli::Volume::Create(options) => on_store(Request::VolumeCreate(options), talk),
             cli::Volume::List(options) => on_store(Request::VolumeList(options), talk),

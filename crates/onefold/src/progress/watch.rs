@@ -9,7 +9,6 @@ use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use onefold_client::{Counter, Monitor, Plan, Problem, Severity};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::io::Write as _;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -384,7 +384,7 @@ pub const KEYS: &[Key] = &[
         name: "size",
         default: "\"64MiB\"",
         kind: Kind::Size { least: 0, most: TIB },
-        about: "The most room that is kept for deleting, discarding and pruning on a full disk; never more than a hundredth of the disk. 0: none is kept.",
+        about: "The most room that is kept for deleting, discarding and pruning on a full disk; never more than a fiftieth of the disk. 0: none is kept.",
         set: |settings, value| settings.engine.reserve_bytes = value.number(),
     },
     Key {

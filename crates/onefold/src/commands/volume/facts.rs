@@ -1,7 +1,7 @@
 //! `onefold volume info` and `rename`.
 
 use super::{data_bytes, known};
-use crate::cli::{VolumeFacts, VolumeRename};
+use crate::cli::{VolumeFacts, VolumeRename, Wait};
 use crate::failure::{Exit, Result};
 use crate::session::{Session, StoreCommand};
 use crate::units::{local_time, printable, size, utc_time};
@@ -21,6 +21,10 @@ impl StoreCommand for VolumeRename {
 
     fn mode(&self) -> Mode {
         Mode::ReadWrite
+    }
+
+    fn wait(&self) -> Option<Wait> {
+        self.store.wait
     }
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {

@@ -1,0 +1,156 @@
+//! Backups from store to store: directory by directory, the record last.
+
+use crate::error::Result;
+use crate::recipes::{Moved, Mover};
+use crate::{CopyError, Monitor, Problem};
+use onefold_catalog::{Attributes, Backup, Catalog, Content, DirectoryReader, DirectoryWriter, Entry, MAX_DEPTH, join};
+use onefold_engine::{Engine, Recipe};
+use std::sync::Arc;
+
+/// Problems of one backup that are listed.
+const LISTED: usize = 10_000;
+
+/// Copies backups one by one. What they have in common is moved once.
+pub struct Backups {
+    mover: Mover,
+    destination: Catalog,
+}
+
+/// What became of a backup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BackupOutcome {
+    /// The destination had it.
+    There,
+    /// It is in the destination now, durably.
+    Copied,
+    /// Parts of it cannot be read, so it was not made: these, the first of them.
+    Damaged(Vec<Problem>),
+}
+
+/// A directory that is being copied.
+struct Frame {
+    path: Vec<u8>,
+    name: Vec<u8>,
+    attributes: Attributes,
+    recipe: Recipe,
+    reader: DirectoryReader,
+    writer: DirectoryWriter,
+    is_whole: bool,
+}
+
+impl Backups {
+    /// Between two open stores; the destination is open for writing.
+    pub fn new(source: &Arc<Engine>, destination: &Arc<Engine>) -> Backups {
+        Backups { mover: Mover::new(source, destination), destination: Catalog::new(destination.clone()) }
+    }
+
+    /// Returns what was moved until now.
+    pub fn moved(&self) -> Moved {
+        self.mover.moved()
+    }
+
+    /// Copies a backup with its id, its times, its place in the order and its protection. Of the source only chunks are read, so it may be held
+    /// ([`Catalog::hold`]). Errors: what ends the copy as a whole.
+    pub fn copy(&mut self, backup: &Backup, protected_until_ns: Option<i64>, monitor: &dyn Monitor) -> Result<BackupOutcome> {
+        let mut known = false;
+        self.destination.visit(&mut |other| known |= other.id == backup.id)?;
+        if known {
+            self.protect(backup, protected_until_ns)?;
+            return Ok(BackupOutcome::There);
+        }
+        let mut problems = Vec::new();
+        let root = self.tree(&backup.root, monitor, &mut problems)?;
+        let Some(root) = root.filter(|_| problems.is_empty()) else { return Ok(BackupOutcome::Damaged(problems)) };
+        self.destination.commit_copy(&mut Backup { root, ..backup.clone() })?;
+        self.protect(backup, protected_until_ns)?;
+        Ok(BackupOutcome::Copied)
+    }
+
+    /// A protection only ever becomes longer.
+    fn protect(&self, backup: &Backup, until_ns: Option<i64>) -> Result<()> {
+        let Some(until_ns) = until_ns else { return Ok(()) };
+        if self.destination.protected_until(backup)?.is_none_or(|known| known < until_ns) {
+            self.destination.protect(std::slice::from_ref(backup), Some(until_ns))?;
+        }
+        Ok(())
+    }
+
+    /// Copies a tree. `None`, or problems: parts of it cannot be read.
+    fn tree(&mut self, root: &Recipe, monitor: &dyn Monitor, problems: &mut Vec<Problem>) -> Result<Option<Recipe>> {
+        if let Some(made) = self.mover.remembered(root) {
+            monitor.advance(0);
+            return Ok(Some(made));
+        }
+        let mut note = |what: Vec<u8>, reason: String| {
+            if problems.len() < LISTED {
+                problems.push(Problem { what, reason });
+            }
+        };
+        let mut stack = vec![self.enter(Vec::new(), Vec::new(), Attributes::default(), root)];
+        while let Some(frame) = stack.last_mut() {
+            if monitor.is_cancelled() {
+                return Err(CopyError::Cancelled);
+            }
+            let entry = match frame.reader.next() {
+                Some(Ok(entry)) => entry,
+                Some(Err(error)) => {
+                    note(frame.path.clone(), error.to_string());
+                    frame.is_whole = false;
+                    continue;
+                }
+                None => {
+                    let Some(frame) = stack.pop() else { break };
+                    let made = frame.writer.finish(&mut self.mover.stream)?;
+                    if frame.is_whole {
+                        self.mover.remember(&frame.recipe, &made);
+                    }
+                    let Some(above) = stack.last_mut() else { return Ok(frame.is_whole.then_some(made)) };
+                    above.is_whole &= frame.is_whole;
+                    let entry = Entry { name: frame.name, attributes: frame.attributes, content: Content::Directory { recipe: made } };
+                    above.writer.push(&mut self.mover.stream, &entry)?;
+                    continue;
+                }
+            };
+            let content = match &entry.content {
+                Content::Directory { recipe } => match self.mover.remembered(recipe) {
+                    Some(made) => Content::Directory { recipe: made },
+                    None => {
+                        let path = join(&frame.path, &entry.name);
+                        if stack.len() >= MAX_DEPTH {
+                            return Err(CopyError::Source(format!("directories are nested more than {MAX_DEPTH} deep")));
+                        }
+                        let recipe = recipe.clone();
+                        let below = self.enter(path, entry.name, entry.attributes, &recipe);
+                        stack.push(below);
+                        continue;
+                    }
+                },
+                Content::File { size_bytes, recipe } => match self.mover.file(recipe, monitor) {
+                    Ok(recipe) => Content::File { size_bytes: *size_bytes, recipe },
+                    Err(CopyError::Source(reason)) => {
+                        note(join(&frame.path, &entry.name), reason);
+                        frame.is_whole = false;
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                },
+                other => other.clone(),
+            };
+            let written = frame.writer.push(&mut self.mover.stream, &Entry { content, ..entry });
+            written?;
+        }
+        Ok(None)
+    }
+
+    fn enter(&self, path: Vec<u8>, name: Vec<u8>, attributes: Attributes, recipe: &Recipe) -> Frame {
+        Frame {
+            path,
+            name,
+            attributes,
+            recipe: recipe.clone(),
+            reader: DirectoryReader::new(&self.mover.source, recipe),
+            writer: DirectoryWriter::new(self.mover.destination.digest_bytes()),
+            is_whole: true,
+        }
+    }
+}

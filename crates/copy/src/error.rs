@@ -1,0 +1,33 @@
+//! What ends a copy, and what is wrong with one part of it.
+
+use onefold_catalog::CatalogError;
+use onefold_engine::EngineError;
+use onefold_volume::VolumeError;
+
+/// An error of a copy.
+#[derive(Debug, thiserror::Error)]
+pub enum CopyError {
+    /// A part of the source cannot be read.
+    #[error("{0}")]
+    Source(String),
+    /// The destination, or the whole of the source, refused.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// A record or a directory cannot be written or read.
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
+    /// A volume cannot be written or read.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+    /// The monitor asked to stop.
+    #[error("stopped on request")]
+    Cancelled,
+}
+
+/// A result of a copy.
+pub type Result<T> = std::result::Result<T, CopyError>;
+
+/// What the source could not do.
+pub(crate) fn source(error: impl std::fmt::Display) -> CopyError {
+    CopyError::Source(error.to_string())
+}

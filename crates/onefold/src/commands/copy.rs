@@ -1,0 +1,260 @@
+//! `onefold copy`: backups and volumes into another store.
+
+use super::{Talk, init};
+use crate::cli::Copy;
+use crate::failure::{Exit, Failure, Result};
+use crate::interrupt::Interrupt;
+use crate::output::{Output, note};
+use crate::progress::bar;
+use crate::store::Store;
+use crate::units::{counted, duration, printable, size};
+use crate::waiting::Waiting;
+use indicatif::ProgressBar;
+use onefold_catalog::{Backup, BackupId, Catalog};
+use onefold_copy::{BackupOutcome, Backups, CopyError, Moved, Problem, VolumesOutcome, copy_volumes};
+use onefold_engine::{Descriptor, Mode, random_name};
+use onefold_ground::words::nearest;
+use onefold_volume::{VolumeInfo, Volumes, VolumesOptions};
+use serde_json::{Value, json};
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+/// Shows how far it is, and stops it.
+struct Watch {
+    bar: ProgressBar,
+    interrupt: Interrupt,
+}
+
+impl onefold_copy::Monitor for Watch {
+    fn advance(&self, bytes: u64) {
+        self.bar.inc(bytes);
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.interrupt.came()
+    }
+}
+
+/// What was done.
+#[derive(Default)]
+struct Done {
+    copied: Vec<Backup>,
+    there: u64,
+    /// Backups that were not made, each with the first problems.
+    damaged: Vec<(Backup, Vec<Problem>)>,
+    moved: Moved,
+    volumes: VolumesOutcome,
+}
+
+impl Done {
+    fn is_whole(&self) -> bool {
+        self.damaged.is_empty() && self.volumes.problems.is_empty()
+    }
+}
+
+/// Copies what was asked for: first the backups as of a moment, beside whoever writes to the store; then the volumes, while nobody does.
+pub fn run(options: &Copy, talk: Talk) -> Result<Exit> {
+    let interrupt = Interrupt::watch()?;
+    let began = Instant::now();
+    let directory = &options.store.directory;
+    let source = Store::open(directory, Mode::Snapshot, "copy")?;
+    let chosen = choose(options, &source)?;
+    let destination = open_destination(options, &source, talk)?;
+    let total = chosen.backups.iter().map(|backup| backup.statistics.logical_bytes).sum();
+    let watch = Watch { bar: bar(talk, total), interrupt: interrupt.clone() };
+    let mut done = Done::default();
+    let work = || {
+        copy_all_backups(&source, &destination, &chosen, &watch, &mut done)?;
+        source.close()?;
+        if !chosen.volumes.is_empty() {
+            let mut waiting = Waiting::until(options.store.wait, &interrupt, talk.quiet);
+            match Store::open_when_free(directory, Mode::ReadOnly, "copy", &mut waiting) {
+                Ok(source) => copy_all_volumes(source, &destination, &chosen, &watch, &mut done)?,
+                Err(failure) => {
+                    let reason = format!("they can be copied only while nobody writes to the store: {}", failure.message);
+                    note(format_args!("volumes: error: {reason}; stop the daemon, or give --wait"));
+                    let problem = |name: &String| Problem { what: name.clone().into_bytes(), reason: reason.clone() };
+                    done.volumes.problems.extend(chosen.volumes.iter().map(problem));
+                }
+            }
+        }
+        Ok(())
+    };
+    let copied: Result<()> = work();
+    watch.bar.finish_and_clear();
+    let closed = destination.close();
+    copied?;
+    closed?;
+    report(options, talk, &done, began.elapsed())?;
+    Ok(if done.is_whole() { Exit::Done } else { Exit::Partial })
+}
+
+/// What is to be copied.
+struct Chosen {
+    /// The oldest first.
+    backups: Vec<Backup>,
+    /// Until when they are protected.
+    protected: HashMap<BackupId, i64>,
+    /// Names.
+    volumes: Vec<String>,
+}
+
+fn choose(options: &Copy, source: &Store) -> Result<Chosen> {
+    let catalog = Catalog::new(source.engine.clone());
+    let is_whole = options.backups.is_empty() && options.names.is_empty() && options.volumes.is_empty();
+    let wanted: HashSet<_> = options.backups.iter().map(|asked| Ok(catalog.find(asked)?.id)).collect::<Result<_>>()?;
+    let mut backups = catalog.list()?;
+    if let Some(name) = options.names.iter().find(|name| !backups.iter().any(|backup| backup.name == **name)) {
+        let failure = Failure::failed(format!("there are no backups of the name `{}`", printable(name.as_bytes())));
+        let near = nearest(name, backups.iter().map(|backup| backup.name.as_str())).map(|near| printable(near.as_bytes()));
+        return Err(near.map_or(failure.clone(), |near| failure.advise(format!("did you mean `{near}`?"))));
+    }
+    backups.retain(|backup| is_whole || wanted.contains(&backup.id) || options.names.contains(&backup.name));
+    let protected = catalog.protected()?;
+    let mut volumes = options.volumes.clone();
+    if is_whole || !volumes.is_empty() {
+        let opened = Volumes::open(source.engine.clone(), source.volumes_options())?;
+        opened.damaged().iter().for_each(|problem| note(format_args!("left out: {problem}")));
+        for name in &options.volumes {
+            super::volume::known(&opened, name)?;
+        }
+        if is_whole {
+            volumes = opened.list().into_iter().map(|info| info.name).collect();
+        }
+    }
+    if !backups.is_empty() {
+        // From here on only their chunks are read, and nobody who writes waits.
+        catalog.hold(&backups.iter().collect::<Vec<_>>())?;
+    }
+    Ok(Chosen { backups, protected, volumes })
+}
+
+/// Opens the other store, made first if that was asked for.
+fn open_destination(options: &Copy, source: &Store, talk: Talk) -> Result<Store> {
+    let directory = &options.to;
+    let is_empty = std::fs::read_dir(directory).map_or(true, |mut entries| entries.next().is_none());
+    if options.init && is_empty {
+        let descriptor = Descriptor { store: random_name()?, ..source.engine.descriptor().clone() };
+        init::create(directory, &descriptor, None)?;
+        if !talk.quiet {
+            note(format_args!("made store {}", directory.display()));
+        }
+    } else if is_empty {
+        return Err(Failure::cannot_run(format!("there is no store at {}", directory.display()))
+            .advise("--init makes one with the settings of this one; `onefold init` one with others"));
+    }
+    let destination = Store::open(directory, Mode::ReadWrite, "copy")?;
+    if destination.engine.descriptor().store == source.engine.descriptor().store {
+        return Err(Failure::cannot_run(format!("{} is the same store, or a copy of its files", directory.display()))
+            .advise("copy into a store that was made with `onefold init`, or with --init"));
+    }
+    Ok(destination)
+}
+
+fn copy_all_backups(source: &Store, destination: &Store, chosen: &Chosen, watch: &Watch, done: &mut Done) -> Result<()> {
+    let mut backups = Backups::new(&source.engine, &destination.engine);
+    for backup in &chosen.backups {
+        let name = format!("{} {}", backup.id.short(), printable(backup.name.as_bytes()));
+        watch.bar.set_message(name.clone());
+        let protected_until_ns = chosen.protected.get(&backup.id).copied();
+        match backups.copy(backup, protected_until_ns, watch).map_err(|error| failed(error, done))? {
+            BackupOutcome::There => done.there += 1,
+            BackupOutcome::Copied => done.copied.push(backup.clone()),
+            BackupOutcome::Damaged(problems) => {
+                for Problem { what, reason } in &problems {
+                    note(format_args!("backup {name}: error: {}: {reason}", printable(what)));
+                }
+                done.damaged.push((backup.clone(), problems));
+            }
+        }
+        done.moved = backups.moved();
+    }
+    Ok(())
+}
+
+fn copy_all_volumes(source: Store, destination: &Store, chosen: &Chosen, watch: &Watch, done: &mut Done) -> Result<()> {
+    watch.bar.set_message("volumes");
+    // Reads compare fingerprints.
+    let opened = Volumes::open(source.engine.clone(), VolumesOptions { verify: true, ..source.volumes_options() })?;
+    let volumes = Volumes::open(destination.engine.clone(), destination.volumes_options())?;
+    let wanted = |info: &VolumeInfo| chosen.volumes.contains(&info.name);
+    done.volumes = copy_volumes(&opened, &volumes, &wanted, watch).map_err(|error| failed(error, done))?;
+    // What working copies left behind.
+    volumes.resume_deletions(&|| !watch.interrupt.came())?;
+    for Problem { what, reason } in &done.volumes.problems {
+        note(format_args!("volume {}: error: {reason}", printable(what)));
+    }
+    drop(opened);
+    source.close()
+}
+
+fn failed(error: CopyError, done: &Done) -> Failure {
+    match error {
+        CopyError::Engine(error) => error.into(),
+        CopyError::Catalog(error) => error.into(),
+        CopyError::Volume(error) => error.into(),
+        CopyError::Source(reason) => Failure::failed(format!("the source cannot be read: {reason}")),
+        CopyError::Cancelled => Failure::interrupted(format!(
+            "stopped by a signal: {} copied, the rest is not",
+            counted(done.copied.len() as u64, "backup is", "backups are")
+        ))
+        .advise("run it again: what is there already is found and not copied again"),
+    }
+}
+
+fn report(options: &Copy, talk: Talk, done: &Done, time: Duration) -> Result<()> {
+    let mut output = Output::new();
+    let volumes = &done.volumes;
+    if options.format.json {
+        let backup = |backup: &Backup| json!({"id": backup.id.to_string(), "name": backup.name});
+        let mut problems: Vec<Value> = Vec::new();
+        for (backup, found) in &done.damaged {
+            problems.extend(found.iter().map(|problem| {
+                json!({"backup": backup.id.to_string(), "volume": null, "path": String::from_utf8_lossy(&problem.what), "reason": problem.reason})
+            }));
+        }
+        problems.extend(volumes.problems.iter().map(
+            |problem| json!({"backup": null, "volume": String::from_utf8_lossy(&problem.what), "path": null, "reason": problem.reason}),
+        ));
+        output.json(&json!({
+            "copied": done.copied.iter().map(backup).collect::<Vec<_>>(),
+            "there": done.there,
+            "not_copied": done.damaged.iter().map(|(damaged, _)| backup(damaged)).collect::<Vec<_>>(),
+            "volumes_copied": volumes.copied,
+            "volumes_there": volumes.there,
+            "read_bytes": done.moved.read_bytes + volumes.read_bytes,
+            "known_bytes": done.moved.known_bytes,
+            "seconds": time.as_secs_f64(),
+            "problems": problems,
+            "partial": !done.is_whole(),
+        }))?;
+    } else if !talk.quiet {
+        let there = if done.there > 0 { format!(", {} there already", done.there) } else { String::new() };
+        output.line(format_args!(
+            "copied {}{there}, to {}",
+            counted(done.copied.len() as u64, "backup", "backups"),
+            options.to.display()
+        ))?;
+        if !volumes.copied.is_empty() || !volumes.there.is_empty() {
+            let there = if volumes.there.is_empty() { String::new() } else { format!(", {} left as they are there", volumes.there.len()) };
+            output.line(format_args!(
+                "  volumes  {}{there}",
+                counted(volumes.copied.len() as u64, "volume or snapshot", "volumes and snapshots")
+            ))?;
+        }
+        let read = done.moved.read_bytes + volumes.read_bytes;
+        output.line(format_args!(
+            "  data     {} read in {}, {} not read as it is there",
+            size(read),
+            duration(time),
+            size(done.moved.known_bytes)
+        ))?;
+        if !done.is_whole() {
+            let backups = counted(done.damaged.len() as u64, "backup", "backups");
+            let lost = counted(volumes.problems.len() as u64, "volume", "volumes");
+            output
+                .line(format_args!("  PARTIAL  {backups} and {lost} not copied, as parts of them cannot be read: see the errors above"))?;
+        }
+    }
+    output.finish()
+}

@@ -1,0 +1,200 @@
+//! `onefold copy`: what arrives is what was there, however often it was stopped, and whatever the other store cuts like.
+
+mod support;
+
+use std::fs;
+use std::time::Duration;
+use support::{Scene, noise, tree};
+
+const MIB: usize = 1 << 20;
+/// Cuts, names and compresses like no store of its scene.
+const OTHER: [&str; 7] = ["--chunker", "fastcdc", "--chunk-size", "16KiB", "--fingerprint", "sha256", "--compression=lz4"];
+
+/// A store with backups that have much in common, and volumes with snapshots and clones.
+fn filled() -> Scene {
+    let scene = Scene::with_store(&[]);
+    let data = scene.path("data");
+    fs::create_dir_all(data.join("deep/er")).unwrap();
+    fs::write(data.join("large"), noise(1, 3 * MIB)).unwrap();
+    fs::write(data.join("empty"), "").unwrap();
+    fs::write(data.join("deep/er/small"), "small").unwrap();
+    std::os::unix::fs::symlink("deep", data.join("link")).unwrap();
+    fs::hard_link(data.join("large"), data.join("deep/again")).unwrap();
+    // Holes of every length.
+    let mut holes = noise(2, MIB);
+    holes.extend(vec![0; 5 * MIB]);
+    holes.extend(noise(3, 1000));
+    holes.extend(vec![0; 100_000]);
+    holes.extend(noise(4, 70_000));
+    fs::write(data.join("holes"), &holes).unwrap();
+    (0..300).for_each(|number| fs::write(data.join(format!("deep/{number}")), noise(number + 9, 600)).unwrap());
+    scene.run(["backup", "--name", "data", "data"]).succeeds();
+    fs::write(data.join("deep/er/small"), "changed").unwrap();
+    scene.run(["backup", "--name", "data", "data"]).succeeds();
+    scene.run(["backup", "--name", "other", "data/deep"]).succeeds();
+    scene.run(["protect", "latest:other", "--until", "2200-01-31"]).succeeds();
+
+    scene.run(["volume", "create", "disk", "--size", "8MiB"]).succeeds();
+    let import = |volume: &str, seed: u64, length: usize| {
+        fs::write(scene.path("image"), noise(seed, length)).unwrap();
+        scene.run(["volume", "import", volume, "image"]).succeeds();
+    };
+    import("disk", 5, 4 * MIB);
+    scene.run(["volume", "snapshot", "disk", "monday"]).succeeds();
+    import("disk", 6, MIB);
+    scene.run(["volume", "clone", "monday", "test"]).succeeds();
+    scene.run(["volume", "snapshot", "disk", "tuesday"]).succeeds();
+    import("test", 7, MIB + 12_345);
+    scene.run(["volume", "resize", "disk", "--size", "10MiB"]).succeeds();
+    import("disk", 8, 2 * MIB);
+    scene.run(["volume", "clone", "disk", "frozen", "--read-only"]).succeeds();
+    import("disk", 9, MIB / 2);
+    scene.run(["volume", "snapshot", "test", "of-test"]).succeeds();
+    scene.run(["volume", "create", "gone", "--size", "1MiB"]).succeeds();
+    import("gone", 10, MIB);
+    scene.run(["volume", "snapshot", "gone", "orphan"]).succeeds();
+    scene.run(["volume", "delete", "gone", "--yes"]).succeeds();
+    scene.run(["volume", "create", "empty", "--size", "1TiB"]).succeeds();
+    scene
+}
+
+fn in_store<'a>(store: &'a str, arguments: &[&'a str]) -> Vec<&'a str> {
+    [arguments, &["--store", store]].concat()
+}
+
+/// Restores all backups and exports all volumes of both stores, and compares them with all that lists tell.
+fn are_equal(scene: &Scene, one: &str, other: &str) {
+    let json = |store: &str, arguments: &[&str]| scene.run(in_store(store, &[arguments, &["--json"]].concat())).succeeds().json();
+    let backups = json(one, &["backups"]);
+    assert_eq!(backups, json(other, &["backups"]));
+    for (at, backup) in backups.as_array().unwrap().iter().enumerate() {
+        let id = backup["id"].as_str().unwrap();
+        let trees = [one, other].map(|store| {
+            let target = scene.path(&format!("restored-{at}-{}", store.len()));
+            scene.run(in_store(store, &["restore", id, "--target", target.to_str().unwrap()])).succeeds();
+            let found = tree(&target);
+            fs::remove_dir_all(target).unwrap();
+            found
+        });
+        assert!(trees[0] == trees[1] && !trees[0].is_empty(), "backup {id}");
+        let listed = [one, other].map(|store| scene.run(in_store(store, &["ls", id, "--json"])).succeeds().out);
+        assert_eq!(listed[0], listed[1]);
+    }
+    let facts = |store: &str| -> Vec<[serde_json::Value; 5]> {
+        let list = json(store, &["volume", "list"]);
+        let fact = |volume: &serde_json::Value| ["name", "size", "read_only", "block_size", "filter_chain"].map(|key| volume[key].clone());
+        list.as_array().unwrap().iter().map(fact).collect()
+    };
+    assert_eq!(facts(one), facts(other));
+    for name in facts(one).iter().map(|facts| facts[0].as_str().unwrap()).filter(|name| *name != "empty") {
+        let images = [one, other].map(|store| {
+            let image = scene.path("exported");
+            scene.run(in_store(store, &["volume", "export", name, image.to_str().unwrap(), "--force"])).succeeds();
+            fs::read(image).unwrap()
+        });
+        assert!(images[0] == images[1], "volume {name}");
+    }
+    scene.run(in_store(other, &["check", "--read-data"])).succeeds();
+}
+
+#[test]
+fn a_copy_has_all_backups_and_volumes_and_data_that_is_there_is_not_read_again() {
+    let scene = filled();
+    scene.run(["copy", "--to", "other"]).ends_with(2).says(&["no store at other", "--init"]);
+    let done = scene.run(["copy", "--to", "other", "--init", "--json"]).succeeds().json();
+    assert_eq!((done["copied"].as_array().unwrap().len(), &done["there"], &done["partial"]), (3, &0.into(), &false.into()));
+    are_equal(&scene, "store", "other");
+
+    let again = scene.run(["copy", "--to", "other", "--json"]).succeeds().json();
+    assert_eq!((again["copied"].as_array().unwrap().len(), &again["there"], &again["read_bytes"]), (0, &3.into(), &0.into()));
+    assert_eq!(again["volumes_there"].as_array().unwrap().len(), 7);
+    // What was forgotten there comes back without a byte being read.
+    scene.run(["forget", "latest:data", "--store", "other", "--yes"]).succeeds();
+    let back = scene.run(["copy", "--to", "other", "latest:data", "--json"]).succeeds().json();
+    assert_eq!((back["copied"].as_array().unwrap().len(), &back["read_bytes"]), (1, &0.into()));
+    assert!(back["known_bytes"].as_u64().unwrap() > 4 << 20, "{back}");
+    are_equal(&scene, "store", "other");
+    // Its counts are right: all goes when all is forgotten.
+    scene.run(["copy", "--to", "store"]).ends_with(2);
+}
+
+#[test]
+fn a_copy_goes_into_a_store_that_cuts_names_and_compresses_otherwise_and_back() {
+    let scene = filled();
+    scene.run([&["init", "other"][..], &OTHER].concat()).succeeds();
+    scene.run(["copy", "--to", "other"]).succeeds();
+    are_equal(&scene, "store", "other");
+    scene.run(["init", "third"]).succeeds();
+    scene.run(["copy", "--store", "other", "--to", "third"]).succeeds();
+    are_equal(&scene, "store", "third");
+}
+
+#[test]
+fn a_part_is_copied_by_names_and_ids() {
+    let scene = filled();
+    scene.run(["copy", "--to", "other", "--init", "latest:data", "--volume", "test"]).succeeds();
+    let list = |arguments: &[&str]| {
+        let list = scene.run(in_store("other", arguments)).succeeds().json();
+        list.as_array().unwrap().iter().map(|item| item["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!((list(&["backups", "--json"]), list(&["volume", "list", "--json"])), (vec!["data".to_owned()], vec!["test".to_owned()]));
+    scene.run(["copy", "--to", "other", "--name", "data"]).succeeds();
+    assert_eq!(list(&["backups", "--json"]), ["data", "data"]);
+    scene.run(["copy", "--to", "other", "--name", "dota"]).ends_with(1).says(&["did you mean `data`?"]);
+    scene.run(["copy", "--to", "other", "--volume", "tast"]).ends_with(1).says(&["did you mean test?"]);
+    scene.run(["check", "--store", "other", "--read-data"]).succeeds();
+}
+
+#[test]
+fn a_copy_that_is_killed_again_and_again_is_whole_when_it_is_repeated() {
+    let scene = filled();
+    scene.run(["init", "other"]).succeeds();
+    for round in 0..12 {
+        let mut child = scene.command(["-q", "copy", "--to", "other"]).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(15 + 25 * round));
+        let _ = child.kill();
+        child.wait().unwrap();
+        // What shows is whole.
+        scene.run(["check", "--store", "other"]).succeeds();
+    }
+    scene.run(["copy", "--to", "other"]).succeeds();
+    are_equal(&scene, "store", "other");
+}
+
+#[test]
+fn what_cannot_be_read_is_named_and_everything_else_is_copied() {
+    let scene = Scene::with_store(&["--compression", "none", "--container-size", "1MiB"]);
+    for name in ["good", "bad"] {
+        fs::create_dir(scene.path(name)).unwrap();
+        fs::write(scene.path(name).join("file"), noise(name.len() as u64, 2 * MIB)).unwrap();
+        fs::write(scene.path(name).join("small"), name).unwrap();
+        scene.run(["backup", "--name", name, name]).succeeds();
+    }
+    scene.run(["volume", "create", "disk", "--size", "1MiB"]).succeeds();
+    fs::write(scene.path("image"), noise(77, MIB)).unwrap();
+    scene.run(["volume", "import", "disk", "image"]).succeeds();
+    // A byte in the middle of the file of the second backup.
+    let wanted = noise("bad".len() as u64, 2 * MIB)[MIB..MIB + 64].to_vec();
+    let mut flipped = 0;
+    for (name, _) in tree(&scene.store().join("containers")) {
+        let path = scene.store().join("containers").join(name);
+        let Ok(mut bytes) = fs::read(&path) else { continue };
+        if let Some(at) = bytes.windows(64).position(|window| window == wanted) {
+            bytes[at] ^= 1;
+            fs::write(path, bytes).unwrap();
+            flipped += 1;
+        }
+    }
+    assert_eq!(flipped, 1);
+    let done = scene.run(["copy", "--to", "other", "--init", "--json"]).ends_with(3).says(&["bad/file"]).json();
+    assert_eq!(
+        (&done["partial"], &done["copied"][0]["name"], &done["not_copied"][0]["name"]),
+        (&true.into(), &"good".into(), &"bad".into())
+    );
+    assert!(done["problems"][0]["path"].as_str().unwrap().ends_with("bad/file"), "{done}");
+    let there = scene.run(["backups", "--store", "other", "--json"]).succeeds().json();
+    assert_eq!((there.as_array().unwrap().len(), &there[0]["name"]), (1, &"good".into()));
+    scene.run(["volume", "export", "disk", "out", "--store", "other"]).succeeds();
+    assert!(fs::read(scene.path("out")).unwrap() == noise(77, MIB));
+    scene.run(["check", "--store", "other", "--read-data"]).succeeds();
+}
