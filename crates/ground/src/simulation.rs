@@ -3,33 +3,37 @@
 //! # What a power cut leaves
 //! The model is a journaling file system on a device that writes sectors of 512 bytes atomically, seen through
 //! `fdatasync` and the `fsync` of directories, and no kinder than that:
-//! * *Contents.* What a [`File::sync`] covered is there. Of the later changes each may be kept, dropped or torn, sector by
-//!   sector and in any order; but a sector never holds a write to a part of it without the earlier ones to the same sector.
-//! * *Names*, also of directories. What a [`Ground::sync_directory`] covered is there. Of the later creations, renames and removals
-//!   each directory keeps a prefix; a rename is atomic, also between directories. Syncing a file does not keep its name, and syncing a
-//!   directory does not keep the directory's own: if that is lost, everything below it is.
-//! * *Names and contents* are independent: a name may be kept of a file whose bytes were lost. So a file that replaces another by
-//!   rename must be synced before; then there is the old or the new content.
+//! * *Contents.* What a [`File::sync`] covered is there. Of the later changes each may be kept, dropped or torn, sector
+//!   by sector and in any order; but a sector never holds a write to a part of it without the earlier ones to the same
+//!   sector.
+//! * *Names*, also of directories. What a [`Ground::sync_directory`](crate::Ground::sync_directory) covered is there.
+//!   Of the later creations, renames and removals each directory keeps a prefix; a rename is atomic, also between
+//!   directories. Syncing a file does not keep its name, and syncing a directory does not keep the directory's own: if
+//!   that is lost, everything below it is.
+//! * *Names and contents* are independent: a name may be kept of a file whose bytes were lost. So a file that replaces
+//!   another by rename must be synced before; then there is the old or the new content.
 //!
 //! Locks end with the process, and take no file.
 //!
 //! # What a killed process leaves
-//! The next process sees everything ([`CrashPolicy::KeepAll`]), and no more of it is durable than before: a later power cut may still
-//! take it away.
+//! The next process sees everything ([`CrashPolicy::KeepAll`]), and no more of it is durable than before: a later power
+//! cut may still take it away.
 //!
 //! # What else the disk does
-//! * A sync that fails leaves some of the changes on the device for good and loses the others, although later syncs succeed. Readers may
-//!   see the lost ones until the machine restarts, or the old bytes, page by page. The same happens when the system writes back on its
-//!   own ([`SimulatedGround::fail_writeback`]); then the next sync of the file says so, once.
-//! * Reads and writes are not atomic to each other. A write that covers several sectors is done in two steps; a reader beside it may see
-//!   the one without the other ([`SimulatedGround::during_writes`]).
-//! * Sectors become unreadable until they are overwritten ([`SimulatedGround::make_unreadable`]). A write to a part of such a sector fails too.
+//! * A sync that fails leaves some of the changes on the device for good and loses the others, although later syncs
+//!   succeed. Readers may see the lost ones until the machine restarts, or the old bytes, page by page. The same
+//!   happens when the system writes back on its own ([`SimulatedGround::fail_writeback`]); then the next sync of the
+//!   file says so, once.
+//! * Reads and writes are not atomic to each other. A write that covers several sectors is done in two steps; a reader
+//!   beside it may see the one without the other ([`SimulatedGround::during_writes`]).
+//! * Sectors become unreadable until they are overwritten ([`SimulatedGround::make_unreadable`]). A write to a part of
+//!   such a sector fails too.
 //! * Every query may fail ([`SimulatedGround::fail_query`]): readings, openings, listings.
 //!
 //! # Use
 //! A test counts the syncs of a run ([`SimulatedGround::syncs`]), repeats it with
-//! [`SimulatedGround::crash_after_syncs`] at each of them, and opens what [`SimulatedGround::restart`] leaves. What everything that
-//! writes has to stand is in [`trials`].
+//! [`SimulatedGround::crash_after_syncs`] at each of them, and opens what [`SimulatedGround::restart`] leaves. What
+//! everything that writes has to stand is in [`trials`].
 
 mod content;
 mod file;
@@ -126,8 +130,8 @@ impl SimulatedGround {
         state.crash_operation = Some(state.operations + count);
     }
 
-    /// Lets `count` more syncs happen; the next one meets a crash, and everything fails from then on. What was written before that
-    /// sync is not durable.
+    /// Lets `count` more syncs happen; the next one meets a crash, and everything fails from then on. What was written
+    /// before that sync is not durable.
     pub fn crash_after_syncs(&self, count: u64) {
         let mut state = self.state.lock();
         state.crash_sync = Some(state.syncs + count);
@@ -143,8 +147,8 @@ impl SimulatedGround {
         self.state.lock().crash_site.clone()
     }
 
-    /// Lets `count` more operations happen; the next one fails once, those after it do not. A write that fails has written a part; a
-    /// sync that fails has made a part durable and lost the rest.
+    /// Lets `count` more operations happen; the next one fails once, those after it do not. A write that fails has
+    /// written a part; a sync that fails has made a part durable and lost the rest.
     pub fn fail_operation(&self, count: u64, kind: io::ErrorKind) {
         let mut state = self.state.lock();
         state.failing_operation = Some((state.operations + count, kind));
@@ -162,8 +166,8 @@ impl SimulatedGround {
         state.failing_query = Some((state.queries + count, code));
     }
 
-    /// Lets `count` more operations happen. What the next write then leaves to be written back to its file, and what earlier ones left, is
-    /// lost in part; the next sync of that file says so, once.
+    /// Lets `count` more operations happen. What the next write then leaves to be written back to its file, and what
+    /// earlier ones left, is lost in part; the next sync of that file says so, once.
     pub fn fail_writeback(&self, count: u64) {
         let mut state = self.state.lock();
         state.failing_writeback = Some(state.operations + count);
@@ -177,8 +181,8 @@ impl SimulatedGround {
         (state.failing_read, state.failing_query) = (None, None);
     }
 
-    /// Calls `look` with the path of the file in the middle of every write that covers several sectors, when readers see one part of it
-    /// and not the other.
+    /// Calls `look` with the path of the file in the middle of every write that covers several sectors, when readers
+    /// see one part of it and not the other.
     pub fn during_writes(&self, look: impl Fn(&str) + Send + Sync + 'static) {
         self.state.lock().during_writes = Some(Arc::new(look));
     }
@@ -193,7 +197,8 @@ impl SimulatedGround {
         self.make_range_unreadable(path, 0..u64::MAX)
     }
 
-    /// Makes the sectors of a range of a file unreadable, until each is overwritten as a whole. An error if there is no such file.
+    /// Makes the sectors of a range of a file unreadable, until each is overwritten as a whole. An error if there is no
+    /// such file.
     pub fn make_range_unreadable(&self, path: &str, range: Range<u64>) -> Result<()> {
         self.inode_of("make unreadable", path)?.lock().make_unreadable(range);
         Ok(())
@@ -221,7 +226,8 @@ impl SimulatedGround {
         state.names.file(path).cloned().ok_or_else(|| failure(operation, path, io::ErrorKind::NotFound.into()))
     }
 
-    /// What the next process finds after a crash at this moment. This disk fails from now on; it may be asked again, with another policy.
+    /// What the next process finds after a crash at this moment. This disk fails from now on; it may be asked again,
+    /// with another policy.
     pub fn restart(&self, policy: CrashPolicy) -> SimulatedGround {
         self.state.lock().is_crashed = true;
         self.snapshot(policy)

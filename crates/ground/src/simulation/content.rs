@@ -1,7 +1,7 @@
 //! The bytes of a simulated file at one moment.
 //!
-//! Contents are maps of shared pages, so that syncing and restarting cost what was changed, not what is there: an allocated
-//! segment of 64 MiB is one number.
+//! Contents are maps of shared pages, so that syncing and restarting cost what was changed, not what is there: an
+//! allocated segment of 64 MiB is one number.
 
 use super::ranges::Ranges;
 use std::collections::BTreeMap;
@@ -36,7 +36,8 @@ pub(super) struct Content {
 }
 
 impl Content {
-    /// The part of `offset .. offset + length` that is in one page, for each page: page number, place in it, place in the range.
+    /// The part of `offset .. offset + length` that is in one page, for each page: page number, place in it, place in
+    /// the range.
     fn split(offset: u64, length: u64) -> impl Iterator<Item = (u64, Range<usize>, Range<usize>)> {
         pages_of(offset, length).map(move |page| {
             let start = offset.max(page * PAGE_BYTES);

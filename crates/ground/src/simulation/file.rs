@@ -78,7 +78,8 @@ impl SimulatedFile {
     }
 }
 
-/// Where a write of `length` bytes at `offset` is interrupted: at the end of a sector; at its end if it reaches into one sector only.
+/// Where a write of `length` bytes at `offset` is interrupted: at the end of a sector; at its end if it reaches into
+/// one sector only.
 fn middle(offset: u64, length: usize, below: impl FnOnce(u64) -> u64) -> usize {
     let first = SECTOR_BYTES - offset % SECTOR_BYTES;
     match (length as u64).checked_sub(first + 1) {

@@ -100,8 +100,8 @@ impl Inode {
         self.pending.push(change);
     }
 
-    /// Makes everything durable that was not lost before. Whole pages are written, as a page cache does. False if changes were lost
-    /// since the last sync: like Linux, one sync says so, and no other.
+    /// Makes everything durable that was not lost before. Whole pages are written, as a page cache does. False if
+    /// changes were lost since the last sync: like Linux, one sync says so, and no other.
     pub(super) fn sync(&mut self) -> bool {
         for change in std::mem::take(&mut self.pending) {
             match change {
@@ -120,9 +120,9 @@ impl Inode {
         !std::mem::take(&mut self.has_lost_changes)
     }
 
-    /// Writing back failed: some of the changes are on the device, the others never will be, although later syncs succeed. Of the pages
-    /// that lost changes, readers see some as they were written, until the machine restarts; the others the system has given up,
-    /// so that readers see what the device has. That is what Linux file systems do.
+    /// Writing back failed: some of the changes are on the device, the others never will be, although later syncs
+    /// succeed. Of the pages that lost changes, readers see some as they were written, until the machine restarts; the
+    /// others the system has given up, so that readers see what the device has. That is what Linux file systems do.
     fn lose_changes(&mut self, random: &mut Random) {
         self.durable = self.survivor(CrashPolicy::Random { seed: random.next() }, random);
         self.pending.clear();
@@ -156,8 +156,8 @@ impl Inode {
         content
     }
 
-    /// Each change is kept, dropped or torn. A sector that lost a write takes no later one that covers only a part of it: it would
-    /// be a state that the page cache never had.
+    /// Each change is kept, dropped or torn. A sector that lost a write takes no later one that covers only a part of
+    /// it: it would be a state that the page cache never had.
     fn keep_some(&self, content: &mut Content, random: &mut Random) {
         let mut lost = BTreeSet::new();
         for change in &self.pending {

@@ -110,7 +110,8 @@ impl Names {
         self.pending.push(change);
     }
 
-    /// Makes the names in a directory durable, with all that came before them in the directories they were renamed from.
+    /// Makes the names in a directory durable, with all that came before them in the directories they were renamed
+    /// from.
     pub(super) fn sync(&mut self, directory: &str) {
         let mut directories = BTreeSet::from([directory.to_owned()]);
         let mut is_covered = vec![false; self.pending.len()];
@@ -130,8 +131,8 @@ impl Names {
         }
     }
 
-    /// What the next process finds on a disk of its own: after a kill everything, and as little of it durable as before; after a power
-    /// cut what survived, names and contents.
+    /// What the next process finds on a disk of its own: after a kill everything, and as little of it durable as
+    /// before; after a power cut what survived, names and contents.
     pub(super) fn survivor(&self, policy: CrashPolicy, random: &mut Random) -> Names {
         if policy == CrashPolicy::KeepAll {
             return self.copy();

@@ -1,8 +1,8 @@
-//! Trials that everything that writes has to stand, for tests: a process that is killed, fails or cannot read, another process after it,
-//! and a power cut at the end.
+//! Trials that everything that writes has to stand, for tests: a process that is killed, fails or cannot read, another
+//! process after it, and a power cut at the end.
 //!
-//! A [`Subject`] says how its part is opened, what it does and what must be there; the trials choose the moments. A trial panics when
-//! something is missing or wrong, and says before at which moment.
+//! A [`Subject`] says how its part is opened, what it does and what must be there; the trials choose the moments. A
+//! trial panics when something is missing or wrong, and says before at which moment.
 
 use super::file::EIO;
 use super::{CrashPolicy, SimulatedGround};
@@ -30,10 +30,11 @@ pub trait Subject {
     fn learn(&self, _part: &mut Self::Part, _known: &mut Self::Known) -> Result<(), String> {
         Ok(())
     }
-    /// Does everything that the part can do, until the first error; what is acknowledged becomes known. May be called again, also in the
-    /// next process.
+    /// Does everything that the part can do, until the first error; what is acknowledged becomes known. May be called
+    /// again, also in the next process.
     fn work(&self, part: &mut Self::Part, known: &mut Self::Known) -> Result<(), String>;
-    /// Panics unless everything is there that is known, and nothing wrong; learns what was in doubt. Nothing fails meanwhile.
+    /// Panics unless everything is there that is known, and nothing wrong; learns what was in doubt. Nothing fails
+    /// meanwhile.
     fn compare(&self, ground: &SimulatedGround, part: &mut Self::Part, known: &mut Self::Known);
 }
 
@@ -78,9 +79,9 @@ fn live<S: Subject>(subject: &S, ground: &SimulatedGround, known: &mut S::Known,
     }
 }
 
-/// The process after one that was killed, in one of three ways: it only looks; it works; it is cut off at some moment. Then the power is
-/// cut, and everything must be there. With `hears`, the system may tell the next process what could not be written back for the one
-/// before; then one opening fails.
+/// The process after one that was killed, in one of three ways: it only looks; it works; it is cut off at some moment.
+/// Then the power is cut, and everything must be there. With `hears`, the system may tell the next process what could
+/// not be written back for the one before; then one opening fails.
 fn next_process_and_power_cut<S: Subject>(subject: &S, killed: &SimulatedGround, known: &mut S::Known, seed: u64, hears: bool) {
     let next = killed.restart(CrashPolicy::KeepAll);
     match seed % 3 {
@@ -109,8 +110,8 @@ fn operations<S: Subject>(subject: &S) -> u64 {
     ground.operations() - before
 }
 
-/// A process is killed, another one opens what it left, the power is cut: at most `most` moments of the first process, each three times.
-/// Returns how many moments there are.
+/// A process is killed, another one opens what it left, the power is cut: at most `most` moments of the first process,
+/// each three times. Returns how many moments there are.
 pub fn kills_then_power_cuts<S: Subject>(subject: &S, most: u64) -> u64 {
     let operations = operations(subject);
     for operation in moments(operations, most) {
@@ -125,8 +126,8 @@ pub fn kills_then_power_cuts<S: Subject>(subject: &S, most: u64) -> u64 {
     operations
 }
 
-/// An operation fails, or what was written cannot be written back; the process goes on or not; another one opens what it left; the power
-/// is cut: at most `most` moments, each in three ways. Returns how many moments there are.
+/// An operation fails, or what was written cannot be written back; the process goes on or not; another one opens what
+/// it left; the power is cut: at most `most` moments, each in three ways. Returns how many moments there are.
 pub fn failures_then_power_cuts<S: Subject>(subject: &S, most: u64) -> u64 {
     let operations = operations(subject);
     for operation in moments(operations, most) {
@@ -146,8 +147,9 @@ pub fn failures_then_power_cuts<S: Subject>(subject: &S, most: u64) -> u64 {
     operations
 }
 
-/// A query fails while the part is opened that a killed process or a power cut left: the opening fails, or everything is there (unless the
-/// error looks like damage); and the next one finds everything. At most `most_disks` disks, on each at most `most` queries. Returns how many queries failed.
+/// A query fails while the part is opened that a killed process or a power cut left: the opening fails, or everything
+/// is there (unless the error looks like damage); and the next one finds everything. At most `most_disks` disks, on
+/// each at most `most` queries. Returns how many queries failed.
 pub fn failed_queries_of_openings<S: Subject>(subject: &S, most_disks: u64, most: u64) -> u64 {
     let operations = operations(subject);
     let mut failed = 0;
@@ -183,8 +185,8 @@ pub fn failed_queries_of_openings<S: Subject>(subject: &S, most_disks: u64, most
     failed
 }
 
-/// A query fails while the part works: the next process finds everything, also after a power cut. The same process does too, if the part
-/// goes on after errors (`goes_on`). At most `most` moments; returns how many there are.
+/// A query fails while the part works: the next process finds everything, also after a power cut. The same process does
+/// too, if the part goes on after errors (`goes_on`). At most `most` moments; returns how many there are.
 pub fn failed_queries_of_work<S: Subject>(subject: &S, goes_on: bool, most: u64) -> u64 {
     let (ground, mut known) = subject.create(0);
     let mut part = subject.open(&ground, &mut known).expect("nothing fails");

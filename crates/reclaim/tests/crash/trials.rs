@@ -1,4 +1,5 @@
-//! The trials that everything that writes has to stand, for whole stores: volumes, backups, and the reclamation of what they leave.
+//! The trials that everything that writes has to stand, for whole stores: volumes, backups, and the reclamation of what
+//! they leave.
 
 use crate::model::{Model, check_clean};
 use crate::windows::{deriving, prepared, reclaiming};
