@@ -5,8 +5,9 @@ mod common;
 
 use common::merges::*;
 use common::*;
-use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround};
+use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround, read_file};
 use onefold_storage::*;
+use std::collections::BTreeSet;
 use std::io;
 
 fn small() -> StorageOptions {
@@ -75,6 +76,30 @@ fn all_is_well(ground: &SimulatedGround, model: Model, policy: CrashPolicy) {
     let ground = ground.restart(policy);
     let world = World::open(&ground, model, &small(), Access::ReadWrite).unwrap();
     world.check(&ground);
+}
+
+/// The forwards on the disk that lead to a container without a file.
+fn dangling(ground: &SimulatedGround) -> Vec<String> {
+    let all = files(ground);
+    let there: BTreeSet<ContainerId> = all.iter().filter(|(_, _, suffix)| suffix.is_empty()).map(|(_, id, _)| *id).collect();
+    let target = |path: &str| Forward::decode(&read_file(ground, path, FORWARD_BYTES as u64).unwrap()).unwrap().target;
+    let forwards = all.iter().filter(|(_, _, suffix)| suffix == ".forward").map(|(path, ..)| path);
+    forwards.filter(|path| !there.contains(&target(path))).cloned().collect()
+}
+
+#[test]
+fn at_no_moment_of_a_merge_does_a_forward_lead_to_a_file_that_is_gone() {
+    let (logged, operations) = operations();
+    for operation in 0..=operations {
+        for policy in [CrashPolicy::DropAll, CrashPolicy::KeepAll, CrashPolicy::Random { seed: operation }] {
+            let (ground, mut world, victims) = before_the_second_merge(operation);
+            ground.crash_after_operations(logged + operation);
+            merge_again(&mut world, &victims);
+            drop(world);
+            let found = dangling(&ground.restart(policy));
+            assert!(found.is_empty(), "operation {operation}, {policy:?}: {found:?}");
+        }
+    }
 }
 
 #[test]
