@@ -121,6 +121,7 @@ fn a_6_a_date_that_was_set_forward_ends_no_protection() {
     catalog.protect(backup, Some(1100 * HOUR_NS)).unwrap();
     machine.set(90_000, 1, 11);
     assert!(is_protected(&catalog), "while the store is open");
+    assert!(catalog.engine().clock_jump().is_some(), "a daemon sees it too");
     drop(catalog);
     let ground = ground.restart(CrashPolicy::DropAll);
     let catalog = machine.open(&ground);

@@ -18,7 +18,7 @@ const RUN_BYTES: usize = 4 << 20;
 /// Zeros of this length stay zeros when a run is cut again; shorter ones are part of what is cut.
 const LONG_ZEROS: u64 = 1 << 20;
 /// Recipes that are remembered; twice as many at most.
-const REMEMBERED: usize = 100_000;
+const REMEMBERED: usize = 50_000;
 
 /// What was moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -39,8 +39,18 @@ pub struct VolumesOutcome {
 struct Copied {
     /// The volume of the destination.
     name: String,
-    /// The volume of the source whose content it has; `None`: not known.
-    state: Option<String>,
+    state: State,
+}
+
+/// What it holds.
+#[derive(Clone)]
+enum State {
+    /// What an earlier run left.
+    Unknown,
+    /// Nothing but zeros.
+    Empty,
+    /// The content of this volume of the source.
+    Of(String),
 }
 
 struct Copy<'a> {
@@ -116,7 +126,7 @@ impl Copy<'_> {
     fn begin(&mut self, info: &VolumeInfo) -> Result<()> {
         let name = working_name(info);
         let is_new = self.destination.get(&name).is_err();
-        let mut state = None;
+        let mut state = if is_new { State::Empty } else { State::Unknown };
         match self.origin(info).filter(|_| is_new && info.kind == VolumeKind::Clone) {
             Some((_, origin)) => {
                 self.destination.make_clone(&origin.name, &name, false)?;
@@ -147,7 +157,7 @@ impl Copy<'_> {
             _ => drop(self.destination.make_clone(&name, &info.name, true)?),
         }
         self.drop_working(info)?;
-        self.known.insert(info.number, Copied { name: info.name.clone(), state: Some(info.name.clone()) });
+        self.known.insert(info.number, Copied { name: info.name.clone(), state: State::Of(info.name.clone()) });
         Ok(())
     }
 
@@ -164,21 +174,21 @@ impl Copy<'_> {
             return Err(CopyError::Source("what it was made of cannot be read".to_owned()));
         };
         // Until it is done nobody knows what it holds.
-        self.known.insert(working, Copied { name: name.clone(), state: None });
+        self.known.insert(working, Copied { name: name.clone(), state: State::Unknown });
         let (from, to) = (self.source.get(&target.name)?, self.destination.get(&name)?);
         if to.size() != target.size {
             to.resize(target.size)?;
         }
         let mut ranges = Vec::new();
         match &state {
-            Some(state) => self
+            State::Of(state) => self
                 .source
                 .diff(state, &target.name, &mut |range| {
                     ranges.push(range.start..range.end.min(target.size));
                     true
                 })
                 .map_err(source)?,
-            None => ranges.push(0..target.size),
+            State::Unknown | State::Empty => ranges.push(0..target.size),
         }
         let mut buffer = vec![0; STEP as usize];
         for range in ranges.into_iter().filter(|range| range.start < range.end) {
@@ -188,7 +198,9 @@ impl Copy<'_> {
                 for extent in from.status(at, range.end - at, EXTENTS).map_err(source)? {
                     let end = (at + extent.length).min(range.end);
                     if extent.is_hole {
-                        to.write_zeroes(at, end - at)?;
+                        if !matches!(state, State::Empty) {
+                            to.write_zeroes(at, end - at)?;
+                        }
                         at = end;
                     }
                     while at < end {
@@ -209,7 +221,7 @@ impl Copy<'_> {
             }
         }
         to.flush()?;
-        self.known.insert(working, Copied { name, state: Some(target.name.clone()) });
+        self.known.insert(working, Copied { name, state: State::Of(target.name.clone()) });
         Ok(())
     }
 }

@@ -130,7 +130,7 @@ impl Engine {
         self.writable()?;
         let _guard = self.maintaining.lock();
         self.check_lock()?;
-        let maintained = self.maintain_parts(all);
+        let maintained = self.maintain_parts(all || self.is_reserve_in_use());
         // Merges that are finished and a shorter log have given room.
         self.keep_reserve();
         maintained

@@ -133,9 +133,9 @@ impl Engine {
         self.clock.source.read().wall_ns
     }
 
-    /// Whether the date was set since the store was last written to, by more than an hour, as far as that can be told.
+    /// Whether the date was set since the store was opened, or last written to before, by more than an hour, as far as that can be told.
     pub fn clock_jump(&self) -> Option<ClockJump> {
-        self.clock.jump
+        self.clock.opened.jump(self.clock.source.read()).or(self.clock.jump)
     }
 
     /// The change that notes the clock: for the transaction of whoever writes down what [`Engine::seen_ns`] says.

@@ -74,6 +74,8 @@ pub(crate) type Write = fn(&Log, &[Record]) -> onefold_oplog::Result<(Position, 
 
 /// Queued transactions that make the submitter flush: bounds memory.
 const QUEUE_BYTES: usize = 32 << 20;
+/// On a full disk the log is trimmed from this share of its limit on, one in so many bytes.
+const SHORT_LOG_SHARE: u64 = 64;
 /// How often a commit that finds the log full makes room and tries again.
 const FULL_LOG_ATTEMPTS: usize = 8;
 
@@ -115,7 +117,9 @@ impl Engine {
 
     /// A log that is near its end is emptied before a commit. When that fails, what the log still takes becomes durable all the same.
     pub(crate) fn make_room_in_log(&self) {
-        if self.log.is_over_limit()
+        // On a full disk the log is kept short while there is room to do so: it would use the reserve up.
+        let is_too_long = self.is_reserve_in_use() && self.log.used_bytes() > self.settings.log_limit_bytes / SHORT_LOG_SHARE;
+        if (is_too_long || self.log.is_over_limit())
             && let Err(error) = self.maintain(true)
         {
             tracing::warn!(%error, "the operations log could not be trimmed");

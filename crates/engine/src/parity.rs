@@ -22,6 +22,7 @@ impl Engine {
         }
         self.writable()?;
         while go_on() {
+            self.check_room_beside_reserve(2 * u64::from(self.descriptor.container_bytes))?;
             match self.storage.make_parity(size, all)? {
                 None => break,
                 // One of them was merged meanwhile; it is not among the next ones.

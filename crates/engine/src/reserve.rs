@@ -50,6 +50,15 @@ impl Engine {
         Ok(())
     }
 
+    /// The same, and where there is a reserve so many bytes must be free beside it: for what is written without asking for its room first.
+    pub(crate) fn check_room_beside_reserve(&self, bytes: u64) -> Result<()> {
+        self.check_room()?;
+        if self.reserve.is_some() && self.ground.space()?.free_bytes < bytes {
+            return Err(EngineError::Full { place: self.ground.describe("") });
+        }
+        Ok(())
+    }
+
     /// Whether the disk is so full that the reserve is in use: no new data is taken until it is whole again.
     pub fn is_reserve_in_use(&self) -> bool {
         self.reserve.as_ref().is_some_and(|reserve| reserve.is_in_use())

@@ -107,7 +107,7 @@ fn a_copy_has_all_backups_and_volumes_and_data_that_is_there_is_not_read_again()
 
     let again = scene.run(["copy", "--to", "other", "--json"]).succeeds().json();
     assert_eq!((again["copied"].as_array().unwrap().len(), &again["there"], &again["read_bytes"]), (0, &3.into(), &0.into()));
-    assert_eq!(again["volumes_there"].as_array().unwrap().len(), 7);
+    assert_eq!(again["volumes_there"].as_array().unwrap().len(), 8);
     // What was forgotten there comes back without a byte being read.
     scene.run(["forget", "latest:data", "--store", "other", "--yes"]).succeeds();
     let back = scene.run(["copy", "--to", "other", "latest:data", "--json"]).succeeds().json();
@@ -146,6 +146,25 @@ fn a_part_is_copied_by_names_and_ids() {
 }
 
 #[test]
+fn beside_a_daemon_backups_are_copied_and_volumes_when_it_has_stopped() {
+    let scene = filled();
+    let daemon = scene.serve(&[]);
+    let done = scene.run(["copy", "--to", "other", "--init", "--json"]).ends_with(3).says(&["nobody writes", "--wait"]).json();
+    assert_eq!(
+        (done["copied"].as_array().unwrap().len(), &done["not_copied"], &done["partial"]),
+        (3, &serde_json::json!([]), &true.into())
+    );
+    assert_eq!((&done["problems"][0]["volume"], done["problems"].as_array().unwrap().len()), (&"disk".into(), 8));
+    // Backups alone are a whole copy.
+    scene.run(["copy", "--to", "other", "--name", "data"]).succeeds();
+    // The daemon goes on meanwhile.
+    scene.run(["volume", "create", "more", "--size", "1MiB"]).succeeds();
+    assert_eq!(daemon.stop().0, 0);
+    scene.run(["copy", "--to", "other"]).succeeds();
+    are_equal(&scene, "store", "other");
+}
+
+#[test]
 fn a_copy_that_is_killed_again_and_again_is_whole_when_it_is_repeated() {
     let scene = filled();
     scene.run(["init", "other"]).succeeds();
@@ -166,7 +185,7 @@ fn what_cannot_be_read_is_named_and_everything_else_is_copied() {
     let scene = Scene::with_store(&["--compression", "none", "--container-size", "1MiB"]);
     for name in ["good", "bad"] {
         fs::create_dir(scene.path(name)).unwrap();
-        fs::write(scene.path(name).join("file"), noise(name.len() as u64, 2 * MIB)).unwrap();
+        fs::write(scene.path(name).join("file"), noise(name.len() as u64, 6 * MIB)).unwrap();
         fs::write(scene.path(name).join("small"), name).unwrap();
         scene.run(["backup", "--name", name, name]).succeeds();
     }
@@ -174,7 +193,7 @@ fn what_cannot_be_read_is_named_and_everything_else_is_copied() {
     fs::write(scene.path("image"), noise(77, MIB)).unwrap();
     scene.run(["volume", "import", "disk", "image"]).succeeds();
     // A byte in the middle of the file of the second backup.
-    let wanted = noise("bad".len() as u64, 2 * MIB)[MIB..MIB + 64].to_vec();
+    let wanted = noise("bad".len() as u64, 6 * MIB)[3 * MIB + 5000..3 * MIB + 5064].to_vec();
     let mut flipped = 0;
     for (name, _) in tree(&scene.store().join("containers")) {
         let path = scene.store().join("containers").join(name);

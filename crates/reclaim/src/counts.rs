@@ -239,13 +239,13 @@ impl Table {
             } else if chunk.is_indexed && chunk.address != 0 && !chunk.is_stored_there {
                 problem(ProblemKind::WrongAddress, format!(": the index says that it is at {address}, where it is not"));
             } else if is_one_moment && !chunk.is_indexed && chunk.references > 0 && check.knows_all_entries {
-                problem(ProblemKind::WrongCount, format!(" has {} references but no entry in the index", chunk.references));
+                problem(ProblemKind::WrongCount, format!(" has {} but no entry in the index", referred(chunk.references)));
             }
             // A count that has reached its end stays there; the true one is not known any more.
             let count = u64::from(chunk.count);
             let is_wrong = count < chunk.references || (count > chunk.references && knows_all && !chunk.is_uncertain);
             if is_one_moment && chunk.is_indexed && chunk.count != u32::MAX && is_wrong {
-                let what = format!(" at {address}: the index counts {count} references, there are {}", chunk.references);
+                let what = format!(" at {address}: the index counts {} instead of {}", referred(count), chunk.references);
                 check.report.add(ProblemKind::WrongCount, format!("chunk {fingerprint}{what}"));
             }
             // A read looks where the index says when the chunk is not where its recipe says.
@@ -257,15 +257,18 @@ impl Table {
     }
 }
 
+/// A number of references: `1 reference`, `2 references`.
+fn referred(count: u64) -> String {
+    if count == 1 { "1 reference".to_owned() } else { format!("{count} references") }
+}
+
 /// A chunk that is referred to and that nobody can read.
 fn missing(check: &mut Check<'_>, fingerprint: &Fingerprint, chunk: &Known) {
-    let references = chunk.references;
+    let references = referred(chunk.references);
     match check.engine.quarantined(fingerprint) {
         Ok(Some(known)) => {
             let length = if known.length_bytes > 0 { format!(" ({} bytes)", known.length_bytes) } else { String::new() };
-            let what = format!(
-                "chunk {fingerprint}{length} has {references} references and is lost: it is in quarantine until it is written again"
-            );
+            let what = format!("chunk {fingerprint}{length} has {references} and is lost: it is in quarantine until it is written again");
             check.report.quarantined_chunks += 1;
             if known.kind.is_none() {
                 check.kinds.want(*fingerprint);
@@ -274,7 +277,7 @@ fn missing(check: &mut Check<'_>, fingerprint: &Fingerprint, chunk: &Known) {
         }
         Ok(None) | Err(_) => {
             let where_not = if chunk.is_stored { "the index does not say where it is" } else { "is in no container that can be read" };
-            let what = format!("chunk {fingerprint} has {references} references but {where_not}");
+            let what = format!("chunk {fingerprint} has {references} but {where_not}");
             check.report.add(ProblemKind::MissingChunk, what);
             check.missing.insert(*fingerprint);
             check.kinds.want(*fingerprint);

@@ -36,9 +36,7 @@ impl Work<'_> {
             return Err(error);
         }
         self.ground.rename(&temporary, &kept)?;
-        self.ground.sync_directory(&aside)?;
-        self.say(format!("{} is kept as {}", self.ground.describe(path), self.ground.describe(&kept)));
-        Ok(())
+        Ok(self.ground.sync_directory(&aside)?)
     }
 }
 

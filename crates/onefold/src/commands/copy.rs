@@ -6,7 +6,7 @@ use crate::failure::{Exit, Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::output::{Output, note};
 use crate::progress::bar;
-use crate::store::Store;
+use crate::store::{Store, ground};
 use crate::units::{counted, duration, printable, size};
 use crate::waiting::Waiting;
 use indicatif::ProgressBar;
@@ -59,7 +59,7 @@ pub fn run(options: &Copy, talk: Talk) -> Result<Exit> {
     let directory = &options.store.directory;
     let source = Store::open(directory, Mode::Snapshot, "copy")?;
     let chosen = choose(options, &source)?;
-    let destination = open_destination(options, &source, talk)?;
+    let destination = open_destination(options, &source, &interrupt, talk)?;
     let total = chosen.backups.iter().map(|backup| backup.statistics.logical_bytes).sum();
     let watch = Watch { bar: bar(talk, total), interrupt: interrupt.clone() };
     let mut done = Done::default();
@@ -122,15 +122,13 @@ fn choose(options: &Copy, source: &Store) -> Result<Chosen> {
             volumes = opened.list().into_iter().map(|info| info.name).collect();
         }
     }
-    if !backups.is_empty() {
-        // From here on only their chunks are read, and nobody who writes waits.
-        catalog.hold(&backups.iter().collect::<Vec<_>>())?;
-    }
+    // From here on only their chunks are read, and nobody who writes waits.
+    catalog.hold(&backups.iter().collect::<Vec<_>>())?;
     Ok(Chosen { backups, protected, volumes })
 }
 
 /// Opens the other store, made first if that was asked for.
-fn open_destination(options: &Copy, source: &Store, talk: Talk) -> Result<Store> {
+fn open_destination(options: &Copy, source: &Store, interrupt: &Interrupt, talk: Talk) -> Result<Store> {
     let directory = &options.to;
     let is_empty = std::fs::read_dir(directory).map_or(true, |mut entries| entries.next().is_none());
     if options.init && is_empty {
@@ -143,12 +141,12 @@ fn open_destination(options: &Copy, source: &Store, talk: Talk) -> Result<Store>
         return Err(Failure::cannot_run(format!("there is no store at {}", directory.display()))
             .advise("--init makes one with the settings of this one; `onefold init` one with others"));
     }
-    let destination = Store::open(directory, Mode::ReadWrite, "copy")?;
-    if destination.engine.descriptor().store == source.engine.descriptor().store {
+    // Before it is opened for writing: that would wait for the source.
+    if Descriptor::read(&*ground(directory)?)?.store == source.engine.descriptor().store {
         return Err(Failure::cannot_run(format!("{} is the same store, or a copy of its files", directory.display()))
             .advise("copy into a store that was made with `onefold init`, or with --init"));
     }
-    Ok(destination)
+    Store::open_when_free(directory, Mode::ReadWrite, "copy", &mut Waiting::until(options.store.wait, interrupt, talk.quiet))
 }
 
 fn copy_all_backups(source: &Store, destination: &Store, chosen: &Chosen, watch: &Watch, done: &mut Done) -> Result<()> {
@@ -162,7 +160,7 @@ fn copy_all_backups(source: &Store, destination: &Store, chosen: &Chosen, watch:
             BackupOutcome::Copied => done.copied.push(backup.clone()),
             BackupOutcome::Damaged(problems) => {
                 for Problem { what, reason } in &problems {
-                    note(format_args!("backup {name}: error: {}: {reason}", printable(what)));
+                    note(format_args!("backup {name}: error: /{}: {reason}", printable(what)));
                 }
                 done.damaged.push((backup.clone(), problems));
             }

@@ -269,13 +269,13 @@ fn on_store(request: Request, talk: Talk) -> Result<Exit> {
     }
     let directory = command.directory();
     let ground = ground(directory)?;
-    let settings = read_settings(&directory.join(SETTINGS_FILE), true)?;
     if command.mode() == Mode::Snapshot
         && command.asks_the_daemon()
         && let Some(daemon) = control::connect(directory)?
     {
         return daemon.run(request, talk, &terminal);
     }
+    let settings = read_settings(&directory.join(SETTINGS_FILE), true)?;
     let mut waiting = Waiting::new(command.wait(), &terminal, talk.quiet);
     let store = loop {
         let opened = match command.mode() {
