@@ -161,7 +161,7 @@ impl Names {
         }
         // A directory comes before what is in it.
         let mut lost: BTreeSet<String> = BTreeSet::new();
-        for (path, _) in &entries {
+        for path in entries.keys() {
             let above = parent(path);
             if !above.is_empty() && (lost.contains(above) || !matches!(entries.get(above), Some(Entry::Directory))) {
                 lost.insert(path.clone());
