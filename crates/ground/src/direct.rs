@@ -77,6 +77,18 @@ impl DirectFile {
         Some(DirectFile { file, path: path.to_owned(), cached, is_refused: AtomicBool::new(false) })
     }
 
+    /// Returns whether a read from the device gave exactly these bytes.
+    pub(crate) fn holds(&self, offset: u64, data: &[u8]) -> bool {
+        let mut bytes = vec![0; BOUNCE_BYTES.min(data.len())];
+        let mut at = offset;
+        data.chunks(BOUNCE_BYTES).all(|expected| {
+            let found = &mut bytes[..expected.len()];
+            let is_read = self.read_direct(at, found).is_ok();
+            at += expected.len() as u64;
+            is_read && found == expected
+        })
+    }
+
     /// Into memory that is aligned, from an offset that is.
     fn read_aligned(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let mut tail = Block([0; ALIGNMENT_BYTES]);

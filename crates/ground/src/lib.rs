@@ -92,6 +92,11 @@ pub trait Ground: Send + Sync + Debug {
     fn open_past_cache(&self, path: &str) -> Result<Arc<dyn File>> {
         self.open(path, Access::Read)
     }
+    /// Returns whether the device is known to hold `data` at this place of a file: it was read from there, past what the system keeps in memory. False
+    /// also where that cannot be done. Call only after a [`File::sync`]: what is held then is durable.
+    fn device_holds(&self, _path: &str, _offset: u64, _data: &[u8]) -> Result<bool> {
+        Ok(false)
+    }
     /// Removes a file.
     fn remove(&self, path: &str) -> Result<()>;
     /// Renames a file, replacing the target atomically.

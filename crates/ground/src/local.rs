@@ -76,6 +76,11 @@ impl Ground for LocalGround {
         Ok(DirectFile::open(&self.path(path), cached.clone()).map_or(cached, |direct| Arc::new(direct)))
     }
 
+    fn device_holds(&self, path: &str, offset: u64, data: &[u8]) -> Result<bool> {
+        let cached = self.open(path, Access::Read)?;
+        Ok(DirectFile::open(&self.path(path), cached).is_some_and(|direct| direct.holds(offset, data)))
+    }
+
     fn remove(&self, path: &str) -> Result<()> {
         let path = self.path(path);
         fs::remove_file(&path).map_err(|source| error("remove", &path, source))

@@ -172,6 +172,10 @@ impl Ground for ModelledGround {
         Ok(self.file(path, self.inner.open_past_cache(path)?))
     }
 
+    fn device_holds(&self, path: &str, offset: u64, data: &[u8]) -> Result<bool> {
+        self.inner.device_holds(path, offset, data)
+    }
+
     fn remove(&self, path: &str) -> Result<()> {
         self.inner.remove(path)
     }

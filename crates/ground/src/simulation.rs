@@ -65,6 +65,11 @@ pub enum CrashPolicy {
     DropAll,
     /// Everything: the process was killed, the machine went on. What was not durable still is not.
     KeepAll,
+    /// Nothing, and worse: where the drive was about to write, all of the sector holds zeros, also what was durable in it.
+    LoseSectors {
+        /// What the drive writes at once.
+        sector_bytes: u64,
+    },
     /// Some of it, as the module describes; the same seed keeps the same.
     Random {
         /// Chooses what survives.

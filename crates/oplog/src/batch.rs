@@ -6,8 +6,9 @@ use xxhash_rust::xxh3::Xxh3;
 
 /// The largest payload of a batch.
 pub const BATCH_MAX_BYTES: u64 = 256 << 20;
-/// Batches start at multiples of this, and are padded to it: what a disk writes at once.
-pub(crate) const SECTOR_BYTES: u64 = 512;
+/// Batches start at multiples of this, and are padded to it: what the page cache and disks write at once. A batch that shared it with the one before
+/// would have that one, which was acknowledged, written again (`docs/decisions/0029-batches-are-aligned-to-4-kib.md`).
+pub(crate) const ALIGNMENT_BYTES: u64 = 4096;
 pub(crate) const HEADER_BYTES: usize = 64;
 /// The part of the header that the checksum covers: all before it.
 const CHECKED_BYTES: usize = 56;
@@ -117,7 +118,7 @@ impl BatchHeader {
             checksum: reader.u64()?,
         };
         let wrong = |what, value| Err(BatchError::Header { what, value });
-        if !header.position.0.is_multiple_of(SECTOR_BYTES) {
+        if !header.position.0.is_multiple_of(ALIGNMENT_BYTES) {
             return wrong("position", header.position.0);
         }
         if header.durable > header.position {
@@ -136,7 +137,7 @@ impl BatchHeader {
 
     /// Header, payload and padding.
     pub(crate) fn length_bytes(&self) -> u64 {
-        self.unpadded_bytes().next_multiple_of(SECTOR_BYTES)
+        self.unpadded_bytes().next_multiple_of(ALIGNMENT_BYTES)
     }
 
     /// Checks the checksum; `bytes` start with this header.
@@ -178,7 +179,7 @@ pub(crate) fn encode_batch(out: &mut Vec<u8>, records: &[Record], position: Posi
     out[48..56].copy_from_slice(&epoch.to_le_bytes());
     let checksum = checksum(out);
     out[CHECKED_BYTES..HEADER_BYTES].copy_from_slice(&checksum.to_le_bytes());
-    out.resize(out.len().next_multiple_of(SECTOR_BYTES as usize), 0);
+    out.resize(out.len().next_multiple_of(ALIGNMENT_BYTES as usize), 0);
     payload_bytes
 }
 
@@ -197,12 +198,12 @@ mod tests {
     proptest! {
         #[test]
         fn a_batch_is_read_as_written(records in proptest::collection::vec(record(), 0..20), position: u32, epoch: u64, store: [u8; 16]) {
-            let position = Position(u64::from(position) * SECTOR_BYTES);
+            let position = Position(u64::from(position) * ALIGNMENT_BYTES);
             let mut bytes = vec![7; 9];
             let payload_bytes = encode_batch(&mut bytes, &records, position, &store, epoch);
             prop_assert!(payload_bytes <= records.iter().map(Record::length_bound_bytes).sum::<u64>());
             let length_bytes = bytes.len() as u64;
-            prop_assert_eq!(length_bytes % SECTOR_BYTES, 0);
+            prop_assert_eq!(length_bytes % ALIGNMENT_BYTES, 0);
             bytes.extend([1; 100]);
             prop_assert_eq!(parse_batch(&bytes), Ok(Batch { position, durable: position, store, epoch, length_bytes, records }));
         }
@@ -210,7 +211,7 @@ mod tests {
         #[test]
         fn a_changed_byte_is_found(records in proptest::collection::vec(record(), 0..5), at: prop::sample::Index, xor in 1u8..) {
             let mut bytes = Vec::new();
-            let payload_bytes = encode_batch(&mut bytes, &records, Position(512), &[1; 16], 3);
+            let payload_bytes = encode_batch(&mut bytes, &records, Position(ALIGNMENT_BYTES), &[1; 16], 3);
             bytes[at.index(HEADER_BYTES + payload_bytes as usize)] ^= xor;
             prop_assert!(parse_batch(&bytes).is_err());
         }
@@ -218,7 +219,7 @@ mod tests {
         #[test]
         fn a_cut_batch_is_refused(records in proptest::collection::vec(record(), 0..5), at: prop::sample::Index) {
             let mut bytes = Vec::new();
-            let payload_bytes = encode_batch(&mut bytes, &records, Position(512), &[1; 16], 3);
+            let payload_bytes = encode_batch(&mut bytes, &records, Position(ALIGNMENT_BYTES), &[1; 16], 3);
             prop_assert!(parse_batch(&bytes[..at.index(HEADER_BYTES + payload_bytes as usize)]).is_err());
         }
 

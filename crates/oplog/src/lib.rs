@@ -6,7 +6,8 @@
 //! # Why what was acknowledged is found again, and nothing else is taken for it
 //! 1. *One batch is in doubt at most.* Batches are written one after the other, each synced before the next is begun. So when a batch
 //!    is written, all before it are durable, and after a crash only the last one can be torn. When a sync fails nobody knows what
-//!    reached the disk, so the log takes nothing more ([`LogError::Poisoned`]).
+//!    reached the disk, so the log takes nothing more ([`LogError::Poisoned`]). Batches are aligned to 4 KiB, so that neither the page cache
+//!    nor a drive writes a part of an acknowledged batch again when it writes the next one.
 //! 2. *A segment proves what is before it.* A segment gets its name only after every batch before its start was synced, and after its
 //!    own header was. So a named segment always has a valid header, and a chain of batches that does not lead exactly from one
 //!    segment's start to the next one's is damage, not a torn tail. Bytes behind the next segment's start mean nothing.
@@ -19,8 +20,9 @@
 //!    lower positions, and positions are never used again for another durable batch.
 //! 5. *Epochs never fall along the log*, so even where 3 or 4 were circumvented (a segment put back by hand), what an earlier owner
 //!    wrote behind the end of a later one is stale, neither a batch nor a proof of damage.
-//! 6. *What is replayed stays.* A batch that is complete but was never synced is accepted; opening for writing writes it again and
-//!    syncs it before anything is built on it. (Writing again, because after a failed sync Linux takes the page for clean.)
+//! 6. *What is replayed stays.* A batch that is complete but was never synced is accepted; opening for writing syncs it before anything is
+//!    built on it, and writes it again if a read past the page cache does not find it on the device. (After a failed sync Linux takes the page
+//!    for clean.) An acknowledged batch is found there, so it is not written again.
 //!
 //! This crate must never know what a record means.
 

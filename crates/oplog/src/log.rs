@@ -176,7 +176,8 @@ impl Log {
             state.epoch = epoch;
             let start = *state.segments.back().expect("check_headers refuses a log without segments");
             let file = ground.open(&segment_path(directory, start), Access::ReadWrite)?;
-            rewrite(&*file, SEGMENT_HEADER_BYTES + (last_batch.start.0 - start.0), last_batch.end.0 - last_batch.start.0)?;
+            let (offset, length) = (SEGMENT_HEADER_BYTES + (last_batch.start.0 - start.0), last_batch.end.0 - last_batch.start.0);
+            settle(&*ground, &segment_path(directory, start), &*file, offset, length)?;
             // A segment that was cut to its content goes on at its full size, if there is room now.
             let wanted_bytes = options.segment_bytes_within_limit();
             let file_bytes = match file.len()? {
@@ -517,8 +518,9 @@ fn seek_batch(cursor: &mut Cursor, from: Position) -> Result<()> {
     }
 }
 
-/// Writes the bytes of a batch where they are, and syncs them, so that they are durable whatever happened to earlier syncs.
-fn rewrite(file: &dyn File, offset: u64, length: u64) -> Result<()> {
+/// Makes a batch durable whatever happened to earlier syncs. It is written again only if the device may not have it: an acknowledged batch is on the device,
+/// and a power cut during the write would cost it.
+fn settle(ground: &dyn Ground, path: &str, file: &dyn File, offset: u64, length: u64) -> Result<()> {
     if length == 0 {
         return Ok(());
     }
@@ -526,6 +528,10 @@ fn rewrite(file: &dyn File, offset: u64, length: u64) -> Result<()> {
     // The last batch of a segment that was cut to its content may lack a part of its padding.
     let present = (file.len()?.saturating_sub(offset)).min(length) as usize;
     file.read_at(offset, &mut bytes[..present])?;
+    file.sync()?;
+    if present == bytes.len() && ground.device_holds(path, offset, &bytes)? {
+        return Ok(());
+    }
     file.write_at(offset, &bytes)?;
     Ok(file.sync()?)
 }

@@ -3,7 +3,7 @@
 //! Every batch with a valid checksum at the place that it names is taken, in order, also behind a hole. Owner epochs never fall from one taken batch to
 //! the next. A place inside the payload of a lost batch could hold the image of a batch only if whoever wrote that data knew the store's random name.
 
-use crate::batch::SECTOR_BYTES;
+use crate::batch::ALIGNMENT_BYTES;
 use crate::log::{Log, LogOptions};
 use crate::segment::{Cursor, SEGMENT_HEADER_BYTES, parse_name, segment_path};
 use crate::{Batch, LogError, Position, Record, Result};
@@ -67,12 +67,12 @@ pub fn salvage_batches(
             let batch = match cursor.next() {
                 Ok(Ok(batch)) if next.is_none_or(|next| cursor.at() <= next) => batch,
                 Ok(_) | Err(LogError::Damaged { .. }) => {
-                    cursor.rewind(Position(at.0 + SECTOR_BYTES), epoch);
+                    cursor.rewind(Position(at.0 + ALIGNMENT_BYTES), epoch);
                     continue;
                 }
                 // Somewhere in what was read ahead; when no more is read than the batch has, it is in it.
                 Err(LogError::Ground(error)) if error.is_lasting() => {
-                    let behind = if is_narrow { SECTOR_BYTES } else { 0 };
+                    let behind = if is_narrow { ALIGNMENT_BYTES } else { 0 };
                     unreadable += u64::from(is_narrow);
                     is_narrow = true;
                     cursor.read_narrowly();
@@ -160,7 +160,7 @@ fn segment_starts(ground: &dyn Ground, directory: &str) -> Result<Vec<Position>>
     };
     // A start near the end of all numbers is no position that a log reaches.
     let starts = entries.iter().filter_map(|entry| parse_name(&entry.name, "log"));
-    Ok(starts.filter(|start| start.0.is_multiple_of(SECTOR_BYTES) && start.0 < 1 << 62).collect())
+    Ok(starts.filter(|start| start.0.is_multiple_of(ALIGNMENT_BYTES) && start.0 < 1 << 62).collect())
 }
 
 impl Cursor {
@@ -171,6 +171,6 @@ impl Cursor {
 
     /// Whether a batch can begin where the cursor is.
     fn has_room(&self) -> bool {
-        self.offset() + SECTOR_BYTES <= self.file_bytes().next_multiple_of(SECTOR_BYTES)
+        self.offset() + ALIGNMENT_BYTES <= self.file_bytes().next_multiple_of(ALIGNMENT_BYTES)
     }
 }

@@ -1,6 +1,6 @@
 //! One segment file: its name, its header, and reading its batches one after the other.
 
-use crate::batch::{BatchHeader, HEADER_BYTES, MAGIC, SECTOR_BYTES, guess_batch};
+use crate::batch::{ALIGNMENT_BYTES, BatchHeader, HEADER_BYTES, MAGIC, guess_batch};
 use crate::{Batch, BatchError, LogError, Position, Record, Result, parse_batch};
 use onefold_ground::wire::Reader;
 use onefold_ground::{Access, File, Ground, checksum};
@@ -114,7 +114,7 @@ impl Cursor {
         let file_bytes = file.len()?;
         let path = ground.describe(&path);
         // Positions in the file must not overflow.
-        let is_possible = start.0.is_multiple_of(SECTOR_BYTES) && start.0.checked_add(file_bytes + SECTOR_BYTES).is_some();
+        let is_possible = start.0.is_multiple_of(ALIGNMENT_BYTES) && start.0.checked_add(file_bytes + ALIGNMENT_BYTES).is_some();
         if file_bytes < SEGMENT_HEADER_BYTES || !is_possible {
             let why = format!("a segment of {file_bytes} bytes cannot be here");
             return Err(LogError::Damaged { path, offset_bytes: 0, why });
@@ -260,8 +260,8 @@ impl Cursor {
             let window = self.window(offset, length)?;
             is_blank = is_blank && window.iter().fold(0, |sum, byte| sum | byte) == 0;
             let starts: Vec<u64> = window
-                .chunks(SECTOR_BYTES as usize)
-                .zip((offset..).step_by(SECTOR_BYTES as usize))
+                .chunks(ALIGNMENT_BYTES as usize)
+                .zip((offset..).step_by(ALIGNMENT_BYTES as usize))
                 .filter(|(sector, _)| sector.starts_with(&MAGIC.to_le_bytes()))
                 .map(|(_, start)| start)
                 .collect();
@@ -341,18 +341,18 @@ mod tests {
 
     #[test]
     fn a_header_is_read_as_written_and_any_change_is_named() {
-        let header = encode_header(&[7; 16], 3, Position(512));
+        let header = encode_header(&[7; 16], 3, Position(ALIGNMENT_BYTES));
         assert_eq!(header.len() as u64, SEGMENT_HEADER_BYTES);
-        assert_eq!(parse_header(&header, &[7; 16], Position(512)), Ok(3));
-        assert!(parse_header(&header, &[8; 16], Position(512)).unwrap_err().contains("another store"));
-        assert!(parse_header(&header, &[7; 16], Position(1024)).unwrap_err().contains("starts at 0000000000000200"));
+        assert_eq!(parse_header(&header, &[7; 16], Position(ALIGNMENT_BYTES)), Ok(3));
+        assert!(parse_header(&header, &[8; 16], Position(ALIGNMENT_BYTES)).unwrap_err().contains("another store"));
+        assert!(parse_header(&header, &[7; 16], Position(2 * ALIGNMENT_BYTES)).unwrap_err().contains("starts at 0000000000001000"));
         for at in 0..56 {
             let mut changed = header.clone();
             changed[at] ^= 1;
-            assert!(parse_header(&changed, &[7; 16], Position(512)).is_err());
+            assert!(parse_header(&changed, &[7; 16], Position(ALIGNMENT_BYTES)).is_err());
         }
         for length in 0..56 {
-            assert!(parse_header(&header[..length], &[7; 16], Position(512)).is_err());
+            assert!(parse_header(&header[..length], &[7; 16], Position(ALIGNMENT_BYTES)).is_err());
         }
     }
 }

@@ -48,6 +48,12 @@ impl Ground for SimulatedGround {
         Ok(self.file(path, Arc::clone(inode), access))
     }
 
+    fn device_holds(&self, path: &str, offset: u64, data: &[u8]) -> Result<bool> {
+        let state = self.query("read", path)?;
+        let inode = state.names.file(path).ok_or_else(|| failure("open", path, io::ErrorKind::NotFound.into()))?;
+        Ok(inode.lock().device_holds(offset, data))
+    }
+
     fn remove(&self, path: &str) -> Result<()> {
         let mut state = self.begin(false, "remove", path)?;
         let inode = state.names.file(path).cloned().ok_or_else(|| failure("remove", path, io::ErrorKind::NotFound.into()))?;

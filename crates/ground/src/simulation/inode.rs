@@ -151,9 +151,31 @@ impl Inode {
         match policy {
             CrashPolicy::DropAll => {}
             CrashPolicy::KeepAll => content = self.current.clone(),
+            CrashPolicy::LoseSectors { sector_bytes } => self.lose_sectors(&mut content, sector_bytes),
             CrashPolicy::Random { .. } => self.keep_some(&mut content, random),
         }
         content
+    }
+
+    /// Zeros every sector that a pending write touches, as far as the content has it.
+    fn lose_sectors(&self, content: &mut Content, sector_bytes: u64) {
+        for change in &self.pending {
+            if let Change::Write { offset, data } = change {
+                let first = offset / sector_bytes * sector_bytes;
+                let end = (offset + data.len() as u64).next_multiple_of(sector_bytes).min(content.length);
+                content.write(first, &vec![0; end.saturating_sub(first) as usize]);
+            }
+        }
+    }
+
+    /// Whether the device has these bytes, whatever readers see.
+    pub(super) fn device_holds(&self, offset: u64, data: &[u8]) -> bool {
+        let mut bytes = vec![0; data.len()];
+        let is_inside = offset + data.len() as u64 <= self.durable.length && self.durable.is_readable(offset, data.len() as u64);
+        if is_inside {
+            self.durable.read(offset, &mut bytes);
+        }
+        is_inside && bytes == data
     }
 
     /// Each change is kept, dropped or torn. A sector that lost a write takes no later one that covers only a part of

@@ -82,7 +82,7 @@ impl State {
     pub(super) fn survivor(&self, policy: CrashPolicy) -> State {
         let mut random = match policy {
             CrashPolicy::Random { seed } => Random::new(seed),
-            CrashPolicy::DropAll | CrashPolicy::KeepAll => self.random.clone(),
+            CrashPolicy::DropAll | CrashPolicy::KeepAll | CrashPolicy::LoseSectors { .. } => self.random.clone(),
         };
         let names = self.names.survivor(policy, &mut random);
         State::new(random, names, self.capacity_pages)

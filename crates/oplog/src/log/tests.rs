@@ -6,13 +6,14 @@ mod salvage;
 mod trials;
 
 use super::*;
+use crate::batch::ALIGNMENT_BYTES;
 use crate::{Partition, PartitionClass};
 use onefold_ground::{CrashPolicy, SimulatedGround};
 
 const STORE: [u8; 16] = *b"the store's name";
 const DIRECTORY: &str = "log";
-/// A header and 12 KiB: a few batches fill a segment.
-const SMALL: LogOptions = LogOptions { segment_bytes: 16 << 10, limit_bytes: 1 << 20 };
+/// A header and 24 KiB: a few batches fill a segment.
+const SMALL: LogOptions = LogOptions { segment_bytes: 28 << 10, limit_bytes: 1 << 20 };
 
 type Replayed = Vec<(Position, Position, Vec<Record>)>;
 
@@ -54,18 +55,18 @@ fn fill(log: &Log, batches: u64) -> Replayed {
     (0..batches).map(|tag| commit(log, tag, 1500)).collect()
 }
 
-/// A record for a batch at `start` whose second sector is the image of a batch that belongs there. The image claims no more than that
+/// A record for a batch at `start` whose second page is the image of a batch that belongs there. The image claims no more than that
 /// everything before `start` was durable.
 fn record_with_image(start: Position, epoch: u64) -> Record {
     let mut image = Vec::new();
-    encode_batch(&mut image, &[record(99, 50)], Position(start.0 + 512), &STORE, epoch);
+    encode_batch(&mut image, &[record(99, 50)], Position(start.0 + ALIGNMENT_BYTES), &STORE, epoch);
     image[16..24].copy_from_slice(&start.0.to_le_bytes());
     // The payload is one record: kind, class, number, length, 50 bytes.
     let checked = [&image[..56], &image[64..64 + 5 + 50]].concat();
     image[56..64].copy_from_slice(&onefold_ground::checksum(&checked).to_le_bytes());
     assert_eq!(crate::parse_batch(&image).unwrap().durable, start);
     // Before it, the header of the batch (64) and of the record (6).
-    let mut record = record(2, 512 - 64 - 6);
+    let mut record = record(2, ALIGNMENT_BYTES as usize - 64 - 6);
     record.payload.extend(&image);
     record.payload.extend([5; 300]);
     record
@@ -101,7 +102,7 @@ fn m0_17_replay_starts_at_any_batch_and_nowhere_else() {
         assert!(matches!(replay(&log, Position(start.0 + 1)), Err(LogError::NotABoundary { .. })));
     }
     assert_eq!(replay(&log, log.end()).unwrap(), []);
-    assert!(matches!(replay(&log, Position(log.end().0 + 512)), Err(LogError::PastEnd { .. })));
+    assert!(matches!(replay(&log, Position(log.end().0 + ALIGNMENT_BYTES)), Err(LogError::PastEnd { .. })));
     let mut seen = 0;
     let mut visit = |_, _, _: &[Record]| {
         seen += 1;
@@ -254,19 +255,19 @@ fn m0_17_a_full_disk_is_noticed_when_a_segment_is_opened_and_the_log_goes_on_whe
     ground.set_capacity(ground.used_bytes() + 4096);
     let mut committed = Vec::new();
     let error = loop {
-        let records = vec![record(committed.len() as u64, 2000)];
+        let records = vec![record(committed.len() as u64, 20_000)];
         match log.commit(&records) {
             Ok((start, end)) => committed.push((start, end, records)),
             Err(error) => break error,
         }
     };
-    assert!(error.is_full() && committed.len() == 4, "{error}");
-    assert!(log.commit(&[record(7, 2000)]).unwrap_err().is_full());
+    assert!(error.is_full() && committed.len() == 1, "{error}");
+    assert!(log.commit(&[record(7, 20_000)]).unwrap_err().is_full());
     assert_eq!(log.end(), committed.last().unwrap().1);
     assert_eq!(ground.space().unwrap().free_bytes, 4096, "room that was reserved in vain is given back");
     committed.push(commit(&log, 8, 10));
     ground.set_capacity(u64::MAX);
-    committed.push(commit(&log, 9, 2000));
+    committed.push(commit(&log, 9, 20_000));
     assert_eq!(replay(&log, Position(0)).unwrap(), committed);
     let log = open(&ground.restart(CrashPolicy::DropAll), 2).unwrap();
     assert_eq!(replay(&log, Position(0)).unwrap(), committed);

@@ -162,7 +162,7 @@ impl Run {
 /// A run through all that a log does: segments, trims, recycled segments, a large batch, more openings.
 fn tour() -> Vec<Step> {
     let mut steps = Vec::new();
-    for turn in 0..3 {
+    for turn in 0..4 {
         steps.extend((0..8).map(|batch| Step::Commit { records: 1 + batch % 2, length_bytes: 700 + batch * 150 }));
         steps.push(Step::Trim { batch: 9 * turn + 7 });
         steps.push(Step::Commit { records: 1, length_bytes: 20_000 });
@@ -218,6 +218,15 @@ fn m0_17_a_crash_at_every_sync_and_another_while_opening_loses_nothing_that_was_
             }
             run.end();
         }
+    }
+}
+
+#[test]
+fn m0_17_a_drive_that_loses_the_sectors_it_was_writing_loses_no_acknowledged_batch() {
+    for operation in 0..tour_costs().0 {
+        let run = Run::new(operation, vec![CrashPolicy::LoseSectors { sector_bytes: 4096 }]);
+        run.ground.crash_after_operations(operation);
+        run.tour();
     }
 }
 

@@ -92,8 +92,8 @@ fn a_changed_header_of_a_segment_is_found_at_opening() {
 #[test]
 fn a_segment_that_starts_inside_a_batch_is_found() {
     let ground = SimulatedGround::new(1);
-    commit(&create(&ground), 1, 1000);
-    let inside = Position(512);
+    commit(&create(&ground), 1, 2 * ALIGNMENT_BYTES as usize);
+    let inside = Position(ALIGNMENT_BYTES);
     let file = ground.create(&segment_path(DIRECTORY, inside)).unwrap();
     file.write_at(0, &encode_header(&STORE, 1, inside)).unwrap();
     assert!(is_damaged(open(&ground, 2).and_then(|log| replay(&log, Position(0)))));
@@ -102,7 +102,7 @@ fn a_segment_that_starts_inside_a_batch_is_found() {
 #[test]
 fn a_truncated_segment_is_found() {
     let (disk, committed) = filled();
-    for length in [0, 4095, 4096, 4100, 6000, 6144] {
+    for length in [0, 4095, 4096, 4100, 6000, 8192] {
         let ground = disk.restart(CrashPolicy::DropAll);
         ground.open(&format!("{DIRECTORY}/{}", names(&ground)[1]), Access::ReadWrite).unwrap().set_len(length).unwrap();
         assert!(is_damaged(open(&ground, 2).and_then(|log| replay(&log, committed[0].0))), "{length}");
@@ -140,7 +140,7 @@ fn m0_17_stale_batches_of_an_earlier_owner_are_neither_replayed_nor_proof_of_dam
     let mut committed = vec![commit(&create(&disk), 1, 100)];
     let log = open(&disk, 2).unwrap();
     committed.push(commit(&log, 2, 100));
-    let at = Position(log.end().0 + 1024);
+    let at = Position(log.end().0 + 2 * ALIGNMENT_BYTES);
     for (epoch, is_damage) in [(1, false), (2, true), (3, true)] {
         let ground = disk.restart(CrashPolicy::DropAll);
         let mut stale = Vec::new();
