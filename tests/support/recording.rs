@@ -114,7 +114,7 @@ impl Drop for RecordingDevice {
 /// The oldstyle handshake, then simple replies until the client leaves.
 fn serve(mut stream: UnixStream, size: u64, state: &Mutex<State>) -> io::Result<()> {
     let mut hello = Vec::from(b"NBDMAGIC");
-    hello.extend_from_slice(&0x0042_0281_8612_53u64.to_be_bytes());
+    hello.extend_from_slice(&0x0000_4202_8186_1253u64.to_be_bytes());
     hello.extend_from_slice(&size.to_be_bytes());
     hello.extend_from_slice(&FLAGS.to_be_bytes());
     hello.resize(hello.len() + 124, 0);

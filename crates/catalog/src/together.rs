@@ -6,6 +6,9 @@ use std::iter::Peekable;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+/// The different entries of a name, each with the trees that have it.
+type Versions = Vec<(Entry, Vec<usize>)>;
+
 /// What a path is in some of the backups.
 #[derive(Clone, Debug)]
 pub struct Version {
@@ -67,7 +70,7 @@ pub fn side_by_side(engine: &Arc<Engine>, backups: &[Backup], listener: &mut dyn
 
 impl Level {
     /// The next name, in all who have it.
-    fn next(&mut self, listener: &mut dyn SideBySide) -> Option<(Vec<u8>, Vec<(Entry, Vec<usize>)>)> {
+    fn next(&mut self, listener: &mut dyn SideBySide) -> Option<(Vec<u8>, Versions)> {
         for same in &mut self.readers {
             while let Some(Err(error)) = same.entries.next_if(Result::is_err) {
                 listener.damaged(&self.path, error);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// How much is read at a time.
 const STEP_BYTES: u64 = 4 << 20;
 /// Zeros are written from a buffer of this size.
-const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Writes the bytes of one file of a backup, verified; returns how many. Of a damaged file the bytes before the damage are
 /// written, then it is an error; with [`Damaged::Zero`] zeros take the place of what is lost, and the monitor hears of it.

@@ -196,13 +196,11 @@ fn open_target(options: &RestoreOptions) -> Result<Option<OwnedFd>> {
     source::open(rustix::fs::CWD, name, rustix::fs::OFlags::DIRECTORY).map(Some).map_err(|error| ClientError::io("open", name, error))
 }
 
+/// What is called with a path, what is there, and whether it is wanted; `None` ends the walk.
+type Visit<'a> = dyn FnMut(&[u8], &Content, bool) -> Option<()> + 'a;
+
 /// Walks the wanted part of a backup; `visit` says whether to go into a directory. What cannot be read is left out.
-fn for_each_wanted(
-    catalog: &Catalog,
-    backup: &Backup,
-    selection: &Selection,
-    visit: &mut dyn FnMut(&[u8], &Content, bool) -> Option<()>,
-) -> Option<()> {
+fn for_each_wanted(catalog: &Catalog, backup: &Backup, selection: &Selection, visit: &mut Visit<'_>) -> Option<()> {
     let reader = |recipe: &Recipe| DirectoryReader::new(catalog.engine(), recipe);
     let mut levels = vec![(Vec::new(), selection.root(), reader(&backup.root))];
     while let Some((path, reach, entries)) = levels.last_mut() {

@@ -34,7 +34,7 @@ fn archive(place: &common::Place, backup: &onefold_catalog::Backup, path: &[u8])
 fn tree(root: &Path) {
     every_kind(root);
     fs::remove_file(root.join("socket")).unwrap();
-    let deep = root.join(vec!["a directory with a long name"; 12].join("/"));
+    let deep = root.join(["a directory with a long name"; 12].join("/"));
     fs::create_dir_all(&deep).unwrap();
     fs::write(deep.join("x".repeat(200)), b"deep").unwrap();
     symlink("t".repeat(300), deep.join("long target")).unwrap();

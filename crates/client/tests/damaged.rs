@@ -157,7 +157,7 @@ fn lost_recipe_chunks_take_what_they_spell_and_no_more() {
         let options = RestoreOptions { target: target.clone(), ..RestoreOptions::default() };
         let outcome = onefold_client::restore(&place.catalog, &backup, &options, &tally).unwrap();
         assert_eq!((outcome.errors, outcome.damaged_files), (1, 1), "{:?}", tally.problems());
-        assert_eq!(tally.problems()[0].lost, [expected.clone()]);
+        assert_eq!(tally.problems()[0].lost, std::slice::from_ref(&expected));
         let found = fs::read(target.join(format!("file{DAMAGED_SUFFIX}"))).unwrap();
         assert!(found == with_zeros(bytes.clone(), &[expected]), "{parts:?}");
     }

@@ -4,6 +4,7 @@
 
 use onefold_ground::{Access, DirectoryEntry, File, Ground, GroundError, Holder, LockError, LockGuard, Result, Space, lock, parent};
 use parking_lot::{Mutex, RwLock};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -223,15 +224,17 @@ impl Changed {
             let at = offset + done as u64;
             let (page, within) = (at / PAGE_BYTES, (at % PAGE_BYTES) as usize);
             let count = (PAGE_BYTES as usize - within).min(data.len() - done);
-            if !pages.pages.contains_key(&page) {
-                let mut bytes = vec![0; PAGE_BYTES as usize].into_boxed_slice();
-                // What is written whole is not read: it may be damaged.
-                if count < PAGE_BYTES as usize {
-                    self.read_below(kept, page * PAGE_BYTES, &mut bytes)?;
+            let bytes = match pages.pages.entry(page) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(vacant) => {
+                    let mut bytes = vec![0; PAGE_BYTES as usize].into_boxed_slice();
+                    // What is written whole is not read: it may be damaged.
+                    if count < PAGE_BYTES as usize {
+                        self.read_below(kept, page * PAGE_BYTES, &mut bytes)?;
+                    }
+                    vacant.insert(bytes)
                 }
-                pages.pages.insert(page, bytes);
-            }
-            let bytes = pages.pages.get_mut(&page).expect("it was put there");
+            };
             bytes[within..within + count].copy_from_slice(&data[done..done + count]);
             done += count;
         }

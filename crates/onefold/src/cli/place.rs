@@ -35,10 +35,13 @@ pub fn with_store(arguments: Vec<OsString>, has_store: bool, repository: Option<
     }
     let rest: Vec<OsString> = rest.collect();
     let takes_store = command.get_arguments().any(|argument| argument.get_long() == Some("store"));
-    if takes_store && moved.is_empty() && !has_store && !names_store(&rest) {
-        if let Some(repository) = repository {
-            moved.extend(["--store".into(), repository]);
-        }
+    if takes_store
+        && moved.is_empty()
+        && !has_store
+        && !names_store(&rest)
+        && let Some(repository) = repository
+    {
+        moved.extend(["--store".into(), repository]);
     }
     front.extend(moved);
     front.extend(rest);

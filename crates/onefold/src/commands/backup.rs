@@ -60,9 +60,9 @@ pub fn run(options: &Backup, talk: Talk) -> Result<Exit> {
             .as_fd()
             .try_clone_to_owned()
             .map_err(|error| Failure::failed(format!("cannot read standard input: {error}")))?;
-        onefold_client::backup_stream(&catalog, &client_options, &input, path, &watch).map(Outcome::Made)
+        onefold_client::backup_stream(&catalog, &client_options, &input, path, &watch).map(|made| Outcome::Made(Box::new(made)))
     } else {
-        onefold_client::backup(&catalog, &client_options, &watch).map(Outcome::Made)
+        onefold_client::backup(&catalog, &client_options, &watch).map(|made| Outcome::Made(Box::new(made)))
     };
     drop(catalog);
     watch.finish();
@@ -86,7 +86,7 @@ pub fn run(options: &Backup, talk: Talk) -> Result<Exit> {
 
 /// What was done, or would be.
 enum Outcome {
-    Made(BackupOutcome),
+    Made(Box<BackupOutcome>),
     Rehearsed(Rehearsal),
 }
 

@@ -290,7 +290,7 @@ fn on_store(request: Request, talk: Talk) -> Result<Exit> {
                     return daemon.run(request, talk, &terminal);
                 }
                 if !waiting.goes_on_after(&error) {
-                    return Err(in_use(error, &*command, &terminal));
+                    return Err(in_use(error, command, &terminal));
                 }
             }
             Err(error) => {

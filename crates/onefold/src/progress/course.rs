@@ -168,7 +168,7 @@ impl Standing {
     }
 
     /// As a program reads it: an event of its own line.
-    pub fn to_json(&self) -> Value {
+    pub fn to_json(self) -> Value {
         json!({
             "event": "progress",
             "seconds": self.spent.as_secs_f64(),

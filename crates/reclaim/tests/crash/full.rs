@@ -41,14 +41,14 @@ fn fill(world: &mut World, random: &mut Random) {
 /// Discards and deletes volumes, then prunes. Returns whether this took the reserve.
 fn empty(world: &mut World, model: &mut Model, seed: u64) -> bool {
     let volume = world.volumes.get("big").unwrap();
-    if seed % 2 == 0 {
+    if seed.is_multiple_of(2) {
         volume.discard(0, BIG_BYTES).unwrap_or_else(|error| panic!("seed {seed}: discard: {error}"));
         volume.flush().unwrap_or_else(|error| panic!("seed {seed}: flush of what was discarded: {error}"));
     } else {
         drop(volume);
         world.volumes.delete("big").unwrap_or_else(|error| panic!("seed {seed}: delete: {error}"));
     }
-    for slot in (0..SLOTS).filter(|slot| (*slot as u64 + seed) % 3 == 0) {
+    for slot in (0..SLOTS).filter(|slot| (*slot as u64 + seed).is_multiple_of(3)) {
         steps::delete(world, model, slot).unwrap_or_else(|error| panic!("seed {seed}: delete volume {slot}: {error}"));
     }
     while !world.volumes.resume_deletions(&|| true).unwrap_or_else(|error| panic!("seed {seed}: deletion: {error}")) {}
