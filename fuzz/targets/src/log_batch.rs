@@ -7,6 +7,8 @@ use onefold_oplog::{Batch, parse_batch};
 
 const HEADER_BYTES: usize = 64;
 const CHECKED_BYTES: usize = 56;
+/// Where batches begin.
+const ALIGNMENT_BYTES: u64 = 4096;
 
 /// The bytes as they are, then with the checksum put right, so that what lies behind it is reached.
 pub fn run(data: &[u8]) {
@@ -17,12 +19,12 @@ pub fn run(data: &[u8]) {
 fn look_at(bytes: &[u8]) {
     let Ok(batch) = parse_batch(bytes) else { return };
     assert!(batch.durable <= batch.position);
-    assert_eq!(batch.length_bytes % 512, 0);
+    assert_eq!(batch.length_bytes % ALIGNMENT_BYTES, 0);
     let payload: usize = batch.records.iter().map(|record| record.payload.len()).sum();
     assert!(payload <= bytes.len());
     // What follows a batch, and its padding, is nobody's.
     let again = spelled(&batch);
-    assert_eq!(parse_batch(&again).as_ref(), Ok(&Batch { length_bytes: again.len().next_multiple_of(512) as u64, ..batch.clone() }));
+    assert_eq!(parse_batch(&again).as_ref(), Ok(&Batch { length_bytes: again.len().next_multiple_of(ALIGNMENT_BYTES as usize) as u64, ..batch.clone() }));
     assert_eq!(parse_batch(&[&again[..], &[0xff; 700]].concat()), parse_batch(&again));
 }
 
