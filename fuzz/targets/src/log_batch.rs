@@ -24,7 +24,10 @@ fn look_at(bytes: &[u8]) {
     assert!(payload <= bytes.len());
     // What follows a batch, and its padding, is nobody's.
     let again = spelled(&batch);
-    assert_eq!(parse_batch(&again).as_ref(), Ok(&Batch { length_bytes: again.len().next_multiple_of(ALIGNMENT_BYTES as usize) as u64, ..batch.clone() }));
+    assert_eq!(
+        parse_batch(&again).as_ref(),
+        Ok(&Batch { length_bytes: again.len().next_multiple_of(ALIGNMENT_BYTES as usize) as u64, ..batch.clone() })
+    );
     assert_eq!(parse_batch(&[&again[..], &[0xff; 700]].concat()), parse_batch(&again));
 }
 
