@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// What a client says first, in version 1 of the protocol.
-const GREETING: &[u8] = b"1FLDCTL1\x01\0\0\0";
+const GREETING: &[u8] = b"1FLDCTL1\x02\0\0\0";
 
 fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
     [&[kind][..], &u32::try_from(payload.len()).unwrap().to_le_bytes(), payload].concat()
@@ -220,7 +220,7 @@ fn another_version_of_the_protocol_is_told_apart() {
     let scene = Scene::new(&[], "");
     let _daemon = scene.serve();
     let mut stream = UnixStream::connect(socket(&scene)).unwrap();
-    stream.write_all(b"1FLDCTL1\x02\0\0\0").unwrap();
+    stream.write_all(b"1FLDCTL1\x03\0\0\0").unwrap();
     let mut said = Vec::new();
     stream.read_to_end(&mut said).unwrap();
     assert_eq!(said, GREETING, "a client of another version reads which one the daemon speaks");

@@ -213,7 +213,7 @@ fn a_daemon_stops_and_a_volume_is_deleted_on_a_disk_full_to_the_last_block() {
         assert!(client.read((piece * PIECE) as u64, PIECE).unwrap() == noise(piece as u64, PIECE));
     }
     drop(client);
-    scene.run(["volume", "delete", "disk"]).succeeds();
+    scene.run(["volume", "delete", "disk", "--yes"]).succeeds();
     scene.run(["prune"]).succeeds();
     let mut client = daemon.connect("small");
     client.write(0, &noise(1, 8 << 20)).unwrap();
@@ -236,7 +236,7 @@ fn backups_are_forgotten_and_pruned_away_on_a_disk_full_to_the_last_block() {
     let refused = scene.run(["backup", "--name", "third", "first"]).ends_with(1).text();
     assert!(refused.contains("full") || refused.contains("No space"), "{refused}");
 
-    scene.run(["forget", "latest:second"]).succeeds();
+    scene.run(["forget", "latest:second", "--yes"]).succeeds();
     scene.run(["prune"]).succeeds();
     scene.run(["backup", "--name", "third", "first"]).succeeds();
     scene.run(["restore", "latest:third", "--target", "back"]).succeeds();

@@ -11,7 +11,7 @@
 mod clock;
 mod device;
 
-use crate::{Access, DirectoryEntry, Exposure, File, Ground, Holder, LockError, LockGuard, Result, Space, checksum};
+use crate::{Access, DirectoryEntry, Exposure, File, Ground, Holder, Identity, LockError, LockGuard, Result, Space, checksum};
 use clock::{Clock, SystemClock};
 use device::{Devices, Work};
 use parking_lot::Mutex;
@@ -215,6 +215,10 @@ impl Ground for ModelledGround {
 
     fn describe(&self, path: &str) -> String {
         self.inner.describe(path)
+    }
+
+    fn identity(&self, path: &str) -> Result<Option<Identity>> {
+        self.inner.identity(path)
     }
 
     fn exposure(&self) -> Result<Option<Exposure>> {

@@ -11,7 +11,7 @@
 //! * The content of the file means nothing, and losing it harms nothing.
 
 use crate::lock::{Holder, LockError, LockGuard};
-use crate::{Access, DirectoryEntry, Exposure, File, Ground, Result, Space};
+use crate::{Access, DirectoryEntry, Exposure, File, Ground, Identity, Result, Space};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -181,6 +181,10 @@ impl Ground for ReservedGround {
         self.ground.open_past_cache(path)
     }
 
+    fn device_holds(&self, path: &str, offset: u64, data: &[u8]) -> Result<bool> {
+        self.ground.device_holds(path, offset, data)
+    }
+
     fn remove(&self, path: &str) -> Result<()> {
         self.reserve.run(|| self.ground.remove(path))
     }
@@ -215,6 +219,10 @@ impl Ground for ReservedGround {
 
     fn describe(&self, path: &str) -> String {
         self.ground.describe(path)
+    }
+
+    fn identity(&self, path: &str) -> Result<Option<Identity>> {
+        self.ground.identity(path)
     }
 
     fn exposure(&self) -> Result<Option<Exposure>> {
