@@ -22,7 +22,7 @@ fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
 }
 
 fn request(command: &str) -> Vec<u8> {
-    let call = format!(r#"{{"command":{command},"quiet":false,"progress":false,"zone":null}}"#);
+    let call = format!(r#"{{"command":{command},"quiet":false,"progress":false,"can_ask":false,"zone":null}}"#);
     [GREETING, &frame(1, call.as_bytes())].concat()
 }
 
