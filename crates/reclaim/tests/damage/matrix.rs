@@ -271,12 +271,16 @@ fn the_table_of_damages_is_what_is_found() {
     assert!(agree, "docs/damage.md does not say what is found:\n{found}\n");
 }
 
-/// Whether a line is the documented one, or says that less is lost.
+/// Whether a line is the documented one, or says that less is lost. How much of the log and of the headers of the chunk index is in use when the
+/// store stops depends on how threads took turns: a damage there may be felt by nobody.
 fn is_within(line: &str, documented: &str) -> bool {
     let columns = |line: &str| line.trim_matches('|').split(" | ").map(|column| column.trim().to_owned()).collect::<Vec<String>>();
     let (found, documented) = (columns(line), columns(documented));
     let losses = ["older", "what is named"];
-    found[..3] == documented[..3]
+    let may_be_unused = found[0].starts_with("log:") || found[0] == "chunk index: header";
+    let is_unfelt = may_be_unused && found[2..] == ["clean", "all", "clean"];
+    found[..2] == documented[..2]
+        && (found[2] == documented[2] || is_unfelt)
         && losses.iter().all(|loss| !found[3].contains(loss) || documented[3].contains(loss))
         && (found[4] == documented[4] || found[4] == "clean")
 }
@@ -302,7 +306,9 @@ fn a_salvage_that_a_crash_cuts_short_is_done_again() {
             let found = look(ground, Mode::ReadWrite, scene.states.last().unwrap());
             let what = format!("{wanted} {damage:?} {:?}", found.refused);
             let volume: Vec<_> = found.volume.iter().map(|(_, bytes)| bytes.clone()).collect();
-            (readable(&found, &scene.states, &what), said(&found), volume)
+            // Whether a container without a footer stays or is set aside depends on whether segments of the log are left; its chunks are lost either way.
+            let said = said(&found).replace("container, ", "");
+            (readable(&found, &scene.states, &what), said, volume)
         };
         let whole = damaged.snapshot(CrashPolicy::KeepAll);
         let before = whole.syncs();
@@ -320,7 +326,12 @@ fn a_salvage_that_a_crash_cuts_short_is_done_again() {
                     let marked = ground.snapshot(CrashPolicy::KeepAll);
                     marked.corrupt("log/replacing", 3, 0x40).unwrap();
                     run(&marked).unwrap();
-                    assert!(result(&marked) == expected, "{wanted} {damage:?}, sync {sync} of {syncs}, {policy:?}, marker damaged");
+                    let found = result(&marked);
+                    assert!(
+                        found == expected,
+                        "{wanted} {damage:?}, sync {sync} of {syncs}, {policy:?}, marker damaged: {}",
+                        differ(&found, &expected)
+                    );
                     damaged_markers += 1;
                 }
                 // What opens before the repair is done again is sound.
@@ -329,11 +340,26 @@ fn a_salvage_that_a_crash_cuts_short_is_done_again() {
                     readable(&look(&ground, Mode::ReadOnly, scene.states.last().unwrap()), &scene.states, wanted);
                 }
                 run(&ground).unwrap();
-                assert!(result(&ground) == expected, "{wanted} {damage:?}, sync {sync} of {syncs}, {policy:?}");
+                let found = result(&ground);
+                assert!(found == expected, "{wanted} {damage:?}, sync {sync} of {syncs}, {policy:?}: {}", differ(&found, &expected));
             }
         }
     }
     assert!(damaged_markers > 3, "{damaged_markers}");
+}
+
+/// What was found and expected: what can be read, what a check says, the parts of the volume.
+type Found = (String, String, Vec<Option<Vec<u8>>>);
+
+/// Where what was found is not what was expected, for a person.
+fn differ(found: &Found, expected: &Found) -> String {
+    let parts = found.2.iter().zip(&expected.2).enumerate().filter(|(_, (found, expected))| found != expected);
+    let parts: Vec<_> = parts.map(|(part, (found, expected))| (part, found.is_some(), expected.is_some())).collect();
+    format!(
+        "{:?}, not {:?}; parts of the volume, whether they were and should be read: {parts:?}",
+        (&found.0, &found.1),
+        (&expected.0, &expected.1)
+    )
 }
 
 #[test]
