@@ -16,7 +16,7 @@ use crate::recount::RECOUNTED;
 use crate::reservation::Reservations;
 use crate::settings::Settings;
 use crate::statistics::{TOTALS_KEY, TOTALS_PARTITION, Totals};
-use crate::views::lock_views;
+use crate::views::{OPENING_LIMIT, lock_views_within};
 use crate::{Engine, EngineError, Result, background, copied, reserve, salvage, snapshot};
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, Ground, GroundError, Holder, LockGuard, checksum, read_file, replace_file};
@@ -68,7 +68,7 @@ impl Engine {
         Log::create(ground, LOG, descriptor.store, log_options(&Settings::default()))?;
         write_epoch(&**ground, 0)?;
         // Now there is room for it.
-        drop(lock_views(&**ground, true, &Holder::this_process("init"), &|| true)?);
+        drop(lock_views_within(&**ground, true, &Holder::this_process("init"), OPENING_LIMIT)?);
         descriptor.write(&**ground)?;
         descriptor.write_copy(&**ground)
     }
@@ -230,7 +230,7 @@ impl Locks {
     fn take(ground: &Arc<dyn Ground>, mode: Mode, holder: &Holder) -> Result<Locks> {
         let mut mode = mode;
         if mode == Mode::Snapshot {
-            match snapshot::begin(ground, holder)? {
+            match snapshot::begin(ground, holder, OPENING_LIMIT)? {
                 Some(reading) => return Ok(Locks { mode, lock: None, views: None, reading }),
                 None => mode = Mode::ReadOnly,
             }
@@ -238,7 +238,7 @@ impl Locks {
         let lock = Some(ground.lock(LOCK, mode != Mode::ReadOnly, holder)?);
         let mut views = None;
         if mode != Mode::ReadOnly {
-            views = lock_views(&**ground, true, holder, &|| true)?;
+            views = Some(lock_views_within(&**ground, true, holder, OPENING_LIMIT)?);
         }
         if mode == Mode::Rebuild {
             snapshot::nobody_reads(&**ground, holder)?;

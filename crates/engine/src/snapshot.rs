@@ -23,7 +23,7 @@
 //! process' memory. So whatever misses a file looks for it again on the disk. The chunk index is advice from here on: its pages may
 //! be newer, torn or moved, and what it says is verified by the chunk's name.
 
-use crate::views::lock_views;
+use crate::views::{lock_views, lock_views_within};
 use crate::{Engine, EngineError, Result, random_name};
 use onefold_ground::{Access, Ground, GroundError, Holder, LockError, LockGuard, checksum, read_file};
 use parking_lot::Mutex;
@@ -31,6 +31,7 @@ use std::fmt::Write;
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
 
 /// The directory of the leases.
 pub(crate) const LEASES: &str = "leases";
@@ -72,10 +73,16 @@ struct Lease {
 impl Lease {
     /// Makes a lease that says nothing yet. The caller shares the lock of the views, so nobody looks at leases meanwhile.
     fn take(ground: &Arc<dyn Ground>, holder: &Holder) -> Result<Lease> {
-        ground.create_directory(LEASES)?;
         let name: String = random_name()?.iter().map(|byte| format!("{byte:02x}")).collect();
         let path = format!("{LEASES}/{name}");
-        ground.create(&path)?;
+        // A lease need not outlive a crash, so nothing is synced for it.
+        match ground.create(&path) {
+            Err(error) if error.is_not_found() => {
+                ground.create_directory(LEASES)?;
+                ground.create(&path)?;
+            }
+            created => drop(created?),
+        }
         let lock = match ground.lock(&path, true, holder) {
             Ok(lock) => lock,
             Err(error) => {
@@ -111,16 +118,17 @@ impl Drop for Lease {
     }
 }
 
-/// Begins to look. `None`: nothing can be written here by this process, so it cannot have a lease.
-pub(crate) fn begin(ground: &Arc<dyn Ground>, holder: &Holder) -> Result<Option<Reading>> {
+/// Begins to look. `None`: nothing can be written here by this process, so it cannot have a lease, or somebody changes the views for longer than `limit`;
+/// then the lock of the store says whether anything can be read.
+pub(crate) fn begin(ground: &Arc<dyn Ground>, holder: &Holder, limit: Duration) -> Result<Option<Reading>> {
     let no_right = |error: &GroundError| {
         // Of a full disk too: what can be read must be readable there.
         let kind = error.kind();
         matches!(kind, ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem | ErrorKind::NotFound) || error.is_full()
     };
-    let views = match lock_views(&**ground, false, holder, &|| true) {
-        Ok(Some(views)) => views,
-        Ok(None) => return Ok(None),
+    let views = match lock_views_within(&**ground, false, holder, limit) {
+        Ok(views) => views,
+        Err(LockError::Held { .. }) => return Ok(None),
         Err(LockError::Ground(error)) if no_right(&error) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
@@ -254,7 +262,10 @@ impl Engine {
 
     /// Who reads something that is not in the store any more, or does not say what: as long as they do, no chunk is removed. `Err(())` inside: `go_on` said no.
     pub(crate) fn kept_for_readers(&self, go_on: &dyn Fn() -> bool) -> Result<std::result::Result<Option<String>, ()>> {
-        let Some(_views) = lock_views(&*self.ground, true, &self.holder, go_on)? else { return Ok(Err(())) };
+        let _views = match lock_views(&*self.ground, true, &self.holder, go_on) {
+            Err(LockError::Held { .. }) => return Ok(Err(())),
+            views => views?,
+        };
         for lease in live_leases(&*self.ground, &self.holder)? {
             let Some(objects) = &lease.objects else {
                 return Ok(Ok(Some(format!("unused chunks are kept for {}, which has not said what it reads", lease.whose()))));

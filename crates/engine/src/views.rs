@@ -11,20 +11,24 @@ use std::time::{Duration, Instant};
 
 /// The lock file.
 pub(crate) const VIEWS: &str = "views";
-/// How often a taken lock is tried again. Those who share it hold it for milliseconds, mostly.
-const LOOK_EVERY: Duration = Duration::from_millis(1);
+/// A taken lock is tried again after this, and then after twice as long each time, up to [`LOOK_AT_LEAST_EVERY`]. A reader that says what it reads shares
+/// it for milliseconds; one that only lists what is in the store, and a sweep, may have it for seconds.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(1);
+const LOOK_AT_LEAST_EVERY: Duration = Duration::from_millis(20);
+/// An opening waits so long. Whoever has the lock then has the store in use, and the caller decides whether to go on waiting.
+pub(crate) const OPENING_LIMIT: Duration = Duration::from_secs(30);
 /// A wait that is longer than this is told.
 const TELL_AFTER: Duration = Duration::from_secs(5);
 
-/// Waits for the lock as long as `go_on`; `None`: it said no.
+/// Waits for the lock as long as `go_on`; when it says no, the error is that the lock is held.
 pub(crate) fn lock_views(
     ground: &dyn Ground,
     exclusive: bool,
     holder: &Holder,
     go_on: &dyn Fn() -> bool,
-) -> std::result::Result<Option<LockGuard>, LockError> {
+) -> std::result::Result<LockGuard, LockError> {
     let began = Instant::now();
-    let mut is_told = false;
+    let (mut is_told, mut pause) = (false, LOOK_AGAIN_AFTER);
     loop {
         match ground.lock(VIEWS, exclusive, holder) {
             Err(error @ LockError::Held { .. }) => {
@@ -33,18 +37,33 @@ pub(crate) fn lock_views(
                     is_told = true;
                 }
                 if !go_on() {
-                    return Ok(None);
+                    return Err(error);
                 }
             }
-            taken => return taken.map(Some),
+            taken => return taken,
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(LOOK_AT_LEAST_EVERY);
     }
 }
 
+/// Waits for the lock at most so long.
+pub(crate) fn lock_views_within(
+    ground: &dyn Ground,
+    exclusive: bool,
+    holder: &Holder,
+    limit: Duration,
+) -> std::result::Result<LockGuard, LockError> {
+    let began = Instant::now();
+    lock_views(ground, exclusive, holder, &|| began.elapsed() < limit)
+}
+
 impl Engine {
-    /// Keeps readers of other processes from the persisted views until the guard is dropped; those that look at them are waited for.
-    pub(crate) fn change_views(&self) -> Result<Option<LockGuard>> {
-        Ok(lock_views(&*self.ground, true, &self.holder, &|| true)?)
+    /// Keeps readers of other processes from the persisted views until the guard is dropped; those that look at them are waited for. During that wait
+    /// somebody may have taken the store's lock; whoever has it waits for this lock before reading anything, so one look is enough.
+    pub(crate) fn change_views(&self) -> Result<LockGuard> {
+        let views = lock_views(&*self.ground, true, &self.holder, &|| true)?;
+        self.check_lock()?;
+        Ok(views)
     }
 }

@@ -59,6 +59,24 @@ fn a_batch_that_a_second_writer_may_not_have_seen_is_not_acknowledged() {
     drop((engine, pieces));
 }
 
+#[test]
+fn whoever_waited_for_readers_looks_again_before_changing_what_a_second_writer_may_use() {
+    let ground = store(&descriptor());
+    let looks = Arc::new(AtomicI64::new(i64::MAX));
+    let leaky = Arc::new(Leaky { inner: ground.clone(), looks: looks.clone() });
+    let engine = Engine::open(leaky, settings(CHAIN), Mode::ReadWrite, "test").unwrap();
+    let kept = write(&mut engine.stream(), &bytes(1, 20_000), 4096);
+    refer(&engine, 1, &kept, 1);
+    engine.flush().unwrap();
+    let parts = |ground: &SimulatedGround| ["index", "blocks", "log"].map(|directory| files(ground, directory));
+    let before = parts(&ground);
+    // One look when it begins; the lock is lost while it waits for the lock of the views.
+    looks.store(1, Ordering::SeqCst);
+    let error = engine.maintain(true).unwrap_err();
+    assert!(matches!(&error, EngineError::Stopped { why } if why.contains("lock file")), "{error}");
+    assert!(parts(&ground) == before);
+}
+
 /// A simulated disk whose lock is held for as many looks at it as `looks` says.
 #[derive(Debug)]
 struct Leaky {

@@ -12,7 +12,7 @@ use crate::descriptor::{DESCRIPTOR, DESCRIPTOR_COPY, Descriptor};
 use crate::open::{BLOCKS, INDEX, LOCK, LOG, OWNER, read_epoch, write_epoch};
 use crate::rebuild;
 use crate::snapshot::nobody_reads;
-use crate::views::lock_views;
+use crate::views::{OPENING_LIMIT, lock_views_within};
 use crate::{Change, Engine, EngineError, Mode, Result, Settings, copied};
 use onefold_ground::{Access, Ground, GroundError, Holder, read_file, replace_file};
 use onefold_index::chunk::header;
@@ -42,7 +42,7 @@ pub fn salvage(ground: &Arc<dyn Ground>, settings: &Settings, dry_run: bool, com
     look_at_descriptor(&**ground)?.0.check_settings(settings, &**ground)?;
     let holder = Holder::this_process(command);
     let _lock = ground.lock(LOCK, true, &holder)?;
-    let _views = lock_views(&**ground, true, &holder, &|| true)?;
+    let _views = lock_views_within(&**ground, true, &holder, OPENING_LIMIT)?;
     nobody_reads(&**ground, &holder)?;
     repair_parts(ground, settings, if dry_run { Way::DryRun } else { Way::Repair })
 }
@@ -166,7 +166,10 @@ impl Engine {
         let lock = ground.lock(LOCK, false, &Holder::this_process(command))?;
         let overlay: Arc<dyn Ground> = Arc::new(overlay::Overlay::new(ground, lock));
         let done = repair_parts(&overlay, &settings, Way::WithoutIndex)?;
-        Ok((Engine::open(overlay, settings, Mode::Rebuild, command)?, done))
+        let engine = Engine::open(overlay, settings, Mode::Rebuild, command)?;
+        // What parity gives back is not written down: it would stay in memory.
+        engine.storage.rehearse();
+        Ok((engine, done))
     }
 }
 
