@@ -21,8 +21,8 @@ pub(crate) fn refuse_a_copy(ground: &dyn Ground) -> Result<()> {
 
 /// Notes where the store is open; durable on return.
 pub(crate) fn note(ground: &dyn Ground) -> Result<()> {
-    let Some(Identity { inode, born_ns }) = here(ground)? else { return Ok(()) };
-    let line = format!("{inode:016x} {born_ns:016x}");
+    let Some(Identity { born_ns }) = here(ground)? else { return Ok(()) };
+    let line = format!("{born_ns:016x}");
     Ok(replace_file(ground, NOTE, format!("{line} {:016x}\n", checksum(line.as_bytes())).as_bytes())?)
 }
 
@@ -42,10 +42,9 @@ fn noted(ground: &dyn Ground) -> Result<Option<Identity>> {
     };
     let parse = || {
         let text = std::str::from_utf8(&bytes).ok()?;
-        let (line, sum) = text.trim_end().rsplit_once(' ')?;
-        let (inode, born) = line.split_once(' ')?;
+        let (line, sum) = text.trim_end().split_once(' ')?;
         let number = |digits| u64::from_str_radix(digits, 16).ok();
-        (number(sum)? == checksum(line.as_bytes())).then_some(Identity { inode: number(inode)?, born_ns: number(born)? })
+        (number(sum)? == checksum(line.as_bytes())).then_some(Identity { born_ns: number(line)? })
     };
     Ok(parse())
 }

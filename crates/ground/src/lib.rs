@@ -71,9 +71,7 @@ pub struct Space {
 /// What a file has that a copy of it does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Its number in the file system.
-    pub inode: u64,
-    /// When it was made, ns since 1970; 0: the file system does not say.
+    /// When it was made, ns since 1970. Its number in the file system would add nothing: FAT and some network file systems give another one after each mount.
     pub born_ns: u64,
 }
 
@@ -114,7 +112,7 @@ pub trait Ground: Send + Sync + Debug {
     /// Takes the store's lock without waiting: exclusive for whoever writes, shared for those who only read. It is held until the
     /// guard is dropped or the process ends. `holder` is written down for the people (and processes) that find it taken.
     fn lock(&self, path: &str, exclusive: bool, holder: &Holder) -> std::result::Result<LockGuard, LockError>;
-    /// What a file has that a copy of it does not: its number in the file system and when it was made. `None`: the ground cannot tell.
+    /// What a file has that a copy of it does not: when it was made. `None`: the ground cannot tell.
     fn identity(&self, _path: &str) -> Result<Option<Identity>> {
         Ok(None)
     }

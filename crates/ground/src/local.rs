@@ -5,7 +5,7 @@ use crate::lock::{Held, LINE_MAX_BYTES};
 use crate::permissions::{self, Exposure, Permissions};
 use crate::{Access, DirectoryEntry, File, Ground, GroundError, Holder, Identity, LockError, LockGuard, Result, Space};
 use parking_lot::Mutex;
-use rustix::fs::{Advice, AtFlags, FallocateFlags, FlockOperation, OFlags, StatxFlags};
+use rustix::fs::{Advice, AtFlags, FallocateFlags, FlockOperation, Gid, OFlags, StatxFlags, Uid};
 use std::collections::HashSet;
 use std::fs;
 use std::io;
@@ -18,6 +18,8 @@ use std::sync::Arc;
 pub struct LocalGround {
     root: PathBuf,
     permissions: Permissions,
+    /// Who gets what root makes here: a store that root has used stays its owner's. `None`: whoever makes it.
+    owner: Option<(Uid, Gid)>,
     /// Directories whose names are durable, as this process has seen to it.
     durable_directories: Mutex<HashSet<PathBuf>>,
 }
@@ -31,7 +33,9 @@ impl LocalGround {
             return Err(error("open", root, io::Error::from(io::ErrorKind::NotADirectory)));
         }
         let root = fs::canonicalize(root).map_err(|source| error("open", root, source))?;
-        Ok(LocalGround { root, permissions: Permissions::below(&found), durable_directories: Mutex::default() })
+        let is_given = found.uid() != 0 && rustix::process::geteuid().is_root();
+        let owner = is_given.then(|| (Uid::from_raw(found.uid()), Gid::from_raw(found.gid())));
+        Ok(LocalGround { root, permissions: Permissions::below(&found), owner, durable_directories: Mutex::default() })
     }
 
     /// The absolute path of the directory.
@@ -43,6 +47,18 @@ impl LocalGround {
         debug_assert!(!path.starts_with('/') && !path.split('/').any(|part| part == ".."), "paths are relative: {path}");
         self.root.join(path)
     }
+
+    /// Gives what was made at `path` to the owner of the store. Nothing that a link has led out of the store is given away. A file system without
+    /// owners is no error.
+    fn give(&self, path: &Path) {
+        let Some((user, group)) = self.owner else { return };
+        let is_owners =
+            |directory: &Path| fs::symlink_metadata(directory).is_ok_and(|found| found.is_dir() && found.uid() == user.as_raw());
+        let above = path.ancestors().skip(1).take_while(|directory| directory.starts_with(&self.root));
+        if above.into_iter().all(is_owners) {
+            let _ = rustix::fs::chownat(rustix::fs::CWD, path, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW);
+        }
+    }
 }
 
 pub(crate) fn error(operation: &'static str, path: &Path, source: impl Into<io::Error>) -> GroundError {
@@ -53,6 +69,7 @@ impl Ground for LocalGround {
     fn create(&self, path: &str) -> Result<Arc<dyn File>> {
         let path = self.path(path);
         let file = create_file(&path, self.permissions.file).map_err(|source| error("create", &path, source))?;
+        self.give(&path);
         Ok(Arc::new(LocalFile { file, path }))
     }
 
@@ -113,7 +130,7 @@ impl Ground for LocalGround {
             made.push(part);
             let path = self.root.join(&made);
             match create_directory(&path, self.permissions.directory) {
-                Ok(()) => {}
+                Ok(()) => self.give(&path),
                 // Whoever made it may have died before it was durable.
                 Err(source) if source.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {
                     if self.durable_directories.lock().contains(&path) {
@@ -156,6 +173,7 @@ impl Ground for LocalGround {
             }
             Err(source) => return Err(error("lock", &path, source).into()),
         }
+        self.give(&path);
         // From here on no exclusive holder lives, so the line is ours to write; it is for people, so failing to write it is no error.
         if writable {
             let line = holder.line();
@@ -166,14 +184,12 @@ impl Ground for LocalGround {
 
     fn identity(&self, path: &str) -> Result<Option<Identity>> {
         let path = self.path(path);
-        let wanted = StatxFlags::INO | StatxFlags::BTIME;
-        match rustix::fs::statx(rustix::fs::CWD, &path, AtFlags::empty(), wanted) {
+        match rustix::fs::statx(rustix::fs::CWD, &path, AtFlags::empty(), StatxFlags::BTIME) {
             Ok(found) if found.stx_mask & StatxFlags::BTIME.bits() != 0 => {
                 let born = found.stx_btime;
                 let born_ns = u64::try_from(born.tv_sec).unwrap_or(0).saturating_mul(1_000_000_000).saturating_add(u64::from(born.tv_nsec));
-                Ok(Some(Identity { inode: found.stx_ino, born_ns }))
+                Ok(Some(Identity { born_ns }))
             }
-            // Numbers alone are not enough: other file systems give the same.
             Ok(_) | Err(rustix::io::Errno::NOSYS) => Ok(None),
             Err(source) => Err(error("ask about", &path, source)),
         }
@@ -356,6 +372,26 @@ mod tests {
                 assert_eq!(ground.open(name, access).map(drop).unwrap_err().kind(), io::ErrorKind::InvalidInput, "{name}");
             }
         }
+    }
+
+    #[test]
+    fn what_root_makes_in_a_store_belongs_to_the_owner_of_the_store_and_nothing_behind_a_link_does() {
+        if !rustix::process::geteuid().is_root() {
+            return println!("skipped: not root");
+        }
+        let (directory, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::os::unix::fs::chown(directory.path(), Some(12_345), Some(12_346)).unwrap();
+        let ground = LocalGround::open(directory.path()).unwrap();
+        ground.create_directory("a/b").unwrap();
+        ground.create("a/b/file").unwrap();
+        drop(ground.lock("lock", true, &holder("restore")).unwrap());
+        let owner = |path: &Path| fs::symlink_metadata(path).map(|found| (found.uid(), found.gid())).unwrap();
+        for name in ["a", "a/b", "a/b/file", "lock"] {
+            assert_eq!(owner(&directory.path().join(name)), (12_345, 12_346), "{name}");
+        }
+        std::os::unix::fs::symlink(elsewhere.path(), directory.path().join("a/link")).unwrap();
+        ground.create("a/link/file").unwrap();
+        assert_eq!(owner(&elsewhere.path().join("file")).0, 0);
     }
 
     #[test]
