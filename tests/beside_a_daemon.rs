@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// The longest that a test waits for something that the daemon does by itself.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What a client says first, in version 1 of the protocol.
+/// What a client says first, in version 2 of the protocol.
 const GREETING: &[u8] = b"1FLDCTL1\x02\0\0\0";
 
 fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
@@ -245,6 +245,59 @@ fn a_cancelled_command_ends_as_one_that_met_a_signal() {
     let _ = stream.read_to_end(&mut said);
     let said = String::from_utf8_lossy(&said);
     assert!(said.contains(r#""exit":130"#) && said.contains("stopped before its end"), "{said}");
+    daemon.stop();
+}
+
+#[test]
+fn an_answer_counts_for_the_volume_that_was_asked_about() {
+    let scene = Scene::new(&[], "");
+    let daemon = scene.serve();
+    for name in ["disk", "other"] {
+        scene.run(["volume", "create", name, "--size", "64MiB"]).succeeds();
+        daemon.connect(name).write_durable(0, &noise(1, 4096)).unwrap();
+    }
+    let ask = |command: &str| {
+        let call = format!(r#"{{"command":{command},"quiet":false,"progress":false,"can_ask":true,"zone":null}}"#);
+        let question = |stream: &mut UnixStream| {
+            let (mut head, mut greeting) = ([0; 5], [0; 12]);
+            stream.read_exact(&mut greeting).unwrap();
+            stream.read_exact(&mut head).unwrap();
+            let mut text = vec![0; u32::from_le_bytes(head[1..].try_into().unwrap()) as usize];
+            stream.read_exact(&mut text).unwrap();
+            (head[0], String::from_utf8(text).unwrap())
+        };
+        // The daemon notices in its own time that the client that wrote is gone.
+        let until = Instant::now() + LIMIT;
+        loop {
+            let mut stream = UnixStream::connect(socket(&scene)).unwrap();
+            stream.set_read_timeout(Some(LIMIT)).unwrap();
+            stream.write_all(&[GREETING, &frame(1, call.as_bytes())].concat()).unwrap();
+            match question(&mut stream) {
+                (21, text) => return (stream, text),
+                said => assert!(Instant::now() < until && said.1.contains("in use"), "{said:?}"),
+            }
+        }
+    };
+    let delete = ask(r#"{"volume-delete":{"name":"disk","yes":false}}"#);
+    let resize = ask(r#"{"volume-resize":{"name":"disk","size":2048,"no_snapshot":true,"yes":false}}"#);
+    for (from, to) in [("disk", "kept"), ("other", "disk")] {
+        scene.run(["volume", "rename", from, to]).succeeds();
+    }
+    for (mut stream, question) in [delete, resize] {
+        assert!(question.contains("disk"), "{question}");
+        stream.write_all(&frame(3, &[1])).unwrap();
+        let mut said = Vec::new();
+        stream.read_to_end(&mut said).unwrap();
+        assert!(
+            String::from_utf8_lossy(&said).contains("changed or renamed meanwhile; nothing was done"),
+            "{}",
+            String::from_utf8_lossy(&said)
+        );
+    }
+    for name in ["kept", "disk"] {
+        let client = &mut daemon.connect(name);
+        assert_eq!((client.size, client.read(0, 4096).unwrap()), (64 << 20, noise(1, 4096)), "{name}");
+    }
     daemon.stop();
 }
 

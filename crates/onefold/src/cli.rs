@@ -274,7 +274,7 @@ pub enum FingerprintName {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Every volume of the store is an NBD export of its name, and a disk of an iSCSI target (docs/iscsi.md). Only what is asked for is served, by an
-option here or a setting in STORE/onefold.toml; options stand above settings. Over a Unix socket only you can connect; over TCP on a loopback
+option here or a setting in STORE/onefold.toml; options stand above settings. Over a Unix socket only you can connect (in a setgid directory its group too); over TCP on a loopback
 address every user of this machine can, and reads and writes all volumes.
 
 Examples:

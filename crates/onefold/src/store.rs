@@ -72,7 +72,8 @@ impl Store {
 
     /// Opens a store with given settings, and waits while another process has it.
     pub fn open_with(ground: Arc<dyn Ground>, settings: Settings, mode: Mode, command: &str, waiting: &mut Waiting<'_>) -> Result<Store> {
-        let engine = waiting.open(|| Engine::open(ground.clone(), settings.engine.clone(), mode, command)).map_err(cannot_open)?;
+        let engine = waiting.open(|| Engine::open(ground.clone(), settings.engine.clone(), mode, command));
+        let engine = engine.map_err(|error| waiting.interruption(&error).unwrap_or_else(|| cannot_open(error)))?;
         Ok(Store { engine, settings })
     }
 

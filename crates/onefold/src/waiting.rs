@@ -2,6 +2,7 @@
 
 use crate::cli::Wait;
 use crate::console::Console;
+use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::output;
 use onefold_engine::EngineError;
@@ -69,6 +70,12 @@ impl<'a> Waiting<'a> {
                 opened => return opened,
             }
         }
+    }
+
+    /// How the command ends if it was stopped while another process had the store.
+    pub fn interruption(&self, error: &impl InUse) -> Option<Failure> {
+        let was_stopped = error.holder().is_some() && (self.is_cancelled)();
+        was_stopped.then(|| Failure::interrupted("stopped while another process had the store; nothing was done"))
     }
 
     /// Waits a moment if another process has the store and this waits for it. False: the error stands.

@@ -46,6 +46,24 @@ fn m0_21_a_snapshot_has_what_was_written_before_it_and_costs_no_mapping() {
 }
 
 #[test]
+fn what_nobody_else_has_is_counted_before_anybody_cleans_up() {
+    let mut store = TestStore::new();
+    let volumes = store.volumes(VolumesOptions::default());
+    let disk = volumes.create("disk", 100 * u64::from(BLOCK), BLOCK, None).unwrap();
+    write_blocks(&disk, 0..50, 7);
+    volumes.flush().unwrap();
+    let clone = volumes.make_clone("disk", "clone", false).unwrap();
+    write_blocks(&clone, 0..1, 900);
+    volumes.flush().unwrap();
+    let block = u64::from(BLOCK);
+    assert_eq!((volumes.held_alone(&disk), volumes.held_alone(&clone)), (0, block), "each has the other to keep what they share");
+    volumes.delete("disk").unwrap();
+    assert_eq!((clone.own_bytes(), volumes.held_alone(&clone)), (block, 51 * block));
+    assert!(volumes.resume_deletions(&|| true).unwrap());
+    assert_eq!(volumes.held_alone(&clone), 50 * block);
+}
+
+#[test]
 fn m0_21_what_only_larger_volumes_showed_goes_with_them() {
     let mut store = TestStore::new();
     let volumes = store.volumes(VolumesOptions::default());

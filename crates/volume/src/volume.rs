@@ -126,7 +126,7 @@ impl Volume {
     }
 
     /// What is known of the volume.
-    pub(crate) fn info(&self) -> VolumeInfo {
+    pub fn info(&self) -> VolumeInfo {
         VolumeInfo::of(self.number, &self.gate.read().record)
     }
 

@@ -431,16 +431,24 @@ impl Volumes {
         if !self.damaged.is_empty() {
             return;
         }
-        let users = self.users();
-        let mut next = layer;
-        while let Some(node) = self.shared.layers.get(next) {
-            let remaining = users.get(&next).map_or(0, |users| users.volumes + users.children.len());
-            if remaining > 1 {
-                break;
-            }
-            next = node.layer.parent;
+        for node in self.of_one_user(layer) {
             change.put(node.with(Layer { parent: 0, overlap_blocks: 0, is_dropped: true, ..node.layer.clone() }));
         }
+    }
+
+    /// The layers that nobody needs but whoever uses this one, from it on down.
+    fn of_one_user(&self, layer: u32) -> Vec<Arc<Node>> {
+        let users = self.users();
+        let has_one = |node: &Arc<Node>| users.get(&node.number).map_or(0, |users| users.volumes + users.children.len()) <= 1;
+        let one = |layer| self.shared.layers.get(layer).filter(has_one);
+        std::iter::successors(one(layer), |node| one(node.layer.parent)).collect()
+    }
+
+    /// Bytes of the blocks that no other volume needs: what goes when this one is deleted.
+    pub fn held_alone(&self, volume: &Volume) -> u64 {
+        let layer = volume.gate.read().record.layer;
+        let blocks: u64 = self.of_one_user(layer).iter().map(|node| *node.mappings.lock()).sum();
+        blocks.saturating_mul(volume.block_bytes() as u64)
     }
 }
 

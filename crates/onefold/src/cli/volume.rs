@@ -175,7 +175,7 @@ pub struct VolumeDiff {
     /// Which store.
     #[command(flatten)]
     #[serde(skip)]
-    pub store: Store,
+    pub store: StoreToOneself,
     /// Name of a volume or snapshot
     pub first: String,
     /// Name of another

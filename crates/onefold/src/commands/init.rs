@@ -97,17 +97,16 @@ fn make_directory(directory: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Gives the store's directory the mode that everything in it follows. One that was made for sharing, setgid, stays shared with that group.
+/// Gives the store's directory the mode that everything in it follows. A setgid bit that is there already says nothing: directories inherit it.
 fn close_to_others(directory: &Path, group: Option<u32>) -> Result<()> {
     let cannot = |what: &str, error: std::io::Error| Failure::cannot_run(format!("cannot {what} {}: {error}", directory.display()));
-    let found = std::fs::metadata(directory).map_err(|error| cannot("look at", error))?;
     let mode = match group {
         Some(group) => {
             std::os::unix::fs::chown(directory, None, Some(group))
                 .map_err(|error| cannot("give the group to", error).advise("you have to be a member of the group, or root"))?;
             Permissions::SHARED.directory
         }
-        None => Permissions::below(&found).directory,
+        None => Permissions::PRIVATE.directory,
     };
     set_mode_of(directory, mode).map_err(|error| cannot("set the mode of", error))?;
     let now = std::fs::metadata(directory).map_err(|error| cannot("look at", error))?.mode() & 0o7777;

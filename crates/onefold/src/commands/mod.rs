@@ -269,13 +269,13 @@ fn on_store(request: Request, talk: Talk) -> Result<Exit> {
     }
     let directory = command.directory();
     let ground = ground(directory)?;
-    if command.mode() == Mode::Snapshot
-        && command.asks_the_daemon()
-        && let Some(daemon) = control::connect(directory)?
-    {
+    let asks = command.mode() == Mode::Snapshot && command.asks_the_daemon();
+    // Somebody may have the right to read the store and none to use the socket, which a daemon leaves behind that is killed.
+    let asked = if asks { control::connect(directory) } else { Ok(None) };
+    if let Ok(Some(daemon)) = asked {
         return daemon.run(request, talk, &terminal);
     }
-    let settings = read_settings(&directory.join(SETTINGS_FILE), true)?;
+    let settings = read_settings(&directory.join(SETTINGS_FILE), true).map_err(|unread| asked.err().unwrap_or(unread))?;
     let mut waiting = Waiting::new(command.wait(), &terminal, talk.quiet);
     let store = loop {
         let opened = match command.mode() {
@@ -290,7 +290,7 @@ fn on_store(request: Request, talk: Talk) -> Result<Exit> {
                     return daemon.run(request, talk, &terminal);
                 }
                 if !waiting.goes_on_after(&error) {
-                    return Err(in_use(error, command, &terminal));
+                    return Err(waiting.interruption(&error).unwrap_or_else(|| in_use(error, command)));
                 }
             }
             Err(error) => {
@@ -312,10 +312,7 @@ fn on_store(request: Request, talk: Talk) -> Result<Exit> {
     Ok(exit)
 }
 
-fn in_use(error: EngineError, command: &dyn StoreCommand, terminal: &Terminal) -> Failure {
-    if terminal.is_cancelled() {
-        return Failure::interrupted("stopped while another process had the store; nothing was done");
-    }
+fn in_use(error: EngineError, command: &dyn StoreCommand) -> Failure {
     let how = if command.mode() == Mode::Snapshot { "" } else { "; `--wait` waits for it" };
     cannot_open(error).advise(format!(
         "wait until that process has ended, or stop it{how}. A daemon that is starting or stopping takes commands soon or no more, and its log says if it cannot \

@@ -49,7 +49,11 @@ impl StoreCommand for VolumeFacts {
     }
 
     fn mode(&self) -> Mode {
-        Mode::ReadOnly
+        Mode::Snapshot
+    }
+
+    fn asks_the_daemon(&self) -> bool {
+        true
     }
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {

@@ -147,16 +147,19 @@ impl StoreCommand for VolumeResize {
 
 fn resize(options: &VolumeResize, session: &Session<'_>) -> Result<Exit> {
     let volume = known(session.volumes()?, &options.name)?;
-    let old = volume.size();
+    let (old, number) = (volume.size(), volume.info().number);
     let mut snapshot = None;
     if options.size < old {
         // What is beyond the new size is gone: not under a client that may have a file system on it.
         session.on_unused_volume(&options.name, |volumes| check_not_being_erased(&session.store.engine, volumes, &options.name))?;
         snapshot = before_shrinking(options, session, &volume)?;
         session.on_unused_volume(&options.name, |volumes| {
+            check_still_meant(volumes, &options.name, number)?;
             check_not_being_erased(&session.store.engine, volumes, &options.name)?;
             if let Some(snapshot) = &snapshot {
                 volumes.snapshot(&options.name, snapshot)?;
+            } else if !options.no_snapshot && !volume.is_read_only() && data_bytes_from(&volume, options.size)? > 0 {
+                return Err(changed_meanwhile(&options.name));
             }
             Ok(volume.resize(options.size)?)
         })?;
@@ -226,7 +229,7 @@ impl StoreCommand for VolumeDelete {
 }
 
 fn delete(options: &VolumeDelete, session: &Session<'_>) -> Result<Exit> {
-    known(session.volumes()?, &options.name)?;
+    let number = known(session.volumes()?, &options.name)?.info().number;
     check_not_attached(session.volumes()?, &onefold_targets::known(&session.store.engine)?, &options.name)?;
     super::target::check_not_attached_by_settings(session, &options.name)?;
     drop(session.store.engine.permit_deletion("delete volumes")?);
@@ -235,6 +238,7 @@ fn delete(options: &VolumeDelete, session: &Session<'_>) -> Result<Exit> {
         confirm_deletion(options, session)?;
     }
     session.on_unused_volume(&options.name, |volumes| {
+        check_still_meant(volumes, &options.name, number)?;
         // Nobody gives it to a target meanwhile: no target shows what is gone.
         onefold_targets::change(&session.store.engine, |targets| {
             check_not_attached(volumes, targets, &options.name)?;
@@ -256,7 +260,8 @@ fn confirm_deletion(options: &VolumeDelete, session: &Session<'_>) -> Result<()>
         // What is not written out yet counts too.
         volume.flush()?;
     }
-    let own = volume.own_bytes();
+    // Without the second, a clone would go without a question that has all of what was deleted before.
+    let own = volume.own_bytes().max(volumes.held_alone(&volume));
     let list = volumes.list();
     let Some(info) = list.iter().find(|info| info.name == options.name).filter(|_| own > 0) else { return Ok(()) };
     let derived = list.iter().filter(|other| other.origin.as_ref().is_some_and(|origin| origin.number == info.number)).count() as u64;
@@ -268,7 +273,7 @@ fn confirm_deletion(options: &VolumeDelete, session: &Session<'_>) -> Result<()>
     session.confirm(
         false,
         format_args!(
-            "{} {} of {}, made {}, is deleted for good: {} of data that it does not share with what it was made of{stay}",
+            "{} {} of {}, made {}, is deleted for good: {} of data, as far as nobody else has it{stay}",
             info.kind.name(),
             printable(info.name.as_bytes()),
             size(info.size),
@@ -291,6 +296,16 @@ fn check_not_attached(volumes: &Volumes, targets: &onefold_targets::Known, name:
 fn clean_up(session: &Session<'_>) -> Result<&'static str> {
     let done = session.is_in_daemon() || session.volumes()?.resume_deletions(&|| !session.is_cancelled())?;
     Ok(if done { "" } else { "; the rest of its data is dropped by the next `onefold serve` or `onefold volume delete`" })
+}
+
+/// An error if a name means another volume than it did: a person was asked about that one, and may have taken hours to answer.
+pub(super) fn check_still_meant(volumes: &Volumes, name: &str, number: u32) -> Result<()> {
+    if known(volumes, name)?.info().number == number { Ok(()) } else { Err(changed_meanwhile(name)) }
+}
+
+fn changed_meanwhile(name: &str) -> Failure {
+    Failure::failed(format!("volume {} was changed or renamed meanwhile; nothing was done", printable(name.as_bytes())))
+        .advise("look at it, and begin again")
 }
 
 /// The volume of a name; the nearest name is told if there is none.

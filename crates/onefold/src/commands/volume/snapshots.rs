@@ -1,6 +1,6 @@
 //! `onefold volume snapshot`, `clone`, `rollback` and `diff`.
 
-use super::{clean_up, known};
+use super::{check_still_meant, clean_up, known};
 use crate::cli::{VolumeClone, VolumeDiff, VolumeRollback, VolumeSnapshot, Wait};
 use crate::failure::{Exit, Result};
 use crate::iscsi::check_not_being_erased;
@@ -98,8 +98,7 @@ impl StoreCommand for VolumeRollback {
 
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         let volumes = session.volumes()?;
-        known(volumes, &self.volume)?;
-        known(volumes, &self.snapshot)?;
+        let (number, of_snapshot) = (known(volumes, &self.volume)?.info().number, known(volumes, &self.snapshot)?.info().number);
         check_not_being_erased(&session.store.engine, volumes, &self.volume)?;
         drop(session.store.engine.permit_deletion("roll volumes back")?);
         let is_open = session.on_unused_volume(&self.volume, |_| Ok(()));
@@ -110,6 +109,8 @@ impl StoreCommand for VolumeRollback {
             self.confirm(session, is_open.is_err())?;
         }
         let rollback = |volumes: &Volumes| {
+            check_still_meant(volumes, &self.volume, number)?;
+            check_still_meant(volumes, &self.snapshot, of_snapshot)?;
             check_not_being_erased(&session.store.engine, volumes, &self.volume)?;
             Ok(volumes.rollback(&self.volume, &self.snapshot)?)
         };
@@ -162,6 +163,10 @@ impl StoreCommand for VolumeDiff {
 
     fn directory(&self) -> &Path {
         &self.store.directory
+    }
+
+    fn wait(&self) -> Option<Wait> {
+        self.store.wait
     }
 
     fn mode(&self) -> Mode {
