@@ -187,7 +187,7 @@ impl Shared {
             match read() {
                 Err(StorageError::Damaged { container, .. }) if missed != Some(container) && self.is_gone(container)? => {
                     missed = Some(container);
-                    self.look_again(container);
+                    self.look_again(container)?;
                 }
                 Err(error) if error.is_damage() && self.generation.load(SeqCst) != before => {}
                 result => return result,
@@ -201,11 +201,15 @@ impl Shared {
     }
 
     /// A file that was there is not: only the disk knows where its chunks are now. The file of an open container goes with a merge too, and then that
-    /// has all its chunks. Each merge makes a container with a greater number, so this comes to an end; the same file is missed once.
-    fn look_again(&self, container: ContainerId) {
-        self.open.write().remove(&container);
+    /// has all its chunks; without a forward the file is lost, and what the log has of it is in memory only. Each merge makes a container with a
+    /// greater number, so this comes to an end; the same file is missed once.
+    fn look_again(&self, container: ContainerId) -> Result<()> {
+        if self.ground.exists(&file::forward_path(&self.directory, container))? {
+            self.open.write().remove(&container);
+        }
         *self.forwarding.lock() = Forwarding::new();
         self.retire([container].iter());
+        Ok(())
     }
 
     /// The container file that answers to a sealed container.

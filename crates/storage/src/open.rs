@@ -20,6 +20,10 @@ use std::sync::Arc;
 const FILE_LIMIT_BYTES: u64 = 2 << 30;
 /// What a frame adds to the catalog, without its slots.
 const FRAME_ENTRY_BYTES: u64 = 32;
+/// What the page cache and drives write at once.
+const PAGE_BYTES: u64 = 4096;
+/// The round of what an earlier opening wrote.
+const EARLIER: u64 = u64::MAX;
 
 /// An unsealed container.
 #[derive(Debug)]
@@ -62,6 +66,10 @@ pub(crate) struct State {
     pub(crate) open: OpenFrame,
     /// Where the next frame goes.
     end_bytes: u64,
+    /// Commits that have looked at this container: the frames that were handed over before one become durable together with it.
+    round: u64,
+    /// The round of the frames in the last page of the file; `None`: it has nothing but the header.
+    last_round: Option<u64>,
     /// No more chunks: to be sealed.
     pub(crate) full: bool,
     pub(crate) seal: Seal,
@@ -82,6 +90,8 @@ pub(crate) struct State {
 pub(crate) struct Pending {
     pub(crate) slots: Vec<Slot>,
     pub(crate) raw: Arc<Vec<u8>>,
+    /// The commit that will make it durable.
+    round: u64,
     pub(crate) progress: Progress,
 }
 
@@ -141,6 +151,8 @@ impl OpenContainer {
             unplaced_raw_bytes: 0,
             open: OpenFrame::default(),
             end_bytes: HEADER_BYTES as u64,
+            round: 0,
+            last_round: None,
             full: false,
             seal: Seal::None,
             synced_frames: 0,
@@ -169,6 +181,12 @@ impl State {
     pub(crate) fn slots(&self) -> Vec<Slot> {
         let pending = self.pending.iter().flat_map(|pending| &pending.slots);
         self.catalog.slots.iter().chain(pending).chain(&self.open.slots).copied().collect()
+    }
+
+    /// The chunks that are in no frame of the catalog yet, and the bytes that they are parts of, in the order of their slots.
+    pub(crate) fn in_memory(&self) -> Vec<(Vec<Slot>, Arc<Vec<u8>>)> {
+        let pending = self.pending.iter().map(|pending| (pending.slots.clone(), pending.raw.clone()));
+        pending.chain(std::iter::once((self.open.slots.clone(), Arc::new(self.open.raw.clone())))).collect()
     }
 
     /// Where the file's frames end.
@@ -222,22 +240,44 @@ impl State {
         let OpenFrame { slots, raw } = std::mem::take(&mut self.open);
         let raw = Arc::new(raw);
         self.unplaced_raw_bytes += raw.len() as u64;
-        self.pending.push_back(Pending { slots, raw: raw.clone(), progress: Progress::Queued });
+        self.pending.push_back(Pending { slots, raw: raw.clone(), round: self.round, progress: Progress::Queued });
         Some((number, raw))
     }
 
+    /// A commit looks at this container: what is handed over from now on belongs to a later one.
+    pub(crate) fn end_round(&mut self) {
+        self.round += 1;
+    }
+
+    /// What is written next becomes durable with the frames of `round`. It begins a page if the last one has frames of another: a page that holds
+    /// acknowledged bytes is never written again.
+    fn begin_in(&mut self, round: u64) {
+        if self.last_round.is_some_and(|last| last != round) {
+            self.end_bytes = self.end_bytes.next_multiple_of(PAGE_BYTES);
+        }
+        self.last_round = Some(round);
+    }
+
     /// Gives a compressed frame its place in the file.
-    pub(crate) fn place(&mut self, raw_bytes: usize, stored_bytes: usize) -> u64 {
+    pub(crate) fn place(&mut self, number: u32, raw_bytes: usize, stored_bytes: usize) -> u64 {
+        // Nothing is written for a frame of empty chunks, and the file may end there.
+        if stored_bytes > 0 {
+            self.begin_in(self.pending_frame(number).round);
+        }
         let offset = self.end_bytes;
         self.end_bytes += stored_bytes as u64;
         self.unplaced_raw_bytes -= raw_bytes as u64;
         offset
     }
 
+    fn pending_frame(&self, number: u32) -> &Pending {
+        let at = (number as usize).checked_sub(self.catalog.frames.len());
+        at.and_then(|at| self.pending.get(at)).expect("a frame is pending until it is settled")
+    }
+
     /// Whether a pending frame has chunks that are no user data.
     pub(crate) fn has_metadata(&self, number: u32) -> bool {
-        let at = (number as usize).checked_sub(self.catalog.frames.len());
-        let pending = at.and_then(|at| self.pending.get(at)).expect("a frame is pending until it is settled");
+        let pending = self.pending_frame(number);
         pending.slots.iter().any(|slot| slot.kind != ChunkKind::Data)
     }
 
@@ -249,7 +289,7 @@ impl State {
         }
         let mut released = 0;
         while matches!(self.pending.front(), Some(Pending { progress: Progress::Written(_), .. })) {
-            let Some(Pending { slots, raw, progress: Progress::Written(mut frame) }) = self.pending.pop_front() else { break };
+            let Some(Pending { slots, raw, progress: Progress::Written(mut frame), .. }) = self.pending.pop_front() else { break };
             frame.first_slot = self.catalog.slots.len() as u32;
             frame.slots = slots.len() as u32;
             Arc::make_mut(&mut self.catalog).push(frame, &slots);
@@ -275,6 +315,8 @@ impl State {
     /// Writes catalog and footer behind the frames and cuts the file there. May be repeated.
     pub(crate) fn write_footer(&mut self, digest_bytes: usize) -> onefold_ground::Result<()> {
         let Some(file) = self.file.clone() else { return Ok(()) };
+        // The commit that this belongs to has looked at the container already.
+        self.begin_in(self.round.saturating_sub(1));
         let bytes = catalog_and_footer(&self.catalog, self.end_bytes, self.created, digest_bytes);
         file.write_at(self.end_bytes, &bytes)?;
         file.set_len(self.end_bytes + bytes.len() as u64)?;
@@ -314,6 +356,7 @@ impl State {
             return Err(format!("frame {number} does not continue what is known"));
         }
         self.end_bytes = self.end_bytes.max(frame.end_bytes());
+        self.last_round = Some(EARLIER);
         Arc::make_mut(&mut self.catalog).push(frame, &slots);
         self.open = OpenFrame::default();
         self.all_logged();
@@ -360,6 +403,7 @@ impl State {
         }
         self.broken = None;
         self.end_bytes = catalog.end_bytes();
+        self.last_round = (!catalog.frames.is_empty()).then_some(EARLIER);
         self.catalog = Arc::new(catalog);
         self.open = OpenFrame::default();
         self.oldest = Some(start);

@@ -148,7 +148,8 @@ impl ContainerStore {
     /// Whoever holds the state of a container asks neither for that of another nor for the list of containers.
     fn targets(&self, scope: Scope) -> Vec<Target> {
         let open = self.shared.open.read();
-        let states: Vec<_> = open.values().map(|container| (container, container.state.lock())).collect();
+        let mut states: Vec<_> = open.values().map(|container| (container, container.state.lock())).collect();
+        states.iter_mut().for_each(|(_, state)| state.end_round());
         states.iter().map(|(container, state)| self.target(container, state, scope)).collect()
     }
 

@@ -22,9 +22,9 @@ pub struct ContainerReport {
     pub homes: Vec<ContainerId>,
     /// Frames in its file.
     pub frames: u64,
-    /// Chunks in these.
+    /// Chunks in these, and those that only the log has.
     pub chunks: u64,
-    /// Their bytes before compression.
+    /// Bytes of the frames before compression.
     pub raw_bytes: u64,
     /// And after it.
     pub stored_bytes: u64,
@@ -91,7 +91,7 @@ impl ContainerStore {
         container: ContainerId,
         read_data: bool,
         buffer: &mut ReadBuffer,
-        visit: Option<&mut FrameVisitor<'_>>,
+        mut visit: Option<&mut FrameVisitor<'_>>,
     ) -> Result<ContainerReport> {
         let mut report = ContainerReport {
             container,
@@ -108,10 +108,15 @@ impl ContainerStore {
         // Where all of a sealed file is read, it is read once.
         let mut window: Option<Window> = None;
         let mut bytes: Option<&dyn Bytes> = None;
+        let mut in_memory = Vec::new();
         let catalog = match open {
             Some(open) => {
                 report.sealed = false;
-                let catalog = open.state.lock().catalog.clone();
+                let catalog = {
+                    let state = open.state.lock();
+                    in_memory = state.in_memory();
+                    state.catalog.clone()
+                };
                 // Without committed frames there need be no file yet.
                 let header = if catalog.frames.is_empty() { Ok(()) } else { shared.check_header(container).map(drop) };
                 keep_damage(&mut report, header)?;
@@ -139,7 +144,14 @@ impl ContainerStore {
             report.raw_bytes = catalog.frames.iter().map(|frame| u64::from(frame.raw_bytes)).sum();
             report.stored_bytes = catalog.frames.iter().map(|frame| u64::from(frame.stored_bytes)).sum();
             if read_data {
-                shared.verify_frames(&catalog, bytes, visit, &mut report)?;
+                shared.verify_frames(&catalog, bytes, visit.as_deref_mut(), &mut report)?;
+            }
+            for (slots, raw) in &in_memory {
+                let first_slot = report.chunks as usize;
+                report.chunks += slots.len() as u64;
+                if let Some(visit) = visit.as_deref_mut().filter(|_| read_data && !slots.is_empty()) {
+                    visit(&chunks_of(slots, raw, |at| Address::new(container, (first_slot + at) as u16)));
+                }
             }
         }
         Ok(report)
@@ -174,20 +186,20 @@ impl Shared {
             };
             let raw = stored.and_then(|stored| self.unpack(catalog.container, frame, &stored));
             let (Some(raw), Some(visit)) = (keep_damage(report, raw)?, visit.as_deref_mut()) else { continue };
-            let chunk = |(at, slot): (usize, &Slot)| {
-                let start = slot.offset_bytes as usize;
-                let bytes = &raw[start..start + slot.length_bytes as usize];
-                ChunkRead {
-                    address: catalog.address(frame.first_slot as usize + at),
-                    fingerprint: slot.fingerprint,
-                    kind: slot.kind,
-                    bytes,
-                }
-            };
-            visit(&catalog.slots_of(frame).iter().enumerate().map(chunk).collect::<Vec<_>>());
+            visit(&chunks_of(catalog.slots_of(frame), &raw, |at| catalog.address(frame.first_slot as usize + at)));
         }
         Ok(())
     }
+}
+
+/// The chunks of a frame.
+fn chunks_of<'a>(slots: &[Slot], raw: &'a [u8], address: impl Fn(usize) -> Address) -> Vec<ChunkRead<'a>> {
+    let chunk = |(at, slot): (usize, &Slot)| {
+        let start = slot.offset_bytes as usize;
+        let bytes = &raw[start..start + slot.length_bytes as usize];
+        ChunkRead { address: address(at), fingerprint: slot.fingerprint, kind: slot.kind, bytes }
+    };
+    slots.iter().enumerate().map(chunk).collect()
 }
 
 /// Damage goes into the report, other errors end the check.

@@ -77,7 +77,7 @@ impl Shared {
         let (file, offset, keeps) = {
             let mut state = container.state.lock();
             let keeps = !self.options.discards_data || state.has_metadata(number);
-            (state.file.clone(), state.place(raw_bytes, stored.len()), keeps)
+            (state.file.clone(), state.place(number, raw_bytes, stored.len()), keeps)
         };
         let frame = Frame {
             number,

@@ -146,7 +146,7 @@ impl Shared {
                 Ok(()) => return Ok(container),
                 Err(error @ StorageError::Damaged { .. }) => {
                     // Its chunks stay what they are: readable as far as the file is. It just is not continued.
-                    tracing::error!(%error, "a container cannot be continued");
+                    tracing::warn!(%error, "a container is not continued; `onefold check --repair` says what is lost with its file");
                 }
                 Err(error) => {
                     self.give_back(&container);

@@ -230,6 +230,44 @@ fn a_missing_or_short_file_and_a_wrong_name_are_damage() {
 }
 
 #[test]
+fn what_only_the_log_has_of_a_container_is_read_and_verified_without_its_file() {
+    let ground = start(1);
+    let (mut log, mut all, mut next_name) = (Log::default(), Chunks::new(), 0);
+    let options = StorageOptions { container_bytes: 1 << 20, frame_bytes: 16 << 10, ..small() };
+    let store = open(Arc::new(ground.clone()), &log, 1, &options, Access::ReadWrite).unwrap();
+    append(&mut store.writer(), &mut next_name, &[900; 40], &mut all).unwrap();
+    flush(&store, &mut log, Scope::Everything).unwrap();
+    let [container] = store.containers().unwrap()[..] else { panic!("one container") };
+    let in_file = store.catalog(container).unwrap().slots.len();
+    assert!(in_file > 0 && in_file < all.len());
+    drop(store);
+    ground.remove(&format!("{DIRECTORY}/0000/00000/{:08x}", container.number())).unwrap();
+    // Twice: what the first look did not find must not be forgotten.
+    for beside_a_writer in [false, true, true] {
+        let reader = open(Arc::new(ground.clone()), &log, 1, &options, Access::Read).unwrap();
+        if beside_a_writer {
+            reader.follow_writers();
+        }
+        let (mut seen, mut readable) = (0, 0);
+        for _ in 0..2 {
+            readable = all.iter().filter(|(address, (name, _))| reader.load(&[(**address, *name)], &mut Vec::new()).is_ok()).count();
+        }
+        let report = reader
+            .verify_container(
+                container,
+                true,
+                Some(&mut |address, name, _, bytes| {
+                    assert_eq!(all[&address], (name, bytes.to_vec()));
+                    seen += 1;
+                }),
+            )
+            .unwrap();
+        assert_eq!((readable, seen, report.chunks), (all.len() - in_file, all.len() - in_file, all.len() as u64), "{beside_a_writer}");
+        assert!(!report.damage.is_empty());
+    }
+}
+
+#[test]
 fn a_damaged_container_does_not_keep_the_others_from_being_written() {
     let ground = start(1);
     let (mut log, mut all, mut next_name) = (Log::default(), Chunks::new(), 0);

@@ -109,6 +109,29 @@ fn m0_20_needed_chunks_survive_a_crash_at_any_operation_of_merges_and_no_file_is
 }
 
 #[test]
+fn a_drive_that_loses_the_sectors_it_was_writing_takes_no_committed_chunk_along() {
+    for operation in 0..operations_of_a_run() {
+        let ground = start(operation);
+        let mut world = World::open(&ground, Model::default(), &small(), Access::ReadWrite).unwrap();
+        ground.crash_after_operations(operation);
+        let _ = work(&mut world);
+        let model = world.model.clone();
+        drop(world);
+        let ground = ground.restart(CrashPolicy::LoseSectors { sector_bytes: 4096 });
+        // Once more while the next process goes on in the containers that the first one left.
+        let mut world = World::open(&ground, model, &small(), Access::ReadWrite).unwrap();
+        check(&world.store, &world.model.needed);
+        ground.crash_after_operations(operation % 7);
+        let _ = world.write(&[1200, 700, 2500]);
+        let model = world.model.clone();
+        drop(world);
+        let ground = ground.restart(CrashPolicy::LoseSectors { sector_bytes: 4096 });
+        let world = World::open(&ground, model, &small(), Access::ReadWrite).unwrap();
+        world.check(&ground);
+    }
+}
+
+#[test]
 fn m0_20_an_operation_that_fails_once_delays_a_merge_and_a_failed_sync_of_names_ends_writing() {
     let (mut delayed, mut refused, mut poisoned) = (0, 0, 0);
     for operation in 0..operations_of_a_run() {

@@ -306,9 +306,11 @@ fn m0_20_merged_containers_of_several_windows_are_right() {
 #[test]
 fn m0_20_a_damaged_live_chunk_is_named_and_its_container_stays() {
     let ground = start();
-    let (mut world, victims) = written(&ground, 2);
+    let (mut world, victims) = written(&ground, 40);
     let live = world.live_of(&victims);
-    ground.corrupt(&path(victims[1]), 200, 1).unwrap();
+    // Two frames: not all of their chunks are dead.
+    let damage = || [200, 6000].into_iter().for_each(|offset| ground.corrupt(&path(victims[1]), offset, 1).unwrap());
+    damage();
     let files_before = files(&ground);
     let error = world.store.merge(&victims, &live).unwrap_err();
     let text = error.to_string();
@@ -317,7 +319,7 @@ fn m0_20_a_damaged_live_chunk_is_named_and_its_container_stays() {
     assert_eq!(files(&ground), files_before);
     let others = [victims[0], victims[2]];
     world.merge(&others).unwrap();
-    ground.corrupt(&path(victims[1]), 200, 1).unwrap();
+    damage();
     world.check(&ground);
     world.merge(&victims[1..2]).unwrap();
     world.check(&ground);

@@ -122,22 +122,23 @@ proptest! {
 fn m0_12_small_flushes_and_restarts_do_not_make_small_containers() {
     let ground: Arc<dyn Ground> = Arc::new(SimulatedGround::new(1));
     ContainerStore::create(&*ground, DIRECTORY, 1).unwrap();
-    let options = StorageOptions { compression: Compression::None, ..options() };
+    let options = StorageOptions { compression: Compression::None, container_bytes: 256 << 10, frame_bytes: 16 << 10, ..options() };
     let (mut log, mut chunks, mut next_name) = (Log::default(), Chunks::new(), 0);
     for _ in 0..20 {
         let store = open(ground.clone(), &log, 1, &options, Access::ReadWrite).unwrap();
         for _ in 0..10 {
-            append(&mut store.writer(), &mut next_name, &[700], &mut chunks).unwrap();
+            append(&mut store.writer(), &mut next_name, &[5400], &mut chunks).unwrap();
             flush(&store, &mut log, Scope::Everything).unwrap();
         }
     }
     let store = open(ground.clone(), &log, 1, &options, Access::ReadWrite).unwrap();
     check(&store, &chunks);
     let containers = store.containers().unwrap();
-    assert_eq!(containers.len(), (200 * 700usize).div_ceil(32 << 10));
+    // A frame has four chunks, and begins a page.
+    assert_eq!(containers.len(), (200usize.div_ceil(4) * (24 << 10)).div_ceil(256 << 10));
     for container in &containers[..containers.len() - 1] {
         let report = store.verify_container(*container, false, None).unwrap();
-        assert!(report.sealed && report.stored_bytes > 24 << 10 && report.stored_bytes < 32 << 10, "{report:?}");
+        assert!(report.sealed && report.stored_bytes > 180 << 10 && report.stored_bytes < 256 << 10, "{report:?}");
     }
 }
 

@@ -39,8 +39,10 @@ fn before_the_second_merge(seed: u64) -> (SimulatedGround, World, Vec<ContainerI
 
 fn merge_again(world: &mut World, victims: &[ContainerId]) {
     let live = world.live_of(victims);
-    let merge = world.store.merge(victims, &live).unwrap();
-    world.log_merge(victims, &live, merge);
+    // How many operations come before it depends on how threads take turns: a failure that was meant for later may end it here, and then nothing was merged.
+    if let Ok(merge) = world.store.merge(victims, &live) {
+        world.log_merge(victims, &live, merge);
+    }
 }
 
 /// Operations until the second merge is in the log, and from there until its files are replaced.
