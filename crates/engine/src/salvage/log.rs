@@ -19,7 +19,8 @@ use onefold_ground::profile::Profile;
 use onefold_ground::{Access, GroundError, checksum, parent, read_file, replace_file};
 use onefold_index::block;
 use onefold_oplog::{
-    Batch, Log, LogError, Opening, PartitionClass, Position, Record, Remnants, first_segment, guess_records, replace_log, salvage_batches,
+    ALIGNMENT_BYTES, Batch, Log, LogError, Opening, PartitionClass, Position, Record, Remnants, first_segment, guess_records, replace_log,
+    salvage_batches,
 };
 use onefold_storage::{Closed, ContainerStore, StorageError};
 use std::ops::ControlFlow;
@@ -32,8 +33,6 @@ const REPORT: &str = "log/replacing.report";
 const REPORT_ASIDE: &str = "report";
 /// Room between the furthest position that is known and the start of a new log, in limits of the log: positions of lost segments are not used again.
 const LIMITS_AHEAD: u64 = 4;
-/// Batches start at multiples of this.
-const SECTOR_BYTES: u64 = 512;
 
 impl Work<'_> {
     /// Looks whether the log is sound and fits the indexes; if not, replaces it.
@@ -115,7 +114,8 @@ impl Work<'_> {
         Ok(replace_file(&**self.ground, REPORT, lines.as_bytes())?)
     }
 
-    /// What the marker of an earlier run says. It is written whole, so one that cannot be read is damage on top, and the repair begins anew.
+    /// What the marker of an earlier run says. It is written whole, so one that cannot be read is damage on top, and the repair begins anew. So it does
+    /// where earlier builds wrote a start at which no log can begin.
     fn read_marker(&self) -> Result<Option<(Position, String)>> {
         let bytes = match read_file(&**self.ground, MARKER, 4096) {
             Err(error) if error.is_lasting() || matches!(error, GroundError::TooLong { .. }) => return Ok(None),
@@ -126,7 +126,8 @@ impl Work<'_> {
             let (line, sum) = text.split_once('\n')?;
             let is_whole = sum == format!("{:016x}\n", checksum(format!("{line}\n").as_bytes()));
             let (start, aside) = line.split_once(' ')?;
-            is_whole.then_some((Position(u64::from_str_radix(start, 16).ok()?), aside.to_owned()))
+            let start = Position(u64::from_str_radix(start, 16).ok()?);
+            (is_whole && start.0.is_multiple_of(ALIGNMENT_BYTES)).then_some((start, aside.to_owned()))
         };
         Ok(parse())
     }
@@ -217,7 +218,7 @@ impl Work<'_> {
         let ahead = self.settings.log_limit_bytes.saturating_mul(LIMITS_AHEAD);
         seen.0
             .checked_add(ahead)
-            .and_then(|start| start.checked_next_multiple_of(SECTOR_BYTES))
+            .and_then(|start| start.checked_next_multiple_of(ALIGNMENT_BYTES))
             .map(Position)
             .ok_or_else(|| EngineError::Inconsistent { why: format!("a part of it names position {} of the log, which cannot be", seen.0) })
     }

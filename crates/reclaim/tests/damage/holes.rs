@@ -2,7 +2,7 @@
 
 use crate::scene::{Scene, VOLUME, look, noise, open, settings, settle};
 use onefold_catalog::Catalog;
-use onefold_engine::{Mode, Transaction};
+use onefold_engine::{Engine, Mode, Settings, Transaction};
 use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround};
 use onefold_oplog::{Log, LogOptions, Opening, Position};
 use onefold_reclaim::{CheckOptions, NoMonitor, PruneOptions, check, prune, rebuild_chunk_index, salvage};
@@ -29,8 +29,12 @@ fn lose(ground: &SimulatedGround, from: Position, to: Position) {
 }
 
 fn repair(ground: &SimulatedGround) -> Result<Vec<String>, String> {
+    repair_with(ground, &settings())
+}
+
+fn repair_with(ground: &SimulatedGround, settings: &Settings) -> Result<Vec<String>, String> {
     let shared: Arc<dyn Ground> = Arc::new(ground.clone());
-    salvage(&shared, &settings(), false, "test", &NoMonitor).map_err(|error| error.to_string())
+    salvage(&shared, settings, false, "test", &NoMonitor).map_err(|error| error.to_string())
 }
 
 /// A store in which the part of the log is lost that says that a snapshot was made, and the volume was written to afterwards.
@@ -77,6 +81,32 @@ fn m0_21_a_layer_without_volume_stays_after_a_hole_in_the_log_until_a_person_say
     let found = look(&ground, Mode::ReadWrite, scene.states.last().unwrap());
     assert!(found.agrees(scene.states.last().unwrap()) && found.volume.iter().all(|(_, bytes)| bytes.is_some()));
     assert!(!found.is_found(), "{:?} {:?}", found.refused, found.report.problems);
+}
+
+#[test]
+fn m0_21_a_new_log_starts_where_a_log_can_whatever_the_sizes_of_segments_and_log_are() {
+    let scene = Scene::new();
+    for (log_segment_bytes, log_limit_bytes) in [(10_000_000, 256 << 20), (8 << 20, 300_000_000)] {
+        let settings = Settings { log_segment_bytes, log_limit_bytes, ..settings() };
+        let ground = scene.copy();
+        let open = |mode| Engine::open(Arc::new(ground.clone()), settings.clone(), mode, "test");
+        let engine = open(Mode::ReadWrite).unwrap();
+        let volumes = Volumes::open(engine.clone(), VolumesOptions::default()).unwrap();
+        let volume = volumes.get(VOLUME).unwrap();
+        let before = end_of_log(&ground.snapshot(CrashPolicy::KeepAll));
+        for seed in [91, 92] {
+            volume.write(300_000, &noise(seed, 90_000)).unwrap();
+            volume.flush().unwrap();
+        }
+        drop((volume, volumes, engine));
+        let ground = ground.restart(CrashPolicy::KeepAll);
+        lose(&ground, before, Position(before.0 + 512));
+        repair_with(&ground, &settings).unwrap();
+        let engine = Engine::open(Arc::new(ground.clone()), settings.clone(), Mode::ReadWrite, "test").unwrap();
+        engine.close().unwrap();
+        drop(engine);
+        assert_eq!(repair_with(&ground, &settings).unwrap(), [] as [String; 0]);
+    }
 }
 
 #[test]
