@@ -3,13 +3,13 @@
 mod common;
 
 use common::*;
-use onefold_engine::{Engine, EngineError, FORMAT, Mode, salvage};
+use onefold_engine::{Engine, EngineError, FORMAT, Mode, SalvageOptions, salvage};
 use onefold_ground::{Ground, SimulatedGround, read_file};
 use std::sync::Arc;
 
 fn repair(ground: &SimulatedGround, dry_run: bool) -> Result<Vec<String>, EngineError> {
     let shared: Arc<dyn Ground> = Arc::new(ground.clone());
-    salvage(&shared, &settings(DEFAULT_CHAIN), dry_run, "test").map(|done| done.sentences)
+    salvage(&shared, &settings(DEFAULT_CHAIN), SalvageOptions { dry_run, may_lose: false }, "test").map(|done| done.sentences)
 }
 
 #[test]
