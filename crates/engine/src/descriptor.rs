@@ -11,8 +11,8 @@ use std::fmt::Write as _;
 pub const DESCRIPTOR: &str = "descriptor";
 /// Its second copy.
 pub const DESCRIPTOR_COPY: &str = "descriptor.copy";
-/// The newest format that this version reads and the one that it writes.
-pub const FORMAT: u64 = 1;
+/// The format that this version reads and writes. What is stored in another one would be misread: in format 1 batches of the log were aligned to 512 bytes.
+pub const FORMAT: u64 = 2;
 /// No descriptor is longer.
 const LIMIT_BYTES: u64 = 64 << 10;
 /// The line that ends a descriptor.
@@ -152,8 +152,11 @@ impl Descriptor {
         }
         let table: toml::Table = body.parse().map_err(|error: toml::de::Error| damaged(error.message().to_string()))?;
         let found = table.get("format").and_then(toml::Value::as_integer).ok_or_else(|| damaged("`format` is missing".into()))?;
-        if found > FORMAT as i64 {
-            return Err(EngineError::Newer { found: found as u64, known: FORMAT });
+        match u64::try_from(found) {
+            Ok(found) if found > FORMAT => return Err(EngineError::Newer { found, known: FORMAT }),
+            Ok(found) if (1..FORMAT).contains(&found) => return Err(EngineError::Older { found, known: FORMAT }),
+            Ok(FORMAT) => {}
+            _ => return Err(damaged(format!("`format` is {found}"))),
         }
         let word = |key: &str| {
             table.get(key).and_then(toml::Value::as_str).map(str::to_string).ok_or_else(|| damaged(format!("`{key}` is missing")))
@@ -314,12 +317,18 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_format_is_named() {
-        let text = Descriptor::new().unwrap().to_text().replace("format = 1", "format = 9");
-        // 1 and 9 differ in one bit.
-        assert!(matches!(Descriptor::from_text(&text, "d"), Err(EngineError::Descriptor { .. })));
-        let body = text.split(CHECKSUM_KEY).next().unwrap();
-        let text = format!("{body}{CHECKSUM_KEY}\"{:016x}\"\n", checksum(body.as_bytes()));
-        assert!(matches!(Descriptor::from_text(&text, "d"), Err(EngineError::Newer { found: 9, known: 1 })));
+    fn a_newer_and_an_older_format_are_named() {
+        let of_format = |format: i64| {
+            let text = Descriptor::new().unwrap().to_text().replace(&format!("format = {FORMAT}"), &format!("format = {format}"));
+            // Without the right checksum one flipped bit may have made it.
+            assert!(matches!(Descriptor::from_text(&text, "d"), Err(EngineError::Descriptor { .. })));
+            let body = text.split(CHECKSUM_KEY).next().unwrap();
+            Descriptor::from_text(&format!("{body}{CHECKSUM_KEY}\"{:016x}\"\n", checksum(body.as_bytes())), "d")
+        };
+        assert!(matches!(of_format(9), Err(EngineError::Newer { found: 9, known: FORMAT })));
+        assert!(matches!(of_format(1), Err(EngineError::Older { found: 1, known: FORMAT })));
+        for none in [0, -1, i64::MIN] {
+            assert!(matches!(of_format(none), Err(EngineError::Descriptor { .. })));
+        }
     }
 }

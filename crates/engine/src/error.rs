@@ -37,11 +37,19 @@ pub enum EngineError {
         place: String,
     },
     /// The store was written by a newer onefold.
-    #[error("the store has format {found}; this onefold reads formats up to {known}")]
+    #[error("the store has format {found}; this onefold reads format {known}")]
     Newer {
         /// Format of the store.
         found: u64,
-        /// Newest format known here.
+        /// The format known here.
+        known: u64,
+    },
+    /// The store was written by an earlier onefold, and would be misread.
+    #[error("the store has format {found}; this onefold reads format {known}")]
+    Older {
+        /// Format of the store.
+        found: u64,
+        /// The format known here.
         known: u64,
     },
     /// Only the experiment that made the store opens it.

@@ -74,7 +74,7 @@ pub use recipe::{MAX_LEVEL, Piece, Recipe, decode_pieces, encode_pieces};
 pub use recipe_writer::RecipeWriter;
 pub use records::{CHUNK_DELTAS, CHUNKS_PLACED, CHUNKS_REMOVED, OBJECTS_WRITTEN, decode_deltas, decode_places, decode_removals};
 pub use removal::{Candidate, MAX_CANDIDATES, ReferencesOf, Removed};
-pub use salvage::{Salvaged, salvage};
+pub use salvage::{SalvageOptions, Salvaged, salvage};
 pub use scrubbing::ScrubListing;
 pub use settings::Settings;
 pub use snapshot::Place;

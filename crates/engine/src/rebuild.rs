@@ -43,19 +43,21 @@ impl Rebuild {
             }
             Err(error) => damaged(format!("what is missing could not be made anew from parity: {error}")),
         }
-        let containers = rebuild.engine.storage.containers()?;
-        let answering = rebuild.engine.storage.answering(&containers)?;
+        let storage = rebuild.engine.storage.clone();
+        let containers = storage.containers()?;
+        let answering = storage.answering(&containers, &storage.forwards()?)?;
         for container in containers {
             match rebuild.slots(container) {
                 Ok(slots) => {
-                    for frame in &rebuild.engine.storage.catalog(container)?.frames {
+                    for frame in &storage.catalog(container)?.frames {
                         rebuild.found.raw_bytes += u64::from(frame.raw_bytes);
                         rebuild.found.stored_bytes += u64::from(frame.stored_bytes);
                     }
                     // What was removed is not stored any more: its references are not counted, and what it refers to may be gone.
                     let dead = rebuild.engine.dead_slots(container)?;
+                    let homes = answering.homes(container, &slots)?;
                     let alive = slots.iter().enumerate().filter(|(number, _)| !dead.contains(*number));
-                    let alive = alive.filter(|(_, (address, _))| answering.counts(container, *address));
+                    let alive = alive.filter(|(_, (address, _))| homes.contains(&address.container()));
                     let inserts: Vec<_> = alive.map(|(_, (address, slot))| (slot.fingerprint, address.bits())).collect();
                     rebuild.apply(&inserts, &[])?;
                 }

@@ -3,13 +3,13 @@
 mod common;
 
 use common::*;
-use onefold_engine::{Engine, EngineError, Mode, salvage};
+use onefold_engine::{Engine, EngineError, FORMAT, Mode, SalvageOptions, salvage};
 use onefold_ground::{Ground, SimulatedGround, read_file};
 use std::sync::Arc;
 
 fn repair(ground: &SimulatedGround, dry_run: bool) -> Result<Vec<String>, EngineError> {
     let shared: Arc<dyn Ground> = Arc::new(ground.clone());
-    salvage(&shared, &settings(DEFAULT_CHAIN), dry_run, "test").map(|done| done.sentences)
+    salvage(&shared, &settings(DEFAULT_CHAIN), SalvageOptions { dry_run, may_lose: false }, "test").map(|done| done.sentences)
 }
 
 #[test]
@@ -17,8 +17,9 @@ fn a_flipped_bit_of_the_format_is_damage_and_is_repaired_under_the_lock_only() {
     let ground = store(&descriptor());
     let engine = open(&ground, settings(DEFAULT_CHAIN));
     let text = read_file(&ground, "descriptor", 1 << 16).unwrap();
-    let at = text.windows(10).position(|bytes| bytes == b"format = 1").unwrap() + 9;
-    ground.corrupt("descriptor", at as u64, b'1' ^ b'9').unwrap();
+    let spelled = format!("format = {FORMAT}");
+    let at = text.windows(spelled.len()).position(|bytes| bytes == spelled.as_bytes()).unwrap() + spelled.len() - 1;
+    ground.corrupt("descriptor", at as u64, 1).unwrap();
     let damaged = read_file(&ground, "descriptor", 1 << 16).unwrap();
     // Somebody has the store open.
     assert!(matches!(repair(&ground, false), Err(EngineError::Lock(_))));

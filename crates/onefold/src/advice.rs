@@ -40,6 +40,9 @@ impl From<EngineError> for Failure {
                 Failure { exit: Exit::CannotRun, ..failure }.advise("remove the directory if no experiment runs there")
             }
             EngineError::Newer { .. } => failure.advise("use the newer onefold that wrote it, or one that is newer still"),
+            EngineError::Older { .. } => {
+                failure.advise("restore what is in it with the earlier onefold that wrote it, and store that in a new store (`onefold init`)")
+            }
             EngineError::Copied { .. } => Failure { exit: Exit::CannotRun, ..failure }.advise(
                 "copy it again while nobody has the store open. To take it as it is (one that was moved after a crash is whole), run `onefold check --repair` on it once",
             ),

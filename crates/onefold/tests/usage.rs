@@ -99,14 +99,18 @@ fn a_store_is_not_made_twice() {
 }
 
 #[test]
-fn a_store_of_a_newer_version_is_refused() {
+fn a_store_of_a_newer_or_an_earlier_version_is_refused() {
     let scene = Scene::with_store(&[]);
-    let descriptor = scene.store().join("descriptor");
-    let text = std::fs::read_to_string(&descriptor).unwrap();
-    let body = text.replace("format = 1", "format = 2");
-    let body = &body[..body.rfind("checksum").unwrap()];
-    std::fs::write(&descriptor, format!("{body}checksum = \"{:016x}\"\n", onefold_ground::checksum(body.as_bytes()))).unwrap();
-    scene.run(["backups"]).ends_with(2).says(&["format 2", "newer onefold"]);
+    let text = std::fs::read_to_string(scene.store().join("descriptor")).unwrap();
+    for (format, advice) in [(3, "newer onefold"), (1, "earlier onefold")] {
+        let body = text.replace("format = 2", &format!("format = {format}"));
+        let body = &body[..body.rfind("checksum").unwrap()];
+        let text = format!("{body}checksum = \"{:016x}\"\n", onefold_ground::checksum(body.as_bytes()));
+        // An earlier onefold wrote both.
+        ["descriptor", "descriptor.copy"].iter().for_each(|name| std::fs::write(scene.store().join(name), &text).unwrap());
+        scene.run(["backups"]).ends_with(2).says(&[&format!("format {format}"), advice]);
+        scene.run(["check", "--repair"]).ends_with(2).says(&[&format!("format {format}"), advice]);
+    }
 }
 
 #[test]

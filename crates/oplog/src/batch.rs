@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::Xxh3;
 pub const BATCH_MAX_BYTES: u64 = 256 << 20;
 /// Batches start at multiples of this, and are padded to it: what the page cache and disks write at once. A batch that shared it with the one before
 /// would have that one, which was acknowledged, written again (`docs/decisions/0029-batches-are-aligned-to-4-kib.md`).
-pub(crate) const ALIGNMENT_BYTES: u64 = 4096;
+pub const ALIGNMENT_BYTES: u64 = 4096;
 pub(crate) const HEADER_BYTES: usize = 64;
 /// The part of the header that the checksum covers: all before it.
 const CHECKED_BYTES: usize = 56;

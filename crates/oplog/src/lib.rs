@@ -33,7 +33,7 @@ mod record;
 mod salvage;
 mod segment;
 
-pub use batch::{BATCH_MAX_BYTES, Batch, BatchError, parse_batch};
+pub use batch::{ALIGNMENT_BYTES, BATCH_MAX_BYTES, Batch, BatchError, parse_batch};
 pub use error::{LogError, Result};
 pub use log::{Log, LogOptions, Opening, Visit};
 pub use record::{Partition, PartitionClass, Position, Record};

@@ -112,24 +112,31 @@ pub fn salvage_batches(
 pub fn guess_records(ground: &dyn Ground, directory: &str, store: &[u8; 16], from: Position, to: Position) -> Result<Vec<Record>> {
     let mut guessed = Vec::new();
     let Some(start) = segment_starts(ground, directory)?.into_iter().rfind(|start| *start <= from) else { return Ok(guessed) };
-    let (mut cursor, _) = Cursor::open_damaged(ground, directory, start, store)?;
-    let mut at = from;
-    while at < to && cursor.seek(at) {
-        match cursor.guess() {
-            Ok(Some((records, end))) if end > at => {
-                guessed.extend(records);
-                at = end;
+    let mut guess = || {
+        let (mut cursor, _) = Cursor::open_damaged(ground, directory, start, store)?;
+        let mut at = from;
+        while at < to && cursor.seek(at) {
+            match cursor.guess()? {
+                Some((records, end)) if end > at => {
+                    guessed.extend(records);
+                    at = end;
+                }
+                _ => break,
             }
-            Ok(_) => break,
-            Err(LogError::Ground(error)) if error.is_lasting() => break,
-            Err(error) => return Err(error),
         }
+        Ok(())
+    };
+    match guess() {
+        Err(LogError::Ground(error)) if error.is_lasting() => Ok(guessed),
+        // The segment is another store's.
+        Err(LogError::Damaged { .. }) => Ok(guessed),
+        guess => guess.map(|()| guessed),
     }
-    Ok(guessed)
 }
 
 /// Moves all segments of a log into the directory `into`, which is made, and starts an empty log at `start`, behind every position that any part
-/// of the store has seen. Durable on return. Cut short it may be repeated with the same `into` and `start`, until somebody has written to the new log.
+/// of the store has seen and at a multiple of [`ALIGNMENT_BYTES`]. Durable on return. Cut short it may be repeated with the same `into` and `start`, until
+/// somebody has written to the new log.
 pub fn replace_log(
     ground: &Arc<dyn Ground>,
     directory: &str,
@@ -139,6 +146,9 @@ pub fn replace_log(
     epoch: u64,
     start: Position,
 ) -> Result<()> {
+    if !start.0.is_multiple_of(ALIGNMENT_BYTES) {
+        return Err(LogError::NotABoundary { from: start });
+    }
     if segment_starts(&**ground, directory)? == [start] {
         return Ok(ground.sync_directory(directory)?);
     }

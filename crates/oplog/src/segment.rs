@@ -202,7 +202,7 @@ impl Cursor {
 
     /// Goes to a place in the segment; false if it is outside.
     pub(crate) fn seek(&mut self, to: Position) -> bool {
-        let is_inside = to >= self.start && to.0 - self.start.0 <= self.file_bytes - SEGMENT_HEADER_BYTES;
+        let is_inside = to >= self.start && to.0 - self.start.0 <= self.file_bytes.saturating_sub(SEGMENT_HEADER_BYTES);
         if is_inside {
             self.at = to;
         }

@@ -96,8 +96,9 @@ fn one_pass(check: &mut Check<'_>, range: RangeInclusive<u64>, missing: &mut BTr
     monitor.advance(1);
     // After the moment: all that were there then are in the list.
     let containers = engine.storage().containers()?;
-    let answering = engine.storage().answering(&containers)?;
-    table.missing_containers(check, &containers, &engine.storage().forwards()?, missing);
+    let forwards = engine.storage().forwards()?;
+    let answering = engine.storage().answering(&containers, &forwards)?;
+    table.missing_containers(check, &containers, &forwards, missing);
     // Where a chunk that refers to others cannot be read, counts may rightly be greater than what is found.
     let mut knows_all = check.knows_all_objects && !check.counts_more;
     for container in containers {
@@ -124,17 +125,18 @@ fn one_pass(check: &mut Check<'_>, range: RangeInclusive<u64>, missing: &mut BTr
                 continue;
             }
         };
+        let homes = answering.homes(container, &slots)?;
         // What was removed or put in quarantine is not stored, whatever the catalog says.
         let alive = slots.iter().enumerate().take(durable).filter(|(number, _)| !dead.contains(*number)).map(|(_, slot)| slot);
-        let alive = alive.filter(|(address, _)| answering.counts(container, *address));
+        let alive = alive.filter(|(address, _)| homes.contains(&address.container()));
         for (address, slot) in alive.filter(|(_, slot)| is_mine(&slot.fingerprint)) {
             let chunk = table.known.entry(slot.fingerprint).or_default();
             chunk.is_stored = true;
             chunk.length_bytes = slot.length_bytes;
             chunk.is_stored_there |= chunk.is_indexed && chunk.address == address.bits();
         }
-        for (chunk, counts) in metadata_of(engine, moment.containers(), &answering, container, &slots) {
-            match (chunk.references(engine), counts) {
+        for (chunk, counts) in metadata_of(engine, moment.containers(), &homes, container, &slots) {
+            match (chunk.read_references(engine)?, counts) {
                 (Some(pieces), Counts::Yes) => pieces.iter().for_each(|piece| table.count(piece, 1, is_mine)),
                 (Some(pieces), Counts::Perhaps) => pieces.iter().for_each(|piece| table.count(piece, 0, is_mine)),
                 (None, _) => {

@@ -27,7 +27,7 @@ pub use prune::{PruneOptions, PruneReport, prune};
 pub use rebuild::rebuild_chunk_index;
 pub use repair::{RepairOptions, RepairReport, repair};
 pub use rest::Rests;
-pub use salvage::{Losses, losses, salvage};
+pub use salvage::{Losses, salvage};
 pub use scrub::{ScrubOptions, ScrubRate, ScrubReport, ScrubStatus, scrub, scrub_by, scrub_status};
 pub use unused::{RemovalReport, remove_unused};
 

@@ -23,7 +23,7 @@ pub fn rebuild_chunk_index(ground: Arc<dyn Ground>, settings: Settings, command:
     monitor.advance(1);
     let engine = rebuild.engine().clone();
     let containers = engine.storage().containers()?;
-    let answering = engine.storage().answering(&containers)?;
+    let answering = engine.storage().answering(&containers, &engine.storage().forwards()?)?;
     let moment = engine.moment(None)?;
     monitor.step("references", containers.len() as u64 + 1);
     let mut counts = Counts::default();
@@ -35,7 +35,8 @@ pub fn rebuild_chunk_index(ground: Arc<dyn Ground>, settings: Settings, command:
             Err(error) => return Err(error.into()),
         };
         let mut lost = Vec::new();
-        for (chunk, _) in metadata_of(&engine, moment.containers(), &answering, container, &slots) {
+        let homes = answering.homes(container, &slots)?;
+        for (chunk, _) in metadata_of(&engine, moment.containers(), &homes, container, &slots) {
             match chunk.read_references(&engine)? {
                 Some(pieces) => pieces.iter().for_each(|piece| counts.add(piece)),
                 None => {

@@ -6,8 +6,8 @@ use onefold_catalog::{Backup, decode_directory_chunk};
 use onefold_engine::{Engine, Moment, Piece, Recipe, decode_pieces};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::Reader;
-use onefold_storage::{Address, Answering, ChunkKind, CommittedSlots, ContainerId, Slot};
-use std::collections::HashMap;
+use onefold_storage::{Address, ChunkKind, CommittedSlots, ContainerId, Slot};
+use std::collections::{HashMap, HashSet};
 
 /// Objects read at a time.
 const PAGE: usize = 512;
@@ -306,7 +306,7 @@ pub(crate) enum Counts {
 }
 
 /// The metadata chunks of a container whose references count as of a moment: of several copies of one chunk only the one that the index names does.
-/// Where the index cannot be read, every copy counts. A chunk that two files have by the same address counts in one of them.
+/// Where the index cannot be read, every copy counts. A chunk that several files have by the same address counts in the one that has its home in `homes`.
 ///
 /// The index is asked later than at the moment. Addresses are never used again, and nothing is removed while the moment is kept. So:
 /// * it names this copy: this copy was durable at the moment, and the index has named it since before;
@@ -316,14 +316,14 @@ pub(crate) enum Counts {
 pub(crate) fn metadata_of(
     engine: &Engine,
     committed: &CommittedSlots,
-    answering: &Answering,
+    homes: &HashSet<ContainerId>,
     container: ContainerId,
     slots: &[(Address, Slot)],
 ) -> Vec<(MetadataChunk, Counts)> {
     let mut chunks: Vec<(MetadataChunk, Counts)> = slots
         .iter()
         .take(committed.of(container))
-        .filter(|(address, slot)| slot.kind != ChunkKind::Data && answering.counts(container, *address))
+        .filter(|(address, slot)| slot.kind != ChunkKind::Data && homes.contains(&address.container()))
         .map(|(address, slot)| (MetadataChunk { address: *address, fingerprint: slot.fingerprint, kind: slot.kind }, Counts::Yes))
         .collect();
     let names: Vec<_> = chunks.iter().map(|(chunk, _)| chunk.fingerprint).collect();

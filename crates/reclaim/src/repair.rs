@@ -19,8 +19,8 @@ mod restore;
 use crate::Result;
 use crate::check::{Check, CheckOptions, CheckReport, Monitor, Problem, ProblemKind};
 use crate::rebuild::rebuild_chunk_index;
-use crate::salvage::salvage;
-use onefold_engine::{Address, Engine, EngineError, LostChunk, Mode, Settings};
+use crate::salvage::{Losses, salvage};
+use onefold_engine::{Address, Descriptor, Engine, EngineError, LostChunk, Mode, SalvageOptions, Settings};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::Ground;
 use onefold_index::{IndexEntry, IndexError};
@@ -31,6 +31,8 @@ use std::sync::Arc;
 pub struct RepairOptions {
     /// Change nothing, only say what would be done.
     pub dry_run: bool,
+    /// Repair what opening needs also where something of it is lost for good by that; else that is refused ([`RepairReport::refused`]).
+    pub may_lose: bool,
     /// Bound of the tables of its checks, bytes ([`CheckOptions::memory_bytes`]).
     pub memory_bytes: usize,
 }
@@ -38,6 +40,8 @@ pub struct RepairOptions {
 /// What a repair did, or would do, and what it leaves.
 #[derive(Clone, Debug, Default)]
 pub struct RepairReport {
+    /// Nothing was done, for this would be lost.
+    pub refused: Option<Losses>,
     /// One sentence for each thing that was done, or would be.
     pub actions: Vec<String>,
     /// Chunks put in quarantine.
@@ -154,9 +158,17 @@ impl Repair<'_> {
         self.report.actions.push(what);
     }
 
-    /// Step 1. `None`: a dry run can look no further.
+    /// Step 1. `None`: a dry run can look no further, or the repair is refused.
     fn open_with_index(&mut self) -> Result<Option<Arc<Engine>>> {
-        self.report.actions = salvage(&self.ground, &self.settings, self.options.dry_run, self.command, self.monitor)?;
+        let options = SalvageOptions { dry_run: self.options.dry_run, may_lose: self.options.may_lose };
+        let salvaged = salvage(&self.ground, &self.settings, options, self.command, self.monitor)?;
+        if salvaged.is_refused {
+            let digest_bytes = Descriptor::read_any(&*self.ground)?.fingerprint.digest_bytes();
+            self.report.refused = Some(Losses::of(salvaged, digest_bytes));
+            return Ok(None);
+        }
+        let has_damaged_pages = options.dry_run && salvaged.needs_index;
+        self.report.actions = salvaged.sentences;
         let engine = match self.open() {
             Ok(engine) => engine,
             Err(error) if is_of_chunk_index(&error, &*self.ground) => {
@@ -178,22 +190,16 @@ impl Repair<'_> {
             }
             Err(error) => return Err(error.into()),
         };
-        let pages = engine.index().verify_while(&mut || self.go_on());
         if !self.go_on() {
             return self.close(engine).map(|()| None);
         }
-        let Some(first) = pages.first() else { return Ok(Some(engine)) };
-        let why = format!("{} pages of it are damaged, one is page {} of {}: {}", pages.len(), first.page, first.path, first.why);
-        if self.options.dry_run {
-            self.did(format!("the chunk index would be made anew: {why}"));
-            // The other steps need it.
+        if has_damaged_pages {
+            // The other steps need the chunk index whole.
             let options = CheckOptions { read_data: true, ..self.check_options() };
             self.report.check = Check::new(&engine, options, self.monitor).run()?.report;
             return Ok(None);
         }
-        // Not closed: what is in memory for a page that cannot be read is in the log.
-        drop(engine);
-        self.rebuild(&why).map(Some)
+        Ok(Some(engine))
     }
 
     fn rebuild(&mut self, why: &str) -> Result<Arc<Engine>> {

@@ -3,7 +3,7 @@
 use crate::check::Monitor;
 use crate::{Result, rebuild_chunk_index};
 use onefold_catalog::Backup;
-use onefold_engine::Settings;
+use onefold_engine::{SalvageOptions, Salvaged, Settings};
 use onefold_ground::Ground;
 use onefold_ground::wire::Reader;
 use std::sync::Arc;
@@ -21,36 +21,42 @@ pub struct Losses {
     pub blocks: u64,
 }
 
-/// Finds out what [`salvage`] would lose; changes nothing.
-pub fn losses(ground: &Arc<dyn Ground>, settings: &Settings, command: &str) -> Result<Losses> {
-    let found = onefold_engine::salvage(ground, settings, true, command)?;
-    let mut losses = Losses { sentences: found.losses, ..Losses::default() };
-    let digest_bytes = onefold_engine::Descriptor::read_any(&**ground)?.fingerprint.digest_bytes();
-    for (_, key, value) in &found.lost_objects {
-        match (key.first(), value) {
-            (Some(b'b'), Some(value)) => losses.backups.extend(Backup::decode_object(key, value, digest_bytes).ok()),
-            (Some(b'v'), Some(value)) => {
-                let mut reader = Reader::new(value.get(1..).unwrap_or_default());
-                losses.volumes.extend(reader.bytes().ok().map(|name| String::from_utf8_lossy(name).into_owned()));
+impl Losses {
+    /// What a salvage of a store of these digests found.
+    pub(crate) fn of(found: Salvaged, digest_bytes: usize) -> Losses {
+        let mut losses = Losses { sentences: found.losses, ..Losses::default() };
+        for (_, key, value) in &found.lost_objects {
+            match (key.first(), value) {
+                (Some(b'b'), Some(value)) => losses.backups.extend(Backup::decode_object(key, value, digest_bytes).ok()),
+                (Some(b'v'), Some(value)) => {
+                    let mut reader = Reader::new(value.get(1..).unwrap_or_default());
+                    losses.volumes.extend(reader.bytes().ok().map(|name| String::from_utf8_lossy(name).into_owned()));
+                }
+                (Some(b'm'), _) => losses.blocks += 1,
+                _ => {}
             }
-            (Some(b'm'), _) => losses.blocks += 1,
-            _ => {}
         }
+        losses
     }
-    Ok(losses)
 }
 
 /// Makes a store open again, as far as what keeps it from opening can be repaired: descriptor, owner epoch, block index, operations log, chunk index. Returns a sentence
-/// for everything that was repaired and for everything that is lost; nothing if the store was sound. With `dry_run` nothing is changed, and the
+/// for everything that was repaired and for everything that is lost; nothing if the store was sound. In a dry run nothing is changed, and the
 /// sentences tell what would be done. Nobody else may have the store open. Cut short, it is to be run again.
 ///
 /// What is damaged inside the containers is not looked at.
-pub fn salvage(ground: &Arc<dyn Ground>, settings: &Settings, dry_run: bool, command: &str, monitor: &dyn Monitor) -> Result<Vec<String>> {
+pub fn salvage(
+    ground: &Arc<dyn Ground>,
+    settings: &Settings,
+    options: SalvageOptions,
+    command: &str,
+    monitor: &dyn Monitor,
+) -> Result<Salvaged> {
     monitor.step("what opening needs", 1);
-    let mut done = onefold_engine::salvage(ground, settings, dry_run, command)?;
+    let mut done = onefold_engine::salvage(ground, settings, options, command)?;
     monitor.advance(1);
-    if done.needs_index && !dry_run {
+    if done.needs_index && !options.dry_run && !done.is_refused {
         done.sentences.extend(rebuild_chunk_index(ground.clone(), settings.clone(), command, monitor)?);
     }
-    Ok(done.sentences)
+    Ok(done)
 }

@@ -1,41 +1,68 @@
-//! Which file counts for a chunk that two files have.
+//! Which file counts for a chunk that several files have.
 //!
 //! That is never so in a store as it should be. But files of merged containers came back in stores of earlier versions after power cuts, and stay where
 //! the container that was merged from them was damaged once. Whoever adds up what is stored must count each address once.
 
 use crate::store::ContainerStore;
-use crate::{Address, ContainerId, Result};
-use std::collections::HashSet;
+use crate::{Address, ContainerId, Result, Slot};
+use std::collections::{HashMap, HashSet};
 
 /// Of a list of containers, which of them to ask for an address.
 #[derive(Debug)]
-pub struct Answering {
+pub struct Answering<'a> {
+    store: &'a ContainerStore,
     listed: HashSet<ContainerId>,
-    /// Those that were merged, and whose files are there all the same.
-    stale: HashSet<ContainerId>,
+    /// Those that were merged, and whose files are there all the same: by the container that has their chunks.
+    stale: HashMap<ContainerId, ContainerId>,
 }
 
 impl ContainerStore {
-    /// Finds out which of these [`containers`](Self::containers) count. A file is stale if its container has a forward to a sound one of them: that one
-    /// has all chunks that anybody needs.
-    pub fn answering(&self, containers: &[ContainerId]) -> Result<Answering> {
+    /// Finds out which of these [`containers`](Self::containers) count; `forwards` are the [`forwards`](Self::forwards) since. A file is stale if its
+    /// container has a forward to a sound one of them: that one has all chunks that anybody needs.
+    pub fn answering(&self, containers: &[ContainerId], forwards: &[ContainerId]) -> Result<Answering<'_>> {
         let listed: HashSet<ContainerId> = containers.iter().copied().collect();
-        let mut stale = HashSet::new();
-        for id in self.forwards()?.into_iter().filter(|id| listed.contains(id)) {
+        let mut stale = HashMap::new();
+        for id in forwards.iter().copied().filter(|id| listed.contains(id)) {
             match self.verify_forward(id) {
-                Ok(target) => stale.extend((target != id && listed.contains(&target)).then_some(id)),
+                Ok(target) => stale.extend((target != id && listed.contains(&target)).then_some((id, target))),
                 Err(error) if error.is_damage() => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(Answering { listed, stale })
+        Ok(Answering { store: self, listed, stale })
     }
 }
 
-impl Answering {
-    /// Returns whether the copy that `container` has of the chunk with this address counts.
-    pub fn counts(&self, container: ContainerId, address: Address) -> bool {
-        let home = address.container();
-        !self.stale.contains(&container) && (home == container || !self.listed.contains(&home) || self.stale.contains(&home))
+impl Answering<'_> {
+    /// Returns the homes whose chunks count in `container`, which has these slots: those of all others count in another file.
+    pub fn homes(&self, container: ContainerId, slots: &[(Address, Slot)]) -> Result<HashSet<ContainerId>> {
+        let mut homes: HashSet<ContainerId> = slots.iter().map(|(address, _)| address.container()).collect();
+        let mut failed = None;
+        homes.retain(|home| match self.counts(container, *home) {
+            Ok(counts) => counts,
+            Err(error) => {
+                failed = Some(error);
+                false
+            }
+        });
+        failed.map_or(Ok(homes), Err)
+    }
+
+    fn counts(&self, container: ContainerId, home: ContainerId) -> Result<bool> {
+        if home == container || self.stale.contains_key(&container) {
+            return Ok(!self.stale.contains_key(&container));
+        }
+        let target = match self.stale.get(&home) {
+            Some(target) => *target,
+            None if self.listed.contains(&home) => return Ok(false),
+            None => match self.store.catalog(home) {
+                Ok(catalog) => catalog.container,
+                // Its address leads nowhere: every file that has it may help.
+                Err(error) if error.is_damage() => return Ok(true),
+                Err(error) => return Err(error),
+            },
+        };
+        // A container that was merged once more has no forward, as no address is its own.
+        Ok(target == container || !self.listed.contains(&target))
     }
 }

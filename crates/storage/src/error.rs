@@ -49,14 +49,16 @@ pub enum StorageError {
     },
     /// Whether a merged container is whole cannot be told now, so what it was made of can neither go nor stay.
     #[error(
-        "{path}: container {container}, which others were merged into before a crash, cannot be read: {source}; nothing was changed. Try again; if the device keeps \
-        failing, move this file out of the store and run `onefold check --repair`, which goes on with the files that it was made of"
+        "{path}: container {container}, which others were merged into before a crash, cannot be read: {source}; nothing was changed. Try again; {}",
+        after_a_merge(*may_be_moved)
     )]
     MergedUnreadable {
         /// The file as a person knows it.
         path: String,
         /// The merged container.
         container: ContainerId,
+        /// All files that it was made of are there still.
+        may_be_moved: bool,
         /// What the ground said.
         source: GroundError,
     },
@@ -131,6 +133,19 @@ impl StorageError {
 
     pub(crate) fn cannot_write(source: GroundError) -> StorageError {
         StorageError::CannotWrite { source: Arc::new(source) }
+    }
+}
+
+/// What to do where a merged container cannot be read.
+fn after_a_merge(may_be_moved: bool) -> &'static str {
+    match may_be_moved {
+        true => {
+            "if the device keeps failing, move this file out of the store and run `onefold check --repair`, which goes on with the files that it was made of"
+        }
+        false => {
+            "do not move the file: some of those that it was made of are gone already, and what is left of them may not be enough. Bring the device back, or \
+             put the file back from a copy of the store"
+        }
     }
 }
 

@@ -272,13 +272,16 @@ impl Shared {
 
     /// Where the forward of `id` leads; `None`: there is no forward.
     pub(crate) fn read_forward(&self, id: ContainerId) -> Result<Option<ContainerId>> {
-        let forward = match self.ground.open(&file::forward_path(&self.directory, id), Access::Read) {
-            Ok(forward) => forward,
-            Err(error) if error.is_not_found() => return Ok(None),
-            Err(error) => return Err(error.into()),
+        let read = || {
+            let forward = self.ground.open(&file::forward_path(&self.directory, id), Access::Read)?;
+            let mut bytes = vec![0; forward.len()?.min(FORWARD_BYTES as u64 + 1) as usize];
+            forward.read_at(0, &mut bytes).map(|()| bytes)
         };
-        let mut bytes = vec![0; forward.len()?.min(FORWARD_BYTES as u64 + 1) as usize];
-        forward.read_at(0, &mut bytes)?;
+        let bytes = match read() {
+            Err(error) if error.is_not_found() => return Ok(None),
+            Err(error) if error.is_lasting() => return Err(self.damaged_forward(id, error.to_string())),
+            read => read?,
+        };
         let forward = Forward::decode(&bytes).map_err(|why| self.damaged_forward(id, why))?;
         if forward.container != id || forward.store != self.options.store {
             let why = if forward.container == id { "it belongs to another store" } else { "it is that of another container" };

@@ -244,11 +244,21 @@ impl Shared {
         let mut sound: HashMap<ContainerId, bool> = HashMap::new();
         // By new container, so that all files of a merge are replaced in the order that `replace.rs` needs.
         let mut merges: BTreeMap<Option<ContainerId>, [Vec<ContainerId>; 2]> = BTreeMap::new();
+        let (mut left, mut begun) = (Vec::new(), HashSet::new());
         for (id, fate) in fates.iter().filter(|(_, fate)| fate.position >= finished) {
-            if self.is_replaced(*id, fate.answers)? {
-                continue;
+            if !self.is_replaced(*id, fate.answers)? {
+                left.push((id, fate));
+            } else if fate.answers.is_some() {
+                // Of the others nothing was needed.
+                begun.extend(last_target(fates, *fate));
             }
-            if let Some(bad) = self.unsound_target(fates, *fate, &mut sound)? {
+        }
+        for (id, fate) in left {
+            let unsound = match last_target(fates, *fate) {
+                Some(target) if !self.is_sound_once(target, !begun.contains(&target), &mut sound)? => Some(target),
+                _ => None,
+            };
+            if let Some(bad) = unsound {
                 tracing::error!(container = %id, merged = %bad, "what a container was merged into is damaged; the old file stays");
                 continue;
             }
@@ -273,35 +283,22 @@ impl Shared {
         }
     }
 
-    /// The container that has the chunks of a merge now, if it is damaged.
-    fn unsound_target(
-        &self,
-        fates: &HashMap<ContainerId, Fate>,
-        mut fate: Fate,
-        sound: &mut HashMap<ContainerId, bool>,
-    ) -> Result<Option<ContainerId>> {
-        loop {
-            let Some(target) = fate.target else { return Ok(None) };
-            match fates.get(&target) {
-                // Numbers only grow from merge to merge, so this comes to an end.
-                Some(later) if later.target.is_none_or(|later| later > target) => fate = *later,
-                _ => {
-                    let is_sound = match sound.get(&target) {
-                        Some(is_sound) => *is_sound,
-                        None => self.is_merge_sound(target)?,
-                    };
-                    sound.insert(target, is_sound);
-                    return Ok((!is_sound).then_some(target));
-                }
-            }
+    /// Asks [`is_merge_sound`](Self::is_merge_sound) once for each container.
+    fn is_sound_once(&self, target: ContainerId, may_be_moved: bool, known: &mut HashMap<ContainerId, bool>) -> Result<bool> {
+        if let Some(is_sound) = known.get(&target) {
+            return Ok(*is_sound);
         }
+        let is_sound = self.is_merge_sound(target, may_be_moved)?;
+        known.insert(target, is_sound);
+        Ok(is_sound)
     }
 
     /// Returns whether a merged container is what it must be: false if it was read and is something else, or is not there. For writers any other
-    /// failure is an error, also one of the device: it may be a loose cable, and what follows cannot be taken back.
-    fn is_merge_sound(&self, container: ContainerId) -> Result<bool> {
+    /// failure is an error, also one of the device: it may be a loose cable, and what follows cannot be taken back. With `may_be_moved` the store can
+    /// do without the container for now.
+    fn is_merge_sound(&self, container: ContainerId, may_be_moved: bool) -> Result<bool> {
         let path = file::path(&self.directory, container);
-        let unreadable = |source| StorageError::MergedUnreadable { path: self.ground.describe(&path), container, source };
+        let unreadable = |source| StorageError::MergedUnreadable { path: self.ground.describe(&path), container, may_be_moved, source };
         let file = match self.ground.open(&path, Access::Read) {
             Ok(file) => Watched { file, failed: RefCell::default() },
             Err(error) if error.is_not_found() => return Ok(false),
@@ -371,6 +368,18 @@ impl Shared {
             }
         };
         Ok(if is_leftover { Unnamed::Leftover } else { Unnamed::Committed })
+    }
+}
+
+/// The container that has the chunks of a merge now, after all merges since.
+fn last_target(fates: &HashMap<ContainerId, Fate>, mut fate: Fate) -> Option<ContainerId> {
+    loop {
+        let target = fate.target?;
+        match fates.get(&target) {
+            // Numbers only grow from merge to merge, so this comes to an end.
+            Some(later) if later.target.is_none_or(|later| later > target) => fate = *later,
+            _ => return Some(target),
+        }
     }
 }
 

@@ -16,10 +16,11 @@ use crate::dead::{self, DeadSlots, PARTITION as DEAD_PARTITION};
 use crate::open::{BLOCKS, CONTAINERS, LAYERS_KEPT, LOG, log_options, storage_options};
 use crate::{EngineError, Result};
 use onefold_ground::profile::Profile;
-use onefold_ground::{Access, GroundError, checksum, parent, read_file, replace_file};
+use onefold_ground::{Access, Ground, GroundError, checksum, parent, read_file, replace_file};
 use onefold_index::block;
 use onefold_oplog::{
-    Batch, Log, LogError, Opening, PartitionClass, Position, Record, Remnants, first_segment, guess_records, replace_log, salvage_batches,
+    ALIGNMENT_BYTES, Batch, Log, LogError, Opening, PartitionClass, Position, Record, Remnants, first_segment, guess_records, replace_log,
+    salvage_batches,
 };
 use onefold_storage::{Closed, ContainerStore, StorageError};
 use std::ops::ControlFlow;
@@ -30,10 +31,10 @@ pub(crate) const MARKER: &str = "log/replacing";
 /// What a repair found, until the new log is there; then it is kept with the old segments.
 const REPORT: &str = "log/replacing.report";
 const REPORT_ASIDE: &str = "report";
+/// Before a sentence of the report that says that something is lost.
+const LOST: &str = "lost: ";
 /// Room between the furthest position that is known and the start of a new log, in limits of the log: positions of lost segments are not used again.
 const LIMITS_AHEAD: u64 = 4;
-/// Batches start at multiples of this.
-const SECTOR_BYTES: u64 = 512;
 
 impl Work<'_> {
     /// Looks whether the log is sound and fits the indexes; if not, replaces it.
@@ -63,8 +64,7 @@ impl Work<'_> {
     /// The log is sound: what an earlier repair left beside it goes.
     fn clear_remains(&mut self) -> Result<()> {
         if !self.ground.exists(MARKER)? {
-            // Of a repair that was given up, because the log was put back.
-            return if self.dry_run || !self.ground.exists(REPORT)? { Ok(()) } else { Ok(self.ground.remove(REPORT)?) };
+            return if self.dry_run { Ok(()) } else { forget_report(&**self.ground) };
         }
         // The marker is damaged, or it would have said how to go on. The new log has its place; whether the chunk index fits nobody knows.
         self.say(format!("{} cannot be read, but the operations log is sound: it is removed", self.ground.describe(MARKER)));
@@ -103,7 +103,12 @@ impl Work<'_> {
                 bytes => bytes?,
             };
             self.say("an earlier repair, which was cut short, found:");
-            self.done.sentences.extend(String::from_utf8_lossy(&bytes).lines().map(str::to_owned));
+            for line in String::from_utf8_lossy(&bytes).lines() {
+                match line.strip_prefix(LOST) {
+                    Some(lost) => self.lose(lost.to_owned()),
+                    None => self.say(line),
+                }
+            }
             return Ok(true);
         }
         Ok(false)
@@ -111,11 +116,16 @@ impl Work<'_> {
 
     /// Writes down what was found, before anything is changed that it is told from.
     fn keep_report(&self) -> Result<()> {
-        let lines: String = self.done.sentences.iter().map(|sentence| format!("{}\n", sentence.replace('\n', " "))).collect();
+        let line = |sentence: &String| {
+            let prefix = if self.done.losses.contains(sentence) { LOST } else { "" };
+            format!("{prefix}{}\n", sentence.replace('\n', " "))
+        };
+        let lines: String = self.done.sentences.iter().map(line).collect();
         Ok(replace_file(&**self.ground, REPORT, lines.as_bytes())?)
     }
 
-    /// What the marker of an earlier run says. It is written whole, so one that cannot be read is damage on top, and the repair begins anew.
+    /// What the marker of an earlier run says. It is written whole, so one that cannot be read is damage on top, and the repair begins anew. So it does
+    /// where earlier builds wrote a start at which no log can begin.
     fn read_marker(&self) -> Result<Option<(Position, String)>> {
         let bytes = match read_file(&**self.ground, MARKER, 4096) {
             Err(error) if error.is_lasting() || matches!(error, GroundError::TooLong { .. }) => return Ok(None),
@@ -126,7 +136,8 @@ impl Work<'_> {
             let (line, sum) = text.split_once('\n')?;
             let is_whole = sum == format!("{:016x}\n", checksum(format!("{line}\n").as_bytes()));
             let (start, aside) = line.split_once(' ')?;
-            is_whole.then_some((Position(u64::from_str_radix(start, 16).ok()?), aside.to_owned()))
+            let start = Position(u64::from_str_radix(start, 16).ok()?);
+            (is_whole && start.0.is_multiple_of(ALIGNMENT_BYTES)).then_some((start, aside.to_owned()))
         };
         Ok(parse())
     }
@@ -217,7 +228,7 @@ impl Work<'_> {
         let ahead = self.settings.log_limit_bytes.saturating_mul(LIMITS_AHEAD);
         seen.0
             .checked_add(ahead)
-            .and_then(|start| start.checked_next_multiple_of(SECTOR_BYTES))
+            .and_then(|start| start.checked_next_multiple_of(ALIGNMENT_BYTES))
             .map(Position)
             .ok_or_else(|| EngineError::Inconsistent { why: format!("a part of it names position {} of the log, which cannot be", seen.0) })
     }
@@ -242,11 +253,10 @@ impl Work<'_> {
         let remnants = self.take_batches(&mut |position, _, batch| take_containers(&storage, position, batch, &mut unknown))?;
         let (aside, log_start) = (self.aside(), first_segment(&**self.ground, LOG)?.unwrap_or_default());
         let closed = storage.close_damaged(self.epoch, log_start, &aside, true)?;
-        if !self.tell_again(&[REPORT.to_owned()])? {
-            self.tell(&remnants, &closed, before, furthest, unknown)?;
-            if !self.dry_run {
-                self.keep_report()?;
-            }
+        let is_repeated = self.tell_again(&[REPORT.to_owned()])?;
+        self.tell(&remnants, &closed, before, furthest, unknown, is_repeated)?;
+        if !self.dry_run {
+            self.keep_report()?;
         }
         let Some(blocks) = blocks.filter(|_| !self.dry_run) else { return Ok(()) };
         self.take_batches(&mut |_, end, batch| take_objects(&blocks, end, batch))?;
@@ -276,25 +286,37 @@ impl Work<'_> {
         Ok(headers.iter().map(|header| Position(header.applied)).fold(blocks, Position::max))
     }
 
-    /// `before`: up to where the block index had the log; `furthest`: up to where it went at least.
-    fn tell(&mut self, remnants: &Remnants, closed: &Closed, before: Position, furthest: Position, unknown: u64) -> Result<()> {
+    /// `before`: up to where the block index had the log; `furthest`: up to where it went at least; `is_repeated`: an earlier run, which was cut short, may
+    /// have brought the block index up to where it wanted to start the new log.
+    fn tell(
+        &mut self,
+        remnants: &Remnants,
+        closed: &Closed,
+        before: Position,
+        furthest: Position,
+        unknown: u64,
+        is_repeated: bool,
+    ) -> Result<()> {
         self.say(format!("{} batches of the log are whole and kept", remnants.batches));
-        let mut holes = remnants.holes.clone();
+        let lost = |(from, to): &(Position, Position)| format!("the log from {} to {} is lost ({} bytes)", from.0, to.0, to.0 - from.0);
+        let mut ends = Vec::new();
         if remnants.batches == 0 && furthest > before {
-            holes.push((before, furthest));
+            ends.push((before, furthest));
         } else if remnants.batches > 0 {
             // What was trimmed before the log's start was applied; what is missing there was not.
             let start = remnants.holes.first().map_or(remnants.start, |(from, _)| remnants.start.min(*from));
-            holes.extend((before < start).then_some((before, start)));
-            holes.extend((remnants.end < furthest).then_some((remnants.end, furthest)));
+            ends.extend((before < start).then_some((before, start)));
+            ends.extend((remnants.end < furthest).then_some((remnants.end, furthest)));
         }
-        for (from, to) in &holes {
-            let lost = format!("the log from {} to {} is lost ({} bytes)", from.0, to.0, to.0 - from.0);
-            if *to <= before {
+        ends.retain(|hole| !is_repeated || self.done.losses.contains(&lost(hole)));
+        let holes: Vec<(Position, Position)> = remnants.holes.iter().copied().chain(ends).collect();
+        for hole in &holes {
+            let (lost, (from, to)) = (lost(hole), *hole);
+            if to <= before && !self.done.losses.contains(&lost) {
                 self.lose(format!("{lost}: what it said of volumes and backups was applied before"));
             } else {
                 self.lose(lost);
-                self.guess_objects(*from, *to)?;
+                self.guess_objects(from, to)?;
             }
         }
         if holes.iter().any(|(_, to)| *to > before) {
@@ -369,6 +391,14 @@ impl Work<'_> {
             Arc::new(Profile::default()),
         )?)
     }
+}
+
+/// Removes what a repair found that was given up because the log was put back.
+pub(super) fn forget_report(ground: &dyn Ground) -> Result<()> {
+    if ground.exists(REPORT)? {
+        ground.remove(REPORT)?;
+    }
+    Ok(())
 }
 
 /// The changes of dead slots that say that unreadable chunks are not stored.

@@ -22,9 +22,20 @@ use std::sync::Arc;
 
 pub(crate) use log::MARKER;
 
+/// How to salvage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SalvageOptions {
+    /// Change nothing, only say what would be done.
+    pub dry_run: bool,
+    /// Repair also what cannot be repaired without a loss.
+    pub may_lose: bool,
+}
+
 /// What a salvage did, or would do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Salvaged {
+    /// Nothing was done, for something would be lost that may not be: the rest says what would be done.
+    pub is_refused: bool,
     /// A sentence for everything that was repaired, and for everything that is lost.
     pub sentences: Vec<String>,
     /// The chunk index is to be made anew before the store opens.
@@ -35,16 +46,29 @@ pub struct Salvaged {
     pub lost_objects: Vec<Change>,
 }
 
-/// Repairs what opening the store needs, as far as it is damaged. Nobody else may have the store open. With `dry_run` nothing is changed and the
+/// Repairs what opening the store needs, as far as it is damaged. Nobody else may have the store open. In a dry run nothing is changed and the
 /// sentences tell what would be done. An error is what cannot be repaired, or a device that fails; it may be run again.
-pub fn salvage(ground: &Arc<dyn Ground>, settings: &Settings, dry_run: bool, command: &str) -> Result<Salvaged> {
+///
+/// Whether something would be lost is found out under the lock under which it is done, and a sound store is read once for both.
+pub fn salvage(ground: &Arc<dyn Ground>, settings: &Settings, options: SalvageOptions, command: &str) -> Result<Salvaged> {
     // A place that is no store is said to be none, and no lock file is left in it. What was found counts under the lock only.
     look_at_descriptor(&**ground)?.0.check_settings(settings, &**ground)?;
     let holder = Holder::this_process(command);
     let _lock = ground.lock(LOCK, true, &holder)?;
     let _views = lock_views_within(&**ground, true, &holder, OPENING_LIMIT)?;
     nobody_reads(&**ground, &holder)?;
-    repair_parts(ground, settings, if dry_run { Way::DryRun } else { Way::Repair })
+    if options.dry_run || !options.may_lose {
+        let found = repair_parts(ground, settings, Way::DryRun)?;
+        let is_refused = !options.dry_run && !found.losses.is_empty();
+        if options.dry_run || is_refused {
+            return Ok(Salvaged { is_refused, ..found });
+        }
+        if found.sentences.is_empty() && !found.needs_index {
+            log::forget_report(&**ground)?;
+            return Ok(found);
+        }
+    }
+    repair_parts(ground, settings, Way::Repair)
 }
 
 /// What is done about damage.
@@ -174,13 +198,19 @@ impl Engine {
 }
 
 impl Work<'_> {
+    /// Says something, once: an earlier run that was cut short may have found it too.
     fn say(&mut self, sentence: impl Into<String>) {
-        self.done.sentences.push(sentence.into());
+        let sentence = sentence.into();
+        if !self.done.sentences.contains(&sentence) {
+            self.done.sentences.push(sentence);
+        }
     }
 
     /// Says that something is lost.
     fn lose(&mut self, sentence: String) {
-        self.done.losses.push(sentence.clone());
+        if !self.done.losses.contains(&sentence) {
+            self.done.losses.push(sentence.clone());
+        }
         self.say(sentence);
     }
 

@@ -11,7 +11,7 @@ use crate::waiting::Waiting;
 use onefold_engine::{EngineError, Mode};
 use onefold_ground::Exposure;
 use onefold_reclaim::{
-    CheckOptions, CheckReport, Losses, Monitor, Problem, ProblemKind, RepairOptions, RepairReport, check, losses, rebuild_chunk_index,
+    CheckOptions, CheckReport, Losses, Monitor, Problem, ProblemKind, RepairOptions, RepairReport, check, rebuild_chunk_index,
 };
 use serde_json::{Value, json};
 use std::path::Path;
@@ -127,21 +127,17 @@ pub fn repair(options: &Check, console: &dyn Console, quiet: bool) -> Result<Exi
     let directory = &options.store.directory;
     let ground = ground(directory)?;
     let settings = read_settings(&directory.join(SETTINGS_FILE), true)?;
-    if !options.dry_run && !options.force {
-        let losses = Waiting::new(options.store.wait, console, quiet)
-            .open(|| losses(&ground, &settings.engine, "check --repair"))
-            .map_err(|error| Failure { exit: Exit::CannotRun, ..Failure::from(error) })?;
-        if !losses.sentences.is_empty() {
-            return refuse(options, &losses, console);
-        }
-    }
-    let repair_options = RepairOptions { dry_run: options.dry_run, memory_bytes: CheckOptions::default().memory_bytes };
+    let memory_bytes = CheckOptions::default().memory_bytes;
+    let repair_options = RepairOptions { dry_run: options.dry_run, may_lose: options.force, memory_bytes };
     let repaired = Waiting::new(options.store.wait, console, quiet)
         .open(|| onefold_reclaim::repair(ground.clone(), settings.engine.clone(), repair_options, "check --repair", &Watch(console)));
     console.end_progress();
     let report = repaired.map_err(|error| Failure { exit: Exit::CannotRun, ..Failure::from(error) })?;
     if console.is_cancelled() {
         return Err(Failure::interrupted("the repair was stopped before its end; what it did is sound, the next one goes on"));
+    }
+    if let Some(losses) = &report.refused {
+        return refuse(options, losses, console);
     }
     let mut output = Output::to(console.out());
     if options.format.json {

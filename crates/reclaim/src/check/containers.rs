@@ -77,7 +77,11 @@ impl Check<'_> {
         if !suspects.is_empty() {
             let now = storage.forwards()?;
             for id in suspects.into_iter().filter(|id| now.binary_search(id).is_ok()) {
-                let Err(error) = storage.verify_forward(id) else { continue };
+                let error = match storage.verify_forward(id) {
+                    Ok(_) => continue,
+                    Err(error) if error.is_damage() => error,
+                    Err(error) => return Err(error.into()),
+                };
                 let mut is_given_up = false;
                 for id in [Some(id), storage.forward_target(id)].into_iter().flatten() {
                     is_given_up |= self.dead_slots(id)?.is_some_and(|dead| dead.is_given_up());
@@ -135,8 +139,8 @@ impl Check<'_> {
                 self.homes(container, &found.homes);
                 found.damage.iter().for_each(|damage| self.container_damage(catalog.as_deref(), &dead, damage));
             }
-            // The file is not there, or the device cannot read it.
-            Err(error) => self.container_damage(catalog.as_deref(), &dead, &error),
+            // It says nothing of what is stored: damage is in the report.
+            Err(error) => return Err(error.into()),
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// Repairs a store that no process has open.
 fn repair_whole(ground: &SimulatedGround, seed: u64, dry_run: bool) {
-    let options = RepairOptions { dry_run, memory_bytes: 16 << 20 };
+    let options = RepairOptions { dry_run, may_lose: false, memory_bytes: 16 << 20 };
     let report = repair(Arc::new(ground.clone()), settings(seed), options, "test", &NoMonitor);
     let report = report.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     assert_eq!(report.actions, [""; 0], "seed {seed}, dry run: {dry_run}");

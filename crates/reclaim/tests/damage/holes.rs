@@ -2,10 +2,12 @@
 
 use crate::scene::{Scene, VOLUME, look, noise, open, settings, settle};
 use onefold_catalog::Catalog;
-use onefold_engine::{Mode, Transaction};
+use onefold_engine::{Engine, Mode, SalvageOptions, Settings, Transaction};
 use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround};
 use onefold_oplog::{Log, LogOptions, Opening, Position};
-use onefold_reclaim::{CheckOptions, NoMonitor, PruneOptions, check, prune, rebuild_chunk_index, salvage};
+use onefold_reclaim::{
+    CheckOptions, NoMonitor, PruneOptions, RepairOptions, check, prune, rebuild_chunk_index, repair as repair_all, salvage,
+};
 use onefold_volume::{Volumes, VolumesOptions};
 use std::sync::Arc;
 
@@ -29,8 +31,23 @@ fn lose(ground: &SimulatedGround, from: Position, to: Position) {
 }
 
 fn repair(ground: &SimulatedGround) -> Result<Vec<String>, String> {
+    repair_with(ground, &settings())
+}
+
+fn repair_with(ground: &SimulatedGround, settings: &Settings) -> Result<Vec<String>, String> {
     let shared: Arc<dyn Ground> = Arc::new(ground.clone());
-    salvage(&shared, &settings(), false, "test", &NoMonitor).map_err(|error| error.to_string())
+    let options = SalvageOptions { dry_run: false, may_lose: true };
+    salvage(&shared, settings, options, "test", &NoMonitor).map(|done| done.sentences).map_err(|error| error.to_string())
+}
+
+/// What would be lost, for which a repair does nothing; `None`: it repaired.
+fn refused(ground: &SimulatedGround) -> Option<Vec<String>> {
+    let ground = ground.snapshot(CrashPolicy::KeepAll);
+    let before = ground.operations();
+    let options = RepairOptions { dry_run: false, may_lose: false, memory_bytes: 16 << 20 };
+    let losses = repair_all(Arc::new(ground.clone()), settings(), options, "test", &NoMonitor).unwrap().refused?;
+    assert_eq!(ground.operations(), before, "a refused repair wrote");
+    Some(losses.sentences)
 }
 
 /// A store in which the part of the log is lost that says that a snapshot was made, and the volume was written to afterwards.
@@ -77,6 +94,32 @@ fn m0_21_a_layer_without_volume_stays_after_a_hole_in_the_log_until_a_person_say
     let found = look(&ground, Mode::ReadWrite, scene.states.last().unwrap());
     assert!(found.agrees(scene.states.last().unwrap()) && found.volume.iter().all(|(_, bytes)| bytes.is_some()));
     assert!(!found.is_found(), "{:?} {:?}", found.refused, found.report.problems);
+}
+
+#[test]
+fn m0_21_a_new_log_starts_where_a_log_can_whatever_the_sizes_of_segments_and_log_are() {
+    let scene = Scene::new();
+    for (log_segment_bytes, log_limit_bytes) in [(10_000_000, 256 << 20), (8 << 20, 300_000_000)] {
+        let settings = Settings { log_segment_bytes, log_limit_bytes, ..settings() };
+        let ground = scene.copy();
+        let open = |mode| Engine::open(Arc::new(ground.clone()), settings.clone(), mode, "test");
+        let engine = open(Mode::ReadWrite).unwrap();
+        let volumes = Volumes::open(engine.clone(), VolumesOptions::default()).unwrap();
+        let volume = volumes.get(VOLUME).unwrap();
+        let before = end_of_log(&ground.snapshot(CrashPolicy::KeepAll));
+        for seed in [91, 92] {
+            volume.write(300_000, &noise(seed, 90_000)).unwrap();
+            volume.flush().unwrap();
+        }
+        drop((volume, volumes, engine));
+        let ground = ground.restart(CrashPolicy::KeepAll);
+        lose(&ground, before, Position(before.0 + 512));
+        repair_with(&ground, &settings).unwrap();
+        let engine = Engine::open(Arc::new(ground.clone()), settings.clone(), Mode::ReadWrite, "test").unwrap();
+        engine.close().unwrap();
+        drop(engine);
+        assert_eq!(repair_with(&ground, &settings).unwrap(), [] as [String; 0]);
+    }
 }
 
 #[test]
@@ -158,9 +201,12 @@ fn a_repair_of_the_log_that_was_cut_short_says_the_next_time_what_was_lost() {
         ground.crash_after_syncs(sync);
         assert!(repair(&ground).is_err());
         let ground = ground.restart(CrashPolicy::DropAll);
+        // Until the new log is there, a repair that may lose nothing asks again.
+        let asked = refused(&ground);
         let again = repair(&ground).unwrap();
         if again.iter().any(|sentence| sentence.contains("operations log")) {
             assert!(again.contains(lost), "sync {sync} of {syncs}: {again:?}");
+            assert!(asked.is_some_and(|asked| asked.contains(lost)), "sync {sync} of {syncs}");
             told_again += u32::from(again.iter().any(|sentence| sentence.contains("an earlier repair")));
         } else {
             // The new log is there: what was found is kept with the old one.

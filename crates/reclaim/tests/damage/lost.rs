@@ -1,7 +1,7 @@
 //! A store after its block index was lost: backups are all there, volumes are known, and what they had is an error until it is written again.
 
 use crate::scene::{BLOCK_BYTES, Scene, VOLUME, VOLUME_BYTES, look, noise, open, settings};
-use onefold_engine::Mode;
+use onefold_engine::{Mode, SalvageOptions};
 use onefold_ground::{CrashPolicy, Ground};
 use onefold_reclaim::{CheckOptions, NoMonitor, ProblemKind, check, salvage};
 use onefold_volume::{Volumes, VolumesOptions};
@@ -15,7 +15,7 @@ fn without_the_block_index_backups_come_back_and_blocks_of_volumes_are_errors_un
     ground.remove("blocks/0000.redb").unwrap();
     assert!(open(&ground, Mode::ReadWrite).is_err() && open(&ground, Mode::ReadOnly).is_err());
     let shared: Arc<dyn Ground> = Arc::new(ground.clone());
-    salvage(&shared, &settings(), false, "test", &NoMonitor).unwrap();
+    salvage(&shared, &settings(), SalvageOptions { dry_run: false, may_lose: true }, "test", &NoMonitor).unwrap();
     let newest = scene.states.last().unwrap();
     let found = look(&ground, Mode::ReadWrite, newest);
     assert!(found.agrees(newest), "{:?}", found.refused);

@@ -2,7 +2,7 @@
 //! `docs/damage.md` is what this test finds.
 
 use crate::scene::{BLOCK_BYTES, Look, Scene, State, VOLUME, VOLUME_BYTES, look, noise, open, settings, settle};
-use onefold_engine::{Mode, Transaction};
+use onefold_engine::{Mode, SalvageOptions, Transaction};
 use onefold_ground::{Access, CrashPolicy, Ground, SimulatedGround, checksum, read_file};
 use onefold_reclaim::{NoMonitor, ProblemKind, PruneOptions, RepairOptions, prune, repair, salvage};
 use onefold_volume::{Volumes, VolumesOptions};
@@ -204,7 +204,7 @@ fn line(scene: &Scene, name: &str, part: &Part, damage: Damage) -> Option<String
     let before = look(&ground.snapshot(CrashPolicy::KeepAll), Mode::ReadOnly, newest);
     let shared: Arc<dyn Ground> = Arc::new(ground.clone());
     let run = |dry_run| {
-        let options = RepairOptions { dry_run, memory_bytes: 1 << 20 };
+        let options = RepairOptions { dry_run, may_lose: true, memory_bytes: 1 << 20 };
         repair(shared.clone(), settings(), options, "test", &NoMonitor).unwrap_or_else(|error| panic!("{what}: {error}"))
     };
     let planned = run(true);
@@ -300,7 +300,7 @@ fn a_salvage_that_a_crash_cuts_short_is_done_again() {
         let damaged = part.damage(&scene, damage).unwrap();
         let run = |ground: &SimulatedGround| {
             let shared: Arc<dyn Ground> = Arc::new(ground.clone());
-            salvage(&shared, &settings(), false, "test", &NoMonitor)
+            salvage(&shared, &settings(), SalvageOptions { dry_run: false, may_lose: true }, "test", &NoMonitor)
         };
         let result = |ground: &SimulatedGround| {
             let found = look(ground, Mode::ReadWrite, scene.states.last().unwrap());
@@ -369,7 +369,7 @@ fn block_index_and_log_may_be_damaged_at_once_as_long_as_there_is_a_second_copy(
     let part = |wanted| &parts.iter().find(|(name, _)| *name == wanted).unwrap().1;
     let run = |ground: &SimulatedGround, dry_run| {
         let shared: Arc<dyn Ground> = Arc::new(ground.clone());
-        salvage(&shared, &settings(), dry_run, "test", &NoMonitor)
+        salvage(&shared, &settings(), SalvageOptions { dry_run, may_lose: true }, "test", &NoMonitor).map(|done| done.sentences)
     };
     let remove_log = |ground: &SimulatedGround| {
         for path in scene.files().iter().filter(|path| segment_start(path).is_some()) {

@@ -198,7 +198,7 @@ fn a_dry_run_without_memory_counts_all_that_is_lost() {
     let scene = Scene::new();
     let ground = scene.copy();
     sealed(&scene).iter().for_each(|path| ground.remove(path).unwrap());
-    let options = RepairOptions { dry_run: true, memory_bytes: 64 << 10 };
+    let options = RepairOptions { dry_run: true, may_lose: true, memory_bytes: 64 << 10 };
     let would = repair(Arc::new(ground.clone()), settings(), options, "test", &NoMonitor).unwrap();
     let did = run(&ground, false).unwrap();
     assert!(did.quarantined_chunks > 64, "{}", did.quarantined_chunks);
@@ -231,7 +231,7 @@ fn a_repair_that_is_cancelled_anywhere_leaves_a_sound_store_and_the_next_one_goe
     let expected = run(&ground, false).unwrap();
     for patience in (0..30).step_by(3).chain((30..300).step_by(45)) {
         let ground = damaged();
-        let options = RepairOptions { dry_run: false, memory_bytes: 16 << 20 };
+        let options = RepairOptions { dry_run: false, may_lose: true, memory_bytes: 16 << 20 };
         // Where opening needs a repair that was stopped, the store stays closed.
         let _ = repair(Arc::new(ground.clone()), settings(), options, "test", &Patience(AtomicU64::new(patience)));
         run(&ground, false).unwrap_or_else(|error| panic!("{patience}: {error}"));

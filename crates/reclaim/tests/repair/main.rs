@@ -18,7 +18,7 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 
 fn run(ground: &SimulatedGround, dry_run: bool) -> Result<RepairReport, CheckError> {
-    let options = RepairOptions { dry_run, memory_bytes: 16 << 20 };
+    let options = RepairOptions { dry_run, may_lose: true, memory_bytes: 16 << 20 };
     repair(Arc::new(ground.clone()), Settings { ..settings() }, options, "test", &NoMonitor)
 }
 

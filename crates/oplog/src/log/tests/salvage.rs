@@ -1,7 +1,7 @@
 //! What is had of a damaged log: every valid batch in order, and nothing else.
 
 use super::*;
-use crate::{Remnants, replace_log, salvage_batches};
+use crate::{ALIGNMENT_BYTES, Remnants, guess_records, replace_log, salvage_batches};
 use onefold_ground::Access;
 
 fn salvage(ground: &SimulatedGround) -> (Remnants, Replayed) {
@@ -93,4 +93,39 @@ fn a_new_log_starts_behind_the_old_one_which_is_kept() {
     assert_eq!((log.start(), log.end()), (start, start));
     let batch = commit(&log, 1, 100);
     assert_eq!(replay(&log, start).unwrap(), [batch]);
+}
+
+#[test]
+fn a_start_at_which_no_log_can_begin_is_refused_before_anything_is_moved() {
+    let (ground, committed, _) = filled();
+    let before = names(&ground);
+    let start = Position(committed[21].1.0 + ALIGNMENT_BYTES / 2);
+    let refused = replace_log(&share(&ground), DIRECTORY, "log/damaged-1", STORE, SMALL, 7, start);
+    assert!(matches!(refused, Err(LogError::NotABoundary { from }) if from == start));
+    assert_eq!(names(&ground), before);
+}
+
+#[test]
+fn nothing_is_guessed_of_a_segment_of_another_store_or_of_one_that_is_cut_off() {
+    let (_, committed, starts) = filled();
+    let (path, next) = (segment_path(DIRECTORY, starts[1]), starts[2]);
+    let guess = |ground: &SimulatedGround| guess_records(ground, DIRECTORY, &STORE, starts[1], next).unwrap();
+    let lost: Vec<Record> =
+        committed.iter().filter(|batch| (starts[1]..next).contains(&batch.0)).flat_map(|batch| batch.2.clone()).collect();
+    let (ground, ..) = filled();
+    assert_eq!(guess(&ground), lost);
+    let file = ground.open(&path, Access::ReadWrite).unwrap();
+    file.write_at(0, &encode_header(&[8; 16], 1, starts[1])).unwrap();
+    assert_eq!(guess(&ground), []);
+    for length_bytes in [100, SEGMENT_HEADER_BYTES - 1, SEGMENT_HEADER_BYTES] {
+        let (ground, ..) = filled();
+        ground.open(&path, Access::ReadWrite).unwrap().set_len(length_bytes).unwrap();
+        assert_eq!(guess(&ground), []);
+        assert_eq!(guess_records(&ground, DIRECTORY, &STORE, Position(starts[1].0 + ALIGNMENT_BYTES), next).unwrap(), []);
+    }
+    let (ground, ..) = filled();
+    ground.make_unreadable(&path).unwrap();
+    assert_eq!(guess(&ground), []);
+    ground.fail_read(1, std::io::ErrorKind::OutOfMemory);
+    assert!(guess_records(&ground, DIRECTORY, &STORE, starts[1], next).is_err());
 }
