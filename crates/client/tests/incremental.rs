@@ -10,6 +10,8 @@ use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
 
 #[test]
 fn an_unchanged_tree_is_neither_read_nor_encoded_again() {
@@ -104,7 +106,7 @@ fn a_write_right_after_a_backup_is_seen_even_if_size_and_mtime_stay() {
 }
 
 /// Does something the first time a path ending so is worked on, or once data of it were read.
-struct Disturb<F: Fn() + Send + Sync> {
+struct Disturb<F: Fn(&Tally) + Send + Sync> {
     tally: Tally,
     ending: &'static [u8],
     on_data: bool,
@@ -112,19 +114,19 @@ struct Disturb<F: Fn() + Send + Sync> {
     act: F,
 }
 
-impl<F: Fn() + Send + Sync> Disturb<F> {
+impl<F: Fn(&Tally) + Send + Sync> Disturb<F> {
     fn new(ending: &'static str, on_data: bool, act: F) -> Self {
         Disturb { tally: Tally::default(), ending: ending.as_bytes(), on_data, done: AtomicBool::new(false), act }
     }
 
     fn act(&self) {
         if !self.done.swap(true, Ordering::SeqCst) {
-            (self.act)();
+            (self.act)(&self.tally);
         }
     }
 }
 
-impl<F: Fn() + Send + Sync> Monitor for Disturb<F> {
+impl<F: Fn(&Tally) + Send + Sync> Monitor for Disturb<F> {
     fn count(&self, counter: Counter, increment: u64) {
         self.tally.count(counter, increment);
         if self.on_data && counter == Counter::DataBytes {
@@ -152,7 +154,7 @@ fn files_that_vanish_are_warned_of_and_left_out() {
     let place = place();
     let path = place.write("b", b"x");
     place.write("a", b"y");
-    let monitor = Disturb::new("/b", false, || fs::remove_file(&path).unwrap());
+    let monitor = Disturb::new("/b", false, |_| fs::remove_file(&path).unwrap());
     let outcome = place.backup_with(&monitor);
     assert_eq!((outcome.errors, outcome.warnings), (0, 1));
     assert_eq!(monitor.tally.problems()[0].severity, Severity::Warning);
@@ -165,7 +167,7 @@ fn files_that_grow_or_shrink_while_they_are_read_are_warned_of() {
     for grow in [true, false] {
         let place = place();
         let path = place.write("large", noise(1, 12 << 20));
-        let monitor = Disturb::new("", true, || {
+        let monitor = Disturb::new("", true, |_| {
             let mut file = fs::OpenOptions::new().append(true).open(&path).unwrap();
             if grow { file.write_all(&[1; 1000]).unwrap() } else { file.set_len(5 << 20).unwrap() }
         });
@@ -186,27 +188,8 @@ fn a_backup_that_is_stopped_leaves_no_backup_and_makes_the_next_one_cheap() {
     for number in 0..20 {
         place.write(&number.to_string(), noise(number, 2 << 20));
     }
-    let tally = std::sync::Arc::new(Tally::default());
-    let monitor = Disturb::new("/15", false, {
-        let tally = tally.clone();
-        move || tally.cancel()
-    });
-    struct Both<'a, F: Fn() + Send + Sync>(&'a Disturb<F>, &'a Tally);
-    impl<F: Fn() + Send + Sync> Monitor for Both<'_, F> {
-        fn count(&self, counter: Counter, increment: u64) {
-            self.0.count(counter, increment);
-        }
-        fn current(&self, path: &[u8]) {
-            self.0.current(path);
-        }
-        fn problem(&self, problem: &Problem) {
-            self.0.problem(problem);
-        }
-        fn cancelled(&self) -> bool {
-            self.1.cancelled()
-        }
-    }
-    let stopped = onefold_client::backup(&place.catalog, &place.options(), &Both(&monitor, &tally));
+    let monitor = Disturb::new("/15", false, Tally::cancel);
+    let stopped = onefold_client::backup(&place.catalog, &place.options(), &monitor);
     assert!(matches!(stopped, Err(ClientError::Cancelled)));
     assert_eq!(place.catalog.list().unwrap(), []);
     let stored = monitor.tally.get(Counter::AddedBytes);
@@ -216,6 +199,26 @@ fn a_backup_that_is_stopped_leaves_no_backup_and_makes_the_next_one_cheap() {
     assert!(tally.get(Counter::AddedBytes) <= (40 << 20) - stored + (1 << 20), "{stored} bytes were there already");
     place.restore(&outcome.backup);
     assert_same(&place.source(), &place.target());
+}
+
+#[test]
+fn a_backup_ends_when_a_reader_stops_while_the_queues_are_full() {
+    let place = place();
+    place.write("0/one", b"read, but not stored");
+    place.write("0/two", b"never read");
+    // More than the queue of events holds.
+    fs::create_dir(place.source().join("links")).unwrap();
+    for number in 0..10_000 {
+        std::os::unix::fs::symlink("x", place.source().join(format!("links/{number}"))).unwrap();
+    }
+    let (ended, end) = mpsc::channel();
+    let (catalog, options) = (place.catalog.clone(), place.options());
+    std::thread::spawn(move || {
+        let monitor = Disturb::new("0/one", false, Tally::cancel);
+        ended.send(onefold_client::backup(&catalog, &options, &monitor)).unwrap();
+    });
+    let made = end.recv_timeout(Duration::from_secs(60)).expect("the backup does not end");
+    assert!(matches!(made, Err(ClientError::Cancelled)));
 }
 
 /// Runs as a user without rights; threads started by it are without rights too.
