@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::monitor::{Counter, Watch};
 use crate::read::Answer;
-use crate::state::State;
+use crate::state::{State, drop_xattrs};
 use crate::walk::{Event, absolute};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use onefold_catalog::{Attributes, CatalogError, Content, DirectoryWriter, Entry, join};
@@ -213,7 +213,7 @@ fn write_held(frame: &mut Frame, metadata: &Mutex<WriteStream>, watch: &Watch<'_
         match frame.writer.push(&mut metadata, &entry) {
             Err(CatalogError::TooLong { .. }) if !entry.attributes.xattrs.is_empty() => {
                 watch.error(&absolute(&join(&frame.path, &entry.name)), "its extended attributes are too long and were left out");
-                entry.attributes.xattrs.clear();
+                drop_xattrs(&mut entry.attributes);
                 frame.writer.push(&mut metadata, &entry)?;
             }
             result => result?,

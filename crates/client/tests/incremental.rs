@@ -5,10 +5,17 @@ mod common;
 use common::{assert_same, every_kind, noise, place};
 use onefold_catalog::{Difference, diff};
 use onefold_client::{BackupOptions, ClientError, Counter, Monitor, Problem, Severity, Tally};
+use rustix::fs::XattrFlags;
+use rustix::mount::{MountFlags, UnmountFlags};
+use std::ffi::CString;
 use std::fs;
 use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -322,4 +329,76 @@ fn a_directory_that_lost_a_name_is_not_taken_over_whole() {
     assert_eq!(outcome.backup.statistics.files, 9);
     place.restore(&outcome.backup);
     assert!(!place.target().join("9").exists());
+}
+
+/// A place where a file system should be mounted on demand, but whose automounter has gone: the first attempt to open it fails.
+struct DeadAutomount(PathBuf);
+
+impl DeadAutomount {
+    fn new(place: PathBuf) -> Option<DeadAutomount> {
+        fs::create_dir_all(&place).unwrap();
+        let (_reader, writer) = rustix::pipe::pipe().unwrap();
+        // The automounter's own processes see the directory below.
+        let mut automounter = Command::new("sleep").arg("60").process_group(0).spawn().unwrap();
+        let options = format!("fd={},pgrp={},minproto=5,maxproto=5,direct", writer.as_raw_fd(), automounter.id());
+        let options = CString::new(options).unwrap();
+        let mounted = rustix::mount::mount(c"none", &place, c"autofs", MountFlags::empty(), options.as_c_str());
+        automounter.kill().unwrap();
+        automounter.wait().unwrap();
+        match mounted {
+            Ok(()) => Some(DeadAutomount(place)),
+            Err(error) => {
+                eprintln!("SKIPPED: nothing can be mounted on demand here: {error}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for DeadAutomount {
+    fn drop(&mut self) {
+        rustix::mount::unmount(&self.0, UnmountFlags::DETACH).unwrap();
+    }
+}
+
+#[test]
+fn a_directory_that_cannot_be_mounted_is_an_error() {
+    let place = place();
+    place.write("file", b"x");
+    let (file, nas) = (place.source().join("file"), place.source().join("nas"));
+    for paths in [vec![file.clone(), nas.clone()], vec![file, nas.join("below")], vec![place.source()]] {
+        let Some(_dead) = DeadAutomount::new(nas.clone()) else { return };
+        let tally = Tally::default();
+        let options = BackupOptions { paths, ..place.options() };
+        let outcome = onefold_client::backup(&place.catalog, &options, &tally).unwrap();
+        let problems = tally.problems();
+        assert_eq!((outcome.errors, problems.len()), (1, 1), "{:?}: {problems:?}", options.paths);
+        assert_eq!(problems[0].path, nas.as_os_str().as_bytes());
+    }
+}
+
+#[test]
+fn extended_attributes_that_cannot_be_stored_make_every_backup_partial() {
+    let place = place();
+    // This file system takes any number of them.
+    let Ok(memory) = tempfile::tempdir_in("/dev/shm") else { return eprintln!("SKIPPED: there is no /dev/shm") };
+    let [too_many, too_long] = ["too many", "too long"].map(|name| memory.path().join(name));
+    fs::create_dir(&too_many).unwrap();
+    fs::write(&too_long, b"x").unwrap();
+    let set = |path: &PathBuf, name: &str, value: &[u8]| rustix::fs::setxattr(path, name, value, XattrFlags::empty());
+    let all_set = (0..300).try_for_each(|number| set(&too_many, &format!("user.{number:0240}"), b"x"));
+    let all_set = all_set.and_then(|()| (0..20).try_for_each(|number| set(&too_long, &format!("user.{number}"), &noise(number, 60_000))));
+    if let Err(error) = all_set {
+        return eprintln!("SKIPPED: /dev/shm takes no extended attributes: {error}");
+    }
+    for round in 0..3 {
+        let tally = Tally::default();
+        let options = BackupOptions { paths: vec![memory.path().to_owned()], ..place.options() };
+        let outcome = onefold_client::backup(&place.catalog, &options, &tally).unwrap();
+        let mut problems = tally.problems();
+        problems.sort_by(|a, b| a.path.cmp(&b.path));
+        let paths: Vec<_> = problems.iter().map(|problem| problem.path.as_slice()).collect();
+        assert_eq!(paths, [too_long.as_os_str().as_bytes(), too_many.as_os_str().as_bytes()], "round {round}: {problems:?}");
+        assert_eq!((outcome.errors, outcome.warnings), (2, 0), "round {round}: {problems:?}");
+    }
 }
