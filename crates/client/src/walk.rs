@@ -243,6 +243,9 @@ impl<'a> Walker<'a> {
             return self.leave_out();
         }
         if is_special {
+            if !walk.is_scanned {
+                walk.watch.count(Counter::FoundBytes, found.size_bytes);
+            }
             return self.read(name, path, found.size_bytes, earlier, true);
         }
         let first = if found.attributes.links > 1 { self.first_names.get(&found.identity()).cloned() } else { None };

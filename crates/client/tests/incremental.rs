@@ -402,3 +402,21 @@ fn extended_attributes_that_cannot_be_stored_make_every_backup_partial() {
         assert_eq!((outcome.errors, outcome.warnings), (2, 0), "round {round}: {problems:?}");
     }
 }
+
+#[test]
+fn the_bytes_of_a_named_device_are_among_those_to_read() {
+    let place = place();
+    let image = place.write("image", noise(1, 3 << 20));
+    let made = Command::new("losetup").args(["--find", "--show"]).arg(&image).output();
+    let device = made.map_or(String::new(), |made| String::from_utf8(made.stdout).unwrap());
+    let device = PathBuf::from(device.trim());
+    if device.as_os_str().is_empty() {
+        return eprintln!("SKIPPED: no loop devices here");
+    }
+    let tally = Tally::default();
+    let options = BackupOptions { paths: vec![device.clone()], read_special: true, ..place.options() };
+    let outcome = onefold_client::backup(&place.catalog, &options, &tally);
+    Command::new("losetup").arg("-d").arg(&device).status().unwrap();
+    assert!(outcome.unwrap().is_complete());
+    assert_eq!([Counter::FoundBytes, Counter::DoneBytes].map(|counter| tally.get(counter)), [3 << 20; 2]);
+}
