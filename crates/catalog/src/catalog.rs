@@ -7,11 +7,15 @@ use crate::{Backup, BackupId, CatalogError, Result};
 use onefold_engine::{Engine, EngineError, Piece, Transaction};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::checksum;
+use onefold_ground::wire::{Reader, WireError, put_varint};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// First byte of the keys of backups.
 const PREFIX: u8 = b'b';
+/// The partition and key of the greatest sequence that any backup of the store ever had, and the version of that value.
+const GREATEST: (u16, &[u8]) = (0, b"g");
+const GREATEST_VERSION: u8 = 1;
 /// How many candidates an error names.
 const CANDIDATES: usize = 5;
 
@@ -49,25 +53,34 @@ impl Catalog {
     /// order of the store's backups, and what the store's clock shows. After an error (a full disk) it may be visible already; then calling this again with
     /// the same record only makes it durable, as its references must be counted once.
     pub fn commit_backup(&self, backup: &mut Backup) -> Result<()> {
-        self.commit(backup, &|_| self.next_sequence())
+        self.commit(backup, true)
     }
 
     /// The same for a backup of another store, which keeps its place in the order: copied later, an old backup must not become the newest of its name.
     /// Where backups of several stores meet, their dates decide between equal places.
     pub fn commit_copy(&self, backup: &mut Backup) -> Result<()> {
-        self.commit(backup, &|backup| Ok(backup.sequence))
+        self.commit(backup, false)
     }
 
-    fn commit(&self, backup: &mut Backup, sequence: &dyn Fn(&Backup) -> Result<u64>) -> Result<()> {
+    fn commit(&self, backup: &mut Backup, is_new: bool) -> Result<()> {
         let (partition, key) = (self.partition(&backup.name), key(&backup.id));
         let changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
         match self.engine.get(partition, &key)? {
             None => {
-                backup.sequence = sequence(backup)?;
+                let mut greatest = self.noted_sequence()?;
+                if is_new {
+                    greatest = greatest.max(self.visible_sequence()?).saturating_add(1);
+                    backup.sequence = greatest;
+                }
+                let note = encode_greatest(greatest.max(backup.sequence));
                 backup.seen_ns = self.engine.seen_ns();
                 let value = backup.encode(self.engine.digest_bytes());
                 self.engine.submit(Transaction {
-                    changes: vec![(partition, key, Some(value)), self.engine.note_of_clock()],
+                    changes: vec![
+                        (partition, key, Some(value)),
+                        (GREATEST.0, GREATEST.1.to_vec(), Some(note)),
+                        self.engine.note_of_clock(),
+                    ],
                     deltas: root_references(backup).map(|fingerprint| (fingerprint, 1)).collect(),
                 })?;
             }
@@ -82,15 +95,22 @@ impl Catalog {
         Ok(())
     }
 
-    /// Behind all backups that can be read. To be asked for and used under [`CHANGING`].
-    fn next_sequence(&self) -> Result<u64> {
+    /// Returns the greatest sequence that a backup ever had, though it may be forgotten: a copy of it in another store must stay older than the
+    /// backups that follow. 0 if nobody has noted it, or the note cannot be read.
+    fn noted_sequence(&self) -> Result<u64> {
+        let value = self.engine.get(GREATEST.0, GREATEST.1)?;
+        Ok(value.and_then(|value| decode_greatest(&value).ok()).unwrap_or(0))
+    }
+
+    /// Returns the greatest sequence of the backups that can be read: a repair may have lost the note, or brought back an older one.
+    fn visible_sequence(&self) -> Result<u64> {
         let mut greatest = 0;
         match self.visit(&mut |backup| greatest = greatest.max(backup.sequence)) {
             // An old record that is damaged keeps nobody from making new backups.
             Err(CatalogError::Damaged { .. }) => {}
             visited => visited?,
         }
-        Ok(greatest.saturating_add(1))
+        Ok(greatest)
     }
 
     /// Removes backups with their references; durable on return. It costs the same for a backup of any size: the space comes back with reclamation.
@@ -268,6 +288,23 @@ pub(crate) fn key(id: &BackupId) -> Vec<u8> {
     let mut key = vec![PREFIX];
     key.extend_from_slice(id.as_bytes());
     key
+}
+
+fn encode_greatest(sequence: u64) -> Vec<u8> {
+    let mut out = vec![GREATEST_VERSION];
+    put_varint(&mut out, sequence);
+    out
+}
+
+fn decode_greatest(value: &[u8]) -> std::result::Result<u64, WireError> {
+    let mut reader = Reader::new(value);
+    match reader.u8()? {
+        GREATEST_VERSION => {}
+        version => return Err(WireError::OutOfRange { what: "version", value: u64::from(version), offset_bytes: 0 }),
+    }
+    let sequence = reader.varint()?;
+    reader.end()?;
+    Ok(sequence)
 }
 
 fn root_references(backup: &Backup) -> impl Iterator<Item = Fingerprint> + '_ {

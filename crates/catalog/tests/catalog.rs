@@ -5,7 +5,7 @@ use onefold_catalog::{
     Statistics, TreeWalk, diff, encode_directory_chunk,
 };
 use onefold_engine::{
-    Descriptor, Engine, MAX_LEVEL, MetadataKind, Mode, Piece, Recipe, RecipeWriter, Settings, WriteStream, encode_pieces,
+    Descriptor, Engine, MAX_LEVEL, MetadataKind, Mode, Piece, Recipe, RecipeWriter, Settings, Transaction, WriteStream, encode_pieces,
 };
 use onefold_ground::{Ground, LocalGround};
 use proptest::prelude::*;
@@ -124,6 +124,27 @@ fn a_6_the_newest_backup_is_the_last_one_made_whatever_its_date() {
     assert!(backups[0].seen_ns < backups[1].seen_ns);
     place.catalog.remove_backups(&backups[..1]).unwrap();
     assert_eq!(place.backup(7, "two", &tree).sequence, 4);
+}
+
+#[test]
+fn a_6_no_backup_gets_the_sequence_of_a_forgotten_one() {
+    let mut place = place();
+    let tree = directory(&[("f", file("x"))]);
+    let backups: Vec<Backup> = [1, 2, 3].map(|number| place.backup(number, "one", &tree)).into();
+    place.catalog.remove_backups(&backups[1..]).unwrap();
+    assert_eq!(place.backup(4, "one", &tree).sequence, 4);
+    // Nor that of a backup that came from another store.
+    let mut copy = Backup { id: BackupId::from_bytes([5; 16]), sequence: 10, ..backups[0].clone() };
+    place.catalog.commit_copy(&mut copy).unwrap();
+    place.catalog.remove_backups(&[copy]).unwrap();
+    assert_eq!(place.backup(6, "two", &tree).sequence, 11);
+    // Without the note, or with an older or damaged one, a new backup is still behind all that are there.
+    for note in [None, Some(vec![1, 3]), Some(vec![9])] {
+        let last = place.catalog.newest(|_| true).unwrap().unwrap();
+        let changes = vec![(0, b"g".to_vec(), note)];
+        place.engine().submit(Transaction { changes, deltas: Vec::new() }).unwrap();
+        assert_eq!(place.backup(last.id.as_bytes()[0] + 1, "one", &tree).sequence, last.sequence + 1);
+    }
 }
 
 #[test]

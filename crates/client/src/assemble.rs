@@ -3,17 +3,20 @@
 use crate::Result;
 use crate::monitor::{Counter, Watch};
 use crate::read::Answer;
-use crate::state::State;
+use crate::state::{State, drop_xattrs};
 use crate::walk::{Event, absolute};
-use crossbeam_channel::Receiver;
+use crossbeam_channel::{Receiver, RecvTimeoutError};
 use onefold_catalog::{Attributes, CatalogError, Content, DirectoryWriter, Entry, join};
 use onefold_engine::{Engine, Recipe, WriteStream};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Entries held back while a directory is the same as before, so that it need not be encoded again.
 const HELD_ENTRIES: usize = 4096;
+/// While no answer comes, the assembler looks this often whether the backup has been stopped.
+const LOOKS_UP_AFTER: Duration = Duration::from_millis(100);
 
 /// A directory that is being built.
 struct Frame {
@@ -130,14 +133,18 @@ impl Assembler<'_> {
         Ok(true)
     }
 
-    /// What a reader answered to a ticket; `None` if the readers are gone.
+    /// Returns what a reader answered to a ticket; `None` if no answer will come.
     fn wait(&mut self, ticket: u64) -> Option<Option<Entry>> {
         loop {
             if let Some(answer) = self.early.remove(&ticket) {
                 return Some(answer);
             }
-            let (ticket, answer) = self.entries.recv().ok()?;
-            self.early.insert(ticket, answer);
+            match self.entries.recv_timeout(LOOKS_UP_AFTER) {
+                Ok((ticket, answer)) => drop(self.early.insert(ticket, answer)),
+                // A reader that stops answers nothing more, but the queue stays open: the other reader waits for the walk, and the walk for us.
+                Err(RecvTimeoutError::Timeout) if !self.watch.should_stop() => {}
+                Err(_) => return None,
+            }
         }
     }
 
@@ -206,7 +213,7 @@ fn write_held(frame: &mut Frame, metadata: &Mutex<WriteStream>, watch: &Watch<'_
         match frame.writer.push(&mut metadata, &entry) {
             Err(CatalogError::TooLong { .. }) if !entry.attributes.xattrs.is_empty() => {
                 watch.error(&absolute(&join(&frame.path, &entry.name)), "its extended attributes are too long and were left out");
-                entry.attributes.xattrs.clear();
+                drop_xattrs(&mut entry.attributes);
                 frame.writer.push(&mut metadata, &entry)?;
             }
             result => result?,

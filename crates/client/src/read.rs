@@ -4,6 +4,7 @@
 
 use crate::monitor::{Counter, Watch};
 use crate::source::{self, Found};
+use crate::state::set_xattrs;
 use crate::walk::absolute;
 use crate::{ClientError, Result};
 use crossbeam_channel::{Receiver, Sender};
@@ -151,10 +152,7 @@ impl<'a> Reader<'a> {
             self.watch.warn(path, "became something else before it was read");
             return None;
         }
-        match source::xattrs_of(&file) {
-            Ok(xattrs) => found.attributes.xattrs = xattrs,
-            Err(error) => self.watch.warn(path, format_args!("cannot read its extended attributes: {error}")),
-        }
+        set_xattrs(&mut found.attributes, source::xattrs_of(&file), self.watch, path);
         found.attributes.flags = source::flags_of(&file);
         Some(Open { job, file, found })
     }

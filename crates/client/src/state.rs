@@ -1,7 +1,11 @@
 //! How a file stands to the one of its name in the backup before.
 
+use crate::monitor::Watch;
 use onefold_catalog::{Attributes, Content, Entry};
 use onefold_engine::Piece;
+
+/// The ctime of an entry that lacks its extended attributes. No file has it, so the next backup does not take the entry over.
+const LACKS_XATTRS: i64 = i64::MIN;
 
 /// How a name stands to the backup before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,4 +47,21 @@ fn spelled(piece: &Piece) -> impl PartialEq + use<> {
 pub(crate) fn looks_same(earlier: &Attributes, found: &Attributes) -> bool {
     (earlier.mtime_ns, earlier.ctime_ns, earlier.inode, earlier.device, earlier.links, earlier.mode, earlier.uid, earlier.gid)
         == (found.mtime_ns, found.ctime_ns, found.inode, found.device, found.links, found.mode, found.uid, found.gid)
+}
+
+/// Gives a file at this absolute path the extended attributes that were read, or reports why it lacks them.
+pub(crate) fn set_xattrs(attributes: &mut Attributes, read: rustix::io::Result<Vec<(Vec<u8>, Vec<u8>)>>, watch: &Watch<'_>, path: &[u8]) {
+    match read {
+        Ok(xattrs) => attributes.xattrs = xattrs,
+        Err(error) => {
+            watch.error(path, format_args!("cannot read its extended attributes: {error}"));
+            drop_xattrs(attributes);
+        }
+    }
+}
+
+/// Leaves the extended attributes out, so that every later backup tries again to store them.
+pub(crate) fn drop_xattrs(attributes: &mut Attributes) {
+    attributes.xattrs.clear();
+    attributes.ctime_ns = LACKS_XATTRS;
 }

@@ -6,7 +6,7 @@ use crate::marker::Markers;
 use crate::monitor::{Counter, Watch};
 use crate::read::Job;
 use crate::source::{self, Found, Listing};
-use crate::state::{State, looks_same};
+use crate::state::{State, looks_same, set_xattrs};
 use crate::{ClientError, Excludes, Result};
 use crossbeam_channel::{Sender, TrySendError};
 use onefold_catalog::{Attributes, Content, DirectoryReader, Entry, components, join};
@@ -243,6 +243,9 @@ impl<'a> Walker<'a> {
             return self.leave_out();
         }
         if is_special {
+            if !walk.is_scanned {
+                walk.watch.count(Counter::FoundBytes, found.size_bytes);
+            }
             return self.read(name, path, found.size_bytes, earlier, true);
         }
         let first = if found.attributes.links > 1 { self.first_names.get(&found.identity()).cloned() } else { None };
@@ -273,11 +276,12 @@ impl<'a> Walker<'a> {
         let level = self.levels.last().expect("visit has looked");
         // The file system to keep to is that of the path that was named.
         let device = if matches!(level.names, Names::All) { level.device } else { found.attributes.device };
-        let _ = was_named;
-        let flags = if matches!(names, Names::All) { OFlags::DIRECTORY | OFlags::NOFOLLOW } else { OFlags::DIRECTORY };
+        let on_the_way = matches!(names, Names::These(_));
+        let flags = if on_the_way { OFlags::DIRECTORY } else { OFlags::DIRECTORY | OFlags::NOFOLLOW };
         let directory = match source::open(&*level.directory, &name, flags) {
             Ok(directory) => directory,
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
+            // A place where a file system cannot be mounted says the same as one that has gone.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) if !was_named && !on_the_way && !is_directory(&level.directory, &name) => {
                 walk.watch.warn(&absolute(&path), "vanished before it was read");
                 return self.leave_out();
             }
@@ -293,7 +297,7 @@ impl<'a> Walker<'a> {
             }
             _ if walk.is_scan => {}
             _ => {
-                found.attributes.xattrs = self.xattrs(&path, source::xattrs_of(&directory));
+                set_xattrs(&mut found.attributes, source::xattrs_of(&directory), walk.watch, &absolute(&path));
                 found.attributes.flags = source::flags_of(&directory);
             }
         }
@@ -434,10 +438,16 @@ impl<'a> Walker<'a> {
                 return self.leave_out();
             }
         };
-        found.attributes.xattrs = match &earlier {
-            Some(earlier) if looks_same => earlier.attributes.xattrs.clone(),
-            _ => self.xattrs(path, source::xattrs_at(&*directory, &name)),
-        };
+        match &earlier {
+            Some(earlier) if looks_same => found.attributes.xattrs.clone_from(&earlier.attributes.xattrs),
+            _ => match source::xattrs_at(&*directory, &name) {
+                Err(Errno::NOENT) if source::find(&*directory, &name, false).is_err() => {
+                    watch.warn(&absolute(path), "vanished before it was read");
+                    return self.leave_out();
+                }
+                read => set_xattrs(&mut found.attributes, read, watch, &absolute(path)),
+            },
+        }
         let entry = Entry { name, attributes: found.attributes, content };
         let state = match &earlier {
             None => State::New,
@@ -445,13 +455,6 @@ impl<'a> Walker<'a> {
             Some(_) => State::Changed,
         };
         self.tell(Event::Ready { entry, size_bytes, state })
-    }
-
-    fn xattrs(&self, path: &[u8], read: rustix::io::Result<Vec<(Vec<u8>, Vec<u8>)>>) -> Vec<(Vec<u8>, Vec<u8>)> {
-        read.unwrap_or_else(|error| {
-            self.walk.watch.warn(&absolute(path), format_args!("cannot read its extended attributes: {error}"));
-            Vec::new()
-        })
     }
 
     fn tell(&mut self, event: Event) -> std::result::Result<(), Closed> {
@@ -478,6 +481,11 @@ impl<'a> Walker<'a> {
         }
         self.walk.jobs.send(batch).map_err(|_| Closed)
     }
+}
+
+/// Returns whether a name is that of a directory.
+fn is_directory(directory: &OwnedFd, name: &[u8]) -> bool {
+    source::find(directory, name, false).is_ok_and(|found| found.kind == FileType::Directory)
 }
 
 /// What a named device or FIFO is, whatever links lead to it; `None`: it is none of these.

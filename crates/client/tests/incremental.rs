@@ -5,11 +5,20 @@ mod common;
 use common::{assert_same, every_kind, noise, place};
 use onefold_catalog::{Difference, diff};
 use onefold_client::{BackupOptions, ClientError, Counter, Monitor, Problem, Severity, Tally};
+use rustix::fs::XattrFlags;
+use rustix::mount::{MountFlags, UnmountFlags};
+use std::ffi::CString;
 use std::fs;
 use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
 
 #[test]
 fn an_unchanged_tree_is_neither_read_nor_encoded_again() {
@@ -104,7 +113,7 @@ fn a_write_right_after_a_backup_is_seen_even_if_size_and_mtime_stay() {
 }
 
 /// Does something the first time a path ending so is worked on, or once data of it were read.
-struct Disturb<F: Fn() + Send + Sync> {
+struct Disturb<F: Fn(&Tally) + Send + Sync> {
     tally: Tally,
     ending: &'static [u8],
     on_data: bool,
@@ -112,19 +121,19 @@ struct Disturb<F: Fn() + Send + Sync> {
     act: F,
 }
 
-impl<F: Fn() + Send + Sync> Disturb<F> {
+impl<F: Fn(&Tally) + Send + Sync> Disturb<F> {
     fn new(ending: &'static str, on_data: bool, act: F) -> Self {
         Disturb { tally: Tally::default(), ending: ending.as_bytes(), on_data, done: AtomicBool::new(false), act }
     }
 
     fn act(&self) {
         if !self.done.swap(true, Ordering::SeqCst) {
-            (self.act)();
+            (self.act)(&self.tally);
         }
     }
 }
 
-impl<F: Fn() + Send + Sync> Monitor for Disturb<F> {
+impl<F: Fn(&Tally) + Send + Sync> Monitor for Disturb<F> {
     fn count(&self, counter: Counter, increment: u64) {
         self.tally.count(counter, increment);
         if self.on_data && counter == Counter::DataBytes {
@@ -152,7 +161,7 @@ fn files_that_vanish_are_warned_of_and_left_out() {
     let place = place();
     let path = place.write("b", b"x");
     place.write("a", b"y");
-    let monitor = Disturb::new("/b", false, || fs::remove_file(&path).unwrap());
+    let monitor = Disturb::new("/b", false, |_| fs::remove_file(&path).unwrap());
     let outcome = place.backup_with(&monitor);
     assert_eq!((outcome.errors, outcome.warnings), (0, 1));
     assert_eq!(monitor.tally.problems()[0].severity, Severity::Warning);
@@ -165,7 +174,7 @@ fn files_that_grow_or_shrink_while_they_are_read_are_warned_of() {
     for grow in [true, false] {
         let place = place();
         let path = place.write("large", noise(1, 12 << 20));
-        let monitor = Disturb::new("", true, || {
+        let monitor = Disturb::new("", true, |_| {
             let mut file = fs::OpenOptions::new().append(true).open(&path).unwrap();
             if grow { file.write_all(&[1; 1000]).unwrap() } else { file.set_len(5 << 20).unwrap() }
         });
@@ -186,27 +195,8 @@ fn a_backup_that_is_stopped_leaves_no_backup_and_makes_the_next_one_cheap() {
     for number in 0..20 {
         place.write(&number.to_string(), noise(number, 2 << 20));
     }
-    let tally = std::sync::Arc::new(Tally::default());
-    let monitor = Disturb::new("/15", false, {
-        let tally = tally.clone();
-        move || tally.cancel()
-    });
-    struct Both<'a, F: Fn() + Send + Sync>(&'a Disturb<F>, &'a Tally);
-    impl<F: Fn() + Send + Sync> Monitor for Both<'_, F> {
-        fn count(&self, counter: Counter, increment: u64) {
-            self.0.count(counter, increment);
-        }
-        fn current(&self, path: &[u8]) {
-            self.0.current(path);
-        }
-        fn problem(&self, problem: &Problem) {
-            self.0.problem(problem);
-        }
-        fn cancelled(&self) -> bool {
-            self.1.cancelled()
-        }
-    }
-    let stopped = onefold_client::backup(&place.catalog, &place.options(), &Both(&monitor, &tally));
+    let monitor = Disturb::new("/15", false, Tally::cancel);
+    let stopped = onefold_client::backup(&place.catalog, &place.options(), &monitor);
     assert!(matches!(stopped, Err(ClientError::Cancelled)));
     assert_eq!(place.catalog.list().unwrap(), []);
     let stored = monitor.tally.get(Counter::AddedBytes);
@@ -216,6 +206,26 @@ fn a_backup_that_is_stopped_leaves_no_backup_and_makes_the_next_one_cheap() {
     assert!(tally.get(Counter::AddedBytes) <= (40 << 20) - stored + (1 << 20), "{stored} bytes were there already");
     place.restore(&outcome.backup);
     assert_same(&place.source(), &place.target());
+}
+
+#[test]
+fn a_backup_ends_when_a_reader_stops_while_the_queues_are_full() {
+    let place = place();
+    place.write("0/one", b"read, but not stored");
+    place.write("0/two", b"never read");
+    // More than the queue of events holds.
+    fs::create_dir(place.source().join("links")).unwrap();
+    for number in 0..10_000 {
+        std::os::unix::fs::symlink("x", place.source().join(format!("links/{number}"))).unwrap();
+    }
+    let (ended, end) = mpsc::channel();
+    let (catalog, options) = (place.catalog.clone(), place.options());
+    std::thread::spawn(move || {
+        let monitor = Disturb::new("0/one", false, Tally::cancel);
+        ended.send(onefold_client::backup(&catalog, &options, &monitor)).unwrap();
+    });
+    let made = end.recv_timeout(Duration::from_secs(60)).expect("the backup does not end");
+    assert!(matches!(made, Err(ClientError::Cancelled)));
 }
 
 /// Runs as a user without rights; threads started by it are without rights too.
@@ -319,4 +329,94 @@ fn a_directory_that_lost_a_name_is_not_taken_over_whole() {
     assert_eq!(outcome.backup.statistics.files, 9);
     place.restore(&outcome.backup);
     assert!(!place.target().join("9").exists());
+}
+
+/// A place where a file system should be mounted on demand, but whose automounter has gone: the first attempt to open it fails.
+struct DeadAutomount(PathBuf);
+
+impl DeadAutomount {
+    fn new(place: PathBuf) -> Option<DeadAutomount> {
+        fs::create_dir_all(&place).unwrap();
+        let (_reader, writer) = rustix::pipe::pipe().unwrap();
+        // The automounter's own processes see the directory below.
+        let mut automounter = Command::new("sleep").arg("60").process_group(0).spawn().unwrap();
+        let options = format!("fd={},pgrp={},minproto=5,maxproto=5,direct", writer.as_raw_fd(), automounter.id());
+        let options = CString::new(options).unwrap();
+        let mounted = rustix::mount::mount(c"none", &place, c"autofs", MountFlags::empty(), options.as_c_str());
+        automounter.kill().unwrap();
+        automounter.wait().unwrap();
+        match mounted {
+            Ok(()) => Some(DeadAutomount(place)),
+            Err(error) => {
+                eprintln!("SKIPPED: nothing can be mounted on demand here: {error}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for DeadAutomount {
+    fn drop(&mut self) {
+        rustix::mount::unmount(&self.0, UnmountFlags::DETACH).unwrap();
+    }
+}
+
+#[test]
+fn a_directory_that_cannot_be_mounted_is_an_error() {
+    let place = place();
+    place.write("file", b"x");
+    let (file, nas) = (place.source().join("file"), place.source().join("nas"));
+    for paths in [vec![file.clone(), nas.clone()], vec![file, nas.join("below")], vec![place.source()]] {
+        let Some(_dead) = DeadAutomount::new(nas.clone()) else { return };
+        let tally = Tally::default();
+        let options = BackupOptions { paths, ..place.options() };
+        let outcome = onefold_client::backup(&place.catalog, &options, &tally).unwrap();
+        let problems = tally.problems();
+        assert_eq!((outcome.errors, problems.len()), (1, 1), "{:?}: {problems:?}", options.paths);
+        assert_eq!(problems[0].path, nas.as_os_str().as_bytes());
+    }
+}
+
+#[test]
+fn extended_attributes_that_cannot_be_stored_make_every_backup_partial() {
+    let place = place();
+    // This file system takes any number of them.
+    let Ok(memory) = tempfile::tempdir_in("/dev/shm") else { return eprintln!("SKIPPED: there is no /dev/shm") };
+    let [too_many, too_long] = ["too many", "too long"].map(|name| memory.path().join(name));
+    fs::create_dir(&too_many).unwrap();
+    fs::write(&too_long, b"x").unwrap();
+    let set = |path: &PathBuf, name: &str, value: &[u8]| rustix::fs::setxattr(path, name, value, XattrFlags::empty());
+    let all_set = (0..300).try_for_each(|number| set(&too_many, &format!("user.{number:0240}"), b"x"));
+    let all_set = all_set.and_then(|()| (0..20).try_for_each(|number| set(&too_long, &format!("user.{number}"), &noise(number, 60_000))));
+    if let Err(error) = all_set {
+        return eprintln!("SKIPPED: /dev/shm takes no extended attributes: {error}");
+    }
+    for round in 0..3 {
+        let tally = Tally::default();
+        let options = BackupOptions { paths: vec![memory.path().to_owned()], ..place.options() };
+        let outcome = onefold_client::backup(&place.catalog, &options, &tally).unwrap();
+        let mut problems = tally.problems();
+        problems.sort_by(|a, b| a.path.cmp(&b.path));
+        let paths: Vec<_> = problems.iter().map(|problem| problem.path.as_slice()).collect();
+        assert_eq!(paths, [too_long.as_os_str().as_bytes(), too_many.as_os_str().as_bytes()], "round {round}: {problems:?}");
+        assert_eq!((outcome.errors, outcome.warnings), (2, 0), "round {round}: {problems:?}");
+    }
+}
+
+#[test]
+fn the_bytes_of_a_named_device_are_among_those_to_read() {
+    let place = place();
+    let image = place.write("image", noise(1, 3 << 20));
+    let made = Command::new("losetup").args(["--find", "--show"]).arg(&image).output();
+    let device = made.map_or(String::new(), |made| String::from_utf8(made.stdout).unwrap());
+    let device = PathBuf::from(device.trim());
+    if device.as_os_str().is_empty() {
+        return eprintln!("SKIPPED: no loop devices here");
+    }
+    let tally = Tally::default();
+    let options = BackupOptions { paths: vec![device.clone()], read_special: true, ..place.options() };
+    let outcome = onefold_client::backup(&place.catalog, &options, &tally);
+    Command::new("losetup").arg("-d").arg(&device).status().unwrap();
+    assert!(outcome.unwrap().is_complete());
+    assert_eq!([Counter::FoundBytes, Counter::DoneBytes].map(|counter| tally.get(counter)), [3 << 20; 2]);
 }

@@ -1,12 +1,13 @@
 //! What a store has been doing, over all openings: time and bytes by component (M0.22), verdicts of the filters.
 //!
-//! The sums are an object of the block index (key `p`), written when a store that was written to is closed and about once a minute
-//! before that. What a crash takes of them is a minute of figures, nothing else.
+//! The sums are an object of the block index (key `p`), written when a store that was written to is closed and, while it is written to, about once
+//! a minute. What a crash takes of them is a minute of figures, nothing else.
 
 use crate::chain::{FilterStatistics, Verdict};
 use crate::{Engine, EngineError, Result, Transaction};
 use onefold_ground::profile::{Component, Usage};
 use onefold_ground::wire::{Reader, WireError, put_bytes, put_varint};
+use onefold_oplog::Position;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -84,20 +85,24 @@ impl Activity {
     }
 }
 
-/// The sums of earlier openings, and when they were written last.
+/// The sums of earlier openings, and when all sums were written last.
 #[derive(Debug)]
 pub(crate) struct Earlier {
     activity: Activity,
-    written: Instant,
+    pub(crate) written: Instant,
+    /// End of the log behind what was written then, or at the opening: a log that ends there has nothing new.
+    written_upto: Position,
+    /// Repairs that are in what was written then: they need no log.
+    written_repairs: u64,
 }
 
 impl Earlier {
     /// From the object of the block index.
-    pub(crate) fn read(value: Option<Vec<u8>>) -> Result<Earlier> {
+    pub(crate) fn read(value: Option<Vec<u8>>, opened_at: Position) -> Result<Earlier> {
         let activity = value
             .map_or(Ok(Activity::default()), |value| Activity::decode(&value))
             .map_err(|source| EngineError::Wire { what: "activity in the block index".into(), source })?;
-        Ok(Earlier { activity, written: Instant::now() })
+        Ok(Earlier { activity, written: Instant::now(), written_upto: opened_at, written_repairs: 0 })
     }
 
     /// Where it is read from.
@@ -112,21 +117,28 @@ impl Engine {
         activity
     }
 
-    /// Submits the sums and the clock, if anything was written since the opening and they are old enough, or the store is closed (`now`).
-    pub(crate) fn note_activity(&self, now: bool) -> Result<()> {
-        let has_repaired = self.profile.usage(Component::Repair).calls > 0;
-        if self.log.end() == self.opened_at && !self.has_queued() && !has_repaired {
-            return Ok(());
-        }
+    /// Submits the sums and the clock, if something else was written since they were and they are old enough; or, when the store is closed (`now`), if
+    /// anything was written since the opening. Returns whether it did.
+    pub(crate) fn note_activity(&self, now: bool) -> Result<bool> {
+        let repairs = self.profile.usage(Component::Repair).calls;
         {
             let mut earlier = self.earlier.lock();
-            if !now && earlier.written.elapsed() < INTERVAL {
-                return Ok(());
+            let (upto, known_repairs) = if now { (self.opened_at, 0) } else { (earlier.written_upto, earlier.written_repairs) };
+            let has_news = self.log.end() != upto || self.has_queued() || repairs != known_repairs;
+            if !has_news || !now && earlier.written.elapsed() < INTERVAL {
+                return Ok(false);
             }
             earlier.written = Instant::now();
+            earlier.written_repairs = repairs;
         }
         let activity = (PARTITION, KEY.to_vec(), Some(self.activity().encode()));
-        self.submit(Transaction { changes: vec![activity, self.note_of_clock()], deltas: Vec::new() })
+        self.submit(Transaction { changes: vec![activity, self.note_of_clock()], deltas: Vec::new() })?;
+        Ok(true)
+    }
+
+    /// The log ends with the sums or the clock: they alone are no reason to write them again.
+    pub(crate) fn has_noted(&self) {
+        self.earlier.lock().written_upto = self.log.end();
     }
 }
 

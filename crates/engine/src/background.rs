@@ -115,12 +115,14 @@ fn spawn(
 impl Engine {
     /// What the thread does each time it wakes.
     fn background_round(&self) -> Result<()> {
-        self.note_activity(false)?;
-        self.note_clock()?;
+        let has_noted = self.note_activity(false)? || self.note_clock()?;
         if self.has_queued() {
             self.flush()?;
         } else if self.storage.unsynced_bytes() > 0 {
             self.commit_full_frames()?;
+        }
+        if has_noted {
+            self.has_noted();
         }
         self.maintain(false)
     }
@@ -293,5 +295,41 @@ impl Engine {
         self.log.release_room();
         self.index.close()?;
         copied::take_back(&*self.ground)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Descriptor, Settings, Transaction};
+    use onefold_ground::{Ground, SimulatedGround};
+    use std::time::Instant;
+
+    #[test]
+    fn an_idle_store_notes_its_clock_and_nothing_else() {
+        let ground: Arc<dyn Ground> = Arc::new(SimulatedGround::new(1));
+        Engine::create(&ground, &Descriptor::new().unwrap()).unwrap();
+        let settings = Settings { background: false, ..Settings::default() };
+        let engine = Engine::open(ground, settings, Mode::ReadWrite, "test").unwrap();
+        // Returns whether a round writes after this time without any note.
+        let writes_after = |minutes: u64| {
+            let then = Instant::now() - Duration::from_secs(minutes * 60);
+            *engine.clock.noted.lock() = then;
+            engine.earlier.lock().written = then;
+            let before = engine.log.end();
+            engine.background_round().unwrap();
+            engine.log.end() != before
+        };
+        let write = || engine.submit(Transaction { changes: vec![(0, b"zx".to_vec(), Some(vec![1]))], deltas: Vec::new() }).unwrap();
+        assert_eq!([2, 61, 2, 2, 61, 2].map(writes_after), [false, true, false, false, true, false]);
+        write();
+        engine.flush().unwrap();
+        assert_eq!([2, 2, 61, 2].map(writes_after), [true, false, true, false]);
+        // What a round commits itself is no reason for a second note either.
+        write();
+        assert_eq!([2, 2].map(writes_after), [true, false]);
+        let before = engine.log.end();
+        engine.close().unwrap();
+        assert!(engine.log.end() > before, "a clean close notes the clock");
     }
 }

@@ -100,7 +100,7 @@ pub(crate) struct Clock {
     opened: Note,
     jump: Option<ClockJump>,
     /// When it was noted last.
-    noted: parking_lot::Mutex<Instant>,
+    pub(crate) noted: parking_lot::Mutex<Instant>,
 }
 
 impl Clock {
@@ -144,12 +144,13 @@ impl Engine {
         (PARTITION, KEY.to_vec(), Some(self.clock.now().encode()))
     }
 
-    /// Submits the clock, if it was not noted for an hour.
-    pub(crate) fn note_clock(&self) -> Result<()> {
+    /// Submits the clock, if it was not noted for an hour. Returns whether it did.
+    pub(crate) fn note_clock(&self) -> Result<bool> {
         if self.clock.noted.lock().elapsed() < INTERVAL {
-            return Ok(());
+            return Ok(false);
         }
-        self.submit(Transaction { changes: vec![self.note_of_clock()], deltas: Vec::new() })
+        self.submit(Transaction { changes: vec![self.note_of_clock()], deltas: Vec::new() })?;
+        Ok(true)
     }
 }
 

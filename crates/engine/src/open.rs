@@ -148,7 +148,7 @@ impl Engine {
             .map_err(|error| EngineError::Invalid { what: "chunk sizes".into(), why: error.to_string() })?;
         let totals = blocks.get(TOTALS_PARTITION, TOTALS_KEY)?.map_or(Ok(Totals::default()), |value| Totals::decode(&value))?;
         let (partition, key) = Earlier::PLACE;
-        let earlier = Earlier::read(blocks.get(partition, key)?)?;
+        let earlier = Earlier::read(blocks.get(partition, key)?, log.end())?;
         let (partition, key) = Clock::PLACE;
         let clock = Clock::open(settings.time.clone(), blocks.get(partition, key)?);
         let keeps_layers = ground.exists(LAYERS_KEPT)?;

@@ -1,11 +1,15 @@
 //! The clocks of the machine: the date, which anybody with the right may set, and the time since boot, which nobody can.
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Where the kernel names the current boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// The time namespaces of a process and of its children to be, and what the latter adds to the clocks.
+const NAMESPACES: [&str; 2] = ["/proc/self/ns/time", "/proc/self/ns/time_for_children"];
+const NAMESPACE_OFFSETS: &str = "/proc/self/timens_offsets";
 
 /// What all clocks show at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,32 +18,66 @@ pub struct Reading {
     pub wall_ns: i64,
     /// The name of this boot: `boot_ns` compares only within one.
     pub boot: u128,
-    /// Nanoseconds since boot, sleep included.
+    /// Nanoseconds since boot, sleep included, without what a time namespace adds.
     pub boot_ns: u64,
 }
 
 impl Reading {
     /// Reads the machine's clocks.
     pub fn now() -> Reading {
-        static BOOT: OnceLock<u128> = OnceLock::new();
+        static BOOT: OnceLock<Boot> = OnceLock::new();
+        let boot = BOOT.get_or_init(Boot::find);
         let boot_time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
         let since_boot = u64::try_from(boot_time.tv_sec).unwrap_or(0).saturating_mul(1_000_000_000);
         Reading {
             wall_ns: SystemTime::now().duration_since(UNIX_EPOCH).ok().and_then(|since| i64::try_from(since.as_nanos()).ok()).unwrap_or(0),
-            boot: *BOOT.get_or_init(boot),
-            boot_ns: since_boot.saturating_add(u64::try_from(boot_time.tv_nsec).unwrap_or(0)),
+            boot: boot.name,
+            boot_ns: since_boot.saturating_add(u64::try_from(boot_time.tv_nsec).unwrap_or(0)).saturating_sub_signed(boot.added_ns),
         }
     }
 }
 
-/// The name of this boot. Where the kernel tells none, every process counts as a boot of its own.
-fn boot() -> u128 {
-    let text = std::fs::read_to_string(BOOT_ID).unwrap_or_default().replace('-', "");
-    u128::from_str_radix(text.trim(), 16).unwrap_or_else(|_| {
-        let mut bytes = [0; 16];
-        // Without random bytes either, 0 is as good a name as any.
-        let _ = crate::fill_random(&mut bytes);
-        u128::from_le_bytes(bytes)
+/// The boot that this process runs in.
+struct Boot {
+    name: u128,
+    /// What the time namespace of this process adds to the time since boot. Anybody may make one, with any offset.
+    added_ns: i64,
+}
+
+impl Boot {
+    /// Asks the kernel. Where it does not tell all, every process counts as a boot of its own.
+    fn find() -> Boot {
+        let text = std::fs::read_to_string(BOOT_ID).unwrap_or_default().replace('-', "");
+        match (u128::from_str_radix(text.trim(), 16), namespace_adds_ns()) {
+            (Ok(name), Some(added_ns)) => Boot { name, added_ns },
+            _ => {
+                let mut bytes = [0; 16];
+                // Without random bytes either, 0 is as good a name as any.
+                let _ = crate::fill_random(&mut bytes);
+                Boot { name: u128::from_le_bytes(bytes), added_ns: 0 }
+            }
+        }
+    }
+}
+
+/// What the time namespace of this process adds to the time since boot; `None` if that cannot be told.
+fn namespace_adds_ns() -> Option<i64> {
+    match NAMESPACES.map(std::fs::read_link) {
+        // The kernel tells the offsets of the children's.
+        [Ok(own), Ok(children)] if own == children => boot_offset_ns(&std::fs::read_to_string(NAMESPACE_OFFSETS).ok()?),
+        // It has no time namespaces.
+        [Err(own), Err(_)] if own.kind() == ErrorKind::NotFound => Some(0),
+        _ => None,
+    }
+}
+
+/// Finds the line of the time since boot: name or number of the clock, seconds, nanoseconds.
+fn boot_offset_ns(offsets: &str) -> Option<i64> {
+    offsets.lines().find_map(|line| {
+        let mut words = line.split_ascii_whitespace();
+        words.next().filter(|clock| matches!(*clock, "boottime" | "7"))?;
+        let (seconds, nanoseconds): (i64, i64) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        seconds.checked_mul(1_000_000_000)?.checked_add(nanoseconds)
     })
 }
 
@@ -85,5 +123,35 @@ mod tests {
     fn the_time_since_boot_passes_and_the_boot_keeps_its_name() {
         let (one, two) = (Reading::now(), Reading::now());
         assert!(one.boot == two.boot && one.boot != 0 && one.boot_ns <= two.boot_ns && one.boot_ns > 0 && one.wall_ns > 0);
+    }
+
+    #[test]
+    fn offsets_of_a_time_namespace_are_understood() {
+        assert_eq!(boot_offset_ns("monotonic           7         8\nboottime            -2         500\n"), Some(-1_999_999_500));
+        assert_eq!(boot_offset_ns("1 7 8\n7 2 5\n"), Some(2_000_000_005));
+        assert_eq!(boot_offset_ns("monotonic 0 0\n"), None);
+        assert_eq!(boot_offset_ns("boottime 9223372036854775807 0\n"), None);
+    }
+
+    #[test]
+    fn a_6_a_time_namespace_makes_no_time_pass() {
+        const INSIDE: &str = "ONEFOLD_TEST_IN_TIME_NAMESPACE";
+        let now = Reading::now();
+        if std::env::var_os(INSIDE).is_some() {
+            return println!("reading {} {}", now.boot, now.boot_ns);
+        }
+        for offset in ["1000000000", "-60", "0"] {
+            let mut command = std::process::Command::new("unshare");
+            command.args(["--user", "--map-root-user", "--fork", "--time", "--boottime", offset]).arg(std::env::current_exe().unwrap());
+            command.args(["--exact", "--nocapture", "time::tests::a_6_a_time_namespace_makes_no_time_pass"]).env(INSIDE, "1");
+            let said = command.output().map_or(String::new(), |output| String::from_utf8_lossy(&output.stdout).into_owned());
+            let Some(reading) = said.split_once("reading ").map(|(_, reading)| reading) else {
+                return eprintln!("SKIPPED: no time namespaces here");
+            };
+            let mut numbers = reading.split_ascii_whitespace().map(|number| number.parse::<u128>().unwrap());
+            let (boot, boot_ns) = (numbers.next().unwrap(), numbers.next().unwrap());
+            assert_eq!(boot, now.boot);
+            assert!((boot_ns - u128::from(now.boot_ns)) < 30_000_000_000, "{boot_ns} after {now:?}");
+        }
     }
 }

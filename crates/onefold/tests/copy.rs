@@ -146,6 +146,23 @@ fn a_part_is_copied_by_names_and_ids() {
 }
 
 #[test]
+fn a_backup_is_newer_than_forgotten_ones_wherever_it_is_copied() {
+    let scene = Scene::with_store(&[]);
+    fs::write(scene.path("data"), "data").unwrap();
+    let backup = || scene.run(["backup", "--name", "data", "data", "--json"]).succeeds().json()["id"].as_str().unwrap().to_owned();
+    backup();
+    let bad = backup();
+    assert!(!scene.run(["copy", "--to", "other", "--init"]).succeeds().err.contains("newer backup"));
+    scene.run(["forget", &bad, "--yes"]).succeeds();
+    scene.run(["copy", "--to", "other"]).succeeds().says(&["warning", "newer backup of `data`", &bad[..8]]);
+    let good = backup();
+    assert!(!scene.run(["copy", "--to", "other"]).succeeds().err.contains("newer backup"));
+    scene.run(["forget", "--store", "other", "--keep-last", "1"]).succeeds();
+    let left = scene.run(["backups", "--store", "other", "--json"]).succeeds().json();
+    assert_eq!((left.as_array().unwrap().len(), &left[0]["id"]), (1, &good.as_str().into()));
+}
+
+#[test]
 fn beside_a_daemon_backups_are_copied_and_volumes_when_it_has_stopped() {
     let scene = filled();
     let daemon = scene.serve(&[]);

@@ -2,7 +2,12 @@
 
 mod support;
 
+use onefold_catalog::Catalog;
+use onefold_engine::{Engine, Mode, Settings, Transaction};
+use onefold_ground::LocalGround;
+use onefold_ground::wire::{put_signed, put_varint};
 use std::fs;
+use std::sync::Arc;
 use support::{Run, Scene};
 
 const SECRET: &str = "open sesame";
@@ -134,6 +139,33 @@ fn a_protected_backup_stays_and_says_why() {
     scene.run(["forget", old, "--yes"]).succeeds();
     assert_eq!(listed(&scene), ids[0][2..]);
     scene.run(["check"]).succeeds();
+}
+
+#[test]
+fn a_6_protect_says_when_the_protection_ends_and_not_what_was_asked() {
+    let (scene, ids) = with_backups(&[("home", 1)]);
+    let id = ids[0][0].as_str();
+    scene.run(["protect", id, "--until", "2200-01-31"]).succeeds();
+    // Its date is past, but the store was not open for long enough to have seen as many days pass.
+    let ground = Arc::new(LocalGround::open(scene.store()).unwrap());
+    let engine = Engine::open(ground, Settings::default(), Mode::ReadWrite, "test").unwrap();
+    let key = Catalog::new(engine.clone()).find(id).map(|backup| [b"k", &backup.id.as_bytes()[..]].concat()).unwrap();
+    let mut value = engine.get(0, &key).unwrap().unwrap();
+    value.truncate(1);
+    put_signed(&mut value, engine.date_ns() - 1);
+    put_varint(&mut value, engine.seen_ns() + 100 * 86_400_000_000_000);
+    engine.submit(Transaction { changes: vec![(0, key, Some(value))], deltas: Vec::new() }).unwrap();
+    engine.close().unwrap();
+    drop(engine);
+    let listed = || scene.run(["backups", "--json"]).succeeds().json()[0]["protected_until"].as_str().map(|until| until[..10].to_owned());
+    let ends = listed();
+    assert!(ends.is_some());
+    let run = scene.run(["protect", id, "--for", "10d", "--json"]).succeeds();
+    assert_eq!(run.json()[0]["protected_until"].as_str().map(|until| until[..10].to_owned()), ends);
+    assert!(run.err.contains("longer than was asked") && run.err.contains("protect --off"), "{}", run.err);
+    assert_eq!(listed(), ends);
+    let run = scene.run(["protect", id, "--for", "200d"]).succeeds();
+    assert!(!run.err.contains("longer"), "{}", run.err);
 }
 
 #[test]

@@ -10,13 +10,13 @@ use crate::store::{Store, ground};
 use crate::units::{counted, duration, printable, size};
 use crate::waiting::Waiting;
 use indicatif::ProgressBar;
-use onefold_catalog::{Backup, BackupId, Catalog};
+use onefold_catalog::{Backup, BackupId, Catalog, CatalogError};
 use onefold_copy::{BackupOutcome, Backups, CopyError, Moved, Problem, VolumesOutcome, copy_volumes};
 use onefold_engine::{Descriptor, Mode, random_name};
 use onefold_ground::words::nearest;
 use onefold_volume::{VolumeInfo, Volumes, VolumesOptions};
 use serde_json::{Value, json};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 /// Shows how far it is, and stops it.
@@ -64,6 +64,9 @@ pub fn run(options: &Copy, talk: Talk) -> Result<Exit> {
     let watch = Watch { bar: bar(talk, total), interrupt: interrupt.clone() };
     let mut done = Done::default();
     let work = || {
+        if !talk.quiet {
+            warn_of_newer(options, &chosen, &destination)?;
+        }
         copy_all_backups(&source, &destination, &chosen, &watch, &mut done)?;
         source.close()?;
         if !chosen.volumes.is_empty() {
@@ -97,6 +100,10 @@ struct Chosen {
     protected: HashMap<BackupId, i64>,
     /// Names.
     volumes: Vec<String>,
+    /// All backups of the source, chosen or not.
+    known: HashSet<BackupId>,
+    /// The greatest sequence of each name in the source.
+    newest: HashMap<String, u64>,
 }
 
 fn choose(options: &Copy, source: &Store) -> Result<Chosen> {
@@ -109,6 +116,8 @@ fn choose(options: &Copy, source: &Store) -> Result<Chosen> {
         let near = nearest(name, backups.iter().map(|backup| backup.name.as_str())).map(|near| printable(near.as_bytes()));
         return Err(near.map_or(failure.clone(), |near| failure.advise(format!("did you mean `{near}`?"))));
     }
+    let known = backups.iter().map(|backup| backup.id).collect();
+    let newest = backups.iter().map(|backup| (backup.name.clone(), backup.sequence)).collect();
     backups.retain(|backup| is_whole || wanted.contains(&backup.id) || options.names.contains(&backup.name));
     let protected = catalog.protected()?;
     let mut volumes = options.volumes.clone();
@@ -124,7 +133,7 @@ fn choose(options: &Copy, source: &Store) -> Result<Chosen> {
     }
     // From here on only their chunks are read, and nobody who writes waits.
     catalog.hold(&backups.iter().collect::<Vec<_>>())?;
-    Ok(Chosen { backups, protected, volumes })
+    Ok(Chosen { backups, protected, volumes, known, newest })
 }
 
 /// Opens the other store, made first if that was asked for.
@@ -147,6 +156,35 @@ fn open_destination(options: &Copy, source: &Store, interrupt: &Interrupt, talk:
             .advise("copy into a store that was made with `onefold init`, or with --init"));
     }
     Store::open_when_free(directory, Mode::ReadWrite, "copy", &mut Waiting::until(options.store.wait, interrupt, talk.quiet))
+}
+
+/// Warns of backups that only the destination has and that are newer than all of their name in the source.
+fn warn_of_newer(options: &Copy, chosen: &Chosen, destination: &Store) -> Result<()> {
+    let names: HashSet<&str> = chosen.backups.iter().map(|backup| backup.name.as_str()).collect();
+    let mut newest: BTreeMap<String, Backup> = BTreeMap::new();
+    let visited = Catalog::new(destination.engine.clone()).visit(&mut |backup| {
+        let known = newest.get(&backup.name).map(|known| known.sequence);
+        if names.contains(backup.name.as_str())
+            && !chosen.known.contains(&backup.id)
+            && backup.sequence > known.unwrap_or(chosen.newest[&backup.name])
+        {
+            newest.insert(backup.name.clone(), backup);
+        }
+    });
+    match visited {
+        // A damaged record keeps nobody from copying.
+        Err(CatalogError::Damaged { .. }) => {}
+        visited => visited?,
+    }
+    for (name, backup) in newest {
+        note(format_args!(
+            "warning: {} has a newer backup of `{}` that this store has not, {}: `latest` and `forget` prefer it there",
+            options.to.display(),
+            printable(name.as_bytes()),
+            backup.id.short()
+        ));
+    }
+    Ok(())
 }
 
 fn copy_all_backups(source: &Store, destination: &Store, chosen: &Chosen, watch: &Watch, done: &mut Done) -> Result<()> {

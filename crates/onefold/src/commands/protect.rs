@@ -45,25 +45,34 @@ fn run(options: &Protect, session: &Session<'_>) -> Result<Exit> {
     }
     let before = catalog.protected()?;
     catalog.protect(&backups, until_ns)?;
+    let after = catalog.protected()?;
     let mut output = session.output();
     if options.format.json {
         let items = backups.iter().map(|backup| {
-            let until = until_ns.map(utc_time);
+            let until = after.get(&backup.id).copied().map(utc_time);
             json!({"id": backup.id.to_string(), "name": backup.name, "protected_until": until})
         });
         output.json(&items.collect::<Value>())?;
     } else if !session.quiet {
         for backup in &backups {
-            let now = until_ns
-                .map_or_else(|| "not protected any more".to_owned(), |until_ns| format!("protected until {}", local_time(until_ns)));
+            let after = after.get(&backup.id);
+            let now =
+                after.map_or_else(|| "not protected any more".to_owned(), |until_ns| format!("protected until {}", local_time(*until_ns)));
             let before = match before.get(&backup.id) {
-                Some(before) if Some(*before) != until_ns => format!(" (before: until {})", local_time(*before)),
+                Some(before) if Some(before) != after => format!(" (before: until {})", local_time(*before)),
                 _ => String::new(),
             };
             output.line(format_args!("{} of {} is {now}{before}", backup.id.short(), printable(backup.name.as_bytes())))?;
         }
     }
     output.finish()?;
+    for backup in backups.iter().filter(|backup| after.get(&backup.id).copied() > until_ns) {
+        session.advise(format!(
+            "{} stays protected for longer than was asked, as the store has not seen enough time pass; `onefold protect --off {}` ends it",
+            backup.id.short(),
+            backup.id.short()
+        ));
+    }
     Ok(Exit::Done)
 }
 
