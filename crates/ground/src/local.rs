@@ -307,6 +307,14 @@ impl File for LocalFile {
         }
     }
 
+    fn pretend_write(&self, _offset: u64, _length: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn allocate_from_reserve(&self, offset: u64, length: u64) -> Result<()> {
+        self.allocate(offset, length)
+    }
+
     fn start_writeback(&self, offset: u64, length: u64) {
         // sync_file_range needs `unsafe`, as no crate wraps it. On Linux this advice starts writing the dirty pages without waiting
         // for them and keeps them cached while they are being written (100 us for 4 MiB); it drops pages of the range that were

@@ -10,8 +10,7 @@
 //! * Only writes that may be repeated are made again. A sync that failed is not: nobody knows what it has done.
 //! * The content of the file means nothing, and losing it harms nothing.
 
-use crate::lock::{Holder, LockError, LockGuard};
-use crate::{Access, DirectoryEntry, Exposure, File, Ground, Identity, Result, Space};
+use crate::{Access, File, Ground, Result};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -167,7 +166,11 @@ impl ReservedGround {
     }
 }
 
-impl Ground for ReservedGround {
+impl crate::DelegatingGround for ReservedGround {
+    fn below(&self) -> &dyn Ground {
+        &*self.ground
+    }
+
     fn create(&self, path: &str) -> Result<Arc<dyn File>> {
         Ok(self.file(self.reserve.run(|| self.ground.create(path))?))
     }
@@ -175,14 +178,6 @@ impl Ground for ReservedGround {
     fn open(&self, path: &str, access: Access) -> Result<Arc<dyn File>> {
         let file = self.ground.open(path, access)?;
         Ok(if access == Access::ReadWrite { self.file(file) } else { file })
-    }
-
-    fn open_past_cache(&self, path: &str) -> Result<Arc<dyn File>> {
-        self.ground.open_past_cache(path)
-    }
-
-    fn device_holds(&self, path: &str, offset: u64, data: &[u8]) -> Result<bool> {
-        self.ground.device_holds(path, offset, data)
     }
 
     fn remove(&self, path: &str) -> Result<()> {
@@ -193,40 +188,8 @@ impl Ground for ReservedGround {
         self.reserve.run(|| self.ground.rename(from, to))
     }
 
-    fn list(&self, directory: &str) -> Result<Vec<DirectoryEntry>> {
-        self.ground.list(directory)
-    }
-
     fn create_directory(&self, directory: &str) -> Result<()> {
         self.reserve.run(|| self.ground.create_directory(directory))
-    }
-
-    fn sync_directory(&self, directory: &str) -> Result<()> {
-        self.ground.sync_directory(directory)
-    }
-
-    fn exists(&self, path: &str) -> Result<bool> {
-        self.ground.exists(path)
-    }
-
-    fn space(&self) -> Result<Space> {
-        self.ground.space()
-    }
-
-    fn lock(&self, path: &str, exclusive: bool, holder: &Holder) -> std::result::Result<LockGuard, LockError> {
-        self.ground.lock(path, exclusive, holder)
-    }
-
-    fn describe(&self, path: &str) -> String {
-        self.ground.describe(path)
-    }
-
-    fn identity(&self, path: &str) -> Result<Option<Identity>> {
-        self.ground.identity(path)
-    }
-
-    fn exposure(&self) -> Result<Option<Exposure>> {
-        self.ground.exposure()
     }
 }
 
@@ -237,33 +200,17 @@ struct ReservedFile {
     reserve: Arc<Reserve>,
 }
 
-impl File for ReservedFile {
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        self.file.read_at(offset, buffer)
+impl crate::DelegatingFile for ReservedFile {
+    fn below(&self) -> &dyn File {
+        &*self.file
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.reserve.run(|| self.file.write_at(offset, data))
     }
 
-    fn pretend_write(&self, offset: u64, length: u64) -> Result<()> {
-        self.file.pretend_write(offset, length)
-    }
-
-    fn len(&self) -> Result<u64> {
-        self.file.len()
-    }
-
     fn set_len(&self, length: u64) -> Result<()> {
         self.reserve.run(|| self.file.set_len(length))
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.file.sync()
-    }
-
-    fn allocate(&self, offset: u64, length: u64) -> Result<()> {
-        self.file.allocate(offset, length)
     }
 
     fn allocate_from_reserve(&self, offset: u64, length: u64) -> Result<()> {
@@ -276,18 +223,6 @@ impl File for ReservedFile {
             return Err(full);
         }
         self.reserve.run(|| self.file.allocate(offset, length))
-    }
-
-    fn start_writeback(&self, offset: u64, length: u64) {
-        self.file.start_writeback(offset, length);
-    }
-
-    fn read_ahead(&self, offset: u64, length: u64) {
-        self.file.read_ahead(offset, length);
-    }
-
-    fn drop_cached(&self, offset: u64, length: u64) {
-        self.file.drop_cached(offset, length);
     }
 }
 
