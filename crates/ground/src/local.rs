@@ -191,7 +191,11 @@ impl Ground for LocalGround {
 /// Creates a file that nobody else may open at any moment, then gives it its mode.
 fn create_file(path: &Path, mode: u32) -> io::Result<fs::File> {
     let file = fs::OpenOptions::new().read(true).write(true).create_new(true).mode(Permissions::PRIVATE.file).open(path)?;
-    permissions::set_mode(&file, mode)?;
+    if let Err(source) = permissions::set_mode(&file, mode) {
+        // Else whoever tries again would find it.
+        let _ = fs::remove_file(path);
+        return Err(source);
+    }
     Ok(file)
 }
 
