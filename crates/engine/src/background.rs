@@ -145,8 +145,10 @@ impl Engine {
             // The log waits for it, the indexes need not.
             tracing::warn!(%error, "files of merged containers are not replaced yet; it will be tried again");
         }
+        let mut swept = Ok(());
         if self.index.wants_sweep() {
-            self.profile.time(Component::ChunkIndex, 0, || -> Result<()> {
+            // Where a partition cannot be swept, the rest gets on all the same.
+            swept = self.profile.time(Component::ChunkIndex, 0, || -> Result<()> {
                 loop {
                     // For each sweep anew: between two of them readers come in.
                     let _views = self.change_views()?;
@@ -155,7 +157,7 @@ impl Engine {
                     }
                 }
                 Ok(())
-            })?;
+            });
         }
         if self.blocks.wants_persist() {
             let _views = self.change_views()?;
@@ -163,13 +165,12 @@ impl Engine {
         }
         if all || self.log.used_bytes() * 100 >= self.settings.log_limit_bytes * TRIM_AT_PERCENT {
             let _views = self.change_views()?;
-            // Where a page is damaged, the rest gets on all the same.
-            let swept = self.profile.time(Component::ChunkIndex, 0, || self.index.sweep_all());
+            let all_swept = self.profile.time(Component::ChunkIndex, 0, || self.index.sweep_all());
+            swept = swept.and(all_swept.map_err(EngineError::from));
             self.profile.time(Component::BlockIndex, 0, || self.blocks.persist())?;
             self.trim()?;
-            swept?;
         }
-        Ok(())
+        swept
     }
 
     /// Gives back the part of the log that all consumers have applied. Open containers that still need older parts write themselves anew at its head.
@@ -301,7 +302,7 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Descriptor, Settings, Transaction};
+    use crate::{Descriptor, Hints, Settings, Transaction};
     use onefold_ground::{Ground, SimulatedGround};
     use std::time::Instant;
 
@@ -331,5 +332,22 @@ mod tests {
         let before = engine.log.end();
         engine.close().unwrap();
         assert!(engine.log.end() > before, "a clean close notes the clock");
+    }
+
+    #[test]
+    fn objects_are_persisted_though_a_partition_of_the_chunk_index_cannot_be_swept() {
+        let disk = SimulatedGround::new(1);
+        let ground: Arc<dyn Ground> = Arc::new(disk.clone());
+        Engine::create(&ground, &Descriptor { index_partitions: 1, ..Descriptor::new().unwrap() }).unwrap();
+        let settings = Settings { auxiliary_index_bytes: 1 << 10, workers: 1, background: false, ..Settings::default() };
+        let engine = Engine::open(ground, settings, Mode::ReadWrite, "test").unwrap();
+        engine.stream().write_runs(&[&[7; 1000]], Hints::default()).unwrap();
+        engine.submit(Transaction { changes: vec![(0, b"zz".to_vec(), Some(vec![1]))], deltas: Vec::new() }).unwrap();
+        engine.flush().unwrap();
+        assert!(engine.index.wants_sweep());
+        let pages = disk.list("index/0000").unwrap().into_iter().find(|entry| entry.name.starts_with("pages-")).unwrap().name;
+        disk.make_unreadable(&format!("index/0000/{pages}")).unwrap();
+        engine.maintain(true).unwrap_err();
+        assert!(engine.blocks.position() > engine.index.position());
     }
 }

@@ -119,9 +119,13 @@ impl Engine {
     pub(crate) fn make_room_in_log(&self) {
         // On a full disk the log is kept short while there is room to do so: it would use the reserve up.
         let is_too_long = self.is_reserve_in_use() && self.log.used_bytes() > self.settings.log_limit_bytes / SHORT_LOG_SHARE;
-        if (is_too_long || self.log.is_over_limit())
-            && let Err(error) = self.maintain(true)
-        {
+        if is_too_long || self.log.is_over_limit() {
+            self.try_to_trim_log();
+        }
+    }
+
+    fn try_to_trim_log(&self) {
+        if let Err(error) = self.maintain(true) {
             tracing::warn!(%error, "the operations log could not be trimmed");
         }
     }
@@ -134,11 +138,11 @@ impl Engine {
         let mut is_disk_full = false;
         for _ in 0..FULL_LOG_ATTEMPTS {
             match commit(Log::commit) {
-                Err(EngineError::Log(LogError::Full { .. })) => self.maintain(true)?,
+                Err(EngineError::Log(LogError::Full { .. })) => self.try_to_trim_log(),
                 // On a full disk the log itself is room: what the indexes have of it is given back, once.
                 Err(EngineError::Log(error)) if error.is_full() && !is_disk_full => {
                     is_disk_full = true;
-                    self.maintain(true)?;
+                    self.try_to_trim_log();
                 }
                 result => return result,
             }

@@ -5,7 +5,7 @@ mod common;
 use common::{bytes, descriptor, files, open, read, refer, settings, store, write};
 use onefold_engine::{Engine, EngineError, Mode};
 use onefold_ground::lock::Held;
-use onefold_ground::{Access, CrashPolicy, DirectoryEntry, File, Ground, Holder, LockError, LockGuard, Result, SimulatedGround, Space};
+use onefold_ground::{CrashPolicy, Ground, Holder, LockError, LockGuard, Result, SimulatedGround};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -92,39 +92,12 @@ impl Held for LeakyLock {
     }
 }
 
-impl Ground for Leaky {
-    fn create(&self, path: &str) -> Result<Arc<dyn File>> {
-        self.inner.create(path)
-    }
-    fn open(&self, path: &str, access: Access) -> Result<Arc<dyn File>> {
-        self.inner.open(path, access)
-    }
-    fn remove(&self, path: &str) -> Result<()> {
-        self.inner.remove(path)
-    }
-    fn rename(&self, from: &str, to: &str) -> Result<()> {
-        self.inner.rename(from, to)
-    }
-    fn list(&self, directory: &str) -> Result<Vec<DirectoryEntry>> {
-        self.inner.list(directory)
-    }
-    fn create_directory(&self, directory: &str) -> Result<()> {
-        self.inner.create_directory(directory)
-    }
-    fn sync_directory(&self, directory: &str) -> Result<()> {
-        self.inner.sync_directory(directory)
-    }
-    fn exists(&self, path: &str) -> Result<bool> {
-        self.inner.exists(path)
-    }
-    fn space(&self) -> Result<Space> {
-        self.inner.space()
+impl onefold_ground::DelegatingGround for Leaky {
+    fn below(&self) -> &dyn Ground {
+        &self.inner
     }
     fn lock(&self, path: &str, exclusive: bool, holder: &Holder) -> std::result::Result<LockGuard, LockError> {
         let inner = self.inner.lock(path, exclusive, holder)?;
         Ok(LockGuard::new(LeakyLock(inner, self.looks.clone())))
-    }
-    fn describe(&self, path: &str) -> String {
-        self.inner.describe(path)
     }
 }

@@ -155,7 +155,11 @@ impl DirectFile {
     }
 }
 
-impl File for DirectFile {
+impl crate::DelegatingFile for DirectFile {
+    fn below(&self) -> &dyn File {
+        &*self.cached
+    }
+
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         if !self.is_refused.load(Ordering::Relaxed) {
             match self.read_direct(offset, buffer) {
@@ -167,28 +171,7 @@ impl File for DirectFile {
         self.cached.read_at(offset, buffer)
     }
 
-    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.cached.write_at(offset, data)
-    }
-
-    fn len(&self) -> Result<u64> {
-        self.cached.len()
-    }
-
-    fn set_len(&self, length: u64) -> Result<()> {
-        self.cached.set_len(length)
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.cached.sync()
-    }
-
-    fn allocate(&self, offset: u64, length: u64) -> Result<()> {
-        self.cached.allocate(offset, length)
-    }
-
-    fn start_writeback(&self, _offset: u64, _length: u64) {}
-
+    /// Would put it into memory.
     fn read_ahead(&self, _offset: u64, _length: u64) {}
 }
 

@@ -2,6 +2,7 @@
 //!
 //! * [`Ground`] and [`File`]: the few file operations that the parts use, so that the same part runs on a local
 //!   directory ([`LocalGround`]) or on a simulated disk that crashes, tears and fills up ([`simulation`]).
+//! * [`DelegatingGround`] and [`DelegatingFile`]: what stands on another one and does some things differently.
 //! * [`ModelledGround`]: another ground's files with the time that devices would take which are not there, for experiments.
 //! * [`reserve`]: room that is kept for freeing room, and a ground whose writes may use it.
 //! * [`lock`]: who holds a store; [`permissions`]: who may open its files.
@@ -12,6 +13,7 @@
 //!
 //! This crate must never know what a chunk, a container or a log is.
 
+mod delegating;
 mod direct;
 mod error;
 pub mod histogram;
@@ -28,6 +30,7 @@ pub mod time;
 pub mod wire;
 pub mod words;
 
+pub use delegating::{DelegatingFile, DelegatingGround};
 pub use direct::ReadBuffer;
 pub use error::{GroundError, Result};
 pub use local::LocalGround;
@@ -87,14 +90,10 @@ pub trait Ground: Send + Sync + Debug {
     fn open(&self, path: &str, access: Access) -> Result<Arc<dyn File>>;
     /// Opens an existing file for reading what the device has, not what the system keeps of it in memory, and without putting anything there.
     /// Where the ground cannot do that it is an ordinary opening.
-    fn open_past_cache(&self, path: &str) -> Result<Arc<dyn File>> {
-        self.open(path, Access::Read)
-    }
+    fn open_past_cache(&self, path: &str) -> Result<Arc<dyn File>>;
     /// Returns whether the device is known to hold `data` at this place of a file: it was read from there, past what the system keeps in memory. False
     /// also where that cannot be done. Call only after a [`File::sync`]: what is held then is durable.
-    fn device_holds(&self, _path: &str, _offset: u64, _data: &[u8]) -> Result<bool> {
-        Ok(false)
-    }
+    fn device_holds(&self, path: &str, offset: u64, data: &[u8]) -> Result<bool>;
     /// Removes a file.
     fn remove(&self, path: &str) -> Result<()>;
     /// Renames a file, replacing the target atomically.
@@ -113,16 +112,12 @@ pub trait Ground: Send + Sync + Debug {
     /// guard is dropped or the process ends. `holder` is written down for the people (and processes) that find it taken.
     fn lock(&self, path: &str, exclusive: bool, holder: &Holder) -> std::result::Result<LockGuard, LockError>;
     /// What a file has that a copy of it does not: when it was made. `None`: the ground cannot tell.
-    fn identity(&self, _path: &str) -> Result<Option<Identity>> {
-        Ok(None)
-    }
+    fn identity(&self, path: &str) -> Result<Option<Identity>>;
     /// What a person knows this place as, for messages: the absolute path of a local directory.
     fn describe(&self, path: &str) -> String;
     /// Returns how somebody beside the owner, and beside the group that the place is shared with, can open files here. Nobody can where
     /// there are no users.
-    fn exposure(&self) -> Result<Option<Exposure>> {
-        Ok(None)
-    }
+    fn exposure(&self) -> Result<Option<Exposure>>;
 }
 
 /// An open file. Every method may be called from many threads at once.
@@ -132,9 +127,7 @@ pub trait File: Send + Sync + Debug {
     /// Writes all of `data`; extends the file where needed.
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()>;
     /// Takes the time of a write, and writes nothing: for stores that keep no data. Only [modelled devices](ModelledGround) take any.
-    fn pretend_write(&self, _offset: u64, _length: u64) -> Result<()> {
-        Ok(())
-    }
+    fn pretend_write(&self, offset: u64, length: u64) -> Result<()>;
     /// The length in bytes.
     fn len(&self) -> Result<u64>;
     /// Whether the file has no bytes.
@@ -148,15 +141,13 @@ pub trait File: Send + Sync + Debug {
     /// Reserves room so that writes into the range cannot fail for want of space; extends the length.
     fn allocate(&self, offset: u64, length: u64) -> Result<()>;
     /// The same for what the owner needs to give room back: it may use the [reserve](ReservedGround).
-    fn allocate_from_reserve(&self, offset: u64, length: u64) -> Result<()> {
-        self.allocate(offset, length)
-    }
+    fn allocate_from_reserve(&self, offset: u64, length: u64) -> Result<()>;
     /// Asks for the range, just written, to be written back soon, without waiting. A hint.
     fn start_writeback(&self, offset: u64, length: u64);
     /// Asks for the range to be read soon, without waiting. A hint.
     fn read_ahead(&self, offset: u64, length: u64);
     /// Asks the system to forget what it keeps of the range in memory, so that the next read comes from the device. A hint.
-    fn drop_cached(&self, _offset: u64, _length: u64) {}
+    fn drop_cached(&self, offset: u64, length: u64);
 }
 
 /// Reads a whole file of at most `limit_bytes`; a longer one is an error, so that a damaged length cannot eat memory.

@@ -207,7 +207,11 @@ impl Ground for LocalGround {
 /// Creates a file that nobody else may open at any moment, then gives it its mode.
 fn create_file(path: &Path, mode: u32) -> io::Result<fs::File> {
     let file = fs::OpenOptions::new().read(true).write(true).create_new(true).mode(Permissions::PRIVATE.file).open(path)?;
-    permissions::set_mode(&file, mode)?;
+    if let Err(source) = permissions::set_mode(&file, mode) {
+        // Else whoever tries again would find it.
+        let _ = fs::remove_file(path);
+        return Err(source);
+    }
     Ok(file)
 }
 
@@ -321,6 +325,14 @@ impl File for LocalFile {
             }
             Err(source) => Err(error("reserve room in", &self.path, source)),
         }
+    }
+
+    fn pretend_write(&self, _offset: u64, _length: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn allocate_from_reserve(&self, offset: u64, length: u64) -> Result<()> {
+        self.allocate(offset, length)
     }
 
     fn start_writeback(&self, offset: u64, length: u64) {

@@ -11,7 +11,7 @@
 mod clock;
 mod device;
 
-use crate::{Access, DirectoryEntry, Exposure, File, Ground, Holder, Identity, LockError, LockGuard, Result, Space, checksum};
+use crate::{Access, File, Ground, Result, checksum};
 use clock::{Clock, SystemClock};
 use device::{Devices, Work};
 use parking_lot::Mutex;
@@ -159,7 +159,11 @@ impl ModelledGround {
     }
 }
 
-impl Ground for ModelledGround {
+impl crate::DelegatingGround for ModelledGround {
+    fn below(&self) -> &dyn Ground {
+        &*self.inner
+    }
+
     fn create(&self, path: &str) -> Result<Arc<dyn File>> {
         Ok(self.file(path, self.inner.create(path)?))
     }
@@ -172,26 +176,6 @@ impl Ground for ModelledGround {
         Ok(self.file(path, self.inner.open_past_cache(path)?))
     }
 
-    fn device_holds(&self, path: &str, offset: u64, data: &[u8]) -> Result<bool> {
-        self.inner.device_holds(path, offset, data)
-    }
-
-    fn remove(&self, path: &str) -> Result<()> {
-        self.inner.remove(path)
-    }
-
-    fn rename(&self, from: &str, to: &str) -> Result<()> {
-        self.inner.rename(from, to)
-    }
-
-    fn list(&self, directory: &str) -> Result<Vec<DirectoryEntry>> {
-        self.inner.list(directory)
-    }
-
-    fn create_directory(&self, directory: &str) -> Result<()> {
-        self.inner.create_directory(directory)
-    }
-
     fn sync_directory(&self, directory: &str) -> Result<()> {
         self.inner.sync_directory(directory)?;
         // The directory `index` itself belongs to what begins with `index/`.
@@ -199,30 +183,6 @@ impl Ground for ModelledGround {
             part.done(Work::Sync, checksum(directory.as_bytes()), 0, 0);
         }
         Ok(())
-    }
-
-    fn exists(&self, path: &str) -> Result<bool> {
-        self.inner.exists(path)
-    }
-
-    fn space(&self) -> Result<Space> {
-        self.inner.space()
-    }
-
-    fn lock(&self, path: &str, exclusive: bool, holder: &Holder) -> std::result::Result<LockGuard, LockError> {
-        self.inner.lock(path, exclusive, holder)
-    }
-
-    fn describe(&self, path: &str) -> String {
-        self.inner.describe(path)
-    }
-
-    fn identity(&self, path: &str) -> Result<Option<Identity>> {
-        self.inner.identity(path)
-    }
-
-    fn exposure(&self) -> Result<Option<Exposure>> {
-        self.inner.exposure()
     }
 }
 
@@ -296,7 +256,11 @@ struct ModelledFile {
     name: u64,
 }
 
-impl File for ModelledFile {
+impl crate::DelegatingFile for ModelledFile {
+    fn below(&self) -> &dyn File {
+        &*self.file
+    }
+
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         self.file.read_at(offset, buffer)?;
         if !buffer.is_empty() {
@@ -321,38 +285,10 @@ impl File for ModelledFile {
         Ok(())
     }
 
-    fn len(&self) -> Result<u64> {
-        self.file.len()
-    }
-
-    fn set_len(&self, length: u64) -> Result<()> {
-        self.file.set_len(length)
-    }
-
     fn sync(&self) -> Result<()> {
         self.file.sync()?;
         self.part.done(Work::Sync, self.name, 0, 0);
         Ok(())
-    }
-
-    fn allocate(&self, offset: u64, length: u64) -> Result<()> {
-        self.file.allocate(offset, length)
-    }
-
-    fn allocate_from_reserve(&self, offset: u64, length: u64) -> Result<()> {
-        self.file.allocate_from_reserve(offset, length)
-    }
-
-    fn start_writeback(&self, offset: u64, length: u64) {
-        self.file.start_writeback(offset, length);
-    }
-
-    fn read_ahead(&self, offset: u64, length: u64) {
-        self.file.read_ahead(offset, length);
-    }
-
-    fn drop_cached(&self, offset: u64, length: u64) {
-        self.file.drop_cached(offset, length);
     }
 }
 

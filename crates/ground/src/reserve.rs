@@ -7,11 +7,11 @@
 //! Invariants:
 //! * [`File::allocate`] never touches the reserve. It is how new data asks for room, so new data finds the device full first.
 //! * As soon as a part was given up, [`Reserve::is_in_use`] says so until the reserve is whole again: its owner lets no new data in meanwhile.
-//! * Only writes that may be repeated are made again. A sync that failed is not: nobody knows what it has done.
+//! * Only writes that may be repeated are made again. A sync that failed is not, nor is the creation of a directory, which syncs: nobody
+//!   knows what it has done.
 //! * The content of the file means nothing, and losing it harms nothing.
 
-use crate::lock::{Holder, LockError, LockGuard};
-use crate::{Access, DirectoryEntry, Exposure, File, Ground, Identity, Result, Space};
+use crate::{Access, File, Ground, Result};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,13 +32,17 @@ pub struct Reserve {
     /// As in the state, to be asked without waiting.
     held_bytes: AtomicU64,
     wanted_bytes: AtomicU64,
+    /// How often a part was given up. It changes under the lock of the state; writes ask for it without.
+    given_up: AtomicU64,
 }
 
 #[derive(Debug)]
 struct State {
     held_bytes: u64,
-    /// How often a part was given up.
-    given_up: u64,
+    /// Whether all of the file is known to have its room. A file that was copied may be a hole.
+    is_checked: bool,
+    /// Whether the file could not be had the last time, for another reason than a full device.
+    has_failed: bool,
 }
 
 impl Reserve {
@@ -48,9 +52,10 @@ impl Reserve {
         Reserve {
             ground: ground.clone(),
             path: path.to_owned(),
-            state: Mutex::new(State { held_bytes, given_up: 0 }),
+            state: Mutex::new(State { held_bytes, is_checked: false, has_failed: false }),
             held_bytes: AtomicU64::new(held_bytes),
             wanted_bytes: AtomicU64::new(0),
+            given_up: AtomicU64::new(0),
         }
     }
 
@@ -66,6 +71,8 @@ impl Reserve {
 
     /// Makes the reserve as large as `wanted_bytes`, but no more than a fiftieth of the device; a larger one shrinks. It only takes room of which as
     /// much again is free, so that it is not given up at once. Returns whether it is whole now.
+    ///
+    /// Errors: the file cannot be had, though the device is not full. That is said once; until it can be had, what is held is all that is wanted.
     pub fn keep(&self, wanted_bytes: u64) -> Result<bool> {
         let space = self.ground.space()?;
         let wanted_bytes = wanted_bytes.min(space.total_bytes / SHARE);
@@ -73,20 +80,35 @@ impl Reserve {
         self.wanted_bytes.store(wanted_bytes, Ordering::Release);
         if state.held_bytes > wanted_bytes {
             self.shrink(&mut state, wanted_bytes)?;
-        } else if state.held_bytes < wanted_bytes && space.free_bytes / 2 >= wanted_bytes - state.held_bytes {
+        }
+        let missing_bytes = wanted_bytes - state.held_bytes;
+        if (missing_bytes > 0 || !state.is_checked) && space.free_bytes / 2 >= missing_bytes {
             match self.file().and_then(|file| file.allocate(0, wanted_bytes)) {
-                Ok(()) => self.holds(&mut state, wanted_bytes),
-                Err(error) if error.is_full() => {}
-                Err(error) => return Err(error),
+                Ok(()) => {
+                    (state.is_checked, state.has_failed) = (true, false);
+                    self.holds(&mut state, wanted_bytes);
+                }
+                Err(error) if error.is_full() => {
+                    // It may have taken all the room that there was, which others miss since.
+                    let held_bytes = if state.is_checked { state.held_bytes } else { 0 };
+                    self.shrink(&mut state, held_bytes)?;
+                    self.given_up.fetch_add(1, Ordering::Release);
+                }
+                Err(error) => {
+                    self.wanted_bytes.store(state.held_bytes, Ordering::Release);
+                    if !std::mem::replace(&mut state.has_failed, true) {
+                        return Err(error);
+                    }
+                }
             }
         }
-        Ok(state.held_bytes == wanted_bytes)
+        Ok(!self.is_in_use())
     }
 
     /// Runs a write, and gives up parts of the reserve as long as it finds the device full.
     fn run<T>(&self, write: impl Fn() -> Result<T>) -> Result<T> {
         loop {
-            let given_up = self.state.lock().given_up;
+            let given_up = self.given_up.load(Ordering::Acquire);
             match write() {
                 Err(error) if error.is_full() && self.give_up(given_up) => {}
                 result => return result,
@@ -97,7 +119,7 @@ impl Reserve {
     /// Gives up a part, unless somebody else has done so since `seen`. Returns whether there is room that was not there.
     fn give_up(&self, seen: u64) -> bool {
         let mut state = self.state.lock();
-        if state.given_up != seen {
+        if self.given_up.load(Ordering::Acquire) != seen {
             return true;
         }
         if state.held_bytes == 0 {
@@ -110,7 +132,7 @@ impl Reserve {
             tracing::error!(%error, "the disk is full, and the reserve for freeing room cannot be given up");
             return false;
         }
-        state.given_up += 1;
+        self.given_up.fetch_add(1, Ordering::Release);
         if is_first {
             tracing::warn!(
                 "the disk is full: the reserve for freeing room is in use, and nothing new is taken until it is whole again. Forget backups, delete volumes or discard, then prune; or make room on the disk"
@@ -167,7 +189,11 @@ impl ReservedGround {
     }
 }
 
-impl Ground for ReservedGround {
+impl crate::DelegatingGround for ReservedGround {
+    fn below(&self) -> &dyn Ground {
+        &*self.ground
+    }
+
     fn create(&self, path: &str) -> Result<Arc<dyn File>> {
         Ok(self.file(self.reserve.run(|| self.ground.create(path))?))
     }
@@ -177,56 +203,12 @@ impl Ground for ReservedGround {
         Ok(if access == Access::ReadWrite { self.file(file) } else { file })
     }
 
-    fn open_past_cache(&self, path: &str) -> Result<Arc<dyn File>> {
-        self.ground.open_past_cache(path)
-    }
-
-    fn device_holds(&self, path: &str, offset: u64, data: &[u8]) -> Result<bool> {
-        self.ground.device_holds(path, offset, data)
-    }
-
     fn remove(&self, path: &str) -> Result<()> {
         self.reserve.run(|| self.ground.remove(path))
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
         self.reserve.run(|| self.ground.rename(from, to))
-    }
-
-    fn list(&self, directory: &str) -> Result<Vec<DirectoryEntry>> {
-        self.ground.list(directory)
-    }
-
-    fn create_directory(&self, directory: &str) -> Result<()> {
-        self.reserve.run(|| self.ground.create_directory(directory))
-    }
-
-    fn sync_directory(&self, directory: &str) -> Result<()> {
-        self.ground.sync_directory(directory)
-    }
-
-    fn exists(&self, path: &str) -> Result<bool> {
-        self.ground.exists(path)
-    }
-
-    fn space(&self) -> Result<Space> {
-        self.ground.space()
-    }
-
-    fn lock(&self, path: &str, exclusive: bool, holder: &Holder) -> std::result::Result<LockGuard, LockError> {
-        self.ground.lock(path, exclusive, holder)
-    }
-
-    fn describe(&self, path: &str) -> String {
-        self.ground.describe(path)
-    }
-
-    fn identity(&self, path: &str) -> Result<Option<Identity>> {
-        self.ground.identity(path)
-    }
-
-    fn exposure(&self) -> Result<Option<Exposure>> {
-        self.ground.exposure()
     }
 }
 
@@ -237,37 +219,30 @@ struct ReservedFile {
     reserve: Arc<Reserve>,
 }
 
-impl File for ReservedFile {
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        self.file.read_at(offset, buffer)
+impl crate::DelegatingFile for ReservedFile {
+    fn below(&self) -> &dyn File {
+        &*self.file
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.reserve.run(|| self.file.write_at(offset, data))
     }
 
-    fn pretend_write(&self, offset: u64, length: u64) -> Result<()> {
-        self.file.pretend_write(offset, length)
-    }
-
-    fn len(&self) -> Result<u64> {
-        self.file.len()
-    }
-
     fn set_len(&self, length: u64) -> Result<()> {
         self.reserve.run(|| self.file.set_len(length))
     }
 
-    fn sync(&self) -> Result<()> {
-        self.file.sync()
-    }
-
-    fn allocate(&self, offset: u64, length: u64) -> Result<()> {
-        self.file.allocate(offset, length)
-    }
-
     fn allocate_from_reserve(&self, offset: u64, length: u64) -> Result<()> {
-        let full = match self.file.allocate(offset, length) {
+        let length_before = self.file.len()?;
+        let allocate = || match self.file.allocate(offset, length) {
+            Err(error) if error.is_full() => {
+                // It may have taken what room there was.
+                self.file.set_len(length_before)?;
+                Err(error)
+            }
+            result => result,
+        };
+        let full = match allocate() {
             Err(error) if error.is_full() => error,
             result => return result,
         };
@@ -275,19 +250,7 @@ impl File for ReservedFile {
         if self.ground.space()?.free_bytes.saturating_add(self.reserve.held_bytes()) < length {
             return Err(full);
         }
-        self.reserve.run(|| self.file.allocate(offset, length))
-    }
-
-    fn start_writeback(&self, offset: u64, length: u64) {
-        self.file.start_writeback(offset, length);
-    }
-
-    fn read_ahead(&self, offset: u64, length: u64) {
-        self.file.read_ahead(offset, length);
-    }
-
-    fn drop_cached(&self, offset: u64, length: u64) {
-        self.file.drop_cached(offset, length);
+        self.reserve.run(allocate)
     }
 }
 
@@ -331,6 +294,87 @@ mod tests {
         others.set_len(8 * MIB).unwrap();
         assert!(reserve.keep(100 * MIB).unwrap() && !reserve.is_in_use());
         assert_eq!(Reserve::open(&disk, "reserve").held_bytes(), 8 * MIB);
+    }
+
+    /// A device that has less room than it says: under a quota, or when others fill it at the same time.
+    #[derive(Debug)]
+    struct Quota(Arc<dyn Ground>);
+
+    impl crate::DelegatingGround for Quota {
+        fn below(&self) -> &dyn Ground {
+            &*self.0
+        }
+        fn space(&self) -> Result<crate::Space> {
+            Ok(crate::Space { free_bytes: 1 << 40, total_bytes: 1 << 40 })
+        }
+    }
+
+    #[test]
+    fn a_reserve_that_finds_less_room_than_was_said_takes_none() {
+        let (device, disk) = disk(16 * MIB);
+        let quota: Arc<dyn Ground> = Arc::new(Quota(disk.clone()));
+        let reserve = Arc::new(Reserve::open(&quota, "reserve"));
+        assert!(reserve.keep(4 * MIB).unwrap());
+        for (wanted_bytes, held_bytes) in [(100 * MIB, 4 * MIB), (2 * MIB, 2 * MIB), (100 * MIB, 2 * MIB)] {
+            assert_eq!(reserve.keep(wanted_bytes).unwrap(), wanted_bytes == held_bytes);
+            assert_eq!((reserve.held_bytes(), device.used_bytes()), (held_bytes, held_bytes));
+        }
+        let ground = ReservedGround::new(quota, reserve.clone());
+        write(&ground, "log", 15 * MIB).unwrap();
+        assert!(reserve.is_in_use());
+        reserve.keep(100 * MIB).unwrap();
+        write(&ground, "pages", MIB).unwrap();
+    }
+
+    #[test]
+    fn a_reserve_that_is_a_hole_gets_its_room_or_is_none() {
+        let (device, disk) = disk(16 * MIB);
+        disk.create("reserve").unwrap().set_len(64 << 10).unwrap();
+        let others = disk.create("others").unwrap();
+        others.allocate(0, 16 * MIB).unwrap();
+        let reserve = Arc::new(Reserve::open(&disk, "reserve"));
+        assert!(!reserve.keep(64 << 10).unwrap());
+        assert_eq!((reserve.held_bytes(), reserve.is_in_use()), (0, true));
+        others.set_len(MIB).unwrap();
+        disk.create("reserve").unwrap().set_len(64 << 10).unwrap();
+        let reserve = Arc::new(Reserve::open(&disk, "reserve"));
+        assert!(reserve.keep(64 << 10).unwrap());
+        assert_eq!((reserve.held_bytes(), device.used_bytes()), (64 << 10, MIB + (64 << 10)));
+    }
+
+    #[test]
+    fn a_reserve_that_cannot_be_had_keeps_no_data_out() {
+        let (_, disk) = disk(400 * MIB);
+        disk.create_directory("reserve").unwrap();
+        let reserve = Reserve::open(&disk, "reserve");
+        assert!(!reserve.keep(4 * MIB).unwrap_err().is_full());
+        assert!(reserve.keep(4 * MIB).unwrap(), "it is said once");
+        assert!(!reserve.is_in_use());
+    }
+
+    #[test]
+    fn the_sync_of_a_new_directory_is_not_made_again() {
+        let (device, disk) = disk(400 * MIB);
+        let reserve = Arc::new(Reserve::open(&disk, "reserve"));
+        reserve.keep(4 * MIB).unwrap();
+        device.fail_operation(1, std::io::ErrorKind::StorageFull);
+        assert!(ReservedGround::new(disk, reserve).create_directory("directory").is_err_and(|error| error.is_full()));
+    }
+
+    #[test]
+    fn a_growth_uses_what_is_free_and_the_reserve_together_and_takes_nothing_when_it_fails() {
+        let (device, disk) = disk(400 * MIB);
+        let reserve = Arc::new(Reserve::open(&disk, "reserve"));
+        reserve.keep(4 * MIB).unwrap();
+        let ground = ReservedGround::new(disk.clone(), reserve.clone());
+        disk.create("others").unwrap().allocate(0, disk.space().unwrap().free_bytes - 3 * MIB).unwrap();
+        let file = ground.create("pages").unwrap();
+        file.write_at(0, &[1; 4096]).unwrap();
+        let used_bytes = device.used_bytes();
+        assert!(file.allocate_from_reserve(4096, 8 * MIB).unwrap_err().is_full());
+        assert_eq!((device.used_bytes(), reserve.held_bytes()), (used_bytes, 4 * MIB));
+        file.allocate_from_reserve(4096, 6 * MIB).unwrap();
+        assert!(reserve.is_in_use());
     }
 
     #[test]

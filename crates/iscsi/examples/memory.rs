@@ -75,7 +75,7 @@ impl Disk for Memory {
     fn flush(&self) -> Result<(), DiskError> {
         Ok(())
     }
-    fn unmap(&self, offset: u64, length: u64) -> Result<(), DiskError> {
+    fn zero(&self, offset: u64, length: u64) -> Result<(), DiskError> {
         if length >= SLOW_BYTES {
             // Suites want to see a SANITIZE under way, which erases so much at a time.
             std::thread::sleep(std::time::Duration::from_millis(500));

@@ -59,9 +59,9 @@ impl WithHeader {
     }
 }
 
-impl File for WithHeader {
-    fn len(&self) -> onefold_ground::Result<u64> {
-        self.file.len()
+impl onefold_ground::DelegatingFile for WithHeader {
+    fn below(&self) -> &dyn File {
+        &*self.file
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> onefold_ground::Result<()> {
@@ -88,9 +88,9 @@ impl File for WithHeader {
         Err(WithHeader::refused("allocate room in"))
     }
 
-    fn start_writeback(&self, _offset: u64, _length: u64) {}
-
-    fn read_ahead(&self, _offset: u64, _length: u64) {}
+    fn allocate_from_reserve(&self, _offset: u64, _length: u64) -> onefold_ground::Result<()> {
+        Err(WithHeader::refused("allocate room in"))
+    }
 }
 
 /// The header that these bytes were before one bit of them was flipped.

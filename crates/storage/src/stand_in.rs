@@ -154,7 +154,17 @@ impl File for StandIn {
         Err(self.error("allocate room in", io::ErrorKind::PermissionDenied.into()))
     }
 
+    fn pretend_write(&self, _offset: u64, _length: u64) -> onefold_ground::Result<()> {
+        Ok(())
+    }
+
+    fn allocate_from_reserve(&self, offset: u64, length: u64) -> onefold_ground::Result<()> {
+        self.allocate(offset, length)
+    }
+
     fn start_writeback(&self, _offset: u64, _length: u64) {}
 
     fn read_ahead(&self, _offset: u64, _length: u64) {}
+
+    fn drop_cached(&self, _offset: u64, _length: u64) {}
 }

@@ -61,7 +61,8 @@ impl Volume {
         self.check_writable()?;
         self.check(offset, length)?;
         let whole = self.whole_blocks(offset, length);
-        self.for_each_present(whole.start, whole.end, |block| self.clear_block(block))?;
+        let mut is_full = false;
+        self.for_each_present(whole.start, whole.end, |blocks| self.clear_blocks(blocks, &mut is_full))?;
         self.shared.tidy(self);
         Ok(())
     }
@@ -247,8 +248,9 @@ impl Volume {
         Ok(())
     }
 
-    /// Runs `work` for each block from `first` up to but not `last` that is stored or dirty, or of which that is not known.
-    fn for_each_present(&self, first: u64, last: u64, work: impl Fn(u64) -> Result<()>) -> Result<()> {
+    /// Runs `work` for the blocks from `first` up to but not `last` that are stored or dirty, or of which that is not known: up to
+    /// [`STEP_OBJECTS`] of them at a time.
+    fn for_each_present(&self, first: u64, last: u64, mut work: impl FnMut(&[u64]) -> Result<()>) -> Result<()> {
         let mut at = first;
         while at < last {
             // Not for longer: the work takes the gate itself.
@@ -256,12 +258,12 @@ impl Volume {
             at = match present {
                 // There may be something.
                 Err(error) if error.is_lost() => {
-                    work(at)?;
+                    work(&[at])?;
                     at + 1
                 }
                 present => {
                     let (present, next) = present?;
-                    present.iter().try_for_each(|(block, _)| work(*block))?;
+                    work(&present.into_iter().map(|(block, _)| block).collect::<Vec<_>>())?;
                     next
                 }
             };

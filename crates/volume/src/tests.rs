@@ -3,6 +3,7 @@
 use super::*;
 use crate::testing::TestStore;
 use onefold_ground::CrashPolicy;
+use onefold_ground::profile::Component;
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -358,6 +359,36 @@ fn a_flush_on_a_full_disk_fails_keeps_the_data_and_succeeds_when_there_is_room()
     store.reopen();
     let volume = store.volumes(options()).get("disk").unwrap();
     assert!(read(&volume, 0, written) == data[..written]);
+    store.check_counts(&[("disk", &volume)]);
+}
+
+#[test]
+fn a_discard_on_a_full_disk_tries_once_to_write_out_other_blocks() {
+    let mut store = TestStore::new();
+    let volumes = store.volumes(options());
+    let volume = volumes.create("disk", 10_000 * u64::from(BLOCK), BLOCK, None).unwrap();
+    let data = bytes(5, 40 * BLOCK as usize);
+    volume.write(0, &data).unwrap();
+    volume.flush().unwrap();
+    store.ground.set_capacity(store.ground.used_bytes());
+    // Until the buffers are full, too.
+    let mut written = Vec::new();
+    for length in [BLOCK as usize / 2, 512, 1] {
+        while volume.write((100 + written.len() as u64) * u64::from(BLOCK), &bytes(written.len() as u64, length)).is_ok() {
+            written.push(length);
+        }
+    }
+    let cut_bytes = |store: &mut TestStore| store.engine().unwrap().profile().usage(Component::Chunking).bytes;
+    let before = cut_bytes(&mut store);
+    volume.discard(u64::from(BLOCK), 38 * u64::from(BLOCK)).unwrap();
+    let more = cut_bytes(&mut store) - before;
+    assert!(more <= (options().dirty_bytes + BLOCK as usize) as u64, "{more} bytes were cut");
+    assert!(read(&volume, BLOCK as usize, 38 * BLOCK as usize).iter().all(|byte| *byte == 0));
+    for (number, length) in written.into_iter().enumerate() {
+        assert!(read(&volume, (100 + number) * BLOCK as usize, length) == bytes(number as u64, length));
+    }
+    store.ground.set_capacity(1 << 40);
+    volume.flush().unwrap();
     store.check_counts(&[("disk", &volume)]);
 }
 

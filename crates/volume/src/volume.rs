@@ -286,15 +286,20 @@ impl Volume {
         Ok(())
     }
 
-    /// Makes zeros of a whole block. On a full disk this is how room is made: then it waits only for other blocks of zeros.
-    pub(crate) fn clear_block(&self, block: u64) -> Result<()> {
-        match self.make_room(0) {
-            Err(error) if error.is_full() => self.write_out(&self.dirty_blocks().0)?,
-            made => made?,
+    /// Makes zeros of whole blocks. On a full disk this is how room is made: once `is_full`, only blocks of zeros are written out, all that
+    /// there are after these. Until then these may be in memory beyond the limit.
+    pub(crate) fn clear_blocks(&self, blocks: &[u64], is_full: &mut bool) -> Result<()> {
+        for block in blocks {
+            if !*is_full {
+                match self.make_room(0) {
+                    Err(error) if error.is_full() => *is_full = true,
+                    made => made?,
+                }
+            }
+            let _gate = self.enter((block + 1) * self.block_bytes() as u64)?;
+            self.change_gated(*block, |buffer| *buffer = Buffer::new(Base::Zeros));
         }
-        let _gate = self.enter((block + 1) * self.block_bytes() as u64)?;
-        self.change_gated(block, |buffer| *buffer = Buffer::new(Base::Zeros));
-        Ok(())
+        if *is_full { self.write_out(&self.dirty_blocks().0) } else { Ok(()) }
     }
 
     /// A part of a block is taken only if the rest of the block can be told: what a repair could not bring back must be written as a whole, or zeroed. Else it

@@ -52,7 +52,7 @@ impl Disk for Memory {
     fn flush(&self) -> Result<(), DiskError> {
         Ok(())
     }
-    fn unmap(&self, offset: u64, length: u64) -> Result<(), DiskError> {
+    fn zero(&self, offset: u64, length: u64) -> Result<(), DiskError> {
         self.with(offset, length, |own| own.fill(0))
     }
     fn prefetch(&self, offset: u64, length: u64) -> Result<(), DiskError> {

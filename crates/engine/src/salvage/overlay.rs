@@ -2,7 +2,7 @@
 //!
 //! Of a file that is changed only the changed pages are in memory. Locks are nobody's but this process': whoever makes it holds those of the store.
 
-use onefold_ground::{Access, DirectoryEntry, File, Ground, GroundError, Holder, LockError, LockGuard, Result, Space, lock, parent};
+use onefold_ground::{Access, DirectoryEntry, File, Ground, GroundError, Holder, Identity, LockError, LockGuard, Result, lock, parent};
 use parking_lot::{Mutex, RwLock};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -75,6 +75,12 @@ impl Overlay {
         Ok(!names.removed.contains(path) && self.inner.exists(path)?)
     }
 
+    /// Whether the ground below has the same file under this name.
+    fn is_untouched(&self, path: &str) -> bool {
+        let names = self.names.lock();
+        !names.files.contains_key(path) && !names.removed.contains(path)
+    }
+
     /// The file, to be changed.
     fn to_change(&self, names: &mut Names, path: &str) -> Result<Arc<Changed>> {
         if let Some(changed) = names.files.get(path) {
@@ -96,11 +102,15 @@ impl Overlay {
     }
 }
 
-impl Ground for Overlay {
+impl onefold_ground::DelegatingGround for Overlay {
+    fn below(&self) -> &dyn Ground {
+        &*self.inner
+    }
+
     fn create(&self, path: &str) -> Result<Arc<dyn File>> {
         let mut names = self.names.lock();
         if names.files.contains_key(path) || self.is_below(&names, path)? {
-            return Err(failed("create", &self.describe(path), ErrorKind::AlreadyExists));
+            return Err(failed("create", &self.inner.describe(path), ErrorKind::AlreadyExists));
         }
         let pages = Pages { pages: BTreeMap::new(), length: 0, kept: 0 };
         let changed = Arc::new(Changed { below: None, pages: RwLock::new(pages) });
@@ -118,11 +128,27 @@ impl Ground for Overlay {
         Ok(self.handle(path, None, Some(below)))
     }
 
+    fn open_past_cache(&self, path: &str) -> Result<Arc<dyn File>> {
+        if self.is_untouched(path) {
+            Ok(self.handle(path, None, Some(self.inner.open_past_cache(path)?)))
+        } else {
+            Ground::open(self, path, Access::Read)
+        }
+    }
+
+    fn device_holds(&self, path: &str, offset: u64, data: &[u8]) -> Result<bool> {
+        Ok(self.is_untouched(path) && self.inner.device_holds(path, offset, data)?)
+    }
+
+    fn identity(&self, path: &str) -> Result<Option<Identity>> {
+        if self.is_untouched(path) { self.inner.identity(path) } else { Ok(None) }
+    }
+
     fn remove(&self, path: &str) -> Result<()> {
         let mut names = self.names.lock();
         let is_below = self.is_below(&names, path)?;
         if names.files.remove(path).is_none() && !is_below {
-            return Err(failed("remove", &self.describe(path), ErrorKind::NotFound));
+            return Err(failed("remove", &self.inner.describe(path), ErrorKind::NotFound));
         }
         names.removed.insert(path.to_owned());
         Ok(())
@@ -172,16 +198,8 @@ impl Ground for Overlay {
         Ok(names.files.contains_key(path) || names.directories.contains(path) || self.is_below(&names, path)?)
     }
 
-    fn space(&self) -> Result<Space> {
-        self.inner.space()
-    }
-
     fn lock(&self, _path: &str, _exclusive: bool, _holder: &Holder) -> std::result::Result<LockGuard, LockError> {
         Ok(LockGuard::new(NoLock))
-    }
-
-    fn describe(&self, path: &str) -> String {
-        self.inner.describe(path)
     }
 }
 
@@ -303,15 +321,58 @@ impl File for Handle {
         Ok(())
     }
 
+    fn pretend_write(&self, _offset: u64, _length: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn allocate_from_reserve(&self, offset: u64, length: u64) -> Result<()> {
+        self.allocate(offset, length)
+    }
+
     fn start_writeback(&self, _offset: u64, _length: u64) {}
 
-    fn read_ahead(&self, _offset: u64, _length: u64) {}
+    fn read_ahead(&self, offset: u64, length: u64) {
+        if let Some(below) = &self.below {
+            below.read_ahead(offset, length);
+        }
+    }
+
+    fn drop_cached(&self, offset: u64, length: u64) {
+        if let Some(below) = &self.below {
+            below.drop_cached(offset, length);
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use onefold_ground::{SimulatedGround, read_file, replace_file};
+
+    #[test]
+    fn a_file_that_is_not_changed_is_the_one_below() {
+        let directory = tempfile::tempdir().unwrap();
+        let below = Arc::new(onefold_ground::LocalGround::open(directory.path()).unwrap());
+        for name in ["one", "two", "three"] {
+            below.create(name).unwrap().write_at(0, &[7; 4096]).unwrap();
+        }
+        let lock = below.lock("lock", false, &Holder::this_process("test")).unwrap();
+        let overlay = Overlay::new(below.clone(), lock);
+        assert_eq!(overlay.exposure().unwrap(), below.exposure().unwrap());
+        assert_eq!(overlay.identity("one").unwrap(), below.identity("one").unwrap());
+        overlay.open("two", Access::ReadWrite).unwrap().write_at(0, &[1]).unwrap();
+        overlay.rename("three", "four").unwrap();
+        for name in ["two", "three", "four"] {
+            assert_eq!(overlay.identity(name).unwrap(), None);
+        }
+        let mut seen = [0; 2];
+        overlay.open_past_cache("two").unwrap().read_at(0, &mut seen).unwrap();
+        assert_eq!(seen, [1, 7]);
+        overlay.open_past_cache("one").unwrap().read_at(0, &mut seen).unwrap();
+        assert_eq!(seen, [7, 7]);
+        assert!(!overlay.device_holds("two", 0, &[7]).unwrap());
+        assert!(overlay.open_past_cache("three").unwrap_err().is_not_found());
+    }
 
     #[test]
     fn what_is_changed_is_in_memory_and_the_ground_below_stays_as_it_is() {

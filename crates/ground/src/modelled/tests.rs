@@ -286,9 +286,9 @@ fn names_lengths_room_hints_and_locks_pass_through() {
     disk.set_capacity(1 << 20);
     assert_eq!(ground.space().unwrap(), disk.space().unwrap());
     assert_eq!(ground.describe("index/x"), "index/x");
-    let holder = Holder::this_process("test");
+    let holder = crate::Holder::this_process("test");
     let guard = ground.lock("lock", true, &holder).unwrap();
-    assert!(matches!(disk.lock("lock", true, &holder), Err(LockError::Held { .. })));
+    assert!(matches!(disk.lock("lock", true, &holder), Err(crate::LockError::Held { .. })));
     drop(guard);
     disk.lock("lock", true, &holder).unwrap();
     assert_eq!((bench.ends_us(), bench.counters("chunk-index")), (vec![], PartCounters { devices: 1, ..PartCounters::default() }));

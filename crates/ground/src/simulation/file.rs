@@ -153,7 +153,17 @@ impl File for SimulatedFile {
         if reserved < length { Err(self.fail("reserve room in", io::ErrorKind::StorageFull.into())) } else { Ok(()) }
     }
 
+    fn pretend_write(&self, _offset: u64, _length: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn allocate_from_reserve(&self, offset: u64, length: u64) -> Result<()> {
+        self.allocate(offset, length)
+    }
+
     fn start_writeback(&self, _offset: u64, _length: u64) {}
 
     fn read_ahead(&self, _offset: u64, _length: u64) {}
+
+    fn drop_cached(&self, _offset: u64, _length: u64) {}
 }

@@ -6,7 +6,7 @@ use super::names::Entry;
 use super::state::State;
 use super::{SimulatedGround, failure};
 use crate::lock::Held;
-use crate::{Access, DirectoryEntry, File, Ground, Holder, LockError, LockGuard, Result, Space, parent};
+use crate::{Access, DirectoryEntry, Exposure, File, Ground, Holder, Identity, LockError, LockGuard, Result, Space, parent};
 use parking_lot::{Mutex, MutexGuard};
 use std::io;
 use std::sync::Arc;
@@ -148,6 +148,18 @@ impl Ground for SimulatedGround {
 
     fn describe(&self, path: &str) -> String {
         path.to_owned()
+    }
+
+    fn open_past_cache(&self, path: &str) -> Result<Arc<dyn File>> {
+        self.open(path, Access::Read)
+    }
+
+    fn identity(&self, _path: &str) -> Result<Option<Identity>> {
+        Ok(None)
+    }
+
+    fn exposure(&self) -> Result<Option<Exposure>> {
+        Ok(None)
     }
 }
 

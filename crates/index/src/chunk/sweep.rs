@@ -116,8 +116,11 @@ impl Partition {
         };
         let expected_entries = header.entries + (at..changes.len()).filter(is_new).count() as u64;
         if !grow::fits(expected_entries, shape.page_bits, page_capacity(shape.digest_bytes)) {
-            grow::grow(self, files, frozen, changes, pages, expected_entries)?;
-            return Ok(None);
+            match grow::grow(self, files, frozen, changes, pages, expected_entries) {
+                // The pages may have room all the same: a pair that has none says so below.
+                Err(error) if error.is_full() => {}
+                grown => return grown.map(|()| None),
+            }
         }
         if header.target != frozen.target {
             files.header.write(Header { target: frozen.target, progress: 0, ..header })?;

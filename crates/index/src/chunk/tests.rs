@@ -473,6 +473,36 @@ fn m0_14_the_auxiliary_index_says_when_it_is_full_and_a_sweep_empties_it() {
 }
 
 #[test]
+fn a_partition_that_has_no_room_to_grow_is_swept_in_place_until_a_pair_of_pages_is_full() {
+    let (disk, ground) = created(1);
+    let index = open(&ground, 1, Access::ReadWrite, 1).unwrap();
+    let mut model = Model::new();
+    let mut add = |number: u64, chunks: std::ops::Range<u64>| {
+        let batch = log_batch(number * 512, &model, &[], &chunks.map(|chunk| (chunk, chunk + 1)).collect::<Vec<_>>(), &[]);
+        apply(&index, &batch);
+        apply_to_model(&mut model, &batch);
+        index.sweep_all()
+    };
+    add(1, 0..5000).unwrap();
+    add(2, 5000..10_000).unwrap();
+    // All pages are in the journal once.
+    add(3, 10_000..11_000).unwrap();
+    disk.set_capacity(disk.used_bytes());
+    let page_bytes = index.statistics().page_bytes;
+    let error = (4u64..).find_map(|number| add(number, number * 5000..number * 5000 + 20).err()).unwrap();
+    assert!(error.is_full(), "{error}");
+    let statistics = index.statistics();
+    assert_eq!(statistics.page_bytes, page_bytes);
+    let page_bits = (page_bytes / page::PAGE_BYTES as u64).ilog2();
+    assert!(!grow::fits(statistics.entries, page_bits, page::page_capacity(DIGEST_BYTES)), "{statistics:?}");
+    check(&index, &model);
+    disk.set_capacity(u64::MAX);
+    index.sweep_all().unwrap();
+    assert!(index.statistics().page_bytes > page_bytes);
+    check(&index, &model);
+}
+
+#[test]
 fn who_reads_pages_by_runs_goes_on_at_the_right_place_when_the_partition_grows() {
     let (disk, ground) = created(1);
     let index = open(&ground, 1, Access::ReadWrite, 1).unwrap();

@@ -7,8 +7,8 @@ use super::{Buffers, Disk, DiskError, Geometry, MAX_TRANSFER_BYTES, u16_at, u32_
 
 /// Patterns are written, and what is there is compared, so many bytes at a time.
 const STEP_BYTES: usize = 1 << 20;
-/// What WRITE SAME unmaps is unmapped so many bytes at a time.
-const UNMAP_STEP_BYTES: u64 = 256 << 20;
+/// WRITE SAME makes zeros of so many bytes at a time.
+const ZERO_STEP_BYTES: u64 = 256 << 20;
 /// Extents of one GET LBA STATUS.
 const MAX_EXTENTS: usize = 1024;
 
@@ -297,12 +297,12 @@ impl Medium<'_> {
         }
         // With UNMAP too, blocks read as what was sent: what is unmapped reads as zeros.
         if !has_data || data[..logical].iter().all(|byte| *byte == 0) {
-            let step = UNMAP_STEP_BYTES / logical as u64;
+            let step = ZERO_STEP_BYTES / logical as u64;
             let mut left = range;
             while left.blocks > 0 {
                 go_on(is_over)?;
                 let part = Range { blocks: step.min(left.blocks), ..left };
-                self.unmap_range(part)?;
+                self.zero_range(part)?;
                 left = Range { lba: left.lba + part.blocks, blocks: left.blocks - part.blocks };
             }
             return Ok(());
@@ -324,12 +324,10 @@ impl Medium<'_> {
         Ok(())
     }
 
-    pub(super) fn unmap_range(&self, range: Range) -> Result<(), Sense> {
-        if range.blocks == 0 {
-            return Ok(());
-        }
+    /// Makes zeros of a range, whatever room that needs.
+    pub(super) fn zero_range(&self, range: Range) -> Result<(), Sense> {
         let length = range.blocks * u64::from(self.geometry.logical);
-        self.disk.unmap(range.offset(&self.geometry), length).map_err(|error| failed_to_write(&error, range.lba))
+        self.disk.zero(range.offset(&self.geometry), length).map_err(|error| failed_to_write(&error, range.lba))
     }
 
     /// UNMAP (SBC-3 section 5.28). All descriptors are checked before anything is given back.
@@ -348,7 +346,11 @@ impl Medium<'_> {
         let ranges: Vec<Range> = descriptors
             .map(|descriptor| Range { lba: u64_at(descriptor, 0), blocks: u32_at(descriptor, 8).into() }.check(&self.geometry))
             .collect::<Result<_, _>>()?;
-        ranges.into_iter().try_for_each(|range| go_on(is_over).and_then(|()| self.unmap_range(range)))
+        ranges.into_iter().try_for_each(|range| {
+            go_on(is_over)?;
+            let length = range.blocks * u64::from(self.geometry.logical);
+            self.disk.unmap(range.offset(&self.geometry), length).map_err(|error| failed_to_write(&error, range.lba))
+        })
     }
 
     pub(super) fn prefetch(&self, cdb: &[u8]) -> Result<(), Sense> {
@@ -526,5 +528,19 @@ mod tests {
         assert_eq!((disk.content()[200 * 512 - 1], disk.mapped_blocks()), (5, 2));
         send(&unit, &write_same, &[0; 512]);
         assert_eq!((disk.content()[200 * 512 - 1], disk.mapped_blocks()), (0, 1));
+    }
+
+    #[test]
+    fn zeros_that_a_full_store_cannot_take_are_an_error_and_unmapping_is_none() {
+        let disk = MemoryDisk::new(4 * MAPPED_BYTES);
+        let unit = unit(&disk);
+        send(&unit, &WRITE, &[5; 512]);
+        *disk.fails.lock() = Some(DiskError::NoSpace);
+        let write_same = [0x93, 0x08, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 1, 0, 0];
+        assert_eq!(sense_of(&send(&unit, &write_same, &[0; 512])), (7, 0x27, 0x07));
+        let mut list = [0; 24];
+        (list[1], list[3], list[15], list[19]) = (22, 16, 3, 1);
+        assert_eq!(sense_of(&send(&unit, &[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], &list)), (0, 0, 0));
+        assert_eq!(disk.content()[3 * 512], 5);
     }
 }

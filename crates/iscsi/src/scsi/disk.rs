@@ -28,7 +28,12 @@ pub trait Disk: Send + Sync {
     fn flush(&self) -> Result<(), DiskError>;
 
     /// Makes the range zeros and gives its space back.
-    fn unmap(&self, offset: u64, length: u64) -> Result<(), DiskError>;
+    fn zero(&self, offset: u64, length: u64) -> Result<(), DiskError>;
+
+    /// The range is not needed any more: gives its space back. What has no room to become zeros may stay as it is.
+    fn unmap(&self, offset: u64, length: u64) -> Result<(), DiskError> {
+        self.zero(offset, length)
+    }
 
     /// The range will be read soon.
     fn prefetch(&self, offset: u64, length: u64) -> Result<(), DiskError>;

@@ -198,8 +198,8 @@ impl Shared {
         let size = self.disk.size();
         let is_zeros = pattern.iter().all(|byte| *byte == 0);
         self.total_bytes.store(if is_zeros { size } else { 2 * size }, Ordering::Relaxed);
-        let unmap = |offset, length| self.disk.unmap(offset, length);
-        if !self.for_each(size, ERASE_BYTES, &unmap)? {
+        let zero = |offset, length| self.disk.zero(offset, length);
+        if !self.for_each(size, ERASE_BYTES, &zero)? {
             return Ok(false);
         }
         // What was there is gone for good before anything else is written.

@@ -252,7 +252,7 @@ impl LogicalUnit {
         }
         if u32_at(token, 0) == ZEROS {
             for range in ranges {
-                self.medium_of(geometry).unmap_range(range)?;
+                self.medium_of(geometry).zero_range(range)?;
                 outcome.segments += 1;
                 outcome.transferred += range.blocks;
             }

@@ -67,7 +67,7 @@ impl Disk for Slow {
     fn flush(&self) -> Result<(), DiskError> {
         Ok(())
     }
-    fn unmap(&self, offset: u64, length: u64) -> Result<(), DiskError> {
+    fn zero(&self, offset: u64, length: u64) -> Result<(), DiskError> {
         self.bytes.lock().unwrap()[offset as usize..][..length as usize].fill(0);
         Ok(())
     }

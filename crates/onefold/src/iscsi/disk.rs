@@ -90,6 +90,10 @@ impl Disk for VolumeDisk {
         if self.volume.is_read_only() { Ok(()) } else { self.volume.flush().map_err(refused) }
     }
 
+    fn zero(&self, offset: u64, length: u64) -> Result<()> {
+        self.change(|volume| volume.write_zeroes(offset, length))
+    }
+
     fn unmap(&self, offset: u64, length: u64) -> Result<()> {
         self.change(|volume| volume.discard(offset, length))
     }
@@ -143,5 +147,54 @@ impl Content for VolumeContent {
 
     fn read(&self, from: u64, out: &mut [u8]) -> Result<()> {
         self.0.read(from, out).map_err(refused)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onefold_engine::{Descriptor, Engine, Mode, Settings};
+    use onefold_ground::{Ground, SimulatedGround};
+    use onefold_volume::{Volumes, VolumesOptions};
+
+    #[test]
+    fn zeros_that_a_full_store_cannot_take_are_an_error_and_unmapping_is_none() {
+        let ground = SimulatedGround::new(1);
+        let shared: Arc<dyn Ground> = Arc::new(ground.clone());
+        Engine::create(&shared, &Descriptor::new().unwrap()).unwrap();
+        let settings = Settings { background: false, workers: 1, ..Settings::default() };
+        let engine = Engine::open(shared, settings, Mode::ReadWrite, "test").unwrap();
+        let volumes = Volumes::open(engine, VolumesOptions { dirty_bytes: 1 << 20, ..VolumesOptions::default() }).unwrap();
+        volumes.create("disk", 1 << 40, 256 << 10, None).unwrap();
+        let disk = VolumeDisk::new(volumes.get("disk").unwrap(), 1 << 40, false);
+        let mut old = vec![0; 4096];
+        onefold_ground::fill_random(&mut old).unwrap();
+        disk.write(0, &old, true).unwrap();
+        ground.set_capacity(ground.used_bytes());
+        // Until the buffers are full, too.
+        let mut noise = vec![0; 256 << 10];
+        onefold_ground::fill_random(&mut noise).unwrap();
+        let mut block = 0u64;
+        for length in [256 << 10, 512] {
+            let refused = loop {
+                block += 1;
+                // No part of it is as another one.
+                noise.chunks_mut(512).for_each(|part| part[..8].copy_from_slice(&block.to_le_bytes()));
+                if let Err(error) = disk.write(block << 18, &noise[..length], false) {
+                    break error;
+                }
+            };
+            assert_eq!(refused, DiskError::NoSpace);
+        }
+
+        disk.unmap(0, 2048).unwrap();
+        assert_eq!(disk.zero(0, 2048), Err(DiskError::NoSpace));
+        let mut found = vec![0; 4096];
+        disk.read(0, &mut found).unwrap();
+        assert_eq!(found, old);
+        // A whole block needs no room.
+        disk.zero(0, 256 << 10).unwrap();
+        disk.read(0, &mut found).unwrap();
+        assert_eq!(found, [0; 4096]);
     }
 }

@@ -7,7 +7,7 @@ use crate::{PruneOptions, prune};
 use onefold_chunking::{Kind, Sizes};
 use onefold_engine::{Descriptor, Hints, Mode, Piece, Settings};
 use onefold_fingerprint::Fingerprint;
-use onefold_ground::{Access, DirectoryEntry, File, Ground, Holder, LockError, LockGuard, SimulatedGround, Space};
+use onefold_ground::{Access, File, Ground, SimulatedGround};
 use onefold_storage::Compression;
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -39,7 +39,10 @@ impl Clock for Witness {
     fn sleep(&self, _time: Duration) {}
 }
 
-impl Ground for Witness {
+impl onefold_ground::DelegatingGround for Witness {
+    fn below(&self) -> &dyn Ground {
+        &self.ground
+    }
     fn create(&self, path: &str) -> onefold_ground::Result<Arc<dyn File>> {
         self.note(path);
         self.ground.create(path)
@@ -62,27 +65,6 @@ impl Ground for Witness {
         let seen = self.seen.lock().unwrap().remove(from);
         seen.map(|time| self.seen.lock().unwrap().insert(to.to_owned(), time));
         self.ground.rename(from, to)
-    }
-    fn list(&self, directory: &str) -> onefold_ground::Result<Vec<DirectoryEntry>> {
-        self.ground.list(directory)
-    }
-    fn create_directory(&self, directory: &str) -> onefold_ground::Result<()> {
-        self.ground.create_directory(directory)
-    }
-    fn sync_directory(&self, directory: &str) -> onefold_ground::Result<()> {
-        self.ground.sync_directory(directory)
-    }
-    fn exists(&self, path: &str) -> onefold_ground::Result<bool> {
-        self.ground.exists(path)
-    }
-    fn space(&self) -> onefold_ground::Result<Space> {
-        self.ground.space()
-    }
-    fn lock(&self, path: &str, exclusive: bool, holder: &Holder) -> std::result::Result<LockGuard, LockError> {
-        self.ground.lock(path, exclusive, holder)
-    }
-    fn describe(&self, path: &str) -> String {
-        self.ground.describe(path)
     }
 }
 

@@ -9,7 +9,7 @@ use crate::world::{Random, World, settings};
 use crate::{must, reopen, seeds};
 use onefold_catalog::{Backup, BackupId, Catalog};
 use onefold_engine::{Engine, Mode, Settings};
-use onefold_ground::{Access, DirectoryEntry, File, Ground, Holder, LockError, LockGuard, Result, SimulatedGround, Space, checksum};
+use onefold_ground::{Access, File, Ground, Holder, Result, SimulatedGround, checksum};
 use onefold_volume::Volumes;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -54,7 +54,10 @@ impl Watched {
     }
 }
 
-impl Ground for Watched {
+impl onefold_ground::DelegatingGround for Watched {
+    fn below(&self) -> &dyn Ground {
+        &self.inner
+    }
     fn create(&self, path: &str) -> Result<Arc<dyn File>> {
         self.look();
         self.inner.create(path).map(|file| self.watched(file))
@@ -71,27 +74,9 @@ impl Ground for Watched {
         self.look();
         self.inner.rename(from, to)
     }
-    fn list(&self, directory: &str) -> Result<Vec<DirectoryEntry>> {
-        self.inner.list(directory)
-    }
-    fn create_directory(&self, directory: &str) -> Result<()> {
-        self.inner.create_directory(directory)
-    }
     fn sync_directory(&self, directory: &str) -> Result<()> {
         self.look();
         self.inner.sync_directory(directory)
-    }
-    fn exists(&self, path: &str) -> Result<bool> {
-        self.inner.exists(path)
-    }
-    fn space(&self) -> Result<Space> {
-        self.inner.space()
-    }
-    fn lock(&self, path: &str, exclusive: bool, holder: &Holder) -> std::result::Result<LockGuard, LockError> {
-        self.inner.lock(path, exclusive, holder)
-    }
-    fn describe(&self, path: &str) -> String {
-        self.inner.describe(path)
     }
 }
 
@@ -101,9 +86,9 @@ struct WatchedFile {
     ground: Watched,
 }
 
-impl File for WatchedFile {
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        self.inner.read_at(offset, buffer)
+impl onefold_ground::DelegatingFile for WatchedFile {
+    fn below(&self) -> &dyn File {
+        &*self.inner
     }
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.ground.look();
@@ -116,9 +101,6 @@ impl File for WatchedFile {
         }
         self.inner.write_at(offset, data)
     }
-    fn len(&self) -> Result<u64> {
-        self.inner.len()
-    }
     fn set_len(&self, length: u64) -> Result<()> {
         self.ground.look();
         self.inner.set_len(length)
@@ -127,11 +109,6 @@ impl File for WatchedFile {
         self.ground.look();
         self.inner.sync()
     }
-    fn allocate(&self, offset: u64, length: u64) -> Result<()> {
-        self.inner.allocate(offset, length)
-    }
-    fn start_writeback(&self, _offset: u64, _length: u64) {}
-    fn read_ahead(&self, _offset: u64, _length: u64) {}
 }
 
 /// A reader that holds a backup.

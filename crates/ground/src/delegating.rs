@@ -1,0 +1,67 @@
+//! Grounds and files that stand on another one. They spell out only what they do differently: what they leave out is done by the one below,
+//! so that none of them can forget to pass a call on.
+
+use crate::{Access, DirectoryEntry, Exposure, File, Ground, Holder, Identity, LockError, LockGuard, Result, Space};
+use std::fmt::Debug;
+use std::sync::Arc;
+
+macro_rules! delegating {
+    (
+        $(#[$what:meta])* trait $name:ident over $base:ident;
+        $(fn $method:ident(&self $(, $argument:ident: $kind:ty)*) $(-> $out:ty)?;)*
+    ) => {
+        $(#[$what])*
+        pub trait $name: Send + Sync + Debug {
+            /// The one below.
+            fn below(&self) -> &dyn $base;
+            $(
+                #[doc = concat!("As [`", stringify!($base), "::", stringify!($method), "`].")]
+                fn $method(&self $(, $argument: $kind)*) $(-> $out)? {
+                    self.below().$method($($argument),*)
+                }
+            )*
+        }
+
+        impl<T: $name> $base for T {
+            $(fn $method(&self $(, $argument: $kind)*) $(-> $out)? {
+                $name::$method(self $(, $argument)*)
+            })*
+        }
+    };
+}
+
+delegating! {
+    /// A [`Ground`] that stands on another one. Name it by its path in the `impl`: where both traits are imported, calls are ambiguous.
+    trait DelegatingGround over Ground;
+    fn create(&self, path: &str) -> Result<Arc<dyn File>>;
+    fn open(&self, path: &str, access: Access) -> Result<Arc<dyn File>>;
+    fn open_past_cache(&self, path: &str) -> Result<Arc<dyn File>>;
+    fn device_holds(&self, path: &str, offset: u64, data: &[u8]) -> Result<bool>;
+    fn remove(&self, path: &str) -> Result<()>;
+    fn rename(&self, from: &str, to: &str) -> Result<()>;
+    fn list(&self, directory: &str) -> Result<Vec<DirectoryEntry>>;
+    fn create_directory(&self, directory: &str) -> Result<()>;
+    fn sync_directory(&self, directory: &str) -> Result<()>;
+    fn exists(&self, path: &str) -> Result<bool>;
+    fn space(&self) -> Result<Space>;
+    fn lock(&self, path: &str, exclusive: bool, holder: &Holder) -> std::result::Result<LockGuard, LockError>;
+    fn identity(&self, path: &str) -> Result<Option<Identity>>;
+    fn describe(&self, path: &str) -> String;
+    fn exposure(&self) -> Result<Option<Exposure>>;
+}
+
+delegating! {
+    /// A [`File`] that stands on another one. Name it by its path in the `impl`: where both traits are imported, calls are ambiguous.
+    trait DelegatingFile over File;
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()>;
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()>;
+    fn pretend_write(&self, offset: u64, length: u64) -> Result<()>;
+    fn len(&self) -> Result<u64>;
+    fn set_len(&self, length: u64) -> Result<()>;
+    fn sync(&self) -> Result<()>;
+    fn allocate(&self, offset: u64, length: u64) -> Result<()>;
+    fn allocate_from_reserve(&self, offset: u64, length: u64) -> Result<()>;
+    fn start_writeback(&self, offset: u64, length: u64);
+    fn read_ahead(&self, offset: u64, length: u64);
+    fn drop_cached(&self, offset: u64, length: u64);
+}
