@@ -28,9 +28,10 @@ use crate::{ClientError, Result, source};
 use delete::Deleter;
 use onefold_catalog::{Backup, Catalog, Content, DirectoryReader, MAX_DEPTH, components, join};
 use onefold_engine::Recipe;
-use rustix::fd::OwnedFd;
+use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use walk::Walk;
 
@@ -127,9 +128,8 @@ pub fn restore(catalog: &Catalog, backup: &Backup, options: &RestoreOptions, mon
         refuse_several_roots(catalog, backup, options, &selection)?;
     }
     let target = open_target(options)?;
-    let synced =
-        target.as_ref().map(OwnedFd::try_clone).transpose().map_err(|error| ClientError::io("open", target_name(options), error))?;
-
+    let (links, file_systems) = (Vec::new(), HashMap::new());
+    let mut walk = Walk { catalog, backup, options, selection: &selection, output: &output, deleter, links, target, file_systems };
     let (sender, batches) = crossbeam_channel::bounded(BATCHES);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -147,8 +147,6 @@ pub fn restore(catalog: &Catalog, backup: &Backup, options: &RestoreOptions, mon
             threads.push(scope.spawn(move || writer.run(&batches)));
         }
         drop(batches);
-        let target = target.map(|target| Directory::new(target, Vec::new(), None, None));
-        let mut walk = Walk { catalog, backup, options, selection: &selection, output: &output, deleter, links: Vec::new(), target };
         let walked = walk.run(sender);
         let written: Vec<Result<()>> =
             threads.into_iter().map(|thread| thread.join().expect("the threads of a restore do not panic")).collect();
@@ -163,8 +161,8 @@ pub fn restore(catalog: &Catalog, backup: &Backup, options: &RestoreOptions, mon
     for pattern in selection.unmatched() {
         watch.error(pattern, "this backup has nothing that matches");
     }
-    if let Some(synced) = synced {
-        rustix::fs::syncfs(&synced).map_err(|error| ClientError::io("sync", target_name(options), error))?;
+    for file_system in walk.file_systems.values() {
+        rustix::fs::syncfs(file_system).map_err(|error| ClientError::io("sync", target_name(options), error))?;
     }
     Ok(RestoreOutcome {
         files: watch.get(Counter::Files),
@@ -185,7 +183,7 @@ fn target_name(options: &RestoreOptions) -> &[u8] {
 }
 
 /// The target, created if it is not there; `None` if a dry run would create it.
-fn open_target(options: &RestoreOptions) -> Result<Option<OwnedFd>> {
+fn open_target(options: &RestoreOptions) -> Result<Option<Arc<Directory>>> {
     let name = target_name(options);
     if options.dry_run && !options.target.exists() {
         return Ok(None);
@@ -193,7 +191,8 @@ fn open_target(options: &RestoreOptions) -> Result<Option<OwnedFd>> {
     if !options.dry_run {
         std::fs::create_dir_all(&options.target).map_err(|error| ClientError::io("create", name, error))?;
     }
-    source::open(rustix::fs::CWD, name, rustix::fs::OFlags::DIRECTORY).map(Some).map_err(|error| ClientError::io("open", name, error))
+    let opened = source::open(rustix::fs::CWD, name, rustix::fs::OFlags::DIRECTORY);
+    opened.and_then(|target| Directory::new(target, Vec::new())).map(Some).map_err(|error| ClientError::io("open", name, error))
 }
 
 /// What is called with a path, what is there, and whether it is wanted; `None` ends the walk.

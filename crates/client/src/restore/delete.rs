@@ -4,14 +4,15 @@
 //! * Only directories that were backed up as a whole, and are wanted as a whole, lose names; never the directories above them.
 //! * A directory of which only the marker was backed up loses nothing.
 //! * A directory of the backup that cannot be read to its end loses nothing.
-//! * What the user or the backup has excluded, other file systems and the store itself stay.
+//! * What the user or the backup has excluded, other file systems and the store itself stay. The root of a file system that is mounted in
+//!   the target loses nothing.
 
 use crate::glob::Excludes;
 use crate::marker::CACHE_TAG;
 use crate::monitor::{Counter, Plan};
 use crate::select::Selection;
 use crate::source::{self, Listing};
-use crate::target::{let_owner_in, open_directory, os};
+use crate::target::{Directory, let_owner_in, open_directory, os};
 use crate::write::Output;
 use crate::{ClientError, Result};
 use onefold_catalog::{Backup, DirectoryReader, components, join};
@@ -50,13 +51,17 @@ impl<'a> Deleter<'a> {
     }
 
     /// Deletes from a directory of the target what the directory `recipe` of the backup has not.
-    pub(crate) fn clean(&self, engine: &Arc<Engine>, recipe: &Recipe, directory: &OwnedFd, path: &[u8]) {
+    pub(crate) fn clean(&self, engine: &Arc<Engine>, recipe: &Recipe, directory: &Directory, path: &[u8]) {
         let path_names: Vec<&[u8]> = components(path).collect();
         let is_below = |above: &Vec<u8>| components(above).enumerate().all(|(at, name)| path_names.get(at) == Some(&name));
         if !self.paths.iter().any(is_below) {
             return;
         }
         let watch = self.output.watch;
+        if directory.is_mount_point() {
+            // The backup may have the directory that it is mounted on, and nothing of what is in it.
+            return watch.warn(path, "another file system is mounted there: nothing is deleted from this directory");
+        }
         let mut names = HashSet::new();
         for entry in DirectoryReader::new(engine, recipe) {
             match entry {
@@ -68,16 +73,15 @@ impl<'a> Deleter<'a> {
         if self.has_only_marker(&names, path) {
             return;
         }
-        let (listing, device) =
-            match Listing::read(directory).and_then(|names| Ok((names, source::find_open(directory)?.attributes.device))) {
-                Ok(read) => read,
-                Err(error) => return watch.error(path, format_args!("cannot list it, so nothing is deleted from it: {error}")),
-            };
+        let listing = match Listing::read(&directory.file) {
+            Ok(listing) => listing,
+            Err(error) => return watch.error(path, format_args!("cannot list it, so nothing is deleted from it: {error}")),
+        };
         for name in (0..).map_while(|at| listing.get(at)).filter(|name| !names.contains(*name)) {
             if watch.should_stop() {
                 return;
             }
-            self.remove(directory, name, join(path, name), device, 0);
+            self.remove(&directory.file, name, join(path, name), directory.device(), 0);
         }
     }
 
