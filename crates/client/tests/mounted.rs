@@ -3,7 +3,8 @@
 mod common;
 
 use common::{is_root, noise, place};
-use onefold_client::{Overwrite, RestoreOptions};
+use onefold_client::{Counter, Monitor, Overwrite, Problem, RestoreOptions};
+use parking_lot::Mutex;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -77,4 +78,54 @@ fn every_file_system_that_was_written_to_is_synced() {
     assert_eq!((outcome.files, outcome.errors), (1, 0), "{:?}", tally.problems());
     let bytes = fs::read(image).unwrap();
     assert!(bytes.chunks(1024).any(|block| content.starts_with(block)), "the content is on the disk");
+}
+
+/// Whenever a file has its name, copies the image of the file system as a power cut would leave it.
+struct PowerCuts {
+    image: PathBuf,
+    other_file: fs::File,
+    images: Mutex<Vec<PathBuf>>,
+}
+
+impl Monitor for PowerCuts {
+    fn count(&self, counter: Counter, _increment: u64) {
+        if counter == Counter::Files {
+            // Names and sizes become durable with any sync, bytes that the system has not placed yet do not.
+            self.other_file.sync_all().unwrap();
+            let mut images = self.images.lock();
+            let image = self.image.with_extension(images.len().to_string());
+            fs::copy(&self.image, &image).unwrap();
+            images.push(image);
+        }
+    }
+
+    fn problem(&self, problem: &Problem) {
+        panic!("{problem:?}");
+    }
+}
+
+#[test]
+fn after_a_power_cut_no_file_has_its_name_and_size_without_its_bytes() {
+    let place = place();
+    place.write("large", noise(8, 9_000_000));
+    place.write("small", [noise(9, 200_000), vec![0; 300_000]].concat());
+    let (backup, _) = place.backup();
+    let image = place.directory.path().join("image");
+    let Some(mounted) = Mounted::ext4(&image, &place.target()) else { return };
+    let other_file = fs::File::create(place.target().join("other")).unwrap();
+    let cuts = PowerCuts { image, other_file, images: Mutex::default() };
+    let strip_components = place.root().split(|byte| *byte == b'/').count();
+    let options = RestoreOptions { target: place.target(), strip_components, ..RestoreOptions::default() };
+    onefold_client::restore(&place.catalog, &backup.backup, &options, &cuts).unwrap();
+    drop((cuts.other_file, mounted));
+    let images = cuts.images.into_inner();
+    assert_eq!(images.len(), 2);
+    for image in images {
+        let after = place.directory.path().join("after");
+        let Some(_mounted) = Mounted::mount(&["-o", "loop", image.to_str().unwrap()], &after) else { return };
+        for name in ["large", "small"] {
+            let (expected, found) = (fs::read(place.source().join(name)).unwrap(), fs::read(after.join(name)).unwrap_or_default());
+            assert!(found.len() != expected.len() || found == expected, "{name} lacks bytes");
+        }
+    }
 }
