@@ -48,7 +48,7 @@ pub enum Overwrite {
     /// It stays, and is listed as an error.
     #[default]
     Never,
-    /// It is replaced; what is equal gets its attributes.
+    /// It is replaced; what is equal gets its attributes. As root, what has another owner is not equal.
     IfChanged,
     /// Everything is replaced.
     Always,

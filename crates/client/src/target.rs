@@ -53,6 +53,10 @@ impl Powers {
         }
     }
 
+    pub(crate) fn is_root(&self) -> bool {
+        self.is_root
+    }
+
     /// Gives a file or directory its flags of `chattr`. One that could not be linked to or filled any more has to wait.
     pub(crate) fn set_flags(&self, file: impl AsFd, attributes: &Attributes, is_directory: bool, path: &[u8], watch: &Watch<'_>) {
         if attributes.flags == 0 {
