@@ -374,11 +374,14 @@ impl<'a> Writer<'a> {
 
     /// Writes one file of any size.
     pub(crate) fn one(&mut self, directory: &Arc<Directory>, entry: Entry, path: Vec<u8>) -> Result<()> {
-        let (sender, batches) = crossbeam_channel::unbounded();
+        let (sender, batches) = crossbeam_channel::bounded(1);
         let mut queue = self.output.queue(sender);
-        queue.file(directory, entry, path)?;
-        queue.finish()?;
-        self.run(&batches)
+        let queue = move || queue.file(directory, entry, path).and_then(|()| queue.finish());
+        std::thread::scope(|scope| {
+            let writing = scope.spawn(|| self.run(&batches));
+            let queued = queue();
+            queued.and(writing.join().expect("the threads of a restore do not panic"))
+        })
     }
 
     fn small(&mut self, files: Vec<Small>) -> Result<()> {

@@ -58,6 +58,19 @@ fn hard_links_across_directories_are_one_file_again_even_without_their_first_nam
 }
 
 #[test]
+fn a_large_file_is_restored_by_a_further_name_alone() {
+    let place = place();
+    let content = noise(1, 40 << 20);
+    place.write("a", &content);
+    fs::hard_link(place.source().join("a"), place.source().join("b")).unwrap();
+    let (backup, _) = place.backup();
+    let paths = vec![b"b".to_vec()];
+    let (outcome, tally) = place.restore_with(&backup.backup, RestoreOptions { paths, ..RestoreOptions::default() });
+    assert_eq!((outcome.files, outcome.errors, tally.problems()), (1, 0, vec![]));
+    assert!(fs::read(place.target().join("b")).unwrap() == content);
+}
+
+#[test]
 fn parts_of_a_backup_are_restored_alone() {
     let place = place();
     every_kind(&place.source());
