@@ -31,6 +31,7 @@ use delete::Deleter;
 use onefold_catalog::{Backup, Catalog, Content, DirectoryReader, MAX_DEPTH, components, join};
 use onefold_engine::Recipe;
 use std::collections::HashMap;
+use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -197,11 +198,11 @@ fn open_target(options: &RestoreOptions) -> Result<Option<Arc<Directory>>> {
     opened.and_then(|target| Directory::new(target, Vec::new())).map(Some).map_err(|error| ClientError::io("open", name, error))
 }
 
-/// What is called with a path, what is there, and whether it is wanted; `None` ends the walk.
-type Visit<'a> = dyn FnMut(&[u8], &Content, bool) -> Option<()> + 'a;
+/// What is called with a path, what is there, and whether it is wanted. It ends the walk, or says whether to go into a directory.
+type Visit<'a> = dyn FnMut(&[u8], &Content, bool) -> ControlFlow<(), bool> + 'a;
 
-/// Walks the wanted part of a backup; `visit` says whether to go into a directory. What cannot be read is left out.
-fn for_each_wanted(catalog: &Catalog, backup: &Backup, selection: &Selection, visit: &mut Visit<'_>) -> Option<()> {
+/// Walks the wanted part of a backup. What cannot be read is left out.
+fn for_each_wanted(catalog: &Catalog, backup: &Backup, selection: &Selection, visit: &mut Visit<'_>) -> ControlFlow<()> {
     let reader = |recipe: &Recipe| DirectoryReader::new(catalog.engine(), recipe);
     let mut levels = vec![(Vec::new(), selection.root(), reader(&backup.root))];
     while let Some((path, reach, entries)) = levels.last_mut() {
@@ -217,14 +218,15 @@ fn for_each_wanted(catalog: &Catalog, backup: &Backup, selection: &Selection, vi
             Verdict::OnTheWay(reach) => (false, reach),
             Verdict::Unwanted => continue,
         };
-        visit(&path, &entry.content, is_wanted)?;
-        if let Content::Directory { recipe } = &entry.content
+        let enters = visit(&path, &entry.content, is_wanted)?;
+        if enters
+            && let Content::Directory { recipe } = &entry.content
             && levels.len() < MAX_DEPTH
         {
             levels.push((path, reach, reader(recipe)));
         }
     }
-    Some(())
+    ControlFlow::Continue(())
 }
 
 /// Counts what there is to do, ahead of those who do it.
@@ -236,9 +238,9 @@ fn count_ahead(catalog: &Catalog, backup: &Backup, selection: &Selection, watch:
                 watch.count(Counter::FoundBytes, *size_bytes);
             }
         }
-        (!is_over.load(Ordering::Relaxed) && !watch.should_stop()).then_some(())
+        if is_over.load(Ordering::Relaxed) || watch.should_stop() { ControlFlow::Break(()) } else { ControlFlow::Continue(true) }
     });
-    if counted.is_some() {
+    if counted.is_continue() {
         watch.has_totals();
     }
 }
@@ -246,12 +248,13 @@ fn count_ahead(catalog: &Catalog, backup: &Backup, selection: &Selection, watch:
 /// Of two directories that become one, each would lose what only the other has.
 fn refuse_several_roots(catalog: &Catalog, backup: &Backup, options: &RestoreOptions, selection: &Selection) -> Result<()> {
     let mut roots: Vec<Vec<u8>> = Vec::new();
-    for_each_wanted(catalog, backup, selection, &mut |path, content, _| {
-        let is_root = components(path).count() == options.strip_components && matches!(content, Content::Directory { .. });
-        if is_root {
+    let _ = for_each_wanted(catalog, backup, selection, &mut |path, content, _| {
+        let depth = components(path).count();
+        if depth == options.strip_components && matches!(content, Content::Directory { .. }) {
             roots.push(path.to_vec());
         }
-        (roots.len() < 2).then_some(())
+        // What lies below the roots is not read.
+        if roots.len() < 2 { ControlFlow::Continue(depth < options.strip_components) } else { ControlFlow::Break(()) }
     });
     match &roots[..] {
         [first, second, ..] => {
