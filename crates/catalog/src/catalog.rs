@@ -124,7 +124,7 @@ impl Catalog {
         for backup in backups.iter().filter(|backup| removed.insert(backup.id)) {
             let partition = self.partition(&backup.name);
             // Removing one twice would take its references away twice.
-            if self.engine.get(partition, &key(&backup.id))?.is_none() {
+            if !self.has(backup)? {
                 return Err(CatalogError::UnknownBackup { asked: backup.id.to_string(), candidates: Vec::new() });
             }
             let mut changes = vec![(partition, key(&backup.id), None)];
@@ -155,10 +155,24 @@ impl Catalog {
 
     /// All backups, in the order in which they were made.
     pub fn list(&self) -> Result<Vec<Backup>> {
+        let (backups, damage) = self.list_sound()?;
+        damage.map_or(Ok(backups), Err)
+    }
+
+    /// The same without those whose records are damaged, and what is wrong with one of these.
+    pub fn list_sound(&self) -> Result<(Vec<Backup>, Option<CatalogError>)> {
         let mut backups = Vec::new();
-        self.visit(&mut |backup| backups.push(backup))?;
+        let damage = match self.visit(&mut |backup| backups.push(backup)) {
+            Err(error @ CatalogError::Damaged { .. }) => Some(error),
+            visited => visited.map(|()| None)?,
+        };
         backups.sort_by_key(Backup::order);
-        Ok(backups)
+        Ok((backups, damage))
+    }
+
+    /// Returns whether the record of a backup is there, whatever is in it.
+    pub fn has(&self, backup: &Backup) -> Result<bool> {
+        Ok(self.engine.get(self.partition(&backup.name), &key(&backup.id))?.is_some())
     }
 
     /// The newest backup that `wanted` accepts.

@@ -6,7 +6,7 @@
 //! A protection is over when its date is past *and* the store has seen as much time pass as lay before that date when it was set: so a date of the machine
 //! that was set forward ends none (`docs/decisions/0038-sequence-and-seen-time.md`).
 
-use crate::catalog::{CHANGING, key};
+use crate::catalog::CHANGING;
 use crate::{Backup, BackupId, Catalog, CatalogError, Result};
 use onefold_engine::Transaction;
 use onefold_ground::wire::{Reader, WireError, put_signed, put_varint};
@@ -122,7 +122,7 @@ impl Catalog {
         let mut transaction = Transaction::default();
         for backup in backups {
             let partition = self.partition(&backup.name);
-            if self.engine().get(partition, &key(&backup.id))?.is_none() {
+            if !self.has(backup)? {
                 return Err(CatalogError::UnknownBackup { asked: backup.id.to_string(), candidates: Vec::new() });
             }
             let before = self.protection(backup)?;

@@ -12,14 +12,15 @@ pub(crate) struct Markers<'a> {
     pub(crate) names: &'a [Vec<u8>],
 }
 
-const CACHE_TAG: &[u8] = b"CACHEDIR.TAG";
+/// The file that marks the directory of a cache.
+pub(crate) const CACHE_TAG: &str = "CACHEDIR.TAG";
 const CACHE_SIGNATURE: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55";
 
 impl<'a> Markers<'a> {
     /// The file that has everything else in a directory left out.
     pub(crate) fn in_directory(&self, directory: &OwnedFd, listing: &Listing) -> Option<&'a [u8]> {
-        if self.caches && listing.contains(CACHE_TAG) && source::begins_with(directory, CACHE_TAG, CACHE_SIGNATURE) {
-            return Some(CACHE_TAG);
+        if self.caches && listing.contains(CACHE_TAG.as_bytes()) && source::begins_with(directory, CACHE_TAG.as_bytes(), CACHE_SIGNATURE) {
+            return Some(CACHE_TAG.as_bytes());
         }
         self.names.iter().map(Vec::as_slice).find(|name| listing.contains(name))
     }

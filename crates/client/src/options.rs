@@ -91,6 +91,7 @@ impl BackupOptions {
             "exclude_caches": self.exclude_caches,
             "exclude_if_present": self.exclude_if_present.iter().map(|name| String::from_utf8_lossy(name)).collect::<Vec<_>>(),
             "read_special": self.read_special,
+            "listed": !self.listed_paths.is_empty(),
         })
         .to_string()
     }

@@ -11,6 +11,8 @@
 //! * Nothing is written outside of the target, and nothing into the store ([`target`](crate::target)).
 //! * A file gets its name only when all its bytes are there and their fingerprints were verified. One that is damaged gets
 //!   another name, or none ([`Damaged`]); the rest goes on.
+//! * No power cut leaves a file with its name, size and time but without its bytes: what is made as long as it will be is synced before it
+//!   gets its name.
 //! * With [`Overwrite::Never`] nothing that exists is touched, except that directories are entered and get their attributes.
 //! * A directory that only leads to what is wanted is made when something comes into it.
 
@@ -28,9 +30,11 @@ use crate::{ClientError, Result, source};
 use delete::Deleter;
 use onefold_catalog::{Backup, Catalog, Content, DirectoryReader, MAX_DEPTH, components, join};
 use onefold_engine::Recipe;
-use rustix::fd::OwnedFd;
+use std::collections::HashMap;
+use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use walk::Walk;
 
@@ -45,7 +49,7 @@ pub enum Overwrite {
     /// It stays, and is listed as an error.
     #[default]
     Never,
-    /// It is replaced; what is equal gets its attributes.
+    /// It is replaced; what is equal gets its attributes. As root, what has another owner is not equal.
     IfChanged,
     /// Everything is replaced.
     Always,
@@ -127,9 +131,8 @@ pub fn restore(catalog: &Catalog, backup: &Backup, options: &RestoreOptions, mon
         refuse_several_roots(catalog, backup, options, &selection)?;
     }
     let target = open_target(options)?;
-    let synced =
-        target.as_ref().map(OwnedFd::try_clone).transpose().map_err(|error| ClientError::io("open", target_name(options), error))?;
-
+    let (links, file_systems) = (Vec::new(), HashMap::new());
+    let mut walk = Walk { catalog, backup, options, selection: &selection, output: &output, deleter, links, target, file_systems };
     let (sender, batches) = crossbeam_channel::bounded(BATCHES);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -147,8 +150,6 @@ pub fn restore(catalog: &Catalog, backup: &Backup, options: &RestoreOptions, mon
             threads.push(scope.spawn(move || writer.run(&batches)));
         }
         drop(batches);
-        let target = target.map(|target| Directory::new(target, Vec::new(), None, None));
-        let mut walk = Walk { catalog, backup, options, selection: &selection, output: &output, deleter, links: Vec::new(), target };
         let walked = walk.run(sender);
         let written: Vec<Result<()>> =
             threads.into_iter().map(|thread| thread.join().expect("the threads of a restore do not panic")).collect();
@@ -163,8 +164,8 @@ pub fn restore(catalog: &Catalog, backup: &Backup, options: &RestoreOptions, mon
     for pattern in selection.unmatched() {
         watch.error(pattern, "this backup has nothing that matches");
     }
-    if let Some(synced) = synced {
-        rustix::fs::syncfs(&synced).map_err(|error| ClientError::io("sync", target_name(options), error))?;
+    for file_system in walk.file_systems.values() {
+        rustix::fs::syncfs(file_system).map_err(|error| ClientError::io("sync", target_name(options), error))?;
     }
     Ok(RestoreOutcome {
         files: watch.get(Counter::Files),
@@ -185,7 +186,7 @@ fn target_name(options: &RestoreOptions) -> &[u8] {
 }
 
 /// The target, created if it is not there; `None` if a dry run would create it.
-fn open_target(options: &RestoreOptions) -> Result<Option<OwnedFd>> {
+fn open_target(options: &RestoreOptions) -> Result<Option<Arc<Directory>>> {
     let name = target_name(options);
     if options.dry_run && !options.target.exists() {
         return Ok(None);
@@ -193,14 +194,15 @@ fn open_target(options: &RestoreOptions) -> Result<Option<OwnedFd>> {
     if !options.dry_run {
         std::fs::create_dir_all(&options.target).map_err(|error| ClientError::io("create", name, error))?;
     }
-    source::open(rustix::fs::CWD, name, rustix::fs::OFlags::DIRECTORY).map(Some).map_err(|error| ClientError::io("open", name, error))
+    let opened = source::open(rustix::fs::CWD, name, rustix::fs::OFlags::DIRECTORY);
+    opened.and_then(|target| Directory::new(target, Vec::new())).map(Some).map_err(|error| ClientError::io("open", name, error))
 }
 
-/// What is called with a path, what is there, and whether it is wanted; `None` ends the walk.
-type Visit<'a> = dyn FnMut(&[u8], &Content, bool) -> Option<()> + 'a;
+/// What is called with a path, what is there, and whether it is wanted. It ends the walk, or says whether to go into a directory.
+type Visit<'a> = dyn FnMut(&[u8], &Content, bool) -> ControlFlow<(), bool> + 'a;
 
-/// Walks the wanted part of a backup; `visit` says whether to go into a directory. What cannot be read is left out.
-fn for_each_wanted(catalog: &Catalog, backup: &Backup, selection: &Selection, visit: &mut Visit<'_>) -> Option<()> {
+/// Walks the wanted part of a backup. What cannot be read is left out.
+fn for_each_wanted(catalog: &Catalog, backup: &Backup, selection: &Selection, visit: &mut Visit<'_>) -> ControlFlow<()> {
     let reader = |recipe: &Recipe| DirectoryReader::new(catalog.engine(), recipe);
     let mut levels = vec![(Vec::new(), selection.root(), reader(&backup.root))];
     while let Some((path, reach, entries)) = levels.last_mut() {
@@ -216,14 +218,15 @@ fn for_each_wanted(catalog: &Catalog, backup: &Backup, selection: &Selection, vi
             Verdict::OnTheWay(reach) => (false, reach),
             Verdict::Unwanted => continue,
         };
-        visit(&path, &entry.content, is_wanted)?;
-        if let Content::Directory { recipe } = &entry.content
+        let enters = visit(&path, &entry.content, is_wanted)?;
+        if enters
+            && let Content::Directory { recipe } = &entry.content
             && levels.len() < MAX_DEPTH
         {
             levels.push((path, reach, reader(recipe)));
         }
     }
-    Some(())
+    ControlFlow::Continue(())
 }
 
 /// Counts what there is to do, ahead of those who do it.
@@ -235,9 +238,9 @@ fn count_ahead(catalog: &Catalog, backup: &Backup, selection: &Selection, watch:
                 watch.count(Counter::FoundBytes, *size_bytes);
             }
         }
-        (!is_over.load(Ordering::Relaxed) && !watch.should_stop()).then_some(())
+        if is_over.load(Ordering::Relaxed) || watch.should_stop() { ControlFlow::Break(()) } else { ControlFlow::Continue(true) }
     });
-    if counted.is_some() {
+    if counted.is_continue() {
         watch.has_totals();
     }
 }
@@ -245,12 +248,13 @@ fn count_ahead(catalog: &Catalog, backup: &Backup, selection: &Selection, watch:
 /// Of two directories that become one, each would lose what only the other has.
 fn refuse_several_roots(catalog: &Catalog, backup: &Backup, options: &RestoreOptions, selection: &Selection) -> Result<()> {
     let mut roots: Vec<Vec<u8>> = Vec::new();
-    for_each_wanted(catalog, backup, selection, &mut |path, content, _| {
-        let is_root = components(path).count() == options.strip_components && matches!(content, Content::Directory { .. });
-        if is_root {
+    let _ = for_each_wanted(catalog, backup, selection, &mut |path, content, _| {
+        let depth = components(path).count();
+        if depth == options.strip_components && matches!(content, Content::Directory { .. }) {
             roots.push(path.to_vec());
         }
-        (roots.len() < 2).then_some(())
+        // What lies below the roots is not read.
+        if roots.len() < 2 { ControlFlow::Continue(depth < options.strip_components) } else { ControlFlow::Break(()) }
     });
     match &roots[..] {
         [first, second, ..] => {

@@ -53,6 +53,10 @@ impl Powers {
         }
     }
 
+    pub(crate) fn is_root(&self) -> bool {
+        self.is_root
+    }
+
     /// Gives a file or directory its flags of `chattr`. One that could not be linked to or filled any more has to wait.
     pub(crate) fn set_flags(&self, file: impl AsFd, attributes: &Attributes, is_directory: bool, path: &[u8], watch: &Watch<'_>) {
         if attributes.flags == 0 {
@@ -96,6 +100,7 @@ pub(crate) struct Directory {
     pub(crate) file: OwnedFd,
     /// Path in the backup, for messages.
     pub(crate) path: Vec<u8>,
+    device: u64,
     /// What it will have at the end; `None` leaves it alone.
     attributes: Option<Attributes>,
     above: Option<Arc<Directory>>,
@@ -107,9 +112,10 @@ pub(crate) struct Directory {
 
 impl Directory {
     /// The target itself, or a directory in it that the backup says nothing about.
-    pub(crate) fn new(file: OwnedFd, path: Vec<u8>, attributes: Option<Attributes>, above: Option<Arc<Directory>>) -> Arc<Directory> {
+    pub(crate) fn new(file: OwnedFd, path: Vec<u8>) -> rustix::io::Result<Arc<Directory>> {
+        let device = source::find_open(&file)?.attributes.device;
         let inherits_acl = inherits_acl(&file);
-        Arc::new(Directory { file, path, attributes, above, inherits_acl, is_new: false })
+        Ok(Arc::new(Directory { file, path, device, attributes: None, above: None, inherits_acl, is_new: false }))
     }
 
     /// Creates or enters a directory; what stands there and is none, a link too, is an error. One that only leads to what is
@@ -131,9 +137,7 @@ impl Directory {
             Err(error) => return Err(error.into()),
         };
         let file = open_directory(&self.file, name)?;
-        if !is_new && store.is(&file) {
-            return Err(NoEntry::Store);
-        }
+        let device = if is_new { self.device } else { store.device_of(&file)? };
         if is_new && !is_wanted {
             // A restore that is killed sets no attributes; the way to what it has restored is then open to those who had it.
             let _ = rustix::fs::fchmod(&file, Mode::from_raw_mode((attributes.mode & 0o777 | 0o700).into()));
@@ -144,7 +148,7 @@ impl Directory {
             let_owner_in(&file);
         }
         let inherits_acl = inherits_acl(&file);
-        Ok(Arc::new(Directory { file, path, attributes, above: Some(self.clone()), inherits_acl, is_new }))
+        Ok(Arc::new(Directory { file, path, device, attributes, above: Some(self.clone()), inherits_acl, is_new }))
     }
 
     /// Enters a directory that is there, to look only: its attributes stay.
@@ -158,15 +162,23 @@ impl Directory {
             return Err(Errno::INVAL.into());
         }
         let file = open_directory(&self.file, name)?;
-        if store.is(&file) {
-            return Err(NoEntry::Store);
-        }
-        Ok(Arc::new(Directory { file, path, attributes: None, above: Some(self.clone()), inherits_acl: false, is_new: false }))
+        let device = store.device_of(&file)?;
+        Ok(Arc::new(Directory { file, path, device, attributes: None, above: Some(self.clone()), inherits_acl: false, is_new: false }))
     }
 
     /// Whether nothing that was there before can be in the way: what comes meanwhile is found when a file gets its name.
     pub(crate) fn is_new(&self) -> bool {
         self.is_new
+    }
+
+    /// The file system that it is on.
+    pub(crate) fn device(&self) -> u64 {
+        self.device
+    }
+
+    /// Whether another file system is mounted there than that of the directory above.
+    pub(crate) fn is_mount_point(&self) -> bool {
+        self.above.as_ref().is_some_and(|above| above.device != self.device)
     }
 
     /// One user less; the last sets the attributes, of this directory and then of those above that nobody else needs.
@@ -227,8 +239,10 @@ impl Keepout {
         Ok(Keepout { identity: Some(found.identity()) })
     }
 
-    pub(crate) fn is(&self, directory: &OwnedFd) -> bool {
-        self.identity.is_some() && source::find_open(directory).is_ok_and(|found| Some(found.identity()) == self.identity)
+    /// The file system of an open directory. Errors: it is the one to keep out of.
+    fn device_of(&self, directory: &OwnedFd) -> std::result::Result<u64, NoEntry> {
+        let found = source::find_open(directory)?;
+        if self.is_found(&found) { Err(NoEntry::Store) } else { Ok(found.attributes.device) }
     }
 
     pub(crate) fn is_found(&self, found: &source::Found) -> bool {

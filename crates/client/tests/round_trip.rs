@@ -58,6 +58,19 @@ fn hard_links_across_directories_are_one_file_again_even_without_their_first_nam
 }
 
 #[test]
+fn a_large_file_is_restored_by_a_further_name_alone() {
+    let place = place();
+    let content = noise(1, 40 << 20);
+    place.write("a", &content);
+    fs::hard_link(place.source().join("a"), place.source().join("b")).unwrap();
+    let (backup, _) = place.backup();
+    let paths = vec![b"b".to_vec()];
+    let (outcome, tally) = place.restore_with(&backup.backup, RestoreOptions { paths, ..RestoreOptions::default() });
+    assert_eq!((outcome.files, outcome.errors, tally.problems()), (1, 0, vec![]));
+    assert!(fs::read(place.target().join("b")).unwrap() == content);
+}
+
+#[test]
 fn parts_of_a_backup_are_restored_alone() {
     let place = place();
     every_kind(&place.source());
@@ -121,6 +134,31 @@ fn what_exists_is_kept_replaced_or_compared_as_asked() {
     let (outcome, _) = place.restore_with(&backup.backup, overwrite(Overwrite::Always));
     assert_eq!((outcome.errors, outcome.files, outcome.kept_files), (0, 3, 0));
     assert_same(&place.source(), &place.target());
+}
+
+#[test]
+fn root_gives_nobody_a_file_that_somebody_else_has_made_to_look_equal() {
+    if !is_root() {
+        return println!("skipped: only root gives files away");
+    }
+    let place = place();
+    let program = place.write("program", b"good");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
+    let (backup, _) = place.backup();
+    for owner in [(1234, 0), (0, 1234)] {
+        fs::create_dir_all(place.target()).unwrap();
+        let copy = place.target().join("program");
+        fs::write(&copy, b"evil").unwrap();
+        fs::File::open(&copy).unwrap().set_modified(fs::metadata(&program).unwrap().modified().unwrap()).unwrap();
+        std::os::unix::fs::chown(&copy, Some(owner.0), Some(owner.1)).unwrap();
+        let options = |overwrite| RestoreOptions { overwrite, ..RestoreOptions::default() };
+        // What gets no attributes may stay.
+        let (outcome, _) = place.restore_with(&backup.backup, options(Overwrite::Never));
+        assert_eq!((outcome.kept_files, fs::metadata(&copy).unwrap().uid()), (1, owner.0));
+        let (outcome, _) = place.restore_with(&backup.backup, options(Overwrite::IfChanged));
+        assert_eq!((outcome.files, outcome.kept_files, outcome.errors), (1, 0, 0));
+        assert_same(&place.source(), &place.target());
+    }
 }
 
 #[test]

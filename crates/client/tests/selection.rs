@@ -4,7 +4,7 @@ mod common;
 
 use common::{Place, assert_same, every_kind, is_root, look, noise, place, without_root};
 use onefold_catalog::Backup;
-use onefold_client::{ClientError, Counter, Monitor, Overwrite, Plan, Problem, RestoreOptions, RestoreOutcome, Tally};
+use onefold_client::{BackupOptions, ClientError, Counter, Monitor, Overwrite, Plan, Problem, RestoreOptions, RestoreOutcome, Tally};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::fs;
@@ -242,6 +242,61 @@ fn what_the_backup_left_out_and_partial_backups_delete_nothing() {
     let refused = RestoreOptions { target: place.target(), strip_components, ..delete() };
     let refused = onefold_client::restore(&place.catalog, &backup, &refused, &Tally::default());
     assert!(matches!(&refused, Err(ClientError::Refused { why }) if why.contains("both")), "{refused:?}");
+}
+
+#[test]
+fn a_backup_that_does_not_say_what_it_left_out_deletes_nothing() {
+    let (place, _) = tree();
+    let refused = |backup: &Backup, expected: &str| {
+        fs::create_dir_all(place.target().join("d")).unwrap();
+        fs::write(place.target().join("d/more"), b"not in the backup").unwrap();
+        let refused = with(&place, backup, RestoreOptions { delete: true, ..RestoreOptions::default() }, &Tally::default());
+        assert!(matches!(&refused, Err(ClientError::Refused { why }) if why.contains(expected) && why.contains("--delete")), "{refused:?}");
+        assert!(place.target().join("d/more").exists());
+    };
+    // Of a list of files: their directory had others.
+    let listed = ["d/one.txt", "e/one.txt"].map(|name| place.source().join(name)).to_vec();
+    let options = BackupOptions { paths: Vec::new(), listed_paths: listed, ..place.options() };
+    refused(&onefold_client::backup(&place.catalog, &options, &Tally::default()).unwrap().backup, "--files-from");
+    let options = BackupOptions { exclude_if_present: vec![b"not \xff UTF-8".to_vec()], ..place.options() };
+    let backup = onefold_client::backup(&place.catalog, &options, &Tally::default()).unwrap().backup;
+    refused(&backup, "not UTF-8");
+    let options = backup.options.replace('\u{fffd}', "");
+    let with_options = |options: String| Backup { options, ..backup.clone() };
+    refused(&with_options("{".into()), "cannot be read");
+    for key in ["excludes", "listed", "exclude_caches", "exclude_if_present"] {
+        refused(&with_options(options.replace(&format!("{key}\""), "other\"")), key);
+    }
+    let tally = Tally::default();
+    let delete = RestoreOptions { delete: true, ..RestoreOptions::default() };
+    assert_eq!(with(&place, &with_options(options), delete, &tally).unwrap().deleted, 1, "{:?}", tally.problems());
+}
+
+#[test]
+fn directories_of_which_only_the_marker_was_backed_up_lose_nothing() {
+    let place = place();
+    for name in ["cache/CACHEDIR.TAG", "hidden/CACHEDIR.TAG"] {
+        place.write(name, "Signature: 8a477f597d28d172789f06886806bc55");
+    }
+    for name in ["marked/.nobackup", "marked/content", "cache/content", "hidden/content", "plain/content"] {
+        place.write(name, name);
+    }
+    let options = BackupOptions {
+        exclude_caches: true,
+        exclude_if_present: vec![b".nobackup".to_vec()],
+        excludes: texts(&["hidden/CACHEDIR.TAG"]),
+        ..place.options()
+    };
+    let backup = onefold_client::backup(&place.catalog, &options, &Tally::default()).unwrap().backup;
+    let left_out = ["marked/content", "cache/content", "hidden/content"];
+    for name in left_out.into_iter().chain(["plain/more", "plain/deep/more"]) {
+        let path = place.target().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, b"in the target").unwrap();
+    }
+    let outcome = with(&place, &backup, RestoreOptions { delete: true, ..RestoreOptions::default() }, &Tally::default()).unwrap();
+    assert_eq!((outcome.deleted, outcome.errors), (3, 0));
+    assert!(left_out.iter().all(|name| fs::read(place.target().join(name)).unwrap() == b"in the target"));
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use crate::error::Result;
 use crate::recipes::{Moved, Mover};
 use crate::{CopyError, Monitor, Problem};
-use onefold_catalog::{Attributes, Backup, Catalog, Content, DirectoryReader, DirectoryWriter, Entry, MAX_DEPTH, join};
-use onefold_engine::{Engine, Recipe};
+use onefold_catalog::{Attributes, Backup, Catalog, CatalogError, Content, DirectoryReader, DirectoryWriter, Entry, MAX_DEPTH, join};
+use onefold_engine::{Engine, Recipe, WriteStream};
 use std::sync::Arc;
 
 /// Problems of one backup that are listed.
@@ -36,6 +36,22 @@ struct Frame {
     reader: DirectoryReader,
     writer: DirectoryWriter,
     is_whole: bool,
+    /// The rest is not looked at.
+    is_over: bool,
+}
+
+impl Frame {
+    /// Appends an entry of the source. One that no sound directory has is noted and ends this one.
+    fn push(&mut self, stream: &mut WriteStream, entry: &Entry, note: &mut dyn FnMut(Vec<u8>, String)) -> Result<()> {
+        match self.writer.push(stream, entry) {
+            Err(error @ (CatalogError::Disordered { .. } | CatalogError::TooLong { .. })) => {
+                note(self.path.clone(), error.to_string());
+                (self.is_whole, self.is_over) = (false, true);
+                Ok(())
+            }
+            pushed => Ok(pushed?),
+        }
+    }
 }
 
 impl Backups {
@@ -52,9 +68,7 @@ impl Backups {
     /// Copies a backup with its id, its times, its place in the order and its protection. Of the source only chunks are read, so it may be held
     /// ([`Catalog::hold`]). Errors: what ends the copy as a whole.
     pub fn copy(&mut self, backup: &Backup, protected_until_ns: Option<i64>, monitor: &dyn Monitor) -> Result<BackupOutcome> {
-        let mut known = false;
-        self.destination.visit(&mut |other| known |= other.id == backup.id)?;
-        if known {
+        if self.destination.has(backup)? {
             self.protect(backup, protected_until_ns)?;
             return Ok(BackupOutcome::There);
         }
@@ -87,11 +101,11 @@ impl Backups {
             }
         };
         let mut stack = vec![self.enter(Vec::new(), Vec::new(), Attributes::default(), root)];
-        while let Some(frame) = stack.last_mut() {
+        while let (depth, Some(frame)) = (stack.len(), stack.last_mut()) {
             if monitor.is_cancelled() {
                 return Err(CopyError::Cancelled);
             }
-            let entry = match frame.reader.next() {
+            let entry = match if frame.is_over { None } else { frame.reader.next() } {
                 Some(Ok(entry)) => entry,
                 Some(Err(error)) => {
                     note(frame.path.clone(), error.to_string());
@@ -107,7 +121,7 @@ impl Backups {
                     let Some(above) = stack.last_mut() else { return Ok(frame.is_whole.then_some(made)) };
                     above.is_whole &= frame.is_whole;
                     let entry = Entry { name: frame.name, attributes: frame.attributes, content: Content::Directory { recipe: made } };
-                    above.writer.push(&mut self.mover.stream, &entry)?;
+                    above.push(&mut self.mover.stream, &entry, &mut note)?;
                     continue;
                 }
             };
@@ -116,8 +130,9 @@ impl Backups {
                     Some(made) => Content::Directory { recipe: made },
                     None => {
                         let path = join(&frame.path, &entry.name);
-                        if stack.len() >= MAX_DEPTH {
-                            return Err(CopyError::Source(format!("directories are nested more than {MAX_DEPTH} deep")));
+                        if depth >= MAX_DEPTH {
+                            note(path, format!("directories are nested more than {MAX_DEPTH} deep"));
+                            return Ok(None);
                         }
                         let recipe = recipe.clone();
                         let below = self.enter(path, entry.name, entry.attributes, &recipe);
@@ -136,8 +151,7 @@ impl Backups {
                 },
                 other => other.clone(),
             };
-            let written = frame.writer.push(&mut self.mover.stream, &Entry { content, ..entry });
-            written?;
+            frame.push(&mut self.mover.stream, &Entry { content, ..entry }, &mut note)?;
         }
         Ok(None)
     }
@@ -151,6 +165,7 @@ impl Backups {
             reader: DirectoryReader::new(&self.mover.source, recipe),
             writer: DirectoryWriter::new(self.mover.destination.digest_bytes()),
             is_whole: true,
+            is_over: false,
         }
     }
 }

@@ -13,7 +13,7 @@ pub enum CopyError {
     /// The destination, or the whole of the source, refused.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// A record or a directory cannot be written or read.
+    /// A record cannot be written or read, or a directory cannot be written.
     #[error(transparent)]
     Catalog(#[from] CatalogError),
     /// A volume cannot be written or read.

@@ -2,7 +2,13 @@
 
 mod support;
 
+use onefold_catalog::{Attributes, BackupId, Catalog, Content, Entry, encode_directory_chunk};
+use onefold_engine::{Engine, MetadataKind, Mode, RecipeWriter, Settings, Transaction};
+use onefold_ground::{Ground, LocalGround};
 use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 use support::{Scene, noise, tree};
 
@@ -233,4 +239,126 @@ fn what_cannot_be_read_is_named_and_everything_else_is_copied() {
     scene.run(["volume", "export", "disk", "out", "--store", "other"]).succeeds();
     assert!(fs::read(scene.path("out")).unwrap() == noise(77, MIB));
     scene.run(["check", "--store", "other", "--read-data"]).succeeds();
+}
+
+/// Does something with the closed store of a scene.
+fn with_engine(scene: &Scene, work: impl FnOnce(&Arc<Engine>)) {
+    let ground: Arc<dyn Ground> = Arc::new(LocalGround::open(scene.store()).unwrap());
+    let engine = Engine::open(ground, Settings::default(), Mode::ReadWrite, "test").unwrap();
+    work(&engine);
+    engine.close().unwrap();
+}
+
+fn put(engine: &Engine, key: &[u8], value: Vec<u8>) {
+    engine.submit(Transaction { changes: vec![(0, key.to_vec(), Some(value))], deltas: vec![] }).unwrap();
+    engine.flush().unwrap();
+}
+
+#[test]
+fn no_damaged_backup_or_record_keeps_the_others_from_being_copied_and_searched() {
+    let scene = Scene::with_store(&[]);
+    fs::write(scene.path("file"), "content").unwrap();
+    scene.run(["backup", "--name", "old", "file"]).succeeds();
+    with_engine(&scene, |engine| {
+        let catalog = Catalog::new(engine.clone());
+        let mut backup = catalog.list().unwrap().remove(0);
+        let mut stream = engine.stream();
+        let mut writer = RecipeWriter::new(engine.digest_bytes());
+        let entry = |name: &str| Entry { name: name.into(), attributes: Attributes::default(), content: Content::Fifo };
+        let disordered = encode_directory_chunk(&[entry("b"), entry("a")], engine.digest_bytes());
+        let piece = stream.write_metadata(MetadataKind::Directory, &disordered, &[]).unwrap();
+        writer.push(&mut stream, piece).unwrap();
+        (backup.id, backup.name, backup.root) = (BackupId::from_bytes([7; 16]), "bad".into(), writer.finish(&mut stream).unwrap());
+        catalog.commit_backup(&mut backup).unwrap();
+    });
+    scene.run(["backup", "--name", "new", "file"]).succeeds();
+    let names = |list: &serde_json::Value| {
+        list.as_array().unwrap().iter().map(|backup| backup["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let done = scene.run(["copy", "--to", "other", "--init", "--json"]).ends_with(3).json();
+    assert_eq!((names(&done["copied"]), names(&done["not_copied"])), (vec!["old".to_owned(), "new".to_owned()], vec!["bad".to_owned()]));
+
+    // A record that cannot be understood, of a backup and of a volume.
+    scene.run(["volume", "create", "disk", "--size", "1MiB"]).succeeds();
+    with_engine(&scene, |engine| {
+        put(engine, &[&b"b"[..], &[9; 16]].concat(), vec![0; 9]);
+        let (key, _) = engine.range(0, b"v", b"w", 9).unwrap().into_iter().next().unwrap();
+        put(engine, &key, vec![0; 9]);
+    });
+    scene.run(["forget", "latest:new", "--store", "other", "--yes"]).succeeds();
+    let done = scene.run(["copy", "--to", "other", "--json"]).ends_with(3).says(&["record of a backup", "record of volume"]).json();
+    assert_eq!((names(&done["copied"]), &done["there"], &done["partial"]), (vec!["new".to_owned()], &1.into(), &true.into()));
+    let reasons: Vec<_> = done["problems"].as_array().unwrap().iter().map(|problem| problem["reason"].as_str().unwrap()).collect();
+    assert!(reasons.iter().any(|reason| reason.contains("record of a backup")), "{done}");
+    assert!(reasons.iter().any(|reason| reason.contains("record of volume")), "{done}");
+    let text = scene.run(["copy", "--to", "other"]).ends_with(3).out;
+    assert!(text.contains("PARTIAL"), "{text}");
+    // What was asked for is there.
+    let id = id_of(&scene, "old");
+    scene.run(["copy", "--to", "other", &id]).succeeds();
+    let found = scene.run(["find", "file", "--json"]).ends_with(3).says(&["record of a backup"]);
+    assert_eq!(found.json_lines()[0]["backups"].as_array().unwrap().len(), 2, "{}", found.out);
+}
+
+/// The id of a backup in the other store, where all records are sound.
+fn id_of(scene: &Scene, name: &str) -> String {
+    let list = scene.run(["backups", "--store", "other", "--json"]).succeeds().json();
+    list.as_array().unwrap().iter().find(|backup| backup["name"] == name).unwrap()["id"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn two_stores_that_are_copied_into_each_other_do_not_wait_for_each_other() {
+    let scene = Scene::with_store(&[]);
+    scene.run(["init", "other"]).succeeds();
+    for (store, seed) in [("store", 1), ("other", 2)] {
+        fs::write(scene.path("image"), noise(seed, 8 * MIB)).unwrap();
+        scene.run(["backup", "--store", store, "--name", store, "image"]).succeeds();
+        scene.run(["volume", "create", store, "--size", "8MiB", "--store", store]).succeeds();
+        scene.run(["volume", "import", store, "image", "--store", store]).succeeds();
+    }
+    let copy = |from: &str, to: &str| {
+        let mut command = scene.command(["copy", "--store", from, "--to", to, "--wait=40s"]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let both = [copy("store", "other"), copy("other", "store")];
+    for copy in both {
+        support::Run::from(copy.wait_with_output().unwrap()).succeeds();
+    }
+    for store in ["store", "other"] {
+        scene.run(["volume", "export", "store", "out", "--store", store, "--force"]).succeeds();
+        assert!(fs::read(scene.path("out")).unwrap() == noise(1, 8 * MIB));
+    }
+}
+
+#[test]
+fn a_copy_that_waits_says_which_volumes_have_gone_and_can_be_stopped() {
+    let scene = Scene::with_store(&[]);
+    for name in ["stays", "goes"] {
+        scene.run(["volume", "create", name, "--size", "1MiB"]).succeeds();
+    }
+    scene.run(["init", "other"]).succeeds();
+    let waiting = || {
+        let mut command = scene.command(["copy", "--to", "other", "--wait", "--json"]);
+        let mut copy = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = String::new();
+        let mut reader = BufReader::new(copy.stderr.take().unwrap());
+        while !said.contains("waiting for") {
+            assert!(reader.read_line(&mut said).unwrap() > 0, "{said}");
+        }
+        (copy, reader)
+    };
+    let daemon = scene.serve(&[]);
+    let (stopped, _stderr) = waiting();
+    rustix::process::kill_process(rustix::process::Pid::from_child(&stopped), rustix::process::Signal::INT).unwrap();
+    assert_eq!(stopped.wait_with_output().unwrap().status.code(), Some(130));
+
+    let (copy, mut stderr) = waiting();
+    scene.run(["volume", "delete", "goes", "--yes"]).succeeds();
+    assert_eq!(daemon.stop().0, 0);
+    let run = support::Run::from(copy.wait_with_output().unwrap()).ends_with(3);
+    let mut said = String::new();
+    stderr.read_to_string(&mut said).unwrap();
+    assert!(said.contains("volume goes: error"), "{said}");
+    let done = run.json();
+    assert_eq!((&done["volumes_copied"], &done["problems"][0]["volume"]), (&serde_json::json!(["stays"]), &"goes".into()), "{done}");
 }

@@ -1,15 +1,18 @@
 //! Deleting what the backup has not from directories that are restored.
 //!
 //! # Invariants
-//! * Only directories that were backed up, and are wanted as a whole, lose names; never the directories above them.
+//! * Only directories that were backed up as a whole, and are wanted as a whole, lose names; never the directories above them.
+//! * A directory of which only the marker was backed up loses nothing.
 //! * A directory of the backup that cannot be read to its end loses nothing.
-//! * What the user or the backup has excluded, other file systems and the store itself stay.
+//! * What the user or the backup has excluded, other file systems and the store itself stay. The root of a file system that is mounted in
+//!   the target loses nothing.
 
 use crate::glob::Excludes;
+use crate::marker::CACHE_TAG;
 use crate::monitor::{Counter, Plan};
 use crate::select::Selection;
 use crate::source::{self, Listing};
-use crate::target::{let_owner_in, open_directory, os};
+use crate::target::{Directory, let_owner_in, open_directory, os};
 use crate::write::Output;
 use crate::{ClientError, Result};
 use onefold_catalog::{Backup, DirectoryReader, components, join};
@@ -28,27 +31,37 @@ pub(crate) struct Deleter<'a> {
     selection: &'a Selection,
     /// What the backup left out: that it has it not says nothing.
     left_out: Excludes,
+    /// Names of files for the sake of which everything else in a directory was left out.
+    markers: Vec<Vec<u8>>,
     paths: &'a [Vec<u8>],
 }
 
 impl<'a> Deleter<'a> {
-    /// Errors: the backup is not complete, so that it cannot tell what was not there.
+    /// Errors: the backup is partial, is one of a list of files, or does not say what it left out: it cannot tell what was not there.
     pub(crate) fn new(output: &'a Output<'a>, selection: &'a Selection, backup: &'a Backup) -> Result<Deleter<'a>> {
         if backup.is_partial() {
             let why = format!("backup {} is partial: what it lacks may have been there and would be deleted", backup.id.short());
             return Err(ClientError::Refused { why });
         }
-        Ok(Deleter { output, selection, left_out: excludes_of(backup)?, paths: &backup.paths })
+        let LeftOut { excludes, markers } = left_out(&backup.options).map_err(|why| {
+            let why = format!("backup {} cannot tell what to delete: {why}; restore it without --delete", backup.id.short());
+            ClientError::Refused { why }
+        })?;
+        Ok(Deleter { output, selection, left_out: excludes, markers, paths: &backup.paths })
     }
 
     /// Deletes from a directory of the target what the directory `recipe` of the backup has not.
-    pub(crate) fn clean(&self, engine: &Arc<Engine>, recipe: &Recipe, directory: &OwnedFd, path: &[u8]) {
+    pub(crate) fn clean(&self, engine: &Arc<Engine>, recipe: &Recipe, directory: &Directory, path: &[u8]) {
         let path_names: Vec<&[u8]> = components(path).collect();
         let is_below = |above: &Vec<u8>| components(above).enumerate().all(|(at, name)| path_names.get(at) == Some(&name));
         if !self.paths.iter().any(is_below) {
             return;
         }
         let watch = self.output.watch;
+        if directory.is_mount_point() {
+            // The backup may have the directory that it is mounted on, and nothing of what is in it.
+            return watch.warn(path, "another file system is mounted there: nothing is deleted from this directory");
+        }
         let mut names = HashSet::new();
         for entry in DirectoryReader::new(engine, recipe) {
             match entry {
@@ -57,17 +70,27 @@ impl<'a> Deleter<'a> {
                 Err(_) => return,
             };
         }
-        let (listing, device) =
-            match Listing::read(directory).and_then(|names| Ok((names, source::find_open(directory)?.attributes.device))) {
-                Ok(read) => read,
-                Err(error) => return watch.error(path, format_args!("cannot list it, so nothing is deleted from it: {error}")),
-            };
+        if self.has_only_marker(&names, path) {
+            return;
+        }
+        let listing = match Listing::read(&directory.file) {
+            Ok(listing) => listing,
+            Err(error) => return watch.error(path, format_args!("cannot list it, so nothing is deleted from it: {error}")),
+        };
         for name in (0..).map_while(|at| listing.get(at)).filter(|name| !names.contains(*name)) {
             if watch.should_stop() {
                 return;
             }
-            self.remove(directory, name, join(path, name), device, 0);
+            self.remove(&directory.file, name, join(path, name), directory.device(), 0);
         }
+    }
+
+    /// Returns whether a directory of the backup with these names lacks everything else because of a marker, which may itself be excluded.
+    fn has_only_marker(&self, names: &HashSet<Vec<u8>>, path: &[u8]) -> bool {
+        self.markers.iter().any(|marker| match names.len() {
+            0 => self.left_out.matches(&join(path, marker)),
+            length => length == 1 && names.contains(marker),
+        })
     }
 
     /// Deletes a name with everything below it; returns whether it is gone.
@@ -133,12 +156,30 @@ impl<'a> Deleter<'a> {
     }
 }
 
-/// The patterns that a backup was made with.
-fn excludes_of(backup: &Backup) -> Result<Excludes> {
-    let options: serde_json::Value = serde_json::from_str(&backup.options).unwrap_or_default();
-    let patterns: Vec<&str> = options["excludes"].as_array().into_iter().flatten().filter_map(|pattern| pattern.as_str()).collect();
-    Excludes::new(&patterns).map_err(|error| {
-        let why = format!("what backup {} left out cannot be told, and would be deleted: {error}", backup.id.short());
-        ClientError::Refused { why }
-    })
+/// What a backup left out of the directories that it has.
+struct LeftOut {
+    excludes: Excludes,
+    markers: Vec<Vec<u8>>,
+}
+
+/// Reads the options that a backup was made with; every key that decides must be there. Errors: why they do not say what was left out.
+fn left_out(options: &str) -> std::result::Result<LeftOut, String> {
+    let options: serde_json::Value = serde_json::from_str(options).map_err(|error| format!("its options cannot be read: {error}"))?;
+    let flag = |key: &str| options[key].as_bool().ok_or_else(|| format!("its options do not say `{key}`"));
+    let texts = |key: &str| {
+        let texts = options[key].as_array().and_then(|texts| texts.iter().map(|text| text.as_str()).collect::<Option<Vec<&str>>>());
+        texts.ok_or_else(|| format!("its options do not say `{key}`"))
+    };
+    if flag("listed")? {
+        return Err("it has only the files of a list (--files-from), not all that was in their directories".to_owned());
+    }
+    let mut markers = texts("exclude_if_present")?;
+    if markers.iter().any(|name| name.contains(char::REPLACEMENT_CHARACTER)) {
+        return Err("a name that it was given with --exclude-if-present is not UTF-8".to_owned());
+    }
+    if flag("exclude_caches")? {
+        markers.push(CACHE_TAG);
+    }
+    let excludes = Excludes::new(&texts("excludes")?).map_err(|error| error.to_string())?;
+    Ok(LeftOut { excludes, markers: markers.into_iter().map(|name| name.as_bytes().to_vec()).collect() })
 }

@@ -5,7 +5,7 @@ use crate::restore::Overwrite;
 use crate::source::{self, Found};
 use crate::target::{Directory, Place, os, set_attributes};
 use crate::write::Output;
-use onefold_catalog::{Content, Entry};
+use onefold_catalog::{Attributes, Content, Entry};
 use rustix::fd::AsFd;
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
@@ -24,7 +24,7 @@ impl Output<'_> {
             return None;
         }
         if self.overwrite != Overwrite::Always && self.is_equal(directory, entry, &found) {
-            self.keep(directory, entry, path);
+            self.keep(directory, entry, &found, path);
             return None;
         }
         self.replaces(path, "exists already and differs")
@@ -75,6 +75,11 @@ impl Output<'_> {
         }
     }
 
+    /// Whether what is kept gets the attributes of the backup.
+    fn sets_attributes(&self) -> bool {
+        self.overwrite != Overwrite::Never
+    }
+
     fn replaces(&self, path: &[u8], reason: &str) -> Option<bool> {
         if self.overwrite == Overwrite::Never {
             self.in_the_way(path, reason);
@@ -89,8 +94,13 @@ impl Output<'_> {
     }
 
     /// Whether what stands there needs no restoring: a file of the same size and time of change, a link to the same place, the
-    /// same device.
+    /// same device. If it would get the attributes of the backup, from root: of the same owner, too. Anyone can give a file a size and a time,
+    /// and one that is not his would be handed to the owner in the backup, with what he has put into it.
     fn is_equal(&self, directory: &Directory, entry: &Entry, found: &Found) -> bool {
+        let owner = |attributes: &Attributes| (attributes.uid, attributes.gid);
+        if self.sets_attributes() && self.powers.is_root() && owner(&found.attributes) != owner(&entry.attributes) {
+            return false;
+        }
         let is_device = |kind, major, minor| found.kind == kind && (found.major, found.minor) == (major, minor);
         match &entry.content {
             Content::File { size_bytes, .. } => {
@@ -111,12 +121,16 @@ impl Output<'_> {
     }
 
     /// Keeps what is equal; where files may be changed, it gets its attributes.
-    fn keep(&self, directory: &Directory, entry: &Entry, path: &[u8]) {
-        if self.overwrite != Overwrite::Never && !self.dry_run {
-            let opened = match entry.content {
-                Content::File { .. } => source::open(&directory.file, &entry.name, OFlags::NOFOLLOW | OFlags::NONBLOCK).ok(),
-                _ => None,
-            };
+    fn keep(&self, directory: &Directory, entry: &Entry, found: &Found, path: &[u8]) {
+        if self.sets_attributes() && !self.dry_run {
+            let is_file = matches!(entry.content, Content::File { .. });
+            let open = || source::open(&directory.file, &entry.name, OFlags::NOFOLLOW | OFlags::NONBLOCK).ok();
+            let opened = if is_file { open() } else { None };
+            let is_other = |file| source::find_open(file).map_or(true, |now| now.identity() != found.identity());
+            // Its owner may not be able to open it; root is.
+            if is_file && opened.as_ref().map_or(self.powers.is_root(), is_other) {
+                return self.watch.error(path, "something else has taken its place meanwhile");
+            }
             let place = match &opened {
                 Some(file) => Place::Open(file.as_fd()),
                 None => Place::Name(&directory.file, &entry.name),

@@ -36,14 +36,13 @@ impl Walk<'_> {
     fn hard_link(&self, link: &Link) -> Result<()> {
         let output = self.output;
         let (above, name) = split(&link.path);
-        let directory = match self.open(above) {
+        let directory = match self.open(above).and_then(|directory| Directory::new(directory, above.to_vec())) {
             Ok(directory) => directory,
             Err(error) => {
                 output.watch.error(&link.path, format_args!("cannot open its directory: {error}"));
                 return Ok(());
             }
         };
-        let directory = Directory::new(directory, above.to_vec(), None, None);
         let before = let_owner_in(&directory.file);
         let known = output.restored.lock().get(&link.first).cloned();
         match known {

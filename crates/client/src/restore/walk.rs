@@ -3,15 +3,17 @@
 use super::RestoreOptions;
 use super::delete::Deleter;
 use super::links::Link;
-use crate::Result;
 use crate::monitor::Counter;
 use crate::select::{Reach, Selection, Verdict};
 use crate::target::{Directory, NoEntry, Place, give_name, os, set_attributes, temporary_name};
 use crate::write::{Batch, Output, Queue};
+use crate::{ClientError, Result};
 use onefold_catalog::{Attributes, Backup, Catalog, Content, DirectoryReader, Entry, MAX_DEPTH, components, is_valid_name, join};
 use onefold_engine::Recipe;
+use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, Mode};
 use rustix::io::Errno;
+use std::collections::{HashMap, hash_map};
 use std::sync::Arc;
 
 pub(super) struct Walk<'a> {
@@ -24,6 +26,8 @@ pub(super) struct Walk<'a> {
     pub(super) links: Vec<Link>,
     /// `None`: a dry run would make it.
     pub(super) target: Option<Arc<Directory>>,
+    /// The file systems that were written to, by device: a directory of each.
+    pub(super) file_systems: HashMap<u64, OwnedFd>,
 }
 
 /// A directory of the backup that is being restored.
@@ -48,6 +52,9 @@ impl<'a> Walk<'a> {
     pub(super) fn run(&mut self, batches: crossbeam_channel::Sender<Batch>) -> Result<()> {
         let output = self.output;
         let mut queue = output.queue(batches);
+        if let Some(target) = self.target.clone().filter(|_| !self.options.dry_run) {
+            self.will_sync(&target).map_err(|error| ClientError::io("open", super::target_name(self.options), error))?;
+        }
         let root = Level {
             place: self.target.clone().map_or(At::Absent, At::Open),
             entries: DirectoryReader::new(self.catalog.engine(), &self.backup.root),
@@ -116,7 +123,7 @@ impl<'a> Walk<'a> {
     }
 
     fn directory(
-        &self,
+        &mut self,
         levels: &mut Vec<Level>,
         entry: &Entry,
         recipe: &Recipe,
@@ -140,14 +147,14 @@ impl<'a> Walk<'a> {
             && let At::Open(directory) = &level.place
             && !directory.is_new()
         {
-            deleter.clean(engine, recipe, &directory.file, &level.path);
+            deleter.clean(engine, recipe, directory, &level.path);
         }
         Ok(())
     }
 
     /// Makes all directories that only waited for something to come into them. `None`: that failed and has been said, the levels
     /// are gone. `Some(None)`: a dry run would make the last.
-    fn open_all(&self, levels: &mut Vec<Level>) -> Option<Option<Arc<Directory>>> {
+    fn open_all(&mut self, levels: &mut Vec<Level>) -> Option<Option<Arc<Directory>>> {
         for depth in 1..levels.len() {
             if matches!(levels[depth].place, At::Waiting(_)) {
                 let behind = levels.split_off(depth + 1);
@@ -161,7 +168,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Makes or enters the directory of the last level. Where that fails, it is said and the level is gone.
-    fn open_level(&self, levels: &mut Vec<Level>, is_wanted: bool) -> bool {
+    fn open_level(&mut self, levels: &mut Vec<Level>, is_wanted: bool) -> bool {
         let output = self.output;
         if is_wanted {
             // What stands above comes first.
@@ -183,7 +190,10 @@ impl<'a> Walk<'a> {
                 Err(NoEntry::System(Errno::NOENT)) => Ok(None),
                 entered => entered.map(Some),
             },
-            Some(above) => above.enter(name, level.path.clone(), attributes.clone(), is_wanted, &output.store).map(Some),
+            Some(above) => {
+                let entered = above.enter(name, level.path.clone(), attributes.clone(), is_wanted, &output.store);
+                entered.and_then(|directory| Ok(self.will_sync(&directory).map(|()| Some(directory))?))
+            }
         };
         match entered {
             Ok(directory) => {
@@ -197,6 +207,14 @@ impl<'a> Walk<'a> {
                 false
             }
         }
+    }
+
+    /// Keeps a way to the file system of a directory, for the sync at the end.
+    fn will_sync(&mut self, directory: &Directory) -> rustix::io::Result<()> {
+        if let hash_map::Entry::Vacant(new) = self.file_systems.entry(directory.device()) {
+            new.insert(rustix::io::fcntl_dupfd_cloexec(&directory.file, 0)?);
+        }
+        Ok(())
     }
 
     /// Links, devices, fifos, sockets.

@@ -203,7 +203,7 @@ pub struct Restore {
 pub enum OverwriteWhen {
     /// Leaves them alone; lists those that differ in kind, size or modification time
     Never,
-    /// Replaces those that differ in kind, size or modification time
+    /// Replaces those that differ in kind, size or modification time, as root also in owner
     IfChanged,
     /// Replaces them
     Always,

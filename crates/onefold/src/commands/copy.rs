@@ -6,13 +6,13 @@ use crate::failure::{Exit, Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::output::{Output, note};
 use crate::progress::bar;
-use crate::store::{Store, ground};
+use crate::store::{SETTINGS_FILE, Store, cannot_open, ground, read_settings};
 use crate::units::{counted, duration, printable, size};
-use crate::waiting::Waiting;
+use crate::waiting::{InUse, Waiting};
 use indicatif::ProgressBar;
 use onefold_catalog::{Backup, BackupId, Catalog, CatalogError};
 use onefold_copy::{BackupOutcome, Backups, CopyError, Moved, Problem, VolumesOutcome, copy_volumes};
-use onefold_engine::{Descriptor, Mode, random_name};
+use onefold_engine::{Descriptor, Engine, Mode, random_name};
 use onefold_ground::words::nearest;
 use onefold_volume::{VolumeInfo, Volumes, VolumesOptions};
 use serde_json::{Value, json};
@@ -44,15 +44,25 @@ struct Done {
     damaged: Vec<(Backup, Vec<Problem>)>,
     moved: Moved,
     volumes: VolumesOutcome,
+    /// What is wrong with backups and volumes that could not even be listed.
+    left_out: Vec<String>,
 }
 
 impl Done {
     fn is_whole(&self) -> bool {
-        self.damaged.is_empty() && self.volumes.problems.is_empty()
+        self.damaged.is_empty() && self.volumes.problems.is_empty() && self.left_out.is_empty()
+    }
+
+    fn leave_out(&mut self, problem: String) {
+        if !self.left_out.contains(&problem) {
+            note(format_args!("error: left out: {problem}"));
+            self.left_out.push(problem);
+        }
     }
 }
 
-/// Copies what was asked for: first the backups as of a moment, beside whoever writes to the store; then the volumes, while nobody does.
+/// Copies what was asked for: first the backups as of a moment, beside whoever writes to the store; then the volumes, while nobody does. In between
+/// neither store is open, so that nobody who waits for one keeps the other.
 pub fn run(options: &Copy, talk: Talk) -> Result<Exit> {
     let interrupt = Interrupt::watch()?;
     let began = Instant::now();
@@ -63,31 +73,15 @@ pub fn run(options: &Copy, talk: Talk) -> Result<Exit> {
     let total = chosen.backups.iter().map(|backup| backup.statistics.logical_bytes).sum();
     let watch = Watch { bar: bar(talk, total), interrupt: interrupt.clone() };
     let mut done = Done::default();
-    let work = || {
-        if !talk.quiet {
-            warn_of_newer(options, &chosen, &destination)?;
-        }
-        copy_all_backups(&source, &destination, &chosen, &watch, &mut done)?;
-        source.close()?;
-        if !chosen.volumes.is_empty() {
-            let mut waiting = Waiting::until(options.store.wait, &interrupt, talk.quiet);
-            match Store::open_when_free(directory, Mode::ReadOnly, "copy", &mut waiting) {
-                Ok(source) => copy_all_volumes(source, &destination, &chosen, &watch, &mut done)?,
-                Err(failure) => {
-                    let reason = format!("they can be copied only while nobody writes to the store: {}", failure.message);
-                    note(format_args!("volumes: error: {reason}; stop the daemon, or give --wait"));
-                    let problem = |name: &String| Problem { what: name.clone().into_bytes(), reason: reason.clone() };
-                    done.volumes.problems.extend(chosen.volumes.iter().map(problem));
-                }
-            }
-        }
-        Ok(())
-    };
-    let copied: Result<()> = work();
+    chosen.left_out.iter().for_each(|problem| done.leave_out(problem.clone()));
+    let mut copied = if talk.quiet { Ok(()) } else { warn_of_newer(options, &chosen, &destination) };
+    copied = copied.and_then(|()| copy_all_backups(&source, &destination, &chosen, &watch, &mut done));
+    copied = copied.and(source.close()).and(destination.close());
+    if copied.is_ok() && !chosen.volumes.is_empty() {
+        copied = copy_all_volumes(options, &chosen, talk, &watch, &mut done);
+    }
     watch.bar.finish_and_clear();
-    let closed = destination.close();
     copied?;
-    closed?;
     report(options, talk, &done, began.elapsed())?;
     Ok(if done.is_whole() { Exit::Done } else { Exit::Partial })
 }
@@ -104,13 +98,20 @@ struct Chosen {
     known: HashSet<BackupId>,
     /// The greatest sequence of each name in the source.
     newest: HashMap<String, u64>,
+    /// Everything was asked for.
+    is_whole: bool,
+    /// What is damaged, so that it could not be chosen.
+    left_out: Vec<String>,
 }
 
 fn choose(options: &Copy, source: &Store) -> Result<Chosen> {
     let catalog = Catalog::new(source.engine.clone());
     let is_whole = options.backups.is_empty() && options.names.is_empty() && options.volumes.is_empty();
     let wanted: HashSet<_> = options.backups.iter().map(|asked| Ok(catalog.find(asked)?.id)).collect::<Result<_>>()?;
-    let mut backups = catalog.list()?;
+    let (mut backups, damage) = catalog.list_sound()?;
+    // Those that were given by their ids were found.
+    let damage = damage.filter(|_| is_whole || !options.names.is_empty());
+    let mut left_out: Vec<String> = damage.iter().map(CatalogError::to_string).collect();
     if let Some(name) = options.names.iter().find(|name| !backups.iter().any(|backup| backup.name == **name)) {
         let failure = Failure::failed(format!("there are no backups of the name `{}`", printable(name.as_bytes())));
         let near = nearest(name, backups.iter().map(|backup| backup.name.as_str())).map(|near| printable(near.as_bytes()));
@@ -123,17 +124,17 @@ fn choose(options: &Copy, source: &Store) -> Result<Chosen> {
     let mut volumes = options.volumes.clone();
     if is_whole || !volumes.is_empty() {
         let opened = Volumes::open(source.engine.clone(), source.volumes_options())?;
-        opened.damaged().iter().for_each(|problem| note(format_args!("left out: {problem}")));
         for name in &options.volumes {
             super::volume::known(&opened, name)?;
         }
         if is_whole {
             volumes = opened.list().into_iter().map(|info| info.name).collect();
+            left_out.extend_from_slice(opened.damaged());
         }
     }
     // From here on only their chunks are read, and nobody who writes waits.
     catalog.hold(&backups.iter().collect::<Vec<_>>())?;
-    Ok(Chosen { backups, protected, volumes, known, newest })
+    Ok(Chosen { backups, protected, volumes, known, newest, is_whole, left_out })
 }
 
 /// Opens the other store, made first if that was asked for.
@@ -208,20 +209,61 @@ fn copy_all_backups(source: &Store, destination: &Store, chosen: &Chosen, watch:
     Ok(())
 }
 
-fn copy_all_volumes(source: Store, destination: &Store, chosen: &Chosen, watch: &Watch, done: &mut Done) -> Result<()> {
+/// Copies the volumes, if nobody writes to either store.
+fn copy_all_volumes(options: &Copy, chosen: &Chosen, talk: Talk, watch: &Watch, done: &mut Done) -> Result<()> {
     watch.bar.set_message("volumes");
+    let (from, to) = (ground(&options.store.directory)?, ground(&options.to)?);
+    let [from_settings, to_settings] = [&options.store.directory, &options.to].map(|store| read_settings(&store.join(SETTINGS_FILE), true));
+    let (from_settings, to_settings) = (from_settings?, to_settings?);
+    let mut waiting = Waiting::until(options.store.wait, &watch.interrupt, talk.quiet);
+    // Neither store is kept from others while the other is waited for: they may be copied into each other.
+    let opened = waiting.open(|| {
+        let source = Engine::open(from.clone(), from_settings.engine.clone(), Mode::ReadOnly, "copy")?;
+        match Engine::open(to.clone(), to_settings.engine.clone(), Mode::ReadWrite, "copy") {
+            Ok(destination) => Ok((source, destination)),
+            Err(error) => source.close().and(Err(error)),
+        }
+    });
+    let (source, destination) = match opened {
+        Ok((source, destination)) => {
+            (Store { engine: source, settings: from_settings }, Store { engine: destination, settings: to_settings })
+        }
+        Err(_) if watch.interrupt.came() => return Err(failed(CopyError::Cancelled, done)),
+        Err(error) if error.holder().is_some() => {
+            let reason = format!("they can be copied only while nobody writes to the stores: {error}");
+            note(format_args!("volumes: error: {reason}; stop the daemon, or give --wait"));
+            done.volumes.problems = chosen.volumes.iter().map(|name| problem(name, &reason)).collect();
+            return Ok(());
+        }
+        // The backups were copied: the command could run.
+        Err(error) => return Err(Failure { exit: Exit::Failed, ..cannot_open(error) }),
+    };
+    let copied = copy_volumes_between(&source, &destination, chosen, watch, done);
+    copied.and(source.close()).and(destination.close())
+}
+
+fn copy_volumes_between(source: &Store, destination: &Store, chosen: &Chosen, watch: &Watch, done: &mut Done) -> Result<()> {
     // Reads compare fingerprints.
     let opened = Volumes::open(source.engine.clone(), VolumesOptions { verify: true, ..source.volumes_options() })?;
     let volumes = Volumes::open(destination.engine.clone(), destination.volumes_options())?;
+    let there: HashSet<String> = opened.list().into_iter().map(|info| info.name).collect();
     let wanted = |info: &VolumeInfo| chosen.volumes.contains(&info.name);
     done.volumes = copy_volumes(&opened, &volumes, &wanted, watch).map_err(|error| failed(error, done))?;
     // What working copies left behind.
     volumes.resume_deletions(&|| !watch.interrupt.came())?;
+    let is_gone = |name: &&String| !there.contains(*name);
+    done.volumes.problems.extend(chosen.volumes.iter().filter(is_gone).map(|name| problem(name, "it was deleted or renamed meanwhile")));
     for Problem { what, reason } in &done.volumes.problems {
         note(format_args!("volume {}: error: {reason}", printable(what)));
     }
-    drop(opened);
-    source.close()
+    if chosen.is_whole {
+        opened.damaged().iter().for_each(|problem| done.leave_out(problem.clone()));
+    }
+    Ok(())
+}
+
+fn problem(volume: &str, reason: &str) -> Problem {
+    Problem { what: volume.as_bytes().to_vec(), reason: reason.to_owned() }
 }
 
 fn failed(error: CopyError, done: &Done) -> Failure {
@@ -249,6 +291,8 @@ fn report(options: &Copy, talk: Talk, done: &Done, time: Duration) -> Result<()>
                 json!({"backup": backup.id.to_string(), "volume": null, "path": String::from_utf8_lossy(&problem.what), "reason": problem.reason})
             }));
         }
+        let left_out = |reason| json!({"backup": null, "volume": null, "path": null, "reason": reason});
+        problems.extend(done.left_out.iter().map(left_out));
         problems.extend(volumes.problems.iter().map(
             |problem| json!({"backup": null, "volume": String::from_utf8_lossy(&problem.what), "path": null, "reason": problem.reason}),
         ));
@@ -288,8 +332,8 @@ fn report(options: &Copy, talk: Talk, done: &Done, time: Duration) -> Result<()>
         if !done.is_whole() {
             let backups = counted(done.damaged.len() as u64, "backup", "backups");
             let lost = counted(volumes.problems.len() as u64, "volume", "volumes");
-            output
-                .line(format_args!("  PARTIAL  {backups} and {lost} not copied, as parts of them cannot be read: see the errors above"))?;
+            let left_out = if done.left_out.is_empty() { "" } else { ", nor what could not be listed" };
+            output.line(format_args!("  PARTIAL  {backups} and {lost} not copied{left_out}: see the errors above"))?;
         }
     }
     output.finish()

@@ -45,7 +45,7 @@ fn run(options: &Find, session: &Session<'_>) -> Result<Exit> {
     let catalog = Catalog::new(session.store.engine.clone());
     // Backups that are forgotten meanwhile are read to their end: nothing of them is removed before.
     let _in_flight = session.store.engine.in_flight();
-    let mut backups = catalog.list()?;
+    let (mut backups, damage) = catalog.list_sound()?;
     if !options.backup.is_empty() {
         let wanted =
             options.backup.iter().map(|asked| Ok(chosen(&catalog, asked, &|text| session.advise(text))?.id)).collect::<Result<Vec<_>>>()?;
@@ -59,6 +59,11 @@ fn run(options: &Find, session: &Session<'_>) -> Result<Exit> {
     catalog.hold(&backups.iter().collect::<Vec<_>>())?;
     backups.reverse();
     let mut finder = Finder { options, session, patterns, backups: &backups, output: session.output(), printed: Ok(()), damaged: 0 };
+    // Those that were given were found.
+    if let Some(error) = damage.filter(|_| options.backup.is_empty()) {
+        session.note(format_args!("onefold: a backup is left out: {error}"));
+        finder.damaged += 1;
+    }
     side_by_side(&session.store.engine, &backups, &mut finder);
     let Finder { output, printed, damaged, .. } = finder;
     printed?;

@@ -12,6 +12,7 @@ use crate::units::{counted, duration, number, printable, rate, size};
 use onefold_catalog::{Backup, Catalog};
 use onefold_client::{ClientError, Damaged, Overwrite, RestoreOptions, RestoreOutcome};
 use serde_json::json;
+use std::cell::RefCell;
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
@@ -20,15 +21,20 @@ pub fn run(options: &Restore, talk: Talk) -> Result<Exit> {
     let interrupt = Interrupt::watch()?;
     let ground = ground(&options.store.directory)?;
     let settings = read_settings(&options.store.directory.join(SETTINGS_FILE), true)?;
-    let store = Store::open_as_of_now(ground, settings, "restore", &|text| note(text)).map_err(cannot_open)?;
+    // Said when the backup is held: until then who writes to the store may have to wait.
+    let said = RefCell::new(Vec::new());
+    let say = |text: &str| said.borrow_mut().push(text.to_owned());
+    let store = Store::open_as_of_now(ground, settings, "restore", &say).map_err(cannot_open)?;
     let catalog = Catalog::new(store.engine.clone());
     let _in_flight = store.engine.in_flight();
-    let backup = chosen(&catalog, &options.backup, &|text| {
+    let found = chosen(&catalog, &options.backup, &|text| {
         if !talk.quiet {
-            note(text)
+            say(text)
         }
-    })?;
-    catalog.hold(&[&backup])?;
+    });
+    let held = found.and_then(|backup| catalog.hold(&[&backup]).map(|()| backup).map_err(Failure::from));
+    said.take().iter().for_each(note);
+    let backup = held?;
     let client_options = client_options(options);
     let began = Instant::now();
     let mut watch = Watch::new(talk, interrupt, Shown::of(talk, options.progress, options.format.json));

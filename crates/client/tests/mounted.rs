@@ -1,0 +1,131 @@
+//! Restoring over file systems that are mounted in the target: what they lose, and what a power cut leaves of them.
+
+mod common;
+
+use common::{is_root, noise, place};
+use onefold_client::{Counter, Monitor, Overwrite, Problem, RestoreOptions};
+use parking_lot::Mutex;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A mounted file system. Unmounted when dropped.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    /// Mounts at a place, which is made; nothing, said why, where that is not possible.
+    fn mount(arguments: &[&str], place: &Path) -> Option<Mounted> {
+        fs::create_dir_all(place).unwrap();
+        let is_done = is_root() && run("mount", arguments, place);
+        if !is_done {
+            println!("skipped: cannot mount here");
+        }
+        is_done.then(|| Mounted(place.to_owned()))
+    }
+
+    /// Mounts a new ext4 in a file.
+    fn ext4(image: &Path, place: &Path) -> Option<Mounted> {
+        fs::File::create(image).unwrap().set_len(64 << 20).unwrap();
+        if !run("mkfs.ext4", &["-q"], image) {
+            println!("skipped: mkfs.ext4 is not installed");
+            return None;
+        }
+        Mounted::mount(&["-o", "loop", image.to_str().unwrap()], place)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        run("umount", &[], &self.0);
+    }
+}
+
+fn run(program: &str, arguments: &[&str], place: &Path) -> bool {
+    Command::new(program).args(arguments).arg(place).status().is_ok_and(|status| status.success())
+}
+
+#[test]
+fn a_file_system_that_was_not_mounted_when_it_was_backed_up_loses_nothing() {
+    let place = place();
+    fs::create_dir_all(place.source().join("d/disk")).unwrap();
+    place.write("d/file", "file");
+    let (backup, _) = place.backup();
+    let Some(_mounted) = Mounted::mount(&["-t", "tmpfs", "tmpfs"], &place.target().join("d/disk")) else { return };
+    for name in ["d/more", "d/disk/file", "d/disk/deep/file"] {
+        let path = place.target().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, b"in the target").unwrap();
+    }
+    for dry_run in [true, false] {
+        let options = RestoreOptions { delete: true, overwrite: Overwrite::IfChanged, dry_run, ..RestoreOptions::default() };
+        let (outcome, tally) = place.restore_with(&backup.backup, options);
+        assert_eq!((outcome.deleted, outcome.errors, outcome.warnings), (1, 0, 1), "{:?}", tally.problems());
+        assert!(tally.problems().iter().any(|problem| problem.path.ends_with(b"d/disk") && problem.reason.contains("mounted")));
+    }
+    assert!(place.target().join("d/disk/deep/file").exists() && place.target().join("d/disk/file").exists());
+    assert!(!place.target().join("d/more").exists());
+}
+
+#[test]
+fn every_file_system_that_was_written_to_is_synced() {
+    let place = place();
+    let content = noise(7, 100_000);
+    place.write("disk/deep/file", &content);
+    let (backup, _) = place.backup();
+    let image = place.directory.path().join("image");
+    let Some(_mounted) = Mounted::ext4(&image, &place.target().join("disk")) else { return };
+    let (outcome, tally) = place.restore(&backup.backup);
+    assert_eq!((outcome.files, outcome.errors), (1, 0), "{:?}", tally.problems());
+    let bytes = fs::read(image).unwrap();
+    assert!(bytes.chunks(1024).any(|block| content.starts_with(block)), "the content is on the disk");
+}
+
+/// Whenever a file has its name, copies the image of the file system as a power cut would leave it.
+struct PowerCuts {
+    image: PathBuf,
+    other_file: fs::File,
+    images: Mutex<Vec<PathBuf>>,
+}
+
+impl Monitor for PowerCuts {
+    fn count(&self, counter: Counter, _increment: u64) {
+        if counter == Counter::Files {
+            // Names and sizes become durable with any sync, bytes that the system has not placed yet do not.
+            self.other_file.sync_all().unwrap();
+            let mut images = self.images.lock();
+            let image = self.image.with_extension(images.len().to_string());
+            fs::copy(&self.image, &image).unwrap();
+            images.push(image);
+        }
+    }
+
+    fn problem(&self, problem: &Problem) {
+        panic!("{problem:?}");
+    }
+}
+
+#[test]
+fn after_a_power_cut_no_file_has_its_name_and_size_without_its_bytes() {
+    let place = place();
+    place.write("large", noise(8, 9_000_000));
+    place.write("small", [noise(9, 200_000), vec![0; 300_000]].concat());
+    let (backup, _) = place.backup();
+    let image = place.directory.path().join("image");
+    let Some(mounted) = Mounted::ext4(&image, &place.target()) else { return };
+    let other_file = fs::File::create(place.target().join("other")).unwrap();
+    let cuts = PowerCuts { image, other_file, images: Mutex::default() };
+    let strip_components = place.root().split(|byte| *byte == b'/').count();
+    let options = RestoreOptions { target: place.target(), strip_components, ..RestoreOptions::default() };
+    onefold_client::restore(&place.catalog, &backup.backup, &options, &cuts).unwrap();
+    drop((cuts.other_file, mounted));
+    let images = cuts.images.into_inner();
+    assert_eq!(images.len(), 2);
+    for image in images {
+        let after = place.directory.path().join("after");
+        let Some(_mounted) = Mounted::mount(&["-o", "loop", image.to_str().unwrap()], &after) else { return };
+        for name in ["large", "small"] {
+            let (expected, found) = (fs::read(place.source().join(name)).unwrap(), fs::read(after.join(name)).unwrap_or_default());
+            assert!(found.len() != expected.len() || found == expected, "{name} lacks bytes");
+        }
+    }
+}
