@@ -163,7 +163,7 @@ impl From<NbdError> for Failure {
                 Failure::failed(error).advise("what clients flushed before is safe; what they wrote after may be lost")
             }
             NbdError::Listen { ref source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => Failure::cannot_run(error)
-                .advise("another process listens there: stop it, or give another address with --nbd or --nbd-socket"),
+                .advise("another process listens there, or a file is in its place: stop or remove it, or give another address with --nbd or --nbd-socket"),
             error => Failure::cannot_run(error),
         }
     }

@@ -41,7 +41,7 @@ pub fn main() -> ExitCode {
         Err(error) => {
             // Help and version go to standard output with code 0, wrong usage to standard error with code 2.
             let _ = error.print();
-            if error.kind() == ErrorKind::MissingRequiredArgument && error.to_string().contains("--store") {
+            if error.kind() == ErrorKind::MissingRequiredArgument && !has_store && error.to_string().contains("--store") {
                 output::note("hint: name the store with --store STORE, or once for all commands: export ONEFOLD_STORE=STORE");
             }
             return ExitCode::from(error.exit_code() as u8);

@@ -281,7 +281,13 @@ impl Volumes {
     /// All volumes, sorted by name.
     pub fn list(&self) -> Vec<VolumeInfo> {
         let volumes: Vec<_> = self.list.lock().values().map(|listed| listed.volume.clone()).collect();
-        volumes.iter().map(|volume| volume.info()).collect()
+        let mut infos: Vec<VolumeInfo> = volumes.iter().map(|volume| volume.info()).collect();
+        // The record has the name that the origin had then; one that is there goes by the name that it has now.
+        let names: HashMap<u32, String> = infos.iter().map(|info| (info.number, info.name.clone())).collect();
+        for origin in infos.iter_mut().filter_map(|info| info.origin.as_mut()) {
+            names.get(&origin.number).into_iter().for_each(|now| origin.name.clone_from(now));
+        }
+        infos
     }
 
     /// The volume of a name.

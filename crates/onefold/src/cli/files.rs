@@ -147,7 +147,7 @@ pub struct Diff {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The paths of the backup appear below the target: /home/ann of the backup becomes TARGET/home/ann.
-Owners and device files need root; without it they are left out, with one warning.
+Owners and device files need root; without it owners are left out, with one warning, and each device file is an error.
 A path that the backup has not may be a pattern from its root: * and ? within a name, ** for any number of directories.
 --include and --exclude take patterns as `backup --exclude` does.
 

@@ -330,10 +330,12 @@ fn report(options: &Copy, talk: Talk, done: &Done, time: Duration) -> Result<()>
             size(done.moved.known_bytes)
         ))?;
         if !done.is_whole() {
-            let backups = counted(done.damaged.len() as u64, "backup", "backups");
-            let lost = counted(volumes.problems.len() as u64, "volume", "volumes");
-            let left_out = if done.left_out.is_empty() { "" } else { ", nor what could not be listed" };
-            output.line(format_args!("  PARTIAL  {backups} and {lost} not copied{left_out}: see the errors above"))?;
+            let mut missing = Vec::new();
+            for (count, one, many) in [(done.damaged.len(), "backup", "backups"), (volumes.problems.len(), "volume", "volumes")] {
+                missing.extend((count > 0).then(|| counted(count as u64, one, many)));
+            }
+            missing.extend((!done.left_out.is_empty()).then(|| "what could not be listed".to_owned()));
+            output.line(format_args!("  PARTIAL  not copied: {}; see the errors above", missing.join(", ")))?;
         }
     }
     output.finish()

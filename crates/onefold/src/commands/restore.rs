@@ -134,7 +134,8 @@ fn print(output: &mut Output, options: &Restore, backup: &Backup, outcome: &Rest
     }
     if outcome.in_the_way > 0 {
         let what = counted(outcome.in_the_way, "file that differs is in the way", "files that differ are in the way");
-        output.line(format_args!("           {what}: --overwrite if-changed or always replaces them"))?;
+        let how = "--overwrite if-changed or always replaces files, and nothing replaces a directory";
+        output.line(format_args!("           {what}: {how}"))?;
     }
     Ok(())
 }

@@ -433,6 +433,9 @@ fn announce_targets(serving: &Serving<'_>) {
     let Some(portal) = serving.iscsi.first() else { return };
     let portals: Vec<String> = serving.iscsi.iter().map(ToString::to_string).collect();
     note(format_args!("serving {} over iSCSI at {}", counted(serving.targets.len() as u64, "target", "targets"), portals.join(" and ")));
+    if serving.iscsi.iter().any(|portal| !portal.ip().is_loopback()) {
+        note("  other machines see targets with rules only (`onefold target allow`), unless [iscsi] allow_open_off_loopback is set");
+    }
     for (name, units) in serving.targets {
         note(format_args!("  {name}"));
         for unit in units {

@@ -8,7 +8,7 @@ use crate::failure::{Exit, Failure, Result};
 use crate::iscsi::Iscsi;
 use crate::session::{Session, StoreCommand};
 use crate::settings::FileUnit;
-use crate::units::{counted, printable};
+use crate::units::{counted, printable, size};
 use onefold_engine::Mode;
 use onefold_ground::words::nearest;
 use onefold_targets::{Known, Target, TargetError, Unit, change};
@@ -258,7 +258,7 @@ impl StoreCommand for TargetAttach {
             // Nobody deletes a volume while targets are changed.
             let info = volume(session, &self.volume)?;
             if info.size < u64::from(self.block_size) {
-                let why = format!("volume {} has {} bytes, which is less than a logical block", printable(info.name.as_bytes()), info.size);
+                let why = format!("volume {} of {} is smaller than a logical block", printable(info.name.as_bytes()), size(info.size));
                 return Err(Failure::failed(why).advise("`onefold volume resize` makes it larger"));
             }
             if let Some((lun, name)) = known.attached(info.number) {

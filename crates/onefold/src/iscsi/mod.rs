@@ -17,7 +17,7 @@ pub use portals::{DEFAULT_PORT, parse_portal};
 
 use crate::failure::{Failure, Result};
 use crate::settings::{FileTarget, FileUnit};
-use crate::units::{counted, printable};
+use crate::units::{counted, printable, size};
 use disk::VolumeDisk;
 use onefold_engine::Engine;
 use onefold_ground::checksum;
@@ -287,7 +287,7 @@ impl Iscsi {
             None => {}
         }
         if info.size < u64::from(block_bytes) {
-            return Err(Failure::failed(format!("it has {} bytes, which is less than a logical block of {block_bytes}", info.size)));
+            return Err(Failure::failed(format!("its size, {}, is less than a logical block of {block_bytes} bytes", size(info.size))));
         }
         let disk = Arc::new(VolumeDisk::new(self.volumes.get(&info.name)?, info.size, is_protected));
         let options = UnitOptions {

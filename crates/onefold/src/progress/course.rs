@@ -162,7 +162,8 @@ impl Standing {
         if !self.has_totals {
             return format!("{so_far}, {rate}, found {} in {} so far", size(self.of_bytes), counted(self.of_files, "file", "files"));
         }
-        let left = self.left.map_or_else(String::new, |left| format!(", {} left", duration(Duration::from_secs(left.as_secs().max(1)))));
+        let left = self.left.filter(|left| !left.is_zero());
+        let left = left.map_or_else(String::new, |left| format!(", {} left", duration(Duration::from_secs(left.as_secs().max(1)))));
         let of_files = counted(self.of_files, "file", "files");
         format!("{} of {}, {} of {of_files}, {rate}{left}", size(self.bytes), size(self.of_bytes), number(self.files))
     }

@@ -99,7 +99,7 @@ impl Watch {
     /// Tells what concerns the whole and no path.
     pub fn warn(&self, reason: &str) {
         self.bar.suspend(|| note(format_args!("warning: {reason}")));
-        self.problems().push(Problem::new(b"/", reason, Severity::Warning));
+        self.problems().push(Problem::new(WHOLE, reason, Severity::Warning));
     }
 
     /// The problems, for JSON.
@@ -121,8 +121,10 @@ impl Watch {
     /// How often what happened, with the first path of each kind: for the end of a long list that nobody reads.
     pub fn summary(&self, severity: Severity) -> Vec<String> {
         let problems = self.problems();
+        // What concerns no path was said before the work began.
+        let problems = problems.iter().filter(|problem| problem.path != WHOLE);
         let mut kinds: BTreeMap<String, (u64, &Problem)> = BTreeMap::new();
-        for problem in problems.iter().filter(|problem| problem.severity == severity) {
+        for problem in problems.filter(|problem| problem.severity == severity) {
             kinds.entry(kind(&problem.reason)).or_insert((0, problem)).0 += 1;
         }
         let mut kinds: Vec<(u64, &Problem)> = kinds.into_values().collect();
@@ -144,6 +146,9 @@ impl Watch {
         self.problems.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// The path of what concerns none.
+const WHOLE: &[u8] = b"/";
 
 /// What a reason is without its numbers.
 fn kind(reason: &str) -> String {
@@ -195,7 +200,8 @@ pub fn said(problem: &Problem) -> String {
 impl Monitor for Watch {
     fn count(&self, counter: Counter, increment: u64) {
         self.course.count(counter, increment);
-        if counter == Counter::DoneBytes && !self.bar.is_hidden() {
+        // A backup counts what it is done with, a restore what it has in its place.
+        if matches!(counter, Counter::DoneBytes | Counter::LogicalBytes) && !self.bar.is_hidden() {
             let (done, all) = self.course.standing().share();
             self.bar.set_length(all);
             self.bar.set_position(done);
