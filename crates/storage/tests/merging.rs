@@ -210,6 +210,9 @@ fn m0_20_addresses_stay_valid_when_merged_containers_are_merged_again_and_after_
         world = World::open(&ground, model, &without_caches(), Access::ReadWrite).unwrap();
         world.check(&ground);
         let merged = *world.model.forwards.values().next_back().unwrap();
+        // Whoever lists it names the chunks as recipes do.
+        let listed: Vec<_> = world.store.slots(merged).unwrap().into_iter().map(|(address, _)| address).collect();
+        assert!(world.needed_of(merged).iter().all(|needed| listed.contains(needed)));
         let dead: Vec<_> = world.needed_of(merged).into_iter().skip(round).step_by(4).collect();
         world.forget(&dead);
         let other = world.sealed().into_iter().find(|id| *id != merged);
