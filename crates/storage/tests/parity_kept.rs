@@ -17,8 +17,13 @@ fn world(ground: &SimulatedGround) -> World {
 fn protected(ground: &SimulatedGround) -> (World, ContainerId, Vec<ContainerId>) {
     let mut world = world(ground);
     fill(&mut world, 10).unwrap();
+    let members = |world: &World| sealed(world).into_iter().filter(|id| id.partition() == 0).take(SIZE).collect::<Vec<ContainerId>>();
+    // How many are full by now depends on how threads took turns.
+    while members(&world).len() < SIZE {
+        fill(&mut world, 1).unwrap();
+    }
     protect(&world, false).unwrap();
-    let members: Vec<ContainerId> = sealed(&world).into_iter().filter(|id| id.partition() == 0).take(SIZE).collect();
+    let members = members(&world);
     assert!(contents(ground, &members).values().all(|bytes| bytes.len() > 70_000), "each has two blocks");
     let group = world.store.parity_groups().unwrap()[0];
     (world, group, members)
