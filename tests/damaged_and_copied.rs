@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// All files below a directory with what is in them, but the locks and leases.
 fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
@@ -158,4 +159,40 @@ fn a11_a_copy_of_a_store_in_use_is_refused_and_a_killed_one_is_not() {
     assert!(taken.contains("taken as it is"), "{taken}");
     assert_eq!(scene.run(["backups", "--store", &open, "--json"]).succeeds().json().as_array().unwrap().len(), 1);
     scene.run(["backup", "--store", &open, "--name", "t", "file"]).succeeds();
+}
+
+#[test]
+fn a11_beside_clients_that_write_volumes_are_copied_as_they_are_at_one_moment() {
+    const BLOCKS: u64 = 16;
+    let scene = Scene::new(&[], "");
+    ["first", "second"].iter().for_each(|name| scene.volume(name, "16MiB"));
+    let daemon = scene.serve();
+    let stopping = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut clients = ["first", "second"].map(|name| daemon.connect(name));
+            for round in 1u64.. {
+                for (block, client) in (0..BLOCKS).flat_map(|block| [(block, 0), (block, 1)]) {
+                    clients[client].write(block << 20, &round.to_le_bytes()).unwrap();
+                    if stopping.load(Ordering::Relaxed) {
+                        return;
+                    }
+                }
+            }
+        });
+        for copy in ["one", "two", "three"] {
+            scene.run(["copy", "--to", copy, "--init", "--json"]).succeeds();
+            let images = ["first", "second"].map(|name| {
+                scene.run(["volume", "export", name, "image", "--force", "--store", copy]).succeeds();
+                fs::read(scene.path("image")).unwrap()
+            });
+            // In the order of the writes the rounds never grow, and only at one place they shrink, by one.
+            let round = |image: &[u8], block: u64| u64::from_le_bytes(image[(block as usize) << 20..][..8].try_into().unwrap());
+            let rounds: Vec<u64> = (0..BLOCKS).flat_map(|block| images.iter().map(move |image| round(image, block))).collect();
+            assert!(rounds.windows(2).all(|pair| pair[0] >= pair[1]) && rounds[0] <= rounds[rounds.len() - 1] + 1, "{rounds:?}");
+        }
+        stopping.store(true, Ordering::Relaxed);
+    });
+    daemon.stop();
+    scene.run(["check", "--read-data"]).succeeds();
 }

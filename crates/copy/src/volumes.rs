@@ -1,6 +1,6 @@
 //! Volumes from store to store, with their snapshots and clones.
 //!
-//! In the order in which they were made. Of each volume there is a working copy in the destination, whose content goes through the states of the
+//! As they are at one moment, in the order in which they were made. Of each volume there is a working copy in the destination, whose content goes through the states of the
 //! source: that of its first snapshot, of which a snapshot is made, then what differs to the second, and so on. Clones begin as clones of what they
 //! were made of. So layers are shared as in the source, and each difference is read once.
 //!
@@ -11,8 +11,10 @@
 
 use crate::error::{Result, source};
 use crate::{CopyError, Monitor, Problem};
-use onefold_volume::{VolumeError, VolumeInfo, VolumeKind, Volumes};
+use onefold_volume::{Frozen, Volume, VolumeError, VolumeInfo, VolumeKind, Volumes};
 use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
 
 /// Bytes that are read and written at a time.
 const STEP: u64 = 4 << 20;
@@ -49,12 +51,12 @@ enum State {
     Unknown,
     /// Nothing but zeros.
     Empty,
-    /// The content of this volume of the source.
-    Of(String),
+    /// The content of the volume of the source with this number.
+    Of(u32),
 }
 
 struct Copy<'a> {
-    source: &'a Volumes,
+    source: &'a Frozen<'a>,
     destination: &'a Volumes,
     monitor: &'a dyn Monitor,
     /// By the number of the volume in the source: its working copy, or its snapshot.
@@ -62,19 +64,13 @@ struct Copy<'a> {
     outcome: VolumesOutcome,
 }
 
-/// Copies the volumes that `wanted` names. Nobody writes to the source meanwhile. Errors: what ends the copy as a whole.
-pub fn copy_volumes(
-    source: &Volumes,
-    destination: &Volumes,
-    wanted: &dyn Fn(&VolumeInfo) -> bool,
-    monitor: &dyn Monitor,
-) -> Result<VolumesOutcome> {
-    let mut list: Vec<VolumeInfo> = source.list().into_iter().filter(wanted).collect();
-    list.sort_by_key(|info| info.number);
+/// Copies volumes as they were when they were frozen. Errors: what ends the copy as a whole.
+pub fn copy_volumes(source: &Frozen<'_>, destination: &Volumes, monitor: &dyn Monitor) -> Result<VolumesOutcome> {
     let mut copy = Copy { source, destination, monitor, known: HashMap::new(), outcome: VolumesOutcome::default() };
     let mut working = Vec::new();
-    for info in &list {
-        if destination.get(&info.name).is_ok() {
+    for info in source.list() {
+        if let Ok(there) = destination.get(&info.name) {
+            copy.tidy_up_after(info, &there.info())?;
             copy.outcome.there.push(info.name.clone());
             continue;
         }
@@ -109,11 +105,23 @@ impl Copy<'_> {
         self.drop_working(info)
     }
 
+    /// An earlier run may have been cut short between making what is `there` of its working copy, and dropping that one.
+    fn tidy_up_after(&self, info: &VolumeInfo, there: &VolumeInfo) -> Result<()> {
+        let Ok(left) = self.destination.get(&working_name(info)) else { return Ok(()) };
+        let is_of_it = there.origin.as_ref().is_some_and(|origin| origin.number == left.info().number);
+        if is_of_it { self.drop_working(info) } else { Ok(()) }
+    }
+
     fn drop_working(&self, info: &VolumeInfo) -> Result<()> {
         match self.destination.delete(&working_name(info)) {
             Ok(()) | Err(VolumeError::NotFound { .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// What a volume of the source holds.
+    fn content(&self, number: u32) -> Result<Arc<Volume>> {
+        self.source.get(number).cloned().ok_or_else(|| CopyError::Source(format!("volume {number} was not frozen")))
     }
 
     /// What a volume was made of, if this run has copied it.
@@ -157,7 +165,7 @@ impl Copy<'_> {
             _ => drop(self.destination.make_clone(&name, &info.name, true)?),
         }
         self.drop_working(info)?;
-        self.known.insert(info.number, Copied { name: info.name.clone(), state: State::Of(info.name.clone()) });
+        self.known.insert(info.number, Copied { name: info.name.clone(), state: State::Of(info.number) });
         Ok(())
     }
 
@@ -175,19 +183,20 @@ impl Copy<'_> {
         };
         // Until it is done nobody knows what it holds.
         self.known.insert(working, Copied { name: name.clone(), state: State::Unknown });
-        let (from, to) = (self.source.get(&target.name)?, self.destination.get(&name)?);
+        let (from, to) = (self.content(target.number)?, self.destination.get(&name)?);
         if to.size() != target.size {
             to.resize(target.size)?;
         }
         let mut ranges = Vec::new();
         match &state {
-            State::Of(state) => self
-                .source
-                .diff(state, &target.name, &mut |range| {
+            State::Of(state) => {
+                let before = self.content(*state)?;
+                let mut add = |range: Range<u64>| {
                     ranges.push(range.start..range.end.min(target.size));
                     true
-                })
-                .map_err(source)?,
+                };
+                self.source.volumes().diff(&before, &from, &mut add).map_err(source)?;
+            }
             State::Unknown | State::Empty => ranges.push(0..target.size),
         }
         let mut buffer = vec![0; STEP as usize];
@@ -221,7 +230,7 @@ impl Copy<'_> {
             }
         }
         to.flush()?;
-        self.known.insert(working, Copied { name, state: State::Of(target.name.clone()) });
+        self.known.insert(working, Copied { name, state: State::Of(target.number) });
         Ok(())
     }
 }

@@ -47,6 +47,11 @@ impl Terminal {
         Terminal { talk, bar: Mutex::new(None), interrupt: OnceLock::new() }
     }
 
+    /// The same, for a command that watches for signals itself.
+    pub fn stopped_by(talk: Talk, interrupt: Interrupt) -> Terminal {
+        Terminal { talk, bar: Mutex::new(None), interrupt: OnceLock::from(interrupt) }
+    }
+
     /// From here on the first signal is a wish to stop.
     pub fn watch_signals(&self) -> Result<()> {
         if self.interrupt.get().is_none() {
@@ -120,6 +125,66 @@ impl Console for Terminal {
                 Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(Some(false)),
             }
         }
+    }
+}
+
+/// Shows everything but results on another console, and keeps these, for whoever makes something of them.
+pub struct Keeping<'a> {
+    console: &'a dyn Console,
+    kept: Mutex<Vec<u8>>,
+}
+
+impl<'a> Keeping<'a> {
+    /// Nothing is kept yet.
+    pub fn new(console: &'a dyn Console) -> Keeping<'a> {
+        Keeping { console, kept: Mutex::default() }
+    }
+
+    /// The results so far.
+    pub fn take(self) -> Vec<u8> {
+        self.kept.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct Keep<'a>(&'a Mutex<Vec<u8>>);
+
+impl Write for Keep<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Console for Keeping<'_> {
+    fn out(&self) -> Box<dyn Write + '_> {
+        Box::new(Keep(&self.kept))
+    }
+
+    fn note(&self, text: &str) {
+        self.console.note(text);
+    }
+
+    fn step(&self, what: &str, total: u64) {
+        self.console.step(what, total);
+    }
+
+    fn advance(&self, units: u64) {
+        self.console.advance(units);
+    }
+
+    fn end_progress(&self) {
+        self.console.end_progress();
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.console.is_cancelled()
+    }
+
+    fn ask(&self, question: &str) -> Result<Option<bool>> {
+        self.console.ask(question)
     }
 }
 

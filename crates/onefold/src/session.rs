@@ -40,6 +40,10 @@ pub trait StoreCommand {
     fn is_heavy(&self) -> bool {
         false
     }
+    /// Whether it uses rights of whoever runs the daemon beyond the store: then only that user and root may have the daemon do it.
+    fn is_for_owner(&self) -> bool {
+        false
+    }
     /// Does it.
     fn run(&self, session: &Session<'_>) -> Result<Exit>;
     /// What it makes of a store that does not open; `None`: no more than the error.

@@ -169,22 +169,75 @@ fn a_backup_is_newer_than_forgotten_ones_wherever_it_is_copied() {
 }
 
 #[test]
-fn beside_a_daemon_backups_are_copied_and_volumes_when_it_has_stopped() {
+fn beside_a_daemon_backups_and_volumes_are_copied() {
     let scene = filled();
     let daemon = scene.serve(&[]);
-    let done = scene.run(["copy", "--to", "other", "--init", "--json"]).ends_with(3).says(&["nobody writes", "--wait"]).json();
-    assert_eq!(
-        (done["copied"].as_array().unwrap().len(), &done["not_copied"], &done["partial"]),
-        (3, &serde_json::json!([]), &true.into())
-    );
-    assert_eq!((&done["problems"][0]["volume"], done["problems"].as_array().unwrap().len()), (&"disk".into(), 8));
-    // Backups alone are a whole copy.
-    scene.run(["copy", "--to", "other", "--name", "data"]).succeeds();
-    // The daemon goes on meanwhile.
+    let done = scene.run(["copy", "--to", "other", "--init", "--json"]).succeeds().json();
+    assert_eq!((done["copied"].as_array().unwrap().len(), &done["partial"]), (3, &false.into()), "{done}");
+    assert_eq!((&done["problems"], done["volumes_copied"].as_array().unwrap().len()), (&serde_json::json!([]), 8));
+    // The daemon goes on, and shows nothing of it.
     scene.run(["volume", "create", "more", "--size", "1MiB"]).succeeds();
+    assert_eq!(scene.run(["volume", "list", "--json"]).succeeds().json().as_array().unwrap().len(), 9);
+    scene.run(["copy", "--to", "other", "--volume", "more"]).succeeds();
+    let again = scene.run(["copy", "--to", "other", "--json"]).succeeds().json();
+    assert_eq!((&again["read_bytes"], again["volumes_there"].as_array().unwrap().len()), (&0.into(), 9));
     assert_eq!(daemon.stop().0, 0);
-    scene.run(["copy", "--to", "other"]).succeeds();
     are_equal(&scene, "store", "other");
+}
+
+#[test]
+fn volumes_are_copied_only_into_a_store_that_nobody_else_has_open() {
+    let scene = filled();
+    scene.run(["init", "other"]).succeeds();
+    let daemon = scene.serve(&[]);
+    let holder = scene.serve_another("other");
+    scene.run(["copy", "--to", "other", "--volume", "disk"]).ends_with(2).says(&["serve"]);
+    assert_eq!(holder.stop().0, 0);
+    scene.run(["copy", "--to", "other", "--volume", "disk"]).succeeds();
+    // Killed in the middle of it, command or daemon leave nothing behind that shows.
+    scene.run(["init", "third"]).succeeds();
+    for (round, milliseconds) in [50, 150, 300, 500].into_iter().enumerate() {
+        let mut copy = scene.command(["-q", "copy", "--to", "third"]).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(milliseconds));
+        if round == 3 {
+            drop(daemon);
+            copy.wait().unwrap();
+            break;
+        }
+        let _ = copy.kill();
+        copy.wait().unwrap();
+    }
+    scene.run(["check", "--read-data"]).succeeds();
+    assert_eq!(scene.run(["volume", "list", "--json"]).succeeds().json().as_array().unwrap().len(), 8);
+    // A backup takes no commands.
+    let mut backup = scene.command(["backup", "--wait", "--name", "x", "--stdin", "x"]).stdin(Stdio::piped()).spawn().unwrap();
+    while !scene.run(["volume", "delete", "x", "--yes"]).err.contains("`backup`") {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    scene.run(["copy", "--to", "third"]).ends_with(3).says(&["nobody writes", "--wait"]);
+    backup.kill().unwrap();
+    backup.wait().unwrap();
+    scene.run(["copy", "--to", "third"]).succeeds();
+    are_equal(&scene, "store", "third");
+}
+
+#[test]
+fn what_a_copy_that_was_killed_left_of_a_volume_goes_and_nothing_else_does() {
+    let scene = filled();
+    let in_other = |arguments: &[&str]| scene.run(in_store("other", arguments)).succeeds();
+    scene.run(["init", "other"]).succeeds();
+    // As between the making of a clone and the end of the working copy that it was made of.
+    in_other(&["volume", "create", "frozen.copying-12", "--size", "10MiB"]);
+    in_other(&["volume", "clone", "frozen.copying-12", "frozen", "--read-only"]);
+    // These have such names, and nothing was made of them.
+    in_other(&["volume", "create", "monday.copying-3", "--size", "1MiB"]);
+    in_other(&["volume", "create", "monday", "--size", "1MiB"]);
+    let done = scene.run(["copy", "--to", "other", "--json"]).succeeds().json();
+    assert_eq!(done["volumes_there"], serde_json::json!(["monday", "frozen"]), "{done}");
+    let list = in_other(&["volume", "list", "--json"]).json();
+    let names: Vec<&str> = list.as_array().unwrap().iter().map(|volume| volume["name"].as_str().unwrap()).collect();
+    assert!(names.contains(&"monday.copying-3") && !names.contains(&"frozen.copying-12"), "{names:?}");
+    assert_eq!(names.len(), 9);
 }
 
 #[test]
@@ -347,14 +400,15 @@ fn a_copy_that_waits_says_which_volumes_have_gone_and_can_be_stopped() {
         }
         (copy, reader)
     };
-    let daemon = scene.serve(&[]);
+    let _daemon = scene.serve(&[]);
+    let holder = scene.serve_another("other");
     let (stopped, _stderr) = waiting();
     rustix::process::kill_process(rustix::process::Pid::from_child(&stopped), rustix::process::Signal::INT).unwrap();
     assert_eq!(stopped.wait_with_output().unwrap().status.code(), Some(130));
 
     let (copy, mut stderr) = waiting();
     scene.run(["volume", "delete", "goes", "--yes"]).succeeds();
-    assert_eq!(daemon.stop().0, 0);
+    assert_eq!(holder.stop().0, 0);
     let run = support::Run::from(copy.wait_with_output().unwrap()).ends_with(3);
     let mut said = String::new();
     stderr.read_to_string(&mut said).unwrap();

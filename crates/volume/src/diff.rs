@@ -2,6 +2,7 @@
 
 use crate::error::{Result, VolumeError};
 use crate::mapping::decode_mapping;
+use crate::volume::Volume;
 use crate::volumes::Volumes;
 use onefold_engine::Piece;
 use std::ops::Range;
@@ -10,11 +11,11 @@ impl Volumes {
     /// Passes the ranges of bytes in which two volumes differ to `visit`, in order, until it says no. Ranges with the same mappings are the same; others
     /// may be the same all the same, if the same bytes are cut into other chunks. What only the larger has is one range. Of a volume that is written
     /// to meanwhile, each block is looked at at its own moment.
-    pub fn diff(&self, first: &str, second: &str, visit: &mut dyn FnMut(Range<u64>) -> bool) -> Result<()> {
-        let pair = [self.get(first)?, self.get(second)?];
-        let [first_bytes, second_bytes] = [&pair[0], &pair[1]].map(|volume| volume.block_size());
+    pub fn diff(&self, first: &Volume, second: &Volume, visit: &mut dyn FnMut(Range<u64>) -> bool) -> Result<()> {
+        let pair = [first, second];
+        let [first_bytes, second_bytes] = pair.map(|volume| volume.block_size());
         if first_bytes != second_bytes {
-            let (first, second) = (first.to_owned(), second.to_owned());
+            let (first, second) = (first.name(), second.name());
             return Err(VolumeError::OtherBlocks { first, first_bytes, second, second_bytes });
         }
         let mut sizes = [0; 2];
@@ -27,7 +28,7 @@ impl Volumes {
         let mut found = Joined { visit, range: 0..0 };
         let (mut at, blocks) = (0, end.div_ceil(block_bytes));
         while at < blocks {
-            let layers = [&pair[0], &pair[1]].map(|volume| volume.gate.read().record.layer);
+            let layers = pair.map(|volume| volume.gate.read().record.layer);
             let (candidates, next) = self.shared.layers.candidates(layers, at, blocks)?;
             for block in candidates.into_keys() {
                 let [one, two] = [self.pieces(layers[0], block, first_bytes)?, self.pieces(layers[1], block, first_bytes)?];

@@ -16,6 +16,7 @@ mod copy;
 mod diff;
 mod dirty;
 mod error;
+mod frozen;
 mod layer;
 mod layers;
 mod mapping;
@@ -30,6 +31,7 @@ mod write_out;
 
 pub use copy::Content;
 pub use error::{Result, VolumeError};
+pub use frozen::Frozen;
 pub use layer::{Layer, Merging};
 pub use record::{MAX_BLOCK_BYTES, MAX_NAME_BYTES, MAX_VOLUME_BYTES, MIN_BLOCK_BYTES, Origin, VolumeKind};
 pub use sparse::Extent;

@@ -242,7 +242,7 @@ fn what_cannot_be_is_refused() {
     assert!(matches!(volumes.rollback("s", "s"), Err(VolumeError::ReadOnly { .. })));
     assert!(matches!(volumes.rollback("disk", "other"), Err(VolumeError::NoSnapshot { .. })));
     assert!(matches!(volumes.rollback("disk", "other s"), Err(VolumeError::Unrelated { .. })));
-    assert!(matches!(volumes.diff("disk", "other", &mut |_| true), Err(VolumeError::OtherBlocks { .. })));
+    assert!(matches!(volumes.diff(&disk, &volumes.get("other").unwrap(), &mut |_| true), Err(VolumeError::OtherBlocks { .. })));
     disk.write(0, b"new").unwrap();
     volumes.rollback("disk", "s").unwrap();
     assert_eq!(read(&disk, 0, 3), [0; 3]);
@@ -337,6 +337,37 @@ fn m0_21_clients_that_write_while_layers_come_and_go_see_whole_blocks() {
         volumes.list().into_iter().map(|info| (info.name.clone(), volumes.get(&info.name).unwrap())).collect();
     let all: Vec<_> = all.iter().map(|(name, volume)| (name.as_str(), volume)).collect();
     store.check_counts(&all);
+}
+
+#[test]
+fn m0_21_volumes_are_frozen_at_one_moment_while_clients_write() {
+    let mut store = TestStore::new();
+    let volumes = store.volumes(options());
+    let [first, second] = ["first", "second"].map(|name| volumes.create(name, 4 * u64::from(BLOCK), BLOCK, None).unwrap());
+    let stopping = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 1u64.. {
+                if stopping.load(std::sync::atomic::Ordering::Relaxed) {
+                    break;
+                }
+                // Who has seen the second has seen the first.
+                first.write(round % 4 * u64::from(BLOCK), &round.to_le_bytes()).unwrap();
+                second.write(round % 4 * u64::from(BLOCK), &round.to_le_bytes()).unwrap();
+            }
+        });
+        for _ in 0..100 {
+            let frozen = volumes.frozen(&|_| true).unwrap();
+            let newest = |volume: &Arc<Volume>| {
+                let content = frozen.get(volume.number).unwrap();
+                let rounds = (0..4).map(|block| u64::from_le_bytes(read(content, block * BLOCK_BYTES, 8).try_into().unwrap()));
+                rounds.max().unwrap()
+            };
+            let (first, second) = (newest(&first), newest(&second));
+            assert!(first == second || first == second + 1, "{first} {second}");
+        }
+        stopping.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
 }
 
 #[test]

@@ -66,7 +66,7 @@ impl Volumes {
 
     /// Makes sure that a layer which shows what the volume shows never changes: the volume's own, which gets another upon it. Returns that layer, and what is
     /// known of the volume then. The caller holds the gate alone.
-    fn freeze(&self, volume: &Volume, gate: &Gate, new: u32, change: &mut Restructuring) -> Result<(Arc<Node>, Record)> {
+    pub(crate) fn freeze(&self, volume: &Volume, gate: &Gate, new: u32, change: &mut Restructuring) -> Result<(Arc<Node>, Record)> {
         let record = gate.record.clone();
         let top = volume.top(gate)?;
         if volume.is_read_only() {

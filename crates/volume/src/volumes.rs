@@ -97,6 +97,8 @@ pub struct Volumes {
     pub(crate) structure: Mutex<()>,
     /// Held for a look or a change only.
     list: Mutex<BTreeMap<String, Listed>>,
+    /// The layers that somebody reads as they were at a moment ([`crate::frozen`]), with how many do. Held for a look or a change only.
+    pub(crate) frozen: Mutex<HashMap<u32, usize>>,
     /// What was left out of the list.
     damaged: Vec<String>,
     /// One cleaning at a time goes on in a process.
@@ -151,7 +153,7 @@ impl Restructuring {
 /// Who needs a layer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Users {
-    /// Volumes that stand on it.
+    /// Volumes that stand on it, those that are frozen at a moment included.
     pub(crate) volumes: usize,
     /// Layers that lie upon it.
     pub(crate) children: Vec<u32>,
@@ -201,6 +203,7 @@ impl Volumes {
             shared,
             structure: Mutex::new(()),
             list: Mutex::new(list),
+            frozen: Mutex::default(),
             damaged,
             cleaning: Mutex::new(()),
             waiting_cleaners: AtomicUsize::new(0),
@@ -424,6 +427,9 @@ impl Volumes {
         let mut users: HashMap<u32, Users> = HashMap::new();
         for listed in self.list.lock().values() {
             users.entry(listed.layer).or_default().volumes += 1;
+        }
+        for (layer, count) in &*self.frozen.lock() {
+            users.entry(*layer).or_default().volumes += count;
         }
         for node in self.shared.layers.all().into_iter().filter(|node| node.layer.parent != 0) {
             users.entry(node.layer.parent).or_default().children.push(node.number);

@@ -1,7 +1,10 @@
 //! `onefold copy`: backups and volumes into another store.
 
-use super::{Talk, init};
+mod volumes;
+
+use super::{Request, Talk, find_doer, init};
 use crate::cli::Copy;
+use crate::console::{Keeping, Terminal};
 use crate::failure::{Exit, Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::output::{Output, note};
@@ -11,13 +14,16 @@ use crate::units::{counted, duration, printable, size};
 use crate::waiting::{InUse, Waiting};
 use indicatif::ProgressBar;
 use onefold_catalog::{Backup, BackupId, Catalog, CatalogError};
-use onefold_copy::{BackupOutcome, Backups, CopyError, Moved, Problem, VolumesOutcome, copy_volumes};
-use onefold_engine::{Descriptor, Engine, Mode, random_name};
+use onefold_copy::{BackupOutcome, Backups, CopyError, Moved, Problem};
+use onefold_engine::{Descriptor, EngineError, Mode, random_name};
 use onefold_ground::words::nearest;
-use onefold_volume::{VolumeInfo, Volumes, VolumesOptions};
+use onefold_volume::Volumes;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
+use volumes::Reply;
+
+pub use volumes::CopyVolumes;
 
 /// Shows how far it is, and stops it.
 struct Watch {
@@ -43,7 +49,7 @@ struct Done {
     /// Backups that were not made, each with the first problems.
     damaged: Vec<(Backup, Vec<Problem>)>,
     moved: Moved,
-    volumes: VolumesOutcome,
+    volumes: Reply,
     /// What is wrong with backups and volumes that could not even be listed.
     left_out: Vec<String>,
 }
@@ -61,7 +67,8 @@ impl Done {
     }
 }
 
-/// Copies what was asked for: first the backups as of a moment, beside whoever writes to the store; then the volumes, while nobody does. In between
+/// Copies what was asked for: first the backups as of a moment, beside whoever writes to the store; then the volumes as of a moment, by a daemon that has the
+/// store open, or while nobody has. In between
 /// neither store is open, so that nobody who waits for one keeps the other.
 pub fn run(options: &Copy, talk: Talk) -> Result<Exit> {
     let interrupt = Interrupt::watch()?;
@@ -74,11 +81,12 @@ pub fn run(options: &Copy, talk: Talk) -> Result<Exit> {
     let watch = Watch { bar: bar(talk, total), interrupt: interrupt.clone() };
     let mut done = Done::default();
     chosen.left_out.iter().for_each(|problem| done.leave_out(problem.clone()));
+    let to_store = destination.engine.descriptor().store;
     let mut copied = if talk.quiet { Ok(()) } else { warn_of_newer(options, &chosen, &destination) };
     copied = copied.and_then(|()| copy_all_backups(&source, &destination, &chosen, &watch, &mut done));
     copied = copied.and(source.close()).and(destination.close());
     if copied.is_ok() && !chosen.volumes.is_empty() {
-        copied = copy_all_volumes(options, &chosen, talk, &watch, &mut done);
+        copied = copy_all_volumes(options, &chosen, to_store, talk, &watch, &mut done);
     }
     watch.bar.finish_and_clear();
     copied?;
@@ -209,61 +217,71 @@ fn copy_all_backups(source: &Store, destination: &Store, chosen: &Chosen, watch:
     Ok(())
 }
 
-/// Copies the volumes, if nobody writes to either store.
-fn copy_all_volumes(options: &Copy, chosen: &Chosen, talk: Talk, watch: &Watch, done: &mut Done) -> Result<()> {
-    watch.bar.set_message("volumes");
-    let (from, to) = (ground(&options.store.directory)?, ground(&options.to)?);
-    let [from_settings, to_settings] = [&options.store.directory, &options.to].map(|store| read_settings(&store.join(SETTINGS_FILE), true));
-    let (from_settings, to_settings) = (from_settings?, to_settings?);
-    let mut waiting = Waiting::until(options.store.wait, &watch.interrupt, talk.quiet);
-    // Neither store is kept from others while the other is waited for: they may be copied into each other.
-    let opened = waiting.open(|| {
-        let source = Engine::open(from.clone(), from_settings.engine.clone(), Mode::ReadOnly, "copy")?;
-        match Engine::open(to.clone(), to_settings.engine.clone(), Mode::ReadWrite, "copy") {
-            Ok(destination) => Ok((source, destination)),
-            Err(error) => source.close().and(Err(error)),
-        }
+/// Copies the volumes: the daemon does it that has this store open, else this process. Neither store is kept from others while the other one is waited
+/// for: they may be copied into each other.
+fn copy_all_volumes(options: &Copy, chosen: &Chosen, to_store: [u8; 16], talk: Talk, watch: &Watch, done: &mut Done) -> Result<()> {
+    watch.bar.finish_and_clear();
+    let terminal = Terminal::stopped_by(talk, watch.interrupt.clone());
+    let from = &options.store.directory;
+    let to = std::path::absolute(&options.to).map_err(|error| Failure::failed(format!("the current directory is not known: {error}")))?;
+    let command = CopyVolumes { from: from.clone(), to, to_store, volumes: chosen.volumes.clone() };
+    let (ground, settings) = (ground(from)?, read_settings(&from.join(SETTINGS_FILE), true)?);
+    let mut waiting = Waiting::new(options.store.wait, &terminal, talk.quiet);
+    let copied = waiting.open(|| {
+        let doer = find_doer(&command, &ground, &settings, &terminal)??;
+        let kept = Keeping::new(&terminal);
+        doer.run(Request::CopyVolumes(command.clone()), talk, &kept)?;
+        let reply: Reply =
+            serde_json::from_slice(&kept.take()).map_err(|error| Failure::failed(format!("the daemon's answer: {error}")))?;
+        if let Some(holder) = reply.in_use.clone() { Err(NotCopied::InUse(holder)) } else { Ok(reply) }
     });
-    let (source, destination) = match opened {
-        Ok((source, destination)) => {
-            (Store { engine: source, settings: from_settings }, Store { engine: destination, settings: to_settings })
-        }
+    match copied {
+        Ok(reply) => done.volumes = reply,
         Err(_) if watch.interrupt.came() => return Err(failed(CopyError::Cancelled, done)),
-        Err(error) if error.holder().is_some() => {
-            let reason = format!("they can be copied only while nobody writes to the stores: {error}");
-            note(format_args!("volumes: error: {reason}; stop the daemon, or give --wait"));
-            done.volumes.problems = chosen.volumes.iter().map(|name| problem(name, &reason)).collect();
+        Err(NotCopied::Failed(failure)) => return Err(failure),
+        Err(NotCopied::InUse(holder)) => {
+            let reason = format!("they are copied by a daemon, or while nobody writes to the stores: {holder} has one of them open");
+            note(format_args!("volumes: error: {reason}; --wait waits for it"));
+            done.volumes.problems = chosen.volumes.iter().map(|name| (name.clone(), reason.clone())).collect();
             return Ok(());
         }
-        // The backups were copied: the command could run.
-        Err(error) => return Err(Failure { exit: Exit::Failed, ..cannot_open(error) }),
-    };
-    let copied = copy_volumes_between(&source, &destination, chosen, watch, done);
-    copied.and(source.close()).and(destination.close())
-}
-
-fn copy_volumes_between(source: &Store, destination: &Store, chosen: &Chosen, watch: &Watch, done: &mut Done) -> Result<()> {
-    // Reads compare fingerprints.
-    let opened = Volumes::open(source.engine.clone(), VolumesOptions { verify: true, ..source.volumes_options() })?;
-    let volumes = Volumes::open(destination.engine.clone(), destination.volumes_options())?;
-    let there: HashSet<String> = opened.list().into_iter().map(|info| info.name).collect();
-    let wanted = |info: &VolumeInfo| chosen.volumes.contains(&info.name);
-    done.volumes = copy_volumes(&opened, &volumes, &wanted, watch).map_err(|error| failed(error, done))?;
-    // What working copies left behind.
-    volumes.resume_deletions(&|| !watch.interrupt.came())?;
-    let is_gone = |name: &&String| !there.contains(*name);
-    done.volumes.problems.extend(chosen.volumes.iter().filter(is_gone).map(|name| problem(name, "it was deleted or renamed meanwhile")));
-    for Problem { what, reason } in &done.volumes.problems {
-        note(format_args!("volume {}: error: {reason}", printable(what)));
+    }
+    for (name, reason) in &done.volumes.problems {
+        note(format_args!("volume {}: error: {reason}", printable(name.as_bytes())));
     }
     if chosen.is_whole {
-        opened.damaged().iter().for_each(|problem| done.leave_out(problem.clone()));
+        std::mem::take(&mut done.volumes.damaged).into_iter().for_each(|problem| done.leave_out(problem));
     }
     Ok(())
 }
 
-fn problem(volume: &str, reason: &str) -> Problem {
-    Problem { what: volume.as_bytes().to_vec(), reason: reason.to_owned() }
+/// Why no volume was copied.
+enum NotCopied {
+    /// Somebody has one of the stores open.
+    InUse(String),
+    Failed(Failure),
+}
+
+impl InUse for NotCopied {
+    fn holder(&self) -> Option<String> {
+        match self {
+            NotCopied::InUse(holder) => Some(holder.clone()),
+            NotCopied::Failed(_) => None,
+        }
+    }
+}
+
+impl From<Failure> for NotCopied {
+    fn from(failure: Failure) -> NotCopied {
+        NotCopied::Failed(failure)
+    }
+}
+
+impl From<EngineError> for NotCopied {
+    fn from(error: EngineError) -> NotCopied {
+        // The backups were copied: the command could run.
+        error.holder().map_or_else(|| NotCopied::Failed(Failure { exit: Exit::Failed, ..cannot_open(error) }), NotCopied::InUse)
+    }
 }
 
 fn failed(error: CopyError, done: &Done) -> Failure {
@@ -293,9 +311,9 @@ fn report(options: &Copy, talk: Talk, done: &Done, time: Duration) -> Result<()>
         }
         let left_out = |reason| json!({"backup": null, "volume": null, "path": null, "reason": reason});
         problems.extend(done.left_out.iter().map(left_out));
-        problems.extend(volumes.problems.iter().map(
-            |problem| json!({"backup": null, "volume": String::from_utf8_lossy(&problem.what), "path": null, "reason": problem.reason}),
-        ));
+        problems.extend(
+            volumes.problems.iter().map(|(volume, reason)| json!({"backup": null, "volume": volume, "path": null, "reason": reason})),
+        );
         output.json(&json!({
             "copied": done.copied.iter().map(backup).collect::<Vec<_>>(),
             "there": done.there,

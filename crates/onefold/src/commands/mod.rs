@@ -32,14 +32,17 @@ use crate::failure::{Exit, Failure, Result};
 use crate::output::Output;
 use crate::secret::{Asking, Secret};
 use crate::session::{Session, StoreCommand};
+use crate::settings::Settings;
 use crate::store::{SETTINGS_FILE, Store, cannot_open, ground, read_settings};
 use crate::waiting::{InUse, Waiting};
 use clap::CommandFactory;
 use onefold_engine::{Engine, EngineError, Mode};
+use onefold_ground::Ground;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
+use std::sync::Arc;
 
 /// Does what the command line says.
 pub fn run(cli: Cli) -> Result<Exit> {
@@ -201,6 +204,8 @@ pub enum Request {
     Check(cli::Check),
     /// `onefold scrub`.
     Scrub(cli::Scrub),
+    /// The volumes of `onefold copy`.
+    CopyVolumes(copy::CopyVolumes),
     /// `onefold append-only on`.
     AppendOnlyOn(cli::AppendOnlyOn),
     /// `onefold append-only off`.
@@ -245,6 +250,7 @@ impl Request {
             Request::Stats(options) => options,
             Request::Check(options) => options,
             Request::Scrub(options) => options,
+            Request::CopyVolumes(options) => options,
             Request::AppendOnlyOn(options) => options,
             Request::AppendOnlyOff(options) => options,
             Request::AppendOnlyStatus(options) => options,
@@ -277,21 +283,12 @@ fn on_store(request: Request, talk: Talk) -> Result<Exit> {
     }
     let settings = read_settings(&directory.join(SETTINGS_FILE), true).map_err(|unread| asked.err().unwrap_or(unread))?;
     let mut waiting = Waiting::new(command.wait(), &terminal, talk.quiet);
-    let store = loop {
-        let opened = match command.mode() {
-            Mode::Snapshot => Store::open_as_of_now(ground.clone(), settings.clone(), command.name(), &|text| terminal.note(text)),
-            mode => Engine::open(ground.clone(), settings.engine.clone(), mode, command.name())
-                .map(|engine| Store { engine, settings: settings.clone() }),
-        };
-        match opened {
-            Ok(store) => break store,
+    let doer = loop {
+        match find_doer(command, &ground, &settings, &terminal)? {
+            Ok(doer) => break doer,
+            Err(error) if waiting.goes_on_after(&error) => {}
             Err(error) if error.holder().is_some() => {
-                if let Some(daemon) = control::connect(directory)? {
-                    return daemon.run(request, talk, &terminal);
-                }
-                if !waiting.goes_on_after(&error) {
-                    return Err(waiting.interruption(&error).unwrap_or_else(|| in_use(error, command)));
-                }
+                return Err(waiting.interruption(&error).unwrap_or_else(|| in_use(error, command)));
             }
             Err(error) => {
                 let done = command.without_store(&error, &terminal, talk.quiet);
@@ -299,17 +296,58 @@ fn on_store(request: Request, talk: Talk) -> Result<Exit> {
             }
         }
     };
-    let session = Session::new(&store, &terminal, talk.quiet);
-    let done = command.run(&session);
-    let said = session.take_said();
-    drop(session);
-    terminal.end_progress();
-    let closed = store.close();
-    let shown = said.into_iter().try_for_each(|said| said.show(&terminal)).and_then(|()| terminal.out().flush());
-    let exit = done?;
-    closed?;
-    shown.map_err(|error| Failure::output(&error))?;
-    Ok(exit)
+    doer.run(request, talk, &terminal)
+}
+
+/// Who does a command.
+enum Doer {
+    /// This process: it has opened the store.
+    Here(Box<Store>),
+    /// The daemon that has the store open.
+    Daemon(control::Client),
+}
+
+/// Opens the store for a command, or finds the daemon that has it open. The inner error: why the store does not open.
+fn find_doer(
+    command: &dyn StoreCommand,
+    ground: &Arc<dyn Ground>,
+    settings: &Settings,
+    console: &dyn Console,
+) -> Result<std::result::Result<Doer, EngineError>> {
+    let opened = match command.mode() {
+        Mode::Snapshot => Store::open_as_of_now(ground.clone(), settings.clone(), command.name(), &|text| console.note(text)),
+        mode => Engine::open(ground.clone(), settings.engine.clone(), mode, command.name())
+            .map(|engine| Store { engine, settings: settings.clone() }),
+    };
+    match opened {
+        Ok(store) => Ok(Ok(Doer::Here(Box::new(store)))),
+        Err(error) if error.holder().is_some() => match control::connect(command.directory())? {
+            Some(daemon) => Ok(Ok(Doer::Daemon(daemon))),
+            None => Ok(Err(error)),
+        },
+        Err(error) => Ok(Err(error)),
+    }
+}
+
+impl Doer {
+    /// Has it done.
+    fn run(self, request: Request, talk: Talk, console: &dyn Console) -> Result<Exit> {
+        let store = match self {
+            Doer::Here(store) => store,
+            Doer::Daemon(daemon) => return daemon.run(request, talk, console),
+        };
+        let session = Session::new(&store, console, talk.quiet);
+        let done = request.command().run(&session);
+        let said = session.take_said();
+        drop(session);
+        console.end_progress();
+        let closed = store.close();
+        let shown = said.into_iter().try_for_each(|said| said.show(console)).and_then(|()| console.out().flush());
+        let exit = done?;
+        closed?;
+        shown.map_err(|error| Failure::output(&error))?;
+        Ok(exit)
+    }
 }
 
 fn in_use(error: EngineError, command: &dyn StoreCommand) -> Failure {

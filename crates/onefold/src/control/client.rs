@@ -4,7 +4,7 @@ use super::frame::{Found, Frame, GREETING_BYTES, Kind, Reader, VERSION, encode, 
 use super::message::{Call, Ended, Progress};
 use super::socket;
 use crate::commands::{Request, Talk};
-use crate::console::{Console, Terminal};
+use crate::console::Console;
 use crate::failure::{Exit, Failure, Result};
 use crate::progress::is_shown;
 use std::io::{ErrorKind, Read, Write};
@@ -41,7 +41,7 @@ fn broken_off() -> Failure {
 
 impl Client {
     /// Has the daemon do a command, and ends as it did.
-    pub fn run(self, command: Request, talk: Talk, terminal: &Terminal) -> Result<Exit> {
+    pub fn run(self, command: Request, talk: Talk, terminal: &dyn Console) -> Result<Exit> {
         let call = Call::new(command, talk.quiet, is_shown(talk), crate::console::can_ask());
         let call = call.encode().map_err(|error| Failure::failed(format!("the command cannot be sent to the daemon: {error}")))?;
         // A daemon that does not want it says so and closes: what it said is still read.
@@ -62,7 +62,7 @@ impl Client {
         }
     }
 
-    fn follow(&self, terminal: &Terminal) -> Result<Exit> {
+    fn follow(&self, terminal: &dyn Console) -> Result<Exit> {
         let mut reader = Reader::default();
         let (mut cancelled, mut shown) = (false, Progress::default());
         self.stream.set_read_timeout(Some(SIGNAL_STEP)).map_err(Failure::failed)?;
@@ -106,7 +106,7 @@ impl Client {
 }
 
 /// Brings the terminal from one state of the progress to the next.
-fn show(terminal: &Terminal, before: &Progress, now: &Progress) {
+fn show(terminal: &dyn Console, before: &Progress, now: &Progress) {
     if (&now.step, now.total) == (&before.step, before.total) && now.done >= before.done {
         terminal.advance(now.done - before.done);
     } else {

@@ -55,6 +55,8 @@ struct Shared {
 #[derive(Debug)]
 struct Connection {
     stream: UnixStream,
+    /// Whether the client is the user as whom the daemon runs, or root.
+    is_owner: bool,
     /// Whether its command is to stop early.
     cancelled: AtomicBool,
 }
@@ -136,20 +138,19 @@ fn accept(shared: &Arc<Shared>, listener: &UnixListener) {
 
 /// Starts a thread for a client, or tells it why not.
 fn admit(shared: &Arc<Shared>, number: u64, stream: UnixStream) -> Result<()> {
-    let connection = Arc::new(Connection { stream, cancelled: AtomicBool::new(false) });
+    let own = rustix::process::geteuid();
+    let peer = rustix::net::sockopt::socket_peercred(&stream);
+    let is_owner = peer.as_ref().is_ok_and(|peer| peer.uid == own || peer.uid.is_root());
+    let connection = Arc::new(Connection { stream, is_owner, cancelled: AtomicBool::new(false) });
     let refused = |failure: Failure| {
         // A new socket takes a few bytes without waiting for its reader.
         let _ = (&connection.stream).write_all(&greeting());
         end(&connection.stream, Err(failure.clone()));
         Err(failure)
     };
-    let own = rustix::process::geteuid();
-    match rustix::net::sockopt::socket_peercred(&connection.stream) {
-        Ok(peer) if shared.is_open_to_group || peer.uid == own || peer.uid.is_root() => {}
-        Ok(_) => {
-            let why = format!("only the user with number {}, as whom the daemon runs, and root may use it", own.as_raw());
-            return refused(Failure::cannot_run(why).advise("run the command as that user"));
-        }
+    match peer {
+        Ok(_) if is_owner || shared.is_open_to_group => {}
+        Ok(_) => return refused(only_owner(own, "it")),
         Err(error) => return refused(Failure::cannot_run(format!("the daemon cannot tell who connects: {error}"))),
     }
     {
@@ -171,6 +172,11 @@ fn admit(shared: &Arc<Shared>, number: u64, stream: UnixStream) -> Result<()> {
         Ok(_) => Ok(()),
         Err(error) => refused(Failure::failed(format!("the daemon cannot start a thread: {error}"))),
     }
+}
+
+fn only_owner(own: rustix::process::Uid, what: &str) -> Failure {
+    let why = format!("only the user with number {}, as whom the daemon runs, and root may use {what}", own.as_raw());
+    Failure::cannot_run(why).advise("run the command as that user")
 }
 
 /// The place of a client in the list, until its thread ends.
@@ -270,6 +276,9 @@ fn request(mut stream: &UnixStream, reader: &mut Reader) -> io::Result<Option<st
 /// Does the command.
 fn work(shared: &Shared, call: &Call, console: &Remote<'_>) -> Result<Exit> {
     let command = call.command.command();
+    if command.is_for_owner() && !console.connection.is_owner {
+        return Err(only_owner(rustix::process::geteuid(), &format!("`{}` beside it", command.name())));
+    }
     let _heavy = if command.is_heavy() { Some(Heavy::begin(shared, command.name())?) } else { None };
     set_local_zone(call.zone());
     tracing::info!("`{}` for a client", command.name());
@@ -462,7 +471,7 @@ mod tests {
         let (client, stream) = UnixStream::pair().unwrap();
         client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         stream.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
-        (client, Connection { stream, cancelled: AtomicBool::new(false) })
+        (client, Connection { stream, is_owner: true, cancelled: AtomicBool::new(false) })
     }
 
     fn remote(connection: &Connection) -> Remote<'_> {

@@ -63,8 +63,15 @@ impl Scene {
 
     /// Starts `serve` on a free port and waits until it serves; returns it with the address.
     pub fn serve(&self, options: &[&str]) -> Served {
-        let mut arguments = vec!["serve", "--nbd", "127.0.0.1:0", "--json"];
-        arguments.extend(options);
+        self.serve_with([&["serve", "--nbd", "127.0.0.1:0", "--json"], options].concat())
+    }
+
+    /// The same for another store.
+    pub fn serve_another(&self, store: &str) -> Served {
+        self.serve_with(vec!["serve", "--store", store, "--nbd", "127.0.0.1:0", "--json"])
+    }
+
+    fn serve_with(&self, arguments: Vec<&str>) -> Served {
         let mut child = self.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();

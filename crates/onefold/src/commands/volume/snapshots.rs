@@ -134,7 +134,7 @@ impl VolumeRollback {
         let mut bytes = 0;
         if is_possible {
             from.flush()?;
-            volumes.diff(&self.volume, &self.snapshot, &mut |range| {
+            volumes.diff(&from, &to, &mut |range| {
                 bytes += range.end - range.start;
                 true
             })?;
@@ -185,12 +185,11 @@ impl StoreCommand for VolumeDiff {
 /// Differences are no failure: exit code 0.
 fn diff(options: &VolumeDiff, session: &Session<'_>) -> Result<Exit> {
     let volumes = session.volumes()?;
-    known(volumes, &options.first)?;
-    known(volumes, &options.second)?;
+    let (first, second) = (known(volumes, &options.first)?, known(volumes, &options.second)?);
     let mut output = session.output();
     let mut printed = Ok(());
     let (mut ranges, mut bytes) = (0, 0);
-    volumes.diff(&options.first, &options.second, &mut |range| {
+    volumes.diff(&first, &second, &mut |range| {
         let length = range.end - range.start;
         printed = if options.format.json {
             output.json(&json!({"offset": range.start, "length": length}))
