@@ -27,6 +27,7 @@ pub struct Frozen<'v> {
 impl Volumes {
     /// Freezes the volumes, snapshots and clones that `wanted` names, at one moment between call and return. Everything whose write had returned before the
     /// call is in it; a write meanwhile is in it or not, block by block. Clients wait for what they wrote since it began to be written out.
+    /// Reads of what is frozen compare fingerprints; in a store that is open for reading, they do so if those of its volumes do.
     pub fn frozen(&self, wanted: &dyn Fn(&VolumeInfo) -> bool) -> Result<Frozen<'_>> {
         let chosen = || -> Vec<(Arc<Volume>, VolumeInfo)> {
             // Without the lock of the structure one may have been deleted meanwhile.
@@ -58,7 +59,7 @@ impl Volumes {
         for (number, ((volume, info), gate)) in (first..).step_by(2).zip(chosen.iter().zip(&gates)) {
             let (shown, record) = self.freeze(volume, gate, number + 1, &mut change)?;
             let content = Record { layer: shown.number, kind: VolumeKind::Clone, is_read_only: true, ..gate.record.clone() };
-            let content = Volume::new(self.shared.clone(), number, volume.partition, content)?;
+            let content = Volume::with(self.shared.clone(), number, volume.partition, content, true)?;
             // A size may have changed since the list was read.
             let info = VolumeInfo { origin: info.origin.clone(), ..VolumeInfo::of(volume.number, &gate.record) };
             members.insert(volume.number, (info, content));

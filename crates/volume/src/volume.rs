@@ -41,6 +41,8 @@ pub struct Volume {
     pub(crate) dirty: Mutex<DirtyList>,
     pub(crate) streams: Streams,
     pub(crate) chain: Option<Chain>,
+    /// Whether reads compare the fingerprints of what they read.
+    pub(crate) verify: bool,
     block_bytes: u32,
     is_read_only: bool,
 }
@@ -70,6 +72,12 @@ impl Gate {
 
 impl Volume {
     pub(crate) fn new(shared: Arc<Shared>, number: u32, partition: u16, record: Record) -> Result<Arc<Volume>> {
+        let verify = shared.options.verify;
+        Volume::with(shared, number, partition, record, verify)
+    }
+
+    /// One whose reads compare fingerprints, or do not, whatever the other volumes do.
+    pub(crate) fn with(shared: Arc<Shared>, number: u32, partition: u16, record: Record, verify: bool) -> Result<Arc<Volume>> {
         let chain = if record.chain.is_empty() { None } else { Some(shared.engine.chain(&record.chain)?) };
         let volume = Arc::new(Volume {
             number,
@@ -78,6 +86,7 @@ impl Volume {
             dirty: Mutex::default(),
             streams: Streams::new(shared.options.streams),
             chain,
+            verify,
             block_bytes: record.block_bytes,
             is_read_only: record.is_read_only,
             gate: RwLock::new(Gate { record, is_deleted: false }),
@@ -168,7 +177,7 @@ impl Volume {
             if pieces.is_empty() {
                 out.fill(0);
             } else {
-                self.shared.engine.read(&pieces, part.start as u64, out, self.shared.options.verify)?;
+                self.shared.engine.read(&pieces, part.start as u64, out, self.verify)?;
             }
         }
         if let Some(buffer) = buffer {

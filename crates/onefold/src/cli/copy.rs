@@ -11,7 +11,8 @@ use std::path::PathBuf;
 Copies everything, or the backups and volumes that are named. The other store may have other chunks, fingerprints and compression; with the same
 chunks and fingerprints, data that it has is not even read. A backup keeps its id, so repeating a copy, or one that was stopped, goes on with what is
 missing. A volume that the other store has by name is left as it is.
-Backups are copied beside a daemon or another backup; volumes only while nobody writes to the store (--wait waits for that).
+Backups are copied beside a daemon or another backup. Volumes are copied by the daemon that has the store open, as they are at one moment while their
+clients go on; without a daemon, while nobody else writes to the store (--wait waits for that).
 
 Examples:
   onefold copy --store /srv/store --to /mnt/usb/store --init
