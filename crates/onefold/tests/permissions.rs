@@ -168,6 +168,15 @@ fn members_of_the_group_of_a_shared_store_work_with_it_and_nobody_else_does() {
     let done = as_nobody(&scene, &program, GROUP, &["volume", "list"]);
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     assert!(!as_nobody(&scene, &program, NOBODY, &["volume", "list"]).status.success());
+    // The daemon writes into no other store for them: it may have rights that they have not.
+    let other = scene.path("other");
+    fs::create_dir(&other).unwrap();
+    std::os::unix::fs::chown(&other, Some(NOBODY), Some(GROUP)).unwrap();
+    let copy = ["copy", "--to", other.to_str().unwrap(), "--init", "--volume", "disk"];
+    let refused = as_nobody(&scene, &program, GROUP, &copy);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(2) && said.contains("only the user with number 0"), "{said}");
+    assert!(as_nobody(&scene, &program, GROUP, &["volume", "list", "--store", copy[2]]).stdout.is_empty());
     // Members who may only read are not stopped by a socket that a killed daemon has left.
     drop(daemon);
     assert!(Command::new("chmod").args(["-R", "g-w"]).arg(scene.store()).status().unwrap().success());
