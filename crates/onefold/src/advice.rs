@@ -7,8 +7,8 @@ use onefold_client::ClientError;
 use onefold_engine::EngineError;
 use onefold_ground::{GroundError, LockError};
 use onefold_nbd::NbdError;
-use onefold_reclaim::CheckError;
 use onefold_targets::TargetError;
+use onefold_upkeep::UpkeepError;
 use onefold_volume::VolumeError;
 
 const FULL: &str = "the device of the store is full; nothing that was acknowledged is lost: `onefold forget` or `onefold volume delete` with \
@@ -169,13 +169,13 @@ impl From<NbdError> for Failure {
     }
 }
 
-impl From<CheckError> for Failure {
-    fn from(error: CheckError) -> Failure {
+impl From<UpkeepError> for Failure {
+    fn from(error: UpkeepError) -> Failure {
         match error {
-            CheckError::Engine(error) => Failure::from(error),
-            CheckError::Index(error) => Failure::from(EngineError::Index(error)),
-            CheckError::Storage(error) => Failure::from(EngineError::Storage(error)),
-            CheckError::Catalog(error) => Failure::from(error),
+            UpkeepError::Engine(error) => Failure::from(error),
+            UpkeepError::Index(error) => Failure::from(EngineError::Index(error)),
+            UpkeepError::Storage(error) => Failure::from(EngineError::Storage(error)),
+            UpkeepError::Catalog(error) => Failure::from(error),
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::failure::{Exit, Failure, Result};
 use crate::output::Output;
 use crate::store::Store;
 use onefold_engine::{EngineError, Mode};
-use onefold_reclaim::Monitor;
+use onefold_upkeep::Monitor;
 use onefold_volume::Volumes;
 use std::fmt::Display;
 use std::io::Write;

@@ -7,7 +7,7 @@ use crate::interrupt::Interrupt;
 use crate::output;
 use onefold_engine::EngineError;
 use onefold_ground::LockError;
-use onefold_reclaim::CheckError;
+use onefold_upkeep::UpkeepError;
 use std::time::{Duration, Instant};
 
 /// How often the store is tried again.
@@ -30,10 +30,10 @@ impl InUse for EngineError {
     }
 }
 
-impl InUse for CheckError {
+impl InUse for UpkeepError {
     fn holder(&self) -> Option<String> {
         match self {
-            CheckError::Engine(error) => error.holder(),
+            UpkeepError::Engine(error) => error.holder(),
             _ => None,
         }
     }

@@ -10,7 +10,7 @@ use crate::units::{counted, local_time, printable, size, utc_time};
 use crate::waiting::Waiting;
 use onefold_engine::{EngineError, Mode};
 use onefold_ground::Exposure;
-use onefold_reclaim::{
+use onefold_upkeep::{
     CheckOptions, CheckReport, Losses, Monitor, Problem, ProblemKind, RepairOptions, RepairReport, check, rebuild_chunk_index,
 };
 use serde_json::{Value, json};
@@ -130,7 +130,7 @@ pub fn repair(options: &Check, console: &dyn Console, quiet: bool) -> Result<Exi
     let memory_bytes = CheckOptions::default().memory_bytes;
     let repair_options = RepairOptions { dry_run: options.dry_run, may_lose: options.force, memory_bytes };
     let repaired = Waiting::new(options.store.wait, console, quiet)
-        .open(|| onefold_reclaim::repair(ground.clone(), settings.engine.clone(), repair_options, "check --repair", &Watch(console)));
+        .open(|| onefold_upkeep::repair(ground.clone(), settings.engine.clone(), repair_options, "check --repair", &Watch(console)));
     console.end_progress();
     let report = repaired.map_err(|error| Failure { exit: Exit::CannotRun, ..Failure::from(error) })?;
     if console.is_cancelled() {

@@ -5,7 +5,7 @@ use crate::failure::{Exit, Failure, Result};
 use crate::session::{Session, StoreCommand};
 use crate::units::{counted, size};
 use onefold_engine::Mode;
-use onefold_reclaim::{Monitor, PruneOptions, PruneReport, prune};
+use onefold_upkeep::{Monitor, PruneOptions, PruneReport, prune};
 use serde_json::json;
 use std::path::Path;
 

@@ -8,7 +8,7 @@ use crate::settings::Settings;
 use crate::store::Store;
 use crate::units::{counted, local_time, rate, size, utc_time};
 use onefold_engine::{Engine, Mode};
-use onefold_reclaim::{
+use onefold_upkeep::{
     Clock, Monitor, NoMonitor, ScrubOptions, ScrubRate, ScrubReport, ScrubStatus, SystemClock, scrub, scrub_by, scrub_status,
 };
 use serde_json::{Value, json};
@@ -191,7 +191,7 @@ impl Beside {
     }
 
     /// Scrubs if it is time, from where that of a person stopped.
-    fn look(&self, is_stopping: &dyn Fn() -> bool) -> onefold_reclaim::Result<()> {
+    fn look(&self, is_stopping: &dyn Fn() -> bool) -> onefold_upkeep::Result<()> {
         let before = scrub_status(&self.engine)?;
         if !is_due(&before, self.interval_ns, self.clock.wall_ns()) {
             return Ok(());

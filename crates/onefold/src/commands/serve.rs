@@ -17,7 +17,7 @@ use onefold_engine::{EngineError, Mode};
 use onefold_ground::Permissions;
 use onefold_iscsi::PortalConfig;
 use onefold_nbd::{Config, Limits, Listen, LocalAddress, Server, Tls, TlsFiles};
-use onefold_reclaim::{CheckError, NoMonitor, PruneOptions, Rests, SystemClock, prune};
+use onefold_upkeep::{NoMonitor, PruneOptions, Rests, SystemClock, UpkeepError, prune};
 use onefold_volume::{VolumeInfo, Volumes};
 use serde_json::json;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -340,7 +340,7 @@ fn reclaim(store: &Store, stopping: &Arc<AtomicBool>) -> Result<Option<JoinHandl
                     counted(report.containers_before, "container", "containers"),
                     report.containers_after
                 ),
-                Ok(_) | Err(CheckError::Engine(EngineError::AppendOnly { .. })) => {}
+                Ok(_) | Err(UpkeepError::Engine(EngineError::AppendOnly { .. })) => {}
                 Err(error) => tracing::warn!("space could not be given back, it is tried again later: {error}"),
             }
             if let Err(error) = engine.make_parity(true, &go_on) {

@@ -9,7 +9,7 @@ use crate::store::Store;
 use crate::units::{counted, duration, number, rate, size, times_less};
 use onefold_catalog::Catalog;
 use onefold_engine::{Mode, Statistics};
-use onefold_reclaim::{Monitor, ScrubStatus, scrub_status};
+use onefold_upkeep::{Monitor, ScrubStatus, scrub_status};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::time::Duration;

@@ -8,7 +8,7 @@ use crate::store::{SETTINGS_FILE, Store, cannot_open, ground, read_settings};
 use crate::waiting::InUse;
 use onefold_copy::{CopyError, Problem, copy_volumes};
 use onefold_engine::{Descriptor, Engine, Mode};
-use onefold_reclaim::Monitor as _;
+use onefold_upkeep::Monitor as _;
 use onefold_volume::{VolumeInfo, Volumes, VolumesOptions};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;

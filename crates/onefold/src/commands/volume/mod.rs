@@ -13,7 +13,7 @@ use crate::session::{Session, StoreCommand};
 use crate::units::{counted, local_time, printable, size, utc_time};
 use onefold_engine::Mode;
 use onefold_ground::words::nearest;
-use onefold_reclaim::Monitor;
+use onefold_upkeep::Monitor;
 use onefold_volume::{MAX_NAME_BYTES, Volume, VolumeError, VolumeInfo, Volumes};
 use serde_json::{Value, json};
 use std::collections::HashSet;

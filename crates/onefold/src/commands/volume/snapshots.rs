@@ -7,7 +7,7 @@ use crate::iscsi::check_not_being_erased;
 use crate::session::{Session, StoreCommand};
 use crate::units::{counted, local_time, printable, size};
 use onefold_engine::Mode;
-use onefold_reclaim::Monitor;
+use onefold_upkeep::Monitor;
 use onefold_volume::{Volume, Volumes};
 use serde_json::json;
 use std::path::Path;

@@ -1,0 +1,131 @@
+//! Step 4 of `check`: who needs a lost chunk. Every path of every backup, and every range of every volume, by name.
+
+use super::{Check, Lost, ProblemKind};
+use crate::Result;
+use crate::references::{Kind, mapping, mapping_key, objects};
+use onefold_catalog::{Backup, Content, TreeWalk};
+use onefold_engine::{Moment, Piece, Recipe};
+use onefold_storage::ChunkKind;
+use onefold_volume::{VolumeInfo, VolumeKind};
+
+/// Adds a problem for everything that needs one of the lost chunks.
+pub(crate) fn name(check: &mut Check<'_>) -> Result<()> {
+    let moment = check.engine.moment(None)?;
+    volumes(check, &moment);
+    // What of the block index cannot be read was reported before, and so were records that cannot be decoded.
+    let mut backups = Vec::new();
+    let digest_bytes = check.engine.digest_bytes();
+    objects(&moment, Kind::Backup, &mut |_, value| backups.extend(Backup::decode(value, digest_bytes)), &mut |_| {});
+    check.monitor.step("what is affected", backups.len() as u64);
+    for backup in &backups {
+        if check.monitor.is_cancelled() {
+            break;
+        }
+        paths(check, backup);
+        check.monitor.advance(1);
+    }
+    Ok(())
+}
+
+fn volumes(check: &mut Check<'_>, moment: &Moment<'_>) {
+    let volumes = crate::references::volumes(moment, &mut |_| {});
+    let (report, lost, kinds) = (&mut check.report, &check.lost, &mut check.kinds);
+    let digest_bytes = moment.digest_bytes();
+    let visit = &mut |key: &[u8], value: &[u8]| {
+        let (Some((map, block)), Some(recipe)) = (mapping_key(key), mapping(value, digest_bytes)) else { return };
+        let Some((_, layer)) = volumes.owner(map) else { return };
+        let mut at = block.saturating_mul(u64::from(layer.block_bytes));
+        let mut ranges = Vec::new();
+        for piece in &recipe.pieces {
+            let end = at.saturating_add(piece.length());
+            if is_lost(piece, lost) {
+                kinds.learn(piece, ChunkKind::Data);
+                match ranges.last_mut() {
+                    Some(std::ops::Range { end: before, .. }) if *before == at => *before = end,
+                    _ => ranges.push(at..end),
+                }
+            }
+            at = end;
+        }
+        if ranges.is_empty() {
+            return;
+        }
+        // Snapshots and clones share mappings: everybody who has the block from this one needs it.
+        for info in volumes.showing(moment, map, block) {
+            for range in ranges.iter().filter(|range| range.start < info.size) {
+                let (start, end) = (range.start, range.end.min(info.size));
+                report.add(ProblemKind::Affected, format!("{} {:?}: bytes {start} to {end} are lost", kind(info), info.name));
+            }
+        }
+    };
+    objects(moment, Kind::Mapping, visit, &mut |_| {});
+}
+
+fn kind(info: &VolumeInfo) -> &'static str {
+    if info.kind == VolumeKind::Snapshot { "snapshot" } else { "volume" }
+}
+
+fn is_lost(piece: &Piece, lost: &Lost) -> bool {
+    piece.fingerprint().is_some_and(|fingerprint| lost.contains(&fingerprint))
+}
+
+fn paths(check: &mut Check<'_>, backup: &Backup) {
+    let what =
+        |path: &[u8], why: &str| format!("backup {} ({}): {:?}: {why}", backup.id.short(), backup.name, String::from_utf8_lossy(path));
+    // A directory is named once: what its parent knew of it is not said again by reading it.
+    let mut named = None;
+    if needs_lost(check, &backup.root, ChunkKind::Directory) {
+        check.report.add(ProblemKind::Affected, what(b"", "a part of this directory is lost"));
+        named = Some(Vec::new());
+    }
+    for item in TreeWalk::new(check.engine, b"", &backup.root) {
+        if check.monitor.is_cancelled() {
+            break;
+        }
+        match item.entry {
+            Err(error) => {
+                check.meets_lost_metadata = true;
+                if named.as_ref() != Some(&item.path) {
+                    check.report.add(ProblemKind::Affected, what(&item.path, &format!("a part of this directory is lost: {error}")));
+                }
+            }
+            Ok(entry) => {
+                let (recipe, of, why) = match &entry.content {
+                    Content::File { recipe, .. } => (recipe, ChunkKind::Data, "a part of this file is lost"),
+                    // It may be readable right now where its recipe says; what is in quarantine is needed all the same.
+                    Content::Directory { recipe } => (recipe, ChunkKind::Directory, "a part of this directory is lost"),
+                    _ => continue,
+                };
+                if needs_lost(check, recipe, of) {
+                    check.report.add(ProblemKind::Affected, what(&item.path, why));
+                    named = Some(item.path);
+                }
+            }
+        }
+    }
+}
+
+/// Whether something that a recipe of chunks of kind `of` spells, or a chunk of the recipe itself, is lost.
+fn needs_lost(check: &mut Check<'_>, recipe: &Recipe, of: ChunkKind) -> bool {
+    pieces_need_lost(check, &recipe.pieces, recipe.level, of)
+}
+
+/// Looks at all pieces, to learn what each lost one is. Depth is bounded by the greatest level, which decoding enforces.
+fn pieces_need_lost(check: &mut Check<'_>, pieces: &[Piece], level: u8, of: ChunkKind) -> bool {
+    let kind = if level > 0 { ChunkKind::Recipe } else { of };
+    let mut is_any = false;
+    for piece in pieces {
+        if is_lost(piece, &check.lost) {
+            check.kinds.learn(piece, kind);
+            check.meets_lost_metadata |= kind != ChunkKind::Data;
+            is_any = true;
+        }
+        if level > 0 {
+            match check.engine.recipe_chunk(piece) {
+                Ok(below) => is_any |= pieces_need_lost(check, &below, level - 1, of),
+                Err(_) => (is_any, check.meets_lost_metadata) = (true, true),
+            }
+        }
+    }
+    is_any
+}

@@ -1,0 +1,329 @@
+//! Step 3 of `check`: what the chunk index says of each chunk, compared with what containers hold and with the sum of all references.
+//!
+//! One pass for each range of fingerprints, so many that the table of a pass fits into its memory. Nothing else is kept: references are
+//! counted as they are read, so each pass reads the metadata chunks again.
+//!
+//! # Why there are no false findings while others write
+//! Entries, objects and stored metadata chunks change together, in commits. So a pass compares them as of one moment between two commits
+//! ([`Moment`]); passes may have different moments, for they compare different chunks.
+//! * *Entries of the index* with the pass's range: copied, or kept from being swept, at the moment. They are read first, so sweeps wait shortly.
+//! * *Objects*: those that were durable. Objects that are submitted are not looked at: their counts come with their commit.
+//! * *Stored metadata chunks*: slots never change once they are durable, so it suffices to know how many each container had. Whether the index named
+//!   a copy at the moment is told from what it says later ([`metadata_of`]).
+//! * *Where chunks are*: the slots that were durable, too. The list of containers is made after the moment; newer ones have no such slots.
+
+use super::{Check, ProblemKind};
+use crate::Result;
+use crate::references::{Counts, MetadataChunk, metadata_of, pieces_of_objects};
+use onefold_engine::{Address, ContainerId, Moment, Piece};
+use onefold_fingerprint::Fingerprint;
+use onefold_index::IndexEntry;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ops::RangeInclusive;
+
+/// Memory of one chunk in the table of counts: a hash map that has just grown is less than half full.
+const CHUNK_BYTES: usize = 192;
+/// More passes than this are not made: each reads all metadata.
+const PASSES: usize = 1 << 12;
+
+/// What is known of a chunk in one pass.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    /// From the index.
+    address: u64,
+    count: u32,
+    is_indexed: bool,
+    /// A container has it at that address.
+    is_stored_there: bool,
+    /// A container has it somewhere.
+    is_stored: bool,
+    /// Its length in the last container that has it.
+    length_bytes: u32,
+    references: u64,
+    /// A metadata chunk refers to it of which is not known whether it counts.
+    is_uncertain: bool,
+    /// The furthest byte that a reference wants.
+    wanted_bytes: u64,
+    /// A reference names another container than the index does.
+    other: u64,
+}
+
+/// Runs step 3.
+pub(crate) fn compare(check: &mut Check<'_>, containers: usize) -> Result<()> {
+    let statistics = check.engine.index().statistics();
+    let chunks = (statistics.entries + statistics.auxiliary_entries).max(check.report.chunks) as usize;
+    let wanted = chunks.saturating_mul(CHUNK_BYTES).div_ceil(check.options.memory_bytes.max(1));
+    let passes = wanted.clamp(1, PASSES).next_power_of_two();
+    check.monitor.step("references", passes as u64 * (containers as u64 + 1));
+    let mut missing = BTreeSet::new();
+    for pass in 0..passes as u64 {
+        if !one_pass(check, range(pass, passes), &mut missing)? {
+            return Ok(());
+        }
+        check.report.passes += 1;
+    }
+    Ok(())
+}
+
+/// The prefixes of fingerprints of a pass.
+fn range(pass: u64, passes: usize) -> RangeInclusive<u64> {
+    let shift = 64 - passes.trailing_zeros();
+    match shift {
+        64 => 0..=u64::MAX,
+        shift => pass << shift..=(pass << shift) | (u64::MAX >> (64 - shift)),
+    }
+}
+
+/// How often a pass is begun anew because the block index failed under it.
+const ATTEMPTS: usize = 3;
+
+/// Returns false if the check was cancelled.
+fn one_pass(check: &mut Check<'_>, range: RangeInclusive<u64>, missing: &mut BTreeSet<ContainerId>) -> Result<bool> {
+    let (engine, monitor) = (check.engine, check.monitor);
+    let is_first = *range.start() == 0;
+    let is_mine = |fingerprint: &Fingerprint| range.contains(&fingerprint.prefix());
+    let mut attempts = 0;
+    let (mut table, moment) = loop {
+        let mut moment = engine.moment(Some(range.clone()))?;
+        let mut table = Table::default();
+        read_index(check, &mut table, &mut moment);
+        pieces_of_objects(&moment, &mut |piece| table.count(piece, 1, is_mine));
+        attempts += 1;
+        if !moment.has_moved() || attempts == ATTEMPTS {
+            break (table, moment);
+        }
+    };
+    monitor.advance(1);
+    // After the moment: all that were there then are in the list.
+    let containers = engine.storage().containers()?;
+    let forwards = engine.storage().forwards()?;
+    let answering = engine.storage().answering(&containers, &forwards)?;
+    table.missing_containers(check, &containers, &forwards, missing);
+    // Where a chunk that refers to others cannot be read, counts may rightly be greater than what is found.
+    let mut knows_all = check.knows_all_objects && !check.counts_more;
+    for container in containers {
+        if monitor.is_cancelled() {
+            return Ok(false);
+        }
+        let durable = moment.containers().of(container);
+        if durable == 0 {
+            continue;
+        }
+        monitor.advance(1);
+        // Damage of the container itself was reported by step 2. Where nobody knows what is dead, all of it may be there.
+        let dead = check.dead_slots(container)?;
+        knows_all &= dead.is_some();
+        let dead = dead.unwrap_or_default();
+        let slots = match engine.storage().slots(container) {
+            Ok(slots) => slots,
+            Err(error) => {
+                knows_all &= dead.is_given_up();
+                // It says nothing of what is stored.
+                if !error.is_damage() && !dead.is_given_up() {
+                    return Err(error.into());
+                }
+                continue;
+            }
+        };
+        let homes = answering.homes(container, &slots)?;
+        // What was removed or put in quarantine is not stored, whatever the catalog says.
+        let alive = slots.iter().enumerate().take(durable).filter(|(number, _)| !dead.contains(*number)).map(|(_, slot)| slot);
+        let alive = alive.filter(|(address, _)| homes.contains(&address.container()));
+        for (address, slot) in alive.filter(|(_, slot)| is_mine(&slot.fingerprint)) {
+            let chunk = table.known.entry(slot.fingerprint).or_default();
+            chunk.is_stored = true;
+            chunk.length_bytes = slot.length_bytes;
+            chunk.is_stored_there |= chunk.is_indexed && chunk.address == address.bits();
+        }
+        for (chunk, counts) in metadata_of(engine, moment.containers(), &homes, container, &slots) {
+            match (chunk.read_references(engine)?, counts) {
+                (Some(pieces), Counts::Yes) => pieces.iter().for_each(|piece| table.count(piece, 1, is_mine)),
+                (Some(pieces), Counts::Perhaps) => pieces.iter().for_each(|piece| table.count(piece, 0, is_mine)),
+                (None, _) => {
+                    knows_all = false;
+                    if is_first {
+                        unreadable(check, &chunk);
+                    }
+                }
+            }
+        }
+    }
+    check.report.references += table.references;
+    table.judge(check, knows_all, !moment.has_moved())?;
+    Ok(true)
+}
+
+/// Takes over what the index says of the range of a moment.
+fn read_index(check: &mut Check<'_>, table: &mut Table, moment: &mut Moment<'_>) {
+    let Some(chunks) = moment.take_chunks() else { return };
+    let mut failed = Vec::new();
+    let visit = &mut |fingerprint: &Fingerprint, entry: IndexEntry| {
+        let known = Known { address: entry.address, count: entry.count, is_indexed: true, ..Known::default() };
+        table.known.insert(*fingerprint, known);
+    };
+    chunks.for_each(visit, &mut |error| failed.push(error));
+    for error in failed {
+        // The damaged pages were named one by one; an error of the device was not.
+        if check.knows_all_entries {
+            check.report.add(ProblemKind::IndexPage, error.to_string());
+            check.knows_all_entries = false;
+        }
+    }
+}
+
+/// A metadata chunk that cannot be read takes everything below it with it.
+fn unreadable(check: &mut Check<'_>, chunk: &MetadataChunk) {
+    let what = format!("metadata chunk {} at {} cannot be read", chunk.fingerprint, chunk.address);
+    check.report.add(ProblemKind::Container, what);
+    check.lost.insert(chunk.fingerprint);
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    known: HashMap<Fingerprint, Known>,
+    references: u64,
+}
+
+impl Table {
+    /// Containers that the index names and that are not there go to `missing`, each once into the report.
+    fn missing_containers(
+        &self,
+        check: &mut Check<'_>,
+        containers: &[ContainerId],
+        forwards: &[ContainerId],
+        missing: &mut BTreeSet<ContainerId>,
+    ) {
+        let present: HashSet<ContainerId> = containers.iter().chain(forwards).copied().collect();
+        check.report.index_entries += self.known.values().filter(|chunk| chunk.is_indexed).count() as u64;
+        for chunk in self.known.values().filter(|chunk| chunk.address != 0) {
+            let container = Address::from_bits(chunk.address).container();
+            if !present.contains(&container) && missing.insert(container) {
+                let why = check.engine.storage().slots(container).map_or_else(|error| error.to_string(), |_| "its file is gone".into());
+                check.report.add(ProblemKind::Container, format!("container {container} is missing: {why}"));
+            }
+        }
+    }
+
+    /// Notes a reference that counts `times` times (1), or perhaps does (0).
+    fn count(&mut self, piece: &Piece, times: u64, is_mine: impl Fn(&Fingerprint) -> bool) {
+        let Piece::Chunk { fingerprint, address, offset, length } = piece else { return };
+        if !is_mine(fingerprint) {
+            return;
+        }
+        let chunk = self.known.entry(*fingerprint).or_default();
+        if times == 0 {
+            chunk.is_uncertain = true;
+            return;
+        }
+        self.references += times;
+        chunk.references += times;
+        chunk.wanted_bytes = chunk.wanted_bytes.max(u64::from(*offset) + u64::from(*length));
+        if Address::from_bits(chunk.address).container() != address.container() {
+            chunk.other = address.bits();
+        }
+    }
+
+    /// Compares what is known of each chunk. Without `knows_all` references a count may be too great, but never too small. Without
+    /// `is_one_moment` counts and references are of different times, and nothing can be said of counts.
+    fn judge(self, check: &mut Check<'_>, knows_all: bool, is_one_moment: bool) -> Result<()> {
+        for (fingerprint, chunk) in self.known {
+            let address = Address::from_bits(chunk.address);
+            let mut problem = |kind, what: String| check.report.add(kind, format!("chunk {fingerprint}{what}"));
+            // A copy that the index does not name helps nobody: reads and writes ask the index.
+            let is_nowhere = is_one_moment && chunk.is_indexed && chunk.address == 0;
+            let is_missing = chunk.references > 0 && (!chunk.is_stored || is_nowhere);
+            if is_missing {
+                missing(check, &fingerprint, &chunk);
+            } else if chunk.references > 0 && chunk.wanted_bytes > u64::from(chunk.length_bytes) {
+                let what = format!(" has {} bytes, a reference wants the first {}", chunk.length_bytes, chunk.wanted_bytes);
+                problem(ProblemKind::MissingChunk, what);
+                check.lost.insert(fingerprint);
+            } else if chunk.is_indexed && chunk.address != 0 && !chunk.is_stored_there {
+                problem(ProblemKind::WrongAddress, format!(": the index says that it is at {address}, where it is not"));
+            } else if is_one_moment && !chunk.is_indexed && chunk.references > 0 && check.knows_all_entries {
+                problem(ProblemKind::WrongCount, format!(" has {} but no entry in the index", referred(chunk.references)));
+            }
+            // A count that has reached its end stays there; the true one is not known any more.
+            let count = u64::from(chunk.count);
+            let is_wrong = count < chunk.references || (count > chunk.references && knows_all && !chunk.is_uncertain);
+            if is_one_moment && chunk.is_indexed && chunk.count != u32::MAX && is_wrong {
+                let what = format!(" at {address}: the index counts {} instead of {}", referred(count), chunk.references);
+                check.report.add(ProblemKind::WrongCount, format!("chunk {fingerprint}{what}"));
+            }
+            // A read looks where the index says when the chunk is not where its recipe says.
+            if chunk.other != 0 && !is_missing && chunk.is_stored && !chunk.is_stored_there {
+                other_place(check, &fingerprint, Address::from_bits(chunk.other))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A number of references: `1 reference`, `2 references`.
+fn referred(count: u64) -> String {
+    if count == 1 { "1 reference".to_owned() } else { format!("{count} references") }
+}
+
+/// A chunk that is referred to and that nobody can read.
+fn missing(check: &mut Check<'_>, fingerprint: &Fingerprint, chunk: &Known) {
+    let references = referred(chunk.references);
+    match check.engine.quarantined(fingerprint) {
+        Ok(Some(known)) => {
+            let length = if known.length_bytes > 0 { format!(" ({} bytes)", known.length_bytes) } else { String::new() };
+            let what = format!("chunk {fingerprint}{length} has {references} and is lost: it is in quarantine until it is written again");
+            check.report.quarantined_chunks += 1;
+            if known.kind.is_none() {
+                check.kinds.want(*fingerprint);
+            }
+            check.report.add(ProblemKind::Quarantined, what);
+        }
+        Ok(None) | Err(_) => {
+            let where_not = if chunk.is_stored { "the index does not say where it is" } else { "is in no container that can be read" };
+            let what = format!("chunk {fingerprint} has {references} but {where_not}");
+            check.report.add(ProblemKind::MissingChunk, what);
+            check.missing.insert(*fingerprint);
+            check.kinds.want(*fingerprint);
+        }
+    }
+    check.lost.insert(*fingerprint);
+}
+
+/// A reference names another container than the index does. That is right if this one has the chunk too.
+fn other_place(check: &mut Check<'_>, fingerprint: &Fingerprint, address: Address) -> Result<()> {
+    let storage = check.engine.storage();
+    let slots = match storage.current(address.container()).and_then(|container| Ok((container, storage.slots(container)?))) {
+        Ok((container, mut slots)) => {
+            // A slot in quarantine cannot be read.
+            let dead = check.dead_slots(container)?.unwrap_or_default();
+            let mut number = 0..;
+            slots.retain(|_| number.next().is_some_and(|number| !dead.contains(number)));
+            slots
+        }
+        Err(error) if error.is_damage() => Vec::new(),
+        Err(error) => return Err(error.into()),
+    };
+    if !slots.iter().any(|(_, slot)| slot.fingerprint == *fingerprint) {
+        let what = format!("chunk {fingerprint}: a reference says that it is at {address}, where it is not");
+        check.report.add(ProblemKind::WrongAddress, what);
+        check.lost.insert(*fingerprint);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ranges_of_the_passes_follow_each_other() {
+        for passes in [1, 2, 64, PASSES] {
+            let mut next = Some(0);
+            for pass in 0..passes as u64 {
+                let range = range(pass, passes);
+                assert_eq!(Some(*range.start()), next);
+                next = range.end().checked_add(1);
+            }
+            assert_eq!(next, None);
+        }
+    }
+}

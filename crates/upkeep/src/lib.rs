@@ -1,0 +1,44 @@
+//! What looks after a store, using all its parts: `check`, `scrub`, `repair`, and `reclaim`, which gives back space.
+//!
+//! This crate must never be needed by a write or a read.
+
+mod check;
+mod clock;
+mod monitor;
+mod reading;
+mod reclaim;
+mod references;
+mod repair;
+mod scrub;
+
+pub use check::{CheckOptions, CheckReport, Problem, ProblemKind, check};
+pub use clock::{Clock, SystemClock};
+pub use monitor::{Monitor, NoMonitor};
+pub use reclaim::{PruneOptions, PruneReport, RemovalReport, Rests, prune, remove_unused};
+pub use repair::{Losses, RepairOptions, RepairReport, rebuild_chunk_index, repair, salvage};
+pub use scrub::{ScrubOptions, ScrubRate, ScrubReport, ScrubStatus, scrub, scrub_by, scrub_status};
+
+use onefold_catalog::CatalogError;
+use onefold_engine::EngineError;
+use onefold_index::IndexError;
+use onefold_storage::StorageError;
+
+/// Why it could not be done to its end. Damage is not an error but a finding.
+#[derive(Debug, thiserror::Error)]
+pub enum UpkeepError {
+    /// The engine.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The indexes.
+    #[error(transparent)]
+    Index(#[from] IndexError),
+    /// The containers.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// The catalog.
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
+}
+
+/// A result of looking after a store.
+pub type Result<T> = std::result::Result<T, UpkeepError>;

@@ -1,0 +1,312 @@
+//! Giving back space: unused chunks are removed, then containers of which little is needed are merged (M0.19, M0.20).
+//!
+//! Containers are merged in the order of what they give back, until no more than the wanted share of all bytes is unused. Those that end up
+//! in one container are taken in the order of their numbers, as chunks that were written together are read together; inside, chunks lie as the newest
+//! backup reads them, and behind those as the volumes do (`order.rs`): with age, restores get faster.
+
+use super::order::ReadingOrder;
+use super::unused::{RemovalReport, remove_unused};
+use crate::Monitor;
+use crate::{Result, UpkeepError};
+use onefold_engine::{ContainerId, DeadSlots, Engine, EngineError};
+use onefold_storage::StorageError;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Most slots that merged containers have together: the limit of a container is 65,535.
+const MAX_SLOTS: usize = 60_000;
+
+/// When containers are merged.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PruneOptions {
+    /// The share of all stored bytes (0 to 1, before compression) that may stay unused.
+    pub max_unused: f64,
+    /// Containers of which a greater share is needed are left alone (0 to 1).
+    pub max_fill: f64,
+    /// Only say what would be done.
+    pub dry_run: bool,
+}
+
+impl Default for PruneOptions {
+    fn default() -> PruneOptions {
+        PruneOptions { max_unused: 0.05, max_fill: 1.0, dry_run: false }
+    }
+}
+
+/// What pruning did, or would do.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PruneReport {
+    /// Chunks removed.
+    pub chunks: u64,
+    /// Their bytes before compression.
+    pub chunk_bytes: u64,
+    /// Container files that went.
+    pub containers_before: u64,
+    /// Container files that came.
+    pub containers_after: u64,
+    /// Bytes of container files given back. Of a dry run: an estimate, by the mean compression of the store.
+    pub freed_bytes: u64,
+    /// Unused bytes, before compression, that are still in containers.
+    pub unused_bytes: u64,
+    /// Bytes of all chunks, before compression, that are in containers.
+    pub raw_bytes: u64,
+    /// What could not be judged or merged, and why: one sentence each.
+    pub problems: Vec<String>,
+    /// Which reader unused chunks are kept for, if there is one.
+    pub kept_for: Option<String>,
+    /// Whether all unused chunks were removed and no container was left that should be merged.
+    pub is_complete: bool,
+}
+
+/// A container with unused chunks.
+#[derive(Clone, Debug)]
+struct Candidate {
+    container: ContainerId,
+    dead_bytes: u64,
+    live_bytes: u64,
+}
+
+/// Removes unused chunks and merges containers. `go_on` is asked between steps; what was done until then is durable. With `dry_run` nothing is changed.
+pub fn prune(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Monitor, go_on: &dyn Fn() -> bool) -> Result<PruneReport> {
+    let mut report = PruneReport::default();
+    loop {
+        let (once, is_short_of_room) = prune_once(engine, options, monitor, go_on)?;
+        let has_got_on = once.freed_bytes > 0 || once.chunks > 0;
+        report.add(once);
+        if !is_short_of_room {
+            return Ok(report);
+        }
+        report.is_complete = false;
+        if !has_got_on {
+            let place = engine.ground().describe("");
+            return if report.freed_bytes > 0 { Ok(report) } else { Err(UpkeepError::Engine(EngineError::Full { place })) };
+        }
+        // What was given back may be the room that was missing.
+    }
+}
+
+/// Prunes; also returns whether something was left because the disk has no room for a larger index or for a merged container.
+fn prune_once(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Monitor, go_on: &dyn Fn() -> bool) -> Result<(PruneReport, bool)> {
+    let go_on = || go_on() && !monitor.is_cancelled();
+    let mut report = PruneReport::default();
+    let mut is_short = false;
+    let mut dead: BTreeMap<ContainerId, DeadSlots> = BTreeMap::new();
+    if options.dry_run {
+        monitor.step("unused chunks", 0);
+        let would = super::unused::would_remove(engine, &go_on)?;
+        (report.chunks, report.chunk_bytes, report.problems, report.is_complete) =
+            (would.chunks, would.bytes, would.damaged, would.is_complete);
+        dead.extend(would.dead);
+    } else {
+        drop(engine.permit_deletion("prune")?);
+        monitor.step("unused chunks", 0);
+        let RemovalReport { chunks, bytes, damaged, kept_for, is_complete, is_short_of_room } = match remove_unused(engine, monitor, &go_on)
+        {
+            Err(UpkeepError::Engine(error)) if error.is_full() => RemovalReport { is_short_of_room: true, ..RemovalReport::default() },
+            removed => removed?,
+        };
+        is_short = is_short_of_room;
+        (report.chunks, report.chunk_bytes, report.problems, report.is_complete) = (chunks, bytes, damaged, is_complete);
+        report.kept_for = kept_for;
+        engine.for_each_dead(&mut |container, slots| drop(dead.insert(container, slots)))?;
+    }
+    report.raw_bytes = engine.unique_bytes();
+    report.unused_bytes = dead.values().map(|dead| dead.bytes).sum();
+    let wanted = chosen(candidates(engine, &dead)?, report.unused_bytes, report.raw_bytes, options);
+    let compression = engine.stored_bytes() as f64 / report.raw_bytes.max(1) as f64;
+    let groups = groups(engine, wanted, compression);
+    monitor.step("containers", groups.iter().map(|group| group.len() as u64).sum());
+    if options.dry_run {
+        for candidate in groups.iter().flatten() {
+            report.containers_before += 1;
+            report.unused_bytes -= candidate.dead_bytes;
+            report.freed_bytes += (candidate.dead_bytes as f64 * compression) as u64;
+        }
+        report.containers_after = groups.iter().filter(|group| group.iter().any(|candidate| candidate.live_bytes > 0)).count() as u64;
+        return Ok((report, false));
+    }
+    let moving = groups.iter().flatten().filter(|candidate| candidate.live_bytes > 0);
+    let order = ReadingOrder::of(engine, moving.map(|candidate| candidate.container), &go_on)?;
+    for group in &groups {
+        if !go_on() {
+            report.is_complete = false;
+            break;
+        }
+        is_short |= !merge(engine, group, &order, &mut report)?;
+        monitor.advance(group.len() as u64);
+    }
+    // The files of a merge may have waited for room.
+    match engine.maintain(false) {
+        Err(error) if error.is_full() => is_short = true,
+        maintained => maintained?,
+    }
+    Ok((report, is_short))
+}
+
+impl PruneReport {
+    /// Adds what a later pruning did, which knows best what is left.
+    fn add(&mut self, later: PruneReport) {
+        *self = PruneReport {
+            chunks: self.chunks + later.chunks,
+            chunk_bytes: self.chunk_bytes + later.chunk_bytes,
+            containers_before: self.containers_before + later.containers_before,
+            containers_after: self.containers_after + later.containers_after,
+            freed_bytes: self.freed_bytes + later.freed_bytes,
+            ..later
+        };
+    }
+}
+
+/// The sealed containers with unused chunks. What cannot be read cannot be merged, and what is in quarantine stays where it is.
+fn candidates(engine: &Engine, dead: &BTreeMap<ContainerId, DeadSlots>) -> Result<Vec<Candidate>> {
+    let quarantined = engine.quarantined_containers()?;
+    let sealed = dead
+        .iter()
+        .filter(|(container, dead)| !dead.is_given_up() && !quarantined.contains(container) && engine.storage().is_sealed(**container));
+    let candidate = |(container, dead): (&ContainerId, &DeadSlots)| Candidate {
+        container: *container,
+        dead_bytes: dead.bytes,
+        live_bytes: dead.of_bytes.saturating_sub(dead.bytes),
+    };
+    Ok(sealed.map(candidate).collect())
+}
+
+impl Candidate {
+    /// The share that is needed, 0 to 1.
+    fn fill(&self) -> f64 {
+        self.live_bytes as f64 / (self.live_bytes + self.dead_bytes).max(1) as f64
+    }
+}
+
+/// The containers to merge: the most profitable first, until little enough of the `raw` bytes of the store is `unused`. Those without any needed
+/// chunk always.
+fn chosen(mut candidates: Vec<Candidate>, mut unused: u64, mut raw: u64, options: PruneOptions) -> Vec<Candidate> {
+    candidates.sort_by(|one, other| one.fill().total_cmp(&other.fill()).then(one.container.cmp(&other.container)));
+    candidates.retain(|candidate| {
+        let is_too_much = unused as f64 > options.max_unused * raw as f64;
+        let is_wanted = candidate.live_bytes == 0 || (is_too_much && candidate.fill() <= options.max_fill);
+        if is_wanted {
+            unused = unused.saturating_sub(candidate.dead_bytes);
+            raw = raw.saturating_sub(candidate.dead_bytes);
+        }
+        is_wanted
+    });
+    candidates
+}
+
+/// Containers that become one: neighbours of a partition, as many as fill a container. Those without needed chunks go together.
+/// `compression` is stored by raw bytes.
+fn groups(engine: &Engine, mut wanted: Vec<Candidate>, compression: f64) -> Vec<Vec<Candidate>> {
+    let room = (f64::from(engine.descriptor().container_bytes) / compression.max(1e-3)) as u64;
+    wanted.sort_by_key(|candidate| (candidate.live_bytes > 0, candidate.container));
+    let mut groups: Vec<Vec<Candidate>> = Vec::new();
+    let (mut live, mut slots) = (0, 0);
+    for candidate in wanted {
+        // What cannot be read is left to the merge, which says so.
+        let own = engine.storage().slots(candidate.container).map_or(0, |slots| slots.len());
+        let fits = |group: &Vec<Candidate>| {
+            let first = &group[0];
+            let is_alike =
+                first.container.partition() == candidate.container.partition() && (first.live_bytes > 0) == (candidate.live_bytes > 0);
+            is_alike && live + candidate.live_bytes <= room && slots + own <= MAX_SLOTS
+        };
+        if !groups.last().is_some_and(fits) {
+            groups.push(Vec::new());
+            (live, slots) = (0, 0);
+        }
+        live += candidate.live_bytes;
+        slots += own;
+        groups.last_mut().expect("there is one").push(candidate);
+    }
+    groups
+}
+
+/// Merges a group. A container that cannot be merged is left alone and named, the others of its group are merged without it. Returns false if some are
+/// left because the disk has no room for what they would become.
+fn merge(engine: &Engine, group: &[Candidate], order: &ReadingOrder, report: &mut PruneReport) -> Result<bool> {
+    let victims: Vec<ContainerId> = group.iter().map(|candidate| candidate.container).collect();
+    match engine.merge_containers(&victims, &|address| order.rank(address)) {
+        Ok(None) => Ok(true),
+        Ok(Some(merged)) => {
+            report.containers_before += merged.containers_before;
+            report.containers_after += merged.containers_after;
+            report.freed_bytes += merged.stored_bytes_before.saturating_sub(merged.stored_bytes_after);
+            report.unused_bytes = report.unused_bytes.saturating_sub(group.iter().map(|candidate| candidate.dead_bytes).sum());
+            report.raw_bytes = (report.raw_bytes + merged.raw_bytes_after).saturating_sub(merged.raw_bytes_before);
+            Ok(true)
+        }
+        Err(error) if is_of_one_container(&error) || error.is_full() => {
+            if let [only] = group {
+                report.is_complete = false;
+                if !error.is_full() {
+                    report.problems.push(format!("container {} is left as it is: {error}", only.container));
+                }
+                return Ok(!error.is_full());
+            }
+            // There may be room for the one with the least in it, and what it gives back may be enough for the next.
+            let mut alone: Vec<&Candidate> = group.iter().collect();
+            alone.sort_by_key(|candidate| candidate.live_bytes);
+            alone.into_iter().try_fold(true, |all, candidate| Ok(merge(engine, std::slice::from_ref(candidate), order, report)? && all))
+        }
+        Err(error) => Err(UpkeepError::Engine(error)),
+    }
+}
+
+/// Whether the error is about what is in the containers, so that others can still be merged.
+fn is_of_one_container(error: &EngineError) -> bool {
+    matches!(
+        error,
+        EngineError::Wire { .. }
+            | EngineError::Storage(StorageError::Damaged { .. } | StorageError::NotThere { .. } | StorageError::Merge { .. })
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RAW_BYTES: u64 = 10_000;
+
+    /// Containers 1, 2, ... of 1000 bytes with so many dead.
+    fn containers(dead: &[u64]) -> Vec<Candidate> {
+        let candidate = |(number, dead_bytes): (u32, &u64)| Candidate {
+            container: ContainerId::new(0, number),
+            dead_bytes: *dead_bytes,
+            live_bytes: 1000 - dead_bytes,
+        };
+        (1..).zip(dead).map(candidate).collect()
+    }
+
+    fn numbers(dead: &[u64], max_unused: f64, max_fill: f64) -> Vec<u32> {
+        let options = PruneOptions { max_unused, max_fill, dry_run: false };
+        let chosen = chosen(containers(dead), dead.iter().sum(), RAW_BYTES, options);
+        chosen.iter().map(|candidate| candidate.container.number()).collect()
+    }
+
+    #[test]
+    fn m0_20_the_most_profitable_are_merged_until_little_enough_is_unused() {
+        let dead = [100, 900, 300, 600];
+        assert_eq!(numbers(&dead, 0.0, 1.0), [2, 4, 3, 1]);
+        // 1900 of 10000; without the first 1000 of 9100, without the second too 400 of 8500.
+        assert_eq!(numbers(&dead, 0.19, 1.0), [0; 0]);
+        assert_eq!(numbers(&dead, 0.18, 1.0), [2]);
+        assert_eq!(numbers(&dead, 0.11, 1.0), [2]);
+        assert_eq!(numbers(&dead, 0.10, 1.0), [2, 4]);
+        assert_eq!(numbers(&dead, 0.04, 1.0), [2, 4, 3]);
+    }
+
+    #[test]
+    fn m0_20_containers_above_the_fill_are_left_alone() {
+        let dead = [100, 900, 300, 600, 500];
+        assert_eq!(numbers(&dead, 0.0, 0.5), [2, 4, 5]);
+        assert_eq!(numbers(&dead, 0.0, 0.49), [2, 4]);
+        assert_eq!(numbers(&dead, 0.0, 0.0), [0; 0]);
+    }
+
+    #[test]
+    fn m0_20_containers_without_any_needed_chunk_always_go() {
+        assert_eq!(numbers(&[1000, 100, 1000], 1.0, 0.0), [1, 3]);
+        // What they give back counts.
+        assert_eq!(numbers(&[1000, 900], 0.1, 1.0), [1]);
+    }
+}

@@ -1,0 +1,374 @@
+//! Everything in a store that refers to chunks, once each (`docs/format.md` section 8.5): block mappings, roots of backups, stored metadata chunks.
+
+use crate::Result;
+mod volumes;
+
+use onefold_catalog::{Backup, decode_directory_chunk};
+use onefold_engine::{Engine, Moment, Piece, Recipe, decode_pieces};
+use onefold_fingerprint::Fingerprint;
+use onefold_ground::wire::Reader;
+use onefold_storage::{Address, ChunkKind, CommittedSlots, ContainerId, Slot};
+use std::collections::{HashMap, HashSet};
+pub(crate) use volumes::{VolumeList, volumes};
+
+/// Objects read at a time.
+const PAGE: usize = 512;
+/// More damaged places of one partition than this are not looked for one by one: the rest counts as one.
+const GAPS: usize = 1000;
+
+/// The keys of one kind of object: a letter and a number of fixed length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Volume,
+    Layer,
+    Mapping,
+    Backup,
+}
+
+impl Kind {
+    fn prefix(self) -> u8 {
+        match self {
+            Kind::Volume => b'v',
+            Kind::Layer => b'l',
+            Kind::Mapping => b'm',
+            Kind::Backup => b'b',
+        }
+    }
+
+    fn bits(self) -> u32 {
+        match self {
+            Kind::Volume | Kind::Layer => 32,
+            Kind::Mapping => 96,
+            Kind::Backup => 128,
+        }
+    }
+
+    /// The greatest number.
+    fn last(self) -> u128 {
+        u128::MAX >> (128 - self.bits())
+    }
+
+    fn key(self, number: u128) -> Vec<u8> {
+        let mut key = vec![self.prefix()];
+        key.extend_from_slice(&number.to_be_bytes()[16 - self.bits() as usize / 8..]);
+        key
+    }
+
+    /// The first number whose key is not before `key`.
+    fn number(self, key: &[u8]) -> u128 {
+        let bytes = self.bits() as usize / 8;
+        let digits = key.get(1..).unwrap_or_default();
+        let number = (0..bytes).fold(0, |number: u128, at| (number << 8) | u128::from(digits.get(at).copied().unwrap_or(0)));
+        number.saturating_add(u128::from(digits.len() > bytes)).min(self.last())
+    }
+}
+
+/// Objects that cannot be read, because their part of the block index is damaged: all of `kind` with numbers from `first` to `last`.
+#[derive(Clone, Debug)]
+pub(crate) struct Gap {
+    pub(crate) kind: Kind,
+    first: u128,
+    last: u128,
+    /// Nobody can tell any more what was there; otherwise the device may give it the next time.
+    is_lost: bool,
+    why: String,
+}
+
+impl Gap {
+    /// Whether a volume or layer that is known may need what cannot be read.
+    fn is_needed(&self, volumes: &VolumeList) -> bool {
+        self.kind != Kind::Mapping || volumes.may_have_maps((self.first >> 64) as u32, (self.last >> 64) as u32)
+    }
+
+    /// What is lost, by name where `volumes` has names.
+    pub(crate) fn describe(&self, volumes: &VolumeList) -> String {
+        let why = &self.why;
+        match self.kind {
+            Kind::Volume => format!("volumes with numbers {} to {} cannot be read: {why}", self.first, self.last),
+            Kind::Layer => format!("layers with numbers {} to {} cannot be read: {why}", self.first, self.last),
+            Kind::Backup => format!("backups from {} to {} cannot be read: {why}", id(self.first), id(self.last)),
+            Kind::Mapping => {
+                let parts = |number: u128| ((number >> 64) as u32, number as u64);
+                let hit = Gap::lost_ranges(volumes, parts(self.first), parts(self.last));
+                format!("block mappings cannot be read ({hit}): {why}")
+            }
+        }
+    }
+}
+
+fn id(number: u128) -> String {
+    format!("{number:032x}")
+}
+
+/// Passes all objects of a kind to `visit`, and what of the block index cannot be read to `damaged`; reading goes on behind it.
+pub(crate) fn objects(moment: &Moment<'_>, kind: Kind, visit: &mut dyn FnMut(&[u8], &[u8]), damaged: &mut dyn FnMut(Gap)) {
+    let visit = &mut |key: &[u8], value: &[u8]| {
+        visit(key, value);
+        true
+    };
+    objects_while(moment, kind, visit, damaged);
+}
+
+/// The same until `visit` returns `false`.
+pub(crate) fn objects_while(moment: &Moment<'_>, kind: Kind, visit: &mut dyn FnMut(&[u8], &[u8]) -> bool, damaged: &mut dyn FnMut(Gap)) {
+    for partition in 0..moment.block_partitions() {
+        let end = [kind.prefix() + 1];
+        let mut from = vec![kind.prefix()];
+        let (mut limit, mut gaps) = (PAGE, 0);
+        loop {
+            match moment.range(partition, &from, &end, limit) {
+                Ok(page) => {
+                    if !page.iter().all(|(key, value)| visit(key, value)) {
+                        return;
+                    }
+                    match page.last() {
+                        Some((last, _)) if page.len() == limit => {
+                            from.clone_from(last);
+                            from.push(0);
+                        }
+                        _ => break,
+                    }
+                    limit = (limit * 2).min(PAGE);
+                }
+                // Nearer and nearer to the damage.
+                Err(_) if limit > 1 => limit /= 2,
+                Err(error) => {
+                    gaps += 1;
+                    let first = kind.number(&from);
+                    let next = if gaps < GAPS { behind(moment, partition, kind, first) } else { None };
+                    let last = next.map_or(kind.last(), |next| next - 1);
+                    damaged(Gap { kind, first, last, is_lost: error.is_lost(), why: error.to_string() });
+                    match next {
+                        Some(next) => from = kind.key(next),
+                        None => break,
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A number behind `first` from which objects can be read again: steps that double, then halves between the last that failed and the first that did not.
+fn behind(moment: &Moment<'_>, partition: u16, kind: Kind, first: u128) -> Option<u128> {
+    let can_read = |number: u128| moment.range(partition, &kind.key(number), &[kind.prefix() + 1], 1).is_ok();
+    let mut failed = first;
+    let mut step = 1u128;
+    let mut readable = loop {
+        let next = first.checked_add(step).filter(|next| *next <= kind.last());
+        match next {
+            Some(next) if can_read(next) => break next,
+            Some(next) => failed = next,
+            None if can_read(kind.last()) && failed < kind.last() => break kind.last(),
+            None => return None,
+        }
+        step = step.checked_mul(2)?;
+    };
+    while readable - failed > 1 {
+        let middle = failed + (readable - failed) / 2;
+        if can_read(middle) {
+            readable = middle;
+        } else {
+            failed = middle;
+        }
+    }
+    Some(readable)
+}
+
+/// The map and block of the key of a mapping.
+pub(crate) fn mapping_key(key: &[u8]) -> Option<(u32, u64)> {
+    let map = key.get(1..5)?.try_into().ok()?;
+    let block = key.get(5..13)?.try_into().ok()?;
+    (key.len() == 13).then(|| (u32::from_be_bytes(map), u64::from_be_bytes(block)))
+}
+
+/// The recipe of a mapping.
+pub(crate) fn mapping(value: &[u8], digest_bytes: usize) -> Option<Recipe> {
+    let mut reader = Reader::new(value);
+    if reader.u8().ok()? != 1 {
+        return None;
+    }
+    let recipe = Recipe::decode(&mut reader, digest_bytes).ok()?;
+    (reader.end().is_ok() && recipe.level == 0).then_some(recipe)
+}
+
+/// Passes the pieces that objects name to `visit`: of every block mapping, and of the root recipe of every backup. `problem` gets what cannot be
+/// read and what is no part of `volumes`, which are of the same moment. Returns why pieces may be missing that are not lost for good.
+pub(crate) fn of_objects(
+    moment: &Moment<'_>,
+    volumes: &VolumeList,
+    visit: &mut dyn FnMut(&Piece),
+    problem: &mut dyn FnMut(String),
+) -> Option<String> {
+    let mut mappings: HashMap<u32, u64> = HashMap::new();
+    let mut gaps = Vec::new();
+    let mut mapping = |key: &[u8], found: Option<Recipe>| match (mapping_key(key), found) {
+        (Some((map, block)), Some(recipe)) => {
+            recipe.pieces.iter().for_each(&mut *visit);
+            *mappings.entry(map).or_default() += 1;
+            match volumes.owner(map) {
+                Some((layer, of)) if recipe.length != u64::from(of.block_bytes) => problem(format!(
+                    "the mapping of block {block} in layer {layer} spells {} bytes, a block has {}",
+                    recipe.length, of.block_bytes
+                )),
+                Some(_) => {}
+                None => volumes.orphan(map, block).into_iter().for_each(&mut *problem),
+            }
+        }
+        (Some((map, block)), None) => {
+            *mappings.entry(map).or_default() += 1;
+            let names: Vec<String> = volumes.showing(moment, map, block).iter().map(|info| format!("{:?}", info.name)).collect();
+            problem(format!("the mapping of block {block} in map {map} cannot be read; volumes that need it: {}", names.join(", ")))
+        }
+        (None, _) => problem("the block index has a mapping whose key cannot be read".into()),
+    };
+    mappings_of(moment, &mut mapping, &mut |gap| gaps.push(gap));
+    gaps.retain(|gap| gap.is_needed(volumes));
+    let is_whole = gaps.is_empty();
+    roots_of(moment, visit, problem, &mut |gap| gaps.push(gap));
+    gaps.iter().for_each(|gap| problem(gap.describe(volumes)));
+    if is_whole {
+        volumes.compare_mappings(&mappings, problem);
+    }
+    gaps.iter().find(|gap| !gap.is_lost).map(|gap| gap.describe(volumes))
+}
+
+/// The same pieces, and nothing else: what is wrong with objects is passed over.
+pub(crate) fn pieces_of_objects(moment: &Moment<'_>, visit: &mut dyn FnMut(&Piece)) {
+    let mut mapping = |key: &[u8], found: Option<Recipe>| {
+        if let (Some(_), Some(recipe)) = (mapping_key(key), found) {
+            recipe.pieces.iter().for_each(&mut *visit);
+        }
+    };
+    mappings_of(moment, &mut mapping, &mut |_| {});
+    roots_of(moment, visit, &mut |_| {}, &mut |_| {});
+}
+
+fn mappings_of(moment: &Moment<'_>, visit: &mut dyn FnMut(&[u8], Option<Recipe>), damaged: &mut dyn FnMut(Gap)) {
+    let digest_bytes = moment.digest_bytes();
+    objects(moment, Kind::Mapping, &mut |key, value| visit(key, mapping(value, digest_bytes)), damaged);
+}
+
+fn roots_of(moment: &Moment<'_>, visit: &mut dyn FnMut(&Piece), problem: &mut dyn FnMut(String), damaged: &mut dyn FnMut(Gap)) {
+    let digest_bytes = moment.digest_bytes();
+    let mut backup = |key: &[u8], value: &[u8]| match Backup::decode_object(key, value, digest_bytes) {
+        Ok(backup) => backup.root.pieces.iter().for_each(&mut *visit),
+        Err(error) => problem(format!("the record of a backup cannot be read: {error}")),
+    };
+    objects(moment, Kind::Backup, &mut backup, damaged);
+}
+
+/// What a stored metadata chunk refers to; `None` if its content cannot be read.
+pub(crate) fn of_chunk(content: &[u8], kind: ChunkKind, digest_bytes: usize) -> Option<Vec<Piece>> {
+    match kind {
+        ChunkKind::Data => Some(Vec::new()),
+        ChunkKind::Recipe => {
+            let mut reader = Reader::new(content);
+            let pieces = decode_pieces(&mut reader, digest_bytes).ok()?;
+            reader.end().ok().map(|()| pieces)
+        }
+        ChunkKind::Directory => {
+            let entries = decode_directory_chunk(content, digest_bytes).ok()?;
+            Some(entries.iter().filter_map(|entry| entry.content.recipe()).flat_map(|recipe| recipe.pieces.iter().copied()).collect())
+        }
+    }
+}
+
+/// A metadata chunk that is stored.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MetadataChunk {
+    pub(crate) address: Address,
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) kind: ChunkKind,
+}
+
+impl MetadataChunk {
+    /// What it refers to; `None` if it cannot be read or understood.
+    pub(crate) fn references(&self, engine: &Engine) -> Option<Vec<Piece>> {
+        self.read_references(engine).ok().flatten()
+    }
+
+    /// The same; an error is one that tells nothing of what is stored.
+    pub(crate) fn read_references(&self, engine: &Engine) -> Result<Option<Vec<Piece>>> {
+        let mut slices = Vec::new();
+        match engine.storage().load(&[(self.address, self.fingerprint)], &mut slices) {
+            Ok(()) => Ok(slices.first().and_then(|content| of_chunk(content, self.kind, engine.digest_bytes()))),
+            Err(error) if error.is_damage() => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Whether the references of a metadata chunk count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counts {
+    /// It is the copy that the index names.
+    Yes,
+    /// The index names one that was stored after the moment: which one it named then, if any, is not known.
+    Perhaps,
+}
+
+/// The metadata chunks of a container whose references count as of a moment: of several copies of one chunk only the one that the index names does.
+/// Where the index cannot be read, every copy counts. A chunk that several files have by the same address counts in the one that has its home in `homes`.
+///
+/// The index is asked later than at the moment. Addresses are never used again, and nothing is removed while the moment is kept. So:
+/// * it names this copy: this copy was durable at the moment, and the index has named it since before;
+/// * it names another one that was durable at the moment: it did so then;
+/// * it names none: it named none then;
+/// * it names one that is newer: only then its answer for the moment is lost. That is rare: what is stored anew was removed before or damaged.
+pub(crate) fn metadata_of(
+    engine: &Engine,
+    committed: &CommittedSlots,
+    homes: &HashSet<ContainerId>,
+    container: ContainerId,
+    slots: &[(Address, Slot)],
+) -> Vec<(MetadataChunk, Counts)> {
+    let mut chunks: Vec<(MetadataChunk, Counts)> = slots
+        .iter()
+        .take(committed.of(container))
+        .filter(|(address, slot)| slot.kind != ChunkKind::Data && homes.contains(&address.container()))
+        .map(|(address, slot)| (MetadataChunk { address: *address, fingerprint: slot.fingerprint, kind: slot.kind }, Counts::Yes))
+        .collect();
+    let names: Vec<_> = chunks.iter().map(|(chunk, _)| chunk.fingerprint).collect();
+    let mut entries = Vec::new();
+    if engine.index().lookup(&names, &mut entries).is_ok() {
+        let mut entries = entries.into_iter();
+        chunks.retain_mut(|(chunk, counts)| {
+            let Some(entry) = entries.next().flatten() else { return false };
+            let address = Address::from_bits(entry.address);
+            if address != chunk.address && is_newer(engine, committed, address) {
+                *counts = Counts::Perhaps;
+                return true;
+            }
+            address == chunk.address
+        });
+    }
+    chunks
+}
+
+/// Whether the chunk at an address became durable after the moment.
+fn is_newer(engine: &Engine, committed: &CommittedSlots, address: Address) -> bool {
+    let durable = committed.of(address.container());
+    durable != usize::MAX
+        && engine.storage().slots(address.container()).is_ok_and(|slots| {
+            let at = slots.iter().position(|(at, _)| *at == address);
+            at.is_none_or(|at| at >= durable)
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_keys_of_objects_agree() {
+        for kind in [Kind::Volume, Kind::Layer, Kind::Mapping, Kind::Backup] {
+            for number in [0, 1, 77 << 20, kind.last()] {
+                assert_eq!(kind.number(&kind.key(number)), number);
+                let mut behind = kind.key(number);
+                behind.push(0);
+                assert_eq!(kind.number(&behind), number.saturating_add(1).min(kind.last()));
+            }
+            assert_eq!(kind.number(&[kind.prefix()]), 0);
+        }
+    }
+}

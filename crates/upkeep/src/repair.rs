@@ -1,0 +1,336 @@
+//! `check --repair`: what can be made whole is, what cannot is put in quarantine, nothing is destroyed (`docs/decisions/0020-repair-and-quarantine.md`).
+//!
+//! Steps, each of which leaves a sound store behind, so that a repair that is cut short is simply run again, and a second one finds nothing to do:
+//! 1. what opening needs is salvaged ([`salvage`]), and the chunk index is made anew if it, or a page of it, cannot be read;
+//! 2. forwards of merged containers that are missing or damaged are written anew;
+//! 3. chunks in quarantine that can be read again are restored;
+//! 4. every container is read; what parity gives back and headers that can be known are made anew; chunks that cannot be, or whose bytes are not theirs, go into quarantine;
+//! 5. so does what the chunk index has in containers that are missing or whose catalog cannot be read;
+//! 6. a check: if it finds counts or places that are wrong, the chunk index is made anew; what is then still missing goes into quarantine, and what
+//!    has another copy comes out of it;
+//! 7. the check whose findings are reported: what is lost, and who needs it.
+//!
+//! A dry run takes the same steps on a store that is open for reading, in which what is done stays in memory ([`Engine::rehearse`]): each step, and the
+//! check at the end, finds what it would find after the steps before. Only what is salvaged and the chunk index are not made anew.
+
+mod containers;
+mod opening;
+mod rebuild;
+mod restore;
+mod suspects;
+
+pub use opening::{Losses, salvage};
+pub use rebuild::rebuild_chunk_index;
+
+use crate::check::{Check, CheckOptions, CheckReport, Problem, ProblemKind};
+use crate::{Monitor, Result};
+use onefold_engine::{Address, Descriptor, Engine, EngineError, LostChunk, Mode, SalvageOptions, Settings};
+use onefold_fingerprint::Fingerprint;
+use onefold_ground::Ground;
+use onefold_index::{IndexEntry, IndexError};
+use std::sync::Arc;
+
+/// How to repair.
+#[derive(Clone, Copy, Debug)]
+pub struct RepairOptions {
+    /// Change nothing, only say what would be done.
+    pub dry_run: bool,
+    /// Repair what opening needs also where something of it is lost for good by that; else that is refused ([`RepairReport::refused`]).
+    pub may_lose: bool,
+    /// Bound of the tables of its checks, bytes ([`CheckOptions::memory_bytes`]).
+    pub memory_bytes: usize,
+}
+
+/// What a repair did, or would do, and what it leaves.
+#[derive(Clone, Debug, Default)]
+pub struct RepairReport {
+    /// Nothing was done, for this would be lost.
+    pub refused: Option<Losses>,
+    /// One sentence for each thing that was done, or would be.
+    pub actions: Vec<String>,
+    /// Chunks put in quarantine.
+    pub quarantined_chunks: u64,
+    /// Chunks taken out of quarantine because they can be read again.
+    pub restored_chunks: u64,
+    /// The check afterwards; what a dry run would leave.
+    pub check: CheckReport,
+}
+
+/// Chunks in quarantine that are looked up together.
+const BATCH: usize = 4096;
+/// What a dry run keeps in memory for each chunk that it puts in quarantine or restores, at most.
+const REHEARSED_BYTES: usize = 512;
+
+/// A repair under way.
+struct Repair<'a> {
+    ground: Arc<dyn Ground>,
+    settings: Settings,
+    options: RepairOptions,
+    command: &'a str,
+    monitor: &'a dyn Monitor,
+    report: RepairReport,
+    /// Containers made anew from parity.
+    repaired: u64,
+    /// For so many more chunks a dry run has memory; others are only counted.
+    room: usize,
+    /// Whether there were others.
+    is_cut: bool,
+}
+
+/// Repairs a store that nobody else has open. Damage that cannot be repaired is in the report; an error is what kept the repair from going on: what
+/// was done until then is done. One that the monitor cancels stops between two containers.
+pub fn repair(
+    ground: Arc<dyn Ground>,
+    settings: Settings,
+    options: RepairOptions,
+    command: &str,
+    monitor: &dyn Monitor,
+) -> Result<RepairReport> {
+    let settings = Settings { background: false, ..settings };
+    let report = RepairReport::default();
+    let room = if options.dry_run { options.memory_bytes / 4 / REHEARSED_BYTES } else { usize::MAX };
+    let mut repair = Repair { ground, settings, options, command, monitor, report, repaired: 0, room, is_cut: false };
+    repair.run()?;
+    repair.report.check.repaired += repair.repaired;
+    Ok(repair.report)
+}
+
+impl Repair<'_> {
+    fn run(&mut self) -> Result<()> {
+        let Some(mut engine) = self.open_with_index()? else { return Ok(()) };
+        self.lost_containers(&engine)?;
+        self.forwards(&engine)?;
+        self.restore(&engine)?;
+        let unreadable = self.containers(&engine)?;
+        self.what_was_in(&engine, &unreadable)?;
+        if self.monitor.is_cancelled() {
+            return self.close(engine);
+        }
+        engine.settle_quarantine()?;
+        // Of chunks that a dry run only counted the check would say that they are missing.
+        let wrong = if self.is_cut { None } else { self.wrong_index(&engine)? };
+        if self.monitor.is_cancelled() {
+            return self.close(engine);
+        }
+        let may_be_elsewhere = wrong.is_some() || self.report.quarantined_chunks > 0;
+        if let Some(why) = wrong {
+            if self.options.dry_run {
+                self.did(format!("the chunk index would be made anew: {why}"));
+            } else {
+                self.close(engine)?;
+                engine = self.rebuild(&why)?;
+                engine.settle_quarantine()?;
+            }
+        }
+        if may_be_elsewhere {
+            // Another container may have what the index named in one that cannot be read.
+            self.restore(&engine)?;
+        }
+        self.last_look(&engine)?;
+        self.close(engine)
+    }
+
+    fn close(&self, engine: Arc<Engine>) -> Result<()> {
+        Ok(engine.close()?)
+    }
+
+    fn open(&self) -> onefold_engine::Result<Arc<Engine>> {
+        let mode = if self.options.dry_run { Mode::ReadOnly } else { Mode::ReadWrite };
+        let engine = Engine::open(self.ground.clone(), self.settings.clone(), mode, self.command)?;
+        if self.options.dry_run {
+            engine.rehearse();
+        }
+        Ok(engine)
+    }
+
+    fn go_on(&self) -> bool {
+        !self.monitor.is_cancelled()
+    }
+
+    /// That something was done with so many of something, or would be.
+    fn say(&self, count: u64, one: &str, many: &str, what: &str) -> String {
+        let of = if count == 1 { one } else { many };
+        let done = match (self.options.dry_run, count) {
+            (true, _) => "would be",
+            (false, 1) => "was",
+            (false, _) => "were",
+        };
+        format!("{count} {of} {done} {what}")
+    }
+
+    fn did(&mut self, what: String) {
+        self.report.actions.push(what);
+    }
+
+    /// Step 1. `None`: a dry run can look no further, or the repair is refused.
+    fn open_with_index(&mut self) -> Result<Option<Arc<Engine>>> {
+        let options = SalvageOptions { dry_run: self.options.dry_run, may_lose: self.options.may_lose };
+        let salvaged = salvage(&self.ground, &self.settings, options, self.command, self.monitor)?;
+        if salvaged.is_refused {
+            let digest_bytes = Descriptor::read_any(&*self.ground)?.fingerprint.digest_bytes();
+            self.report.refused = Some(Losses::of(salvaged, digest_bytes));
+            return Ok(None);
+        }
+        let has_damaged_pages = options.dry_run && salvaged.needs_index;
+        self.report.actions = salvaged.sentences;
+        let engine = match self.open() {
+            Ok(engine) => engine,
+            Err(error) if is_of_chunk_index(&error, &*self.ground) => {
+                if self.options.dry_run {
+                    self.did(format!("the chunk index would be made anew: {error}"));
+                    self.report.check = CheckReport::of_opening(&error);
+                    return Ok(None);
+                }
+                return self.rebuild(&error.to_string()).map(Some);
+            }
+            // What would be salvaged is not.
+            Err(error)
+                if self.options.dry_run
+                    && (error.is_damage() || matches!(error, EngineError::Copied { .. }))
+                    && !self.report.actions.is_empty() =>
+            {
+                self.report.check = CheckReport::of_opening(&error);
+                return Ok(None);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if !self.go_on() {
+            return self.close(engine).map(|()| None);
+        }
+        if has_damaged_pages {
+            // The other steps need the chunk index whole.
+            let options = CheckOptions { read_data: true, ..self.check_options() };
+            self.report.check = Check::new(&engine, options, self.monitor).run()?.report;
+            return Ok(None);
+        }
+        Ok(Some(engine))
+    }
+
+    fn rebuild(&mut self, why: &str) -> Result<Arc<Engine>> {
+        // What cannot be read for it is found by the steps that follow.
+        rebuild_chunk_index(self.ground.clone(), self.settings.clone(), self.command, self.monitor)?;
+        self.did(format!("the chunk index was made anew: {why}"));
+        Ok(self.open()?)
+    }
+
+    fn check_options(&self) -> CheckOptions {
+        CheckOptions { read_data: false, memory_bytes: self.options.memory_bytes }
+    }
+
+    /// Puts chunks in quarantine.
+    fn lose(&mut self, engine: &Arc<Engine>, lost: &[LostChunk], why: &str) -> Result<()> {
+        let (fitting, others) = lost.split_at(lost.len().min(self.room));
+        if self.options.dry_run {
+            self.room -= fitting.len();
+        }
+        let mut count = engine.quarantine(fitting)?.len() as u64;
+        if !others.is_empty() {
+            self.is_cut = true;
+            let names: Vec<Fingerprint> = others.iter().map(|chunk| chunk.fingerprint).collect();
+            let mut entries = Vec::with_capacity(names.len());
+            engine.index().lookup(&names, &mut entries)?;
+            let is_lost = |chunk: &LostChunk, entry: &Option<IndexEntry>| entry.is_some_and(|entry| entry.address == chunk.address.bits());
+            count += others.iter().zip(&entries).filter(|(chunk, entry)| is_lost(chunk, entry)).count() as u64;
+        }
+        self.report.quarantined_chunks += count;
+        let what = match count {
+            0 => self.say(lost.len() as u64, "copy that nothing needs", "copies that nothing needs", "given up"),
+            _ => self.say(count, "chunk", "chunks", "put in quarantine"),
+        };
+        self.did(format!("{what}: {why}"));
+        Ok(())
+    }
+
+    /// Step 6: puts in quarantine what nobody has; returns why the chunk index must be made anew, if it must.
+    fn wrong_index(&mut self, engine: &Arc<Engine>) -> Result<Option<String>> {
+        let check = Check::new(engine, self.check_options(), self.monitor).run()?;
+        self.repaired += check.report.repaired;
+        // Without the slots of all containers nobody knows what is in none.
+        if let Some(error) = check.unread {
+            return Err(error);
+        }
+        let missing: Vec<Fingerprint> = check.missing.iter().copied().collect();
+        let mut entries = Vec::with_capacity(missing.len());
+        engine.index().lookup(&missing, &mut entries)?;
+        let named = missing.iter().zip(&entries).filter_map(|(fingerprint, entry)| {
+            let address = Address::from_bits(entry.as_ref()?.address);
+            Some(LostChunk { fingerprint: *fingerprint, address, slot: None })
+        });
+        let named: Vec<LostChunk> = named.collect();
+        if !named.is_empty() {
+            self.lose(engine, &named, "no container has what is needed of it")?;
+            if !check.missing.is_complete() && !self.is_cut && self.go_on() {
+                // There was no memory for all of them.
+                return self.wrong_index(engine);
+            }
+        }
+        // Counts of what turns out to be data are never too great.
+        engine.note_kinds(&|chunk| check.kinds.of(chunk))?;
+        let is_of_index = |kind| matches!(kind, ProblemKind::WrongCount | ProblemKind::WrongAddress | ProblemKind::IndexPage);
+        let problems = &check.report.problems;
+        let wrong = problems.iter().find(|problem| is_of_index(problem.kind));
+        if let Some(problem) = wrong {
+            let count = problems.iter().filter(|problem| is_of_index(problem.kind)).count();
+            return Ok(Some(format!("it says what is not so in {count} cases, one is: {}", problem.what)));
+        }
+        if named.len() < missing.len() {
+            return Ok(Some("it lacks chunks that are needed".into()));
+        }
+        self.counts_too_much(engine)
+    }
+
+    /// Counts that are known to be too great can be set right when no lost chunk needs them any more.
+    fn counts_too_much(&self, engine: &Arc<Engine>) -> Result<Option<String>> {
+        let (mut is_any, mut is_needed) = (false, false);
+        engine.for_each_quarantined_batch(BATCH, &mut |batch| -> Result<()> {
+            let counted = batch.iter().filter(|chunk| chunk.may_refer() && chunk.is_counted);
+            let counted: Vec<Fingerprint> = counted.map(|chunk| chunk.fingerprint).collect();
+            let mut entries = Vec::with_capacity(counted.len());
+            engine.index().lookup(&counted, &mut entries)?;
+            is_any |= !counted.is_empty();
+            is_needed |= entries.iter().any(Option::is_some);
+            Ok(())
+        })?;
+        Ok((is_any && !is_needed).then(|| "it counts references of lost chunks that nobody needs any more".into()))
+    }
+
+    /// Step 7. Whether anything needs lost chunks that others may hang on decides whether chunks are removed: these are looked for by name, not only
+    /// where reading fails.
+    fn last_look(&mut self, engine: &Arc<Engine>) -> Result<()> {
+        let mut check = Check::new(engine, self.check_options(), self.monitor);
+        let was_held = engine.why_nothing_is_removed()?.is_some();
+        engine.for_each_lost_in_doubt(&mut |chunk| check.lost.insert(chunk.fingerprint))?;
+        let check = check.run()?;
+        let is_known = |problem: &Problem| matches!(problem.kind, ProblemKind::Quarantined | ProblemKind::Affected);
+        let problems = &check.report.problems;
+        let is_unreachable = check.lost.is_complete()
+            && !check.meets_lost_metadata
+            && check.report.problem_count == problems.len() as u64
+            && problems.iter().all(is_known);
+        if self.go_on() {
+            engine.note_kinds(&|chunk| check.kinds.of(chunk))?;
+            if was_held && is_unreachable {
+                engine.note_unreachable()?;
+            }
+            if was_held && engine.why_nothing_is_removed()?.is_none() {
+                let may = if self.options.dry_run { "could" } else { "may" };
+                self.did(format!("no backup and no volume needs lost directories or recipes: unused chunks {may} be removed again"));
+            }
+        }
+        if self.is_cut {
+            self.did("more chunks are lost than a dry run keeps in memory: what needs only these is not named".into());
+        }
+        self.report.check = check.report;
+        Ok(())
+    }
+}
+
+/// Whether making the chunk index anew may help. If it is something else after all, that fails before it changes anything.
+fn is_of_chunk_index(error: &EngineError, ground: &dyn Ground) -> bool {
+    match error {
+        EngineError::Index(IndexError::ChunkIndexDamaged { .. } | IndexError::Mismatch { .. }) => true,
+        EngineError::Index(IndexError::Ground(error)) => error.is_not_found(),
+        EngineError::Inconsistent { .. } => Engine::is_rebuild_cut_short(ground).unwrap_or(false),
+        _ => false,
+    }
+}

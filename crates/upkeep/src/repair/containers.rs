@@ -1,0 +1,212 @@
+//! Steps 2, 4 and 5 of a repair: container files, what leads to them, and what of them cannot be read.
+
+use super::Repair;
+use super::suspects::{self, Suspects};
+use crate::Result;
+use crate::reading::look_into_all;
+use onefold_engine::{Address, ContainerId, Engine, LostChunk, Repair as Repaired};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// Lost chunks that are gathered from the index before they are put in quarantine: bounds memory.
+const LOST_AT_ONCE: usize = 1 << 16;
+
+/// Lost chunks by the container of their addresses, with why it cannot be read.
+type LostByHome = BTreeMap<ContainerId, (Arc<str>, Vec<LostChunk>)>;
+
+/// Why the chunks with addresses of a container cannot be had; `None`: they can.
+type WhyNot<'a> = dyn FnMut(ContainerId) -> Result<Option<Arc<str>>> + 'a;
+
+impl Repair<'_> {
+    /// Containers without a file that parity gives back, and containers whose header can be written anew: before forwards are looked at, for these lead to what
+    /// can be read. What cannot be made anew (the disk is full) keeps nobody from looking at the rest.
+    pub(super) fn lost_containers(&mut self, engine: &Arc<Engine>) -> Result<()> {
+        match engine.storage().repair_lost(&|| self.go_on()) {
+            Ok((repaired, lost)) => {
+                repaired.into_iter().for_each(|container| self.made_anew(container));
+                lost.into_iter().filter_map(|(container, why)| Some((container, why?))).for_each(|(container, why)| {
+                    self.did(format!("container {container} could not be made anew from parity: {why}"));
+                });
+            }
+            Err(error) => self.did(format!("lost containers could not be made anew from parity: {error}")),
+        }
+        let containers = engine.storage().containers()?;
+        self.monitor.step("catalogs of containers", containers.len() as u64);
+        for container in containers {
+            if !self.go_on() {
+                break;
+            }
+            if engine.storage().catalog(container).is_err() {
+                self.container_anew(engine, container)?;
+            }
+            self.monitor.advance(1);
+        }
+        Ok(())
+    }
+
+    fn made_anew(&mut self, container: ContainerId) {
+        self.repaired += 1;
+        let done = self.done();
+        self.did(format!("container {container} {done} made anew from parity"));
+    }
+
+    fn done(&self) -> &'static str {
+        if self.options.dry_run { "would be" } else { "was" }
+    }
+
+    /// Makes a container anew from parity, or its header; what of this is not possible is noted.
+    fn container_anew(&mut self, engine: &Arc<Engine>, container: ContainerId) -> Result<()> {
+        match engine.repair_container(container) {
+            Ok(Repaired::Repaired) => {
+                self.made_anew(container);
+                return Ok(());
+            }
+            Ok(_) => {}
+            Err(error) => self.did(format!("container {container} could not be made anew from parity: {error}")),
+        }
+        let done = self.done();
+        match engine.storage().repair_header(container) {
+            Ok(true) => self.did(format!("the header of container {container} {done} written anew")),
+            Ok(false) => {}
+            Err(error) => self.did(format!("the header of container {container} could not be written anew: {error}")),
+        }
+        Ok(())
+    }
+
+    /// Step 2. A merged container says itself whose chunks it has; of several the one that was made last counts.
+    pub(super) fn forwards(&mut self, engine: &Arc<Engine>) -> Result<()> {
+        let storage = engine.storage();
+        let containers = storage.containers()?;
+        let mut answers: BTreeMap<ContainerId, ContainerId> = BTreeMap::new();
+        for container in &containers {
+            if !self.go_on() {
+                return Ok(());
+            }
+            let Ok(catalog) = storage.catalog(*container) else { continue };
+            if catalog.container == *container && catalog.homes.is_some() {
+                answers.extend(catalog.home_containers().iter().map(|home| (*home, *container)));
+            }
+        }
+        answers.retain(|home, _| containers.binary_search(home).is_err() && self.go_on() && storage.verify_forward(*home).is_err());
+        let mut by_target: BTreeMap<ContainerId, Vec<ContainerId>> = BTreeMap::new();
+        answers.into_iter().for_each(|(home, target)| by_target.entry(target).or_default().push(home));
+        for (target, homes) in by_target {
+            if !self.go_on() {
+                break;
+            }
+            let names = homes.iter().map(ContainerId::to_string).collect::<Vec<_>>().join(", ");
+            storage.repair_forwards(&homes, target)?;
+            let done = if self.options.dry_run { "would be" } else { "were" };
+            self.did(format!("the forwards of containers {names} to container {target} {done} written anew"));
+        }
+        Ok(())
+    }
+
+    /// Step 4. Returns the container files whose catalog cannot be read, and why.
+    pub(super) fn containers(&mut self, engine: &Arc<Engine>) -> Result<BTreeMap<ContainerId, Arc<str>>> {
+        let containers = engine.storage().containers()?;
+        self.monitor.step("containers and data", containers.len() as u64);
+        let (mut suspect, monitor) = (Vec::new(), self.monitor);
+        look_into_all(engine, &containers, true, &|| !monitor.is_cancelled(), &mut |looked| {
+            suspect.extend(suspects::is_suspect(&looked).then_some(looked.container));
+            monitor.advance(1);
+        });
+        suspect.sort_unstable();
+        let mut unreadable = BTreeMap::new();
+        for container in suspect {
+            if !self.go_on() {
+                break;
+            }
+            self.container_anew(engine, container)?;
+            match suspects::of(engine, container)? {
+                Suspects::None => {}
+                Suspects::Chunks { lost, why } => self.lose(engine, &lost, &format!("container {container}: {why}"))?,
+                Suspects::All { why } => drop(unreadable.insert(container, why.into())),
+            }
+        }
+        Ok(unreadable)
+    }
+
+    /// Step 5: what the index has in files that are missing or whose catalog cannot be read.
+    pub(super) fn what_was_in(&mut self, engine: &Arc<Engine>, unreadable: &BTreeMap<ContainerId, Arc<str>>) -> Result<()> {
+        let ask = |home: ContainerId| -> Result<Option<Arc<str>>> {
+            let file = match suspects::lasting(|| engine.storage().current(home))? {
+                Ok(file) => file,
+                Err(error) => return Ok(Some(error.to_string().into())),
+            };
+            match unreadable.get(&file) {
+                Some(why) => Ok(Some(why.clone())),
+                None => Ok(suspects::lasting(|| engine.storage().catalog(file))?.err().map(|error| error.to_string().into())),
+            }
+        };
+        let mut homes: HashMap<ContainerId, Option<Arc<str>>> = HashMap::new();
+        let mut why_not = |home: ContainerId| {
+            if let Some(known) = homes.get(&home) {
+                return Ok(known.clone());
+            }
+            ask(home).inspect(|why| drop(homes.insert(home, why.clone())))
+        };
+        self.monitor.step("places of chunks", u64::from(engine.index().partitions()));
+        for partition in 0..engine.index().partitions() {
+            let mut next = Some(0);
+            while let Some(from) = next {
+                if !self.go_on() {
+                    return Ok(());
+                }
+                let lost;
+                (lost, next) = self.lost_places(engine, partition, from, &mut why_not)?;
+                for (container, (why, lost)) in lost {
+                    self.lose(engine, &lost, &format!("container {container} cannot be read: {why}"))?;
+                }
+            }
+            self.monitor.advance(1);
+        }
+        for container in unreadable.keys() {
+            if !self.go_on() {
+                return Ok(());
+            }
+            engine.give_up_container(*container)?;
+        }
+        self.give_up_dead_ends(engine)
+    }
+
+    /// Some chunks that a partition of the index has where they cannot be, from a prefix on, and where to go on.
+    fn lost_places(&self, engine: &Arc<Engine>, partition: u32, from: u64, why_not: &mut WhyNot<'_>) -> Result<(LostByHome, Option<u64>)> {
+        let mut lost = LostByHome::new();
+        let (mut count, mut last, mut next, mut failed) = (0, 0, None, None);
+        engine.index().for_each_from(partition, from, &mut |fingerprint, entry| {
+            if entry.address == 0 {
+                return true;
+            }
+            let address = Address::from_bits(entry.address);
+            match why_not(address.container()) {
+                Ok(None) => {}
+                // All with one prefix together, so that the next call knows where to begin.
+                Ok(Some(_)) if count >= LOST_AT_ONCE && last != fingerprint.prefix() => next = Some(fingerprint.prefix()),
+                Ok(Some(why)) => {
+                    let chunk = LostChunk { fingerprint: *fingerprint, address, slot: None };
+                    lost.entry(address.container()).or_insert_with(|| (why, Vec::new())).1.push(chunk);
+                    (count, last) = (count + 1, fingerprint.prefix());
+                }
+                Err(error) => failed = Some(error),
+            }
+            next.is_none() && failed.is_none()
+        })?;
+        failed.map_or(Ok((lost, next)), Err)
+    }
+
+    /// Forwards that lead nowhere have lost their chunks to the quarantine by now.
+    fn give_up_dead_ends(&mut self, engine: &Arc<Engine>) -> Result<()> {
+        let storage = engine.storage();
+        for id in storage.forwards()? {
+            if !self.go_on() {
+                break;
+            }
+            if storage.verify_forward(id).is_err() {
+                let target = storage.forward_target(id).filter(|target| storage.catalog(*target).is_err());
+                engine.give_up_container(target.unwrap_or(id))?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,84 @@
+//! Rebuilding the chunk index from the containers and from everything that refers to chunks (M0.13: the index is a view).
+
+use crate::Monitor;
+use crate::Result;
+use crate::references::{metadata_of, of_objects, volumes};
+use onefold_engine::{EngineError, Piece, Rebuild, Settings};
+use onefold_fingerprint::Fingerprint;
+use onefold_ground::Ground;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Different chunks whose references are summed up before they go to the index.
+const BATCH: usize = 1 << 18;
+
+/// Throws the chunk index away and makes a new one: places from the catalogs of all containers, usage counts from all references. What
+/// is damaged or lost is returned, and is not in the new index. Anything else that cannot be read is an error, for counts must never be too low. After an error, or cut
+/// short, it must be done again before the store opens.
+pub fn rebuild_chunk_index(ground: Arc<dyn Ground>, settings: Settings, command: &str, monitor: &dyn Monitor) -> Result<Vec<String>> {
+    let mut problems = Vec::new();
+    monitor.step("places of chunks", 1);
+    let mut rebuild = Rebuild::start(ground, settings, command, &mut |problem| problems.push(problem))?;
+    monitor.advance(1);
+    let engine = rebuild.engine().clone();
+    let containers = engine.storage().containers()?;
+    let answering = engine.storage().answering(&containers, &engine.storage().forwards()?)?;
+    let moment = engine.moment(None)?;
+    monitor.step("references", containers.len() as u64 + 1);
+    let mut counts = Counts::default();
+    for container in containers {
+        let slots = match engine.storage().slots(container) {
+            Ok(slots) => slots,
+            // It was named with the places.
+            Err(error) if error.is_damage() => Vec::new(),
+            Err(error) => return Err(error.into()),
+        };
+        let mut lost = Vec::new();
+        let homes = answering.homes(container, &slots)?;
+        for (chunk, _) in metadata_of(&engine, moment.containers(), &homes, container, &slots) {
+            match chunk.read_references(&engine)? {
+                Some(pieces) => pieces.iter().for_each(|piece| counts.add(piece)),
+                None => {
+                    problems.push(format!("metadata chunk {} at {} cannot be read", chunk.fingerprint, chunk.address));
+                    lost.push(chunk.fingerprint);
+                }
+            }
+        }
+        rebuild.lose(&lost)?;
+        counts.hand_over(&mut rebuild, BATCH)?;
+        monitor.advance(1);
+    }
+    let names = volumes(&moment, &mut |problem| problems.push(problem));
+    if let Some(why) = of_objects(&moment, &names, &mut |piece| counts.add(piece), &mut |problem| problems.push(problem)) {
+        // Counts would be less than there are references.
+        return Err(EngineError::Inconsistent {
+            why: format!("the chunk index was not rebuilt, as not everything that counts could be read: {why}"),
+        }
+        .into());
+    }
+    counts.hand_over(&mut rebuild, 0)?;
+    monitor.advance(1);
+    drop(moment);
+    drop(engine);
+    rebuild.finish()?;
+    Ok(problems)
+}
+
+#[derive(Default)]
+struct Counts(HashMap<Fingerprint, i64>);
+
+impl Counts {
+    fn add(&mut self, piece: &Piece) {
+        if let Some(fingerprint) = piece.fingerprint() {
+            *self.0.entry(fingerprint).or_default() += 1;
+        }
+    }
+
+    fn hand_over(&mut self, rebuild: &mut Rebuild, above: usize) -> Result<()> {
+        if self.0.len() > above {
+            let sums: Vec<_> = self.0.drain().collect();
+            rebuild.count(&sums)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,123 @@
+//! Checks beside writers: they find nothing where nothing is wrong, whatever is written, swept, persisted and sealed meanwhile, and they find what is.
+
+use crate::model::Model;
+use crate::seeds;
+use crate::steps::step;
+use crate::world::{Random, World, settings};
+use onefold_engine::{Mode, Settings, Transaction};
+use onefold_fingerprint::Fingerprint;
+use onefold_ground::SimulatedGround;
+use onefold_upkeep::{CheckOptions, CheckReport, NoMonitor, ProblemKind, check};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// So little memory that a check takes several passes, each of another moment.
+const OPTIONS: CheckOptions = CheckOptions { read_data: true, memory_bytes: 16 << 10 };
+const WRITERS: u64 = 2;
+
+fn open(ground: &SimulatedGround, seed: u64) -> World {
+    // Without parity: what rots here is to be found, not repaired.
+    let settings = Settings { background: true, workers: 2, log_limit_bytes: 2 << 20, parity_group: 0, ..settings(seed) };
+    World::open_with(ground, seed, settings, Mode::ReadWrite).unwrap()
+}
+
+fn checked(world: &World) -> CheckReport {
+    check(&world.engine, OPTIONS, &NoMonitor).unwrap()
+}
+
+#[test]
+fn a_check_beside_writers_finds_nothing_that_is_not_there() {
+    let (mut checks, mut passes) = (0, 0);
+    for seed in seeds(24) {
+        let ground = World::create(seed);
+        let world = open(&ground, seed);
+        let working = AtomicBool::new(true);
+        std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..WRITERS)
+                .map(|number| {
+                    let mut own = world.another();
+                    scope.spawn(move || {
+                        let mut model = Model::new(&format!("w{number}-"));
+                        let mut random = Random(seed * 31 + number);
+                        (0..60)
+                            .for_each(|_| step(&mut own, &mut model, &mut random).unwrap_or_else(|error| panic!("seed {seed}: {error}")));
+                    })
+                })
+                .collect();
+            let checker = scope.spawn(|| {
+                let mut found = (0, 0);
+                // At least one check from beginning to end while nothing goes on, and as many as there is time for before.
+                loop {
+                    let is_last = !working.load(Ordering::Relaxed);
+                    let report = checked(&world);
+                    assert!(report.is_clean(), "seed {seed}: {:#?}", report.problems);
+                    found = (found.0 + 1, found.1 + report.passes);
+                    if is_last {
+                        return found;
+                    }
+                }
+            });
+            writers.into_iter().for_each(|writer| writer.join().unwrap());
+            working.store(false, Ordering::Relaxed);
+            let found = checker.join().unwrap();
+            (checks, passes) = (checks + found.0, passes + found.1);
+        });
+    }
+    println!("{checks} checks, {passes} passes");
+}
+
+/// A chunk of a sealed container, the file and a byte of its first frame.
+fn sealed(world: &World) -> (Fingerprint, String, u64) {
+    let storage = world.engine.storage();
+    let container = storage.containers().unwrap().into_iter().find(|container| storage.is_sealed(*container)).expect("a full container");
+    let catalog = storage.catalog(container).unwrap();
+    let folder = |number: u32| format!("{:05x}/{number:08x}", number >> 12);
+    let path = format!("containers/{:04x}/{}", container.partition(), folder(container.number()));
+    (catalog.slots[0].fingerprint, path, u64::from(catalog.frames[0].offset_bytes) + 1)
+}
+
+#[test]
+fn a_check_beside_writers_finds_what_is_wrong() {
+    for seed in seeds(12) {
+        let ground = World::create(seed);
+        let world = open(&ground, seed);
+        let volume = world.volumes.create("old", 4 << 20, 64 << 10, None).unwrap();
+        (0..8).for_each(|part| volume.write(part << 18, &Random(seed * 100 + part).fresh(100_000)).unwrap());
+        volume.flush().unwrap();
+        let (chunk, path, at) = sealed(&world);
+        let working = AtomicBool::new(true);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let volume = world.volumes.create("new", 4 << 20, 64 << 10, None).unwrap();
+                let mut random = Random(seed);
+                while working.load(Ordering::Relaxed) {
+                    let data = random.fresh(20_000);
+                    volume.write(random.below(4 << 20) / 32768 * 32768, &data).unwrap();
+                    volume.flush().unwrap();
+                }
+            });
+            assert!(checked(&world).is_clean(), "seed {seed}");
+            // A count that nothing stands for.
+            world.engine.submit(Transaction { changes: Vec::new(), deltas: vec![(chunk, 1)] }).unwrap();
+            world.engine.flush().unwrap();
+            for _ in 0..3 {
+                let report = checked(&world);
+                assert_eq!(report.problem_count, 1, "seed {seed}: {:#?}", report.problems);
+                assert!(report.problems[0].kind == ProblemKind::WrongCount && report.problems[0].what.contains(&chunk.to_string()));
+            }
+            world.engine.submit(Transaction { changes: Vec::new(), deltas: vec![(chunk, -1)] }).unwrap();
+            world.engine.flush().unwrap();
+            assert!(checked(&world).is_clean(), "seed {seed}");
+            // A byte that rots.
+            ground.corrupt(&path, at, 0x20).unwrap();
+            let report = checked(&world);
+            let kinds: Vec<_> = report.problems.iter().map(|problem| problem.kind).collect();
+            assert!(
+                kinds.contains(&ProblemKind::Container) && kinds.contains(&ProblemKind::Affected),
+                "seed {seed}: {:#?}",
+                report.problems
+            );
+            assert!(report.problems.iter().all(|problem| !problem.what.contains("\"new\"")), "seed {seed}: {:#?}", report.problems);
+            working.store(false, Ordering::Relaxed);
+        });
+    }
+}

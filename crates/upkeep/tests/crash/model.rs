@@ -1,0 +1,256 @@
+//! What must be in a store: bytes in memory, and how far they were acknowledged.
+//!
+//! A block of a volume has versions: the first is what the last flush covered, the last is what a reader of the living process sees. After
+//! a crash any one of them may be there. What exists at all (volumes, their sizes, backups) has alternatives in the same
+//! way. [`Model::verify`] compares, and from then on what was found is what is known.
+
+use crate::world::{Fault, World};
+use onefold_catalog::{Backup, Content, PieceReader, TreeWalk};
+use onefold_engine::Engine;
+use onefold_upkeep::{CheckOptions, NoMonitor, check};
+use onefold_volume::{Volume, VolumeError};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub const BLOCK_BYTES: u64 = 64 << 10;
+/// Volumes that a model has at most.
+pub const SLOTS: usize = 5;
+
+type Bytes = Arc<Vec<u8>>;
+
+/// A tree of files: path to bytes.
+pub type Tree = BTreeMap<String, Bytes>;
+
+#[derive(Clone, Debug)]
+pub struct VolumeModel {
+    pub size: u64,
+    /// A snapshot, or a clone that was made so.
+    pub is_read_only: bool,
+    /// Of each block, its versions.
+    pub blocks: Vec<Vec<Bytes>>,
+}
+
+#[derive(Clone, Debug)]
+pub struct BackupModel {
+    pub backup: Backup,
+    pub tree: Tree,
+    /// Whether it is visible: what may be, the last is what the process sees.
+    pub visible: Vec<bool>,
+    /// Whether it is protected, likewise.
+    pub protected: Vec<bool>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// Begins all names of this model.
+    pub prefix: String,
+    /// By slot: the states that a volume may be in, the last is what the process sees.
+    pub slots: Vec<Vec<Option<VolumeModel>>>,
+    pub backups: BTreeMap<[u8; 16], BackupModel>,
+    pub next_backup: u64,
+}
+
+impl VolumeModel {
+    pub fn new(size: u64) -> VolumeModel {
+        let mut volume = VolumeModel { size: 0, is_read_only: false, blocks: Vec::new() };
+        volume.resize(size);
+        volume
+    }
+
+    /// What is cut off is gone, what is added is zeros.
+    pub fn resize(&mut self, size: u64) {
+        let zeros = Arc::new(vec![0; BLOCK_BYTES as usize]);
+        self.blocks.resize(size.div_ceil(BLOCK_BYTES) as usize, vec![zeros]);
+        let tail = (size % BLOCK_BYTES) as usize;
+        if size < self.size && tail > 0 {
+            for version in self.blocks.last_mut().into_iter().flatten() {
+                Arc::make_mut(version)[tail..].fill(0);
+            }
+        }
+        self.size = size;
+    }
+
+    /// What the process sees, as another volume.
+    pub fn copy(&self, is_read_only: bool) -> VolumeModel {
+        let blocks = (0..self.blocks.len()).map(|block| vec![self.latest(block).clone()]).collect();
+        VolumeModel { size: self.size, is_read_only, blocks }
+    }
+
+    pub fn latest(&self, block: usize) -> &Bytes {
+        self.blocks[block].last().expect("a block has a version")
+    }
+
+    /// Bytes of a block that are within the size.
+    fn visible(&self, block: usize) -> usize {
+        (self.size - block as u64 * BLOCK_BYTES).min(BLOCK_BYTES) as usize
+    }
+
+    fn flushed(&mut self) {
+        for versions in &mut self.blocks {
+            versions.drain(..versions.len() - 1);
+        }
+    }
+
+    /// Whether the volume is in this state; if so, what was found is what is known. `live`: only the latest counts.
+    pub fn matches(&mut self, volume: &Volume, live: bool) -> Result<(), String> {
+        if volume.is_read_only() != self.is_read_only {
+            return Err(format!("read-only is {}", volume.is_read_only()));
+        }
+        if volume.size() != self.size {
+            return Err(format!("size {} instead of {}", volume.size(), self.size));
+        }
+        for block in 0..self.blocks.len() {
+            let mut found = vec![1; self.visible(block)];
+            volume.read(block as u64 * BLOCK_BYTES, &mut found).map_err(|error| format!("block {block}: {error}"))?;
+            let versions = &self.blocks[block];
+            let last = versions.len() - 1;
+            match versions.iter().rposition(|version| version[..found.len()] == found[..]) {
+                Some(at) if at == last || !live => self.blocks[block] = vec![versions[at].clone()],
+                at => {
+                    let wrong = versions[last].iter().zip(&found).position(|(a, b)| a != b);
+                    return Err(format!("block {block} is version {at:?} of {last}; it differs from byte {wrong:?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Model {
+    pub fn new(prefix: &str) -> Model {
+        Model { prefix: prefix.into(), slots: vec![vec![None]; SLOTS], backups: BTreeMap::new(), next_backup: 0 }
+    }
+
+    pub fn name(&self, slot: usize) -> String {
+        format!("{}v{slot}", self.prefix)
+    }
+
+    pub fn volume(&self, slot: usize) -> Option<&VolumeModel> {
+        self.slots[slot].last().and_then(Option::as_ref)
+    }
+
+    pub fn volume_mut(&mut self, slot: usize) -> Option<&mut VolumeModel> {
+        self.slots[slot].last_mut().and_then(Option::as_mut)
+    }
+
+    /// The engine has flushed: all objects that the process sees are durable.
+    pub fn objects_flushed(&mut self) {
+        for alternatives in &mut self.slots {
+            alternatives.drain(..alternatives.len() - 1);
+        }
+        for backup in self.backups.values_mut() {
+            backup.visible.drain(..backup.visible.len() - 1);
+            backup.protected.drain(..backup.protected.len() - 1);
+        }
+        self.backups.retain(|_, backup| backup.visible != [false]);
+    }
+
+    pub fn slot_flushed(&mut self, slot: usize) {
+        self.objects_flushed();
+        self.volume_mut(slot).into_iter().for_each(VolumeModel::flushed);
+    }
+
+    pub fn all_flushed(&mut self) {
+        (0..SLOTS).for_each(|slot| self.slot_flushed(slot));
+    }
+
+    /// The store must be in one of the states that the model allows; with `live`, in the latest.
+    pub fn verify(&mut self, world: &World, live: bool) -> Result<(), String> {
+        for slot in 0..SLOTS {
+            self.verify_slot(world, slot, live)?;
+        }
+        self.verify_backups(world, live)
+    }
+
+    fn verify_slot(&mut self, world: &World, slot: usize, live: bool) -> Result<(), String> {
+        let name = self.name(slot);
+        let volume = match world.volumes.get(&name) {
+            Ok(volume) => Some(volume),
+            Err(VolumeError::NotFound { .. }) => None,
+            Err(error) => return Err(format!("volume {name}: {error}")),
+        };
+        let mut reasons = Vec::new();
+        let alternatives = &mut self.slots[slot];
+        let first = if live { alternatives.len() - 1 } else { 0 };
+        for at in (first..alternatives.len()).rev() {
+            let mut state = alternatives[at].clone();
+            let matches = match (&mut state, &volume) {
+                (None, None) => Ok(()),
+                (Some(state), Some(volume)) => state.matches(volume, live),
+                (None, Some(_)) => Err("it is there".to_string()),
+                (Some(_), None) => Err("it is missing".to_string()),
+            };
+            match matches {
+                Ok(()) if live => return Ok(()),
+                Ok(()) => {
+                    *alternatives = vec![state];
+                    return Ok(());
+                }
+                Err(reason) => reasons.push(reason),
+            }
+        }
+        Err(format!("volume {name}: {}", reasons.join("; or ")))
+    }
+
+    fn verify_backups(&mut self, world: &World, live: bool) -> Result<(), String> {
+        let found = world.catalog.list().map_err(|error| error.to_string())?;
+        let mut found: BTreeMap<[u8; 16], Backup> = found
+            .into_iter()
+            .filter(|backup| backup.name.starts_with(&self.prefix))
+            .map(|backup| (*backup.id.as_bytes(), backup))
+            .collect();
+        let protected = world.catalog.protected().map_err(|error| error.to_string())?;
+        for (id, known) in &mut self.backups {
+            let backup = found.remove(id);
+            let allowed = if live { &known.visible[known.visible.len() - 1..] } else { &known.visible[..] };
+            if !allowed.contains(&backup.is_some()) {
+                return Err(format!("backup {}: visible is {}, allowed {allowed:?}", known.backup.id, backup.is_some()));
+            }
+            if let Some(backup) = &backup {
+                let tree = read_tree(&world.engine, backup).map_err(|error| format!("backup {}: {error}", backup.id))?;
+                if tree != known.tree {
+                    return Err(format!("backup {} has other files", backup.id));
+                }
+                let is_protected = protected.contains_key(&backup.id);
+                let allowed = if live { &known.protected[known.protected.len() - 1..] } else { &known.protected[..] };
+                if !allowed.contains(&is_protected) {
+                    return Err(format!("backup {}: protected is {is_protected}, allowed {allowed:?}", backup.id));
+                }
+                if !live {
+                    known.protected = vec![is_protected];
+                }
+            }
+            if !live {
+                known.visible = vec![backup.is_some()];
+            }
+        }
+        self.backups.retain(|_, backup| backup.visible != [false]);
+        match found.first_key_value() {
+            Some((_, backup)) => Err(format!("backup {} is there, nobody made it", backup.id)),
+            None => Ok(()),
+        }
+    }
+}
+
+pub fn read_tree(engine: &Arc<Engine>, backup: &Backup) -> Result<Tree, Fault> {
+    let mut tree = Tree::new();
+    for item in TreeWalk::new(engine, b"", &backup.root) {
+        if let Content::File { size_bytes, recipe } = item.entry?.content {
+            let pieces: Vec<_> = PieceReader::new(engine, &recipe).collect::<Result<_, _>>()?;
+            let mut bytes = vec![1; size_bytes as usize];
+            engine.read(&pieces, 0, &mut bytes, true)?;
+            tree.insert(String::from_utf8(item.path)?, Arc::new(bytes));
+        }
+    }
+    Ok(tree)
+}
+
+/// Every reference resolves, every count is right, every byte is what its fingerprint says.
+pub fn check_clean(world: &World) -> Result<(), String> {
+    let options = CheckOptions { read_data: true, ..CheckOptions::default() };
+    let report = check(&world.engine, options, &NoMonitor).map_err(|error| error.to_string())?;
+    match report.problems.first() {
+        Some(problem) => Err(format!("{} problems, one is: {problem:?}", report.problem_count)),
+        None => Ok(()),
+    }
+}
