@@ -386,7 +386,7 @@ fn a_reader_that_goes_away_ends_the_command() {
 
 /// Everything small, so that in a short time the log is trimmed, the indexes are written and containers fill up.
 const SMALL: &str = "[log]\nsegment = \"1MiB\"\nlimit = \"2MiB\"\ncommit = \"1MiB\"\ncommit_interval_ms = 20\n\
-                     [memory]\nvolume_dirty = \"1MiB\"\nauxiliary_index = \"1MiB\"\nblock_index_pending = \"1MiB\"\n";
+                     [memory]\nvolume_dirty = \"1MiB\"\nauxiliary_index = \"1MiB\"\nobject_index_pending = \"1MiB\"\n";
 
 #[test]
 fn a_check_beside_writing_clients_is_clean_and_finds_what_is_not() {

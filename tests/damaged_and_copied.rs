@@ -82,7 +82,7 @@ fn a8_a_repair_that_loses_something_says_what_and_needs_force() {
     let aside: Vec<&Vec<u8>> =
         after.iter().filter(|(path, _)| path.to_str().unwrap().contains("/log/damaged-")).map(|(_, bytes)| bytes).collect();
     for (path, bytes) in
-        before.iter().filter(|(path, _)| path.starts_with(scene.store().join("log")) || path.starts_with(scene.store().join("blocks")))
+        before.iter().filter(|(path, _)| path.starts_with(scene.store().join("log")) || path.starts_with(scene.store().join("objects")))
     {
         assert!(aside.contains(&bytes) || after.get(path) == Some(bytes), "{} was not kept", path.display());
     }
@@ -91,13 +91,13 @@ fn a8_a_repair_that_loses_something_says_what_and_needs_force() {
 }
 
 #[test]
-fn a8_a_damaged_page_of_the_block_index_costs_nothing_while_the_log_has_it_all() {
+fn a8_a_damaged_page_of_the_object_index_costs_nothing_while_the_log_has_it_all() {
     let scene = Scene::new(&[], "");
     fs::write(scene.path("file"), noise(1, 100_000)).unwrap();
     scene.run(["backup", "--name", "t", "file"]).succeeds();
-    // Brings the record into the file of the block index.
+    // Brings the record into the file of the object index.
     scene.run(["prune"]).succeeds();
-    let path = scene.store().join("blocks/0000.redb");
+    let path = scene.store().join("objects/0000.redb");
     let mut bytes = fs::read(&path).unwrap();
     let name = scene.text("file");
     let places: Vec<usize> = (0..bytes.len() - name.len()).filter(|at| bytes[*at..].starts_with(name.as_bytes())).collect();

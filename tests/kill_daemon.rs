@@ -15,7 +15,7 @@ const WRITERS: usize = 3;
 
 /// Everything small, so that in a short load the log wraps, buffers are written out and the indexes are swept.
 const SMALL: &str = "[log]\nsegment = \"1MiB\"\nlimit = \"2MiB\"\ncommit = \"1MiB\"\ncommit_interval_ms = 20\n\
-                     [memory]\nvolume_dirty = \"1MiB\"\nauxiliary_index = \"1MiB\"\nblock_index_pending = \"1MiB\"\n";
+                     [memory]\nvolume_dirty = \"1MiB\"\nauxiliary_index = \"1MiB\"\nobject_index_pending = \"1MiB\"\n";
 
 /// What a block may hold after a crash.
 #[derive(Debug)]

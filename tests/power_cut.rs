@@ -20,7 +20,7 @@ const NEVER: usize = usize::MAX;
 
 /// Everything small, so that in a short time the log wraps, the indexes are swept and containers are sealed and merged.
 const SETTINGS: &str = "[log]\nsegment = \"1MiB\"\nlimit = \"2MiB\"\ncommit = \"1MiB\"\ncommit_interval_ms = 50\n\
-                        [memory]\nvolume_dirty = \"1MiB\"\nauxiliary_index = \"1MiB\"\nblock_index_pending = \"1MiB\"\n";
+                        [memory]\nvolume_dirty = \"1MiB\"\nauxiliary_index = \"1MiB\"\nobject_index_pending = \"1MiB\"\n";
 
 /// A file system under test.
 struct FileSystem {

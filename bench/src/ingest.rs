@@ -206,7 +206,7 @@ fn shares(report: &mut Report, what: &str, engine: &Engine, index_and_log_percen
         report.add(format!("{what}: share of {name}"), 100.0 * time / sum, "%");
     }
     if let Some(limit) = index_and_log_percent {
-        let of_index = ["filter_container_cache", "filter_chunk_index", "chunk_index", "block_index", "log"];
+        let of_index = ["filter_container_cache", "filter_chunk_index", "chunk_index", "object_index", "log"];
         let time: f64 = usage.iter().filter(|(name, _)| of_index.contains(name)).map(|(_, time)| time).sum();
         report.add_beside(format!("{what}: share of all indexes and the log"), 100.0 * time / sum, "%", Some(Aim::Below(limit)), None);
     }

@@ -58,7 +58,7 @@ pub fn measure(options: &Options, report: &mut Report) -> Result<()> {
         report.add(format!("{what}: backup before it, wall"), backup.wall_s, "s");
         // What both read: containers with their parity, and the pages of the indexes.
         let mut files = Vec::new();
-        for directory in ["containers", "index", "blocks"] {
+        for directory in ["containers", "index", "objects"] {
             files_below(&store, &store.join(directory), &mut files)?;
         }
         let bytes: u64 = files.iter().map(|(_, bytes)| bytes).sum();

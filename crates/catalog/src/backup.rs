@@ -5,7 +5,7 @@ use onefold_ground::wire::{Reader, WireError, put_bytes, put_signed, put_varint}
 use std::fmt;
 use std::str::FromStr;
 
-/// The version that values of the block index begin with.
+/// The version that values of the object index begin with.
 const VERSION: u8 = 1;
 
 /// The name of a backup: 16 random bytes, written as 32 hex digits.
@@ -176,7 +176,7 @@ impl Backup {
         out
     }
 
-    /// Reads a record as the block index has it: the id in it is that of its key.
+    /// Reads a record as the object index has it: the id in it is that of its key.
     pub fn decode_object(key: &[u8], value: &[u8], digest_bytes: usize) -> Result<Backup, WireError> {
         let backup = Backup::decode(value, digest_bytes)?;
         if key.get(1..) == Some(backup.id.as_bytes()) {

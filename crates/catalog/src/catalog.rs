@@ -1,6 +1,6 @@
 //! The backups of a store: commit, list, find, remove.
 //!
-//! A record lies in the block-index partition of its backup group (its name hashed), under the key `b` + id.
+//! A record lies in the object-index partition of its backup group (its name hashed), under the key `b` + id.
 
 use crate::protection::protection_key;
 use crate::{Backup, BackupId, CatalogError, Result};
@@ -294,7 +294,7 @@ impl Catalog {
     }
 
     pub(crate) fn partition(&self, name: &str) -> u16 {
-        (checksum(name.as_bytes()) % u64::from(self.engine.block_partitions().max(1))) as u16
+        (checksum(name.as_bytes()) % u64::from(self.engine.object_partitions().max(1))) as u16
     }
 }
 

@@ -15,7 +15,7 @@ use std::sync::PoisonError;
 
 /// First byte of the keys of protections.
 const PREFIX: u8 = b'k';
-/// The version that values of the block index begin with.
+/// The version that values of the object index begin with.
 const VERSION: u8 = 1;
 /// A date is said as it was asked for, if the protection ends no later than this behind it.
 const SAID_AS_ASKED_NS: i64 = 24 * 3_600_000_000_000;
@@ -102,7 +102,7 @@ impl Catalog {
                 "the protection of backup {} cannot be read: {why}. Until `onefold protect` sets it anew, the backup cannot be forgotten",
                 BackupId::from_bytes(id)
             )),
-            (Err(_), _) => wrong.push(format!("the block index has a protection whose key has {} bytes", key.len() + 1)),
+            (Err(_), _) => wrong.push(format!("the object index has a protection whose key has {} bytes", key.len() + 1)),
         })?;
         Ok(wrong)
     }

@@ -21,7 +21,7 @@ struct Place {
 fn place() -> Place {
     let directory = tempfile::tempdir().unwrap();
     let ground: Arc<dyn Ground> = Arc::new(LocalGround::open(directory.path()).unwrap());
-    Engine::create(&ground, &Descriptor { block_partitions: 4, ..Descriptor::new().unwrap() }).unwrap();
+    Engine::create(&ground, &Descriptor { object_partitions: 4, ..Descriptor::new().unwrap() }).unwrap();
     let engine = Engine::open(ground, Settings::default(), Mode::ReadWrite, "test").unwrap();
     Place { stream: engine.stream(), catalog: Catalog::new(engine), _directory: directory }
 }

@@ -13,7 +13,7 @@ const HOUR_NS: i64 = 3_600_000_000_000;
 fn store() -> SimulatedGround {
     let ground = SimulatedGround::new(1);
     let shared: Arc<dyn Ground> = Arc::new(ground.clone());
-    Engine::create(&shared, &Descriptor { block_partitions: 4, ..Descriptor::new().unwrap() }).unwrap();
+    Engine::create(&shared, &Descriptor { object_partitions: 4, ..Descriptor::new().unwrap() }).unwrap();
     ground
 }
 

@@ -1,6 +1,6 @@
 //! What a store has been doing, over all openings: time and bytes by component (M0.22), verdicts of the filters.
 //!
-//! The sums are an object of the block index (key `p`), written when a store that was written to is closed and, while it is written to, about once
+//! The sums are an object of the object index (key `p`), written when a store that was written to is closed and, while it is written to, about once
 //! a minute. What a crash takes of them is a minute of figures, nothing else.
 
 use crate::chain::{FilterStatistics, Verdict};
@@ -97,11 +97,11 @@ pub(crate) struct Earlier {
 }
 
 impl Earlier {
-    /// From the object of the block index.
+    /// From the object of the object index.
     pub(crate) fn read(value: Option<Vec<u8>>, opened_at: Position) -> Result<Earlier> {
         let activity = value
             .map_or(Ok(Activity::default()), |value| Activity::decode(&value))
-            .map_err(|source| EngineError::Wire { what: "activity in the block index".into(), source })?;
+            .map_err(|source| EngineError::Wire { what: "activity in the object index".into(), source })?;
         Ok(Earlier { activity, written: Instant::now(), written_upto: opened_at, written_repairs: 0 })
     }
 

@@ -1,7 +1,7 @@
 //! Append-only mode: while it is on, nothing that was stored can be deleted through this library, whoever asks. Only who knows the secret
 //! that it was switched on with can switch it off.
 //!
-//! The state is one object of the block index (key `a`), so that it is durable, crash-safe and moves with the store like all others. Of the secret
+//! The state is one object of the object index (key `a`), so that it is durable, crash-safe and moves with the store like all others. Of the secret
 //! it has a salted Argon2id hash: trying secrets costs time and memory. It keeps out whoever can only call the library (a stolen client, a
 //! mistaken script), not who can write the store's files.
 //!
@@ -175,7 +175,7 @@ impl Engine {
     fn append_only(&self) -> Result<Option<State>> {
         let value = self.get(PARTITION, KEY)?;
         let state = value.map(|value| State::decode(&value)).transpose();
-        state.map_err(|source| EngineError::Wire { what: "state of append-only mode in the block index".into(), source })
+        state.map_err(|source| EngineError::Wire { what: "state of append-only mode in the object index".into(), source })
     }
 }
 

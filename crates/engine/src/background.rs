@@ -127,7 +127,7 @@ impl Engine {
         self.maintain(false)
     }
 
-    /// Sweeps the chunk index and persists the block index where they ask for it; with `all`, or when the log is long, makes both catch up and trims the log.
+    /// Sweeps the chunk index and persists the object index where they ask for it; with `all`, or when the log is long, makes both catch up and trims the log.
     pub fn maintain(&self, all: bool) -> Result<()> {
         self.writable()?;
         let _guard = self.maintaining.lock();
@@ -159,15 +159,15 @@ impl Engine {
                 Ok(())
             });
         }
-        if self.blocks.wants_persist() {
+        if self.objects.wants_persist() {
             let _views = self.change_views()?;
-            self.profile.time(Component::BlockIndex, 0, || self.blocks.persist())?;
+            self.profile.time(Component::ObjectIndex, 0, || self.objects.persist())?;
         }
         if all || self.log.used_bytes() * 100 >= self.settings.log_limit_bytes * TRIM_AT_PERCENT {
             let _views = self.change_views()?;
             let all_swept = self.profile.time(Component::ChunkIndex, 0, || self.index.sweep_all());
             swept = swept.and(all_swept.map_err(EngineError::from));
-            self.profile.time(Component::BlockIndex, 0, || self.blocks.persist())?;
+            self.profile.time(Component::ObjectIndex, 0, || self.objects.persist())?;
             self.trim()?;
         }
         swept
@@ -175,7 +175,7 @@ impl Engine {
 
     /// Gives back the part of the log that all consumers have applied. Open containers that still need older parts write themselves anew at its head.
     fn trim(&self) -> Result<()> {
-        let target = self.index.position().min(self.blocks.position());
+        let target = self.index.position().min(self.objects.position());
         // First what can be had without writing: the log may be full.
         self.trim_to(target)?;
         if self.storage.oldest_needed().is_some_and(|oldest| oldest < target) {
@@ -187,11 +187,11 @@ impl Engine {
 
     /// Before segments go, the second copies of objects catch up: they and the log together say what these objects are. Where that cannot be done (a full
     /// disk), the segments stay as long as the log is below its limit. Beyond it the log is trimmed all the same: nobody could go on otherwise, and a
-    /// copy is needed only if the block index is damaged before the next one.
+    /// copy is needed only if the object index is damaged before the next one.
     fn trim_to(&self, target: Position) -> Result<()> {
         let upto = self.storage.trim_point(target);
         if self.log.has_segments_before(upto) {
-            let copied = self.blocks.copy_objects();
+            let copied = self.objects.copy_objects();
             let failed_before = self.copy_fails.swap(copied.is_err(), Ordering::Relaxed);
             if let Err(error) = copied {
                 if !failed_before {
@@ -220,7 +220,7 @@ impl Engine {
         if self.storage.unsynced_bytes() >= self.settings.commit_bytes * WRITER_COMMITS_AT {
             self.commit_full_frames()?;
         }
-        if self.index.is_over_limit() || self.blocks.is_over_limit() || self.log.is_over_limit() {
+        if self.index.is_over_limit() || self.objects.is_over_limit() || self.log.is_over_limit() {
             self.maintain(self.log.is_over_limit())?;
             if self.log.is_over_limit() {
                 // The log may be held by transactions that are staged behind it: one commit more lets them through.
@@ -348,6 +348,6 @@ mod tests {
         let pages = disk.list("index/0000").unwrap().into_iter().find(|entry| entry.name.starts_with("pages-")).unwrap().name;
         disk.make_unreadable(&format!("index/0000/{pages}")).unwrap();
         engine.maintain(true).unwrap_err();
-        assert!(engine.blocks.position() > engine.index.position());
+        assert!(engine.objects.position() > engine.index.position());
     }
 }

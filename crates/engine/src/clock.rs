@@ -5,7 +5,7 @@
 //! * It never goes back, and a machine that is off for longer makes it lag behind the true time. So whatever waits for it may wait too long, never
 //!   too short (`docs/decisions/0038-sequence-and-seen-time.md`).
 //!
-//! It is noted as an object of the block index (key `c`): with what is written whenever somebody relies on it, on a clean close, about once a minute
+//! It is noted as an object of the object index (key `c`): with what is written whenever somebody relies on it, on a clean close, about once a minute
 //! while the store is written to, and once an hour otherwise.
 
 use crate::{Change, Engine, Result, Transaction};

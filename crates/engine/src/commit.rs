@@ -5,7 +5,7 @@
 //! 2. [`prepare`](onefold_storage::ContainerStore::prepare): writes and syncs container data, which covers those chunks (chunks of open frames
 //!    come back as records that carry their bytes);
 //! 3. writes container records, usage counts and objects as one batch to the log and syncs it: all of it is durable, or none;
-//! 4. applies the batch to chunk index and block index in memory, then forgets the reservations and the staged objects.
+//! 4. applies the batch to chunk index and object index in memory, then forgets the reservations and the staged objects.
 //!
 //! Before 2 and before 3 it looks whether the lock of the store is still its own, and once more when the batch is durable: whoever takes a lock
 //! whose file was removed sees every batch that is acknowledged.
@@ -24,13 +24,13 @@ use crate::statistics::Totals;
 use crate::{Engine, EngineError, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
-use onefold_index::{ChunkBatch, ChunkIndex, block};
+use onefold_index::{ChunkBatch, ChunkIndex, ObjectIndex, objects};
 use onefold_oplog::{Log, LogError, PartitionClass, Position, Record};
 use onefold_storage::{ChunkKind, ContainerRecord, FRAME_COMMITTED, Prepared, Scope};
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
-/// A change of an object: block-index partition, key, new value or `None` to delete.
+/// A change of an object: object-index partition, key, new value or `None` to delete.
 pub type Change = (u16, Vec<u8>, Option<Vec<u8>>);
 
 /// Changes that become durable together.
@@ -88,7 +88,7 @@ impl Engine {
             self.watch.touch(transaction.deltas.iter().map(|(fingerprint, _)| fingerprint));
             let mut queue = self.queue.lock();
             queue.sequence += 1;
-            self.blocks.stage(queue.sequence, &transaction.changes)?;
+            self.objects.stage(queue.sequence, &transaction.changes)?;
             queue.bytes += transaction.bytes();
             queue.transactions.push(transaction);
             // A batch must fit into the log several times.
@@ -216,7 +216,7 @@ impl Engine {
         let mut changes = latest_changes(transactions);
         changes.extend(stored_again);
         let mut superseded = self.superseded_by(&prepared);
-        let (dead, dead_bytes) = match superseded.marks.changes(&self.blocks) {
+        let (dead, dead_bytes) = match superseded.marks.changes(&self.objects) {
             // What is dead already cannot be read: the old copies then count as stored, which only costs space.
             Err(error) if error.is_damage() => {
                 tracing::warn!(%error, "older copies of chunks that are stored anew are not marked as dead");
@@ -283,7 +283,7 @@ impl Engine {
             self.writable()?;
             let mut totals = *self.totals.lock();
             totals.chunks = totals.chunks.saturating_sub(removals.len() as u64);
-            let (mut changes, dead_bytes) = marks.changes(&self.blocks)?;
+            let (mut changes, dead_bytes) = marks.changes(&self.objects)?;
             totals.dead_bytes = totals.dead_bytes.saturating_add_signed(dead_bytes);
             changes.push(totals.change());
             let mut records = vec![encode_removals(removals, self.digest_bytes())];
@@ -325,7 +325,8 @@ impl Engine {
             let inserts: Vec<_> = prepared.chunks.iter().map(|(fingerprint, address, _)| (*fingerprint, address.bits())).collect();
             self.index.apply_batch(end, ChunkBatch { removals, places, inserts: &inserts, deltas })
         });
-        let applied = indexed.and_then(|()| self.profile.time(Component::BlockIndex, bytes, || self.blocks.apply(end, sequence, changes)));
+        let applied =
+            indexed.and_then(|()| self.profile.time(Component::ObjectIndex, bytes, || self.objects.apply(end, sequence, changes)));
         if let Err(error) = applied {
             // The log has it, memory does not: only a replay brings them together again.
             let why = error.to_string();
@@ -375,7 +376,7 @@ fn latest_changes(transactions: &[Transaction]) -> Vec<Change> {
 /// Applies one batch of the log to the indexes that do not have it yet, as [`Engine::log_and_apply`] did before the crash.
 pub(crate) fn replay_batch(
     index: Option<&ChunkIndex>,
-    blocks: &block::BlockIndex,
+    objects: &ObjectIndex,
     end: Position,
     records: &[Record],
     digest_bytes: usize,
@@ -406,8 +407,8 @@ pub(crate) fn replay_batch(
             PartitionClass::ChunkIndex if record.kind == CHUNK_DELTAS => {
                 deltas.extend(decode_deltas(&record.payload, digest_bytes).map_err(damaged("ChunkDeltas"))?);
             }
-            PartitionClass::BlockIndex if record.kind == OBJECTS_WRITTEN => {
-                changes.extend(block::decode_changes(record.partition.number, &record.payload).map_err(damaged("ObjectsWritten"))?);
+            PartitionClass::ObjectIndex if record.kind == OBJECTS_WRITTEN => {
+                changes.extend(objects::decode_changes(record.partition.number, &record.payload).map_err(damaged("ObjectsWritten"))?);
             }
             class => {
                 let why = format!("the log has a record of unknown type {} for {class:?}; it may be of a newer onefold", record.kind);
@@ -418,7 +419,7 @@ pub(crate) fn replay_batch(
     if let Some(index) = index {
         index.apply_batch(end, ChunkBatch { removals: &removals, places: &places, inserts: &inserts, deltas: &deltas })?;
     }
-    blocks.apply(end, 0, &changes)?;
+    objects.apply(end, 0, &changes)?;
     Ok(())
 }
 

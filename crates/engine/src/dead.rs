@@ -5,7 +5,7 @@
 
 use crate::{Change, EngineError, Result};
 use onefold_ground::wire::{Reader, put_bytes, put_varint};
-use onefold_index::BlockIndex;
+use onefold_index::ObjectIndex;
 use onefold_storage::{ContainerId, MAX_SLOTS};
 use std::collections::BTreeMap;
 
@@ -88,8 +88,8 @@ impl DeadSlots {
     }
 
     /// The dead slots of a container file.
-    pub(crate) fn read(blocks: &BlockIndex, container: ContainerId) -> Result<DeadSlots> {
-        blocks.get(PARTITION, &key(container))?.map_or_else(|| Ok(DeadSlots::default()), |value| DeadSlots::decode(&value))
+    pub(crate) fn read(objects: &ObjectIndex, container: ContainerId) -> Result<DeadSlots> {
+        objects.get(PARTITION, &key(container))?.map_or_else(|| Ok(DeadSlots::default()), |value| DeadSlots::decode(&value))
     }
 }
 
@@ -114,10 +114,10 @@ impl Marks {
     }
 
     /// What changes of the objects, and of the sum of all dead bytes. The caller holds the lock of commits.
-    pub(crate) fn changes(&self, blocks: &BlockIndex) -> Result<(Vec<Change>, i64)> {
+    pub(crate) fn changes(&self, objects: &ObjectIndex) -> Result<(Vec<Change>, i64)> {
         let (mut changes, mut dead_bytes) = (Vec::new(), 0);
         for (container, file) in &self.0 {
-            let before = DeadSlots::read(blocks, *container)?;
+            let before = DeadSlots::read(objects, *container)?;
             if before.is_given_up() {
                 continue;
             }

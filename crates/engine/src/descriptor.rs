@@ -11,8 +11,9 @@ use std::fmt::Write as _;
 pub const DESCRIPTOR: &str = "descriptor";
 /// Its second copy.
 pub const DESCRIPTOR_COPY: &str = "descriptor.copy";
-/// The format that this version reads and writes. What is stored in another one would be misread: in format 1 batches of the log were aligned to 512 bytes.
-pub const FORMAT: u64 = 2;
+/// The format that this version reads and writes. What is stored in another one would be misread: in format 1 batches of the log were aligned to 512
+/// bytes, in format 2 the object index had other names.
+pub const FORMAT: u64 = 3;
 /// No descriptor is longer.
 const LIMIT_BYTES: u64 = 64 << 10;
 /// The line that ends a descriptor.
@@ -39,8 +40,8 @@ pub struct Descriptor {
     pub compression: Compression,
     /// Chunk-index partitions, a power of two.
     pub index_partitions: u32,
-    /// Block-index partitions.
-    pub block_partitions: u16,
+    /// Object-index partitions.
+    pub object_partitions: u16,
     /// Container partitions.
     pub container_partitions: u16,
     /// Whether the bytes of user data are thrown away once they are chunked, named, looked up and given their place: for experiments with more data than there is room
@@ -60,7 +61,7 @@ impl Descriptor {
             frame_bytes: 64 << 10,
             compression: Compression::Zstd(1),
             index_partitions: 16,
-            block_partitions: 1,
+            object_partitions: 1,
             container_partitions: 1,
             discards_data: false,
         })
@@ -86,7 +87,7 @@ impl Descriptor {
         if !self.index_partitions.is_power_of_two() || self.index_partitions > 1 << 12 {
             return invalid("index partitions", format!("{}; it must be a power of two up to 4096", self.index_partitions));
         }
-        if !(1..=1 << 10).contains(&self.block_partitions) || !(1..=1 << 10).contains(&self.container_partitions) {
+        if !(1..=1 << 10).contains(&self.object_partitions) || !(1..=1 << 10).contains(&self.container_partitions) {
             return invalid("partitions", "there must be from 1 to 1024 of each kind".into());
         }
         Ok(())
@@ -117,7 +118,7 @@ impl Descriptor {
             "# Written by onefold at init. What is chosen here holds for the life of the store.\n\
              format = {FORMAT}\nstore = \"{store}\"\nprofile = \"exact\"\nfingerprint = \"{}\"\nchunker = \"{}\"\n\
              chunk_min_bytes = {}\nchunk_target_bytes = {}\nchunk_max_bytes = {}\ncontainer_bytes = {}\nframe_bytes = {}\n\
-             compression = \"{}\"\nindex_partitions = {}\nblock_partitions = {}\ncontainer_partitions = {}\nencryption = \"none\"\n",
+             compression = \"{}\"\nindex_partitions = {}\nobject_partitions = {}\ncontainer_partitions = {}\nencryption = \"none\"\n",
             self.fingerprint,
             self.chunker,
             self.chunk_sizes.min,
@@ -127,7 +128,7 @@ impl Descriptor {
             self.frame_bytes,
             self.compression,
             self.index_partitions,
-            self.block_partitions,
+            self.object_partitions,
             self.container_partitions
         );
         if self.discards_data {
@@ -188,7 +189,7 @@ impl Descriptor {
             frame_bytes: number("frame_bytes", 1 << 30)? as u32,
             compression: word("compression")?.parse().map_err(|error| damaged(format!("`compression`: {error}")))?,
             index_partitions: number("index_partitions", 1 << 20)? as u32,
-            block_partitions: number("block_partitions", 1 << 15)? as u16,
+            object_partitions: number("object_partitions", 1 << 15)? as u16,
             container_partitions: number("container_partitions", 1 << 15)? as u16,
             discards_data,
         };

@@ -18,7 +18,7 @@ pub enum EngineError {
     /// The operations log.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// The chunk index or the block index.
+    /// The chunk index or the object index.
     #[error(transparent)]
     Index(#[from] IndexError),
     /// The containers.

@@ -7,7 +7,7 @@
 //!
 //! # Invariants
 //! * A record in the log refers only to chunks that are durable in a container or in the log itself, in this batch or before it.
-//! * The chunk index and the block index in memory are exactly the log up to its end; on disk they are the log up to their position.
+//! * The chunk index and the object index in memory are exactly the log up to its end; on disk they are the log up to their position.
 //! * A fingerprint is in [`Reservations`](reservation) until the chunk index has it, so a chunk is never stored twice for want of timing.
 //!
 //! # Locks, in the order in which they are taken
@@ -86,7 +86,7 @@ use onefold_chunking::Chunker;
 use onefold_ground::profile::Profile;
 use onefold_ground::{Ground, Holder, LockGuard, Reserve};
 use onefold_index::ChunkIndex;
-use onefold_index::block::BlockIndex;
+use onefold_index::ObjectIndex;
 use onefold_oplog::{Log, Position};
 use onefold_storage::ContainerStore;
 use parking_lot::{Mutex, RwLock};
@@ -109,7 +109,7 @@ pub struct Engine {
     chunker: Arc<dyn Chunker>,
     storage: Arc<ContainerStore>,
     index: Arc<ChunkIndex>,
-    blocks: Arc<BlockIndex>,
+    objects: Arc<ObjectIndex>,
     log: Log,
     reservations: Reservations,
     guards: Arc<in_flight::Guards>,
@@ -205,9 +205,9 @@ impl Engine {
         self.descriptor.fingerprint.digest_bytes()
     }
 
-    /// Block-index partitions of this store.
-    pub fn block_partitions(&self) -> u16 {
-        self.descriptor.block_partitions
+    /// Object-index partitions of this store.
+    pub fn object_partitions(&self) -> u16 {
+        self.descriptor.object_partitions
     }
 
     /// Time and bytes by component.
@@ -220,9 +220,9 @@ impl Engine {
         &self.index
     }
 
-    /// The block index, for check.
-    pub fn block_index(&self) -> &BlockIndex {
-        &self.blocks
+    /// The object index, for check.
+    pub fn object_index(&self) -> &ObjectIndex {
+        &self.objects
     }
 
     /// The containers, for check and statistics.
@@ -246,41 +246,41 @@ impl Engine {
     /// The value of an object; what was submitted is seen at once.
     pub fn get(&self, partition: u16, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.check_looking()?;
-        Ok(self.blocks.get(partition, key)?)
+        Ok(self.objects.get(partition, key)?)
     }
 
     /// Up to `limit` objects with `from <= key < to`, sorted.
     pub fn range(&self, partition: u16, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         self.check_looking()?;
-        Ok(self.blocks.range(partition, from, to, limit)?)
+        Ok(self.objects.range(partition, from, to, limit)?)
     }
 
-    /// Whether there are keys of which a repair could not find out what the block index said.
+    /// Whether there are keys of which a repair could not find out what the object index said.
     pub fn has_lost(&self) -> bool {
-        self.blocks.has_lost()
+        self.objects.has_lost()
     }
 
-    /// The ranges of keys with `from <= key < to` of which a repair could not find out what the block index said. Reading in them is an error until
+    /// The ranges of keys with `from <= key < to` of which a repair could not find out what the object index said. Reading in them is an error until
     /// something is written there.
     pub fn lost_within(&self, partition: u16, from: &[u8], to: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        Ok(self.blocks.lost_within(partition, from, to)?)
+        Ok(self.objects.lost_within(partition, from, to)?)
     }
 
     /// The first of them.
     pub fn first_lost(&self, partition: u16, from: &[u8], to: &[u8]) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
-        Ok(self.blocks.first_lost(partition, from, to)?)
+        Ok(self.objects.first_lost(partition, from, to)?)
     }
 
     /// The change that takes lost keys with `from <= key < to` for keys without objects, from the commit of its transaction on; `None`: none of them is lost. For who
     /// knows that nobody needs them any more.
     pub fn give_up_lost(&self, partition: u16, from: &[u8], to: &[u8]) -> Result<Option<Change>> {
-        Ok(self.blocks.give_up_lost(partition, from, to)?)
+        Ok(self.objects.give_up_lost(partition, from, to)?)
     }
 
     /// Passes every object whose key begins with `prefix` to `visit`, partition by partition, sorted within each; some at a time, so memory is bounded.
     pub fn for_each_object(&self, prefix: u8, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<()> {
         const PAGE: usize = 256;
-        for partition in 0..self.block_partitions() {
+        for partition in 0..self.object_partitions() {
             let mut from = vec![prefix];
             loop {
                 let page = self.range(partition, &from, &[prefix + 1], PAGE)?;

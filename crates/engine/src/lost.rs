@@ -136,7 +136,7 @@ impl Engine {
     pub fn give_up_container(&self, container: ContainerId) -> Result<()> {
         let _one = self.reclaiming.lock();
         self.commit_settled(&mut || {
-            let dead = DeadSlots::read(&self.blocks, container)?;
+            let dead = DeadSlots::read(&self.objects, container)?;
             let change = (!dead.is_given_up()).then(|| (dead::PARTITION, dead::key(container), Some(dead.given_up().encode())));
             Ok(Settled { changes: change.into_iter().collect(), ..Settled::default() })
         })
@@ -146,7 +146,7 @@ impl Engine {
     /// chunk can be restored; durable on return. False if it was not given up or still cannot be read.
     pub fn take_up_container(&self, container: ContainerId) -> Result<bool> {
         let _one = self.reclaiming.lock();
-        let before = DeadSlots::read(&self.blocks, container)?;
+        let before = DeadSlots::read(&self.objects, container)?;
         if !before.is_given_up() {
             return Ok(false);
         }
@@ -225,7 +225,7 @@ impl Engine {
             let _guard = self.committing.lock();
             self.repairable()?;
             let Settled { places, deltas, mut changes, marks, chunks, dead_bytes } = decide()?;
-            let (marked, marked_bytes) = marks.changes(&self.blocks)?;
+            let (marked, marked_bytes) = marks.changes(&self.objects)?;
             changes.extend(marked);
             if places.is_empty() && changes.is_empty() {
                 return Ok(());

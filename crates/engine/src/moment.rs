@@ -6,7 +6,7 @@
 //! pages of the chunk index are not written while their partition is held, the database keeps its snapshot, and slots of containers never change.
 
 use crate::{Engine, EngineError, Result};
-use onefold_index::{Held, block};
+use onefold_index::{Held, objects};
 use onefold_storage::CommittedSlots;
 use parking_lot::MutexGuard;
 use std::ops::RangeInclusive;
@@ -14,7 +14,7 @@ use std::ops::RangeInclusive;
 /// A store between two commits.
 pub struct Moment<'a> {
     engine: &'a Engine,
-    objects: block::Moment<'a>,
+    objects: objects::Moment<'a>,
     containers: CommittedSlots,
     chunks: Option<Held<'a>>,
     _nothing_removed: Option<MutexGuard<'a, ()>>,
@@ -36,7 +36,7 @@ impl Engine {
         chunks.iter_mut().for_each(Held::take);
         Ok(Moment {
             engine: self,
-            objects: self.blocks.moment()?,
+            objects: self.objects.moment()?,
             containers: self.storage.committed_slots(),
             chunks,
             _nothing_removed: nothing_removed,
@@ -70,9 +70,9 @@ impl<'a> Moment<'a> {
         self.chunks.take()
     }
 
-    /// Block-index partitions of the store.
-    pub fn block_partitions(&self) -> u16 {
-        self.engine.block_partitions()
+    /// Object-index partitions of the store.
+    pub fn object_partitions(&self) -> u16 {
+        self.engine.object_partitions()
     }
 
     /// Bytes of a digest of the store.

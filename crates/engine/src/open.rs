@@ -20,7 +20,7 @@ use crate::views::{OPENING_LIMIT, lock_views_within};
 use crate::{Engine, EngineError, Result, background, copied, reserve, salvage, snapshot};
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, Ground, GroundError, Holder, LockGuard, checksum, read_file, replace_file};
-use onefold_index::{ChunkIndex, ChunkIndexOptions, block};
+use onefold_index::{ChunkIndex, ChunkIndexOptions, ObjectIndex, ObjectIndexOptions};
 use onefold_oplog::{Log, LogError, LogOptions, Opening, PartitionClass};
 use onefold_storage::{ContainerStore, StorageOptions};
 use parking_lot::{Mutex, RwLock};
@@ -29,13 +29,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// Directories and files of a store (`docs/format.md` section 1).
 pub(crate) const INDEX: &str = "index";
-pub(crate) const BLOCKS: &str = "blocks";
+pub(crate) const OBJECTS: &str = "objects";
 pub(crate) const CONTAINERS: &str = "containers";
 pub(crate) const LOG: &str = "log";
 pub(crate) const LOCK: &str = "lock";
 pub(crate) const OWNER: &str = "owner";
 /// While this file is there, layers stay that no volume uses: a part of the log was lost, and they may have what was written behind it.
-pub(crate) const LAYERS_KEPT: &str = "blocks/layers-kept";
+pub(crate) const LAYERS_KEPT: &str = "objects/layers-kept";
 
 /// What the opener wants to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,11 +59,11 @@ impl Engine {
         if !ground.list("")?.is_empty() {
             return Err(EngineError::NotEmpty { place: ground.describe("") });
         }
-        for directory in [INDEX, BLOCKS, CONTAINERS, LOG, snapshot::LEASES] {
+        for directory in [INDEX, OBJECTS, CONTAINERS, LOG, snapshot::LEASES] {
             ground.create_directory(directory)?;
         }
         ChunkIndex::create(ground, INDEX, descriptor.index_partitions, descriptor.fingerprint.digest_bytes())?;
-        block::BlockIndex::create(ground, BLOCKS, descriptor.block_partitions)?;
+        ObjectIndex::create(ground, OBJECTS, descriptor.object_partitions)?;
         ContainerStore::create(&**ground, CONTAINERS, descriptor.container_partitions)?;
         Log::create(ground, LOG, descriptor.store, log_options(&Settings::default()))?;
         write_epoch(&**ground, 0)?;
@@ -109,10 +109,10 @@ impl Engine {
         if mode == Mode::Snapshot {
             storage.follow_writers();
         }
-        let block_options =
-            block::BlockIndexOptions { cache_bytes: settings.block_index_cache_bytes, pending_bytes: settings.block_index_pending_bytes };
-        let blocks = block::BlockIndex::open(ground.clone(), BLOCKS, descriptor.block_partitions, block_options, access, epoch)?;
-        let blocks = Arc::new(blocks);
+        let object_options =
+            ObjectIndexOptions { cache_bytes: settings.object_index_cache_bytes, pending_bytes: settings.object_index_pending_bytes };
+        let objects = ObjectIndex::open(ground.clone(), OBJECTS, descriptor.object_partitions, object_options, access, epoch)?;
+        let objects = Arc::new(objects);
         let opening = if mode == Mode::ReadWrite { Opening::ReadWrite { epoch } } else { Opening::ReadOnly };
         let log = open_log(&ground, &descriptor, &settings, opening, mode)?;
 
@@ -124,7 +124,7 @@ impl Engine {
         };
         let index = if mode == Mode::Rebuild {
             // Everything that the new index is made of comes first: a store in which that cannot be read keeps the index that it has.
-            recover(&storage, None, &blocks, &log, mode, digest_bytes)?;
+            recover(&storage, None, &objects, &log, mode, digest_bytes)?;
             storage.allow_repairs();
             empty_index(&ground, INDEX, descriptor.index_partitions, digest_bytes)?;
             open_index()?
@@ -134,23 +134,23 @@ impl Engine {
             });
         } else {
             let index = open_index()?;
-            recover(&storage, Some(&*index), &blocks, &log, mode, digest_bytes)?;
+            recover(&storage, Some(&*index), &objects, &log, mode, digest_bytes)?;
             index
         };
 
-        let quarantine = Arc::new(Quarantine::open(blocks.clone(), digest_bytes, ground.exists(RECOUNTED)?)?);
+        let quarantine = Arc::new(Quarantine::open(objects.clone(), digest_bytes, ground.exists(RECOUNTED)?)?);
         let bloom = settings.chain.iter().any(|name| name == "bloom").then(|| Arc::new(BloomFilter::new(settings.bloom_bytes)));
-        let filters = Chain::new(all_filters(&storage, &index, &blocks, &quarantine, &bloom, &settings), profile.clone());
+        let filters = Chain::new(all_filters(&storage, &index, &objects, &quarantine, &bloom, &settings), profile.clone());
         let chain = checked_chain(&filters, &settings.chain)?;
         // A metadata chunk stored twice would count its references twice: whatever a user chooses for data, metadata asks the index.
         let metadata_chain = filters.select(&["container-cache", "chunk-index"])?;
         let chunker = onefold_chunking::chunker(descriptor.chunker, descriptor.chunk_sizes)
             .map_err(|error| EngineError::Invalid { what: "chunk sizes".into(), why: error.to_string() })?;
-        let totals = blocks.get(TOTALS_PARTITION, TOTALS_KEY)?.map_or(Ok(Totals::default()), |value| Totals::decode(&value))?;
+        let totals = objects.get(TOTALS_PARTITION, TOTALS_KEY)?.map_or(Ok(Totals::default()), |value| Totals::decode(&value))?;
         let (partition, key) = Earlier::PLACE;
-        let earlier = Earlier::read(blocks.get(partition, key)?, log.end())?;
+        let earlier = Earlier::read(objects.get(partition, key)?, log.end())?;
         let (partition, key) = Clock::PLACE;
-        let clock = Clock::open(settings.time.clone(), blocks.get(partition, key)?);
+        let clock = Clock::open(settings.time.clone(), objects.get(partition, key)?);
         let keeps_layers = ground.exists(LAYERS_KEPT)?;
         // What another opening changes from here on is changed under the lock of the views again; a rebuild changes them all the time.
         let (opening_views, rebuild_views) = if mode == Mode::Rebuild { (None, views) } else { (views, None) };
@@ -164,7 +164,7 @@ impl Engine {
             chunker,
             storage,
             index,
-            blocks,
+            objects,
             log,
             reservations: Reservations::default(),
             guards: Arc::default(),
@@ -280,17 +280,17 @@ pub(crate) fn log_options(settings: &Settings) -> LogOptions {
     LogOptions { segment_bytes: settings.log_segment_bytes, limit_bytes: settings.log_limit_bytes }
 }
 
-/// Brings the indexes and the open containers to the end of the log; without `index`, the block index only.
+/// Brings the indexes and the open containers to the end of the log; without `index`, the object index only.
 fn recover(
     storage: &Arc<ContainerStore>,
     index: Option<&ChunkIndex>,
-    blocks: &block::BlockIndex,
+    objects: &ObjectIndex,
     log: &Log,
     mode: Mode,
     digest_bytes: usize,
 ) -> Result<()> {
-    let applied = index.map_or(blocks.position(), |index| index.position().min(blocks.position()));
-    let ahead = index.map_or(blocks.furthest_position(), |index| index.required_end().max(blocks.furthest_position()));
+    let applied = index.map_or(objects.position(), |index| index.position().min(objects.position()));
+    let ahead = index.map_or(objects.furthest_position(), |index| index.required_end().max(objects.furthest_position()));
     if ahead > log.end() {
         return Err(EngineError::Inconsistent {
             why: format!(
@@ -316,14 +316,14 @@ fn recover(
                 storage.replay(start, record)?;
             }
             if end > applied {
-                replay_batch(index, blocks, end, records, digest_bytes)?;
+                replay_batch(index, objects, end, records, digest_bytes)?;
                 if mode == Mode::ReadWrite {
                     while let Some(index) = index
                         && index.wants_sweep()
                         && index.sweep()?
                     {}
-                    if blocks.wants_persist() {
-                        blocks.persist()?;
+                    if objects.wants_persist() {
+                        objects.persist()?;
                     }
                 }
             }
@@ -347,7 +347,7 @@ fn recover(
 fn all_filters(
     storage: &Arc<ContainerStore>,
     index: &Arc<ChunkIndex>,
-    blocks: &Arc<block::BlockIndex>,
+    objects: &Arc<ObjectIndex>,
     quarantine: &Arc<Quarantine>,
     bloom: &Option<Arc<BloomFilter>>,
     settings: &Settings,
@@ -355,7 +355,7 @@ fn all_filters(
     let mut filters: Vec<Arc<dyn Filter>> = vec![
         Arc::new(ZeroChunkFilter),
         Arc::new(BlockIndexFilter::new(quarantine.clone())),
-        Arc::new(ContainerCacheFilter::new(storage.clone(), blocks.clone(), settings.container_cache_entries)),
+        Arc::new(ContainerCacheFilter::new(storage.clone(), objects.clone(), settings.container_cache_entries)),
         Arc::new(ChunkIndexFilter::new(index.clone())),
     ];
     // There must be bytes to compare with.

@@ -16,7 +16,7 @@ use crate::lost::Settled;
 use crate::{Change, Engine, EngineError, Recipe, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::{Reader, WireError, put_signed, put_varint};
-use onefold_index::BlockIndex;
+use onefold_index::ObjectIndex;
 use onefold_storage::{Address, ChunkKind, ContainerId, Prepared};
 use parking_lot::RwLock;
 use std::collections::HashSet;
@@ -110,7 +110,7 @@ const PAGE: usize = 1024;
 #[derive(Debug, Default)]
 struct Names {
     known: HashSet<Fingerprint>,
-    /// There are others: only the block index knows.
+    /// There are others: only the object index knows.
     has_more: bool,
 }
 
@@ -139,7 +139,7 @@ impl FromIterator<Fingerprint> for Names {
 /// The objects of the chunks in quarantine.
 #[derive(Debug)]
 pub(crate) struct Quarantine {
-    blocks: Arc<BlockIndex>,
+    objects: Arc<ObjectIndex>,
     digest_bytes: usize,
     /// Whether there may be some: without, nobody asks.
     is_used: AtomicBool,
@@ -149,11 +149,11 @@ pub(crate) struct Quarantine {
 }
 
 impl Quarantine {
-    pub(crate) fn open(blocks: Arc<BlockIndex>, digest_bytes: usize, is_recounted: bool) -> Result<Quarantine> {
+    pub(crate) fn open(objects: Arc<ObjectIndex>, digest_bytes: usize, is_recounted: bool) -> Result<Quarantine> {
         let mut names = Names::default();
         let mut from = vec![PREFIX];
         while !names.has_more {
-            let page = blocks.range(PARTITION, &from, &[PREFIX + 1], PAGE)?;
+            let page = objects.range(PARTITION, &from, &[PREFIX + 1], PAGE)?;
             // A key of another length is no name: nobody asks for it.
             let keys = page.iter().filter(|(key, _)| key.len() == 1 + digest_bytes);
             keys.for_each(|(key, _)| names.insert(Fingerprint::from_digest(&key[1..])));
@@ -163,7 +163,7 @@ impl Quarantine {
             }
         }
         let (is_used, is_recounted) = (AtomicBool::new(!names.known.is_empty()), AtomicBool::new(is_recounted));
-        Ok(Quarantine { blocks, digest_bytes, is_used, names: RwLock::new(names), is_recounted })
+        Ok(Quarantine { objects, digest_bytes, is_used, names: RwLock::new(names), is_recounted })
     }
 
     /// Whether counts were made anew and that is not noted yet.
@@ -203,7 +203,7 @@ impl Quarantine {
             return Ok(None);
         }
         let key = self.key(fingerprint);
-        self.blocks.get(PARTITION, &key)?.map(|value| self.decode(&key, &value)).transpose()
+        self.objects.get(PARTITION, &key)?.map(|value| self.decode(&key, &value)).transpose()
     }
 
     /// The change that puts a chunk in it, or changes what it says of one.

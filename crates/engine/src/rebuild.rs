@@ -1,7 +1,7 @@
 //! Rebuilding the chunk index: it is a view, and everything in it can be had from the containers and from what refers to chunks.
 //!
 //! The old index is not read. A marker file makes every other opening refuse the store until the new one is whole, so a rebuild that is
-//! cut short is simply done again. Containers, log and block index are only read, but that damaged or lost containers are made anew first where parity allows it.
+//! cut short is simply done again. Containers, log and object index are only read, but that damaged or lost containers are made anew first where parity allows it.
 
 use crate::recount::Recounted;
 use crate::{Engine, EngineError, Mode, Result, Settings};

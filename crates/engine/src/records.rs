@@ -3,7 +3,7 @@
 use crate::Change;
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::{Reader, WireError, put_signed, put_varint};
-use onefold_index::block;
+use onefold_index::objects;
 use onefold_oplog::{Partition, PartitionClass, Record};
 
 /// Type of the record ChunkDeltas (`docs/format.md` section 4).
@@ -16,9 +16,9 @@ pub const CHUNKS_PLACED: u8 = 9;
 pub const OBJECTS_WRITTEN: u8 = 6;
 
 pub(crate) fn encode_objects(changes: &[Change]) -> impl Iterator<Item = Record> {
-    block::encode_changes(changes).into_iter().map(|(number, payload)| Record {
+    objects::encode_changes(changes).into_iter().map(|(number, payload)| Record {
         kind: OBJECTS_WRITTEN,
-        partition: Partition { class: PartitionClass::BlockIndex, number },
+        partition: Partition { class: PartitionClass::ObjectIndex, number },
         payload,
     })
 }

@@ -37,6 +37,6 @@ impl Engine {
         let Effects { removals, places, deltas, changes, .. } = effects;
         let end = Position(self.log.end().0 + self.rehearsed.fetch_add(1, Ordering::SeqCst));
         self.index.apply_batch(end, ChunkBatch { removals, places, inserts: &[], deltas })?;
-        Ok(self.blocks.apply(end, 0, changes)?)
+        Ok(self.objects.apply(end, 0, changes)?)
     }
 }

@@ -250,7 +250,7 @@ impl Engine {
         removed: &mut Removed,
     ) -> Result<Doomed> {
         let slots = self.storage.slots(container)?;
-        let mut dead = DeadSlots::read(&self.blocks, container)?;
+        let mut dead = DeadSlots::read(&self.objects, container)?;
         dead.of_bytes = slots.iter().map(|(_, slot)| u64::from(slot.length_bytes)).sum();
         let places: HashMap<Address, usize> = slots.iter().enumerate().map(|(number, (address, _))| (*address, number)).collect();
         let mut doomed = Vec::with_capacity(chunks.len());
@@ -343,7 +343,7 @@ impl Engine {
 
     /// The dead slots of a container file.
     pub fn dead_slots(&self, container: ContainerId) -> Result<DeadSlots> {
-        DeadSlots::read(&self.blocks, container)
+        DeadSlots::read(&self.objects, container)
     }
 
     /// Passes the dead slots of every container that has some to `visit`.
@@ -353,7 +353,7 @@ impl Engine {
             (Some(container), Ok(dead)) => visit(container, dead),
             (_, Err(error)) => damaged = Some(error),
             (None, _) => {
-                damaged = Some(EngineError::Inconsistent { why: "the block index has dead slots whose key cannot be read".into() })
+                damaged = Some(EngineError::Inconsistent { why: "the object index has dead slots whose key cannot be read".into() })
             }
         })?;
         damaged.map_or(Ok(()), Err)

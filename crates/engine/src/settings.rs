@@ -13,10 +13,10 @@ pub struct Settings {
     pub catalog_cache_bytes: usize,
     /// Frames on their way to compression and disk, bytes.
     pub in_flight_bytes: usize,
-    /// Cache of the block index's database, bytes.
-    pub block_index_cache_bytes: usize,
+    /// Cache of the object index's database, bytes.
+    pub object_index_cache_bytes: usize,
     /// Objects that are durable in the log but not in the database yet, bytes.
-    pub block_index_pending_bytes: usize,
+    pub object_index_pending_bytes: usize,
     /// Fingerprints kept by the container-cache filter.
     pub container_cache_entries: usize,
     /// Size of the Bloom filter (used only if the chain has one), bytes.
@@ -53,8 +53,8 @@ impl Default for Settings {
             frame_cache_bytes: 64 << 20,
             catalog_cache_bytes: 16 << 20,
             in_flight_bytes: 16 << 20,
-            block_index_cache_bytes: 16 << 20,
-            block_index_pending_bytes: 32 << 20,
+            object_index_cache_bytes: 16 << 20,
+            object_index_pending_bytes: 32 << 20,
             container_cache_entries: 1 << 18,
             bloom_bytes: 16 << 20,
             chain: ["zero-chunk", "block-index", "container-cache", "chunk-index"].map(String::from).to_vec(),

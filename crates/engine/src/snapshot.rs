@@ -40,7 +40,7 @@ const LEASE_MAX_BYTES: u64 = 16 << 20;
 /// The last line of a lease that says what is held.
 const END: &str = "end";
 
-/// An object that is held: block-index partition and key.
+/// An object that is held: object-index partition and key.
 pub type Place = (u16, Vec<u8>);
 
 const LOOKING: u8 = 1;
@@ -233,7 +233,7 @@ impl Engine {
         let mut said = Vec::with_capacity(objects.len());
         for (partition, key) in objects {
             let value = self
-                .blocks
+                .objects
                 .get(*partition, key)?
                 .ok_or_else(|| EngineError::Inconsistent { why: "an object that was just read is not there".into() })?;
             said.push(((*partition, key.clone()), checksum(&value)));
@@ -271,7 +271,7 @@ impl Engine {
                 return Ok(Ok(Some(format!("unused chunks are kept for {}, which has not said what it reads", lease.whose()))));
             };
             for ((partition, key), sum) in objects {
-                let is_there = matches!(self.blocks.get(*partition, key), Ok(Some(value)) if checksum(&value) == *sum);
+                let is_there = matches!(self.objects.get(*partition, key), Ok(Some(value)) if checksum(&value) == *sum);
                 if !is_there {
                     return Ok(Ok(Some(format!("unused chunks are kept for {}, which reads what was removed meanwhile", lease.whose()))));
                 }

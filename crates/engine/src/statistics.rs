@@ -118,7 +118,7 @@ impl Engine {
     }
 }
 
-/// Sums over all chunks and frames ever committed; an object of the block index (key `t`), changed in the batch that commits the frames.
+/// Sums over all chunks and frames ever committed; an object of the object index (key `t`), changed in the batch that commits the frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) raw_bytes: u64,
@@ -159,7 +159,7 @@ impl Totals {
             };
             reader.end().map(|()| totals)
         };
-        read().map_err(|source| EngineError::Wire { what: "totals in the block index".into(), source })
+        read().map_err(|source| EngineError::Wire { what: "totals in the object index".into(), source })
     }
 }
 

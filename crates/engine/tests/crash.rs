@@ -71,7 +71,7 @@ fn descriptor(seed: u64) -> Descriptor {
         frame_bytes: 4 << 10,
         compression: [Compression::Lz4, Compression::None, Compression::Zstd(1)][seed as usize % 3],
         index_partitions: 2,
-        block_partitions: 2,
+        object_partitions: 2,
         container_partitions: 1 + (seed % 2) as u16,
         ..Descriptor::new().unwrap()
     }
@@ -79,7 +79,7 @@ fn descriptor(seed: u64) -> Descriptor {
 
 fn settings(seed: u64) -> Settings {
     let chain = match seed % 3 {
-        0 => "zero-chunk,block-index,container-cache,chunk-index",
+        0 => "zero-chunk,object-index,container-cache,chunk-index",
         1 => "bloom,zero-chunk,chunk-index,byte-compare",
         _ => "chunk-index",
     };
@@ -88,7 +88,7 @@ fn settings(seed: u64) -> Settings {
         log_limit_bytes: 256 << 10,
         // Small enough to be swept in the middle of a run.
         auxiliary_index_bytes: 8 << 10,
-        block_index_pending_bytes: 8 << 10,
+        object_index_pending_bytes: 8 << 10,
         bloom_bytes: 1 << 10,
         chain: chain.split(',').filter(|name| *name != "byte-compare" || !discards(seed)).map(String::from).collect(),
         discards_data: discards(seed),

@@ -68,7 +68,7 @@ fn whoever_waited_for_readers_looks_again_before_changing_what_a_second_writer_m
     let kept = write(&mut engine.stream(), &bytes(1, 20_000), 4096);
     refer(&engine, 1, &kept, 1);
     engine.flush().unwrap();
-    let parts = |ground: &SimulatedGround| ["index", "blocks", "log"].map(|directory| files(ground, directory));
+    let parts = |ground: &SimulatedGround| ["index", "objects", "log"].map(|directory| files(ground, directory));
     let before = parts(&ground);
     // One look when it begins; the lock is lost while it waits for the lock of the views.
     looks.store(1, Ordering::SeqCst);

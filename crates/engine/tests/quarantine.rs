@@ -220,7 +220,7 @@ fn a_chunk_that_only_an_index_made_anew_misses_is_noted_too() {
 #[test]
 fn commits_of_new_chunks_ask_no_database_whether_they_were_lost() {
     let ground = store(&descriptor());
-    let settings = Settings { block_index_cache_bytes: 0, ..settings(DEFAULT_CHAIN) };
+    let settings = Settings { object_index_cache_bytes: 0, ..settings(DEFAULT_CHAIN) };
     let engine = open(&ground, settings.clone());
     let pieces = write(&mut engine.stream(), &bytes(1, 200_000), 16 << 10);
     refer(&engine, 1, &pieces, 1);

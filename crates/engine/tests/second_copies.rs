@@ -32,11 +32,11 @@ fn m0_18_as_long_as_no_second_copy_can_be_written_the_log_is_kept_up_to_its_limi
         write_one(&engine, number);
         assert!(starts_of_segments(&ground) <= 2);
     }
-    let start = |engine: &Engine| engine.block_index().position().0 - engine.statistics().unwrap().log_bytes;
+    let start = |engine: &Engine| engine.object_index().position().0 - engine.statistics().unwrap().log_bytes;
     let before = start(&engine);
     assert!(before > 0 && engine.damaged_spares().is_empty(), "{:?}", engine.damaged_spares());
     // In its place nothing can be written.
-    ground.create_directory("blocks/0000.copy.new").unwrap();
+    ground.create_directory("objects/0000.copy.new").unwrap();
     for number in 30.. {
         write_one(&engine, number);
         if start(&engine) > before {

@@ -30,8 +30,8 @@ pub enum Component {
     FilterByteCompare,
     /// Chunk index: applying and sweeping, in the background.
     ChunkIndex,
-    /// Block index: looking up and persisting.
-    BlockIndex,
+    /// Object index: looking up and persisting.
+    ObjectIndex,
     /// Compressing frames.
     Compress,
     /// Writing and syncing containers.
@@ -63,7 +63,7 @@ impl Component {
         Component::FilterChunkIndex,
         Component::FilterByteCompare,
         Component::ChunkIndex,
-        Component::BlockIndex,
+        Component::ObjectIndex,
         Component::Compress,
         Component::StorageWrite,
         Component::StorageRead,
@@ -88,7 +88,7 @@ impl Component {
             Component::FilterChunkIndex => "filter_chunk_index",
             Component::FilterByteCompare => "filter_byte_compare",
             Component::ChunkIndex => "chunk_index",
-            Component::BlockIndex => "block_index",
+            Component::ObjectIndex => "object_index",
             Component::Compress => "compress",
             Component::StorageWrite => "storage_write",
             Component::StorageRead => "storage_read",

@@ -9,25 +9,25 @@ pub enum IndexError {
     /// A file operation failed.
     #[error(transparent)]
     Ground(#[from] GroundError),
-    /// The database of a block-index partition failed. After a full disk or a failed device the partition opens it anew by itself; what was
+    /// The database of an object-index partition failed. After a full disk or a failed device the partition opens it anew by itself; what was
     /// applied stays in memory and in the log, so the operation may be tried again.
-    #[error("block index {path}: {source}")]
+    #[error("object index {path}: {source}")]
     Database {
         /// The partition's file.
         path: String,
         /// What the database said.
         source: redb::Error,
     },
-    /// A block-index partition does not hold what the format says.
-    #[error("block index {path} is damaged: {what}")]
-    BlockIndexDamaged {
+    /// An object-index partition does not hold what the format says.
+    #[error("object index {path} is damaged: {what}")]
+    ObjectIndexDamaged {
         /// The partition's file.
         path: String,
         /// What is wrong.
         what: String,
     },
-    /// What the block index said of a key is lost with damage that was repaired: there may have been an object or not.
-    #[error("block index {path}: what it said of {} is lost; what is written there anew can be read again", lost_keys(.from, .to))]
+    /// What the object index said of a key is lost with damage that was repaired: there may have been an object or not.
+    #[error("object index {path}: what it said of {} is lost; what is written there anew can be read again", lost_keys(.from, .to))]
     Lost {
         /// The partition's file.
         path: String,
@@ -93,7 +93,7 @@ pub enum IndexError {
         partitions: u16,
     },
     /// A record of the log does not hold what the format says.
-    #[error("log record for the block index: {0}")]
+    #[error("log record for the object index: {0}")]
     Record(#[from] WireError),
 }
 
@@ -125,7 +125,7 @@ impl IndexError {
     /// Whether bytes of the index are damaged.
     pub fn is_damage(&self) -> bool {
         match self {
-            IndexError::BlockIndexDamaged { .. }
+            IndexError::ObjectIndexDamaged { .. }
             | IndexError::ChunkIndexDamaged { .. }
             | IndexError::Lost { .. }
             | IndexError::Record(_) => true,

@@ -131,7 +131,7 @@ fn a_damaged_descriptor_is_refused() {
 
 #[test]
 fn what_keeps_a_store_from_opening_is_listed_by_check() {
-    let files = ["descriptor", "owner", "log", "index/0000/header", "blocks/0000.redb"];
+    let files = ["descriptor", "owner", "log", "index/0000/header", "objects/0000.redb"];
     for file in files {
         let scene = Scene::with_store(&[]);
         let mut path = scene.store().join(file);

@@ -190,7 +190,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn record() -> impl Strategy<Value = Record> {
-        let class = prop_oneof![Just(PartitionClass::ChunkIndex), Just(PartitionClass::BlockIndex), Just(PartitionClass::Container)];
+        let class = prop_oneof![Just(PartitionClass::ChunkIndex), Just(PartitionClass::ObjectIndex), Just(PartitionClass::Container)];
         (any::<u8>(), class, any::<u16>(), proptest::collection::vec(any::<u8>(), 0..300))
             .prop_map(|(kind, class, number, payload)| Record { kind, partition: Partition { class, number }, payload })
     }

@@ -12,8 +12,8 @@ pub struct Position(pub u64);
 pub enum PartitionClass {
     /// Chunk index, by fingerprint prefix.
     ChunkIndex = 1,
-    /// Block index: volumes and backup groups.
-    BlockIndex = 2,
+    /// Object index: volumes and backup groups.
+    ObjectIndex = 2,
     /// Containers.
     Container = 3,
 }
@@ -64,7 +64,7 @@ impl Record {
         let offset_bytes = reader.position();
         let class = match reader.u8()? {
             1 => PartitionClass::ChunkIndex,
-            2 => PartitionClass::BlockIndex,
+            2 => PartitionClass::ObjectIndex,
             3 => PartitionClass::Container,
             value => return Err(WireError::OutOfRange { what: "partition class", value: u64::from(value), offset_bytes }),
         };

@@ -1,7 +1,7 @@
 //! iSCSI targets as the store remembers them: which volumes they show under which numbers, who may come and on which terms; and what of logical units outlives a
 //! restart, persistent reservations and erasures under way (`docs/format.md` sections 7.9 to 7.11).
 //!
-//! Objects of the block index and the rules that they keep among each other. This crate must never know how targets are served, nor what is in a volume: it knows
+//! Objects of the object index and the rules that they keep among each other. This crate must never know how targets are served, nor what is in a volume: it knows
 //! a volume by its number, which no other volume ever has.
 
 mod access;

@@ -82,11 +82,11 @@ pub fn known(engine: &Engine) -> Result<Known> {
     let mut known = Known::default();
     engine.for_each_object(TARGET, &mut |key, value| {
         let Some(number) = number(key) else {
-            known.damaged.push(format!("the block index has a target whose key has {} bytes", key.len()));
+            known.damaged.push(format!("the object index has a target whose key has {} bytes", key.len()));
             return;
         };
         if number == FILE_TARGET {
-            known.damaged.push(format!("the block index has a target of the number {number}, which none can have"));
+            known.damaged.push(format!("the object index has a target of the number {number}, which none can have"));
             return;
         }
         known.last_number = known.last_number.max(number);
@@ -111,7 +111,7 @@ pub fn damaged(engine: &Engine) -> Result<Vec<String>> {
             Some(volume) => {
                 wrong.extend(decode(volume, value).err().map(|error| format!("{error}; the volume is not shown over iSCSI")));
             }
-            None => wrong.push(format!("the block index has an object for the {what} of a volume whose key has {} bytes", key.len())),
+            None => wrong.push(format!("the object index has an object for the {what} of a volume whose key has {} bytes", key.len())),
         })?;
     }
     Ok(wrong)

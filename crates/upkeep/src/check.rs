@@ -1,7 +1,7 @@
 //! `check`: every reference resolves, every checksum and every count holds.
 //!
 //! Four steps, reading only; none is left out because an earlier one found something:
-//! 1. pages of the chunk index: checksums and order; files of the block index: checksums, trees, position;
+//! 1. pages of the chunk index: checksums and order; files of the object index: checksums, trees, position;
 //! 2. forwards of merged containers, then containers, one after the other: header, catalog, footer; with `read_data` every frame is read,
 //!    decompressed and fingerprinted again;
 //! 3. counts: in passes over ranges of fingerprints, so that memory stays within its bound, the entries of the index are compared with what
@@ -24,7 +24,7 @@ use crate::references;
 use crate::{Monitor, Result, UpkeepError};
 use lost::Kinds;
 use onefold_engine::{DeadSlots, Engine};
-use onefold_index::block::Verified;
+use onefold_index::objects::Verified;
 use onefold_storage::ContainerId;
 use report::LISTED;
 use std::collections::HashSet;
@@ -101,7 +101,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// What is dead in a container; `None` if the block index is damaged there, of which it is told elsewhere. Any other error is passed on: it says
+    /// What is dead in a container; `None` if the object index is damaged there, of which it is told elsewhere. Any other error is passed on: it says
     /// nothing of the store.
     pub(crate) fn dead_slots(&mut self, container: ContainerId) -> Result<Option<DeadSlots>> {
         match self.engine.dead_slots(container) {
@@ -149,10 +149,10 @@ impl<'a> Check<'a> {
             self.knows_all_entries = false;
         }
         self.monitor.advance(1);
-        for partition in 0..self.engine.block_partitions() {
-            match self.engine.block_index().verify_partition(partition, &|| !self.monitor.is_cancelled()) {
+        for partition in 0..self.engine.object_partitions() {
+            match self.engine.object_index().verify_partition(partition, &|| !self.monitor.is_cancelled()) {
                 Verified::Whole => {}
-                Verified::Damaged(damage) => self.report.add(ProblemKind::BlockIndex, format!("{}: {}", damage.path, damage.why)),
+                Verified::Damaged(damage) => self.report.add(ProblemKind::ObjectIndex, format!("{}: {}", damage.path, damage.why)),
                 Verified::Stopped => return Ok(()),
             }
         }

@@ -63,7 +63,7 @@ impl Kind {
     }
 }
 
-/// Objects that cannot be read, because their part of the block index is damaged: all of `kind` with numbers from `first` to `last`.
+/// Objects that cannot be read, because their part of the object index is damaged: all of `kind` with numbers from `first` to `last`.
 #[derive(Clone, Debug)]
 pub(crate) struct Gap {
     pub(crate) kind: Kind,
@@ -100,7 +100,7 @@ fn id(number: u128) -> String {
     format!("{number:032x}")
 }
 
-/// Passes all objects of a kind to `visit`, and what of the block index cannot be read to `damaged`; reading goes on behind it.
+/// Passes all objects of a kind to `visit`, and what of the object index cannot be read to `damaged`; reading goes on behind it.
 pub(crate) fn objects(moment: &Moment<'_>, kind: Kind, visit: &mut dyn FnMut(&[u8], &[u8]), damaged: &mut dyn FnMut(Gap)) {
     let visit = &mut |key: &[u8], value: &[u8]| {
         visit(key, value);
@@ -111,7 +111,7 @@ pub(crate) fn objects(moment: &Moment<'_>, kind: Kind, visit: &mut dyn FnMut(&[u
 
 /// The same until `visit` returns `false`.
 pub(crate) fn objects_while(moment: &Moment<'_>, kind: Kind, visit: &mut dyn FnMut(&[u8], &[u8]) -> bool, damaged: &mut dyn FnMut(Gap)) {
-    for partition in 0..moment.block_partitions() {
+    for partition in 0..moment.object_partitions() {
         let end = [kind.prefix() + 1];
         let mut from = vec![kind.prefix()];
         let (mut limit, mut gaps) = (PAGE, 0);
@@ -219,7 +219,7 @@ pub(crate) fn of_objects(
             let names: Vec<String> = volumes.showing(moment, map, block).iter().map(|info| format!("{:?}", info.name)).collect();
             problem(format!("the mapping of block {block} in map {map} cannot be read; volumes that need it: {}", names.join(", ")))
         }
-        (None, _) => problem("the block index has a mapping whose key cannot be read".into()),
+        (None, _) => problem("the object index has a mapping whose key cannot be read".into()),
     };
     mappings_of(moment, &mut mapping, &mut |gap| gaps.push(gap));
     gaps.retain(|gap| gap.is_needed(volumes));

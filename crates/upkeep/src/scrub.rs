@@ -2,7 +2,7 @@
 //!
 //! Container files, forwards, parity files and the pages of both indexes are read, past all caches, and their checksums verified. A pass goes through all of them in
 //! one order, by steps; after each step it is written down how far it is (`state.rs`), so that it goes on there after any stop. From that
-//! the claim of [`ScrubStatus::covered_since_ns`] is made. It is about these; the log, the headers of index files, second copies of the block index and the descriptor are read
+//! the claim of [`ScrubStatus::covered_since_ns`] is made. It is about these; the log, the headers of index files, second copies of the object index and the descriptor are read
 //! by openings and by `check`. Several scrubs of one store, as that of a daemon and that of a person, share the work.
 //!
 //! A damaged container that has parity is made anew. What is missing altogether, and has none, is not found here but by `check`, which knows what
@@ -42,7 +42,7 @@ const THREADS: usize = 2;
 pub struct ScrubOptions {
     /// How fast.
     pub rate: ScrubRate,
-    /// For how long at most. A partition of the block index that was begun is read to its end.
+    /// For how long at most. A partition of the object index that was begun is read to its end.
     pub limit: Option<Duration>,
     /// Whether to begin a new pass where one is under way.
     pub restart: bool,
@@ -238,7 +238,7 @@ impl Scrub<'_> {
             Phase::Forwards => ("forwards", 0),
             Phase::Parity => ("parity", self.engine.storage().parity_statistics().map_or(0, |parity| parity.groups)),
             Phase::ChunkIndex => ("chunk index", u64::from(self.engine.index().partitions())),
-            Phase::BlockIndex => ("block index", u64::from(self.engine.block_partitions())),
+            Phase::ObjectIndex => ("object index", u64::from(self.engine.object_partitions())),
             Phase::End => return,
         };
         monitor.step(what, total);
@@ -283,12 +283,12 @@ impl Scrub<'_> {
                 }
                 Ok(self.chunk_index(step, pace, go_on))
             }
-            Phase::BlockIndex => {
+            Phase::ObjectIndex => {
                 pass.sample(self.clock.wall_ns());
-                if from.unit >= u64::from(self.engine.block_partitions()) {
+                if from.unit >= u64::from(self.engine.object_partitions()) {
                     return Ok(behind);
                 }
-                Ok(self.block_index(step, pace, go_on))
+                Ok(self.object_index(step, pace, go_on))
             }
             Phase::End => Ok(step),
         }

@@ -99,7 +99,7 @@ impl Cells {
         }
     }
 
-    /// Forgets the mapping of a cell whose lock the caller holds: the block index may say something else now.
+    /// Forgets the mapping of a cell whose lock the caller holds: the object index may say something else now.
     pub(crate) fn forget(&self, cell: &Cell) {
         if let Some(old) = cell.mapping.lock().take() {
             self.cached_bytes.fetch_sub(mapping_bytes(&old), Ordering::Relaxed);

@@ -15,7 +15,7 @@ pub(crate) const LAYERS_FROM: &[u8] = b"l";
 /// End of the keys of layers.
 pub(crate) const LAYERS_TO: &[u8] = b"m";
 
-/// What the block index says of a layer.
+/// What the object index says of a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layer {
     /// The layer below, or 0. Its number is always less than the layer's own.
@@ -55,7 +55,7 @@ impl Layer {
         std::iter::once(first).chain(second.into_iter().flat_map(move |second| [second, first]))
     }
 
-    /// The record as the block index has it.
+    /// The record as the object index has it.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![VERSION];
         out.extend_from_slice(&self.parent.to_le_bytes());
@@ -74,7 +74,7 @@ impl Layer {
         out
     }
 
-    /// Reads the record of layer `number`, as the block index has it.
+    /// Reads the record of layer `number`, as the object index has it.
     pub fn decode(number: u32, value: &[u8]) -> Result<Layer> {
         let layer = Layer::read(value).map_err(|error| damaged(number, error.to_string()))?;
         check_block_size(layer.block_bytes).map_err(|error| damaged(number, error.to_string()))?;

@@ -4,7 +4,7 @@
 //! * A layer that another lies upon, or that a read-only volume shows, never changes what it shows: no mapping of it is replaced, and moving
 //!   mappings within it or taking in its parent leaves every block as it is.
 //! * A layer that a volume writes to has no other user.
-//! * The table changes after the block index does and before mappings of a layer that has gone from it are dropped; a search holds the table
+//! * The table changes after the object index does and before mappings of a layer that has gone from it are dropped; a search holds the table
 //!   from its first to its last look, so it never goes through a layer whose mappings are being dropped.
 
 use crate::error::{Result, VolumeError};
@@ -23,7 +23,7 @@ pub(crate) const STEP_OBJECTS: usize = if cfg!(test) { 4 } else { 256 };
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) number: u32,
-    /// The partition of the block index that the layer and its mappings lie in: that of all layers of a chain.
+    /// The partition of the object index that the layer and its mappings lie in: that of all layers of a chain.
     pub(crate) partition: u16,
     /// As of the last change of its shape; the number of mappings is the one below.
     pub(crate) layer: Layer,
@@ -41,7 +41,7 @@ impl Node {
         Node { layer, ..self.clone() }
     }
 
-    /// The change that makes the block index say what the layer is, with so many mappings.
+    /// The change that makes the object index say what the layer is, with so many mappings.
     pub(crate) fn change(&self, mappings: u64) -> Change {
         (self.partition, layer_key(self.number), Some(Layer { mappings, ..self.layer.clone() }.encode()))
     }
@@ -107,7 +107,7 @@ impl Layers {
         path(&nodes, top, |_| true).try_fold(top, |_, node| Ok(node?.number))
     }
 
-    /// Takes over what the block index says already: layers with their new shapes, or gone. Waits for searches.
+    /// Takes over what the object index says already: layers with their new shapes, or gone. Waits for searches.
     pub(crate) fn replace(&self, changed: &[(u32, Option<Arc<Node>>)]) {
         let mut nodes = self.nodes.write();
         for (number, node) in changed {
@@ -201,7 +201,7 @@ impl Layers {
             to = gap;
         }
         let range = || self.engine.range(partition, &from, &to, STEP_OBJECTS);
-        let objects = self.engine.profile().time(Component::BlockIndex, 0, range)?;
+        let objects = self.engine.profile().time(Component::ObjectIndex, 0, range)?;
         let mut next = last;
         if let Some((key, _)) = objects.get(STEP_OBJECTS - 1) {
             next = next.min(mapping_block(key)? + 1);
@@ -273,7 +273,7 @@ pub(crate) fn for_each_object(
     to: &[u8],
     mut visit: impl FnMut(u16, &[u8], &[u8]) -> Result<()>,
 ) -> Result<()> {
-    for partition in 0..engine.block_partitions() {
+    for partition in 0..engine.object_partitions() {
         let mut from = from.to_vec();
         loop {
             let objects = engine.range(partition, &from, to, STEP_OBJECTS)?;

@@ -1,4 +1,4 @@
-//! The record of a volume in the block index, and what a volume may be like (`docs/format.md` sections 7 and 7.1).
+//! The record of a volume in the object index, and what a volume may be like (`docs/format.md` sections 7 and 7.1).
 
 use crate::error::{Result, VolumeError};
 use onefold_ground::wire::{Reader, WireError, put_bytes, put_signed};

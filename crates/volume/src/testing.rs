@@ -23,7 +23,7 @@ impl TestStore {
             container_bytes: 1 << 20,
             compression: Compression::None,
             index_partitions: 2,
-            block_partitions: 2,
+            object_partitions: 2,
             ..Descriptor::new().unwrap()
         };
         let shared: Arc<dyn Ground> = Arc::new(ground.clone());

@@ -261,7 +261,7 @@ impl Volume {
         Ok(())
     }
 
-    /// The change that makes the block index say this of the volume.
+    /// The change that makes the object index say this of the volume.
     pub(crate) fn change(&self, record: &Record) -> Change {
         (self.partition, volume_key(self.number), Some(record.encode()))
     }
@@ -409,7 +409,7 @@ impl Volume {
         if let Some(mapping) = cell.mapping() {
             return Ok(mapping);
         }
-        let found = self.shared.profile().time(Component::BlockIndex, 0, || self.shared.layers.find(gate.record.layer, block))?;
+        let found = self.shared.profile().time(Component::ObjectIndex, 0, || self.shared.layers.find(gate.record.layer, block))?;
         let mapping = match found {
             Some((layer, value)) => Mapping { pieces: Arc::new(self.decode(block, &value)?), layer },
             None => Mapping::default(),

@@ -68,7 +68,7 @@ pub struct VolumeInfo {
 }
 
 impl VolumeInfo {
-    /// Reads the record of volume `number`, as the block index has it.
+    /// Reads the record of volume `number`, as the object index has it.
     pub fn decode(number: u32, value: &[u8]) -> Result<VolumeInfo> {
         Ok(VolumeInfo::of(number, &Record::decode(number, value)?))
     }
@@ -115,7 +115,7 @@ struct Listed {
     layer: u32,
 }
 
-/// A transaction that changes volumes and layers: what the block index is told, and what memory takes over then.
+/// A transaction that changes volumes and layers: what the object index is told, and what memory takes over then.
 #[derive(Debug, Default)]
 pub(crate) struct Restructuring {
     changes: Vec<Change>,
@@ -385,7 +385,7 @@ impl Volumes {
 
     /// The first of `count` numbers that nothing has, and the changes that use them.
     ///
-    /// The number that the block index says is next may be too small after a repair: then objects tell which numbers are taken. What was lost of maps with the new
+    /// The number that the object index says is next may be too small after a repair: then objects tell which numbers are taken. What was lost of maps with the new
     /// numbers is given up, as nobody can have it any more.
     pub(crate) fn numbers(&self, count: u32) -> Result<(u32, Vec<Change>)> {
         let engine = &self.shared.engine;
@@ -396,7 +396,7 @@ impl Volumes {
         let mut is_free = false;
         while !is_free {
             is_free = true;
-            for (partition, kind) in (0..engine.block_partitions()).flat_map(|partition| NUMBERED.map(|kind| (partition, kind))) {
+            for (partition, kind) in (0..engine.object_partitions()).flat_map(|partition| NUMBERED.map(|kind| (partition, kind))) {
                 while let Some(taken) = first_number(engine, partition, kind, first)? {
                     is_free = false;
                     first = taken.checked_add(1).ok_or(VolumeError::NoNumberLeft)?;
@@ -405,15 +405,15 @@ impl Volumes {
         }
         let next = first.checked_add(count).ok_or(VolumeError::NoNumberLeft)?;
         let mut changes = vec![(NEXT_NUMBER_PARTITION, NEXT_NUMBER_KEY.to_vec(), Some(encode_number(next)))];
-        for partition in 0..engine.block_partitions() {
+        for partition in 0..engine.object_partitions() {
             changes.extend(engine.give_up_lost(partition, &mapping_key(first, 0), &mapping_key(next, 0))?);
         }
         Ok((first, changes))
     }
 
-    /// The partition of the block index for a layer that lies upon no other.
+    /// The partition of the object index for a layer that lies upon no other.
     fn partition_of(&self, layer: u32) -> u16 {
-        (layer % u32::from(self.shared.engine.block_partitions().max(1))) as u16
+        (layer % u32::from(self.shared.engine.object_partitions().max(1))) as u16
     }
 
     /// The volume that writes to a layer.

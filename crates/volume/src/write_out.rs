@@ -225,7 +225,7 @@ impl Volume {
             transaction.deltas = deltas.into_iter().filter(|(_, change)| *change != 0).collect();
             if let Err(error) = self.submit_mappings(top, transaction, more_mappings) {
                 // The transaction may have been taken although the flush that it set off failed. The next try must compare with what the
-                // block index says then, or it would count references twice.
+                // object index says then, or it would count references twice.
                 locked.iter().for_each(|entry| self.cells.forget(entry.cell));
                 return Err(error);
             }

@@ -7,7 +7,7 @@ use crate::dead::DeadSlots;
 use crate::reservation::FingerprintMap;
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
-use onefold_index::BlockIndex;
+use onefold_index::ObjectIndex;
 use onefold_storage::{Address, Catalog, ContainerId, ContainerStore};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub struct ContainerCacheFilter {
     storage: Arc<ContainerStore>,
     /// Knows the dead slots: a catalog still lists chunks that are not stored any more.
-    blocks: Arc<BlockIndex>,
+    blocks: Arc<ObjectIndex>,
     limit_entries: usize,
     cache: Mutex<Cache>,
 }
@@ -48,7 +48,7 @@ struct Loaded {
 
 impl ContainerCacheFilter {
     /// Keeps at most about `limit_entries` fingerprints of containers of `storage`.
-    pub fn new(storage: Arc<ContainerStore>, blocks: Arc<BlockIndex>, limit_entries: usize) -> ContainerCacheFilter {
+    pub fn new(storage: Arc<ContainerStore>, blocks: Arc<ObjectIndex>, limit_entries: usize) -> ContainerCacheFilter {
         ContainerCacheFilter { storage, blocks, limit_entries, cache: Mutex::default() }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The order of the steps is what makes it safe to be cut short. Until the last one the old log is there and damaged, or the marker says that the
 //! repair goes on, so that nothing else opens the store.
-//! 1. The block index takes the objects of all valid batches behind its own position, and then the position at which the new log starts: whoever
+//! 1. The object index takes the objects of all valid batches behind its own position, and then the position at which the new log starts: whoever
 //!    repeats this applies nothing twice. Objects are set by value, so batches behind a hole are right without those in it. In the same step
 //!    chunks of unsealed containers that cannot be read get dead.
 //! 2. Containers that the log spells are sealed. One that can be read is left alone, so this can be repeated.
@@ -13,11 +13,11 @@
 use super::{WholeLog, Work};
 use crate::OBJECTS_WRITTEN;
 use crate::dead::{self, DeadSlots, PARTITION as DEAD_PARTITION};
-use crate::open::{BLOCKS, CONTAINERS, LAYERS_KEPT, LOG, log_options, storage_options};
+use crate::open::{CONTAINERS, LAYERS_KEPT, LOG, OBJECTS, log_options, storage_options};
 use crate::{EngineError, Result};
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, Ground, GroundError, checksum, parent, read_file, replace_file};
-use onefold_index::block;
+use onefold_index::{ObjectIndex, objects};
 use onefold_oplog::{
     ALIGNMENT_BYTES, Batch, Log, LogError, Opening, PartitionClass, Position, Record, Remnants, first_segment, guess_records, replace_log,
     salvage_batches,
@@ -149,8 +149,8 @@ impl Work<'_> {
             Err(why) => return Ok(Some(why.clone())),
         };
         let mut consumers = Vec::new();
-        if let Ok(blocks) = self.blocks(Access::Read) {
-            consumers.push(("the block index", blocks.position(), blocks.furthest_position()));
+        if let Ok(objects) = self.objects(Access::Read) {
+            consumers.push(("the object index", objects.position(), objects.furthest_position()));
         }
         if !self.done.needs_index
             && let Ok(index) = self.index()
@@ -222,8 +222,8 @@ impl Work<'_> {
         for header in self.index_headers()? {
             seen = seen.max(Position(header.applied)).max(Position(header.target));
         }
-        if let Ok(blocks) = self.blocks(Access::Read) {
-            seen = seen.max(blocks.furthest_position());
+        if let Ok(objects) = self.objects(Access::Read) {
+            seen = seen.max(objects.furthest_position());
         }
         let ahead = self.settings.log_limit_bytes.saturating_mul(LIMITS_AHEAD);
         seen.0
@@ -233,22 +233,22 @@ impl Work<'_> {
             .ok_or_else(|| EngineError::Inconsistent { why: format!("a part of it names position {} of the log, which cannot be", seen.0) })
     }
 
-    /// Brings the block index to what all valid batches say, and seals containers.
+    /// Brings the object index to what all valid batches say, and seals containers.
     fn keep_remnants(&mut self, start: Position) -> Result<()> {
         let storage = self.containers(Access::Read)?;
         // Before it is opened for writing, which may write to it.
-        for partition in 0..self.descriptor.block_partitions {
-            self.set_aside(&format!("{BLOCKS}/{partition:04x}.redb"))?;
-            self.set_aside(&format!("{BLOCKS}/{partition:04x}.copy"))?;
+        for partition in 0..self.descriptor.object_partitions {
+            self.set_aside(&format!("{OBJECTS}/{partition:04x}.redb"))?;
+            self.set_aside(&format!("{OBJECTS}/{partition:04x}.copy"))?;
         }
-        let blocks = match self.blocks_made {
+        let objects = match self.objects_made {
             // They would be there.
             Some(_) if self.dry_run => None,
-            _ => Some(self.blocks(if self.dry_run { Access::Read } else { Access::ReadWrite })?),
+            _ => Some(self.objects(if self.dry_run { Access::Read } else { Access::ReadWrite })?),
         };
-        let made = self.blocks_made.unwrap_or_default();
-        let before = blocks.as_ref().map_or(made, block::BlockIndex::position);
-        let furthest = self.furthest_applied(blocks.as_ref().map_or(made, block::BlockIndex::furthest_position))?;
+        let made = self.objects_made.unwrap_or_default();
+        let before = objects.as_ref().map_or(made, ObjectIndex::position);
+        let furthest = self.furthest_applied(objects.as_ref().map_or(made, ObjectIndex::furthest_position))?;
         let mut unknown = 0u64;
         let remnants = self.take_batches(&mut |position, _, batch| take_containers(&storage, position, batch, &mut unknown))?;
         let (aside, log_start) = (self.aside(), first_segment(&**self.ground, LOG)?.unwrap_or_default());
@@ -258,13 +258,13 @@ impl Work<'_> {
         if !self.dry_run {
             self.keep_report()?;
         }
-        let Some(blocks) = blocks.filter(|_| !self.dry_run) else { return Ok(()) };
-        self.take_batches(&mut |_, end, batch| take_objects(&blocks, end, batch))?;
+        let Some(objects) = objects.filter(|_| !self.dry_run) else { return Ok(()) };
+        self.take_batches(&mut |_, end, batch| take_objects(&objects, end, batch))?;
         // Before there are catalogs that have these chunks: an index made from them would take the chunks for stored.
-        blocks.apply(start, 0, &dead(&blocks, &closed)?)?;
-        blocks.persist()?;
+        objects.apply(start, 0, &dead(&objects, &closed)?)?;
+        objects.persist()?;
         // The new log starts there: a copy from before would bring back what was deleted since.
-        blocks.copy_objects()?;
+        objects.copy_objects()?;
         storage.close_damaged(self.epoch, log_start, &aside, false)?;
         Ok(())
     }
@@ -281,13 +281,13 @@ impl Work<'_> {
     }
 
     /// How far the log went, as far as its consumers know.
-    fn furthest_applied(&self, blocks: Position) -> Result<Position> {
+    fn furthest_applied(&self, objects: Position) -> Result<Position> {
         let headers = self.index_headers()?;
-        Ok(headers.iter().map(|header| Position(header.applied)).fold(blocks, Position::max))
+        Ok(headers.iter().map(|header| Position(header.applied)).fold(objects, Position::max))
     }
 
-    /// `before`: up to where the block index had the log; `furthest`: up to where it went at least; `is_repeated`: an earlier run, which was cut short, may
-    /// have brought the block index up to where it wanted to start the new log.
+    /// `before`: up to where the object index had the log; `furthest`: up to where it went at least; `is_repeated`: an earlier run, which was cut short, may
+    /// have brought the object index up to where it wanted to start the new log.
     fn tell(
         &mut self,
         remnants: &Remnants,
@@ -348,8 +348,8 @@ impl Work<'_> {
     /// Finds out what objects lost batches may have written.
     fn guess_objects(&mut self, from: Position, to: Position) -> Result<()> {
         let records = guess_records(&**self.ground, LOG, &self.descriptor.store, from, to)?;
-        let of_objects = records.iter().filter(|record| record.partition.class == PartitionClass::BlockIndex);
-        self.done.lost_objects.extend(of_objects.filter_map(objects).flatten());
+        let of_objects = records.iter().filter(|record| record.partition.class == PartitionClass::ObjectIndex);
+        self.done.lost_objects.extend(of_objects.filter_map(objects_of).flatten());
         Ok(())
     }
 
@@ -376,7 +376,7 @@ impl Work<'_> {
             return Ok(());
         }
         let text =
-            b"A part of the operations log or of the block index was lost. While this file is here, layers are kept that no volume uses.\n";
+            b"A part of the operations log or of the object index was lost. While this file is here, layers are kept that no volume uses.\n";
         Ok(replace_file(&**self.ground, LAYERS_KEPT, text)?)
     }
 
@@ -402,10 +402,10 @@ pub(super) fn forget_report(ground: &dyn Ground) -> Result<()> {
 }
 
 /// The changes of dead slots that say that unreadable chunks are not stored.
-fn dead(blocks: &block::BlockIndex, closed: &Closed) -> Result<Vec<block::Change>> {
+fn dead(objects: &ObjectIndex, closed: &Closed) -> Result<Vec<objects::Change>> {
     let mut changes = Vec::new();
     for lost in &closed.unreadable {
-        let mut dead = DeadSlots::read(blocks, lost.container)?;
+        let mut dead = DeadSlots::read(objects, lost.container)?;
         dead.of_bytes = lost.of_bytes;
         lost.slots.iter().for_each(|(slot, length_bytes)| dead.insert(*slot, *length_bytes));
         changes.push((DEAD_PARTITION, dead::key(lost.container), Some(dead.encode())));
@@ -422,7 +422,7 @@ fn take_containers(storage: &ContainerStore, position: Position, batch: &Batch, 
                 Err(StorageError::Record { .. }) => *unknown += 1,
                 Err(error) => return Err(error.into()),
             },
-            PartitionClass::BlockIndex => *unknown += u64::from(objects(record).is_none()),
+            PartitionClass::ObjectIndex => *unknown += u64::from(objects_of(record).is_none()),
             // Made anew from containers and objects.
             PartitionClass::ChunkIndex => {}
         }
@@ -431,19 +431,19 @@ fn take_containers(storage: &ContainerStore, position: Position, batch: &Batch, 
 }
 
 /// Takes over what one batch says of objects.
-fn take_objects(blocks: &block::BlockIndex, end: Position, batch: &Batch) -> Result<()> {
-    let of_objects = batch.records.iter().filter(|record| record.partition.class == PartitionClass::BlockIndex);
-    let changes: Vec<block::Change> = of_objects.filter_map(objects).flatten().collect();
-    blocks.apply(end, 0, &changes)?;
-    if blocks.wants_persist() {
-        blocks.persist()?;
+fn take_objects(objects: &ObjectIndex, end: Position, batch: &Batch) -> Result<()> {
+    let of_objects = batch.records.iter().filter(|record| record.partition.class == PartitionClass::ObjectIndex);
+    let changes: Vec<objects::Change> = of_objects.filter_map(objects_of).flatten().collect();
+    objects.apply(end, 0, &changes)?;
+    if objects.wants_persist() {
+        objects.persist()?;
     }
     Ok(())
 }
 
-/// The changes in a record of the block index; `None`: it cannot be understood.
-fn objects(record: &Record) -> Option<Vec<block::Change>> {
-    let changes = block::decode_changes(record.partition.number, &record.payload).ok();
+/// The changes in a record of the object index; `None`: it cannot be understood.
+fn objects_of(record: &Record) -> Option<Vec<objects::Change>> {
+    let changes = objects::decode_changes(record.partition.number, &record.payload).ok();
     changes.filter(|_| record.kind == OBJECTS_WRITTEN)
 }
 

@@ -1,22 +1,22 @@
-//! Repairing what opening a store needs: descriptor, owner epoch, block index, operations log (`docs/decisions/0021-salvage.md`).
+//! Repairing what opening a store needs: descriptor, owner epoch, object index, operations log (`docs/decisions/0021-salvage.md`).
 //!
 //! Every step looks whether its part is sound and leaves it alone if it is; so a run that was cut short is simply made again. Nothing that was damaged is
 //! destroyed: it is set aside. A log that is given up leaves a chunk index that does not fit any more, which is then made anew by the caller.
 
 mod aside;
-mod blocks;
 mod log;
+mod objects;
 mod overlay;
 
 use crate::descriptor::{DESCRIPTOR, DESCRIPTOR_COPY, Descriptor};
-use crate::open::{BLOCKS, INDEX, LOCK, LOG, OWNER, read_epoch, write_epoch};
+use crate::open::{INDEX, LOCK, LOG, OBJECTS, OWNER, read_epoch, write_epoch};
 use crate::rebuild;
 use crate::snapshot::nobody_reads;
 use crate::views::{OPENING_LIMIT, lock_views_within};
 use crate::{Change, Engine, EngineError, Mode, Result, Settings, copied};
 use onefold_ground::{Access, Ground, GroundError, Holder, read_file, replace_file};
 use onefold_index::chunk::header;
-use onefold_index::{ChunkIndex, ChunkIndexOptions, IndexError, block};
+use onefold_index::{ChunkIndex, ChunkIndexOptions, IndexError, ObjectIndex, ObjectIndexOptions};
 use onefold_oplog::{Position, Remnants};
 use std::sync::Arc;
 
@@ -97,7 +97,7 @@ fn repair_parts(ground: &Arc<dyn Ground>, settings: &Settings, way: Way) -> Resu
         done,
         epoch: 0,
         aside: None,
-        blocks_made: None,
+        objects_made: None,
         log: Err("it was not read".to_owned()),
         remnants: None,
         furthest: None,
@@ -127,8 +127,8 @@ struct Work<'a> {
     epoch: u64,
     /// The name of what is set aside.
     aside: Option<String>,
-    /// Files of the block index are made anew, applied up to there: in a dry run they would be.
-    blocks_made: Option<Position>,
+    /// Files of the object index are made anew, applied up to there: in a dry run they would be.
+    objects_made: Option<Position>,
     /// Start, end and greatest epoch of the log; `Err`: what is wrong with it. Everything is read once.
     log: std::result::Result<WholeLog, String>,
     /// What is left of a log that is not whole.
@@ -260,8 +260,8 @@ impl Work<'_> {
         for header in self.index_headers()? {
             epoch = epoch.max(header.epoch);
         }
-        for partition in 0..self.descriptor.block_partitions {
-            epoch = epoch.max(block::BlockIndex::epoch(self.ground, BLOCKS, partition).unwrap_or(0));
+        for partition in 0..self.descriptor.object_partitions {
+            epoch = epoch.max(ObjectIndex::epoch(self.ground, OBJECTS, partition).unwrap_or(0));
         }
         Ok(epoch)
     }
@@ -323,12 +323,12 @@ impl Work<'_> {
         ChunkIndex::open(self.ground, INDEX, partitions, digest_bytes, ChunkIndexOptions::default(), Access::Read, self.epoch)
     }
 
-    fn blocks(&self, access: Access) -> onefold_index::Result<block::BlockIndex> {
-        let options = block::BlockIndexOptions {
-            cache_bytes: self.settings.block_index_cache_bytes,
-            pending_bytes: self.settings.block_index_pending_bytes,
+    fn objects(&self, access: Access) -> onefold_index::Result<ObjectIndex> {
+        let options = ObjectIndexOptions {
+            cache_bytes: self.settings.object_index_cache_bytes,
+            pending_bytes: self.settings.object_index_pending_bytes,
         };
-        block::BlockIndex::open(self.ground.clone(), BLOCKS, self.descriptor.block_partitions, options, access, self.epoch)
+        ObjectIndex::open(self.ground.clone(), OBJECTS, self.descriptor.object_partitions, options, access, self.epoch)
     }
 
     /// The directory for what is set aside in this run.
@@ -371,7 +371,7 @@ impl Engine {
             )),
             Err(error) => damaged.push(error.to_string()),
         }
-        damaged.extend(self.blocks.damaged_copies(log_start));
+        damaged.extend(self.objects.damaged_copies(log_start));
         damaged
     }
 }

@@ -50,8 +50,8 @@ fn memory_bytes(scaled: &Scaled) -> u64 {
         engine.frame_cache_bytes,
         engine.catalog_cache_bytes,
         engine.in_flight_bytes,
-        engine.block_index_cache_bytes,
-        engine.block_index_pending_bytes,
+        engine.object_index_cache_bytes,
+        engine.object_index_pending_bytes,
         volumes.dirty_bytes,
         volumes.mapping_cache_bytes,
     ];

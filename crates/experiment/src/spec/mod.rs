@@ -31,7 +31,7 @@ pub const MAX_SIZE_BYTES: u64 = 1 << 60;
 
 /// Parts of a store: their names in declarations and results, and how their paths begin.
 pub const PARTS: [(&str, &str); 4] =
-    [("chunk-index", "index/"), ("block-index", "blocks/"), ("containers", "containers/"), ("log", "log/")];
+    [("chunk-index", "index/"), ("block-index", "objects/"), ("containers", "containers/"), ("log", "log/")];
 
 /// An experiment.
 #[derive(Clone, Debug, PartialEq)]

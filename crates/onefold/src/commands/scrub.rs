@@ -245,7 +245,7 @@ mod tests {
         let ground: Arc<dyn Ground> = Arc::new(SimulatedGround::new(1));
         let descriptor = Descriptor {
             index_partitions: 1,
-            block_partitions: 1,
+            object_partitions: 1,
             container_bytes: 64 << 10,
             frame_bytes: 16 << 10,
             ..Descriptor::new().unwrap()
@@ -292,11 +292,11 @@ mod tests {
         let (_, read_bytes) = scrub_status(&beside.engine).unwrap().under_way.unwrap();
         let whole = beside.engine.descriptor().container_bytes as u64 * 2;
         assert!(read_bytes > 0 && read_bytes < whole, "{read_bytes}");
-        // It goes on from there, and takes as long as the rate says. What is read last, the block index, is charged and not waited for.
+        // It goes on from there, and takes as long as the rate says. What is read last, the object index, is charged and not waited for.
         beside.work(&|| scrub_status(&beside.engine).unwrap().last.is_some());
         let (.., read_bytes) = scrub_status(&beside.engine).unwrap().last.unwrap();
         let took = (clock.elapsed() - end).as_secs_f64();
-        let waited_for = (read_bytes - beside.engine.block_index().file_bytes(0)) as f64 / 100.0;
+        let waited_for = (read_bytes - beside.engine.object_index().file_bytes(0)) as f64 / 100.0;
         let (least, most) = (waited_for - whole as f64 / 100.0, waited_for + 2.0 * FIRST_AFTER.as_secs_f64());
         assert!(took > least && took < most, "{read_bytes} bytes took {took} s, not {least} to {most}");
     }

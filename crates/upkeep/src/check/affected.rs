@@ -12,7 +12,7 @@ use onefold_volume::{VolumeInfo, VolumeKind};
 pub(crate) fn name(check: &mut Check<'_>) -> Result<()> {
     let moment = check.engine.moment(None)?;
     volumes(check, &moment);
-    // What of the block index cannot be read was reported before, and so were records that cannot be decoded.
+    // What of the object index cannot be read was reported before, and so were records that cannot be decoded.
     let mut backups = Vec::new();
     let digest_bytes = check.engine.digest_bytes();
     objects(&moment, Kind::Backup, &mut |_, value| backups.extend(Backup::decode(value, digest_bytes)), &mut |_| {});

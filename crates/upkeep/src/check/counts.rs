@@ -74,7 +74,7 @@ fn range(pass: u64, passes: usize) -> RangeInclusive<u64> {
     }
 }
 
-/// How often a pass is begun anew because the block index failed under it.
+/// How often a pass is begun anew because the object index failed under it.
 const ATTEMPTS: usize = 3;
 
 /// Returns false if the check was cancelled.

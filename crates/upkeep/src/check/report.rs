@@ -14,8 +14,8 @@ pub enum ProblemKind {
     Spare,
     /// A page of the chunk index is damaged.
     IndexPage,
-    /// A file of the block index is damaged.
-    BlockIndex,
+    /// A file of the object index is damaged.
+    ObjectIndex,
     /// A container or a chunk in it is damaged.
     Container,
     /// A chunk that is referred to is not stored.
@@ -39,7 +39,7 @@ impl ProblemKind {
             ProblemKind::Opening => "opening",
             ProblemKind::Spare => "spare",
             ProblemKind::IndexPage => "index_page",
-            ProblemKind::BlockIndex => "block_index",
+            ProblemKind::ObjectIndex => "object_index",
             ProblemKind::Container => "container",
             ProblemKind::MissingChunk => "missing_chunk",
             ProblemKind::Quarantined => "quarantined",

@@ -26,7 +26,7 @@ pub(crate) fn volumes(moment: &Moment<'_>, problem: &mut dyn FnMut(String)) -> V
             Ok(layer) => drop(list.layers.insert(number, layer)),
             Err(error) => problems.push(format!("the record of layer {number} cannot be read: {error}")),
         },
-        None => problems.push("the block index has a layer whose key cannot be read".into()),
+        None => problems.push("the object index has a layer whose key cannot be read".into()),
     };
     objects(moment, Kind::Layer, &mut layer, &mut |gap| gaps.push(gap));
     let mut volume = |key: &[u8], value: &[u8]| match number(key) {
@@ -34,7 +34,7 @@ pub(crate) fn volumes(moment: &Moment<'_>, problem: &mut dyn FnMut(String)) -> V
             Ok(info) => drop(list.by_number.insert(number, info)),
             Err(error) => problems.push(format!("the record of volume number {number} cannot be read: {error}")),
         },
-        None => problems.push("the block index has a volume whose key cannot be read".into()),
+        None => problems.push("the object index has a volume whose key cannot be read".into()),
     };
     objects(moment, Kind::Volume, &mut volume, &mut |gap| gaps.push(gap));
     list.is_complete = problems.is_empty() && gaps.is_empty();
@@ -189,7 +189,7 @@ fn mapping_key_of(map: u32, block: u64) -> Vec<u8> {
 
 /// An object, in whichever partition it is.
 fn value(moment: &Moment<'_>, key: &[u8]) -> Option<(u16, Vec<u8>)> {
-    (0..moment.block_partitions()).find_map(|partition| Some((partition, moment.get(partition, key).ok()??)))
+    (0..moment.object_partitions()).find_map(|partition| Some((partition, moment.get(partition, key).ok()??)))
 }
 
 impl Gap {

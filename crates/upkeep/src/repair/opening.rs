@@ -40,7 +40,7 @@ impl Losses {
     }
 }
 
-/// Makes a store open again, as far as what keeps it from opening can be repaired: descriptor, owner epoch, block index, operations log, chunk index. Returns a sentence
+/// Makes a store open again, as far as what keeps it from opening can be repaired: descriptor, owner epoch, object index, operations log, chunk index. Returns a sentence
 /// for everything that was repaired and for everything that is lost; nothing if the store was sound. In a dry run nothing is changed, and the
 /// sentences tell what would be done. Nobody else may have the store open. Cut short, it is to be run again.
 ///

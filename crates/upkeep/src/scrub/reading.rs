@@ -5,7 +5,7 @@ use super::state::{Damage, Phase, Position};
 use super::{GoOn, STEP_BYTES, Scrub, Step};
 use crate::Result;
 use onefold_engine::{ContainerId, Repair};
-use onefold_index::block::Verified;
+use onefold_index::objects::Verified;
 use onefold_storage::{FORWARD_BYTES, Scrubbed, ScrubbedParity, StorageError};
 use std::sync::atomic::Ordering;
 
@@ -163,17 +163,17 @@ impl Scrub<'_> {
         step
     }
 
-    /// A partition of the block index: it is read as a whole, so one that was begun is read to its end though the time be up, unless the scrub was cancelled. Else
+    /// A partition of the object index: it is read as a whole, so one that was begun is read to its end though the time be up, unless the scrub was cancelled. Else
     /// short scrubs would never get past a long one.
-    pub(super) fn block_index(&self, mut step: Step, pace: &mut Pace<'_>, go_on: &GoOn<'_>) -> Step {
+    pub(super) fn object_index(&self, mut step: Step, pace: &mut Pace<'_>, go_on: &GoOn<'_>) -> Step {
         let partition = step.position.unit as u16;
-        let bytes = self.engine.block_index().file_bytes(partition);
+        let bytes = self.engine.object_index().file_bytes(partition);
         if !pace.wait(&|| go_on.asks()) {
             return step;
         }
         pace.charge(bytes);
         let position = step.position;
-        match self.engine.block_index().verify_partition(partition, go_on.may) {
+        match self.engine.object_index().verify_partition(partition, go_on.may) {
             Verified::Whole => {}
             Verified::Damaged(damage) => step.found.push(Damage { position, what: format!("{}: {}", damage.path, damage.why) }),
             Verified::Stopped => return step,

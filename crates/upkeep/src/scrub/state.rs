@@ -1,4 +1,4 @@
-//! How far scrubbing is, and what it can claim: the object `s` of the block index (`docs/format.md` section 7.6).
+//! How far scrubbing is, and what it can claim: the object `s` of the object index (`docs/format.md` section 7.6).
 //!
 //! # The proof of coverage
 //! All that is read has a place in one order, the [`Position`]s, and a pass goes through them upwards. A [`Sample`] says: of all that was there at
@@ -34,14 +34,14 @@ pub(super) enum Phase {
     Parity = 2,
     /// Pages of the chunk index, by partition and place.
     ChunkIndex = 3,
-    /// Partitions of the block index.
-    BlockIndex = 4,
+    /// Partitions of the object index.
+    ObjectIndex = 4,
     /// All was read.
     End = 5,
 }
 
 impl Phase {
-    const ALL: [Phase; 6] = [Phase::Containers, Phase::Forwards, Phase::Parity, Phase::ChunkIndex, Phase::BlockIndex, Phase::End];
+    const ALL: [Phase; 6] = [Phase::Containers, Phase::Forwards, Phase::Parity, Phase::ChunkIndex, Phase::ObjectIndex, Phase::End];
 
     fn from_number(number: u8) -> Option<Phase> {
         Phase::ALL.into_iter().find(|phase| *phase as u8 == number)
@@ -58,7 +58,7 @@ impl Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Position {
     pub(super) phase: Phase,
-    /// A container, a group, a partition of the block index, or a place in one of the chunk index ([`Position::in_chunk_index`]).
+    /// A container, a group, a partition of the object index, or a place in one of the chunk index ([`Position::in_chunk_index`]).
     pub(super) unit: u64,
 }
 
@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(state.covered_since(1000), Some(100));
         state.current = Some(stepped(&[(Position::START, 500), (at(Phase::Containers, 60), 520)]));
         assert_eq!(state.covered_since(1000), Some(200));
-        state.current = Some(stepped(&[(Position::START, 500), (at(Phase::BlockIndex, 0), 530)]));
+        state.current = Some(stepped(&[(Position::START, 500), (at(Phase::ObjectIndex, 0), 530)]));
         assert_eq!(state.covered_since(1000), Some(300));
         state.complete();
         assert_eq!(state.covered_since(1000), Some(500));
@@ -364,7 +364,7 @@ mod tests {
         assert_eq!(State::decode(&state.encode()), Ok(state.clone()));
         state.complete();
         state.current = Some(Pass::new(20));
-        state.damages.push(Damage { position: at(Phase::BlockIndex, 0), what: "torn".into() });
+        state.damages.push(Damage { position: at(Phase::ObjectIndex, 0), what: "torn".into() });
         let encoded = state.encode();
         assert_eq!(State::decode(&encoded), Ok(state));
         for length in 0..encoded.len() {

@@ -166,7 +166,7 @@ fn kind(path: &str) -> &'static str {
     match parts[..] {
         ["log", ..] => "log",
         ["index", ..] => "index",
-        ["blocks", ..] => "blocks",
+        ["objects", ..] => "objects",
         ["containers", _, _, name] if name.ends_with(".forward.new") => "new forward",
         ["containers", _, _, name] if name.ends_with(".forward") => "forward",
         ["containers", _, _, _] => "container",

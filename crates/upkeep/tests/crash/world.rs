@@ -68,7 +68,7 @@ pub fn descriptor(seed: u64) -> Descriptor {
         frame_bytes: [4 << 10, 16 << 10][(seed / 3) as usize % 2],
         compression: [Compression::Lz4, Compression::None, Compression::Zstd(1)][(seed / 5) as usize % 3],
         index_partitions: [1, 2, 4][(seed / 2) as usize % 3],
-        block_partitions: 1 + (seed % 3) as u16,
+        object_partitions: 1 + (seed % 3) as u16,
         container_partitions: 1 + (seed / 3 % 2) as u16,
         ..Descriptor::new().unwrap()
     }
@@ -77,7 +77,7 @@ pub fn descriptor(seed: u64) -> Descriptor {
 /// How it is opened: bounds so small that everything happens within a run.
 pub fn settings(seed: u64) -> Settings {
     let chain = match seed % 4 {
-        0 | 1 => "zero-chunk,block-index,container-cache,chunk-index",
+        0 | 1 => "zero-chunk,object-index,container-cache,chunk-index",
         2 => "bloom,zero-chunk,chunk-index,byte-compare",
         _ => "chunk-index",
     };
@@ -86,8 +86,8 @@ pub fn settings(seed: u64) -> Settings {
         frame_cache_bytes: 32 << 10,
         catalog_cache_bytes: 4 << 10,
         in_flight_bytes: 32 << 10,
-        block_index_cache_bytes: 64 << 10,
-        block_index_pending_bytes: [4 << 10, 16 << 10][(seed / 5) as usize % 2],
+        object_index_cache_bytes: 64 << 10,
+        object_index_pending_bytes: [4 << 10, 16 << 10][(seed / 5) as usize % 2],
         container_cache_entries: 64,
         bloom_bytes: 1 << 10,
         chain: chain.split(',').map(String::from).collect(),

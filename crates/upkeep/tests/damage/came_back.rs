@@ -112,7 +112,7 @@ fn a_read_that_fails_once_while_checking_is_an_error_and_no_finding() {
             Ok(report) => {
                 // Of these files the device itself is named.
                 let is_named =
-                    |kind| matches!(kind, ProblemKind::Spare | ProblemKind::IndexPage | ProblemKind::BlockIndex | ProblemKind::Object);
+                    |kind| matches!(kind, ProblemKind::Spare | ProblemKind::IndexPage | ProblemKind::ObjectIndex | ProblemKind::Object);
                 let mut problems = report.problems.iter().filter(|problem| !is_named(problem.kind));
                 assert!(problems.next().is_none(), "read {read}: {:?}", report.problems);
             }

@@ -11,7 +11,7 @@ use onefold_upkeep::{
 use onefold_volume::{Volumes, VolumesOptions};
 use std::sync::Arc;
 
-const LAYERS_KEPT: &str = "blocks/layers-kept";
+const LAYERS_KEPT: &str = "objects/layers-kept";
 
 fn end_of_log(ground: &SimulatedGround) -> Position {
     let store = open(ground, Mode::ReadOnly).unwrap().descriptor().store;
@@ -123,14 +123,14 @@ fn m0_21_a_new_log_starts_where_a_log_can_whatever_the_sizes_of_segments_and_log
 }
 
 #[test]
-fn what_was_deleted_before_the_log_was_replaced_does_not_come_back_when_the_block_index_is_lost_then() {
+fn what_was_deleted_before_the_log_was_replaced_does_not_come_back_when_the_object_index_is_lost_then() {
     let scene = Scene::new();
     let ground = scene.copy();
     let engine = open(&ground, Mode::ReadWrite).unwrap();
     let volumes = Volumes::open(engine.clone(), VolumesOptions::default()).unwrap();
     let volume = volumes.get(VOLUME).unwrap();
     engine.maintain(true).unwrap();
-    engine.block_index().copy_objects().unwrap();
+    engine.object_index().copy_objects().unwrap();
     let catalog = Catalog::new(engine.clone());
     let backups = catalog.list().unwrap();
     catalog.remove_backups(&backups[..1]).unwrap();
@@ -144,7 +144,7 @@ fn what_was_deleted_before_the_log_was_replaced_does_not_come_back_when_the_bloc
     let ground = ground.restart(CrashPolicy::KeepAll);
     lose(&ground, before, Position(before.0 + 512));
     repair(&ground).unwrap();
-    ground.remove("blocks/0000.redb").unwrap();
+    ground.remove("objects/0000.redb").unwrap();
     repair(&ground).unwrap();
     let left = Catalog::new(open(&ground, Mode::ReadOnly).unwrap()).list().unwrap();
     assert!(left.iter().map(|backup| backup.id).eq(backups[1..].iter().map(|backup| backup.id)));
@@ -175,8 +175,8 @@ fn the_figures_of_a_store_are_set_right_when_its_chunk_index_is_made_anew() {
     assert!(before.1 > 0);
     rebuild_chunk_index(Arc::new(ground.clone()), settings(), "test", &NoMonitor).unwrap();
     assert_eq!(figures(&ground), before);
-    // They are lost with the block index, and so is what is dead.
-    ground.remove("blocks/0000.redb").unwrap();
+    // They are lost with the object index, and so is what is dead.
+    ground.remove("objects/0000.redb").unwrap();
     repair(&ground).unwrap();
     let after = figures(&ground);
     assert_eq!((after.1, after.2, after.3), (0, before.2, before.3));

@@ -1,4 +1,4 @@
-//! A store after its block index was lost: backups are all there, volumes are known, and what they had is an error until it is written again.
+//! A store after its object index was lost: backups are all there, volumes are known, and what they had is an error until it is written again.
 
 use crate::scene::{BLOCK_BYTES, Scene, VOLUME, VOLUME_BYTES, look, noise, open, settings};
 use onefold_engine::{Mode, SalvageOptions};
@@ -8,11 +8,11 @@ use onefold_volume::{Volumes, VolumesOptions};
 use std::sync::Arc;
 
 #[test]
-fn without_the_block_index_backups_come_back_and_blocks_of_volumes_are_errors_until_they_are_written_again() {
+fn without_the_object_index_backups_come_back_and_blocks_of_volumes_are_errors_until_they_are_written_again() {
     // Its log was trimmed: it does not say everything by itself.
     let scene = Scene::merged();
     let ground = scene.copy();
-    ground.remove("blocks/0000.redb").unwrap();
+    ground.remove("objects/0000.redb").unwrap();
     assert!(open(&ground, Mode::ReadWrite).is_err() && open(&ground, Mode::ReadOnly).is_err());
     let shared: Arc<dyn Ground> = Arc::new(ground.clone());
     salvage(&shared, &settings(), SalvageOptions { dry_run: false, may_lose: true }, "test", &NoMonitor).unwrap();
@@ -23,7 +23,7 @@ fn without_the_block_index_backups_come_back_and_blocks_of_volumes_are_errors_un
     let lost = found.volume.iter().filter(|(_, bytes)| bytes.is_none()).count();
     assert!(lost > 0 && lost < found.volume.len(), "{lost}: what was written last is in the log");
     assert!(found.has(ProblemKind::Object));
-    found.assert_named("block index deleted");
+    found.assert_named("object index deleted");
 
     let engine = open(&ground, Mode::ReadWrite).unwrap();
     let volumes = Volumes::open(engine.clone(), VolumesOptions::default()).unwrap();

@@ -298,7 +298,7 @@ fn damage_in_the_log_is_found_and_a_lost_end_leaves_an_older_state() {
 }
 
 #[test]
-fn damage_of_the_block_index_is_found_or_in_pages_that_nothing_uses() {
+fn damage_of_the_object_index_is_found_or_in_pages_that_nothing_uses() {
     let scene = Scene::new();
     let path = &files(&scene, |path| path.ends_with(".redb"))[0];
     let length = scene.length(path);

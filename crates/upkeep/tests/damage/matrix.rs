@@ -38,7 +38,7 @@ const DAMAGES: [Damage; 5] = [Damage::Flipped, Damage::Truncated, Damage::Zeroed
 enum Part {
     /// A range of a file.
     Bytes(String, Range<u64>),
-    /// An object of the block index, by the first byte of its key: its checksums are right, its content is not.
+    /// An object of the object index, by the first byte of its key: its checksums are right, its content is not.
     Object(u8),
 }
 
@@ -92,16 +92,16 @@ fn no_owner() -> Vec<u8> {
     [epoch, checksum(&epoch).to_le_bytes()].concat()
 }
 
-/// The first page of the block index whose damage is felt.
+/// The first page of the object index whose damage is felt.
 fn used_page(scene: &Scene) -> Range<u64> {
     const SLOT_BYTES: u64 = 4608;
     let is_used = |slot: &u64| {
         let ground = scene.copy();
-        ground.corrupt("blocks/0000.redb", slot * SLOT_BYTES + 9, 1).unwrap();
+        ground.corrupt("objects/0000.redb", slot * SLOT_BYTES + 9, 1).unwrap();
         let ground: Arc<dyn Ground> = Arc::new(ground);
-        onefold_index::BlockIndex::problem_of(&ground, "blocks", 0).unwrap().0.is_some()
+        onefold_index::ObjectIndex::problem_of(&ground, "objects", 0).unwrap().0.is_some()
     };
-    let slot = (2..scene.length("blocks/0000.redb") / SLOT_BYTES).find(is_used).unwrap();
+    let slot = (2..scene.length("objects/0000.redb") / SLOT_BYTES).find(is_used).unwrap();
     slot * SLOT_BYTES..(slot + 1) * SLOT_BYTES
 }
 
@@ -116,7 +116,7 @@ fn parts(scene: &Scene) -> Vec<(&'static str, Part)> {
     let catalog = u64::from(u32::from_le_bytes(scene.bytes(&sealed)[length as usize - 40..][..4].try_into().unwrap()));
     let pages = find(scene, |path| path.contains("/pages-"));
     let header = find(scene, |path| path.starts_with("index/") && path.ends_with("/header"));
-    // The log's segments by their starts; up to where the block index has applied it, the chunk index has too.
+    // The log's segments by their starts; up to where the object index has applied it, the chunk index has too.
     let segments: Vec<(u64, String)> = scene.files().into_iter().filter_map(|path| Some((segment_start(&path)?, path))).collect();
     let applied = applied(scene);
     let (start, segment) = segments.iter().rfind(|(start, _)| *start <= applied).unwrap();
@@ -134,9 +134,9 @@ fn parts(scene: &Scene) -> Vec<(&'static str, Part)> {
         ("log: a batch that is applied", Part::Bytes(segments[0].1.clone(), 4096..4096 + 512)),
         ("log: a batch that is not applied", Part::Bytes(segment.clone(), at..at + 512)),
         ("log: last segment", file(&segments.last().unwrap().1)),
-        ("block index: page", Part::Bytes("blocks/0000.redb".into(), used_page(scene))),
-        ("block index: file", file("blocks/0000.redb")),
-        ("block index: second copy", file("blocks/0000.copy")),
+        ("object index: page", Part::Bytes("objects/0000.redb".into(), used_page(scene))),
+        ("object index: file", file("objects/0000.redb")),
+        ("object index: second copy", file("objects/0000.copy")),
         ("descriptor", file("descriptor")),
         ("descriptor: second copy", file("descriptor.copy")),
         ("owner", file("owner")),
@@ -150,10 +150,10 @@ fn segment_start(path: &str) -> Option<u64> {
     u64::from_str_radix(path.strip_prefix("log/")?.strip_suffix(".log")?, 16).ok()
 }
 
-/// Up to where the block index has applied the log.
+/// Up to where the object index has applied the log.
 fn applied(scene: &Scene) -> u64 {
     let ground: Arc<dyn Ground> = Arc::new(scene.copy());
-    onefold_index::BlockIndex::problem_of(&ground, "blocks", 0).unwrap().1.unwrap().0
+    onefold_index::ObjectIndex::problem_of(&ground, "objects", 0).unwrap().1.unwrap().0
 }
 
 /// What a look found, in a word or two.
@@ -294,7 +294,7 @@ fn a_salvage_that_a_crash_cuts_short_is_done_again() {
         ("log: header of a segment", Damage::Deleted),
         ("log: a batch that is not applied", Damage::Truncated),
         ("owner", Damage::Zeroed),
-        ("block index: file", Damage::Deleted),
+        ("object index: file", Damage::Deleted),
     ] {
         let (_, part) = parts.iter().find(|(name, _)| *name == wanted).unwrap();
         let damaged = part.damage(&scene, damage).unwrap();
@@ -363,7 +363,7 @@ fn differ(found: &Found, expected: &Found) -> String {
 }
 
 #[test]
-fn block_index_and_log_may_be_damaged_at_once_as_long_as_there_is_a_second_copy() {
+fn object_index_and_log_may_be_damaged_at_once_as_long_as_there_is_a_second_copy() {
     let scene = Scene::merged();
     let parts = parts(&scene);
     let part = |wanted| &parts.iter().find(|(name, _)| *name == wanted).unwrap().1;
@@ -376,7 +376,7 @@ fn block_index_and_log_may_be_damaged_at_once_as_long_as_there_is_a_second_copy(
             ground.remove(path).unwrap();
         }
     };
-    for (wanted, damage) in [("block index: page", Damage::Zeroed), ("block index: file", Damage::Deleted)] {
+    for (wanted, damage) in [("object index: page", Damage::Zeroed), ("object index: file", Damage::Deleted)] {
         for log in [Some("log: a batch that is applied"), Some("log: last segment"), None] {
             let what = format!("{wanted} and {log:?}");
             let ground = part(wanted).damage(&scene, damage).unwrap();
@@ -393,7 +393,7 @@ fn block_index_and_log_may_be_damaged_at_once_as_long_as_there_is_a_second_copy(
             }
             // Whether the log was ever trimmed cannot be told from a log that is gone.
             let without_copy = ground.snapshot(CrashPolicy::KeepAll);
-            without_copy.remove("blocks/0000.copy").unwrap();
+            without_copy.remove("objects/0000.copy").unwrap();
             for dry_run in [true, false].into_iter().filter(|_| damage == Damage::Deleted) {
                 let error = run(&without_copy, dry_run).unwrap_err().to_string();
                 assert!(error.contains("second copy"), "{what}: {error}");

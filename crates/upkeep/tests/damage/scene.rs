@@ -57,7 +57,7 @@ pub fn settings() -> Settings {
         log_segment_bytes: 64 << 10,
         log_limit_bytes: 1 << 20,
         auxiliary_index_bytes: 64 << 10,
-        block_index_cache_bytes: 64 << 10,
+        object_index_cache_bytes: 64 << 10,
         frame_cache_bytes: 1 << 20,
         workers: 1,
         background: false,
@@ -87,7 +87,7 @@ impl Scene {
             frame_bytes: 16 << 10,
             compression: Compression::Lz4,
             index_partitions: 2,
-            block_partitions: 1,
+            object_partitions: 1,
             ..Descriptor::new().unwrap()
         };
         let shared: Arc<dyn Ground> = Arc::new(ground.clone());

@@ -1,4 +1,4 @@
-//! What a block-index partition holds in memory: the tiers above its database.
+//! What an object-index partition holds in memory: the tiers above its database.
 //!
 //! A key is looked for from the newest tier to the oldest:
 //! 1. *volatile*: staged, not yet durable in the log;

@@ -126,7 +126,7 @@ pub(super) fn open(ground: &dyn Ground, path: &str) -> Result<Option<Copied>> {
         Err(error) if error.is_not_found() => return Ok(None),
         file => file?,
     };
-    let damaged = |what: &str| IndexError::BlockIndexDamaged { path: ground.describe(path), what: what.into() };
+    let damaged = |what: &str| IndexError::ObjectIndexDamaged { path: ground.describe(path), what: what.into() };
     let end = file.len()?;
     if end < HEADER_BYTES {
         return Err(damaged("it is too short"));
@@ -191,7 +191,7 @@ impl Copied {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::block::tiers::Objects;
+    use crate::objects::tiers::Objects;
     use onefold_ground::SimulatedGround;
 
     fn read(ground: &dyn Ground) -> Result<Option<Objects>> {

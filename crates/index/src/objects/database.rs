@@ -1,4 +1,4 @@
-//! The file of a block-index partition: a redb database on pages with checksums (`docs/format.md` section 7).
+//! The file of an object-index partition: a redb database on pages with checksums (`docs/format.md` section 7).
 //!
 //! redb gives up a database after the first I/O error, a full disk included. [`PartitionFile`] then opens the file anew, which rolls back what was
 //! under way, so that one failed transaction costs that transaction only.
@@ -29,9 +29,9 @@ const STEP_OBJECTS: usize = 64;
 fn database_error(path: String, source: redb::Error) -> IndexError {
     match &source {
         redb::Error::Io(error) if error.get_ref().is_some_and(|inner| inner.is::<Damage>()) => {
-            IndexError::BlockIndexDamaged { path, what: error.to_string() }
+            IndexError::ObjectIndexDamaged { path, what: error.to_string() }
         }
-        redb::Error::Corrupted(what) => IndexError::BlockIndexDamaged { path, what: what.clone() },
+        redb::Error::Corrupted(what) => IndexError::ObjectIndexDamaged { path, what: what.clone() },
         _ => IndexError::Database { path, source },
     }
 }
@@ -134,7 +134,7 @@ impl PartitionFile {
     }
 
     fn damaged(&self, what: String) -> IndexError {
-        IndexError::BlockIndexDamaged { path: self.describe(), what }
+        IndexError::ObjectIndexDamaged { path: self.describe(), what }
     }
 
     fn check_epoch(&self, stored_epoch: u64) -> Result<()> {
@@ -242,7 +242,7 @@ impl PartitionFile {
     pub(super) fn verify(&self, known: RangeInclusive<Position>, stop: Fault) -> Option<String> {
         match self.examine(known, stop) {
             Ok(found) => found,
-            Err(IndexError::BlockIndexDamaged { what, .. }) => Some(what),
+            Err(IndexError::ObjectIndexDamaged { what, .. }) => Some(what),
             Err(error) => Some(error.to_string()),
         }
     }
@@ -273,7 +273,7 @@ impl Snapshot {
     /// Up to where the log is applied in it.
     pub(super) fn position(&self) -> Result<Position> {
         let value = self.meta()?.get("position").map_err(|error| self.failed(error))?.map(|value| value.value());
-        value.map(Position).ok_or_else(|| IndexError::BlockIndexDamaged { path: self.path.clone(), what: "it has no position".into() })
+        value.map(Position).ok_or_else(|| IndexError::ObjectIndexDamaged { path: self.path.clone(), what: "it has no position".into() })
     }
 
     /// Whether its database failed: it may give nothing more.

@@ -226,7 +226,7 @@ impl Blocks {
     pub(super) fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let end = offset.checked_add(out.len() as u64).filter(|end| *end <= self.len());
         if end.is_none() {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "read behind the end of the block index"));
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "read behind the end of the object index"));
         }
         let mut out = out;
         let mut offset = offset;
@@ -259,7 +259,7 @@ impl Blocks {
             match unsynced.get(&page) {
                 // Not damage: what is durable is sound, and the next sync says that this was not written.
                 Some(written) if !is_whole || checksum_of(slot) != Some(*written) => {
-                    return Err(io::Error::other(format!("the system could not write page {page} of the block index")));
+                    return Err(io::Error::other(format!("the system could not write page {page} of the object index")));
                 }
                 None if !is_whole => return Err(Damage::Page(page).into()),
                 _ => {}

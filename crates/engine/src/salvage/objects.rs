@@ -1,11 +1,11 @@
-//! A damaged block index: what can be read of it, the second copy of the objects that everything hangs on, and the log make a new one.
+//! A damaged object index: what can be read of it, the second copy of the objects that everything hangs on, and the log make a new one.
 
 use super::Work;
 use crate::Result;
-use crate::open::{BLOCKS, LOG};
+use crate::open::{LOG, OBJECTS};
 use onefold_ground::Access;
-use onefold_index::BlockIndex;
-use onefold_index::block::{Content, Salvage, SalvagedPartition, salvage_partition};
+use onefold_index::ObjectIndex;
+use onefold_index::objects::{Content, Salvage, SalvagedPartition, salvage_partition};
 use onefold_oplog::{Position, first_segment};
 
 /// The objects that do harm where they are lost, or are of another time than the others: block mappings, what they hang on (layers, volumes, the number of the next one), backups, and lost
@@ -21,11 +21,11 @@ impl Work<'_> {
     /// Makes partitions anew whose files are damaged, or older than the log and their second copy; and damaged second copies.
     pub(super) fn repair_blocks(&mut self) -> Result<()> {
         let first = first_segment(&**self.ground, LOG)?;
-        for partition in 0..self.descriptor.block_partitions {
+        for partition in 0..self.descriptor.object_partitions {
             // Without any segment the second copy is the newest that is left.
-            let copied = || BlockIndex::copied_position(&**self.ground, BLOCKS, partition);
+            let copied = || ObjectIndex::copied_position(&**self.ground, OBJECTS, partition);
             let start = first.or_else(copied).unwrap_or_default();
-            let (problem, position) = BlockIndex::problem_of(self.ground, BLOCKS, partition)?;
+            let (problem, position) = ObjectIndex::problem_of(self.ground, OBJECTS, partition)?;
             let problem = match (problem, position) {
                 (Some(problem), _) => problem,
                 (None, Some(position)) if position < start && copied().is_some_and(|copied| copied >= start) => {
@@ -44,7 +44,7 @@ impl Work<'_> {
         let has_whole_log = first == Some(Position(0)) && self.log.is_ok();
         let how = Salvage {
             ground: self.ground,
-            directory: BLOCKS,
+            directory: OBJECTS,
             epoch: self.epoch,
             position: start,
             has_whole_log,
@@ -57,8 +57,8 @@ impl Work<'_> {
         self.done.needs_index = true;
         self.mark_index()?;
         let done = salvage_partition(&how, partition)?;
-        self.blocks_made = self.blocks_made.max(Some(start));
-        let path = self.ground.describe(&format!("{BLOCKS}/{partition:04x}.redb"));
+        self.objects_made = self.objects_made.max(Some(start));
+        let path = self.ground.describe(&format!("{OBJECTS}/{partition:04x}.redb"));
         self.say(format!("{path} is made anew: {problem}"));
         self.tell_of_partition(&path, &aside, done)
     }
@@ -88,11 +88,11 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// A second copy that is damaged, or older than the log's start, is written anew: the log behind the block index's position is there.
+    /// A second copy that is damaged, or older than the log's start, is written anew: the log behind the object index's position is there.
     fn repair_copies(&mut self, log_start: Position) -> Result<()> {
-        let Ok(blocks) = self.blocks(Access::Read) else { return Ok(()) };
-        let damaged = blocks.damaged_copies(log_start);
-        drop(blocks);
+        let Ok(objects) = self.objects(Access::Read) else { return Ok(()) };
+        let damaged = objects.damaged_copies(log_start);
+        drop(objects);
         if damaged.is_empty() {
             return Ok(());
         }
@@ -100,10 +100,10 @@ impl Work<'_> {
             self.say(format!("a second copy of objects is written anew: {problem}"));
         }
         if !self.dry_run {
-            for partition in 0..self.descriptor.block_partitions {
-                self.set_aside(&format!("{BLOCKS}/{partition:04x}.copy"))?;
+            for partition in 0..self.descriptor.object_partitions {
+                self.set_aside(&format!("{OBJECTS}/{partition:04x}.copy"))?;
             }
-            self.blocks(Access::ReadWrite)?.copy_objects()?;
+            self.objects(Access::ReadWrite)?.copy_objects()?;
         }
         Ok(())
     }

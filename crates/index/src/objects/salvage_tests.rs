@@ -4,8 +4,8 @@ use super::*;
 use onefold_ground::{CrashPolicy, SimulatedGround};
 use std::collections::BTreeMap;
 
-const OPTIONS: BlockIndexOptions = BlockIndexOptions { cache_bytes: 64 << 10, pending_bytes: 4 << 20 };
-const FILE: &str = "blocks/0000.redb";
+const OPTIONS: ObjectIndexOptions = ObjectIndexOptions { cache_bytes: 64 << 10, pending_bytes: 4 << 20 };
+const FILE: &str = "objects/0000.redb";
 const SLOT_BYTES: u64 = 4608;
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -14,8 +14,8 @@ fn shared(ground: &SimulatedGround) -> Arc<dyn Ground> {
     Arc::new(ground.clone())
 }
 
-fn open(ground: &SimulatedGround) -> Result<BlockIndex> {
-    BlockIndex::open(shared(ground), "blocks", 1, OPTIONS, Access::ReadWrite, 9)
+fn open(ground: &SimulatedGround) -> Result<ObjectIndex> {
+    ObjectIndex::open(shared(ground), "objects", 1, OPTIONS, Access::ReadWrite, 9)
 }
 
 fn mapping(number: u32) -> Vec<u8> {
@@ -30,7 +30,7 @@ fn filled(mappings: u32) -> (SimulatedGround, Model, Vec<(u64, Vec<Change>)>) {
 /// The same; `see` is shown the store after each commit.
 fn filled_and_seen(mappings: u32, see: &mut dyn FnMut(&SimulatedGround)) -> (SimulatedGround, Model, Vec<(u64, Vec<Change>)>) {
     let ground = SimulatedGround::new(1);
-    BlockIndex::create(&shared(&ground), "blocks", 1).unwrap();
+    ObjectIndex::create(&shared(&ground), "objects", 1).unwrap();
     let index = open(&ground).unwrap();
     let mut model = Model::new();
     let mut log = Vec::new();
@@ -67,14 +67,14 @@ fn filled_and_seen(mappings: u32, see: &mut dyn FnMut(&SimulatedGround)) -> (Sim
 fn a_read_that_fails_once_is_no_damage_and_a_file_that_the_device_cannot_read_is() {
     let (ground, ..) = filled(400);
     let before = ground.reads();
-    assert_eq!(BlockIndex::problem_of(&shared(&ground), "blocks", 0).unwrap().0, None);
+    assert_eq!(ObjectIndex::problem_of(&shared(&ground), "objects", 0).unwrap().0, None);
     for read in 0..ground.reads() - before {
         ground.fail_read(read, std::io::ErrorKind::OutOfMemory);
-        let problem = BlockIndex::problem_of(&shared(&ground), "blocks", 0);
+        let problem = ObjectIndex::problem_of(&shared(&ground), "objects", 0);
         assert!(!matches!(problem, Ok((Some(_), _))), "read {read}: {problem:?}");
     }
     ground.make_unreadable(FILE).unwrap();
-    assert!(BlockIndex::problem_of(&shared(&ground), "blocks", 0).unwrap().0.is_some());
+    assert!(ObjectIndex::problem_of(&shared(&ground), "objects", 0).unwrap().0.is_some());
     let done = salvage(&ground, false).unwrap();
     assert!(done.objects == 0 && !done.lost.is_empty(), "{done:?}");
 }
@@ -88,7 +88,7 @@ fn salvage_to(ground: &SimulatedGround, position: u64, dry_run: bool) -> Result<
     let ground = shared(ground);
     let how = Salvage {
         ground: &ground,
-        directory: "blocks",
+        directory: "objects",
         epoch: 9,
         position: Position(position),
         has_whole_log: false,
@@ -105,7 +105,7 @@ fn salvaged(ground: &SimulatedGround, model: &Model, log: &[(u64, Vec<Change>)],
     let planned = salvage(ground, true).unwrap();
     assert_eq!(salvage(ground, false).unwrap(), planned);
     let ground = ground.restart(CrashPolicy::DropAll);
-    assert_eq!(ground.exists("blocks/0000.redb.damaged-1").unwrap(), had_file);
+    assert_eq!(ground.exists("objects/0000.redb.damaged-1").unwrap(), had_file);
     let index = open(&ground).unwrap();
     assert_eq!(index.position(), Position(512 * 3));
     log.iter().for_each(|(end, changes)| index.apply(Position(*end), 0, changes).unwrap());
@@ -134,7 +134,7 @@ fn salvaged(ground: &SimulatedGround, model: &Model, log: &[(u64, Vec<Change>)],
     index.apply(Position(512 * 9), 0, &changes[..changes.len() / 2]).unwrap();
     index.persist().unwrap();
     index.apply(Position(512 * 10), 0, &changes[changes.len() / 2..]).unwrap();
-    let check = |index: &BlockIndex| {
+    let check = |index: &ObjectIndex| {
         assert!(changes.iter().all(|(_, key, value)| index.get(0, key).unwrap() == *value));
         let given_up: Vec<Change> = index.give_up_lost(0, &mapping(mappings), b"n").unwrap().into_iter().collect();
         index.apply(Position(512 * 11), 0, &given_up).unwrap();
@@ -207,14 +207,14 @@ fn without_the_file_the_second_copy_and_the_log_have_what_everything_hangs_on() 
         assert!((100..200).contains(&salvaged(&damaged, &model, &log, 200)));
     }
     ground.remove(FILE).unwrap();
-    ground.corrupt("blocks/0000.copy", 60, 1).unwrap();
+    ground.corrupt("objects/0000.copy", 60, 1).unwrap();
     assert!(salvage(&ground, true).unwrap_err().to_string().contains("second copy"));
 }
 
 #[test]
 fn a_copy_from_before_the_start_of_the_log_brings_back_nothing_that_matters_and_is_written_anew() {
     let (ground, ..) = filled(400);
-    let copied = |ground: &SimulatedGround| BlockIndex::copied_position(ground, "blocks", 0).unwrap();
+    let copied = |ground: &SimulatedGround| ObjectIndex::copied_position(ground, "objects", 0).unwrap();
     assert_eq!(copied(&ground), Position(512 * 3));
     // Nothing is lost that is in it.
     let sound = ground.snapshot(CrashPolicy::KeepAll);
@@ -261,7 +261,7 @@ fn a_salvage_cut_short_at_any_sync_is_done_again() {
         }
         for policy in [CrashPolicy::DropAll, CrashPolicy::KeepAll, CrashPolicy::Random { seed: sync }] {
             let damaged = damaged.restart(policy);
-            if damaged.exists("blocks/0000.redb.salvaged").unwrap() || !damaged.exists("blocks/0000.redb.damaged-1").unwrap() {
+            if damaged.exists("objects/0000.redb.salvaged").unwrap() || !damaged.exists("objects/0000.redb.damaged-1").unwrap() {
                 salvage(&damaged, false).unwrap();
             }
             assert!(damaged.exists(FILE).unwrap());
@@ -312,7 +312,7 @@ fn lost_twice(is_copied: bool) {
             let shared = shared(&damaged);
             let how = Salvage {
                 ground: &shared,
-                directory: "blocks",
+                directory: "objects",
                 epoch: 9,
                 position,
                 has_whole_log: false,

@@ -119,7 +119,7 @@ impl StorageBackend for Overlay {
         self.fault.check()?;
         let written = self.written.read();
         if offset.checked_add(out.len() as u64).is_none_or(|end| end > written.length) {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "read behind the end of the block index"));
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "read behind the end of the object index"));
         }
         if written.pages.is_empty() {
             return self.read_below(written.kept, offset, out);

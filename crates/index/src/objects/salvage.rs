@@ -52,7 +52,7 @@ pub struct SalvagedPartition {
 pub struct Salvage<'a> {
     /// Where the store is.
     pub ground: &'a Arc<dyn Ground>,
-    /// The directory of the block index.
+    /// The directory of the object index.
     pub directory: &'a str,
     /// The owner that writes.
     pub epoch: u64,
@@ -221,7 +221,7 @@ impl Output {
                     "objects {:?} of it cannot be read, and their second copy is {why}. Put one of the two back from a copy of the store",
                     char::from(from[0])
                 );
-                return Err(IndexError::BlockIndexDamaged { path: path.to_owned(), what });
+                return Err(IndexError::ObjectIndexDamaged { path: path.to_owned(), what });
             }
             if content == Content::Needed {
                 self.ranges.add(from.clone(), to.clone());

@@ -15,14 +15,14 @@ struct Known {
 }
 
 impl Subject for Persists {
-    type Part = BlockIndex;
+    type Part = ObjectIndex;
     type Known = Known;
 
     fn create(&self, _: u64) -> (SimulatedGround, Known) {
         (created(), Known { log: Log::new(), epoch: 0 })
     }
 
-    fn open(&self, ground: &SimulatedGround, known: &mut Known) -> std::result::Result<BlockIndex, String> {
+    fn open(&self, ground: &SimulatedGround, known: &mut Known) -> std::result::Result<ObjectIndex, String> {
         known.epoch += 1;
         let index = open(ground, Access::ReadWrite, known.epoch).map_err(|error| error.to_string())?;
         for (end, changes) in &known.log {
@@ -31,7 +31,7 @@ impl Subject for Persists {
         Ok(index)
     }
 
-    fn work(&self, index: &mut BlockIndex, known: &mut Known) -> std::result::Result<(), String> {
+    fn work(&self, index: &mut ObjectIndex, known: &mut Known) -> std::result::Result<(), String> {
         for _ in 0..6 {
             let number = known.log.len() as u64;
             let (end, changes) = batch(number);
@@ -48,7 +48,7 @@ impl Subject for Persists {
         Ok(())
     }
 
-    fn compare(&self, _: &SimulatedGround, index: &mut BlockIndex, known: &mut Known) {
+    fn compare(&self, _: &SimulatedGround, index: &mut ObjectIndex, known: &mut Known) {
         check(index, &known.log);
         assert_eq!(index.verify(), []);
         assert_eq!(index.damaged_copies(Position(0)), [""; 0], "second copies are whole, of whatever age");

@@ -6,7 +6,7 @@
 use super::database::Snapshot;
 use super::lost::LostRanges;
 use super::tiers::Tiers;
-use super::{BlockIndex, Partition, check_range, laid_over};
+use super::{ObjectIndex, Partition, check_range, laid_over};
 use crate::error::{IndexError, Result};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The objects as of one moment.
 pub struct Moment<'a> {
-    index: &'a BlockIndex,
+    index: &'a ObjectIndex,
     partitions: Vec<Mutex<State>>,
     has_moved: AtomicBool,
 }
@@ -33,7 +33,7 @@ impl State {
     }
 }
 
-impl BlockIndex {
+impl ObjectIndex {
     /// The objects as of now. All partitions are of the same moment if nothing is applied during the call.
     pub fn moment(&self) -> Result<Moment<'_>> {
         let partitions = self.partitions.iter().map(|partition| Ok(Mutex::new(State::of(partition)?))).collect::<Result<Vec<_>>>()?;

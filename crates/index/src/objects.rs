@@ -1,15 +1,15 @@
-//! The block index (M0.16): an ordered map of objects, key bytes -> value bytes. What an object is (a block mapping, a volume, a backup) is the
+//! The object index (M0.16): an ordered map of objects, key bytes -> value bytes. What an object is (a block mapping, a volume, a backup) is the
 //! business of those above.
 //!
-//! It is a view of the operations log. A change goes through three tiers: it is [staged](BlockIndex::stage) (visible, volatile),
-//! [applied](BlockIndex::apply) when the log holds it durably, and [persisted](BlockIndex::persist) later, many in one sorted transaction, into
+//! It is a view of the operations log. A change goes through three tiers: it is [staged](ObjectIndex::stage) (visible, volatile),
+//! [applied](ObjectIndex::apply) when the log holds it durably, and [persisted](ObjectIndex::persist) later, many in one sorted transaction, into
 //! the partition's database. No request waits for the database to be written.
 //!
 //! Invariants:
 //! * The database of a partition holds exactly what the log says up to the position that is written in the same transaction; behind a full disk
 //!   some objects may be newer, of which replaying the log from that position says the same again.
 //! * Reads see one moment of a partition: all tiers and the database's snapshot are taken under one lock.
-//! * Memory: what is applied and not persisted is counted; the writer of the log waits while [`BlockIndex::is_over_limit`].
+//! * Memory: what is applied and not persisted is counted; the writer of the log waits while [`ObjectIndex::is_over_limit`].
 
 mod backend;
 mod blocks;
@@ -39,18 +39,18 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 use tiers::Tiers;
 
-/// Memory of a block index, all partitions together.
+/// Memory of an object index, all partitions together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlockIndexOptions {
+pub struct ObjectIndexOptions {
     /// Cache of the databases, bytes.
     pub cache_bytes: usize,
     /// Bound of what is applied but not persisted, bytes.
     pub pending_bytes: usize,
 }
 
-impl Default for BlockIndexOptions {
-    fn default() -> BlockIndexOptions {
-        BlockIndexOptions { cache_bytes: 32 << 20, pending_bytes: 32 << 20 }
+impl Default for ObjectIndexOptions {
+    fn default() -> ObjectIndexOptions {
+        ObjectIndexOptions { cache_bytes: 32 << 20, pending_bytes: 32 << 20 }
     }
 }
 
@@ -77,9 +77,9 @@ pub enum Verified {
 /// How often somebody is asked whether a verification shall go on.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 
-/// The block index of a store, open.
+/// The object index of a store, open.
 #[derive(Debug)]
-pub struct BlockIndex {
+pub struct ObjectIndex {
     ground: Arc<dyn Ground>,
     directory: String,
     partitions: Vec<Partition>,
@@ -102,13 +102,13 @@ struct Partition {
     copied: Mutex<Option<Position>>,
 }
 
-/// The name of a partition's file in the directory of the block index.
+/// The name of a partition's file in the directory of the object index.
 fn file_name(directory: &str, partition: u16) -> String {
     format!("{directory}/{partition:04x}.redb")
 }
 
-impl BlockIndex {
-    /// Creates an empty block index of `partitions` files in a new `directory`; durable on return.
+impl ObjectIndex {
+    /// Creates an empty object index of `partitions` files in a new `directory`; durable on return.
     pub fn create(ground: &Arc<dyn Ground>, directory: &str, partitions: u16) -> Result<()> {
         ground.create_directory(directory)?;
         for partition in 0..partitions {
@@ -117,15 +117,15 @@ impl BlockIndex {
         Ok(ground.sync_directory(directory)?)
     }
 
-    /// Opens a block index as the owner of `epoch`. With [`Access::Read`] not a byte of it is written, and the epoch does not matter.
+    /// Opens an object index as the owner of `epoch`. With [`Access::Read`] not a byte of it is written, and the epoch does not matter.
     pub fn open(
         ground: Arc<dyn Ground>,
         directory: &str,
         partitions: u16,
-        options: BlockIndexOptions,
+        options: ObjectIndexOptions,
         access: Access,
         epoch: u64,
-    ) -> Result<BlockIndex> {
+    ) -> Result<ObjectIndex> {
         let cache_bytes = options.cache_bytes / usize::from(partitions.max(1));
         let partitions = (0..partitions)
             .map(|partition| {
@@ -145,7 +145,7 @@ impl BlockIndex {
                 })
             })
             .collect::<Result<Vec<_>>>()?;
-        Ok(BlockIndex {
+        Ok(ObjectIndex {
             ground,
             directory: directory.to_owned(),
             partitions,
@@ -231,7 +231,7 @@ impl BlockIndex {
         let mut result = Ok(());
         for partition in &self.partitions {
             if let Err(error) = self.persist_partition(partition) {
-                tracing::warn!(partition = %partition.file.describe(), %error, "block index not persisted");
+                tracing::warn!(partition = %partition.file.describe(), %error, "object index not persisted");
                 result = result.and(Err(error));
             }
         }
@@ -388,7 +388,7 @@ impl BlockIndex {
         self.partitions.iter().map(|partition| partition.tiers.read().volatile_bytes()).sum()
     }
 
-    /// Whether it is time for [`BlockIndex::persist`]: half of the bound is used. Never with [`Access::Read`].
+    /// Whether it is time for [`ObjectIndex::persist`]: half of the bound is used. Never with [`Access::Read`].
     pub fn wants_persist(&self) -> bool {
         self.access == Access::ReadWrite && self.pending_bytes() >= self.pending_limit_bytes / 2
     }

@@ -1,21 +1,21 @@
-//! The block index on files with damaged bytes: an error that names the file, or the right answer, and never a panic.
+//! The object index on files with damaged bytes: an error that names the file, or the right answer, and never a panic.
 
 use super::*;
 use onefold_ground::{CrashPolicy, SimulatedGround};
 use std::collections::BTreeMap;
 
-const OPTIONS: BlockIndexOptions = BlockIndexOptions { cache_bytes: 64 << 10, pending_bytes: 4 << 20 };
-const FILE: &str = "blocks/0000.redb";
+const OPTIONS: ObjectIndexOptions = ObjectIndexOptions { cache_bytes: 64 << 10, pending_bytes: 4 << 20 };
+const FILE: &str = "objects/0000.redb";
 
-fn open(ground: &SimulatedGround, access: Access) -> Result<BlockIndex> {
-    BlockIndex::open(Arc::new(ground.clone()), "blocks", 1, OPTIONS, access, 9)
+fn open(ground: &SimulatedGround, access: Access) -> Result<ObjectIndex> {
+    ObjectIndex::open(Arc::new(ground.clone()), "objects", 1, OPTIONS, access, 9)
 }
 
 /// A store after several commits, and what it holds.
 fn filled() -> (SimulatedGround, BTreeMap<Vec<u8>, Vec<u8>>) {
     let ground = SimulatedGround::new(1);
     let shared: Arc<dyn Ground> = Arc::new(ground.clone());
-    BlockIndex::create(&shared, "blocks", 1).unwrap();
+    ObjectIndex::create(&shared, "objects", 1).unwrap();
     let index = open(&ground, Access::ReadWrite).unwrap();
     let mut model = BTreeMap::new();
     for commit in 0..6u64 {

@@ -1,20 +1,20 @@
-//! The block index on a disk that crashes at every sync, fails at every operation and fills up: what the log says is what it says.
+//! The object index on a disk that crashes at every sync, fails at every operation and fills up: what the log says is what it says.
 
 use super::*;
 use onefold_ground::{CrashPolicy, SimulatedGround};
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 
-const OPTIONS: BlockIndexOptions = BlockIndexOptions { cache_bytes: 64 << 10, pending_bytes: 1 << 20 };
+const OPTIONS: ObjectIndexOptions = ObjectIndexOptions { cache_bytes: 64 << 10, pending_bytes: 1 << 20 };
 
-pub(super) fn open(ground: &SimulatedGround, access: Access, epoch: u64) -> Result<BlockIndex> {
-    BlockIndex::open(Arc::new(ground.clone()), "blocks", 1, OPTIONS, access, epoch)
+pub(super) fn open(ground: &SimulatedGround, access: Access, epoch: u64) -> Result<ObjectIndex> {
+    ObjectIndex::open(Arc::new(ground.clone()), "objects", 1, OPTIONS, access, epoch)
 }
 
 pub(super) fn created() -> SimulatedGround {
     let ground = SimulatedGround::new(1);
     let shared: Arc<dyn Ground> = Arc::new(ground.clone());
-    BlockIndex::create(&shared, "blocks", 1).unwrap();
+    ObjectIndex::create(&shared, "objects", 1).unwrap();
     ground
 }
 
@@ -30,7 +30,7 @@ pub(super) fn batch(number: u64) -> (Position, Vec<Change>) {
 }
 
 /// A life of the index: batches, every second one followed by a persist that may fail. Returns its log.
-fn live(index: &BlockIndex, batches: u64) -> (Log, Result<()>) {
+fn live(index: &ObjectIndex, batches: u64) -> (Log, Result<()>) {
     let mut log = Log::new();
     let mut result = Ok(());
     for number in 0..batches {
@@ -45,7 +45,7 @@ fn live(index: &BlockIndex, batches: u64) -> (Log, Result<()>) {
     (log, result)
 }
 
-pub(super) fn check(index: &BlockIndex, log: &Log) {
+pub(super) fn check(index: &ObjectIndex, log: &Log) {
     let mut model = BTreeMap::new();
     for (_, key, value) in log.iter().flat_map(|(_, changes)| changes).cloned() {
         match value {

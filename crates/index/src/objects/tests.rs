@@ -1,4 +1,4 @@
-//! The block index against a `BTreeMap`.
+//! The object index against a `BTreeMap`.
 
 use super::*;
 use onefold_ground::LocalGround;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-const OPTIONS: BlockIndexOptions = BlockIndexOptions { cache_bytes: 1 << 20, pending_bytes: 1 << 20 };
+const OPTIONS: ObjectIndexOptions = ObjectIndexOptions { cache_bytes: 1 << 20, pending_bytes: 1 << 20 };
 
 fn local() -> (tempfile::TempDir, Arc<dyn Ground>) {
     let directory = tempfile::tempdir().unwrap();
@@ -14,14 +14,14 @@ fn local() -> (tempfile::TempDir, Arc<dyn Ground>) {
     (directory, ground)
 }
 
-fn open(ground: &Arc<dyn Ground>, partitions: u16, access: Access, epoch: u64) -> BlockIndex {
-    BlockIndex::open(ground.clone(), "blocks", partitions, OPTIONS, access, epoch).unwrap()
+fn open(ground: &Arc<dyn Ground>, partitions: u16, access: Access, epoch: u64) -> ObjectIndex {
+    ObjectIndex::open(ground.clone(), "objects", partitions, OPTIONS, access, epoch).unwrap()
 }
 
 /// An index with its log: what a store does with it, and what it must say.
 struct Store {
     ground: Arc<dyn Ground>,
-    index: BlockIndex,
+    index: ObjectIndex,
     log: Vec<(Position, Vec<Change>)>,
     staged: Vec<(u64, Vec<Change>)>,
     sequence: u64,
@@ -32,7 +32,7 @@ type Model = BTreeMap<(u16, Vec<u8>), Vec<u8>>;
 
 impl Store {
     fn create(ground: Arc<dyn Ground>) -> Store {
-        BlockIndex::create(&ground, "blocks", 2).unwrap();
+        ObjectIndex::create(&ground, "objects", 2).unwrap();
         let index = open(&ground, 2, Access::ReadWrite, 1);
         Store { ground, index, log: Vec::new(), staged: Vec::new(), sequence: 0, epoch: 1 }
     }
@@ -123,7 +123,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
-    fn m0_16_a_block_index_is_an_ordered_map_whose_state_is_the_log(steps in proptest::collection::vec(step(), 1..30)) {
+    fn m0_16_a_object_index_is_an_ordered_map_whose_state_is_the_log(steps in proptest::collection::vec(step(), 1..30)) {
         let (_directory, ground) = local();
         let mut store = Store::create(ground);
         for step in steps {
@@ -247,7 +247,7 @@ fn an_owner_whose_partition_was_taken_over_writes_nothing() {
     store.index.apply(Position(1024), 0, &[put(1, 2)]).unwrap();
     store.index.persist().unwrap();
     drop((old, store));
-    let late = BlockIndex::open(ground.clone(), "blocks", 2, OPTIONS, Access::ReadWrite, 6);
+    let late = ObjectIndex::open(ground.clone(), "objects", 2, OPTIONS, Access::ReadWrite, 6);
     assert!(matches!(late, Err(IndexError::Fenced { stored_epoch: 7, epoch: 6, .. })), "{late:?}");
     assert_eq!(open(&ground, 2, Access::Read, 0).get(0, &[1]).unwrap(), Some(vec![2; 100]));
 }
@@ -260,7 +260,7 @@ fn a_reader_writes_nothing() {
     store.flush(1);
     store.index.persist().unwrap();
     // The writer still has the file open: as after a crash, it was not closed.
-    let path = directory.path().join("blocks/0000.redb");
+    let path = directory.path().join("objects/0000.redb");
     let before = std::fs::read(&path).unwrap();
     let reader = open(&ground, 2, Access::Read, 0);
     assert_eq!(reader.get(0, &[1]).unwrap(), Some(vec![1; 100]));
@@ -279,8 +279,8 @@ fn a_lost_or_foreign_file_is_refused() {
     store.flush(1);
     store.index.persist().unwrap();
     drop(store);
-    let path = directory.path().join("blocks/0000.redb");
-    let refused = || BlockIndex::open(ground.clone(), "blocks", 2, OPTIONS, Access::ReadWrite, 9).unwrap_err().to_string();
+    let path = directory.path().join("objects/0000.redb");
+    let refused = || ObjectIndex::open(ground.clone(), "objects", 2, OPTIONS, Access::ReadWrite, 9).unwrap_err().to_string();
     for bytes in [vec![], vec![7; 5000]] {
         std::fs::write(&path, bytes).unwrap();
         assert!(refused().contains("0000.redb"), "{}", refused());
@@ -290,9 +290,9 @@ fn a_lost_or_foreign_file_is_refused() {
     assert!(matches!(open_empty().stage(1, &[(5, vec![1], None)]), Err(IndexError::NoPartition { partition: 5, partitions: 1 })));
 }
 
-fn open_empty() -> BlockIndex {
+fn open_empty() -> ObjectIndex {
     let (_directory, ground) = local();
-    BlockIndex::create(&ground, "blocks", 1).unwrap();
+    ObjectIndex::create(&ground, "objects", 1).unwrap();
     open(&ground, 1, Access::ReadWrite, 1)
 }
 
