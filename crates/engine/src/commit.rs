@@ -14,14 +14,17 @@
 //! When 2 or 3 fail, everything stays volatile and readable, and the next commit tries again.
 //! One commit runs at a time, so batches are applied in the order of the log.
 
-use crate::dead::Marks;
-use crate::records::{
+pub(crate) mod records;
+pub(crate) mod superseded;
+
+use crate::commit::records::{
     CHUNK_DELTAS, CHUNKS_PLACED, CHUNKS_REMOVED, OBJECTS_WRITTEN, decode_deltas, decode_places, decode_removals, encode_deltas,
     encode_objects, encode_removals,
 };
-use crate::reservation::FingerprintMap;
+use crate::liveness::dead::Marks;
 use crate::statistics::Totals;
-use crate::{Engine, EngineError, Result};
+use crate::write::reservation::FingerprintMap;
+use crate::{Change, Engine, EngineError, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
 use onefold_index::{ChunkBatch, ChunkIndex, ObjectIndex, objects};
@@ -29,9 +32,6 @@ use onefold_oplog::{Log, LogError, PartitionClass, Position, Record};
 use onefold_storage::{ChunkKind, ContainerRecord, FRAME_COMMITTED, Prepared, Scope};
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
-
-/// A change of an object: object-index partition, key, new value or `None` to delete.
-pub type Change = (u16, Vec<u8>, Option<Vec<u8>>);
 
 /// Changes that become durable together.
 #[derive(Clone, Debug, Default)]

@@ -16,72 +16,43 @@
 //!
 //! This crate must never know what a volume, a backup or a client is: objects are keys and values.
 
-mod activity;
-mod append_only;
-mod background;
-pub mod chain;
-mod clock;
 mod commit;
-mod copied;
-mod dead;
-mod descriptor;
 mod error;
-mod in_flight;
+mod lifecycle;
+mod liveness;
 mod lost;
-mod merge;
-mod moment;
-mod open;
-#[cfg(test)]
-mod order_tests;
-mod parity;
-mod prediction;
-mod quarantine;
 mod read;
-mod rebuild;
-mod recipe;
-mod recipe_writer;
-mod records;
-mod recount;
-mod rehearsal;
-mod removal;
-pub mod reservation;
-mod reserve;
-mod salvage;
-mod scrubbing;
-mod settings;
-mod snapshot;
 mod statistics;
-mod stream;
-mod superseded;
-mod views;
+mod write;
 
-pub use activity::Activity;
-pub use append_only::DeletionPermit;
-pub use clock::ClockJump;
-pub use commit::{Change, Transaction};
-pub use dead::DeadSlots;
-pub use descriptor::{DESCRIPTOR, DESCRIPTOR_COPY, Descriptor, FORMAT, random_name};
+pub use commit::Transaction;
+pub use commit::records::{CHUNK_DELTAS, CHUNKS_PLACED, CHUNKS_REMOVED, OBJECTS_WRITTEN, decode_deltas, decode_places, decode_removals};
 pub use error::{EngineError, Result};
-pub use in_flight::InFlight;
+pub use lifecycle::activity::Activity;
+pub use lifecycle::append_only::DeletionPermit;
+pub use lifecycle::clock::ClockJump;
+pub use lifecycle::descriptor::{DESCRIPTOR, DESCRIPTOR_COPY, Descriptor, FORMAT, random_name};
+pub use lifecycle::mode::Mode;
+pub use lifecycle::settings::Settings;
+pub use liveness::dead::DeadSlots;
+pub use liveness::removal::{Candidate, MAX_CANDIDATES, ReferencesOf, Removed};
+pub use lost::quarantine::Quarantined;
+pub use lost::rebuild::Rebuild;
+pub use lost::salvage::{SalvageOptions, Salvaged, salvage};
+pub use lost::scrubbing::ScrubListing;
 pub use lost::{LostChunk, Readable};
-pub use moment::Moment;
+pub use onefold_index::Change;
 pub use onefold_index::UnusedCursor;
 pub use onefold_storage::{Address, ContainerId, MergeStatistics, ParityStatistics, Repair};
-pub use open::Mode;
-pub use quarantine::Quarantined;
-pub use rebuild::Rebuild;
-pub use recipe::{MAX_LEVEL, Piece, Recipe, decode_pieces, encode_pieces};
-pub use recipe_writer::RecipeWriter;
-pub use records::{CHUNK_DELTAS, CHUNKS_PLACED, CHUNKS_REMOVED, OBJECTS_WRITTEN, decode_deltas, decode_places, decode_removals};
-pub use removal::{Candidate, MAX_CANDIDATES, ReferencesOf, Removed};
-pub use salvage::{SalvageOptions, Salvaged, salvage};
-pub use scrubbing::ScrubListing;
-pub use settings::Settings;
-pub use snapshot::Place;
+pub use read::moment::Moment;
+pub use read::recipe::{MAX_LEVEL, Piece, Recipe, decode_pieces, encode_pieces};
+pub use read::snapshot::Place;
 pub use statistics::Statistics;
-pub use stream::{Hints, MetadataKind, WriteStream};
+pub use write::in_flight::InFlight;
+pub use write::recipe_writer::RecipeWriter;
+pub use write::stream::{Hints, MetadataKind, WriteStream};
+pub use write::{chain, reservation};
 
-use chain::{BloomFilter, Chain};
 use onefold_chunking::Chunker;
 use onefold_ground::profile::Profile;
 use onefold_ground::{Ground, Holder, LockGuard, Reserve};
@@ -90,9 +61,10 @@ use onefold_index::ObjectIndex;
 use onefold_oplog::{Log, Position};
 use onefold_storage::ContainerStore;
 use parking_lot::{Mutex, RwLock};
-use reservation::Reservations;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
+use write::chain::{BloomFilter, Chain};
+use write::reservation::Reservations;
 
 /// One store, open.
 pub struct Engine {
@@ -105,22 +77,22 @@ pub struct Engine {
     /// How others know this opening.
     holder: Holder,
     /// What a reader beside a writer holds.
-    reading: snapshot::Reading,
+    reading: read::snapshot::Reading,
     chunker: Arc<dyn Chunker>,
     storage: Arc<ContainerStore>,
     index: Arc<ChunkIndex>,
     objects: Arc<ObjectIndex>,
     log: Log,
     reservations: Reservations,
-    guards: Arc<in_flight::Guards>,
+    guards: Arc<write::in_flight::Guards>,
     /// What the removal of unused chunks has its eye on.
-    watch: in_flight::Watch,
+    watch: write::in_flight::Watch,
     /// What is stored anew because it was found damaged.
-    superseded: superseded::Superseded,
+    superseded: commit::superseded::Superseded,
     /// Batches of repairs that were only tried, counted from 1; 0: repairs are made.
     rehearsed: AtomicU64,
     /// What cannot be read.
-    quarantine: Arc<quarantine::Quarantine>,
+    quarantine: Arc<lost::quarantine::Quarantine>,
     /// Every filter of the store; chains are selections of it.
     filters: Chain,
     chain: Chain,
@@ -148,16 +120,16 @@ pub struct Engine {
     copy_fails: AtomicBool,
     keeps_layers: bool,
     background: Mutex<Option<Vec<std::thread::JoinHandle<()>>>>,
-    signal: Arc<background::Signal>,
+    signal: Arc<lifecycle::background::Signal>,
     /// Wakes the thread that makes parity.
-    parity_signal: Arc<background::Signal>,
+    parity_signal: Arc<lifecycle::background::Signal>,
     /// What was read and written on behalf of others, bytes: whoever works beside them looks at it.
     served_bytes: AtomicU64,
     /// New data since the background was woken.
     new_bytes: AtomicU64,
     totals: Mutex<statistics::Totals>,
-    earlier: Mutex<activity::Earlier>,
-    clock: clock::Clock,
+    earlier: Mutex<lifecycle::activity::Earlier>,
+    clock: lifecycle::clock::Clock,
     /// End of the log when the store was opened.
     opened_at: Position,
     profile: Arc<Profile>,
@@ -240,7 +212,7 @@ impl Engine {
     pub fn chain(&self, names: &str) -> Result<Chain> {
         let mut names: Vec<String> = names.split(',').map(|name| name.trim().to_string()).collect();
         names.retain(|name| name != "bloom" || self.bloom.is_some());
-        open::checked_chain(&self.filters, &names)
+        lifecycle::open::checked_chain(&self.filters, &names)
     }
 
     /// The value of an object; what was submitted is seen at once.

@@ -1,10 +1,17 @@
 //! Putting chunks in quarantine, and taking those out that can be read again: the commits that change index, dead slots and
-//! objects together ([`crate::quarantine`] says what that is for).
+//! objects together ([`crate::lost::quarantine`] says what that is for).
 
+pub(crate) mod parity;
+pub(crate) mod quarantine;
+pub(crate) mod rebuild;
+pub(crate) mod rehearsal;
+pub(crate) mod salvage;
+pub(crate) mod scrubbing;
+
+use crate::commit::records::{encode_deltas, encode_objects, encode_places};
 use crate::commit::{Effects, Write};
-use crate::dead::{self, DeadSlots, Marks};
-use crate::quarantine::{Quarantined, now_ns};
-use crate::records::{encode_deltas, encode_objects, encode_places};
+use crate::liveness::dead::{self, DeadSlots, Marks};
+use crate::lost::quarantine::{Quarantined, now_ns};
 use crate::{Change, Engine, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_storage::{Address, ChunkKind, ContainerId, Prepared, Slot};

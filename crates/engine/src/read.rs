@@ -1,5 +1,10 @@
 //! The way of a read: recipe, plan, containers, bytes.
 
+pub(crate) mod moment;
+pub(crate) mod recipe;
+pub(crate) mod snapshot;
+pub(crate) mod views;
+
 use crate::{Engine, EngineError, Piece, Recipe, Result, decode_pieces};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;

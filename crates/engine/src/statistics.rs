@@ -1,7 +1,7 @@
 //! What a store holds and what it costs.
 
-use crate::dead::{self, DeadSlots};
-use crate::reserve::RESERVE;
+use crate::lifecycle::reserve::RESERVE;
+use crate::liveness::dead::{self, DeadSlots};
 use crate::{Activity, Engine, EngineError, Mode, Moment, Result};
 use onefold_ground::wire::{Reader, put_varint};
 use onefold_ground::{Access, Ground, Space};

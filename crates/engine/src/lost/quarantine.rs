@@ -9,7 +9,7 @@
 //! Nobody can read that any more, so it stays counted, and no chunk goes that it may need: [`Quarantined::is_counted`]. When it is
 //! stored again its references are not counted a second time. When counts were made anew ([`Rebuild`](crate::Rebuild)), they are not counted: then
 //! its children may look unused, and no chunk is removed until it is stored again or nobody needs it ([`Engine::why_nothing_is_removed`]).
-//! A rebuild cannot write objects. It leaves a file, and the next opening for writing notes what it did ([`crate::recount`]): that references of what is in
+//! A rebuild cannot write objects. It leaves a file, and the next opening for writing notes what it did ([`crate::liveness::recount`]): that references of what is in
 //! quarantine are not counted, and which chunks are counted and nowhere.
 
 use crate::lost::Settled;

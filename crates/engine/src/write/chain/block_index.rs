@@ -1,8 +1,8 @@
 //! Block-index filter (M0.7): compares with the current mapping of the block that is being overwritten. No I/O.
 
 use super::{Candidate, Filter, Request, Verdict};
-use crate::quarantine::Quarantine;
-use crate::reservation::FingerprintMap;
+use crate::lost::quarantine::Quarantine;
+use crate::write::reservation::FingerprintMap;
 use crate::{Piece, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;

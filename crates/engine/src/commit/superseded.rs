@@ -5,7 +5,7 @@
 //! there are recipes that mean them by their address.
 
 use crate::Engine;
-use crate::dead::Marks;
+use crate::liveness::dead::Marks;
 use onefold_fingerprint::Fingerprint;
 use onefold_storage::{Address, ChunkKind, Prepared, Slice, StorageError};
 use parking_lot::Mutex;

@@ -4,7 +4,7 @@
 //! told apart). Once it is in use, [`Engine::admit_data`] refuses new data, so what is left goes to what frees room or ends: discards, removals,
 //! merges, the log and the indexes behind them, closing.
 
-use crate::settings::Settings;
+use crate::lifecycle::settings::Settings;
 use crate::{Engine, EngineError, Mode, Result};
 use onefold_ground::{Ground, Reserve, ReservedGround};
 use std::sync::Arc;

@@ -12,9 +12,9 @@
 
 use super::{WholeLog, Work};
 use crate::OBJECTS_WRITTEN;
-use crate::dead::{self, DeadSlots, PARTITION as DEAD_PARTITION};
-use crate::open::{CONTAINERS, LAYERS_KEPT, LOG, OBJECTS, log_options, storage_options};
-use crate::{EngineError, Result};
+use crate::lifecycle::open::{CONTAINERS, LAYERS_KEPT, LOG, OBJECTS, log_options, storage_options};
+use crate::liveness::dead::{self, DeadSlots, PARTITION as DEAD_PARTITION};
+use crate::{Change, EngineError, Result};
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, Ground, GroundError, checksum, parent, read_file, replace_file};
 use onefold_index::{ObjectIndex, objects};
@@ -402,7 +402,7 @@ pub(super) fn forget_report(ground: &dyn Ground) -> Result<()> {
 }
 
 /// The changes of dead slots that say that unreadable chunks are not stored.
-fn dead(objects: &ObjectIndex, closed: &Closed) -> Result<Vec<objects::Change>> {
+fn dead(objects: &ObjectIndex, closed: &Closed) -> Result<Vec<Change>> {
     let mut changes = Vec::new();
     for lost in &closed.unreadable {
         let mut dead = DeadSlots::read(objects, lost.container)?;
@@ -433,7 +433,7 @@ fn take_containers(storage: &ContainerStore, position: Position, batch: &Batch, 
 /// Takes over what one batch says of objects.
 fn take_objects(objects: &ObjectIndex, end: Position, batch: &Batch) -> Result<()> {
     let of_objects = batch.records.iter().filter(|record| record.partition.class == PartitionClass::ObjectIndex);
-    let changes: Vec<objects::Change> = of_objects.filter_map(objects_of).flatten().collect();
+    let changes: Vec<Change> = of_objects.filter_map(objects_of).flatten().collect();
     objects.apply(end, 0, &changes)?;
     if objects.wants_persist() {
         objects.persist()?;
@@ -442,7 +442,7 @@ fn take_objects(objects: &ObjectIndex, end: Position, batch: &Batch) -> Result<(
 }
 
 /// The changes in a record of the object index; `None`: it cannot be understood.
-fn objects_of(record: &Record) -> Option<Vec<objects::Change>> {
+fn objects_of(record: &Record) -> Option<Vec<Change>> {
     let changes = objects::decode_changes(record.partition.number, &record.payload).ok();
     changes.filter(|_| record.kind == OBJECTS_WRITTEN)
 }

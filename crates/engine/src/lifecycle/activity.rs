@@ -3,7 +3,7 @@
 //! The sums are an object of the object index (key `p`), written when a store that was written to is closed and, while it is written to, about once
 //! a minute. What a crash takes of them is a minute of figures, nothing else.
 
-use crate::chain::{FilterStatistics, Verdict};
+use crate::write::chain::{FilterStatistics, Verdict};
 use crate::{Engine, EngineError, Result, Transaction};
 use onefold_ground::profile::{Component, Usage};
 use onefold_ground::wire::{Reader, WireError, put_bytes, put_varint};

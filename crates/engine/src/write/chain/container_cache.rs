@@ -3,8 +3,8 @@
 
 use super::{Candidate, Filter, Request, Verdict};
 use crate::Result;
-use crate::dead::DeadSlots;
-use crate::reservation::FingerprintMap;
+use crate::liveness::dead::DeadSlots;
+use crate::write::reservation::FingerprintMap;
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
 use onefold_index::ObjectIndex;

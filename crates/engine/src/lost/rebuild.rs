@@ -3,7 +3,7 @@
 //! The old index is not read. A marker file makes every other opening refuse the store until the new one is whole, so a rebuild that is
 //! cut short is simply done again. Containers, log and object index are only read, but that damaged or lost containers are made anew first where parity allows it.
 
-use crate::recount::Recounted;
+use crate::liveness::recount::Recounted;
 use crate::{Engine, EngineError, Mode, Result, Settings};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Ground, parent, replace_file};

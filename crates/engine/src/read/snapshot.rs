@@ -1,7 +1,7 @@
 //! Reading as of a moment, beside a process that writes (`docs/decisions/0035-readers-beside-a-writer.md`).
 //!
 //! An engine that is open in [`Mode::Snapshot`](crate::Mode::Snapshot) is in one of two states:
-//! * *Looking.* It shares the lock of the views ([`crate::views`]), so it may ask for any object and read any chunk. Writers may have to wait for
+//! * *Looking.* It shares the lock of the views ([`crate::read::views`]), so it may ask for any object and read any chunk. Writers may have to wait for
 //!   it, so this must be short, and it must not wait for anybody: nothing is printed meanwhile.
 //! * *Holding*, from [`Engine::hold`] on. It reads the chunks that the held objects refer to. Its lease says which objects these are, and
 //!   keeps what they refer to from being removed, also if they are removed themselves. No object can be asked for any more.
@@ -23,7 +23,7 @@
 //! process' memory. So whatever misses a file looks for it again on the disk. The chunk index is advice from here on: its pages may
 //! be newer, torn or moved, and what it says is verified by the chunk's name.
 
-use crate::views::{lock_views, lock_views_within};
+use crate::read::views::{lock_views, lock_views_within};
 use crate::{Engine, EngineError, Result, random_name};
 use onefold_ground::{Access, Ground, GroundError, Holder, LockError, LockGuard, checksum, read_file};
 use parking_lot::Mutex;

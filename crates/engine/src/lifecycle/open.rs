@@ -3,21 +3,24 @@
 //! Opening is the same after a crash and after a clean stop: the indexes say up to which position of the log they are durable, the log is
 //! replayed from there, and open containers are rebuilt from it. The time is bounded by the log's limit, not by the store's size.
 
-use crate::activity::Earlier;
-use crate::chain::{
+use super::{background, copied, reserve};
+use crate::commit::replay_batch;
+use crate::lifecycle::activity::Earlier;
+use crate::lifecycle::clock::Clock;
+use crate::lifecycle::descriptor::{DESCRIPTOR_COPY, Descriptor};
+use crate::lifecycle::settings::Settings;
+use crate::liveness::recount::RECOUNTED;
+use crate::lost::quarantine::Quarantine;
+use crate::lost::rebuild::{MARKER, empty_index};
+use crate::lost::salvage;
+use crate::read::snapshot;
+use crate::read::views::{OPENING_LIMIT, lock_views_within};
+use crate::statistics::{TOTALS_KEY, TOTALS_PARTITION, Totals};
+use crate::write::chain::{
     BlockIndexFilter, BloomFilter, ByteCompareFilter, Chain, ChunkIndexFilter, ContainerCacheFilter, Filter, ZeroChunkFilter,
 };
-use crate::clock::Clock;
-use crate::commit::replay_batch;
-use crate::descriptor::{DESCRIPTOR_COPY, Descriptor};
-use crate::quarantine::Quarantine;
-use crate::rebuild::{MARKER, empty_index};
-use crate::recount::RECOUNTED;
-use crate::reservation::Reservations;
-use crate::settings::Settings;
-use crate::statistics::{TOTALS_KEY, TOTALS_PARTITION, Totals};
-use crate::views::{OPENING_LIMIT, lock_views_within};
-use crate::{Engine, EngineError, Result, background, copied, reserve, salvage, snapshot};
+use crate::write::reservation::Reservations;
+use crate::{Engine, EngineError, Mode, Result};
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, Ground, GroundError, Holder, LockGuard, checksum, read_file, replace_file};
 use onefold_index::{ChunkIndex, ChunkIndexOptions, ObjectIndex, ObjectIndexOptions};
@@ -36,21 +39,6 @@ pub(crate) const LOCK: &str = "lock";
 pub(crate) const OWNER: &str = "owner";
 /// While this file is there, layers stay that no volume uses: a part of the log was lost, and they may have what was written behind it.
 pub(crate) const LAYERS_KEPT: &str = "objects/layers-kept";
-
-/// What the opener wants to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// One process, alone.
-    ReadWrite,
-    /// Any number of processes, none of which writes; nothing in the store is changed. For what reads all kinds of things for a long time.
-    ReadOnly,
-    /// Any number of processes, beside one that may write; nothing in the store is changed. What is read is the store as of the opening. As soon
-    /// as it is known what is read, [`Engine::hold`] says so: until then a writer may have to wait.
-    /// Where this process may not write to the store's directory it is the same as [`Mode::ReadOnly`].
-    Snapshot,
-    /// One process, alone, which makes the chunk index anew and reads everything else: [`crate::Rebuild`].
-    Rebuild,
-}
 
 impl Engine {
     /// Creates an empty store on an empty ground. The descriptor is written last: before it, there is no store.

@@ -1,8 +1,8 @@
 //! What making the chunk index anew leaves for the next opening for writing, as it cannot write objects itself: which chunks are counted and nowhere
-//! ([`crate::quarantine`]), and the figures of the whole store, which a log with a hole has of another time.
+//! ([`crate::lost::quarantine`]), and the figures of the whole store, which a log with a hole has of another time.
 
-use crate::dead::{self, DeadSlots};
-use crate::quarantine::{Quarantined, now_ns};
+use crate::liveness::dead::{self, DeadSlots};
+use crate::lost::quarantine::{Quarantined, now_ns};
 use crate::statistics::Totals;
 use crate::{Change, Engine, Result, Transaction};
 use onefold_fingerprint::Fingerprint;

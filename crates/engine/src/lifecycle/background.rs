@@ -1,7 +1,8 @@
 //! Threads in the background: commits that nobody asked for, sweeps, persisting, trimming the log; and back-pressure when they fall behind.
 
-use crate::open::LOCK;
-use crate::{Engine, EngineError, Mode, Result, copied};
+use super::copied;
+use crate::lifecycle::open::LOCK;
+use crate::{Engine, EngineError, Mode, Result};
 use onefold_ground::LockGuard;
 use onefold_ground::profile::Component;
 use onefold_oplog::Position;

@@ -2,7 +2,7 @@
 
 use super::Work;
 use crate::Result;
-use crate::open::{LOG, OBJECTS};
+use crate::lifecycle::open::{LOG, OBJECTS};
 use onefold_ground::Access;
 use onefold_index::ObjectIndex;
 use onefold_index::objects::{Content, Salvage, SalvagedPartition, salvage_partition};

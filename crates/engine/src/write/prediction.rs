@@ -6,7 +6,7 @@
 //! The result is the same as without prediction: bytes that are equal to a chunk that this chunker cut have no earlier boundary, and that they
 //! have one at their end is asked ([`Chunker::confirms`]), since the chunk may once have been the end of a run. At the end of a run no boundary is needed.
 
-use crate::chain::Chain;
+use crate::write::chain::Chain;
 use onefold_chunking::Chunker;
 use onefold_fingerprint::{Algorithm, Fingerprint};
 use onefold_storage::{Address, Catalog, ChunkKind, ContainerStore};

@@ -8,12 +8,13 @@ mod log;
 mod objects;
 mod overlay;
 
-use crate::descriptor::{DESCRIPTOR, DESCRIPTOR_COPY, Descriptor};
-use crate::open::{INDEX, LOCK, LOG, OBJECTS, OWNER, read_epoch, write_epoch};
-use crate::rebuild;
-use crate::snapshot::nobody_reads;
-use crate::views::{OPENING_LIMIT, lock_views_within};
-use crate::{Change, Engine, EngineError, Mode, Result, Settings, copied};
+use crate::lifecycle::copied;
+use crate::lifecycle::descriptor::{DESCRIPTOR, DESCRIPTOR_COPY, Descriptor};
+use crate::lifecycle::open::{INDEX, LOCK, LOG, OBJECTS, OWNER, read_epoch, write_epoch};
+use crate::lost::rebuild;
+use crate::read::snapshot::nobody_reads;
+use crate::read::views::{OPENING_LIMIT, lock_views_within};
+use crate::{Change, Engine, EngineError, Mode, Result, Settings};
 use onefold_ground::{Access, Ground, GroundError, Holder, read_file, replace_file};
 use onefold_index::chunk::header;
 use onefold_index::{ChunkIndex, ChunkIndexOptions, IndexError, ObjectIndex, ObjectIndexOptions};
@@ -366,7 +367,7 @@ impl Engine {
             Ok(epoch) if epoch >= self.log.epoch() => {}
             Ok(epoch) => damaged.push(format!(
                 "{} says {epoch}, but the owner of epoch {} has written to the log",
-                self.ground.describe(crate::open::OWNER),
+                self.ground.describe(crate::lifecycle::open::OWNER),
                 self.log.epoch()
             )),
             Err(error) => damaged.push(error.to_string()),

@@ -15,7 +15,7 @@ use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::reservation::FingerprintHasher;
+use crate::write::reservation::FingerprintHasher;
 
 /// The guards that there are, by age.
 #[derive(Debug, Default)]

@@ -3,7 +3,7 @@
 //! # Why no chunk goes that somebody needs
 //! A candidate is a chunk whose count in the index is 0. A piece that refers to it may be on its way all the same: in a transaction that is
 //! submitted, or in the hands of somebody who has not submitted yet. The steps, of which each closes one gap:
-//! 1. *Watch.* The candidates go on the watch list ([`Watch`](crate::in_flight::Watch)). From now on whoever asks for one, refers to one or
+//! 1. *Watch.* The candidates go on the watch list ([`Watch`](crate::write::in_flight::Watch)). From now on whoever asks for one, refers to one or
 //!    changes its count takes it off.
 //! 2. *Wait* until nobody is in flight who came before that: they may hold pieces that they got unwatched.
 //! 3. *Flush.* Now the counts in the index have all that was submitted before, and by those who were waited for. Then readers in other processes
@@ -22,8 +22,8 @@
 //!
 //! A crash before the commit is durable changes nothing; candidates are found again by their count.
 
-use crate::dead::{self, DeadSlots, Marks};
-use crate::reservation::Reservation;
+use crate::liveness::dead::{self, DeadSlots, Marks};
+use crate::write::reservation::Reservation;
 use crate::{Engine, EngineError, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_index::{IndexEntry, IndexError, UnusedCursor};

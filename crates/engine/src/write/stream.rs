@@ -1,8 +1,8 @@
 //! The way of a write: cut, fingerprint, reserve, filter chain, place; pieces come back (design: engine, write).
 
-use crate::chain::{Candidate, Chain, Request, is_zero};
-use crate::prediction::Prediction;
-use crate::reservation::{FingerprintMap, Reservation};
+use crate::write::chain::{Candidate, Chain, Request, is_zero};
+use crate::write::prediction::Prediction;
+use crate::write::reservation::{FingerprintMap, Reservation};
 use crate::{Engine, EngineError, InFlight, Piece, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;

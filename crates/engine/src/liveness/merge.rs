@@ -7,7 +7,7 @@
 //! other bytes of the same fingerprint (a collision that `byte-compare` told apart).
 
 use crate::commit::Effects;
-use crate::dead::{self, DeadSlots};
+use crate::liveness::dead::{self, DeadSlots};
 use crate::{Change, Engine, EngineError, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_oplog::LogError;
@@ -112,7 +112,7 @@ impl Engine {
             totals.dead_bytes = totals.dead_bytes.saturating_sub(dead_bytes);
             changes.push(totals.change());
             let mut records = vec![record.clone()];
-            records.extend(crate::records::encode_objects(&changes));
+            records.extend(crate::commit::records::encode_objects(&changes));
             let effects = Effects { changes: &changes, ..Effects::default() };
             let range = self.log_and_apply(write, Prepared::default(), &records, effects)?;
             *self.totals.lock() = totals;

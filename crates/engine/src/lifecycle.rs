@@ -1,0 +1,12 @@
+//! From the opening of a store to its end: what was chosen when it was made, locks, recovery, the background, the reserve, the clock.
+
+pub(crate) mod activity;
+pub(crate) mod append_only;
+pub(crate) mod background;
+pub(crate) mod clock;
+pub(crate) mod copied;
+pub(crate) mod descriptor;
+pub(crate) mod mode;
+pub(crate) mod open;
+pub(crate) mod reserve;
+pub(crate) mod settings;
