@@ -264,7 +264,7 @@ impl<'a> Bench<'a> {
         corpus::create(&tree, self.options.size, self.options.seed)?;
         let image = tree.join("disk.img");
         let size = fs::metadata(&image)?.len().next_multiple_of(4096);
-        for chain in ["block-index,chunk-index", "zero-chunk,object-index,container-cache,chunk-index"] {
+        for chain in ["block-index,chunk-index", "zero-chunk,block-index,container-cache,chunk-index"] {
             let store = self.store("images", "lz4")?;
             let asked = || -> Result<f64> {
                 let stats = self.onefold(&store, &["stats", "--json"])?.json()?;

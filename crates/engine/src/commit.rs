@@ -72,7 +72,7 @@ pub(crate) struct Queue {
 /// How a batch is written to the log.
 pub(crate) type Write = fn(&Log, &[Record]) -> onefold_oplog::Result<(Position, Position)>;
 
-/// Queued transactions that make the submitter flush: bounds memory.
+/// Queued transactions that make the next submitter flush: bounds memory.
 const QUEUE_BYTES: usize = 32 << 20;
 /// On a full disk the log is trimmed from this share of its limit on, one in so many bytes.
 const SHORT_LOG_SHARE: u64 = 64;
@@ -82,19 +82,22 @@ const FULL_LOG_ATTEMPTS: usize = 8;
 impl Engine {
     /// Makes a transaction visible at once and durable with the next [`Engine::flush`]. Transactions become durable in the order of their
     /// submission. All chunks that its values refer to must have been written (their pieces returned) before.
+    /// Errors: nothing of it was taken.
     pub fn submit(&self, transaction: Transaction) -> Result<()> {
         self.admit()?;
-        let full = {
-            self.watch.touch(transaction.deltas.iter().map(|(fingerprint, _)| fingerprint));
-            let mut queue = self.queue.lock();
-            queue.sequence += 1;
-            self.objects.stage(queue.sequence, &transaction.changes)?;
-            queue.bytes += transaction.bytes();
-            queue.transactions.push(transaction);
-            // A batch must fit into the log several times.
-            queue.bytes > QUEUE_BYTES.min(self.settings.log_limit_bytes as usize / 4)
-        };
-        if full { self.flush() } else { Ok(()) }
+        self.watch.touch(transaction.deltas.iter().map(|(fingerprint, _)| fingerprint));
+        // A batch must fit into the log several times. What waits goes first: a flush that fails behind the staging would leave a transaction
+        // that is taken and answered with an error.
+        if self.queue.lock().bytes > QUEUE_BYTES.min(self.settings.log_limit_bytes as usize / 4) {
+            self.flush()?;
+        }
+        let mut queue = self.queue.lock();
+        // It fails only before it stages.
+        self.objects.stage(queue.sequence + 1, &transaction.changes)?;
+        queue.sequence += 1;
+        queue.bytes += transaction.bytes();
+        queue.transactions.push(transaction);
+        Ok(())
     }
 
     /// Everything written and submitted before the call is durable when it returns. Concurrent callers share one commit.

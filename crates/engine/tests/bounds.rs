@@ -242,6 +242,24 @@ fn a_full_disk_is_said_and_the_store_goes_on_when_there_is_room() {
 }
 
 #[test]
+fn a_transaction_that_was_answered_with_an_error_was_not_taken() {
+    const FIRST: usize = 63 << 10;
+    let ground: SimulatedGround = store(&descriptor());
+    let engine = open(&ground, tight(false));
+    let change = |key: &[u8], bytes: usize| Transaction { changes: vec![(0, key.to_vec(), Some(vec![1; bytes]))], deltas: vec![] };
+    // As much as may wait, nearly: the next one is more.
+    engine.submit(change(b"zfirst", FIRST)).unwrap();
+    ground.fail_operation(0, std::io::ErrorKind::Other);
+    engine.submit(change(b"zmore", 2 << 10)).unwrap();
+    engine.submit(change(b"zsecond", 10)).unwrap_err();
+    assert_eq!((engine.get(0, b"zfirst").unwrap().map(|value| value.len()), engine.get(0, b"zsecond").unwrap()), (Some(FIRST), None));
+    engine.flush().unwrap();
+    drop(engine);
+    let engine = open(&ground.restart(CrashPolicy::DropAll), tight(false));
+    assert_eq!((engine.get(0, b"zfirst").unwrap().map(|value| value.len()), engine.get(0, b"zsecond").unwrap()), (Some(FIRST), None));
+}
+
+#[test]
 fn m0_18_opening_after_a_crash_replays_the_log_not_the_store() {
     // Few containers: of the newest 512, opening looks whether a crash left them.
     let ground = store(&Descriptor { container_bytes: 1 << 20, ..descriptor() });

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use std::sync::Arc;
 
 /// The chain of a store that predicts, and of one that does not.
-const CHAINS: [&str; 2] = [DEFAULT_CHAIN, "zero-chunk,object-index,chunk-index"];
+const CHAINS: [&str; 2] = [DEFAULT_CHAIN, "zero-chunk,block-index,chunk-index"];
 const SLICE: usize = 40_000;
 
 /// One part of a run: bytes that were never there, a range of an earlier run, or zeros.

@@ -309,7 +309,7 @@ fn m0_10_the_container_cache_is_bounded_and_a_small_one_is_only_slower() {
 #[test]
 fn m0_11_the_example_chain_of_figure_3_2_on_a_real_store() {
     let ground = store(&descriptor());
-    let engine = open(&ground, settings("bloom,object-index,chunk-index,byte-compare"));
+    let engine = open(&ground, settings("bloom,block-index,chunk-index,byte-compare"));
     let (first, second) = (bytes(14, 60_000), bytes(15, 60_000));
     let one = write(&mut engine.stream(), &first, first.len());
     let two = write(&mut engine.stream(), &second, second.len());
@@ -407,14 +407,14 @@ fn a_volume_may_have_a_chain_of_its_own_and_a_wrong_one_is_refused() {
 #[test]
 fn m0_22_every_component_of_the_data_path_has_its_time_and_bytes() {
     let ground = store(&Descriptor { compression: Compression::Zstd(1), ..descriptor() });
-    let engine = open(&ground, settings("zero-chunk,object-index,bloom,container-cache,chunk-index,byte-compare"));
+    let engine = open(&ground, settings("zero-chunk,block-index,bloom,container-cache,chunk-index,byte-compare"));
     let data = [bytes(30, 100_000), vec![0; 100_000], vec![3; 100_000]].concat();
     let pieces = write(&mut engine.stream(), &data, SLICE);
     engine.flush().unwrap();
     write(&mut engine.stream(), &data, SLICE);
     engine.close().unwrap();
     drop(engine);
-    let engine = open(&ground, settings("zero-chunk,object-index,bloom,container-cache,chunk-index,byte-compare"));
+    let engine = open(&ground, settings("zero-chunk,block-index,bloom,container-cache,chunk-index,byte-compare"));
     write(&mut engine.stream(), &data, SLICE);
     assert!(read(&engine, &pieces).unwrap() == data);
     write(&mut engine.stream(), &bytes(31, 100_000), SLICE);

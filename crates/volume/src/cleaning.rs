@@ -198,7 +198,7 @@ impl Volumes {
     fn drop_mappings(&self, node: &Node, map: u32, first: u64, progress: &mut Progress) -> Result<bool> {
         let first = progress.of(map, first);
         if let Some(change) = self.shared.engine.give_up_lost(node.partition, &mapping_key(map, first), &mappings_end(map))? {
-            self.shared.submit(Transaction { changes: vec![change], deltas: Vec::new() })?;
+            self.shared.engine.submit(Transaction { changes: vec![change], deltas: Vec::new() })?;
             self.shared.engine.flush()?;
         }
         let blocks = self.mapped_in(node, map, first)?;
@@ -353,7 +353,7 @@ impl Volumes {
         Ok(())
     }
 
-    /// Submits a step that ends with the removal of a mapping.
+    /// Submits a step, with the number of mappings that the layer has then.
     fn submit_step(
         &self,
         node: &Node,
@@ -368,7 +368,7 @@ impl Volumes {
         let after = mappings.saturating_add_signed(more_mappings);
         changes.insert(0, node.change(after));
         let deltas = deltas.into_iter().filter(|(_, change)| *change != 0).collect();
-        self.shared.submit(Transaction { changes, deltas })?;
+        self.shared.engine.submit(Transaction { changes, deltas })?;
         *mappings = after;
         Ok(())
     }

@@ -55,6 +55,7 @@ impl Volumes {
         let count = u32::try_from(2 * chosen.len()).map_err(|_| VolumeError::NoNumberLeft)?;
         let (first, next) = self.numbers(count)?;
         let mut change = Restructuring::default();
+        next.into_iter().for_each(|next| change.change(next));
         let (mut members, mut records) = (BTreeMap::new(), Vec::new());
         for (number, ((volume, info), gate)) in (first..).step_by(2).zip(chosen.iter().zip(&gates)) {
             let (shown, record) = self.freeze(volume, gate, number + 1, &mut change)?;
@@ -65,8 +66,6 @@ impl Volumes {
             members.insert(volume.number, (info, content));
             records.push(record);
         }
-        // The next number, which always changes, comes last.
-        next.into_iter().rev().for_each(|next| change.change(next));
         if !chosen.is_empty() {
             change.submit(&self.shared)?;
         }

@@ -47,19 +47,6 @@ impl Shared {
         self.engine.profile()
     }
 
-    /// Submits a transaction whose last change gives an object another value than it had. The engine may take a transaction although the flush
-    /// that it set off failed; the flush that follows every use of this says that error, so what was taken counts as submitted.
-    pub(crate) fn submit(&self, transaction: Transaction) -> Result<()> {
-        let last = transaction.changes.last().cloned();
-        match self.engine.submit(transaction) {
-            Err(error) => match last {
-                Some((partition, key, value)) if self.engine.get(partition, &key)? == value => Ok(()),
-                _ => Err(error.into()),
-            },
-            Ok(()) => Ok(()),
-        }
-    }
-
     pub(crate) fn register(&self, number: u32, volume: &Arc<Volume>) {
         self.open.lock().insert(number, Arc::downgrade(volume));
     }

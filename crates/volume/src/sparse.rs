@@ -171,7 +171,7 @@ impl Volume {
         let mut transaction = Transaction { changes: self.give_up_behind(&gate, size_bytes.min(old_bytes))?, deltas: Vec::new() };
         if size_bytes > old_bytes {
             if !transaction.changes.is_empty() {
-                self.shared.submit(std::mem::take(&mut transaction))?;
+                self.shared.engine.submit(std::mem::take(&mut transaction))?;
                 self.shared.engine.flush()?;
             }
             // What a shrinking that was cut short by a crash has left behind must not come back to light.
@@ -187,7 +187,7 @@ impl Volume {
             transaction.changes.push(top.change(*top.mappings.lock()));
         }
         transaction.changes.push(self.change(&record));
-        self.shared.submit(transaction)?;
+        self.shared.engine.submit(transaction)?;
         self.shared.layers.replace(&[(top.number, Some(top))]);
         gate.record = record;
         if size_bytes < old_bytes {

@@ -142,9 +142,9 @@ impl Restructuring {
         self.changes.push(change);
     }
 
-    /// Makes it visible to everybody. The last change must give an object another value.
+    /// Makes it visible to everybody.
     pub(crate) fn submit(self, shared: &Shared) -> Result<()> {
-        shared.submit(Transaction { changes: self.changes, deltas: Vec::new() })?;
+        shared.engine.submit(Transaction { changes: self.changes, deltas: Vec::new() })?;
         shared.layers.replace(&self.nodes);
         Ok(())
     }

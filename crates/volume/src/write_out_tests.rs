@@ -1,15 +1,15 @@
-//! Writing out: what it leaves when the store takes a transaction and says that it failed, and what is durable then.
+//! Writing out: what it leaves when the store refuses a transaction, and what is durable then.
 
 use crate::testing::TestStore;
 use crate::tests::{BLOCK, bytes, options, read};
 use crate::{Volume, VolumeError};
 use onefold_engine::Transaction;
 
-/// Fills the queue of transactions as far as the next one makes its submitter flush.
+/// Fills the queue of transactions, so that the next one makes its submitter flush.
 fn fill_queue(store: &mut TestStore) {
     let limit_bytes = (16 << 20) / 4;
     let (key, overhead_bytes) = (b"zz".to_vec(), 64 + 2);
-    let change = (0, key, Some(vec![1; limit_bytes - overhead_bytes]));
+    let change = (0, key, Some(vec![1; limit_bytes - overhead_bytes + 1]));
     store.engine().unwrap().submit(Transaction { changes: vec![change], deltas: Vec::new() }).unwrap();
 }
 
@@ -30,7 +30,7 @@ fn write_out_twice(store: &mut TestStore, volume: &Volume, data: &[u8]) {
 }
 
 #[test]
-fn a_mapping_that_was_taken_though_its_flush_failed_is_counted_once() {
+fn a_mapping_whose_submission_failed_is_counted_once_when_it_is_written_out_again() {
     let mut store = TestStore::new();
     let volumes = store.volumes(options());
     let volume = volumes.create("disk", 4 * u64::from(BLOCK), BLOCK, None).unwrap();

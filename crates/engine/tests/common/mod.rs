@@ -39,7 +39,7 @@ pub fn settings(chain: &str) -> Settings {
     Settings { chain: chain.split(',').map(String::from).collect(), workers: 1, background: false, ..Settings::default() }
 }
 
-pub const DEFAULT_CHAIN: &str = "zero-chunk,object-index,container-cache,chunk-index";
+pub const DEFAULT_CHAIN: &str = "zero-chunk,block-index,container-cache,chunk-index";
 
 /// An empty store.
 pub fn store(descriptor: &Descriptor) -> SimulatedGround {

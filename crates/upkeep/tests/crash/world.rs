@@ -77,7 +77,7 @@ pub fn descriptor(seed: u64) -> Descriptor {
 /// How it is opened: bounds so small that everything happens within a run.
 pub fn settings(seed: u64) -> Settings {
     let chain = match seed % 4 {
-        0 | 1 => "zero-chunk,object-index,container-cache,chunk-index",
+        0 | 1 => "zero-chunk,block-index,container-cache,chunk-index",
         2 => "bloom,zero-chunk,chunk-index,byte-compare",
         _ => "chunk-index",
     };
