@@ -194,6 +194,11 @@ impl State {
         self.end_bytes
     }
 
+    /// Where the last page with frames ends. The file is cut nowhere before: a file system that cuts within a page writes that page again.
+    pub(crate) fn page_end_bytes(&self) -> u64 {
+        self.end_bytes.next_multiple_of(PAGE_BYTES)
+    }
+
     /// Takes chunks from the front of `chunks` while they fit; appends their slots to `out`.
     pub(crate) fn accept(&mut self, chunks: &[NewChunk<'_>], limits: &Limits, out: &mut Vec<u16>) -> Stopped {
         let number = self.open_number();

@@ -336,8 +336,10 @@ impl ContainerStore {
     pub fn release_room(&self) {
         for container in self.shared.open.read().values() {
             let state = container.state.lock();
+            let kept = state.page_end_bytes();
+            let cut = |file: &Arc<dyn File>| if file.len()? > kept { file.set_len(kept) } else { Ok(()) };
             if let (Some(file), true) = (&state.file, state.pending.is_empty())
-                && let Err(error) = file.set_len(state.end_bytes())
+                && let Err(error) = cut(file)
             {
                 tracing::debug!(%error, "reserved room stays reserved");
             }

@@ -132,6 +132,20 @@ fn a_drive_that_loses_the_sectors_it_was_writing_takes_no_committed_chunk_along(
 }
 
 #[test]
+fn a_drive_that_loses_sectors_when_a_closed_store_has_given_back_its_room_takes_no_committed_chunk_along() {
+    let ground = start(1);
+    let mut world = World::open(&ground, Model::default(), &small(), Access::ReadWrite).unwrap();
+    world.write(&[1200, 700, 2500]).unwrap();
+    let used_bytes = ground.used_bytes();
+    world.store.release_room();
+    assert!(ground.used_bytes() < used_bytes);
+    let model = world.model.clone();
+    drop(world);
+    let ground = ground.restart(CrashPolicy::LoseSectors { sector_bytes: 4096 });
+    World::open(&ground, model, &small(), Access::ReadWrite).unwrap().check(&ground);
+}
+
+#[test]
 fn m0_20_an_operation_that_fails_once_delays_a_merge_and_a_failed_sync_of_names_ends_writing() {
     let (mut delayed, mut refused, mut poisoned) = (0, 0, 0);
     for operation in 0.. {
