@@ -21,7 +21,7 @@ const FILE_LIMIT_BYTES: u64 = 2 << 30;
 /// What a frame adds to the catalog, without its slots.
 const FRAME_ENTRY_BYTES: u64 = 32;
 /// What the page cache and drives write at once.
-const PAGE_BYTES: u64 = 4096;
+pub(crate) const PAGE_BYTES: u64 = 4096;
 /// The round of what an earlier opening wrote.
 const EARLIER: u64 = u64::MAX;
 
