@@ -66,6 +66,7 @@ pub enum CrashPolicy {
     /// Everything: the process was killed, the machine went on. What was not durable still is not.
     KeepAll,
     /// Nothing, and worse: where the drive was about to write, all of the sector holds zeros, also what was durable in it.
+    /// It was about to write pages with changed bytes, and pages in the middle of which a file was cut.
     LoseSectors {
         /// What the drive writes at once.
         sector_bytes: u64,

@@ -21,7 +21,7 @@ const FILE_LIMIT_BYTES: u64 = 2 << 30;
 /// What a frame adds to the catalog, without its slots.
 const FRAME_ENTRY_BYTES: u64 = 32;
 /// What the page cache and drives write at once.
-const PAGE_BYTES: u64 = 4096;
+pub(crate) const PAGE_BYTES: u64 = 4096;
 /// The round of what an earlier opening wrote.
 const EARLIER: u64 = u64::MAX;
 
@@ -192,6 +192,11 @@ impl State {
     /// Where the file's frames end.
     pub(crate) fn end_bytes(&self) -> u64 {
         self.end_bytes
+    }
+
+    /// Where the last page with frames ends. The file is cut nowhere before: a file system that cuts within a page writes that page again.
+    pub(crate) fn page_end_bytes(&self) -> u64 {
+        self.end_bytes.next_multiple_of(PAGE_BYTES)
     }
 
     /// Takes chunks from the front of `chunks` while they fit; appends their slots to `out`.

@@ -230,7 +230,7 @@ impl Shared {
             if state.synced_frames < target.frames || state.seal == Seal::Written {
                 if self.options.discards_data && state.seal == Seal::None {
                     // What the log names lies within the file. No frame has its place behind this, so none that is being written is cut.
-                    file.set_len(state.end_bytes()).map_err(StorageError::cannot_write)?;
+                    file.set_len(state.page_end_bytes()).map_err(StorageError::cannot_write)?;
                 }
                 if !state.name_synced {
                     folders.insert(parent(&target.container.path).to_owned());

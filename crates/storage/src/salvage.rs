@@ -8,7 +8,7 @@
 //! * nothing that a file has behind the frames that are known is overwritten: what seals it goes behind its end;
 //! * every frame is read first. Chunks of those that cannot be read are told, and are not stored any more. Where nothing is left there is no container.
 
-use crate::open::{OpenContainer, State, catalog_and_footer};
+use crate::open::{OpenContainer, PAGE_BYTES, State, catalog_and_footer};
 use crate::recovery::Unnamed;
 use crate::store::{ContainerStore, Shared};
 use crate::{Codec, ContainerId, FOOTER_BYTES, Frame, HEADER_BYTES, Header, Result, StorageError, file};
@@ -174,8 +174,8 @@ impl Shared {
             }
             Err(error) => return Err(error),
         }
-        // Behind its known frames there may be others, whose records are lost.
-        let mut end = state.end_bytes().max(HEADER_BYTES as u64).max(file.len()?);
+        // Behind its known frames there may be others, whose records are lost. No page of theirs is written again.
+        let mut end = state.end_bytes().max(file.len()?).next_multiple_of(PAGE_BYTES);
         let mut catalog = (*state.catalog).clone();
         if !state.open.slots.is_empty() {
             let raw = &state.open.raw;
@@ -350,6 +350,29 @@ mod tests {
         assert!(read.len() >= 3 && chunks.starts_with(&read));
         let after = onefold_ground::read_file(&ground, PATH, 1 << 20).unwrap();
         assert!(after.starts_with(&before) && after.len() > before.len());
+    }
+
+    #[test]
+    fn a_drive_that_loses_the_sectors_it_was_writing_takes_no_committed_frame_along() {
+        for operation in 0.. {
+            let (ground, batches, chunks) = written();
+            // All that the store made is durable, and the file ends with a frame.
+            let file = ground.open(PATH, Access::ReadWrite).unwrap();
+            let replayed = open(&ground, Access::Read);
+            batches.iter().flatten().for_each(|record| replayed.replay(Position(0), record).unwrap());
+            let end = replayed.shared.open.read().values().next().unwrap().state.lock().end_bytes();
+            assert!(!end.is_multiple_of(4096));
+            file.set_len(end).unwrap();
+            file.sync().unwrap();
+            ground.sync_directory("containers/0000/00000").unwrap();
+            ground.crash_after_operations(operation);
+            let closed = replayed.close_damaged(2, Position(0), "aside", false);
+            let ground = ground.restart(CrashPolicy::LoseSectors { sector_bytes: 4096 });
+            assert_eq!(salvage(&ground, &batches, |_| true).1, chunks, "{operation}");
+            if closed.is_ok() {
+                break;
+            }
+        }
     }
 
     #[test]

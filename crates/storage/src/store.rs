@@ -3,7 +3,7 @@
 use crate::cache::Lru;
 use crate::forward::Forwarding;
 use crate::groups::Groups;
-use crate::open::OpenContainer;
+use crate::open::{OpenContainer, Seal};
 use crate::reader::FrameCache;
 use crate::recovery::Recovery;
 use crate::rehearsal::Rehearsal;
@@ -336,8 +336,11 @@ impl ContainerStore {
     pub fn release_room(&self) {
         for container in self.shared.open.read().values() {
             let state = container.state.lock();
-            if let (Some(file), true) = (&state.file, state.pending.is_empty())
-                && let Err(error) = file.set_len(state.end_bytes())
+            let kept = state.page_end_bytes();
+            let cut = |file: &Arc<dyn File>| if file.len()? > kept { file.set_len(kept) } else { Ok(()) };
+            // What is being sealed has its catalog behind the frames.
+            if let (Some(file), true, Seal::None) = (&state.file, state.pending.is_empty(), state.seal)
+                && let Err(error) = cut(file)
             {
                 tracing::debug!(%error, "reserved room stays reserved");
             }

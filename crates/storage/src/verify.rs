@@ -108,13 +108,17 @@ impl ContainerStore {
         // Where all of a sealed file is read, it is read once.
         let mut window: Option<Window> = None;
         let mut bytes: Option<&dyn Bytes> = None;
-        let mut in_memory = Vec::new();
+        // Chunks in no frame of the file, and their bytes where somebody wants them: writers wait while they are copied.
+        let (mut unwritten, mut in_memory) = (0, Vec::new());
         let catalog = match open {
             Some(open) => {
                 report.sealed = false;
                 let catalog = {
                     let state = open.state.lock();
-                    in_memory = state.in_memory();
+                    unwritten = state.open_first_slot() + state.open.slots.len() - state.catalog.slots.len();
+                    if read_data && visit.is_some() {
+                        in_memory = state.in_memory();
+                    }
                     state.catalog.clone()
                 };
                 // Without committed frames there need be no file yet.
@@ -140,18 +144,17 @@ impl ContainerStore {
         if let Some(catalog) = catalog {
             report.homes = catalog.homes.as_ref().map_or(Vec::new(), |homes| homes.containers().to_vec());
             report.frames = catalog.frames.len() as u64;
-            report.chunks = catalog.slots.len() as u64;
+            report.chunks = (catalog.slots.len() + unwritten) as u64;
             report.raw_bytes = catalog.frames.iter().map(|frame| u64::from(frame.raw_bytes)).sum();
             report.stored_bytes = catalog.frames.iter().map(|frame| u64::from(frame.stored_bytes)).sum();
             if read_data {
                 shared.verify_frames(&catalog, bytes, visit.as_deref_mut(), &mut report)?;
             }
-            for (slots, raw) in &in_memory {
-                let first_slot = report.chunks as usize;
-                report.chunks += slots.len() as u64;
-                if let Some(visit) = visit.as_deref_mut().filter(|_| read_data && !slots.is_empty()) {
-                    visit(&chunks_of(slots, raw, |at| Address::new(container, (first_slot + at) as u16)));
-                }
+            let mut first_slot = catalog.slots.len();
+            for (slots, raw) in in_memory.iter().filter(|(slots, _)| !slots.is_empty()) {
+                let Some(visit) = visit.as_deref_mut() else { break };
+                visit(&chunks_of(slots, raw, |at| Address::new(container, (first_slot + at) as u16)));
+                first_slot += slots.len();
             }
         }
         Ok(report)

@@ -245,12 +245,13 @@ impl Shared {
             return Err(self.damaged(container.id, None, None, why));
         }
         // Behind the committed frames is what a crash left: frames that no log record names, maybe a footer.
-        file.set_len(end).map_err(StorageError::cannot_write)?;
+        let kept = if fresh { end } else { state.page_end_bytes() };
+        file.set_len(kept).map_err(StorageError::cannot_write)?;
         if fresh {
             let created = Position(self.log_end.load(Relaxed));
             self.start_file(container.id, created, &*file).map_err(StorageError::cannot_write)?;
         } else {
-            self.reserve_room(end, &*file).map_err(StorageError::cannot_write)?;
+            self.reserve_room(kept, &*file).map_err(StorageError::cannot_write)?;
         }
         // Where the log names frames, the file's name is synced.
         state.name_synced = !fresh;

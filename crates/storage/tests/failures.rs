@@ -35,7 +35,7 @@ fn work(store: &Arc<ContainerStore>, log: &mut Log, next_name: &mut u64, committ
 }
 
 fn small() -> StorageOptions {
-    // One worker: the operations come in the same order every time.
+    // One worker writes the frames in their order. What other threads do between two of its writes differs from run to run.
     StorageOptions { container_bytes: 8 << 10, frame_bytes: 1 << 10, workers: 1, ..options() }
 }
 
@@ -96,6 +96,24 @@ fn a_killed_process_leaves_no_container_that_looks_damaged() {
         let store = open(Arc::new(ground), &log, 2, &small(), Access::ReadWrite).unwrap();
         check_all(&store, &committed);
     }
+}
+
+#[test]
+fn a_container_that_is_being_sealed_keeps_its_catalog_when_room_is_given_back() {
+    let ground = start(1);
+    let (mut log, mut next_name, mut chunks) = (Log::default(), 0, Chunks::new());
+    let store = open(Arc::new(ground.clone()), &log, 2, &small(), Access::ReadWrite).unwrap();
+    while store.statistics().sealed_containers < 4 {
+        append(&mut store.writer(), &mut next_name, &[700, 1900, 2500], &mut chunks).unwrap();
+        let mut prepared = store.prepare(Scope::Everything).unwrap();
+        store.release_room();
+        let (start, end) = log.append(std::mem::take(&mut prepared.records));
+        store.committed(prepared, start, end);
+    }
+    drop(store);
+    let store = open(Arc::new(ground), &log, 2, &small(), Access::ReadWrite).unwrap();
+    check(&store, &chunks);
+    check_all(&store, &chunks);
 }
 
 #[test]

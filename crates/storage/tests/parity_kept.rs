@@ -16,14 +16,9 @@ fn world(ground: &SimulatedGround) -> World {
 /// A group of partition 0 with so many members: four, in a store where all sealed containers have parity.
 fn protected(ground: &SimulatedGround) -> (World, ContainerId, Vec<ContainerId>) {
     let mut world = world(ground);
-    fill(&mut world, 10).unwrap();
-    let members = |world: &World| sealed(world).into_iter().filter(|id| id.partition() == 0).take(SIZE).collect::<Vec<ContainerId>>();
-    // How many are full by now depends on how threads took turns.
-    while members(&world).len() < SIZE {
-        fill(&mut world, 1).unwrap();
-    }
+    world.seal(SIZE, 10).unwrap();
     protect(&world, false).unwrap();
-    let members = members(&world);
+    let members: Vec<_> = world.sealed().into_iter().take(SIZE).collect();
     assert!(contents(ground, &members).values().all(|bytes| bytes.len() > 70_000), "each has two blocks");
     let group = world.store.parity_groups().unwrap()[0];
     (world, group, members)

@@ -10,7 +10,7 @@ use onefold_ground::{Access, SimulatedGround};
 use onefold_storage::*;
 
 fn small() -> StorageOptions {
-    // One worker: the operations come in the same order every time.
+    // One worker writes the frames in their order. What other threads do between two of its writes differs from run to run.
     StorageOptions { container_bytes: 8 << 10, frame_bytes: 1 << 10, workers: 1, ..options() }
 }
 

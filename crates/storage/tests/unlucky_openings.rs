@@ -19,13 +19,7 @@ fn before_the_second_merge(seed: u64) -> (SimulatedGround, World, Vec<ContainerI
     let ground = SimulatedGround::new(seed);
     ContainerStore::create(&ground, DIRECTORY, 2).unwrap();
     let mut world = World::open(&ground, Model::default(), &small(), Access::ReadWrite).unwrap();
-    for round in 0..12 {
-        world.write(&[700, 1900, 40 * round, 2500, 0, 900, 1200]).unwrap();
-    }
-    // How many are full by now depends on how threads took turns.
-    while world.sealed().len() < 6 {
-        world.write(&[700, 1900, 2500, 0, 900, 1200]).unwrap();
-    }
+    world.seal(6, 1).unwrap();
     let victims: Vec<_> = world.sealed().into_iter().take(3).collect();
     let dead: Vec<_> = victims.iter().flat_map(|victim| world.needed_of(*victim)).step_by(2).collect();
     world.forget(&dead);

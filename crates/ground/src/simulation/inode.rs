@@ -1,7 +1,7 @@
 //! One simulated file: what a reader sees, what is durable, and the changes between the two.
 
 use super::CrashPolicy;
-use super::content::{Content, SECTOR_BYTES, pages_of};
+use super::content::{Content, PAGE_BYTES, SECTOR_BYTES, pages_of};
 use super::random::Random;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -92,7 +92,7 @@ impl Inode {
 
     fn fits(&self, offset: u64, length: u64, free: u64) -> u64 {
         let fitting = self.current.room.fitting(pages_of(offset, length), free);
-        (fitting.end * super::content::PAGE_BYTES).clamp(offset, offset + length) - offset
+        (fitting.end * PAGE_BYTES).clamp(offset, offset + length) - offset
     }
 
     fn change(&mut self, change: Change) {
@@ -157,12 +157,18 @@ impl Inode {
         content
     }
 
-    /// Zeros every sector that a pending write touches, as far as the content has it.
+    /// Zeros every sector that a pending change writes, as far as the content has it. A length in the middle of a page
+    /// makes the file system write that page: it zeros what is behind the length.
     fn lose_sectors(&self, content: &mut Content, sector_bytes: u64) {
         for change in &self.pending {
-            if let Change::Write { offset, data } = change {
-                let first = offset / sector_bytes * sector_bytes;
-                let end = (offset + data.len() as u64).next_multiple_of(sector_bytes).min(content.length);
+            let (start, end) = match change {
+                Change::Write { offset, data } => (*offset, offset + data.len() as u64),
+                Change::SetLen { length } => (length / PAGE_BYTES * PAGE_BYTES, length.next_multiple_of(PAGE_BYTES)),
+                Change::Allocate { .. } => continue,
+            };
+            if start < end {
+                let first = start / sector_bytes * sector_bytes;
+                let end = end.next_multiple_of(sector_bytes).min(content.length);
                 content.write(first, &vec![0; end.saturating_sub(first) as usize]);
             }
         }

@@ -46,6 +46,27 @@ impl World {
         self.model.files.iter().copied().filter(|id| id.partition() == 0 && self.store.is_sealed(*id)).collect()
     }
 
+    /// The sealed ones that no merge made.
+    pub fn unmerged(&self) -> Vec<ContainerId> {
+        self.sealed().into_iter().filter(|id| !self.model.forwards.values().any(|target| target == id)).collect()
+    }
+
+    /// Writes, with `unit` times the usual lengths, until there are `count` of them.
+    ///
+    /// No fixed number of rounds does: how much a container takes depends on which of its frames the worker has placed by then, and its partition on
+    /// how many containers were taken before it. The small writes keep the new containers from all going to one partition.
+    pub fn seal(&mut self, count: usize, unit: usize) -> Result<()> {
+        let mut round = 0;
+        while self.unmerged().len() < count {
+            self.write(&[700, 1900, 40 * (round % 20), 2500, 0, 900, 1200].map(|length| length * unit))?;
+            if round % 2 == 1 {
+                self.write(&[10])?;
+            }
+            round += 1;
+        }
+        Ok(())
+    }
+
     /// Needed chunks in a file.
     pub fn needed_of(&self, file: ContainerId) -> Vec<Address> {
         let answers = |id: ContainerId| self.model.forwards.get(&id).copied().unwrap_or(id);

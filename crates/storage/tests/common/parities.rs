@@ -7,7 +7,7 @@ use onefold_ground::{Access, Ground, SimulatedGround, read_file};
 pub const SIZE: usize = 4;
 
 pub fn small() -> StorageOptions {
-    // One worker: the operations come in the same order every time.
+    // One worker writes the frames in their order. What other threads do between two of its writes differs from run to run.
     StorageOptions {
         container_bytes: 100 << 10,
         frame_bytes: 8 << 10,
