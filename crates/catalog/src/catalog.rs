@@ -2,14 +2,14 @@
 //!
 //! A record lies in the object-index partition of its backup group (its name hashed), under the key `b` + id.
 
-use crate::protection::protection_key;
+use crate::protection::{Now, Protection, protection_key};
 use crate::{Backup, BackupId, CatalogError, Result};
-use onefold_engine::{Engine, EngineError, Piece, Transaction};
+use onefold_engine::{Change, Engine, EngineError, Piece, Transaction};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::checksum;
 use onefold_ground::wire::{Reader, WireError, put_varint};
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// First byte of the keys of backups.
 const PREFIX: u8 = b'b';
@@ -18,10 +18,6 @@ const GREATEST: (u16, &[u8]) = (0, b"g");
 const GREATEST_VERSION: u8 = 1;
 /// How many candidates an error names.
 const CANDIDATES: usize = 5;
-
-/// Held from looking whether a backup is there to submitting what follows from it: two who remove one backup at once would take its
-/// references away twice, and one who protects could come too late. It is for a moment, so one for all stores of a process will do.
-pub(crate) static CHANGING: Mutex<()> = Mutex::new(());
 
 /// A backup that was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,42 +60,45 @@ impl Catalog {
 
     fn commit(&self, backup: &mut Backup, is_new: bool) -> Result<()> {
         let (partition, key) = (self.partition(&backup.name), key(&backup.id));
-        let changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
-        match self.engine.get(partition, &key)? {
-            None => {
-                let mut greatest = self.noted_sequence()?;
-                if is_new {
-                    greatest = greatest.max(self.visible_sequence()?).saturating_add(1);
-                    backup.sequence = greatest;
+        loop {
+            match self.engine.get(partition, &key)? {
+                None if self.submit_record(backup, is_new, (partition, &key))? => break,
+                // Another backup was committed meanwhile.
+                None => {}
+                Some(known) if known == backup.encode(self.engine.digest_bytes()) => break,
+                Some(_) => {
+                    let why = "the store has another backup of this id".to_owned();
+                    return Err(EngineError::Invalid { what: format!("backup {}", backup.id), why }.into());
                 }
-                let note = encode_greatest(greatest.max(backup.sequence));
-                backup.seen_ns = self.engine.seen_ns();
-                let value = backup.encode(self.engine.digest_bytes());
-                self.engine.submit(Transaction {
-                    changes: vec![
-                        (partition, key, Some(value)),
-                        (GREATEST.0, GREATEST.1.to_vec(), Some(note)),
-                        self.engine.note_of_clock(),
-                    ],
-                    deltas: root_references(backup).map(|fingerprint| (fingerprint, 1)).collect(),
-                })?;
-            }
-            Some(known) if known == backup.encode(self.engine.digest_bytes()) => {}
-            Some(_) => {
-                let why = "the store has another backup of this id".to_owned();
-                return Err(EngineError::Invalid { what: format!("backup {}", backup.id), why }.into());
             }
         }
-        drop(changing);
         self.engine.flush()?;
         Ok(())
     }
 
-    /// Returns the greatest sequence that a backup ever had, though it may be forgotten: a copy of it in another store must stay older than the
-    /// backups that follow. 0 if nobody has noted it, or the note cannot be read.
-    fn noted_sequence(&self) -> Result<u64> {
-        let value = self.engine.get(GREATEST.0, GREATEST.1)?;
-        Ok(value.and_then(|value| decode_greatest(&value).ok()).unwrap_or(0))
+    /// Submits the record of a backup that is not there. Returns whether it is still not there, and nobody else got the place in the order.
+    fn submit_record(&self, backup: &mut Backup, is_new: bool, (partition, key): (u16, &[u8])) -> Result<bool> {
+        // The greatest sequence that a backup ever had, though it may be forgotten: a copy of it in another store must stay older than the backups that
+        // follow. 0 if nobody has noted it, or the note cannot be read.
+        let noted = self.engine.get(GREATEST.0, GREATEST.1)?;
+        let mut greatest = noted.as_ref().and_then(|value| decode_greatest(value).ok()).unwrap_or(0);
+        if is_new {
+            greatest = greatest.max(self.visible_sequence()?).saturating_add(1);
+            backup.sequence = greatest;
+        }
+        let note = encode_greatest(greatest.max(backup.sequence));
+        backup.seen_ns = self.engine.seen_ns();
+        let value = backup.encode(self.engine.digest_bytes());
+        let expected = [(partition, key.to_vec(), None), (GREATEST.0, GREATEST.1.to_vec(), noted)];
+        let transaction = Transaction {
+            changes: vec![
+                (partition, key.to_vec(), Some(value)),
+                (GREATEST.0, GREATEST.1.to_vec(), Some(note)),
+                self.engine.note_of_clock(),
+            ],
+            deltas: root_references(backup).map(|fingerprint| (fingerprint, 1)).collect(),
+        };
+        Ok(self.engine.submit_if(&expected, transaction)?)
     }
 
     /// Returns the greatest sequence of the backups that can be read: a repair may have lost the note, or brought back an older one.
@@ -118,29 +117,35 @@ impl Catalog {
     pub fn remove_backups(&self, backups: &[Backup]) -> Result<()> {
         let _permit = self.engine.permit_deletion("forget backups")?;
         let now = self.now();
-        let mut removed = HashSet::new();
-        let mut transactions = Vec::new();
-        let changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
-        for backup in backups.iter().filter(|backup| removed.insert(backup.id)) {
-            let partition = self.partition(&backup.name);
-            // Removing one twice would take its references away twice.
-            if !self.has(backup)? {
-                return Err(CatalogError::UnknownBackup { asked: backup.id.to_string(), candidates: Vec::new() });
-            }
-            let mut changes = vec![(partition, key(&backup.id), None)];
-            if let Some(protection) = self.protection(backup)? {
-                if let Some(until_ns) = protection.end(now) {
-                    return Err(CatalogError::Protected { id: backup.id, name: backup.name.clone(), until_ns });
-                }
-                changes.push((partition, protection_key(&backup.id), None));
-            }
-            transactions.push(Transaction { changes, deltas: root_references(backup).map(|fingerprint| (fingerprint, -1)).collect() });
-        }
+        let mut known = HashSet::new();
+        let backups: Vec<&Backup> = backups.iter().filter(|backup| known.insert(backup.id)).collect();
+        let removals = backups.iter().map(|backup| self.removal(backup, now)).collect::<Result<Vec<_>>>()?;
         // One by one, so that no batch is too long for the log, however many they are; the flush takes all that fit into one.
-        transactions.into_iter().try_for_each(|transaction| self.engine.submit(transaction))?;
-        drop(changing);
+        for (backup, (mut expected, mut removal)) in backups.into_iter().zip(removals) {
+            while !self.engine.submit_if(&expected, removal)? {
+                // Somebody else removed or protected it meanwhile.
+                (expected, removal) = self.removal(backup, now)?;
+            }
+        }
         self.engine.flush()?;
         Ok(())
+    }
+
+    /// What removes a backup, if its record and its protection are what they are now: two who remove it at once must not take its references away twice.
+    fn removal(&self, backup: &Backup, now: Now) -> Result<(Vec<Change>, Transaction)> {
+        let partition = self.partition(&backup.name);
+        let protection = self.engine.get(partition, &protection_key(&backup.id))?;
+        let record = (partition, key(&backup.id), self.record(backup)?);
+        let expected = vec![record, (partition, protection_key(&backup.id), protection)];
+        if expected[0].2.is_none() {
+            return Err(CatalogError::UnknownBackup { asked: backup.id.to_string(), candidates: Vec::new() });
+        }
+        if let Some(until_ns) = expected[1].2.as_ref().and_then(|value| Protection::of(value).end(now)) {
+            return Err(CatalogError::Protected { id: backup.id, name: backup.name.clone(), until_ns });
+        }
+        let there = expected.iter().filter(|(.., value)| value.is_some());
+        let changes = there.map(|(partition, key, _)| (*partition, key.clone(), None)).collect();
+        Ok((expected, Transaction { changes, deltas: root_references(backup).map(|fingerprint| (fingerprint, -1)).collect() }))
     }
 
     /// Passes every backup to `visit`, in no useful order. A damaged record is an error, after all others were passed.
@@ -172,7 +177,11 @@ impl Catalog {
 
     /// Returns whether the record of a backup is there, whatever is in it.
     pub fn has(&self, backup: &Backup) -> Result<bool> {
-        Ok(self.engine.get(self.partition(&backup.name), &key(&backup.id))?.is_some())
+        Ok(self.record(backup)?.is_some())
+    }
+
+    pub(crate) fn record(&self, backup: &Backup) -> Result<Option<Vec<u8>>> {
+        Ok(self.engine.get(self.partition(&backup.name), &key(&backup.id))?)
     }
 
     /// The newest backup that `wanted` accepts.

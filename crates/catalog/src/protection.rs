@@ -6,12 +6,11 @@
 //! A protection is over when its date is past *and* the store has seen as much time pass as lay before that date when it was set: so a date of the machine
 //! that was set forward ends none (`docs/decisions/0038-sequence-and-seen-time.md`).
 
-use crate::catalog::CHANGING;
+use crate::catalog::key;
 use crate::{Backup, BackupId, Catalog, CatalogError, Result};
-use onefold_engine::Transaction;
+use onefold_engine::{Change, Transaction};
 use onefold_ground::wire::{Reader, WireError, put_signed, put_varint};
 use std::collections::HashMap;
-use std::sync::PoisonError;
 
 /// First byte of the keys of protections.
 const PREFIX: u8 = b'k';
@@ -41,6 +40,11 @@ pub(crate) struct Protection {
 impl Protection {
     /// Of one that cannot be read.
     const FOR_EVER: Protection = Protection { until_ns: i64::MAX, until_seen_ns: u64::MAX };
+
+    /// As an object says.
+    pub(crate) fn of(value: &[u8]) -> Protection {
+        decode(value).unwrap_or(Protection::FOR_EVER)
+    }
 
     fn new(until_ns: i64, now: Now) -> Protection {
         let left_ns = u64::try_from(until_ns.saturating_sub(now.date_ns)).unwrap_or(0);
@@ -77,7 +81,7 @@ impl Catalog {
 
     pub(crate) fn protection(&self, backup: &Backup) -> Result<Option<Protection>> {
         let value = self.engine().get(self.partition(&backup.name), &protection_key(&backup.id))?;
-        Ok(value.map(|value| decode(&value).unwrap_or(Protection::FOR_EVER)))
+        Ok(value.map(|value| Protection::of(&value)))
     }
 
     /// The backups that are protected now, and when that will be over, nanoseconds since 1970.
@@ -114,18 +118,32 @@ impl Catalog {
     /// Protects backups until a moment (nanoseconds since 1970), or with `None` not any more; all of them or, after an error, none. Durable on return.
     /// Refused in append-only mode if it ends the protection of one of them earlier than it would end.
     pub fn protect(&self, backups: &[Backup], until_ns: Option<i64>) -> Result<()> {
-        // Asked for before the lock, as its rule demands; whether it is needed, is known behind it.
         let permit = self.engine().permit_deletion("shorten or lift the protection of a backup");
         let now = self.now();
-        let changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let (expected, transaction, is_shorter) = self.change_protection(backups, until_ns, now)?;
+            if is_shorter && permit.is_err() {
+                return permit.map(drop).map_err(CatalogError::from);
+            }
+            // Else somebody has removed or protected one of them meanwhile.
+            if self.engine().submit_if(&expected, transaction)? {
+                return Ok(self.engine().flush()?);
+            }
+        }
+    }
+
+    /// What protects backups, if their records and protections are what they are now; and whether it ends a protection earlier than it would end.
+    fn change_protection(&self, backups: &[Backup], until_ns: Option<i64>, now: Now) -> Result<(Vec<Change>, Transaction, bool)> {
         let mut is_shorter = false;
-        let mut transaction = Transaction::default();
+        let (mut expected, mut transaction) = (Vec::new(), Transaction::default());
         for backup in backups {
-            let partition = self.partition(&backup.name);
-            if !self.has(backup)? {
+            let (partition, record) = (self.partition(&backup.name), self.record(backup)?);
+            if record.is_none() {
                 return Err(CatalogError::UnknownBackup { asked: backup.id.to_string(), candidates: Vec::new() });
             }
-            let before = self.protection(backup)?;
+            let value = self.engine().get(partition, &protection_key(&backup.id))?;
+            let before = value.as_ref().map(|value| Protection::of(value));
+            expected.extend([(partition, key(&backup.id), record), (partition, protection_key(&backup.id), value)]);
             let active = before.filter(|before| before.end(now).is_some());
             is_shorter |= active.is_some_and(|active| until_ns.is_none_or(|until_ns| until_ns < active.until_ns));
             let wanted = until_ns.map(|until_ns| Protection::new(until_ns, now));
@@ -141,10 +159,7 @@ impl Catalog {
         if !transaction.changes.is_empty() {
             transaction.changes.push(self.engine().note_of_clock());
         }
-        let _permit = if is_shorter { Some(permit?) } else { permit.ok() };
-        self.engine().submit(transaction)?;
-        drop(changing);
-        Ok(self.engine().flush()?)
+        Ok((expected, transaction, is_shorter))
     }
 }
 

@@ -230,6 +230,41 @@ fn a_backup_that_many_remove_at_once_is_removed_once() {
 }
 
 #[test]
+fn backups_that_are_made_at_once_have_places_of_their_own() {
+    let mut place = place();
+    let one = place.backup(1, "a", &directory(&[]));
+    std::thread::scope(|scope| {
+        for thread in 2..6 {
+            let (catalog, one) = (&place.catalog, &one);
+            scope.spawn(move || {
+                for number in 0..25 {
+                    let mut id = [thread; 16];
+                    id[0] = number;
+                    catalog.commit_backup(&mut Backup { id: BackupId::from_bytes(id), ..one.clone() }).unwrap();
+                }
+            });
+        }
+    });
+    let places: Vec<u64> = place.catalog.list().unwrap().iter().map(|backup| backup.sequence).collect();
+    assert_eq!(places, (1..=101).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_backup_that_is_removed_and_protected_at_once_is_either() {
+    let mut place = place();
+    for number in 1..40 {
+        let backup = place.backup(number, "a", &directory(&[]));
+        let (catalog, backups) = (&place.catalog, std::slice::from_ref(&backup));
+        let (protected, removed) = std::thread::scope(|scope| {
+            let removing = scope.spawn(|| catalog.remove_backups(backups).is_ok());
+            (catalog.protect(backups, Some(i64::MAX)).is_ok(), removing.join().unwrap())
+        });
+        assert!(protected != removed, "protected: {protected}, removed: {removed}");
+        assert_eq!((catalog.has(&backup).unwrap(), catalog.protected().unwrap().contains_key(&backup.id)), (protected, protected));
+    }
+}
+
+#[test]
 fn more_backups_than_a_page_are_all_listed() {
     let mut place = place();
     let tree = directory(&[]);

@@ -84,6 +84,12 @@ impl Engine {
     /// submission. All chunks that its values refer to must have been written (their pieces returned) before.
     /// Errors: nothing of it was taken.
     pub fn submit(&self, transaction: Transaction) -> Result<()> {
+        self.submit_if(&[], transaction).map(drop)
+    }
+
+    /// The same, if all these objects have these values when it becomes visible. Returns whether they had; else nothing of it was taken, and whoever decided by
+    /// what they had decides again.
+    pub fn submit_if(&self, expected: &[Change], transaction: Transaction) -> Result<bool> {
         self.admit()?;
         self.watch.touch(transaction.deltas.iter().map(|(fingerprint, _)| fingerprint));
         // A batch must fit into the log several times. What waits goes first: a flush that fails behind the staging would leave a transaction
@@ -92,12 +98,18 @@ impl Engine {
             self.flush()?;
         }
         let mut queue = self.queue.lock();
+        // Nobody else makes anything visible as long as the queue is locked.
+        for (partition, key, value) in expected {
+            if self.objects.get(*partition, key)? != *value {
+                return Ok(false);
+            }
+        }
         // It fails only before it stages.
         self.objects.stage(queue.sequence + 1, &transaction.changes)?;
         queue.sequence += 1;
         queue.bytes += transaction.bytes();
         queue.transactions.push(transaction);
-        Ok(())
+        Ok(true)
     }
 
     /// Everything written and submitted before the call is durable when it returns. Concurrent callers share one commit.
