@@ -30,8 +30,10 @@ use onefold_ground::profile::Component;
 use onefold_index::{ChunkBatch, ChunkIndex, ObjectIndex, objects};
 use onefold_oplog::{Log, LogError, PartitionClass, Position, Record};
 use onefold_storage::{ChunkKind, ContainerRecord, FRAME_COMMITTED, Prepared, Scope};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashSet;
-use std::sync::atomic::Ordering;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Changes that become durable together.
 #[derive(Clone, Debug, Default)]
@@ -63,10 +65,43 @@ pub(crate) struct Effects<'a> {
 
 /// Transactions that are visible but not durable yet.
 #[derive(Debug, Default)]
-pub(crate) struct Queue {
+struct Queue {
     sequence: u64,
     transactions: Vec<Transaction>,
     bytes: usize,
+}
+
+/// What commits share.
+#[derive(Debug, Default)]
+pub(crate) struct Commits {
+    queue: Mutex<Queue>,
+    /// Held during a commit; the number of the last flush request that was served.
+    served: Mutex<u64>,
+    requests: AtomicU64,
+    /// Why nothing can be written any more.
+    stopped: OnceLock<String>,
+}
+
+impl Commits {
+    /// Keeps others from committing. Whoever has it may call [`Engine::log_and_apply`].
+    pub(crate) fn alone(&self) -> MutexGuard<'_, u64> {
+        self.served.lock()
+    }
+
+    /// Nothing is written from here on, for this reason or an earlier one.
+    pub(crate) fn stop(&self, why: String) {
+        let _ = self.stopped.set(why);
+    }
+
+    /// Returns why nothing can be written any more.
+    pub(crate) fn why_stopped(&self) -> Option<&str> {
+        self.stopped.get().map(String::as_str)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn lock_queue(&self) -> impl Drop + '_ {
+        self.queue.lock()
+    }
 }
 
 /// How a batch is written to the log.
@@ -94,10 +129,10 @@ impl Engine {
         self.watch.touch(transaction.deltas.iter().map(|(fingerprint, _)| fingerprint));
         // A batch must fit into the log several times. What waits goes first: a flush that fails behind the staging would leave a transaction
         // that is taken and answered with an error.
-        if self.queue.lock().bytes > QUEUE_BYTES.min(self.settings.log_limit_bytes as usize / 4) {
+        if self.commits.queue.lock().bytes > QUEUE_BYTES.min(self.settings.log_limit_bytes as usize / 4) {
             self.flush()?;
         }
-        let mut queue = self.queue.lock();
+        let mut queue = self.commits.queue.lock();
         // Nobody else makes anything visible as long as the queue is locked.
         for (partition, key, value) in expected {
             if self.objects.get(*partition, key)? != *value {
@@ -116,14 +151,14 @@ impl Engine {
     pub fn flush(&self) -> Result<()> {
         self.writable()?;
         self.make_room_in_log();
-        let mine = self.flush_requests.fetch_add(1, Ordering::SeqCst) + 1;
+        let mine = self.commits.requests.fetch_add(1, Ordering::SeqCst) + 1;
         self.with_room_in_the_log(|write| {
-            let mut served = self.committing.lock();
+            let mut served = self.commits.alone();
             if *served >= mine {
                 return Ok(());
             }
             // Requests made up to here have their data in memory already: this commit serves them too.
-            let reached = self.flush_requests.load(Ordering::SeqCst);
+            let reached = self.commits.requests.load(Ordering::SeqCst);
             self.commit(Scope::Everything, write)?;
             *served = reached;
             Ok(())
@@ -167,25 +202,25 @@ impl Engine {
 
     /// Whether transactions wait for a flush.
     pub(crate) fn has_queued(&self) -> bool {
-        !self.queue.lock().transactions.is_empty()
+        !self.commits.queue.lock().transactions.is_empty()
     }
 
     /// Makes full frames durable, without open frames and transactions: bounds what a crash can take from a long backup.
     pub(crate) fn commit_full_frames(&self) -> Result<()> {
         self.make_room_in_log();
         self.with_room_in_the_log(|write| {
-            let _guard = self.committing.lock();
+            let _guard = self.commits.alone();
             self.commit(Scope::FullFrames, write)
         })
     }
 
-    /// The commit. The caller holds `committing`.
+    /// The commit. The caller holds [`Commits::alone`].
     fn commit(&self, scope: Scope, write: Write) -> Result<()> {
         self.check_lock()?;
         let (taken, sequence) = match scope {
             Scope::FullFrames => (Vec::new(), 0),
             Scope::Everything => {
-                let mut queue = self.queue.lock();
+                let mut queue = self.commits.queue.lock();
                 queue.bytes = 0;
                 (std::mem::take(&mut queue.transactions), queue.sequence)
             }
@@ -193,7 +228,7 @@ impl Engine {
         let result = self.prepare(scope).and_then(|prepared| self.commit_prepared(prepared, &taken, sequence, write));
         if result.is_err() {
             // Back to the front of the queue: they are older than what was submitted meanwhile.
-            let mut queue = self.queue.lock();
+            let mut queue = self.commits.queue.lock();
             queue.bytes += taken.iter().map(Transaction::bytes).sum::<usize>();
             queue.transactions.splice(0..0, taken);
         }
@@ -280,7 +315,7 @@ impl Engine {
         Ok(changed.then_some(totals))
     }
 
-    /// Logs checkpoints of containers. The caller holds `committing`.
+    /// Logs checkpoints of containers. The caller holds [`Commits::alone`].
     pub(crate) fn commit_checkpoints(&self, prepared: Prepared) -> Result<()> {
         if prepared.is_empty() {
             self.storage.abandoned(prepared);
@@ -294,7 +329,7 @@ impl Engine {
     pub(crate) fn commit_removals(&self, removals: &[Fingerprint], deltas: &[(Fingerprint, i64)], marks: &Marks) -> Result<()> {
         self.make_room_in_log();
         self.with_room_in_the_log(|write| {
-            let _guard = self.committing.lock();
+            let _guard = self.commits.alone();
             self.writable()?;
             let mut totals = *self.totals.lock();
             totals.chunks = totals.chunks.saturating_sub(removals.len() as u64);
@@ -313,7 +348,7 @@ impl Engine {
         })
     }
 
-    /// Writes the batch to the log and applies it. The caller holds `committing`.
+    /// Writes the batch to the log and applies it. The caller holds [`Commits::alone`].
     pub(crate) fn log_and_apply(
         &self,
         write: Write,
@@ -333,7 +368,7 @@ impl Engine {
         };
         // Another writer may have opened the store before it could see this batch. If that cannot be told, the batch is not acknowledged either.
         if let Err(error) = self.check_lock() {
-            let _ = self.stopped.set(error.to_string());
+            self.commits.stop(error.to_string());
             return Err(error);
         }
         let indexed = self.profile.time(Component::ChunkIndex, bytes, || {
@@ -345,7 +380,7 @@ impl Engine {
         if let Err(error) = applied {
             // The log has it, memory does not: only a replay brings them together again.
             let why = error.to_string();
-            let _ = self.stopped.set(why);
+            self.commits.stop(why);
             return Err(error.into());
         }
         for (fingerprint, _, _) in &prepared.chunks {

@@ -61,8 +61,8 @@ use onefold_index::ObjectIndex;
 use onefold_oplog::{Log, Position};
 use onefold_storage::ContainerStore;
 use parking_lot::{Mutex, RwLock};
-use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use write::chain::{BloomFilter, Chain};
 use write::reservation::Reservations;
 
@@ -89,8 +89,6 @@ pub struct Engine {
     watch: write::in_flight::Watch,
     /// What is stored anew because it was found damaged.
     superseded: commit::superseded::Superseded,
-    /// Batches of repairs that were only tried, counted from 1; 0: repairs are made.
-    rehearsed: AtomicU64,
     /// What cannot be read.
     quarantine: Arc<lost::quarantine::Quarantine>,
     /// Every filter of the store; chains are selections of it.
@@ -98,35 +96,19 @@ pub struct Engine {
     chain: Chain,
     metadata_chain: Chain,
     bloom: Option<Arc<BloomFilter>>,
-    queue: Mutex<commit::Queue>,
-    /// Held during a commit; the number of the last flush request that was served.
-    committing: Mutex<u64>,
-    flush_requests: AtomicU64,
-    maintaining: Mutex<()>,
+    commits: commit::Commits,
+    background: lifecycle::background::Background,
+    scrubs: lost::scrubbing::Scrubs,
+    rehearsal: lost::rehearsal::Rehearsal,
     /// Held by those who delete; alone by who switches append-only mode.
     deletions: RwLock<()>,
     /// Held while chunks are removed or containers merged: what is dead changes only then.
     reclaiming: Mutex<()>,
     /// Held by the one removal, also while it waits for writes in flight.
     removing: Mutex<()>,
-    /// Held by a scrub while it reads on and writes down how far it is.
-    scrubbing: Mutex<Option<ScrubListing>>,
-    /// Scrubs that somebody waits for.
-    waited_for_scrubs: AtomicU64,
-    /// Why nothing can be written any more.
-    stopped: OnceLock<String>,
-    closed: AtomicBool,
-    /// The second copies of objects could not be written the last time.
-    copy_fails: AtomicBool,
     keeps_layers: bool,
-    background: Mutex<Option<Vec<std::thread::JoinHandle<()>>>>,
-    signal: Arc<lifecycle::background::Signal>,
-    /// Wakes the thread that makes parity.
-    parity_signal: Arc<lifecycle::background::Signal>,
     /// What was read and written on behalf of others, bytes: whoever works beside them looks at it.
     served_bytes: AtomicU64,
-    /// New data since the background was woken.
-    new_bytes: AtomicU64,
     totals: Mutex<statistics::Totals>,
     earlier: Mutex<lifecycle::activity::Earlier>,
     clock: lifecycle::clock::Clock,

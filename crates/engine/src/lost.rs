@@ -229,7 +229,7 @@ impl Engine {
     pub(crate) fn commit_settled(&self, decide: &mut dyn FnMut() -> Result<Settled>) -> Result<()> {
         // Without a way to write it is only tried.
         let mut commit = |write: Option<Write>| {
-            let _guard = self.committing.lock();
+            let _guard = self.commits.alone();
             self.repairable()?;
             let Settled { places, deltas, mut changes, marks, chunks, dead_bytes } = decide()?;
             let (marked, marked_bytes) = marks.changes(&self.objects)?;

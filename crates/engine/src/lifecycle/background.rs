@@ -7,7 +7,7 @@ use onefold_ground::LockGuard;
 use onefold_ground::profile::Component;
 use onefold_oplog::Position;
 use parking_lot::{Condvar, Mutex};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -35,6 +35,41 @@ impl Signal {
     }
 }
 
+/// The threads in the background, and what they share with writers.
+#[derive(Debug, Default)]
+pub(crate) struct Background {
+    threads: Mutex<Option<Vec<JoinHandle<()>>>>,
+    signal: Arc<Signal>,
+    /// Wakes the thread that makes parity.
+    parity_signal: Arc<Signal>,
+    /// Held by whoever makes the indexes catch up with the log.
+    maintaining: Mutex<()>,
+    is_closed: AtomicBool,
+    /// The second copies of objects could not be written the last time.
+    copy_fails: AtomicBool,
+    /// New data since the threads were woken, bytes.
+    new_bytes: AtomicU64,
+}
+
+impl Background {
+    /// Returns whether the store is being closed.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
+    }
+
+    /// Tells the threads to end, and waits until they have.
+    fn stop(&self) {
+        let threads = self.threads.lock().take();
+        self.is_closed.store(true, Ordering::Release);
+        self.signal.raise();
+        self.parity_signal.raise();
+        for thread in threads.into_iter().flatten() {
+            // A thread that panicked has said so; the store is closed all the same.
+            let _ = thread.join();
+        }
+    }
+}
+
 /// Written bytes waiting for their sync, in units of [`crate::Settings::commit_bytes`], at which a writer commits itself.
 const WRITER_COMMITS_AT: u64 = 4;
 /// Share of the log's limit at which the consumers are made to get on.
@@ -51,11 +86,12 @@ pub(crate) fn start(engine: &Arc<Engine>) -> Result<()> {
         return engine.fill_bloom();
     }
     let interval = Duration::from_millis(engine.settings.commit_interval_ms.max(1));
-    let mut threads = vec![spawn("onefold-maintain", engine, engine.signal.clone(), interval, interval, Engine::background_round)?];
+    let mut threads =
+        vec![spawn("onefold-maintain", engine, engine.background.signal.clone(), interval, interval, Engine::background_round)?];
     if engine.settings.parity_group > 0 {
         // Commits do not wait for it.
         let pause = interval.max(PARITY_AFTER_ERROR);
-        threads.push(spawn("onefold-parity", engine, engine.parity_signal.clone(), interval, pause, Engine::parity_round)?);
+        threads.push(spawn("onefold-parity", engine, engine.background.parity_signal.clone(), interval, pause, Engine::parity_round)?);
     }
     if engine.bloom.is_some() {
         let weak = Arc::downgrade(engine);
@@ -72,7 +108,7 @@ pub(crate) fn start(engine: &Arc<Engine>) -> Result<()> {
                 .map_err(cannot_spawn)?,
         );
     }
-    *engine.background.lock() = Some(threads);
+    *engine.background.threads.lock() = Some(threads);
     Ok(())
 }
 
@@ -96,7 +132,7 @@ fn spawn(
             loop {
                 signal.wait(if failing { pause_after_error } else { interval });
                 let Some(engine) = weak.upgrade() else { return };
-                if engine.closed.load(Ordering::Acquire) {
+                if engine.background.is_closed() {
                     return;
                 }
                 match round(&engine) {
@@ -131,7 +167,7 @@ impl Engine {
     /// Sweeps the chunk index and persists the object index where they ask for it; with `all`, or when the log is long, makes both catch up and trims the log.
     pub fn maintain(&self, all: bool) -> Result<()> {
         self.writable()?;
-        let _guard = self.maintaining.lock();
+        let _guard = self.background.maintaining.lock();
         self.check_lock()?;
         let maintained = self.maintain_parts(all || self.is_reserve_in_use());
         // Merges that are finished and a shorter log have given room.
@@ -180,7 +216,7 @@ impl Engine {
         // First what can be had without writing: the log may be full.
         self.trim_to(target)?;
         if self.storage.oldest_needed().is_some_and(|oldest| oldest < target) {
-            let _committing = self.committing.lock();
+            let _committing = self.commits.alone();
             self.commit_checkpoints(self.storage.checkpoint_before(target)?)?;
         }
         self.trim_to(target)
@@ -193,7 +229,7 @@ impl Engine {
         let upto = self.storage.trim_point(target);
         if self.log.has_segments_before(upto) {
             let copied = self.objects.copy_objects();
-            let failed_before = self.copy_fails.swap(copied.is_err(), Ordering::Relaxed);
+            let failed_before = self.background.copy_fails.swap(copied.is_err(), Ordering::Relaxed);
             if let Err(error) = copied {
                 if !failed_before {
                     tracing::warn!(%error, "the second copy of volumes and backups is not written; it will be tried again");
@@ -208,10 +244,10 @@ impl Engine {
 
     /// A writer adds `bytes` of new data: commits are started before too much waits for its sync.
     pub(crate) fn written(&self, bytes: u64) {
-        let waiting = self.new_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let waiting = self.background.new_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if waiting >= self.settings.commit_bytes / 2 && self.settings.background {
-            self.new_bytes.store(0, Ordering::Relaxed);
-            self.signal.raise();
+            self.background.new_bytes.store(0, Ordering::Relaxed);
+            self.background.signal.raise();
         }
     }
 
@@ -237,10 +273,7 @@ impl Engine {
         if self.mode != Mode::ReadWrite {
             return Err(EngineError::ReadOnly);
         }
-        match self.stopped.get() {
-            Some(why) => Err(EngineError::Stopped { why: why.clone() }),
-            None => Ok(()),
-        }
+        self.commits.why_stopped().map_or(Ok(()), |why| Err(EngineError::Stopped { why: why.to_owned() }))
     }
 
     /// Looks whether this process may still write: another one may have opened the store if the lock file is not the one that was locked.
@@ -251,7 +284,7 @@ impl Engine {
         }
         let path = self.ground.describe(LOCK);
         let why = format!("its lock file {path} was removed or replaced while it was open, so that another process may write to it");
-        let _ = self.stopped.set(why);
+        self.commits.stop(why);
         self.writable()
     }
 
@@ -263,7 +296,7 @@ impl Engine {
                 bloom.insert(fingerprint);
                 Ok(())
             })?;
-            if self.closed.load(Ordering::Acquire) {
+            if self.background.is_closed() {
                 return Ok(());
             }
         }
@@ -273,14 +306,7 @@ impl Engine {
 
     /// Makes everything durable, stops the threads and leaves the store so that it opens quickly. Dropping the engine without it is like a crash.
     pub fn close(&self) -> Result<()> {
-        let threads = self.background.lock().take();
-        self.closed.store(true, Ordering::Release);
-        self.signal.raise();
-        self.parity_signal.raise();
-        for thread in threads.into_iter().flatten() {
-            // A thread that panicked has said so; the store is closed all the same.
-            let _ = thread.join();
-        }
+        self.background.stop();
         if self.mode != Mode::ReadWrite {
             return Ok(());
         }

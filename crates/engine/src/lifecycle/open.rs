@@ -3,7 +3,9 @@
 //! Opening is the same after a crash and after a clean stop: the indexes say up to which position of the log they are durable, the log is
 //! replayed from there, and open containers are rebuilt from it. The time is bounded by the log's limit, not by the store's size.
 
+use super::background::Background;
 use super::{background, copied, reserve};
+use crate::commit::Commits;
 use crate::commit::replay_batch;
 use crate::lifecycle::activity::Earlier;
 use crate::lifecycle::clock::Clock;
@@ -12,7 +14,9 @@ use crate::lifecycle::settings::Settings;
 use crate::liveness::recount::RECOUNTED;
 use crate::lost::quarantine::Quarantine;
 use crate::lost::rebuild::{MARKER, empty_index};
+use crate::lost::rehearsal::Rehearsal;
 use crate::lost::salvage;
+use crate::lost::scrubbing::Scrubs;
 use crate::read::snapshot;
 use crate::read::views::{OPENING_LIMIT, lock_views_within};
 use crate::statistics::{TOTALS_KEY, TOTALS_PARTITION, Totals};
@@ -28,7 +32,7 @@ use onefold_oplog::{Log, LogError, LogOptions, Opening, PartitionClass};
 use onefold_storage::{ContainerStore, StorageOptions};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicU64;
 
 /// Directories and files of a store (`docs/format.md` section 1).
 pub(crate) const INDEX: &str = "index";
@@ -158,30 +162,20 @@ impl Engine {
             guards: Arc::default(),
             watch: Default::default(),
             superseded: Default::default(),
-            rehearsed: AtomicU64::new(0),
             quarantine,
             filters,
             chain,
             metadata_chain,
             bloom,
-            queue: Mutex::default(),
-            committing: Mutex::new(0),
-            flush_requests: AtomicU64::new(0),
-            maintaining: Mutex::new(()),
+            commits: Commits::default(),
+            background: Background::default(),
+            scrubs: Scrubs::default(),
+            rehearsal: Rehearsal::default(),
             deletions: RwLock::new(()),
             reclaiming: Mutex::new(()),
             removing: Mutex::new(()),
-            scrubbing: Mutex::default(),
-            waited_for_scrubs: AtomicU64::new(0),
-            stopped: std::sync::OnceLock::new(),
-            closed: AtomicBool::new(false),
-            copy_fails: AtomicBool::new(false),
             keeps_layers,
-            background: Mutex::new(None),
-            signal: Arc::default(),
-            parity_signal: Arc::default(),
             served_bytes: AtomicU64::new(0),
-            new_bytes: AtomicU64::new(0),
             profile,
             mode,
             holder,

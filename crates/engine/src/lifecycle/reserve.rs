@@ -8,7 +8,6 @@ use crate::lifecycle::settings::Settings;
 use crate::{Engine, EngineError, Mode, Result};
 use onefold_ground::{Ground, Reserve, ReservedGround};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// The file (`docs/format.md` section 1).
 pub(crate) const RESERVE: &str = "reserve";
@@ -77,7 +76,7 @@ impl Engine {
         match reserve.keep(wanted) {
             Ok(true) if was_in_use => tracing::info!("there is room again: the reserve for freeing room is whole, new data is taken"),
             Ok(is_whole) => {
-                if !is_whole && !was_in_use && !self.closed.load(Ordering::Relaxed) {
+                if !is_whole && !was_in_use && !self.background.is_closed() {
                     tracing::warn!("the disk has no room for the reserve that frees room; no new data is taken until it has");
                 }
             }

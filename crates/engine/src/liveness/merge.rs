@@ -96,7 +96,7 @@ impl Engine {
         let of = merge.statistics;
         let committed = self.with_room_in_the_log(|write| {
             let _permit = self.permit_deletion("merge containers")?;
-            let guard = self.committing.lock();
+            let guard = self.commits.alone();
             self.writable()?;
             for (container, known) in dead {
                 // A write found a chunk damaged and stored it anew: the next merge leaves it behind.
@@ -136,7 +136,7 @@ impl Engine {
                 // Of an error of the log's file nobody knows whether the log has the record: then the merge is left as it is until the next
                 // opening. Where there was no room, it has not.
                 let is_unknown = matches!(&error, EngineError::Log(LogError::Ground(_) | LogError::Poisoned) if !error.is_full());
-                if !is_unknown && self.stopped.get().is_none() {
+                if !is_unknown && self.commits.why_stopped().is_none() {
                     self.storage.abandon_merge(merge);
                 }
                 Err(error)

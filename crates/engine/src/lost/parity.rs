@@ -4,7 +4,6 @@ use crate::{Engine, EngineError, Mode, Result};
 use onefold_ground::profile::Component;
 use onefold_storage::{Address, ContainerId, Repair, StorageError};
 use std::cell::Cell;
-use std::sync::atomic::Ordering;
 
 /// More groups than new data makes of one round of the thread in the background to the next. A store that had no parity before catches up slowly then.
 const GROUPS_OF_A_ROUND: u32 = 4;
@@ -36,7 +35,7 @@ impl Engine {
     /// What the thread in the background does of it each time.
     pub(crate) fn parity_round(&self) -> Result<()> {
         let left = Cell::new(GROUPS_OF_A_ROUND);
-        self.make_parity(false, &|| left.replace(left.get().saturating_sub(1)) > 0 && !self.closed.load(Ordering::Acquire)).map(drop)
+        self.make_parity(false, &|| left.replace(left.get().saturating_sub(1)) > 0 && !self.background.is_closed()).map(drop)
     }
 
     /// What closing does of it.

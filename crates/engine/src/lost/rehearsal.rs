@@ -5,7 +5,11 @@ use crate::commit::Effects;
 use crate::{Engine, Mode, Result};
 use onefold_index::ChunkBatch;
 use onefold_oplog::Position;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Batches of repairs that were only tried, counted from 1; 0: repairs are made.
+#[derive(Debug, Default)]
+pub(crate) struct Rehearsal(AtomicU64);
 
 impl Engine {
     /// From now on repairs change what this opening sees, and nothing else: quarantine and what comes out of it, containers made anew from parity, headers
@@ -13,13 +17,13 @@ impl Engine {
     /// for reading; elsewhere it does nothing.
     pub fn rehearse(&self) {
         if self.mode == Mode::ReadOnly {
-            self.rehearsed.fetch_max(1, Ordering::SeqCst);
+            self.rehearsal.0.fetch_max(1, Ordering::SeqCst);
             self.storage.rehearse();
         }
     }
 
     pub(crate) fn is_rehearsal(&self) -> bool {
-        self.rehearsed.load(Ordering::SeqCst) > 0
+        self.rehearsal.0.load(Ordering::SeqCst) > 0
     }
 
     /// Whether repairs can be made, or are rehearsed.
@@ -35,7 +39,7 @@ impl Engine {
     /// Takes a batch into the indexes as if it stood behind the end of the log. The caller holds the lock of commits.
     pub(crate) fn rehearse_batch(&self, effects: Effects<'_>) -> Result<()> {
         let Effects { removals, places, deltas, changes, .. } = effects;
-        let end = Position(self.log.end().0 + self.rehearsed.fetch_add(1, Ordering::SeqCst));
+        let end = Position(self.log.end().0 + self.rehearsal.0.fetch_add(1, Ordering::SeqCst));
         self.index.apply_batch(end, ChunkBatch { removals, places, inserts: &[], deltas })?;
         Ok(self.objects.apply(end, 0, changes)?)
     }

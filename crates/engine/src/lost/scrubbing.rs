@@ -2,6 +2,7 @@
 
 use crate::{Engine, Result};
 use onefold_storage::ContainerId;
+use parking_lot::Mutex;
 use std::ops::DerefMut;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -23,6 +24,15 @@ pub struct ScrubListing {
     pub made: Instant,
 }
 
+/// What scrubs share.
+#[derive(Debug, Default)]
+pub(crate) struct Scrubs {
+    /// Held by a scrub while it reads on and writes down how far it is.
+    turn: Mutex<Option<ScrubListing>>,
+    /// Scrubs that somebody waits for.
+    waited_for: AtomicU64,
+}
+
 impl Engine {
     /// To be held by a scrub that somebody waits for; one in the background [gives way](Self::is_scrub_waited_for).
     pub fn waited_for_scrub(&self) -> impl Drop + '_ {
@@ -32,19 +42,19 @@ impl Engine {
                 self.0.fetch_sub(1, Ordering::Relaxed);
             }
         }
-        self.waited_for_scrubs.fetch_add(1, Ordering::Relaxed);
-        Waiting(&self.waited_for_scrubs)
+        self.scrubs.waited_for.fetch_add(1, Ordering::Relaxed);
+        Waiting(&self.scrubs.waited_for)
     }
 
     /// Whether somebody waits for a scrub.
     pub fn is_scrub_waited_for(&self) -> bool {
-        self.waited_for_scrubs.load(Ordering::Relaxed) > 0
+        self.scrubs.waited_for.load(Ordering::Relaxed) > 0
     }
 
     /// To be held while a step of a scrub is made: several scrubs of a store then share the work of one. `None`: another one has it, and still does
     /// after a tenth of a second.
     pub fn scrub_turn(&self) -> Option<impl DerefMut<Target = Option<ScrubListing>> + '_> {
-        self.scrubbing.try_lock_for(INTERVAL)
+        self.scrubs.turn.try_lock_for(INTERVAL)
     }
 
     /// What `clock` says at a moment of which this holds on return: what was written before it is what lists of files show from now on, and what containers are known to
@@ -61,7 +71,7 @@ impl Engine {
         };
         // Frames that were written before go into the log, if there are any that are not in it. No commit is under way when they are counted.
         let is_unlogged = {
-            let _no_commit = self.committing.lock();
+            let _no_commit = self.commits.alone();
             self.storage.unsynced_bytes() > 0
         };
         match if is_unlogged { self.flush() } else { Ok(()) } {

@@ -28,10 +28,10 @@ impl Engine {
         let nothing_removed = prefixes.as_ref().map(|_| self.reclaiming.lock());
         // May wait for a sweep, so it comes before commits are held up.
         let mut chunks = prefixes.map(|prefixes| self.index.hold(prefixes));
-        let _committing = self.committing.lock();
-        if let Some(why) = self.stopped.get() {
+        let _committing = self.commits.alone();
+        if let Some(why) = self.commits.why_stopped() {
             // The log and the memory differ.
-            return Err(EngineError::Stopped { why: why.clone() });
+            return Err(EngineError::Stopped { why: why.to_owned() });
         }
         chunks.iter_mut().for_each(Held::take);
         Ok(Moment {

@@ -96,7 +96,7 @@ fn m0_19_what_a_metadata_chunk_refers_to_is_off_the_watch_list_before_the_chunk_
 fn m0_19_what_a_transaction_counts_is_off_the_watch_list_before_it_is_queued() {
     let (engine, _, chunk) = with_an_unused_chunk();
     let counts = || engine.submit(Transaction { changes: Vec::new(), deltas: vec![(chunk, 1)] }).unwrap();
-    assert!(is_taken_off(&engine, chunk, || engine.queue.lock(), counts));
+    assert!(is_taken_off(&engine, chunk, || engine.commits.lock_queue(), counts));
 }
 
 #[test]
