@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::layers::Layers;
 use crate::volume::Volume;
 use crate::volumes::VolumesOptions;
-use onefold_engine::{Engine, Transaction};
+use onefold_engine::Engine;
 use onefold_ground::profile::Profile;
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;

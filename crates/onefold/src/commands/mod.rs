@@ -130,132 +130,71 @@ pub fn run(cli: Cli) -> Result<Exit> {
     }
 }
 
-/// The commands that need nothing but an open store.
-///
-/// To make a command one of them: give its options in `cli.rs` `Deserialize, Serialize` and `#[serde(skip)]` on `store` (a path may be no
-/// UTF-8: `#[serde(with = "any_path")]`), implement [`StoreCommand`] for them in the command's file, add them here and in
-/// [`run`] above. The work prints through [`Session::output`] and [`Session::note`] only, takes volumes from [`Session::volumes`], passes the
-/// session as monitor to long work and says so by `ends_early`. It must not read files or the environment, and must not
-/// take for granted that nobody else uses the store: in a daemon the clients of its volumes work on.
-#[derive(Debug, Deserialize, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Request {
-    /// `onefold backups`.
-    Backups(cli::Backups),
-    /// `onefold forget`.
-    Forget(cli::Forget),
-    /// `onefold prune`.
-    Prune(cli::Prune),
-    /// `onefold protect`.
-    Protect(cli::Protect),
-    /// `onefold ls`.
-    Ls(cli::Ls),
-    /// `onefold find`.
-    Find(cli::Find),
-    /// `onefold diff`.
-    Diff(cli::Diff),
-    /// `onefold dump`.
-    Dump(cli::Dump),
-    /// `onefold volume create`.
-    VolumeCreate(cli::VolumeCreate),
-    /// `onefold volume list`.
-    VolumeList(cli::VolumeList),
-    /// `onefold volume snapshot`.
-    VolumeSnapshot(cli::VolumeSnapshot),
-    /// `onefold volume clone`.
-    VolumeClone(cli::VolumeClone),
-    /// `onefold volume rollback`.
-    VolumeRollback(cli::VolumeRollback),
-    /// `onefold volume diff`.
-    VolumeDiff(cli::VolumeDiff),
-    /// `onefold volume info`.
-    VolumeInfo(cli::VolumeFacts),
-    /// `onefold volume rename`.
-    VolumeRename(cli::VolumeRename),
-    /// `onefold volume resize`.
-    VolumeResize(cli::VolumeResize),
-    /// `onefold volume delete`.
-    VolumeDelete(cli::VolumeDelete),
-    /// `onefold target create`.
-    TargetCreate(cli::TargetCreate),
-    /// `onefold target list`.
-    TargetList(cli::TargetList),
-    /// `onefold target delete`.
-    TargetDelete(cli::TargetDelete),
-    /// `onefold target set`.
-    TargetSet(cli::TargetSet),
-    /// `onefold target attach`.
-    TargetAttach(cli::TargetAttach),
-    /// `onefold target detach`.
-    TargetDetach(cli::TargetDetach),
-    /// `onefold target allow`.
-    TargetAllow(cli::TargetAllow),
-    /// `onefold target deny`.
-    TargetDeny(cli::TargetDeny),
-    /// `onefold target chap`.
-    TargetChap(cli::TargetChap),
-    /// `onefold session list`.
-    SessionList(cli::SessionList),
-    /// `onefold session drop`.
-    SessionDrop(cli::SessionDrop),
-    /// `onefold stats`.
-    Stats(cli::Stats),
-    /// `onefold check`.
-    Check(cli::Check),
-    /// `onefold scrub`.
-    Scrub(cli::Scrub),
-    /// The volumes of `onefold copy`.
-    CopyVolumes(copy::CopyVolumes),
-    /// `onefold append-only on`.
-    AppendOnlyOn(cli::AppendOnlyOn),
-    /// `onefold append-only off`.
-    AppendOnlyOff(cli::AppendOnlyOff),
-    /// `onefold append-only status`.
-    AppendOnlyStatus(cli::AppendOnlyStatus),
+/// Makes the enum from the table.
+macro_rules! requests {
+    ($(#[$about:meta])* $($name:ident($options:ty): $command:literal,)*) => {
+        $(#[$about])*
+        #[derive(Debug, Deserialize, Serialize)]
+        #[serde(rename_all = "kebab-case")]
+        pub enum Request {
+            $(#[doc = concat!("`onefold ", $command, "`.")] $name($options),)*
+        }
+
+        impl Request {
+            /// The command.
+            pub fn command(&self) -> &dyn StoreCommand {
+                match self {
+                    $(Request::$name(options) => options,)*
+                }
+            }
+        }
+    };
 }
 
-impl Request {
-    /// The command.
-    pub fn command(&self) -> &dyn StoreCommand {
-        match self {
-            Request::Backups(options) => options,
-            Request::Forget(options) => options,
-            Request::Prune(options) => options,
-            Request::Protect(options) => options,
-            Request::Ls(options) => options,
-            Request::Find(options) => options,
-            Request::Diff(options) => options,
-            Request::Dump(options) => options,
-            Request::VolumeCreate(options) => options,
-            Request::VolumeList(options) => options,
-            Request::VolumeSnapshot(options) => options,
-            Request::VolumeClone(options) => options,
-            Request::VolumeRollback(options) => options,
-            Request::VolumeDiff(options) => options,
-            Request::VolumeInfo(options) => options,
-            Request::VolumeRename(options) => options,
-            Request::VolumeResize(options) => options,
-            Request::VolumeDelete(options) => options,
-            Request::TargetCreate(options) => options,
-            Request::TargetList(options) => options,
-            Request::TargetDelete(options) => options,
-            Request::TargetSet(options) => options,
-            Request::TargetAttach(options) => options,
-            Request::TargetDetach(options) => options,
-            Request::TargetAllow(options) => options,
-            Request::TargetDeny(options) => options,
-            Request::TargetChap(options) => options,
-            Request::SessionList(options) => options,
-            Request::SessionDrop(options) => options,
-            Request::Stats(options) => options,
-            Request::Check(options) => options,
-            Request::Scrub(options) => options,
-            Request::CopyVolumes(options) => options,
-            Request::AppendOnlyOn(options) => options,
-            Request::AppendOnlyOff(options) => options,
-            Request::AppendOnlyStatus(options) => options,
-        }
-    }
+requests! {
+    /// The commands that need nothing but an open store.
+    ///
+    /// To make a command one of them: give its options in `cli.rs` `Deserialize, Serialize` and `#[serde(skip)]` on `store` (a path may be no
+    /// UTF-8: `#[serde(with = "any_path")]`), implement [`StoreCommand`] for them in the command's file, add them to the table and to
+    /// [`run`] above. The work prints through [`Session::output`] and [`Session::note`] only, takes volumes from [`Session::volumes`], passes the
+    /// session as monitor to long work and says so by `ends_early`. It must not read files or the environment, and must not
+    /// take for granted that nobody else uses the store: in a daemon the clients of its volumes work on.
+    Backups(cli::Backups): "backups",
+    Forget(cli::Forget): "forget",
+    Prune(cli::Prune): "prune",
+    Protect(cli::Protect): "protect",
+    Ls(cli::Ls): "ls",
+    Find(cli::Find): "find",
+    Diff(cli::Diff): "diff",
+    Dump(cli::Dump): "dump",
+    VolumeCreate(cli::VolumeCreate): "volume create",
+    VolumeList(cli::VolumeList): "volume list",
+    VolumeSnapshot(cli::VolumeSnapshot): "volume snapshot",
+    VolumeClone(cli::VolumeClone): "volume clone",
+    VolumeRollback(cli::VolumeRollback): "volume rollback",
+    VolumeDiff(cli::VolumeDiff): "volume diff",
+    VolumeInfo(cli::VolumeFacts): "volume info",
+    VolumeRename(cli::VolumeRename): "volume rename",
+    VolumeResize(cli::VolumeResize): "volume resize",
+    VolumeDelete(cli::VolumeDelete): "volume delete",
+    TargetCreate(cli::TargetCreate): "target create",
+    TargetList(cli::TargetList): "target list",
+    TargetDelete(cli::TargetDelete): "target delete",
+    TargetSet(cli::TargetSet): "target set",
+    TargetAttach(cli::TargetAttach): "target attach",
+    TargetDetach(cli::TargetDetach): "target detach",
+    TargetAllow(cli::TargetAllow): "target allow",
+    TargetDeny(cli::TargetDeny): "target deny",
+    TargetChap(cli::TargetChap): "target chap",
+    SessionList(cli::SessionList): "session list",
+    SessionDrop(cli::SessionDrop): "session drop",
+    Stats(cli::Stats): "stats",
+    Check(cli::Check): "check",
+    Scrub(cli::Scrub): "scrub",
+    CopyVolumes(copy::CopyVolumes): "copy",
+    AppendOnlyOn(cli::AppendOnlyOn): "append-only on",
+    AppendOnlyOff(cli::AppendOnlyOff): "append-only off",
+    AppendOnlyStatus(cli::AppendOnlyStatus): "append-only status",
 }
 
 /// Opens the store, does the command, closes the store; or has the daemon do it, if one has the store open. An error of the work comes before one of closing.
