@@ -126,7 +126,7 @@ impl Engine {
     /// what they had decides again.
     pub fn submit_if(&self, expected: &[Change], transaction: Transaction) -> Result<bool> {
         self.admit()?;
-        self.watch.touch(transaction.deltas.iter().map(|(fingerprint, _)| fingerprint));
+        self.reclaiming.watch().touch(transaction.deltas.iter().map(|(fingerprint, _)| fingerprint));
         // A batch must fit into the log several times. What waits goes first: a flush that fails behind the staging would leave a transaction
         // that is taken and answered with an error.
         if self.commits.queue.lock().bytes > QUEUE_BYTES.min(self.settings.log_limit_bytes as usize / 4) {

@@ -11,7 +11,7 @@
 //! * A fingerprint is in [`Reservations`](reservation) until the chunk index has it, so a chunk is never stored twice for want of timing.
 //!
 //! # Locks, in the order in which they are taken
-//! `scrubbing`, then `removing`, then `reclaiming`, then `deletions`, then `maintaining`, then `committing`, then `queue`; none but `deletions` is held while a stream waits for
+//! the turn of scrubs, that of removals, `reclaiming`, `deletions`, `maintaining`, [commits alone](commit), their queue; none but `deletions` is held while a stream waits for
 //! a reservation.
 //!
 //! This crate must never know what a volume, a backup or a client is: objects are keys and values.
@@ -84,9 +84,6 @@ pub struct Engine {
     objects: Arc<ObjectIndex>,
     log: Log,
     reservations: Reservations,
-    guards: Arc<write::in_flight::Guards>,
-    /// What the removal of unused chunks has its eye on.
-    watch: write::in_flight::Watch,
     /// What is stored anew because it was found damaged.
     superseded: commit::superseded::Superseded,
     /// What cannot be read.
@@ -96,16 +93,13 @@ pub struct Engine {
     chain: Chain,
     metadata_chain: Chain,
     bloom: Option<Arc<BloomFilter>>,
+    reclaiming: liveness::Reclaiming,
     commits: commit::Commits,
     background: lifecycle::background::Background,
     scrubs: lost::scrubbing::Scrubs,
     rehearsal: lost::rehearsal::Rehearsal,
     /// Held by those who delete; alone by who switches append-only mode.
     deletions: RwLock<()>,
-    /// Held while chunks are removed or containers merged: what is dead changes only then.
-    reclaiming: Mutex<()>,
-    /// Held by the one removal, also while it waits for writes in flight.
-    removing: Mutex<()>,
     keeps_layers: bool,
     /// What was read and written on behalf of others, bytes: whoever works beside them looks at it.
     served_bytes: AtomicU64,
@@ -141,7 +135,7 @@ impl Engine {
     /// To be held by whoever uses what the store has, from before the first look until after the submission of what refers to it: until then no
     /// chunk is removed that it could have seen. A [`WriteStream`] holds one for itself.
     pub fn in_flight(&self) -> InFlight {
-        self.guards.enter()
+        self.reclaiming.enter()
     }
 
     /// What was chosen when the store was created.

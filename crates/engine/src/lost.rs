@@ -64,7 +64,7 @@ impl Engine {
         self.repairable()?;
         // What is on its way is counted before counts are looked at.
         self.flush_before_repair()?;
-        let _one = self.reclaiming.lock();
+        let _one = self.reclaiming.alone();
         let mut done = Vec::new();
         for batch in lost.chunks(self.lost_in_a_batch()) {
             done.extend(self.quarantine_batch(batch)?);
@@ -141,7 +141,7 @@ impl Engine {
     /// Notes that the catalog of a container file cannot be read, so that none of its slots counts; durable on return. What the index has in it is to be put
     /// in quarantine first.
     pub fn give_up_container(&self, container: ContainerId) -> Result<()> {
-        let _one = self.reclaiming.lock();
+        let _one = self.reclaiming.alone();
         self.commit_settled(&mut || {
             let dead = DeadSlots::read(&self.objects, container)?;
             let change = (!dead.is_given_up()).then(|| (dead::PARTITION, dead::key(container), Some(dead.given_up().encode())));
@@ -152,7 +152,7 @@ impl Engine {
     /// Of a container that was [given up](Self::give_up_container) and whose catalog can be read again: its slots are dead as those of others are, and each
     /// chunk can be restored; durable on return. False if it was not given up or still cannot be read.
     pub fn take_up_container(&self, container: ContainerId) -> Result<bool> {
-        let _one = self.reclaiming.lock();
+        let _one = self.reclaiming.alone();
         let before = DeadSlots::read(&self.objects, container)?;
         if !before.is_given_up() {
             return Ok(false);
@@ -176,7 +176,7 @@ impl Engine {
     pub fn restore_chunks(&self, chunks: &[Readable]) -> Result<u64> {
         self.repairable()?;
         self.flush_before_repair()?;
-        let _one = self.reclaiming.lock();
+        let _one = self.reclaiming.alone();
         let mut restored = 0;
         let mut left = chunks;
         while !left.is_empty() {

@@ -11,6 +11,7 @@ use crate::lifecycle::activity::Earlier;
 use crate::lifecycle::clock::Clock;
 use crate::lifecycle::descriptor::{DESCRIPTOR_COPY, Descriptor};
 use crate::lifecycle::settings::Settings;
+use crate::liveness::Reclaiming;
 use crate::liveness::recount::RECOUNTED;
 use crate::lost::quarantine::Quarantine;
 use crate::lost::rebuild::{MARKER, empty_index};
@@ -159,21 +160,18 @@ impl Engine {
             objects,
             log,
             reservations: Reservations::default(),
-            guards: Arc::default(),
-            watch: Default::default(),
             superseded: Default::default(),
             quarantine,
             filters,
             chain,
             metadata_chain,
             bloom,
+            reclaiming: Reclaiming::default(),
             commits: Commits::default(),
             background: Background::default(),
             scrubs: Scrubs::default(),
             rehearsal: Rehearsal::default(),
             deletions: RwLock::new(()),
-            reclaiming: Mutex::new(()),
-            removing: Mutex::new(()),
             keeps_layers,
             served_bytes: AtomicU64::new(0),
             profile,

@@ -37,7 +37,7 @@ impl Engine {
     pub fn merge_containers(&self, victims: &[ContainerId], rank: &dyn Fn(Address) -> u64) -> Result<Option<MergeStatistics>> {
         self.writable()?;
         drop(self.permit_deletion("merge containers")?);
-        let _one = self.reclaiming.lock();
+        let _one = self.reclaiming.alone();
         for _ in 0..ATTEMPTS {
             match self.try_merge(victims, rank)? {
                 Attempt::MoreDied => {}

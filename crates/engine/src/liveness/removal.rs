@@ -103,7 +103,7 @@ struct Held<'a> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.engine.watch.end();
+        self.engine.reclaiming.watch().end();
         for fingerprint in &self.fingerprints {
             self.engine.reservations.release(fingerprint);
         }
@@ -172,7 +172,7 @@ impl Engine {
         self.writable()?;
         drop(self.permit_deletion("remove unused chunks")?);
         let _one = loop {
-            match self.removing.try_lock_for(LOOK_EVERY) {
+            match self.reclaiming.removing.try_lock_for(LOOK_EVERY) {
                 Some(one) => break one,
                 None if go_on() => {}
                 None => return Ok(Removed { was_busy: true, ..Removed::default() }),
@@ -188,9 +188,9 @@ impl Engine {
             return Ok(removed);
         }
         let mut held = Held { engine: self, fingerprints: Vec::new() };
-        self.watch.begin(candidates.iter().map(|candidate| candidate.fingerprint));
-        let moment = self.guards.now();
-        while !self.guards.all_gone_before(moment) {
+        self.reclaiming.watch().begin(candidates.iter().map(|candidate| candidate.fingerprint));
+        let moment = self.reclaiming.guards.now();
+        while !self.reclaiming.guards.all_gone_before(moment) {
             if !go_on() {
                 return Ok(Removed { was_busy: true, ..Removed::default() });
             }
@@ -203,11 +203,11 @@ impl Engine {
             Err(()) => return Ok(Removed { was_busy: true, ..Removed::default() }),
         }
         // Not before: whoever reads all containers one after the other would wait for those in flight too.
-        let _reclaiming = self.reclaiming.lock();
+        let _reclaiming = self.reclaiming.alone();
         let names = candidates.iter().map(|candidate| candidate.fingerprint).collect();
         let mut unused = self.without_references(names, &mut removed.damaged)?;
         let count = unused.len();
-        unused.retain(|candidate| self.watch.is_watched(&candidate.fingerprint));
+        unused.retain(|candidate| self.reclaiming.watch().is_watched(&candidate.fingerprint));
         removed.in_use += (count - unused.len()) as u64;
         let mut doomed = self.look_at(unused, references, &mut removed);
         self.leave_what_a_batch_has_no_room_for(&mut doomed, &mut removed);
@@ -302,7 +302,7 @@ impl Engine {
         for fingerprint in &all {
             if self.reservations.reserve(fingerprint) == Reservation::Owned {
                 held.fingerprints.push(*fingerprint);
-                if self.watch.is_watched(fingerprint) {
+                if self.reclaiming.watch().is_watched(fingerprint) {
                     ours.insert(*fingerprint);
                 }
             }
@@ -326,7 +326,7 @@ impl Engine {
         let mut deltas: Vec<_> = deltas.into_iter().collect();
         deltas.sort_unstable();
         // Whoever watches these must hear of it as of any other change of their counts.
-        self.watch.touch(deltas.iter().map(|(fingerprint, _)| fingerprint));
+        self.reclaiming.watch().touch(deltas.iter().map(|(fingerprint, _)| fingerprint));
         let mut marks = Marks::default();
         for one in &doomed {
             one.chunks.iter().for_each(|chunk| marks.set(one.container, one.dead.of_bytes, chunk.slot, chunk.length_bytes, true));

@@ -335,7 +335,7 @@ impl Engine {
         if !self.quarantine.is_used() {
             return Ok(());
         }
-        let _one = self.reclaiming.lock();
+        let _one = self.reclaiming.alone();
         let mut left = Names::default();
         self.for_each_quarantined_batch(self.lost_in_a_batch(), &mut |batch| {
             let names: Vec<Fingerprint> = batch.iter().map(|chunk| chunk.fingerprint).collect();
@@ -415,7 +415,7 @@ impl Engine {
 
     /// Writes what `change` makes of chunks in quarantine.
     fn note(&self, change: &mut dyn FnMut(&Quarantined) -> Option<Quarantined>) -> Result<()> {
-        let _one = self.reclaiming.lock();
+        let _one = self.reclaiming.alone();
         self.for_each_quarantined_batch(self.lost_in_a_batch(), &mut |batch| {
             let changed: Vec<Quarantined> = batch.iter().filter_map(&mut *change).collect();
             self.commit_settled(&mut || {

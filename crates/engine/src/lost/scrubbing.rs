@@ -65,7 +65,7 @@ impl Engine {
                 return Ok(None);
             }
             // No merge is under way whose file the log does not know.
-            if let Some(_no_merge) = self.reclaiming.try_lock_for(INTERVAL) {
+            if let Some(_no_merge) = self.reclaiming.alone_within(INTERVAL) {
                 break self.storage.between_placements(clock);
             }
         };

@@ -25,7 +25,7 @@ impl Engine {
     /// fingerprints with such prefixes: until they are read ([`Moment::take_chunks`]) their partitions are not swept, and as long as the moment
     /// is kept no chunk is removed and no container merged, so all that was stored then can be read.
     pub fn moment(&self, prefixes: Option<RangeInclusive<u64>>) -> Result<Moment<'_>> {
-        let nothing_removed = prefixes.as_ref().map(|_| self.reclaiming.lock());
+        let nothing_removed = prefixes.as_ref().map(|_| self.reclaiming.alone());
         // May wait for a sweep, so it comes before commits are held up.
         let mut chunks = prefixes.map(|prefixes| self.index.hold(prefixes));
         let _committing = self.commits.alone();

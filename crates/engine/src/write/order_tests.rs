@@ -55,9 +55,9 @@ fn is_done_before<T>(stop: impl FnOnce() -> T, act: impl FnOnce() + Send, is_don
 
 /// Whether `act`, which cannot go on as long as `stop` is held, takes the watched chunk off the list before.
 fn is_taken_off<T>(engine: &Engine, chunk: Fingerprint, stop: impl FnOnce() -> T, act: impl FnOnce() + Send) -> bool {
-    engine.watch.begin([chunk]);
-    let is_off = is_done_before(stop, act, || !engine.watch.is_watched(&chunk));
-    engine.watch.end();
+    engine.reclaiming.watch().begin([chunk]);
+    let is_off = is_done_before(stop, act, || !engine.reclaiming.watch().is_watched(&chunk));
+    engine.reclaiming.watch().end();
     is_off
 }
 

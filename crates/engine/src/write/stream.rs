@@ -1,6 +1,6 @@
 //! The way of a write: cut, fingerprint, reserve, filter chain, place; pieces come back (design: engine, write).
 
-use crate::write::chain::{Candidate, Chain, Request, is_zero};
+use crate::write::chain::{Chain, Lookup, Request, is_zero};
 use crate::write::prediction::Prediction;
 use crate::write::reservation::{FingerprintMap, Reservation};
 use crate::{Engine, EngineError, InFlight, Piece, Result};
@@ -199,7 +199,7 @@ impl WriteStream {
         self.wake();
         for fingerprints in fingerprints.chunks(BATCH_CHUNKS) {
             // As in `place`: watched, then reserved, then looked up. A removal is over before, or sees that the chunk is wanted.
-            engine.watch.touch(fingerprints);
+            engine.reclaiming.watch().touch(fingerprints);
             let mut held = Held { engine: &engine, fingerprints: Vec::new() };
             let (begin, mut owned) = (out.len(), Vec::new());
             for (at, fingerprint) in fingerprints.iter().enumerate() {
@@ -241,7 +241,7 @@ impl WriteStream {
         let engine = self.engine.clone();
         engine.admit_data()?;
         self.wake();
-        engine.watch.touch(references);
+        engine.reclaiming.watch().touch(references);
         let kind = match kind {
             MetadataKind::Recipe => ChunkKind::Recipe,
             MetadataKind::Directory => ChunkKind::Directory,
@@ -289,7 +289,7 @@ impl WriteStream {
         let fingerprints = batch.fingerprints;
         let unnamed = Fingerprint::from_digest(&[]);
         // Before they are reserved: a removal that reserves a chunk and finds it watched then knows that nobody has decided on it.
-        engine.watch.touch(fingerprints);
+        engine.reclaiming.watch().touch(fingerprints);
         // A chunk that stands in the batch more than once is handled once.
         let mut first: FingerprintMap<usize> = FingerprintMap::default();
         let mut todo = Vec::with_capacity(fingerprints.len());
@@ -343,20 +343,20 @@ impl WriteStream {
         if owned.is_empty() {
             return Ok(());
         }
-        let mut candidates: Vec<_> = owned.iter().map(|at| Candidate::new(batch.fingerprints[*at], batch.chunks[*at])).collect();
-        batch.chain.check(&Request { overwritten: batch.overwritten }, &mut candidates)?;
+        let mut lookups: Vec<_> = owned.iter().map(|at| Lookup::new(batch.fingerprints[*at], batch.chunks[*at])).collect();
+        batch.chain.check(&Request { overwritten: batch.overwritten }, &mut lookups)?;
         let mut new = Vec::new();
         let mut new_at = Vec::new();
-        for (at, candidate) in owned.iter().zip(&candidates) {
-            match (candidate.is_known(), candidate.address) {
+        for (at, lookup) in owned.iter().zip(&lookups) {
+            match (lookup.is_known(), lookup.address) {
                 (true, Some(address)) => places[*at] = Place::At(address),
                 (true, None) => places[*at] = Place::Zeros,
                 (false, _) => {
-                    if candidate.is_damaged {
+                    if lookup.is_damaged {
                         // Before the new copy can become durable.
-                        self.engine.superseded.note(candidate.fingerprint);
+                        self.engine.superseded.note(lookup.fingerprint);
                     }
-                    new.push(NewChunk { fingerprint: candidate.fingerprint, kind: batch.kind, data: candidate.data });
+                    new.push(NewChunk { fingerprint: lookup.fingerprint, kind: batch.kind, data: lookup.data });
                     new_at.push(*at);
                 }
             }

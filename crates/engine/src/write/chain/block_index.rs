@@ -1,6 +1,6 @@
 //! Block-index filter (M0.7): compares with the current mapping of the block that is being overwritten. No I/O.
 
-use super::{Candidate, Filter, Request, Verdict};
+use super::{Filter, Lookup, Request, Verdict};
 use crate::lost::quarantine::Quarantine;
 use crate::write::reservation::FingerprintMap;
 use crate::{Piece, Result};
@@ -38,7 +38,7 @@ impl Filter for BlockIndexFilter {
         Component::FilterBlockIndex
     }
 
-    fn check(&self, request: &Request<'_>, candidates: &mut [Candidate<'_>], active: &[usize]) -> Result<()> {
+    fn check(&self, request: &Request<'_>, lookups: &mut [Lookup<'_>], active: &[usize]) -> Result<()> {
         if request.overwritten.is_empty() {
             return Ok(());
         }
@@ -51,10 +51,10 @@ impl Filter for BlockIndexFilter {
             })
             .collect();
         for at in active {
-            if let Some(address) = present.get(&candidates[*at].fingerprint)
-                && self.is_good(&candidates[*at].fingerprint)
+            if let Some(address) = present.get(&lookups[*at].fingerprint)
+                && self.is_good(&lookups[*at].fingerprint)
             {
-                candidates[*at].found(Verdict::StrongMaybe, *address);
+                lookups[*at].found(Verdict::StrongMaybe, *address);
             }
         }
         Ok(())

@@ -5,7 +5,7 @@
 //! or replayed log), what comes later passes the update pass: then nothing is missing, and the filter is *complete*.
 //! False positives: (1-(1-1/m)^(kn))^k for m bits, n chunks, k hashes.
 
-use super::{Candidate, Filter, Request, Verdict};
+use super::{Filter, Lookup, Request, Verdict};
 use crate::Result;
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
@@ -76,11 +76,11 @@ impl Filter for BloomFilter {
         Component::FilterBloom
     }
 
-    fn check(&self, _request: &Request<'_>, candidates: &mut [Candidate<'_>], active: &[usize]) -> Result<()> {
+    fn check(&self, _request: &Request<'_>, lookups: &mut [Lookup<'_>], active: &[usize]) -> Result<()> {
         if self.is_complete() {
             for at in active {
-                if !self.contains(&candidates[*at].fingerprint) {
-                    candidates[*at].verdict = Verdict::NonExisting;
+                if !self.contains(&lookups[*at].fingerprint) {
+                    lookups[*at].verdict = Verdict::NonExisting;
                 }
             }
         }
@@ -104,17 +104,17 @@ mod tests {
         let filter = BloomFilter::new(1 << 15);
         let names: Vec<_> = (0..60_000u32).map(|number| Algorithm::Blake3.fingerprint(&number.to_le_bytes())).collect();
         let (stored, others) = names.split_at(30_000);
-        let mut candidates: Vec<_> = names.iter().map(|name| Candidate::new(*name, b"")).collect();
+        let mut lookups: Vec<_> = names.iter().map(|name| Lookup::new(*name, b"")).collect();
         let active: Vec<_> = (0..names.len()).collect();
-        filter.check(&Request::default(), &mut candidates, &active).unwrap();
-        assert!(candidates.iter().all(|candidate| candidate.verdict == Verdict::WeakMaybe), "an incomplete filter denies nothing");
+        filter.check(&Request::default(), &mut lookups, &active).unwrap();
+        assert!(lookups.iter().all(|lookup| lookup.verdict == Verdict::WeakMaybe), "an incomplete filter denies nothing");
         for name in stored {
             filter.insert(name);
         }
         filter.set_complete();
-        filter.check(&Request::default(), &mut candidates, &active).unwrap();
-        assert!(candidates[..stored.len()].iter().all(|candidate| candidate.verdict == Verdict::WeakMaybe));
-        let passed = candidates[stored.len()..].iter().filter(|candidate| candidate.verdict == Verdict::WeakMaybe).count();
+        filter.check(&Request::default(), &mut lookups, &active).unwrap();
+        assert!(lookups[..stored.len()].iter().all(|lookup| lookup.verdict == Verdict::WeakMaybe));
+        let passed = lookups[stored.len()..].iter().filter(|lookup| lookup.verdict == Verdict::WeakMaybe).count();
         let (bits, count) = ((1u32 << 18) as f64, stored.len() as f64);
         let expected = (1.0 - (1.0 - 1.0 / bits).powf(HASHES as f64 * count)).powf(HASHES as f64);
         let measured = passed as f64 / others.len() as f64;

@@ -1,6 +1,6 @@
 //! Byte-compare filter (M0.8): loads the chunk that the fingerprint names and compares all bytes.
 
-use super::{Candidate, Filter, Request, Verdict};
+use super::{Filter, Lookup, Request, Verdict};
 use crate::Result;
 use onefold_ground::profile::Component;
 use onefold_storage::ContainerStore;
@@ -36,29 +36,29 @@ impl Filter for ByteCompareFilter {
         Component::FilterByteCompare
     }
 
-    fn check(&self, _request: &Request<'_>, candidates: &mut [Candidate<'_>], active: &[usize]) -> Result<()> {
-        let located: Vec<usize> = active.iter().copied().filter(|at| candidates[*at].address.is_some()).collect();
+    fn check(&self, _request: &Request<'_>, lookups: &mut [Lookup<'_>], active: &[usize]) -> Result<()> {
+        let located: Vec<usize> = active.iter().copied().filter(|at| lookups[*at].address.is_some()).collect();
         for batch in located.chunks(BATCH) {
             let wanted: Vec<_> =
-                batch.iter().filter_map(|at| candidates[*at].address.map(|address| (address, candidates[*at].fingerprint))).collect();
+                batch.iter().filter_map(|at| lookups[*at].address.map(|address| (address, lookups[*at].fingerprint))).collect();
             let mut slices = Vec::with_capacity(wanted.len());
             let loaded = self.storage.load(&wanted, &mut slices);
             for (place, at) in batch.iter().enumerate() {
                 let equal = match &loaded {
-                    Ok(()) => slices[place][..] == *candidates[*at].data,
+                    Ok(()) => slices[place][..] == *lookups[*at].data,
                     // One of the batch is damaged: look at each by itself.
                     Err(_) => {
                         let mut one = Vec::new();
-                        self.storage.load(&wanted[place..=place], &mut one).is_ok() && one[0][..] == *candidates[*at].data
+                        self.storage.load(&wanted[place..=place], &mut one).is_ok() && one[0][..] == *lookups[*at].data
                     }
                 };
                 if equal {
-                    candidates[*at].verdict = Verdict::Existing;
+                    lookups[*at].verdict = Verdict::Existing;
                 } else {
-                    tracing::warn!(fingerprint = %candidates[*at].fingerprint, "the stored chunk differs or is damaged: storing it anew");
-                    candidates[*at].verdict = Verdict::NonExisting;
-                    candidates[*at].address = None;
-                    candidates[*at].is_damaged = true;
+                    tracing::warn!(fingerprint = %lookups[*at].fingerprint, "the stored chunk differs or is damaged: storing it anew");
+                    lookups[*at].verdict = Verdict::NonExisting;
+                    lookups[*at].address = None;
+                    lookups[*at].is_damaged = true;
                 }
             }
         }

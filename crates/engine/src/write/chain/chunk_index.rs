@@ -1,6 +1,6 @@
 //! Chunk-index filter (M0.6): the last word. It knows every chunk.
 
-use super::{Candidate, Filter, Request, Verdict};
+use super::{Filter, Lookup, Request, Verdict};
 use crate::Result;
 use onefold_ground::profile::Component;
 use onefold_index::ChunkIndex;
@@ -34,15 +34,15 @@ impl Filter for ChunkIndexFilter {
         Component::FilterChunkIndex
     }
 
-    fn check(&self, _request: &Request<'_>, candidates: &mut [Candidate<'_>], active: &[usize]) -> Result<()> {
-        let wanted: Vec<_> = active.iter().map(|at| candidates[*at].fingerprint).collect();
+    fn check(&self, _request: &Request<'_>, lookups: &mut [Lookup<'_>], active: &[usize]) -> Result<()> {
+        let wanted: Vec<_> = active.iter().map(|at| lookups[*at].fingerprint).collect();
         let mut entries = Vec::with_capacity(wanted.len());
         self.index.lookup(&wanted, &mut entries)?;
         for (at, entry) in active.iter().zip(entries) {
             match entry {
                 // An entry without an address is a count whose chunk is not stored (any more): the chunk is new.
-                Some(entry) if entry.address != 0 => candidates[*at].found(Verdict::StrongMaybe, Address::from_bits(entry.address)),
-                _ => candidates[*at].verdict = Verdict::NonExisting,
+                Some(entry) if entry.address != 0 => lookups[*at].found(Verdict::StrongMaybe, Address::from_bits(entry.address)),
+                _ => lookups[*at].verdict = Verdict::NonExisting,
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Container-cache filter (M0.10): chunks that were written together come back together. When a chunk is found, the fingerprints of its
 //! container are loaded (the post-process step), and the chunks that follow it are found without the chunk index.
 
-use super::{Candidate, Filter, Request, Verdict};
+use super::{Filter, Lookup, Request, Verdict};
 use crate::Result;
 use crate::liveness::dead::DeadSlots;
 use crate::write::reservation::FingerprintMap;
@@ -129,11 +129,11 @@ impl Filter for ContainerCacheFilter {
         Component::FilterContainerCache
     }
 
-    fn check(&self, _request: &Request<'_>, candidates: &mut [Candidate<'_>], active: &[usize]) -> Result<()> {
+    fn check(&self, _request: &Request<'_>, lookups: &mut [Lookup<'_>], active: &[usize]) -> Result<()> {
         let cache = self.cache.lock();
         for at in active {
-            if let Some(address) = cache.chunks.get(&candidates[*at].fingerprint) {
-                candidates[*at].found(Verdict::StrongMaybe, *address);
+            if let Some(address) = cache.chunks.get(&lookups[*at].fingerprint) {
+                lookups[*at].found(Verdict::StrongMaybe, *address);
             }
         }
         Ok(())

@@ -43,7 +43,7 @@ pub enum Verdict {
 
 /// A chunk on its way through the chain.
 #[derive(Clone, Debug)]
-pub struct Candidate<'a> {
+pub struct Lookup<'a> {
     /// Its name.
     pub fingerprint: Fingerprint,
     /// Its bytes.
@@ -56,10 +56,10 @@ pub struct Candidate<'a> {
     pub is_damaged: bool,
 }
 
-impl<'a> Candidate<'a> {
+impl<'a> Lookup<'a> {
     /// A chunk of which nothing is known.
-    pub fn new(fingerprint: Fingerprint, data: &'a [u8]) -> Candidate<'a> {
-        Candidate { fingerprint, data, verdict: Verdict::WeakMaybe, address: None, is_damaged: false }
+    pub fn new(fingerprint: Fingerprint, data: &'a [u8]) -> Lookup<'a> {
+        Lookup { fingerprint, data, verdict: Verdict::WeakMaybe, address: None, is_damaged: false }
     }
 
     /// Whether the chain found it stored.
@@ -80,7 +80,7 @@ pub struct Request<'a> {
     pub overwritten: &'a [Piece],
 }
 
-/// One test of the chain. It sets `verdict` (and `address`) of those candidates that `active` lists.
+/// One test of the chain. It sets `verdict` (and `address`) of those lookups that `active` lists.
 pub trait Filter: Send + Sync + Debug {
     /// The name in settings and statistics.
     fn name(&self) -> &'static str;
@@ -88,8 +88,8 @@ pub trait Filter: Send + Sync + Debug {
     fn max(&self) -> Verdict;
     /// Where its time goes in the profile.
     fn component(&self) -> Component;
-    /// Tests candidates. A verdict of STRONG-MAYBE or EXISTING comes with an address.
-    fn check(&self, request: &Request<'_>, candidates: &mut [Candidate<'_>], active: &[usize]) -> Result<()>;
+    /// Tests lookups. A verdict of STRONG-MAYBE or EXISTING comes with an address.
+    fn check(&self, request: &Request<'_>, lookups: &mut [Lookup<'_>], active: &[usize]) -> Result<()>;
     /// The update pass: these chunks were new and are stored now.
     fn update(&self, stored: &[(Fingerprint, Address)]) {
         let _ = stored;
@@ -167,12 +167,12 @@ impl Chain {
         self.filters.iter().any(|(filter, _)| filter.name() == name)
     }
 
-    /// Runs the chain over all candidates.
-    pub fn check(&self, request: &Request<'_>, candidates: &mut [Candidate<'_>]) -> Result<()> {
-        let mut active = Vec::with_capacity(candidates.len());
+    /// Runs the chain over all lookups.
+    pub fn check(&self, request: &Request<'_>, lookups: &mut [Lookup<'_>]) -> Result<()> {
+        let mut active = Vec::with_capacity(lookups.len());
         for (filter, counters) in &self.filters {
             active.clear();
-            active.extend((0..candidates.len()).filter(|at| match candidates[*at].verdict {
+            active.extend((0..lookups.len()).filter(|at| match lookups[*at].verdict {
                 Verdict::WeakMaybe => true,
                 Verdict::StrongMaybe => filter.max() == Verdict::Existing,
                 Verdict::Existing | Verdict::NonExisting => false,
@@ -180,17 +180,16 @@ impl Chain {
             if active.is_empty() {
                 continue;
             }
-            let bytes = active.iter().map(|at| candidates[*at].data.len() as u64).sum();
+            let bytes = active.iter().map(|at| lookups[*at].data.len() as u64).sum();
             let start = Instant::now();
-            let result = filter.check(request, candidates, &active);
+            let result = filter.check(request, lookups, &active);
             self.profile.add(filter.component(), start.elapsed().as_nanos() as u64, bytes);
             result?;
             for at in &active {
-                counters.0[candidates[*at].verdict as usize].fetch_add(1, Ordering::Relaxed);
+                counters.0[lookups[*at].verdict as usize].fetch_add(1, Ordering::Relaxed);
             }
         }
-        let found: Vec<Address> =
-            candidates.iter().filter(|candidate| candidate.is_known()).filter_map(|candidate| candidate.address).collect();
+        let found: Vec<Address> = lookups.iter().filter(|lookup| lookup.is_known()).filter_map(|lookup| lookup.address).collect();
         if !found.is_empty() {
             for (filter, _) in &self.filters {
                 filter.post_process(&found)?;

@@ -34,13 +34,13 @@ impl Filter for Scripted {
     fn component(&self) -> Component {
         Component::FilterZero
     }
-    fn check(&self, _request: &Request<'_>, candidates: &mut [Candidate<'_>], active: &[usize]) -> Result<()> {
+    fn check(&self, _request: &Request<'_>, lookups: &mut [Lookup<'_>], active: &[usize]) -> Result<()> {
         for at in active {
-            let byte = candidates[*at].data[0];
+            let byte = lookups[*at].data[0];
             self.asked.lock().push(byte);
             if let Some(verdict) = (self.answers)(byte) {
-                candidates[*at].verdict = verdict;
-                candidates[*at].address = (verdict >= Verdict::StrongMaybe).then(|| Address::from_bits(u64::from(byte)));
+                lookups[*at].verdict = verdict;
+                lookups[*at].address = (verdict >= Verdict::StrongMaybe).then(|| Address::from_bits(u64::from(byte)));
             }
         }
         Ok(())
@@ -55,9 +55,9 @@ impl Filter for Scripted {
 
 fn run(chain: &Chain, bytes: &[u8]) -> Vec<Verdict> {
     let data: Vec<[u8; 1]> = bytes.iter().map(|byte| [*byte]).collect();
-    let mut candidates: Vec<_> = data.iter().map(|data| Candidate::new(Fingerprint::from_digest(data), data)).collect();
-    chain.check(&Request::default(), &mut candidates).unwrap();
-    candidates.iter().map(|candidate| candidate.verdict).collect()
+    let mut lookups: Vec<_> = data.iter().map(|data| Lookup::new(Fingerprint::from_digest(data), data)).collect();
+    chain.check(&Request::default(), &mut lookups).unwrap();
+    lookups.iter().map(|lookup| lookup.verdict).collect()
 }
 
 /// Fig. 3.2 of dedupv1: Bloom -> object index -> chunk index -> byte compare. Chunks: 1 is new and the Bloom filter knows it; 2 is new but
@@ -90,7 +90,7 @@ fn m0_4_existing_stops_the_chain_and_weak_maybe_at_its_end_means_new() {
     let chain = Chain::new(vec![zero, cache.clone()], Arc::default());
     assert_eq!(run(&chain, &[0, 1]), [Existing, WeakMaybe]);
     assert_eq!(cache.asked(), [1]);
-    assert!(!Candidate { verdict: WeakMaybe, ..Candidate::new(Fingerprint::from_digest(&[]), b"") }.is_known());
+    assert!(!Lookup { verdict: WeakMaybe, ..Lookup::new(Fingerprint::from_digest(&[]), b"") }.is_known());
 }
 
 #[test]
@@ -112,10 +112,10 @@ fn m0_7_the_block_index_filter_finds_what_the_block_has_without_reading() {
     let name = Fingerprint::from_digest(&[7; 32]);
     let address = Address::from_bits(77);
     let overwritten = [Piece::Zeros { length: 5 }, Piece::Chunk { fingerprint: name, address, offset: 0, length: 1 }];
-    let mut candidates = [Candidate::new(name, b"a"), Candidate::new(Fingerprint::from_digest(&[8; 32]), b"b")];
-    filter.check(&Request { overwritten: &overwritten }, &mut candidates, &[0, 1]).unwrap();
-    assert_eq!((candidates[0].verdict, candidates[0].address), (Verdict::StrongMaybe, Some(address)));
-    assert_eq!(candidates[1].verdict, Verdict::WeakMaybe);
+    let mut lookups = [Lookup::new(name, b"a"), Lookup::new(Fingerprint::from_digest(&[8; 32]), b"b")];
+    filter.check(&Request { overwritten: &overwritten }, &mut lookups, &[0, 1]).unwrap();
+    assert_eq!((lookups[0].verdict, lookups[0].address), (Verdict::StrongMaybe, Some(address)));
+    assert_eq!(lookups[1].verdict, Verdict::WeakMaybe);
 }
 
 #[test]

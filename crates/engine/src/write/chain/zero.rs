@@ -1,6 +1,6 @@
 //! Zero-chunk filter: a chunk of zeros is not stored at all; it exists everywhere.
 
-use super::{Candidate, Filter, Request, Verdict};
+use super::{Filter, Lookup, Request, Verdict};
 use crate::Result;
 use onefold_ground::profile::Component;
 
@@ -27,10 +27,10 @@ impl Filter for ZeroChunkFilter {
         Component::FilterZero
     }
 
-    fn check(&self, _request: &Request<'_>, candidates: &mut [Candidate<'_>], active: &[usize]) -> Result<()> {
+    fn check(&self, _request: &Request<'_>, lookups: &mut [Lookup<'_>], active: &[usize]) -> Result<()> {
         for at in active {
-            if candidates[*at].verdict == Verdict::WeakMaybe && is_zero(candidates[*at].data) {
-                candidates[*at].verdict = Verdict::Existing;
+            if lookups[*at].verdict == Verdict::WeakMaybe && is_zero(lookups[*at].data) {
+                lookups[*at].verdict = Verdict::Existing;
             }
         }
         Ok(())
