@@ -63,7 +63,7 @@ use onefold_storage::ContainerStore;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use write::chain::{BloomFilter, Chain};
+use write::chain::Chain;
 use write::reservation::Reservations;
 
 /// One store, open.
@@ -88,11 +88,7 @@ pub struct Engine {
     superseded: commit::superseded::Superseded,
     /// What cannot be read.
     quarantine: Arc<lost::quarantine::Quarantine>,
-    /// Every filter of the store; chains are selections of it.
-    filters: Chain,
-    chain: Chain,
-    metadata_chain: Chain,
-    bloom: Option<Arc<BloomFilter>>,
+    filters: write::filters::Filters,
     reclaiming: liveness::Reclaiming,
     commits: commit::Commits,
     background: lifecycle::background::Background,
@@ -186,9 +182,7 @@ impl Engine {
     /// A filter chain from names separated by commas, for a volume of its own ways. The Bloom filter is left out of it when the settings
     /// give this opening none: it only saves look-ups, and a change of settings must not lock volumes away.
     pub fn chain(&self, names: &str) -> Result<Chain> {
-        let mut names: Vec<String> = names.split(',').map(|name| name.trim().to_string()).collect();
-        names.retain(|name| name != "bloom" || self.bloom.is_some());
-        lifecycle::open::checked_chain(&self.filters, &names)
+        self.filters.select(names)
     }
 
     /// The value of an object; what was submitted is seen at once.

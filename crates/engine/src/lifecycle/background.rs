@@ -93,7 +93,7 @@ pub(crate) fn start(engine: &Arc<Engine>) -> Result<()> {
         let pause = interval.max(PARITY_AFTER_ERROR);
         threads.push(spawn("onefold-parity", engine, engine.background.parity_signal.clone(), interval, pause, Engine::parity_round)?);
     }
-    if engine.bloom.is_some() {
+    if engine.filters.bloom().is_some() {
         let weak = Arc::downgrade(engine);
         threads.push(
             std::thread::Builder::new()
@@ -290,7 +290,7 @@ impl Engine {
 
     /// Adds everything that the chunk index has to the Bloom filter, then trusts it.
     fn fill_bloom(&self) -> Result<()> {
-        let Some(bloom) = &self.bloom else { return Ok(()) };
+        let Some(bloom) = self.filters.bloom() else { return Ok(()) };
         for partition in 0..self.descriptor.index_partitions {
             self.index.for_each(partition, &mut |fingerprint, _| {
                 bloom.insert(fingerprint);

@@ -21,9 +21,7 @@ use crate::lost::scrubbing::Scrubs;
 use crate::read::snapshot;
 use crate::read::views::{OPENING_LIMIT, lock_views_within};
 use crate::statistics::{TOTALS_KEY, TOTALS_PARTITION, Totals};
-use crate::write::chain::{
-    BlockIndexFilter, BloomFilter, ByteCompareFilter, Chain, ChunkIndexFilter, ContainerCacheFilter, Filter, ZeroChunkFilter,
-};
+use crate::write::filters::Filters;
 use crate::write::reservation::Reservations;
 use crate::{Engine, EngineError, Mode, Result};
 use onefold_ground::profile::Profile;
@@ -132,11 +130,7 @@ impl Engine {
         };
 
         let quarantine = Arc::new(Quarantine::open(objects.clone(), digest_bytes, ground.exists(RECOUNTED)?)?);
-        let bloom = settings.chain.iter().any(|name| name == "bloom").then(|| Arc::new(BloomFilter::new(settings.bloom_bytes)));
-        let filters = Chain::new(all_filters(&storage, &index, &objects, &quarantine, &bloom, &settings), profile.clone());
-        let chain = checked_chain(&filters, &settings.chain)?;
-        // A metadata chunk stored twice would count its references twice: whatever a user chooses for data, metadata asks the index.
-        let metadata_chain = filters.select(&["container-cache", "chunk-index"])?;
+        let filters = Filters::new(&storage, &index, &objects, &quarantine, &settings, &profile)?;
         let chunker = onefold_chunking::chunker(descriptor.chunker, descriptor.chunk_sizes)
             .map_err(|error| EngineError::Invalid { what: "chunk sizes".into(), why: error.to_string() })?;
         let totals = objects.get(TOTALS_PARTITION, TOTALS_KEY)?.map_or(Ok(Totals::default()), |value| Totals::decode(&value))?;
@@ -163,9 +157,6 @@ impl Engine {
             superseded: Default::default(),
             quarantine,
             filters,
-            chain,
-            metadata_chain,
-            bloom,
             reclaiming: Reclaiming::default(),
             commits: Commits::default(),
             background: Background::default(),
@@ -321,46 +312,6 @@ fn recover(
         Some(error) => Err(error),
         None => Ok(storage.recovered(log.start(), log.end())?),
     }
-}
-
-/// All filters of a store, each once.
-fn all_filters(
-    storage: &Arc<ContainerStore>,
-    index: &Arc<ChunkIndex>,
-    objects: &Arc<ObjectIndex>,
-    quarantine: &Arc<Quarantine>,
-    bloom: &Option<Arc<BloomFilter>>,
-    settings: &Settings,
-) -> Vec<Arc<dyn Filter>> {
-    let mut filters: Vec<Arc<dyn Filter>> = vec![
-        Arc::new(ZeroChunkFilter),
-        Arc::new(BlockIndexFilter::new(quarantine.clone())),
-        Arc::new(ContainerCacheFilter::new(storage.clone(), objects.clone(), settings.container_cache_entries)),
-        Arc::new(ChunkIndexFilter::new(index.clone())),
-    ];
-    // There must be bytes to compare with.
-    if !settings.discards_data {
-        filters.push(Arc::new(ByteCompareFilter::new(storage.clone())));
-    }
-    if let Some(bloom) = bloom {
-        filters.push(bloom.clone());
-    }
-    filters
-}
-
-/// A chain for data: it must ask the chunk index, or chunks would be stored again and again.
-pub(crate) fn checked_chain(filters: &Chain, names: &[String]) -> Result<Chain> {
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let invalid = |why: String| EngineError::Invalid { what: format!("filter chain `{}`", names.join(",")), why };
-    if !names.contains(&"chunk-index") {
-        return Err(invalid("it must contain `chunk-index`, which profile `exact` needs to find every duplicate".into()));
-    }
-    for (at, name) in names.iter().enumerate() {
-        if names[..at].contains(name) {
-            return Err(invalid(format!("`{name}` stands in it twice")));
-        }
-    }
-    filters.select(&names)
 }
 
 /// The number of openings for writing, which fences old owners: `docs/format.md` section 3.

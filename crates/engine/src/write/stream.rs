@@ -112,7 +112,7 @@ impl WriteStream {
     /// the front of more data. Returns the number of bytes consumed. Data of at least the chunker's maximum size is never consumed as 0.
     pub fn write(&mut self, data: &[u8], last: bool, hints: Hints<'_>, out: &mut Vec<Piece>) -> Result<usize> {
         let engine = self.engine.clone();
-        let chain = hints.chain.unwrap_or(&engine.chain);
+        let chain = hints.chain.unwrap_or(engine.filters.data());
         engine.served(data.len());
         let (most_bytes, least_bytes) = (STEP_BYTES.max(engine.chunker.limits().max), 2 * engine.chunker.limits().max);
         self.wake();
@@ -155,7 +155,7 @@ impl WriteStream {
     /// Stores many whole short runs (small files) in few batches; returns the pieces of each.
     pub fn write_runs(&mut self, runs: &[&[u8]], hints: Hints<'_>) -> Result<Vec<Vec<Piece>>> {
         let engine = self.engine.clone();
-        let chain = hints.chain.unwrap_or(&engine.chain);
+        let chain = hints.chain.unwrap_or(engine.filters.data());
         engine.served(runs.iter().map(|run| run.len()).sum());
         self.wake();
         let (mut chunks, mut fingerprints, mut counts, mut cuts) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -230,7 +230,7 @@ impl WriteStream {
         engine.served(chunks.iter().map(|chunk| chunk.len()).sum());
         self.wake();
         let mut fingerprints = Vec::with_capacity(chunks.len());
-        engine.name(chunks, &engine.chain, &mut fingerprints);
+        engine.name(chunks, engine.filters.data(), &mut fingerprints);
         let mut pieces = Vec::with_capacity(chunks.len());
         self.store(chunks, &fingerprints, Hints::default(), |piece| pieces.push(piece))?;
         Ok(pieces)
@@ -249,7 +249,7 @@ impl WriteStream {
         let bytes = content.len() as u64;
         let fingerprint = engine.profile.time(Component::Fingerprint, bytes, || engine.descriptor.fingerprint.metadata(content));
         let mut places = [Place::Unknown];
-        let chain = &engine.metadata_chain;
+        let chain = engine.filters.metadata();
         let batch = Batch { chunks: &[content], fingerprints: &[fingerprint], kind, references, chain, overwritten: &[] };
         self.place(&batch, &mut places)?;
         match places[0] {
@@ -261,7 +261,7 @@ impl WriteStream {
     /// Stores data chunks, which have their names already, and passes the piece of each to `take`.
     fn store(&mut self, chunks: &[&[u8]], fingerprints: &[Fingerprint], hints: Hints<'_>, mut take: impl FnMut(Piece)) -> Result<()> {
         let engine = self.engine.clone();
-        let chain = hints.chain.unwrap_or(&engine.chain);
+        let chain = hints.chain.unwrap_or(engine.filters.data());
         for (chunks, fingerprints) in chunks.chunks(BATCH_CHUNKS).zip(fingerprints.chunks(BATCH_CHUNKS)) {
             engine.admit_data()?;
             let mut places = vec![Place::Unknown; chunks.len()];

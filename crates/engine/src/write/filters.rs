@@ -1,0 +1,119 @@
+//! The filters of a store, and the chains that are made of them.
+
+use crate::lost::quarantine::Quarantine;
+use crate::write::chain::{
+    BlockIndexFilter, BloomFilter, ByteCompareFilter, Chain, ChunkIndexFilter, ContainerCacheFilter, Filter, FilterStatistics,
+    ZeroChunkFilter,
+};
+use crate::{EngineError, Result, Settings};
+use onefold_fingerprint::Fingerprint;
+use onefold_ground::profile::Profile;
+use onefold_index::{ChunkIndex, ObjectIndex};
+use onefold_storage::{Address, ContainerStore};
+use std::sync::Arc;
+
+/// Every filter of a store, and the chains for data and metadata.
+#[derive(Debug)]
+pub(crate) struct Filters {
+    /// All of them; chains are selections of it.
+    all: Chain,
+    data: Chain,
+    metadata: Chain,
+    bloom: Option<Arc<BloomFilter>>,
+}
+
+impl Filters {
+    /// The filters, with the chain for data that the settings name.
+    pub(crate) fn new(
+        storage: &Arc<ContainerStore>,
+        index: &Arc<ChunkIndex>,
+        objects: &Arc<ObjectIndex>,
+        quarantine: &Arc<Quarantine>,
+        settings: &Settings,
+        profile: &Arc<Profile>,
+    ) -> Result<Filters> {
+        let bloom = settings.chain.iter().any(|name| name == "bloom").then(|| Arc::new(BloomFilter::new(settings.bloom_bytes)));
+        let all = Chain::new(all_filters(storage, index, objects, quarantine, &bloom, settings), profile.clone());
+        let data = checked_chain(&all, &settings.chain)?;
+        // A metadata chunk stored twice would count its references twice: whatever a user chooses for data, metadata asks the index.
+        let metadata = all.select(&["container-cache", "chunk-index"])?;
+        Ok(Filters { all, data, metadata, bloom })
+    }
+
+    /// The chain for data.
+    pub(crate) fn data(&self) -> &Chain {
+        &self.data
+    }
+
+    /// The chain for metadata chunks.
+    pub(crate) fn metadata(&self) -> &Chain {
+        &self.metadata
+    }
+
+    /// The Bloom filter, if the settings give this opening one.
+    pub(crate) fn bloom(&self) -> Option<&BloomFilter> {
+        self.bloom.as_deref()
+    }
+
+    /// A chain from names separated by commas; see [`crate::Engine::chain`].
+    pub(crate) fn select(&self, names: &str) -> Result<Chain> {
+        let mut names: Vec<String> = names.split(',').map(|name| name.trim().to_string()).collect();
+        names.retain(|name| name != "bloom" || self.bloom.is_some());
+        checked_chain(&self.all, &names)
+    }
+
+    /// New chunks are stored: see [`Filter::update`].
+    pub(crate) fn update(&self, stored: &[(Fingerprint, Address)]) {
+        self.all.update(stored);
+    }
+
+    /// Chunks are not stored any more: see [`Filter::removed`].
+    pub(crate) fn removed(&self, names: &[Fingerprint]) {
+        self.all.removed(names);
+    }
+
+    /// What every filter has said so far.
+    pub(crate) fn statistics(&self) -> Vec<FilterStatistics> {
+        self.all.statistics()
+    }
+}
+
+/// All filters of a store, each once.
+fn all_filters(
+    storage: &Arc<ContainerStore>,
+    index: &Arc<ChunkIndex>,
+    objects: &Arc<ObjectIndex>,
+    quarantine: &Arc<Quarantine>,
+    bloom: &Option<Arc<BloomFilter>>,
+    settings: &Settings,
+) -> Vec<Arc<dyn Filter>> {
+    let mut filters: Vec<Arc<dyn Filter>> = vec![
+        Arc::new(ZeroChunkFilter),
+        Arc::new(BlockIndexFilter::new(quarantine.clone())),
+        Arc::new(ContainerCacheFilter::new(storage.clone(), objects.clone(), settings.container_cache_entries)),
+        Arc::new(ChunkIndexFilter::new(index.clone())),
+    ];
+    // There must be bytes to compare with.
+    if !settings.discards_data {
+        filters.push(Arc::new(ByteCompareFilter::new(storage.clone())));
+    }
+    if let Some(bloom) = bloom {
+        filters.push(bloom.clone());
+    }
+    filters
+}
+
+/// A chain for data: it must ask the chunk index, or chunks would be stored again and again.
+fn checked_chain(filters: &Chain, names: &[String]) -> Result<Chain> {
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let invalid = |why: String| EngineError::Invalid { what: format!("filter chain `{}`", names.join(",")), why };
+    if !names.contains(&"chunk-index") {
+        return Err(invalid("it must contain `chunk-index`, which profile `exact` needs to find every duplicate".into()));
+    }
+    for (at, name) in names.iter().enumerate() {
+        if names[..at].contains(name) {
+            return Err(invalid(format!("`{name}` stands in it twice")));
+        }
+    }
+    filters.select(&names)
+}
