@@ -24,7 +24,7 @@ mod tree;
 
 pub use changes::{Change, decode_changes, encode_changes};
 pub use moment::Moment;
-pub use salvage::{Content, Salvage, SalvagedPartition, salvage_partition};
+pub use salvage::{Need, Salvage, SalvagedPartition, salvage_partition};
 
 use crate::error::{IndexError, Result};
 use backend::Fault;

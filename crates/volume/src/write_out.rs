@@ -73,7 +73,7 @@ impl Drop for Loan<'_> {
 }
 
 /// What a block becomes.
-enum Content<'a> {
+enum NewBlock<'a> {
     Zeros,
     Bytes(Cow<'a, [u8]>),
 }
@@ -152,7 +152,7 @@ impl Volume {
         }
         let contents = locked.iter().map(|entry| self.content(entry)).collect::<Result<Vec<_>>>()?;
         let runs: Vec<&[u8]> =
-            contents.iter().filter_map(|content| if let Content::Bytes(bytes) = content { Some(&**bytes) } else { None }).collect();
+            contents.iter().filter_map(|content| if let NewBlock::Bytes(bytes) = content { Some(&**bytes) } else { None }).collect();
         let mut stored = if runs.is_empty() {
             Vec::new()
         } else {
@@ -167,8 +167,8 @@ impl Volume {
             .iter()
             .zip(&contents)
             .map(|(entry, content)| match content {
-                Content::Zeros => Ok(Vec::new()),
-                Content::Bytes(_) => self.checked(entry.block, stored.next()),
+                NewBlock::Zeros => Ok(Vec::new()),
+                NewBlock::Bytes(_) => self.checked(entry.block, stored.next()),
             })
             .collect::<Result<Vec<_>>>()?;
         drop(contents);
@@ -270,10 +270,10 @@ impl Volume {
     }
 
     /// The bytes that a dirty block has.
-    fn content<'e>(&self, entry: &'e Locked<'_>) -> Result<Content<'e>> {
-        let Some(buffer) = entry.buffer.as_ref() else { return Ok(Content::Zeros) };
+    fn content<'e>(&self, entry: &'e Locked<'_>) -> Result<NewBlock<'e>> {
+        let Some(buffer) = entry.buffer.as_ref() else { return Ok(NewBlock::Zeros) };
         if buffer.is_cleared() {
-            return Ok(Content::Zeros);
+            return Ok(NewBlock::Zeros);
         }
         let bytes = match buffer.whole(self.block_bytes()) {
             Some(whole) => Cow::Borrowed(whole),
@@ -286,7 +286,7 @@ impl Volume {
                 Cow::Owned(bytes)
             }
         };
-        Ok(if is_zero(&bytes) { Content::Zeros } else { Content::Bytes(bytes) })
+        Ok(if is_zero(&bytes) { NewBlock::Zeros } else { NewBlock::Bytes(bytes) })
     }
 
     /// The pieces that the engine returned for a block must spell exactly a block, before anything relies on them.

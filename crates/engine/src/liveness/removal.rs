@@ -23,7 +23,8 @@
 //! A crash before the commit is durable changes nothing; candidates are found again by their count.
 
 use crate::liveness::dead::{self, DeadSlots, Marks};
-use crate::write::reservation::Reservation;
+use crate::write::in_flight::Watch;
+use crate::write::reservation::{Reservation, Reserved};
 use crate::{Engine, EngineError, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_index::{IndexEntry, IndexError, UnusedCursor};
@@ -95,18 +96,12 @@ impl Doomed {
     }
 }
 
-/// Frees reservations, whatever way the removal ends.
-struct Held<'a> {
-    engine: &'a Engine,
-    fingerprints: Vec<Fingerprint>,
-}
+/// Ends the watch, whatever way the removal ends.
+struct Watching<'a>(&'a Watch);
 
-impl Drop for Held<'_> {
+impl Drop for Watching<'_> {
     fn drop(&mut self) {
-        self.engine.reclaiming.watch().end();
-        for fingerprint in &self.fingerprints {
-            self.engine.reservations.release(fingerprint);
-        }
+        self.0.end();
     }
 }
 
@@ -187,7 +182,9 @@ impl Engine {
         if candidates.is_empty() {
             return Ok(removed);
         }
-        let mut held = Held { engine: self, fingerprints: Vec::new() };
+        let mut held = Reserved::new(&self.reservations);
+        // Declared behind them, so that it ends before they are free.
+        let watching = Watching(self.reclaiming.watch());
         self.reclaiming.watch().begin(candidates.iter().map(|candidate| candidate.fingerprint));
         let moment = self.reclaiming.guards.now();
         while !self.reclaiming.guards.all_gone_before(moment) {
@@ -217,6 +214,7 @@ impl Engine {
             let _permit = self.permit_deletion("remove unused chunks")?;
             self.commit_removal(doomed, &mut removed)?;
         }
+        drop(watching);
         drop(held);
         Ok(removed)
     }
@@ -296,7 +294,7 @@ impl Engine {
     }
 
     /// Reserves the chunks, and takes out those that somebody else has or wants.
-    fn keep_only_what_is_ours(&self, doomed: &mut Vec<Doomed>, held: &mut Held<'_>, removed: &mut Removed) -> Result<()> {
+    fn keep_only_what_is_ours(&self, doomed: &mut Vec<Doomed>, held: &mut Reserved<'_>, removed: &mut Removed) -> Result<()> {
         let all: Vec<Fingerprint> = doomed.iter().flat_map(|one| &one.chunks).map(|chunk| chunk.candidate.fingerprint).collect();
         let mut ours = HashSet::with_capacity(all.len());
         for fingerprint in &all {

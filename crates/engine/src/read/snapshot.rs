@@ -51,11 +51,11 @@ const HOLDING: u8 = 2;
 pub(crate) struct Reading {
     /// [`LOOKING`] or [`HOLDING`]; 0 in another mode. Read without the lock.
     state: AtomicU8,
-    held: Mutex<Held>,
+    held: Mutex<Locks>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct Locks {
     views: Option<LockGuard>,
     lease: Option<Lease>,
 }
@@ -137,7 +137,7 @@ pub(crate) fn begin(ground: &Arc<dyn Ground>, holder: &Holder, limit: Duration) 
         Err(EngineError::Ground(error) | EngineError::Lock(LockError::Ground(error))) if no_right(&error) => return Ok(None),
         Err(error) => return Err(error),
     };
-    let held = Held { views: Some(views), lease: Some(lease) };
+    let held = Locks { views: Some(views), lease: Some(lease) };
     Ok(Some(Reading { state: AtomicU8::new(LOOKING), held: Mutex::new(held) }))
 }
 

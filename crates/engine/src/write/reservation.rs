@@ -76,6 +76,25 @@ pub struct Reservations {
     shards: Box<[Shard]>,
 }
 
+/// Reservations of one owner: those that were not placed are free again when it goes, whatever way its work ends.
+pub(crate) struct Reserved<'a> {
+    reservations: &'a Reservations,
+    pub(crate) fingerprints: Vec<Fingerprint>,
+}
+
+impl<'a> Reserved<'a> {
+    /// None yet.
+    pub(crate) fn new(reservations: &'a Reservations) -> Reserved<'a> {
+        Reserved { reservations, fingerprints: Vec::new() }
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        self.fingerprints.iter().for_each(|fingerprint| self.reservations.release(fingerprint));
+    }
+}
+
 impl Default for Reservations {
     fn default() -> Reservations {
         Reservations { shards: (0..SHARDS).map(|_| Shard::default()).collect() }

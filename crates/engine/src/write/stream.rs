@@ -2,7 +2,7 @@
 
 use crate::write::chain::{Chain, Lookup, Request, is_zero};
 use crate::write::prediction::Prediction;
-use crate::write::reservation::{FingerprintMap, Reservation};
+use crate::write::reservation::{FingerprintMap, Reservation, Reserved};
 use crate::{Engine, EngineError, InFlight, Piece, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
@@ -45,20 +45,6 @@ pub struct WriteStream {
     added_bytes: u64,
     /// `None` while it [rests](WriteStream::rest).
     in_flight: Option<InFlight>,
-}
-
-/// Frees the reservations of a batch that were not placed, whatever way the batch ends.
-struct Held<'a> {
-    engine: &'a Engine,
-    fingerprints: Vec<Fingerprint>,
-}
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        for fingerprint in &self.fingerprints {
-            self.engine.reservations.release(fingerprint);
-        }
-    }
 }
 
 /// Chunks that go through reservations and filter chain together.
@@ -200,7 +186,7 @@ impl WriteStream {
         for fingerprints in fingerprints.chunks(BATCH_CHUNKS) {
             // As in `place`: watched, then reserved, then looked up. A removal is over before, or sees that the chunk is wanted.
             engine.reclaiming.watch().touch(fingerprints);
-            let mut held = Held { engine: &engine, fingerprints: Vec::new() };
+            let mut held = Reserved::new(&engine.reservations);
             let (begin, mut owned) = (out.len(), Vec::new());
             for (at, fingerprint) in fingerprints.iter().enumerate() {
                 let found = match engine.reservations.reserve(fingerprint) {
@@ -299,7 +285,7 @@ impl WriteStream {
             }
         }
         while !todo.is_empty() {
-            let mut held = Held { engine: &engine, fingerprints: Vec::new() };
+            let mut held = Reserved::new(&engine.reservations);
             let mut owned = Vec::with_capacity(todo.len());
             let mut taken = Vec::new();
             for at in todo.drain(..) {

@@ -26,7 +26,7 @@ fn sectors_of(offset: u64, length: u64) -> Range<u64> {
 
 /// The bytes of a file. A page that is not there is zeros.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Content {
+pub(super) struct FileBytes {
     pub(super) length: u64,
     pages: BTreeMap<u64, Arc<Page>>,
     /// Pages that take room on the device.
@@ -35,7 +35,7 @@ pub(super) struct Content {
     unreadable: Ranges,
 }
 
-impl Content {
+impl FileBytes {
     /// The part of `offset .. offset + length` that is in one page, for each page: page number, place in it, place in
     /// the range.
     fn split(offset: u64, length: u64) -> impl Iterator<Item = (u64, Range<usize>, Range<usize>)> {
@@ -48,7 +48,7 @@ impl Content {
     }
 
     pub(super) fn read(&self, offset: u64, buffer: &mut [u8]) {
-        for (page, inside, outside) in Content::split(offset, buffer.len() as u64) {
+        for (page, inside, outside) in FileBytes::split(offset, buffer.len() as u64) {
             match self.pages.get(&page) {
                 Some(bytes) => buffer[outside].copy_from_slice(&bytes[inside]),
                 None => buffer[outside].fill(0),
@@ -60,7 +60,7 @@ impl Content {
         if data.is_empty() {
             return;
         }
-        for (page, inside, outside) in Content::split(offset, data.len() as u64) {
+        for (page, inside, outside) in FileBytes::split(offset, data.len() as u64) {
             let bytes = self.pages.entry(page).or_insert_with(|| Arc::new([0; PAGE_BYTES as usize]));
             Arc::make_mut(bytes)[inside].copy_from_slice(&data[outside]);
         }
@@ -114,14 +114,14 @@ impl Content {
     }
 
     /// Forgets all pages from the one on that holds the end of a file of `length`, and takes that one from `from`.
-    pub(super) fn cut_as(&mut self, length: u64, from: &Content) {
+    pub(super) fn cut_as(&mut self, length: u64, from: &FileBytes) {
         self.pages.split_off(&length.div_ceil(PAGE_BYTES));
         self.unreadable.cut(length.div_ceil(SECTOR_BYTES));
         self.take_page(length / PAGE_BYTES, from);
     }
 
     /// Takes a page as it is in `from`.
-    pub(super) fn take_page(&mut self, page: u64, from: &Content) {
+    pub(super) fn take_page(&mut self, page: u64, from: &FileBytes) {
         match from.pages.get(&page) {
             Some(bytes) => self.pages.insert(page, Arc::clone(bytes)),
             None => self.pages.remove(&page),
@@ -136,7 +136,7 @@ impl Content {
     }
 
     /// Pages that are not the same in both.
-    pub(super) fn differing_pages(&self, other: &Content) -> Vec<u64> {
+    pub(super) fn differing_pages(&self, other: &FileBytes) -> Vec<u64> {
         let is_same = |page: &u64| match (self.pages.get(page), other.pages.get(page)) {
             (Some(one), Some(two)) => Arc::ptr_eq(one, two) || one == two,
             (one, two) => one.or(two).is_none(),

@@ -1,6 +1,6 @@
 //! The names of a simulated disk, and its lock, as users of a ground see them.
 
-use super::content::{Content, PAGE_BYTES};
+use super::content::{FileBytes, PAGE_BYTES};
 use super::inode::Inode;
 use super::names::Entry;
 use super::state::State;
@@ -37,7 +37,7 @@ impl Ground for SimulatedGround {
         if state.names.exists(path) {
             return Err(fail(io::ErrorKind::AlreadyExists));
         }
-        let inode = Arc::new(Mutex::new(Inode::with(Content::default())));
+        let inode = Arc::new(Mutex::new(Inode::with(FileBytes::default())));
         state.names.create(path, Entry::File(Arc::clone(&inode)));
         Ok(self.file(path, inode, Access::ReadWrite))
     }

@@ -1,7 +1,7 @@
 //! One simulated file: what a reader sees, what is durable, and the changes between the two.
 
 use super::CrashPolicy;
-use super::content::{Content, PAGE_BYTES, SECTOR_BYTES, pages_of};
+use super::content::{FileBytes, PAGE_BYTES, SECTOR_BYTES, pages_of};
 use super::random::Random;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -16,7 +16,7 @@ enum Change {
 }
 
 impl Change {
-    fn apply(&self, content: &mut Content) {
+    fn apply(&self, content: &mut FileBytes) {
         match self {
             Change::Write { offset, data } => content.write(*offset, data),
             Change::SetLen { length } => content.set_len(*length),
@@ -28,8 +28,8 @@ impl Change {
 /// One file: contents and what happened to them since the last sync.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Inode {
-    durable: Content,
-    current: Content,
+    durable: FileBytes,
+    current: FileBytes,
     pending: Vec<Change>,
     /// Whether changes could not be written back, and no sync has said so yet.
     has_lost_changes: bool,
@@ -39,7 +39,7 @@ pub(super) struct Inode {
 
 impl Inode {
     /// A file whose content is durable.
-    pub(super) fn with(content: Content) -> Inode {
+    pub(super) fn with(content: FileBytes) -> Inode {
         Inode { durable: content.clone(), current: content, pending: Vec::new(), has_lost_changes: false, is_named: true }
     }
 
@@ -146,7 +146,7 @@ impl Inode {
     }
 
     /// The content after a power cut.
-    pub(super) fn survivor(&self, policy: CrashPolicy, random: &mut Random) -> Content {
+    pub(super) fn survivor(&self, policy: CrashPolicy, random: &mut Random) -> FileBytes {
         let mut content = self.durable.clone();
         match policy {
             CrashPolicy::DropAll => {}
@@ -159,7 +159,7 @@ impl Inode {
 
     /// Zeros every sector that a pending change writes, as far as the content has it. A length in the middle of a page
     /// makes the file system write that page: it zeros what is behind the length.
-    fn lose_sectors(&self, content: &mut Content, sector_bytes: u64) {
+    fn lose_sectors(&self, content: &mut FileBytes, sector_bytes: u64) {
         for change in &self.pending {
             let (start, end) = match change {
                 Change::Write { offset, data } => (*offset, offset + data.len() as u64),
@@ -186,7 +186,7 @@ impl Inode {
 
     /// Each change is kept, dropped or torn. A sector that lost a write takes no later one that covers only a part of
     /// it: it would be a state that the page cache never had.
-    fn keep_some(&self, content: &mut Content, random: &mut Random) {
+    fn keep_some(&self, content: &mut FileBytes, random: &mut Random) {
         let mut lost = BTreeSet::new();
         for change in &self.pending {
             let (keep, torn) = (random.below(3) > 0, random.below(3) == 0);

@@ -25,7 +25,7 @@ const BATCH_BYTES: usize = 8 << 20;
 
 /// How much it matters that objects are what was written last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Content {
+pub enum Need {
     /// What cannot be read of objects that only the database has becomes a lost range: reading it is an error until it is written anew. Of those that
     /// have a second copy only one will do that is as new as the log's start.
     Needed,
@@ -41,7 +41,7 @@ pub struct SalvagedPartition {
     /// Objects taken from the second copy; `None`: there is none.
     pub copied: Option<u64>,
     /// Ranges of keys that cannot be read and that no copy has, by how much they matter.
-    pub lost: Vec<(Vec<u8>, Vec<u8>, Content)>,
+    pub lost: Vec<(Vec<u8>, Vec<u8>, Need)>,
     /// What is wrong with the second copy. It is written anew with the file.
     pub copy_problem: Option<String>,
     /// Up to where the log is applied in what was read of the old file, if that is before the log's start: what changed between is not in it.
@@ -61,7 +61,7 @@ pub struct Salvage<'a> {
     /// Whether the log is whole and was never trimmed: then a replay brings everything back, and nothing is lost.
     pub has_whole_log: bool,
     /// How much it matters that keys are lost, by their first byte.
-    pub content: &'a dyn Fn(u8) -> Content,
+    pub content: &'a dyn Fn(u8) -> Need,
     /// What is added to the name of the old file, which is kept beside the new one.
     pub aside: &'a str,
     /// Whether to change nothing.
@@ -205,7 +205,7 @@ impl Output {
 
     /// What the copy has takes the place of what the old file has, which may be older or younger: the log brings both to the same end. So only what is lost is
     /// taken from it, unless the old file is, or may be, older than the log's start. An older copy is for what nothing hangs on: what was deleted since is in it.
-    fn add_copied(&mut self, copied: &Option<Copied>, path: &str, has_whole_log: bool, content: &dyn Fn(u8) -> Content) -> Result<()> {
+    fn add_copied(&mut self, copied: &Option<Copied>, path: &str, has_whole_log: bool, content: &dyn Fn(u8) -> Need) -> Result<()> {
         let lost = std::mem::take(&mut self.lost);
         let is_superseded = self.is_superseded();
         let is_lost = |key: &[u8]| is_superseded || lost.iter().any(|(from, to)| from.as_slice() <= key && key < to.as_slice());
@@ -214,7 +214,7 @@ impl Output {
             if copy::has(&from) {
                 let why = match copied {
                     None => "damaged or missing too".to_owned(),
-                    Some(copied) if content == Content::Needed && !self.has_fresh_copy => outdated_copy(copied.position, self.log_start),
+                    Some(copied) if content == Need::Needed && !self.has_fresh_copy => outdated_copy(copied.position, self.log_start),
                     Some(_) => continue,
                 };
                 let what = format!(
@@ -223,7 +223,7 @@ impl Output {
                 );
                 return Err(IndexError::ObjectIndexDamaged { path: path.to_owned(), what });
             }
-            if content == Content::Needed {
+            if content == Need::Needed {
                 self.ranges.add(from.clone(), to.clone());
             }
             self.done.lost.push((from, to, content));

@@ -84,7 +84,7 @@ fn salvage(ground: &SimulatedGround, dry_run: bool) -> Result<SalvagedPartition>
 }
 
 fn salvage_to(ground: &SimulatedGround, position: u64, dry_run: bool) -> Result<SalvagedPartition> {
-    let content = |kind| if b"mbx".contains(&kind) { Content::Needed } else { Content::Helpful };
+    let content = |kind| if b"mbx".contains(&kind) { Need::Needed } else { Need::Helpful };
     let ground = shared(ground);
     let how = Salvage {
         ground: &ground,
@@ -316,7 +316,7 @@ fn lost_twice(is_copied: bool) {
                 epoch: 9,
                 position,
                 has_whole_log: false,
-                content: &|_| Content::Needed,
+                content: &|_| Need::Needed,
                 aside: "damaged-2",
                 dry_run: false,
             };

@@ -60,7 +60,7 @@ pub struct PruneReport {
 
 /// A container with unused chunks.
 #[derive(Clone, Debug)]
-struct Candidate {
+struct Victim {
     container: ContainerId,
     dead_bytes: u64,
     live_bytes: u64,
@@ -158,12 +158,12 @@ impl PruneReport {
 }
 
 /// The sealed containers with unused chunks. What cannot be read cannot be merged, and what is in quarantine stays where it is.
-fn candidates(engine: &Engine, dead: &BTreeMap<ContainerId, DeadSlots>) -> Result<Vec<Candidate>> {
+fn candidates(engine: &Engine, dead: &BTreeMap<ContainerId, DeadSlots>) -> Result<Vec<Victim>> {
     let quarantined = engine.quarantined_containers()?;
     let sealed = dead
         .iter()
         .filter(|(container, dead)| !dead.is_given_up() && !quarantined.contains(container) && engine.storage().is_sealed(**container));
-    let candidate = |(container, dead): (&ContainerId, &DeadSlots)| Candidate {
+    let candidate = |(container, dead): (&ContainerId, &DeadSlots)| Victim {
         container: *container,
         dead_bytes: dead.bytes,
         live_bytes: dead.of_bytes.saturating_sub(dead.bytes),
@@ -171,7 +171,7 @@ fn candidates(engine: &Engine, dead: &BTreeMap<ContainerId, DeadSlots>) -> Resul
     Ok(sealed.map(candidate).collect())
 }
 
-impl Candidate {
+impl Victim {
     /// The share that is needed, 0 to 1.
     fn fill(&self) -> f64 {
         self.live_bytes as f64 / (self.live_bytes + self.dead_bytes).max(1) as f64
@@ -180,7 +180,7 @@ impl Candidate {
 
 /// The containers to merge: the most profitable first, until little enough of the `raw` bytes of the store is `unused`. Those without any needed
 /// chunk always.
-fn chosen(mut candidates: Vec<Candidate>, mut unused: u64, mut raw: u64, options: PruneOptions) -> Vec<Candidate> {
+fn chosen(mut candidates: Vec<Victim>, mut unused: u64, mut raw: u64, options: PruneOptions) -> Vec<Victim> {
     candidates.sort_by(|one, other| one.fill().total_cmp(&other.fill()).then(one.container.cmp(&other.container)));
     candidates.retain(|candidate| {
         let is_too_much = unused as f64 > options.max_unused * raw as f64;
@@ -196,15 +196,15 @@ fn chosen(mut candidates: Vec<Candidate>, mut unused: u64, mut raw: u64, options
 
 /// Containers that become one: neighbours of a partition, as many as fill a container. Those without needed chunks go together.
 /// `compression` is stored by raw bytes.
-fn groups(engine: &Engine, mut wanted: Vec<Candidate>, compression: f64) -> Vec<Vec<Candidate>> {
+fn groups(engine: &Engine, mut wanted: Vec<Victim>, compression: f64) -> Vec<Vec<Victim>> {
     let room = (f64::from(engine.descriptor().container_bytes) / compression.max(1e-3)) as u64;
     wanted.sort_by_key(|candidate| (candidate.live_bytes > 0, candidate.container));
-    let mut groups: Vec<Vec<Candidate>> = Vec::new();
+    let mut groups: Vec<Vec<Victim>> = Vec::new();
     let (mut live, mut slots) = (0, 0);
     for candidate in wanted {
         // What cannot be read is left to the merge, which says so.
         let own = engine.storage().slots(candidate.container).map_or(0, |slots| slots.len());
-        let fits = |group: &Vec<Candidate>| {
+        let fits = |group: &Vec<Victim>| {
             let first = &group[0];
             let is_alike =
                 first.container.partition() == candidate.container.partition() && (first.live_bytes > 0) == (candidate.live_bytes > 0);
@@ -223,7 +223,7 @@ fn groups(engine: &Engine, mut wanted: Vec<Candidate>, compression: f64) -> Vec<
 
 /// Merges a group. A container that cannot be merged is left alone and named, the others of its group are merged without it. Returns false if some are
 /// left because the disk has no room for what they would become.
-fn merge(engine: &Engine, group: &[Candidate], order: &ReadingOrder, report: &mut PruneReport) -> Result<bool> {
+fn merge(engine: &Engine, group: &[Victim], order: &ReadingOrder, report: &mut PruneReport) -> Result<bool> {
     let victims: Vec<ContainerId> = group.iter().map(|candidate| candidate.container).collect();
     match engine.merge_containers(&victims, &|address| order.rank(address)) {
         Ok(None) => Ok(true),
@@ -244,7 +244,7 @@ fn merge(engine: &Engine, group: &[Candidate], order: &ReadingOrder, report: &mu
                 return Ok(!error.is_full());
             }
             // There may be room for the one with the least in it, and what it gives back may be enough for the next.
-            let mut alone: Vec<&Candidate> = group.iter().collect();
+            let mut alone: Vec<&Victim> = group.iter().collect();
             alone.sort_by_key(|candidate| candidate.live_bytes);
             alone.into_iter().try_fold(true, |all, candidate| Ok(merge(engine, std::slice::from_ref(candidate), order, report)? && all))
         }
@@ -268,8 +268,8 @@ mod tests {
     const RAW_BYTES: u64 = 10_000;
 
     /// Containers 1, 2, ... of 1000 bytes with so many dead.
-    fn containers(dead: &[u64]) -> Vec<Candidate> {
-        let candidate = |(number, dead_bytes): (u32, &u64)| Candidate {
+    fn containers(dead: &[u64]) -> Vec<Victim> {
+        let candidate = |(number, dead_bytes): (u32, &u64)| Victim {
             container: ContainerId::new(0, number),
             dead_bytes: *dead_bytes,
             live_bytes: 1000 - dead_bytes,

@@ -5,7 +5,7 @@ use crate::Result;
 use crate::lifecycle::open::{LOG, OBJECTS};
 use onefold_ground::Access;
 use onefold_index::ObjectIndex;
-use onefold_index::objects::{Content, Salvage, SalvagedPartition, salvage_partition};
+use onefold_index::objects::{Need, Salvage, SalvagedPartition, salvage_partition};
 use onefold_oplog::{Position, first_segment};
 
 /// The objects that do harm where they are lost, or are of another time than the others: block mappings, what they hang on (layers, volumes, the number of the next one), backups, and lost
@@ -13,8 +13,8 @@ use onefold_oplog::{Position, first_segment};
 /// the containers, or are looked at by a person.
 const NEEDED: [u8; 9] = [b'b', b'e', b'i', b'l', b'm', b'n', b'r', b'v', b'x'];
 
-fn content(kind: u8) -> Content {
-    if NEEDED.contains(&kind) { Content::Needed } else { Content::Helpful }
+fn content(kind: u8) -> Need {
+    if NEEDED.contains(&kind) { Need::Needed } else { Need::Helpful }
 }
 
 impl Work<'_> {
@@ -79,7 +79,7 @@ impl Work<'_> {
         if let Some(older) = done.older {
             self.lose(format!("what was kept is of position {}: blocks of volumes that were written since, and before the log starts, show what they had before", older.0));
         }
-        let needed = done.lost.iter().filter(|(.., content)| *content == Content::Needed).count();
+        let needed = done.lost.iter().filter(|(.., content)| *content == Need::Needed).count();
         if needed > 0 {
             self.lose(format!(
                 "{needed} key ranges of block mappings are lost: blocks of volumes in them cannot be read until they are written anew. `onefold check` names them"
