@@ -3,7 +3,7 @@
 mod common;
 
 use common::{is_root, noise, place};
-use onefold_client::{Counter, Monitor, Overwrite, Problem, RestoreOptions};
+use onefold_client::{BackupOptions, Counter, Monitor, Overwrite, Problem, RestoreOptions, Tally};
 use parking_lot::Mutex;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -64,6 +64,51 @@ fn a_file_system_that_was_not_mounted_when_it_was_backed_up_loses_nothing() {
     }
     assert!(place.target().join("d/disk/deep/file").exists() && place.target().join("d/disk/file").exists());
     assert!(!place.target().join("d/more").exists());
+}
+
+#[test]
+fn a_file_system_that_was_left_out_loses_nothing_where_it_is_not_mounted() {
+    let place = place();
+    place.write("d/file", "file");
+    let Some(mounted) = Mounted::mount(&["-t", "tmpfs", "tmpfs"], &place.source().join("d/disk")) else { return };
+    place.write("d/disk/file", "left out");
+    let options = BackupOptions { one_file_system: true, ..place.options() };
+    let backup = onefold_client::backup(&place.catalog, &options, &Tally::default()).unwrap().backup;
+    drop(mounted);
+    // The other file system was restored to the same disk.
+    for name in ["d/more", "d/disk/file"] {
+        let path = place.target().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, b"in the target").unwrap();
+    }
+    let (outcome, tally) = place.restore_with(&backup, RestoreOptions { delete: true, ..RestoreOptions::default() });
+    assert_eq!((outcome.deleted, outcome.errors), (1, 0), "{:?}", tally.problems());
+    assert!(place.target().join("d/disk/file").exists() && !place.target().join("d/more").exists());
+}
+
+#[test]
+fn what_is_bound_into_the_target_loses_nothing() {
+    let place = place();
+    place.write("d/bound/file", "file");
+    place.write("d/file", "file");
+    let (backup, _) = place.backup();
+    // On the same device, in a directory that the backup has and in one that it has not.
+    let outside = place.directory.path().join("outside");
+    fs::create_dir_all(outside.join("deep")).unwrap();
+    fs::write(outside.join("deep/other"), b"outside of the target").unwrap();
+    let bind = |name: &str| Mounted::mount(&["--bind", outside.to_str().unwrap()], &place.target().join(name));
+    let Some(_bound) = bind("d/bound") else { return };
+    let Some(_more) = bind("d/more/bound") else { return };
+    fs::write(place.target().join("d/more/file"), b"not in the backup").unwrap();
+    for dry_run in [true, false] {
+        let options = RestoreOptions { delete: true, overwrite: Overwrite::IfChanged, dry_run, ..RestoreOptions::default() };
+        let (outcome, tally) = place.restore_with(&backup.backup, options);
+        assert_eq!((outcome.deleted, outcome.errors, outcome.warnings), (1, 1, 1), "{:?}", tally.problems());
+        for name in ["d/bound", "d/more/bound"] {
+            assert!(tally.problems().iter().any(|problem| problem.path.ends_with(name.as_bytes()) && problem.reason.contains("mounted")));
+        }
+    }
+    assert!(outside.join("deep/other").exists() && !place.target().join("d/more/file").exists());
 }
 
 #[test]

@@ -60,7 +60,7 @@ pub use append_only::DeletionPermit;
 pub use clock::ClockJump;
 pub use commit::{Change, Transaction};
 pub use dead::DeadSlots;
-pub use descriptor::{DESCRIPTOR, DESCRIPTOR_COPY, Descriptor, FORMAT, random_name};
+pub use descriptor::{DESCRIPTOR, DESCRIPTOR_BEGINNING, DESCRIPTOR_COPY, Descriptor, FORMAT, random_name};
 pub use error::{EngineError, Result};
 pub use in_flight::InFlight;
 pub use lost::{LostChunk, Readable};
