@@ -129,12 +129,19 @@ fn every_file_system_that_was_written_to_is_synced() {
 struct PowerCuts {
     image: PathBuf,
     other_file: fs::File,
+    /// Ends in bytes, behind a hole at 200,000.
+    holes: PathBuf,
     images: Mutex<Vec<PathBuf>>,
 }
 
 impl Monitor for PowerCuts {
     fn count(&self, counter: Counter, _increment: u64) {
         if counter == Counter::Files {
+            // The system may write the end of a file first.
+            if let Ok(file) = fs::File::open(&self.holes) {
+                rustix::fs::fadvise(&file, 400_000, None, rustix::fs::Advice::DontNeed).unwrap();
+                std::thread::sleep(std::time::Duration::from_millis(100));
+            }
             // Names and sizes become durable with any sync, bytes that the system has not placed yet do not.
             self.other_file.sync_all().unwrap();
             let mut images = self.images.lock();
@@ -154,21 +161,22 @@ fn after_a_power_cut_no_file_has_its_name_and_size_without_its_bytes() {
     let place = place();
     place.write("large", noise(8, 9_000_000));
     place.write("small", [noise(9, 200_000), vec![0; 300_000]].concat());
+    place.write("holes", [noise(10, 200_000), vec![0; 300_000], noise(11, 100_000)].concat());
     let (backup, _) = place.backup();
     let image = place.directory.path().join("image");
     let Some(mounted) = Mounted::ext4(&image, &place.target()) else { return };
     let other_file = fs::File::create(place.target().join("other")).unwrap();
-    let cuts = PowerCuts { image, other_file, images: Mutex::default() };
+    let cuts = PowerCuts { image, other_file, holes: place.target().join("holes"), images: Mutex::default() };
     let strip_components = place.root().split(|byte| *byte == b'/').count();
     let options = RestoreOptions { target: place.target(), strip_components, ..RestoreOptions::default() };
     onefold_client::restore(&place.catalog, &backup.backup, &options, &cuts).unwrap();
     drop((cuts.other_file, mounted));
     let images = cuts.images.into_inner();
-    assert_eq!(images.len(), 2);
+    assert_eq!(images.len(), 3);
     for image in images {
         let after = place.directory.path().join("after");
         let Some(_mounted) = Mounted::mount(&["-o", "loop", image.to_str().unwrap()], &after) else { return };
-        for name in ["large", "small"] {
+        for name in ["large", "small", "holes"] {
             let (expected, found) = (fs::read(place.source().join(name)).unwrap(), fs::read(after.join(name)).unwrap_or_default());
             assert!(found.len() != expected.len() || found == expected, "{name} lacks bytes");
         }
