@@ -8,7 +8,7 @@
 //! * [`File::allocate`] never touches the reserve. It is how new data asks for room, so new data finds the device full first.
 //! * As soon as a part was given up, [`Reserve::is_in_use`] says so until the reserve is whole again: its owner lets no new data in meanwhile.
 //! * Only writes that may be repeated are made again. A sync that failed is not, nor is the creation of a directory, which syncs: nobody
-//!   knows what it has done.
+//!   knows what it has done. The creation gives up a part all the same, so that its caller finds room when trying again.
 //! * The content of the file means nothing, and losing it harms nothing.
 
 use crate::{Access, File, Ground, Result};
@@ -221,6 +221,15 @@ impl crate::DelegatingGround for ReservedGround {
 
     fn create(&self, path: &str) -> Result<Arc<dyn File>> {
         Ok(self.file(self.reserve.run(|| self.ground.create(path))?))
+    }
+
+    fn create_directory(&self, directory: &str) -> Result<()> {
+        let given_up = self.reserve.given_up.load(Ordering::Acquire);
+        let created = self.ground.create_directory(directory);
+        if created.as_ref().is_err_and(|error| error.is_full()) {
+            self.reserve.give_up(given_up);
+        }
+        created
     }
 
     fn open(&self, path: &str, access: Access) -> Result<Arc<dyn File>> {
@@ -436,12 +445,15 @@ mod tests {
     }
 
     #[test]
-    fn the_sync_of_a_new_directory_is_not_made_again() {
+    fn the_sync_of_a_new_directory_is_not_made_again_but_its_caller_has_room_then() {
         let (device, disk) = disk(400 * MIB);
         let reserve = Arc::new(Reserve::open(&disk, "reserve"));
         reserve.keep(4 * MIB).unwrap();
         device.fail_operation(1, std::io::ErrorKind::StorageFull);
-        assert!(ReservedGround::new(disk, reserve).create_directory("directory").is_err_and(|error| error.is_full()));
+        let ground = ReservedGround::new(disk, reserve.clone());
+        assert!(ground.create_directory("directory").is_err_and(|error| error.is_full()));
+        assert!(reserve.is_in_use());
+        ground.create_directory("directory").unwrap();
     }
 
     #[test]
