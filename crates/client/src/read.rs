@@ -1,6 +1,7 @@
 //! The readers of a backup: open, read, store, and say what they found.
 //!
 //! A file's entry has the attributes it had when it was opened, so a change while it is read shows in its ctime next time.
+//! A name that is gone is only warned of. One that is something else now is an error, as the backup lacks what is there.
 
 use crate::monitor::{Counter, Watch};
 use crate::source::{self, Found};
@@ -140,7 +141,7 @@ impl<'a> Reader<'a> {
                 return None;
             }
             Err(Errno::LOOP) => {
-                self.watch.warn(path, "became something else before it was read");
+                self.watch.error(path, "became something else before it was read");
                 return None;
             }
             Err(error) => {
@@ -149,7 +150,7 @@ impl<'a> Reader<'a> {
             }
         };
         if found.kind != FileType::RegularFile {
-            self.watch.warn(path, "became something else before it was read");
+            self.watch.error(path, "became something else before it was read");
             return None;
         }
         set_xattrs(&mut found.attributes, source::xattrs_of(&file), self.watch, path);
@@ -293,7 +294,7 @@ impl<'a> Reader<'a> {
             FileType::BlockDevice => (From::At(&file), job.size_bytes),
             FileType::Fifo => (From::Here(&file), u64::MAX),
             _ => {
-                self.watch.warn(path, "became something else before it was read");
+                self.watch.error(path, "became something else before it was read");
                 return Ok(None);
             }
         };

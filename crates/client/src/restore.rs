@@ -11,9 +11,10 @@
 //! * Nothing is written outside of the target, and nothing into the store ([`target`](crate::target)).
 //! * A file gets its name only when all its bytes are there and their fingerprints were verified. One that is damaged gets
 //!   another name, or none ([`Damaged`]); the rest goes on.
-//! * No power cut leaves a file with its name, size and time but without its bytes: what is made as long as it will be is synced before it
-//!   gets its name.
-//! * With [`Overwrite::Never`] nothing that exists is touched, except that directories are entered and get their attributes.
+//! * No power cut leaves a file with its name, size and time but without its bytes: large files, and files with holes, are synced before they
+//!   get their names. Of others the file system must write the bytes before the size (`docs/decisions/0040-restores-around-damage.md`).
+//! * With [`Overwrite::Never`] nothing that exists is touched, except that directories are entered and get their attributes, and what
+//!   [`RestoreOptions::delete`] removes.
 //! * A directory that only leads to what is wanted is made when something comes into it.
 
 mod delete;

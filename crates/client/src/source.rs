@@ -2,7 +2,7 @@
 
 use onefold_catalog::{Attributes, CHATTR_FLAGS};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Statx, StatxFlags, StatxTimestamp, Timespec};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Statx, StatxAttributes, StatxFlags, StatxTimestamp, Timespec};
 use rustix::io::Errno;
 use std::ffi::{CString, OsStr};
 use std::mem::MaybeUninit;
@@ -17,6 +17,8 @@ const XATTR_MAX_BYTES: usize = 64 << 10;
 pub(crate) struct Found {
     pub(crate) kind: FileType,
     pub(crate) attributes: Attributes,
+    /// Something is mounted there. Kernels before 5.8 do not say so.
+    is_mount_root: bool,
     pub(crate) size_bytes: u64,
     /// Bytes that the file system has allocated.
     pub(crate) allocated_bytes: u64,
@@ -28,6 +30,11 @@ impl Found {
     /// Which file this is, whatever its name.
     pub(crate) fn identity(&self) -> (u64, u64) {
         (self.attributes.device, self.attributes.inode)
+    }
+
+    /// Returns whether something is mounted there, a directory of the same file system too. `device`: that of the directory above.
+    pub(crate) fn is_mount_point(&self, device: u64) -> bool {
+        self.is_mount_root || self.attributes.device != device
     }
 }
 
@@ -57,6 +64,7 @@ fn understand(found: &Statx) -> Found {
             flags: 0,
             xattrs: Vec::new(),
         },
+        is_mount_root: found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
         size_bytes: found.stx_size,
         allocated_bytes: found.stx_blocks.saturating_mul(512),
         major: found.stx_rdev_major,

@@ -101,6 +101,8 @@ pub(crate) struct Directory {
     /// Path in the backup, for messages.
     pub(crate) path: Vec<u8>,
     device: u64,
+    /// Something is mounted there.
+    is_mount_point: bool,
     /// What it will have at the end; `None` leaves it alone.
     attributes: Option<Attributes>,
     above: Option<Arc<Directory>>,
@@ -115,7 +117,7 @@ impl Directory {
     pub(crate) fn new(file: OwnedFd, path: Vec<u8>) -> rustix::io::Result<Arc<Directory>> {
         let device = source::find_open(&file)?.attributes.device;
         let inherits_acl = inherits_acl(&file);
-        Ok(Arc::new(Directory { file, path, device, attributes: None, above: None, inherits_acl, is_new: false }))
+        Ok(Arc::new(Directory { file, path, device, is_mount_point: false, attributes: None, above: None, inherits_acl, is_new: false }))
     }
 
     /// Creates or enters a directory; what stands there and is none, a link too, is an error. One that only leads to what is
@@ -137,7 +139,7 @@ impl Directory {
             Err(error) => return Err(error.into()),
         };
         let file = open_directory(&self.file, name)?;
-        let device = if is_new { self.device } else { store.device_of(&file)? };
+        let (device, is_mount_point) = if is_new { (self.device, false) } else { store.place_of(&file, self.device)? };
         if is_new && !is_wanted {
             // A restore that is killed sets no attributes; the way to what it has restored is then open to those who had it.
             let _ = rustix::fs::fchmod(&file, Mode::from_raw_mode((attributes.mode & 0o777 | 0o700).into()));
@@ -148,7 +150,7 @@ impl Directory {
             let_owner_in(&file);
         }
         let inherits_acl = inherits_acl(&file);
-        Ok(Arc::new(Directory { file, path, device, attributes, above: Some(self.clone()), inherits_acl, is_new }))
+        Ok(Arc::new(Directory { file, path, device, is_mount_point, attributes, above: Some(self.clone()), inherits_acl, is_new }))
     }
 
     /// Enters a directory that is there, to look only: its attributes stay.
@@ -162,8 +164,9 @@ impl Directory {
             return Err(Errno::INVAL.into());
         }
         let file = open_directory(&self.file, name)?;
-        let device = store.device_of(&file)?;
-        Ok(Arc::new(Directory { file, path, device, attributes: None, above: Some(self.clone()), inherits_acl: false, is_new: false }))
+        let (device, is_mount_point) = store.place_of(&file, self.device)?;
+        let above = Some(self.clone());
+        Ok(Arc::new(Directory { file, path, device, is_mount_point, attributes: None, above, inherits_acl: false, is_new: false }))
     }
 
     /// Whether nothing that was there before can be in the way: what comes meanwhile is found when a file gets its name.
@@ -176,9 +179,9 @@ impl Directory {
         self.device
     }
 
-    /// Whether another file system is mounted there than that of the directory above.
+    /// Whether something is mounted there. The target itself is where it is wanted.
     pub(crate) fn is_mount_point(&self) -> bool {
-        self.above.as_ref().is_some_and(|above| above.device != self.device)
+        self.is_mount_point
     }
 
     /// One user less; the last sets the attributes, of this directory and then of those above that nobody else needs.
@@ -239,10 +242,10 @@ impl Keepout {
         Ok(Keepout { identity: Some(found.identity()) })
     }
 
-    /// The file system of an open directory. Errors: it is the one to keep out of.
-    fn device_of(&self, directory: &OwnedFd) -> std::result::Result<u64, NoEntry> {
+    /// The file system of an open directory, and whether it is mounted there. Errors: it is the one to keep out of.
+    fn place_of(&self, directory: &OwnedFd, device_above: u64) -> std::result::Result<(u64, bool), NoEntry> {
         let found = source::find_open(directory)?;
-        if self.is_found(&found) { Err(NoEntry::Store) } else { Ok(found.attributes.device) }
+        if self.is_found(&found) { Err(NoEntry::Store) } else { Ok((found.attributes.device, found.is_mount_point(device_above))) }
     }
 
     pub(crate) fn is_found(&self, found: &source::Found) -> bool {

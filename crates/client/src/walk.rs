@@ -281,7 +281,7 @@ impl<'a> Walker<'a> {
         let directory = match source::open(&*level.directory, &name, flags) {
             Ok(directory) => directory,
             // A place where a file system cannot be mounted says the same as one that has gone.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) if !was_named && !on_the_way && !is_directory(&level.directory, &name) => {
+            Err(Errno::NOENT) if !was_named && !on_the_way && has_vanished(&level.directory, &name) => {
                 walk.watch.warn(&absolute(&path), "vanished before it was read");
                 return self.leave_out();
             }
@@ -441,7 +441,7 @@ impl<'a> Walker<'a> {
         match &earlier {
             Some(earlier) if looks_same => found.attributes.xattrs.clone_from(&earlier.attributes.xattrs),
             _ => match source::xattrs_at(&*directory, &name) {
-                Err(Errno::NOENT) if source::find(&*directory, &name, false).is_err() => {
+                Err(Errno::NOENT) if has_vanished(&directory, &name) => {
                     watch.warn(&absolute(path), "vanished before it was read");
                     return self.leave_out();
                 }
@@ -483,9 +483,9 @@ impl<'a> Walker<'a> {
     }
 }
 
-/// Returns whether a name is that of a directory.
-fn is_directory(directory: &OwnedFd, name: &[u8]) -> bool {
-    source::find(directory, name, false).is_ok_and(|found| found.kind == FileType::Directory)
+/// Returns whether a name is gone. One that is something else now is missing from the backup, so the backup must be partial.
+fn has_vanished(directory: &OwnedFd, name: &[u8]) -> bool {
+    source::find(directory, name, false).is_err_and(|error| error == Errno::NOENT)
 }
 
 /// What a named device or FIFO is, whatever links lead to it; `None`: it is none of these.

@@ -425,8 +425,8 @@ impl<'a> Writer<'a> {
             }
             at += length;
         }
-        if file.pieces.last().is_some_and(|piece| matches!(piece, Piece::Zeros { .. })) {
-            // Its size no longer follows from the bytes that the system has written: see `Large::release`.
+        if file.pieces.iter().any(is_zeros) {
+            // Its size says nothing about the bytes before a hole, which the system may write last: see `Large::release`.
             written = written.and_then(|()| rustix::fs::ftruncate(&opened, at)).and_then(|()| rustix::fs::fdatasync(&opened));
         }
         if let Err(error) = written {

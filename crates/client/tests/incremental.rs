@@ -5,7 +5,7 @@ mod common;
 use common::{assert_same, every_kind, noise, place};
 use onefold_catalog::{Difference, diff};
 use onefold_client::{BackupOptions, ClientError, Counter, Monitor, Problem, Severity, Tally};
-use rustix::fs::XattrFlags;
+use rustix::fs::{FileType, XattrFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
 use std::ffi::CString;
 use std::fs;
@@ -14,7 +14,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -167,6 +167,27 @@ fn files_that_vanish_are_warned_of_and_left_out() {
     assert_eq!(monitor.tally.problems()[0].severity, Severity::Warning);
     place.restore(&outcome.backup);
     assert_same(&place.source(), &place.target());
+}
+
+#[test]
+fn files_that_become_something_else_are_missing_from_the_backup() {
+    let into: [fn(&Path); 3] = [
+        |path| std::os::unix::fs::symlink("a", path).unwrap(),
+        |path| fs::create_dir(path).unwrap(),
+        |path| rustix::fs::mknodat(rustix::fs::CWD, path, FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap(),
+    ];
+    for become_other in into {
+        let place = place();
+        let path = place.write("b", b"x");
+        place.write("a", b"y");
+        let monitor = Disturb::new("/b", false, |_| {
+            fs::remove_file(&path).unwrap();
+            become_other(&path);
+        });
+        let outcome = place.backup_with(&monitor);
+        assert_eq!((outcome.errors, outcome.warnings), (1, 0), "{:?}", monitor.tally.problems());
+        assert!(outcome.backup.is_partial(), "or a restore with `delete` would delete what is there now");
+    }
 }
 
 #[test]

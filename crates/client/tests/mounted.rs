@@ -3,7 +3,7 @@
 mod common;
 
 use common::{is_root, noise, place};
-use onefold_client::{Counter, Monitor, Overwrite, Problem, RestoreOptions};
+use onefold_client::{BackupOptions, Counter, Monitor, Overwrite, Problem, RestoreOptions, Tally};
 use parking_lot::Mutex;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -67,6 +67,51 @@ fn a_file_system_that_was_not_mounted_when_it_was_backed_up_loses_nothing() {
 }
 
 #[test]
+fn a_file_system_that_was_left_out_loses_nothing_where_it_is_not_mounted() {
+    let place = place();
+    place.write("d/file", "file");
+    let Some(mounted) = Mounted::mount(&["-t", "tmpfs", "tmpfs"], &place.source().join("d/disk")) else { return };
+    place.write("d/disk/file", "left out");
+    let options = BackupOptions { one_file_system: true, ..place.options() };
+    let backup = onefold_client::backup(&place.catalog, &options, &Tally::default()).unwrap().backup;
+    drop(mounted);
+    // The other file system was restored to the same disk.
+    for name in ["d/more", "d/disk/file"] {
+        let path = place.target().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, b"in the target").unwrap();
+    }
+    let (outcome, tally) = place.restore_with(&backup, RestoreOptions { delete: true, ..RestoreOptions::default() });
+    assert_eq!((outcome.deleted, outcome.errors), (1, 0), "{:?}", tally.problems());
+    assert!(place.target().join("d/disk/file").exists() && !place.target().join("d/more").exists());
+}
+
+#[test]
+fn what_is_bound_into_the_target_loses_nothing() {
+    let place = place();
+    place.write("d/bound/file", "file");
+    place.write("d/file", "file");
+    let (backup, _) = place.backup();
+    // On the same device, in a directory that the backup has and in one that it has not.
+    let outside = place.directory.path().join("outside");
+    fs::create_dir_all(outside.join("deep")).unwrap();
+    fs::write(outside.join("deep/other"), b"outside of the target").unwrap();
+    let bind = |name: &str| Mounted::mount(&["--bind", outside.to_str().unwrap()], &place.target().join(name));
+    let Some(_bound) = bind("d/bound") else { return };
+    let Some(_more) = bind("d/more/bound") else { return };
+    fs::write(place.target().join("d/more/file"), b"not in the backup").unwrap();
+    for dry_run in [true, false] {
+        let options = RestoreOptions { delete: true, overwrite: Overwrite::IfChanged, dry_run, ..RestoreOptions::default() };
+        let (outcome, tally) = place.restore_with(&backup.backup, options);
+        assert_eq!((outcome.deleted, outcome.errors, outcome.warnings), (1, 1, 1), "{:?}", tally.problems());
+        for name in ["d/bound", "d/more/bound"] {
+            assert!(tally.problems().iter().any(|problem| problem.path.ends_with(name.as_bytes()) && problem.reason.contains("mounted")));
+        }
+    }
+    assert!(outside.join("deep/other").exists() && !place.target().join("d/more/file").exists());
+}
+
+#[test]
 fn every_file_system_that_was_written_to_is_synced() {
     let place = place();
     let content = noise(7, 100_000);
@@ -84,12 +129,19 @@ fn every_file_system_that_was_written_to_is_synced() {
 struct PowerCuts {
     image: PathBuf,
     other_file: fs::File,
+    /// Ends in bytes, behind a hole at 200,000.
+    holes: PathBuf,
     images: Mutex<Vec<PathBuf>>,
 }
 
 impl Monitor for PowerCuts {
     fn count(&self, counter: Counter, _increment: u64) {
         if counter == Counter::Files {
+            // The system may write the end of a file first.
+            if let Ok(file) = fs::File::open(&self.holes) {
+                rustix::fs::fadvise(&file, 400_000, None, rustix::fs::Advice::DontNeed).unwrap();
+                std::thread::sleep(std::time::Duration::from_millis(100));
+            }
             // Names and sizes become durable with any sync, bytes that the system has not placed yet do not.
             self.other_file.sync_all().unwrap();
             let mut images = self.images.lock();
@@ -109,21 +161,22 @@ fn after_a_power_cut_no_file_has_its_name_and_size_without_its_bytes() {
     let place = place();
     place.write("large", noise(8, 9_000_000));
     place.write("small", [noise(9, 200_000), vec![0; 300_000]].concat());
+    place.write("holes", [noise(10, 200_000), vec![0; 300_000], noise(11, 100_000)].concat());
     let (backup, _) = place.backup();
     let image = place.directory.path().join("image");
     let Some(mounted) = Mounted::ext4(&image, &place.target()) else { return };
     let other_file = fs::File::create(place.target().join("other")).unwrap();
-    let cuts = PowerCuts { image, other_file, images: Mutex::default() };
+    let cuts = PowerCuts { image, other_file, holes: place.target().join("holes"), images: Mutex::default() };
     let strip_components = place.root().split(|byte| *byte == b'/').count();
     let options = RestoreOptions { target: place.target(), strip_components, ..RestoreOptions::default() };
     onefold_client::restore(&place.catalog, &backup.backup, &options, &cuts).unwrap();
     drop((cuts.other_file, mounted));
     let images = cuts.images.into_inner();
-    assert_eq!(images.len(), 2);
+    assert_eq!(images.len(), 3);
     for image in images {
         let after = place.directory.path().join("after");
         let Some(_mounted) = Mounted::mount(&["-o", "loop", image.to_str().unwrap()], &after) else { return };
-        for name in ["large", "small"] {
+        for name in ["large", "small", "holes"] {
             let (expected, found) = (fs::read(place.source().join(name)).unwrap(), fs::read(after.join(name)).unwrap_or_default());
             assert!(found.len() != expected.len() || found == expected, "{name} lacks bytes");
         }

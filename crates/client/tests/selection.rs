@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 
 /// `d/{one.txt,two.log,deep/three.txt}`, `e/one.txt`, `f*.txt`.
 fn tree() -> (Place, Backup) {
@@ -18,6 +19,11 @@ fn tree() -> (Place, Backup) {
     }
     let (backup, _) = place.backup();
     (place, backup.backup)
+}
+
+fn place_file(path: &Path) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, b"in the target").unwrap();
 }
 
 fn names(place: &Place) -> Vec<String> {
@@ -264,7 +270,7 @@ fn a_backup_that_does_not_say_what_it_left_out_deletes_nothing() {
     let options = backup.options.replace('\u{fffd}', "");
     let with_options = |options: String| Backup { options, ..backup.clone() };
     refused(&with_options("{".into()), "cannot be read");
-    for key in ["excludes", "listed", "exclude_caches", "exclude_if_present"] {
+    for key in ["excludes", "listed", "exclude_caches", "exclude_if_present", "one_file_system"] {
         refused(&with_options(options.replace(&format!("{key}\""), "other\"")), key);
     }
     let tally = Tally::default();
@@ -327,6 +333,42 @@ fn nothing_is_restored_into_the_store_and_the_store_is_not_deleted() {
     assert_eq!(fs::read(target.join("file")).unwrap(), b"good");
     assert!(before.keys().eq(look(&place.store()).keys()), "the store has the files it had");
     assert!(!place.store().join("descriptor").exists() || before.contains_key(&b"descriptor"[..]));
+}
+
+#[test]
+fn no_store_is_deleted_whichever_is_read() {
+    let (place, _) = tree();
+    fs::create_dir_all(place.source().join("stores")).unwrap();
+    fs::create_dir_all(place.source().join("was none")).unwrap();
+    // Left out of its own backup, without a word in the record; the copy that is read knows of itself only.
+    let backup = place.backup().0.backup;
+    place.restore(&backup);
+    for store in ["stores/first", "was none"] {
+        let store = place.target().join(store);
+        fs::create_dir_all(store.join("log")).unwrap();
+        fs::copy(place.store().join("descriptor"), store.join("descriptor")).unwrap();
+    }
+    let copy_only = place.target().join("stores/with a copy only");
+    fs::create_dir(&copy_only).unwrap();
+    fs::copy(place.store().join("descriptor"), copy_only.join("descriptor.copy")).unwrap();
+    place_file(&place.target().join("stores/none/descriptor"));
+    let before = look(&place.target()).len();
+    for dry_run in [true, false] {
+        let options = RestoreOptions { delete: true, dry_run, ..RestoreOptions::default() };
+        let (outcome, tally) = place.restore_with(&backup, RestoreOptions { store_directory: Some(place.store()), ..options });
+        assert_eq!((outcome.deleted, outcome.errors), (2, 3), "{:?}", tally.problems());
+        assert!(tally.problems().iter().all(|problem| problem.reason.contains("store")), "{:?}", tally.problems());
+    }
+    assert_eq!(look(&place.target()).len(), before - 2);
+    // A store that the backup has is restored as everything else.
+    let (place, _) = tree();
+    fs::create_dir(place.source().join("store")).unwrap();
+    fs::copy(place.store().join("descriptor"), place.source().join("store/descriptor")).unwrap();
+    let backup = place.backup().0.backup;
+    place.restore(&backup);
+    place_file(&place.target().join("store/log/more"));
+    let (outcome, tally) = place.restore_with(&backup, RestoreOptions { delete: true, ..RestoreOptions::default() });
+    assert_eq!((outcome.deleted, outcome.errors), (2, 0), "{:?}", tally.problems());
 }
 
 #[test]

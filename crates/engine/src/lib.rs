@@ -31,7 +31,7 @@ pub use error::{EngineError, Result};
 pub use lifecycle::activity::Activity;
 pub use lifecycle::append_only::DeletionPermit;
 pub use lifecycle::clock::ClockJump;
-pub use lifecycle::descriptor::{DESCRIPTOR, DESCRIPTOR_COPY, Descriptor, FORMAT, random_name};
+pub use lifecycle::descriptor::{DESCRIPTOR, DESCRIPTOR_BEGINNING, DESCRIPTOR_COPY, Descriptor, FORMAT, random_name};
 pub use lifecycle::mode::Mode;
 pub use lifecycle::settings::Settings;
 pub use liveness::dead::DeadSlots;

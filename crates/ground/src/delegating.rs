@@ -57,6 +57,7 @@ delegating! {
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()>;
     fn pretend_write(&self, offset: u64, length: u64) -> Result<()>;
     fn len(&self) -> Result<u64>;
+    fn allocated_bytes(&self) -> Result<u64>;
     fn set_len(&self, length: u64) -> Result<()>;
     fn sync(&self) -> Result<()>;
     fn allocate(&self, offset: u64, length: u64) -> Result<()>;

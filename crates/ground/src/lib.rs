@@ -134,6 +134,8 @@ pub trait File: Send + Sync + Debug {
     fn is_empty(&self) -> Result<bool> {
         Ok(self.len()? == 0)
     }
+    /// Bytes of the device that the file takes. Fewer than its length: it has holes, or is compressed.
+    fn allocated_bytes(&self) -> Result<u64>;
     /// Truncates or extends with zeros.
     fn set_len(&self, length: u64) -> Result<()>;
     /// Makes contents and length durable (fdatasync).

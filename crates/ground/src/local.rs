@@ -300,6 +300,11 @@ impl File for LocalFile {
         Ok(self.file.metadata().map_err(|source| error("ask the length of", &self.path, source))?.len())
     }
 
+    fn allocated_bytes(&self) -> Result<u64> {
+        let metadata = self.file.metadata().map_err(|source| error("ask the blocks of", &self.path, source))?;
+        Ok(metadata.blocks().saturating_mul(512))
+    }
+
     fn set_len(&self, length: u64) -> Result<()> {
         self.file.set_len(length).map_err(|source| error("set the length of", &self.path, source))
     }
@@ -370,6 +375,16 @@ mod tests {
             Err(LockError::Held { holder, .. }) => holder.map(|holder| holder.command),
             other => panic!("not refused: {other:?}"),
         }
+    }
+
+    #[test]
+    fn a_hole_takes_no_room_until_it_is_allocated() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = LocalGround::open(directory.path()).unwrap().create("file").unwrap();
+        file.set_len(1 << 20).unwrap();
+        assert!(file.allocated_bytes().unwrap() < 1 << 20);
+        file.allocate(0, 1 << 20).unwrap();
+        assert!(file.allocated_bytes().unwrap() >= 1 << 20);
     }
 
     #[test]

@@ -8,13 +8,13 @@
 //! * [`File::allocate`] never touches the reserve. It is how new data asks for room, so new data finds the device full first.
 //! * As soon as a part was given up, [`Reserve::is_in_use`] says so until the reserve is whole again: its owner lets no new data in meanwhile.
 //! * Only writes that may be repeated are made again. A sync that failed is not, nor is the creation of a directory, which syncs: nobody
-//!   knows what it has done.
+//!   knows what it has done. The creation gives up a part all the same, so that its caller finds room when trying again.
 //! * The content of the file means nothing, and losing it harms nothing.
 
 use crate::{Access, File, Ground, Result};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A reserve is given up in so many parts.
 const PARTS: u64 = 8;
@@ -29,9 +29,9 @@ pub struct Reserve {
     ground: Arc<dyn Ground>,
     path: String,
     state: Mutex<State>,
-    /// As in the state, to be asked without waiting.
+    /// As the state was when its lock was released last, to be asked without waiting.
     held_bytes: AtomicU64,
-    wanted_bytes: AtomicU64,
+    is_in_use: AtomicBool,
     /// How often a part was given up. It changes under the lock of the state; writes ask for it without.
     given_up: AtomicU64,
 }
@@ -39,10 +39,17 @@ pub struct Reserve {
 #[derive(Debug)]
 struct State {
     held_bytes: u64,
+    wanted_bytes: u64,
     /// Whether all of the file is known to have its room. A file that was copied may be a hole.
     is_checked: bool,
     /// Whether the file could not be had the last time, for another reason than a full device.
     has_failed: bool,
+}
+
+impl State {
+    fn is_in_use(&self) -> bool {
+        self.held_bytes < self.wanted_bytes
+    }
 }
 
 impl Reserve {
@@ -52,9 +59,9 @@ impl Reserve {
         Reserve {
             ground: ground.clone(),
             path: path.to_owned(),
-            state: Mutex::new(State { held_bytes, is_checked: false, has_failed: false }),
+            state: Mutex::new(State { held_bytes, wanted_bytes: 0, is_checked: held_bytes == 0, has_failed: false }),
             held_bytes: AtomicU64::new(held_bytes),
-            wanted_bytes: AtomicU64::new(0),
+            is_in_use: AtomicBool::new(false),
             given_up: AtomicU64::new(0),
         }
     }
@@ -66,7 +73,7 @@ impl Reserve {
 
     /// Returns whether a part was given up, or could not be had: what is left of the device is for freeing room.
     pub fn is_in_use(&self) -> bool {
-        self.held_bytes() < self.wanted_bytes.load(Ordering::Acquire)
+        self.is_in_use.load(Ordering::Acquire)
     }
 
     /// Makes the reserve as large as `wanted_bytes`, but no more than a fiftieth of the device; a larger one shrinks. It only takes room of which as
@@ -75,34 +82,50 @@ impl Reserve {
     /// Errors: the file cannot be had, though the device is not full. That is said once; until it can be had, what is held is all that is wanted.
     pub fn keep(&self, wanted_bytes: u64) -> Result<bool> {
         let space = self.ground.space()?;
-        let wanted_bytes = wanted_bytes.min(space.total_bytes / SHARE);
         let mut state = self.state.lock();
-        self.wanted_bytes.store(wanted_bytes, Ordering::Release);
-        if state.held_bytes > wanted_bytes {
-            self.shrink(&mut state, wanted_bytes)?;
+        state.wanted_bytes = wanted_bytes.min(space.total_bytes / SHARE);
+        let kept = self.adjust(&mut state, space.free_bytes);
+        // Writers see nothing of what was between.
+        self.publish(&state);
+        kept.map(|()| !state.is_in_use())
+    }
+
+    fn adjust(&self, state: &mut State, free_bytes: u64) -> Result<()> {
+        if state.held_bytes > state.wanted_bytes {
+            self.shrink(state, state.wanted_bytes)?;
         }
-        let missing_bytes = wanted_bytes - state.held_bytes;
-        if (missing_bytes > 0 || !state.is_checked) && space.free_bytes / 2 >= missing_bytes {
-            match self.file().and_then(|file| file.allocate(0, wanted_bytes)) {
-                Ok(()) => {
-                    (state.is_checked, state.has_failed) = (true, false);
-                    self.holds(&mut state, wanted_bytes);
-                }
-                Err(error) if error.is_full() => {
-                    // It may have taken all the room that there was, which others miss since.
-                    let held_bytes = if state.is_checked { state.held_bytes } else { 0 };
-                    self.shrink(&mut state, held_bytes)?;
-                    self.given_up.fetch_add(1, Ordering::Release);
-                }
-                Err(error) => {
-                    self.wanted_bytes.store(state.held_bytes, Ordering::Release);
-                    if !std::mem::replace(&mut state.has_failed, true) {
-                        return Err(error);
-                    }
+        if let Err(error) = self.take_missing(state, free_bytes) {
+            if error.is_full() {
+                // It may have taken all the room that there was, which others miss since.
+                let held_bytes = if state.is_checked { state.held_bytes } else { 0 };
+                self.shrink(state, held_bytes)?;
+                self.given_up.fetch_add(1, Ordering::Release);
+            } else {
+                state.wanted_bytes = state.held_bytes;
+                if !std::mem::replace(&mut state.has_failed, true) {
+                    return Err(error);
                 }
             }
         }
-        Ok(!self.is_in_use())
+        Ok(())
+    }
+
+    /// Allocates what is missing and nothing else: a file system may want free room for what the file has already.
+    fn take_missing(&self, state: &mut State, free_bytes: u64) -> Result<()> {
+        if !state.is_checked {
+            let file = self.file()?;
+            if file.allocated_bytes()? < state.held_bytes {
+                file.allocate(0, state.held_bytes)?;
+            }
+            state.is_checked = true;
+        }
+        let missing_bytes = state.wanted_bytes - state.held_bytes;
+        if missing_bytes > 0 && free_bytes / 2 >= missing_bytes {
+            self.file()?.allocate(state.held_bytes, missing_bytes)?;
+            state.held_bytes = state.wanted_bytes;
+            state.has_failed = false;
+        }
+        Ok(())
     }
 
     /// Runs a write, and gives up parts of the reserve as long as it finds the device full.
@@ -125,13 +148,14 @@ impl Reserve {
         if state.held_bytes == 0 {
             return false;
         }
-        let is_first = !self.is_in_use();
-        let part = (self.wanted_bytes.load(Ordering::Acquire) / PARTS).max(PART_MIN_BYTES);
+        let is_first = !state.is_in_use();
+        let part = (state.wanted_bytes / PARTS).max(PART_MIN_BYTES);
         let left = state.held_bytes.saturating_sub(part);
         if let Err(error) = self.shrink(&mut state, left) {
             tracing::error!(%error, "the disk is full, and the reserve for freeing room cannot be given up");
             return false;
         }
+        self.publish(&state);
         self.given_up.fetch_add(1, Ordering::Release);
         if is_first {
             tracing::warn!(
@@ -144,23 +168,24 @@ impl Reserve {
     fn shrink(&self, state: &mut State, to_bytes: u64) -> Result<()> {
         let shrunk = if to_bytes == 0 { self.ground.remove(&self.path) } else { self.file()?.set_len(to_bytes) };
         match shrunk {
-            Err(error) if error.is_not_found() => self.holds(state, 0),
+            Err(error) if error.is_not_found() => state.held_bytes = 0,
             // A file system that copies what it changes may need room to make a file shorter, but not to remove it.
             Err(error) if error.is_full() && to_bytes > 0 => {
                 self.ground.remove(&self.path)?;
-                self.holds(state, 0);
+                state.held_bytes = 0;
             }
             shrunk => {
                 shrunk?;
-                self.holds(state, to_bytes);
+                state.held_bytes = to_bytes;
             }
         }
         Ok(())
     }
 
-    fn holds(&self, state: &mut State, bytes: u64) {
-        state.held_bytes = bytes;
-        self.held_bytes.store(bytes, Ordering::Release);
+    /// Tells those who do not wait for the lock.
+    fn publish(&self, state: &State) {
+        self.held_bytes.store(state.held_bytes, Ordering::Release);
+        self.is_in_use.store(state.is_in_use(), Ordering::Release);
     }
 
     fn file(&self) -> Result<Arc<dyn File>> {
@@ -196,6 +221,15 @@ impl crate::DelegatingGround for ReservedGround {
 
     fn create(&self, path: &str) -> Result<Arc<dyn File>> {
         Ok(self.file(self.reserve.run(|| self.ground.create(path))?))
+    }
+
+    fn create_directory(&self, directory: &str) -> Result<()> {
+        let given_up = self.reserve.given_up.load(Ordering::Acquire);
+        let created = self.ground.create_directory(directory);
+        if created.as_ref().is_err_and(|error| error.is_full()) {
+            self.reserve.give_up(given_up);
+        }
+        created
     }
 
     fn open(&self, path: &str, access: Access) -> Result<Arc<dyn File>> {
@@ -258,6 +292,7 @@ impl crate::DelegatingFile for ReservedFile {
 mod tests {
     use super::*;
     use crate::SimulatedGround;
+    use std::sync::OnceLock;
 
     const MIB: u64 = 1 << 20;
 
@@ -342,6 +377,63 @@ mod tests {
         assert_eq!((reserve.held_bytes(), device.used_bytes()), (64 << 10, MIB + (64 << 10)));
     }
 
+    /// A file system that wants free room for all that it is asked to allocate, what the file has already too, as XFS does. Nobody is told that
+    /// the reserve is in use while it allocates.
+    #[derive(Debug)]
+    struct WholeRanges {
+        disk: Arc<dyn Ground>,
+        reserve: Arc<OnceLock<Arc<Reserve>>>,
+    }
+
+    impl crate::DelegatingGround for WholeRanges {
+        fn below(&self) -> &dyn Ground {
+            &*self.disk
+        }
+        fn create(&self, path: &str) -> Result<Arc<dyn File>> {
+            Ok(Arc::new(WholeRange { file: self.disk.create(path)?, disk: self.disk.clone(), reserve: self.reserve.clone() }))
+        }
+        fn open(&self, path: &str, access: Access) -> Result<Arc<dyn File>> {
+            Ok(Arc::new(WholeRange { file: self.disk.open(path, access)?, disk: self.disk.clone(), reserve: self.reserve.clone() }))
+        }
+    }
+
+    #[derive(Debug)]
+    struct WholeRange {
+        file: Arc<dyn File>,
+        disk: Arc<dyn Ground>,
+        reserve: Arc<OnceLock<Arc<Reserve>>>,
+    }
+
+    impl crate::DelegatingFile for WholeRange {
+        fn below(&self) -> &dyn File {
+            &*self.file
+        }
+        fn allocate(&self, offset: u64, length: u64) -> Result<()> {
+            assert!(self.reserve.get().is_none_or(|reserve| !reserve.is_in_use()), "a writer would be told that the disk is full");
+            let free_bytes = self.disk.space()?.free_bytes;
+            self.file.allocate(offset, if free_bytes < length { free_bytes + self.file.len()? + 1 } else { length })
+        }
+    }
+
+    #[test]
+    fn a_whole_reserve_asks_for_no_room_and_one_that_grows_asks_for_what_is_missing() {
+        let (device, disk) = disk(400 * MIB);
+        let reserve = Arc::new(OnceLock::new());
+        let ground: Arc<dyn Ground> = Arc::new(WholeRanges { disk: disk.clone(), reserve: reserve.clone() });
+        let _ = reserve.set(Arc::new(Reserve::open(&ground, "reserve")));
+        let reserve = reserve.get().unwrap();
+        assert!(reserve.keep(4 * MIB).unwrap());
+        // Others leave room for what is missing, but not for the whole file.
+        let others = disk.create("others").unwrap();
+        others.allocate(0, disk.space().unwrap().free_bytes - 5 * MIB).unwrap();
+        assert!(reserve.keep(6 * MIB).unwrap());
+        assert_eq!(reserve.held_bytes(), 6 * MIB);
+        others.allocate(0, others.len().unwrap() + disk.space().unwrap().free_bytes).unwrap();
+        let reserve = Reserve::open(&ground, "reserve");
+        assert!(reserve.keep(6 * MIB).unwrap());
+        assert_eq!((reserve.held_bytes(), device.used_bytes()), (6 * MIB, 400 * MIB));
+    }
+
     #[test]
     fn a_reserve_that_cannot_be_had_keeps_no_data_out() {
         let (_, disk) = disk(400 * MIB);
@@ -353,12 +445,15 @@ mod tests {
     }
 
     #[test]
-    fn the_sync_of_a_new_directory_is_not_made_again() {
+    fn the_sync_of_a_new_directory_is_not_made_again_but_its_caller_has_room_then() {
         let (device, disk) = disk(400 * MIB);
         let reserve = Arc::new(Reserve::open(&disk, "reserve"));
         reserve.keep(4 * MIB).unwrap();
         device.fail_operation(1, std::io::ErrorKind::StorageFull);
-        assert!(ReservedGround::new(disk, reserve).create_directory("directory").is_err_and(|error| error.is_full()));
+        let ground = ReservedGround::new(disk, reserve.clone());
+        assert!(ground.create_directory("directory").is_err_and(|error| error.is_full()));
+        assert!(reserve.is_in_use());
+        ground.create_directory("directory").unwrap();
     }
 
     #[test]

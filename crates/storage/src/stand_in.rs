@@ -138,6 +138,10 @@ impl File for StandIn {
         Ok(self.parity.header.members[self.at].length_bytes)
     }
 
+    fn allocated_bytes(&self) -> onefold_ground::Result<u64> {
+        self.len()
+    }
+
     fn write_at(&self, _offset: u64, _data: &[u8]) -> onefold_ground::Result<()> {
         Err(self.error("write", io::ErrorKind::PermissionDenied.into()))
     }

@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //! * Only directories that were backed up as a whole, and are wanted as a whole, lose names; never the directories above them.
-//! * A directory of which only the marker was backed up loses nothing.
+//! * A directory of which only the marker was backed up loses nothing, nor does one that `--one-file-system` may have left empty.
 //! * A directory of the backup that cannot be read to its end loses nothing.
-//! * What the user or the backup has excluded, other file systems and the store itself stay. The root of a file system that is mounted in
-//!   the target loses nothing.
+//! * What the user or the backup has excluded, whatever is mounted there and every store stay. A directory of the backup at which something
+//!   is mounted loses nothing, nor does one that is a store of which the backup knows nothing.
 
 use crate::glob::Excludes;
 use crate::marker::CACHE_TAG;
@@ -16,7 +16,7 @@ use crate::target::{Directory, let_owner_in, open_directory, os};
 use crate::write::Output;
 use crate::{ClientError, Result};
 use onefold_catalog::{Backup, DirectoryReader, components, join};
-use onefold_engine::{Engine, Recipe};
+use onefold_engine::{DESCRIPTOR, DESCRIPTOR_BEGINNING, DESCRIPTOR_COPY, Engine, Recipe};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, FileType};
 use std::collections::HashSet;
@@ -24,6 +24,9 @@ use std::sync::Arc;
 
 /// Directories that nest deeper are left alone.
 const MAX_DEPTH: usize = 1000;
+
+/// Files that a store begins with.
+const DESCRIPTORS: [&str; 2] = [DESCRIPTOR, DESCRIPTOR_COPY];
 
 /// What deletes.
 pub(crate) struct Deleter<'a> {
@@ -33,6 +36,8 @@ pub(crate) struct Deleter<'a> {
     left_out: Excludes,
     /// Names of files for the sake of which everything else in a directory was left out.
     markers: Vec<Vec<u8>>,
+    /// Directories where another file system was mounted are empty in the backup.
+    one_file_system: bool,
     paths: &'a [Vec<u8>],
 }
 
@@ -43,11 +48,11 @@ impl<'a> Deleter<'a> {
             let why = format!("backup {} is partial: what it lacks may have been there and would be deleted", backup.id.short());
             return Err(ClientError::Refused { why });
         }
-        let LeftOut { excludes, markers } = left_out(&backup.options).map_err(|why| {
+        let LeftOut { excludes, markers, one_file_system } = left_out(&backup.options).map_err(|why| {
             let why = format!("backup {} cannot tell what to delete: {why}; restore it without --delete", backup.id.short());
             ClientError::Refused { why }
         })?;
-        Ok(Deleter { output, selection, left_out: excludes, markers, paths: &backup.paths })
+        Ok(Deleter { output, selection, left_out: excludes, markers, one_file_system, paths: &backup.paths })
     }
 
     /// Deletes from a directory of the target what the directory `recipe` of the backup has not.
@@ -60,7 +65,7 @@ impl<'a> Deleter<'a> {
         let watch = self.output.watch;
         if directory.is_mount_point() {
             // The backup may have the directory that it is mounted on, and nothing of what is in it.
-            return watch.warn(path, "another file system is mounted there: nothing is deleted from this directory");
+            return watch.warn(path, "a file system is mounted there: nothing is deleted from this directory");
         }
         let mut names = HashSet::new();
         for entry in DirectoryReader::new(engine, recipe) {
@@ -70,8 +75,12 @@ impl<'a> Deleter<'a> {
                 Err(_) => return,
             };
         }
-        if self.has_only_marker(&names, path) {
+        if self.may_lack_everything(&names, path) {
             return;
+        }
+        // The backup may be of a time when there was no store, or is that of the store, which leaves itself out.
+        if DESCRIPTORS.iter().all(|name| !names.contains(name.as_bytes())) && is_store(&directory.file) {
+            return watch.error(path, "it is a store: nothing is deleted from this directory");
         }
         let listing = match Listing::read(&directory.file) {
             Ok(listing) => listing,
@@ -85,8 +94,12 @@ impl<'a> Deleter<'a> {
         }
     }
 
-    /// Returns whether a directory of the backup with these names lacks everything else because of a marker, which may itself be excluded.
-    fn has_only_marker(&self, names: &HashSet<Vec<u8>>, path: &[u8]) -> bool {
+    /// Returns whether a directory of the backup with these names may lack everything else: because another file system was mounted there,
+    /// or because of a marker, which may itself be excluded.
+    fn may_lack_everything(&self, names: &HashSet<Vec<u8>>, path: &[u8]) -> bool {
+        if self.one_file_system && names.is_empty() {
+            return true;
+        }
         self.markers.iter().any(|marker| match names.len() {
             0 => self.left_out.matches(&join(path, marker)),
             length => length == 1 && names.contains(marker),
@@ -110,8 +123,8 @@ impl<'a> Deleter<'a> {
         if is_directory {
             let reason = if self.output.store.is_found(&found) {
                 "it is the directory of the store"
-            } else if found.attributes.device != device {
-                "another file system is mounted there"
+            } else if found.is_mount_point(device) {
+                "a file system is mounted there"
             } else if depth >= MAX_DEPTH {
                 "it is nested too deep"
             } else {
@@ -134,6 +147,10 @@ impl<'a> Deleter<'a> {
                     return false;
                 }
             };
+            if is_store(&directory) {
+                watch.error(&path, "not deleted: it is a store");
+                return false;
+            }
             let mut is_empty = true;
             for name in (0..).map_while(|at| listing.get(at)) {
                 is_empty &= self.remove(&directory, name, join(&path, name), device, depth + 1);
@@ -156,10 +173,16 @@ impl<'a> Deleter<'a> {
     }
 }
 
+/// Returns whether a directory is a store. Backups do not have the store that they are in, and a copy of it does not know where it is.
+fn is_store(directory: &OwnedFd) -> bool {
+    DESCRIPTORS.iter().any(|name| source::begins_with(directory, name.as_bytes(), DESCRIPTOR_BEGINNING.as_bytes()))
+}
+
 /// What a backup left out of the directories that it has.
 struct LeftOut {
     excludes: Excludes,
     markers: Vec<Vec<u8>>,
+    one_file_system: bool,
 }
 
 /// Reads the options that a backup was made with; every key that decides must be there. Errors: why they do not say what was left out.
@@ -181,5 +204,6 @@ fn left_out(options: &str) -> std::result::Result<LeftOut, String> {
         markers.push(CACHE_TAG);
     }
     let excludes = Excludes::new(&texts("excludes")?).map_err(|error| error.to_string())?;
-    Ok(LeftOut { excludes, markers: markers.into_iter().map(|name| name.as_bytes().to_vec()).collect() })
+    let markers = markers.into_iter().map(|name| name.as_bytes().to_vec()).collect();
+    Ok(LeftOut { excludes, markers, one_file_system: flag("one_file_system")? })
 }

@@ -9,6 +9,8 @@ use std::fmt::Write as _;
 
 /// The file.
 pub const DESCRIPTOR: &str = "descriptor";
+/// What it begins with.
+pub const DESCRIPTOR_BEGINNING: &str = "# Written by onefold at init.";
 /// Its second copy.
 pub const DESCRIPTOR_COPY: &str = "descriptor.copy";
 /// The format that this version reads and writes. What is stored in another one would be misread: in format 1 batches of the log were aligned to 512
@@ -115,7 +117,7 @@ impl Descriptor {
             text
         });
         let mut text = format!(
-            "# Written by onefold at init. What is chosen here holds for the life of the store.\n\
+            "{DESCRIPTOR_BEGINNING} What is chosen here holds for the life of the store.\n\
              format = {FORMAT}\nstore = \"{store}\"\nprofile = \"exact\"\nfingerprint = \"{}\"\nchunker = \"{}\"\n\
              chunk_min_bytes = {}\nchunk_target_bytes = {}\nchunk_max_bytes = {}\ncontainer_bytes = {}\nframe_bytes = {}\n\
              compression = \"{}\"\nindex_partitions = {}\nobject_partitions = {}\ncontainer_partitions = {}\nencryption = \"none\"\n",

@@ -1,6 +1,6 @@
 //! An open file of a simulated disk.
 
-use super::content::SECTOR_BYTES;
+use super::content::{PAGE_BYTES, SECTOR_BYTES};
 use super::state::Fault;
 use super::{SharedInode, SimulatedGround, failure};
 use crate::{File, GroundError, Result};
@@ -119,6 +119,12 @@ impl File for SimulatedFile {
         let mut state = self.ground.state.lock();
         state.begin_query().map_err(|fault| self.fail("ask the length of", fault.source()))?;
         Ok(self.inode.lock().length())
+    }
+
+    fn allocated_bytes(&self) -> Result<u64> {
+        let mut state = self.ground.state.lock();
+        state.begin_query().map_err(|fault| self.fail("ask the blocks of", fault.source()))?;
+        Ok(self.inode.lock().room() * PAGE_BYTES)
     }
 
     fn set_len(&self, length: u64) -> Result<()> {

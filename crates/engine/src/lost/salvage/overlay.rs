@@ -305,6 +305,14 @@ impl File for Handle {
         }
     }
 
+    fn allocated_bytes(&self) -> Result<u64> {
+        match (self.changed(), &self.below) {
+            (None, Some(below)) => below.allocated_bytes(),
+            // Memory has room for all of it.
+            _ => self.len(),
+        }
+    }
+
     fn set_len(&self, length: u64) -> Result<()> {
         self.to_change("set the length of")?.set_len(length);
         Ok(())
