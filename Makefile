@@ -43,11 +43,13 @@ simulate: ## Many power cuts under a store on ext4, XFS and btrfs (`make test` m
 	tools/test-packages
 	ONEFOLD_POWER_CUTS=$(POWER_CUTS) $(CARGO) test --package onefold-tests --test power_cut -- --nocapture
 
-lint: ## Formatting, clippy, licences, lock files
+# `tools/prose` refuses lines of *.md files over 120 characters, and words that are no plain English.
+lint: ## Formatting, clippy, licences, lock files, prose of the documents
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	tools/licences Cargo.toml
 	tools/licences fuzz/Cargo.toml
+	tools/prose
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) clippy --manifest-path fuzz/Cargo.toml --no-default-features --all-targets --locked -- -D warnings
 
