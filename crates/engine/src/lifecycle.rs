@@ -6,6 +6,7 @@ pub(crate) mod background;
 pub(crate) mod clock;
 pub(crate) mod copied;
 pub(crate) mod descriptor;
+pub(crate) mod layout;
 pub(crate) mod mode;
 pub(crate) mod open;
 pub(crate) mod reserve;

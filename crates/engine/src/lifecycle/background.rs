@@ -1,7 +1,7 @@
 //! Threads in the background: commits that nobody asked for, sweeps, persisting, trimming the log; and back-pressure when they fall behind.
 
 use super::copied;
-use crate::lifecycle::open::LOCK;
+use crate::lifecycle::layout::LOCK;
 use crate::{Engine, EngineError, Mode, Result};
 use onefold_ground::LockGuard;
 use onefold_ground::profile::Component;

@@ -10,6 +10,7 @@ use crate::commit::replay_batch;
 use crate::lifecycle::activity::Earlier;
 use crate::lifecycle::clock::Clock;
 use crate::lifecycle::descriptor::{DESCRIPTOR_COPY, Descriptor};
+use crate::lifecycle::layout::{CONTAINERS, INDEX, LAYERS_KEPT, LOCK, LOG, OBJECTS, log_options, read_epoch, storage_options, write_epoch};
 use crate::lifecycle::settings::Settings;
 use crate::liveness::Reclaiming;
 use crate::liveness::recount::RECOUNTED;
@@ -25,23 +26,13 @@ use crate::write::filters::Filters;
 use crate::write::reservation::Reservations;
 use crate::{Engine, EngineError, Mode, Result};
 use onefold_ground::profile::Profile;
-use onefold_ground::{Access, Ground, GroundError, Holder, LockGuard, checksum, read_file, replace_file};
+use onefold_ground::{Access, Ground, Holder, LockGuard};
 use onefold_index::{ChunkIndex, ChunkIndexOptions, ObjectIndex, ObjectIndexOptions};
-use onefold_oplog::{Log, LogError, LogOptions, Opening, PartitionClass};
-use onefold_storage::{ContainerStore, StorageOptions};
+use onefold_oplog::{Log, LogError, Opening, PartitionClass};
+use onefold_storage::ContainerStore;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-
-/// Directories and files of a store (`docs/format.md` section 1).
-pub(crate) const INDEX: &str = "index";
-pub(crate) const OBJECTS: &str = "objects";
-pub(crate) const CONTAINERS: &str = "containers";
-pub(crate) const LOG: &str = "log";
-pub(crate) const LOCK: &str = "lock";
-pub(crate) const OWNER: &str = "owner";
-/// While this file is there, layers stay that no volume uses: a part of the log was lost, and they may have what was written behind it.
-pub(crate) const LAYERS_KEPT: &str = "objects/layers-kept";
 
 impl Engine {
     /// Creates an empty store on an empty ground. The descriptor is written last: before it, there is no store.
@@ -232,25 +223,6 @@ fn open_log(ground: &Arc<dyn Ground>, descriptor: &Descriptor, settings: &Settin
     }
 }
 
-pub(crate) fn storage_options(descriptor: &Descriptor, settings: &Settings) -> StorageOptions {
-    StorageOptions {
-        container_bytes: descriptor.container_bytes,
-        frame_bytes: descriptor.frame_bytes,
-        compression: descriptor.compression,
-        digest_bytes: descriptor.fingerprint.digest_bytes(),
-        store: descriptor.store,
-        workers: settings.workers,
-        in_flight_bytes: settings.in_flight_bytes,
-        frame_cache_bytes: settings.frame_cache_bytes,
-        catalog_cache_bytes: settings.catalog_cache_bytes,
-        discards_data: descriptor.discards_data,
-    }
-}
-
-pub(crate) fn log_options(settings: &Settings) -> LogOptions {
-    LogOptions { segment_bytes: settings.log_segment_bytes, limit_bytes: settings.log_limit_bytes }
-}
-
 /// Brings the indexes and the open containers to the end of the log; without `index`, the object index only.
 fn recover(
     storage: &Arc<ContainerStore>,
@@ -312,28 +284,4 @@ fn recover(
         Some(error) => Err(error),
         None => Ok(storage.recovered(log.start(), log.end())?),
     }
-}
-
-/// The number of openings for writing, which fences old owners: `docs/format.md` section 3.
-pub(crate) fn read_epoch(ground: &dyn Ground) -> Result<u64> {
-    let damaged = |why: &str| EngineError::Inconsistent { why: format!("{}: {why}", ground.describe(OWNER)) };
-    let bytes = match read_file(ground, OWNER, 4096) {
-        Err(error) if error.is_not_found() => return Err(damaged("the file is missing")),
-        Err(GroundError::TooLong { .. }) => return Err(damaged("it does not have 16 bytes")),
-        bytes => bytes?,
-    };
-    let (number, sum) = match (bytes.get(..8), bytes.get(8..16)) {
-        (Some(number), Some(sum)) if bytes.len() == 16 => (number, sum),
-        _ => return Err(damaged("it does not have 16 bytes")),
-    };
-    if checksum(number).to_le_bytes() != sum {
-        return Err(damaged("its checksum is wrong"));
-    }
-    Ok(u64::from_le_bytes(number.try_into().expect("eight bytes")))
-}
-
-pub(crate) fn write_epoch(ground: &dyn Ground, epoch: u64) -> Result<()> {
-    let mut bytes = epoch.to_le_bytes().to_vec();
-    bytes.extend_from_slice(&checksum(&bytes).to_le_bytes());
-    Ok(replace_file(ground, OWNER, &bytes)?)
 }

@@ -12,7 +12,7 @@
 
 use super::{WholeLog, Work};
 use crate::OBJECTS_WRITTEN;
-use crate::lifecycle::open::{CONTAINERS, LAYERS_KEPT, LOG, OBJECTS, log_options, storage_options};
+use crate::lifecycle::layout::{CONTAINERS, LAYERS_KEPT, LOG, OBJECTS, log_options, storage_options};
 use crate::liveness::dead::{self, DeadSlots, PARTITION as DEAD_PARTITION};
 use crate::{Change, EngineError, Result};
 use onefold_ground::profile::Profile;

@@ -10,7 +10,7 @@ mod overlay;
 
 use crate::lifecycle::copied;
 use crate::lifecycle::descriptor::{DESCRIPTOR, DESCRIPTOR_COPY, Descriptor};
-use crate::lifecycle::open::{INDEX, LOCK, LOG, OBJECTS, OWNER, read_epoch, write_epoch};
+use crate::lifecycle::layout::{INDEX, LOCK, LOG, OBJECTS, OWNER, read_epoch, write_epoch};
 use crate::lost::rebuild;
 use crate::read::snapshot::nobody_reads;
 use crate::read::views::{OPENING_LIMIT, lock_views_within};
@@ -367,7 +367,7 @@ impl Engine {
             Ok(epoch) if epoch >= self.log.epoch() => {}
             Ok(epoch) => damaged.push(format!(
                 "{} says {epoch}, but the owner of epoch {} has written to the log",
-                self.ground.describe(crate::lifecycle::open::OWNER),
+                self.ground.describe(crate::lifecycle::layout::OWNER),
                 self.log.epoch()
             )),
             Err(error) => damaged.push(error.to_string()),

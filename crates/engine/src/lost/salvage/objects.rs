@@ -2,7 +2,7 @@
 
 use super::Work;
 use crate::Result;
-use crate::lifecycle::open::{LOG, OBJECTS};
+use crate::lifecycle::layout::{LOG, OBJECTS};
 use onefold_ground::Access;
 use onefold_index::ObjectIndex;
 use onefold_index::objects::{Need, Salvage, SalvagedPartition, salvage_partition};

@@ -1,0 +1,61 @@
+//! Where the parts of a store lie below its directory, what they are opened with, and the number of its openings.
+
+use crate::lifecycle::descriptor::Descriptor;
+use crate::lifecycle::settings::Settings;
+use crate::{EngineError, Result};
+use onefold_ground::{Ground, GroundError, checksum, read_file, replace_file};
+use onefold_oplog::LogOptions;
+use onefold_storage::StorageOptions;
+
+/// Directories and files of a store (`docs/format.md` section 1).
+pub(crate) const INDEX: &str = "index";
+pub(crate) const OBJECTS: &str = "objects";
+pub(crate) const CONTAINERS: &str = "containers";
+pub(crate) const LOG: &str = "log";
+pub(crate) const LOCK: &str = "lock";
+pub(crate) const OWNER: &str = "owner";
+/// While this file is there, layers stay that no volume uses: a part of the log was lost, and they may have what was written behind it.
+pub(crate) const LAYERS_KEPT: &str = "objects/layers-kept";
+
+pub(crate) fn storage_options(descriptor: &Descriptor, settings: &Settings) -> StorageOptions {
+    StorageOptions {
+        container_bytes: descriptor.container_bytes,
+        frame_bytes: descriptor.frame_bytes,
+        compression: descriptor.compression,
+        digest_bytes: descriptor.fingerprint.digest_bytes(),
+        store: descriptor.store,
+        workers: settings.workers,
+        in_flight_bytes: settings.in_flight_bytes,
+        frame_cache_bytes: settings.frame_cache_bytes,
+        catalog_cache_bytes: settings.catalog_cache_bytes,
+        discards_data: descriptor.discards_data,
+    }
+}
+
+pub(crate) fn log_options(settings: &Settings) -> LogOptions {
+    LogOptions { segment_bytes: settings.log_segment_bytes, limit_bytes: settings.log_limit_bytes }
+}
+
+/// The number of openings for writing, which fences old owners: `docs/format.md` section 3.
+pub(crate) fn read_epoch(ground: &dyn Ground) -> Result<u64> {
+    let damaged = |why: &str| EngineError::Inconsistent { why: format!("{}: {why}", ground.describe(OWNER)) };
+    let bytes = match read_file(ground, OWNER, 4096) {
+        Err(error) if error.is_not_found() => return Err(damaged("the file is missing")),
+        Err(GroundError::TooLong { .. }) => return Err(damaged("it does not have 16 bytes")),
+        bytes => bytes?,
+    };
+    let (number, sum) = match (bytes.get(..8), bytes.get(8..16)) {
+        (Some(number), Some(sum)) if bytes.len() == 16 => (number, sum),
+        _ => return Err(damaged("it does not have 16 bytes")),
+    };
+    if checksum(number).to_le_bytes() != sum {
+        return Err(damaged("its checksum is wrong"));
+    }
+    Ok(u64::from_le_bytes(number.try_into().expect("eight bytes")))
+}
+
+pub(crate) fn write_epoch(ground: &dyn Ground, epoch: u64) -> Result<()> {
+    let mut bytes = epoch.to_le_bytes().to_vec();
+    bytes.extend_from_slice(&checksum(&bytes).to_le_bytes());
+    Ok(replace_file(ground, OWNER, &bytes)?)
+}
