@@ -111,7 +111,7 @@ pub const KEYS: &[Key] = &[
         section: "memory",
         name: "chunk_index_cache",
         default: "\"16MiB\"",
-        kind: MEMORY,
+        kind: Kind::Size { least: 64 * KIB, most: TIB },
         about: "Pages of the chunk index for look-ups, beside what the system keeps of them in memory; a look-up that finds its page here costs a fifth of the processor time.",
         set: |settings, value| settings.engine.chunk_index_cache_bytes = value.units(),
     },
