@@ -1,5 +1,5 @@
 //! Grounds and files that stand on another one. They spell out only what they do differently: what they leave out is done by the one below,
-//! so that none of them can forget to pass a call on.
+//! so that none of them can forget to pass a call on. Whoever spells out `read_at` spells out `try_read_at` too, which is another way to the same bytes.
 
 use crate::{Access, DirectoryEntry, Exposure, File, Ground, Holder, Identity, LockError, LockGuard, Result, Space};
 use std::fmt::Debug;
@@ -54,6 +54,7 @@ delegating! {
     /// A [`File`] that stands on another one. Name it by its path in the `impl`: where both traits are imported, calls are ambiguous.
     trait DelegatingFile over File;
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()>;
+    fn try_read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<bool>;
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()>;
     fn pretend_write(&self, offset: u64, length: u64) -> Result<()>;
     fn len(&self) -> Result<u64>;

@@ -171,6 +171,10 @@ impl crate::DelegatingFile for DirectFile {
         self.cached.read_at(offset, buffer)
     }
 
+    fn try_read_at(&self, _offset: u64, _buffer: &mut [u8]) -> Result<bool> {
+        Ok(false)
+    }
+
     /// Would put it into memory.
     fn read_ahead(&self, _offset: u64, _length: u64) {}
 }

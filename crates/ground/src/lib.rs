@@ -4,6 +4,7 @@
 //!   directory ([`LocalGround`]) or on a simulated disk that crashes, tears and fills up ([`simulation`]).
 //! * [`DelegatingGround`] and [`DelegatingFile`]: what stands on another one and does some things differently.
 //! * [`ModelledGround`]: another ground's files with the time that devices would take which are not there, for experiments.
+//! * [`Readers`]: many places read at once.
 //! * [`reserve`]: room that is kept for freeing room, and a ground whose writes may use it.
 //! * [`lock`]: who holds a store; [`permissions`]: who may open its files.
 //! * [`wire`]: writing and bounded reading of the integers and byte strings that all formats are made of.
@@ -23,6 +24,7 @@ mod modelled;
 pub mod permissions;
 pub mod profile;
 mod random;
+mod readers;
 pub mod reserve;
 pub mod simulation;
 pub mod size;
@@ -38,6 +40,7 @@ pub use lock::{Holder, LockError, LockGuard};
 pub use modelled::{DeviceModel, ModelledGround, ModelledPart, PartCounters};
 pub use permissions::{Exposure, Permissions};
 pub use random::fill_random;
+pub use readers::{ReadRequest, Readers};
 pub use reserve::{Reserve, ReservedGround};
 pub use simulation::{CrashPolicy, CrashSite, SimulatedGround};
 
@@ -124,6 +127,8 @@ pub trait Ground: Send + Sync + Debug {
 pub trait File: Send + Sync + Debug {
     /// Reads exactly `buffer.len()` bytes; the end of the file before that is an error of kind `UnexpectedEof`.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()>;
+    /// Reads like [`File::read_at`] if no device has to be waited for. False: one would have to be, and what is in the buffer means nothing.
+    fn try_read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<bool>;
     /// Writes all of `data`; extends the file where needed.
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()>;
     /// Takes the time of a write, and writes nothing: for stores that keep no data. Only [modelled devices](ModelledGround) take any.

@@ -6,12 +6,16 @@ use crate::permissions::{self, Exposure, Permissions};
 use crate::{Access, DirectoryEntry, File, Ground, GroundError, Holder, Identity, LockError, LockGuard, Result, Space};
 use parking_lot::Mutex;
 use rustix::fs::{Advice, AtFlags, FallocateFlags, FlockOperation, Gid, OFlags, StatxFlags, Uid};
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use std::collections::HashSet;
 use std::fs;
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// What the system calls a file system in memory (TMPFS_MAGIC).
+const TMPFS_MAGIC: u64 = 0x0102_1994;
 
 /// A local directory as the ground of a store.
 #[derive(Debug)]
@@ -70,7 +74,7 @@ impl Ground for LocalGround {
         let path = self.path(path);
         let file = create_file(&path, self.permissions.file).map_err(|source| error("create", &path, source))?;
         self.give(&path);
-        Ok(Arc::new(LocalFile { file, path }))
+        Ok(Arc::new(LocalFile::new(file, path)))
     }
 
     fn open(&self, path: &str, access: Access) -> Result<Arc<dyn File>> {
@@ -85,7 +89,7 @@ impl Ground for LocalGround {
         if !file.metadata().map_err(|source| error("open", &path, source))?.is_file() {
             return Err(error("open", &path, io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")));
         }
-        Ok(Arc::new(LocalFile { file, path }))
+        Ok(Arc::new(LocalFile::new(file, path)))
     }
 
     fn open_past_cache(&self, path: &str) -> Result<Arc<dyn File>> {
@@ -285,11 +289,31 @@ fn sync_directory(path: &Path) -> Result<()> {
 struct LocalFile {
     file: fs::File,
     path: PathBuf,
+    /// Whether its file system has no device (tmpfs): reading never waits.
+    is_in_memory: bool,
+}
+
+impl LocalFile {
+    fn new(file: fs::File, path: PathBuf) -> LocalFile {
+        let is_in_memory = rustix::fs::fstatfs(&file).is_ok_and(|found| u64::try_from(found.f_type) == Ok(TMPFS_MAGIC));
+        LocalFile { file, path, is_in_memory }
+    }
 }
 
 impl File for LocalFile {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         self.file.read_exact_at(buffer, offset).map_err(|source| error("read", &self.path, source))
+    }
+
+    fn try_read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<bool> {
+        let length = buffer.len();
+        match preadv2(&self.file, &mut [IoSliceMut::new(buffer)], offset, ReadWriteFlags::NOWAIT) {
+            // Less than all: the rest is not in memory, or the file ends, which a read that waits will say.
+            Ok(read) => Ok(read == length),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) if self.is_in_memory => self.read_at(offset, buffer).map(|()| true),
+            // Also where the system cannot tell: then nobody knows that it would not wait.
+            Err(_) => Ok(false),
+        }
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
@@ -368,6 +392,19 @@ mod tests {
 
     fn holder(command: &str) -> Holder {
         Holder::this_process(command)
+    }
+
+    #[test]
+    fn what_is_read_without_waiting_is_what_was_written() {
+        for directory in [std::env::temp_dir(), PathBuf::from("/dev/shm")].into_iter().filter(|directory| directory.is_dir()) {
+            let directory = tempfile::tempdir_in(directory).unwrap();
+            let file = LocalGround::open(directory.path()).unwrap().create("file").unwrap();
+            file.write_at(0, &[7; 10_000]).unwrap();
+            let mut bytes = [0; 5000];
+            // Just written, it is in memory, unless the file system cannot tell.
+            assert!(!file.try_read_at(3000, &mut bytes).unwrap() || bytes == [7; 5000]);
+            assert!(!matches!(file.try_read_at(5001, &mut bytes), Ok(true)), "behind the end of the file");
+        }
     }
 
     fn held_by(result: std::result::Result<LockGuard, LockError>) -> Option<String> {

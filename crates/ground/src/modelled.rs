@@ -269,6 +269,16 @@ impl crate::DelegatingFile for ModelledFile {
         Ok(())
     }
 
+    fn try_read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<bool> {
+        if self.part.devices.is_some() || !self.file.try_read_at(offset, buffer)? {
+            return Ok(false);
+        }
+        if !buffer.is_empty() {
+            self.part.done(Work::Read, self.name, offset, buffer.len() as u64);
+        }
+        Ok(true)
+    }
+
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.file.write_at(offset, data)?;
         if !data.is_empty() {

@@ -1,6 +1,7 @@
 //! The chunk index with random keys of 20 bytes: durable batches of 50 thousand, then hits and misses (M0.13-M0.15).
 //!
-//! `cargo bench -p onefold-index --bench chunk_index [-- KEYS]`. Figures are thousands per second of this process's CPU time.
+//! `cargo bench -p onefold-index --bench chunk_index [-- KEYS]`. Figures are thousands per second of this process's CPU time. The store's files are
+//! in the system's page cache, the index keeps no pages at first; hits are measured again while it keeps all of them.
 
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Access, Ground, LocalGround, checksum};
@@ -39,16 +40,27 @@ fn measure(name: &str, from: u64, count: u64, order: impl Fn(u64) -> u64, mut wo
     println!("{name:<28} {:>8.0} k per CPU-s  {:>8.0} k per second", count as f64 / cpu / 1e3, count as f64 / wall / 1e3);
 }
 
+fn hits(name: &str, index: &ChunkIndex, keys: u64, batch_keys: usize) {
+    let mut out = Vec::new();
+    let order = |number| (number * 7919) % keys;
+    measure(name, 0, keys, order, |_, batch| {
+        for batch in batch.chunks(batch_keys) {
+            index.lookup(batch, &mut out).expect("looked up");
+            assert!(out.iter().all(Option::is_some));
+        }
+    });
+}
+
 fn main() {
     let keys: u64 = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(5_000_000);
     let directory = tempfile::tempdir().expect("a temporary directory");
     let ground: Arc<dyn Ground> = Arc::new(LocalGround::open(directory.path()).expect("it exists"));
     ChunkIndex::create(&ground, "index", PARTITIONS, DIGEST_BYTES).expect("an empty directory");
-    let open = |epoch| {
-        ChunkIndex::open(&ground, "index", PARTITIONS, DIGEST_BYTES, ChunkIndexOptions::default(), Access::ReadWrite, epoch)
-            .expect("an index")
+    let open = |epoch, page_cache_bytes| {
+        let options = ChunkIndexOptions { page_cache_bytes, ..ChunkIndexOptions::default() };
+        ChunkIndex::open(&ground, "index", PARTITIONS, DIGEST_BYTES, options, Access::ReadWrite, epoch).expect("an index")
     };
-    let index = open(1);
+    let index = open(1, 0);
     measure(
         "insert, durable in pages",
         0,
@@ -72,28 +84,8 @@ fn main() {
     );
 
     let mut out = Vec::new();
-    measure(
-        "hit, batches of 50 k",
-        0,
-        keys,
-        |number| (number * 7919) % keys,
-        |_, batch| {
-            index.lookup(batch, &mut out).expect("looked up");
-            assert!(out.iter().all(Option::is_some));
-        },
-    );
-    measure(
-        "hit, batches of 128",
-        0,
-        keys / 5,
-        |number| (number * 7919) % keys,
-        |_, batch| {
-            for batch in batch.chunks(128) {
-                index.lookup(batch, &mut out).expect("looked up");
-                assert!(out.iter().all(Option::is_some));
-            }
-        },
-    );
+    hits("hit, batches of 50 k", &index, keys, BATCH as usize);
+    hits("hit, batches of 128", &index, keys, 128);
     let before = index.statistics();
     measure(
         "miss, batches of 50 k",
@@ -113,7 +105,14 @@ fn main() {
     index.close().expect("closed");
     drop(index);
     let start = Instant::now();
-    let index = open(2);
+    let index = open(2, 1 << 40);
     println!("{:<28} {:>8.1} ms", "open after close", start.elapsed().as_secs_f64() * 1e3);
     assert_eq!(index.position(), Position(keys.div_ceil(BATCH) * BATCH));
+    let order = |number| (number * 7919) % keys;
+    measure("pages kept for the first time", 0, keys, order, |_, batch| index.lookup(batch, &mut out).expect("looked up"));
+    let reads = index.statistics().page_reads;
+    hits("hit, pages in memory, 50 k", &index, keys, BATCH as usize);
+    hits("hit, pages in memory, 128", &index, keys, 128);
+    assert_eq!(index.statistics().page_reads, reads);
+    println!("{:<28} {:>8.1}", "bytes per key in memory", index.statistics().page_cache_bytes as f64 / keys as f64);
 }

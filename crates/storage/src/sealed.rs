@@ -53,6 +53,13 @@ struct WithHeader {
 }
 
 impl WithHeader {
+    /// Puts the header over what was read from there.
+    fn cover(&self, offset: u64, buffer: &mut [u8]) {
+        let from = usize::try_from(offset).unwrap_or(HEADER_BYTES).min(HEADER_BYTES);
+        let covered = (HEADER_BYTES - from).min(buffer.len());
+        buffer[..covered].copy_from_slice(&self.header[from..from + covered]);
+    }
+
     fn refused(operation: &'static str) -> GroundError {
         let path = "a container with its header written anew".to_owned();
         GroundError::Io { operation, path, source: io::ErrorKind::PermissionDenied.into() }
@@ -66,10 +73,14 @@ impl onefold_ground::DelegatingFile for WithHeader {
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> onefold_ground::Result<()> {
         self.file.read_at(offset, buffer)?;
-        let from = usize::try_from(offset).unwrap_or(HEADER_BYTES).min(HEADER_BYTES);
-        let covered = (HEADER_BYTES - from).min(buffer.len());
-        buffer[..covered].copy_from_slice(&self.header[from..from + covered]);
+        self.cover(offset, buffer);
         Ok(())
+    }
+
+    fn try_read_at(&self, offset: u64, buffer: &mut [u8]) -> onefold_ground::Result<bool> {
+        let is_read = self.file.try_read_at(offset, buffer)?;
+        self.cover(offset, buffer);
+        Ok(is_read)
     }
 
     fn write_at(&self, _offset: u64, _data: &[u8]) -> onefold_ground::Result<()> {

@@ -134,6 +134,11 @@ impl File for StandIn {
         Ok(())
     }
 
+    /// It takes reads of a whole group.
+    fn try_read_at(&self, _offset: u64, _buffer: &mut [u8]) -> onefold_ground::Result<bool> {
+        Ok(false)
+    }
+
     fn len(&self) -> onefold_ground::Result<u64> {
         Ok(self.parity.header.members[self.at].length_bytes)
     }

@@ -37,13 +37,19 @@ fn page(bytes: &[u8], digest_bytes: usize) {
     assert_eq!(entries.len(), page.len());
     if page.check_order().is_err() {
         // What is out of order may not be found, but is not invented either.
-        entries
-            .iter()
-            .for_each(|entry| assert!(page.find(&entry.fingerprint).is_none_or(|value| entries.iter().any(|other| other.value == value))));
+        entries.iter().for_each(|entry| {
+            assert!(
+                page.find(&entry.fingerprint, entry.fingerprint.hash_bits())
+                    .is_none_or(|value| entries.iter().any(|other| other.value == value))
+            )
+        });
         return;
     }
     for entry in &entries {
-        assert_eq!(page.find(&entry.fingerprint), Some(entry.value));
+        for fraction in [0, entry.fingerprint.prefix(), u64::MAX] {
+            assert_eq!(page.find(&entry.fingerprint, fraction), Some(entry.value));
+            page.touch(fraction);
+        }
     }
     let mut again = Vec::new();
     encode_page(&mut again, place, page.position(), u16::from(page.spills()), &entries);

@@ -98,7 +98,11 @@ impl Engine {
         let opening = if mode == Mode::ReadWrite { Opening::ReadWrite { epoch } } else { Opening::ReadOnly };
         let log = open_log(&ground, &descriptor, &settings, opening, mode)?;
 
-        let index_options = ChunkIndexOptions { auxiliary_bytes: settings.auxiliary_index_bytes };
+        let index_options = ChunkIndexOptions {
+            auxiliary_bytes: settings.auxiliary_index_bytes,
+            page_cache_bytes: settings.chunk_index_cache_bytes,
+            reads_in_flight: settings.chunk_index_reads,
+        };
         let index_access = if only_reads { Access::Read } else { Access::ReadWrite };
         let open_index = || -> Result<Arc<ChunkIndex>> {
             let partitions = descriptor.index_partitions;

@@ -7,6 +7,10 @@ use onefold_ground::time::TimeSource;
 pub struct Settings {
     /// Auxiliary chunk index: entries that are not in the pages yet, bytes.
     pub auxiliary_index_bytes: usize,
+    /// Pages of the chunk index kept for look-ups, bytes.
+    pub chunk_index_cache_bytes: usize,
+    /// Pages of the chunk index that are read at a time; 1: each look-up reads one after the other.
+    pub chunk_index_reads: usize,
     /// Decompressed frames kept for reading, bytes.
     pub frame_cache_bytes: usize,
     /// Catalogs of containers kept for reading, bytes.
@@ -50,6 +54,8 @@ impl Default for Settings {
     fn default() -> Settings {
         Settings {
             auxiliary_index_bytes: 64 << 20,
+            chunk_index_cache_bytes: 16 << 20,
+            chunk_index_reads: 64,
             frame_cache_bytes: 64 << 20,
             catalog_cache_bytes: 16 << 20,
             in_flight_bytes: 16 << 20,

@@ -47,6 +47,7 @@ fn memory_bytes(scaled: &Scaled) -> u64 {
     let (engine, volumes) = (&scaled.settings.engine, &scaled.settings.volumes);
     let bounds = [
         engine.auxiliary_index_bytes,
+        engine.chunk_index_cache_bytes,
         engine.frame_cache_bytes,
         engine.catalog_cache_bytes,
         engine.in_flight_bytes,

@@ -103,6 +103,10 @@ impl File for SimulatedFile {
         Ok(())
     }
 
+    fn try_read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<bool> {
+        self.read_at(offset, buffer).map(|()| true)
+    }
+
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.check_writable("write", offset, data.len() as u64)?;
         let second = self.begin_write(offset, data)?;

@@ -13,6 +13,7 @@ use crate::Result;
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Access, Ground, checksum};
 use parking_lot::RwLock;
+use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Pages whose records share an allocation.
@@ -20,6 +21,8 @@ const GROUP_PAGES: usize = 64;
 /// Numbers per entry in the universe: one over the probability of a false positive.
 const UNIVERSE_PER_ENTRY: usize = 208;
 const LOW_BITS: usize = 7;
+/// Fingerprints whose memory is waited for at once.
+const WINDOW: usize = 32;
 /// The head of a group: for each page the end of its record (14 bits) and the two flags below, then a bit for each page with unused chunks.
 const GROUP_HEAD_BYTES: usize = UNUSED_OFFSET + GROUP_PAGES / 8;
 const UNUSED_OFFSET: usize = 2 * GROUP_PAGES;
@@ -83,7 +86,8 @@ pub(super) struct Stamp {
 /// The filter of a generation of pages.
 #[derive(Debug)]
 pub(super) struct Filter {
-    groups: Vec<RwLock<Option<Box<[u8]>>>>,
+    /// One lock for all of them, which a batch takes once; whoever writes takes it for one group at a time.
+    groups: RwLock<Vec<Option<Box<[u8]>>>>,
     record_bytes: AtomicUsize,
 }
 
@@ -91,41 +95,55 @@ impl Filter {
     /// Nothing known of `pages` pages.
     pub fn new(pages: u64) -> Filter {
         let groups = pages.div_ceil(GROUP_PAGES as u64);
-        Filter { groups: (0..groups).map(|_| RwLock::new(None)).collect(), record_bytes: AtomicUsize::new(0) }
+        Filter { groups: RwLock::new((0..groups).map(|_| None).collect()), record_bytes: AtomicUsize::new(0) }
     }
 
     /// Bytes of memory.
     pub fn bytes(&self) -> usize {
-        self.groups.len() * size_of::<RwLock<Option<Box<[u8]>>>>() + self.record_bytes.load(Ordering::Relaxed)
+        self.groups.read().len() * size_of::<Option<Box<[u8]>>>() + self.record_bytes.load(Ordering::Relaxed)
     }
 
-    /// Where the fingerprint with these [`Fingerprint::hash_bits`], at home in `page`, may be.
+    /// Where the fingerprint, at home in `page`, may be.
     pub fn ask(&self, page: u32, fingerprint: &Fingerprint) -> Answer {
-        let group = self.groups[page as usize / GROUP_PAGES].read();
-        let Some(group) = group.as_deref() else { return Answer { home: true, neighbour: true } };
-        let number = page as usize % GROUP_PAGES;
-        let hash = fingerprint.hash_bits();
-        let flags = head(group, number);
-        let may_hold = |number| match record(group, number) {
-            Some((start, end)) => contains(group, start, end, hash),
-            None => true,
-        };
-        let home = may_hold(number);
-        Answer { home, neighbour: flags & (KNOWN | SPILLS) != KNOWN && may_hold(number ^ 1) }
+        answer(&self.groups.read(), page, fingerprint.hash_bits())
+    }
+
+    /// The same for many: calls `each` with the number of each of `wanted`, in their order.
+    pub fn ask_many<T>(&self, wanted: &[T], key: impl Fn(&T) -> (u32, u64), mut each: impl FnMut(usize, Answer)) {
+        let groups = self.groups.read();
+        for (window, wanted) in wanted.chunks(WINDOW).enumerate() {
+            // First a byte of all that will be needed, so that the processor waits for the memory of all of them at once.
+            let mut starts = [(&[] as &[u8], 0); WINDOW];
+            for (start, wanted) in starts.iter_mut().zip(wanted) {
+                let page = key(wanted).0 as usize;
+                if let Some(group) = groups[page / GROUP_PAGES].as_deref() {
+                    let record = record(group, page % GROUP_PAGES).map_or(0, |(start, _)| start);
+                    *start = (group, record);
+                }
+            }
+            let mut touched = 0;
+            for (group, start) in starts {
+                touched ^= [0, 64, 128].into_iter().fold(0, |sum, line| sum ^ group.get(start + line).copied().unwrap_or(0));
+            }
+            black_box(touched);
+            for (number, wanted) in wanted.iter().enumerate() {
+                let (page, hash) = key(wanted);
+                each(window * WINDOW + number, answer(&groups, page, hash));
+            }
+        }
     }
 
     /// Whether a page may have chunks with the count 0: surely if its record is not known.
     pub fn may_have_unused(&self, page: u32) -> bool {
-        let group = self.groups[page as usize / GROUP_PAGES].read();
+        let groups = self.groups.read();
         let number = page as usize % GROUP_PAGES;
-        group.as_deref().is_none_or(|group| head(group, number) & KNOWN == 0 || has_unused(group, number))
+        groups[page as usize / GROUP_PAGES].as_deref().is_none_or(|group| head(group, number) & KNOWN == 0 || has_unused(group, number))
     }
 
     /// Replaces the records of pages; their numbers ascend.
     pub fn set(&self, records: &[(u32, PageRecord)]) {
         for records in records.chunk_by(|one, next| one.0 as usize / GROUP_PAGES == next.0 as usize / GROUP_PAGES) {
-            let mut group = self.groups[records[0].0 as usize / GROUP_PAGES].write();
-            self.rebuild(&mut group, |number| {
+            self.rebuild(&mut self.groups.write()[records[0].0 as usize / GROUP_PAGES], |number| {
                 records.iter().find(|(page, _)| *page as usize % GROUP_PAGES == number).map(|(_, record)| record)
             });
         }
@@ -134,15 +152,15 @@ impl Filter {
     /// Notes the record of a page that was read; a record that is known stays, it may be newer.
     pub fn learn(&self, page: u32, read: &Page<'_>) {
         let number = page as usize % GROUP_PAGES;
-        let place = &self.groups[page as usize / GROUP_PAGES];
+        let place = page as usize / GROUP_PAGES;
         let known = |group: &Option<Box<[u8]>>| group.as_deref().is_some_and(|group| head(group, number) & KNOWN != 0);
-        if known(&place.read()) {
+        if known(&self.groups.read()[place]) {
             return;
         }
         let learned = PageRecord::of(read);
-        let mut group = place.write();
-        if !known(&group) {
-            self.rebuild(&mut group, |wanted| (wanted == number).then_some(&learned));
+        let group = &mut self.groups.write()[place];
+        if !known(group) {
+            self.rebuild(group, |wanted| (wanted == number).then_some(&learned));
         }
     }
 
@@ -185,14 +203,17 @@ impl Filter {
             ground.remove(&temporary)?;
         }
         let file = ground.create(&temporary)?;
-        let mut out = file_header(self.groups.len(), stamp);
+        let groups = self.groups.read().len();
+        let mut out = file_header(groups, stamp);
         let mut offset = 0;
-        for (number, group) in self.groups.iter().enumerate() {
-            let group = group.read();
-            let bytes = group.as_deref().unwrap_or_default();
+        for number in 0..groups {
+            // Not held while the file is written.
+            let groups = self.groups.read();
+            let bytes = groups[number].as_deref().unwrap_or_default();
             out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
             out.extend_from_slice(&group_checksum(bytes, number, stamp).to_le_bytes());
             out.extend_from_slice(bytes);
+            drop(groups);
             if out.len() >= FILE_STEP_BYTES {
                 file.write_at(offset, &out)?;
                 offset += out.len() as u64;
@@ -219,12 +240,13 @@ impl Filter {
             return Ok(false);
         }
         file.read_at(0, &mut header)?;
-        if header != file_header(self.groups.len(), stamp) {
+        let groups = self.groups.read().len();
+        if header != file_header(groups, stamp) {
             return Ok(false);
         }
         let mut buffer = Vec::new();
         let (mut start, mut offset) = (0, FILE_HEADER_BYTES as u64);
-        for (number, place) in self.groups.iter().enumerate() {
+        for number in 0..groups {
             // Head and bytes of a group are far smaller than a step.
             if buffer.len() - start < (GROUP_HEAD_BYTES + (1 << 14) + PADDING_BYTES + 12) && offset < length {
                 buffer.drain(..start);
@@ -249,13 +271,26 @@ impl Filter {
                         bytes[2 * page + 1] &= !(KNOWN >> 8) as u8;
                     }
                 }
-                let mut group = place.write();
+                let group = &mut self.groups.write()[number];
                 let old = group.take();
-                self.replace(&mut group, old, Some(bytes));
+                self.replace(group, old, Some(bytes));
             }
         }
         Ok(true)
     }
+}
+
+/// Where the fingerprint with these [`Fingerprint::hash_bits`], at home in `page`, may be.
+fn answer(groups: &[Option<Box<[u8]>>], page: u32, hash: u64) -> Answer {
+    let Some(group) = groups[page as usize / GROUP_PAGES].as_deref() else { return Answer { home: true, neighbour: true } };
+    let number = page as usize % GROUP_PAGES;
+    let flags = head(group, number);
+    let may_hold = |number| match record(group, number) {
+        Some((start, end)) => contains(group, start, end, hash),
+        None => true,
+    };
+    let home = may_hold(number);
+    Answer { home, neighbour: flags & (KNOWN | SPILLS) != KNOWN && may_hold(number ^ 1) }
 }
 
 fn file_header(groups: usize, stamp: Stamp) -> Vec<u8> {

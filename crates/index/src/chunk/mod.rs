@@ -11,8 +11,8 @@
 //! * A change of a count takes effect exactly once, however often sweeps are interrupted (the argument is at `sweep.rs`).
 //! * A page that is not whole is an error that names it, never an answer.
 //!
-//! The files: `header.rs` and `journal.rs` (who counts, what is being written), `page.rs` and `pages.rs` (entries), `auxiliary.rs` and
-//! `filter.rs` (memory), `partition.rs` (lookup and apply), `sweep.rs`, `grow.rs` and `merge.rs` (pages get the changes), `held.rs` and `visit.rs` (check).
+//! The files: `header.rs` and `journal.rs` (who counts, what is being written), `page.rs` and `pages.rs` (entries), `auxiliary.rs`, `filter.rs` and
+//! `page_cache.rs` (memory), `partition.rs` (opening and apply), `lookup.rs`, `sweep.rs`, `grow.rs` and `merge.rs` (pages get the changes), `held.rs` and `visit.rs` (check).
 
 mod auxiliary;
 mod filter;
@@ -20,8 +20,10 @@ mod grow;
 pub mod header;
 mod held;
 pub mod journal;
+mod lookup;
 mod merge;
 pub mod page;
+mod page_cache;
 mod pages;
 mod partition;
 mod sweep;
@@ -32,6 +34,8 @@ mod cost_tests;
 #[cfg(test)]
 mod crash_tests;
 #[cfg(test)]
+mod lookup_tests;
+#[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod torn_tests;
@@ -41,11 +45,11 @@ mod trials;
 use crate::{IndexError, Result};
 use merge::Merged;
 use onefold_fingerprint::Fingerprint;
-use onefold_ground::{Access, Ground};
+use onefold_ground::{Access, Ground, Readers};
 use onefold_oplog::Position;
 use pages::Shape;
 use parking_lot::Mutex;
-use partition::Partition;
+use partition::{Opening, Partition};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -61,11 +65,15 @@ pub struct ChunkIndexOptions {
     /// Bound of the auxiliary index over all partitions, bytes. A sweep is wanted at three quarters of it; beyond it
     /// [`ChunkIndex::is_over_limit`] asks writers to wait.
     pub auxiliary_bytes: usize,
+    /// Bound of the pages that are kept in memory, bytes; 0: none are.
+    pub page_cache_bytes: usize,
+    /// Pages that are read at a time, by all lookups together; 0 or 1: each lookup reads one after the other.
+    pub reads_in_flight: usize,
 }
 
 impl Default for ChunkIndexOptions {
     fn default() -> ChunkIndexOptions {
-        ChunkIndexOptions { auxiliary_bytes: 64 << 20 }
+        ChunkIndexOptions { auxiliary_bytes: 64 << 20, page_cache_bytes: 16 << 20, reads_in_flight: 64 }
     }
 }
 
@@ -109,6 +117,8 @@ pub struct ChunkIndexStatistics {
     pub auxiliary_bytes: u64,
     /// Memory of the filter.
     pub filter_bytes: u64,
+    /// Memory of the pages that are kept.
+    pub page_cache_bytes: u64,
     /// Bytes of all pages on disk.
     pub page_bytes: u64,
     /// Pages read.
@@ -151,6 +161,8 @@ pub struct ChunkIndex {
     partitions: Vec<Partition>,
     options: ChunkIndexOptions,
     counters: Arc<Counters>,
+    /// Reads the pages of lookups.
+    readers: Readers,
     /// One sweep at a time, so that its buffers exist once (about 6 MiB).
     sweeping: Mutex<()>,
 }
@@ -180,23 +192,12 @@ impl ChunkIndex {
     ) -> Result<ChunkIndex> {
         let shape = shape(ground, directory, partitions, digest_bytes)?;
         let counters = Arc::new(Counters::default());
-        let open = |number| Partition::open(ground, partition_directory(directory, number), shape, number, access, epoch, &counters);
+        // Fingerprints are uniform: all partitions need as much.
+        let opening = Opening { access, epoch, cache_bytes: options.page_cache_bytes / partitions as usize };
+        let open = |number| Partition::open(ground, partition_directory(directory, number), shape, number, opening, &counters);
         let partitions = (0..partitions).map(open).collect::<Result<Vec<_>>>()?;
-        Ok(ChunkIndex { partitions, options, counters: counters.clone(), sweeping: Mutex::new(()) })
-    }
-
-    /// Looks many chunks up: `out` becomes one answer for each of `fingerprints`. Reads one page for a hit that is not in memory and, once the
-    /// filter knows the pages, hardly any for a miss. From any number of threads at once.
-    pub fn lookup(&self, fingerprints: &[Fingerprint], out: &mut Vec<Option<IndexEntry>>) -> Result<()> {
-        out.clear();
-        out.resize(fingerprints.len(), None);
-        let bits = self.partitions.len().trailing_zeros();
-        let order = order_of(fingerprints.iter());
-        for own in order.chunk_by(|one, next| partition_of(one.0, bits) == partition_of(next.0, bits)) {
-            let numbers: Vec<u32> = own.iter().map(|(_, number)| *number).collect();
-            self.partitions[partition_of(own[0].0, bits)].lookup(fingerprints, &numbers, out)?;
-        }
-        Ok(())
+        let readers = Readers::new(options.reads_in_flight);
+        Ok(ChunkIndex { partitions, options, counters: counters.clone(), readers, sweeping: Mutex::new(()) })
     }
 
     /// Takes one batch of the log that ends at `end`: new addresses (not 0) and changes of counts, in any order within the batch. Batches come in the order
@@ -378,6 +379,7 @@ impl ChunkIndex {
             statistics.entries += state.entries;
             statistics.auxiliary_entries += (state.active.len() + state.frozen.as_ref().map_or(0, |frozen| frozen.changes.len())) as u64;
             statistics.filter_bytes += state.pages.filter.bytes() as u64;
+            statistics.page_cache_bytes += state.pages.cache.bytes() as u64;
             statistics.page_bytes += state.pages.shape.pages() * page::PAGE_BYTES as u64;
         }
         statistics

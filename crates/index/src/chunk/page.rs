@@ -2,7 +2,8 @@
 //!
 //! Invariants: entries are strictly ascending by fingerprint; a page is written only as a whole and with its checksum, so a page that
 //! decodes is a page that was written. Two pages `2j` and `2j + 1` are a *pair*: together they hold the entries of both in order, and
-//! one that is full spills into the other (largest of the left, smallest of the right), which its flag [`FLAG_SPILLS`] says.
+//! one that is full spills into the other (largest of the left, smallest of the right), which its flag [`FLAG_SPILLS`] says. A pair of which
+//! one page spills is written together: both pages have the same position, and two of them with different positions are not of one moment.
 
 use super::IndexEntry;
 use onefold_fingerprint::Fingerprint;
@@ -18,6 +19,8 @@ const ENTRY_VALUE_BYTES: usize = 12;
 pub const FLAG_SPILLS: u16 = 1;
 
 const CHECKSUM_OFFSET: usize = 24;
+/// What the processor gets from memory at once.
+const CACHE_LINE_BYTES: usize = 64;
 
 /// How many entries a page can hold.
 pub const fn page_capacity(digest_bytes: usize) -> usize {
@@ -119,6 +122,12 @@ impl<'a> Page<'a> {
         Ok(Page { bytes, entries, entry_bytes: place.digest_bytes + ENTRY_VALUE_BYTES })
     }
 
+    /// The page in bytes that [`Page::decode`] has found whole before.
+    pub fn of_verified(bytes: &'a [u8; PAGE_BYTES], digest_bytes: usize) -> Page<'a> {
+        let entries = usize::from(u16_at(bytes, 12)).min(page_capacity(digest_bytes));
+        Page { bytes, entries, entry_bytes: digest_bytes + ENTRY_VALUE_BYTES }
+    }
+
     /// Log position up to which the page is applied.
     pub fn position(&self) -> u64 {
         u64_at(self.bytes, 0)
@@ -155,19 +164,44 @@ impl<'a> Page<'a> {
         (0..self.entries).map(move |number| self.entry(number))
     }
 
-    /// Looks an entry up.
-    pub fn find(&self, fingerprint: &Fingerprint) -> Option<IndexEntry> {
-        let wanted = fingerprint.digest(self.entry_bytes - ENTRY_VALUE_BYTES);
-        let (mut low, mut high) = (0, self.entries);
-        while low < high {
-            let middle = (low + high) / 2;
-            match self.digest(middle).cmp(wanted) {
-                std::cmp::Ordering::Less => low = middle + 1,
-                std::cmp::Ordering::Equal => return Some(self.value(middle)),
-                std::cmp::Ordering::Greater => high = middle,
+    /// Looks an entry up in place. `fraction` says where among the page's entries it should be, in units of 2^-64: fingerprints are uniform, so
+    /// the search begins a few entries from its end.
+    pub fn find(&self, fingerprint: &Fingerprint, fraction: u64) -> Option<IndexEntry> {
+        let wanted = fingerprint.prefix();
+        let mut at = self.likely(fraction);
+        while at > 0 && self.prefix(at - 1) >= wanted {
+            at -= 1;
+        }
+        while at < self.entries && self.prefix(at) < wanted {
+            at += 1;
+        }
+        let digest = fingerprint.digest(self.entry_bytes - ENTRY_VALUE_BYTES);
+        while at < self.entries && self.prefix(at) == wanted {
+            if self.digest(at) == digest {
+                return Some(self.value(at));
             }
+            at += 1;
         }
         None
+    }
+
+    /// Reads a byte of each part of the page that [`Page::find`] will need first. Many pages are asked for together this way: the processor waits for
+    /// the memory of all of them at once.
+    pub fn touch(&self, fraction: u64) -> u8 {
+        let likely = PAGE_HEADER_BYTES + self.likely(fraction) * self.entry_bytes;
+        let places = [likely.saturating_sub(CACHE_LINE_BYTES), likely, likely + CACHE_LINE_BYTES, likely + 2 * CACHE_LINE_BYTES];
+        places.into_iter().fold(0, |sum, place| sum ^ self.bytes[place.min(PAGE_BYTES - 1)])
+    }
+
+    /// The entry where the search for a fingerprint at this fraction of the page begins.
+    fn likely(&self, fraction: u64) -> usize {
+        ((u128::from(fraction) * self.entries as u128) >> 64) as usize
+    }
+
+    /// The first 64 bits of entry `number`'s digest, as [`Fingerprint::prefix`].
+    fn prefix(&self, number: usize) -> u64 {
+        let start = PAGE_HEADER_BYTES + number * self.entry_bytes;
+        u64::from_be_bytes(self.bytes[start..start + 8].try_into().expect("eight bytes"))
     }
 
     /// Checks that entries ascend.
@@ -279,7 +313,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
-        fn m0_13_a_page_is_read_as_written(entries in entries(), position: u64, flags in 0..2u16) {
+        fn m0_13_a_page_is_read_as_written(entries in entries(), position: u64, flags in 0..2u16, anywhere: u64) {
             let mut bytes = Vec::new();
             encode_page(&mut bytes, PLACE, position, flags, &entries);
             prop_assert_eq!(bytes.len(), PAGE_BYTES);
@@ -288,9 +322,15 @@ mod tests {
             prop_assert_eq!((page.position(), page.spills()), (position, flags == 1));
             prop_assert_eq!(page.entries().collect::<Vec<_>>(), entries.clone());
             for entry in &entries {
-                prop_assert_eq!(page.find(&entry.fingerprint), Some(entry.value));
+                for fraction in [0, entry.fingerprint.prefix(), anywhere, u64::MAX] {
+                    prop_assert_eq!(page.find(&entry.fingerprint, fraction), Some(entry.value));
+                    page.touch(fraction);
+                }
             }
-            prop_assert_eq!(page.find(&Fingerprint::from_digest(&[0x55; 32])), None);
+            for fraction in [0, anywhere, u64::MAX] {
+                prop_assert_eq!(page.find(&Fingerprint::from_digest(&[0x55; 32]), fraction), None);
+            }
+            prop_assert_eq!(Page::of_verified(bytes.as_slice().try_into().unwrap(), 32).len(), page.len());
         }
 
         #[test]
@@ -318,6 +358,23 @@ mod tests {
                     prop_assert_eq!(layout.right_flags == FLAG_SPILLS, layout.left_entries > left);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn entries_that_begin_alike_are_told_apart() {
+        let entries: Vec<Entry> = (0..page_capacity(32) as u8)
+            .map(|number| {
+                let mut digest = [7; 32];
+                digest[31] = number;
+                Entry { fingerprint: Fingerprint::from_digest(&digest), value: IndexEntry { address: number.into(), count: 1 } }
+            })
+            .collect();
+        let mut bytes = Vec::new();
+        encode_page(&mut bytes, PLACE, 5, 0, &entries);
+        let page = Page::decode(&bytes, PLACE).unwrap();
+        for entry in &entries {
+            assert_eq!(page.find(&entry.fingerprint, 1 << 63), Some(entry.value));
         }
     }
 

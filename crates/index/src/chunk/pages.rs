@@ -1,8 +1,8 @@
 //! The pages of a partition in one file, a *generation*; growth makes the next one.
 //!
 //! Lookups read while a sweep writes in place. A single page is read without a lock: a read that saw a page half old and half new fails its
-//! checksum and is repeated under the lock that the sweep holds while it writes. Both pages of a pair are always read under that
-//! lock, because an entry may move from one to the other.
+//! checksum and is repeated under the lock that the sweep holds while it writes. Both pages of a pair are read under that lock, because an entry
+//! may move from one to the other, unless their positions show that they are of one moment (`lookup.rs`).
 //!
 //! Pages that could not be written in place (the device failed, or the index is open for reading) are read from memory, where the
 //! journal's copy of them stays until they are.
@@ -11,9 +11,10 @@ use super::Counters;
 use super::filter::Filter;
 use super::journal::Journal;
 use super::page::{PAGE_BYTES, Page, PageDamage, Place};
+use super::page_cache::PageCache;
 use crate::{IndexError, Result};
 use onefold_fingerprint::Fingerprint;
-use onefold_ground::{File, Ground};
+use onefold_ground::{File, Ground, ReadRequest};
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -48,6 +49,11 @@ impl Shape {
         ((prefix << self.partition_bits) >> (64 - self.page_bits)) as u32
     }
 
+    /// How far into its home's part of the fingerprints one is, in units of 2^-64: about that far into the page's entries it lies.
+    pub fn fraction(&self, fingerprint: &Fingerprint) -> u64 {
+        fingerprint.prefix() << (self.partition_bits + self.page_bits)
+    }
+
     /// What page `page` says of itself.
     pub fn place(&self, page: u32) -> Place {
         Place { page, generation: self.generation, digest_bytes: self.digest_bytes }
@@ -61,6 +67,8 @@ pub(super) struct PageFile {
     pub shape: Shape,
     /// What its pages may hold.
     pub filter: Filter,
+    /// Pages of it in memory.
+    pub cache: PageCache,
     file: Arc<dyn File>,
     path: String,
     /// Held for writing while pages are written in place. Holds the pages of a journal that are not in place.
@@ -71,10 +79,11 @@ pub(super) struct PageFile {
 }
 
 impl PageFile {
-    /// Takes an open file; `path` is how a person knows it.
-    pub fn new(file: Arc<dyn File>, path: String, shape: Shape, counters: Arc<Counters>) -> PageFile {
+    /// Takes an open file; `path` is how a person knows it. At most `cache_bytes` of its pages are kept in memory.
+    pub fn new(file: Arc<dyn File>, path: String, shape: Shape, cache_bytes: usize, counters: Arc<Counters>) -> PageFile {
         let filter = Filter::new(shape.pages());
-        PageFile { shape, filter, file, path, in_place: RwLock::default(), has_overlay: AtomicBool::new(false), counters }
+        let cache = PageCache::new(cache_bytes, shape.pages(), shape.digest_bytes);
+        PageFile { shape, filter, cache, file, path, in_place: RwLock::default(), has_overlay: AtomicBool::new(false), counters }
     }
 
     /// Reads the pages of `journal` instead of those in the file.
@@ -110,22 +119,43 @@ impl PageFile {
         self.file.drop_cached(u64::from(first) * PAGE_BYTES as u64, (count * PAGE_BYTES) as u64);
     }
 
-    /// Reads one page into `buffer`.
+    /// Where page `page` lies, for a read whose bytes go to [`PageFile::take`].
+    pub fn request(&self, page: u32) -> ReadRequest {
+        ReadRequest { file: self.file.clone(), offset: offset(page), length_bytes: PAGE_BYTES }
+    }
+
+    /// Takes page `page` out of `bytes`, which were read without a lock, or reads it again. It is kept in memory if no page was written since `writes` was asked for.
+    pub fn take<'a>(
+        &self,
+        page: u32,
+        bytes: &'a [u8],
+        read: onefold_ground::Result<()>,
+        writes: u64,
+        again: &'a mut [u8; PAGE_BYTES],
+    ) -> Result<Page<'a>> {
+        if !self.has_overlay.load(Ordering::Acquire) {
+            read?;
+            if let (Ok(found), Ok(bytes)) = (Page::decode(bytes, self.shape.place(page)), bytes.try_into()) {
+                self.counters.page_reads.fetch_add(1, Ordering::Relaxed);
+                self.filter.learn(page, &found);
+                self.cache.insert(page, bytes, writes);
+                return Ok(found);
+            }
+        }
+        self.read(page, again)
+    }
+
+    /// Reads one page into `buffer`, while none is written in place.
     pub fn read<'a>(&self, page: u32, buffer: &'a mut [u8; PAGE_BYTES]) -> Result<Page<'a>> {
         self.counters.page_reads.fetch_add(1, Ordering::Relaxed);
-        let mut is_whole = false;
-        if !self.has_overlay.load(Ordering::Acquire) {
-            self.file.read_at(offset(page), buffer)?;
-            is_whole = Page::decode(buffer, self.shape.place(page)).is_ok();
-        }
-        if !is_whole {
+        {
             let overlay = self.in_place.read();
             match overlay.get(&page) {
                 Some(bytes) => buffer.copy_from_slice(bytes),
                 None => self.file.read_at(offset(page), buffer)?,
             }
         }
-        let read = Page::decode(buffer, self.shape.place(page)).map_err(|damage| self.damaged(page, &damage))?;
+        let read = self.decode(page, buffer)?;
         self.filter.learn(page, &read);
         Ok(read)
     }
@@ -158,7 +188,10 @@ impl PageFile {
 
     /// Writes the pages of a journal in place; durable on return. After an error they are read from memory until it is repeated.
     pub fn write_in_place(&self, journal: &Journal) -> Result<()> {
+        self.cache.begin_write();
         let written = self.write_runs(journal).and_then(|()| Ok(self.file.sync()?));
+        // After an error too: some are in place, and all are in memory below.
+        self.cache.end_write(journal.pages().map(|(page, _)| page));
         if written.is_err() {
             self.overlay(journal);
         } else if self.has_overlay.load(Ordering::Acquire) {

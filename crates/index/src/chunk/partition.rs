@@ -1,15 +1,15 @@
-//! One partition: its pages, what the log says beyond them, and lookups over both.
+//! One partition: its pages, and what the log says beyond them.
 //!
-//! A chunk's entry is its page, then the *frozen* changes (those a sweep is merging into the pages), then the *active* ones. A lookup takes
+//! A chunk's entry is its page, then the *frozen* changes (those a sweep is merging into the pages), then the *active* ones. A lookup (`lookup.rs`) takes
 //! both kinds of changes at one instant and reads the page after it. The page says up to which position it is applied, so the lookup
 //! knows what the page already has: at the sweep's target, it has the frozen changes; beyond it, a later sweep has passed and
-//! the lookup starts anew.
+//! the lookup takes the changes again.
 
 use super::auxiliary::{Auxiliary, Change, SORTED_BYTES};
 use super::filter::{PageRecord, Stamp};
 use super::header::{Header, HeaderFile};
 use super::journal::{Journal, JournalFile};
-use super::page::{PAGE_BYTES, Page, PageDamage, encode_page};
+use super::page::{PAGE_BYTES, Page, encode_page};
 use super::pages::{self, PageFile, Shape};
 use super::{Counters, IndexEntry};
 use crate::{IndexError, Result};
@@ -18,14 +18,9 @@ use onefold_ground::{Access, Ground};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 /// Pages of a new partition, `log2`.
 const FIRST_PAGE_BITS: u32 = 1;
-/// A read that takes longer came from the device: then the next pages are asked for ahead.
-const SLOW_READ: Duration = Duration::from_micros(30);
-/// How many pages are asked for ahead.
-const READ_AHEAD_PAGES: usize = 64;
 
 /// A partition of the chunk index.
 #[derive(Debug)]
@@ -33,12 +28,24 @@ pub(super) struct Partition {
     pub ground: Arc<dyn Ground>,
     pub directory: String,
     pub access: Access,
+    /// Bound of the pages that are kept in memory.
+    pub cache_bytes: usize,
     pub state: RwLock<State>,
     /// Held by the sweep.
     pub files: Mutex<Files>,
     /// The last sweep failed: others come first.
     pub failed: AtomicBool,
     pub counters: Arc<Counters>,
+}
+
+/// How a partition is opened.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Opening {
+    pub access: Access,
+    /// The owner's.
+    pub epoch: u64,
+    /// Bound of the pages that are kept in memory.
+    pub cache_bytes: usize,
 }
 
 /// What lookups see.
@@ -72,23 +79,6 @@ pub(super) struct Files {
     pub journal: JournalFile,
     /// Where the saved filter belongs, if it is that of the pages.
     pub saved_filter: Option<Stamp>,
-}
-
-/// A fingerprint under lookup: its place in the caller's batch, its page, what the log says.
-struct Wanted<'a> {
-    at: u32,
-    home: u32,
-    fingerprint: &'a Fingerprint,
-    frozen: Option<Change>,
-    active: Option<Change>,
-}
-
-/// The instant at which a lookup took the changes.
-struct Snapshot {
-    pages: Arc<PageFile>,
-    /// Target of the frozen changes; without any, the position of the pages.
-    floor: u64,
-    is_frozen: bool,
 }
 
 impl Partition {
@@ -127,11 +117,11 @@ impl Partition {
         directory: String,
         shape: Shape,
         partition: u32,
-        access: Access,
-        epoch: u64,
+        opening: Opening,
         counters: &Arc<Counters>,
     ) -> Result<Partition> {
         let path = |name: &str| format!("{directory}/{name}");
+        let Opening { access, epoch, cache_bytes } = opening;
         let mut header_file = HeaderFile::open(ground.as_ref(), &path("header"), access)?;
         let header = header_file.current();
         check_identity(ground.as_ref(), &path("header"), &header, shape, partition)?;
@@ -146,7 +136,7 @@ impl Partition {
             let what = format!("it has {found_bytes} bytes, its header says {wanted_bytes}");
             return Err(IndexError::ChunkIndexDamaged { path: ground.describe(&pages_path), page: None, what });
         }
-        let pages = PageFile::new(file, ground.describe(&pages_path), shape, counters.clone());
+        let pages = PageFile::new(file, ground.describe(&pages_path), shape, cache_bytes, counters.clone());
         let journal_file = JournalFile::open(ground.as_ref(), &path("journal"), access)?;
         let mut header = header;
         if let Some(mut journal) = journal_of_sweep(&journal_file, &header)? {
@@ -169,6 +159,7 @@ impl Partition {
             ground: ground.clone(),
             directory,
             access,
+            cache_bytes,
             state: RwLock::new(State {
                 pages: Arc::new(pages),
                 active: Auxiliary::default(),
@@ -181,142 +172,6 @@ impl Partition {
             failed: AtomicBool::new(false),
             counters: counters.clone(),
         })
-    }
-
-    /// Looks up `fingerprints[at]` for each of `order`, which ascends by fingerprint, into `out[at]`.
-    pub fn lookup(&self, fingerprints: &[Fingerprint], order: &[u32], out: &mut [Option<IndexEntry>]) -> Result<()> {
-        let mut left = order.to_vec();
-        let mut last_try: Option<(u32, u64)> = None;
-        while !left.is_empty() {
-            let (snapshot, wanted) = self.snapshot(fingerprints, &left);
-            let instant = (snapshot.pages.shape.generation, snapshot.floor);
-            left.clear();
-            let mut unread = Vec::new();
-            for wanted in wanted {
-                let answer = snapshot.pages.filter.ask(wanted.home, wanted.fingerprint);
-                if answer.home || answer.neighbour {
-                    unread.push((wanted, answer.home));
-                } else {
-                    self.counters.filter_negatives.fetch_add(1, Ordering::Relaxed);
-                    out[wanted.at as usize] = resolve(None, wanted.frozen, wanted.active);
-                }
-            }
-            let ahead = self.read_wanted(&snapshot, &unread, out, &mut left)?;
-            if let Some((page, position)) = ahead
-                && last_try == Some(instant)
-            {
-                // Nothing has changed since the last try: no sweep has passed, the header is older than the pages.
-                return Err(snapshot.pages.damaged(page, &PageDamage::Ahead { position, limit: snapshot.floor }));
-            }
-            last_try = Some(instant);
-        }
-        Ok(())
-    }
-
-    fn snapshot<'a>(&self, fingerprints: &'a [Fingerprint], order: &[u32]) -> (Snapshot, Vec<Wanted<'a>>) {
-        let state = self.state.read();
-        let pages = state.pages.clone();
-        let wanted = order.iter().map(|at| {
-            let fingerprint = &fingerprints[*at as usize];
-            Wanted {
-                at: *at,
-                home: pages.shape.home(fingerprint),
-                fingerprint,
-                frozen: state.frozen.as_ref().and_then(|frozen| frozen.changes.get(fingerprint)),
-                active: state.active.get(fingerprint),
-            }
-        });
-        let wanted = wanted.collect();
-        let floor = state.floor();
-        (Snapshot { is_frozen: state.frozen.is_some(), pages, floor }, wanted)
-    }
-
-    /// Reads the pages of `wanted` (whether the page itself may hold it, or only its neighbour). Those whose page is ahead of the snapshot go to
-    /// `left`; one of these pages and its position is returned.
-    fn read_wanted(
-        &self,
-        snapshot: &Snapshot,
-        wanted: &[(Wanted<'_>, bool)],
-        out: &mut [Option<IndexEntry>],
-        left: &mut Vec<u32>,
-    ) -> Result<Option<(u32, u64)>> {
-        let mut buffer = [0; PAGE_BYTES];
-        let mut pair = Vec::new();
-        let mut ahead = None;
-        let mut hinted = 0;
-        let mut at = 0;
-        while at < wanted.len() {
-            let home = wanted[at].0.home;
-            let group = wanted[at..].iter().take_while(|(other, _)| other.home == home).count();
-            let group = at..at + group;
-            at = group.end;
-            let mut elsewhere: Vec<&Wanted<'_>> = Vec::new();
-            if wanted[group.clone()].iter().any(|(_, in_home)| *in_home) {
-                let start = Instant::now();
-                let page = snapshot.pages.read(home, &mut buffer)?;
-                if start.elapsed() > SLOW_READ {
-                    self.hint(snapshot, &wanted[at..], at, &mut hinted);
-                }
-                for (one, _) in &wanted[group] {
-                    // Whatever the filter said: the page may have been written since.
-                    let found = page.find(one.fingerprint);
-                    if page.position() > snapshot.floor {
-                        ahead = Some((home, page.position()));
-                        left.push(one.at);
-                    } else if found.is_none() && page.spills() {
-                        elsewhere.push(one);
-                    } else {
-                        self.settle(snapshot, one, found, page.position(), out);
-                    }
-                }
-            } else {
-                elsewhere.extend(wanted[group].iter().map(|(one, _)| one));
-            }
-            if !elsewhere.is_empty() {
-                let (left_page, right_page) = read_pair(&snapshot.pages, home & !1, &mut pair)?;
-                let (own, other) = if home.is_multiple_of(2) { (left_page, right_page) } else { (right_page, left_page) };
-                for one in elsewhere {
-                    if own.position() > snapshot.floor {
-                        ahead = Some((home, own.position()));
-                        left.push(one.at);
-                    } else {
-                        let found = own.find(one.fingerprint).or_else(|| other.find(one.fingerprint));
-                        self.settle(snapshot, one, found, own.position(), out);
-                    }
-                }
-            }
-        }
-        Ok(ahead)
-    }
-
-    /// Notes what page and log say together.
-    fn settle(&self, snapshot: &Snapshot, one: &Wanted<'_>, found: Option<IndexEntry>, position: u64, out: &mut [Option<IndexEntry>]) {
-        if found.is_none() {
-            self.counters.filter_false_positives.fetch_add(1, Ordering::Relaxed);
-        }
-        let is_merged = snapshot.is_frozen && position == snapshot.floor;
-        out[one.at as usize] = resolve(found, if is_merged { None } else { one.frozen }, one.active);
-    }
-
-    /// Asks for the next pages ahead, a window at a time.
-    fn hint(&self, snapshot: &Snapshot, rest: &[(Wanted<'_>, bool)], at: usize, hinted: &mut usize) {
-        if at < *hinted {
-            return;
-        }
-        let mut last = None;
-        let mut pages = 0;
-        *hinted = at;
-        for (one, _) in rest {
-            if last != Some(one.home) {
-                if pages == READ_AHEAD_PAGES {
-                    break;
-                }
-                snapshot.pages.read_ahead(one.home, 1);
-                last = Some(one.home);
-                pages += 1;
-            }
-            *hinted += 1;
-        }
     }
 
     /// Takes the changes of one log batch that ends at `end`; in the order of the log. What the pages already have is passed over.
@@ -401,7 +256,7 @@ pub(super) fn resolve(page: Option<IndexEntry>, frozen: Option<Change>, active: 
 }
 
 /// Reads both pages of a pair as they are together at one time.
-fn read_pair<'a>(pages: &PageFile, left: u32, buffer: &'a mut Vec<u8>) -> Result<(Page<'a>, Page<'a>)> {
+pub(super) fn read_pair<'a>(pages: &PageFile, left: u32, buffer: &'a mut Vec<u8>) -> Result<(Page<'a>, Page<'a>)> {
     pages.read_run(left, 2, buffer)?;
     Ok((pages.decode(left, &buffer[..PAGE_BYTES])?, pages.decode(left + 1, &buffer[PAGE_BYTES..])?))
 }

@@ -64,8 +64,14 @@ pub(super) fn log_batch(end: u64, model: &Model, removals: &[u64], inserts: &[(u
     LogBatch { end, removals, places: Vec::new(), inserts, deltas: kept }
 }
 
+/// What tests open an index with: few pages are kept, so that many take the place of others.
+pub(super) const OPTIONS: ChunkIndexOptions = ChunkIndexOptions { auxiliary_bytes: 1 << 16, page_cache_bytes: 1 << 16, reads_in_flight: 8 };
+
 pub(super) fn open(ground: &Arc<dyn Ground>, partitions: u32, access: Access, epoch: u64) -> Result<ChunkIndex> {
-    let options = ChunkIndexOptions { auxiliary_bytes: 1 << 16 };
+    open_with(ground, partitions, access, epoch, OPTIONS)
+}
+
+fn open_with(ground: &Arc<dyn Ground>, partitions: u32, access: Access, epoch: u64, options: ChunkIndexOptions) -> Result<ChunkIndex> {
     ChunkIndex::open(ground, "index", partitions, DIGEST_BYTES, options, access, epoch)
 }
 
@@ -201,11 +207,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
     #[test]
     fn m0_13_m0_14_m0_19_the_index_is_a_map_through_sweeps_growth_reopening_and_replay(
-        steps in proptest::collection::vec(step(), 1..40), partition_bits in 0..3u32
+        steps in proptest::collection::vec(step(), 1..40), partition_bits in 0..3u32,
+        page_cache_bytes in prop_oneof![Just(0), Just(1 << 15), Just(1 << 30)], has_device: bool
     ) {
         let partitions = 1 << partition_bits;
         let (_, ground) = created(partitions);
-        let mut index = open(&ground, partitions, Access::ReadWrite, 1).unwrap();
+        let ground = if has_device { super::lookup_tests::on_a_device(ground) } else { ground };
+        let options = ChunkIndexOptions { page_cache_bytes, ..OPTIONS };
+        let mut index = open_with(&ground, partitions, Access::ReadWrite, 1, options).unwrap();
         let mut model = Model::new();
         let mut log: Vec<LogBatch> = Vec::new();
         let mut epoch = 1;
@@ -226,7 +235,7 @@ proptest! {
                 Step::Reopen => {
                     epoch += 1;
                     drop(index);
-                    index = open(&ground, partitions, Access::ReadWrite, epoch).unwrap();
+                    index = open_with(&ground, partitions, Access::ReadWrite, epoch, options).unwrap();
                     let position = index.position().0;
                     for batch in log.iter().filter(|batch| batch.end > position) {
                         apply(&index, batch);
@@ -381,10 +390,17 @@ fn the_filter_is_known_after_a_clean_close_and_after_a_crash_behind_a_sweep() {
 
 #[test]
 fn m0_14_lookups_from_many_threads_see_every_chunk_while_sweeps_and_growth_go_on() {
+    for (page_cache_bytes, has_device) in [(0, false), (1 << 15, true), (1 << 30, false)] {
+        lookups_beside_sweeps(page_cache_bytes, has_device);
+    }
+}
+
+fn lookups_beside_sweeps(page_cache_bytes: usize, has_device: bool) {
     let directory = tempfile::tempdir().unwrap();
     let ground: Arc<dyn Ground> = Arc::new(LocalGround::open(directory.path()).unwrap());
     ChunkIndex::create(&ground, "index", 2, DIGEST_BYTES).unwrap();
-    let index = open(&ground, 2, Access::ReadWrite, 1).unwrap();
+    let ground = if has_device { super::lookup_tests::on_a_device(ground) } else { ground };
+    let index = open_with(&ground, 2, Access::ReadWrite, 1, ChunkIndexOptions { page_cache_bytes, ..OPTIONS }).unwrap();
     let applied = AtomicU64::new(0);
     const BATCHES: u64 = 40;
     const CHUNKS: u64 = 400;

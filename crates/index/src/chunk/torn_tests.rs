@@ -38,7 +38,7 @@ fn m0_14_a_page_that_a_lookup_sees_half_written_is_read_again() {
             if has_ended.recv_timeout(Duration::from_millis(200)).is_err() {
                 *waited.lock() += 1;
             }
-            lookups.lock().push(lookup);
+            lookups.lock().push(Some(lookup));
         }
     };
     for (number, batch) in log.iter().enumerate() {
@@ -49,10 +49,11 @@ fn m0_14_a_page_that_a_lookup_sees_half_written_is_read_again() {
             disk.during_writes(look.clone());
         }
         index.sweep_all().unwrap();
+        // Those that waited find what this batch spells, not the next.
+        let waited: Vec<_> = lookups.lock().iter_mut().filter_map(Option::take).collect();
+        waited.into_iter().for_each(|lookup| lookup.join().unwrap());
     }
     disk.during_writes(|_| ());
-    let lookups = std::mem::take(&mut *lookups.lock());
-    assert_eq!(lookups.len(), LOOKS);
-    lookups.into_iter().for_each(|lookup| lookup.join().unwrap());
+    assert_eq!(lookups.lock().len(), LOOKS);
     assert!(*waited.lock() > 0, "no lookup met a page that was half written");
 }

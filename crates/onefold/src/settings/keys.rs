@@ -109,6 +109,14 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         section: "memory",
+        name: "chunk_index_cache",
+        default: "\"16MiB\"",
+        kind: Kind::Size { least: 64 * KIB, most: TIB },
+        about: "Pages of the chunk index for look-ups, beside what the system keeps of them in memory; a look-up that finds its page here costs a fifth of the processor time.",
+        set: |settings, value| settings.engine.chunk_index_cache_bytes = value.units(),
+    },
+    Key {
+        section: "memory",
         name: "frame_cache",
         default: "\"64MiB\"",
         kind: MEMORY,
@@ -242,6 +250,14 @@ pub const KEYS: &[Key] = &[
         kind: Kind::Count { least: 1024, most: 1 << 32 },
         about: "Fingerprints that the container-cache filter keeps in memory, about 64 bytes each.",
         set: |settings, value| settings.engine.container_cache_entries = value.units(),
+    },
+    Key {
+        section: "index",
+        name: "reads_in_flight",
+        default: "64",
+        kind: Kind::Count { least: 1, most: 1024 },
+        about: "Pages of the chunk index that are read from the disk at a time, all look-ups together, each by a thread; 1: each look-up reads one page after the other. A good number is four times what the devices below work on at a time.",
+        set: |settings, value| settings.engine.chunk_index_reads = value.units(),
     },
     Key {
         section: "nbd",

@@ -293,6 +293,14 @@ impl File for Handle {
         }
     }
 
+    fn try_read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<bool> {
+        match (self.changed(), &self.below) {
+            (None, Some(below)) => below.try_read_at(offset, buffer),
+            // What is changed may still have its other bytes below.
+            _ => Ok(false),
+        }
+    }
+
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.to_change("write")?.write(offset, data)
     }

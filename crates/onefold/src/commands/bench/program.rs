@@ -10,7 +10,7 @@ use onefold_volume::VolumesOptions;
 pub struct Program;
 
 /// Sections that mean something for a store without a daemon.
-const SECTIONS: [&str; 5] = ["memory", "log", "filter", "workers", "parity"];
+const SECTIONS: [&str; 6] = ["memory", "log", "filter", "index", "workers", "parity"];
 
 impl SettingsReader for Program {
     fn check(&self, key: &str, value: &str) -> Result<(), String> {

@@ -1,0 +1,375 @@
+//! Looking a batch up: its pages are a set, and the set is read with as many requests in flight as the device wants.
+//!
+//! Steps of a round, over all partitions of the batch:
+//! 1. *Changes*, partition by partition: what the log says of each fingerprint, at one instant ([`Snapshot`]).
+//! 2. *Filter*: fingerprints whose page cannot hold them are answered. For the others it names one page, their home or, where only that one may hold them, its neighbour.
+//! 3. *Pages*: those in memory are searched where they lie; the others are read together ([`Readers`]), each is searched when it comes.
+//! 4. *Neighbours*: what a full home does not hold may be in its neighbour; these pages are step 3 once more.
+//! 5. Fingerprints whose page was ahead of the changes go into the next round.
+//!
+//! # Locks
+//! Nothing is held while the set is read. Step 1 holds a partition's state for reading, step 2 its filter, step 3 its cache, one at a time and without waiting for
+//! a device. So a sweep or growth never waits for a lookup's reads, except for those of a whole pair below, and neither deadlocks with it.
+//!
+//! Why the answers are right although sweeps write meanwhile:
+//! * A page is read, or taken from memory, after the changes were taken. It is whole, and has all changes up to its position. What else is to be added follows from the
+//!   position: at the target of the frozen changes it has them, below it has not, above it is ahead and the fingerprint goes into the next round.
+//!   Pages in memory are as good: one that is written is forgotten before its changes are dropped (`page_cache.rs`).
+//! * Home and neighbour are read at two instants. An entry moves from one to the other only when both are written together, to one position, because the pair spills
+//!   (`page.rs`). So a home that spills and a neighbour of the same position are of one moment. An entry in the neighbour of its home shows that the pair spilled when that page was
+//!   written, so the neighbour's position is the home's, too. In all other cases, which are few, both are read under the lock that the sweep holds while it writes.
+
+use super::auxiliary::Change;
+use super::page::{PAGE_BYTES, Page, PageDamage};
+use super::pages::PageFile;
+use super::partition::{Partition, read_pair, resolve};
+use super::{ChunkIndex, Counters, IndexEntry, order_of, partition_of};
+use crate::{IndexError, Result};
+use onefold_fingerprint::Fingerprint;
+use onefold_ground::Readers;
+use std::hint::black_box;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Pages whose memory is waited for at once.
+const WINDOW: usize = 32;
+/// A fingerprint of which the log says nothing beyond its page.
+const UNCHANGED: u32 = u32::MAX;
+
+/// The instant at which a lookup took the changes of a partition.
+struct Snapshot {
+    partition: usize,
+    pages: Arc<PageFile>,
+    /// Target of the frozen changes; without any, the position of the pages.
+    floor: u64,
+    is_frozen: bool,
+    /// Of the page cache, before any page was read.
+    writes: u64,
+}
+
+/// What a partition was like when its changes were taken: the same twice means that no sweep has passed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Instant {
+    partition: usize,
+    generation: u32,
+    floor: u64,
+}
+
+/// A fingerprint under lookup.
+struct Wanted<'a> {
+    fingerprint: &'a Fingerprint,
+    /// Its number in the caller's batch.
+    at: u32,
+    home: u32,
+    /// What the log says of it: a number in [`Lookup::changes`], or [`UNCHANGED`].
+    changes: u32,
+    /// Which page is looked at.
+    page: Looked,
+}
+
+/// Which page of its pair a fingerprint is looked for in.
+#[derive(Clone, Copy)]
+enum Looked {
+    Home,
+    /// The neighbour alone, as the filter says.
+    Neighbour,
+    /// The neighbour, behind a home of this position that spills and does not have it.
+    Behind(u64),
+}
+
+/// A page that is needed, and for whom. Sorted, those of one page stand together.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Needed {
+    /// Number of the snapshot and of the page.
+    place: (u32, u32),
+    wanted: u32,
+}
+
+/// A round of a lookup.
+struct Lookup<'a> {
+    counters: &'a Counters,
+    out: &'a mut [Option<IndexEntry>],
+    snapshots: &'a [Snapshot],
+    wanted: Vec<Wanted<'a>>,
+    changes: Vec<(Option<Change>, Option<Change>)>,
+    /// Neighbours that are needed.
+    neighbours: Vec<Needed>,
+    /// Left pages of pairs that have to be read as they are together.
+    pairs: Vec<Needed>,
+    /// Numbers in the batch of those whose page was ahead.
+    left: Vec<u32>,
+    /// One of these pages: snapshot, number and position.
+    ahead: Option<(u32, u32, u64)>,
+}
+
+impl ChunkIndex {
+    /// Looks many chunks up: `out` becomes one answer for each of `fingerprints`. Reads one page for a hit that is not in memory, many pages at a time, and, once
+    /// the filter knows the pages, hardly any for a miss. From any number of threads at once.
+    pub fn lookup(&self, fingerprints: &[Fingerprint], out: &mut Vec<Option<IndexEntry>>) -> Result<()> {
+        out.clear();
+        out.resize(fingerprints.len(), None);
+        let mut order = order_of(fingerprints.iter());
+        let mut last_tries: Vec<Instant> = Vec::new();
+        while !order.is_empty() {
+            let (left, tries) = self.lookup_round(fingerprints, &order, &last_tries, out)?;
+            order = left.into_iter().map(|at| (fingerprints[at as usize].prefix(), at)).collect();
+            order.sort_unstable();
+            last_tries = tries;
+        }
+        Ok(())
+    }
+
+    /// Answers what can be answered of `order`. Returns the numbers of the others, whose pages were ahead, and the instants of this round.
+    fn lookup_round(
+        &self,
+        fingerprints: &[Fingerprint],
+        order: &[(u64, u32)],
+        last_tries: &[Instant],
+        out: &mut [Option<IndexEntry>],
+    ) -> Result<(Vec<u32>, Vec<Instant>)> {
+        let bits = self.partitions.len().trailing_zeros();
+        let (mut wanted, mut changes, mut needed) = (Vec::with_capacity(order.len()), Vec::new(), Vec::with_capacity(order.len()));
+        let (mut snapshots, mut own) = (Vec::new(), Vec::new());
+        for order in order.chunk_by(|one, next| partition_of(one.0, bits) == partition_of(next.0, bits)) {
+            let partition = partition_of(order[0].0, bits);
+            own.clear();
+            let snapshot = self.partitions[partition].take_changes(partition, fingerprints, order, &mut own, &mut changes);
+            let number = snapshots.len() as u32;
+            let mut answered = 0;
+            snapshot.pages.filter.ask_many(
+                &own,
+                |one| (one.home, one.fingerprint.hash_bits()),
+                |at, answer| {
+                    let Wanted { fingerprint, at, home, changes: own_changes, .. } = own[at];
+                    let (page, looked) = match (answer.home, answer.neighbour) {
+                        (true, _) => (home, Looked::Home),
+                        (false, true) => (home ^ 1, Looked::Neighbour),
+                        (false, false) => {
+                            answered += 1;
+                            if let Some((frozen, active)) = changes.get(own_changes as usize) {
+                                out[at as usize] = resolve(None, *frozen, *active);
+                            }
+                            return;
+                        }
+                    };
+                    needed.push(Needed { place: (number, page), wanted: wanted.len() as u32 });
+                    wanted.push(Wanted { fingerprint, at, home, changes: own_changes, page: looked });
+                },
+            );
+            self.counters.filter_negatives.fetch_add(answered, Ordering::Relaxed);
+            snapshots.push(snapshot);
+        }
+
+        let mut lookup = Lookup {
+            counters: &self.counters,
+            out,
+            snapshots: &snapshots,
+            wanted,
+            changes,
+            neighbours: Vec::new(),
+            pairs: Vec::new(),
+            left: Vec::new(),
+            ahead: None,
+        };
+        while !needed.is_empty() {
+            if !needed.is_sorted() {
+                needed.sort_unstable();
+            }
+            lookup.read(&self.readers, &needed)?;
+            needed = std::mem::take(&mut lookup.neighbours);
+        }
+        lookup.read_pairs()?;
+        let Lookup { left, ahead, .. } = lookup;
+        if let Some((snapshot, page, position)) = ahead {
+            let snapshot = &snapshots[snapshot as usize];
+            if last_tries.contains(&snapshot.instant()) {
+                // Nothing has changed since the last try: no sweep has passed, the header is older than the pages.
+                return Err(snapshot.pages.damaged(page, &PageDamage::Ahead { position, limit: snapshot.floor }));
+            }
+        }
+        let tries = if left.is_empty() { Vec::new() } else { snapshots.iter().map(Snapshot::instant).collect() };
+        Ok((left, tries))
+    }
+}
+
+impl Snapshot {
+    fn instant(&self) -> Instant {
+        Instant { partition: self.partition, generation: self.pages.shape.generation, floor: self.floor }
+    }
+}
+
+impl Partition {
+    /// Takes what the log says of the fingerprints of `order` at one instant.
+    fn take_changes<'a>(
+        &self,
+        partition: usize,
+        fingerprints: &'a [Fingerprint],
+        order: &[(u64, u32)],
+        wanted: &mut Vec<Wanted<'a>>,
+        changes: &mut Vec<(Option<Change>, Option<Change>)>,
+    ) -> Snapshot {
+        let state = self.state.read();
+        let pages = state.pages.clone();
+        let frozen = state.frozen.as_ref().map(|frozen| &frozen.changes).filter(|changes| !changes.is_empty());
+        let active = Some(&state.active).filter(|changes| !changes.is_empty());
+        for (prefix, at) in order {
+            let fingerprint = &fingerprints[*at as usize];
+            let of = |auxiliary: Option<&super::auxiliary::Auxiliary>| auxiliary.and_then(|auxiliary| auxiliary.get(fingerprint));
+            let own = (of(frozen.map(|frozen| &**frozen)), of(active));
+            let number = if own == (None, None) {
+                UNCHANGED
+            } else {
+                changes.push(own);
+                changes.len() as u32 - 1
+            };
+            wanted.push(Wanted { fingerprint, at: *at, home: pages.shape.home_of(*prefix), changes: number, page: Looked::Home });
+        }
+        let writes = pages.cache.writes();
+        Snapshot { partition, floor: state.floor(), is_frozen: state.frozen.is_some(), pages, writes }
+    }
+}
+
+impl Lookup<'_> {
+    /// Looks at the pages of `needed`, which is sorted: first at those in memory, then at the others as they are read.
+    fn read(&mut self, readers: &Readers, needed: &[Needed]) -> Result<()> {
+        let mut unread: Vec<Range<usize>> = Vec::new();
+        let snapshots = self.snapshots;
+        let mut at = 0;
+        for own in needed.chunk_by(|one, next| one.place.0 == next.place.0) {
+            let kept = snapshots[own[0].place.0 as usize].pages.cache.pages();
+            for window in own.chunks(WINDOW) {
+                self.touch(&kept, window);
+                for group in window.chunk_by(|one, next| one.place == next.place) {
+                    let (start, end) = (at, at + group.len());
+                    at = end;
+                    match kept.get(group[0].place.1) {
+                        Some(page) => self.search(group, &page),
+                        None => match unread.last_mut() {
+                            Some(last) if last.end == start && needed[last.start].place == group[0].place => last.end = end,
+                            _ => unread.push(start..end),
+                        },
+                    }
+                }
+            }
+        }
+        if unread.is_empty() {
+            return Ok(());
+        }
+        let mut requests = unread.iter().map(|range| {
+            let (snapshot, page) = needed[range.start].place;
+            snapshots[snapshot as usize].pages.request(page)
+        });
+        let mut alone = [0; PAGE_BYTES];
+        let mut failed: Option<(usize, IndexError)> = None;
+        readers.read_each(&mut requests, &mut |number, bytes, read| {
+            let group = &needed[unread[number].clone()];
+            let (snapshot, page) = group[0].place;
+            let snapshot = &snapshots[snapshot as usize];
+            match snapshot.pages.take(page, bytes, read, snapshot.writes, &mut alone) {
+                Ok(page) => self.search(group, &page),
+                // The first of the set, whichever comes first.
+                Err(error) if failed.as_ref().is_none_or(|(first, _)| number < *first) => failed = Some((number, error)),
+                Err(_) => {}
+            }
+        });
+        failed.map_or(Ok(()), |(_, error)| Err(error))
+    }
+
+    /// Has the processor get what the pages in memory are searched by.
+    fn touch(&self, kept: &super::page_cache::KeptPages<'_>, window: &[Needed]) {
+        let mut pages = [None; WINDOW];
+        for (page, needed) in pages.iter_mut().zip(window) {
+            *page = kept.get(needed.place.1);
+        }
+        let mut touched = 0;
+        for (page, needed) in pages.iter().zip(window) {
+            let Some(page) = page else { continue };
+            touched ^= page.touch(self.fraction(needed));
+        }
+        black_box(touched);
+    }
+
+    /// How far into the page's entries the fingerprint should be.
+    fn fraction(&self, needed: &Needed) -> u64 {
+        let one = &self.wanted[needed.wanted as usize];
+        let shape = &self.snapshots[needed.place.0 as usize].pages.shape;
+        match one.page {
+            Looked::Home => shape.fraction(one.fingerprint),
+            // The greatest of the left page are the first of the right one, and the other way round.
+            Looked::Neighbour | Looked::Behind(_) if one.home.is_multiple_of(2) => 0,
+            Looked::Neighbour | Looked::Behind(_) => u64::MAX,
+        }
+    }
+
+    /// Looks for those who need a page in it.
+    fn search(&mut self, group: &[Needed], page: &Page<'_>) {
+        let (position, spills) = (page.position(), page.spills());
+        for needed in group {
+            let number = needed.wanted as usize;
+            let one = &self.wanted[number];
+            // Whatever the filter said: the page may have been written since.
+            let found = page.find(one.fingerprint, self.fraction(needed));
+            let (snapshot, read) = needed.place;
+            match one.page {
+                _ if position > self.snapshots[snapshot as usize].floor => {
+                    self.ahead = Some((snapshot, read, position));
+                    self.left.push(one.at);
+                }
+                Looked::Home if found.is_none() && spills => {
+                    self.wanted[number].page = Looked::Behind(position);
+                    self.neighbours.push(Needed { place: (snapshot, read ^ 1), ..*needed });
+                }
+                Looked::Behind(home_position) if position != home_position => {
+                    self.pairs.push(Needed { place: (snapshot, read & !1), ..*needed })
+                }
+                Looked::Neighbour if found.is_none() => self.pairs.push(Needed { place: (snapshot, read & !1), ..*needed }),
+                _ => self.settle(snapshot, number, found, position),
+            }
+        }
+    }
+
+    /// Reads both pages of a pair, where that is needed, as they are at one moment.
+    fn read_pairs(&mut self) -> Result<()> {
+        let mut pairs = std::mem::take(&mut self.pairs);
+        pairs.sort_unstable();
+        let mut bytes = Vec::new();
+        for group in pairs.chunk_by(|one, next| one.place == next.place) {
+            let (number, pair) = group[0].place;
+            let snapshot = &self.snapshots[number as usize];
+            let (left, right) = read_pair(&snapshot.pages, pair, &mut bytes)?;
+            for Needed { wanted, .. } in group {
+                let one = &self.wanted[*wanted as usize];
+                let (own, other) = if one.home == pair { (left, right) } else { (right, left) };
+                let (home, at) = (one.home, one.at);
+                let to_other = if one.home == pair { 0 } else { u64::MAX };
+                let found = own
+                    .find(one.fingerprint, snapshot.pages.shape.fraction(one.fingerprint))
+                    .or_else(|| other.find(one.fingerprint, to_other));
+                if own.position() > snapshot.floor {
+                    self.ahead = Some((number, home, own.position()));
+                    self.left.push(at);
+                } else {
+                    self.settle(number, *wanted as usize, found, own.position());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes what page and log say together.
+    fn settle(&mut self, snapshot: u32, wanted: usize, found: Option<IndexEntry>, position: u64) {
+        if found.is_none() {
+            self.counters.filter_false_positives.fetch_add(1, Ordering::Relaxed);
+        }
+        let one = &self.wanted[wanted];
+        self.out[one.at as usize] = match self.changes.get(one.changes as usize) {
+            Some((frozen, active)) => {
+                let snapshot = &self.snapshots[snapshot as usize];
+                let is_merged = snapshot.is_frozen && position == snapshot.floor;
+                resolve(found, if is_merged { None } else { *frozen }, *active)
+            }
+            None => found,
+        };
+    }
+}

@@ -1,0 +1,174 @@
+//! Pages of a generation kept in memory: advice, bounded in bytes.
+//!
+//! A page has one place where it can lie, its number modulo the places; fingerprints are uniform, so no page is asked for more often than others and any
+//! other rule would keep no better ones. Bytes lie in blocks that are made when the first page comes into them.
+//!
+//! Invariants:
+//! * What is kept was found whole when it was read from the file.
+//! * A page that is written again is forgotten before the changes that it got are dropped from memory. So a lookup that takes the changes first and asks the
+//!   cache then finds a page that lacks none but those that it has in hand.
+//! * A page that was read before or while others were written is not kept ([`PageCache::insert`] compares the number of writes): it may be an old one.
+
+use super::page::{PAGE_BYTES, Page};
+use parking_lot::{RwLock, RwLockReadGuard};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Pages of a block: 1 MiB.
+const BLOCK_PAGES: usize = 256;
+/// Memory of a page that is kept.
+const PLACE_BYTES: usize = PAGE_BYTES + size_of::<u32>();
+/// No page has this number.
+const NONE: u32 = u32::MAX;
+
+/// A page where the processor likes it.
+#[derive(Clone, Debug)]
+#[repr(align(64))]
+struct Frame([u8; PAGE_BYTES]);
+
+/// Pages of one generation in memory.
+#[derive(Debug)]
+pub(super) struct PageCache {
+    kept: RwLock<Kept>,
+    /// Even: no page is being written. Counts beginnings and ends of writes.
+    writes: AtomicU64,
+    digest_bytes: usize,
+}
+
+#[derive(Debug)]
+struct Kept {
+    /// The page at each place.
+    numbers: Vec<u32>,
+    /// Their bytes; a block without pages is empty.
+    blocks: Vec<Vec<Frame>>,
+}
+
+/// The pages as they are as long as this is held. Nothing may be waited for meanwhile.
+pub(super) struct KeptPages<'a> {
+    kept: RwLockReadGuard<'a, Kept>,
+    digest_bytes: usize,
+}
+
+impl PageCache {
+    /// Keeps pages out of `pages` in at most `limit_bytes`.
+    pub fn new(limit_bytes: usize, pages: u64, digest_bytes: usize) -> PageCache {
+        // Whole blocks, where there is more than one, so that the bound holds.
+        let places = ((limit_bytes / PLACE_BYTES) as u64).min(pages) as usize;
+        let places = if places > BLOCK_PAGES && (places as u64) < pages { places - places % BLOCK_PAGES } else { places };
+        let kept = Kept { numbers: vec![NONE; places], blocks: vec![Vec::new(); places.div_ceil(BLOCK_PAGES)] };
+        PageCache { kept: RwLock::new(kept), writes: AtomicU64::new(0), digest_bytes }
+    }
+
+    /// Bytes of memory.
+    pub fn bytes(&self) -> usize {
+        let kept = self.kept.read();
+        kept.numbers.len() * size_of::<u32>() + kept.blocks.iter().map(|block| block.len() * PAGE_BYTES).sum::<usize>()
+    }
+
+    /// The pages that are kept now.
+    pub fn pages(&self) -> KeptPages<'_> {
+        KeptPages { kept: self.kept.read(), digest_bytes: self.digest_bytes }
+    }
+
+    /// To be asked before a page is read that shall be kept.
+    pub fn writes(&self) -> u64 {
+        self.writes.load(Ordering::Acquire)
+    }
+
+    /// Keeps a page that was found whole, unless pages were written since `writes` was asked for.
+    pub fn insert(&self, page: u32, bytes: &[u8; PAGE_BYTES], writes: u64) {
+        let mut kept = self.kept.write();
+        // Under the lock: whoever writes counts first and forgets under the lock later.
+        if !writes.is_multiple_of(2) || self.writes.load(Ordering::Acquire) != writes || kept.numbers.is_empty() {
+            return;
+        }
+        let places = kept.numbers.len();
+        let place = page as usize % places;
+        let (block, within) = (place / BLOCK_PAGES, place % BLOCK_PAGES);
+        if kept.blocks[block].is_empty() {
+            kept.blocks[block] = vec![Frame([0; PAGE_BYTES]); BLOCK_PAGES.min(places - block * BLOCK_PAGES)];
+        }
+        kept.blocks[block][within].0 = *bytes;
+        kept.numbers[place] = page;
+    }
+
+    /// Call before pages are written; [`PageCache::end_write`] follows in any case.
+    pub fn begin_write(&self) {
+        self.writes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Forgets pages that were written, or may have been.
+    pub fn end_write(&self, pages: impl Iterator<Item = u32>) {
+        self.writes.fetch_add(1, Ordering::AcqRel);
+        let mut kept = self.kept.write();
+        if kept.numbers.is_empty() {
+            return;
+        }
+        for page in pages {
+            let place = page as usize % kept.numbers.len();
+            if kept.numbers[place] == page {
+                kept.numbers[place] = NONE;
+            }
+        }
+    }
+}
+
+impl KeptPages<'_> {
+    /// A page, if it is kept.
+    pub fn get(&self, page: u32) -> Option<Page<'_>> {
+        if self.kept.numbers.is_empty() {
+            return None;
+        }
+        let place = page as usize % self.kept.numbers.len();
+        let is_here = self.kept.numbers[place] == page;
+        is_here.then(|| Page::of_verified(&self.kept.blocks[place / BLOCK_PAGES][place % BLOCK_PAGES].0, self.digest_bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chunk::page::{Place, encode_page};
+
+    fn bytes(page: u32, position: u64) -> [u8; PAGE_BYTES] {
+        let mut bytes = Vec::new();
+        encode_page(&mut bytes, Place { page, generation: 0, digest_bytes: 20 }, position, 0, &[]);
+        bytes.try_into().unwrap()
+    }
+
+    fn position(cache: &PageCache, page: u32) -> Option<u64> {
+        cache.pages().get(page).map(|page| page.position())
+    }
+
+    #[test]
+    fn pages_are_kept_within_the_bound_and_the_newest_takes_the_place() {
+        for (limit_bytes, pages) in [(0, 64), (4095, 64), (40_000, 64), (3 << 20, 10_000), (1 << 40, 1000)] {
+            let cache = PageCache::new(limit_bytes, pages, 20);
+            for page in 0..pages as u32 {
+                cache.insert(page, &bytes(page, u64::from(page) + 1), cache.writes());
+                assert!(cache.bytes() <= limit_bytes, "{limit_bytes}: {}", cache.bytes());
+                assert!(position(&cache, page) == Some(u64::from(page) + 1) || limit_bytes < 2 * PAGE_BYTES);
+            }
+            let kept = (0..pages as u32).filter(|page| position(&cache, *page).is_some()).count();
+            assert!(kept as u64 == pages || kept * PAGE_BYTES + (1 << 20) > limit_bytes - limit_bytes % PLACE_BYTES, "{kept}");
+        }
+    }
+
+    #[test]
+    fn a_page_that_was_read_before_or_while_pages_were_written_is_not_kept() {
+        let cache = PageCache::new(1 << 20, 8, 20);
+        let before = cache.writes();
+        cache.insert(3, &bytes(3, 1), before);
+        cache.insert(4, &bytes(4, 1), before);
+        cache.begin_write();
+        cache.insert(5, &bytes(5, 1), before);
+        cache.insert(5, &bytes(5, 1), cache.writes());
+        assert_eq!((position(&cache, 3), position(&cache, 5)), (Some(1), None));
+        let meanwhile = cache.writes();
+        cache.end_write([3, 5].into_iter());
+        cache.insert(5, &bytes(5, 1), before);
+        cache.insert(5, &bytes(5, 1), meanwhile);
+        assert_eq!((position(&cache, 3), position(&cache, 4), position(&cache, 5)), (None, Some(1), None));
+        cache.insert(5, &bytes(5, 2), cache.writes());
+        assert_eq!(position(&cache, 5), Some(2));
+    }
+}
