@@ -5,7 +5,7 @@ use super::*;
 use onefold_ground::{DelegatingFile, DelegatingGround, File, LocalGround, SimulatedGround};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicUsize;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Counts the reads of pages.
 #[derive(Default)]
@@ -13,6 +13,8 @@ struct Reads {
     all: AtomicUsize,
     now: AtomicUsize,
     most: AtomicUsize,
+    /// A read does not end before so many were in flight, or ten seconds are over: a busy machine starts threads late.
+    expected: AtomicUsize,
     /// What is done once, before the place is read.
     before: Mutex<Option<(u64, Deed)>>,
 }
@@ -77,6 +79,10 @@ impl DelegatingFile for DeviceFile {
         self.reads.all.fetch_add(1, Ordering::Relaxed);
         self.reads.most.fetch_max(self.reads.now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
         std::thread::sleep(self.read);
+        let until = Instant::now() + Duration::from_secs(10);
+        while self.reads.most.load(Ordering::Relaxed) < self.reads.expected.load(Ordering::Relaxed) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let before = self.reads.before.lock().take_if(|(place, _)| *place == offset);
         if let Some((_, before)) = before {
             before();
@@ -116,12 +122,13 @@ fn m0_13_the_pages_of_a_batch_are_read_at_once_over_all_partitions() {
     // Two pages in each partition: only a set over all partitions keeps so many in flight.
     assert_eq!(pages, 2 * PARTITIONS as usize);
 
-    let (device, reads) = Device::over(disk, Duration::from_millis(20));
+    let (device, reads) = Device::over(disk, Duration::from_millis(2));
     let wanted: Vec<_> = inserts.iter().map(|(key, _)| *key).collect();
     let mut out = Vec::new();
     for (reads_in_flight, most) in [(1, 1..=1), (12, 12..=13), (64, 24..=32)] {
         let index = open(&device, PARTITIONS, 0, reads_in_flight);
         reads.most.store(0, Ordering::Relaxed);
+        reads.expected.store(*most.start(), Ordering::Relaxed);
         let before = reads.all.load(Ordering::Relaxed);
         index.lookup(&wanted, &mut out).unwrap();
         assert!(inserts.iter().zip(&out).all(|((_, address), found)| *found == Some(IndexEntry { address: *address, count: 0 })));
