@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 /// What must be met: by what was being done, operation and kind of file. Where a directory is synced, its files were created, renamed or removed before.
 const NAMED: [(&str, &[&str]); 9] = [
     // Removing unused chunks: the sweep that finds them, the batch, and what it is written into later.
-    ("remove", &["write log", "sync log", "write index", "sync index", "write blocks"]),
+    ("remove", &["write log", "sync log", "write index", "sync index", "write objects"]),
     (
         "prune",
         &[
