@@ -53,10 +53,10 @@ impl Windows {
         }
     }
 
-    fn were_all_met(&self) {
+    /// Those that no crash came in.
+    fn missed(&self) -> Vec<(&'static str, String)> {
         let all = NAMED.iter().flat_map(|(doing, sites)| sites.iter().map(move |site| (*doing, (*site).to_owned())));
-        let missed: Vec<_> = all.filter(|window| !self.0.contains_key(window)).collect();
-        assert!(missed.is_empty(), "no crash came in {missed:?}, but in {:#?}", self.0);
+        all.filter(|window| !self.0.contains_key(window)).collect()
     }
 }
 
@@ -117,7 +117,12 @@ fn m0_19_m0_20_m0_21_a_crash_in_every_window_of_reclamation_loses_nothing() {
     let mut windows = Windows::default();
     let all = seeds(2);
     let is_whole = all.end - all.start >= 2;
-    for seed in all {
+    // Which files an operation meets depends on how threads take turns: what the seeds did not meet, a few more do.
+    let further = all.end..all.end + 6;
+    for seed in all.chain(further.clone()) {
+        if further.contains(&seed) && (!is_whole || windows.missed().is_empty()) {
+            break;
+        }
         let (base, known) = prepared(seed);
         let mut interrupted = Vec::new();
         for scenario in [reclaiming as Scenario, deriving] {
@@ -157,7 +162,8 @@ fn m0_19_m0_20_m0_21_a_crash_in_every_window_of_reclamation_loses_nothing() {
         }
     }
     if is_whole {
-        windows.were_all_met();
+        let missed = windows.missed();
+        assert!(missed.is_empty(), "no crash came in {missed:?}, but in {:#?}", windows.0);
     }
 }
 
