@@ -113,7 +113,8 @@ impl Catalog {
     }
 
     /// Removes backups with their references; durable on return. It costs the same for a backup of any size: the space comes back with reclamation.
-    /// Refused, for all of them, if one of them is protected or not there, and in append-only mode. A crash may leave some of them, each whole.
+    /// Refused, for all of them, if one of them is protected or not there, and in append-only mode. A crash may leave some of them, each whole; so does
+    /// somebody who protects or removes one of them meanwhile: then those before it are gone.
     pub fn remove_backups(&self, backups: &[Backup]) -> Result<()> {
         let _permit = self.engine.permit_deletion("forget backups")?;
         let now = self.now();
@@ -121,13 +122,18 @@ impl Catalog {
         let backups: Vec<&Backup> = backups.iter().filter(|backup| known.insert(backup.id)).collect();
         let removals = backups.iter().map(|backup| self.removal(backup, now)).collect::<Result<Vec<_>>>()?;
         // One by one, so that no batch is too long for the log, however many they are; the flush takes all that fit into one.
-        for (backup, (mut expected, mut removal)) in backups.into_iter().zip(removals) {
-            while !self.engine.submit_if(&expected, removal)? {
-                // Somebody else removed or protected it meanwhile.
-                (expected, removal) = self.removal(backup, now)?;
-            }
+        let done = backups.into_iter().zip(removals).try_for_each(|(backup, removal)| self.remove(backup, removal, now));
+        // Also what was removed before somebody protected one.
+        let flushed = self.engine.flush();
+        done?;
+        Ok(flushed?)
+    }
+
+    /// Removes one, as long as nobody else changes its record or its protection; else what these say then counts.
+    fn remove(&self, backup: &Backup, mut removal: (Vec<Change>, Transaction), now: Now) -> Result<()> {
+        while !self.engine.submit_if(&removal.0, removal.1)? {
+            removal = self.removal(backup, now)?;
         }
-        self.engine.flush()?;
         Ok(())
     }
 

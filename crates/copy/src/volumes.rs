@@ -11,6 +11,7 @@
 
 use crate::error::{Result, source};
 use crate::{CopyError, Monitor, Problem};
+use onefold_engine::EngineError;
 use onefold_volume::{Frozen, Volume, VolumeError, VolumeInfo, VolumeKind, Volumes};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -112,9 +113,14 @@ impl Copy<'_> {
         if is_of_it { self.drop_working(info) } else { Ok(()) }
     }
 
+    /// Where nothing may be deleted, it stays: what it was made for is complete.
     fn drop_working(&self, info: &VolumeInfo) -> Result<()> {
-        match self.destination.delete(&working_name(info)) {
-            Ok(()) | Err(VolumeError::NotFound { .. }) => Ok(()),
+        let name = working_name(info);
+        if self.destination.get(&name).is_err() {
+            return Ok(());
+        }
+        match self.destination.delete(&name) {
+            Ok(()) | Err(VolumeError::NotFound { .. } | VolumeError::Engine(EngineError::AppendOnly { .. })) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }

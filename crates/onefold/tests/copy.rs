@@ -222,6 +222,21 @@ fn volumes_are_copied_only_into_a_store_that_nobody_else_has_open() {
 }
 
 #[test]
+fn volumes_are_copied_into_a_store_that_deletes_nothing() {
+    let scene = Scene::with_store(&[]);
+    scene.run(["volume", "create", "disk", "--size", "1MiB"]).succeeds();
+    scene.run(["volume", "snapshot", "disk", "monday"]).succeeds();
+    scene.run(["volume", "clone", "disk", "frozen", "--read-only"]).succeeds();
+    scene.run(["init", "other"]).succeeds();
+    fs::write(scene.path("secret"), "a secret that is long enough").unwrap();
+    scene.run(in_store("other", &["append-only", "on", "--secret-file", "secret"])).succeeds();
+    for copied in [3, 0] {
+        let done = scene.run(["copy", "--to", "other", "--json"]).succeeds().json();
+        assert_eq!(done["volumes_copied"].as_array().unwrap().len(), copied, "{done}");
+    }
+}
+
+#[test]
 fn what_a_copy_that_was_killed_left_of_a_volume_goes_and_nothing_else_does() {
     let scene = filled();
     let in_other = |arguments: &[&str]| scene.run(in_store("other", arguments)).succeeds();

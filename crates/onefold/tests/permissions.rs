@@ -175,7 +175,7 @@ fn members_of_the_group_of_a_shared_store_work_with_it_and_nobody_else_does() {
     let copy = ["copy", "--to", other.to_str().unwrap(), "--init", "--volume", "disk"];
     let refused = as_nobody(&scene, &program, GROUP, &copy);
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(refused.status.code() == Some(2) && said.contains("only the user with number 0"), "{said}");
+    assert!(refused.status.code() == Some(3) && said.contains("only the user with number 0"), "{said}");
     assert!(as_nobody(&scene, &program, GROUP, &["volume", "list", "--store", copy[2]]).stdout.is_empty());
     // Members who may only read are not stopped by a socket that a killed daemon has left.
     drop(daemon);

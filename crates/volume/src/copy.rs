@@ -221,11 +221,10 @@ impl Volume {
         for entry in &mut locked {
             self.look_up_old(&gate, entry, true)?;
         }
-        let result = self.replace(top, &locked, pieces.clone());
-        for (entry, pieces) in locked.iter_mut().zip(&pieces) {
-            // After an error the transaction may have been taken all the same: what waits in memory must not come to lie upon what is new.
-            let is_placed = result.is_ok() || self.shows(&gate, entry, pieces);
-            if is_placed && entry.buffer.take().is_some() {
+        let result = self.replace(top, &locked, pieces);
+        // What waits in memory must not come to lie upon what is new.
+        for entry in locked.iter_mut().filter(|_| result.is_ok()) {
+            if entry.buffer.take().is_some() {
                 self.count_removed(entry.block);
             }
         }

@@ -61,6 +61,10 @@ fn what_nobody_else_has_is_counted_before_anybody_cleans_up() {
     assert_eq!((clone.own_bytes(), volumes.held_alone(&clone)), (block, 51 * block));
     assert!(volumes.resume_deletions(&|| true).unwrap());
     assert_eq!(volumes.held_alone(&clone), 50 * block);
+    // Whoever reads it as it was at a moment keeps nobody from being asked before it goes.
+    let frozen = volumes.frozen(&|_| true).unwrap();
+    assert_eq!(volumes.held_alone(&clone), 50 * block);
+    drop(frozen);
 }
 
 #[test]

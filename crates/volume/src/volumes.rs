@@ -422,14 +422,20 @@ impl Volumes {
         list.values().find(|listed| listed.layer == layer && !listed.volume.is_read_only()).map(|listed| listed.volume.clone())
     }
 
-    /// Who needs which layer.
+    /// Who needs which layer, those included who read it as it was at a moment.
     pub(crate) fn users(&self) -> HashMap<u32, Users> {
+        let mut users = self.lasting_users();
+        for (layer, count) in &*self.frozen.lock() {
+            users.entry(*layer).or_default().volumes += count;
+        }
+        users
+    }
+
+    /// Who needs which layer for longer than this process lives.
+    fn lasting_users(&self) -> HashMap<u32, Users> {
         let mut users: HashMap<u32, Users> = HashMap::new();
         for listed in self.list.lock().values() {
             users.entry(listed.layer).or_default().volumes += 1;
-        }
-        for (layer, count) in &*self.frozen.lock() {
-            users.entry(*layer).or_default().volumes += count;
         }
         for node in self.shared.layers.all().into_iter().filter(|node| node.layer.parent != 0) {
             users.entry(node.layer.parent).or_default().children.push(node.number);
@@ -443,14 +449,13 @@ impl Volumes {
         if !self.damaged.is_empty() {
             return;
         }
-        for node in self.of_one_user(layer) {
+        for node in self.of_one_user(layer, &self.users()) {
             change.put(node.with(Layer { parent: 0, overlap_blocks: 0, is_dropped: true, ..node.layer.clone() }));
         }
     }
 
     /// The layers that nobody needs but whoever uses this one, from it on down.
-    fn of_one_user(&self, layer: u32) -> Vec<Arc<Node>> {
-        let users = self.users();
+    fn of_one_user(&self, layer: u32, users: &HashMap<u32, Users>) -> Vec<Arc<Node>> {
         let has_one = |node: &Arc<Node>| users.get(&node.number).map_or(0, |users| users.volumes + users.children.len()) <= 1;
         let one = |layer| self.shared.layers.get(layer).filter(has_one);
         std::iter::successors(one(layer), |node| one(node.layer.parent)).collect()
@@ -459,7 +464,7 @@ impl Volumes {
     /// Bytes of the blocks that no other volume needs: what goes when this one is deleted.
     pub fn held_alone(&self, volume: &Volume) -> u64 {
         let layer = volume.gate.read().record.layer;
-        let blocks: u64 = self.of_one_user(layer).iter().map(|node| *node.mappings.lock()).sum();
+        let blocks: u64 = self.of_one_user(layer, &self.lasting_users()).iter().map(|node| *node.mappings.lock()).sum();
         blocks.saturating_mul(volume.block_bytes() as u64)
     }
 }

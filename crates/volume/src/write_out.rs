@@ -186,11 +186,6 @@ impl Volume {
         Ok(())
     }
 
-    /// Whether a locked block has this mapping now.
-    pub(crate) fn shows(&self, gate: &Gate, entry: &Locked<'_>, pieces: &[Piece]) -> bool {
-        self.mapping(gate, entry.block, entry.cell).is_ok_and(|mapping| *mapping.pieces == pieces)
-    }
-
     /// Puts new mappings in place of the old ones of locked blocks. The caller has an in-flight guard from before it looked for what they refer to.
     pub(crate) fn replace(&self, top: &Node, locked: &[Locked<'_>], new: Vec<Vec<Piece>>) -> Result<()> {
         let mut transaction = Transaction::default();

@@ -5,7 +5,7 @@
 //! Before that nothing on disk knows. So whoever looks at the store in order to refer to what is in it holds an [`InFlight`] guard from
 //! before the first look until after the submission, and a removal waits until all guards that are older than it are gone.
 //!
-//! For those that are younger there is the [`Watch`]: before the removal waits, it puts its lookups on the watch list; every stream
+//! For those that are younger there is the [`Watch`]: before the removal waits, it puts its candidates on the watch list; every stream
 //! takes the chunks it asks for, refers to or counts off the list; and only what is still on it at the end is removed.
 
 use onefold_fingerprint::Fingerprint;

@@ -238,12 +238,14 @@ fn copy_all_volumes(options: &Copy, chosen: &Chosen, to_store: [u8; 16], talk: T
     match copied {
         Ok(reply) => done.volumes = reply,
         Err(_) if watch.interrupt.came() => return Err(failed(CopyError::Cancelled, done)),
+        // The backups were copied: the command could run.
+        Err(NotCopied::Failed(failure)) if failure.exit == Exit::CannotRun => {
+            return Ok(leave_out_volumes(chosen, done, &failure.message, failure.advice.as_deref()));
+        }
         Err(NotCopied::Failed(failure)) => return Err(failure),
         Err(NotCopied::InUse(holder)) => {
             let reason = format!("they are copied by a daemon, or while nobody writes to the stores: {holder} has one of them open");
-            note(format_args!("volumes: error: {reason}; --wait waits for it"));
-            done.volumes.problems = chosen.volumes.iter().map(|name| (name.clone(), reason.clone())).collect();
-            return Ok(());
+            return Ok(leave_out_volumes(chosen, done, &reason, Some("--wait waits for it")));
         }
     }
     for (name, reason) in &done.volumes.problems {
@@ -253,6 +255,12 @@ fn copy_all_volumes(options: &Copy, chosen: &Chosen, to_store: [u8; 16], talk: T
         std::mem::take(&mut done.volumes.damaged).into_iter().for_each(|problem| done.leave_out(problem));
     }
     Ok(())
+}
+
+fn leave_out_volumes(chosen: &Chosen, done: &mut Done, reason: &str, advice: Option<&str>) {
+    let advice = advice.map_or_else(String::new, |advice| format!("; {advice}"));
+    note(format_args!("volumes: error: {reason}{advice}"));
+    done.volumes.problems = chosen.volumes.iter().map(|name| (name.clone(), reason.to_owned())).collect();
 }
 
 /// Why no volume was copied.

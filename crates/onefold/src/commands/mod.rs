@@ -157,8 +157,9 @@ requests! {
     /// To make a command one of them: give its options in `cli.rs` `Deserialize, Serialize` and `#[serde(skip)]` on `store` (a path may be no
     /// UTF-8: `#[serde(with = "any_path")]`), implement [`StoreCommand`] for them in the command's file, add them to the table and to
     /// [`run`] above. The work prints through [`Session::output`] and [`Session::note`] only, takes volumes from [`Session::volumes`], passes the
-    /// session as monitor to long work and says so by `ends_early`. It must not read files or the environment, and must not
-    /// take for granted that nobody else uses the store: in a daemon the clients of its volumes work on.
+    /// session as monitor to long work and says so by `ends_early`. It must not read files or the environment (what does, with the rights of
+    /// whoever runs the daemon, [is for its owner](StoreCommand::is_for_owner)), and must not take for granted that nobody else uses the store:
+    /// in a daemon the clients of its volumes work on.
     Backups(cli::Backups): "backups",
     Forget(cli::Forget): "forget",
     Prune(cli::Prune): "prune",
