@@ -240,12 +240,14 @@ fn copy_all_volumes(options: &Copy, chosen: &Chosen, to_store: [u8; 16], talk: T
         Err(_) if watch.interrupt.came() => return Err(failed(CopyError::Cancelled, done)),
         // The backups were copied: the command could run.
         Err(NotCopied::Failed(failure)) if failure.exit == Exit::CannotRun => {
-            return Ok(leave_out_volumes(chosen, done, &failure.message, failure.advice.as_deref()));
+            leave_out_volumes(chosen, done, &failure.message, failure.advice.as_deref());
+            return Ok(());
         }
         Err(NotCopied::Failed(failure)) => return Err(failure),
         Err(NotCopied::InUse(holder)) => {
             let reason = format!("they are copied by a daemon, or while nobody writes to the stores: {holder} has one of them open");
-            return Ok(leave_out_volumes(chosen, done, &reason, Some("--wait waits for it")));
+            leave_out_volumes(chosen, done, &reason, Some("--wait waits for it"));
+            return Ok(());
         }
     }
     for (name, reason) in &done.volumes.problems {
