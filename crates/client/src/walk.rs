@@ -274,8 +274,6 @@ impl<'a> Walker<'a> {
     ) -> std::result::Result<(), Closed> {
         let walk = self.walk;
         let level = self.levels.last().expect("visit has looked");
-        // The file system to keep to is that of the path that was named.
-        let device = if matches!(level.names, Names::All) { level.device } else { found.attributes.device };
         let on_the_way = matches!(names, Names::These(_));
         let flags = if on_the_way { OFlags::DIRECTORY } else { OFlags::DIRECTORY | OFlags::NOFOLLOW };
         let directory = match source::open(&*level.directory, &name, flags) {
@@ -290,6 +288,17 @@ impl<'a> Walker<'a> {
                 return self.leave_out();
             }
         };
+        let own_device = match walk.one_file_system.then(|| source::find_open(&directory)) {
+            // Opening it may have mounted a file system there.
+            Some(Ok(opened)) => opened.attributes.device,
+            Some(Err(error)) => {
+                walk.watch.error(&absolute(&path), format_args!("cannot look at it: {error}"));
+                return self.leave_out();
+            }
+            None => found.attributes.device,
+        };
+        // The file system to keep to is that of the path that was named.
+        let device = if matches!(level.names, Names::All) { level.device } else { own_device };
         match &earlier {
             Some(earlier) if looks_same(&earlier.attributes, &found.attributes) => {
                 found.attributes.xattrs.clone_from(&earlier.attributes.xattrs);
@@ -302,7 +311,7 @@ impl<'a> Walker<'a> {
             }
         }
         walk.watch.current(&absolute(&path));
-        let crosses = walk.one_file_system && found.attributes.device != device;
+        let crosses = walk.one_file_system && own_device != device;
         let mut level = Level::new(directory, path, names, device);
         let earlier_recipe = match earlier.as_ref().map(|earlier| &earlier.content) {
             Some(Content::Directory { recipe }) => Some(recipe.clone()),
