@@ -426,8 +426,11 @@ impl<'a> Writer<'a> {
             at += length;
         }
         if file.pieces.iter().any(is_zeros) {
-            // Its size says nothing about the bytes before a hole, which the system may write last: see `Large::release`.
-            written = written.and_then(|()| rustix::fs::ftruncate(&opened, at)).and_then(|()| rustix::fs::fdatasync(&opened));
+            written = written.and_then(|()| rustix::fs::ftruncate(&opened, at));
+            if !file.pieces.iter().all(is_zeros) {
+                // Its size says nothing about the bytes before a hole, which the system may write last: see `Large::release`.
+                written = written.and_then(|()| rustix::fs::fdatasync(&opened));
+            }
         }
         if let Err(error) = written {
             output.watch.error(&file.path, format_args!("cannot write it: {error}"));
