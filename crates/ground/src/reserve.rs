@@ -113,11 +113,12 @@ impl Reserve {
     /// Allocates what is missing and nothing else: a file system may want free room for what the file has already.
     fn take_missing(&self, state: &mut State, free_bytes: u64) -> Result<()> {
         if !state.is_checked {
-            let file = self.file()?;
-            if file.allocated_bytes()? < state.held_bytes {
-                file.allocate(0, state.held_bytes)?;
+            if self.file()?.allocated_bytes()? < state.held_bytes {
+                // Not every file system can give a hole its room: the file is made again.
+                self.shrink(state, 0)?;
             }
             state.is_checked = true;
+            state.has_failed = false;
         }
         let missing_bytes = state.wanted_bytes - state.held_bytes;
         if missing_bytes > 0 && free_bytes / 2 >= missing_bytes {
@@ -375,6 +376,57 @@ mod tests {
         let reserve = Arc::new(Reserve::open(&disk, "reserve"));
         assert!(reserve.keep(64 << 10).unwrap());
         assert_eq!((reserve.held_bytes(), device.used_bytes()), (64 << 10, MIB + (64 << 10)));
+    }
+
+    /// A file system without `fallocate`: only what is behind the end of a file is written.
+    #[derive(Debug)]
+    struct NoAllocate(Arc<dyn Ground>);
+
+    impl crate::DelegatingGround for NoAllocate {
+        fn below(&self) -> &dyn Ground {
+            &*self.0
+        }
+        fn create(&self, path: &str) -> Result<Arc<dyn File>> {
+            Ok(Arc::new(Written(self.0.create(path)?)))
+        }
+        fn open(&self, path: &str, access: Access) -> Result<Arc<dyn File>> {
+            Ok(Arc::new(Written(self.0.open(path, access)?)))
+        }
+    }
+
+    #[derive(Debug)]
+    struct Written(Arc<dyn File>);
+
+    impl crate::DelegatingFile for Written {
+        fn below(&self) -> &dyn File {
+            &*self.0
+        }
+        fn allocate(&self, offset: u64, length: u64) -> Result<()> {
+            let start = self.0.len()?.max(offset);
+            self.0.write_at(start, &vec![0; (offset + length).saturating_sub(start) as usize])
+        }
+    }
+
+    #[test]
+    fn a_reserve_that_is_a_hole_gets_its_room_where_nothing_can_be_allocated() {
+        let (device, disk) = disk(16 * MIB);
+        disk.create("reserve").unwrap().set_len(64 << 10).unwrap();
+        let disk: Arc<dyn Ground> = Arc::new(NoAllocate(disk));
+        let reserve = Reserve::open(&disk, "reserve");
+        assert!(reserve.keep(64 << 10).unwrap());
+        assert_eq!((reserve.held_bytes(), device.used_bytes()), (64 << 10, 64 << 10));
+    }
+
+    #[test]
+    fn a_reserve_that_could_be_had_meanwhile_says_again_when_it_cannot() {
+        let (device, disk) = disk(400 * MIB);
+        disk.create("reserve").unwrap().allocate(0, 64 << 10).unwrap();
+        let reserve = Reserve::open(&disk, "reserve");
+        device.fail_query(1, 13);
+        reserve.keep(64 << 10).unwrap_err();
+        assert!(reserve.keep(64 << 10).unwrap());
+        device.fail_query(1, 13);
+        reserve.keep(128 << 10).expect_err("it is said again");
     }
 
     /// A file system that wants free room for all that it is asked to allocate, what the file has already too, as XFS does. Nobody is told that
