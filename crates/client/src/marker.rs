@@ -19,7 +19,9 @@ const CACHE_SIGNATURE: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55";
 impl<'a> Markers<'a> {
     /// The file that has everything else in a directory left out.
     pub(crate) fn in_directory(&self, directory: &OwnedFd, listing: &Listing) -> Option<&'a [u8]> {
-        if self.caches && listing.contains(CACHE_TAG.as_bytes()) && source::begins_with(directory, CACHE_TAG.as_bytes(), CACHE_SIGNATURE) {
+        // What cannot be read marks nothing: the directory is backed up.
+        let is_cache = || source::begins_with(directory, CACHE_TAG.as_bytes(), CACHE_SIGNATURE).unwrap_or(false);
+        if self.caches && listing.contains(CACHE_TAG.as_bytes()) && is_cache() {
             return Some(CACHE_TAG.as_bytes());
         }
         self.names.iter().map(Vec::as_slice).find(|name| listing.contains(name))

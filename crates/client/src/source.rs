@@ -139,12 +139,20 @@ impl Listing {
     }
 }
 
-/// Whether a regular file in a directory begins with these bytes.
-pub(crate) fn begins_with(directory: impl AsFd, name: &[u8], expected: &[u8]) -> bool {
-    let Ok(file) = open(directory, name, OFlags::NOFOLLOW | OFlags::NONBLOCK) else { return false };
+/// Returns whether a name in a directory is a regular file that begins with these bytes. Errors: it is there and cannot be read.
+pub(crate) fn begins_with(directory: impl AsFd, name: &[u8], expected: &[u8]) -> rustix::io::Result<bool> {
+    let opened = find(&directory, name, false).and_then(|found| match found.kind {
+        FileType::RegularFile => open(&directory, name, OFlags::NOFOLLOW | OFlags::NONBLOCK).map(Some),
+        _ => Ok(None),
+    });
+    let file = match opened {
+        Ok(Some(file)) => file,
+        Ok(None) | Err(Errno::NOENT) => return Ok(false),
+        Err(error) => return Err(error),
+    };
     let mut bytes = vec![0; expected.len()];
-    find_open(&file).is_ok_and(|found| found.kind == FileType::RegularFile)
-        && rustix::io::pread(&file, &mut bytes[..], 0).is_ok_and(|read| bytes[..read] == *expected)
+    let read = rustix::io::pread(&file, &mut bytes[..], 0)?;
+    Ok(bytes[..read] == *expected)
 }
 
 /// The size of a block device.

@@ -112,6 +112,32 @@ fn what_is_bound_into_the_target_loses_nothing() {
 }
 
 #[test]
+fn what_may_be_a_store_and_cannot_be_read_is_not_deleted() {
+    let place = place();
+    place.write("d/file", "file");
+    fs::create_dir_all(place.source().join("d/none")).unwrap();
+    let (backup, _) = place.backup();
+    let bind = |name: &str| {
+        let descriptor = place.target().join(name).join("descriptor");
+        fs::create_dir_all(descriptor.parent().unwrap()).unwrap();
+        fs::write(&descriptor, b"hidden").unwrap();
+        fs::write(place.target().join(name).join("log"), b"not in the backup").unwrap();
+        // Its beginning cannot be read: no page is mapped there.
+        let arguments = ["--bind", "/proc/self/mem"];
+        let is_done = is_root() && run("mount", &arguments, &descriptor);
+        is_done.then_some(Mounted(descriptor))
+    };
+    let (Some(_more), Some(_none)) = (bind("d/more"), bind("d/none")) else { return println!("skipped: cannot mount here") };
+    for dry_run in [true, false] {
+        let options = RestoreOptions { delete: true, dry_run, ..RestoreOptions::default() };
+        let (outcome, tally) = place.restore_with(&backup.backup, options);
+        assert_eq!((outcome.deleted, outcome.errors), (0, 2), "{:?}", tally.problems());
+        assert!(tally.problems().iter().all(|problem| problem.reason.contains("cannot tell whether it is a store")));
+    }
+    assert!(place.target().join("d/more/log").exists() && place.target().join("d/none/log").exists());
+}
+
+#[test]
 fn every_file_system_that_was_written_to_is_synced() {
     let place = place();
     let content = noise(7, 100_000);

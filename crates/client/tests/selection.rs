@@ -352,6 +352,8 @@ fn no_store_is_deleted_whichever_is_read() {
     fs::create_dir(&copy_only).unwrap();
     fs::copy(place.store().join("descriptor"), copy_only.join("descriptor.copy")).unwrap();
     place_file(&place.target().join("stores/none/descriptor"));
+    let mode = |mode| fs::set_permissions(&copy_only, fs::Permissions::from_mode(mode)).unwrap();
+    mode(0o500);
     let before = look(&place.target()).len();
     for dry_run in [true, false] {
         let options = RestoreOptions { delete: true, dry_run, ..RestoreOptions::default() };
@@ -360,6 +362,8 @@ fn no_store_is_deleted_whichever_is_read() {
         assert!(tally.problems().iter().all(|problem| problem.reason.contains("store")), "{:?}", tally.problems());
     }
     assert_eq!(look(&place.target()).len(), before - 2);
+    assert_eq!(fs::metadata(&copy_only).unwrap().permissions().mode() & 0o777, 0o500, "it keeps its mode");
+    mode(0o700);
     // A store that the backup has is restored as everything else.
     let (place, _) = tree();
     fs::create_dir(place.source().join("store")).unwrap();

@@ -4,14 +4,15 @@
 //! * Only directories that were backed up as a whole, and are wanted as a whole, lose names; never the directories above them.
 //! * A directory of which only the marker was backed up loses nothing, nor does one that `--one-file-system` may have left empty.
 //! * A directory of the backup that cannot be read to its end loses nothing.
-//! * What the user or the backup has excluded, whatever is mounted there and every store stay. A directory of the backup at which something
+//! * What the user or the backup has excluded, whatever is mounted there, also by looking into it, and every store stay. So does what may
+//!   be a store and cannot be read. A directory of the backup at which something
 //!   is mounted loses nothing, nor does one that is a store of which the backup knows nothing.
 
 use crate::glob::Excludes;
 use crate::marker::CACHE_TAG;
 use crate::monitor::{Counter, Plan};
 use crate::select::Selection;
-use crate::source::{self, Listing};
+use crate::source::{self, Found, Listing};
 use crate::target::{Directory, let_owner_in, open_directory, os};
 use crate::write::Output;
 use crate::{ClientError, Result};
@@ -78,14 +79,21 @@ impl<'a> Deleter<'a> {
         if self.may_lack_everything(&names, path) {
             return;
         }
-        // The backup may be of a time when there was no store, or is that of the store, which leaves itself out.
-        if DESCRIPTORS.iter().all(|name| !names.contains(name.as_bytes())) && is_store(&directory.file) {
-            return watch.error(path, "it is a store: nothing is deleted from this directory");
-        }
         let listing = match Listing::read(&directory.file) {
             Ok(listing) => listing,
             Err(error) => return watch.error(path, format_args!("cannot list it, so nothing is deleted from it: {error}")),
         };
+        // The backup may be of a time when there was no store, or is that of the store, which leaves itself out.
+        if DESCRIPTORS.iter().all(|name| !names.contains(name.as_bytes())) {
+            match is_store(&directory.file, &listing) {
+                Ok(false) => {}
+                Ok(true) => return watch.error(path, "it is a store: nothing is deleted from this directory"),
+                Err(error) => {
+                    let why = format_args!("cannot tell whether it is a store, so nothing is deleted from it: {error}");
+                    return watch.error(path, why);
+                }
+            }
+        }
         for name in (0..).map_while(|at| listing.get(at)).filter(|name| !names.contains(*name)) {
             if watch.should_stop() {
                 return;
@@ -121,35 +129,49 @@ impl<'a> Deleter<'a> {
         };
         let is_directory = found.kind == FileType::Directory;
         if is_directory {
-            let reason = if self.output.store.is_found(&found) {
-                "it is the directory of the store"
-            } else if found.is_mount_point(device) {
-                "a file system is mounted there"
-            } else if depth >= MAX_DEPTH {
-                "it is nested too deep"
-            } else {
-                ""
-            };
-            if !reason.is_empty() {
+            let is_kept = |found: &Found| {
+                let reason = if self.output.store.is_found(found) {
+                    "it is the directory of the store"
+                } else if found.is_mount_point(device) {
+                    "a file system is mounted there"
+                } else if depth >= MAX_DEPTH {
+                    "it is nested too deep"
+                } else {
+                    return false;
+                };
                 watch.error(&path, format_args!("not deleted: {reason}"));
+                true
+            };
+            if is_kept(&found) {
                 return false;
             }
-            let listed = open_directory(above, name).and_then(|directory| {
-                if !self.output.dry_run {
-                    let_owner_in(&directory);
-                }
-                Ok((Listing::read(&directory)?, directory))
-            });
-            let (listing, directory) = match listed {
-                Ok(listed) => listed,
+            let opened = open_directory(above, name)
+                .and_then(|directory| Ok((source::find_open(&directory)?, Listing::read(&directory)?, directory)));
+            let (found, listing, directory) = match opened {
+                Ok(opened) => opened,
                 Err(error) => {
                     watch.error(&path, format_args!("cannot delete it: {error}"));
                     return false;
                 }
             };
-            if is_store(&directory) {
-                watch.error(&path, "not deleted: it is a store");
+            // Opening it may have mounted a file system there.
+            if is_kept(&found) {
                 return false;
+            }
+            match is_store(&directory, &listing) {
+                Ok(false) => {}
+                Ok(true) => {
+                    watch.error(&path, "not deleted: it is a store");
+                    return false;
+                }
+                Err(error) => {
+                    watch.error(&path, format_args!("not deleted: cannot tell whether it is a store: {error}"));
+                    return false;
+                }
+            }
+            // Only now: what is kept keeps its mode.
+            if !self.output.dry_run {
+                let_owner_in(&directory);
             }
             let mut is_empty = true;
             for name in (0..).map_while(|at| listing.get(at)) {
@@ -173,9 +195,15 @@ impl<'a> Deleter<'a> {
     }
 }
 
-/// Returns whether a directory is a store. Backups do not have the store that they are in, and a copy of it does not know where it is.
-fn is_store(directory: &OwnedFd) -> bool {
-    DESCRIPTORS.iter().any(|name| source::begins_with(directory, name.as_bytes(), DESCRIPTOR_BEGINNING.as_bytes()))
+/// Returns whether a directory with these names is a store. Backups do not have the store that they are in, and a copy of it does not know
+/// where it is. Errors: what may be a descriptor cannot be read.
+fn is_store(directory: &OwnedFd, listing: &Listing) -> rustix::io::Result<bool> {
+    for name in DESCRIPTORS.map(str::as_bytes) {
+        if listing.contains(name) && source::begins_with(directory, name, DESCRIPTOR_BEGINNING.as_bytes())? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// What a backup left out of the directories that it has.
