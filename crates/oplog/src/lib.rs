@@ -24,7 +24,7 @@
 //!    built on it, and writes it again if a read past the page cache does not find it on the device. (After a failed sync Linux takes the page
 //!    for clean.) An acknowledged batch is found there, so it is not written again.
 //!
-//! This crate must never know what a record means.
+//! This crate must never know what a record means: of batches that are decoded it has the type that [`View`]s take, no more.
 
 mod batch;
 mod error;
@@ -32,9 +32,11 @@ mod log;
 mod record;
 mod salvage;
 mod segment;
+mod view;
 
 pub use batch::{ALIGNMENT_BYTES, BATCH_MAX_BYTES, Batch, BatchError, parse_batch};
 pub use error::{LogError, Result};
 pub use log::{Log, LogOptions, Opening, Visit};
 pub use record::{Partition, PartitionClass, Position, Record};
 pub use salvage::{Remnants, first_segment, guess_records, replace_log, salvage_batches};
+pub use view::{Change, Effects, Pressure, View};
