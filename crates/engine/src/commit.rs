@@ -17,19 +17,15 @@
 pub(crate) mod records;
 pub(crate) mod superseded;
 
-use crate::commit::records::{
-    CHUNK_DELTAS, CHUNKS_PLACED, CHUNKS_REMOVED, OBJECTS_WRITTEN, decode_deltas, decode_places, decode_removals, encode_deltas,
-    encode_objects, encode_removals,
-};
+use crate::commit::records::{encode_deltas, encode_objects, encode_removals};
 use crate::liveness::dead::Marks;
 use crate::statistics::Totals;
 use crate::write::reservation::FingerprintMap;
 use crate::{Change, Engine, EngineError, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
-use onefold_index::{ChunkBatch, ChunkIndex, ObjectIndex, objects};
-use onefold_oplog::{Log, LogError, PartitionClass, Position, Record};
-use onefold_storage::{ChunkKind, ContainerRecord, FRAME_COMMITTED, Prepared, Scope};
+use onefold_oplog::{Effects, Log, LogError, Position, Record, View};
+use onefold_storage::{ChunkKind, Prepared, Scope};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashSet;
 use std::sync::OnceLock;
@@ -49,18 +45,6 @@ impl Transaction {
         let objects: usize = self.changes.iter().map(|(_, key, value)| key.len() + value.as_ref().map_or(0, Vec::len) + 64).sum();
         objects + self.deltas.len() * 40
     }
-}
-
-/// What a batch does to the indexes beside the chunks that it stores.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Effects<'a> {
-    pub(crate) removals: &'a [Fingerprint],
-    /// New addresses of chunks; 0: none.
-    pub(crate) places: &'a [(Fingerprint, u64)],
-    pub(crate) deltas: &'a [(Fingerprint, i64)],
-    pub(crate) changes: &'a [Change],
-    /// Staged changes up to this one are durable with the batch.
-    pub(crate) sequence: u64,
 }
 
 /// Transactions that are visible but not durable yet.
@@ -276,7 +260,7 @@ impl Engine {
             changes => changes?,
         };
         changes.extend(dead);
-        let totals = self.totals_with(&prepared)?.map(|totals| Totals {
+        let totals = self.totals_with(&prepared).map(|totals| Totals {
             chunks: totals.chunks.saturating_sub(superseded.chunks.len() as u64),
             dead_bytes: totals.dead_bytes.saturating_add_signed(dead_bytes),
             ..totals
@@ -301,18 +285,17 @@ impl Engine {
     }
 
     /// The totals after this commit, if it changes them.
-    fn totals_with(&self, prepared: &Prepared) -> Result<Option<Totals>> {
-        let mut totals = *self.totals.lock();
-        totals.chunks += prepared.chunks.len() as u64;
-        let mut changed = !prepared.chunks.is_empty();
-        for record in prepared.records.iter().filter(|record| record.kind == FRAME_COMMITTED) {
-            if let ContainerRecord::FrameCommitted { frame, .. } = ContainerRecord::decode(record, self.digest_bytes())? {
-                totals.raw_bytes += u64::from(frame.raw_bytes);
-                totals.stored_bytes += u64::from(frame.stored_bytes);
-                changed = true;
-            }
+    fn totals_with(&self, prepared: &Prepared) -> Option<Totals> {
+        if prepared.chunks.is_empty() && prepared.raw_bytes == 0 {
+            return None;
         }
-        Ok(changed.then_some(totals))
+        let totals = *self.totals.lock();
+        Some(Totals {
+            chunks: totals.chunks + prepared.chunks.len() as u64,
+            raw_bytes: totals.raw_bytes + prepared.raw_bytes,
+            stored_bytes: totals.stored_bytes + prepared.stored_bytes,
+            ..totals
+        })
     }
 
     /// Logs checkpoints of containers. The caller holds [`Commits::alone`].
@@ -348,7 +331,19 @@ impl Engine {
         })
     }
 
-    /// Writes the batch to the log and applies it. The caller holds [`Commits::alone`].
+    /// The views that learn from the log what containers and transactions brought, in the order in which a batch is applied.
+    pub(crate) fn indexes(&self) -> [(Component, &dyn View<EngineError>); 2] {
+        [(Component::ChunkIndex, &*self.index), (Component::ObjectIndex, &*self.objects)]
+    }
+
+    /// All views.
+    pub(crate) fn views(&self) -> impl Iterator<Item = (Component, &dyn View<EngineError>)> {
+        let containers: (Component, &dyn View<EngineError>) = (Component::StorageWrite, &*self.storage);
+        std::iter::once(containers).chain(self.indexes())
+    }
+
+    /// Writes the batch to the log and applies it. `effects` are those of the records that are not in `prepared`. The caller holds
+    /// [`Commits::alone`].
     pub(crate) fn log_and_apply(
         &self,
         write: Write,
@@ -356,7 +351,6 @@ impl Engine {
         records: &[Record],
         effects: Effects<'_>,
     ) -> Result<(Position, Position)> {
-        let Effects { removals, places, deltas, changes, sequence } = effects;
         let bytes = records.iter().map(|record| record.payload.len() as u64).sum();
         let logged = self.check_lock().and_then(|()| Ok(self.profile.time(Component::Log, bytes, || write(&self.log, records))?));
         let (start, end) = match logged {
@@ -371,17 +365,14 @@ impl Engine {
             self.commits.stop(error.to_string());
             return Err(error);
         }
-        let indexed = self.profile.time(Component::ChunkIndex, bytes, || {
-            let inserts: Vec<_> = prepared.chunks.iter().map(|(fingerprint, address, _)| (*fingerprint, address.bits())).collect();
-            self.index.apply_batch(end, ChunkBatch { removals, places, inserts: &inserts, deltas })
-        });
-        let applied =
-            indexed.and_then(|()| self.profile.time(Component::ObjectIndex, bytes, || self.objects.apply(end, sequence, changes)));
-        if let Err(error) = applied {
-            // The log has it, memory does not: only a replay brings them together again.
-            let why = error.to_string();
-            self.commits.stop(why);
-            return Err(error.into());
+        let stored: Vec<_> = prepared.chunks.iter().map(|(fingerprint, address, _)| (*fingerprint, address.bits())).collect();
+        let effects = Effects { start, stored: &stored, ..effects };
+        for (component, view) in self.indexes() {
+            if let Err(error) = self.profile.time(component, bytes, || view.apply(end, &effects)) {
+                // The log has it, memory does not: only a replay brings them together again.
+                self.commits.stop(error.to_string());
+                return Err(error);
+            }
         }
         for (fingerprint, _, _) in &prepared.chunks {
             self.reservations.committed(fingerprint);
@@ -421,56 +412,6 @@ fn latest_changes(transactions: &[Transaction]) -> Vec<Change> {
     }
     changes.reverse();
     changes
-}
-
-/// Applies one batch of the log to the indexes that do not have it yet, as [`Engine::log_and_apply`] did before the crash.
-pub(crate) fn replay_batch(
-    index: Option<&ChunkIndex>,
-    objects: &ObjectIndex,
-    end: Position,
-    records: &[Record],
-    digest_bytes: usize,
-) -> Result<()> {
-    let mut removals = Vec::new();
-    let mut places = Vec::new();
-    let mut inserts = Vec::new();
-    let mut deltas = Vec::new();
-    let mut changes = Vec::new();
-    let damaged = |what: &str| {
-        let what = format!("{what} record in the log");
-        move |source| EngineError::Wire { what, source }
-    };
-    for record in records {
-        match record.partition.class {
-            PartitionClass::Container => inserts.extend(
-                ContainerRecord::decode(record, digest_bytes)?
-                    .chunks()
-                    .into_iter()
-                    .map(|(fingerprint, address, _)| (fingerprint, address.bits())),
-            ),
-            PartitionClass::ChunkIndex if record.kind == CHUNKS_REMOVED => {
-                removals.extend(decode_removals(&record.payload, digest_bytes).map_err(damaged("ChunksRemoved"))?);
-            }
-            PartitionClass::ChunkIndex if record.kind == CHUNKS_PLACED => {
-                places.extend(decode_places(&record.payload, digest_bytes).map_err(damaged("ChunksPlaced"))?);
-            }
-            PartitionClass::ChunkIndex if record.kind == CHUNK_DELTAS => {
-                deltas.extend(decode_deltas(&record.payload, digest_bytes).map_err(damaged("ChunkDeltas"))?);
-            }
-            PartitionClass::ObjectIndex if record.kind == OBJECTS_WRITTEN => {
-                changes.extend(objects::decode_changes(record.partition.number, &record.payload).map_err(damaged("ObjectsWritten"))?);
-            }
-            class => {
-                let why = format!("the log has a record of unknown type {} for {class:?}; it may be of a newer onefold", record.kind);
-                return Err(EngineError::Inconsistent { why });
-            }
-        }
-    }
-    if let Some(index) = index {
-        index.apply_batch(end, ChunkBatch { removals: &removals, places: &places, inserts: &inserts, deltas: &deltas })?;
-    }
-    objects.apply(end, 0, &changes)?;
-    Ok(())
 }
 
 #[cfg(test)]

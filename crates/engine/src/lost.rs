@@ -8,12 +8,13 @@ pub(crate) mod rehearsal;
 pub(crate) mod salvage;
 pub(crate) mod scrubbing;
 
+use crate::commit::Write;
 use crate::commit::records::{encode_deltas, encode_objects, encode_places};
-use crate::commit::{Effects, Write};
 use crate::liveness::dead::{self, DeadSlots, Marks};
 use crate::lost::quarantine::{Quarantined, now_ns};
 use crate::{Change, Engine, Result};
 use onefold_fingerprint::Fingerprint;
+use onefold_oplog::Effects;
 use onefold_storage::{Address, ChunkKind, ContainerId, Prepared, Slot};
 use std::collections::{BTreeMap, HashMap, HashSet};
 

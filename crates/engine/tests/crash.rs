@@ -4,6 +4,8 @@
 //! The model: transactions are numbered; each writes its number under the key `n`. After a crash the number found says which prefix of
 //! the transactions survived. It must reach the last successful flush, and everything in the store must be exactly that prefix.
 
+mod common;
+
 use onefold_chunking::{Kind, Sizes};
 use onefold_engine::{
     Address, Descriptor, Engine, EngineError, Hints, Mode, Piece, Recipe, RecipeWriter, Settings, Transaction, WriteStream, decode_pieces,
@@ -347,6 +349,17 @@ fn m0_18_a_crash_at_every_sync_loses_nothing_that_was_flushed() {
 fn m0_18_many_random_crashes_lose_nothing_that_was_flushed() {
     for seed in 0..seeds(400) {
         crash_run(seed, 4, |ground, random| ground.crash_after_operations(random.below(400)));
+    }
+}
+
+/// Before each opening the log jumps, as behind a take-over: nothing is taken for lost or for full, and what views know stays comparable.
+#[test]
+fn a_log_that_jumps_between_crashes_loses_nothing_that_was_flushed() {
+    for seed in 0..seeds(400) / 4 {
+        crash_run(seed, 6, |ground, random| {
+            common::jump(ground, random.below(1 << 30));
+            ground.crash_after_operations(random.below(400));
+        });
     }
 }
 

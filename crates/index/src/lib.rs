@@ -8,6 +8,7 @@
 pub mod chunk;
 mod error;
 pub mod objects;
+mod view;
 
 pub use chunk::{
     ChunkBatch, ChunkIndex, ChunkIndexOptions, ChunkIndexStatistics, DamagedPage, Held, IndexEntry, UnusedCursor, VerifiedRun,

@@ -22,7 +22,7 @@ mod salvage;
 mod tiers;
 mod tree;
 
-pub use changes::{Change, decode_changes, encode_changes};
+pub use changes::{decode_changes, encode_changes};
 pub use moment::Moment;
 pub use salvage::{Need, Salvage, SalvagedPartition, salvage_partition};
 
@@ -31,6 +31,7 @@ use backend::Fault;
 use database::{PartitionFile, Snapshot};
 use lost::LostRanges;
 use onefold_ground::{Access, Ground};
+pub use onefold_oplog::Change;
 use onefold_oplog::Position;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;

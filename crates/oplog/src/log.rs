@@ -1,7 +1,7 @@
 //! The log as its owner uses it: open, replay, commit, trim. The argument why it is safe stands at the head of the crate.
 
-use crate::batch::{BATCH_MAX_BYTES, encode_batch};
-use crate::segment::{Cursor, Remains, SEGMENT_HEADER_BYTES, encode_header, parse_name, segment_path, spare_path};
+use crate::batch::{ALIGNMENT_BYTES, BATCH_MAX_BYTES, encode_batch};
+use crate::segment::{Cursor, Remains, SEGMENT_HEADER_BYTES, Segment, encode_header, parse_name, segment_path, spare_path};
 use crate::{LogError, Position, Record, Result};
 use onefold_ground::{Access, File, Ground, GroundError};
 use parking_lot::Mutex;
@@ -15,6 +15,8 @@ const SPARES_MAX: usize = 2;
 const BUFFER_KEPT_BYTES: usize = 8 << 20;
 /// Limits at which the log takes no more.
 const FULL_AT: u64 = 2;
+/// No log comes here.
+pub(crate) const POSITIONS_END: u64 = 1 << 62;
 /// Segments that the limit has room for, at least.
 const SEGMENTS_MIN: u64 = 4;
 
@@ -76,8 +78,8 @@ pub struct Log {
 
 #[derive(Debug)]
 struct State {
-    /// The starts of all segments, ascending. There is always one.
-    segments: VecDeque<Position>,
+    /// All segments, ascending. There is always one.
+    segments: VecDeque<Segment>,
     end: Position,
     /// The epoch of this owner; for a reader the greatest in the log.
     epoch: u64,
@@ -136,7 +138,7 @@ impl Log {
                 full_at_bytes: options.full_at_bytes(0),
             }),
         };
-        log.open_segment(&mut log.state.lock(), 0)
+        log.open_segment(&mut log.state.lock(), start, 0)
     }
 
     /// Opens the log and finds its start and end. A torn tail is dropped; bytes that were durable and are not there any more are an
@@ -148,8 +150,7 @@ impl Log {
         }
         let entries = ground.list(directory)?;
         let named = |extension| entries.iter().filter_map(move |entry| parse_name(&entry.name, extension));
-        let segments: VecDeque<Position> = named("log").collect();
-        let mut cursor = check_headers(&*ground, directory, &segments, &store)?;
+        let (segments, mut cursor) = check_headers(&*ground, directory, named("log"), &store)?;
         let mut last_batch = cursor.at()..cursor.at();
         while let Ok(batch) = cursor.next()? {
             last_batch = batch.position..cursor.at();
@@ -174,7 +175,7 @@ impl Log {
                 return Err(LogError::StaleEpoch { given: epoch, found: state.epoch });
             }
             state.epoch = epoch;
-            let start = *state.segments.back().expect("check_headers refuses a log without segments");
+            let start = state.segments.back().expect("check_headers refuses a log without segments").start;
             let file = ground.open(&segment_path(directory, start), Access::ReadWrite)?;
             let (offset, length) = (SEGMENT_HEADER_BYTES + (last_batch.start.0 - start.0), last_batch.end.0 - last_batch.start.0);
             settle(&*ground, &segment_path(directory, start), &*file, offset, length)?;
@@ -194,7 +195,7 @@ impl Log {
         Ok(Log { ground, directory: directory.to_owned(), store, options, is_writable, state: Mutex::new(state) })
     }
 
-    /// The position of the first batch that is still there.
+    /// The position from which on all batches are there. The first of them is here, or where the log [jumps](Log::jump_to) to from here.
     pub fn start(&self) -> Position {
         self.state.lock().start()
     }
@@ -209,7 +210,7 @@ impl Log {
         self.state.lock().epoch
     }
 
-    /// Bytes of the batches from start to end.
+    /// Bytes of the batches from start to end, without what the log jumped over.
     pub fn used_bytes(&self) -> u64 {
         self.state.lock().used_bytes()
     }
@@ -224,22 +225,25 @@ impl Log {
         self.state.lock().segments.len()
     }
 
-    /// Passes the batches from `from` (the start of a batch, or the end of the log) on to `visit`, in order. Batches that are committed meanwhile are not passed on; what is replayed must not be trimmed meanwhile.
+    /// Passes the batches from `from` (the start of a batch, the end of one, or the end of the log) on to `visit`, in order. Batches that are committed meanwhile are not passed on; what is replayed must not be trimmed meanwhile.
     pub fn replay(&self, from: Position, visit: &mut Visit<'_>) -> Result<()> {
         let (segments, end) = {
             let state = self.state.lock();
             (state.segments.clone(), state.end)
         };
-        let start = segments[0];
+        let start = segments[0].follows;
         if from < start {
             return Err(LogError::BeforeStart { from, start });
         }
         if from > end {
             return Err(LogError::PastEnd { from, end });
         }
-        let first = segments.partition_point(|start| *start <= from) - 1;
-        for (index, start) in segments.iter().enumerate().skip(first) {
-            let limit = segments.get(index + 1).copied().unwrap_or(end);
+        let first = segments.partition_point(|segment| segment.follows <= from) - 1;
+        if from > segments[first].follows && from < segments[first].start {
+            return Err(LogError::NotABoundary { from });
+        }
+        for (index, Segment { start, .. }) in segments.iter().enumerate().skip(first) {
+            let limit = segments.get(index + 1).map_or(end, |next| next.follows);
             if from >= limit {
                 continue;
             }
@@ -295,9 +299,25 @@ impl Log {
         written.map(|()| (start, state.end))
     }
 
+    /// Makes the next batch begin at `position`, unless the end of the log is there or behind it already: durable on return. What lies between holds
+    /// no batch and never will. `position` is a multiple of [`ALIGNMENT_BYTES`](crate::ALIGNMENT_BYTES) below 2^62. For whoever goes on behind another log
+    /// (an adopter): what it writes from now on is later than all that was written before that position, in whatever log.
+    ///
+    /// An error that does not close the log changed nothing; after one that does, the next opening finds the log at either place.
+    pub fn jump_to(&self, position: Position) -> Result<()> {
+        if !position.0.is_multiple_of(ALIGNMENT_BYTES) || position.0 >= POSITIONS_END {
+            return Err(LogError::NotABoundary { from: position });
+        }
+        let mut state = self.writable()?;
+        if position <= state.end {
+            return Ok(());
+        }
+        self.open_segment(&mut state, position, 0)
+    }
+
     /// Whether [`Log::trim`] would give up a segment.
     pub fn has_segments_before(&self, upto: Position) -> bool {
-        self.state.lock().segments.get(1).is_some_and(|second| *second <= upto)
+        self.state.lock().segments.get(1).is_some_and(|second| second.follows <= upto)
     }
 
     /// Gives up the segments that end at or before `upto`: they are kept for reuse or removed. All that is before `upto` must be
@@ -306,8 +326,8 @@ impl Log {
         let mut state = self.writable()?;
         let mut recycled = Vec::new();
         let mut is_changed = false;
-        while state.segments.len() > 1 && state.segments[1] <= upto {
-            let start = state.segments[0];
+        while state.segments.len() > 1 && state.segments[1].follows <= upto {
+            let start = state.segments[0].start;
             let path = segment_path(&self.directory, start);
             let has_room = state.spares.len() + recycled.len() < SPARES_MAX;
             if has_room && self.ground.open(&path, Access::Read)?.len()? == self.segment_bytes() {
@@ -373,7 +393,7 @@ impl Log {
             !writer.has_remains && state.end_offset() + length_bytes <= room
         };
         if !state.writer.as_ref().is_some_and(fits) {
-            self.open_segment(state, length_bytes)?;
+            self.open_segment(state, state.end, length_bytes)?;
         }
         let offset = state.end_offset();
         let writer = state.writer.as_mut().expect("a segment was opened");
@@ -387,14 +407,17 @@ impl Log {
         Ok(())
     }
 
-    /// Opens a segment at the end of the log, with room for a batch of `batch_bytes`: on a full disk for this batch only, as it may be one that
-    /// frees room. On an error that does not poison, nothing changed.
-    fn open_segment(&self, state: &mut State, batch_bytes: u64) -> Result<()> {
+    /// Opens a segment at `start`, the end of the log or behind it, with room for a batch of `batch_bytes`: on a full disk for this batch only, as it may be one
+    /// that frees room. On an error that does not poison, nothing changed.
+    fn open_segment(&self, state: &mut State, start: Position, batch_bytes: u64) -> Result<()> {
         let least_bytes = SEGMENT_HEADER_BYTES + batch_bytes;
-        let path = segment_path(&self.directory, state.end);
+        // A segment without a batch is replaced by one at the same place, and what it says of the place before it goes on.
+        let replaced = state.segments.back().filter(|last| last.start == start);
+        let segment = Segment { start, follows: replaced.map_or(state.end, |last| last.follows) };
+        let path = segment_path(&self.directory, start);
         let (spare, file) = self.take_spare(state)?;
         let prepared = allocate_segment(&*file, self.segment_bytes().max(least_bytes), least_bytes).and_then(|file_bytes| {
-            file.write_at(0, &encode_header(&self.store, state.epoch, state.end))?;
+            file.write_at(0, &encode_header(&self.store, state.epoch, segment))?;
             Ok(file_bytes)
         });
         let file_bytes = match prepared {
@@ -413,7 +436,7 @@ impl Log {
         }
         let synced = self.ground.sync_directory(&self.directory);
         state.poison_unless(synced)?;
-        state.enter_segment(file, file_bytes);
+        state.enter_segment(segment, file, file_bytes);
         Ok(())
     }
 
@@ -435,16 +458,16 @@ impl Log {
 
 impl State {
     fn start(&self) -> Position {
-        self.segments[0]
+        self.segments[0].follows
     }
 
     fn used_bytes(&self) -> u64 {
-        self.end.0 - self.start().0
+        self.end.0 - self.start().0 - self.segments.iter().map(Segment::gap_bytes).sum::<u64>()
     }
 
     /// Where the end of the log is in the last segment's file.
     fn end_offset(&self) -> u64 {
-        SEGMENT_HEADER_BYTES + self.end.0 - self.segments.back().map_or(self.end.0, |start| start.0)
+        SEGMENT_HEADER_BYTES + self.end.0 - self.segments.back().map_or(self.end.0, |last| last.start.0)
     }
 
     /// After a sync that failed nobody knows what is on disk.
@@ -453,18 +476,19 @@ impl State {
         Ok(synced?)
     }
 
-    /// Goes on in a segment that starts at the end.
-    fn enter_segment(&mut self, file: Arc<dyn File>, file_bytes: u64) {
+    /// Goes on in a segment that starts at the end or behind it.
+    fn enter_segment(&mut self, segment: Segment, file: Arc<dyn File>, file_bytes: u64) {
         let end_offset = self.end_offset();
         let left = self.writer.replace(Writer { file, file_bytes, has_remains: false });
-        if self.segments.back() == Some(&self.end) {
+        self.end = segment.start;
+        if self.segments.back() == Some(&segment) {
             return; // It has replaced one that had no batch.
         }
         if let Some(left) = left.filter(|left| left.has_remains) {
             // What lies behind the segment's last batch is nothing. A segment left early has most of its room there.
             let _ = left.file.set_len(end_offset);
         }
-        self.segments.push_back(self.end);
+        self.segments.push_back(segment);
     }
 }
 
@@ -480,12 +504,25 @@ fn allocate_segment(file: &dyn File, wanted_bytes: u64, least_bytes: u64) -> std
     }
 }
 
-/// Checks the headers of all segments; returns the cursor of the last one.
-fn check_headers(ground: &dyn Ground, directory: &str, segments: &VecDeque<Position>, store: &[u8; 16]) -> Result<Cursor> {
+/// Checks the headers of all segments; returns the segments, and the cursor of the last one.
+fn check_headers(
+    ground: &dyn Ground,
+    directory: &str,
+    starts: impl Iterator<Item = Position>,
+    store: &[u8; 16],
+) -> Result<(VecDeque<Segment>, Cursor)> {
     let mut epoch = 0;
     let mut last = None;
-    for start in segments {
-        let cursor = Cursor::open(ground, directory, *start, store)?;
+    let mut segments: VecDeque<Segment> = VecDeque::new();
+    for start in starts {
+        let cursor = Cursor::open(ground, directory, start, store)?;
+        let segment = cursor.segment();
+        if let Some(before) = segments.back().filter(|before| segment.follows < before.start) {
+            let why =
+                format!("the segment says that it follows {:016x}, the one before it starts at {:016x}", segment.follows.0, before.start.0);
+            return Err(cursor.damaged(why));
+        }
+        segments.push_back(segment);
         if cursor.epoch() < epoch {
             return Err(cursor.damaged(format!("the segment has owner epoch {}, the one before it {epoch}", cursor.epoch())));
         }
@@ -493,7 +530,7 @@ fn check_headers(ground: &dyn Ground, directory: &str, segments: &VecDeque<Posit
         last = Some(cursor);
     }
     let why = || LogError::Damaged { path: ground.describe(directory), offset_bytes: 0, why: "there is no segment of the log".to_owned() };
-    last.ok_or_else(why)
+    Ok((segments, last.ok_or_else(why)?))
 }
 
 /// Goes to the batch at `from`.

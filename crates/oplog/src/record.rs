@@ -2,7 +2,8 @@
 
 use onefold_ground::wire::{Reader, WireError, put_bytes};
 
-/// A place in the log: the number of batch bytes before it since the store was created. Positions are only taken at batch boundaries.
+/// A place in the log: the number of batch bytes before it since the store was created, and of positions that the log [jumped](crate::Log::jump_to) over. Positions
+/// are only taken at batch boundaries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position(pub u64);
 

@@ -4,7 +4,7 @@
 //! the next. A place inside the payload of a lost batch could hold the image of a batch only if whoever wrote that data knew the store's random name.
 
 use crate::batch::ALIGNMENT_BYTES;
-use crate::log::{Log, LogOptions};
+use crate::log::{Log, LogOptions, POSITIONS_END};
 use crate::segment::{Cursor, SEGMENT_HEADER_BYTES, parse_name, segment_path};
 use crate::{Batch, LogError, Position, Record, Result};
 use onefold_ground::Ground;
@@ -47,7 +47,7 @@ pub fn salvage_batches(
     let mut expected = starts.first().copied().unwrap_or_default();
     found.end = expected;
     for (index, start) in starts.iter().enumerate() {
-        let next = starts.get(index + 1).copied();
+        let next = starts.get(index + 1).map(|next| end_before(ground, directory, *start, *next, store)).transpose()?;
         let (mut cursor, problem) = match Cursor::open_damaged(ground, directory, *start, store) {
             Ok(opened) => opened,
             Err(LogError::Damaged { path, why, .. }) => {
@@ -97,14 +97,27 @@ pub fn salvage_batches(
             let path = ground.describe(&segment_path(directory, *start));
             found.problems.push(format!("{path}: at {unreadable} places there may be batches that the device cannot read"));
         }
-        // A segment ends where the next one starts.
-        if let Some(next) = next.filter(|next| *next > expected) {
-            found.holes.push((expected, next));
-            expected = next;
+        // A segment ends where the next one says that it follows. What the log jumps over from there is no hole.
+        if let (Some(end), Some(next)) = (next, starts.get(index + 1)) {
+            if end > expected {
+                found.holes.push((expected, end));
+            }
+            expected = expected.max(*next);
         }
     }
     found.reach = found.reach.max(found.end);
     Ok(found)
+}
+
+/// Where the segment at `start` ends, as the header of the one at `next` says. One that cannot be read may be behind a jump or not: then what is missing before it
+/// counts as a hole.
+fn end_before(ground: &dyn Ground, directory: &str, start: Position, next: Position, store: &[u8; 16]) -> Result<Position> {
+    match Cursor::open(ground, directory, next, store) {
+        Ok(cursor) => Ok(cursor.segment().follows.max(start)),
+        Err(LogError::Damaged { .. }) => Ok(next),
+        Err(LogError::Ground(error)) if error.is_lasting() => Ok(next),
+        Err(error) => Err(error),
+    }
 }
 
 /// The records of lost batches between two places of one segment, as far as they can be understood: they do not have their checksum, so they are good for telling a
@@ -170,7 +183,7 @@ fn segment_starts(ground: &dyn Ground, directory: &str) -> Result<Vec<Position>>
     };
     // A start near the end of all numbers is no position that a log reaches.
     let starts = entries.iter().filter_map(|entry| parse_name(&entry.name, "log"));
-    Ok(starts.filter(|start| start.0.is_multiple_of(ALIGNMENT_BYTES) && start.0 < 1 << 62).collect())
+    Ok(starts.filter(|start| start.0.is_multiple_of(ALIGNMENT_BYTES) && start.0 < POSITIONS_END).collect())
 }
 
 impl Cursor {

@@ -11,7 +11,7 @@ pub(crate) const SEGMENT_HEADER_BYTES: u64 = 4096;
 const MAGIC_BYTES: &[u8; 8] = b"1FLDLOG1";
 const VERSION: u32 = 1;
 /// The part of the header that its checksum covers.
-const CHECKED_BYTES: usize = 48;
+const CHECKED_BYTES: usize = 56;
 /// What is said of a segment that does not belong here.
 const OTHER_STORE: &str = "the segment is of another store";
 /// How much is read at once.
@@ -34,30 +34,48 @@ pub(crate) fn parse_name(name: &str, extension: &str) -> Option<Position> {
     if is_ours { u64::from_str_radix(start, 16).ok().map(Position) } else { None }
 }
 
+/// Where a segment belongs in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Segment {
+    /// Its first batch is here.
+    pub(crate) start: Position,
+    /// The last batch before it ends here. Less than `start` where the log jumps: there is nothing between.
+    pub(crate) follows: Position,
+}
+
+impl Segment {
+    /// Positions before the segment that no batch has.
+    pub(crate) fn gap_bytes(&self) -> u64 {
+        self.start.0 - self.follows.0
+    }
+}
+
 /// The header of a segment, as written.
-pub(crate) fn encode_header(store: &[u8; 16], epoch: u64, start: Position) -> Vec<u8> {
+pub(crate) fn encode_header(store: &[u8; 16], epoch: u64, segment: Segment) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(SEGMENT_HEADER_BYTES as usize);
     bytes.extend_from_slice(MAGIC_BYTES);
     bytes.extend_from_slice(&VERSION.to_le_bytes());
     bytes.extend_from_slice(&0u32.to_le_bytes());
     bytes.extend_from_slice(store);
     bytes.extend_from_slice(&epoch.to_le_bytes());
-    bytes.extend_from_slice(&start.0.to_le_bytes());
+    bytes.extend_from_slice(&segment.start.0.to_le_bytes());
+    bytes.extend_from_slice(&segment.follows.0.to_le_bytes());
     bytes.extend_from_slice(&checksum(&bytes).to_le_bytes());
     bytes.resize(SEGMENT_HEADER_BYTES as usize, 0);
     bytes
 }
 
-/// Checks a header and returns the owner epoch in it, or what is wrong.
-fn parse_header(bytes: &[u8], store: &[u8; 16], start: Position) -> std::result::Result<u64, String> {
+/// Checks a header and returns the owner epoch in it and what the segment follows, or what is wrong.
+fn parse_header(bytes: &[u8], store: &[u8; 16], start: Position) -> std::result::Result<(u64, Position), String> {
     let mut reader = Reader::new(bytes);
     let mut fields = || {
         let magic = reader.take(8)?;
         let version = reader.u32()?;
         let _reserved = reader.u32()?;
-        Ok::<_, onefold_ground::wire::WireError>((magic, version, reader.take(16)?, reader.u64()?, reader.u64()?, reader.u64()?))
+        let store = reader.take(16)?;
+        Ok::<_, onefold_ground::wire::WireError>((magic, version, store, reader.u64()?, reader.u64()?, reader.u64()?, reader.u64()?))
     };
-    let (magic, version, found_store, epoch, found_start, sum) = fields().map_err(|error| error.to_string())?;
+    let (magic, version, found_store, epoch, found_start, follows, sum) = fields().map_err(|error| error.to_string())?;
     if magic != MAGIC_BYTES {
         return Err("this is no segment of a log".to_owned());
     }
@@ -73,7 +91,10 @@ fn parse_header(bytes: &[u8], store: &[u8; 16], start: Position) -> std::result:
     if found_start != start.0 {
         return Err(format!("the segment says that it starts at {found_start:016x}"));
     }
-    Ok(epoch)
+    if follows > found_start || !follows.is_multiple_of(ALIGNMENT_BYTES) {
+        return Err(format!("the segment says that it follows {follows:016x}"));
+    }
+    Ok((epoch, Position(follows)))
 }
 
 /// Goes through the batches of a segment.
@@ -84,6 +105,7 @@ pub(crate) struct Cursor {
     file_bytes: u64,
     store: [u8; 16],
     start: Position,
+    follows: Position,
     /// Where the next batch is expected.
     at: Position,
     /// The epoch of the last batch, before it that of the segment; the next one's is not lower.
@@ -121,8 +143,8 @@ impl Cursor {
         }
         let mut header = vec![0; SEGMENT_HEADER_BYTES as usize];
         file.read_at(0, &mut header)?;
-        let epoch = match parse_header(&header, store, start) {
-            Ok(epoch) => epoch,
+        let (epoch, follows) = match parse_header(&header, store, start) {
+            Ok(fields) => fields,
             Err(why) => return Err(LogError::Damaged { path, offset_bytes: 0, why }),
         };
         Ok(Cursor {
@@ -131,6 +153,7 @@ impl Cursor {
             file_bytes,
             store: *store,
             start,
+            follows,
             at: start,
             epoch,
             window: Vec::new(),
@@ -171,6 +194,8 @@ impl Cursor {
             file_bytes,
             store: *store,
             start,
+            // Whether the log jumps here nobody can tell.
+            follows: start,
             at: start,
             epoch: 0,
             window: Vec::new(),
@@ -188,6 +213,11 @@ impl Cursor {
     /// Bytes of the file.
     pub(crate) fn file_bytes(&self) -> u64 {
         self.file_bytes
+    }
+
+    /// The segment as its header says.
+    pub(crate) fn segment(&self) -> Segment {
+        Segment { start: self.start, follows: self.follows }
     }
 
     /// Where the next batch is expected.
@@ -341,18 +371,24 @@ mod tests {
 
     #[test]
     fn a_header_is_read_as_written_and_any_change_is_named() {
-        let header = encode_header(&[7; 16], 3, Position(ALIGNMENT_BYTES));
-        assert_eq!(header.len() as u64, SEGMENT_HEADER_BYTES);
-        assert_eq!(parse_header(&header, &[7; 16], Position(ALIGNMENT_BYTES)), Ok(3));
-        assert!(parse_header(&header, &[8; 16], Position(ALIGNMENT_BYTES)).unwrap_err().contains("another store"));
-        assert!(parse_header(&header, &[7; 16], Position(2 * ALIGNMENT_BYTES)).unwrap_err().contains("starts at 0000000000001000"));
-        for at in 0..56 {
-            let mut changed = header.clone();
-            changed[at] ^= 1;
-            assert!(parse_header(&changed, &[7; 16], Position(ALIGNMENT_BYTES)).is_err());
+        let start = Position(2 * ALIGNMENT_BYTES);
+        for follows in [Position(0), Position(ALIGNMENT_BYTES), start] {
+            let header = encode_header(&[7; 16], 3, Segment { start, follows });
+            assert_eq!(header.len() as u64, SEGMENT_HEADER_BYTES);
+            assert_eq!(parse_header(&header, &[7; 16], start), Ok((3, follows)));
+            assert!(parse_header(&header, &[8; 16], start).unwrap_err().contains("another store"));
+            assert!(parse_header(&header, &[7; 16], Position(ALIGNMENT_BYTES)).unwrap_err().contains("starts at 0000000000002000"));
+            for at in 0..CHECKED_BYTES + 8 {
+                let mut changed = header.clone();
+                changed[at] ^= 1;
+                assert!(parse_header(&changed, &[7; 16], start).is_err());
+            }
+            for length in 0..CHECKED_BYTES + 8 {
+                assert!(parse_header(&header[..length], &[7; 16], start).is_err());
+            }
         }
-        for length in 0..56 {
-            assert!(parse_header(&header[..length], &[7; 16], Position(ALIGNMENT_BYTES)).is_err());
+        for follows in [Position(3 * ALIGNMENT_BYTES), Position(1)] {
+            assert!(parse_header(&encode_header(&[7; 16], 3, Segment { start, follows }), &[7; 16], start).is_err());
         }
     }
 }

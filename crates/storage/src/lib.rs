@@ -55,6 +55,7 @@ mod sealed;
 mod stand_in;
 mod store;
 mod verify;
+mod view;
 mod workers;
 mod writer;
 
@@ -71,7 +72,9 @@ pub use merge::{Merge, MergeStatistics};
 pub use parity::MAX_MEMBERS as MAX_GROUP_MEMBERS;
 pub use prepare::{Prepared, Scope};
 pub use reader::Slice;
-pub use records::{CONTAINER_CHECKPOINT, CONTAINER_SEALED, CONTAINERS_MERGED, ContainerRecord, FRAME_COMMITTED, FRAME_DATA, OpenChunks};
+pub use records::{
+    CONTAINER_CHECKPOINT, CONTAINER_SEALED, CONTAINERS_MERGED, ContainerRecord, FRAME_COMMITTED, FRAME_DATA, OpenChunks, stored_chunks,
+};
 pub use repair::{Repair, RepairedAndLost, ScrubbedParity};
 pub use salvage::{Closed, Unreadable};
 pub use scrub::{ScrubThreads, Scrubbed};

@@ -35,6 +35,10 @@ pub struct Prepared {
     pub records: Vec<Record>,
     /// The chunks that the log did not have before.
     pub chunks: Vec<(Fingerprint, Address, ChunkKind)>,
+    /// Bytes of the full frames that the log did not have before, before compression.
+    pub raw_bytes: u64,
+    /// And after it.
+    pub stored_bytes: u64,
     pub(crate) changes: Vec<Change>,
 }
 
@@ -184,6 +188,8 @@ impl Prepared {
             let slots = state.catalog.slots_of(frame);
             let new = known.slots.saturating_sub(frame.first_slot as usize).min(slots.len());
             self.records.push(frame_committed(container.id, new as u32, frame, slots, digest_bytes));
+            self.raw_bytes += u64::from(frame.raw_bytes);
+            self.stored_bytes += u64::from(frame.stored_bytes);
             self.chunks.extend(chunks_of(container.id, frame.first_slot as usize + new, &slots[new..]));
         }
         let full_slots = state.catalog.frames.get(frames).map_or(state.catalog.slots.len(), |next| next.first_slot as usize);

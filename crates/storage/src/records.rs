@@ -208,6 +208,13 @@ impl ContainerRecord {
     }
 }
 
+/// Appends the chunks that a record of the container class is the first to place, with their addresses: what a chunk index takes from it.
+pub fn stored_chunks(record: &Record, digest_bytes: usize, out: &mut Vec<(Fingerprint, u64)>) -> Result<()> {
+    let chunks = ContainerRecord::decode(record, digest_bytes)?.chunks();
+    out.extend(chunks.into_iter().map(|(fingerprint, address, _)| (fingerprint, address.bits())));
+    Ok(())
+}
+
 /// Reads the payload of ContainersMerged.
 fn decode_merged(reader: &mut Reader<'_>) -> std::result::Result<ContainerRecord, WireError> {
     let start = reader.position();

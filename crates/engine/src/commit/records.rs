@@ -1,10 +1,12 @@
-//! The records that the engine itself writes to the log: what becomes of chunks, and objects (`docs/format.md` section 4).
+//! The records that the engine itself writes to the log: what becomes of chunks, and objects (`docs/format.md` section 4); and reading all that
+//! the records of a batch do to the views.
 
-use crate::Change;
+use crate::{Change, EngineError, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::{Reader, WireError, put_signed, put_varint};
 use onefold_index::objects;
-use onefold_oplog::{Partition, PartitionClass, Record};
+use onefold_oplog::{Effects, Partition, PartitionClass, Position, Record};
+use onefold_storage::stored_chunks;
 
 /// Type of the record ChunkDeltas (`docs/format.md` section 4).
 pub const CHUNK_DELTAS: u8 = 5;
@@ -81,6 +83,56 @@ pub fn decode_deltas(payload: &[u8], digest_bytes: usize) -> std::result::Result
     }
     reader.end()?;
     Ok(deltas)
+}
+
+/// What the records of one batch do to the views, decoded.
+#[derive(Debug, Default)]
+pub(crate) struct Decoded {
+    removals: Vec<Fingerprint>,
+    places: Vec<(Fingerprint, u64)>,
+    stored: Vec<(Fingerprint, u64)>,
+    deltas: Vec<(Fingerprint, i64)>,
+    changes: Vec<Change>,
+}
+
+impl Decoded {
+    /// Reads the records of a batch. A record of a type that is not known is an error: its batch cannot be applied as a whole.
+    pub(crate) fn read(records: &[Record], digest_bytes: usize) -> Result<Decoded> {
+        let mut decoded = Decoded::default();
+        let damaged = |what: &str| {
+            let what = format!("{what} record in the log");
+            move |source| EngineError::Wire { what, source }
+        };
+        for record in records {
+            let Record { kind, partition, payload } = record;
+            match partition.class {
+                PartitionClass::Container => stored_chunks(record, digest_bytes, &mut decoded.stored)?,
+                PartitionClass::ChunkIndex if *kind == CHUNKS_REMOVED => {
+                    decoded.removals.extend(decode_removals(payload, digest_bytes).map_err(damaged("ChunksRemoved"))?);
+                }
+                PartitionClass::ChunkIndex if *kind == CHUNKS_PLACED => {
+                    decoded.places.extend(decode_places(payload, digest_bytes).map_err(damaged("ChunksPlaced"))?);
+                }
+                PartitionClass::ChunkIndex if *kind == CHUNK_DELTAS => {
+                    decoded.deltas.extend(decode_deltas(payload, digest_bytes).map_err(damaged("ChunkDeltas"))?);
+                }
+                PartitionClass::ObjectIndex if *kind == OBJECTS_WRITTEN => {
+                    decoded.changes.extend(objects::decode_changes(partition.number, payload).map_err(damaged("ObjectsWritten"))?);
+                }
+                class => {
+                    let why = format!("the log has a record of unknown type {kind} for {class:?}; it may be of a newer onefold");
+                    return Err(EngineError::Inconsistent { why });
+                }
+            }
+        }
+        Ok(decoded)
+    }
+
+    /// As the effects of the batch at `start` that `records` are of.
+    pub(crate) fn effects<'a>(&'a self, start: Position, records: &'a [Record]) -> Effects<'a> {
+        let Decoded { removals, places, stored, deltas, changes } = self;
+        Effects { start, replayed: records, removals, places, stored, deltas, changes, sequence: 0 }
+    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use crate::lifecycle::layout::LOCK;
 use crate::{Engine, EngineError, Mode, Result};
 use onefold_ground::LockGuard;
 use onefold_ground::profile::Component;
-use onefold_oplog::Position;
+use onefold_oplog::{Position, Pressure, View};
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -164,62 +164,55 @@ impl Engine {
         self.maintain(false)
     }
 
-    /// Sweeps the chunk index and persists the object index where they ask for it; with `all`, or when the log is long, makes both catch up and trims the log.
+    /// Has each view do what it asks for; with `all`, or when the log is long, makes all of them catch up and trims the log.
     pub fn maintain(&self, all: bool) -> Result<()> {
         self.writable()?;
         let _guard = self.background.maintaining.lock();
         self.check_lock()?;
-        let maintained = self.maintain_parts(all || self.is_reserve_in_use());
+        let maintained = self.maintain_views(all || self.is_reserve_in_use());
         // Merges that are finished and a shorter log have given room.
         self.keep_reserve();
         maintained
     }
 
-    fn maintain_parts(&self, all: bool) -> Result<()> {
-        if self.storage.has_pending_merges()
-            && let Err(error) = self.storage.finish_merges()
-        {
-            // The log waits for it, the indexes need not.
-            tracing::warn!(%error, "files of merged containers are not replaced yet; it will be tried again");
-        }
-        let mut swept = Ok(());
-        if self.index.wants_sweep() {
-            // Where a partition cannot be swept, the rest gets on all the same.
-            swept = self.profile.time(Component::ChunkIndex, 0, || -> Result<()> {
-                loop {
-                    // For each sweep anew: between two of them readers come in.
-                    let _views = self.change_views()?;
-                    if !self.index.wants_sweep() || !self.index.sweep()? {
-                        break;
-                    }
-                }
-                Ok(())
-            });
-        }
-        if self.objects.wants_persist() {
-            let _views = self.change_views()?;
-            self.profile.time(Component::ObjectIndex, 0, || self.objects.persist())?;
+    /// Where one view cannot get on, the others do all the same. Returns the first error.
+    fn maintain_views(&self, all: bool) -> Result<()> {
+        let mut done = Ok(());
+        for (component, view) in self.views() {
+            done = done.and(self.step_while_behind(component, view));
         }
         if all || self.log.used_bytes() * 100 >= self.settings.log_limit_bytes * TRIM_AT_PERCENT {
             let _views = self.change_views()?;
-            let all_swept = self.profile.time(Component::ChunkIndex, 0, || self.index.sweep_all());
-            swept = swept.and(all_swept.map_err(EngineError::from));
-            self.profile.time(Component::ObjectIndex, 0, || self.objects.persist())?;
-            self.trim()?;
+            for (component, view) in self.views() {
+                let caught_up = self.profile.time(component, 0, || view.catch_up());
+                done = done.and(caught_up);
+            }
+            done = done.and(self.trim());
         }
-        swept
+        done
     }
 
-    /// Gives back the part of the log that all consumers have applied. Open containers that still need older parts write themselves anew at its head.
-    fn trim(&self) -> Result<()> {
-        let target = self.index.position().min(self.objects.position());
-        // First what can be had without writing: the log may be full.
-        self.trim_to(target)?;
-        if self.storage.oldest_needed().is_some_and(|oldest| oldest < target) {
-            let _committing = self.commits.alone();
-            self.commit_checkpoints(self.storage.checkpoint_before(target)?)?;
+    fn step_while_behind(&self, component: Component, view: &dyn View<EngineError>) -> Result<()> {
+        while view.pressure() >= Pressure::Behind {
+            // For each step anew: between two of them readers come in.
+            let _views = self.change_views()?;
+            if !self.profile.time(component, 0, || view.step())? {
+                break;
+            }
         }
-        self.trim_to(target)
+        Ok(())
+    }
+
+    /// Gives back the part of the log that all views have applied. Open containers that still need older parts write themselves anew at its head.
+    fn trim(&self) -> Result<()> {
+        let indexed = self.indexes().into_iter().map(|(_, view)| view.position()).min().unwrap_or_default();
+        // First what can be had without writing: the log may be full.
+        self.trim_to(indexed)?;
+        if self.views().any(|(_, view)| view.position() < indexed) {
+            let _committing = self.commits.alone();
+            self.commit_checkpoints(self.storage.checkpoint_before(indexed)?)?;
+        }
+        self.trim_to(indexed)
     }
 
     /// Before segments go, the second copies of objects catch up: they and the log together say what these objects are. Where that cannot be done (a full
@@ -257,7 +250,7 @@ impl Engine {
         if self.storage.unsynced_bytes() >= self.settings.commit_bytes * WRITER_COMMITS_AT {
             self.commit_full_frames()?;
         }
-        if self.index.is_over_limit() || self.objects.is_over_limit() || self.log.is_over_limit() {
+        if self.log.is_over_limit() || self.views().any(|(_, view)| view.pressure() == Pressure::Full) {
             self.maintain(self.log.is_over_limit())?;
             if self.log.is_over_limit() {
                 // The log may be held by transactions that are staged behind it: one commit more lets them through.
@@ -376,5 +369,25 @@ mod tests {
         disk.make_unreadable(&format!("index/0000/{pages}")).unwrap();
         engine.maintain(true).unwrap_err();
         assert!(engine.objects.position() > engine.index.position());
+    }
+
+    #[test]
+    fn the_log_is_kept_for_the_view_that_is_furthest_behind() {
+        let disk = SimulatedGround::new(1);
+        let ground: Arc<dyn Ground> = Arc::new(disk.clone());
+        Engine::create(&ground, &Descriptor { index_partitions: 1, ..Descriptor::new().unwrap() }).unwrap();
+        let settings = Settings { log_segment_bytes: 16 << 10, workers: 1, background: false, ..Settings::default() };
+        let engine = Engine::open(ground, settings, Mode::ReadWrite, "test").unwrap();
+        for turn in 0..20 {
+            engine.stream().write_runs(&[&[turn; 5000]], Hints::default()).unwrap();
+            engine.submit(Transaction { changes: vec![(0, vec![b'z', turn], Some(vec![turn; 3000]))], deltas: Vec::new() }).unwrap();
+            engine.flush().unwrap();
+        }
+        let pages = disk.list("index/0000").unwrap().into_iter().find(|entry| entry.name.starts_with("pages-")).unwrap().name;
+        disk.make_unreadable(&format!("index/0000/{pages}")).unwrap();
+        assert!(engine.log.segments() > 3);
+        engine.maintain(true).unwrap_err();
+        assert!(engine.objects.position() > engine.index.position());
+        assert!(engine.log.start() <= engine.index.position(), "what the chunk index lacks is in the log alone");
     }
 }

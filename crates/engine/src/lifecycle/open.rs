@@ -6,7 +6,7 @@
 use super::background::Background;
 use super::{background, copied, reserve};
 use crate::commit::Commits;
-use crate::commit::replay_batch;
+use crate::commit::records::Decoded;
 use crate::lifecycle::activity::Earlier;
 use crate::lifecycle::clock::Clock;
 use crate::lifecycle::descriptor::{DESCRIPTOR_COPY, Descriptor};
@@ -28,7 +28,7 @@ use crate::{Engine, EngineError, Mode, Result};
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, Ground, Holder, LockGuard};
 use onefold_index::{ChunkIndex, ChunkIndexOptions, ObjectIndex, ObjectIndexOptions};
-use onefold_oplog::{Log, LogError, Opening, PartitionClass};
+use onefold_oplog::{Effects, Log, LogError, Opening, Pressure, View};
 use onefold_storage::ContainerStore;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
@@ -110,7 +110,7 @@ impl Engine {
         };
         let index = if mode == Mode::Rebuild {
             // Everything that the new index is made of comes first: a store in which that cannot be read keeps the index that it has.
-            recover(&storage, None, &objects, &log, mode, digest_bytes)?;
+            recover(&storage, &[&*objects], &log, mode, digest_bytes)?;
             storage.allow_repairs();
             empty_index(&ground, INDEX, descriptor.index_partitions, digest_bytes)?;
             open_index()?
@@ -120,7 +120,7 @@ impl Engine {
             });
         } else {
             let index = open_index()?;
-            recover(&storage, Some(&*index), &objects, &log, mode, digest_bytes)?;
+            recover(&storage, &[&*index, &*objects], &log, mode, digest_bytes)?;
             index
         };
 
@@ -227,17 +227,10 @@ fn open_log(ground: &Arc<dyn Ground>, descriptor: &Descriptor, settings: &Settin
     }
 }
 
-/// Brings the indexes and the open containers to the end of the log; without `index`, the object index only.
-fn recover(
-    storage: &Arc<ContainerStore>,
-    index: Option<&ChunkIndex>,
-    objects: &ObjectIndex,
-    log: &Log,
-    mode: Mode,
-    digest_bytes: usize,
-) -> Result<()> {
-    let applied = index.map_or(objects.position(), |index| index.position().min(objects.position()));
-    let ahead = index.map_or(objects.furthest_position(), |index| index.required_end().max(objects.furthest_position()));
+/// Brings the containers and `indexes` to the end of the log. What open containers are is in the log alone, so they take all of it.
+fn recover(storage: &Arc<ContainerStore>, indexes: &[&dyn View<EngineError>], log: &Log, mode: Mode, digest_bytes: usize) -> Result<()> {
+    let applied = indexes.iter().map(|view| view.position()).min().unwrap_or_default();
+    let ahead = indexes.iter().map(|view| view.required_end()).max().unwrap_or_default();
     if ahead > log.end() {
         return Err(EngineError::Inconsistent {
             why: format!(
@@ -259,19 +252,17 @@ fn recover(
     let mut failed = None;
     log.replay(log.start(), &mut |start, end, records| {
         let replay = || -> Result<()> {
-            for record in records.iter().filter(|record| record.partition.class == PartitionClass::Container) {
-                storage.replay(start, record)?;
+            let containers: &dyn View<EngineError> = &**storage;
+            if end <= applied {
+                return containers.apply(end, &Effects { start, replayed: records, ..Effects::default() });
             }
-            if end > applied {
-                replay_batch(index, objects, end, records, digest_bytes)?;
-                if mode == Mode::ReadWrite {
-                    while let Some(index) = index
-                        && index.wants_sweep()
-                        && index.sweep()?
-                    {}
-                    if objects.wants_persist() {
-                        objects.persist()?;
-                    }
+            let decoded = Decoded::read(records, digest_bytes)?;
+            let effects = decoded.effects(start, records);
+            containers.apply(end, &effects)?;
+            indexes.iter().try_for_each(|view| view.apply(end, &effects))?;
+            if mode == Mode::ReadWrite {
+                for view in indexes {
+                    while view.pressure() >= Pressure::Behind && view.step()? {}
                 }
             }
             Ok(())

@@ -6,11 +6,10 @@
 //! that is needed again after it died was stored anew. A copy that the index does not name is taken along too: references that name it may mean
 //! other bytes of the same fingerprint (a collision that `byte-compare` told apart).
 
-use crate::commit::Effects;
 use crate::liveness::dead::{self, DeadSlots};
 use crate::{Change, Engine, EngineError, Result};
 use onefold_fingerprint::Fingerprint;
-use onefold_oplog::LogError;
+use onefold_oplog::{Effects, LogError};
 use onefold_storage::{Address, ContainerId, Merge, MergeStatistics, Prepared, StorageError};
 
 /// What becomes of the slots of a container.

@@ -1,10 +1,8 @@
 //! Repairs that are tried and not made, for dry runs: a store that is open for reading takes what a repair commits into memory, as if the log had it.
 //! So every later step of the repair, and the check at its end, finds what it would find after the steps before.
 
-use crate::commit::Effects;
 use crate::{Engine, Mode, Result};
-use onefold_index::ChunkBatch;
-use onefold_oplog::Position;
+use onefold_oplog::{Effects, Position};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Batches of repairs that were only tried, counted from 1; 0: repairs are made.
@@ -38,9 +36,7 @@ impl Engine {
 
     /// Takes a batch into the indexes as if it stood behind the end of the log. The caller holds the lock of commits.
     pub(crate) fn rehearse_batch(&self, effects: Effects<'_>) -> Result<()> {
-        let Effects { removals, places, deltas, changes, .. } = effects;
         let end = Position(self.log.end().0 + self.rehearsal.0.fetch_add(1, Ordering::SeqCst));
-        self.index.apply_batch(end, ChunkBatch { removals, places, inserts: &[], deltas })?;
-        Ok(self.objects.apply(end, 0, changes)?)
+        self.indexes().into_iter().try_for_each(|(_, view)| view.apply(end, &effects))
     }
 }

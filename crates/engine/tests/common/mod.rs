@@ -4,6 +4,7 @@
 use onefold_chunking::{Kind, Sizes};
 use onefold_engine::{Candidate, Descriptor, Engine, EngineError, Hints, Mode, Piece, Settings, Transaction, UnusedCursor, WriteStream};
 use onefold_ground::{Access, Ground, SimulatedGround, read_file};
+use onefold_oplog::{ALIGNMENT_BYTES, Log, LogOptions, Opening, Position};
 use onefold_storage::Compression;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -102,6 +103,18 @@ pub fn verdicts(engine: &Engine, filter: &str) -> (u64, u64, u64, u64) {
     let statistics = engine.chain(&names).unwrap().statistics();
     let found = &statistics[0];
     (found.non_existing, found.weak_maybe, found.strong_maybe, found.existing)
+}
+
+/// Makes the log of a closed store go on `pages` of 4 KiB behind its end, as that of an owner does that takes over from another one.
+pub fn jump(ground: &SimulatedGround, pages: u64) {
+    let segment = ground.list("log").unwrap().into_iter().find(|entry| entry.name.ends_with(".log")).unwrap().name;
+    let mut store = [0; 16];
+    ground.open(&format!("log/{segment}"), Access::Read).unwrap().read_at(16, &mut store).unwrap();
+    let options = LogOptions { segment_bytes: 16 << 10, limit_bytes: 1 << 20 };
+    let open = |opening| Log::open(Arc::new(ground.clone()), "log", store, options, opening).unwrap();
+    let epoch = open(Opening::ReadOnly).epoch();
+    let log = open(Opening::ReadWrite { epoch });
+    log.jump_to(Position(log.end().0 + pages * ALIGNMENT_BYTES)).unwrap();
 }
 
 /// All files below a directory and what is in them.

@@ -86,6 +86,7 @@ pub(super) fn grow(
             state.applied = frozen.target;
             state.entries = merged.entries;
             state.frozen = None;
+            partition.note_load(&state);
         }
         partition.counters.growths.fetch_add(1, Ordering::Relaxed);
         partition.counters.count_merge(merged.merged, shape.pages());

@@ -17,7 +17,7 @@ use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Access, Ground};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Pages of a new partition, `log2`.
 const FIRST_PAGE_BITS: u32 = 1;
@@ -35,6 +35,8 @@ pub(super) struct Partition {
     pub files: Mutex<Files>,
     /// The last sweep failed: others come first.
     pub failed: AtomicBool,
+    /// What [`Partition::load`] says, as of the last change of `state`.
+    load: AtomicUsize,
     pub counters: Arc<Counters>,
 }
 
@@ -170,6 +172,7 @@ impl Partition {
             }),
             files: Mutex::new(Files { header: header_file, journal: journal_file, saved_filter: loaded.then_some(stamp) }),
             failed: AtomicBool::new(false),
+            load: AtomicUsize::new(0),
             counters: counters.clone(),
         })
     }
@@ -216,6 +219,7 @@ impl Partition {
                 self.counters.count_underflows.fetch_add(u64::from(falls_below), Ordering::Relaxed);
             }
         }
+        self.note_load(state);
     }
 
     /// Saves the filter for the next opening, unless what is saved is as good.
@@ -230,16 +234,22 @@ impl Partition {
         Ok(())
     }
 
-    /// Bytes of the auxiliary index, and whether a sweep can be made.
+    /// Bytes of the auxiliary index, and whether a sweep can be made. Takes no lock.
     pub fn load(&self) -> (usize, bool) {
-        let state = self.state.read();
+        let load = self.load.load(Ordering::Relaxed);
+        (load / 2, load % 2 == 1)
+    }
+
+    /// For whoever has changed the active or frozen changes, before others see the state.
+    pub fn note_load(&self, state: &State) {
         let frozen = state.frozen.as_ref();
         let frozen_bytes = frozen.map_or(0, |frozen| frozen.changes.bytes() + frozen.changes.len() * SORTED_BYTES);
         let can_sweep = match frozen {
             Some(frozen) => state.last >= frozen.target,
             None => !state.active.is_empty(),
         };
-        (state.active.bytes() + frozen_bytes, can_sweep && self.access == Access::ReadWrite)
+        let can_sweep = can_sweep && self.access == Access::ReadWrite;
+        self.load.store((state.active.bytes() + frozen_bytes) * 2 + usize::from(can_sweep), Ordering::Relaxed);
     }
 }
 

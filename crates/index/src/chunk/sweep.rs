@@ -96,6 +96,7 @@ impl Partition {
             }
             let changes = Arc::new(std::mem::take(&mut state.active));
             state.frozen = Some(Frozen { changes, target: state.last, progress: 0 });
+            self.note_load(&state);
         }
         match &state.frozen {
             Some(frozen) if state.last >= frozen.target => Task::Merge(frozen.clone(), state.pages.clone()),
@@ -158,6 +159,7 @@ impl Partition {
         let mut state = self.state.write();
         state.applied = frozen.target;
         state.frozen = None;
+        self.note_load(&state);
         Ok(Some(written))
     }
 }

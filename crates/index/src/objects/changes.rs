@@ -1,9 +1,7 @@
 //! Changes of objects and their record in the log: ObjectsWritten (`docs/format.md` section 4, kind 6).
 
 use onefold_ground::wire::{Reader, WireError, put_bytes, put_varint};
-
-/// A change of one object: (partition, key, new value or `None` if it is deleted).
-pub type Change = (u16, Vec<u8>, Option<Vec<u8>>);
+use onefold_oplog::Change;
 
 /// Smallest encoding of an object: an empty key and its absence.
 const OBJECT_MIN_BYTES: usize = 2;

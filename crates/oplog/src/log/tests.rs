@@ -2,6 +2,7 @@
 
 mod crash;
 mod damage;
+mod jumps;
 mod salvage;
 mod trials;
 

@@ -130,7 +130,7 @@ fn parts(scene: &Scene) -> Vec<(&'static str, Part)> {
         ("forward of a merged container", file(&find(scene, |path| path.ends_with(".forward")))),
         ("chunk index: pages", file(&pages)),
         ("chunk index: header", file(&header)),
-        ("log: header of a segment", Part::Bytes(segment.clone(), 0..56)),
+        ("log: header of a segment", Part::Bytes(segment.clone(), 0..64)),
         ("log: a batch that is applied", Part::Bytes(segments[0].1.clone(), 4096..4096 + 512)),
         ("log: a batch that is not applied", Part::Bytes(segment.clone(), at..at + 512)),
         ("log: last segment", file(&segments.last().unwrap().1)),

@@ -95,7 +95,7 @@ fn a_segment_that_starts_inside_a_batch_is_found() {
     commit(&create(&ground), 1, 2 * ALIGNMENT_BYTES as usize);
     let inside = Position(ALIGNMENT_BYTES);
     let file = ground.create(&segment_path(DIRECTORY, inside)).unwrap();
-    file.write_at(0, &encode_header(&STORE, 1, inside)).unwrap();
+    file.write_at(0, &encode_header(&STORE, 1, Segment { start: inside, follows: inside })).unwrap();
     assert!(is_damaged(open(&ground, 2).and_then(|log| replay(&log, Position(0)))));
 }
 

@@ -115,7 +115,7 @@ fn nothing_is_guessed_of_a_segment_of_another_store_or_of_one_that_is_cut_off() 
     let (ground, ..) = filled();
     assert_eq!(guess(&ground), lost);
     let file = ground.open(&path, Access::ReadWrite).unwrap();
-    file.write_at(0, &encode_header(&[8; 16], 1, starts[1])).unwrap();
+    file.write_at(0, &encode_header(&[8; 16], 1, Segment { start: starts[1], follows: starts[1] })).unwrap();
     assert_eq!(guess(&ground), []);
     for length_bytes in [100, SEGMENT_HEADER_BYTES - 1, SEGMENT_HEADER_BYTES] {
         let (ground, ..) = filled();

@@ -46,7 +46,9 @@ impl Subject for Batches {
         known.model.commit(log, 1, 100).map_err(text)?;
         known.model.trim(log, first + 8).map_err(text)?;
         log.release_room();
-        known.model.commit(log, 1, 200).map_err(text)
+        known.model.commit(log, 1, 200).map_err(text)?;
+        known.model.jump(log, 1 << 30).map_err(text)?;
+        known.model.commit(log, 1, 300).map_err(text)
     }
 
     fn compare(&self, _: &SimulatedGround, log: &mut Log, known: &mut Known) {

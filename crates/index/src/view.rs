@@ -1,0 +1,68 @@
+//! The indexes as [`View`]s of the log.
+
+use crate::{ChunkBatch, ChunkIndex, IndexError, ObjectIndex};
+use onefold_oplog::{Effects, Position, Pressure, View};
+
+fn pressure(is_full: bool, wants_step: bool) -> Pressure {
+    match (is_full, wants_step) {
+        (true, _) => Pressure::Full,
+        (_, true) => Pressure::Behind,
+        _ => Pressure::Idle,
+    }
+}
+
+impl<E: From<IndexError>> View<E> for ChunkIndex {
+    fn apply(&self, end: Position, effects: &Effects<'_>) -> Result<(), E> {
+        let Effects { removals, places, stored, deltas, .. } = *effects;
+        Ok(self.apply_batch(end, ChunkBatch { removals, places, inserts: stored, deltas })?)
+    }
+
+    fn position(&self) -> Position {
+        ChunkIndex::position(self)
+    }
+
+    fn required_end(&self) -> Position {
+        ChunkIndex::required_end(self)
+    }
+
+    fn pressure(&self) -> Pressure {
+        pressure(self.is_over_limit(), self.wants_sweep())
+    }
+
+    /// Sweeps one partition.
+    fn step(&self) -> Result<bool, E> {
+        Ok(self.sweep()?)
+    }
+
+    fn catch_up(&self) -> Result<(), E> {
+        Ok(self.sweep_all()?)
+    }
+}
+
+impl<E: From<IndexError>> View<E> for ObjectIndex {
+    fn apply(&self, end: Position, effects: &Effects<'_>) -> Result<(), E> {
+        Ok(ObjectIndex::apply(self, end, effects.sequence, effects.changes)?)
+    }
+
+    fn position(&self) -> Position {
+        ObjectIndex::position(self)
+    }
+
+    fn required_end(&self) -> Position {
+        self.furthest_position()
+    }
+
+    fn pressure(&self) -> Pressure {
+        pressure(self.is_over_limit(), self.wants_persist())
+    }
+
+    /// Persists all that is applied: its bound in memory bounds the work.
+    fn step(&self) -> Result<bool, E> {
+        self.persist()?;
+        Ok(true)
+    }
+
+    fn catch_up(&self) -> Result<(), E> {
+        Ok(self.persist()?)
+    }
+}

@@ -1,0 +1,43 @@
+//! The containers as a [`View`] of the log.
+//!
+//! They are the one view that the log's records are made of: [`prepare`](ContainerStore::prepare) writes chunks first and says what the log is to hold,
+//! and [`committed`](ContainerStore::committed) hears of it. So a live batch brings nothing new here, and only a replay does.
+
+use crate::StorageError;
+use crate::store::ContainerStore;
+use onefold_oplog::{Effects, PartitionClass, Position, Pressure, View};
+use std::sync::atomic::Ordering::Relaxed;
+
+impl<E: From<StorageError>> View<E> for ContainerStore {
+    fn apply(&self, _end: Position, effects: &Effects<'_>) -> Result<(), E> {
+        let own = effects.replayed.iter().filter(|record| record.partition.class == PartitionClass::Container);
+        for record in own {
+            self.replay(effects.start, record)?;
+        }
+        Ok(())
+    }
+
+    /// The start of the oldest batch that is needed here. [`ContainerStore::trim_point`] has the last word: a merge may begin meanwhile.
+    fn position(&self) -> Position {
+        self.oldest_needed().unwrap_or_else(|| View::<E>::required_end(self))
+    }
+
+    fn required_end(&self) -> Position {
+        Position(self.shared.log_end.load(Relaxed))
+    }
+
+    fn pressure(&self) -> Pressure {
+        if self.has_pending_merges() { Pressure::Behind } else { Pressure::Idle }
+    }
+
+    /// Replaces the files of merged containers. Where that fails (a full disk) the log waits for it, and nobody else: it is tried again.
+    fn step(&self) -> Result<bool, E> {
+        self.shared.finish_or_warn();
+        Ok(false)
+    }
+
+    /// Steps do all that can be done here. Open containers get on through the log: [`ContainerStore::checkpoint_before`].
+    fn catch_up(&self) -> Result<(), E> {
+        Ok(())
+    }
+}
