@@ -78,7 +78,7 @@ struct Open<'a> {
 
 impl<'a> Reader<'a> {
     pub(crate) fn new(engine: &Arc<Engine>, metadata: &'a Mutex<WriteStream>, watch: &'a Watch<'a>) -> Reader<'a> {
-        let (data, digest_bytes) = (engine.stream(), engine.digest_bytes());
+        let (data, digest_bytes) = (engine.stream().sequential(), engine.digest_bytes());
         Reader { watch, data, metadata, digest_bytes, gathered: Gathered::default(), buffer: Vec::new() }
     }
 

@@ -49,7 +49,7 @@ impl Mover {
             is_alike: one.fingerprint == other.fingerprint && one.chunker == other.chunker && one.chunk_sizes == other.chunk_sizes,
             source: source.clone(),
             destination: destination.clone(),
-            stream: destination.stream(),
+            stream: destination.stream().sequential(),
             moved: Moved::default(),
             done: Memory::default(),
         }

@@ -30,7 +30,8 @@ impl Engine {
         let mut wanted = Vec::new();
         // Where in `out` each wanted chunk goes, and which of its bytes.
         let mut targets = Vec::new();
-        let batch_chunks = batch_chunks(self.descriptor.frame_bytes as usize, self.chunker.limits().max);
+        let frame_bytes = self.descriptor.frame_bytes.max(self.descriptor.sequential_frame_bytes) as usize;
+        let batch_chunks = batch_chunks(frame_bytes, self.chunker.limits().max);
         let mut at = 0u64;
         for piece in pieces {
             // Lengths come from recipe chunks: their sum may be nonsense.

@@ -73,6 +73,8 @@ fn descriptor(seed: u64) -> Descriptor {
         container_bytes: 64 << 10,
         frame_bytes: 4 << 10,
         compression: [Compression::Lz4, Compression::None, Compression::Zstd(1)][seed as usize % 3],
+        sequential_frame_bytes: [16 << 10, 4 << 10][(seed / 3) as usize % 2],
+        sequential_compression: Compression::Zstd(2),
         index_partitions: 2,
         object_partitions: 2,
         container_partitions: 1 + (seed % 2) as u16,

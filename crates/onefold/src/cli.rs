@@ -225,15 +225,23 @@ pub struct Init {
     /// Hash that names a chunk
     #[arg(long, value_enum, default_value_t = FingerprintName::Blake3)]
     pub fingerprint: FingerprintName,
-    /// none, lz4, zstd[:1-19], zlib[:1-9] or bzip2[:1-9]
-    #[arg(long, value_name = "CODEC[:LEVEL]", default_value = "zstd:1")]
-    pub compression: String,
+    /// none, lz4, zstd[:1-19], zlib[:1-9] or bzip2[:1-9] [default: zstd:2 for backups, zstd:1 for volumes]
+    #[arg(long, value_name = "CODEC[:LEVEL]")]
+    pub compression: Option<String>,
+    /// The same for volumes, where they shall have another one [default: that of --compression]
+    #[arg(long, value_name = "CODEC[:LEVEL]")]
+    pub volume_compression: Option<String>,
     /// Size of a container file
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "4MiB")]
     pub container_size: u64,
-    /// How much data is compressed as one piece, and read as one
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "64KiB")]
-    pub frame_size: u64,
+    /// How much data is compressed as one piece, and read as one [default: 512KiB for backups, 64KiB for volumes, or half of a
+    /// smaller container]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub frame_size: Option<u64>,
+    /// The same for volumes, where it shall be another one: a random read of a volume reads and decompresses so much [default: that
+    /// of --frame-size]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub volume_frame_size: Option<u64>,
     /// How facts are printed.
     #[command(flatten)]
     pub format: Format,

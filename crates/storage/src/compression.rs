@@ -1,9 +1,11 @@
 //! Compressing frames: the setting, the codecs on disk, and the quick test for what will not shrink.
 //!
 //! * The [`Compression`] is what a store is asked to do, the [`Codec`] what one frame got: data that does not shrink is stored plain.
-//! * Every worker has one [`Compressor`], whose contexts and buffers are used again for every frame.
+//! * Every worker has [`Compressors`], whose contexts and buffers are used again for every frame.
 //! * [`decompress`] allocates what the catalog says the frame has, and refuses a frame that spells more or less.
 
+use crate::StorageOptions;
+use onefold_ground::profile::{Component, Profile};
 use std::cell::RefCell;
 use std::fmt;
 use std::io::{Read, Write};
@@ -88,6 +90,27 @@ impl Codec {
             4 => Codec::Bzip2,
             _ => return None,
         })
+    }
+}
+
+/// Compresses frames of both kinds, each as the store's options say.
+pub(crate) struct Compressors {
+    random: Compressor,
+    sequential: Compressor,
+}
+
+impl Compressors {
+    pub(crate) fn new(options: &StorageOptions) -> Compressors {
+        Compressors { random: Compressor::new(options.compression), sequential: Compressor::new(options.sequential_compression) }
+    }
+
+    /// The stored form of a frame; plain where nothing is gained.
+    pub(crate) fn compress<'a>(&'a mut self, is_sequential: bool, raw: &'a [u8], profile: &Profile) -> (Codec, &'a [u8]) {
+        let compressor = if is_sequential { &mut self.sequential } else { &mut self.random };
+        match compressor.compression {
+            Compression::None => (Codec::Plain, raw),
+            _ => profile.time(Component::Compress, raw.len() as u64, || compressor.compress(raw)),
+        }
     }
 }
 

@@ -105,11 +105,19 @@ pub(crate) enum Progress {
     Failed(Frame, Vec<u8>),
 }
 
+/// A closed frame to be compressed.
+pub(crate) struct FrameJob {
+    pub(crate) raw: Arc<Vec<u8>>,
+    pub(crate) is_sequential: bool,
+}
+
 /// A frame that takes chunks.
 #[derive(Debug, Default)]
 pub(crate) struct OpenFrame {
     pub(crate) slots: Vec<Slot>,
     pub(crate) raw: Vec<u8>,
+    /// Whether a sequential writer began it.
+    pub(crate) is_sequential: bool,
 }
 
 /// Bounds that a container is filled by.
@@ -117,6 +125,8 @@ pub(crate) struct OpenFrame {
 pub(crate) struct Limits {
     pub(crate) container_bytes: u64,
     pub(crate) frame_bytes: usize,
+    /// Whether these are the frames of a sequential writer.
+    pub(crate) is_sequential: bool,
     pub(crate) digest_bytes: usize,
     /// Stored bytes expected of 1024 raw bytes.
     pub(crate) stored_per_1024: u64,
@@ -211,7 +221,8 @@ impl State {
             if slot >= MAX_SLOTS || number >= MAX_FRAMES || (slot > 0 && !self.has_room(chunk.data.len(), slot, limits)) {
                 return Stopped::ContainerFull;
             }
-            if self.open.raw.capacity() == 0 {
+            if self.open.slots.is_empty() {
+                self.open.is_sequential = limits.is_sequential;
                 self.open.raw.reserve(limits.frame_bytes + limits.frame_bytes / 2);
             }
             self.open.slots.push(Slot {
@@ -236,17 +247,17 @@ impl State {
         expected <= limits.container_bytes && self.end_bytes + raw + catalog <= FILE_LIMIT_BYTES
     }
 
-    /// Closes the open frame; returns its number and bytes for the workers. `None`: it has no chunks.
-    pub(crate) fn hand_over(&mut self) -> Option<(u32, Arc<Vec<u8>>)> {
+    /// Closes the open frame; returns its number and what the workers need. `None`: it has no chunks.
+    pub(crate) fn hand_over(&mut self) -> Option<(u32, FrameJob)> {
         if self.open.slots.is_empty() {
             return None;
         }
         let number = self.open_number() as u32;
-        let OpenFrame { slots, raw } = std::mem::take(&mut self.open);
+        let OpenFrame { slots, raw, is_sequential } = std::mem::take(&mut self.open);
         let raw = Arc::new(raw);
         self.unplaced_raw_bytes += raw.len() as u64;
         self.pending.push_back(Pending { slots, raw: raw.clone(), round: self.round, progress: Progress::Queued });
-        Some((number, raw))
+        Some((number, FrameJob { raw, is_sequential }))
     }
 
     /// A commit looks at this container: what is handed over from now on belongs to a later one.

@@ -135,14 +135,16 @@ impl ContainerStore {
         drop(prepared);
     }
 
-    /// A full frame stays open when it could not be handed over: now it is.
+    /// A full frame stays open when it could not be handed over: now it is. So is one of a sequential writer that has as much as a small frame, or its bytes
+    /// would go through the log.
     fn hand_over_left(&self, container: &Arc<OpenContainer>) {
         let mut state = container.state.lock();
-        let is_left = state.file.is_some() && state.open.raw.len() >= self.shared.options.frame_bytes as usize;
-        if let Some((number, raw)) = is_left.then(|| state.hand_over()).flatten() {
+        let options = &self.shared.options;
+        let is_left = state.file.is_some() && state.open.raw.len() >= options.frame_bytes.min(options.sequential_frame_bytes) as usize;
+        if let Some((number, frame)) = is_left.then(|| state.hand_over()).flatten() {
             drop(state);
-            self.shared.flow.lock().in_flight_bytes += raw.len();
-            self.send(Job { container: container.clone(), number, raw });
+            self.shared.flow.lock().in_flight_bytes += frame.raw.len();
+            self.send(Job::new(container, number, frame));
         }
     }
 

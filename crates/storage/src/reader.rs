@@ -138,10 +138,14 @@ enum Source {
 impl ContainerStore {
     /// Appends the bytes of the wanted chunks to `out`, in order. On an error nothing is appended.
     ///
-    /// [`StorageError::Damaged`] names what cannot be given; wrong bytes are never given.
+    /// [`StorageError::Damaged`] names what cannot be given; wrong bytes are never given. After a failed sync it is [`StorageError::Poisoned`] instead: the
+    /// system may have thrown away frames that the log has, and the next opening brings them back.
     pub fn load(&self, wanted: &[(Address, Fingerprint)], out: &mut Vec<Slice>) -> Result<()> {
-        let slices = self.shared.stable(|| self.load_once(wanted))?;
-        out.extend(slices);
+        let loaded = self.shared.stable(|| self.load_once(wanted));
+        if loaded.as_ref().is_err_and(StorageError::is_damage) {
+            self.shared.flow.lock().check_poison()?;
+        }
+        out.extend(loaded?);
         Ok(())
     }
 

@@ -29,6 +29,10 @@ pub struct StorageOptions {
     pub frame_bytes: u32,
     /// How frames are compressed.
     pub compression: Compression,
+    /// The same for the frames of [sequential](crate::Writer::sequential) writers.
+    pub sequential_frame_bytes: u32,
+    /// The same for the frames of sequential writers.
+    pub sequential_compression: Compression,
     /// Bytes of a fingerprint, 16 to 32.
     pub digest_bytes: usize,
     /// The store's name.
@@ -52,6 +56,8 @@ impl Default for StorageOptions {
             container_bytes: 4 << 20,
             frame_bytes: 64 << 10,
             compression: Compression::Zstd(1),
+            sequential_frame_bytes: 512 << 10,
+            sequential_compression: Compression::Zstd(2),
             digest_bytes: 32,
             store: [0; 16],
             workers: 2,
@@ -69,8 +75,10 @@ impl StorageOptions {
         if !(4 << 10..=512 << 20).contains(&self.container_bytes) {
             return refused("container_bytes", self.container_bytes as usize, "4 KiB to 512 MiB");
         }
-        if !(512..=16 << 20).contains(&self.frame_bytes) {
-            return refused("frame_bytes", self.frame_bytes as usize, "512 bytes to 16 MiB");
+        for (option, bytes) in [("frame_bytes", self.frame_bytes), ("sequential_frame_bytes", self.sequential_frame_bytes)] {
+            if !(512..=16 << 20).contains(&bytes) {
+                return refused(option, bytes as usize, "512 bytes to 16 MiB");
+            }
         }
         if !(16..=32).contains(&self.digest_bytes) {
             return refused("digest_bytes", self.digest_bytes, "16 to 32");

@@ -1,7 +1,7 @@
 //! The threads that compress frames and write them, and the bound on what waits for them.
 
-use crate::compression::Compressor;
-use crate::open::{OpenContainer, Progress};
+use crate::compression::Compressors;
+use crate::open::{FrameJob, OpenContainer, Progress};
 use crate::store::Shared;
 use crate::{Codec, Frame, Result, StorageError};
 use crossbeam_channel::Receiver;
@@ -16,6 +16,13 @@ pub(crate) struct Job {
     pub(crate) container: Arc<OpenContainer>,
     pub(crate) number: u32,
     pub(crate) raw: Arc<Vec<u8>>,
+    pub(crate) is_sequential: bool,
+}
+
+impl Job {
+    pub(crate) fn new(container: &Arc<OpenContainer>, number: u32, frame: FrameJob) -> Job {
+        Job { container: container.clone(), number, raw: frame.raw, is_sequential: frame.is_sequential }
+    }
 }
 
 /// What is on the way, and why nothing may be.
@@ -43,10 +50,10 @@ impl Flow {
 /// Compresses and writes frames until the store is closed.
 pub(crate) fn work(shared: &Shared, jobs: &Receiver<Job>) {
     let guard = PoisonOnPanic { shared };
-    let mut compressor = Compressor::new(shared.options.compression);
+    let mut compressors = Compressors::new(&shared.options);
     for job in jobs {
         if !shared.flow.lock().closing {
-            shared.write_frame(job, &mut compressor);
+            shared.write_frame(job, &mut compressors);
         }
     }
     drop(guard);
@@ -66,13 +73,10 @@ impl Drop for PoisonOnPanic<'_> {
 }
 
 impl Shared {
-    fn write_frame(&self, job: Job, compressor: &mut Compressor) {
-        let Job { container, number, raw } = job;
+    fn write_frame(&self, job: Job, compressors: &mut Compressors) {
+        let Job { container, number, raw, is_sequential } = job;
         let raw_bytes = raw.len();
-        let (codec, stored) = match self.options.compression {
-            crate::Compression::None => (Codec::Plain, &raw[..]),
-            _ => self.profile.time(Component::Compress, raw_bytes as u64, || compressor.compress(&raw)),
-        };
+        let (codec, stored) = compressors.compress(is_sequential, &raw, &self.profile);
         let checksum = checksum(stored);
         let (file, offset, keeps) = {
             let mut state = container.state.lock();

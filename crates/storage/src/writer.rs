@@ -26,16 +26,24 @@ pub struct NewChunk<'a> {
 pub struct Writer {
     store: Arc<ContainerStore>,
     container: Option<Arc<OpenContainer>>,
+    is_sequential: bool,
 }
 
 impl ContainerStore {
     /// A new writing stream. It takes a container with its first chunk: one that is not full and nobody's, or a new one.
     pub fn writer(self: &Arc<Self>) -> Writer {
-        Writer { store: self.clone(), container: None }
+        Writer { store: self.clone(), container: None, is_sequential: false }
     }
 }
 
 impl Writer {
+    /// What it writes will be read from its beginning to its end: it goes into large frames, which compress better. Without this, frames are small, so that
+    /// little has to be decompressed for a single chunk.
+    pub fn sequential(mut self) -> Writer {
+        self.is_sequential = true;
+        self
+    }
+
     /// Stores chunks one behind the other and returns their addresses. They can be loaded at once and are durable when the log has the
     /// records of a later [`ContainerStore::prepare`]. Waits while `in_flight_bytes` are on the way.
     ///
@@ -54,7 +62,7 @@ impl Writer {
                 None => self.container.insert(store.shared.take_container()?).clone(),
             };
             slots.clear();
-            let limits = store.shared.limits();
+            let limits = store.shared.limits(self.is_sequential);
             let (stopped, open_bytes) = {
                 let mut state = container.state.lock();
                 let stopped = state.accept(&chunks[addresses.len()..], &limits, &mut slots);
@@ -94,7 +102,7 @@ impl ContainerStore {
             state.hand_over()
         };
         match handed_over {
-            Some((number, raw)) => self.send(Job { container: container.clone(), number, raw }),
+            Some((number, frame)) => self.send(Job::new(container, number, frame)),
             // A flush was faster.
             None => self.shared.release_flow(open_bytes),
         }
@@ -112,10 +120,12 @@ impl ContainerStore {
 }
 
 impl Shared {
-    fn limits(&self) -> Limits {
+    fn limits(&self, is_sequential: bool) -> Limits {
+        let frame_bytes = if is_sequential { self.options.sequential_frame_bytes } else { self.options.frame_bytes };
         Limits {
             container_bytes: u64::from(self.options.container_bytes),
-            frame_bytes: self.options.frame_bytes as usize,
+            frame_bytes: frame_bytes as usize,
+            is_sequential,
             digest_bytes: self.options.digest_bytes,
             // Never more than four times as much raw data as fits uncompressed, however well the last frames compressed.
             stored_per_1024: self.stored_per_1024.load(Relaxed).max(256),

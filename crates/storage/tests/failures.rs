@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// A stretch of work with flushes, rollovers, checkpoints and a change of writers. Returns what was committed.
 fn work(store: &Arc<ContainerStore>, log: &mut Log, next_name: &mut u64, committed: &mut Chunks) -> Result<()> {
     let mut written = Chunks::new();
-    let mut writers = [store.writer(), store.writer()];
+    let mut writers = [store.writer(), store.writer().sequential()];
     for round in 0..14 {
         append(&mut writers[round % 2], next_name, &[300, 2000, 50 * round, 900], &mut written)?;
         if round == 7 {

@@ -85,6 +85,47 @@ fn frames_of_which_all_is_needed_are_copied_as_they_are() {
 }
 
 #[test]
+fn frames_stay_as_large_as_their_writers_made_them() {
+    let options = StorageOptions {
+        container_bytes: 96 << 10,
+        frame_bytes: 2 << 10,
+        compression: Compression::Lz4,
+        sequential_frame_bytes: 16 << 10,
+        sequential_compression: Compression::Zstd(2),
+        ..without_caches()
+    };
+    let ground = start();
+    let mut world = World::open(&ground, Model::default(), &options, Access::ReadWrite).unwrap();
+    world.write_with(|store| store.writer(), &[700; 600]).unwrap();
+    world.write_with(|store| store.writer().sequential(), &[700; 1200]).unwrap();
+    let codecs = |catalog: &Catalog| catalog.frames.iter().map(|frame| (frame.codec, frame.raw_bytes)).collect::<Vec<_>>();
+    let is_as_written = |(codec, raw_bytes): &(Codec, u32)| match codec {
+        Codec::Lz4 => *raw_bytes < 4 << 10,
+        Codec::Zstd => *raw_bytes >= 4 << 10,
+        _ => true,
+    };
+    let mut victims = world.sealed();
+    assert!(victims.len() >= 2);
+    for round in 0..3 {
+        // From both ends, so that small frames meet large ones.
+        let dead: Vec<_> = victims.iter().flat_map(|victim| world.needed_of(*victim)).step_by(7 + round).collect();
+        world.forget(&dead);
+        let mut live = world.live_of(&victims);
+        live.sort_by_key(|(address, _)| *address);
+        let merge = world.store.merge(&victims, &live).unwrap();
+        let merged = merge.container().unwrap();
+        let frames = codecs(&world.store.catalog(merged).unwrap());
+        // What is left where the kind changes may go with its neighbours.
+        let other = frames.iter().filter(|frame| !is_as_written(frame)).count();
+        let of = |codec| frames.iter().filter(|(found, _)| *found == codec).count();
+        assert!(other <= 2 && of(Codec::Lz4) > 10 && of(Codec::Zstd) > 10, "{frames:?}");
+        world.log_merge(&victims, &live, merge);
+        world.check(&ground);
+        victims = vec![merged];
+    }
+}
+
+#[test]
 fn rot_in_a_frame_that_is_copied_as_it_is_names_a_chunk_and_stops_the_merge() {
     let ground = start();
     let (world, victims) = written_with(&ground, 40, &large_frames());

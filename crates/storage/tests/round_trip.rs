@@ -44,6 +44,11 @@ fn compression() -> impl Strategy<Value = Compression> {
     ]
 }
 
+/// The last one writes large frames.
+fn three_writers(store: &Arc<ContainerStore>) -> Vec<Writer> {
+    vec![store.writer(), store.writer(), store.writer().sequential()]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
@@ -66,7 +71,7 @@ proptest! {
         ContainerStore::create(&*ground, DIRECTORY, partitions).unwrap();
         let mut log = Log::default();
         let mut store = open(ground.clone(), &log, partitions, &options, Access::ReadWrite).unwrap();
-        let mut writers: Vec<Writer> = (0..3).map(|_| store.writer()).collect();
+        let mut writers = three_writers(&store);
         let mut next_name = 0;
         let (mut durable, mut all) = (Chunks::new(), Chunks::new());
         for step in steps {
@@ -99,12 +104,12 @@ proptest! {
                     prop_assert!(store.oldest_needed().is_none_or(|oldest| oldest >= end));
                     log.trim(store.oldest_needed());
                 }
-                Step::DropWriters => writers = (0..3).map(|_| store.writer()).collect(),
+                Step::DropWriters => writers = three_writers(&store),
                 Step::Reopen => {
                     drop(std::mem::take(&mut writers));
                     drop(store);
                     store = open(ground.clone(), &log, partitions, &options, Access::ReadWrite).unwrap();
-                    writers = (0..3).map(|_| store.writer()).collect();
+                    writers = three_writers(&store);
                     all = durable.clone();
                 }
                 Step::Check => check(&store, &all),

@@ -40,6 +40,10 @@ pub struct Descriptor {
     pub frame_bytes: u32,
     /// Codec of the frames.
     pub compression: Compression,
+    /// Raw bytes that are compressed together where a [sequential](crate::WriteStream::sequential) stream writes them.
+    pub sequential_frame_bytes: u32,
+    /// Codec of the frames of sequential streams.
+    pub sequential_compression: Compression,
     /// Chunk-index partitions, a power of two.
     pub index_partitions: u32,
     /// Object-index partitions.
@@ -62,6 +66,8 @@ impl Descriptor {
             container_bytes: 4 << 20,
             frame_bytes: 64 << 10,
             compression: Compression::Zstd(1),
+            sequential_frame_bytes: 512 << 10,
+            sequential_compression: Compression::Zstd(2),
             index_partitions: 16,
             object_partitions: 1,
             container_partitions: 1,
@@ -80,8 +86,10 @@ impl Descriptor {
         if !(64 << 10..=256 << 20).contains(&self.container_bytes) {
             return invalid("container size", format!("{} bytes; it must be from 64KiB to 256MiB", self.container_bytes));
         }
-        if !(4 << 10..=4 << 20).contains(&self.frame_bytes) || self.frame_bytes > self.container_bytes / 2 {
-            return invalid("frame size", format!("{} bytes; it must be from 4KiB to 4MiB and at most half a container", self.frame_bytes));
+        for bytes in [self.frame_bytes, self.sequential_frame_bytes] {
+            if !(4 << 10..=4 << 20).contains(&bytes) || bytes > self.container_bytes / 2 {
+                return invalid("frame size", format!("{bytes} bytes; it must be from 4KiB to 4MiB and at most half a container"));
+            }
         }
         if longest_chunk_bytes > self.container_bytes as usize / 2 {
             return invalid("chunk sizes", format!("the greatest chunk of {longest_chunk_bytes} bytes must fit twice into a container"));
@@ -120,7 +128,7 @@ impl Descriptor {
             "{DESCRIPTOR_BEGINNING} What is chosen here holds for the life of the store.\n\
              format = {FORMAT}\nstore = \"{store}\"\nprofile = \"exact\"\nfingerprint = \"{}\"\nchunker = \"{}\"\n\
              chunk_min_bytes = {}\nchunk_target_bytes = {}\nchunk_max_bytes = {}\ncontainer_bytes = {}\nframe_bytes = {}\n\
-             compression = \"{}\"\nindex_partitions = {}\nobject_partitions = {}\ncontainer_partitions = {}\nencryption = \"none\"\n",
+             compression = \"{}\"\nsequential_frame_bytes = {}\nsequential_compression = \"{}\"\nindex_partitions = {}\nobject_partitions = {}\ncontainer_partitions = {}\nencryption = \"none\"\n",
             self.fingerprint,
             self.chunker,
             self.chunk_sizes.min,
@@ -129,6 +137,8 @@ impl Descriptor {
             self.container_bytes,
             self.frame_bytes,
             self.compression,
+            self.sequential_frame_bytes,
+            self.sequential_compression,
             self.index_partitions,
             self.object_partitions,
             self.container_partitions
@@ -168,6 +178,7 @@ impl Descriptor {
             let value = table.get(key).and_then(toml::Value::as_integer).ok_or_else(|| damaged(format!("`{key}` is missing")))?;
             if (0..=limit).contains(&value) { Ok(value) } else { Err(damaged(format!("`{key}` is {value}"))) }
         };
+        let codec = |key: &str| word(key)?.parse().map_err(|error| damaged(format!("`{key}`: {error}")));
         for (key, only) in [("profile", "exact"), ("encryption", "none")] {
             if word(key)? != only {
                 return Err(damaged(format!("`{key}` is {:?}; this version knows {only:?}", word(key)?)));
@@ -189,7 +200,9 @@ impl Descriptor {
             },
             container_bytes: number("container_bytes", 1 << 30)? as u32,
             frame_bytes: number("frame_bytes", 1 << 30)? as u32,
-            compression: word("compression")?.parse().map_err(|error| damaged(format!("`compression`: {error}")))?,
+            compression: codec("compression")?,
+            sequential_frame_bytes: number("sequential_frame_bytes", 1 << 30)? as u32,
+            sequential_compression: codec("sequential_compression")?,
             index_partitions: number("index_partitions", 1 << 20)? as u32,
             object_partitions: number("object_partitions", 1 << 15)? as u16,
             container_partitions: number("container_partitions", 1 << 15)? as u16,

@@ -22,6 +22,8 @@ pub(crate) fn storage_options(descriptor: &Descriptor, settings: &Settings) -> S
         container_bytes: descriptor.container_bytes,
         frame_bytes: descriptor.frame_bytes,
         compression: descriptor.compression,
+        sequential_frame_bytes: descriptor.sequential_frame_bytes,
+        sequential_compression: descriptor.sequential_compression,
         digest_bytes: descriptor.fingerprint.digest_bytes(),
         store: descriptor.store,
         workers: settings.workers,

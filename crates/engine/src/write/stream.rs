@@ -76,6 +76,12 @@ impl WriteStream {
         WriteStream { engine, writer, prediction: Prediction::default(), step_bytes: STEP_BYTES, added_bytes: 0, in_flight }
     }
 
+    /// What it writes will be read from its beginning to its end, as backups are: it goes into large frames, which compress better
+    /// ([`Descriptor::sequential_frame_bytes`](crate::Descriptor::sequential_frame_bytes)).
+    pub fn sequential(self) -> WriteStream {
+        WriteStream { writer: self.writer.sequential(), ..self }
+    }
+
     /// Bytes of the chunks that this stream has stored because they were new.
     pub fn added_bytes(&self) -> u64 {
         self.added_bytes

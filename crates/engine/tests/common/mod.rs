@@ -32,6 +32,8 @@ pub fn descriptor() -> Descriptor {
         container_bytes: 64 << 10,
         frame_bytes: 4 << 10,
         compression: Compression::None,
+        sequential_frame_bytes: 16 << 10,
+        sequential_compression: Compression::Lz4,
         index_partitions: 2,
         ..Descriptor::new().unwrap()
     }

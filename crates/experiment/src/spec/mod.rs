@@ -216,6 +216,8 @@ impl StoreSpec {
             container_bytes: self.container_bytes,
             frame_bytes: self.frame_bytes,
             compression: self.compression,
+            sequential_frame_bytes: self.frame_bytes,
+            sequential_compression: self.compression,
             discards_data: self.discard_data,
             ..Descriptor::new()?
         })

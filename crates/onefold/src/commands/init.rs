@@ -38,21 +38,26 @@ pub fn run(options: &Init, talk: Talk) -> Result<Exit> {
             "chunk_target_bytes": sizes.target,
             "chunk_max_bytes": sizes.max,
             "fingerprint": descriptor.fingerprint.to_string(),
-            "compression": descriptor.compression.to_string(),
+            "compression": descriptor.sequential_compression.to_string(),
+            "volume_compression": descriptor.compression.to_string(),
             "container_bytes": descriptor.container_bytes,
-            "frame_bytes": descriptor.frame_bytes,
+            "frame_bytes": descriptor.sequential_frame_bytes,
+            "volume_frame_bytes": descriptor.frame_bytes,
         }))?;
     } else if !talk.quiet {
         output.line(format_args!(
-            "made store {} in {}\n  chunks {} {}, fingerprint {}, compression {} in frames of {}, containers of {}\n  settings: {}",
+            "made store {} in {}\n  chunks {} {}, fingerprint {}, containers of {}\n  \
+             compression of backups {} in frames of {}, of volumes {} in frames of {}\n  settings: {}",
             &id[..8],
             ground.describe(""),
             descriptor.chunker,
             size(sizes.target as u64),
             descriptor.fingerprint,
+            size(u64::from(descriptor.container_bytes)),
+            descriptor.sequential_compression,
+            size(u64::from(descriptor.sequential_frame_bytes)),
             descriptor.compression,
             size(u64::from(descriptor.frame_bytes)),
-            size(u64::from(descriptor.container_bytes)),
             ground.describe(SETTINGS_FILE),
         ))?;
     }
@@ -153,6 +158,18 @@ fn descriptor(options: &Init) -> Result<Descriptor> {
         target,
         max: options.chunk_max.map_or(Ok(target.saturating_mul(4)), |bytes| in_memory("--chunk-max", bytes))?,
     };
+    let defaults = Descriptor::new()?;
+    let container_bytes = in_file("--container-size", options.container_size)?;
+    // What is said of all frames holds for volumes too, unless something else is said of theirs.
+    let frame_bytes = |sizes: [(&str, Option<u64>); 2], default: u32| {
+        let chosen = sizes.into_iter().find_map(|(option, bytes)| Some((option, bytes?)));
+        chosen.map_or(Ok(default.min(container_bytes / 2)), |(option, bytes)| in_file(option, bytes))
+    };
+    let codec = |codecs: [(&str, &Option<String>); 2], default| {
+        let chosen = codecs.into_iter().find_map(|(option, codec)| Some((option, codec.as_ref()?)));
+        chosen.map_or(Ok(default), |(option, codec)| codec.parse().map_err(|error| wrong(option, &error)))
+    };
+    let (size_of_all, codec_of_all) = (("--frame-size", options.frame_size), ("--compression", &options.compression));
     Ok(Descriptor {
         fingerprint: algorithm(options.fingerprint),
         chunker: match options.chunker {
@@ -162,10 +179,12 @@ fn descriptor(options: &Init) -> Result<Descriptor> {
             ChunkerName::Fixed => Kind::Fixed,
         },
         chunk_sizes,
-        container_bytes: in_file("--container-size", options.container_size)?,
-        frame_bytes: in_file("--frame-size", options.frame_size)?,
-        compression: options.compression.parse().map_err(|error| wrong("--compression", &error))?,
-        ..Descriptor::new()?
+        container_bytes,
+        frame_bytes: frame_bytes([("--volume-frame-size", options.volume_frame_size), size_of_all], defaults.frame_bytes)?,
+        compression: codec([("--volume-compression", &options.volume_compression), codec_of_all], defaults.compression)?,
+        sequential_frame_bytes: frame_bytes([size_of_all; 2], defaults.sequential_frame_bytes)?,
+        sequential_compression: codec([codec_of_all; 2], defaults.sequential_compression)?,
+        ..defaults
     })
 }
 

@@ -248,6 +248,7 @@ mod tests {
             object_partitions: 1,
             container_bytes: 64 << 10,
             frame_bytes: 16 << 10,
+            sequential_frame_bytes: 16 << 10,
             ..Descriptor::new().unwrap()
         };
         Engine::create(&ground, &descriptor).unwrap();

@@ -2,7 +2,7 @@
 //! are needed are compressed anew.
 
 use super::Planned;
-use crate::compression::Compressor;
+use crate::compression::Compressors;
 use crate::open::catalog_and_footer;
 use crate::reader::{Needed, is_near};
 use crate::store::Shared;
@@ -43,9 +43,11 @@ fn parts(chunks: &[Planned], least_bytes: u32) -> Vec<Part> {
 /// The new container while it is written.
 pub(super) struct Output<'a> {
     target: Target<'a>,
-    compressor: Compressor,
+    compressors: Compressors,
     /// Bytes of the frame that is being filled.
     raw: Vec<u8>,
+    /// Whether they come from a frame of a sequential writer.
+    is_sequential: bool,
 }
 
 /// Its file.
@@ -73,7 +75,7 @@ impl<'a> Output<'a> {
         };
         file.write_at(0, &header.encode()).map_err(StorageError::cannot_write)?;
         let target = Target { shared, file, catalog: Catalog::new(id), slots: Vec::new(), end_bytes: HEADER_BYTES as u64 };
-        Ok(Output { target, compressor: Compressor::new(options.compression), raw: Vec::new() })
+        Ok(Output { target, compressors: Compressors::new(options), raw: Vec::new(), is_sequential: false })
     }
 
     /// Appends chunks, some MiB at a time.
@@ -148,8 +150,9 @@ impl<'a> Output<'a> {
                 Some(stored) => self.append_frame(&all[part.chunks.clone()], &stored).map_err(|error| name_chunk(error, chunks))?,
                 None => {
                     let (slot, start) = (&chunks[first].slot, starts[first].expect("it does not come with its frame"));
+                    self.begin_like(chunks[first].frame())?;
                     self.append(slot, &bytes[start..][..slot.length_bytes as usize]);
-                    if self.raw.len() >= self.target.shared.options.frame_bytes as usize {
+                    if self.raw.len() >= self.frame_bytes() {
                         self.close_frame()?;
                     }
                 }
@@ -162,7 +165,7 @@ impl<'a> Output<'a> {
     fn append_frame(&mut self, chunks: &[Planned], stored: &[u8]) -> Result<()> {
         let first = &chunks[0];
         let frame = first.frame();
-        let frame_bytes = self.target.shared.options.frame_bytes as usize;
+        let frame_bytes = self.frame_bytes();
         let is_small = self.raw.len() < frame_bytes / 4 && self.raw.len() + frame.raw_bytes as usize <= frame_bytes + frame_bytes / 2;
         if !self.target.slots.is_empty() && is_small {
             let raw = self.target.shared.unpack(first.catalog.container, frame, stored)?;
@@ -180,6 +183,26 @@ impl<'a> Output<'a> {
         self.target.write_frame(frame.codec, frame.raw_bytes, frame.checksum, stored)
     }
 
+    /// What comes next is from `frame`: chunks of small frames are not put into large ones, nor the other way round.
+    fn begin_like(&mut self, frame: &Frame) -> Result<()> {
+        // Only a frame of a sequential writer, or one of a few very long chunks, is so long.
+        let is_sequential = frame.raw_bytes >= 2 * self.target.shared.options.frame_bytes;
+        if is_sequential != self.is_sequential {
+            // A remainder is not worth a frame of its own.
+            if self.raw.len() >= self.frame_bytes() / 4 {
+                self.close_frame()?;
+            }
+            self.is_sequential = is_sequential;
+        }
+        Ok(())
+    }
+
+    /// Raw bytes at which the frame that is being filled is closed.
+    fn frame_bytes(&self) -> usize {
+        let options = &self.target.shared.options;
+        (if self.is_sequential { options.sequential_frame_bytes } else { options.frame_bytes }) as usize
+    }
+
     fn append(&mut self, slot: &Slot, bytes: &[u8]) {
         let (frame, offset_bytes) = (self.target.catalog.frames.len() as u16, self.raw.len() as u32);
         self.target.slots.push(Slot { frame, offset_bytes, ..*slot });
@@ -188,8 +211,8 @@ impl<'a> Output<'a> {
 
     /// Compresses the frame and writes it.
     fn close_frame(&mut self) -> Result<()> {
-        let (raw, compressor) = (&self.raw, &mut self.compressor);
-        let (codec, stored) = self.target.shared.profile.time(Component::Compress, raw.len() as u64, || compressor.compress(raw));
+        let raw = &self.raw;
+        let (codec, stored) = self.compressors.compress(self.is_sequential, raw, &self.target.shared.profile);
         self.target.write_frame(codec, raw.len() as u32, checksum(stored), stored)?;
         self.raw.clear();
         Ok(())

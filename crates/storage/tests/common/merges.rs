@@ -30,8 +30,13 @@ impl World {
 
     /// New chunks of these lengths, flushed.
     pub fn write(&mut self, lengths: &[usize]) -> Result<()> {
+        self.write_with(|store| store.writer(), lengths)
+    }
+
+    /// The same with a writer of some kind.
+    pub fn write_with(&mut self, writer: impl Fn(&Arc<ContainerStore>) -> Writer, lengths: &[usize]) -> Result<()> {
         let mut written = Chunks::new();
-        append(&mut self.store.writer(), &mut self.model.next_name, lengths, &mut written)?;
+        append(&mut writer(&self.store), &mut self.model.next_name, lengths, &mut written)?;
         for (_, address, _) in flush(&self.store, &mut self.model.log, Scope::Everything)? {
             self.model.files.insert(address.container());
             if let Some(chunk) = written.get(&address) {

@@ -49,6 +49,8 @@ pub fn options() -> StorageOptions {
         container_bytes: 32 << 10,
         frame_bytes: 2 << 10,
         compression: Compression::Lz4,
+        sequential_frame_bytes: 6 << 10,
+        sequential_compression: Compression::Zstd(1),
         store: [7; 16],
         in_flight_bytes: 16 << 10,
         frame_cache_bytes: 8 << 10,

@@ -75,6 +75,7 @@ fn descriptor() -> Descriptor {
         container_bytes: 64 << 10,
         frame_bytes: 4 << 10,
         compression: Compression::None,
+        sequential_frame_bytes: 16 << 10,
         index_partitions: 2,
         container_partitions: 2,
         ..Descriptor::new().unwrap()

@@ -67,6 +67,8 @@ pub fn descriptor(seed: u64) -> Descriptor {
         container_bytes: [64 << 10, 160 << 10][(seed / 2) as usize % 2],
         frame_bytes: [4 << 10, 16 << 10][(seed / 3) as usize % 2],
         compression: [Compression::Lz4, Compression::None, Compression::Zstd(1)][(seed / 5) as usize % 3],
+        sequential_frame_bytes: [32 << 10, 8 << 10][(seed / 7) as usize % 2],
+        sequential_compression: [Compression::Zstd(2), Compression::None][(seed / 2) as usize % 2],
         index_partitions: [1, 2, 4][(seed / 2) as usize % 3],
         object_partitions: 1 + (seed % 3) as u16,
         container_partitions: 1 + (seed / 3 % 2) as u16,

@@ -15,8 +15,14 @@ use std::sync::Arc;
 /// A store with a backup of so many files that its directory fills containers.
 fn store_of_directories() -> SimulatedGround {
     let ground = SimulatedGround::new(1);
-    let sizes =
-        Descriptor { container_bytes: 64 << 10, frame_bytes: 8 << 10, compression: Compression::None, ..Descriptor::new().unwrap() };
+    let sizes = Descriptor {
+        container_bytes: 64 << 10,
+        frame_bytes: 8 << 10,
+        compression: Compression::None,
+        sequential_frame_bytes: 8 << 10,
+        sequential_compression: Compression::None,
+        ..Descriptor::new().unwrap()
+    };
     Engine::create(&(Arc::new(ground.clone()) as Arc<dyn Ground>), &sizes).unwrap();
     let source = tempfile::tempdir().unwrap();
     (0..1500).for_each(|number| std::fs::write(source.path().join(format!("{number:0100}")), [number as u8; 300]).unwrap());

@@ -34,6 +34,8 @@ pub fn merge(ground: &SimulatedGround, skip: usize) -> Position {
         container_bytes: descriptor.container_bytes,
         frame_bytes: descriptor.frame_bytes,
         compression: descriptor.compression,
+        sequential_frame_bytes: descriptor.sequential_frame_bytes,
+        sequential_compression: descriptor.sequential_compression,
         store: descriptor.store,
         ..StorageOptions::default()
     };

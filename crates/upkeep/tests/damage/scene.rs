@@ -86,6 +86,8 @@ impl Scene {
             container_bytes: 128 << 10,
             frame_bytes: 16 << 10,
             compression: Compression::Lz4,
+            sequential_frame_bytes: 16 << 10,
+            sequential_compression: Compression::Lz4,
             index_partitions: 2,
             object_partitions: 1,
             ..Descriptor::new().unwrap()
