@@ -19,7 +19,7 @@ fn jumping(rounds: u64) -> (SimulatedGround, Vec<(Vec<u8>, Vec<Piece>)>) {
         let engine = open(&ground, small());
         let data = bytes(round, 20_000);
         let pieces = write(&mut engine.stream(), &data, 9000);
-        engine.submit(Transaction { changes: vec![(0, vec![b'z', round as u8], Some(vec![7]))], deltas: Vec::new() }).unwrap();
+        engine.submit(Transaction { changes: vec![(0, vec![b'z', round as u8], Some(vec![7]))], references: Vec::new() }).unwrap();
         refer(&engine, round as u8, &pieces, 1);
         written.push((data, pieces));
         drop(engine);
