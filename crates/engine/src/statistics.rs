@@ -44,6 +44,13 @@ pub struct Statistics {
     pub log_bytes: u64,
     /// Memory of the chunk index: auxiliary index and filters.
     pub index_memory_bytes: u64,
+    /// Of it, the filters.
+    pub index_filter_bytes: u64,
+    /// What the filters may have of memory.
+    pub index_filter_limit_bytes: u64,
+    /// The share of chunks that are not stored which the filters are expected to let pass, each for a read of a page; those of pages that are not known yet
+    /// let all pass.
+    pub index_filter_false_maybes: f64,
     /// Entries of the chunk index: in its pages, and in the auxiliary index (one that is being changed is in both).
     pub index_entries: u64,
     /// Time and bytes by component (M0.22) and verdicts of the filters, over all openings.
@@ -112,6 +119,9 @@ impl Engine {
             disk_bytes: file_bytes(&*self.ground, "")?.saturating_sub(reserve_bytes),
             log_bytes: self.log.used_bytes(),
             index_memory_bytes: index.auxiliary_bytes + index.filter_bytes,
+            index_filter_bytes: index.filter_bytes,
+            index_filter_limit_bytes: index.filter_limit_bytes,
+            index_filter_false_maybes: f64::from(index.filter_false_maybes_ppm) / 1e6,
             index_entries: index.entries + index.auxiliary_entries,
             activity: self.activity(),
         })

@@ -113,6 +113,7 @@ impl Engine {
         let index_options = ChunkIndexOptions {
             auxiliary_bytes: settings.auxiliary_index_bytes,
             page_cache_bytes: settings.chunk_index_cache_bytes,
+            filter_bytes: settings.chunk_index_filter_bytes,
             reads_in_flight: settings.chunk_index_reads,
         };
         let index_access = if only_reads { Access::Read } else { Access::ReadWrite };

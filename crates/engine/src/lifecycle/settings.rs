@@ -9,6 +9,8 @@ pub struct Settings {
     pub auxiliary_index_bytes: usize,
     /// Pages of the chunk index kept for look-ups, bytes.
     pub chunk_index_cache_bytes: usize,
+    /// Filter before the chunk index, bytes.
+    pub chunk_index_filter_bytes: usize,
     /// Pages of the chunk index that are read at a time; 1: each look-up reads one after the other.
     pub chunk_index_reads: usize,
     /// Decompressed frames kept for reading, bytes.
@@ -55,6 +57,7 @@ impl Default for Settings {
         Settings {
             auxiliary_index_bytes: 64 << 20,
             chunk_index_cache_bytes: 16 << 20,
+            chunk_index_filter_bytes: 256 << 20,
             chunk_index_reads: 64,
             frame_cache_bytes: 64 << 20,
             catalog_cache_bytes: 16 << 20,

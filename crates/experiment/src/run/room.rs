@@ -48,6 +48,7 @@ fn memory_bytes(scaled: &Scaled) -> u64 {
     let bounds = [
         engine.auxiliary_index_bytes,
         engine.chunk_index_cache_bytes,
+        engine.chunk_index_filter_bytes,
         engine.frame_cache_bytes,
         engine.catalog_cache_bytes,
         engine.in_flight_bytes,

@@ -127,7 +127,7 @@ fn rewrite(
     let file = ground.create(path)?;
     // A full device says so here, before the work. Without growing, nothing that was removed could be noted either.
     file.allocate_from_reserve(0, shape.pages() * PAGE_BYTES as u64)?;
-    let new = PageFile::new(file.clone(), ground.describe(path), shape, partition.cache_bytes, partition.counters.clone());
+    let new = PageFile::new(file.clone(), ground.describe(path), shape, partition.memory, partition.counters.clone());
     let mut writer = Writer {
         pages: &new,
         file: &file,

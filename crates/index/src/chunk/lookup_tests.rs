@@ -103,7 +103,7 @@ pub(super) fn on_a_device(ground: Arc<dyn Ground>) -> Arc<dyn Ground> {
 }
 
 fn open(ground: &Arc<dyn Ground>, partitions: u32, page_cache_bytes: usize, reads_in_flight: usize) -> ChunkIndex {
-    let options = ChunkIndexOptions { auxiliary_bytes: 1 << 16, page_cache_bytes, reads_in_flight };
+    let options = ChunkIndexOptions { auxiliary_bytes: 1 << 16, page_cache_bytes, filter_bytes: 1 << 20, reads_in_flight };
     ChunkIndex::open(ground, "index", partitions, DIGEST_BYTES, options, Access::ReadWrite, 1).unwrap()
 }
 

@@ -43,11 +43,12 @@ mod torn_tests;
 mod trials;
 
 use crate::{IndexError, Result};
+use filter::FilterFigures;
 use merge::Merged;
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Access, Ground, Readers};
 use onefold_oplog::Position;
-use pages::Shape;
+use pages::{Memory, Shape};
 use parking_lot::Mutex;
 use partition::{Opening, Partition};
 use std::sync::Arc;
@@ -67,13 +68,15 @@ pub struct ChunkIndexOptions {
     pub auxiliary_bytes: usize,
     /// Bound of the pages that are kept in memory, bytes; 0: none are.
     pub page_cache_bytes: usize,
+    /// Bound of the filter, bytes. Beyond it the filter is coarser: it keeps fewer misses from reading a page.
+    pub filter_bytes: usize,
     /// Pages that are read at a time, by all lookups together; 0 or 1: each lookup reads one after the other.
     pub reads_in_flight: usize,
 }
 
 impl Default for ChunkIndexOptions {
     fn default() -> ChunkIndexOptions {
-        ChunkIndexOptions { auxiliary_bytes: 64 << 20, page_cache_bytes: 16 << 20, reads_in_flight: 64 }
+        ChunkIndexOptions { auxiliary_bytes: 64 << 20, page_cache_bytes: 16 << 20, filter_bytes: 256 << 20, reads_in_flight: 64 }
     }
 }
 
@@ -117,6 +120,10 @@ pub struct ChunkIndexStatistics {
     pub auxiliary_bytes: u64,
     /// Memory of the filter.
     pub filter_bytes: u64,
+    /// Bound of the memory of the filter.
+    pub filter_limit_bytes: u64,
+    /// How many of a million chunks that are not there the filter is expected to let pass. Pages that it does not know yet let all pass.
+    pub filter_false_maybes_ppm: u32,
     /// Memory of the pages that are kept.
     pub page_cache_bytes: u64,
     /// Bytes of all pages on disk.
@@ -193,7 +200,9 @@ impl ChunkIndex {
         let shape = shape(ground, directory, partitions, digest_bytes)?;
         let counters = Arc::new(Counters::default());
         // Fingerprints are uniform: all partitions need as much.
-        let opening = Opening { access, epoch, cache_bytes: options.page_cache_bytes / partitions as usize };
+        let of_each = |bytes: usize| bytes / partitions as usize;
+        let memory = Memory { cache_bytes: of_each(options.page_cache_bytes), filter_bytes: of_each(options.filter_bytes) };
+        let opening = Opening { access, epoch, memory };
         let open = |number| Partition::open(ground, partition_directory(directory, number), shape, number, opening, &counters);
         let partitions = (0..partitions).map(open).collect::<Result<Vec<_>>>()?;
         let readers = Readers::new(options.reads_in_flight);
@@ -373,15 +382,19 @@ impl ChunkIndex {
             count_underflows: get(&counters.count_underflows),
             ..ChunkIndexStatistics::default()
         };
+        let mut filter = FilterFigures::default();
         for partition in &self.partitions {
             statistics.auxiliary_bytes += partition.load().0 as u64;
             let state = partition.state.read();
             statistics.entries += state.entries;
             statistics.auxiliary_entries += (state.active.len() + state.frozen.as_ref().map_or(0, |frozen| frozen.changes.len())) as u64;
-            statistics.filter_bytes += state.pages.filter.bytes() as u64;
+            filter.add(state.pages.filter.figures());
             statistics.page_cache_bytes += state.pages.cache.bytes() as u64;
             statistics.page_bytes += state.pages.shape.pages() * page::PAGE_BYTES as u64;
         }
+        statistics.filter_bytes = filter.bytes as u64;
+        statistics.filter_limit_bytes = self.options.filter_bytes as u64;
+        statistics.filter_false_maybes_ppm = (filter.false_pages / filter.pages as f64 * 1e6).round() as u32;
         statistics
     }
 

@@ -60,6 +60,15 @@ impl Shape {
     }
 }
 
+/// Bounds of the memory of a partition beside its changes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Memory {
+    /// Of the pages that are kept.
+    pub cache_bytes: usize,
+    /// Of the filter.
+    pub filter_bytes: usize,
+}
+
 /// The file of a generation.
 #[derive(Debug)]
 pub(super) struct PageFile {
@@ -79,10 +88,10 @@ pub(super) struct PageFile {
 }
 
 impl PageFile {
-    /// Takes an open file; `path` is how a person knows it. At most `cache_bytes` of its pages are kept in memory.
-    pub fn new(file: Arc<dyn File>, path: String, shape: Shape, cache_bytes: usize, counters: Arc<Counters>) -> PageFile {
-        let filter = Filter::new(shape.pages());
-        let cache = PageCache::new(cache_bytes, shape.pages(), shape.digest_bytes);
+    /// Takes an open file; `path` is how a person knows it.
+    pub fn new(file: Arc<dyn File>, path: String, shape: Shape, memory: Memory, counters: Arc<Counters>) -> PageFile {
+        let filter = Filter::new(shape.pages(), memory.filter_bytes);
+        let cache = PageCache::new(memory.cache_bytes, shape.pages(), shape.digest_bytes);
         PageFile { shape, filter, cache, file, path, in_place: RwLock::default(), has_overlay: AtomicBool::new(false), counters }
     }
 

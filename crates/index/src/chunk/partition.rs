@@ -10,7 +10,7 @@ use super::filter::{PageRecord, Stamp};
 use super::header::{Header, HeaderFile};
 use super::journal::{Journal, JournalFile};
 use super::page::{PAGE_BYTES, Page, encode_page};
-use super::pages::{self, PageFile, Shape};
+use super::pages::{self, Memory, PageFile, Shape};
 use super::{Counters, IndexEntry};
 use crate::{IndexError, Result};
 use onefold_fingerprint::Fingerprint;
@@ -28,8 +28,7 @@ pub(super) struct Partition {
     pub ground: Arc<dyn Ground>,
     pub directory: String,
     pub access: Access,
-    /// Bound of the pages that are kept in memory.
-    pub cache_bytes: usize,
+    pub memory: Memory,
     pub state: RwLock<State>,
     /// Held by the sweep.
     pub files: Mutex<Files>,
@@ -46,8 +45,7 @@ pub(super) struct Opening {
     pub access: Access,
     /// The owner's.
     pub epoch: u64,
-    /// Bound of the pages that are kept in memory.
-    pub cache_bytes: usize,
+    pub memory: Memory,
 }
 
 /// What lookups see.
@@ -123,7 +121,7 @@ impl Partition {
         counters: &Arc<Counters>,
     ) -> Result<Partition> {
         let path = |name: &str| format!("{directory}/{name}");
-        let Opening { access, epoch, cache_bytes } = opening;
+        let Opening { access, epoch, memory } = opening;
         let mut header_file = HeaderFile::open(ground.as_ref(), &path("header"), access)?;
         let header = header_file.current();
         check_identity(ground.as_ref(), &path("header"), &header, shape, partition)?;
@@ -138,7 +136,7 @@ impl Partition {
             let what = format!("it has {found_bytes} bytes, its header says {wanted_bytes}");
             return Err(IndexError::ChunkIndexDamaged { path: ground.describe(&pages_path), page: None, what });
         }
-        let pages = PageFile::new(file, ground.describe(&pages_path), shape, cache_bytes, counters.clone());
+        let pages = PageFile::new(file, ground.describe(&pages_path), shape, memory, counters.clone());
         let journal_file = JournalFile::open(ground.as_ref(), &path("journal"), access)?;
         let mut header = header;
         if let Some(mut journal) = journal_of_sweep(&journal_file, &header)? {
@@ -150,7 +148,7 @@ impl Partition {
             }
         }
         let stamp = Stamp { generation: header.generation, applied: header.applied };
-        let loaded = pages.filter.load(ground.as_ref(), &path("filter"), stamp, header.progress)?;
+        let loaded = pages.filter.load(ground.as_ref(), &path("filter"), stamp, header.progress, header.entries)?;
         if access == Access::ReadWrite {
             header_file.write(Header { epoch, ..header })?;
             pages::remove_others(ground.as_ref(), &directory, header.generation)?;
@@ -161,7 +159,7 @@ impl Partition {
             ground: ground.clone(),
             directory,
             access,
-            cache_bytes,
+            memory,
             state: RwLock::new(State {
                 pages: Arc::new(pages),
                 active: Auxiliary::default(),

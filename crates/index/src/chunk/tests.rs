@@ -65,7 +65,8 @@ pub(super) fn log_batch(end: u64, model: &Model, removals: &[u64], inserts: &[(u
 }
 
 /// What tests open an index with: few pages are kept, so that many take the place of others.
-pub(super) const OPTIONS: ChunkIndexOptions = ChunkIndexOptions { auxiliary_bytes: 1 << 16, page_cache_bytes: 1 << 16, reads_in_flight: 8 };
+pub(super) const OPTIONS: ChunkIndexOptions =
+    ChunkIndexOptions { auxiliary_bytes: 1 << 16, page_cache_bytes: 1 << 16, filter_bytes: 1 << 20, reads_in_flight: 8 };
 
 pub(super) fn open(ground: &Arc<dyn Ground>, partitions: u32, access: Access, epoch: u64) -> Result<ChunkIndex> {
     open_with(ground, partitions, access, epoch, OPTIONS)
@@ -208,12 +209,13 @@ proptest! {
     #[test]
     fn m0_13_m0_14_m0_19_the_index_is_a_map_through_sweeps_growth_reopening_and_replay(
         steps in proptest::collection::vec(step(), 1..40), partition_bits in 0..3u32,
-        page_cache_bytes in prop_oneof![Just(0), Just(1 << 15), Just(1 << 30)], has_device: bool
+        page_cache_bytes in prop_oneof![Just(0), Just(1 << 15), Just(1 << 30)],
+        filter_bytes in prop_oneof![Just(0), 0..8000usize, Just(1 << 30)], has_device: bool
     ) {
         let partitions = 1 << partition_bits;
         let (_, ground) = created(partitions);
         let ground = if has_device { super::lookup_tests::on_a_device(ground) } else { ground };
-        let options = ChunkIndexOptions { page_cache_bytes, ..OPTIONS };
+        let options = ChunkIndexOptions { page_cache_bytes, filter_bytes, ..OPTIONS };
         let mut index = open_with(&ground, partitions, Access::ReadWrite, 1, options).unwrap();
         let mut model = Model::new();
         let mut log: Vec<LogBatch> = Vec::new();
@@ -243,6 +245,7 @@ proptest! {
                 }
                 Step::Lookup => check(&index, &model),
             }
+            prop_assert!(index.statistics().filter_bytes <= filter_bytes as u64);
         }
         check(&index, &model);
         index.sweep_all().unwrap();

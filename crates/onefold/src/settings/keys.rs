@@ -117,6 +117,14 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         section: "memory",
+        name: "chunk_index_filter",
+        default: "\"256MiB\"",
+        kind: Kind::Size { least: 64 * KIB, most: TIB },
+        about: "Filter before the chunk index: about 1.3 bytes for each stored chunk while there is room, which lets one of 200 new chunks pass to a read. Beyond the bound it is coarser: a bit less for each chunk doubles what passes, and nothing is ever missed.",
+        set: |settings, value| settings.engine.chunk_index_filter_bytes = value.units(),
+    },
+    Key {
+        section: "memory",
         name: "frame_cache",
         default: "\"64MiB\"",
         kind: MEMORY,
