@@ -228,8 +228,10 @@ impl Shared {
                     .map_err(StorageError::cannot_write)?;
             }
             if state.synced_frames < target.frames || state.seal == Seal::Written {
-                if self.options.discards_data && state.seal == Seal::None {
-                    // What the log names lies within the file. No frame has its place behind this, so none that is being written is cut.
+                let is_outgrown = state.page_end_bytes() > u64::from(self.options.container_bytes);
+                if state.seal == Seal::None && (is_outgrown || self.options.discards_data) {
+                    // What the log names lies within the file, and the file ends with a page: XFS writes the page in which a file ends
+                    // again when the file becomes longer. No frame has its place behind this, so none that is being written is cut.
                     file.set_len(state.page_end_bytes()).map_err(StorageError::cannot_write)?;
                 }
                 if !state.name_synced {

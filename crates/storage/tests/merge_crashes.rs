@@ -106,24 +106,33 @@ fn m0_20_needed_chunks_survive_a_crash_at_any_operation_of_merges_and_no_file_is
 
 #[test]
 fn a_drive_that_loses_the_sectors_it_was_writing_takes_no_committed_chunk_along() {
+    lose_sectors(&small());
+}
+
+#[test]
+fn a_drive_that_loses_sectors_takes_no_committed_chunk_along_whose_container_has_room_for_a_part_of_a_page() {
+    lose_sectors(&StorageOptions { container_bytes: 9_000, ..small() });
+}
+
+/// Crashes at any operation, and once more while the next process goes on in the containers that the first one left.
+fn lose_sectors(options: &StorageOptions) {
     for operation in 0.. {
         let ground = start(operation);
-        let mut world = World::open(&ground, Model::default(), &small(), Access::ReadWrite).unwrap();
+        let mut world = World::open(&ground, Model::default(), options, Access::ReadWrite).unwrap();
         ground.crash_after_operations(operation);
         let _ = work(&mut world);
         let model = world.model.clone();
         drop(world);
         let is_crashed = ground.is_crashed();
         let ground = ground.restart(CrashPolicy::LoseSectors { sector_bytes: 4096 });
-        // Once more while the next process goes on in the containers that the first one left.
-        let mut world = World::open(&ground, model, &small(), Access::ReadWrite).unwrap();
+        let mut world = World::open(&ground, model, options, Access::ReadWrite).unwrap();
         check(&world.store, &world.model.needed);
         ground.crash_after_operations(operation % 7);
         let _ = world.write(&[1200, 700, 2500]);
         let model = world.model.clone();
         drop(world);
         let ground = ground.restart(CrashPolicy::LoseSectors { sector_bytes: 4096 });
-        let world = World::open(&ground, model, &small(), Access::ReadWrite).unwrap();
+        let world = World::open(&ground, model, options, Access::ReadWrite).unwrap();
         world.check(&ground);
         if !is_crashed {
             break;

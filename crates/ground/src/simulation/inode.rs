@@ -158,18 +158,28 @@ impl Inode {
     }
 
     /// Zeros every sector that a pending change writes, as far as the content has it. A length in the middle of a page
-    /// makes the file system write that page: it zeros what is behind the length.
+    /// makes the file system write that page: it zeros what is behind the length. So does XFS with the page in which the
+    /// file ended when the file becomes longer, by whatever change.
     fn lose_sectors(&self, content: &mut FileBytes, sector_bytes: u64) {
+        let page_of = |length: u64| (length / PAGE_BYTES * PAGE_BYTES, length.next_multiple_of(PAGE_BYTES));
+        let mut length_before = self.durable.length;
         for change in &self.pending {
-            let (start, end) = match change {
-                Change::Write { offset, data } => (*offset, offset + data.len() as u64),
-                Change::SetLen { length } => (length / PAGE_BYTES * PAGE_BYTES, length.next_multiple_of(PAGE_BYTES)),
-                Change::Allocate { .. } => continue,
+            let (written, length) = match change {
+                Change::Write { offset, data } => {
+                    let end = offset + data.len() as u64;
+                    ((*offset, end), length_before.max(end))
+                }
+                Change::SetLen { length } => (page_of(*length), *length),
+                Change::Allocate { offset, length } => ((0, 0), length_before.max(offset + length)),
             };
-            if start < end {
-                let first = start / sector_bytes * sector_bytes;
-                let end = end.next_multiple_of(sector_bytes).min(content.length);
-                content.write(first, &vec![0; end.saturating_sub(first) as usize]);
+            let extended = if length > length_before { page_of(length_before) } else { (0, 0) };
+            length_before = length;
+            for (start, end) in [written, extended] {
+                if start < end {
+                    let first = start / sector_bytes * sector_bytes;
+                    let end = end.next_multiple_of(sector_bytes).min(content.length);
+                    content.write(first, &vec![0; end.saturating_sub(first) as usize]);
+                }
             }
         }
     }
