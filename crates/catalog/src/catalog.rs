@@ -4,8 +4,7 @@
 
 use crate::protection::{Now, Protection, protection_key};
 use crate::{Backup, BackupId, CatalogError, Result};
-use onefold_engine::{Change, Engine, EngineError, Piece, Transaction};
-use onefold_fingerprint::Fingerprint;
+use onefold_engine::{Change, Engine, EngineError, Group, Reference, Transaction};
 use onefold_ground::checksum;
 use onefold_ground::wire::{Reader, WireError, put_varint};
 use std::collections::HashSet;
@@ -47,7 +46,7 @@ impl Catalog {
 
     /// Makes a backup visible and durable: when this returns, it and everything it refers to survive a crash. The record is given the next place in the
     /// order of the store's backups, and what the store's clock shows. After an error (a full disk) it may be visible already; then calling this again with
-    /// the same record only makes it durable, as its references must be counted once.
+    /// the same record only makes it durable, as its references are stated once.
     pub fn commit_backup(&self, backup: &mut Backup) -> Result<()> {
         self.commit(backup, true)
     }
@@ -96,7 +95,7 @@ impl Catalog {
                 (GREATEST.0, GREATEST.1.to_vec(), Some(note)),
                 self.engine.note_of_clock(),
             ],
-            deltas: root_references(backup).map(|fingerprint| (fingerprint, 1)).collect(),
+            references: root_references(backup, 1),
         };
         Ok(self.engine.submit_if(&expected, transaction)?)
     }
@@ -151,7 +150,7 @@ impl Catalog {
         }
         let there = expected.iter().filter(|(.., value)| value.is_some());
         let changes = there.map(|(partition, key, _)| (*partition, key.clone(), None)).collect();
-        Ok((expected, Transaction { changes, deltas: root_references(backup).map(|fingerprint| (fingerprint, -1)).collect() }))
+        Ok((expected, Transaction { changes, references: root_references(backup, -1) }))
     }
 
     /// Passes every backup to `visit`, in no useful order. A damaged record is an error, after all others were passed.
@@ -336,6 +335,8 @@ fn decode_greatest(value: &[u8]) -> std::result::Result<u64, WireError> {
     Ok(sequence)
 }
 
-fn root_references(backup: &Backup) -> impl Iterator<Item = Fingerprint> + '_ {
-    backup.root.pieces.iter().filter_map(Piece::fingerprint)
+/// What a backup itself refers to; the rest of its tree hangs on that. The backups of one name are a group: they share most of what they have.
+fn root_references(backup: &Backup, change: i64) -> Vec<Reference> {
+    let group = Group::new(PREFIX, checksum(backup.name.as_bytes()));
+    Reference::of(&backup.root.pieces, group, change).collect()
 }

@@ -142,7 +142,7 @@ fn a_6_no_backup_gets_the_sequence_of_a_forgotten_one() {
     for note in [None, Some(vec![1, 3]), Some(vec![9])] {
         let last = place.catalog.newest(|_| true).unwrap().unwrap();
         let changes = vec![(0, b"g".to_vec(), note)];
-        place.engine().submit(Transaction { changes, deltas: Vec::new() }).unwrap();
+        place.engine().submit(Transaction { changes, references: Vec::new() }).unwrap();
         assert_eq!(place.backup(last.id.as_bytes()[0] + 1, "one", &tree).sequence, last.sequence + 1);
     }
 }
@@ -205,8 +205,10 @@ fn removed_backups_are_gone_and_cannot_be_removed_twice() {
 fn a_damaged_record_does_not_stand_before_a_backup_that_is_asked_for_by_its_id() {
     let mut place = place();
     let backup = place.backup(1, "home", &directory(&[]));
-    let damaged =
-        onefold_engine::Transaction { changes: vec![(0, [b"b".as_slice(), &[2; 16]].concat(), Some(vec![1, 2, 3]))], deltas: Vec::new() };
+    let damaged = onefold_engine::Transaction {
+        changes: vec![(0, [b"b".as_slice(), &[2; 16]].concat(), Some(vec![1, 2, 3]))],
+        references: Vec::new(),
+    };
     place.engine().submit(damaged).unwrap();
     assert_eq!(place.catalog.find(&backup.id.to_string()).unwrap(), backup);
     assert_eq!(place.catalog.find(&backup.id.short()).unwrap(), backup);
@@ -277,7 +279,7 @@ fn more_backups_than_a_page_are_all_listed() {
         let mut key = vec![b'b'];
         key.extend_from_slice(&id);
         let change = ((number % 4) as u16, key, Some(value));
-        place.engine().submit(onefold_engine::Transaction { changes: vec![change], deltas: vec![] }).unwrap();
+        place.engine().submit(onefold_engine::Transaction { changes: vec![change], references: vec![] }).unwrap();
     }
     assert_eq!(place.catalog.list().unwrap().len(), 601);
 }

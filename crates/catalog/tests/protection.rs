@@ -182,7 +182,7 @@ fn a_protection_that_cannot_be_read_protects_until_it_is_set_anew() {
     let key = [b"k".as_slice(), backup.id.as_bytes()].concat();
     let partition = (0..4).find(|partition| catalog.engine().get(*partition, &key).unwrap().is_some()).unwrap();
     let garbage = vec![(partition, key, Some(vec![9])), (0, b"key".to_vec(), Some(vec![1, 0]))];
-    catalog.engine().submit(Transaction { changes: garbage, deltas: Vec::new() }).unwrap();
+    catalog.engine().submit(Transaction { changes: garbage, references: Vec::new() }).unwrap();
     let wrong = catalog.damaged_protections().unwrap();
     assert!(wrong.len() == 2 && wrong.iter().any(|wrong| wrong.contains(&backup.id.to_string())), "{wrong:?}");
     assert_eq!(catalog.protected().unwrap(), [(backup.id, i64::MAX)].into());

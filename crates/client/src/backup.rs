@@ -363,7 +363,7 @@ fn statistics(watch: &Watch<'_>) -> Statistics {
 mod tests {
     use super::*;
     use crate::Tally;
-    use onefold_engine::{Descriptor, Engine, Hints, Mode, Settings, UnusedCursor};
+    use onefold_engine::{Cursor, Descriptor, Engine, Hints, Mode, Settings};
     use onefold_ground::{Ground, LocalGround};
     use std::cell::Cell;
     use std::sync::Arc;
@@ -384,9 +384,9 @@ mod tests {
         engine.stream().write_runs(&[b"a chunk that no backup has"], Hints::default()).unwrap();
         engine.flush().unwrap();
         engine.maintain(true).unwrap();
-        let (mut unused, mut cursor) = (Vec::new(), Some(UnusedCursor::default()));
+        let (mut unused, mut cursor) = (Vec::new(), Some(Cursor::default()));
         while let Some(from) = cursor {
-            let (found, next) = engine.unused(from, 100, &mut Vec::new()).unwrap();
+            let (found, next) = engine.candidates(from, 100, &mut Vec::new()).unwrap();
             unused.extend(found);
             cursor = next;
         }

@@ -18,12 +18,12 @@ pub(crate) mod records;
 pub(crate) mod superseded;
 
 use crate::commit::records::{
-    CHUNK_DELTAS, CHUNKS_PLACED, CHUNKS_REMOVED, OBJECTS_WRITTEN, decode_deltas, decode_places, decode_removals, encode_deltas,
-    encode_objects, encode_removals,
+    CHUNK_DELTAS, CHUNKS_PLACED, CHUNKS_REMOVED, OBJECTS_WRITTEN, decode_deltas, decode_places, decode_removals, encode_objects,
+    encode_removals,
 };
 use crate::liveness::dead::Marks;
+use crate::liveness::reference::{Facts, Reference, Stored};
 use crate::statistics::Totals;
-use crate::write::reservation::FingerprintMap;
 use crate::{Change, Engine, EngineError, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
@@ -40,14 +40,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Transaction {
     /// Changes of objects.
     pub changes: Vec<Change>,
-    /// Changes of usage counts that go with them.
-    pub deltas: Vec<(Fingerprint, i64)>,
+    /// References that objects get and lose with them.
+    pub references: Vec<Reference>,
 }
 
 impl Transaction {
     fn bytes(&self) -> usize {
         let objects: usize = self.changes.iter().map(|(_, key, value)| key.len() + value.as_ref().map_or(0, Vec::len) + 64).sum();
-        objects + self.deltas.len() * 40
+        objects + self.references.len() * size_of::<Reference>()
     }
 }
 
@@ -126,7 +126,7 @@ impl Engine {
     /// what they had decides again.
     pub fn submit_if(&self, expected: &[Change], transaction: Transaction) -> Result<bool> {
         self.admit()?;
-        self.reclaiming.watch().touch(transaction.deltas.iter().map(|(fingerprint, _)| fingerprint));
+        self.reclaiming.watch().touch(transaction.references.iter().map(|reference| &reference.fingerprint));
         // A batch must fit into the log several times. What waits goes first: a flush that fails behind the staging would leave a transaction
         // that is taken and answered with an error.
         if self.commits.queue.lock().bytes > QUEUE_BYTES.min(self.settings.log_limit_bytes as usize / 4) {
@@ -252,17 +252,19 @@ impl Engine {
         for (fingerprint, _, _) in prepared.chunks.iter().filter(|(_, _, kind)| *kind != ChunkKind::Data) {
             self.reservations.references(fingerprint, &mut references);
         }
-        references.retain(|(fingerprint, _)| self.reservations.address(fingerprint).is_some());
+        references.retain(|fingerprint| self.reservations.address(fingerprint).is_some());
         if references.is_empty() {
             return false;
         }
         let known: HashSet<Fingerprint> = prepared.chunks.iter().map(|(fingerprint, _, _)| *fingerprint).collect();
-        references.iter().any(|(fingerprint, _)| !known.contains(fingerprint))
+        references.iter().any(|fingerprint| !known.contains(fingerprint))
     }
 
     fn commit_prepared(&self, prepared: Prepared, transactions: &[Transaction], sequence: u64, write: Write) -> Result<()> {
         let (stored_again, counted) = self.quarantine.stored(&prepared);
-        let deltas = self.deltas_of(&prepared, transactions, &counted);
+        let references: Vec<&[Reference]> = transactions.iter().map(|transaction| &transaction.references[..]).collect();
+        let stored = self.stored_metadata(&prepared, &counted);
+        let noted = self.liveness.note(&Facts { references: &references, stored: &stored, removed: &[] })?;
         let mut changes = latest_changes(transactions);
         changes.extend(stored_again);
         let mut superseded = self.superseded_by(&prepared);
@@ -283,16 +285,16 @@ impl Engine {
         });
         changes.extend(totals.map(|totals| totals.change()));
         let mut records = prepared.records.clone();
-        if !deltas.is_empty() {
-            records.push(encode_deltas(&deltas, self.digest_bytes()));
-        }
+        records.extend(noted.records);
         records.extend(encode_objects(&changes));
         if records.is_empty() {
             self.storage.abandoned(prepared);
+            self.liveness.committed();
             return Ok(());
         }
-        let effects = Effects { deltas: &deltas, changes: &changes, sequence, ..Effects::default() };
+        let effects = Effects { deltas: &noted.deltas, changes: &changes, sequence, ..Effects::default() };
         self.log_and_apply(write, prepared, &records, effects)?;
+        self.liveness.committed();
         if let Some(totals) = totals {
             *self.totals.lock() = totals;
         }
@@ -326,7 +328,8 @@ impl Engine {
     }
 
     /// Logs the removal of chunks with what follows from it; durable on return. An error before it is durable changes nothing.
-    pub(crate) fn commit_removals(&self, removals: &[Fingerprint], deltas: &[(Fingerprint, i64)], marks: &Marks) -> Result<()> {
+    pub(crate) fn commit_removals(&self, removed: &[Stored], marks: &Marks) -> Result<()> {
+        let removals: Vec<Fingerprint> = removed.iter().map(|chunk| chunk.fingerprint).collect();
         self.make_room_in_log();
         self.with_room_in_the_log(|write| {
             let _guard = self.commits.alone();
@@ -336,13 +339,13 @@ impl Engine {
             let (mut changes, dead_bytes) = marks.changes(&self.objects)?;
             totals.dead_bytes = totals.dead_bytes.saturating_add_signed(dead_bytes);
             changes.push(totals.change());
-            let mut records = vec![encode_removals(removals, self.digest_bytes())];
-            if !deltas.is_empty() {
-                records.push(encode_deltas(deltas, self.digest_bytes()));
-            }
+            let noted = self.liveness.note(&Facts { removed, ..Facts::default() })?;
+            let mut records = vec![encode_removals(&removals, self.digest_bytes())];
+            records.extend(noted.records);
             records.extend(encode_objects(&changes));
-            let effects = Effects { removals, deltas, changes: &changes, ..Effects::default() };
+            let effects = Effects { removals: &removals, deltas: &noted.deltas, changes: &changes, ..Effects::default() };
             self.log_and_apply(write, Prepared::default(), &records, effects)?;
+            self.liveness.committed();
             *self.totals.lock() = totals;
             Ok(())
         })
@@ -390,23 +393,16 @@ impl Engine {
         Ok((start, end))
     }
 
-    /// Sums of all changes of counts: what transactions say, and the references of metadata chunks that become known with this commit, but for
-    /// those whose references are counted already.
-    fn deltas_of(&self, prepared: &Prepared, transactions: &[Transaction], counted: &HashSet<Fingerprint>) -> Vec<(Fingerprint, i64)> {
-        let mut list = Vec::new();
-        for (fingerprint, _, kind) in &prepared.chunks {
-            if *kind != ChunkKind::Data && !counted.contains(fingerprint) {
-                self.reservations.references(fingerprint, &mut list);
-            }
-        }
-        let mut sums: FingerprintMap<i64> = FingerprintMap::default();
-        for (fingerprint, change) in list.into_iter().chain(transactions.iter().flat_map(|transaction| transaction.deltas.iter().copied()))
-        {
-            *sums.entry(fingerprint).or_default() += change;
-        }
-        let mut deltas: Vec<_> = sums.into_iter().filter(|(_, change)| *change != 0).collect();
-        deltas.sort_unstable();
-        deltas
+    /// The metadata chunks that become known with this commit, but for those whose references are known already.
+    fn stored_metadata(&self, prepared: &Prepared, known: &HashSet<Fingerprint>) -> Vec<Stored> {
+        let metadata = prepared.chunks.iter().filter(|(fingerprint, _, kind)| *kind != ChunkKind::Data && !known.contains(fingerprint));
+        metadata
+            .map(|(fingerprint, _, _)| {
+                let mut references = Vec::new();
+                self.reservations.references(fingerprint, &mut references);
+                Stored { fingerprint: *fingerprint, references }
+            })
+            .collect()
     }
 }
 
@@ -480,8 +476,8 @@ mod tests {
     #[test]
     fn of_several_changes_of_an_object_the_last_counts() {
         let change = |key: u8, value: Option<u8>| (0, vec![key], value.map(|value| vec![value]));
-        let one = Transaction { changes: vec![change(1, Some(1)), change(2, Some(2))], deltas: vec![] };
-        let two = Transaction { changes: vec![change(1, None), change(3, Some(3)), change(3, Some(4))], deltas: vec![] };
+        let one = Transaction { changes: vec![change(1, Some(1)), change(2, Some(2))], references: vec![] };
+        let two = Transaction { changes: vec![change(1, None), change(3, Some(3)), change(3, Some(4))], references: vec![] };
         assert_eq!(latest_changes(&[one, two]), [change(2, Some(2)), change(1, None), change(3, Some(4))]);
     }
 }

@@ -14,7 +14,7 @@
 //! the turn of scrubs, that of removals, `reclaiming`, `deletions`, `maintaining`, [commits alone](commit), their queue; none but `deletions` is held while a stream waits for
 //! a reservation.
 //!
-//! This crate must never know what a volume, a backup or a client is: objects are keys and values.
+//! This crate must never know what a volume, a backup or a client is: objects are keys and values, their references facts in numbered groups.
 
 mod commit;
 mod error;
@@ -35,14 +35,15 @@ pub use lifecycle::descriptor::{DESCRIPTOR, DESCRIPTOR_BEGINNING, DESCRIPTOR_COP
 pub use lifecycle::mode::Mode;
 pub use lifecycle::settings::Settings;
 pub use liveness::dead::DeadSlots;
-pub use liveness::removal::{Candidate, MAX_CANDIDATES, ReferencesOf, Removed};
+pub use liveness::reference::{Facts, Group, Reference, Stored};
+pub use liveness::removal::{MAX_CANDIDATES, ReferencesOf, Removed};
+pub use liveness::{Candidate, Cursor, Liveness, Noted};
 pub use lost::quarantine::Quarantined;
 pub use lost::rebuild::Rebuild;
 pub use lost::salvage::{SalvageOptions, Salvaged, salvage};
 pub use lost::scrubbing::ScrubListing;
 pub use lost::{LostChunk, Readable};
 pub use onefold_index::Change;
-pub use onefold_index::UnusedCursor;
 pub use onefold_storage::{Address, ContainerId, MergeStatistics, ParityStatistics, Repair};
 pub use read::moment::Moment;
 pub use read::recipe::{MAX_LEVEL, Piece, Recipe, decode_pieces, encode_pieces};
@@ -89,6 +90,7 @@ pub struct Engine {
     /// What cannot be read.
     quarantine: Arc<lost::quarantine::Quarantine>,
     filters: write::filters::Filters,
+    liveness: Box<dyn Liveness>,
     reclaiming: liveness::Reclaiming,
     commits: commit::Commits,
     background: lifecycle::background::Background,

@@ -8,14 +8,15 @@ pub(crate) mod rehearsal;
 pub(crate) mod salvage;
 pub(crate) mod scrubbing;
 
-use crate::commit::records::{encode_deltas, encode_objects, encode_places};
+use crate::commit::records::{encode_objects, encode_places};
 use crate::commit::{Effects, Write};
 use crate::liveness::dead::{self, DeadSlots, Marks};
+use crate::liveness::reference::{Facts, Stored};
 use crate::lost::quarantine::{Quarantined, now_ns};
 use crate::{Change, Engine, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_storage::{Address, ChunkKind, ContainerId, Prepared, Slot};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
 /// What the log takes for one lost chunk, at most.
 const LOST_BYTES: u64 = 192;
@@ -37,7 +38,8 @@ pub struct LostChunk {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Settled {
     pub(crate) places: Vec<(Fingerprint, u64)>,
-    pub(crate) deltas: Vec<(Fingerprint, i64)>,
+    /// Metadata chunks that are known again, and whose references nobody knows.
+    pub(crate) stored: Vec<Stored>,
     pub(crate) changes: Vec<Change>,
     /// Slots that die or live again.
     pub(crate) marks: Marks,
@@ -201,7 +203,7 @@ impl Engine {
         let names: Vec<Fingerprint> = chunks.iter().map(|chunk| chunk.fingerprint).collect();
         let mut restored = 0;
         self.commit_settled(&mut || {
-            let (mut settled, mut sums) = (Settled::default(), BTreeMap::new());
+            let mut settled = Settled::default();
             let mut entries = Vec::with_capacity(names.len());
             self.index.lookup(&names, &mut entries)?;
             let mut seen = HashSet::new();
@@ -213,12 +215,11 @@ impl Engine {
                     settled.places.push((chunk.fingerprint, chunk.address.bits()));
                     settled.marks.set(*container, *of_bytes, *slot, *length_bytes, false);
                     if !known.is_counted {
-                        chunk.references.iter().for_each(|reference| *sums.entry(*reference).or_default() += 1);
+                        settled.stored.push(Stored { fingerprint: chunk.fingerprint, references: chunk.references.clone() });
                     }
                 }
             }
             settled.chunks = settled.places.len() as i64;
-            settled.deltas = sums.into_iter().collect();
             restored = settled.places.len() as u64;
             Ok(settled)
         })?;
@@ -231,7 +232,7 @@ impl Engine {
         let mut commit = |write: Option<Write>| {
             let _guard = self.commits.alone();
             self.repairable()?;
-            let Settled { places, deltas, mut changes, marks, chunks, dead_bytes } = decide()?;
+            let Settled { places, stored, mut changes, marks, chunks, dead_bytes } = decide()?;
             let (marked, marked_bytes) = marks.changes(&self.objects)?;
             changes.extend(marked);
             if places.is_empty() && changes.is_empty() {
@@ -245,15 +246,15 @@ impl Engine {
             if !places.is_empty() {
                 records.push(encode_places(&places, self.digest_bytes()));
             }
-            if !deltas.is_empty() {
-                records.push(encode_deltas(&deltas, self.digest_bytes()));
-            }
+            let noted = self.liveness.note(&Facts { stored: &stored, ..Facts::default() })?;
+            records.extend(noted.records);
             records.extend(encode_objects(&changes));
-            let effects = Effects { places: &places, deltas: &deltas, changes: &changes, ..Effects::default() };
+            let effects = Effects { places: &places, deltas: &noted.deltas, changes: &changes, ..Effects::default() };
             match write {
                 Some(write) => drop(self.log_and_apply(write, Prepared::default(), &records, effects)?),
                 None => self.rehearse_batch(effects)?,
             }
+            self.liveness.committed();
             *self.totals.lock() = totals;
             Ok(())
         };

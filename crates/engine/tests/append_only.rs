@@ -100,7 +100,7 @@ fn who_only_reads_sees_the_mode_and_cannot_change_it() {
 #[test]
 fn a_state_that_cannot_be_read_lets_nobody_delete() {
     let engine = open(&store(&descriptor()), settings(DEFAULT_CHAIN));
-    let garbage = Transaction { changes: vec![(0, b"a".to_vec(), Some(vec![1, 2, 3]))], deltas: Vec::new() };
+    let garbage = Transaction { changes: vec![(0, b"a".to_vec(), Some(vec![1, 2, 3]))], references: Vec::new() };
     engine.submit(garbage).unwrap();
     assert!(matches!(engine.permit_deletion("delete anything"), Err(EngineError::Wire { .. })));
     assert!(matches!(engine.switch_append_only_off(SECRET), Err(EngineError::Wire { .. })));
@@ -111,12 +111,12 @@ fn no_deletion_is_submitted_behind_the_switch() {
     let engine = open(&store(&descriptor()), settings(DEFAULT_CHAIN));
     let key = |number: u32| [b"x", number.to_be_bytes().as_slice()].concat();
     let there = (0..10_000).map(|number| (0, key(number), Some(vec![1])));
-    engine.submit(Transaction { changes: there.collect(), deltas: Vec::new() }).unwrap();
+    engine.submit(Transaction { changes: there.collect(), references: Vec::new() }).unwrap();
     let (left_at_switch, left_at_end) = std::thread::scope(|scope| {
         let deleter = scope.spawn(|| {
             for number in 0..10_000 {
                 let Ok(_permit) = engine.permit_deletion("delete anything") else { return };
-                engine.submit(Transaction { changes: vec![(0, key(number), None)], deltas: Vec::new() }).unwrap();
+                engine.submit(Transaction { changes: vec![(0, key(number), None)], references: Vec::new() }).unwrap();
             }
         });
         let left = || engine.range(0, b"x", b"y", 10_000).unwrap().len();

@@ -2,9 +2,9 @@
 
 mod common;
 
-use common::{DEFAULT_CHAIN, bytes, descriptor, open, read, settings, store, write};
+use common::{DEFAULT_CHAIN, bytes, descriptor, open, read, references, settings, store, write};
 use onefold_chunking::Kind;
-use onefold_engine::{Descriptor, Engine, Hints, Piece, Settings, Transaction};
+use onefold_engine::{Descriptor, Engine, Hints, Settings, Transaction};
 use onefold_ground::Ground;
 use onefold_storage::Compression;
 
@@ -54,8 +54,8 @@ fn a_small_flush_is_one_batch_and_one_sync_of_the_log() {
     let mut stream = engine.stream();
     for round in 0..3u8 {
         let pieces = write(&mut stream, &bytes(u64::from(round), 900), 900);
-        let deltas = pieces.iter().filter_map(Piece::fingerprint).map(|name| (name, 1)).collect();
-        engine.submit(Transaction { changes: vec![(0, vec![b'x', round], Some(vec![round; 100]))], deltas }).unwrap();
+        let references = references(&pieces, 1);
+        engine.submit(Transaction { changes: vec![(0, vec![b'x', round], Some(vec![round; 100]))], references }).unwrap();
         let (syncs, calls_before) = (ground.syncs(), calls(&engine, "log"));
         engine.flush().unwrap();
         assert_eq!((ground.syncs() - syncs, calls(&engine, "log") - calls_before), (1, 1), "flush {round}");

@@ -40,9 +40,9 @@ fn m0_17_a_small_log_slows_writers_down_and_neither_fails_nor_grows() {
                     let mut stream = engine.stream();
                     for round in 0..150u64 {
                         let pieces = write(&mut stream, &bytes(writer << 32 | round, 20_000), SLICE);
-                        let deltas: Vec<_> = pieces.iter().filter_map(Piece::fingerprint).map(|name| (name, 1)).collect();
+                        let references = references(&pieces, 1);
                         let key = [writer, round % 40].map(u64::to_be_bytes).concat();
-                        engine.submit(Transaction { changes: vec![(0, key, Some(vec![9; 500]))], deltas }).unwrap();
+                        engine.submit(Transaction { changes: vec![(0, key, Some(vec![9; 500]))], references }).unwrap();
                         if round % 3 == 0 {
                             engine.flush().unwrap();
                         }
@@ -246,7 +246,7 @@ fn a_transaction_that_was_answered_with_an_error_was_not_taken() {
     const FIRST: usize = 63 << 10;
     let ground: SimulatedGround = store(&descriptor());
     let engine = open(&ground, tight(false));
-    let change = |key: &[u8], bytes: usize| Transaction { changes: vec![(0, key.to_vec(), Some(vec![1; bytes]))], deltas: vec![] };
+    let change = |key: &[u8], bytes: usize| Transaction { changes: vec![(0, key.to_vec(), Some(vec![1; bytes]))], references: vec![] };
     // As much as may wait, nearly: the next one is more.
     engine.submit(change(b"zfirst", FIRST)).unwrap();
     ground.fail_operation(0, std::io::ErrorKind::Other);

@@ -6,7 +6,8 @@
 
 use onefold_chunking::{Kind, Sizes};
 use onefold_engine::{
-    Address, Descriptor, Engine, EngineError, Hints, Mode, Piece, Recipe, RecipeWriter, Settings, Transaction, WriteStream, decode_pieces,
+    Address, Descriptor, Engine, EngineError, Group, Hints, Mode, Piece, Recipe, RecipeWriter, Reference, Settings, Transaction,
+    WriteStream, decode_pieces,
 };
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::simulation::trials::*;
@@ -165,11 +166,12 @@ fn submit(
     new: &[Piece],
     old: &[Piece],
 ) -> Result<(), EngineError> {
-    let mut deltas: Vec<(Fingerprint, i64)> = new.iter().filter_map(Piece::fingerprint).map(|name| (name, 1)).collect();
-    deltas.extend(old.iter().filter_map(Piece::fingerprint).map(|name| (name, -1)));
+    let group = Group::new(b'x', 0);
+    let references = Reference::of(new, group, 1).chain(Reference::of(old, group, -1)).collect();
     let (partition, key) = key(number);
     let counter = (model.states.len() as u64).to_le_bytes().to_vec();
-    let result = engine.submit(Transaction { changes: vec![(partition, key, value), (0, b"n".to_vec(), Some(counter.clone()))], deltas });
+    let result =
+        engine.submit(Transaction { changes: vec![(partition, key, value), (0, b"n".to_vec(), Some(counter.clone()))], references });
     match &result {
         Ok(()) => model.states.push(state),
         // After a crash nothing can be read.

@@ -76,7 +76,9 @@ fn m0_20_a_merge_without_room_for_its_record_is_given_up_and_done_when_there_is_
     for round in 0u8.. {
         assert!(round < 200, "no merge opened a segment");
         let engine = open(&base, tight());
-        engine.submit(Transaction { changes: vec![(0, vec![b'y', round], Some(bytes(round.into(), 700)))], deltas: Vec::new() }).unwrap();
+        engine
+            .submit(Transaction { changes: vec![(0, vec![b'y', round], Some(bytes(round.into(), 700)))], references: Vec::new() })
+            .unwrap();
         engine.flush().unwrap();
         drop(engine);
         base = base.restart(CrashPolicy::KeepAll);

@@ -15,7 +15,7 @@ fn tight() -> Settings {
 
 fn write_one(engine: &Engine, number: u64) {
     let change = (0, [&b"v"[..], &(number % 4).to_be_bytes()].concat(), Some(bytes(number, OBJECT_BYTES)));
-    engine.submit(Transaction { changes: vec![change], deltas: Vec::new() }).unwrap();
+    engine.submit(Transaction { changes: vec![change], references: Vec::new() }).unwrap();
     engine.flush().unwrap();
     engine.maintain(true).unwrap();
 }

@@ -372,8 +372,8 @@ fn m0_15_neither_a_write_nor_its_flush_touches_an_index_file() {
     let (before, writes) = (index_files(), engine.index().statistics().page_writes);
     for round in 0..20u64 {
         let pieces = write(&mut engine.stream(), &bytes(20 + round, 50_000), SLICE);
-        let deltas = pieces.iter().filter_map(Piece::fingerprint).map(|name| (name, 1)).collect();
-        engine.submit(Transaction { changes: vec![(0, round.to_be_bytes().to_vec(), Some(vec![1; 100]))], deltas }).unwrap();
+        let references = references(&pieces, 1);
+        engine.submit(Transaction { changes: vec![(0, round.to_be_bytes().to_vec(), Some(vec![1; 100]))], references }).unwrap();
         engine.flush().unwrap();
     }
     assert!(index_files() == before, "a write or flush changed an index file");

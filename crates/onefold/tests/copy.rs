@@ -318,7 +318,7 @@ fn with_engine(scene: &Scene, work: impl FnOnce(&Arc<Engine>)) {
 }
 
 fn put(engine: &Engine, key: &[u8], value: Vec<u8>) {
-    engine.submit(Transaction { changes: vec![(0, key.to_vec(), Some(value))], deltas: vec![] }).unwrap();
+    engine.submit(Transaction { changes: vec![(0, key.to_vec(), Some(value))], references: vec![] }).unwrap();
     engine.flush().unwrap();
 }
 

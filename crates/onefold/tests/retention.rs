@@ -154,7 +154,7 @@ fn a_6_protect_says_when_the_protection_ends_and_not_what_was_asked() {
     value.truncate(1);
     put_signed(&mut value, engine.date_ns() - 1);
     put_varint(&mut value, engine.seen_ns() + 100 * 86_400_000_000_000);
-    engine.submit(Transaction { changes: vec![(0, key, Some(value))], deltas: Vec::new() }).unwrap();
+    engine.submit(Transaction { changes: vec![(0, key, Some(value))], references: Vec::new() }).unwrap();
     engine.close().unwrap();
     drop(engine);
     let listed = || scene.run(["backups", "--json"]).succeeds().json()[0]["protected_until"].as_str().map(|until| until[..10].to_owned());

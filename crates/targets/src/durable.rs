@@ -11,7 +11,7 @@ use onefold_engine::{Change, Engine, Transaction};
 pub(crate) fn make_durable(engine: &Engine, changes: Vec<Change>) -> Result<()> {
     let before = |(partition, key, _): &Change| Ok((*partition, key.clone(), engine.get(*partition, key)?));
     let before = changes.iter().map(before).collect::<Result<Vec<Change>>>()?;
-    let make = |changes| engine.submit(Transaction { changes, deltas: Vec::new() }).and_then(|()| engine.flush());
+    let make = |changes| engine.submit(Transaction { changes, references: Vec::new() }).and_then(|()| engine.flush());
     let Err(error) = make(changes) else { return Ok(()) };
     if !is_as(engine, &before) {
         // That this can be flushed is not needed: nothing that is flushed later comes before it.

@@ -147,7 +147,7 @@ pub fn forget_others(engine: &Engine, volumes: &HashSet<u32>) -> Result<()> {
             }
         })?;
     }
-    if changes.is_empty() { Ok(()) } else { Ok(engine.submit(Transaction { changes, deltas: Vec::new() })?) }
+    if changes.is_empty() { Ok(()) } else { Ok(engine.submit(Transaction { changes, references: Vec::new() })?) }
 }
 
 #[cfg(test)]
@@ -209,7 +209,7 @@ mod tests {
     fn a_record_that_cannot_be_read_is_told_of_and_kept() {
         let (_directory, engine) = store();
         change(&engine, |known| known.add(named("iqn.a"))).unwrap();
-        engine.submit(Transaction { changes: vec![(PARTITION, key(TARGET, 1), Some(vec![9, 9]))], deltas: Vec::new() }).unwrap();
+        engine.submit(Transaction { changes: vec![(PARTITION, key(TARGET, 1), Some(vec![9, 9]))], references: Vec::new() }).unwrap();
         change(&engine, |known| known.add(named("iqn.b"))).unwrap();
         let found = known(&engine).unwrap();
         assert_eq!(found.made().map(|target| target.number).collect::<Vec<_>>(), [2]);
@@ -217,7 +217,7 @@ mod tests {
         crate::keep_reservations(&engine, 5, Some(&crate::KeptReservations::default())).unwrap();
         assert_eq!(damaged(&engine).unwrap().len(), 1);
         let broken = [b"r", b"e"].map(|prefix| (PARTITION, [&prefix[..], &5u32.to_be_bytes()].concat(), Some(vec![9])));
-        engine.submit(Transaction { changes: broken.to_vec(), deltas: Vec::new() }).unwrap();
+        engine.submit(Transaction { changes: broken.to_vec(), references: Vec::new() }).unwrap();
         let wrong = damaged(&engine).unwrap();
         assert!(wrong.len() == 3 && wrong[1].contains("reservations of volume 5") && wrong[2].contains("erasure of volume 5"), "{wrong:?}");
         forget_others(&engine, &HashSet::new()).unwrap();
@@ -230,7 +230,7 @@ mod tests {
         let (_directory, engine) = store();
         let put = |number: u32| {
             let changes = vec![(PARTITION, key(TARGET, number), Some(named(&format!("iqn.{number}")).encode()))];
-            engine.submit(Transaction { changes, deltas: Vec::new() }).unwrap();
+            engine.submit(Transaction { changes, references: Vec::new() }).unwrap();
         };
         put(FILE_TARGET);
         let found = known(&engine).unwrap();

@@ -246,7 +246,7 @@ impl Scrub<'_> {
 
     fn write(&self, state: &State) -> Result<()> {
         let changes = vec![(PARTITION, KEY.to_vec(), Some(state.encode()))];
-        Ok(self.engine.submit(Transaction { changes, deltas: Vec::new() })?)
+        Ok(self.engine.submit(Transaction { changes, references: Vec::new() })?)
     }
 
     /// A moment that a sample may be taken of; `None` where there is none now: see [`Engine::settled_moment`].

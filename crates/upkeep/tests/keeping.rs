@@ -14,7 +14,7 @@ fn protections_and_a_mode_that_cannot_be_read_are_named() {
     assert!(check(&engine, CheckOptions::default(), &NoMonitor).unwrap().is_clean());
     let protection = [b"k".as_slice(), &[0xab; 16]].concat();
     let garbage = vec![(0, b"a".to_vec(), Some(vec![1, 2])), (0, protection, Some(vec![1]))];
-    engine.submit(Transaction { changes: garbage, deltas: Vec::new() }).unwrap();
+    engine.submit(Transaction { changes: garbage, references: Vec::new() }).unwrap();
     engine.flush().unwrap();
     let report = check(&engine, CheckOptions::default(), &NoMonitor).unwrap();
     let found = |text: &str| report.problems.iter().any(|problem| problem.kind == ProblemKind::Object && problem.what.contains(text));

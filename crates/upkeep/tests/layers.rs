@@ -62,7 +62,7 @@ impl Scene {
     fn set_layer(&self, number: u32, layer: Option<&Layer>) {
         let key = [b"l".as_slice(), &number.to_be_bytes()].concat();
         let change = (0, key, layer.map(Layer::encode));
-        self.engine.submit(Transaction { changes: vec![change], deltas: vec![] }).unwrap();
+        self.engine.submit(Transaction { changes: vec![change], references: vec![] }).unwrap();
         self.engine.flush().unwrap();
     }
 

@@ -5,7 +5,6 @@
 use onefold_engine::{Descriptor, Engine, Mode, Settings, Transaction};
 use onefold_ground::{Ground, LocalGround};
 use onefold_volume::{DEFAULT_BLOCK_BYTES, Layer, Volumes, VolumesOptions};
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -51,14 +50,12 @@ fn fill(engine: &Engine, blocks: u64) {
     let recipe = onefold_engine::Recipe::decode(&mut reader, engine.digest_bytes()).expect("a recipe");
     for start in (1..blocks).step_by(BATCH as usize) {
         let end = (start + BATCH).min(blocks);
-        let mut deltas = HashMap::new();
-        for fingerprint in recipe.pieces.iter().filter_map(onefold_engine::Piece::fingerprint) {
-            *deltas.entry(fingerprint).or_default() += (end - start) as i64;
-        }
+        let group = onefold_engine::Group::new(b'm', u64::from(layer.map));
+        let references = onefold_engine::Reference::of(&recipe.pieces, group, (end - start) as i64).collect();
         let of = |block: u64| [b"m".as_slice(), &layer.map.to_be_bytes(), &block.to_be_bytes()].concat();
         let mut changes: Vec<_> = (start..end).map(|block| (0, of(block), Some(first.clone()))).collect();
         changes.push((0, key.clone(), Some(Layer { mappings: end, ..layer.clone() }.encode())));
-        engine.submit(Transaction { changes, deltas: deltas.into_iter().collect() }).expect("a transaction");
+        engine.submit(Transaction { changes, references }).expect("a transaction");
     }
     engine.flush().expect("a flush");
 }

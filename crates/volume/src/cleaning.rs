@@ -11,13 +11,12 @@
 use crate::error::{Result, VolumeError};
 use crate::layer::{Layer, Merging};
 use crate::layers::Node;
-use crate::mapping::{count, decode_mapping, encode_zeros, mapping_key, mappings_end};
+use crate::mapping::{decode_mapping, encode_zeros, group, mapping_key, mappings_end};
 use crate::volume::Volume;
 use crate::volumes::{Restructuring, Volumes};
-use onefold_engine::Transaction;
-use onefold_fingerprint::Fingerprint;
+use onefold_engine::{Reference, Transaction};
 use parking_lot::MutexGuard;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -198,17 +197,17 @@ impl Volumes {
     fn drop_mappings(&self, node: &Node, map: u32, first: u64, progress: &mut Progress) -> Result<bool> {
         let first = progress.of(map, first);
         if let Some(change) = self.shared.engine.give_up_lost(node.partition, &mapping_key(map, first), &mappings_end(map))? {
-            self.shared.engine.submit(Transaction { changes: vec![change], deltas: Vec::new() })?;
+            self.shared.engine.submit(Transaction { changes: vec![change], references: Vec::new() })?;
             self.shared.engine.flush()?;
         }
         let blocks = self.mapped_in(node, map, first)?;
-        let mut deltas = HashMap::new();
+        let mut references = Vec::new();
         let mut changes = Vec::with_capacity(blocks.len() + 1);
         for (block, value) in &blocks {
-            self.count_value(&mut deltas, node, *block, value)?;
+            references.extend(self.references(node, map, *block, value, -1)?);
             changes.push((node.partition, mapping_key(map, *block), None));
         }
-        self.submit_step(node, changes, deltas, -(blocks.len() as i64))?;
+        self.submit_step(node, changes, references, -(blocks.len() as i64))?;
         progress.note(map, &blocks);
         Ok(!blocks.is_empty())
     }
@@ -259,31 +258,29 @@ impl Volumes {
     /// Moves these mappings of the map `merging` to the other map of the layer. Of two of a block the upper one stays.
     fn move_mappings(&self, node: &Node, merging: Merging, blocks: &BTreeMap<u64, Vec<u8>>) -> Result<()> {
         let zeros = encode_zeros(node.layer.block_bytes, self.shared.engine.digest_bytes());
-        let mut deltas = HashMap::new();
+        let mut references = Vec::new();
         let (mut put, mut removed) = (Vec::new(), Vec::new());
         let mut more_mappings = 0;
         for (block, value) in blocks {
             let key = mapping_key(node.layer.map, *block);
             let there = self.shared.engine.get(node.partition, &key)?;
             more_mappings -= 1 + i64::from(there.is_some());
-            let (stays, goes) = match &there {
-                None => (value, None),
-                Some(there) if merging.is_upper => (value, Some(there)),
-                Some(there) => (there, Some(value)),
-            };
-            if let Some(goes) = goes {
-                self.count_value(&mut deltas, node, *block, goes)?;
-            }
+            let stays = there.as_ref().filter(|_| !merging.is_upper).unwrap_or(value);
             // Zeros that hide nothing any more need no mapping.
             let stays = if *stays == zeros && !self.shared.layers.shows_through(node.number, *block)? { None } else { Some(stays) };
             more_mappings += i64::from(stays.is_some());
             if stays != there.as_ref() {
+                for (value, change) in [(&there, -1), (&stays.cloned(), 1)] {
+                    let value = value.iter().map(|value| self.references(node, node.layer.map, *block, value, change));
+                    references.extend(value.collect::<Result<Vec<_>>>()?.into_iter().flatten());
+                }
                 put.push((node.partition, key, stays.cloned()));
             }
+            references.extend(self.references(node, merging.map, *block, value, -1)?);
             removed.push((node.partition, mapping_key(merging.map, *block), None));
         }
         put.extend(removed);
-        self.submit_step(node, put, deltas, more_mappings)
+        self.submit_step(node, put, references, more_mappings)
     }
 
     /// Brings `parent`, which only `child` needs, nearer to being taken in.
@@ -345,12 +342,11 @@ impl Volumes {
         Ok(blocks)
     }
 
-    /// The references of a mapping that goes.
-    fn count_value(&self, deltas: &mut HashMap<Fingerprint, i64>, node: &Node, block: u64, value: &[u8]) -> Result<()> {
+    /// The references of a mapping that a map of a layer gets (1) or loses (-1).
+    fn references(&self, node: &Node, map: u32, block: u64, value: &[u8], change: i64) -> Result<Vec<Reference>> {
         let pieces = decode_mapping(value, self.shared.engine.digest_bytes(), node.layer.block_bytes)
             .map_err(|reason| VolumeError::Damaged { object: format!("the mapping of block {block} in layer {}", node.number), reason })?;
-        count(deltas, &pieces, -1);
-        Ok(())
+        Ok(Reference::of(&pieces, group(map), change).collect())
     }
 
     /// Submits a step, with the number of mappings that the layer has then.
@@ -358,7 +354,7 @@ impl Volumes {
         &self,
         node: &Node,
         mut changes: Vec<onefold_engine::Change>,
-        deltas: HashMap<Fingerprint, i64>,
+        mut references: Vec<Reference>,
         more_mappings: i64,
     ) -> Result<()> {
         if changes.is_empty() {
@@ -367,8 +363,8 @@ impl Volumes {
         let mut mappings = node.mappings.lock();
         let after = mappings.saturating_add_signed(more_mappings);
         changes.insert(0, node.change(after));
-        let deltas = deltas.into_iter().filter(|(_, change)| *change != 0).collect();
-        self.shared.engine.submit(Transaction { changes, deltas })?;
+        Reference::merge(&mut references);
+        self.shared.engine.submit(Transaction { changes, references })?;
         *mappings = after;
         Ok(())
     }

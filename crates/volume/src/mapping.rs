@@ -2,10 +2,8 @@
 
 use crate::error::{Result, VolumeError};
 use crate::record::{VERSION, check_version};
-use onefold_engine::{Piece, Recipe};
-use onefold_fingerprint::Fingerprint;
+use onefold_engine::{Group, Piece, Recipe};
 use onefold_ground::wire::Reader;
-use std::collections::HashMap;
 
 /// The key of a block's mapping in a map.
 pub(crate) fn mapping_key(map: u32, block: u64) -> Vec<u8> {
@@ -63,11 +61,10 @@ pub(crate) fn encode_zeros(block_bytes: u32, digest_bytes: usize) -> Vec<u8> {
     encode_mapping(&[Piece::Zeros { length: u64::from(block_bytes) }], digest_bytes)
 }
 
-/// Adds the references of `pieces` to the changes of counts (`docs/format.md` section 8.5).
-pub(crate) fn count(deltas: &mut HashMap<Fingerprint, i64>, pieces: &[Piece], change: i64) {
-    for fingerprint in pieces.iter().filter_map(Piece::fingerprint) {
-        *deltas.entry(fingerprint).or_default() += change;
-    }
+/// The group of the references of a map's mappings. A layer has one map, and a second one only while it takes in its parent: so a layer that takes in
+/// another need not state anew what either refers to, and what moves from one map to the other changes its group in the same transaction.
+pub(crate) const fn group(map: u32) -> Group {
+    Group::new(b'm', map as u64)
 }
 
 #[cfg(test)]

@@ -107,7 +107,7 @@ fn m0_21_what_a_larger_volume_shows_stays_while_its_record_is_damaged() {
     volumes.delete("disk").unwrap();
     drop((disk, volumes));
     let put = |of: u16, key: &[u8], value: Vec<u8>| {
-        engine.submit(onefold_engine::Transaction { changes: vec![(of, key.to_vec(), Some(value))], deltas: vec![] }).unwrap();
+        engine.submit(onefold_engine::Transaction { changes: vec![(of, key.to_vec(), Some(value))], references: vec![] }).unwrap();
         engine.flush().unwrap();
     };
     let records = (0..2u16).flat_map(|of| engine.range(of, b"v", b"w", 99).unwrap().into_iter().map(move |object| (of, object)));
@@ -426,7 +426,7 @@ fn a_damaged_record_keeps_nobody_from_the_other_volumes_and_no_layer_goes_until_
     base.write(0, &[2; 5000]).unwrap();
     base.flush().unwrap();
     let put = |of: u16, key: &[u8], value: Vec<u8>| {
-        engine.submit(onefold_engine::Transaction { changes: vec![(of, key.to_vec(), Some(value))], deltas: vec![] }).unwrap();
+        engine.submit(onefold_engine::Transaction { changes: vec![(of, key.to_vec(), Some(value))], references: vec![] }).unwrap();
         engine.flush().unwrap();
     };
     drop((base, volumes));
@@ -490,7 +490,7 @@ fn numbers_that_objects_have_are_not_given_out_again_whatever_is_said_to_be_next
         let engine = store.engine().unwrap();
         // As after a repair that found an older value.
         let change = (0, b"n".to_vec(), said.map(crate::record::encode_number));
-        engine.submit(onefold_engine::Transaction { changes: vec![change], deltas: Vec::new() }).unwrap();
+        engine.submit(onefold_engine::Transaction { changes: vec![change], references: Vec::new() }).unwrap();
         let volumes = store.volumes(options());
         let new = volumes.create("new", 4 * block as u64, BLOCK, None).unwrap();
         assert!(read(&new, 0, 4 * block).iter().all(|byte| *byte == 0));

@@ -168,7 +168,7 @@ impl Volume {
         gate.check_live()?;
         let old_bytes = gate.record.size_bytes;
         let _permit = if size_bytes < old_bytes { Some(permit?) } else { permit.ok() };
-        let mut transaction = Transaction { changes: self.give_up_behind(&gate, size_bytes.min(old_bytes))?, deltas: Vec::new() };
+        let mut transaction = Transaction { changes: self.give_up_behind(&gate, size_bytes.min(old_bytes))?, references: Vec::new() };
         if size_bytes > old_bytes {
             if !transaction.changes.is_empty() {
                 self.shared.engine.submit(std::mem::take(&mut transaction))?;

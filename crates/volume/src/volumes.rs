@@ -144,7 +144,7 @@ impl Restructuring {
 
     /// Makes it visible to everybody.
     pub(crate) fn submit(self, shared: &Shared) -> Result<()> {
-        shared.engine.submit(Transaction { changes: self.changes, deltas: Vec::new() })?;
+        shared.engine.submit(Transaction { changes: self.changes, references: Vec::new() })?;
         shared.layers.replace(&self.nodes);
         Ok(())
     }

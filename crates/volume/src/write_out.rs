@@ -1,21 +1,19 @@
 //! The way of dirty blocks into the store.
 //!
 //! A batch of blocks is locked in ascending order, each block is made whole (what was not written is read from what is stored), cut and
-//! stored through one writing stream, and one transaction puts the new mappings in place of the old ones with the changes of usage counts.
+//! stored through one writing stream, and one transaction puts the new mappings in place of the old ones and states what they refer to.
 //! Only then do the buffers go. After an error all blocks of the batch are dirty and readable as before.
 
 use crate::buffer::{Base, Buffer};
 use crate::cells::{Cell, Mapping};
 use crate::error::{Result, VolumeError};
 use crate::layers::{Node, missing};
-use crate::mapping::{count, encode_mapping, encode_zeros, mapping_key};
+use crate::mapping::{encode_mapping, encode_zeros, group, mapping_key};
 use crate::volume::{Gate, Volume};
 use onefold_engine::chain::is_zero;
-use onefold_engine::{Engine, Hints, Piece, Transaction, WriteStream};
-use onefold_fingerprint::Fingerprint;
+use onefold_engine::{Engine, Hints, Piece, Reference, Transaction, WriteStream};
 use parking_lot::{Condvar, Mutex, RwLockWriteGuard};
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -189,7 +187,6 @@ impl Volume {
     /// Puts new mappings in place of the old ones of locked blocks. The caller has an in-flight guard from before it looked for what they refer to.
     pub(crate) fn replace(&self, top: &Node, locked: &[Locked<'_>], new: Vec<Vec<Piece>>) -> Result<()> {
         let mut transaction = Transaction::default();
-        let mut deltas: HashMap<Fingerprint, i64> = HashMap::new();
         let mut mappings: Vec<Mapping> = Vec::with_capacity(locked.len());
         let mut more_mappings = 0;
         for (entry, new) in locked.iter().zip(new) {
@@ -200,8 +197,8 @@ impl Volume {
             let own = self.own_mappings(top, entry)?;
             let others = top.layer.merging.map(|other| other.map).into_iter();
             let others: Vec<u32> = others.filter(|map| entry.is_lost || own.iter().any(|(of, _)| of == map)).collect();
-            count(&mut deltas, &new, 1);
-            own.iter().for_each(|(_, pieces)| count(&mut deltas, pieces, -1));
+            transaction.references.extend(Reference::of(&new, group(top.layer.map), 1));
+            own.iter().for_each(|(map, pieces)| transaction.references.extend(Reference::of(pieces, group(*map), -1)));
             let digest_bytes = self.shared.engine.digest_bytes();
             let value = if !new.is_empty() {
                 Some(encode_mapping(&new, digest_bytes))
@@ -217,7 +214,7 @@ impl Volume {
             mappings.push(Mapping { pieces: Arc::new(new), layer });
         }
         if !transaction.changes.is_empty() {
-            transaction.deltas = deltas.into_iter().filter(|(_, change)| *change != 0).collect();
+            Reference::merge(&mut transaction.references);
             self.submit_mappings(top, transaction, more_mappings)?;
         }
         for (entry, mapping) in locked.iter().zip(mappings) {

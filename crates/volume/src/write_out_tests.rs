@@ -10,7 +10,7 @@ fn fill_queue(store: &mut TestStore) {
     let limit_bytes = (16 << 20) / 4;
     let (key, overhead_bytes) = (b"zz".to_vec(), 64 + 2);
     let change = (0, key, Some(vec![1; limit_bytes - overhead_bytes + 1]));
-    store.engine().unwrap().submit(Transaction { changes: vec![change], deltas: Vec::new() }).unwrap();
+    store.engine().unwrap().submit(Transaction { changes: vec![change], references: Vec::new() }).unwrap();
 }
 
 fn is_full(error: &VolumeError) -> bool {

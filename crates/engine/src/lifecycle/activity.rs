@@ -132,7 +132,7 @@ impl Engine {
             earlier.written_repairs = repairs;
         }
         let activity = (PARTITION, KEY.to_vec(), Some(self.activity().encode()));
-        self.submit(Transaction { changes: vec![activity, self.note_of_clock()], deltas: Vec::new() })?;
+        self.submit(Transaction { changes: vec![activity, self.note_of_clock()], references: Vec::new() })?;
         Ok(true)
     }
 

@@ -147,7 +147,7 @@ impl Engine {
         if self.append_only()?.is_some() {
             return Err(is_on());
         }
-        self.submit(Transaction { changes: vec![(PARTITION, KEY.to_vec(), Some(value))], deltas: Vec::new() })?;
+        self.submit(Transaction { changes: vec![(PARTITION, KEY.to_vec(), Some(value))], references: Vec::new() })?;
         drop(nobody_deletes);
         self.flush()
     }
@@ -167,7 +167,7 @@ impl Engine {
         if self.append_only()?.as_ref() != Some(&state) {
             return Err(EngineError::WrongSecret);
         }
-        self.submit(Transaction { changes: vec![(PARTITION, KEY.to_vec(), None)], deltas: Vec::new() })?;
+        self.submit(Transaction { changes: vec![(PARTITION, KEY.to_vec(), None)], references: Vec::new() })?;
         drop(nobody_deletes);
         self.flush()
     }

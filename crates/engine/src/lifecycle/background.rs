@@ -348,7 +348,7 @@ mod tests {
             engine.background_round().unwrap();
             engine.log.end() != before
         };
-        let write = || engine.submit(Transaction { changes: vec![(0, b"zx".to_vec(), Some(vec![1]))], deltas: Vec::new() }).unwrap();
+        let write = || engine.submit(Transaction { changes: vec![(0, b"zx".to_vec(), Some(vec![1]))], references: Vec::new() }).unwrap();
         assert_eq!([2, 61, 2, 2, 61, 2].map(writes_after), [false, true, false, false, true, false]);
         write();
         engine.flush().unwrap();
@@ -369,7 +369,7 @@ mod tests {
         let settings = Settings { auxiliary_index_bytes: 1 << 10, workers: 1, background: false, ..Settings::default() };
         let engine = Engine::open(ground, settings, Mode::ReadWrite, "test").unwrap();
         engine.stream().write_runs(&[&[7; 1000]], Hints::default()).unwrap();
-        engine.submit(Transaction { changes: vec![(0, b"zz".to_vec(), Some(vec![1]))], deltas: Vec::new() }).unwrap();
+        engine.submit(Transaction { changes: vec![(0, b"zz".to_vec(), Some(vec![1]))], references: Vec::new() }).unwrap();
         engine.flush().unwrap();
         assert!(engine.index.wants_sweep());
         let pages = disk.list("index/0000").unwrap().into_iter().find(|entry| entry.name.starts_with("pages-")).unwrap().name;

@@ -149,7 +149,7 @@ impl Engine {
         if self.clock.noted.lock().elapsed() < INTERVAL {
             return Ok(false);
         }
-        self.submit(Transaction { changes: vec![self.note_of_clock()], deltas: Vec::new() })?;
+        self.submit(Transaction { changes: vec![self.note_of_clock()], references: Vec::new() })?;
         Ok(true)
     }
 }

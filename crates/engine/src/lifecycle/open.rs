@@ -12,8 +12,9 @@ use crate::lifecycle::clock::Clock;
 use crate::lifecycle::descriptor::{DESCRIPTOR_COPY, Descriptor};
 use crate::lifecycle::layout::{CONTAINERS, INDEX, LAYERS_KEPT, LOCK, LOG, OBJECTS, log_options, read_epoch, storage_options, write_epoch};
 use crate::lifecycle::settings::Settings;
-use crate::liveness::Reclaiming;
+use crate::liveness::counted::Counted;
 use crate::liveness::recount::RECOUNTED;
+use crate::liveness::{Liveness, Reclaiming};
 use crate::lost::quarantine::Quarantine;
 use crate::lost::rebuild::{MARKER, empty_index};
 use crate::lost::rehearsal::Rehearsal;
@@ -57,6 +58,17 @@ impl Engine {
 
     /// Opens a store. `command` is what others are told who find it locked.
     pub fn open(ground: Arc<dyn Ground>, settings: Settings, mode: Mode, command: &str) -> Result<Arc<Engine>> {
+        Engine::open_with(ground, settings, mode, command, |liveness| liveness)
+    }
+
+    /// The same, with something around the part that knows what is still needed: tests compare it with a model.
+    pub fn open_with(
+        ground: Arc<dyn Ground>,
+        settings: Settings,
+        mode: Mode,
+        command: &str,
+        around: impl FnOnce(Box<dyn Liveness>) -> Box<dyn Liveness>,
+    ) -> Result<Arc<Engine>> {
         // A place that is no store is said to be none, and no lock file is left in it.
         let only_reads = matches!(mode, Mode::ReadOnly | Mode::Snapshot);
         let descriptor = if only_reads { Descriptor::read_any(&*ground)? } else { Descriptor::read(&*ground)? };
@@ -126,6 +138,7 @@ impl Engine {
 
         let quarantine = Arc::new(Quarantine::open(objects.clone(), digest_bytes, ground.exists(RECOUNTED)?)?);
         let filters = Filters::new(&storage, &index, &objects, &quarantine, &settings, &profile)?;
+        let liveness = around(Box::new(Counted::new(index.clone(), digest_bytes)));
         let chunker = onefold_chunking::chunker(descriptor.chunker, descriptor.chunk_sizes)
             .map_err(|error| EngineError::Invalid { what: "chunk sizes".into(), why: error.to_string() })?;
         let totals = objects.get(TOTALS_PARTITION, TOTALS_KEY)?.map_or(Ok(Totals::default()), |value| Totals::decode(&value))?;
@@ -152,6 +165,7 @@ impl Engine {
             superseded: Default::default(),
             quarantine,
             filters,
+            liveness,
             reclaiming: Reclaiming::default(),
             commits: Commits::default(),
             background: Background::default(),

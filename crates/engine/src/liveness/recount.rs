@@ -109,7 +109,7 @@ impl Engine {
         if changes.is_empty() {
             return Ok(());
         }
-        self.submit(Transaction { changes, deltas: Vec::new() })?;
+        self.submit(Transaction { changes, references: Vec::new() })?;
         self.flush()
     }
 

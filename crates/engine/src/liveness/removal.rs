@@ -1,35 +1,36 @@
 //! Removing chunks that nothing refers to (M0.19). Ingest goes on meanwhile.
 //!
 //! # Why no chunk goes that somebody needs
-//! A candidate is a chunk whose count in the index is 0. A piece that refers to it may be on its way all the same: in a transaction that is
-//! submitted, or in the hands of somebody who has not submitted yet. The steps, of which each closes one gap:
-//! 1. *Watch.* The candidates go on the watch list ([`Watch`](crate::write::in_flight::Watch)). From now on whoever asks for one, refers to one or
-//!    changes its count takes it off.
+//! A candidate is a chunk that [`Liveness`](crate::Liveness) calls unneeded. A piece that refers to it may be on its way all the same: in a
+//! transaction that is submitted, or in the hands of somebody who has not submitted yet. The steps, of which each closes one gap:
+//! 1. *Watch.* The candidates go on the watch list ([`Watch`](crate::write::in_flight::Watch)). From now on whoever asks for one or
+//!    states a reference to one takes it off.
 //! 2. *Wait* until nobody is in flight who came before that: they may hold pieces that they got unwatched.
-//! 3. *Flush.* Now the counts in the index have all that was submitted before, and by those who were waited for. Then readers in other processes
+//! 3. *Flush.* Now liveness has all that was submitted before, and by those who were waited for. Then readers in other processes
 //!    are looked for that hold what is not there any more (`snapshot.rs`): as long as there is one, nothing is removed.
 //! 4. *Look* where the candidates lie and what those that are metadata chunks refer to. This reads containers, so nobody is kept waiting yet.
 //!    What is found stays true: slots never change, a name stands for one content, and no container is merged while `reclaiming` is held.
 //! 5. *Reserve* each candidate. From here on whoever wants it waits for us. Those who came before us have taken it off the watch list before
-//!    they reserved it. So: still watched, still 0 and still at the address that was looked at means that nobody has it and nobody can get it.
+//!    they reserved it. So: still watched, still unneeded and still at the address that was looked at means that nobody has it and nobody can get it.
 //!    What somebody else has reserved or taken off the list is left.
-//! 6. *Commit*: the removals, -1 for each reference of a removed metadata chunk, and the dead slots of the containers, as one batch.
+//! 6. *Commit*: the removals, with what removed metadata chunks referred to, and the dead slots of the containers, as one batch.
 //! 7. The filters forget the chunks; then the reservations go, and whoever waited finds a chunk that is not stored.
 //!
-//! Could a chunk be reached through an object that became visible after step 1, whose count came and went again before step 5? Both changes are
-//! submitted, and submitting takes the chunk off the list. Through a metadata chunk that itself has count 0? As long as that one is in the
-//! index it counts its references, so they are no candidates.
+//! Could a chunk be reached through an object that became visible after step 1, whose reference came and went again before step 5? Both changes are
+//! submitted, and submitting takes the chunk off the list. Through a metadata chunk that is unneeded itself? As long as that one is stored, what
+//! it refers to is needed, so these are no candidates.
 //!
-//! A crash before the commit is durable changes nothing; candidates are found again by their count.
+//! A crash before the commit is durable changes nothing; candidates are found again.
 
 use crate::liveness::dead::{self, DeadSlots, Marks};
+use crate::liveness::reference::Stored;
+use crate::liveness::{Candidate, Cursor};
 use crate::write::in_flight::Watch;
 use crate::write::reservation::{Reservation, Reserved};
 use crate::{Engine, EngineError, Result};
 use onefold_fingerprint::Fingerprint;
-use onefold_index::{IndexEntry, IndexError, UnusedCursor};
 use onefold_storage::{Address, ChunkKind, ContainerId, Slice};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 /// Most candidates of one removal: bounds its memory, about 300 bytes each and 32 for each reference of a metadata chunk.
@@ -42,15 +43,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// What a metadata chunk refers to, from its kind and content.
 pub type ReferencesOf<'a> = &'a dyn Fn(ChunkKind, &[u8]) -> std::result::Result<Vec<Fingerprint>, String>;
 
-/// A chunk that nothing referred to when it was looked up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Candidate {
-    /// Where the index says that it is.
-    pub address: Address,
-    /// Its name.
-    pub fingerprint: Fingerprint,
-}
-
 /// What a removal did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Removed {
@@ -58,11 +50,11 @@ pub struct Removed {
     pub chunks: u64,
     /// Their bytes before compression.
     pub bytes: u64,
-    /// What the removed metadata chunks referred to: these may have become unused.
-    pub released: Vec<Fingerprint>,
+    /// What the removed metadata chunks referred to and nothing needs now.
+    pub released: Vec<Candidate>,
     /// Candidates for which the batch had no room: to be asked about again.
     pub left: Vec<Candidate>,
-    /// Candidates that nothing refers to and that stay because somebody asked for them meanwhile or is writing them.
+    /// Unneeded candidates that stay because somebody asked for them meanwhile or is writing them.
     pub in_use: u64,
     /// Candidates that could not be judged because a container or a page of the index cannot be read: one sentence each.
     pub damaged: Vec<String>,
@@ -106,61 +98,39 @@ impl Drop for Watching<'_> {
 }
 
 impl Engine {
-    /// Chunks that nothing refers to, from `cursor` on, `limit` or a few more of them, and where to go on. Only those that the chunk index has in its
-    /// pages: [`Engine::maintain`] before makes all known. Pages that cannot be read are passed over, and named in `damaged`.
-    pub fn unused(&self, cursor: UnusedCursor, limit: usize, damaged: &mut Vec<String>) -> Result<(Vec<Candidate>, Option<UnusedCursor>)> {
-        let (mut found, mut pages) = (Vec::new(), Vec::new());
-        let next = self.index.unused(cursor, limit, &mut found, &mut pages)?;
-        damaged.extend(pages.into_iter().map(|page| format!("chunk index {} page {} is damaged: {}", page.path, page.page, page.why)));
-        let candidate = |(fingerprint, address)| Candidate { address: Address::from_bits(address), fingerprint };
-        Ok((found.into_iter().map(candidate).collect(), next))
+    /// Chunks that are unneeded: [`Liveness::candidates`](crate::Liveness::candidates).
+    pub fn candidates(&self, from: Cursor, max: usize, damaged: &mut Vec<String>) -> Result<(Vec<Candidate>, Option<Cursor>)> {
+        let mut found = Vec::new();
+        let next = self.liveness.candidates(from, max, &mut found, damaged)?;
+        Ok((found, next))
     }
 
-    /// Those of `chunks` that the index has with a count of 0. Of those in pages that cannot be read nobody knows; these are named in `damaged`.
-    pub fn without_references(&self, mut chunks: Vec<Fingerprint>, damaged: &mut Vec<String>) -> Result<Vec<Candidate>> {
-        chunks.sort_unstable();
-        chunks.dedup();
-        let mut unused = Vec::new();
-        self.lookup_readable(&chunks, damaged, &mut |fingerprint, entry| {
-            if entry.count == 0 && entry.address != 0 {
-                unused.push(Candidate { address: Address::from_bits(entry.address), fingerprint: *fingerprint });
-            }
-        })?;
-        Ok(unused)
+    /// All chunks that are unneeded: [`Liveness::all_candidates`](crate::Liveness::all_candidates).
+    pub fn all_candidates(&self, damaged: &mut Vec<String>) -> Result<Vec<Candidate>> {
+        self.liveness.all_candidates(damaged)
     }
 
-    /// Looks up `chunks`, which ascend, as far as their pages can be read.
-    fn lookup_readable(
-        &self,
-        chunks: &[Fingerprint],
-        damaged: &mut Vec<String>,
-        found: &mut dyn FnMut(&Fingerprint, IndexEntry),
-    ) -> Result<()> {
-        let mut entries = Vec::with_capacity(chunks.len());
-        match self.index.lookup(chunks, &mut entries) {
-            Ok(()) => {
-                let known = chunks.iter().zip(entries).filter_map(|(chunk, entry)| entry.map(|entry| (chunk, entry)));
-                known.for_each(|(chunk, entry)| found(chunk, entry));
-                Ok(())
-            }
-            Err(error @ IndexError::ChunkIndexDamaged { .. }) => {
-                if chunks.len() > 1 {
-                    // The chunks of a page are neighbours: few steps part them from the others.
-                    let (one, other) = chunks.split_at(chunks.len() / 2);
-                    self.lookup_readable(one, damaged, found)?;
-                    return self.lookup_readable(other, damaged, found);
-                }
-                let what = error.to_string();
-                if damaged.last() != Some(&what) {
-                    damaged.push(what);
-                }
-                Ok(())
-            }
-            Err(error) => Err(error.into()),
-        }
+    /// Those that would be unneeded if so many references went: [`Liveness::unneeded_without`](crate::Liveness::unneeded_without).
+    pub fn unneeded_without(&self, lost: &[(Fingerprint, u32)], damaged: &mut Vec<String>) -> Result<Vec<Candidate>> {
+        let mut found = Vec::new();
+        self.liveness.unneeded_without(lost, &mut found, damaged)?;
+        Ok(found)
     }
 
-    /// Removes those of `candidates` (at most [`MAX_CANDIDATES`], further ones are left) that nothing refers to and that nobody is about to refer to; durable
+    /// For each of these chunks, whether it is unneeded: [`Liveness::unneeded`](crate::Liveness::unneeded).
+    pub fn unneeded(&self, chunks: &[Candidate], damaged: &mut Vec<String>) -> Result<Vec<bool>> {
+        let mut unneeded = Vec::with_capacity(chunks.len());
+        self.liveness.unneeded(chunks, &mut unneeded, damaged)?;
+        Ok(unneeded)
+    }
+
+    /// Those of `candidates` that are unneeded now.
+    fn still_unneeded(&self, candidates: &[Candidate], damaged: &mut Vec<String>) -> Result<Vec<Candidate>> {
+        let unneeded = self.unneeded(candidates, damaged)?;
+        Ok(candidates.iter().zip(unneeded).filter(|(_, is_unneeded)| *is_unneeded).map(|(candidate, _)| *candidate).collect())
+    }
+
+    /// Removes those of `candidates` (at most [`MAX_CANDIDATES`], further ones are left) that are unneeded and that nobody is about to refer to; durable
     /// on return. `go_on` is asked while those in flight are waited for. One at a time: a second call waits. Candidates that lie in few
     /// containers cost least.
     pub fn remove_unused(&self, candidates: &[Candidate], references: ReferencesOf<'_>, go_on: &dyn Fn() -> bool) -> Result<Removed> {
@@ -201,8 +171,7 @@ impl Engine {
         }
         // Not before: whoever reads all containers one after the other would wait for those in flight too.
         let _reclaiming = self.reclaiming.alone();
-        let names = candidates.iter().map(|candidate| candidate.fingerprint).collect();
-        let mut unused = self.without_references(names, &mut removed.damaged)?;
+        let mut unused = self.still_unneeded(candidates, &mut removed.damaged)?;
         let count = unused.len();
         unused.retain(|candidate| self.reclaiming.watch().is_watched(&candidate.fingerprint));
         removed.in_use += (count - unused.len()) as u64;
@@ -295,9 +264,9 @@ impl Engine {
 
     /// Reserves the chunks, and takes out those that somebody else has or wants.
     fn keep_only_what_is_ours(&self, doomed: &mut Vec<Doomed>, held: &mut Reserved<'_>, removed: &mut Removed) -> Result<()> {
-        let all: Vec<Fingerprint> = doomed.iter().flat_map(|one| &one.chunks).map(|chunk| chunk.candidate.fingerprint).collect();
+        let all: Vec<Candidate> = doomed.iter().flat_map(|one| &one.chunks).map(|chunk| chunk.candidate).collect();
         let mut ours = HashSet::with_capacity(all.len());
-        for fingerprint in &all {
+        for Candidate { fingerprint, .. } in &all {
             if self.reservations.reserve(fingerprint) == Reservation::Owned {
                 held.fingerprints.push(*fingerprint);
                 if self.reclaiming.watch().is_watched(fingerprint) {
@@ -306,7 +275,7 @@ impl Engine {
             }
         }
         // From pages that were read a moment ago.
-        let unused = self.without_references(all, &mut removed.damaged)?;
+        let unused = self.still_unneeded(&all, &mut removed.damaged)?;
         let count = unused.len() as u64;
         let ours: HashSet<Candidate> = unused.into_iter().filter(|candidate| ours.contains(&candidate.fingerprint)).collect();
         doomed.iter_mut().for_each(|one| one.chunks.retain(|chunk| ours.contains(&chunk.candidate)));
@@ -316,27 +285,22 @@ impl Engine {
     }
 
     fn commit_removal(&self, doomed: Vec<Doomed>, removed: &mut Removed) -> Result<()> {
-        let chunks = || doomed.iter().flat_map(|one| &one.chunks);
-        let mut deltas: HashMap<Fingerprint, i64> = HashMap::new();
-        for reference in chunks().flat_map(|chunk| &chunk.references) {
-            *deltas.entry(*reference).or_default() -= 1;
-        }
-        let mut deltas: Vec<_> = deltas.into_iter().collect();
-        deltas.sort_unstable();
-        // Whoever watches these must hear of it as of any other change of their counts.
-        self.reclaiming.watch().touch(deltas.iter().map(|(fingerprint, _)| fingerprint));
         let mut marks = Marks::default();
         for one in &doomed {
             one.chunks.iter().for_each(|chunk| marks.set(one.container, one.dead.of_bytes, chunk.slot, chunk.length_bytes, true));
         }
-        let removals: Vec<Fingerprint> = chunks().map(|chunk| chunk.candidate.fingerprint).collect();
-        let bytes = chunks().map(|chunk| u64::from(chunk.length_bytes)).sum();
-        self.commit_removals(&removals, &deltas, &marks)?;
-        self.filters.removed(&removals);
-        removed.chunks = removals.len() as u64;
-        removed.bytes = bytes;
-        removed.released = deltas.into_iter().map(|(fingerprint, _)| fingerprint).collect();
-        Ok(())
+        removed.bytes = doomed.iter().flat_map(|one| &one.chunks).map(|chunk| u64::from(chunk.length_bytes)).sum();
+        let stored = |chunk: DoomedChunk| Stored { fingerprint: chunk.candidate.fingerprint, references: chunk.references };
+        let chunks: Vec<Stored> = doomed.into_iter().flat_map(|one| one.chunks).map(stored).collect();
+        // Whoever watches what these referred to must hear of it as of any other change.
+        let released = || chunks.iter().flat_map(|chunk| &chunk.references);
+        self.reclaiming.watch().touch(released());
+        self.commit_removals(&chunks, &marks)?;
+        self.filters.removed(&chunks.iter().map(|chunk| chunk.fingerprint).collect::<Vec<_>>());
+        removed.chunks = chunks.len() as u64;
+        let released: BTreeSet<Fingerprint> = released().copied().collect();
+        let gone: Vec<_> = released.into_iter().map(|fingerprint| (fingerprint, 0)).collect();
+        self.liveness.unneeded_without(&gone, &mut removed.released, &mut removed.damaged)
     }
 
     /// The dead slots of a container file.

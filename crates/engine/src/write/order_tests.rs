@@ -93,9 +93,11 @@ fn m0_19_what_a_metadata_chunk_refers_to_is_off_the_watch_list_before_the_chunk_
 }
 
 #[test]
-fn m0_19_what_a_transaction_counts_is_off_the_watch_list_before_it_is_queued() {
+fn m0_19_what_a_transaction_refers_to_is_off_the_watch_list_before_it_is_queued() {
     let (engine, _, chunk) = with_an_unused_chunk();
-    let counts = || engine.submit(Transaction { changes: Vec::new(), deltas: vec![(chunk, 1)] }).unwrap();
+    let reference =
+        crate::Reference { group: crate::Group::new(b'x', 0), fingerprint: chunk, address: crate::Address::from_bits(0), change: 1 };
+    let counts = || engine.submit(Transaction { changes: Vec::new(), references: vec![reference] }).unwrap();
     assert!(is_taken_off(&engine, chunk, || engine.commits.lock_queue(), counts));
 }
 

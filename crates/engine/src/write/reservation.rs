@@ -171,12 +171,12 @@ impl Reservations {
         }
     }
 
-    /// Adds +1 to `deltas` for everything that a stored metadata chunk refers to.
-    pub fn references(&self, fingerprint: &Fingerprint, deltas: &mut Vec<(Fingerprint, i64)>) {
+    /// Appends what a stored metadata chunk refers to.
+    pub fn references(&self, fingerprint: &Fingerprint, out: &mut Vec<Fingerprint>) {
         if let Some(State::Placed { references, .. } | State::Reserved { references, .. }) =
             self.shard(fingerprint).states.lock().get(fingerprint)
         {
-            deltas.extend(references.iter().map(|reference| (*reference, 1)));
+            out.extend_from_slice(references);
         }
     }
 
@@ -252,9 +252,9 @@ mod tests {
         reservations.place(&fingerprint(3), address(1));
         reservations.release(&fingerprint(3));
         assert_eq!(reservations.address(&fingerprint(3)), Some(address(1)));
-        let mut deltas = Vec::new();
-        reservations.references(&fingerprint(3), &mut deltas);
-        assert_eq!(deltas, [(fingerprint(9), 1)]);
+        let mut found = Vec::new();
+        reservations.references(&fingerprint(3), &mut found);
+        assert_eq!(found, [fingerprint(9)]);
         reservations.committed(&fingerprint(3));
         assert_eq!(reservations.count(), 0);
     }
@@ -264,9 +264,9 @@ mod tests {
         let reservations = Reservations::default();
         reservations.reserve(&fingerprint(4));
         reservations.announce(&fingerprint(4), &[fingerprint(8)]);
-        let mut deltas = Vec::new();
-        reservations.references(&fingerprint(4), &mut deltas);
-        assert_eq!(deltas, [(fingerprint(8), 1)]);
+        let mut found = Vec::new();
+        reservations.references(&fingerprint(4), &mut found);
+        assert_eq!(found, [fingerprint(8)]);
         reservations.committed(&fingerprint(4));
         assert_eq!(reservations.reserve(&fingerprint(4)), Reservation::Taken, "others wait until the holder has its address");
         reservations.place(&fingerprint(4), address(1));

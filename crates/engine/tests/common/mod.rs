@@ -2,7 +2,9 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use onefold_chunking::{Kind, Sizes};
-use onefold_engine::{Candidate, Descriptor, Engine, EngineError, Hints, Mode, Piece, Settings, Transaction, UnusedCursor, WriteStream};
+use onefold_engine::{
+    Candidate, Cursor, Descriptor, Engine, EngineError, Group, Hints, Mode, Piece, Reference, Settings, Transaction, WriteStream,
+};
 use onefold_ground::{Access, Ground, SimulatedGround, read_file};
 use onefold_storage::Compression;
 use std::collections::BTreeMap;
@@ -77,19 +79,24 @@ pub fn read(engine: &Engine, pieces: &[Piece]) -> Result<Vec<u8>, EngineError> {
     Ok(out)
 }
 
+/// What objects of the tests' group get (1) or lose (-1).
+pub fn references(pieces: &[Piece], change: i64) -> Vec<Reference> {
+    Reference::of(pieces, Group::new(b'x', 0), change).collect()
+}
+
 /// Makes an object that refers to `pieces`, or (-1) takes it away.
 pub fn refer(engine: &Engine, key: u8, pieces: &[Piece], change: i64) {
-    let deltas = pieces.iter().filter_map(Piece::fingerprint).map(|fingerprint| (fingerprint, change)).collect();
-    engine.submit(Transaction { changes: vec![(0, vec![b'x', key], (change > 0).then(|| vec![key]))], deltas }).unwrap();
+    let references = references(pieces, change);
+    engine.submit(Transaction { changes: vec![(0, vec![b'x', key], (change > 0).then(|| vec![key]))], references }).unwrap();
     engine.flush().unwrap();
 }
 
 /// What nothing refers to.
 pub fn unused(engine: &Engine) -> Vec<Candidate> {
     engine.maintain(true).unwrap();
-    let (mut found, mut cursor) = (Vec::new(), Some(UnusedCursor::default()));
+    let (mut found, mut cursor) = (Vec::new(), Some(Cursor::default()));
     while let Some(from) = cursor {
-        let (some, next) = engine.unused(from, 100, &mut Vec::new()).unwrap();
+        let (some, next) = engine.candidates(from, 100, &mut Vec::new()).unwrap();
         found.extend(some);
         cursor = next;
     }

@@ -7,7 +7,7 @@
 use crate::Monitor;
 use crate::Result;
 use crate::references::{MetadataChunk, of_chunk};
-use onefold_engine::{Address, Candidate, ContainerId, DeadSlots, Engine, EngineError, MAX_CANDIDATES, Piece, Removed, UnusedCursor};
+use onefold_engine::{Address, Candidate, ContainerId, Cursor, DeadSlots, Engine, EngineError, MAX_CANDIDATES, Piece, Removed};
 use onefold_fingerprint::Fingerprint;
 use onefold_index::IndexError;
 use onefold_storage::ChunkKind;
@@ -96,7 +96,7 @@ struct Removal<'a> {
 impl Removal<'_> {
     /// One pass over the pages of the chunk index. Returns false if it was cut short.
     fn pass(&mut self, go_on: &dyn Fn() -> bool) -> Result<bool> {
-        // Counts that only the memory knows are brought into the pages, where the search looks.
+        // What only the memory knows is brought into the pages, where the search looks.
         match self.engine.maintain(true) {
             Ok(()) => {}
             // A damaged page keeps its partition from being swept; what is in other pages can be removed all the same.
@@ -105,10 +105,10 @@ impl Removal<'_> {
             Err(EngineError::Index(error)) if error.is_full() => self.report.is_short_of_room = true,
             Err(error) => return Err(error.into()),
         }
-        let mut cursor = Some(UnusedCursor::default());
+        let mut cursor = Some(Cursor::default());
         while let Some(from) = cursor {
             let mut damaged = Vec::new();
-            let (candidates, next) = self.engine.unused(from, GATHERED, &mut damaged)?;
+            let (candidates, next) = self.engine.candidates(from, GATHERED, &mut damaged)?;
             damaged.into_iter().for_each(|what| self.report.note(what));
             cursor = next;
             if !self.levels(candidates, go_on)? {
@@ -157,12 +157,9 @@ impl Removal<'_> {
                 self.monitor.advance(removed.chunks);
                 self.was_in_use |= removed.in_use > 0;
                 next.extend(removed.left);
-                let mut damaged = Vec::new();
-                let released = self.engine.without_references(removed.released, &mut damaged)?;
-                damaged.into_iter().for_each(|what| self.report.note(what));
-                self.was_left |= next.len() + released.len() > GATHERED;
+                self.was_left |= next.len() + removed.released.len() > GATHERED;
                 let room = GATHERED.saturating_sub(next.len());
-                next.extend(released.into_iter().take(room));
+                next.extend(removed.released.into_iter().take(room));
                 if self.engine.is_reserve_in_use() && self.report.chunks >= AT_ONCE_ON_A_FULL_DISK as u64 {
                     // The reserve may not do for all of it. First the containers go of which nothing is needed any more.
                     self.report.is_short_of_room = true;
@@ -186,8 +183,8 @@ pub(crate) struct WouldRemove {
     pub(crate) dead: BTreeMap<ContainerId, DeadSlots>,
 }
 
-/// Finds out what [`remove_unused`] would remove, changing nothing: the counts that would change are kept in memory, about 60 bytes for each
-/// chunk that would lose a reference. The whole chunk index is read once.
+/// Finds out what [`remove_unused`] would remove, changing nothing: which chunks would lose references is kept in memory, about 60
+/// bytes for each. The whole chunk index is read once.
 pub(crate) fn would_remove(engine: &Arc<Engine>, go_on: &dyn Fn() -> bool) -> Result<WouldRemove> {
     let mut would = WouldRemove::default();
     would.damaged.extend(engine.why_nothing_is_removed()?);
@@ -195,25 +192,12 @@ pub(crate) fn would_remove(engine: &Arc<Engine>, go_on: &dyn Fn() -> bool) -> Re
     if !would.damaged.is_empty() {
         return Ok(would);
     }
-    let mut level: Vec<(Fingerprint, Address)> = Vec::new();
-    for partition in 0..engine.index().partitions() {
-        let read = engine.index().for_each(partition, &mut |fingerprint, entry| {
-            if entry.count == 0 && entry.address != 0 {
-                level.push((*fingerprint, Address::from_bits(entry.address)));
-            }
-            Ok(())
-        });
-        match read {
-            Ok(()) => {}
-            Err(error @ IndexError::ChunkIndexDamaged { .. }) => would.damaged.push(error.to_string()),
-            Err(error) => return Err(error.into()),
-        }
-    }
+    let mut level = engine.all_candidates(&mut would.damaged)?;
     let mut lost: HashMap<Fingerprint, u32> = HashMap::new();
     while !level.is_empty() {
-        level.sort_unstable_by_key(|(_, address)| *address);
+        level.sort_unstable();
         let mut touched: Vec<Fingerprint> = Vec::new();
-        for run in level.chunk_by(|one, next| one.1.container() == next.1.container()) {
+        for run in level.chunk_by(|one, next| one.address.container() == next.address.container()) {
             if !go_on() {
                 return Ok(would);
             }
@@ -226,13 +210,8 @@ pub(crate) fn would_remove(engine: &Arc<Engine>, go_on: &dyn Fn() -> bool) -> Re
         }
         touched.sort_unstable();
         touched.dedup();
-        let mut entries = Vec::with_capacity(touched.len());
-        engine.index().lookup(&touched, &mut entries)?;
-        let unused = touched.into_iter().zip(entries).filter_map(|(fingerprint, entry)| {
-            let entry = entry.filter(|entry| entry.address != 0 && entry.count != u32::MAX)?;
-            (lost.get(&fingerprint) == Some(&entry.count)).then(|| (fingerprint, Address::from_bits(entry.address)))
-        });
-        level = unused.collect();
+        let touched: Vec<_> = touched.into_iter().map(|fingerprint| (fingerprint, lost[&fingerprint])).collect();
+        level = engine.unneeded_without(&touched, &mut would.damaged)?;
     }
     would.is_complete = would.damaged.is_empty();
     Ok(would)
@@ -240,13 +219,13 @@ pub(crate) fn would_remove(engine: &Arc<Engine>, go_on: &dyn Fn() -> bool) -> Re
 
 impl WouldRemove {
     /// Chunks of one container.
-    fn add(&mut self, engine: &Arc<Engine>, run: &[(Fingerprint, Address)], release: &mut dyn FnMut(Fingerprint)) -> Result<()> {
-        let container = engine.storage().catalog(run[0].1.container())?.container;
+    fn add(&mut self, engine: &Arc<Engine>, run: &[Candidate], release: &mut dyn FnMut(Fingerprint)) -> Result<()> {
+        let container = engine.storage().catalog(run[0].address.container())?.container;
         let slots = engine.storage().slots(container)?;
         let places: HashMap<Address, usize> = slots.iter().enumerate().map(|(number, (address, _))| (*address, number)).collect();
         let dead = self.dead.entry(container).or_default();
         dead.of_bytes = slots.iter().map(|(_, slot)| u64::from(slot.length_bytes)).sum();
-        for (fingerprint, address) in run {
+        for Candidate { address, fingerprint } in run {
             let Some((number, slot)) = places.get(address).map(|number| (*number, &slots[*number].1)) else {
                 self.damaged.push(format!("chunk {fingerprint}: the index says that it is at {address}, where it is not"));
                 continue;

@@ -5,7 +5,7 @@ use super::*;
 use crate::NoMonitor;
 use crate::{PruneOptions, prune};
 use onefold_chunking::{Kind, Sizes};
-use onefold_engine::{Descriptor, Hints, Mode, Piece, Settings};
+use onefold_engine::{Address, Descriptor, Group, Hints, Mode, Reference, Settings};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Access, File, Ground, SimulatedGround};
 use onefold_storage::Compression;
@@ -115,8 +115,8 @@ fn write(engine: &Arc<Engine>, random: &mut Random, length: usize) {
     while at < data.len() {
         at += stream.write(&data[at..], true, Hints::default(), &mut pieces).unwrap();
     }
-    let deltas = pieces.iter().filter_map(Piece::fingerprint).filter(|_| random.below(2) == 0).map(|name| (name, 1)).collect();
-    engine.submit(Transaction { changes: Vec::new(), deltas }).unwrap();
+    let references = Reference::of(&pieces, Group::new(b'x', 0), 1).filter(|_| random.below(2) == 0).collect();
+    engine.submit(Transaction { changes: Vec::new(), references }).unwrap();
     drop(stream);
     engine.flush().unwrap();
 }
@@ -252,8 +252,9 @@ fn scrubs_that_end_early_get_past_a_partition_of_the_index_that_none_of_them_can
     let mut random = Random(1);
     for _ in 0..8 {
         let mut name = || std::array::from_fn::<u8, 32, _>(|_| random.below(256) as u8);
-        let deltas = (0..10_000).map(|_| (Fingerprint::from_digest(&name()), 1)).collect();
-        engine.submit(Transaction { changes: Vec::new(), deltas }).unwrap();
+        let (group, address) = (Group::new(b'x', 0), Address::from_bits(0));
+        let references = (0..10_000).map(|_| Reference { group, fingerprint: Fingerprint::from_digest(&name()), address, change: 1 });
+        engine.submit(Transaction { changes: Vec::new(), references: references.collect() }).unwrap();
         engine.flush().unwrap();
     }
     engine.maintain(true).unwrap();

@@ -4,7 +4,7 @@ use crate::model::Model;
 use crate::seeds;
 use crate::steps::step;
 use crate::world::{Random, World, settings};
-use onefold_engine::{Mode, Settings, Transaction};
+use onefold_engine::{Address, Group, Mode, Reference, Settings, Transaction};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::SimulatedGround;
 use onefold_upkeep::{CheckOptions, CheckReport, NoMonitor, ProblemKind, check};
@@ -96,15 +96,17 @@ fn a_check_beside_writers_finds_what_is_wrong() {
                 }
             });
             assert!(checked(&world).is_clean(), "seed {seed}");
+            let (group, address) = (Group::new(b'x', 0), Address::from_bits(0));
+            let reference = |change| vec![Reference { group, fingerprint: chunk, address, change }];
             // A count that nothing stands for.
-            world.engine.submit(Transaction { changes: Vec::new(), deltas: vec![(chunk, 1)] }).unwrap();
+            world.engine.submit(Transaction { changes: Vec::new(), references: reference(1) }).unwrap();
             world.engine.flush().unwrap();
             for _ in 0..3 {
                 let report = checked(&world);
                 assert_eq!(report.problem_count, 1, "seed {seed}: {:#?}", report.problems);
                 assert!(report.problems[0].kind == ProblemKind::WrongCount && report.problems[0].what.contains(&chunk.to_string()));
             }
-            world.engine.submit(Transaction { changes: Vec::new(), deltas: vec![(chunk, -1)] }).unwrap();
+            world.engine.submit(Transaction { changes: Vec::new(), references: reference(-1) }).unwrap();
             world.engine.flush().unwrap();
             assert!(checked(&world).is_clean(), "seed {seed}");
             // A byte that rots.

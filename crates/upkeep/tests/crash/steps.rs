@@ -7,7 +7,7 @@ use crate::forget;
 use crate::model::{BLOCK_BYTES, BackupModel, Model, SLOTS, Tree, VolumeModel};
 use crate::world::{Fault, Random, World};
 use onefold_catalog::{Attributes, Backup, BackupId, Content, DirectoryWriter, Entry, Statistics};
-use onefold_engine::{Hints, Recipe, RecipeWriter, Repair, UnusedCursor};
+use onefold_engine::{Cursor, Hints, Recipe, RecipeWriter, Repair};
 use onefold_ground::Ground;
 use onefold_upkeep::{NoMonitor, PruneOptions};
 use onefold_volume::{Volume, VolumeError};
@@ -124,7 +124,7 @@ fn remove_unused(world: &mut World, random: &mut Random) -> Result<(), Fault> {
     nothing_is_damaged(world, &report.damaged)?;
     if report.is_complete && is_alone {
         world.engine.maintain(true)?;
-        let (left, _) = world.engine.unused(UnusedCursor::default(), 1, &mut Vec::new())?;
+        let (left, _) = world.engine.candidates(Cursor::default(), 1, &mut Vec::new())?;
         assert_eq!(left, [], "unused chunks were left");
     }
     Ok(())

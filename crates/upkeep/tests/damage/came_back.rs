@@ -40,7 +40,7 @@ fn forget_the_log(ground: &SimulatedGround, merged: Position) {
         assert!(turn < 100, "the log is not trimmed");
         let engine = open(ground, Mode::ReadWrite).unwrap();
         let object = (0, b"x".to_vec(), Some(vec![turn as u8; 20_000]));
-        engine.submit(Transaction { changes: vec![object], deltas: Vec::new() }).unwrap();
+        engine.submit(Transaction { changes: vec![object], references: Vec::new() }).unwrap();
         engine.flush().unwrap();
         engine.maintain(true).unwrap();
     }

@@ -162,7 +162,7 @@ fn the_figures_of_a_store_are_set_right_when_its_chunk_index_is_made_anew() {
     prune(&engine, options, &NoMonitor, &|| true).unwrap();
     // The log gets on until nothing in it says the figures.
     for round in 0..40 {
-        engine.submit(Transaction { changes: vec![(0, b"z".to_vec(), Some(noise(round, 8 << 10)))], deltas: Vec::new() }).unwrap();
+        engine.submit(Transaction { changes: vec![(0, b"z".to_vec(), Some(noise(round, 8 << 10)))], references: Vec::new() }).unwrap();
         engine.flush().unwrap();
         engine.maintain(true).unwrap();
     }

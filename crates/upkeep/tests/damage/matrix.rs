@@ -77,7 +77,7 @@ impl Part {
                     // A record that is gone, or was another one, is what any command could have made of it.
                     Damage::Deleted | Damage::Older => return None,
                 };
-                engine.submit(Transaction { changes: vec![(0, key, value)], deltas: Vec::new() }).unwrap();
+                engine.submit(Transaction { changes: vec![(0, key, value)], references: Vec::new() }).unwrap();
                 engine.flush().unwrap();
             }
         }
