@@ -6,6 +6,7 @@
 mod beside;
 mod forget;
 mod full;
+mod liveness;
 mod model;
 mod readers;
 mod repairs;
