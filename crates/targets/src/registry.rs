@@ -10,7 +10,14 @@ use onefold_engine::{Engine, Transaction};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 
-/// Held from the reading of targets until what is changed is durable, or taken back.
+/// Held from the reading of targets until what is changed is durable, or taken back; and while a volume is deleted that no target may have.
+///
+/// Conditional transactions ([`Engine::submit_if`]) do not take its place yet. Three things have to change together for that:
+/// * A volume goes only if no target has it, those made meanwhile included. So a deletion needs one object to expect that every change of targets
+///   renews; and as an attached volume must not be gone, a deletion has to renew it too.
+/// * The list of volumes in memory loses a volume after its deletion is submitted. An attach in between reads the renewed object and finds the
+///   volume still listed. It would have to expect the record of the volume too, which only the volumes know.
+/// * After a failed flush changes are taken back (`durable.rs`). That is right only as long as nobody has built on them.
 static CHANGING: Mutex<()> = Mutex::new(());
 
 /// What a store knows of targets.
