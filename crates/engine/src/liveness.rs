@@ -40,15 +40,15 @@ pub struct Noted {
 }
 
 /// Which chunks are still needed. An answer holds for what is durable: whoever asks flushes before, and keeps off those who are
-/// about to refer to a chunk ([`removal`]).
+/// about to refer to a chunk (`removal.rs`).
 ///
 /// A chunk is *unneeded* when no group refers to it and no stored metadata chunk does.
 ///
 /// Chunks of which something cannot be read are needed, and `damaged` gets a sentence for each such place.
 pub trait Liveness: Send + Sync {
     /// Returns what the next batch has to say because of these facts. The caller holds the lock of commits. The batch may fail:
-    /// then another one follows, whose facts have those of this one again. Nothing in memory may change before
-    /// [`committed`](Liveness::committed).
+    /// then these facts are void, and those of transactions come again with a later batch. So nothing in memory may change
+    /// before [`committed`](Liveness::committed).
     fn note(&self, facts: &Facts<'_>) -> Result<Noted>;
 
     /// The batch of the last [`note`](Liveness::note) is durable and applied. The caller still holds the lock of commits.

@@ -205,14 +205,13 @@ impl Engine {
         let mut restored = 0;
         self.commit_settled(&mut || {
             let mut settled = Settled::default();
-            let mut entries = Vec::with_capacity(names.len());
-            self.index.lookup(&names, &mut entries)?;
+            let stored_at = self.places(&names)?;
             let mut seen = HashSet::new();
-            for (chunk, entry) in chunks.iter().zip(entries) {
+            for (chunk, stored_at) in chunks.iter().zip(stored_at) {
                 let Some((container, of_bytes, slot, length_bytes)) = places.get(&(chunk.address, chunk.fingerprint)) else { continue };
                 let Some(known) = self.quarantine.get(&chunk.fingerprint)?.filter(|_| seen.insert(chunk.fingerprint)) else { continue };
                 settled.changes.push(self.quarantine.take(&chunk.fingerprint));
-                if entry.is_none_or(|entry| entry.address == 0) {
+                if stored_at.is_none() {
                     settled.places.push((chunk.fingerprint, chunk.address.bits()));
                     settled.marks.set(*container, *of_bytes, *slot, *length_bytes, false);
                     if !known.is_counted {

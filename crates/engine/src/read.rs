@@ -9,6 +9,7 @@ use crate::{Engine, EngineError, Piece, Recipe, Result, decode_pieces};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
 use onefold_ground::wire::Reader;
+use onefold_index::IndexEntry;
 use onefold_storage::{Address, ChunkKind, Slice, StorageError};
 
 /// Chunks loaded in one plan: neighbouring ones share a read.
@@ -138,9 +139,15 @@ impl Engine {
         if let Some(address) = self.reservations.address(fingerprint) {
             return Ok(Some(address));
         }
-        let mut entries = Vec::new();
-        self.index.lookup(&[*fingerprint], &mut entries)?;
-        Ok(entries.pop().flatten().filter(|entry| entry.address != 0).map(|entry| Address::from_bits(entry.address)))
+        Ok(self.places(&[*fingerprint])?.pop().flatten())
+    }
+
+    /// Where the chunk index says that chunks are, one answer for each; `None`: nowhere. What is stored and not durable yet is nowhere.
+    pub fn places(&self, chunks: &[Fingerprint]) -> Result<Vec<Option<Address>>> {
+        let mut entries = Vec::with_capacity(chunks.len());
+        self.index.lookup(chunks, &mut entries)?;
+        let place = |entry: IndexEntry| (entry.address != 0).then(|| Address::from_bits(entry.address));
+        Ok(entries.into_iter().map(|entry| entry.and_then(place)).collect())
     }
 
     /// Compares bytes with the fingerprints that name them.

@@ -329,12 +329,10 @@ pub(crate) fn metadata_of(
         .map(|(address, slot)| (MetadataChunk { address: *address, fingerprint: slot.fingerprint, kind: slot.kind }, Counts::Yes))
         .collect();
     let names: Vec<_> = chunks.iter().map(|(chunk, _)| chunk.fingerprint).collect();
-    let mut entries = Vec::new();
-    if engine.index().lookup(&names, &mut entries).is_ok() {
-        let mut entries = entries.into_iter();
+    if let Ok(places) = engine.places(&names) {
+        let mut places = places.into_iter();
         chunks.retain_mut(|(chunk, counts)| {
-            let Some(entry) = entries.next().flatten() else { return false };
-            let address = Address::from_bits(entry.address);
+            let Some(address) = places.next().flatten() else { return false };
             if address != chunk.address && is_newer(engine, committed, address) {
                 *counts = Counts::Perhaps;
                 return true;

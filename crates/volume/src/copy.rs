@@ -6,7 +6,7 @@
 //! Invariants:
 //! * A [`Content`] never changes, whatever happens to the volume it is of: it holds an in-flight guard from before its mappings were looked up, so no chunk of it
 //!   goes. That holds back the removal of all unused chunks, so it must not be kept for long.
-//! * A block is placed in one transaction, with the changes of usage counts.
+//! * A block is placed in one transaction, with the references that it gets and loses.
 
 use crate::error::{Result, VolumeError};
 use crate::volume::{Part, Volume};

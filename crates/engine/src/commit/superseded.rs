@@ -58,20 +58,21 @@ impl Engine {
     pub(crate) fn superseded_by(&self, prepared: &Prepared) -> Superseding {
         let again = self.superseded.of(prepared);
         let names: Vec<Fingerprint> = again.iter().map(|(chunk, _)| *chunk).collect();
-        let mut entries = Vec::with_capacity(names.len());
         let mut found = Superseding { noted: names, ..Superseding::default() };
         if found.noted.is_empty() {
             return found;
         }
-        if let Err(error) = self.index.lookup(&found.noted, &mut entries) {
-            tracing::warn!(%error, "whether chunks that are stored anew have older copies cannot be read");
-            return found;
-        }
-        for ((chunk, new), entry) in again.iter().zip(entries) {
-            let old = entry.map_or(0, |entry| entry.address);
-            if old != 0 && old != new.bits() && self.is_no_good(chunk, Address::from_bits(old), *new) {
+        let places = match self.places(&found.noted) {
+            Ok(places) => places,
+            Err(error) => {
+                tracing::warn!(%error, "whether chunks that are stored anew have older copies cannot be read");
+                return found;
+            }
+        };
+        for ((chunk, new), old) in again.iter().zip(places) {
+            if let Some(old) = old.filter(|old| old != new && self.is_no_good(chunk, *old, *new)) {
                 found.chunks.push(*chunk);
-                self.mark_dead(chunk, Address::from_bits(old), &mut found.marks);
+                self.mark_dead(chunk, old, &mut found.marks);
             }
         }
         found

@@ -76,11 +76,10 @@ impl Engine {
         let slots = self.storage.slots(container)?;
         let dead = self.dead_slots(container)?;
         let names: Vec<Fingerprint> = slots.iter().map(|(_, slot)| slot.fingerprint).collect();
-        let mut entries = Vec::with_capacity(names.len());
-        self.index.lookup(&names, &mut entries)?;
+        let places = self.places(&names)?;
         let mut live = Vec::new();
-        for (number, ((address, slot), entry)) in slots.iter().zip(entries).enumerate() {
-            let is_indexed = entry.is_some_and(|entry| entry.address == address.bits());
+        for (number, ((address, slot), place)) in slots.iter().zip(places).enumerate() {
+            let is_indexed = place == Some(*address);
             if is_indexed || !dead.contains(number) {
                 live.push((*address, slot.fingerprint));
             }

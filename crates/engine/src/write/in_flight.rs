@@ -1,12 +1,12 @@
 //! Who holds pieces that no object refers to yet, and which unused chunks somebody asked for: what keeps the removal of a chunk
 //! (`removal.rs`) from taking it away from under a write.
 //!
-//! A piece that a stream returned is safe once the transaction with it is submitted: from then on counts say that the chunk is needed.
+//! A piece that a stream returned is safe once the transaction with it is submitted: from then on it is stated that the chunk is needed.
 //! Before that nothing on disk knows. So whoever looks at the store in order to refer to what is in it holds an [`InFlight`] guard from
 //! before the first look until after the submission, and a removal waits until all guards that are older than it are gone.
 //!
 //! For those that are younger there is the [`Watch`]: before the removal waits, it puts its candidates on the watch list; every stream
-//! takes the chunks it asks for, refers to or counts off the list; and only what is still on it at the end is removed.
+//! takes the chunks it asks for or refers to off the list; and only what is still on it at the end is removed.
 
 use onefold_fingerprint::Fingerprint;
 use parking_lot::Mutex;
