@@ -2,7 +2,7 @@
 
 mod crash;
 mod damage;
-mod salvage;
+mod log_salvage;
 mod trials;
 
 use super::*;
