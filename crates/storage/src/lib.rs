@@ -22,7 +22,7 @@
 //! * A failed write loses nothing (the frame stays in memory and is written again); a failed sync ends writing for this opening of the
 //!   store, because what is on disk is not known any more.
 //! * An address that was given out leads to its chunk for as long as anybody needs it, in whatever container that is by then.
-//! * Locks are taken in this order: `protecting`, `replacing`, `merging`, `settling`, `flow`, `open`, the state of one container. `forwarding`, `groups`, caches and
+//! * Locks are taken in this order: `protecting`, `replacing`, `merging`, `settling`, `flow`, `open`, the state of one container. `forwards`, `groups`, caches and
 //!   `placement` are taken last, alone.
 //!
 //! This crate must never know who refers to a chunk, or how often.
@@ -37,6 +37,7 @@ mod container_salvage;
 mod error;
 mod file;
 mod forward;
+mod forwards;
 mod groups;
 mod homes;
 mod merge;
