@@ -5,8 +5,8 @@ pub(crate) mod parity;
 pub(crate) mod quarantine;
 pub(crate) mod rebuild;
 pub(crate) mod rehearsal;
-pub(crate) mod salvage;
 pub(crate) mod scrubbing;
+pub(crate) mod store_salvage;
 
 use crate::commit::Write;
 use crate::commit::records::{encode_objects, encode_places};

@@ -5,7 +5,7 @@
 //! [`ReadBuffer`], into which the device writes itself, and uses it again: new memory has to be made by the system, page by page, which takes as long as a quick
 //! device needs to fill it.
 
-use crate::local::error;
+use crate::error::refused;
 use crate::{File, Result};
 use rustix::fs::OFlags;
 use rustix::io::{Errno, preadv};
@@ -164,7 +164,7 @@ impl crate::DelegatingFile for DirectFile {
         if !self.is_refused.load(Ordering::Relaxed) {
             match self.read_direct(offset, buffer) {
                 Err(refused) if refused.kind() == io::ErrorKind::InvalidInput => self.is_refused.store(true, Ordering::Relaxed),
-                read => return read.map_err(|source| error("read", &self.path, source)),
+                read => return read.map_err(|source| refused("read", &self.path, source)),
             }
         }
         self.cached.drop_cached(offset, buffer.len() as u64);

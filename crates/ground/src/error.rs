@@ -1,6 +1,7 @@
 //! What can go wrong with a file, with the path and the operation in it.
 
 use std::io;
+use std::path::Path;
 
 /// An error of the ground.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +59,11 @@ impl GroundError {
     pub fn is_not_found(&self) -> bool {
         self.kind() == io::ErrorKind::NotFound
     }
+}
+
+/// The system refused an operation on a path.
+pub(crate) fn refused(operation: &'static str, path: &Path, source: impl Into<io::Error>) -> GroundError {
+    GroundError::Io { operation, path: path.display().to_string(), source: source.into() }
 }
 
 /// A result of the ground.

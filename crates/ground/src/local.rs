@@ -1,9 +1,10 @@
 //! A directory of the local file system.
 
 use crate::direct::DirectFile;
+use crate::error::refused;
 use crate::lock::{Held, LINE_MAX_BYTES};
 use crate::permissions::{self, Exposure, Permissions};
-use crate::{Access, DirectoryEntry, File, Ground, GroundError, Holder, Identity, LockError, LockGuard, Result, Space};
+use crate::{Access, DirectoryEntry, File, Ground, Holder, Identity, LockError, LockGuard, Result, Space};
 use parking_lot::Mutex;
 use rustix::fs::{Advice, AtFlags, FallocateFlags, FlockOperation, Gid, OFlags, StatxFlags, Uid};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
@@ -32,11 +33,11 @@ impl LocalGround {
     /// Stands on an existing directory.
     pub fn open(root: impl AsRef<Path>) -> Result<LocalGround> {
         let root = root.as_ref();
-        let found = fs::metadata(root).map_err(|source| error("open", root, source))?;
+        let found = fs::metadata(root).map_err(|source| refused("open", root, source))?;
         if !found.is_dir() {
-            return Err(error("open", root, io::Error::from(io::ErrorKind::NotADirectory)));
+            return Err(refused("open", root, io::Error::from(io::ErrorKind::NotADirectory)));
         }
-        let root = fs::canonicalize(root).map_err(|source| error("open", root, source))?;
+        let root = fs::canonicalize(root).map_err(|source| refused("open", root, source))?;
         let is_given = found.uid() != 0 && rustix::process::geteuid().is_root();
         let owner = is_given.then(|| (Uid::from_raw(found.uid()), Gid::from_raw(found.gid())));
         Ok(LocalGround { root, permissions: Permissions::below(&found), owner, durable_directories: Mutex::default() })
@@ -65,14 +66,10 @@ impl LocalGround {
     }
 }
 
-pub(crate) fn error(operation: &'static str, path: &Path, source: impl Into<io::Error>) -> GroundError {
-    GroundError::Io { operation, path: path.display().to_string(), source: source.into() }
-}
-
 impl Ground for LocalGround {
     fn create(&self, path: &str) -> Result<Arc<dyn File>> {
         let path = self.path(path);
-        let file = create_file(&path, self.permissions.file).map_err(|source| error("create", &path, source))?;
+        let file = create_file(&path, self.permissions.file).map_err(|source| refused("create", &path, source))?;
         self.give(&path);
         Ok(Arc::new(LocalFile::new(file, path)))
     }
@@ -85,9 +82,9 @@ impl Ground for LocalGround {
             .write(access == Access::ReadWrite)
             .custom_flags(OFlags::NONBLOCK.bits() as i32)
             .open(&path)
-            .map_err(|source| error("open", &path, source))?;
-        if !file.metadata().map_err(|source| error("open", &path, source))?.is_file() {
-            return Err(error("open", &path, io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")));
+            .map_err(|source| refused("open", &path, source))?;
+        if !file.metadata().map_err(|source| refused("open", &path, source))?.is_file() {
+            return Err(refused("open", &path, io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")));
         }
         Ok(Arc::new(LocalFile::new(file, path)))
     }
@@ -104,20 +101,20 @@ impl Ground for LocalGround {
 
     fn remove(&self, path: &str) -> Result<()> {
         let path = self.path(path);
-        fs::remove_file(&path).map_err(|source| error("remove", &path, source))
+        fs::remove_file(&path).map_err(|source| refused("remove", &path, source))
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
         let from = self.path(from);
-        fs::rename(&from, self.path(to)).map_err(|source| error("rename", &from, source))
+        fs::rename(&from, self.path(to)).map_err(|source| refused("rename", &from, source))
     }
 
     fn list(&self, directory: &str) -> Result<Vec<DirectoryEntry>> {
         let path = self.path(directory);
         let mut entries = Vec::new();
-        for entry in fs::read_dir(&path).map_err(|source| error("list", &path, source))? {
-            let entry = entry.map_err(|source| error("list", &path, source))?;
-            let is_directory = entry.file_type().map_err(|source| error("list", &path, source))?.is_dir();
+        for entry in fs::read_dir(&path).map_err(|source| refused("list", &path, source))? {
+            let entry = entry.map_err(|source| refused("list", &path, source))?;
+            let is_directory = entry.file_type().map_err(|source| refused("list", &path, source))?.is_dir();
             // A name that is not UTF-8 is none of ours.
             if let Ok(name) = entry.file_name().into_string() {
                 entries.push(DirectoryEntry { name, is_directory });
@@ -141,7 +138,7 @@ impl Ground for LocalGround {
                         continue;
                     }
                 }
-                Err(source) => return Err(error("create directory", &path, source)),
+                Err(source) => return Err(refused("create directory", &path, source)),
             }
             sync_directory(&above)?;
             self.durable_directories.lock().insert(path);
@@ -155,17 +152,17 @@ impl Ground for LocalGround {
 
     fn exists(&self, path: &str) -> Result<bool> {
         let path = self.path(path);
-        path.try_exists().map_err(|source| error("look for", &path, source))
+        path.try_exists().map_err(|source| refused("look for", &path, source))
     }
 
     fn space(&self) -> Result<Space> {
-        let found = rustix::fs::statvfs(&self.root).map_err(|source| error("ask the free space of", &self.root, source))?;
+        let found = rustix::fs::statvfs(&self.root).map_err(|source| refused("ask the free space of", &self.root, source))?;
         Ok(Space { free_bytes: found.f_bavail.saturating_mul(found.f_frsize), total_bytes: found.f_blocks.saturating_mul(found.f_frsize) })
     }
 
     fn lock(&self, path: &str, exclusive: bool, holder: &Holder) -> std::result::Result<LockGuard, LockError> {
         let path = self.path(path);
-        let (file, writable) = open_lock(&path, exclusive, self.permissions.file).map_err(|source| error("open", &path, source))?;
+        let (file, writable) = open_lock(&path, exclusive, self.permissions.file).map_err(|source| refused("open", &path, source))?;
         let operation = if exclusive { FlockOperation::NonBlockingLockExclusive } else { FlockOperation::NonBlockingLockShared };
         match rustix::fs::flock(&file, operation) {
             Ok(()) => {}
@@ -175,7 +172,7 @@ impl Ground for LocalGround {
                 let holder = holder.or_else(|| file.metadata().ok().and_then(|found| Holder::of_lock_on(found.dev(), found.ino())));
                 return Err(LockError::Held { path: path.display().to_string(), holder });
             }
-            Err(source) => return Err(error("lock", &path, source).into()),
+            Err(source) => return Err(refused("lock", &path, source).into()),
         }
         self.give(&path);
         // From here on no exclusive holder lives, so the line is ours to write; it is for people, so failing to write it is no error.
@@ -195,7 +192,7 @@ impl Ground for LocalGround {
                 Ok(Some(Identity { born_ns }))
             }
             Ok(_) | Err(rustix::io::Errno::NOSYS) => Ok(None),
-            Err(source) => Err(error("ask about", &path, source)),
+            Err(source) => Err(refused("ask about", &path, source)),
         }
     }
 
@@ -204,7 +201,7 @@ impl Ground for LocalGround {
     }
 
     fn exposure(&self) -> Result<Option<Exposure>> {
-        permissions::exposure(&self.root).map_err(|source| error("ask for the modes of files in", &self.root, source))
+        permissions::exposure(&self.root).map_err(|source| refused("ask for the modes of files in", &self.root, source))
     }
 }
 
@@ -258,7 +255,7 @@ struct LocalLock {
 
 impl Held for LocalLock {
     fn is_held(&self) -> Result<bool> {
-        let fail = |source| error("look for", &self.path, source);
+        let fail = |source| refused("look for", &self.path, source);
         match fs::metadata(&self.path) {
             Ok(named) => {
                 // The open file keeps its inode number from being used again.
@@ -281,8 +278,8 @@ impl Drop for LocalLock {
 }
 
 fn sync_directory(path: &Path) -> Result<()> {
-    let directory = fs::File::open(path).map_err(|source| error("open", path, source))?;
-    directory.sync_all().map_err(|source| error("sync", path, source))
+    let directory = fs::File::open(path).map_err(|source| refused("open", path, source))?;
+    directory.sync_all().map_err(|source| refused("sync", path, source))
 }
 
 #[derive(Debug)]
@@ -302,7 +299,7 @@ impl LocalFile {
 
 impl File for LocalFile {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        self.file.read_exact_at(buffer, offset).map_err(|source| error("read", &self.path, source))
+        self.file.read_exact_at(buffer, offset).map_err(|source| refused("read", &self.path, source))
     }
 
     fn try_read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<bool> {
@@ -317,24 +314,24 @@ impl File for LocalFile {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.file.write_all_at(data, offset).map_err(|source| error("write", &self.path, source))
+        self.file.write_all_at(data, offset).map_err(|source| refused("write", &self.path, source))
     }
 
     fn len(&self) -> Result<u64> {
-        Ok(self.file.metadata().map_err(|source| error("ask the length of", &self.path, source))?.len())
+        Ok(self.file.metadata().map_err(|source| refused("ask the length of", &self.path, source))?.len())
     }
 
     fn allocated_bytes(&self) -> Result<u64> {
-        let metadata = self.file.metadata().map_err(|source| error("ask the blocks of", &self.path, source))?;
+        let metadata = self.file.metadata().map_err(|source| refused("ask the blocks of", &self.path, source))?;
         Ok(metadata.blocks().saturating_mul(512))
     }
 
     fn set_len(&self, length: u64) -> Result<()> {
-        self.file.set_len(length).map_err(|source| error("set the length of", &self.path, source))
+        self.file.set_len(length).map_err(|source| refused("set the length of", &self.path, source))
     }
 
     fn sync(&self) -> Result<()> {
-        self.file.sync_data().map_err(|source| error("sync", &self.path, source))
+        self.file.sync_data().map_err(|source| refused("sync", &self.path, source))
     }
 
     fn allocate(&self, offset: u64, length: u64) -> Result<()> {
@@ -352,7 +349,7 @@ impl File for LocalFile {
                 }
                 Ok(())
             }
-            Err(source) => Err(error("reserve room in", &self.path, source)),
+            Err(source) => Err(refused("reserve room in", &self.path, source)),
         }
     }
 

@@ -18,13 +18,13 @@ mod copy;
 mod database;
 mod lost;
 mod moment;
-mod salvage;
+mod partition_salvage;
 mod tiers;
 mod tree;
 
 pub use changes::{decode_changes, encode_changes};
 pub use moment::Moment;
-pub use salvage::{Need, Salvage, SalvagedPartition, salvage_partition};
+pub use partition_salvage::{Need, Salvage, SalvagedPartition, salvage_partition};
 
 use crate::error::{IndexError, Result};
 use backend::Fault;
@@ -284,7 +284,7 @@ impl ObjectIndex {
     /// What keeps the file of a partition from being used, by reading all of it; and up to where the log is applied in it, if that can be read.
     pub fn problem_of(ground: &Arc<dyn Ground>, directory: &str, partition: u16) -> Result<(Option<String>, Option<Position>)> {
         let path = file_name(directory, partition);
-        if salvage::is_unfinished(&**ground, &path)? {
+        if partition_salvage::is_unfinished(&**ground, &path)? {
             return Ok((Some("its salvage was cut short".to_owned()), None));
         }
         let (file, position) = match PartitionFile::open(ground, path, Access::Read, 0, 4 << 20) {
@@ -308,7 +308,7 @@ impl ObjectIndex {
             let path = self.ground.describe(&name);
             match copy::open(&*self.ground, &name) {
                 Ok(Some(copied)) if copied.position < log_start => {
-                    Some(format!("{path} is {}", salvage::outdated_copy(copied.position, log_start)))
+                    Some(format!("{path} is {}", partition_salvage::outdated_copy(copied.position, log_start)))
                 }
                 Ok(None) if log_start > Position(0) => Some(format!("{path} is missing")),
                 Ok(_) => None,
@@ -564,7 +564,7 @@ mod crash_tests;
 #[cfg(test)]
 mod damage_tests;
 #[cfg(test)]
-mod salvage_tests;
+mod partition_salvage_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -31,14 +31,14 @@
 mod batch;
 mod error;
 mod log;
+mod log_salvage;
 mod record;
-mod salvage;
 mod segment;
 mod view;
 
 pub use batch::{ALIGNMENT_BYTES, BATCH_MAX_BYTES, Batch, BatchError, parse_batch};
 pub use error::{LogError, Result};
 pub use log::{Log, LogOptions, Opening, Visit};
+pub use log_salvage::{Remnants, first_segment, guess_records, replace_log, salvage_batches};
 pub use record::{Partition, PartitionClass, Position, Record};
-pub use salvage::{Remnants, first_segment, guess_records, replace_log, salvage_batches};
 pub use view::{Change, Effects, Pressure, View};

@@ -6,22 +6,20 @@
 //!
 //! # Readers beside a merge
 //! Whoever looked an id up may find the file gone, or another catalog than that of the file it reads. No such mixture gives wrong bytes
-//! (catalogs, frames and names of chunks are all checked); it is an error, and [`Shared::stable`] then looks again: each switch counts
-//! [`Shared::generation`] up *after* the new place can be found and *before* the old file goes. For the same reason nothing that was read
-//! from disk is kept in a cache if the generation has changed since: it would stay there for ever.
+//! (catalogs, frames and names of chunks are all checked); it is an error, and [`Shared::stable`] then looks again: each switch counts a
+//! move ([`Forwards::count_move`](crate::forwards::Forwards::count_move)) *after* the new place can be found and *before* the old file
+//! goes. For the same reason nothing that was read from disk is kept in a cache if something has moved since: it would stay there for ever.
 //!
 //! Beside a writer in another process ([`ContainerStore::follow_writers`]) nobody counts the generation: whoever misses a file forgets what it knows of
 //! forwards and asks the disk, which always has one of the two, as a forward is durable before its file goes. What the log says of merges is not needed then.
 
-use crate::cache::Lru;
 use crate::catalog::decode_container;
 use crate::store::{ContainerStore, Shared};
 use crate::{Catalog, ContainerId, Result, StorageError, file};
 use onefold_ground::wire::Reader;
 use onefold_ground::{Access, checksum};
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Bytes of a forward file: one sector, written whole or not at all.
 pub const FORWARD_BYTES: usize = 512;
@@ -29,8 +27,6 @@ pub const FORWARD_BYTES: usize = 512;
 const CONTENT_BYTES: usize = 48;
 const MAGIC: &[u8; 8] = b"1FLDFWD1";
 const VERSION: u32 = 1;
-/// Forwards kept in memory, about 100 bytes each.
-const KNOWN_FORWARDS: usize = 16 << 10;
 
 /// The content of a forward file (`docs/format.md` section 5.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,51 +84,6 @@ impl Forward {
     }
 }
 
-/// What is known of forwards without asking the disk.
-#[derive(Debug)]
-pub(crate) struct Forwarding {
-    /// What merges in the log say and the disk may not say yet: the container that answers, or that nothing does.
-    logged: HashMap<ContainerId, Option<ContainerId>>,
-    /// What forward files said that were read last.
-    known: Lru<ContainerId, ContainerId>,
-}
-
-impl Forwarding {
-    pub(crate) fn new() -> Forwarding {
-        Forwarding { logged: HashMap::new(), known: Lru::new(KNOWN_FORWARDS) }
-    }
-
-    /// The container that answers to `id`; `Some(None)`: none does any more; `None`: the disk is to be asked.
-    fn get(&mut self, id: ContainerId) -> Option<Option<ContainerId>> {
-        match self.logged.get(&id) {
-            Some(fate) => Some(*fate),
-            None => self.known.get(&id).map(Some),
-        }
-    }
-
-    /// The log says what becomes of an id.
-    pub(crate) fn set_logged(&mut self, id: ContainerId, fate: Option<ContainerId>) {
-        self.known.remove(&id);
-        self.logged.insert(id, fate);
-    }
-
-    /// The disk is to be asked again.
-    pub(crate) fn forget(&mut self, id: ContainerId) {
-        self.known.remove(&id);
-    }
-
-    /// The disk says so now too.
-    pub(crate) fn set_done(&mut self, id: ContainerId) {
-        if let Some(Some(target)) = self.logged.remove(&id) {
-            self.known.insert(id, target, 1);
-        }
-    }
-
-    pub(crate) fn logged(&self) -> &HashMap<ContainerId, Option<ContainerId>> {
-        &self.logged
-    }
-}
-
 impl ContainerStore {
     /// The container whose file has the chunks with addresses of `container`: itself, or what it was merged into.
     pub fn current(&self, container: ContainerId) -> Result<ContainerId> {
@@ -145,16 +96,14 @@ impl ContainerStore {
     /// The containers that live on in others: all ids that have a forward. Sorted.
     pub fn forwards(&self) -> Result<Vec<ContainerId>> {
         let mut found = self.shared.list(file::forward_number)?;
-        let forwarding = self.shared.forwarding.lock();
-        found.retain(|id| !forwarding.logged.contains_key(id));
-        found.extend(forwarding.logged.iter().filter(|(_, fate)| fate.is_some()).map(|(id, _)| *id));
+        self.shared.forwards.correct(&mut found);
         found.sort_unstable();
         Ok(found)
     }
 
     /// Where the forward of `container` leads, whether or not that can be read; `None` if it has none, or a damaged one.
     pub fn forward_target(&self, container: ContainerId) -> Option<ContainerId> {
-        let logged = self.shared.forwarding.lock().logged.get(&container).copied();
+        let logged = self.shared.forwards.logged(container);
         logged.unwrap_or_else(|| self.shared.read_forward(container).ok().flatten())
     }
 
@@ -162,8 +111,7 @@ impl ContainerStore {
     /// [`StorageError::Damaged`] if it is damaged or leads nowhere.
     pub fn verify_forward(&self, container: ContainerId) -> Result<ContainerId> {
         self.shared.stable(|| {
-            let logged = self.shared.forwarding.lock().logged.get(&container).copied().flatten();
-            let target = match logged {
+            let target = match self.shared.forwards.logged(container).flatten() {
                 Some(target) => target,
                 None => self.shared.read_forward(container)?.ok_or_else(|| self.shared.missing(container))?,
             };
@@ -183,13 +131,13 @@ impl Shared {
     pub(crate) fn stable<T>(&self, mut read: impl FnMut() -> Result<T>) -> Result<T> {
         let mut missed = None;
         loop {
-            let before = self.generation.load(SeqCst);
+            let before = self.forwards.generation();
             match read() {
                 Err(StorageError::Damaged { container, .. }) if missed != Some(container) && self.is_gone(container)? => {
                     missed = Some(container);
                     self.look_again(container)?;
                 }
-                Err(error) if error.is_damage() && self.generation.load(SeqCst) != before => {}
+                Err(error) if error.is_damage() && !self.forwards.is_unmoved_since(before) => {}
                 result => return result,
             }
         }
@@ -207,31 +155,28 @@ impl Shared {
         if self.ground.exists(&file::forward_path(&self.directory, container))? {
             self.open.write().remove(&container);
         }
-        *self.forwarding.lock() = Forwarding::new();
+        self.forwards.forget_all();
         self.retire([container].iter());
         Ok(())
     }
 
     /// The container file that answers to a sealed container.
     pub(crate) fn answering(&self, id: ContainerId) -> Result<ContainerId> {
-        let generation = self.generation.load(SeqCst);
-        if let Some(fate) = self.forwarding.lock().get(id) {
+        let generation = self.forwards.generation();
+        if let Some(fate) = self.forwards.get(id) {
             return fate.ok_or_else(|| self.missing(id));
         }
         if self.open_file(id)?.is_some() {
             return Ok(id);
         }
         let target = self.read_forward(id)?.ok_or_else(|| self.missing(id))?;
-        let mut forwarding = self.forwarding.lock();
-        if self.generation.load(SeqCst) == generation {
-            forwarding.known.insert(id, target, 1);
-        }
+        self.forwards.set_read(id, target, generation);
         Ok(target)
     }
 
     /// The catalog of the container file that answers to a sealed container.
     pub(crate) fn sealed_catalog(&self, id: ContainerId) -> Result<Arc<Catalog>> {
-        let known = self.forwarding.lock().get(id).flatten();
+        let known = self.forwards.get(id).flatten();
         let cached = self.catalogs.lock().get(&known.unwrap_or(id));
         let catalog = match cached {
             Some(catalog) => {
@@ -253,10 +198,10 @@ impl Shared {
             return Ok(catalog);
         }
         self.counters.catalog_misses.fetch_add(1, Relaxed);
-        let generation = self.generation.load(SeqCst);
+        let generation = self.forwards.generation();
         let catalog = Arc::new(self.read_catalog(container)?);
         let mut catalogs = self.catalogs.lock();
-        if self.generation.load(SeqCst) == generation {
+        if self.forwards.is_unmoved_since(generation) {
             catalogs.insert(container, catalog.clone(), catalog.memory_bytes());
         }
         Ok(catalog)
@@ -292,7 +237,7 @@ impl Shared {
 
     /// Merged containers do not have these files any more: nothing of them stays in memory. What readers were about to put there is not.
     pub(crate) fn retire<'a>(&self, containers: impl Iterator<Item = &'a ContainerId>) {
-        self.generation.fetch_add(1, SeqCst);
+        self.forwards.count_move();
         for container in containers {
             self.catalogs.lock().remove(container);
             self.files.lock().remove(container);

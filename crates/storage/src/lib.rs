@@ -22,7 +22,7 @@
 //! * A failed write loses nothing (the frame stays in memory and is written again); a failed sync ends writing for this opening of the
 //!   store, because what is on disk is not known any more.
 //! * An address that was given out leads to its chunk for as long as anybody needs it, in whatever container that is by then.
-//! * Locks are taken in this order: `protecting`, `replacing`, `merging`, `settling`, `flow`, `open`, the state of one container. `forwarding`, `groups`, caches and
+//! * Locks are taken in this order: `protecting`, `replacing`, `merging`, `settling`, `flow`, `open`, the state of one container. `forwards`, `groups`, caches and
 //!   `placement` are taken last, alone.
 //!
 //! This crate must never know who refers to a chunk, or how often.
@@ -33,9 +33,11 @@ mod cache;
 mod catalog;
 mod checkpoint;
 mod compression;
+mod container_salvage;
 mod error;
 mod file;
 mod forward;
+mod forwards;
 mod groups;
 mod homes;
 mod merge;
@@ -49,7 +51,6 @@ mod recovery;
 mod rehearsal;
 mod repair;
 mod replace;
-mod salvage;
 mod scrub;
 mod sealed;
 mod stand_in;
@@ -63,6 +64,7 @@ pub use address::{Address, ContainerId};
 pub use answering::Answering;
 pub use catalog::{Catalog, ChunkKind, Frame, MAX_CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAMES, MAX_SLOTS, Slot};
 pub use compression::{Codec, Compression, UnknownCompression};
+pub use container_salvage::{Closed, Unreadable};
 pub use error::{Result, StorageError};
 pub use file::{FOOTER_BYTES, Footer, HEADER_BYTES, Header};
 pub use forward::{FORWARD_BYTES, Forward};
@@ -76,7 +78,6 @@ pub use records::{
     CONTAINER_CHECKPOINT, CONTAINER_SEALED, CONTAINERS_MERGED, ContainerRecord, FRAME_COMMITTED, FRAME_DATA, OpenChunks, stored_chunks,
 };
 pub use repair::{Repair, RepairedAndLost, ScrubbedParity};
-pub use salvage::{Closed, Unreadable};
 pub use scrub::{ScrubThreads, Scrubbed};
 pub use store::{CommittedSlots, ContainerStore, Statistics, StorageOptions};
 pub use verify::{ChunkRead, ChunkVisitor, ContainerReport, FrameVisitor};

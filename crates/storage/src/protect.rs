@@ -157,7 +157,7 @@ impl Shared {
         let mut gathered = Gathered::default();
         for container in containers {
             let container = *container;
-            if self.forwarding.lock().logged().contains_key(&container) {
+            if self.forwards.is_logged(container) {
                 // A merge is about to take its file.
                 self.note_groups(|groups| groups.set_unfit(container))?;
                 continue;

@@ -19,7 +19,7 @@ use std::fmt;
 use std::io;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// The bytes of a chunk: a part of a decompressed frame that others may share.
 #[derive(Clone)]
@@ -375,7 +375,7 @@ impl Shared {
         if let Some(file) = self.files.lock().get(&container) {
             return Ok(Some(file));
         }
-        let generation = self.generation.load(SeqCst);
+        let generation = self.forwards.generation();
         let opened = match self.rehearsed(container) {
             Some(file) => Ok(file),
             None => self.ground.open(&file::path(&self.directory, container), Access::Read),
@@ -386,7 +386,7 @@ impl Shared {
             Err(error) => return Err(self.read_error(container, None, error)),
         };
         let mut files = self.files.lock();
-        if self.generation.load(SeqCst) == generation {
+        if self.forwards.is_unmoved_since(generation) {
             files.insert(container, file.clone(), 1);
         }
         Ok(Some(file))

@@ -1,7 +1,6 @@
 //! Repairs that are tried and not made, for dry runs: what a repair would write is what this opening of the store, which is for reading only, sees
 //! from then on. Nothing of it is written anywhere, and it takes little memory: a container that parity gives back is read through parity ([`crate::stand_in`]).
 
-use crate::forward::Forwarding;
 use crate::store::{ContainerStore, Shared};
 use crate::{ContainerId, Result, file};
 use onefold_ground::{Access, File};
@@ -53,8 +52,7 @@ impl Shared {
         if self.rehearsal.get().is_none() {
             return false;
         }
-        let lead = |forwarding: &mut Forwarding| containers.iter().for_each(|container| forwarding.set_logged(*container, Some(target)));
-        lead(&mut self.forwarding.lock());
+        self.forwards.set_logged(containers.iter().map(|container| (*container, Some(target))));
         self.retire(containers.iter());
         true
     }

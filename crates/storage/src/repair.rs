@@ -124,7 +124,7 @@ impl Shared {
         let _nothing_goes = self.replacing.lock();
         let begun = Instant::now();
         // One that was merged and whose files wait for being replaced is not looked up any more.
-        let was_merged = self.forwarding.lock().logged().contains_key(&container);
+        let was_merged = self.forwards.is_logged(container);
         let Some(group) = self.with_groups(group)?.filter(|_| !was_merged) else { return Ok(Repair::Impossible) };
         let repaired = self.make_anew(group, container)?;
         match repaired {

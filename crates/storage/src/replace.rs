@@ -138,7 +138,7 @@ impl ContainerStore {
         }
         shared.write_forwards(containers, target, &mut folders)?;
         shared.sync_folders(&folders)?;
-        containers.iter().for_each(|container| shared.forwarding.lock().forget(*container));
+        shared.forwards.forget(containers.iter());
         shared.retire(containers.iter());
         Ok(())
     }
@@ -193,10 +193,7 @@ impl Shared {
     }
 
     fn replaced(&self, replacement: Replacement) {
-        {
-            let mut forwarding = self.forwarding.lock();
-            replacement.ids().for_each(|id| forwarding.set_done(*id));
-        }
+        self.forwards.set_done(replacement.ids());
         // Who opened one of the files before it went has put it into the cache by now, or will not.
         self.retire(replacement.ids());
         self.merging.lock().pending.retain(|pending| pending.claim.ticket != replacement.claim.ticket);
@@ -285,10 +282,8 @@ impl Shared {
 
     /// Readers find chunks where the log says that they are.
     fn switch(&self, replacement: &Replacement) {
-        let mut forwarding = self.forwarding.lock();
-        replacement.forwarded.iter().for_each(|id| forwarding.set_logged(*id, replacement.target));
-        replacement.removed.iter().for_each(|id| forwarding.set_logged(*id, None));
-        drop(forwarding);
+        let forwarded = replacement.forwarded.iter().map(|id| (*id, replacement.target));
+        self.forwards.set_logged(forwarded.chain(replacement.removed.iter().map(|id| (*id, None))));
         self.retire(replacement.ids());
     }
 

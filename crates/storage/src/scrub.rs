@@ -13,7 +13,7 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
@@ -142,7 +142,7 @@ impl ContainerStore {
 impl Shared {
     fn scrub_one(&self, container: ContainerId, buffer: &mut ReadBuffer) -> Scrubbed {
         // Moves of chunks between files before it is read; and of one that is not sealed, what is in its file.
-        let generation = self.generation.load(SeqCst);
+        let generation = self.forwards.generation();
         let open = self.open.read().get(&container).map(|open| open.state.lock().catalog.clone());
         let mut scrubbed = Scrubbed::default();
         let verified = match self.ground.open_past_cache(&file::path(&self.directory, container)).and_then(|file| Ok((file.len()?, file))) {
@@ -170,10 +170,10 @@ impl Shared {
 
     /// Whether what was found of a container is about what it is now: not if it was merged away since.
     fn is_still_there(&self, container: ContainerId, generation: u64) -> bool {
-        if self.generation.load(SeqCst) == generation {
+        if self.forwards.is_unmoved_since(generation) {
             return true;
         }
-        if self.forwarding.lock().logged().contains_key(&container) {
+        if self.forwards.is_logged(container) {
             return false;
         }
         let there = self.ground.exists(&file::path(&self.directory, container)).unwrap_or(true);

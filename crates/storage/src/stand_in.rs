@@ -63,7 +63,7 @@ impl ContainerStore {
 impl Shared {
     /// `None`: it has no parity that can be read.
     pub(crate) fn stand_in(&self, container: ContainerId) -> Result<Option<Arc<dyn File>>> {
-        let is_merged = self.forwarding.lock().logged().contains_key(&container);
+        let is_merged = self.forwards.is_logged(container);
         let group = self.with_groups(|groups| Ok(groups.group_of(container)))?;
         let Some(group) = group.filter(|_| !is_merged && !self.open.read().contains_key(&container)) else { return Ok(None) };
         let parity = match self.open_parity(group) {

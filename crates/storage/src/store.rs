@@ -1,7 +1,7 @@
 //! The store of containers as a whole: its options, opening and closing it, its figures.
 
 use crate::cache::Lru;
-use crate::forward::Forwarding;
+use crate::forwards::Forwards;
 use crate::groups::Groups;
 use crate::open::{OpenContainer, Seal};
 use crate::reader::FrameCache;
@@ -126,9 +126,7 @@ pub(crate) struct Shared {
     /// Files that a reader passes over: a crash came before their first commit.
     pub(crate) leftovers: Mutex<HashSet<ContainerId>>,
     /// Where the chunks of merged containers are.
-    pub(crate) forwarding: Mutex<Forwarding>,
-    /// Counts the moves of chunks between files: see [`crate::forward`].
-    pub(crate) generation: AtomicU64,
+    pub(crate) forwards: Forwards,
     /// What merges hold.
     pub(crate) merging: Mutex<Merging>,
     /// One at a time makes parity.
@@ -257,8 +255,7 @@ impl ContainerStore {
             open: RwLock::default(),
             log_end: AtomicU64::new(0),
             leftovers: Mutex::default(),
-            forwarding: Mutex::new(Forwarding::new()),
-            generation: AtomicU64::new(0),
+            forwards: Forwards::new(),
             merging: Mutex::default(),
             protecting: Mutex::new(()),
             groups: Mutex::default(),
@@ -370,8 +367,7 @@ impl ContainerStore {
         found.extend(shared.all_rehearsed());
         found.retain(|container| !shared.is_unlogged_merge(*container) && !shared.leftovers.lock().contains(container));
         found.retain(|container| !before.is_later(*container) && !before.open.contains_key(container));
-        let forwarding = shared.forwarding.lock();
-        found.retain(|container| !forwarding.logged().contains_key(container));
+        shared.forwards.retain_unlogged(&mut found);
         found.sort_unstable();
         found.dedup();
         Ok(found)

@@ -9,7 +9,6 @@ use onefold_ground::ReadBuffer;
 use onefold_ground::profile::Component;
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 
 /// What a check of one container found.
 #[derive(Debug)]
@@ -78,9 +77,9 @@ impl ContainerStore {
         mut visit: Option<&mut FrameVisitor<'_>>,
     ) -> Result<ContainerReport> {
         loop {
-            let generation = self.shared.generation.load(SeqCst);
+            let generation = self.shared.forwards.generation();
             let report = self.verify_once(container, read_data, buffer, visit.as_deref_mut())?;
-            if report.damage.is_empty() || self.shared.generation.load(SeqCst) == generation {
+            if report.damage.is_empty() || self.shared.forwards.is_unmoved_since(generation) {
                 return Ok(report);
             }
         }

@@ -18,8 +18,8 @@ use crate::liveness::{Liveness, Reclaiming};
 use crate::lost::quarantine::Quarantine;
 use crate::lost::rebuild::{MARKER, empty_index};
 use crate::lost::rehearsal::Rehearsal;
-use crate::lost::salvage;
 use crate::lost::scrubbing::Scrubs;
+use crate::lost::store_salvage;
 use crate::read::snapshot;
 use crate::read::views::{OPENING_LIMIT, lock_views_within};
 use crate::statistics::{TOTALS_KEY, TOTALS_PARTITION, Totals};
@@ -78,7 +78,7 @@ impl Engine {
         let (ground, reserve) = reserve::over(ground, &settings, mode);
         let access = if mode == Mode::ReadWrite { Access::ReadWrite } else { Access::Read };
         copied::refuse_a_copy(&*ground)?;
-        if ground.exists(salvage::MARKER)? {
+        if ground.exists(store_salvage::MARKER)? {
             return Err(EngineError::Inconsistent { why: "its repair was cut short: run `onefold check --repair` again".into() });
         }
         let epoch = read_epoch(&*ground)? + u64::from(mode == Mode::ReadWrite);

@@ -3,7 +3,7 @@
 mod crash;
 mod damage;
 mod jumps;
-mod salvage;
+mod log_salvage;
 mod trials;
 
 use super::*;

@@ -1,0 +1,122 @@
+//! What is known of forwards without asking the disk, and the count of moves of chunks between files: see [`crate::forward`].
+
+use crate::ContainerId;
+use crate::cache::Lru;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+/// Forwards kept in memory, about 100 bytes each.
+const KNOWN_FORWARDS: usize = 16 << 10;
+
+/// Where the chunks of merged containers are, as far as it is known here. Its lock is taken last and alone, by each method for itself.
+#[derive(Debug)]
+pub(crate) struct Forwards {
+    known: Mutex<Known>,
+    generation: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Known {
+    /// What merges in the log say and the disk may not say yet: the container that answers, or that nothing does.
+    logged: HashMap<ContainerId, Option<ContainerId>>,
+    /// What forward files said that were read last.
+    read: Lru<ContainerId, ContainerId>,
+}
+
+impl Known {
+    fn new() -> Known {
+        Known { logged: HashMap::new(), read: Lru::new(KNOWN_FORWARDS) }
+    }
+}
+
+impl Forwards {
+    pub(crate) fn new() -> Forwards {
+        Forwards { known: Mutex::new(Known::new()), generation: AtomicU64::new(0) }
+    }
+
+    /// How often chunks have moved between files.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(SeqCst)
+    }
+
+    /// Returns whether no chunk has moved between files since the generation was asked for.
+    pub(crate) fn is_unmoved_since(&self, generation: u64) -> bool {
+        self.generation() == generation
+    }
+
+    /// Counts a move. Call only when the new place can be found, and before the old file goes.
+    pub(crate) fn count_move(&self) {
+        self.generation.fetch_add(1, SeqCst);
+    }
+
+    /// The container that answers to `id`; `Some(None)`: none does any more; `None`: the disk is to be asked.
+    pub(crate) fn get(&self, id: ContainerId) -> Option<Option<ContainerId>> {
+        let mut known = self.known.lock();
+        match known.logged.get(&id) {
+            Some(fate) => Some(*fate),
+            None => known.read.get(&id).map(Some),
+        }
+    }
+
+    /// What the log says of `id` and the disk may not say yet; `None`: nothing.
+    pub(crate) fn logged(&self, id: ContainerId) -> Option<Option<ContainerId>> {
+        self.known.lock().logged.get(&id).copied()
+    }
+
+    /// Returns whether the log says of `id` what the disk may not say yet: its file may go at any moment.
+    pub(crate) fn is_logged(&self, id: ContainerId) -> bool {
+        self.known.lock().logged.contains_key(&id)
+    }
+
+    /// Leaves only ids of which the log says nothing that the disk may not say yet.
+    pub(crate) fn retain_unlogged(&self, ids: &mut Vec<ContainerId>) {
+        let known = self.known.lock();
+        ids.retain(|id| !known.logged.contains_key(id));
+    }
+
+    /// Makes of the ids that have a forward on disk those that are forwarded.
+    pub(crate) fn correct(&self, ids: &mut Vec<ContainerId>) {
+        let known = self.known.lock();
+        ids.retain(|id| !known.logged.contains_key(id));
+        ids.extend(known.logged.iter().filter(|(_, fate)| fate.is_some()).map(|(id, _)| *id));
+    }
+
+    /// The log says what becomes of ids; readers see all of it or nothing.
+    pub(crate) fn set_logged(&self, fates: impl Iterator<Item = (ContainerId, Option<ContainerId>)>) {
+        let mut known = self.known.lock();
+        for (id, fate) in fates {
+            known.read.remove(&id);
+            known.logged.insert(id, fate);
+        }
+    }
+
+    /// The disk says so now, too.
+    pub(crate) fn set_done<'a>(&self, ids: impl Iterator<Item = &'a ContainerId>) {
+        let mut known = self.known.lock();
+        for id in ids {
+            if let Some(Some(target)) = known.logged.remove(id) {
+                known.read.insert(*id, target, 1);
+            }
+        }
+    }
+
+    /// Notes what a forward file said, unless a chunk has moved since `generation`.
+    pub(crate) fn set_read(&self, id: ContainerId, target: ContainerId, generation: u64) {
+        let mut known = self.known.lock();
+        if self.is_unmoved_since(generation) {
+            known.read.insert(id, target, 1);
+        }
+    }
+
+    /// The disk is to be asked again about these.
+    pub(crate) fn forget<'a>(&self, ids: impl Iterator<Item = &'a ContainerId>) {
+        let mut known = self.known.lock();
+        ids.for_each(|id| known.read.remove(id));
+    }
+
+    /// The disk is to be asked again about all, whatever the log says.
+    pub(crate) fn forget_all(&self) {
+        *self.known.lock() = Known::new();
+    }
+}
