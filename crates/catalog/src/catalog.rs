@@ -2,8 +2,9 @@
 //!
 //! A record lies in the object-index partition of its backup group (its name hashed), under the key `b` + id.
 
-use crate::protection::{Now, Protection, protection_key};
-use crate::{Backup, BackupId, CatalogError, Result};
+use crate::keys::{self, key, protection_key};
+use crate::protection::{Now, Protection};
+use crate::{Backup, CatalogError, Result};
 use onefold_engine::{Change, Engine, EngineError, Piece, Transaction};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::checksum;
@@ -11,8 +12,6 @@ use onefold_ground::wire::{Reader, WireError, put_varint};
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// First byte of the keys of backups.
-const PREFIX: u8 = b'b';
 /// The partition and key of the greatest sequence that any backup of the store ever had, and the version of that value.
 const GREATEST: (u16, &[u8]) = (0, b"g");
 const GREATEST_VERSION: u8 = 1;
@@ -157,7 +156,7 @@ impl Catalog {
     /// Passes every backup to `visit`, in no useful order. A damaged record is an error, after all others were passed.
     pub fn visit(&self, visit: &mut dyn FnMut(Backup)) -> Result<()> {
         let mut damaged = None;
-        self.engine.for_each_object(PREFIX, &mut |key, value| match self.decode(key, value) {
+        self.engine.for_each_object(keys::BACKUP, &mut |key, value| match self.decode(key, value) {
             Ok(backup) => visit(backup),
             Err(error) => damaged = Some(error),
         })?;
@@ -311,12 +310,6 @@ impl Catalog {
     pub(crate) fn partition(&self, name: &str) -> u16 {
         (checksum(name.as_bytes()) % u64::from(self.engine.object_partitions().max(1))) as u16
     }
-}
-
-pub(crate) fn key(id: &BackupId) -> Vec<u8> {
-    let mut key = vec![PREFIX];
-    key.extend_from_slice(id.as_bytes());
-    key
 }
 
 fn encode_greatest(sequence: u64) -> Vec<u8> {
