@@ -2,16 +2,15 @@
 //!
 //! A record lies in the object-index partition of its backup group (its name hashed), under the key `b` + id.
 
-use crate::protection::{Now, Protection, protection_key};
-use crate::{Backup, BackupId, CatalogError, Result};
+use crate::keys::{self, key, protection_key};
+use crate::protection::{Now, Protection};
+use crate::{Backup, CatalogError, Result};
 use onefold_engine::{Change, Engine, EngineError, Group, Reference, Transaction};
 use onefold_ground::checksum;
 use onefold_ground::wire::{Reader, WireError, put_varint};
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// First byte of the keys of backups.
-const PREFIX: u8 = b'b';
 /// The partition and key of the greatest sequence that any backup of the store ever had, and the version of that value.
 const GREATEST: (u16, &[u8]) = (0, b"g");
 const GREATEST_VERSION: u8 = 1;
@@ -156,7 +155,7 @@ impl Catalog {
     /// Passes every backup to `visit`, in no useful order. A damaged record is an error, after all others were passed.
     pub fn visit(&self, visit: &mut dyn FnMut(Backup)) -> Result<()> {
         let mut damaged = None;
-        self.engine.for_each_object(PREFIX, &mut |key, value| match self.decode(key, value) {
+        self.engine.for_each_object(keys::BACKUP, &mut |key, value| match self.decode(key, value) {
             Ok(backup) => visit(backup),
             Err(error) => damaged = Some(error),
         })?;
@@ -312,12 +311,6 @@ impl Catalog {
     }
 }
 
-pub(crate) fn key(id: &BackupId) -> Vec<u8> {
-    let mut key = vec![PREFIX];
-    key.extend_from_slice(id.as_bytes());
-    key
-}
-
 fn encode_greatest(sequence: u64) -> Vec<u8> {
     let mut out = vec![GREATEST_VERSION];
     put_varint(&mut out, sequence);
@@ -337,6 +330,6 @@ fn decode_greatest(value: &[u8]) -> std::result::Result<u64, WireError> {
 
 /// What a backup itself refers to; the rest of its tree hangs on that. The backups of one name are a group: they share most of what they have.
 fn root_references(backup: &Backup, change: i64) -> Vec<Reference> {
-    let group = Group::new(PREFIX, checksum(backup.name.as_bytes()));
+    let group = Group::new(keys::BACKUP, checksum(backup.name.as_bytes()));
     Reference::of(&backup.root.pieces, group, change).collect()
 }

@@ -20,6 +20,8 @@ mod diff;
 mod directory;
 mod entry;
 mod error;
+mod keys;
+mod protect;
 mod protection;
 mod recipes;
 pub mod retention;

@@ -17,10 +17,11 @@
 //!   that changed so recently that a further change could keep its ctime is read only after the clock has moved on.
 
 use crate::assemble::assemble;
+use crate::job::Job;
 use crate::marker::Markers;
 use crate::monitor::{Counter, Monitor, Problem, Severity, Watch};
 use crate::options::{BackupOptions, BackupOutcome, Parent, Rehearsal, clean, cleaned, common_directory};
-use crate::read::{Job, Reader};
+use crate::read::Reader;
 use crate::walk::{Event, Walk, Wanted};
 use crate::{ClientError, Excludes, Result, source};
 use crossbeam_channel::Sender;

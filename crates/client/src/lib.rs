@@ -17,6 +17,7 @@ mod damage;
 mod dump;
 mod error;
 mod glob;
+mod job;
 mod marker;
 mod monitor;
 mod options;
@@ -37,7 +38,8 @@ pub use error::{ClientError, Result};
 pub use glob::{Excludes, Pattern};
 pub use monitor::{Counter, Monitor, Plan, Problem, Severity, Tally};
 pub use options::{BackupOptions, BackupOutcome, Parent, Rehearsal};
-pub use restore::{Overwrite, RestoreOptions, RestoreOutcome, restore};
+pub use restore::options::{Overwrite, RestoreOptions};
+pub use restore::{RestoreOutcome, restore};
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 

@@ -3,6 +3,7 @@
 //! A file's entry has the attributes it had when it was opened, so a change while it is read shows in its ctime next time.
 //! A name that is gone is only warned of. One that is something else now is an error, as the backup lacks what is there.
 
+use crate::job::Job;
 use crate::monitor::{Counter, Watch};
 use crate::source::{self, Found};
 use crate::state::set_xattrs;
@@ -34,20 +35,6 @@ const UNSIZED_BYTES: u64 = 16 << 20;
 const SPARSE_BYTES: u64 = 64 << 10;
 /// How long to wait, in all, for the clock to leave the moment of a file's last change.
 const SETTLE_STEPS: u32 = 20;
-
-/// A file to read.
-#[derive(Debug)]
-pub(crate) struct Job {
-    pub(crate) ticket: u64,
-    pub(crate) directory: Arc<OwnedFd>,
-    pub(crate) name: Vec<u8>,
-    /// Path from the root, without the `/` in front.
-    pub(crate) path: Vec<u8>,
-    /// As the walk saw it.
-    pub(crate) size_bytes: u64,
-    /// A block device or FIFO whose content is wanted.
-    pub(crate) is_special: bool,
-}
 
 /// What a reader made of a job: the entry, or `None` if there is nothing to store, which has been reported.
 pub(crate) type Answer = (u64, Option<Entry>);

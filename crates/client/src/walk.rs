@@ -2,9 +2,9 @@
 //!
 //! Everything is found relative to an open directory, so a directory that is renamed meanwhile cannot lead the walk astray.
 
+use crate::job::Job;
 use crate::marker::Markers;
 use crate::monitor::{Counter, Watch};
-use crate::read::Job;
 use crate::source::{self, Found, Listing};
 use crate::state::{State, looks_same, set_xattrs};
 use crate::{ClientError, Excludes, Result};

@@ -2,7 +2,7 @@
 
 use crate::damage::{Damaged, DoesNotSpell, Lost, Part, Parts, damaged_name, ranges_text, read_around};
 use crate::monitor::{Counter, Watch};
-use crate::restore::{Overwrite, RestoreOptions};
+use crate::restore::options::{Overwrite, RestoreOptions};
 use crate::target::{Directory, Keepout, Place, Powers, give_name, os, set_attributes, temporary_name};
 use crate::{ClientError, Result};
 use crossbeam_channel::{Receiver, Sender};

@@ -1,7 +1,8 @@
 //! One request on an export, on a thread that may block.
 
-use crate::reply::{Reply, Style, tidy};
+use crate::reply::{Reply, tidy};
 use crate::request::{Operation, Request};
+use crate::style::Style;
 use crate::{Errno, Export, ExportError};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

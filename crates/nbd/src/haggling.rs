@@ -1,7 +1,7 @@
 //! The negotiation as a state machine: an option goes in, bytes to send and what to do next come out. No I/O.
 
 use crate::options::{self, OptionRequest, Wants, put_fault, put_reply};
-use crate::reply::Style;
+use crate::style::Style;
 use crate::wire::{
     INIT_MAGIC, MAX_PAYLOAD_BYTES, MAX_STRING_BYTES, OPTION_MAGIC, handshake_flag, info, option, option_reply, transmission_flag,
 };

@@ -35,6 +35,7 @@ pub mod haggling;
 pub mod options;
 pub mod reply;
 pub mod request;
+pub mod style;
 
 pub use config::{Config, Limits, Listen, LocalAddress, Tls, TlsFiles};
 pub use export::{Export, ExportError, ExportInfo, Exports, Extent};

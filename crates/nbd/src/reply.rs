@@ -3,18 +3,8 @@
 use crate::Extent;
 use crate::haggling::ALLOCATION_ID;
 use crate::request::Request;
+use crate::style::Style;
 use crate::wire::{EXTENDED_REPLY_MAGIC, Errno, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC, chunk, state};
-
-/// The form of requests and replies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Style {
-    /// Compact requests, simple replies.
-    Simple,
-    /// Compact requests, structured replies to whatever has data or an error.
-    Structured,
-    /// Extended requests and replies.
-    Extended,
-}
 
 /// A whole reply to one request.
 #[derive(Debug, Default, PartialEq, Eq)]

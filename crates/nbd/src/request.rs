@@ -1,6 +1,6 @@
 //! Requests as bytes: parsing a header and deciding, from it alone, what is asked or what is wrong with it. No I/O.
 
-use crate::reply::Style;
+use crate::style::Style;
 use crate::wire::{EXTENDED_REQUEST_MAGIC, Errno, Fields, MAX_PAYLOAD_BYTES, REQUEST_MAGIC, command, command_flag};
 
 /// The longest payload of a block status request that is looked at: an effect length and ids of contexts.

@@ -1,10 +1,10 @@
 //! Where a command shows what it finds, and who may stop it: the terminal of this process, or, in the daemon, the connection of a client.
 
-use crate::commands::Talk;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::output::note;
 use crate::progress::steps;
+use crate::talk::Talk;
 use indicatif::ProgressBar;
 use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, mpsc};

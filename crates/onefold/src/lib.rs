@@ -25,6 +25,7 @@ pub mod secret;
 pub mod session;
 pub mod settings;
 pub mod store;
+pub mod talk;
 pub mod units;
 pub mod waiting;
 

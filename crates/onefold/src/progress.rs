@@ -11,7 +11,7 @@ mod watch;
 pub use course::Course;
 pub use watch::{Shown, Watch, said};
 
-use crate::commands::Talk;
+use crate::talk::Talk;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::Duration;

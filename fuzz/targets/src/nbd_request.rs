@@ -1,7 +1,8 @@
 //! NBD requests: any header is refused or judged, no verdict lets a request out of its export, and payloads are bounded.
 
-use onefold_nbd::reply::{Reply, Style, tidy};
+use onefold_nbd::reply::{Reply, tidy};
 use onefold_nbd::request::{Facts, Operation, header_bytes, judge, parse_header, parse_status_payload};
+use onefold_nbd::style::Style;
 use onefold_nbd::{Extent, MAX_PAYLOAD_BYTES};
 
 /// The first byte chooses style, rights and contexts, the next three the size of the export; what follows is requests as on the wire.

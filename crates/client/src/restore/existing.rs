@@ -1,7 +1,7 @@
 //! What stands in the target already: equal to the backup, to be replaced, or in the way.
 
+use super::options::Overwrite;
 use crate::monitor::{Counter, Plan};
-use crate::restore::Overwrite;
 use crate::source::{self, Found};
 use crate::target::{Directory, Place, os, set_attributes};
 use crate::write::Output;

@@ -1,5 +1,6 @@
 //! Further names of files, made when the first ones are there.
 
+use super::link::Link;
 use super::walk::Walk;
 use crate::Result;
 use crate::damage::damaged_name;
@@ -7,19 +8,11 @@ use crate::monitor::Counter;
 use crate::source;
 use crate::target::{Directory, give_name, let_owner_in, open_directory, os, temporary_name};
 use crate::write::{Restored, Writer};
-use onefold_catalog::{Attributes, CatalogError, Content, Entry, components, is_valid_name};
+use onefold_catalog::{CatalogError, Content, Entry, components, is_valid_name};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, Mode, Timestamps};
 use rustix::io::Errno;
 use std::sync::Arc;
-
-/// A further name.
-pub(super) struct Link {
-    /// Path in the backup.
-    pub(super) path: Vec<u8>,
-    pub(super) first: Vec<u8>,
-    pub(super) attributes: Attributes,
-}
 
 impl Walk<'_> {
     /// Makes the further names of files, now that the first ones are there.

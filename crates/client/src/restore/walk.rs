@@ -1,8 +1,8 @@
 //! The walk of a restore: goes through the backup, makes directories and what has no data, hands files to the writers.
 
-use super::RestoreOptions;
 use super::delete::Deleter;
-use super::links::Link;
+use super::link::Link;
+use super::options::RestoreOptions;
 use crate::monitor::Counter;
 use crate::select::{Reach, Selection, Verdict};
 use crate::target::{Directory, NoEntry, Place, give_name, os, set_attributes, temporary_name};

@@ -1,7 +1,6 @@
 //! Clients that write at the same time, each its stream from the beginning to the end, and what is seen of them from outside.
 
 use super::face::{Way, WayError};
-use super::store::LOOK_INTERVAL;
 use super::{Result, RunError, Watcher, measure};
 use crate::results::Latency;
 use crate::spec::RunSpec;
@@ -11,11 +10,14 @@ use onefold_traffic::Stream;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex, OnceLock, PoisonError, mpsc};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Spans of the course of throughput: at most so many, none shorter than this.
 const SPANS: f64 = 100.0;
 const LEAST_SPAN_S: f64 = 0.1;
+
+/// How often somebody looks whether to stop.
+pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Counters of the parts of a store.
 pub(super) type Traffic = Vec<(String, PartCounters)>;

@@ -1,6 +1,6 @@
 //! The store of a repetition: made, opened, written generation after generation, deleted.
 
-use super::clients::{Client, Written, write};
+use super::clients::{Client, LOOK_INTERVAL, Written, write};
 use super::face::InProcess;
 use super::{Generations, Program, Result, RunError, Served, Service, Watcher, measure};
 use crate::results::{Measured, PartTraffic};
@@ -12,10 +12,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// How often somebody looks whether to stop.
-pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// How often the deletion of a store is tried while something of it still writes.
 const DELETIONS: u32 = 100;
 

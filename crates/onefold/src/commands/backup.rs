@@ -1,6 +1,5 @@
 //! `onefold backup`.
 
-use super::Talk;
 use super::chosen::chosen;
 use crate::cli::Backup;
 use crate::clocks;
@@ -9,6 +8,7 @@ use crate::interrupt::Interrupt;
 use crate::output::{Output, note};
 use crate::progress::{Shown, Watch};
 use crate::store::Store;
+use crate::talk::Talk;
 use crate::units::{counted, duration, number, printable, rate, size, times_less, utc_time};
 use crate::waiting::Waiting;
 use onefold_catalog::{BackupId, Catalog, Statistics};

@@ -1,11 +1,11 @@
 //! `onefold init`.
 
-use super::Talk;
 use crate::cli::{ChunkerName, FingerprintName, Init, ProfileName};
 use crate::failure::{Exit, Failure, Result};
 use crate::output::Output;
 use crate::settings;
 use crate::store::{SETTINGS_FILE, ground};
+use crate::talk::Talk;
 use crate::units::{printable, size};
 use onefold_chunking::{Kind, Sizes};
 use onefold_engine::{Descriptor, Engine, EngineError};

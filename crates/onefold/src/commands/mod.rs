@@ -34,6 +34,7 @@ use crate::secret::{Asking, Secret};
 use crate::session::{Session, StoreCommand};
 use crate::settings::Settings;
 use crate::store::{SETTINGS_FILE, Store, cannot_open, ground, read_settings};
+use crate::talk::Talk;
 use crate::waiting::{InUse, Waiting};
 use clap::CommandFactory;
 use onefold_engine::{Engine, EngineError, Mode};
@@ -296,15 +297,6 @@ fn in_use(error: EngineError, command: &dyn StoreCommand) -> Failure {
         "wait until that process has ended, or stop it{how}. A daemon that is starting or stopping takes commands soon or no more, and its log says if it cannot \
          listen for them"
     ))
-}
-
-/// How much is said beside results.
-#[derive(Clone, Copy, Debug)]
-pub struct Talk {
-    /// Nothing.
-    pub quiet: bool,
-    /// The log takes standard error, so no progress bar.
-    pub verbose: bool,
 }
 
 fn print(bytes: &[u8]) -> Result<Exit> {

@@ -1,6 +1,5 @@
 //! `onefold serve`: the daemon.
 
-use super::Talk;
 use crate::cli::Serve;
 use crate::control::ControlServer;
 use crate::daemon::Daemon;
@@ -11,6 +10,7 @@ use crate::iscsi::{self, Iscsi as Targets, ShownUnit, parse_portal};
 use crate::output::{Output, note};
 use crate::settings::{Iscsi, Nbd, Settings};
 use crate::store::{SETTINGS_FILE, Store, ground, read_settings};
+use crate::talk::Talk;
 use crate::units::{counted, printable, size};
 use crate::waiting::Waiting;
 use onefold_engine::{EngineError, Mode};

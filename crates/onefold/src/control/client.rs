@@ -3,10 +3,11 @@
 use super::frame::{Found, Frame, GREETING_BYTES, Kind, Reader, VERSION, encode, greeting, version};
 use super::message::{Call, Ended, Progress};
 use super::socket;
-use crate::commands::{Request, Talk};
+use crate::commands::Request;
 use crate::console::Console;
 use crate::failure::{Exit, Failure, Result};
 use crate::progress::is_shown;
+use crate::talk::Talk;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;

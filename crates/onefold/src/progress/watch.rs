@@ -1,9 +1,9 @@
 //! The [`Monitor`] of backups, restores and analyses.
 
 use super::{Course, bar, is_shown};
-use crate::commands::Talk;
 use crate::interrupt::Interrupt;
 use crate::output::{note, put_name};
+use crate::talk::Talk;
 use crate::units::{counted, number, printable};
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use onefold_client::{Counter, Monitor, Plan, Problem, Severity};

@@ -2,9 +2,9 @@
 
 use super::{shown, write_whole};
 use crate::cli::BenchReport;
-use crate::commands::Talk;
 use crate::failure::{Exit, Failure, Result};
 use crate::output::note;
+use crate::talk::Talk;
 use crate::units::{MIB, counted, size};
 use onefold_experiment::report::{self, ReadError};
 use onefold_experiment::results::Results;

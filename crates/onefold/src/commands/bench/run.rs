@@ -3,11 +3,11 @@
 use super::program::Program;
 use super::{can_be_written, shown, summary, write_whole};
 use crate::cli::{BenchRun, ScaleName};
-use crate::commands::Talk;
 use crate::failure::{Exit, Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::output::{Output, note};
 use crate::progress::titled_bar;
+use crate::talk::Talk;
 use crate::units::size;
 use indicatif::ProgressBar;
 use onefold_experiment::results::Results;

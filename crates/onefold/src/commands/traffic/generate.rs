@@ -2,12 +2,12 @@
 
 use super::workload;
 use crate::cli::TrafficGenerate;
-use crate::commands::Talk;
 use crate::failure::Exit;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::output::note;
 use crate::progress::bar;
+use crate::talk::Talk;
 use crate::units::{duration, printable, rate, size};
 use onefold_traffic::Stream;
 use rustix::fs::SeekFrom;

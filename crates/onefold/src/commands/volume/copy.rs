@@ -3,12 +3,12 @@
 use super::destination::{self, Destination, check_outside};
 use super::{data_bytes, extents, known};
 use crate::cli::{StoreToOneself, VolumeExport, VolumeImport};
-use crate::commands::Talk;
 use crate::failure::{Exit, Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::output::note;
 use crate::progress::bar;
 use crate::store::Store;
+use crate::talk::Talk;
 use crate::units::{duration, printable, rate, size};
 use crate::waiting::Waiting;
 use indicatif::ProgressBar;

@@ -4,8 +4,7 @@
 //! * A path that is named twice is one path. A file belongs to the path that was named nearest above it, so that `/srv` and `/srv/a` share none.
 //! * A file with several names is met once, under the first of them in the order of the walk: paths as they were given, names sorted.
 
-use super::Scan;
-use crate::units::printable;
+use crate::scan::Scan;
 use onefold_client::Excludes;
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -208,9 +207,7 @@ impl Walker<'_> {
     }
 }
 
-/// The paths that do not exist, as a person reads them, if none does.
-pub fn all_missing(paths: &[PathBuf]) -> Option<String> {
-    let is_missing = |path: &PathBuf| std::fs::metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound);
-    let names = || paths.iter().map(|path| printable(path.as_os_str().as_bytes())).collect::<Vec<_>>().join(", no ");
-    paths.iter().all(is_missing).then(names)
+/// Returns whether none of the paths exists.
+pub fn all_missing(paths: &[PathBuf]) -> bool {
+    paths.iter().all(|path| std::fs::metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound))
 }

@@ -3,8 +3,8 @@
 //! Workers take what is there to do, a lane and the next batch of it. A lane is worked on by one thread at a time and gets the batches in
 //! their order, so the figures are the same in every run, whatever the number of threads.
 
-use super::lane::Lane;
-use super::read::Batch;
+use crate::lane::Lane;
+use crate::read::Batch;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 

@@ -7,10 +7,10 @@
 //! Small files come many to a batch, a large one in several batches. Every queue is bounded. The caller waits for the first job that is not
 //! done; jobs are taken in their order, so a reader has it in hand.
 
-use super::Scan;
-use super::walk::{Counts, Walk};
+use crate::scan::Scan;
+use crate::walk::{Counts, Walk};
 use crossbeam_channel::{Receiver, Sender, bounded};
-use onefold_client::{Counter, Monitor};
+use onefold_client::Counter;
 use rustix::fs::{Advice, OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::fs::{File, Metadata, OpenOptions};
@@ -106,7 +106,7 @@ impl Feed {
         let mut files: Vec<Source> = Vec::new();
         let (mut bytes, mut current) = (0, 0);
         let counts = walk.run(false, &mut |root, path, metadata| {
-            walk.scan.watch.count(Counter::Files, 1);
+            walk.scan.monitor.count(Counter::Files, 1);
             let file = Source::new(path, metadata);
             if file.size_bytes == 0 {
                 return ControlFlow::Continue(());

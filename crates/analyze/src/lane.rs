@@ -1,9 +1,9 @@
 //! One row of the result: data cut in one way, and what of it is unique.
 
-use super::compression::{Estimate, Sample};
-use super::lengths::Lengths;
-use super::read::{Batch, Run};
-use super::seen::{Seen, Sight, Unique};
+use crate::compression::{Estimate, Sample};
+use crate::lengths::Lengths;
+use crate::read::{Batch, Run};
+use crate::seen::{Seen, Sight, Unique};
 use onefold_chunking::{Chunker, ChunkingError, Kind, Sizes, chunker};
 use onefold_engine::chain::is_zero;
 use onefold_fingerprint::{Algorithm, Fingerprint};

@@ -1,0 +1,18 @@
+//! What the walk hands to the readers.
+
+use rustix::fd::OwnedFd;
+use std::sync::Arc;
+
+/// A file to read.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) ticket: u64,
+    pub(crate) directory: Arc<OwnedFd>,
+    pub(crate) name: Vec<u8>,
+    /// Path from the root, without the `/` in front.
+    pub(crate) path: Vec<u8>,
+    /// As the walk saw it.
+    pub(crate) size_bytes: u64,
+    /// A block device or FIFO whose content is wanted.
+    pub(crate) is_special: bool,
+}
