@@ -22,8 +22,8 @@ use crate::lost::scrubbing::Scrubs;
 use crate::read::snapshot;
 use crate::read::views::{OPENING_LIMIT, lock_views_within};
 use crate::statistics::{TOTALS_KEY, TOTALS_PARTITION, Totals};
+use crate::write::claims::LocalClaims;
 use crate::write::filters::Filters;
-use crate::write::reservation::Reservations;
 use crate::{Engine, EngineError, Mode, Result};
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, Ground, Holder, LockGuard};
@@ -125,7 +125,8 @@ impl Engine {
         };
 
         let quarantine = Arc::new(Quarantine::open(objects.clone(), digest_bytes, ground.exists(RECOUNTED)?)?);
-        let filters = Filters::new(&storage, &index, &objects, &quarantine, &settings, &profile)?;
+        let filters = Filters::new(&storage, &objects, &quarantine, &settings, &profile)?;
+        let claims = Arc::new(LocalClaims::new(index.clone(), filters.bloom().cloned()));
         let chunker = onefold_chunking::chunker(descriptor.chunker, descriptor.chunk_sizes)
             .map_err(|error| EngineError::Invalid { what: "chunk sizes".into(), why: error.to_string() })?;
         let totals = objects.get(TOTALS_PARTITION, TOTALS_KEY)?.map_or(Ok(Totals::default()), |value| Totals::decode(&value))?;
@@ -148,7 +149,7 @@ impl Engine {
             index,
             objects,
             log,
-            reservations: Reservations::default(),
+            claims,
             superseded: Default::default(),
             quarantine,
             filters,
