@@ -44,6 +44,14 @@ pub struct Statistics {
     pub log_bytes: u64,
     /// Memory of the chunk index: auxiliary index and filters.
     pub index_memory_bytes: u64,
+    /// Memory of the pages of the chunk index that are kept.
+    pub index_cache_bytes: u64,
+    /// Bytes that they may take.
+    pub index_cache_limit_bytes: u64,
+    /// Pages that lookups found there, since the store was opened.
+    pub index_cache_hits: u64,
+    /// Pages that lookups had to read, since the store was opened.
+    pub index_cache_misses: u64,
     /// Entries of the chunk index: in its pages, and in the auxiliary index (one that is being changed is in both).
     pub index_entries: u64,
     /// Time and bytes by component (M0.22) and verdicts of the filters, over all openings.
@@ -112,6 +120,10 @@ impl Engine {
             disk_bytes: file_bytes(&*self.ground, "")?.saturating_sub(reserve_bytes),
             log_bytes: self.log.used_bytes(),
             index_memory_bytes: index.auxiliary_bytes + index.filter_bytes,
+            index_cache_bytes: index.page_cache_bytes,
+            index_cache_limit_bytes: index.page_cache_limit_bytes,
+            index_cache_hits: index.page_cache_hits,
+            index_cache_misses: index.page_cache_misses,
             index_entries: index.entries + index.auxiliary_entries,
             activity: self.activity(),
         })
