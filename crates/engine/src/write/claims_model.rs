@@ -113,11 +113,10 @@ fn run(order: u32) -> (bool, bool) {
     let mut bits = (0..32).map(|bit| order >> bit & 1 == 1).chain(std::iter::repeat(false));
     while stream.next < Stream::STEPS || removal.next < Removal::STEPS {
         let streams_turn = bits.next().expect("it repeats");
-        let has_moved = if streams_turn {
-            (stream.next < Stream::STEPS && stream.step(&mut world)) || (removal.next < Removal::STEPS && removal.step(&mut world))
-        } else {
-            (removal.next < Removal::STEPS && removal.step(&mut world)) || (stream.next < Stream::STEPS && stream.step(&mut world))
-        };
+        let has_moved = [streams_turn, !streams_turn].into_iter().any(|is_stream| match is_stream {
+            true => stream.next < Stream::STEPS && stream.step(&mut world),
+            false => removal.next < Removal::STEPS && removal.step(&mut world),
+        });
         assert!(has_moved, "{order:b}: each waits for the other");
     }
     assert!(

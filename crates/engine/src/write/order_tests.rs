@@ -111,6 +111,15 @@ fn m0_5_a_stream_that_found_its_chunks_known_gives_their_reservations_back() {
 }
 
 #[test]
+fn a_4_a_stream_that_only_looks_for_chunks_keeps_no_claim() {
+    let (engine, _, chunk) = with_an_unused_chunk();
+    let (unknown, mut found) = (Fingerprint::from_digest(&[9; 32]), Vec::new());
+    engine.stream().find(&[chunk, unknown], &mut found).unwrap();
+    assert_eq!(found, [engine.locate(&chunk).unwrap(), None]);
+    assert_eq!(engine.claims.count(), 0);
+}
+
+#[test]
 fn a_full_frame_that_names_a_chunk_of_an_open_one_becomes_durable_with_it() {
     let disk = created();
     let engine = open(&disk);
