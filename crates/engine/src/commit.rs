@@ -5,7 +5,7 @@
 //! 2. [`prepare`](onefold_storage::ContainerStore::prepare): writes and syncs container data, which covers those chunks (chunks of open frames
 //!    come back as records that carry their bytes);
 //! 3. writes container records, usage counts and objects as one batch to the log and syncs it: all of it is durable, or none;
-//! 4. applies the batch to chunk index and object index in memory, then forgets the reservations and the staged objects.
+//! 4. applies the batch to chunk index and object index in memory, then ends the claims and the staged objects.
 //!
 //! Before 2 and before 3 it looks whether the lock of the store is still its own, and once more when the batch is durable: whoever takes a lock
 //! whose file was removed sees every batch that is acknowledged.
@@ -234,9 +234,9 @@ impl Engine {
     fn refers_to_volatile(&self, prepared: &Prepared) -> bool {
         let mut references = Vec::new();
         for (fingerprint, _, _) in prepared.chunks.iter().filter(|(_, _, kind)| *kind != ChunkKind::Data) {
-            self.reservations.references(fingerprint, &mut references);
+            self.claims.references(fingerprint, &mut references);
         }
-        references.retain(|fingerprint| self.reservations.address(fingerprint).is_some());
+        references.retain(|fingerprint| self.claims.address(fingerprint).is_some());
         if references.is_empty() {
             return false;
         }
@@ -377,9 +377,8 @@ impl Engine {
                 return Err(error);
             }
         }
-        for (fingerprint, _, _) in &prepared.chunks {
-            self.reservations.committed(fingerprint);
-        }
+        let known: Vec<_> = prepared.chunks.iter().map(|(fingerprint, _, _)| *fingerprint).collect();
+        self.claims.durable(&known);
         self.storage.committed(prepared, start, end);
         Ok((start, end))
     }
@@ -390,7 +389,7 @@ impl Engine {
         metadata
             .map(|(fingerprint, _, _)| {
                 let mut references = Vec::new();
-                self.reservations.references(fingerprint, &mut references);
+                self.claims.references(fingerprint, &mut references);
                 Stored { fingerprint: *fingerprint, references }
             })
             .collect()

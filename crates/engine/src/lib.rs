@@ -1,18 +1,18 @@
-//! The engine: chunk, fingerprint, filter chain, place, recipe, log; and the way back.
+//! The engine: chunk, fingerprint, filter chain, claim, place, recipe, log; and the way back.
 //!
 //! # The three tiers of everything that is written
-//! 1. *volatile*: in memory only. Chunks in [`WriteStream`]s behind reservations, objects that were [submitted](Engine::submit).
+//! 1. *volatile*: in memory only. Chunks in [`WriteStream`]s behind claims, objects that were [submitted](Engine::submit).
 //! 2. *durable*: in containers and the operations log, applied to the indexes in memory. [`Engine::flush`] moves everything there.
 //! 3. *persisted*: merged into the index files in the background, so that the log can be trimmed.
 //!
 //! # Invariants
 //! * A record in the log refers only to chunks that are durable in a container or in the log itself, in this batch or before it.
 //! * The chunk index and the object index in memory are exactly the log up to its end; on disk they are the log up to their position.
-//! * A fingerprint is in [`Reservations`](reservation) until the chunk index has it, so a chunk is never stored twice for want of timing.
+//! * A fingerprint is in [`Claims`] until the chunk index has it, so a chunk is never stored twice for want of timing.
 //!
 //! # Locks, in the order in which they are taken
 //! the turn of scrubs, that of removals, `reclaiming`, `deletions`, `maintaining`, [commits alone](commit), their queue; none but `deletions` is held while a stream waits for
-//! a reservation.
+//! a claim.
 //!
 //! This crate must never know what a volume, a backup or a client is: objects are keys and values, their references facts in numbered groups.
 
@@ -49,10 +49,10 @@ pub use read::moment::Moment;
 pub use read::recipe::{MAX_LEVEL, Piece, Recipe, decode_pieces, encode_pieces};
 pub use read::snapshot::Place;
 pub use statistics::Statistics;
+pub use write::chain;
 pub use write::in_flight::InFlight;
 pub use write::recipe_writer::RecipeWriter;
 pub use write::stream::{Hints, MetadataKind, WriteStream};
-pub use write::{chain, reservation};
 
 use onefold_chunking::Chunker;
 use onefold_ground::profile::Profile;
@@ -65,7 +65,7 @@ use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use write::chain::Chain;
-use write::reservation::Reservations;
+use write::claims::Claims;
 
 /// One store, open.
 pub struct Engine {
@@ -84,7 +84,7 @@ pub struct Engine {
     index: Arc<ChunkIndex>,
     objects: Arc<ObjectIndex>,
     log: Log,
-    reservations: Reservations,
+    claims: Arc<dyn Claims>,
     /// What is stored anew because it was found damaged.
     superseded: commit::superseded::Superseded,
     /// What cannot be read.

@@ -136,7 +136,7 @@ impl Engine {
 
     /// Where the indexes say that a chunk is.
     pub fn locate(&self, fingerprint: &Fingerprint) -> Result<Option<Address>> {
-        if let Some(address) = self.reservations.address(fingerprint) {
+        if let Some(address) = self.claims.address(fingerprint) {
             return Ok(Some(address));
         }
         Ok(self.places(&[*fingerprint])?.pop().flatten())

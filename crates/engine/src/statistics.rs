@@ -51,6 +51,14 @@ pub struct Statistics {
     /// The share of chunks that are not stored which the filters are expected to let pass, each for a read of a page; those of pages that are not known yet
     /// let all pass.
     pub index_filter_false_maybes: f64,
+    /// Memory of the pages of the chunk index that are kept.
+    pub index_cache_bytes: u64,
+    /// Bytes that they may take.
+    pub index_cache_limit_bytes: u64,
+    /// Pages that lookups found there, since the store was opened.
+    pub index_cache_hits: u64,
+    /// Pages that lookups had to read, since the store was opened.
+    pub index_cache_misses: u64,
     /// Entries of the chunk index: in its pages, and in the auxiliary index (one that is being changed is in both).
     pub index_entries: u64,
     /// Time and bytes by component (M0.22) and verdicts of the filters, over all openings.
@@ -122,6 +130,10 @@ impl Engine {
             index_filter_bytes: index.filter_bytes,
             index_filter_limit_bytes: index.filter_limit_bytes,
             index_filter_false_maybes: f64::from(index.filter_false_maybes_ppm) / 1e6,
+            index_cache_bytes: index.page_cache_bytes,
+            index_cache_limit_bytes: index.page_cache_limit_bytes,
+            index_cache_hits: index.page_cache_hits,
+            index_cache_misses: index.page_cache_misses,
             index_entries: index.entries + index.auxiliary_entries,
             activity: self.activity(),
         })

@@ -187,6 +187,10 @@ fn stats_has_its_keys() {
         "index_filter_limit_bytes",
         "index_filter_false_maybes",
         "index_entries",
+        "index_cache_bytes",
+        "index_cache_limit_bytes",
+        "index_cache_hits",
+        "index_cache_misses",
         "backups",
         "volumes",
         "log_bytes",
@@ -197,6 +201,8 @@ fn stats_has_its_keys() {
     assert_eq!(stats["backups"], 1);
     assert!(stats["dedup_ratio"].as_f64().unwrap() > 1.5, "{stats}");
     assert!(scene.run(["stats"]).succeeds().out.contains("logical"));
+    assert_eq!(stats["index_cache_limit_bytes"], 16 << 20);
+    assert!(scene.run(["stats"]).succeeds().out.contains("of 16.0 MiB for its pages"));
 }
 
 #[test]

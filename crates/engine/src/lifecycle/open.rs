@@ -23,8 +23,8 @@ use crate::lost::store_salvage;
 use crate::read::snapshot;
 use crate::read::views::{OPENING_LIMIT, lock_views_within};
 use crate::statistics::{TOTALS_KEY, TOTALS_PARTITION, Totals};
+use crate::write::claims::LocalClaims;
 use crate::write::filters::Filters;
-use crate::write::reservation::Reservations;
 use crate::{Engine, EngineError, Mode, Result};
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, Ground, Holder, LockGuard};
@@ -138,7 +138,8 @@ impl Engine {
         };
 
         let quarantine = Arc::new(Quarantine::open(objects.clone(), digest_bytes, ground.exists(RECOUNTED)?)?);
-        let filters = Filters::new(&storage, &index, &objects, &quarantine, &settings, &profile)?;
+        let filters = Filters::new(&storage, &objects, &quarantine, &settings, &profile)?;
+        let claims = Arc::new(LocalClaims::new(index.clone(), filters.bloom().cloned()));
         let liveness = around(Box::new(Counted::new(index.clone(), digest_bytes)));
         let chunker = onefold_chunking::chunker(descriptor.chunker, descriptor.chunk_sizes)
             .map_err(|error| EngineError::Invalid { what: "chunk sizes".into(), why: error.to_string() })?;
@@ -162,7 +163,7 @@ impl Engine {
             index,
             objects,
             log,
-            reservations: Reservations::default(),
+            claims,
             superseded: Default::default(),
             quarantine,
             filters,

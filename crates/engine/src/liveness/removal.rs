@@ -10,11 +10,12 @@
 //!    are looked for that hold what is not there any more (`snapshot.rs`): as long as there is one, nothing is removed.
 //! 4. *Look* where the candidates lie and what those that are metadata chunks refer to. This reads containers, so nobody is kept waiting yet.
 //!    What is found stays true: slots never change, a name stands for one content, and no container is merged while `reclaiming` is held.
-//! 5. *Reserve* each candidate. From here on whoever wants it waits for us. Those who came before us have taken it off the watch list before
-//!    they reserved it. So: still watched, still unneeded and still at the address that was looked at means that nobody has it and nobody can get it.
-//!    What somebody else has reserved or taken off the list is left.
+//! 5. *Claim and doom* each candidate. Whoever wants it from here on is told by the watch list not to ask a cache, and waits for our claim.
+//!    Those who came before us have taken it off the watch list before they asked a cache or claimed it: then it cannot be doomed. So: doomed,
+//!    still unneeded and still at the address that was looked at means that nobody has it and nobody can get it.
+//!    What somebody else has claimed or taken off the list is left.
 //! 6. *Commit*: the removals, with what removed metadata chunks referred to, and the dead slots of the containers, as one batch.
-//! 7. The filters forget the chunks; then the reservations go, and whoever waited finds a chunk that is not stored.
+//! 7. The filters forget the chunks; then the watch ends and the claims go, and whoever waited finds a chunk that is not stored.
 //!
 //! Could a chunk be reached through an object that became visible after step 1, whose reference came and went again before step 5? Both changes are
 //! submitted, and submitting takes the chunk off the list. Through a metadata chunk that is unneeded itself? As long as that one is stored, what
@@ -25,8 +26,8 @@
 use crate::liveness::dead::{self, DeadSlots, Marks};
 use crate::liveness::reference::Stored;
 use crate::liveness::{Candidate, Cursor};
+use crate::write::claims::{Claim, Held, Search, Wanted};
 use crate::write::in_flight::Watch;
-use crate::write::reservation::{Reservation, Reserved};
 use crate::{Engine, EngineError, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_storage::{Address, ChunkKind, ContainerId, Slice};
@@ -152,7 +153,7 @@ impl Engine {
         if candidates.is_empty() {
             return Ok(removed);
         }
-        let mut held = Reserved::new(&self.reservations);
+        let mut held = Held::new(&*self.claims);
         // Declared behind them, so that it ends before they are free.
         let watching = Watching(self.reclaiming.watch());
         self.reclaiming.watch().begin(candidates.iter().map(|candidate| candidate.fingerprint));
@@ -262,18 +263,17 @@ impl Engine {
         doomed.retain(|of_container| !of_container.chunks.is_empty());
     }
 
-    /// Reserves the chunks, and takes out those that somebody else has or wants.
-    fn keep_only_what_is_ours(&self, doomed: &mut Vec<Doomed>, held: &mut Reserved<'_>, removed: &mut Removed) -> Result<()> {
+    /// Claims and dooms the chunks, and takes out those that somebody else has or wants.
+    fn keep_only_what_is_ours(&self, doomed: &mut Vec<Doomed>, held: &mut Held<'_>, removed: &mut Removed) -> Result<()> {
         let all: Vec<Candidate> = doomed.iter().flat_map(|one| &one.chunks).map(|chunk| chunk.candidate).collect();
-        let mut ours = HashSet::with_capacity(all.len());
-        for Candidate { fingerprint, .. } in &all {
-            if self.reservations.reserve(fingerprint) == Reservation::Owned {
-                held.fingerprints.push(*fingerprint);
-                if self.reclaiming.watch().is_watched(fingerprint) {
-                    ours.insert(*fingerprint);
-                }
-            }
-        }
+        let wanted = |candidate: &Candidate| Wanted { fingerprint: candidate.fingerprint, search: Search::Not(candidate.address) };
+        let wanted: Vec<_> = all.iter().map(wanted).collect();
+        let mut claims = Vec::with_capacity(all.len());
+        self.claims.claim(&wanted, &mut claims)?;
+        let mine = all.iter().zip(claims).filter(|(_, claim)| *claim == Claim::Mine);
+        held.names.extend(mine.map(|(candidate, _)| candidate.fingerprint));
+        // Whoever asks for one of these from here on gets no answer from a cache.
+        let ours: HashSet<_> = held.names.iter().copied().filter(|fingerprint| self.reclaiming.watch().doom(fingerprint)).collect();
         // From pages that were read a moment ago.
         let unused = self.still_unneeded(&all, &mut removed.damaged)?;
         let count = unused.len() as u64;

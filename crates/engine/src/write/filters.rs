@@ -2,13 +2,12 @@
 
 use crate::lost::quarantine::Quarantine;
 use crate::write::chain::{
-    BlockIndexFilter, BloomFilter, ByteCompareFilter, Chain, ChunkIndexFilter, ContainerCacheFilter, Filter, FilterStatistics,
-    ZeroChunkFilter,
+    BlockIndexFilter, BloomFilter, ByteCompareFilter, Chain, ContainerCacheFilter, FilterStatistics, Stage, ZeroChunkFilter,
 };
 use crate::{EngineError, Result, Settings};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Profile;
-use onefold_index::{ChunkIndex, ObjectIndex};
+use onefold_index::ObjectIndex;
 use onefold_storage::{Address, ContainerStore};
 use std::sync::Arc;
 
@@ -26,14 +25,13 @@ impl Filters {
     /// The filters, with the chain for data that the settings name.
     pub(crate) fn new(
         storage: &Arc<ContainerStore>,
-        index: &Arc<ChunkIndex>,
         objects: &Arc<ObjectIndex>,
         quarantine: &Arc<Quarantine>,
         settings: &Settings,
         profile: &Arc<Profile>,
     ) -> Result<Filters> {
         let bloom = settings.chain.iter().any(|name| name == "bloom").then(|| Arc::new(BloomFilter::new(settings.bloom_bytes)));
-        let all = Chain::new(all_filters(storage, index, objects, quarantine, &bloom, settings), profile.clone());
+        let all = Chain::new(all_filters(storage, objects, quarantine, &bloom, settings), profile.clone());
         let data = checked_chain(&all, &settings.chain)?;
         // A metadata chunk stored twice would count its references twice: whatever a user chooses for data, metadata asks the index.
         let metadata = all.select(&["container-cache", "chunk-index"])?;
@@ -51,8 +49,8 @@ impl Filters {
     }
 
     /// The Bloom filter, if the settings give this opening one.
-    pub(crate) fn bloom(&self) -> Option<&BloomFilter> {
-        self.bloom.as_deref()
+    pub(crate) fn bloom(&self) -> Option<&Arc<BloomFilter>> {
+        self.bloom.as_ref()
     }
 
     /// A chain from names separated by commas; see [`crate::Engine::chain`].
@@ -81,24 +79,23 @@ impl Filters {
 /// All filters of a store, each once.
 fn all_filters(
     storage: &Arc<ContainerStore>,
-    index: &Arc<ChunkIndex>,
     objects: &Arc<ObjectIndex>,
     quarantine: &Arc<Quarantine>,
     bloom: &Option<Arc<BloomFilter>>,
     settings: &Settings,
-) -> Vec<Arc<dyn Filter>> {
-    let mut filters: Vec<Arc<dyn Filter>> = vec![
-        Arc::new(ZeroChunkFilter),
-        Arc::new(BlockIndexFilter::new(quarantine.clone())),
-        Arc::new(ContainerCacheFilter::new(storage.clone(), objects.clone(), settings.container_cache_entries)),
-        Arc::new(ChunkIndexFilter::new(index.clone())),
+) -> Vec<Stage> {
+    let mut filters = vec![
+        Stage::filter(ZeroChunkFilter),
+        Stage::filter(BlockIndexFilter::new(quarantine.clone())),
+        Stage::filter(ContainerCacheFilter::new(storage.clone(), objects.clone(), settings.container_cache_entries)),
+        Stage::ChunkIndex,
     ];
     // There must be bytes to compare with.
     if !settings.discards_data {
-        filters.push(Arc::new(ByteCompareFilter::new(storage.clone())));
+        filters.push(Stage::filter(ByteCompareFilter::new(storage.clone())));
     }
     if let Some(bloom) = bloom {
-        filters.push(bloom.clone());
+        filters.push(Stage::Filter(bloom.clone()));
     }
     filters
 }

@@ -6,16 +6,16 @@
 //! before the first look until after the submission, and a removal waits until all guards that are older than it are gone.
 //!
 //! For those that are younger there is the [`Watch`]: before the removal waits, it puts its candidates on the watch list; every stream
-//! takes the chunks it asks for or refers to off the list; and only what is still on it at the end is removed.
+//! takes the chunks it asks for or refers to off the list; and only what is still on it at the end is removed. A removal that has
+//! decided on a chunk *dooms* it: from then on nobody takes it off, and whoever tries is told (`claims.rs` says why).
 
 use onefold_fingerprint::Fingerprint;
 use parking_lot::Mutex;
-use std::collections::{BTreeSet, HashSet};
-use std::hash::BuildHasherDefault;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::write::reservation::FingerprintHasher;
+use crate::write::reservation::FingerprintMap;
 
 /// The guards that there are, by age.
 #[derive(Debug, Default)]
@@ -63,11 +63,20 @@ impl Drop for InFlight {
     }
 }
 
+/// What a removal has in mind with a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// It would like to remove it.
+    Watched,
+    /// It has its claim and removes it, unless the chunk turns out to be counted.
+    Doomed,
+}
+
 /// The chunks that a removal would like to remove.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     is_used: AtomicBool,
-    chunks: Mutex<HashSet<Fingerprint, BuildHasherDefault<FingerprintHasher>>>,
+    chunks: Mutex<FingerprintMap<Fate>>,
 }
 
 impl Watch {
@@ -75,30 +84,48 @@ impl Watch {
     pub(crate) fn begin(&self, chunks: impl IntoIterator<Item = Fingerprint>) {
         let mut watched = self.chunks.lock();
         watched.clear();
-        watched.extend(chunks);
+        watched.extend(chunks.into_iter().map(|chunk| (chunk, Fate::Watched)));
         self.is_used.store(true, Ordering::SeqCst);
     }
 
     /// Somebody needs these chunks. Whoever calls holds a guard; that it sees the list follows from the mutex of the guards, through which
-    /// both it and the removal went after the list was made. Older ones need not see it.
-    pub(crate) fn touch<'a>(&self, chunks: impl IntoIterator<Item = &'a Fingerprint>) {
+    /// both it and the removal went after the list was made. Older ones need not see it. Returns those that are doomed: no cache may be
+    /// believed of them, and claiming them waits for the removal.
+    pub(crate) fn touch<'a>(&self, chunks: impl IntoIterator<Item = &'a Fingerprint>) -> Vec<Fingerprint> {
+        let mut doomed = Vec::new();
         if self.is_used.load(Ordering::SeqCst) {
             let mut watched = self.chunks.lock();
             for chunk in chunks {
-                watched.remove(chunk);
+                match watched.get(chunk) {
+                    Some(Fate::Watched) => drop(watched.remove(chunk)),
+                    Some(Fate::Doomed) => doomed.push(*chunk),
+                    None => {}
+                }
             }
         }
+        doomed
+    }
+
+    /// The removal holds the claim of this chunk and decides on it. False if somebody has asked for it: then it must stay.
+    pub(crate) fn doom(&self, chunk: &Fingerprint) -> bool {
+        self.chunks.lock().get_mut(chunk).map(|fate| *fate = Fate::Doomed).is_some()
     }
 
     /// Whether nobody has asked for the chunk.
     pub(crate) fn is_watched(&self, chunk: &Fingerprint) -> bool {
-        self.chunks.lock().contains(chunk)
+        self.chunks.lock().contains_key(chunk)
+    }
+
+    /// Whether the removal has decided on the chunk.
+    #[cfg(test)]
+    pub(crate) fn is_doomed(&self, chunk: &Fingerprint) -> bool {
+        self.chunks.lock().get(chunk) == Some(&Fate::Doomed)
     }
 
     /// Ends it; the list's memory is given back.
     pub(crate) fn end(&self) {
         self.is_used.store(false, Ordering::SeqCst);
-        *self.chunks.lock() = HashSet::default();
+        *self.chunks.lock() = FingerprintMap::default();
     }
 }
 
@@ -130,5 +157,19 @@ mod tests {
         assert!(!watch.is_watched(&one) && watch.is_watched(&two));
         watch.end();
         assert!(!watch.is_watched(&two));
+    }
+
+    #[test]
+    fn a_chunk_is_either_touched_or_doomed() {
+        let watch = Watch::default();
+        let [one, two] = [1, 2].map(|byte| Fingerprint::from_digest(&[byte; 32]));
+        watch.begin([one, two]);
+        assert_eq!(watch.touch([&one]), []);
+        assert!(!watch.doom(&one), "somebody has it");
+        assert!(watch.doom(&two));
+        assert_eq!(watch.touch([&one, &two]), [two]);
+        assert_eq!(watch.touch([&two]), [two], "it stays doomed");
+        watch.end();
+        assert_eq!(watch.touch([&two]), []);
     }
 }

@@ -1,10 +1,14 @@
 //! In which order things are done that others rely on. Each test holds a lock, so that whoever it watches comes as far as to it and no further,
 //! and looks what has been done by then.
 
-use crate::{Descriptor, Engine, Hints, MetadataKind, Mode, Piece, Settings, Transaction};
+use crate::write::chain::{Chain, Filter, Lookup, Request, Stage, Verdict};
+use crate::write::claims::{Claim, Search, Wanted};
+use crate::{Address, Candidate, Descriptor, Engine, Hints, MetadataKind, Mode, Piece, Settings, Transaction};
 use onefold_fingerprint::Fingerprint;
+use onefold_ground::profile::Component;
 use onefold_ground::{CrashPolicy, Ground, SimulatedGround};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 fn opened() -> Arc<Engine> {
@@ -71,14 +75,14 @@ fn m0_5_a_chunk_leaves_the_reservations_only_when_the_index_has_it() {
         entries[0].is_some()
     };
     assert!(!is_indexed());
-    assert!(is_done_before(|| engine.reservations.hold(&chunk), || engine.flush().unwrap(), is_indexed));
+    assert!(is_done_before(|| engine.claims.hold(&chunk), || engine.flush().unwrap(), is_indexed));
 }
 
 #[test]
 fn m0_19_a_chunk_is_off_the_watch_list_before_a_stream_asks_for_its_reservation() {
     let (engine, data, chunk) = with_an_unused_chunk();
     let asks = || assert_eq!(written(&engine, &data), chunk);
-    assert!(is_taken_off(&engine, chunk, || engine.reservations.hold(&chunk), asks));
+    assert!(is_taken_off(&engine, chunk, || engine.claims.hold(&chunk), asks));
 }
 
 #[test]
@@ -89,7 +93,7 @@ fn m0_19_what_a_metadata_chunk_refers_to_is_off_the_watch_list_before_the_chunk_
     let refers = || {
         engine.stream().write_metadata(MetadataKind::Recipe, content, &[chunk]).unwrap();
     };
-    assert!(is_taken_off(&engine, chunk, || engine.reservations.hold(&name), refers));
+    assert!(is_taken_off(&engine, chunk, || engine.claims.hold(&name), refers));
 }
 
 #[test]
@@ -105,7 +109,16 @@ fn m0_19_what_a_transaction_refers_to_is_off_the_watch_list_before_it_is_queued(
 fn m0_5_a_stream_that_found_its_chunks_known_gives_their_reservations_back() {
     let (engine, data, chunk) = with_an_unused_chunk();
     assert_eq!(written(&engine, &data), chunk);
-    assert_eq!(engine.reservations.count(), 0);
+    assert_eq!(engine.claims.count(), 0);
+}
+
+#[test]
+fn a_4_a_stream_that_only_looks_for_chunks_keeps_no_claim() {
+    let (engine, _, chunk) = with_an_unused_chunk();
+    let (unknown, mut found) = (Fingerprint::from_digest(&[9; 32]), Vec::new());
+    engine.stream().find(&[chunk, unknown], &mut found).unwrap();
+    assert_eq!(found, [engine.locate(&chunk).unwrap(), None]);
+    assert_eq!(engine.claims.count(), 0);
 }
 
 #[test]
@@ -121,4 +134,122 @@ fn a_full_frame_that_names_a_chunk_of_an_open_one_becomes_durable_with_it() {
     let engine = open(&disk.restart(CrashPolicy::DropAll));
     assert!(engine.locate(&name).unwrap().is_some(), "its frame was full");
     assert!(engine.locate(&chunk).unwrap().is_some(), "what it names is gone");
+}
+
+/// A cache that knows one chunk, and calls `look` before it answers.
+struct Cache<F>(Fingerprint, Address, F);
+
+impl<F> std::fmt::Debug for Cache<F> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Cache")
+    }
+}
+
+impl<F: Fn() + Send + Sync> Filter for Cache<F> {
+    fn name(&self) -> &'static str {
+        "cache"
+    }
+    fn max(&self) -> Verdict {
+        Verdict::StrongMaybe
+    }
+    fn component(&self) -> Component {
+        Component::FilterContainerCache
+    }
+    fn check(&self, _: &Request<'_>, lookups: &mut [Lookup<'_>], active: &[usize]) -> crate::Result<()> {
+        (self.2)();
+        for at in active {
+            if lookups[*at].fingerprint == self.0 {
+                lookups[*at].verdict = Verdict::StrongMaybe;
+                lookups[*at].address = Some(self.1);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A chain that asks a cache with this chunk before it claims, and calls `look` as soon as it asks it.
+fn cached(engine: &Engine, chunk: Fingerprint, look: impl Fn() + Send + Sync + 'static) -> Chain {
+    let address = engine.locate(&chunk).unwrap().unwrap();
+    Chain::new(vec![Stage::filter(Cache(chunk, address, look)), Stage::ChunkIndex], Arc::default())
+}
+
+#[test]
+fn a_4_a_chunk_is_off_the_watch_list_before_a_cache_is_asked_for_it() {
+    let (engine, data, chunk) = with_an_unused_chunk();
+    let was_watched = Arc::new(AtomicBool::new(false));
+    let chain = cached(&engine, chunk, {
+        let (engine, was_watched) = (engine.clone(), was_watched.clone());
+        move || was_watched.store(engine.reclaiming.watch().is_watched(&chunk), Ordering::SeqCst)
+    });
+    engine.reclaiming.watch().begin([chunk]);
+    let hints = Hints { chain: Some(&chain), ..Hints::default() };
+    let pieces = engine.stream().write_runs(&[&data], hints).unwrap();
+    engine.reclaiming.watch().end();
+    assert_eq!(pieces[0][0].fingerprint(), Some(chunk));
+    assert!(!was_watched.load(Ordering::SeqCst));
+    assert_eq!(engine.claims.count(), 0, "what a cache knows is not claimed");
+}
+
+/// A removal is stopped when it has decided on the chunk and not yet removed it. A stream asks for the chunk, which a cache still knows.
+#[test]
+fn a_4_no_cache_is_believed_of_a_chunk_that_a_removal_is_taking_away() {
+    let (engine, data, chunk) = with_an_unused_chunk();
+    let address = engine.locate(&chunk).unwrap().unwrap();
+    let chain = cached(&engine, chunk, || {});
+    let (is_waiting, is_written) = (AtomicBool::new(false), AtomicBool::new(false));
+    let older = engine.in_flight();
+    std::thread::scope(|scope| {
+        let removal = scope.spawn(|| {
+            let nothing_inside = |_: onefold_storage::ChunkKind, _: &[u8]| Ok(Vec::new());
+            let candidate = Candidate { address, fingerprint: chunk };
+            let go_on = || {
+                is_waiting.store(true, Ordering::SeqCst);
+                true
+            };
+            engine.remove_unused(&[candidate], &nothing_inside, &go_on).unwrap()
+        });
+        let soon = Instant::now() + Duration::from_secs(10);
+        while !is_waiting.load(Ordering::SeqCst) && Instant::now() < soon {
+            std::thread::yield_now();
+        }
+        let no_deletions = engine.deletions.write();
+        drop(older);
+        while !engine.reclaiming.watch().is_doomed(&chunk) && Instant::now() < soon {
+            std::thread::yield_now();
+        }
+        assert!(engine.reclaiming.watch().is_doomed(&chunk));
+        let writing = scope.spawn(|| {
+            let mut stream = engine.stream();
+            let hints = Hints { chain: Some(&chain), ..Hints::default() };
+            let pieces = stream.write_runs(&[&data], hints).unwrap().remove(0);
+            is_written.store(true, Ordering::SeqCst);
+            (stream, pieces)
+        });
+        let while_doomed = Instant::now() + Duration::from_millis(300);
+        while !is_written.load(Ordering::SeqCst) && Instant::now() < while_doomed {
+            std::thread::yield_now();
+        }
+        drop(no_deletions);
+        assert_eq!(removal.join().unwrap().chunks, 1);
+        let (_stream, pieces) = writing.join().unwrap();
+        let mut read = vec![0; data.len()];
+        assert!(engine.locate(&chunk).unwrap().is_some(), "the stream has a piece of a chunk that is not stored");
+        engine.read(&pieces, 0, &mut read, true).unwrap();
+        assert_eq!(read, data);
+    });
+}
+
+#[test]
+fn a_4_what_a_filter_denied_before_another_stored_it_is_found_by_the_claim() {
+    let disk = created();
+    let chain = ["bloom", "chunk-index"].map(String::from).into();
+    let settings = Settings { workers: 1, background: false, chain, ..Settings::default() };
+    let engine = Engine::open(Arc::new(disk), settings, Mode::ReadWrite, "test").unwrap();
+    engine.filters.bloom().unwrap().set_complete();
+    let chunk = written(&engine, &[7; 1000]);
+    engine.flush().unwrap();
+    let mut claims = Vec::new();
+    engine.claims.claim(&[Wanted { fingerprint: chunk, search: Search::Denied }], &mut claims).unwrap();
+    assert_eq!(claims, [Claim::Known(engine.locate(&chunk).unwrap().unwrap())]);
+    assert_eq!(engine.claims.count(), 0);
 }

@@ -1,6 +1,7 @@
-//! Reservations: duplicates in flight are duplicates (design rule 3), and the volatile tier of the chunk index.
+//! Reservations: duplicates in flight are duplicates (design rule 3), and the volatile tier of the chunk index. `claims.rs` puts them
+//! before the chunk index.
 //!
-//! A fingerprint is here from the moment a stream asks for it until the log record that makes its chunk known is durable and applied
+//! A fingerprint is here from the moment a stream claims it until the log record that makes its chunk known is durable and applied
 //! to the chunk index. So whoever looks here first and into the chunk index afterwards never misses a chunk: an entry leaves only
 //! after the index has it.
 //!
@@ -19,6 +20,7 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::time::Instant;
 
 /// Fingerprints are uniform already: the hash of one is eight of its bytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -76,25 +78,6 @@ pub struct Reservations {
     shards: Box<[Shard]>,
 }
 
-/// Reservations of one owner: those that were not placed are free again when it goes, whatever way its work ends.
-pub(crate) struct Reserved<'a> {
-    reservations: &'a Reservations,
-    pub(crate) fingerprints: Vec<Fingerprint>,
-}
-
-impl<'a> Reserved<'a> {
-    /// None yet.
-    pub(crate) fn new(reservations: &'a Reservations) -> Reserved<'a> {
-        Reserved { reservations, fingerprints: Vec::new() }
-    }
-}
-
-impl Drop for Reserved<'_> {
-    fn drop(&mut self) {
-        self.fingerprints.iter().for_each(|fingerprint| self.reservations.release(fingerprint));
-    }
-}
-
 impl Default for Reservations {
     fn default() -> Reservations {
         Reservations { shards: (0..SHARDS).map(|_| Shard::default()).collect() }
@@ -150,15 +133,19 @@ impl Reservations {
         }
     }
 
-    /// Waits until no other stream holds the reservation: the address, or `None` if the fingerprint is free again.
-    pub fn wait(&self, fingerprint: &Fingerprint) -> Option<Address> {
+    /// Waits until no other stream holds the reservation, or until `until`: the address, or `None`: the fingerprint may be free again.
+    pub fn wait(&self, fingerprint: &Fingerprint, until: Instant) -> Option<Address> {
         let shard = self.shard(fingerprint);
         let mut states = shard.states.lock();
         loop {
             match states.get(fingerprint) {
                 None => return None,
                 Some(State::Placed { address, .. }) => return Some(*address),
-                Some(State::Reserved { .. }) => shard.changed.wait(&mut states),
+                Some(State::Reserved { .. }) => {
+                    if shard.changed.wait_until(&mut states, until).timed_out() {
+                        return None;
+                    }
+                }
             }
         }
     }
@@ -199,7 +186,8 @@ impl Reservations {
     }
 
     /// Reserved and placed fingerprints.
-    pub fn count(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> usize {
         self.shards.iter().map(|shard| shard.states.lock().len()).sum()
     }
 }
@@ -209,6 +197,11 @@ mod tests {
     use super::*;
     use onefold_storage::ContainerId;
     use std::sync::Arc;
+    use std::time::Duration;
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
 
     fn fingerprint(number: u8) -> Fingerprint {
         Fingerprint::from_digest(&[number; 32])
@@ -225,7 +218,7 @@ mod tests {
         assert_eq!(reservations.reserve(&fingerprint(1)), Reservation::Taken);
         let second = std::thread::spawn({
             let reservations = reservations.clone();
-            move || reservations.wait(&fingerprint(1))
+            move || reservations.wait(&fingerprint(1), soon())
         });
         reservations.place(&fingerprint(1), address(7));
         assert_eq!(second.join().unwrap(), Some(address(7)));
@@ -238,7 +231,7 @@ mod tests {
         assert_eq!(reservations.reserve(&fingerprint(2)), Reservation::Owned);
         let second = std::thread::spawn({
             let reservations = reservations.clone();
-            move || (reservations.wait(&fingerprint(2)), reservations.reserve(&fingerprint(2)))
+            move || (reservations.wait(&fingerprint(2), soon()), reservations.reserve(&fingerprint(2)))
         });
         reservations.release(&fingerprint(2));
         assert_eq!(second.join().unwrap(), (None, Reservation::Owned));

@@ -1,17 +1,21 @@
-//! The way of a write: cut, fingerprint, reserve, filter chain, place; pieces come back (design: engine, write).
+//! The way of a write: cut, fingerprint, filter chain, claim, place; pieces come back (design: engine, write).
 
-use crate::write::chain::{Chain, Lookup, Request, is_zero};
+use crate::write::chain::{Chain, Lookup, Request, Verdict, is_zero};
+use crate::write::claims::{Claim, Held, Search, Wanted};
 use crate::write::prediction::Prediction;
-use crate::write::reservation::{FingerprintMap, Reservation, Reserved};
+use crate::write::reservation::FingerprintMap;
 use crate::{Engine, EngineError, InFlight, Piece, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
 use onefold_storage::{Address, ChunkKind, NewChunk, Writer};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-/// Chunks handled in one batch: bounds the reservations that a stream holds.
+/// Chunks handled in one batch: bounds the claims that a stream holds.
 const BATCH_CHUNKS: usize = 1024;
+
+/// How long a stream waits for a chunk that another stores, before it claims it again.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Bytes that are cut, named and placed before the next ones are looked at: they stay in the processor's cache meanwhile.
 const STEP_BYTES: usize = 256 << 10;
@@ -47,7 +51,7 @@ pub struct WriteStream {
     in_flight: Option<InFlight>,
 }
 
-/// Chunks that go through reservations and filter chain together.
+/// Chunks that go through filter chain and claims together.
 #[derive(Clone, Copy)]
 struct Batch<'a> {
     chunks: &'a [&'a [u8]],
@@ -59,6 +63,21 @@ struct Batch<'a> {
     chain: &'a Chain,
     /// The current pieces of what is being overwritten.
     overwritten: &'a [Piece],
+}
+
+/// Chunks of a batch that have no place yet.
+#[derive(Default)]
+struct Todo {
+    /// Any filter may answer.
+    chunks: Vec<usize>,
+    /// No filter before the chunk index may: a removal takes the chunk away, or a filter's copy is no good.
+    claimed_only: Vec<(usize, Search)>,
+}
+
+impl Todo {
+    fn is_empty(&self) -> bool {
+        self.chunks.is_empty() && self.claimed_only.is_empty()
+    }
 }
 
 /// Where a chunk of a batch was found to be.
@@ -190,27 +209,23 @@ impl WriteStream {
         let engine = self.engine.clone();
         self.wake();
         for fingerprints in fingerprints.chunks(BATCH_CHUNKS) {
-            // As in `place`: watched, then reserved, then looked up. A removal is over before, or sees that the chunk is wanted.
+            // As in `place`: touched, then claimed. A removal is over before, or sees that the chunk is wanted.
             engine.reclaiming.watch().touch(fingerprints);
-            let mut held = Reserved::new(&engine.reservations);
-            let (begin, mut owned) = (out.len(), Vec::new());
-            for (at, fingerprint) in fingerprints.iter().enumerate() {
-                let found = match engine.reservations.reserve(fingerprint) {
-                    Reservation::Owned => {
-                        held.fingerprints.push(*fingerprint);
-                        owned.push(begin + at);
+            let wanted: Vec<_> =
+                fingerprints.iter().map(|fingerprint| Wanted { fingerprint: *fingerprint, search: Search::Stored }).collect();
+            let mut claims = Vec::with_capacity(wanted.len());
+            engine.claims.claim(&wanted, &mut claims)?;
+            let mut held = Held::new(&*engine.claims);
+            for (fingerprint, claim) in fingerprints.iter().zip(claims) {
+                out.push(match claim {
+                    Claim::Known(address) | Claim::Placed(address) => Some(address),
+                    Claim::Mine => {
+                        held.names.push(*fingerprint);
                         None
                     }
-                    Reservation::Placed(address) => Some(address),
                     // Somebody stores or removes it just now: writing it finds out.
-                    Reservation::Taken => None,
-                };
-                out.push(found);
-            }
-            let mut entries = Vec::with_capacity(owned.len());
-            engine.index.lookup(&held.fingerprints, &mut entries)?;
-            for (at, entry) in owned.into_iter().zip(entries) {
-                out[at] = entry.filter(|entry| entry.address != 0).map(|entry| Address::from_bits(entry.address));
+                    Claim::Theirs => None,
+                });
             }
         }
         Ok(())
@@ -280,45 +295,39 @@ impl WriteStream {
         let engine = self.engine.clone();
         let fingerprints = batch.fingerprints;
         let unnamed = Fingerprint::from_digest(&[]);
-        // Before they are reserved: a removal that reserves a chunk and finds it watched then knows that nobody has decided on it.
-        engine.reclaiming.watch().touch(fingerprints);
+        // Before anybody is asked for them: `claims.rs` says why.
+        let doomed = engine.reclaiming.watch().touch(fingerprints);
         // A chunk that stands in the batch more than once is handled once.
         let mut first: FingerprintMap<usize> = FingerprintMap::default();
-        let mut todo = Vec::with_capacity(fingerprints.len());
+        let mut todo = Todo { chunks: Vec::with_capacity(fingerprints.len()), claimed_only: Vec::new() };
         for (at, fingerprint) in fingerprints.iter().enumerate() {
             if *fingerprint == unnamed || *first.entry(*fingerprint).or_insert(at) == at {
-                todo.push(at);
+                let is_doomed = !doomed.is_empty() && doomed.contains(fingerprint);
+                if is_doomed { todo.claimed_only.push((at, Search::Stored)) } else { todo.chunks.push(at) }
             }
         }
         while !todo.is_empty() {
-            let mut held = Reserved::new(&engine.reservations);
-            let mut owned = Vec::with_capacity(todo.len());
             let mut taken = Vec::new();
-            for at in todo.drain(..) {
-                if fingerprints[at] == unnamed {
-                    owned.push(at);
-                    continue;
+            todo = match self.decide(batch, todo, places, &mut taken) {
+                Ok(todo) => todo,
+                Err(error) => {
+                    let failed = fingerprints.iter().zip(&*places).filter(|(_, place)| matches!(place, Place::Unknown));
+                    batch.chain.abort(&failed.map(|(fingerprint, _)| *fingerprint).collect::<Vec<_>>());
+                    return Err(error);
                 }
-                match engine.reservations.reserve(&fingerprints[at]) {
-                    Reservation::Owned => {
-                        held.fingerprints.push(fingerprints[at]);
-                        owned.push(at);
-                    }
-                    Reservation::Placed(address) => places[at] = Place::At(address),
-                    Reservation::Taken => taken.push(at),
-                }
+            };
+            if taken.is_empty() {
+                continue;
             }
-            if let Err(error) = self.decide(batch, &owned, places) {
-                batch.chain.abort(&held.fingerprints);
-                return Err(error);
-            }
-            drop(held);
-            for at in taken {
-                let found = engine.profile.time(Component::Reservation, 0, || engine.reservations.wait(&fingerprints[at]));
+            // All that this stream claimed is placed or released: it holds no claim while it waits.
+            let names: Vec<_> = taken.iter().map(|at| fingerprints[*at]).collect();
+            let mut found = Vec::with_capacity(names.len());
+            engine.profile.time(Component::Reservation, 0, || engine.claims.wait(&names, Instant::now() + PATIENCE, &mut found));
+            for (at, found) in taken.into_iter().zip(found) {
                 match found {
                     Some(address) => places[at] = Place::At(address),
-                    // The other stream found it known, or failed: ask again.
-                    None => todo.push(at),
+                    // The other found it known, failed, or removed it: ask again, and not a cache, as it may be doomed still.
+                    None => todo.claimed_only.push((at, Search::Stored)),
                 }
             }
         }
@@ -330,45 +339,94 @@ impl WriteStream {
         Ok(())
     }
 
-    /// Runs the chain over chunks whose reservations this stream holds, and stores those that are new.
-    fn decide(&mut self, batch: &Batch<'_>, owned: &[usize], places: &mut [Place]) -> Result<()> {
-        if owned.is_empty() {
-            return Ok(());
+    /// Asks the caches, claims what they cannot answer, and stores what is new. Chunks that others hold go to `taken`. Returns the chunks that
+    /// must be claimed again, because the copy that was found is no good.
+    fn decide(&mut self, batch: &Batch<'_>, todo: Todo, places: &mut [Place], taken: &mut Vec<usize>) -> Result<Todo> {
+        let engine = self.engine.clone();
+        let request = Request { overwritten: batch.overwritten };
+        let asked = todo.chunks.len();
+        let chunks: Vec<_> = todo.chunks.into_iter().map(|at| (at, Search::Stored)).chain(todo.claimed_only).collect();
+        let mut lookups: Vec<_> = chunks.iter().map(|(at, _)| Lookup::new(batch.fingerprints[*at], batch.chunks[*at])).collect();
+        batch.chain.ask(&request, &mut lookups[..asked])?;
+        let unanswered: Vec<_> = (0..lookups.len()).filter(|number| !lookups[*number].is_known()).collect();
+        let wanted: Vec<_> = unanswered
+            .iter()
+            .map(|number| Wanted {
+                fingerprint: lookups[*number].fingerprint,
+                search: match (lookups[*number].bad, lookups[*number].verdict) {
+                    (Some(address), _) => Search::Not(address),
+                    (None, Verdict::NonExisting) => Search::Denied,
+                    (None, _) => chunks[*number].1,
+                },
+            })
+            .collect();
+        let mut claims = Vec::with_capacity(wanted.len());
+        if !wanted.is_empty() {
+            let bytes = unanswered.iter().map(|number| lookups[*number].data.len() as u64).sum();
+            batch.chain.claim(&*engine.claims, &wanted, bytes, &mut claims)?;
         }
-        let mut lookups: Vec<_> = owned.iter().map(|at| Lookup::new(batch.fingerprints[*at], batch.chunks[*at])).collect();
-        batch.chain.check(&Request { overwritten: batch.overwritten }, &mut lookups)?;
-        let mut new = Vec::new();
-        let mut new_at = Vec::new();
-        for (at, lookup) in owned.iter().zip(&lookups) {
-            match (lookup.is_known(), lookup.address) {
-                (true, Some(address)) => places[*at] = Place::At(address),
-                (true, None) => places[*at] = Place::Zeros,
-                (false, _) => {
-                    if lookup.is_damaged {
-                        // Before the new copy can become durable.
-                        self.engine.superseded.note(lookup.fingerprint);
-                    }
-                    new.push(NewChunk { fingerprint: lookup.fingerprint, kind: batch.kind, data: lookup.data });
-                    new_at.push(*at);
+        let mut held = Held::new(&*engine.claims);
+        let mut mine = Vec::new();
+        for ((number, wanted), claim) in unanswered.into_iter().zip(wanted).zip(claims) {
+            let lookup = &mut lookups[number];
+            // Whatever follows is decided: the filters behind the chunk index look only at chunks that were found.
+            lookup.verdict = Verdict::NonExisting;
+            match claim {
+                Claim::Mine => {
+                    held.names.push(wanted.fingerprint);
+                    mine.push((number, wanted.search));
                 }
+                Claim::Known(address) => lookup.found(Verdict::StrongMaybe, address),
+                Claim::Placed(address) => places[chunks[number].0] = Place::At(address),
+                Claim::Theirs => taken.push(chunks[number].0),
+            }
+            // A copy that an earlier filter called bad is dealt with by the claim.
+            lookup.bad = None;
+        }
+        batch.chain.confirm(&request, &mut lookups)?;
+        let mut again = Todo::default();
+        for (lookup, (at, _)) in lookups.iter().zip(&chunks) {
+            match (lookup.is_known(), lookup.address, lookup.bad) {
+                (true, Some(address), _) => places[*at] = Place::At(address),
+                (true, None, _) => places[*at] = Place::Zeros,
+                (false, _, Some(bad)) => again.claimed_only.push((*at, Search::Not(bad))),
+                (false, _, None) => {}
             }
         }
-        if new.is_empty() {
+        let new: Vec<_> = mine.iter().map(|(number, search)| (chunks[*number].0, *search)).collect();
+        self.add(batch, &new, places)?;
+        drop(held);
+        Ok(again)
+    }
+
+    /// Stores new chunks, whose claims this stream holds.
+    fn add(&mut self, batch: &Batch<'_>, chunks: &[(usize, Search)], places: &mut [Place]) -> Result<()> {
+        if chunks.is_empty() {
             return Ok(());
+        }
+        let new: Vec<_> = chunks
+            .iter()
+            .map(|(at, _)| NewChunk { fingerprint: batch.fingerprints[*at], kind: batch.kind, data: batch.chunks[*at] })
+            .collect();
+        for (chunk, (_, search)) in new.iter().zip(chunks) {
+            if let Search::Not(_) = search {
+                // Before the new copy can become durable.
+                self.engine.superseded.note(chunk.fingerprint);
+            }
         }
         let bytes: u64 = new.iter().map(|chunk| chunk.data.len() as u64).sum();
         if !batch.references.is_empty() {
             // Before the chunk can become durable: a commit may run as soon as it is appended. Metadata chunks come one at a time,
             // and a single chunk is appended or not; so a failure never leaves one stored whose references nobody counts.
-            new.iter().for_each(|chunk| self.engine.reservations.announce(&chunk.fingerprint, batch.references));
+            new.iter().for_each(|chunk| self.engine.claims.announce(&chunk.fingerprint, batch.references));
         }
         let addresses = self.writer.append(&new)?;
         let stored: Vec<_> = new.iter().map(|chunk| chunk.fingerprint).zip(addresses).collect();
-        // Every filter of the store hears of it, also those that this chain does not have; and before the reservations are placed, as a
-        // commit may end them at once, and then whoever comes next relies on the filters.
+        // Every filter of the store hears of it, also those that this chain does not have; and before the chunks are placed, as a
+        // commit may end the claims at once, and then whoever comes next relies on the filters.
         self.engine.filters.update(&stored);
-        for (at, (fingerprint, address)) in new_at.iter().zip(stored) {
-            self.engine.reservations.place(&fingerprint, address);
+        self.engine.claims.placed(&stored);
+        for ((at, _), (_, address)) in chunks.iter().zip(stored) {
             places[*at] = Place::At(address);
         }
         self.added_bytes += bytes;

@@ -235,7 +235,7 @@ impl Lookup<'_> {
     fn read(&mut self, readers: &Readers, needed: &[Needed]) -> Result<()> {
         let mut unread: Vec<Range<usize>> = Vec::new();
         let snapshots = self.snapshots;
-        let mut at = 0;
+        let (mut at, mut hits) = (0, 0);
         for own in needed.chunk_by(|one, next| one.place.0 == next.place.0) {
             let kept = snapshots[own[0].place.0 as usize].pages.cache.pages();
             for window in own.chunks(WINDOW) {
@@ -244,7 +244,10 @@ impl Lookup<'_> {
                     let (start, end) = (at, at + group.len());
                     at = end;
                     match kept.get(group[0].place.1) {
-                        Some(page) => self.search(group, &page),
+                        Some(page) => {
+                            hits += 1;
+                            self.search(group, &page);
+                        }
                         None => match unread.last_mut() {
                             Some(last) if last.end == start && needed[last.start].place == group[0].place => last.end = end,
                             _ => unread.push(start..end),
@@ -253,6 +256,8 @@ impl Lookup<'_> {
                 }
             }
         }
+        self.counters.page_cache_hits.fetch_add(hits, Ordering::Relaxed);
+        self.counters.page_cache_misses.fetch_add(unread.len() as u64, Ordering::Relaxed);
         if unread.is_empty() {
             return Ok(());
         }

@@ -126,6 +126,12 @@ pub struct ChunkIndexStatistics {
     pub filter_false_maybes_ppm: u32,
     /// Memory of the pages that are kept.
     pub page_cache_bytes: u64,
+    /// Bytes that it may take ([`ChunkIndexOptions::page_cache_bytes`]).
+    pub page_cache_limit_bytes: u64,
+    /// Pages that lookups found in memory.
+    pub page_cache_hits: u64,
+    /// Pages that lookups had to read.
+    pub page_cache_misses: u64,
     /// Bytes of all pages on disk.
     pub page_bytes: u64,
     /// Pages read.
@@ -147,6 +153,8 @@ pub struct ChunkIndexStatistics {
 #[derive(Debug, Default)]
 struct Counters {
     page_reads: AtomicU64,
+    page_cache_hits: AtomicU64,
+    page_cache_misses: AtomicU64,
     page_writes: AtomicU64,
     filter_negatives: AtomicU64,
     filter_false_positives: AtomicU64,
@@ -374,6 +382,9 @@ impl ChunkIndex {
         let counters = &self.counters;
         let mut statistics = ChunkIndexStatistics {
             page_reads: get(&counters.page_reads),
+            page_cache_limit_bytes: self.options.page_cache_bytes as u64,
+            page_cache_hits: get(&counters.page_cache_hits),
+            page_cache_misses: get(&counters.page_cache_misses),
             page_writes: get(&counters.page_writes),
             filter_negatives: get(&counters.filter_negatives),
             filter_false_positives: get(&counters.filter_false_positives),

@@ -139,6 +139,10 @@ fn to_json(contents: &Contents, statistics: &Statistics, scrubbed: &ScrubStatus,
         "index_filter_limit_bytes": statistics.index_filter_limit_bytes,
         "index_filter_false_maybes": statistics.index_filter_false_maybes,
         "index_entries": statistics.index_entries,
+        "index_cache_bytes": statistics.index_cache_bytes,
+        "index_cache_limit_bytes": statistics.index_cache_limit_bytes,
+        "index_cache_hits": statistics.index_cache_hits,
+        "index_cache_misses": statistics.index_cache_misses,
         "backups": contents.backups,
         "volumes": contents.volumes,
         "scrub": scrub::to_json(scrubbed),
@@ -189,6 +193,16 @@ fn parity(statistics: &Statistics) -> String {
     }
 }
 
+fn index_cache(statistics: &Statistics) -> String {
+    let (used, limit) = (size(statistics.index_cache_bytes), size(statistics.index_cache_limit_bytes));
+    let (hits, misses) = (statistics.index_cache_hits, statistics.index_cache_misses);
+    let since = match hits + misses {
+        0 => String::new(),
+        _ => format!("; {} found in memory, {} read", counted(hits, "page", "pages"), number(misses)),
+    };
+    format!("{used} of {limit} for its pages{since}")
+}
+
 fn reserve(statistics: &Statistics) -> String {
     let in_use =
         if statistics.reserve_in_use == Some(true) { "; the disk is full: nothing new is stored until this is whole again" } else { "" };
@@ -232,6 +246,7 @@ fn print(output: &mut Output<'_>, contents: &Contents, statistics: &Statistics, 
         ("reserve", reserve(statistics)),
         ("chunks", format!("{} in {}", number(statistics.chunks), counted(statistics.containers, "container", "containers"))),
         ("index", format!("{}, {} of memory", counted(statistics.index_entries, "entry", "entries"), size(statistics.index_memory_bytes))),
+        ("", index_cache(statistics)),
         (
             "filter",
             format!(

@@ -51,6 +51,12 @@ impl BloomFilter {
         self.words.len() * 8
     }
 
+    /// Whether a chunk may be stored that the filter denied earlier. Ask with the chunk's claim held: then the answer stays true, because
+    /// whoever stored it added it here before its claim ended.
+    pub(crate) fn is_doubted(&self, fingerprint: &Fingerprint) -> bool {
+        !self.is_complete() || self.contains(fingerprint)
+    }
+
     fn contains(&self, fingerprint: &Fingerprint) -> bool {
         self.bits(fingerprint).all(|bit| self.words[(bit / 64) as usize].load(Ordering::Relaxed) >> (bit % 64) & 1 == 1)
     }

@@ -57,8 +57,7 @@ impl Filter for ByteCompareFilter {
                 } else {
                     tracing::warn!(fingerprint = %lookups[*at].fingerprint, "the stored chunk differs or is damaged: storing it anew");
                     lookups[*at].verdict = Verdict::NonExisting;
-                    lookups[*at].address = None;
-                    lookups[*at].is_damaged = true;
+                    lookups[*at].bad = lookups[*at].address.take();
                 }
             }
         }

@@ -3,22 +3,24 @@
 //! Each filter gives each chunk one of four verdicts. A filter runs for a chunk while nothing is known of it (WEAK-MAYBE), or when it is
 //! STRONG-MAYBE and the filter is one that can say EXISTING. EXISTING and NON-EXISTING stop the chain for that chunk. At the end, EXISTING
 //! and STRONG-MAYBE mean *known*, and the chunk has an address; everything else means *new*.
+//!
+//! The chain has two parts. Filters before `chunk-index` are [asked](Chain::ask) without a claim. What they do not know is
+//! [claimed](Chain::claim), which looks into the chunk index. The filters behind it then [confirm](Chain::confirm) what was found by either.
 //! After new chunks are stored, [`Chain::update`] runs the update pass; when storing fails, [`Chain::abort`] takes back what filters noted.
 
 mod block_index;
 mod bloom;
 mod byte_compare;
-mod chunk_index;
 mod container_cache;
 mod zero;
 
 pub use block_index::BlockIndexFilter;
 pub use bloom::BloomFilter;
 pub use byte_compare::ByteCompareFilter;
-pub use chunk_index::ChunkIndexFilter;
 pub use container_cache::ContainerCacheFilter;
 pub use zero::{ZeroChunkFilter, is_zero};
 
+use crate::write::claims::{Claim, Claims, Search, Wanted};
 use crate::{EngineError, Piece, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::{Component, Profile};
@@ -52,14 +54,14 @@ pub struct Lookup<'a> {
     pub verdict: Verdict,
     /// Where it is, when a filter has found out. A known chunk without an address is one that needs none (zeros).
     pub address: Option<Address>,
-    /// A stored copy was looked at and cannot be read, or has other bytes.
-    pub is_damaged: bool,
+    /// Where a stored copy is that was looked at and cannot be read, or has other bytes.
+    pub bad: Option<Address>,
 }
 
 impl<'a> Lookup<'a> {
     /// A chunk of which nothing is known.
     pub fn new(fingerprint: Fingerprint, data: &'a [u8]) -> Lookup<'a> {
-        Lookup { fingerprint, data, verdict: Verdict::WeakMaybe, address: None, is_damaged: false }
+        Lookup { fingerprint, data, verdict: Verdict::WeakMaybe, address: None, bad: None }
     }
 
     /// Whether the chain found it stored.
@@ -67,7 +69,7 @@ impl<'a> Lookup<'a> {
         self.verdict >= Verdict::StrongMaybe
     }
 
-    fn found(&mut self, verdict: Verdict, address: Address) {
+    pub(crate) fn found(&mut self, verdict: Verdict, address: Address) {
         self.verdict = verdict;
         self.address = Some(address);
     }
@@ -98,7 +100,7 @@ pub trait Filter: Send + Sync + Debug {
     fn abort(&self, failed: &[Fingerprint]) {
         let _ = failed;
     }
-    /// These chunks are not stored any more. Nobody tests them meanwhile: whoever removes them has reserved them.
+    /// These chunks are not stored any more. Nobody asks for them meanwhile: whoever removes them has doomed them (`claims.rs`).
     fn removed(&self, chunks: &[Fingerprint]) {
         let _ = chunks;
     }
@@ -128,49 +130,120 @@ pub struct FilterStatistics {
     pub existing: u64,
 }
 
-/// An ordered list of filters.
+/// The name of the test that claims chunks, and looks for them in the chunk index (M0.6).
+pub(crate) const CHUNK_INDEX: &str = "chunk-index";
+
+/// A test of a chain.
+#[derive(Clone, Debug)]
+pub enum Stage {
+    /// A filter.
+    Filter(Arc<dyn Filter>),
+    /// Claiming what the filters before could not answer. It says STRONG-MAYBE of chunks in the chunk index and NON-EXISTING of all others.
+    ChunkIndex,
+}
+
+impl Stage {
+    /// A stage of this filter.
+    pub fn filter(filter: impl Filter + 'static) -> Stage {
+        Stage::Filter(Arc::new(filter))
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Stage::Filter(filter) => filter.name(),
+            Stage::ChunkIndex => CHUNK_INDEX,
+        }
+    }
+}
+
+/// An ordered list of tests.
 #[derive(Clone, Debug)]
 pub struct Chain {
-    filters: Vec<(Arc<dyn Filter>, Arc<Counters>)>,
+    stages: Vec<(Stage, Arc<Counters>)>,
     profile: Arc<Profile>,
 }
 
 impl Chain {
-    /// A chain of `filters`, in order.
-    pub fn new(filters: Vec<Arc<dyn Filter>>, profile: Arc<Profile>) -> Chain {
-        Chain { filters: filters.into_iter().map(|filter| (filter, Arc::default())).collect(), profile }
+    /// A chain of `stages`, in order.
+    pub fn new(stages: Vec<Stage>, profile: Arc<Profile>) -> Chain {
+        Chain { stages: stages.into_iter().map(|stage| (stage, Arc::default())).collect(), profile }
     }
 
     /// A chain of some of this chain's filters (by name, in a new order), sharing their state and counters.
     pub fn select(&self, names: &[&str]) -> Result<Chain> {
-        let filters = names.iter().map(|name| {
-            self.filters.iter().find(|(filter, _)| filter.name() == *name).cloned().ok_or_else(|| EngineError::Invalid {
+        let stages = names.iter().map(|name| {
+            self.stages.iter().find(|(stage, _)| stage.name() == *name).cloned().ok_or_else(|| EngineError::Invalid {
                 what: format!("filter `{name}`"),
                 why: format!("this store has {}", self.names().join(", ")),
             })
         });
-        Ok(Chain { filters: filters.collect::<Result<_>>()?, profile: self.profile.clone() })
+        Ok(Chain { stages: stages.collect::<Result<_>>()?, profile: self.profile.clone() })
     }
 
     /// The names of the filters.
     pub fn names(&self) -> Vec<&'static str> {
-        self.filters.iter().map(|(filter, _)| filter.name()).collect()
+        self.stages.iter().map(|(stage, _)| stage.name()).collect()
     }
 
     /// Whether chunks of zeros are recognised before anything else looks at a chunk.
     pub fn zero_first(&self) -> bool {
-        self.filters.first().is_some_and(|(filter, _)| filter.name() == "zero-chunk")
+        self.stages.first().is_some_and(|(stage, _)| stage.name() == "zero-chunk")
     }
 
     /// Whether it has the filter of this name.
     pub fn has(&self, name: &str) -> bool {
-        self.filters.iter().any(|(filter, _)| filter.name() == name)
+        self.stages.iter().any(|(stage, _)| stage.name() == name)
     }
 
-    /// Runs the chain over all lookups.
-    pub fn check(&self, request: &Request<'_>, lookups: &mut [Lookup<'_>]) -> Result<()> {
+    /// Where the chunk index stands; at the end of a chain without it.
+    fn chunk_index_at(&self) -> usize {
+        self.stages.iter().position(|(stage, _)| matches!(stage, Stage::ChunkIndex)).unwrap_or(self.stages.len())
+    }
+
+    fn filters(&self) -> impl Iterator<Item = &Arc<dyn Filter>> {
+        self.stages.iter().filter_map(|(stage, _)| if let Stage::Filter(filter) = stage { Some(filter) } else { None })
+    }
+
+    /// Asks the filters before the chunk index. No claim is needed, but the chunks must have been touched, and must not be doomed (`claims.rs`).
+    /// A verdict of NON-EXISTING holds only until somebody else stores the chunk.
+    pub fn ask(&self, request: &Request<'_>, lookups: &mut [Lookup<'_>]) -> Result<()> {
+        self.run(&self.stages[..self.chunk_index_at()], request, lookups)
+    }
+
+    /// Claims chunks of `bytes` bytes, and counts what the chunk index says. Appends one answer for each of `wanted`.
+    pub(crate) fn claim(&self, claims: &dyn Claims, wanted: &[Wanted], bytes: u64, out: &mut Vec<Claim>) -> Result<()> {
+        let begin = out.len();
+        self.profile.time(Component::FilterChunkIndex, bytes, || claims.claim(wanted, out))?;
+        if let Some((_, counters)) = self.stages.get(self.chunk_index_at()) {
+            let asked = wanted.iter().zip(&out[begin..]).filter(|(wanted, _)| wanted.search != Search::Denied);
+            let (mut known, mut new) = (0, 0);
+            asked.for_each(|(_, claim)| match claim {
+                Claim::Known(_) => known += 1,
+                Claim::Mine => new += 1,
+                Claim::Placed(_) | Claim::Theirs => {}
+            });
+            counters.0[Verdict::StrongMaybe as usize].fetch_add(known, Ordering::Relaxed);
+            counters.0[Verdict::NonExisting as usize].fetch_add(new, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Asks the filters behind the chunk index, and tells all filters where chunks were found.
+    pub fn confirm(&self, request: &Request<'_>, lookups: &mut [Lookup<'_>]) -> Result<()> {
+        self.run(self.stages.get(self.chunk_index_at() + 1..).unwrap_or_default(), request, lookups)?;
+        let found: Vec<Address> = lookups.iter().filter(|lookup| lookup.is_known()).filter_map(|lookup| lookup.address).collect();
+        if !found.is_empty() {
+            for filter in self.filters() {
+                filter.post_process(&found)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&self, stages: &[(Stage, Arc<Counters>)], request: &Request<'_>, lookups: &mut [Lookup<'_>]) -> Result<()> {
         let mut active = Vec::with_capacity(lookups.len());
-        for (filter, counters) in &self.filters {
+        for (stage, counters) in stages {
+            let Stage::Filter(filter) = stage else { continue };
             active.clear();
             active.extend((0..lookups.len()).filter(|at| match lookups[*at].verdict {
                 Verdict::WeakMaybe => true,
@@ -189,32 +262,26 @@ impl Chain {
                 counters.0[lookups[*at].verdict as usize].fetch_add(1, Ordering::Relaxed);
             }
         }
-        let found: Vec<Address> = lookups.iter().filter(|lookup| lookup.is_known()).filter_map(|lookup| lookup.address).collect();
-        if !found.is_empty() {
-            for (filter, _) in &self.filters {
-                filter.post_process(&found)?;
-            }
-        }
         Ok(())
     }
 
     /// The update pass.
     pub fn update(&self, stored: &[(Fingerprint, Address)]) {
-        for (filter, _) in &self.filters {
+        for filter in self.filters() {
             filter.update(stored);
         }
     }
 
     /// The abort path.
     pub fn abort(&self, failed: &[Fingerprint]) {
-        for (filter, _) in &self.filters {
+        for filter in self.filters() {
             filter.abort(failed);
         }
     }
 
     /// Chunks are not stored any more.
     pub fn removed(&self, chunks: &[Fingerprint]) {
-        for (filter, _) in &self.filters {
+        for filter in self.filters() {
             filter.removed(chunks);
         }
     }
@@ -222,10 +289,10 @@ impl Chain {
     /// Verdicts by filter.
     pub fn statistics(&self) -> Vec<FilterStatistics> {
         let count = |counters: &Counters, verdict: Verdict| counters.0[verdict as usize].load(Ordering::Relaxed);
-        self.filters
+        self.stages
             .iter()
-            .map(|(filter, counters)| FilterStatistics {
-                filter: filter.name(),
+            .map(|(stage, counters)| FilterStatistics {
+                filter: stage.name(),
                 non_existing: count(counters, Verdict::NonExisting),
                 weak_maybe: count(counters, Verdict::WeakMaybe),
                 strong_maybe: count(counters, Verdict::StrongMaybe),

@@ -53,10 +53,16 @@ impl Filter for Scripted {
     }
 }
 
+/// Stages of these filters, in order.
+fn stages<const COUNT: usize>(filters: [&Arc<Scripted>; COUNT]) -> Vec<Stage> {
+    filters.map(|filter| Stage::Filter(filter.clone())).into()
+}
+
 fn run(chain: &Chain, bytes: &[u8]) -> Vec<Verdict> {
     let data: Vec<[u8; 1]> = bytes.iter().map(|byte| [*byte]).collect();
     let mut lookups: Vec<_> = data.iter().map(|data| Lookup::new(Fingerprint::from_digest(data), data)).collect();
-    chain.check(&Request::default(), &mut lookups).unwrap();
+    chain.ask(&Request::default(), &mut lookups).unwrap();
+    chain.confirm(&Request::default(), &mut lookups).unwrap();
     lookups.iter().map(|lookup| lookup.verdict).collect()
 }
 
@@ -69,7 +75,7 @@ fn m0_4_m0_11_the_example_chain_of_figure_3_2() {
     let block = Scripted::new("block-index", StrongMaybe, |byte| (byte == 3).then_some(StrongMaybe));
     let index = Scripted::new("chunk-index", StrongMaybe, |byte| Some(if byte == 2 { NonExisting } else { StrongMaybe }));
     let compare = Scripted::new("byte-compare", Existing, |byte| Some(if byte == 5 { NonExisting } else { Existing }));
-    let chain = Chain::new(vec![bloom.clone(), block.clone(), index.clone(), compare.clone()], Arc::default());
+    let chain = Chain::new(stages([&bloom, &block, &index, &compare]), Arc::default());
 
     assert_eq!(run(&chain, &[1, 2, 3, 4, 5]), [NonExisting, NonExisting, Existing, Existing, NonExisting]);
     assert_eq!(bloom.asked(), [1, 2, 3, 4, 5]);
@@ -87,7 +93,7 @@ fn m0_4_existing_stops_the_chain_and_weak_maybe_at_its_end_means_new() {
     use Verdict::*;
     let zero = Scripted::new("zero-chunk", Existing, |byte| (byte == 0).then_some(Existing));
     let cache = Scripted::new("container-cache", StrongMaybe, |_| None);
-    let chain = Chain::new(vec![zero, cache.clone()], Arc::default());
+    let chain = Chain::new(stages([&zero, &cache]), Arc::default());
     assert_eq!(run(&chain, &[0, 1]), [Existing, WeakMaybe]);
     assert_eq!(cache.asked(), [1]);
     assert!(!Lookup { verdict: WeakMaybe, ..Lookup::new(Fingerprint::from_digest(&[]), b"") }.is_known());
@@ -97,7 +103,7 @@ fn m0_4_existing_stops_the_chain_and_weak_maybe_at_its_end_means_new() {
 fn m0_5_every_filter_gets_the_update_pass_and_the_abort() {
     let one = Scripted::new("one", Verdict::WeakMaybe, |_| None);
     let two = Scripted::new("two", Verdict::StrongMaybe, |_| None);
-    let chain = Chain::new(vec![one.clone(), two.clone()], Arc::default());
+    let chain = Chain::new(stages([&one, &two]), Arc::default());
     let name = Fingerprint::from_digest(&[1]);
     chain.update(&[(name, Address::from_bits(1))]);
     chain.abort(&[name, name]);
@@ -120,7 +126,7 @@ fn m0_7_the_block_index_filter_finds_what_the_block_has_without_reading() {
 
 #[test]
 fn a_chain_of_some_filters_shares_their_counters_and_refuses_unknown_names() {
-    let chain = Chain::new(vec![Arc::new(ZeroChunkFilter), Arc::new(BlockIndexFilter::default())], Arc::default());
+    let chain = Chain::new(vec![Stage::filter(ZeroChunkFilter), Stage::filter(BlockIndexFilter::default())], Arc::default());
     let some = chain.select(&["zero-chunk"]).unwrap();
     run(&some, &[0, 1]);
     assert_eq!(chain.statistics()[0].existing, 1);

@@ -1,0 +1,213 @@
+//! Claims: whether a chunk is stored, and if not, who stores it.
+//!
+//! A stream asks the caches of its filter chain first ([`Chain::ask`](crate::chain::Chain::ask)). It claims only the chunks that they
+//! could not answer. A claim that is [`Mine`](Claim::Mine) keeps every other writer of that chunk waiting until the chunk is placed or
+//! the claim is released.
+//!
+//! # Why a cache may answer before a claim is made
+//! Without a claim, nothing keeps a removal (`liveness/removal.rs`) from taking the chunk away while the cache says that it is stored.
+//! Two things do it instead, and a stream needs both:
+//! 1. *The guard.* The stream holds an [`InFlight`](crate::InFlight) guard from before it asks until its pieces are submitted. A removal
+//!    waits for every guard that is older than its own beginning. So only a younger stream can meet a removal that is past its wait, and
+//!    a younger stream sees the watch list.
+//! 2. *The watch.* A stream touches its chunks before it asks a cache. A removal claims a chunk and then *dooms* it
+//!    ([`Watch::doom`](crate::write::in_flight::Watch::doom)). Touching and dooming exclude each other under one mutex:
+//!    * The stream touches first: dooming fails, and the removal leaves the chunk. What the cache says stays true.
+//!    * The removal dooms first: touching names the chunk as doomed. The stream asks no cache for it. It claims the chunk, so it waits
+//!      until the removal is over. By then the caches have forgotten the chunk, or it was not removed.
+//!    * The watch has ended when the stream touches: the caches forgot the chunk before the watch ended.
+//!
+//! A cache may be filled beside a removal: `container_cache.rs` drops a catalog that it began to load before the removal ended. `NON-EXISTING` needs a claim: another stream may have stored the chunk since a filter denied it. So the claim asks that
+//! filter again ([`Search::Denied`]) before it believes it.
+//!
+//! # Why nobody waits in a circle
+//! [`Claims::claim`] never waits. A stream calls [`Claims::wait`] only when it holds no claim. So whoever holds a claim is running, and
+//! its claims end.
+
+use crate::Result;
+use crate::write::chain::BloomFilter;
+use crate::write::reservation::{Reservation, Reservations};
+use onefold_fingerprint::Fingerprint;
+use onefold_index::ChunkIndex;
+use onefold_storage::Address;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// How much is known of a chunk that somebody wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Search {
+    /// Nothing.
+    Stored,
+    /// A filter said, before the claim, that the chunk is not stored.
+    Denied,
+    /// The copy at this address is as good as none: it is damaged, or about to be removed.
+    Not(Address),
+}
+
+/// A chunk that somebody wants.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) search: Search,
+}
+
+/// The answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// It is stored; nobody holds a claim.
+    Known(Address),
+    /// A stream has stored it just now. It is in no index yet.
+    Placed(Address),
+    /// It is not stored. The caller must [place](Claims::placed) or [release](Claims::release) it.
+    Mine,
+    /// Another holds the claim: [wait](Claims::wait).
+    Theirs,
+}
+
+/// Is this chunk stored, and if not, who stores it?
+pub(crate) trait Claims: Send + Sync + Debug {
+    /// Appends one answer for each of `wanted`. Never waits. Errors: none of them is claimed.
+    fn claim(&self, wanted: &[Wanted], out: &mut Vec<Claim>) -> Result<()>;
+    /// The holder is about to store a metadata chunk that refers to `references`.
+    fn announce(&self, name: &Fingerprint, references: &[Fingerprint]);
+    /// The holder has stored these chunks.
+    fn placed(&self, at: &[(Fingerprint, Address)]);
+    /// The holder does not store these chunks. Placed ones stay placed.
+    fn release(&self, names: &[Fingerprint]);
+    /// Waits until nobody else holds these claims, or until `until`. Appends an address for each, or `None`: claim it again.
+    fn wait(&self, names: &[Fingerprint], until: Instant, out: &mut Vec<Option<Address>>);
+    /// The chunk index knows these chunks now.
+    fn durable(&self, names: &[Fingerprint]);
+    /// Returns where a chunk is that is placed and perhaps not durable yet.
+    fn address(&self, name: &Fingerprint) -> Option<Address>;
+    /// Appends what a claimed or placed metadata chunk refers to, once for each time.
+    fn references(&self, name: &Fingerprint, out: &mut Vec<Fingerprint>);
+    /// Keeps everybody from the claim of this chunk, and from some others.
+    #[cfg(test)]
+    fn hold<'a>(&'a self, name: &Fingerprint) -> Box<dyn Anything + 'a>;
+    /// Claimed and placed chunks.
+    #[cfg(test)]
+    fn count(&self) -> usize;
+}
+
+/// Whatever ends when it is dropped.
+#[cfg(test)]
+pub(crate) trait Anything {}
+#[cfg(test)]
+impl<T> Anything for T {}
+
+/// Claims of one owner. However its work ends, those that were not placed are released.
+pub(crate) struct Held<'a> {
+    claims: &'a dyn Claims,
+    pub(crate) names: Vec<Fingerprint>,
+}
+
+impl<'a> Held<'a> {
+    /// None yet.
+    pub(crate) fn new(claims: &'a dyn Claims) -> Held<'a> {
+        Held { claims, names: Vec::new() }
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.claims.release(&self.names);
+    }
+}
+
+/// Claims of one process: its reservations before its chunk index.
+#[derive(Debug)]
+pub(crate) struct LocalClaims {
+    reservations: Reservations,
+    index: Arc<ChunkIndex>,
+    bloom: Option<Arc<BloomFilter>>,
+}
+
+impl LocalClaims {
+    /// Looks chunks up in `index`. `bloom` is asked again when a filter denied a chunk.
+    pub(crate) fn new(index: Arc<ChunkIndex>, bloom: Option<Arc<BloomFilter>>) -> LocalClaims {
+        LocalClaims { reservations: Reservations::default(), index, bloom }
+    }
+
+    /// Whether the index must be asked for a chunk whose claim is held.
+    fn is_asked_for(&self, wanted: &Wanted) -> bool {
+        wanted.search != Search::Denied || self.bloom.as_ref().is_none_or(|bloom| bloom.is_doubted(&wanted.fingerprint))
+    }
+}
+
+impl Claims for LocalClaims {
+    fn claim(&self, wanted: &[Wanted], out: &mut Vec<Claim>) -> Result<()> {
+        let begin = out.len();
+        let (mut asked, mut names) = (Vec::with_capacity(wanted.len()), Vec::with_capacity(wanted.len()));
+        for (at, chunk) in wanted.iter().enumerate() {
+            out.push(match self.reservations.reserve(&chunk.fingerprint) {
+                Reservation::Owned => {
+                    // Not before it is ours: until then another stream may store it, and no filter would have known.
+                    if self.is_asked_for(chunk) {
+                        asked.push(at);
+                        names.push(chunk.fingerprint);
+                    }
+                    Claim::Mine
+                }
+                Reservation::Placed(address) => Claim::Placed(address),
+                Reservation::Taken => Claim::Theirs,
+            });
+        }
+        let mut entries = Vec::with_capacity(names.len());
+        if let Err(error) = self.index.lookup(&names, &mut entries) {
+            let ours = out.drain(begin..).zip(wanted).filter(|(claim, _)| *claim == Claim::Mine);
+            ours.for_each(|(_, chunk)| self.reservations.release(&chunk.fingerprint));
+            return Err(error.into());
+        }
+        for (at, entry) in asked.into_iter().zip(entries) {
+            // An entry without an address is a count whose chunk is not stored (any more): the chunk is new.
+            let stored = entry.filter(|entry| entry.address != 0).map(|entry| Address::from_bits(entry.address));
+            if let Some(address) = stored
+                && wanted[at].search != Search::Not(address)
+            {
+                out[begin + at] = Claim::Known(address);
+                self.reservations.release(&wanted[at].fingerprint);
+            }
+        }
+        Ok(())
+    }
+
+    fn announce(&self, name: &Fingerprint, references: &[Fingerprint]) {
+        self.reservations.announce(name, references);
+    }
+
+    fn placed(&self, at: &[(Fingerprint, Address)]) {
+        at.iter().for_each(|(name, address)| self.reservations.place(name, *address));
+    }
+
+    fn release(&self, names: &[Fingerprint]) {
+        names.iter().for_each(|name| self.reservations.release(name));
+    }
+
+    fn wait(&self, names: &[Fingerprint], until: Instant, out: &mut Vec<Option<Address>>) {
+        out.extend(names.iter().map(|name| self.reservations.wait(name, until)));
+    }
+
+    fn durable(&self, names: &[Fingerprint]) {
+        names.iter().for_each(|name| self.reservations.committed(name));
+    }
+
+    fn address(&self, name: &Fingerprint) -> Option<Address> {
+        self.reservations.address(name)
+    }
+
+    fn references(&self, name: &Fingerprint, out: &mut Vec<Fingerprint>) {
+        self.reservations.references(name, out);
+    }
+
+    #[cfg(test)]
+    fn hold<'a>(&'a self, name: &Fingerprint) -> Box<dyn Anything + 'a> {
+        Box::new(self.reservations.hold(name))
+    }
+
+    #[cfg(test)]
+    fn count(&self) -> usize {
+        self.reservations.count()
+    }
+}
