@@ -37,7 +37,7 @@ fn targets_are_made_and_changed_beside_the_daemon_and_are_there_after_its_restar
     let text = scene.run(["target", "attach", ONE, "disk"]).ends_with(1).text();
     assert!(text.contains("LUN 0 of target iqn.2026-01.com.example:one already") && text.contains("target detach"), "{text}");
     let text = scene.run(["target", "create", ONE]).ends_with(1).text();
-    assert!(text.contains("there is a target") && text.contains("target list"), "{text}");
+    assert!(text.contains("exists already") && text.contains("target list"), "{text}");
     let text = scene.run(["target", "attach", ONE, "dsk"]).ends_with(1).text();
     assert!(text.contains("did you mean disk?"), "{text}");
     let text = scene.run(["target", "attach", "iqn.2026-01.com.example:on", "disk"]).ends_with(1).text();

@@ -35,22 +35,22 @@ impl From<EngineError> for Failure {
         }
         let failure = Failure::failed(&error);
         match &error {
-            EngineError::NoStore { .. } => failure.advise("look for a typing error, or make a store with `onefold init`"),
+            EngineError::NoStore { .. } => failure.advise("check the spelling, or create a store with `onefold init`"),
             EngineError::KeepsNoData { .. } => {
                 Failure { exit: Exit::CannotRun, ..failure }.advise("remove the directory if no experiment runs there")
             }
-            EngineError::Newer { .. } => failure.advise("use the newer onefold that wrote it, or one that is newer still"),
+            EngineError::Newer { .. } => failure.advise("use the newer onefold that wrote it, or a later version"),
             EngineError::Older { .. } => {
-                failure.advise("restore what is in it with the earlier onefold that wrote it, and store that in a new store (`onefold init`)")
+                failure.advise("restore its content with the earlier onefold that wrote it, and store that in a new store (`onefold init`)")
             }
             EngineError::Copied { .. } => Failure { exit: Exit::CannotRun, ..failure }.advise(
                 "copy it again while nobody has the store open. To take it as it is (one that was moved after a crash is whole), run `onefold check --repair` on it once",
             ),
             EngineError::NotEmpty { .. } => failure.advise("give the name of a directory that does not exist yet"),
             EngineError::Invalid { .. } => Failure { exit: Exit::CannotRun, ..failure },
-            EngineError::AppendOnly { .. } => failure.advise("`onefold append-only off` switches the mode off, for who has its secret"),
+            EngineError::AppendOnly { .. } => failure.advise("`onefold append-only off` switches the mode off; it needs the secret"),
             EngineError::Stopped { .. } => {
-                failure.advise("look into the earlier error (full or failing disk, a removed lock file), then run the command again")
+                failure.advise("fix the cause of the earlier error (full or failing disk, a removed lock file), then run the command again")
             }
             error if error.is_full() => failure.advise(FULL),
             error if error.is_damage() => failure.advise(DAMAGE),
@@ -65,7 +65,7 @@ impl Failure {
         match error.kind() {
             std::io::ErrorKind::PermissionDenied => self.advise("run as the user who owns the store"),
             std::io::ErrorKind::ReadOnlyFilesystem => {
-                self.advise("there a store can only be read: `backups`, `ls`, `restore`, `dump`, `stats`, `check`, `volume export`")
+                self.advise("on a read-only file system a store can only be read: `backups`, `ls`, `restore`, `dump`, `stats`, `check`, `volume export`")
             }
             _ => self,
         }
@@ -83,7 +83,7 @@ impl From<CatalogError> for Failure {
         match error {
             CatalogError::Engine(error) => Failure::from(error),
             CatalogError::UnknownBackup { .. } | CatalogError::AmbiguousBackup { .. } => {
-                Failure::failed(error).advise("`onefold backups` lists the backups; an id may be shortened as long as it is unique")
+                Failure::failed(error).advise("`onefold backups` lists the backups; any unique prefix of an id will do")
             }
             CatalogError::Protected { until_ns, .. } => {
                 Failure::failed(&error).advise(format!("it is protected until {}", local_time(until_ns)))
@@ -102,8 +102,8 @@ impl From<ClientError> for Failure {
         match error {
             ClientError::Catalog(error) => Failure::from(error),
             ClientError::Engine(error) => Failure::from(error),
-            ClientError::BadPattern { .. } => Failure::cannot_run(error).advise("`onefold backup --help` tells how patterns are written"),
-            ClientError::Lost { .. } => Failure::failed(error).advise("--damaged zero puts zeros in place of what cannot be read"),
+            ClientError::BadPattern { .. } => Failure::cannot_run(error).advise("`onefold backup --help` describes patterns"),
+            ClientError::Lost { .. } => Failure::failed(error).advise("--damaged zero writes zeros in place of bytes that cannot be read"),
             ClientError::Refused { .. } => Failure::cannot_run(error),
             ClientError::NothingToBackUp { .. } => Failure::cannot_run(error),
             ClientError::Cancelled => Failure::interrupted("stopped by a signal"),
@@ -163,7 +163,7 @@ impl From<NbdError> for Failure {
                 Failure::failed(error).advise("what clients flushed before is safe; what they wrote after may be lost")
             }
             NbdError::Listen { ref source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => Failure::cannot_run(error)
-                .advise("another process listens there, or a file is in its place: stop or remove it, or give another address with --nbd or --nbd-socket"),
+                .advise("another process listens there, or a file is in the way: stop or remove it, or give another address with --nbd or --nbd-socket"),
             error => Failure::cannot_run(error),
         }
     }

@@ -40,10 +40,10 @@ use std::path::PathBuf;
 #[derive(Debug, Parser)]
 #[command(name = "onefold", version, propagate_version = true, arg_required_else_help = true, max_term_width = 110, after_long_help = AFTER_HELP)]
 pub struct Cli {
-    /// Says nothing but errors and what was asked for
+    /// Prints errors and results only
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub quiet: bool,
-    /// Says on standard error what is being done; twice for more
+    /// Logs to standard error what it does; give it twice for more
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
     /// What to do.
@@ -53,21 +53,21 @@ pub struct Cli {
 
 const AFTER_HELP: &str = "\
 Examples:
-  onefold init /srv/store                                    make a store
-  export ONEFOLD_STORE=/srv/store                            stands for --store from here on
+  onefold init /srv/store                                    create a store
+  export ONEFOLD_STORE=/srv/store                            from now on, instead of --store
   onefold backup --name home /home                           back up a tree
   onefold backups                                            list backups
-  onefold restore latest:home --target /tmp/home             bring the newest back
+  onefold restore latest:home --target /tmp/home             restore the newest
   onefold forget --keep-daily 7 --keep-monthly 12            thin out old backups
   onefold volume create disk --size 1TiB && onefold serve --nbd    a disk over NBD
 
 Sizes: 8KiB, 4MiB, 1.5TiB. 8K is 8KiB; 8kB is 8000 bytes.
-Exit codes: 0 done; 1 failed, or damage found; 2 wrong usage, or could not start; 3 done except for some files; 130 interrupted.";
+Exit codes: 0 done; 1 failed, or damage found; 2 wrong usage, or could not start; 3 done, except for some files; 130 interrupted.";
 
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Makes a new, empty store
+    /// Creates a new, empty store
     Init(Init),
     /// Backs up files and directories
     Backup(Backup),
@@ -75,48 +75,48 @@ pub enum Command {
     Backups(Backups),
     /// Forgets backups: those named, or those that a policy does not keep
     Forget(Forget),
-    /// Gives back the space of what is not needed any more
+    /// Frees the space of data that nothing refers to
     Prune(Prune),
     /// Protects backups from being forgotten before a date
     Protect(Protect),
     /// Lists the files of a backup
     Ls(Ls),
-    /// Finds files in all backups, and says which backups have them
+    /// Finds files in all backups and lists the backups that have them
     Find(Find),
-    /// Shows what differs between two backups
+    /// Shows the differences between two backups
     Diff(Diff),
-    /// Brings files of a backup back
+    /// Restores files from a backup
     Restore(Restore),
     /// Writes one file of a backup, or a directory as an archive, to standard output
     Dump(Dump),
     /// Copies backups and volumes into another store
     Copy(Copy),
-    /// Makes, lists, snapshots, clones, resizes, renames and deletes volumes (disks), copies them in and out
+    /// Creates, lists, snapshots, clones, resizes, renames, deletes, imports and exports volumes (disks)
     #[command(subcommand)]
     Volume(Volume),
     /// Serves the volumes over NBD and iSCSI until SIGINT or SIGTERM
     Serve(Serve),
-    /// Makes and changes iSCSI targets: which volumes initiators see, and who may use them
+    /// Creates and changes iSCSI targets: the volumes that initiators see, and who may use them
     #[command(subcommand)]
     Target(Target),
     /// Lists and closes iSCSI sessions
     #[command(subcommand)]
     Session(SessionCommand),
-    /// Shows what is in the store, and what it costs
+    /// Shows what is in the store and how much space and memory it takes
     Stats(Stats),
     /// Verifies the store; exit code 0: clean, 1: damage found, 2: could not run
     Check(Check),
-    /// Reads all that is stored from the disk, at a set rate, and says since when everything was read
+    /// Reads all stored data from disk at a set rate, and reports the date of the last full pass
     Scrub(Scrub),
-    /// Lets nobody delete anything until a secret is given
+    /// Prevents all deletion until the secret is given
     #[command(subcommand)]
     AppendOnly(AppendOnly),
-    /// Tells how much a store would save with which chunks; needs no store, changes nothing
+    /// Estimates how much a store would save with each chunker and size; needs no store, changes nothing
     Analyze(Analyze),
-    /// Makes data to measure with, and tells what is in it; needs no store
+    /// Generates test data and describes it; needs no store
     #[command(subcommand)]
     Traffic(Traffic),
-    /// Runs experiments on stores of their own, and shows what they measured beside the papers' figures
+    /// Runs experiments on temporary stores and shows the results beside the papers' figures
     #[command(subcommand)]
     Bench(Bench),
     /// Prints a completion script for a shell
@@ -130,7 +130,7 @@ pub enum Command {
 /// Which store.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Store {
-    /// Directory of the store; may stand before the command too
+    /// Directory of the store; may also come before the command
     #[arg(long = "store", visible_alias = "repository", value_name = "STORE", env = "ONEFOLD_STORE")]
     pub directory: PathBuf,
 }
@@ -141,7 +141,7 @@ pub struct StoreToOneself {
     /// Which store.
     #[command(flatten)]
     pub store: Store,
-    /// Waits for another process that has the store: as long as it takes, or at most for TIME, as in 90s, 30m or 2h
+    /// Waits while another process has the store open: without limit, or at most TIME (90s, 30m, 2h)
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "forever")]
     pub wait: Option<Wait>,
 }
@@ -185,7 +185,7 @@ pub(crate) mod any_path {
 /// How facts are printed.
 #[derive(Args, Clone, Copy, Debug, Deserialize, Serialize)]
 pub struct Format {
-    /// Prints JSON, one value or one line for each item (see docs/cli.md)
+    /// Prints JSON: one value, or one line for each item (see docs/cli.md)
     #[arg(long)]
     pub json: bool,
 }
@@ -193,7 +193,7 @@ pub struct Format {
 /// `onefold init`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-What is chosen here never changes for this store; how it is worked with stands in STORE/onefold.toml.
+These choices are permanent. STORE/onefold.toml has the settings that can change later.
 
 Examples:
   onefold init /srv/store
@@ -201,13 +201,13 @@ Examples:
   onefold init /srv/store --group backup
   onefold init /srv/disks --chunker fixed --chunk-size 4KiB --compression lz4")]
 pub struct Init {
-    /// Directory of the new store: made if absent, else it must be empty
+    /// Directory of the new store: created if absent; must be empty if it exists
     #[arg(value_name = "STORE", env = "ONEFOLD_STORE")]
     pub directory: PathBuf,
     /// How the store finds duplicates
     #[arg(long, value_enum, default_value_t = ProfileName::Exact)]
     pub profile: ProfileName,
-    /// Shares the store with this group, a name or a number: its members may read, write and delete everything [default: only you]
+    /// Shares the store with this group (name or number): its members may read, write and delete everything [default: only you]
     #[arg(long, value_name = "GROUP")]
     pub group: Option<String>,
     /// How data is cut into chunks
@@ -228,18 +228,16 @@ pub struct Init {
     /// none, lz4, zstd[:1-19], zlib[:1-9] or bzip2[:1-9] [default: zstd:2 for backups, zstd:1 for volumes]
     #[arg(long, value_name = "CODEC[:LEVEL]")]
     pub compression: Option<String>,
-    /// The same for volumes, where they shall have another one [default: that of --compression]
+    /// The codec of volumes alone [default: --compression, else zstd:1]
     #[arg(long, value_name = "CODEC[:LEVEL]")]
     pub volume_compression: Option<String>,
     /// Size of a container file
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "4MiB")]
     pub container_size: u64,
-    /// How much data is compressed as one piece, and read as one [default: 512KiB for backups, 64KiB for volumes, or half of a
-    /// smaller container]
+    /// Bytes that are compressed, and read, as one piece [default: 512KiB for backups, 64KiB for volumes; at most half a container]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub frame_size: Option<u64>,
-    /// The same for volumes, where it shall be another one: a random read of a volume reads and decompresses so much [default: that
-    /// of --frame-size]
+    /// The same for volumes alone: a random read reads and decompresses this much [default: --frame-size, else 64KiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub volume_frame_size: Option<u64>,
     /// How facts are printed.
@@ -250,7 +248,7 @@ pub struct Init {
 /// Profiles that a store can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ProfileName {
-    /// Every duplicate is found; the index of chunks is on disk
+    /// Finds every duplicate; the chunk index is on disk
     Exact,
 }
 
@@ -259,11 +257,11 @@ pub enum ProfileName {
 pub enum ChunkerName {
     /// By content, at the speed of memory
     Galois,
-    /// By content, at the places where other programs with FastCDC cut
+    /// By content, at the same places as other FastCDC programs
     Fastcdc,
     /// By content, with Rabin's polynomials
     Rabin,
-    /// Every so many bytes: for disks with aligned writes
+    /// Every N bytes: for disks with aligned writes
     Fixed,
 }
 
@@ -274,16 +272,17 @@ pub enum FingerprintName {
     Blake3,
     /// SHA-256, 32 bytes
     Sha256,
-    /// SHA-1, 20 bytes; collisions can be made on purpose
+    /// SHA-1, 20 bytes; an attacker can make collisions
     Sha1,
 }
 
 /// `onefold serve`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Every volume of the store is an NBD export of its name, and a disk of an iSCSI target (docs/iscsi.md). Only what is asked for is served, by an
-option here or a setting in STORE/onefold.toml; options stand above settings. Over a Unix socket only you can connect (in a setgid directory its group too); over TCP on a loopback
-address every user of this machine can, and reads and writes all volumes.
+Every volume is an NBD export of the same name, and a disk of an iSCSI target (docs/iscsi.md). A protocol is served if an option here or
+a setting in STORE/onefold.toml asks for it. Options override settings.
+Only you can connect over a Unix socket (in a setgid directory, its group too). Over TCP on a loopback address, every user of this machine
+can connect, and can read and write all volumes.
 
 Examples:
   onefold serve --nbd-socket /run/onefold.sock
@@ -297,13 +296,13 @@ pub struct Serve {
     /// Reads the settings from this file instead of STORE/onefold.toml
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Serves NBD over TCP, at 127.0.0.1:10809 if no address is given; `none`: not, whatever the settings say
+    /// Serves NBD over TCP, at 127.0.0.1:10809 if no address is given; `none` turns it off, whatever the settings say
     #[arg(long, value_name = "ADDRESS:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:10809")]
     pub nbd: Option<String>,
-    /// Serves NBD over a Unix socket of this path
+    /// Serves NBD over a Unix socket at this path
     #[arg(long, value_name = "PATH")]
     pub nbd_socket: Option<PathBuf>,
-    /// Serves iSCSI at this address, port 3260 if none is given; may be given many times; `none`: not, whatever the settings say
+    /// Serves iSCSI at this address, on port 3260 if none is given; repeatable; `none` turns it off, whatever the settings say
     #[arg(long, value_name = "ADDRESS[:PORT][=ADVERTISED]")]
     pub iscsi: Vec<String>,
     /// Server certificate chain, PEM
@@ -312,16 +311,16 @@ pub struct Serve {
     /// Private key of the certificate, PEM
     #[arg(long, value_name = "FILE")]
     pub tls_key: Option<PathBuf>,
-    /// Authorities of client certificates, PEM; with it every client must use TLS and show a certificate of theirs
+    /// Authorities for client certificates, PEM; every client must then use TLS with a certificate from one of them
     #[arg(long, value_name = "FILE")]
     pub tls_client_ca: Option<PathBuf>,
-    /// Refuses clients over TCP that do not use TLS
+    /// Refuses TCP clients that do not use TLS
     #[arg(long)]
     pub tls_required: bool,
     /// Serves without TLS on addresses that other machines can reach
     #[arg(long)]
     pub allow_plain_off_loopback: bool,
-    /// Exports all volumes read-only; the store is opened for reading, beside others who read
+    /// Exports all volumes read-only; opens the store for reading, so other readers can use it too
     #[arg(long)]
     pub read_only: bool,
     /// How facts are printed.
@@ -344,11 +343,11 @@ pub struct Stats {
 /// `onefold check`.
 #[derive(Args, Debug, Deserialize, Serialize)]
 #[command(after_help = "\
-Without options: checksums and structure of everything but the data, and that everything that is referred to is there.
-Nothing is changed.
+Without options it verifies the checksums and structure of everything but the data, and that every reference leads to something.
+It changes nothing.
 
-With --repair, while nobody else has the store open: everything is read, and what can be made whole is. Chunks that cannot be read go into
-quarantine: nothing is destroyed, what needs them is listed, and when the same data is backed up or written again they are there again.
+--repair needs the store to itself. It reads everything and repairs what it can. Chunks that cannot be read go into quarantine: nothing is
+destroyed, and the output lists everything that needs them. They return when the same data is backed up or written again.
 
 Examples:
   onefold check --store /srv/store --read-data
@@ -358,23 +357,23 @@ pub struct Check {
     #[command(flatten)]
     #[serde(skip)]
     pub store: StoreToOneself,
-    /// Reads all data too, and compares it with its fingerprints
+    /// Also reads all data and compares it with its fingerprints
     #[arg(long)]
     pub read_data: bool,
-    /// First makes the chunk index anew from the containers and all references; without it, check only reads
+    /// First rebuilds the chunk index from the containers and all references; without it, check only reads
     // Nobody else may have the store open then: a daemon never does this, so it is not even asked.
     #[arg(long)]
     #[serde(skip)]
     pub rebuild_index: bool,
-    /// Makes whole what can be, puts chunks that cannot be read in quarantine, and lists what needs them; reads all data
+    /// Repairs what it can, quarantines chunks that cannot be read, and lists what needs them; reads all data
     #[arg(long, conflicts_with = "rebuild_index")]
     #[serde(skip)]
     pub repair: bool,
-    /// With --repair: changes nothing, says what would be done
+    /// With --repair: shows what it would do, and changes nothing
     #[arg(long, requires = "repair")]
     #[serde(skip)]
     pub dry_run: bool,
-    /// With --repair: repairs though something is lost for good by that; what is changed is set aside before
+    /// With --repair: repairs even if that loses something for good; keeps the old version of what it changes
     #[arg(long, requires = "repair", conflicts_with = "dry_run")]
     #[serde(skip)]
     pub force: bool,
@@ -386,30 +385,30 @@ pub struct Check {
 /// `onefold analyze`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Reads all regular files under the paths, once, and prints for each chunker and size what is unique in them, what it would take when it is
-compressed, how long the chunks are and how fast they are made. Files with several names count once; holes and chunks of zeros cost nothing.
+Reads all regular files under the paths once. For each chunker and size it prints the unique data, its compressed size, the lengths of the
+chunks and the speed. A file with several names counts once; holes and chunks of zeros cost nothing.
 
-Chunks are told apart by 64 bits of their fingerprints: of 10^8 chunks, one is taken for another in one of 3,700 runs. If --memory does not
-suffice for all of them, a random sample is kept; the figures are then estimates, and the output says how good they are.
-Beside --memory it takes about 80MiB, more with chunks of a megabyte.
+It compares 64 bits of each fingerprint: with 10^8 chunks, one run in 3,700 confuses two of them. If --memory is too small for all
+fingerprints, it keeps a random sample; the figures are then estimates, and the output shows their error.
+It needs about 80MiB beside --memory, more with chunks of a megabyte.
 
 Examples:
   onefold analyze /home /srv/backup/home
   onefold analyze --chunkers galois,fixed --sizes 4KiB,8KiB,16KiB /var/lib/libvirt/images")]
 pub struct Analyze {
-    /// Chunkers to compare, with commas between them [default: all]
+    /// Chunkers to compare, separated by commas [default: all]
     #[arg(long, value_name = "CHUNKER,...", value_delimiter = ',', value_parser = chunker_kinds())]
     pub chunkers: Vec<Kind>,
-    /// Average sizes of chunks to compare
+    /// Average chunk sizes to compare
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', value_parser = parse_size, default_value = "4KiB,8KiB,16KiB,64KiB")]
     pub sizes: Vec<u64>,
     /// Hash that names a chunk
     #[arg(long, value_enum, default_value_t = FingerprintName::Blake3)]
     pub fingerprint: FingerprintName,
-    /// Memory for the fingerprints: 8 bytes for each different chunk (12 of several paths), each chunker and each size
+    /// Memory for the fingerprints: 8 bytes for each unique chunk (12 with several paths), for each chunker and size
     #[arg(long, value_name = "SIZE", value_parser = analysis_memory, default_value = "1GiB")]
     pub memory: u64,
-    /// Leaves out what matches this pattern; may be given many times
+    /// Leaves out names that match this pattern; repeatable
     #[arg(long, value_name = "GLOB")]
     pub exclude: Vec<String>,
     /// Stays on the file systems of the given paths
@@ -418,7 +417,7 @@ pub struct Analyze {
     /// How facts are printed.
     #[command(flatten)]
     pub format: Format,
-    /// Files and directories to look at
+    /// Files and directories to read
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
 }

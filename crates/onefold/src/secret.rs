@@ -56,7 +56,7 @@ impl Secret {
         }
         let secret = ask(&input, "secret: ")?;
         if asking == Asking::Twice && ask(&input, "the same again: ")?.0 != secret.0 {
-            return Err(Failure::cannot_run("these are two different secrets; nothing was changed"));
+            return Err(Failure::cannot_run("the two secrets differ; nothing was changed"));
         }
         Ok(secret)
     }
@@ -104,7 +104,7 @@ pub fn chap_secret(path: &Path) -> Result<Secret> {
             "the CHAP secret in {shown} is no secret: others may read or change the file (mode {:03o})",
             mode & 0o777
         ))
-        .advise(format!("take their rights away: chmod 600 {shown}; and choose a new secret if others had it")));
+        .advise(format!("run chmod 600 {shown}, and choose a new secret if others may have read it")));
     }
     let secret = from(file)?;
     let length = secret.0.len();

@@ -59,7 +59,7 @@ impl Store {
                 Ok((engine, found)) => {
                     note(&format!("the store is damaged: {error}"));
                     found.losses.iter().for_each(|loss| note(&format!("  {loss}")));
-                    note("what follows is what is sound of it; `onefold check --repair --dry-run` says what a repair would do");
+                    note("the following is the sound part; `onefold check --repair --dry-run` shows what a repair would do");
                     Ok(Store { engine, settings })
                 }
                 // A daemon may have it, or nothing is sound.
@@ -98,7 +98,7 @@ pub fn ground(directory: &Path) -> Result<Arc<dyn Ground>> {
         Ok(ground) => Ok(Arc::new(ground)),
         Err(error) if error.is_not_found() => {
             Err(Failure::cannot_run(format!("there is no store at {}: no such directory", directory.display()))
-                .advise(format!("look for a typing error, or make a store with `onefold init {}`", directory.display())))
+                .advise(format!("check the spelling, or create a store with `onefold init {}`", directory.display())))
         }
         Err(error) => Err(Failure::cannot_run(error).advise("the store is a directory that you may read and write")),
     }

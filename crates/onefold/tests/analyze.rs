@@ -197,7 +197,7 @@ fn wrong_usage_is_named() {
     let scene = Scene::new();
     fs::write(scene.path("file"), "data").unwrap();
     scene.run(["analyze"]).ends_with(2).says(&["PATH"]);
-    scene.run(["analyze", "absent", "missing"]).ends_with(2).says(&["there is no absent, no missing", "typing error"]);
+    scene.run(["analyze", "absent", "missing"]).ends_with(2).says(&["there is no absent, no missing", "check the spelling"]);
     scene.run(["analyze", "--chunkers", "fastcd", "file"]).ends_with(2).says(&[
         "--chunkers",
         "fastcd",

@@ -43,7 +43,7 @@ fn a_lost_or_rotten_container_comes_back_when_it_is_read_checked_or_scrubbed() {
     // Checked and read by a daemon, which may write.
     let daemon = scene.serve(&[]);
     fs::write(container(&scene, 3), &rotten[..600_000]).unwrap();
-    scene.run(["check", "--read-data"]).succeeds().says(&["1 container was damaged or lost and made anew from parity"]);
+    scene.run(["check", "--read-data"]).succeeds().says(&["1 container was damaged or lost and rebuilt from parity"]);
     assert!(fs::read(container(&scene, 3)).unwrap() == whole);
     daemon.stop();
     let daemon = scene.serve(&[]);
@@ -55,7 +55,7 @@ fn a_lost_or_rotten_container_comes_back_when_it_is_read_checked_or_scrubbed() {
     assert!(fs::read(container(&scene, 3)).unwrap() == whole);
     daemon.stop();
     scene.run(["check", "--read-data"]).succeeds();
-    assert!(scene.run(["stats"]).succeeds().out.contains("4 containers were made anew"));
+    assert!(scene.run(["stats"]).succeeds().out.contains("4 containers were rebuilt"));
 }
 
 #[test]

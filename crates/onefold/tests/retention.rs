@@ -93,8 +93,8 @@ fn an_id_that_is_not_unique_is_refused() {
 #[test]
 fn what_would_forget_by_mistake_is_refused() {
     let (scene, ids) = with_backups(&[("home", 2), ("mail", 1)]);
-    scene.run(["forget"]).ends_with(2).says(&["neither ids nor a policy", "--keep-daily"]);
-    scene.run(["forget", "--name", "home"]).ends_with(2).says(&["neither ids nor a policy"]);
+    scene.run(["forget"]).ends_with(2).says(&["nothing to forget", "--keep-daily"]);
+    scene.run(["forget", "--name", "home"]).ends_with(2).says(&["nothing to forget"]);
     scene.run(["forget", "--keep-last", "0"]).ends_with(2).says(&["keeps no backup at all", "--name NAME --keep-last 0"]);
     scene.run(["forget", "--name", "home", "--keep-daily", "0"]).ends_with(2).says(&["keeps no backup at all"]);
     scene.run(["forget", "--name", "hoem", "--keep-last", "1"]).ends_with(1).says(&["`hoem`", "did you mean `home`?"]);

@@ -53,7 +53,7 @@ impl FromStr for Network {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Network, String> {
-        let wrong = || format!("`{text}` is no network: write an address and how many of its bits count, as in 192.168.7.0/24 or fd00::/8");
+        let wrong = || format!("`{text}` is not a network: write an address and a prefix length, as in 192.168.7.0/24 or fd00::/8");
         let (address, bits) = match text.split_once('/') {
             Some((address, bits)) => (address, Some(bits.parse::<u8>().map_err(|_| wrong())?)),
             None => (text, None),
@@ -61,7 +61,7 @@ impl FromStr for Network {
         let address: IpAddr = address.parse().map_err(|_| wrong())?;
         let bits = bits.unwrap_or(if address.is_ipv4() { 32 } else { 128 });
         Network::new(address, bits)
-            .ok_or_else(|| format!("`{text}` is no network: bits behind the first {bits} are set, or there are not so many"))
+            .ok_or_else(|| format!("`{text}` is not a network: bits after the first {bits} are set, or the address has fewer"))
     }
 }
 

@@ -9,10 +9,10 @@ pub enum TargetError {
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// Something was changed, could not be made durable, and could not be taken back either: whether it is there after a restart is not known.
-    #[error("it is not known whether the change is kept over a restart: {0}")]
+    #[error("the change may not survive a restart: {0}")]
     NotDurable(#[source] EngineError),
     /// A name that no target can have.
-    #[error("{name:?} is no name of a target: {reason}")]
+    #[error("{name:?} is not a valid target name: {reason}")]
     Name {
         /// What was given.
         name: String,
@@ -20,7 +20,7 @@ pub enum TargetError {
         reason: &'static str,
     },
     /// There is a target of that name.
-    #[error("there is a target {name} already")]
+    #[error("target {name} exists already")]
     Exists {
         /// Its name.
         name: String,

@@ -120,7 +120,7 @@ pub enum TrafficError {
         size_bytes: u64,
     },
     /// Part of a fingerprint.
-    #[error("{size_bytes} bytes are no whole fingerprints: the size must be a multiple of {FINGERPRINT_BYTES}")]
+    #[error("{size_bytes} bytes do not make whole fingerprints: the size must be a multiple of {FINGERPRINT_BYTES}")]
     Fingerprints {
         /// What was asked for.
         size_bytes: u64,

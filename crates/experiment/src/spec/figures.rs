@@ -44,7 +44,7 @@ pub(super) fn expectation(table: Table<'_>, generations: u32, variants: &[String
         }
         let hint = meant(nearest(&name, variants.iter().map(String::as_str)));
         let line = table.get(key).map_or(1, |(line, _)| line);
-        Err(table.wrong(key, line, format!("is {name:?}, which is no variant of this experiment{hint}")))
+        Err(table.wrong(key, line, format!("is {name:?}, which is not a variant of this experiment{hint}")))
     };
     let component = |key: &str| -> Result<Option<String>> { Ok(table.text(key)?.map(str::to_owned)) };
     let expectation = Expectation {

@@ -204,7 +204,11 @@ fn scaled(table: &Table<'_>, settings: &[Setting], reader: &dyn SettingsReader) 
             return Err(table.wrong("settings", line, format!("names `{name}`, which is not in [settings]{hint}")));
         }
         if reader.least_bytes(name).is_none() {
-            return Err(table.wrong("settings", line, format!("names `{name}`, which is no size: it cannot follow the size of the data")));
+            return Err(table.wrong(
+                "settings",
+                line,
+                format!("names `{name}`, which is not a size: it cannot follow the size of the data"),
+            ));
         }
         names.push(name.to_owned());
     }
@@ -233,7 +237,7 @@ fn devices(table: &Table<'_>) -> Result<BTreeMap<String, DeviceModel>> {
     let mut devices = BTreeMap::new();
     for (name, (line, _)) in table.entries() {
         if name == NO_DEVICE || name.is_empty() || name.contains('*') || name.chars().any(|letter| letter.is_control()) {
-            return Err(table.wrong(name, line, format!("is no name of a device: it is not `{NO_DEVICE}`, and has no `*`")));
+            return Err(table.wrong(name, line, format!("is not a valid device name: it must not be `{NO_DEVICE}` and has no `*`")));
         }
         let device = device(name, table.table(name)?)?;
         device.check().map_err(|why| table.wrong(name, line, format!("cannot be: {why}")))?;
@@ -295,7 +299,7 @@ fn parts(table: &Table<'_>, devices: &BTreeMap<String, DeviceModel>) -> Result<[
         if let Some(count) = count {
             let count = count.parse().ok().filter(|count| (1..=1024).contains(count));
             model.devices =
-                count.ok_or_else(|| table.wrong(part, line, format!("is {text:?}: behind the * stands how many, from 1 to 1024")))?;
+                count.ok_or_else(|| table.wrong(part, line, format!("is {text:?}: after the * comes a number from 1 to 1024")))?;
         }
         *found = Some(model);
     }

@@ -172,15 +172,15 @@ fn what_is_wrong_is_refused_with_its_line_and_what_would_be_right() {
         ),
         ("queue = 12", "queue = 0", "line 32: devices.ssd.queue is 0, it must be a whole number from 1 to 1024"),
         ("queue = 12", "stripe_bytes = 7", "line 29: devices.ssd cannot be: `stripe_bytes` is 7"),
-        ("[devices.ssd]", "[devices.none]", "line 29: devices.none is no name of a device"),
+        ("[devices.ssd]", "[devices.none]", "line 29: devices.none is not a valid device name"),
         ("ssd*2", "sdd*2", "line 57: parts.chunk-index is \"sdd*2\", but no device `sdd` is declared; did you mean `ssd`?"),
-        ("ssd*2", "ssd*0", "line 57: parts.chunk-index is \"ssd*0\": behind the * stands how many, from 1 to 1024"),
+        ("ssd*2", "ssd*0", "line 57: parts.chunk-index is \"ssd*0\": after the * comes a number from 1 to 1024"),
         ("value = 167.2", "value = -1", "line 39: figure.value is -1, it must be a number that is not negative"),
         ("value = 167.2", "", "figure.value is missing: the figure"),
         (
             "less = \"2 SSDs\"",
             "less = \"3 SSDs\"",
-            "line 50: expect.less is \"3 SSDs\", which is no variant of this experiment; did you mean `",
+            "line 50: expect.less is \"3 SSDs\", which is not a variant of this experiment; did you mean `",
         ),
         (
             "quantity = \"throughput\"\ngeneration = 1\nmore",

@@ -8,9 +8,9 @@ use std::path::PathBuf;
 /// `onefold backup`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Files that are unchanged since the last backup of the same name and paths (size, times, inode) are not read again.
+Does not read files that are unchanged (size, times, inode) since the last backup of the same name and paths.
 A pattern without `/` matches a name at any depth; with `/` it matches a path; `**` matches any number of directories.
-^C leaves no backup behind; what was stored so far makes the next run faster.
+^C leaves no backup behind, but the data stored so far makes the next run faster.
 
 Examples:
   onefold backup --store /srv/store --name home /home
@@ -22,49 +22,49 @@ pub struct Backup {
     /// Which store.
     #[command(flatten)]
     pub store: StoreToOneself,
-    /// Name of the series of backups that this one belongs to
+    /// Name of the series that this backup belongs to
     #[arg(long, value_parser = plain_name)]
     pub name: String,
-    /// A word to find the backup by; may be given many times
+    /// Tag to find the backup by; repeatable
     #[arg(long = "tag", value_name = "TAG", value_parser = tag)]
     pub tags: Vec<String>,
-    /// Leaves out what matches this pattern; may be given many times
+    /// Leaves out names that match this pattern; repeatable
     #[arg(long, value_name = "GLOB")]
     pub exclude: Vec<String>,
-    /// Leaves out what matches the patterns in this file, one a line; may be given many times. Empty lines and those that begin with # do not count
+    /// Leaves out names that match the patterns in this file, one a line; repeatable. Empty lines and lines that begin with # are ignored
     #[arg(long, value_name = "FILE")]
     pub exclude_from: Vec<PathBuf>,
-    /// Leaves directories of caches empty but for the file CACHEDIR.TAG that marks them
+    /// Leaves out the content of cache directories, except the file CACHEDIR.TAG that marks them
     #[arg(long)]
     pub exclude_caches: bool,
-    /// Leaves directories empty that have a file of this name, but for that file; may be given many times
+    /// Leaves out the content of directories that have a file of this name, except that file; repeatable
     #[arg(long, value_name = "NAME", value_parser = file_name)]
     pub exclude_if_present: Vec<String>,
     /// Stays on the file systems of the given paths
     #[arg(long)]
     pub one_file_system: bool,
-    /// Reads all files, also those that look unchanged
+    /// Reads all files, even those that look unchanged
     #[arg(long)]
     pub force_read: bool,
-    /// Reads the content of block devices and FIFOs that are named as PATH (also through links), and stores it as files
+    /// Reads block devices and FIFOs that are named as PATH (also through links), and stores their content as files
     #[arg(long)]
     pub read_special: bool,
-    /// Compares with this backup, or with `none`: then every file is read [default: the newest of the same name, machine and paths]
+    /// Compares with this backup; `none` reads every file [default: the newest of the same name, machine and paths]
     #[arg(long, value_name = "ID|none", conflicts_with = "stdin")]
     pub parent: Option<String>,
-    /// Backs up what comes from standard input, as a file of this name
+    /// Backs up standard input as a file of this name
     #[arg(long, value_name = "NAME", conflicts_with_all = ["paths", "files_from", "dry_run"])]
     pub stdin: Option<PathBuf>,
-    /// Backs up the files and directories that are listed in this file, one a line, `-` for standard input; may be given many times
+    /// Backs up the files and directories listed in this file, one a line; `-` for standard input; repeatable
     #[arg(long, value_name = "FILE")]
     pub files_from: Vec<PathBuf>,
     /// Names in --files-from end with NUL instead of a newline, as `find -print0` writes them
     #[arg(long, requires = "files_from")]
     pub null: bool,
-    /// Says what would be backed up; reads no file and changes nothing
+    /// Shows what it would back up; reads no file and changes nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Shows progress also where standard error is no terminal; with --json as lines of JSON on standard error
+    /// Shows progress even if standard error is not a terminal; with --json as JSON lines on standard error
     #[arg(long)]
     pub progress: bool,
     /// How facts are printed.
@@ -109,7 +109,7 @@ pub struct Backups {
     /// Only backups of this name
     #[arg(long)]
     pub name: Option<String>,
-    /// Only backups with this tag; may be given many times: any of them
+    /// Only backups with this tag; repeatable, any of them matches
     #[arg(long = "tag", value_name = "TAG")]
     pub tags: Vec<String>,
     /// How facts are printed.

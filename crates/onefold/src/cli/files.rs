@@ -9,7 +9,7 @@ use std::path::PathBuf;
 /// `onefold ls`.
 #[derive(Args, Debug, Deserialize, Serialize)]
 #[command(after_help = "\
-Without PATH it lists what is in the directories that were backed up.
+Without PATH it lists the directories that were backed up.
 
 Examples:
   onefold ls latest:home
@@ -20,16 +20,16 @@ pub struct Ls {
     #[command(flatten)]
     #[serde(skip)]
     pub store: Store,
-    /// Backup: its id or the unique beginning of it, or `latest[-any][:NAME][#TAG]`
+    /// Backup: its id, a unique prefix of the id, or `latest[-any][:NAME][#TAG]`
     #[arg(value_name = "ID")]
     pub backup: String,
     /// File or directory in the backup
     #[serde(with = "any_path::optional")]
     pub path: Option<PathBuf>,
-    /// Lists mode, owner, group, size and time, too
+    /// Also lists mode, owner, group, size and time
     #[arg(short, long)]
     pub long: bool,
-    /// Lists everything below, too
+    /// Lists directories recursively
     #[arg(short = 'R', long)]
     pub recursive: bool,
     /// How facts are printed.
@@ -40,9 +40,9 @@ pub struct Ls {
 /// `onefold find`.
 #[derive(Args, Debug, Deserialize, Serialize)]
 #[command(after_help = "\
-A pattern without / matches a name at any depth, one with / in front a path from the root; *, ? and [a-z] stay within a name,
-** stands for any number of directories. What any of the patterns matches is found, with all that is true of the options.
-Of each path every different version is listed, the newest first, with the backups that have it.
+A pattern without / matches a name at any depth; one that begins with / matches a path from the root. *, ? and [a-z] match within
+a name, ** matches any number of directories. A file is found if any pattern and all options match it.
+Each version of a path is listed, the newest first, with the backups that have it.
 
 Examples:
   onefold find notes.txt
@@ -53,16 +53,16 @@ pub struct Find {
     #[command(flatten)]
     #[serde(skip)]
     pub store: Store,
-    /// What to find, by name or path [default: everything that the options let pass]
+    /// Patterns of names or paths [default: everything that the options match]
     #[arg(value_name = "GLOB")]
     pub patterns: Vec<String>,
-    /// Looks only into this backup: an id, the unique beginning of one, `latest`, or `latest:NAME`; may be given many times
+    /// Searches only this backup: an id, a unique prefix of one, `latest`, or `latest:NAME`; repeatable
     #[arg(long, value_name = "ID")]
     pub backup: Vec<String>,
-    /// Looks only into the backups of this name
+    /// Searches only backups of this name
     #[arg(long)]
     pub name: Option<String>,
-    /// Finds only things of this kind; may be given many times
+    /// Finds only this kind of file; repeatable
     #[arg(long = "type", value_enum, value_name = "TYPE")]
     pub kinds: Vec<FileType>,
     /// Finds only files of at least this size
@@ -71,10 +71,10 @@ pub struct Find {
     /// Finds only files of at most this size
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub max_size: Option<u64>,
-    /// Finds only what was modified at this time or later
+    /// Finds only files modified at this time or later
     #[arg(long, value_name = "TIME", value_parser = parse_moment)]
     pub newer: Option<i64>,
-    /// Finds only what was modified before this time
+    /// Finds only files modified before this time
     #[arg(long, value_name = "TIME", value_parser = parse_moment)]
     pub older: Option<i64>,
     /// How facts are printed.
@@ -100,7 +100,7 @@ pub enum FileType {
     Fifo,
     /// Sockets
     Socket,
-    /// Further names of files
+    /// Hard links: further names of files
     Hardlink,
 }
 
@@ -123,7 +123,7 @@ impl FileType {
 /// `onefold diff`.
 #[derive(Args, Debug, Deserialize, Serialize)]
 #[command(after_help = "\
-Lines begin with + (only in the second), - (only in the first) or M (differs; what differs follows).
+Lines begin with + (only in the second), - (only in the first) or M (differs; the differences follow).
 
 Example:
   onefold diff 3f2a latest:home")]
@@ -132,7 +132,7 @@ pub struct Diff {
     #[command(flatten)]
     #[serde(skip)]
     pub store: Store,
-    /// The older backup: id, beginning of an id, or `latest[-any][:NAME][#TAG]`
+    /// The older backup: its id, a unique prefix of the id, or `latest[-any][:NAME][#TAG]`
     #[arg(value_name = "ID")]
     pub older: String,
     /// The newer backup
@@ -147,8 +147,8 @@ pub struct Diff {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The paths of the backup appear below the target: /home/ann of the backup becomes TARGET/home/ann.
-Owners and device files need root; without it owners are left out, with one warning, and each device file is an error.
-A path that the backup has not may be a pattern from its root: * and ? within a name, ** for any number of directories.
+Owners and device files need root. Without root, owners are not restored (one warning), and each device file is an error.
+A path that is not in the backup is a pattern from its root: * and ? match within a name, ** matches any number of directories.
 --include and --exclude take patterns as `backup --exclude` does.
 
 Examples:
@@ -160,37 +160,37 @@ pub struct Restore {
     /// Which store.
     #[command(flatten)]
     pub store: Store,
-    /// Backup: its id or the unique beginning of it, or `latest[-any][:NAME][#TAG]`
+    /// Backup: its id, a unique prefix of the id, or `latest[-any][:NAME][#TAG]`
     #[arg(value_name = "ID")]
     pub backup: String,
-    /// Files and directories in the backup, or patterns of such [default: all]
+    /// Files and directories in the backup, or patterns [default: all]
     #[arg(value_name = "PATH")]
     pub paths: Vec<PathBuf>,
-    /// Directory to restore into; made if absent
+    /// Directory to restore into; created if absent
     #[arg(long, value_name = "DIR")]
     pub target: PathBuf,
     /// What to do with files that exist in the target
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = OverwriteWhen::Never)]
     pub overwrite: OverwriteWhen,
-    /// Restores only what matches this pattern, and what is below it; may be given many times
+    /// Restores only names that match this pattern, and everything below them; repeatable
     #[arg(long, value_name = "GLOB")]
     pub include: Vec<String>,
-    /// Leaves out what matches this pattern; may be given many times
+    /// Leaves out names that match this pattern; repeatable
     #[arg(long, value_name = "GLOB")]
     pub exclude: Vec<String>,
-    /// Takes so many components off the front of each path; what has no more is left out
+    /// Removes the first N components of each path; leaves out paths that have no more
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub strip_components: usize,
-    /// Deletes from the directories that are restored what the backup has not
+    /// In the restored directories, deletes files that the backup does not have
     #[arg(long)]
     pub delete: bool,
-    /// Changes nothing; lists what would be made, replaced and deleted
+    /// Lists what it would create, replace and delete, and changes nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Shows progress also where standard error is no terminal; with --json as lines of JSON on standard error
+    /// Shows progress even if standard error is not a terminal; with --json as JSON lines on standard error
     #[arg(long)]
     pub progress: bool,
-    /// What becomes of files of which a part cannot be read
+    /// What to do with files that cannot be read completely
     #[arg(long, value_enum, value_name = "HOW", default_value_t = DamagedFile::Zero)]
     pub damaged: DamagedFile,
     /// How facts are printed.
@@ -205,7 +205,7 @@ pub enum OverwriteWhen {
     Never,
     /// Replaces those that differ in kind, size or modification time, as root also in owner
     IfChanged,
-    /// Replaces them
+    /// Replaces all of them
     Always,
 }
 
@@ -214,7 +214,7 @@ pub enum OverwriteWhen {
 pub enum DamagedFile {
     /// Leaves it out
     Skip,
-    /// Restores it as NAME.onefold-damaged, with zeros in place of what is lost
+    /// Restores it as NAME.onefold-damaged, with zeros in place of lost data
     Zero,
     /// Ends with an error
     Fail,
@@ -231,16 +231,16 @@ pub struct Dump {
     #[command(flatten)]
     #[serde(skip)]
     pub store: Store,
-    /// Backup: its id or the unique beginning of it, or `latest[-any][:NAME][#TAG]`
+    /// Backup: its id, a unique prefix of the id, or `latest[-any][:NAME][#TAG]`
     #[arg(value_name = "ID")]
     pub backup: String,
-    /// File in the backup; with --archive also a directory
+    /// File in the backup; with --archive, a file or a directory
     #[serde(with = "any_path")]
     pub path: PathBuf,
-    /// Writes an archive with attributes, and everything below a directory; names in it begin with that of the directory
+    /// Writes an archive with attributes and, for a directory, everything below it; names begin with the directory's
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub archive: Option<ArchiveFormat>,
-    /// What to do where a file cannot be read
+    /// What to do where bytes cannot be read
     #[arg(long, value_enum, value_name = "HOW", default_value_t = DamagedBytes::Fail)]
     pub damaged: DamagedBytes,
 }

@@ -12,12 +12,12 @@ use std::str::FromStr;
 /// `onefold forget`.
 #[derive(Args, Debug, Deserialize, Serialize)]
 #[command(after_help = "\
-A policy is applied to each group by itself: all backups of one name. What any of its rules keeps is kept. --keep-daily 7 keeps the newest \
-backup of each of the last 7 days that have one; hours, weeks (from Monday), months and years likewise, in local time. A rule that finds fewer \
-keeps the oldest backup too. A partial backup never takes the place of a complete one. --keep-within 30d keeps what is less than 30 days older than the newest backup of the group; periods are written \
-with y, m (months), d, h. Protected backups are kept whatever the policy says.
+A policy applies to each group separately; a group is all backups of one name. A backup is kept if any rule keeps it. --keep-daily 7 keeps \
+the newest backup of each of the last 7 days that have one; hours, weeks (from Monday), months and years work alike, in local time. A rule that \
+finds fewer also keeps the oldest backup. A partial backup never replaces a complete one. --keep-within 30d keeps backups that are less than \
+30 days older than the newest of the group; periods are written with y, m (months), d, h. Protected backups are always kept.
 
-Forgetting takes a moment whatever the size. The space comes back with `onefold prune`.
+Forgetting takes a moment, whatever the size. `onefold prune` frees the space.
 
 Examples:
   onefold forget --keep-daily 7 --keep-monthly 12 --keep-yearly unlimited --dry-run
@@ -29,28 +29,28 @@ pub struct Forget {
     #[command(flatten)]
     #[serde(skip)]
     pub store: StoreToOneself,
-    /// Applies the policy only to backups of this name; may be given many times
+    /// Applies the policy only to backups of this name; repeatable
     #[arg(long = "name", value_name = "NAME", conflicts_with = "backups")]
     pub names: Vec<String>,
-    /// Applies the policy only to backups of this machine; may be given many times
+    /// Applies the policy only to backups of this machine; repeatable
     #[arg(long = "host", value_name = "HOST", conflicts_with = "backups")]
     pub hosts: Vec<String>,
-    /// Applies the policy only to backups with this tag; may be given many times: any of them
+    /// Applies the policy only to backups with this tag; repeatable, any of them matches
     #[arg(long = "tag", value_name = "TAG", conflicts_with = "backups")]
     pub tags: Vec<String>,
     /// Which backups to keep.
     #[command(flatten)]
     pub keep: Keep,
-    /// Says what would be forgotten, and changes nothing
+    /// Shows what it would forget, and changes nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Forgets the backups that are named without asking; where there is no terminal to ask on, it has to be given. A policy never asks
+    /// Forgets named backups without asking; required if there is no terminal. A policy never asks
     #[arg(short, long)]
     pub yes: bool,
     /// How facts are printed.
     #[command(flatten)]
     pub format: Format,
-    /// Backups to forget: ids, unique beginnings of them, or `latest[-any][:NAME][#TAG]`
+    /// Backups to forget: ids, unique prefixes of ids, or `latest[-any][:NAME][#TAG]`
     #[arg(value_name = "ID")]
     pub backups: Vec<String>,
 }
@@ -58,11 +58,11 @@ pub struct Forget {
 /// `onefold prune`.
 #[derive(Args, Debug, Deserialize, Serialize)]
 #[command(after_help = "\
-What forgotten backups, deleted volumes and overwritten blocks leave behind is removed first: chunks that nothing refers to. Then the containers with the \
-most unused bytes are merged, until no more than --max-unused of all bytes is unused; what is still needed moves together, in the order in which \
-the newest backup reads it. Nothing is locked meanwhile: beside a daemon, its clients go on reading and writing.
+First removes chunks that nothing refers to: what forgotten backups, deleted volumes and overwritten blocks left behind. Then merges the \
+containers with the most unused bytes, until at most --max-unused of all bytes is unused. Chunks still in use move together, in the order in \
+which the newest backup reads them. Nothing is locked: clients of a daemon continue to read and write.
 
-It may be stopped at any moment; the next prune goes on.
+You can stop it at any time; the next prune continues.
 
 Examples:
   onefold prune
@@ -73,13 +73,13 @@ pub struct Prune {
     #[command(flatten)]
     #[serde(skip)]
     pub store: StoreToOneself,
-    /// The share of all bytes that may stay unused; 0 gives back all that can be had
+    /// Share of all bytes that may stay unused; 0 frees as much as possible
     #[arg(long, value_name = "SHARE", default_value = "5%")]
     pub max_unused: Share,
-    /// Leaves containers alone of which a greater share is needed: less to copy, but more may stay unused
+    /// Skips containers of which a greater share is in use: copies less, but more may stay unused
     #[arg(long, value_name = "SHARE", default_value = "100%")]
     pub max_fill: Share,
-    /// Says what would be removed, and changes nothing; reads the whole chunk index
+    /// Shows what it would remove, and changes nothing; reads the whole chunk index
     #[arg(long)]
     pub dry_run: bool,
     /// How facts are printed.
@@ -149,7 +149,7 @@ impl Keep {
 /// `onefold protect`.
 #[derive(Args, Debug, Deserialize, Serialize)]
 #[command(after_help = "\
-Nobody can forget a protected backup before its date. While the store is in append-only mode, a protection can only be prolonged.
+Nobody can forget a protected backup before its date. In append-only mode, a protection can be extended but not shortened.
 
 Examples:
   onefold protect latest:home --for 1y
@@ -166,7 +166,7 @@ pub struct Protect {
     /// How facts are printed.
     #[command(flatten)]
     pub format: Format,
-    /// Backups: ids, unique beginnings of them, or `latest[-any][:NAME][#TAG]`
+    /// Backups: ids, unique prefixes of ids, or `latest[-any][:NAME][#TAG]`
     #[arg(required = true, value_name = "ID")]
     pub backups: Vec<String>,
 }
@@ -178,7 +178,7 @@ pub struct Until {
     /// Protects until this day or time: 2027-01-31, 2027-01-31T14:05 (local time), or with a zone as in RFC 3339
     #[arg(long = "until", value_name = "DATE", value_parser = parse_moment)]
     pub moment_ns: Option<i64>,
-    /// Protects for so long from now on, written with y, m, d, h: 30d, 1y6m
+    /// Protects for this long from now, written with y, m, d, h: 30d, 1y6m
     #[arg(long = "for", value_name = "PERIOD")]
     pub period: Option<Period>,
     /// Ends the protection
@@ -189,14 +189,14 @@ pub struct Until {
 /// `onefold append-only`.
 #[derive(Debug, Subcommand)]
 pub enum AppendOnly {
-    /// Switches append-only mode on, with a secret that is needed to switch it off
+    /// Switches append-only mode on, with a secret that switches it off again
     #[command(after_help = "\
-From then on nobody can forget backups, shorten their protection, prune, delete volumes, make them smaller or roll them back: neither with \
-this program nor through its daemon. Backups, new volumes and writes to volumes go on. Who can write the files of the store can delete them all \
-the same.
+While it is on, nobody can forget backups, shorten their protection, prune, or delete, shrink or roll back volumes, neither with this \
+program nor through its daemon. Backups, new volumes and writes to volumes still work. It does not stop users who can write to the store's \
+files from deleting them.
 
-The secret (8 to 1,024 bytes) is asked for, or taken from --secret-file or from ONEFOLD_SECRET. It cannot be recovered; keep it off the \
-machines that make the backups.
+The command asks for the secret (8 to 1,024 bytes), or takes it from --secret-file or ONEFOLD_SECRET. A lost secret cannot be recovered; \
+keep it off the machines that make the backups.
 
 Example:
   onefold append-only on --store /srv/store")]
@@ -204,7 +204,7 @@ Example:
     /// Switches append-only mode off
     #[command(after_help = "The secret is asked for, or taken from --secret-file or from ONEFOLD_SECRET.")]
     Off(AppendOnlyOff),
-    /// Says whether append-only mode is on
+    /// Shows whether append-only mode is on
     Status(AppendOnlyStatus),
 }
 
@@ -215,7 +215,7 @@ pub struct AppendOnlyOn {
     #[command(flatten)]
     #[serde(skip)]
     pub store: StoreToOneself,
-    /// Reads the secret from this file, `-` for standard input; a newline at its end does not count
+    /// Reads the secret from this file, `-` for standard input; ignores a newline at its end
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
     pub secret_file: Option<PathBuf>,
@@ -231,7 +231,7 @@ pub struct AppendOnlyOff {
     #[command(flatten)]
     #[serde(skip)]
     pub store: StoreToOneself,
-    /// Reads the secret from this file, `-` for standard input; a newline at its end does not count
+    /// Reads the secret from this file, `-` for standard input; ignores a newline at its end
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
     pub secret_file: Option<PathBuf>,

@@ -9,8 +9,8 @@ use std::str::FromStr;
 /// `onefold scrub`.
 #[derive(Args, Debug, Deserialize, Serialize)]
 #[command(after_help = "\
-Reads all that is stored from the disk, past all caches, and verifies its checksums, to find what has rotted before it is needed. It goes on where the last
-one stopped, whatever stopped it; `onefold serve` does it by itself. `check --read-data` looks deeper, and also finds what is missing.
+Reads all stored data from disk, past all caches, and verifies its checksums, to find bit rot before the data is needed. Each scrub continues
+where the last one stopped, whatever stopped it. `onefold serve` scrubs on its own. `check --read-data` verifies more, and also finds missing data.
 
 Examples:
   onefold scrub --rate 50MiB/s --for 2h
@@ -20,16 +20,16 @@ pub struct Scrub {
     #[command(flatten)]
     #[serde(skip)]
     pub store: StoreToOneself,
-    /// Reads at most so much a second, as in 50MiB/s; without it, as fast as the disk gives it
+    /// Reads at most this much a second, as in 50MiB/s [default: as fast as the disk allows]
     #[arg(long, value_name = "SIZE/s")]
     pub rate: Option<Rate>,
-    /// Stops after this time, as in 30m or 2h; the next scrub goes on there
+    /// Stops after this time, as in 30m or 2h; the next scrub continues there
     #[arg(long = "for", value_name = "TIME")]
     pub time: Option<Span>,
-    /// Begins a new pass where one is under way
+    /// Starts a new pass even if one is under way
     #[arg(long)]
     pub restart: bool,
-    /// Only says how far scrubbing is, and since when everything was read
+    /// Only shows the progress, and the date of the last full pass
     #[arg(long, conflicts_with_all = ["rate", "time", "restart"])]
     pub status: bool,
     /// How facts are printed.

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 /// `onefold target`.
 #[derive(Debug, Subcommand)]
 pub enum Target {
-    /// Makes a target; while there is none, all volumes are shown by one that is there by itself
+    /// Creates a target; until there is one, a built-in target shows all volumes
     #[command(after_help = "\
 A name that does not begin with iqn., eui. or naa. gets iqn.2026-01.io.github.onefold: before it.
 
@@ -18,32 +18,32 @@ Examples:
   onefold target create vmware
   onefold target create iqn.2026-01.com.example:databases --header-digest required --max-sessions 4")]
     Create(TargetCreate),
-    /// Lists the targets with what they show and who may use them
+    /// Lists the targets, their volumes and who may use them
     List(TargetList),
-    /// Deletes a target; its volumes stay
+    /// Deletes a target, not its volumes
     Delete(TargetDelete),
-    /// Changes settings of a target
+    /// Changes the settings of a target
     Set(TargetSet),
     /// Shows a volume as a LUN of a target
     #[command(after_help = "Examples:\n  onefold target attach vmware disk\n  onefold target attach vmware monday --lun 7 --read-only")]
     Attach(TargetAttach),
-    /// Takes a volume out of a target
+    /// Removes a volume from a target
     #[command(after_help = "Examples:\n  onefold target detach vmware disk\n  onefold target detach vmware --lun 7")]
     Detach(TargetDetach),
-    /// Lets initiators use a target by their names or networks; without any rule all may
+    /// Allows initiators to use a target, by name or network; without rules all may
     #[command(after_help = "\
-Who comes must be as one of the names, if there are any, and from one of the networks, if there are any. In names * stands for any number of
-characters and ? for one.
+An initiator must match one of the names, if there are any, and one of the networks, if there are any. In names, * matches any number of
+characters and ? matches one.
 
 Example:
   onefold target allow vmware --initiator 'iqn.1998-01.com.vmware:*' --network 10.1.0.0/16")]
     Allow(TargetAllow),
-    /// Takes names and networks off the list of those who may use a target
+    /// Removes names and networks from the list of allowed initiators
     Deny(TargetDeny),
-    /// Asks initiators for a name and a secret, or proves the target to them
+    /// Sets up CHAP: a name and a secret for initiators, or for the target itself
     #[command(after_help = "\
-The secret has 12 to 128 bytes, for Windows 12 to 16, and is in a file that others may not read. The store keeps the file's path, never the secret:
-the daemon reads it at each login, so that a new secret counts at once.
+The secret has 12 to 128 bytes (12 to 16 for Windows), in a file that other users cannot read. The store keeps the path of the file, never
+the secret. The daemon reads the file at each login, so a new secret works at once.
 
 Examples:
   onefold target chap vmware --user esx1 --secret-file /etc/onefold/esx1.secret
@@ -60,9 +60,9 @@ fn target_name(text: &str) -> Result<String, String> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum DigestChoice {
-    /// As the initiator likes it
+    /// The initiator chooses
     Optional,
-    /// CRC32C, or no session
+    /// CRC32C; other sessions are refused
     Required,
     /// None
     Off,
@@ -84,7 +84,7 @@ pub struct TargetSettings {
     /// Write-protects all its LUNs
     #[arg(long, value_name = "YES-NO", num_args = 0..=1, default_missing_value = "true")]
     pub read_only: Option<bool>,
-    /// Sessions at a time; 0 for as many as the daemon takes
+    /// Most sessions at a time; 0 for the daemon's limit
     #[arg(long, value_name = "N")]
     pub max_sessions: Option<u32>,
     /// CRC32C over the headers of all PDUs
@@ -108,7 +108,7 @@ pub struct TargetCreate {
     /// Its settings.
     #[command(flatten)]
     pub settings: TargetSettings,
-    /// Does it under initiators that use the target with all volumes, which goes
+    /// Creates it even if initiators use the built-in target, which then goes
     #[arg(long)]
     pub force: bool,
     /// How facts are printed.
@@ -138,10 +138,10 @@ pub struct TargetDelete {
     /// Name of the target
     #[arg(value_parser = target_name)]
     pub name: String,
-    /// Does it under initiators that are logged in; their sessions are closed
+    /// Deletes it even if initiators are logged in, and closes their sessions
     #[arg(long)]
     pub force: bool,
-    /// Does it without asking; where there is no terminal to ask on, it has to be given
+    /// Does not ask; required if there is no terminal
     #[arg(short, long)]
     pub yes: bool,
 }
@@ -173,13 +173,13 @@ pub struct TargetAttach {
     pub target: String,
     /// Name of the volume or snapshot
     pub volume: String,
-    /// Its LUN, 0 to 16383 [default: the smallest that is free]
+    /// Its LUN, 0 to 16383 [default: the lowest free one]
     #[arg(long, value_parser = clap::value_parser!(u16).range(0..=i64::from(onefold_targets::MAX_LUN)))]
     pub lun: Option<u16>,
     /// Write-protects it for initiators
     #[arg(long)]
     pub read_only: bool,
-    /// Lets initiators take its medium out and put it back (RMB, START STOP UNIT)
+    /// Lets initiators eject and load its medium (RMB, START STOP UNIT)
     #[arg(long)]
     pub removable: bool,
     /// Size of its logical blocks: 512B or 4KiB
@@ -209,10 +209,10 @@ pub struct TargetDetach {
     /// Name of the volume
     #[arg(required_unless_present = "lun", conflicts_with = "lun")]
     pub volume: Option<String>,
-    /// Whatever this LUN shows: for one whose volume was deleted or cannot be read
+    /// The volume of this LUN: for volumes that were deleted or cannot be read
     #[arg(long, value_parser = clap::value_parser!(u16).range(0..=i64::from(onefold_targets::MAX_LUN)))]
     pub lun: Option<u16>,
-    /// Does it under initiators that are logged in; they do not expect it
+    /// Removes it even if initiators are logged in, who do not expect it
     #[arg(long)]
     pub force: bool,
 }
@@ -221,10 +221,10 @@ pub struct TargetDetach {
 #[derive(Args, Debug, Deserialize, Serialize)]
 #[group(required = true, multiple = true)]
 pub struct Rules {
-    /// Name of an initiator, or a pattern; may be given many times
+    /// Name of an initiator, or a pattern; repeatable
     #[arg(long, value_name = "PATTERN", value_parser = initiator_pattern)]
     pub initiator: Vec<String>,
-    /// Addresses, as in 10.1.0.0/16, fd00::/8 or 10.1.2.3; may be given many times
+    /// Addresses, as in 10.1.0.0/16, fd00::/8 or 10.1.2.3; repeatable
     #[arg(long, value_name = "NETWORK", value_parser = network)]
     pub network: Vec<String>,
 }
@@ -283,14 +283,14 @@ pub struct TargetChap {
     /// Name that goes with the secret
     #[arg(long, value_name = "NAME", required_unless_present = "off", value_parser = super::plain_name)]
     pub user: Option<String>,
-    /// File that has the secret; a newline at its end does not count
+    /// File with the secret; a newline at its end is ignored
     #[arg(long, value_name = "FILE", required_unless_present = "off", conflicts_with = "off")]
     #[serde(with = "any_path::optional")]
     pub secret_file: Option<PathBuf>,
-    /// It is the target's own name and secret, for initiators that ask it to prove itself
+    /// Sets the target's own name and secret, for initiators that authenticate it
     #[arg(long)]
     pub mutual: bool,
-    /// Takes the name away; without --user all of them
+    /// Removes this name; without --user, all names
     #[arg(long)]
     pub off: bool,
 }
@@ -300,7 +300,7 @@ pub struct TargetChap {
 pub enum SessionCommand {
     /// Lists the iSCSI sessions of the daemon
     List(SessionList),
-    /// Closes iSCSI sessions; initiators may log in again, unless a rule of the target keeps them out
+    /// Closes iSCSI sessions; initiators may log in again unless a rule of the target refuses them
     #[command(after_help = "Examples:\n  onefold session drop 3\n  onefold session drop --target vmware")]
     Drop(SessionDrop),
 }

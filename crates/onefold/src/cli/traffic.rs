@@ -10,7 +10,7 @@ use std::path::PathBuf;
 pub enum Traffic {
     /// Writes a stream to a file, a block device or standard output
     Generate(TrafficGenerate),
-    /// Tells what a stream consists of, and what an ideal deduplication would store of it; writes nothing
+    /// Describes a stream, and how much of it an ideal deduplication would store; writes nothing
     Describe(TrafficDescribe),
 }
 
@@ -20,28 +20,28 @@ pub struct TrafficStream {
     /// Kind of data
     #[arg(long, value_enum, default_value_t = SetName::Generations)]
     pub set: SetName,
-    /// Size of each generation; of the first image with `vm-images` [default: that of the papers, 32GiB for `generations`]
+    /// Size of each generation, or of the first image with `vm-images` [default: as in the papers; 32GiB for `generations`]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub size: Option<u64>,
-    /// Number that all follows from: 0 to 2^64 - 1
+    /// Seed of the random numbers: 0 to 2^64 - 1
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
-    /// Number of the client: clients share no data
+    /// Number of the client; clients share no data
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub client: u32,
-    /// Generation, version or file: from 1
+    /// Number of the generation, version or file, from 1
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub generation: u32,
-    /// Whether new data overwrites old or comes between it (only `generations`) [default: block]
+    /// Whether new data overwrites old data or is inserted (only `generations`) [default: block]
     #[arg(long, value_enum)]
     pub placement: Option<PlacementName>,
-    /// Whose run lengths later generations have (only `generations`) [default: upb-6 with block, upb-21-s with floating]
+    /// Source of the run lengths of later generations (only `generations`) [default: upb-6 with block, upb-21-s with floating]
     #[arg(long, value_enum)]
     pub trace: Option<TraceName>,
-    /// The documented model, or one with defects of the published generators (only `generations`) [default: documented]
+    /// The documented model, or one with the defects of a published generator (only `generations`) [default: documented]
     #[arg(long, value_enum)]
     pub variant: Option<VariantName>,
-    /// Later generations lose runs of the one before, too (only `generations`)
+    /// Later generations also lose runs of the one before (only `generations`)
     #[arg(long)]
     pub deleted_runs: bool,
 }
@@ -51,24 +51,24 @@ pub struct TrafficStream {
 pub enum SetName {
     /// Backups of a file server: unique, repeated and old data in runs as long as in real ones
     Generations,
-    /// Files without any duplicate
+    /// Files without duplicates
     UniqueFiles,
-    /// Ten versions of fingerprints of 32 bytes, with 0, 10, ... 90 % of those of the version before
+    /// Ten versions of a list of 32-byte fingerprints, with 0, 10, ... 90 % from the version before
     Fingerprints,
-    /// Blocks of 4KiB that are all different
+    /// 4KiB blocks that are all different
     DisjointBlocks,
-    /// Files of 4MiB behind each other, each of one block 1,024 times
+    /// Consecutive 4MiB files, each of one block repeated 1,024 times
     DuplicateBlocks,
-    /// Four images of virtual machines, each made from the one before
+    /// Four virtual machine images, each made from the one before
     VmImages,
 }
 
 /// Placements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PlacementName {
-    /// Runs in blocks of 4KiB; new data overwrites, what stays keeps its place
+    /// Runs of 4KiB blocks; new data overwrites, and unchanged data keeps its place
     Block,
-    /// Runs of any length; new data is inserted, what stays moves on
+    /// Runs of any length; new data is inserted, and unchanged data moves
     Floating,
 }
 
@@ -88,11 +88,11 @@ pub enum TraceName {
 pub enum VariantName {
     /// As documented
     Documented,
-    /// Lengths go one step too far
+    /// Lengths extrapolated one step too far
     Extrapolated,
     /// Repeated data always follows old data, and old data repeated data
     OverwrittenSwitches,
-    /// Runs are half as long behind their first MiB
+    /// Runs are half as long after their first MiB
     HalvedRuns,
     /// The generator in Python
     #[value(name = "python-2009")]
@@ -105,7 +105,7 @@ pub enum VariantName {
 /// `onefold traffic generate`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The same options always write the same bytes, on every machine; no earlier generation is needed.
+The same options write the same bytes on every machine; no earlier generation is needed.
 docs/traffic.md describes the sets and the variants.
 
 Examples:
@@ -117,7 +117,7 @@ pub struct TrafficGenerate {
     /// Which stream.
     #[command(flatten)]
     pub stream: TrafficStream,
-    /// Overwrites a file that exists, or a block device
+    /// Overwrites an existing file or a block device
     #[arg(long)]
     pub force: bool,
     /// The file or block device; `-` for standard output

@@ -10,56 +10,56 @@ use std::path::PathBuf;
 /// `onefold volume`.
 #[derive(Debug, Subcommand)]
 pub enum Volume {
-    /// Makes a volume; it takes no space until it is written to
+    /// Creates a volume; it takes no space until it is written to
     #[command(after_help = "Example:\n  onefold volume create disk --size 1TiB")]
     Create(VolumeCreate),
     /// Lists the volumes, snapshots and clones
     List(VolumeList),
-    /// Makes a snapshot: what the volume is now, read-only, at once and without a copy
+    /// Creates a snapshot: a read-only copy of the volume as of now, made at once and without copying data
     #[command(after_help = "\
-What clients have written when the command begins is in it. It takes space only for what is overwritten later.
+It has everything that clients wrote before the command started. It takes space only for data that is overwritten later.
 
 Example:
   onefold volume snapshot disk disk-monday")]
     Snapshot(VolumeSnapshot),
-    /// Makes a volume that begins as a copy of a volume or a snapshot, at once and without copying
+    /// Creates a volume as a copy of a volume or snapshot, at once and without copying data
     #[command(after_help = "\
 Examples:
   onefold volume clone disk-monday test
   onefold volume clone disk frozen --read-only")]
     Clone(VolumeClone),
-    /// Makes a volume what it was at a snapshot; everything that was written since is gone
+    /// Rolls a volume back to a snapshot; everything written since then is lost
     #[command(after_help = "\
-The snapshot is one of the volume itself, or of what the volume was cloned from. All snapshots stay.
+The snapshot must be one of the volume itself, or of the volume that it was cloned from. All snapshots stay.
 
 Example:
   onefold volume rollback disk disk-monday")]
     Rollback(VolumeRollback),
-    /// Lists the ranges of bytes in which two volumes or snapshots differ, without reading their data
+    /// Lists the byte ranges in which two volumes or snapshots differ, without reading their data
     #[command(after_help = "\
-What is not listed is the same. What is listed differs, or is stored in other pieces.
+Ranges that are not listed are equal. Listed ranges differ, or are stored in different pieces.
 
 Example:
   onefold volume diff disk-monday disk")]
     Diff(VolumeDiff),
-    /// Shows what is known of a volume or a snapshot: its size, its data, its snapshots and clones, where it is attached
+    /// Shows a volume or snapshot: its size, its data, its snapshots and clones, and its targets
     Info(VolumeFacts),
-    /// Gives a volume or a snapshot another name
+    /// Renames a volume or a snapshot
     #[command(after_help = "Example:\n  onefold volume rename disk old-disk")]
     Rename(VolumeRename),
-    /// Grows or shrinks a volume; what is beyond a smaller size is gone from it
+    /// Grows or shrinks a volume; data beyond a smaller size is cut off
     #[command(after_help = "\
-Where data is cut off, it asks first, and makes a snapshot of the volume before, named NAME.before-shrink- and the time.
+Before it cuts off data, it asks, and takes a snapshot of the volume named NAME.before-shrink- and the time.
 
 Examples:
   onefold volume resize disk --size 2TiB
   onefold volume resize disk --size 100GiB --yes --no-snapshot")]
     Resize(VolumeResize),
-    /// Deletes a volume or a snapshot, after a question; other snapshots and clones keep what they share with it
+    /// Deletes a volume or a snapshot after asking; other snapshots and clones keep the data they share with it
     Delete(VolumeDelete),
     /// Copies a file or a disk image into an existing volume, from its beginning
     #[command(after_help = "\
-Holes of a file are not read; they become zeros in the volume. What lies behind the end of the image stays as it is.
+Holes of the file are not read and become zeros in the volume. Data beyond the end of the image stays as it is.
 
 Examples:
   onefold volume import disk image.raw
@@ -89,7 +89,7 @@ pub struct VolumeCreate {
     /// Size of a block, the unit of mapping and of locks: a power of two from 64KiB to 1MiB
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256KiB")]
     pub block_size: u64,
-    /// Filters for this volume, with commas between them [default: those of the store]
+    /// Filters for this volume, separated by commas [default: those of the store]
     #[arg(long, value_name = "FILTER,...", value_parser = filter_chain)]
     pub filter_chain: Option<String>,
     /// How facts are printed.
@@ -124,7 +124,7 @@ pub struct VolumeSnapshot {
     pub store: StoreToOneself,
     /// Name of the volume
     pub volume: String,
-    /// Name of the snapshot: no other volume or snapshot has it
+    /// Name of the snapshot: not yet used by a volume or snapshot
     pub name: String,
     /// How facts are printed.
     #[command(flatten)]
@@ -138,11 +138,11 @@ pub struct VolumeClone {
     #[command(flatten)]
     #[serde(skip)]
     pub store: StoreToOneself,
-    /// Name of the volume or snapshot to begin with
+    /// Name of the volume or snapshot to copy
     pub source: String,
-    /// Name of the new volume: no other volume or snapshot has it
+    /// Name of the new volume: not yet used by a volume or snapshot
     pub name: String,
-    /// Makes a volume that never changes
+    /// Creates a volume that never changes
     #[arg(long)]
     pub read_only: bool,
     /// How facts are printed.
@@ -161,10 +161,10 @@ pub struct VolumeRollback {
     pub volume: String,
     /// Name of the snapshot
     pub snapshot: String,
-    /// Does it under clients that have the volume open too; they do not expect it
+    /// Rolls back even if clients have the volume open, who do not expect it
     #[arg(long)]
     pub force: bool,
-    /// Does it without asking; where there is no terminal to ask on, it has to be given
+    /// Does not ask; required if there is no terminal
     #[arg(short, long)]
     pub yes: bool,
 }
@@ -197,10 +197,10 @@ pub struct VolumeResize {
     /// New size
     #[arg(long, value_parser = parse_size)]
     pub size: u64,
-    /// Makes no snapshot before data is cut off
+    /// Takes no snapshot before data is cut off
     #[arg(long)]
     pub no_snapshot: bool,
-    /// Does it without asking; where there is no terminal to ask on, it has to be given
+    /// Does not ask; required if there is no terminal
     #[arg(short, long)]
     pub yes: bool,
 }
@@ -214,7 +214,7 @@ pub struct VolumeDelete {
     pub store: StoreToOneself,
     /// Name of the volume
     pub name: String,
-    /// Does it without asking; where there is no terminal to ask on, it has to be given
+    /// Does not ask; required if there is no terminal
     #[arg(short, long)]
     pub yes: bool,
 }
@@ -228,7 +228,7 @@ pub struct VolumeRename {
     pub store: StoreToOneself,
     /// Name of the volume or snapshot
     pub name: String,
-    /// Its new name: no other volume or snapshot has it
+    /// Its new name: not yet used by a volume or snapshot
     pub new: String,
 }
 
@@ -268,7 +268,7 @@ pub struct VolumeExport {
     pub name: String,
     /// The file; `-` for standard output
     pub file: PathBuf,
-    /// Overwrites a file that is there, or a block device that nobody uses and that is large enough
+    /// Overwrites an existing file, or a block device that is unused and large enough
     #[arg(long)]
     pub force: bool,
 }

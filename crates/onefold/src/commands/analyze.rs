@@ -50,7 +50,7 @@ impl From<AnalyzeError> for Failure {
             AnalyzeError::Missing { paths } => {
                 let names: Vec<String> = paths.iter().map(|path| printable(path.as_os_str().as_bytes())).collect();
                 Failure::cannot_run(format!("nothing to analyze: there is no {}", names.join(", no ")))
-                    .advise("look for a typing error in the paths")
+                    .advise("check the spelling of the paths")
             }
             AnalyzeError::Cancelled => Failure::interrupted("stopped by a signal before all was read; nothing was changed"),
             error => Failure::cannot_run(error),

@@ -28,7 +28,7 @@ impl StoreCommand for AppendOnlyOn {
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         session.store.engine.switch_append_only_on(self.secret.as_bytes())?;
         if !session.quiet {
-            session.note("append-only mode is on: `onefold append-only off` and the secret end it");
+            session.note("append-only mode is on: `onefold append-only off` and the secret switch it off");
         }
         Ok(Exit::Done)
     }

@@ -69,8 +69,9 @@ pub fn run(options: &Backup, talk: Talk) -> Result<Exit> {
     // Whatever happened: what was stored so far is kept, so that a repeated backup is quick.
     let closed = store.close();
     let outcome = made.map_err(|error| match error {
-        ClientError::Cancelled => Failure::interrupted("stopped by a signal: no backup was made")
-            .advise("run it again: what was stored so far is found again and makes it quicker"),
+        ClientError::Cancelled => {
+            Failure::interrupted("stopped by a signal: no backup was made").advise("run it again: the data stored so far makes it faster")
+        }
         error => Failure::from(error),
     })?;
     closed?;
@@ -187,7 +188,7 @@ fn refuse_only_missing(paths: &[PathBuf], has_input: bool) -> Result<()> {
     let names: Vec<String> = paths.iter().take(NAMED).map(|path| printable(path.as_os_str().as_bytes())).collect();
     let more = if paths.len() > NAMED { format!(", and so on ({} paths)", number(paths.len() as u64)) } else { String::new() };
     Err(Failure::cannot_run(format!("nothing to back up: there is no {}{more}", names.join(", no ")))
-        .advise("look for a typing error in the paths"))
+        .advise("check the spelling of the paths"))
 }
 
 /// Who makes the backup, for the list of backups: the name that the environment or the system has for the user, else the number.

@@ -91,7 +91,7 @@ fn show(options: &Check, report: &CheckReport, exposure: Option<&Exposure>, cons
             }
             if report.repaired > 0 {
                 let were = counted(report.repaired, "container was", "containers were");
-                console.note(&format!("{were} damaged or lost and made anew from parity"));
+                console.note(&format!("{were} damaged or lost and rebuilt from parity"));
             }
             console.note(&format!(
                 "{}, {}, {}{data}: {}",
@@ -117,7 +117,7 @@ pub fn rebuild(options: &Check, console: &dyn Console, quiet: bool) -> Result<()
     let problems = rebuilt.map_err(|error| Failure { exit: Exit::CannotRun, ..Failure::from(error) })?;
     if !quiet {
         console
-            .note(&format!("the chunk index is made anew; {} could not be read for it", counted(problems.len() as u64, "thing", "things")));
+            .note(&format!("the chunk index is rebuilt; {} could not be read for it", counted(problems.len() as u64, "thing", "things")));
     }
     Ok(())
 }
@@ -134,7 +134,7 @@ pub fn repair(options: &Check, console: &dyn Console, quiet: bool) -> Result<Exi
     console.end_progress();
     let report = repaired.map_err(|error| Failure { exit: Exit::CannotRun, ..Failure::from(error) })?;
     if console.is_cancelled() {
-        return Err(Failure::interrupted("the repair was stopped before its end; what it did is sound, the next one goes on"));
+        return Err(Failure::interrupted("the repair was stopped before its end; what it did is sound, and the next repair continues"));
     }
     if let Some(losses) = &report.refused {
         return refuse(options, losses, console);
@@ -212,7 +212,7 @@ fn summary(options: &Check, report: &RepairReport) -> String {
                 "{lost} in quarantine. What is written again is stored again: back up or restore what is listed; or forget and delete it"
             )
         }
-        (false, false) => format!("{lost} in quarantine, and there is what could not be repaired"),
+        (false, false) => format!("{lost} in quarantine, and some damage could not be repaired"),
     }
 }
 

@@ -157,7 +157,7 @@ fn open_destination(options: &Copy, source: &Store, interrupt: &Interrupt, talk:
         }
     } else if is_empty {
         return Err(Failure::cannot_run(format!("there is no store at {}", directory.display()))
-            .advise("--init makes one with the settings of this one; `onefold init` one with others"));
+            .advise("--init creates one with the settings of this store; `onefold init` creates one with other settings"));
     }
     // Before it is opened for writing: that would wait for the source.
     if Descriptor::read(&*ground(directory)?)?.store == source.engine.descriptor().store {
@@ -304,7 +304,7 @@ fn failed(error: CopyError, done: &Done) -> Failure {
             "stopped by a signal: {} copied, the rest is not",
             counted(done.copied.len() as u64, "backup is", "backups are")
         ))
-        .advise("run it again: what is there already is found and not copied again"),
+        .advise("run it again: it skips what is already there"),
     }
 }
 

@@ -53,7 +53,7 @@ fn run(options: &Dump, session: &Session<'_>) -> Result<Exit> {
     dumped.map_err(|error| match error {
         ClientError::Io { source, .. } => Failure::output(&source),
         ClientError::NotAFile { kind: "directory", .. } => {
-            Failure::failed(error).advise("--archive tar writes a directory with everything in it as an archive")
+            Failure::failed(error).advise("--archive tar writes a directory and everything below it as an archive")
         }
         error => Failure::from(error),
     })?;

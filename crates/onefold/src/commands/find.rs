@@ -69,7 +69,7 @@ fn run(options: &Find, session: &Session<'_>) -> Result<Exit> {
     printed?;
     output.finish()?;
     if session.console().is_cancelled() {
-        return Err(Failure::interrupted("stopped by a signal: not everything was looked at"));
+        return Err(Failure::interrupted("stopped by a signal: not everything was searched"));
     }
     Ok(if damaged > 0 { Exit::Partial } else { Exit::Done })
 }

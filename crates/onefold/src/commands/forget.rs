@@ -95,7 +95,7 @@ fn losses(removed: &[Backup]) -> String {
 fn policy(options: &Forget) -> Result<Option<Policy>> {
     let Some(policy) = options.keep.policy() else {
         if options.backups.is_empty() {
-            return Err(Failure::cannot_run("nothing says what to forget: neither ids nor a policy was given").advise(
+            return Err(Failure::cannot_run("nothing to forget: give ids or a policy").advise(
                 "give the ids of backups, or what to keep, as in `--keep-daily 7 --keep-monthly 12`; with --dry-run nothing is changed",
             ));
         }

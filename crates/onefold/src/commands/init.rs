@@ -140,7 +140,7 @@ fn group_number(name: &str) -> Result<u32> {
     });
     number.ok_or_else(|| {
         Failure::cannot_run(format!("there is no group {} in /etc/group", printable(name.as_bytes())))
-            .advise("`getent group` lists groups; one that is not in that file can be given by its number")
+            .advise("`getent group` lists groups; give the number of a group that is not in that file")
     })
 }
 

@@ -81,9 +81,9 @@ fn until_ns(until: Until) -> Result<Option<i64>> {
     let now = Timestamp::now();
     let until_ns = match (until.moment_ns, until.period) {
         (Some(moment_ns), _) => moment_ns,
-        (None, Some(period)) => period.after(&now.to_zoned(local_zone())).ok_or_else(|| {
-            Failure::cannot_run(format!("--for {period}: this reaches beyond the year 2261, the last that a date can have"))
-        })?,
+        (None, Some(period)) => period
+            .after(&now.to_zoned(local_zone()))
+            .ok_or_else(|| Failure::cannot_run(format!("--for {period}: this is beyond the year 2261, the last that a date can have")))?,
         (None, None) => return Ok(None),
     };
     if i128::from(until_ns) <= now.as_nanosecond() {

@@ -57,7 +57,7 @@ fn run(options: &Prune, session: &Session<'_>) -> Result<Exit> {
         }
     }
     if session.is_cancelled() {
-        return Err(Failure::interrupted("stopped before the end; what was given back stays given back, the next prune goes on"));
+        return Err(Failure::interrupted("stopped before the end; freed space stays free, and the next prune continues"));
     }
     let mut output = session.output();
     if options.format.json {

@@ -44,8 +44,9 @@ pub fn run(options: &Restore, talk: Talk) -> Result<Exit> {
     let restored = onefold_client::restore(&catalog, &backup, &client_options, &watch);
     watch.finish();
     let outcome = restored.map_err(|error| match error {
-        ClientError::Cancelled => Failure::interrupted("stopped by a signal: the restore is not complete")
-            .advise("run it again: what is there already is left as it is"),
+        ClientError::Cancelled => {
+            Failure::interrupted("stopped by a signal: the restore is not complete").advise("run it again: it skips what is already there")
+        }
         error => Failure::from(error),
     })?;
     let time = began.elapsed();

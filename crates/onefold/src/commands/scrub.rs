@@ -65,7 +65,7 @@ fn run(options: &Scrub, session: &Session<'_>) -> Result<Exit> {
         scrubbed?
     };
     if session.is_cancelled() {
-        return Err(Failure::interrupted("stopped before the end; the next scrub goes on from here"));
+        return Err(Failure::interrupted("stopped before the end; the next scrub continues from here"));
     }
     if let Some(failed) = &report.failed {
         session.note(failed);

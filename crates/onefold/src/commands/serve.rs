@@ -341,7 +341,7 @@ fn reclaim(store: &Store, stopping: &Arc<AtomicBool>) -> Result<Option<JoinHandl
                     report.containers_after
                 ),
                 Ok(_) | Err(UpkeepError::Engine(EngineError::AppendOnly { .. })) => {}
-                Err(error) => tracing::warn!("space could not be given back, it is tried again later: {error}"),
+                Err(error) => tracing::warn!("cannot free space; will retry: {error}"),
             }
             if let Err(error) = engine.make_parity(true, &go_on) {
                 tracing::warn!("parity could not be made, it is tried again later: {error}");
@@ -365,7 +365,7 @@ fn shutdown_signal(talk: Talk) -> Result<impl Future<Output = ()>> {
             _ = terminate.recv() => {}
         }
         if !talk.quiet && again.came() {
-            note("stopping: what clients wrote is made durable; ^C again ends it at once, as a crash would");
+            note("stopping: making the clients' writes durable; a second ^C ends it at once, like a crash");
         }
     })
 }

@@ -54,7 +54,7 @@ fn run(options: &Stats, session: &Session<'_>) -> Result<Exit> {
     let volumes = session.volumes()?;
     for info in volumes.list() {
         if session.is_cancelled() {
-            return Err(Failure::interrupted("stopped before all volumes were looked at"));
+            return Err(Failure::interrupted("stopped before all volumes were read"));
         }
         let bytes = volumes.get(&info.name).map_err(Failure::from).and_then(|volume| super::volume::data_bytes(&volume));
         match bytes {
@@ -189,7 +189,7 @@ fn parity(statistics: &Statistics) -> String {
     };
     match statistics.repaired_containers {
         0 => covered,
-        repaired => format!("{covered}; {} made anew from it so far", counted(repaired, "container was", "containers were")),
+        repaired => format!("{covered}; {} rebuilt from it so far", counted(repaired, "container was", "containers were")),
     }
 }
 
@@ -232,7 +232,7 @@ fn print(output: &mut Output<'_>, contents: &Contents, statistics: &Statistics, 
         ),
         ("unique", format!("{}{}", size(unique), times(logical, unique))),
         ("stored", format!("{}{}", size(stored), times(unique, stored))),
-        ("unused", format!("{} of unique, which `onefold prune` gives back", size(statistics.dead_bytes))),
+        ("unused", format!("{} of unique, which `onefold prune` frees", size(statistics.dead_bytes))),
         (
             "to remove",
             format!(

@@ -209,7 +209,7 @@ impl StoreCommand for TargetSet {
     fn run(&self, session: &Session<'_>) -> Result<Exit> {
         let TargetSettings { read_only, max_sessions, header_digest, data_digest } = self.settings;
         if read_only.is_none() && max_sessions.is_none() && header_digest.is_none() && data_digest.is_none() {
-            return Err(Failure::cannot_run("nothing was given that should be set").advise("`onefold target set --help` lists what can be"));
+            return Err(Failure::cannot_run("nothing to set: no option was given").advise("`onefold target set --help` lists what can be"));
         }
         change_target(session, &self.name, |target| {
             apply(&self.settings, target);

@@ -37,7 +37,7 @@ pub fn connect(directory: &Path) -> Result<Option<Client>> {
 }
 
 fn broken_off() -> Failure {
-    Failure::failed("the daemon ended before the command did").advise("look into its log for the reason, and run the command again")
+    Failure::failed("the daemon ended before the command did").advise("see its log for the reason, then run the command again")
 }
 
 impl Client {

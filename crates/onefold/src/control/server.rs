@@ -151,13 +151,13 @@ fn admit(shared: &Arc<Shared>, number: u64, stream: UnixStream) -> Result<()> {
     match peer {
         Ok(_) if is_owner || shared.is_open_to_group => {}
         Ok(_) => return refused(only_owner(own, "it")),
-        Err(error) => return refused(Failure::cannot_run(format!("the daemon cannot tell who connects: {error}"))),
+        Err(error) => return refused(Failure::cannot_run(format!("the daemon cannot identify the client: {error}"))),
     }
     {
         let mut clients = lock(&shared.clients);
         if clients.len() >= MAX_CLIENTS {
             drop(clients);
-            let why = format!("the daemon works on {MAX_CLIENTS} commands already, which is the most it takes");
+            let why = format!("the daemon already runs {MAX_CLIENTS} commands, its limit");
             return refused(Failure::cannot_run(why).advise("run the command again when some of them have ended"));
         }
         clients.insert(number, Arc::clone(&connection));
@@ -295,11 +295,11 @@ fn with_shown(done: Result<Exit>, shown: Result<()>) -> Result<Exit> {
     match done {
         Ok(exit) => {
             let what = if exit == Exit::Done { "the command is done" } else { "the command is done in part" };
-            let why = format!("{what}, but what is served over iSCSI is not yet as the store says: {}", shown.message);
+            let why = format!("{what}, but iSCSI does not serve that yet: {}", shown.message);
             Err(Failure { exit: if exit == Exit::Done { Exit::Failed } else { exit }, ..Failure::failed(why) }.advise(advice))
         }
         Err(failure) => {
-            let beside = format!("what is served over iSCSI may not be as the store says: {}; {advice}", shown.message);
+            let beside = format!("iSCSI may not serve what the store says: {}; {advice}", shown.message);
             let message = if failure.message.is_empty() { beside } else { format!("{}; besides, {beside}", failure.message) };
             Err(Failure { message, ..failure })
         }
@@ -313,7 +313,7 @@ impl<'a> Heavy<'a> {
     fn begin(shared: &'a Shared, name: &'static str) -> Result<Heavy<'a>> {
         let mut heavy = lock(&shared.heavy);
         if let Some(other) = *heavy {
-            let why = format!("the daemon works on `{other}`, and does one such command at a time");
+            let why = format!("the daemon is running `{other}`, and runs one such command at a time");
             return Err(Failure::cannot_run(why).advise("run the command again when that has ended"));
         }
         *heavy = Some(name);

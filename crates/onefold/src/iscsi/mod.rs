@@ -139,14 +139,14 @@ impl Iscsi {
                 let shown_name = printable(volume.as_bytes());
                 let info = self.volumes.list().into_iter().find(|info| info.name == *volume).ok_or_else(|| {
                     Failure::cannot_run(format!("there is no volume {shown_name}, which the file of settings gives to target {name}"))
-                        .advise(format!("look for a typing error, or make it with `onefold volume create {shown_name} --size SIZE`"))
+                        .advise(format!("check the spelling, or create it with `onefold volume create {shown_name} --size SIZE`"))
                 })?;
                 let other = known.attached(info.number).or_else(|| shown.insert(volume, (*lun, name)));
                 if let Some((lun, other)) = other {
                     return Err(Failure::cannot_run(format!(
                         "volume {shown_name} of target {name} is LUN {lun} of target {other} already"
                     ))
-                    .advise("a volume is in one target at a time: take it out of one"));
+                    .advise("a volume can be in one target only: detach it from the other"));
                 }
             }
         }

@@ -416,7 +416,7 @@ pub const KEYS: &[Key] = &[
         name: "group",
         default: "0",
         kind: Kind::Count { least: 0, most: 16 },
-        about: "Containers that share one parity file, from which one of them that is lost or damaged is made anew, 2 to 16; 0: none is made.",
+        about: "Containers that share one parity file, which rebuilds a lost or damaged container, 2 to 16; 0: no parity.",
         set: |settings, value| settings.engine.parity_group = value.units(),
     },
     Key {

@@ -342,7 +342,7 @@ pub fn check_chain(names: &[String]) -> Result<(), String> {
     for (place, name) in names.iter().enumerate() {
         if !FILTERS.contains(&name.as_str()) {
             let hint = meant(nearest(name, FILTERS).map(str::to_owned));
-            return Err(format!("names `{name}`, which is no filter{hint} (filters: {})", FILTERS.join(", ")));
+            return Err(format!("names `{name}`, which is not a filter{hint} (filters: {})", FILTERS.join(", ")));
         }
         if names[..place].contains(name) {
             return Err(format!("names `{name}` twice"));
@@ -467,7 +467,7 @@ mod tests {
             ("[nbd]\nlisten = 1", "line 2: nbd.listen is 1, it must be a text"),
             (
                 "[filter]\nchain = [\"blom\", \"chunk-index\"]",
-                "line 2: filter.chain names `blom`, which is no filter; did you mean `bloom`?",
+                "line 2: filter.chain names `blom`, which is not a filter; did you mean `bloom`?",
             ),
             ("[iscsi]\nlisten = \"127.0.0.1\"", "line 2: iscsi.listen is \"127.0.0.1\", it must be a list of addresses"),
             ("[iscsi]\nlisten = [\"127.0.0.1:x\"]", "line 2: iscsi.listen has `127.0.0.1:x`: this is no address"),

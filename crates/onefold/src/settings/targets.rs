@@ -311,10 +311,10 @@ mod tests {
             ("[[target]]\nname = \"a\"\nluns = { x = \"disk\" }", "line 3: target.luns must name volumes"),
             ("[[target]]\nname = \"a\"\nluns = { 0 = { volume = \"x\", removabel = true } }", "line 3: target.luns must name volumes"),
             ("[[target]]\nname = \"a\"\nluns = { 0 = { removable = true } }", "line 3: target.luns must name volumes"),
-            ("[[target]]\nname = \"a\"\nnetworks = [\"10.0.0.1/8\"]", "line 3: target.networks is wrong: `10.0.0.1/8` is no network"),
+            ("[[target]]\nname = \"a\"\nnetworks = [\"10.0.0.1/8\"]", "line 3: target.networks is wrong: `10.0.0.1/8` is not a network"),
             ("[[target]]\nname = \"a\"\nheader_digest = \"yes\"", "line 3: target.header_digest is \"yes\", it must be \"optional\""),
             ("[[target]]\nname = \"a\"\nmutual_user = \"x\"", "line 1: target.mutual_user and mutual_secret_file go together"),
-            ("[[target]]\nname = \"a b\"", "line 2: target.name is wrong: \"a b\" is no name of a target"),
+            ("[[target]]\nname = \"a b\"", "line 2: target.name is wrong: \"a b\" is not a valid target name"),
         ] {
             let error = parse_settings(text).unwrap_err().to_string();
             assert!(error.starts_with(expected), "{text:?}: {error}");

@@ -71,12 +71,12 @@ pub fn run(options: &BenchRun, talk: Talk) -> Result<Exit> {
     output.finish()?;
     if is_cancelled {
         let kept = options.out.as_ref().map_or_else(String::new, |out| format!(", {}", shown(out)));
-        return Err(Failure::interrupted(format!("stopped: the results are those of what had ended{kept}")));
+        return Err(Failure::interrupted(format!("stopped: the results have only what had finished{kept}")));
     }
     let failures = results.iter().flat_map(|results| &results.variants).filter(|variant| variant.failure.is_some()).count();
     let is_strict = options.strict && results.iter().any(|results| !summary::unmet(results).is_empty());
     if is_strict {
-        note("an expected order did not show (--strict)");
+        note("an expected order did not hold (--strict)");
     }
     Ok(if failures > 0 || is_strict { Exit::Failed } else { Exit::Done })
 }
@@ -89,9 +89,8 @@ fn read(path: &Path) -> Result<Spec> {
         return Err(cannot(&format!("it has {}, more than the {} that a declaration has", size(found.len()), size(MAX_SPEC_BYTES))));
     }
     let text = std::fs::read_to_string(path).map_err(|error| cannot(&error))?;
-    Spec::parse(&text, &Program).map_err(|error| {
-        cannot(&error).advise("docs/experiments.md describes what stands in a declaration, those in bench/papers are examples")
-    })
+    Spec::parse(&text, &Program)
+        .map_err(|error| cannot(&error).advise("docs/experiments.md describes declarations; bench/papers has examples"))
 }
 
 /// Each experiment with those of the wanted variants that it has. One that has none is left out; all of them, if none is named.

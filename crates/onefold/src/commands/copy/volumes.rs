@@ -180,9 +180,7 @@ fn failed(error: CopyError) -> Failure {
         CopyError::Catalog(error) => error.into(),
         CopyError::Volume(error) => error.into(),
         CopyError::Source(reason) => Failure::failed(format!("the source cannot be read: {reason}")),
-        CopyError::Cancelled => {
-            Failure::interrupted("stopped by a signal while volumes were copied: those that are not complete were not made")
-                .advise("run it again: what is there already is found and not copied again")
-        }
+        CopyError::Cancelled => Failure::interrupted("stopped by a signal while copying volumes: incomplete copies were not created")
+            .advise("run it again: it skips what is already there"),
     }
 }

@@ -142,7 +142,7 @@ impl StoreCommand for TargetChap {
                 }
             }
             if target.own_account.is_some() && target.accounts.is_empty() && !session.quiet {
-                session.note("initiators can ask the target to prove itself only when they have proved themselves: add a name for them");
+                session.note("the target proves itself only to initiators that log in with CHAP: add a name for them");
             }
             Ok(target.is_open())
         })?;

@@ -38,7 +38,7 @@ pub fn run(options: &TrafficGenerate, talk: Talk) -> Result<Exit> {
         let mut out = std::io::stdout().lock();
         if out.is_terminal() {
             return Err(
-                Failure::cannot_run("standard output is a terminal, and the stream is no text").advise("write into a file or a pipe")
+                Failure::cannot_run("standard output is a terminal, and the stream is not text").advise("write into a file or a pipe")
             );
         }
         write(&mut out, &|error| Failure::output(&error))?;

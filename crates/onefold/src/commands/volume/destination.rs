@@ -43,7 +43,7 @@ pub(super) fn check(path: &Path, force: bool) -> Result<Option<Metadata>> {
     }
     if !force {
         let what = if kind.is_file() { "exists already" } else { "is a block device, whose content would be lost" };
-        return Err(Failure::cannot_run(format!("{} {what}", name(path))).advise("give a new name; or --force, to overwrite what is there"));
+        return Err(Failure::cannot_run(format!("{} {what}", name(path))).advise("give a new name, or --force to overwrite it"));
     }
     Ok(Some(found))
 }
@@ -56,7 +56,7 @@ pub(super) fn check_outside(store: &Path, path: &Path) -> Result<()> {
     let found = absolute.ancestors().find_map(|place| place.canonicalize().ok());
     if found.is_some_and(|found| found.starts_with(&store)) {
         return Err(Failure::cannot_run(format!("{} is in the store itself, {}", name(path), store.display()))
-            .advise("what is in a store belongs to it alone; give a place elsewhere"));
+            .advise("nothing else may be written into a store; give a place elsewhere"));
     }
     Ok(())
 }
