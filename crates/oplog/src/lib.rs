@@ -31,6 +31,7 @@
 mod batch;
 mod error;
 mod log;
+mod ownership;
 mod record;
 mod salvage;
 mod segment;
@@ -39,6 +40,7 @@ mod view;
 pub use batch::{ALIGNMENT_BYTES, BATCH_MAX_BYTES, Batch, BatchError, parse_batch};
 pub use error::{LogError, Result};
 pub use log::{Log, LogOptions, Opening, Visit};
+pub use ownership::{Owned, Ownership};
 pub use record::{Partition, PartitionClass, Position, Record};
 pub use salvage::{Remnants, first_segment, guess_records, replace_log, salvage_batches};
 pub use view::{Change, Effects, Pressure, View};

@@ -40,6 +40,7 @@ mod groups;
 mod homes;
 mod merge;
 mod open;
+mod owner;
 mod parity;
 mod prepare;
 mod protect;

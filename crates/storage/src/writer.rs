@@ -124,7 +124,7 @@ impl Shared {
 
     fn give_back(&self, container: &OpenContainer) {
         if !container.state.lock().full {
-            self.placement.lock().idle[usize::from(container.id.partition())].push_back(container.id);
+            self.make_idle(&mut self.placement.lock(), container.id);
         }
     }
 
@@ -137,7 +137,7 @@ impl Shared {
                 let turn = placement.turn;
                 placement.turn = (turn + 1) % partitions;
                 let idle = (0..partitions).find_map(|step| placement.idle[(turn + step) % partitions].pop_front());
-                (turn as u16, idle)
+                (self.ownership.owned()[turn].number as u16, idle)
             };
             let Some(id) = idle else { return self.new_container(partition) };
             let Some(container) = self.open.read().get(&id).cloned() else { continue };
@@ -205,7 +205,7 @@ impl Shared {
             digest_bytes: self.options.digest_bytes as u8,
             container,
             store: self.options.store,
-            epoch: self.epoch,
+            epoch: self.epoch_of(container),
             created: created.0,
             merged: false,
         };

@@ -196,7 +196,7 @@ pub(crate) fn would_remove(engine: &Arc<Engine>, go_on: &dyn Fn() -> bool) -> Re
         return Ok(would);
     }
     let mut level: Vec<(Fingerprint, Address)> = Vec::new();
-    for partition in 0..engine.index().partitions() {
+    for partition in engine.index().partitions() {
         let read = engine.index().for_each(partition, &mut |fingerprint, entry| {
             if entry.count == 0 && entry.address != 0 {
                 level.push((*fingerprint, Address::from_bits(entry.address)));
