@@ -284,7 +284,7 @@ impl Engine {
     /// Adds everything that the chunk index has to the Bloom filter, then trusts it.
     fn fill_bloom(&self) -> Result<()> {
         let Some(bloom) = self.filters.bloom() else { return Ok(()) };
-        for partition in 0..self.descriptor.index_partitions {
+        for partition in self.index.partitions() {
             self.index.for_each(partition, &mut |fingerprint, _| {
                 bloom.insert(fingerprint);
                 Ok(())

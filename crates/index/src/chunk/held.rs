@@ -45,15 +45,16 @@ struct Entries {
 }
 
 impl ChunkIndex {
-    /// Keeps the partitions of the fingerprints with these prefixes ([`Fingerprint::prefix`]) from being swept.
+    /// Keeps the opened partitions of the fingerprints with these prefixes ([`Fingerprint::prefix`]) from being swept.
     pub fn hold(&self, prefixes: RangeInclusive<u64>) -> Held<'_> {
-        let bits = self.partitions.len().trailing_zeros();
-        // Ascending, as everybody does who holds several.
+        let bits = self.partition_bits();
         let numbers = partition_of(*prefixes.start(), bits)..=partition_of(*prefixes.end(), bits);
-        let held = numbers.map(|number| {
+        // Ascending, as everybody does who holds several.
+        let opened = self.ownership.numbers().zip(&self.partitions).filter(|(number, _)| numbers.contains(number));
+        let held = opened.map(|(number, partition)| {
             let own = self.prefixes_of(number);
             let wanted = *prefixes.start().max(own.start())..=*prefixes.end().min(own.end());
-            HeldPartition::of(&self.partitions[number], Some(wanted))
+            HeldPartition::of(partition, Some(wanted))
         });
         Held { partitions: held.collect() }
     }
@@ -61,17 +62,17 @@ impl ChunkIndex {
 
 impl ChunkIndex {
     /// The prefixes of the fingerprints of a partition.
-    fn prefixes_of(&self, partition: usize) -> RangeInclusive<u64> {
-        let bits = self.partitions.len().trailing_zeros();
-        let first = (partition as u64).checked_shl(64 - bits).unwrap_or(0);
+    fn prefixes_of(&self, partition: u32) -> RangeInclusive<u64> {
+        let bits = self.partition_bits();
+        let first = u64::from(partition).checked_shl(64 - bits).unwrap_or(0);
         first..=first | u64::MAX.checked_shr(bits).unwrap_or(0)
     }
 
     /// Visits entries of a partition as [`for_each`](Self::for_each) does, those whose fingerprints have this [prefix](Fingerprint::prefix) or a greater one,
     /// until `visit` returns false.
     pub fn for_each_from(&self, partition: u32, prefix: u64, visit: &mut dyn FnMut(&Fingerprint, IndexEntry) -> bool) -> Result<()> {
-        let Some(found) = self.partitions.get(partition as usize) else { return Ok(()) };
-        let own = self.prefixes_of(partition as usize);
+        let found = self.opened(partition)?;
+        let own = self.prefixes_of(partition);
         if prefix > *own.end() {
             return Ok(());
         }

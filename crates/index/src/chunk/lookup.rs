@@ -39,7 +39,7 @@ const UNCHANGED: u32 = u32::MAX;
 
 /// The instant at which a lookup took the changes of a partition.
 struct Snapshot {
-    partition: usize,
+    partition: u32,
     pages: Arc<PageFile>,
     /// Target of the frozen changes; without any, the position of the pages.
     floor: u64,
@@ -51,7 +51,7 @@ struct Snapshot {
 /// What a partition was like when its changes were taken: the same twice means that no sweep has passed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Instant {
-    partition: usize,
+    partition: u32,
     generation: u32,
     floor: u64,
 }
@@ -128,13 +128,13 @@ impl ChunkIndex {
         last_tries: &[Instant],
         out: &mut [Option<IndexEntry>],
     ) -> Result<(Vec<u32>, Vec<Instant>)> {
-        let bits = self.partitions.len().trailing_zeros();
+        let bits = self.partition_bits();
         let (mut wanted, mut changes, mut needed) = (Vec::with_capacity(order.len()), Vec::new(), Vec::with_capacity(order.len()));
         let (mut snapshots, mut own) = (Vec::new(), Vec::new());
         for order in order.chunk_by(|one, next| partition_of(one.0, bits) == partition_of(next.0, bits)) {
-            let partition = partition_of(order[0].0, bits);
+            let number = partition_of(order[0].0, bits);
             own.clear();
-            let snapshot = self.partitions[partition].take_changes(partition, fingerprints, order, &mut own, &mut changes);
+            let snapshot = self.opened(number)?.take_changes(number, fingerprints, order, &mut own, &mut changes);
             let number = snapshots.len() as u32;
             let mut answered = 0;
             snapshot.pages.filter.ask_many(
@@ -203,7 +203,7 @@ impl Partition {
     /// Takes what the log says of the fingerprints of `order` at one instant.
     fn take_changes<'a>(
         &self,
-        partition: usize,
+        partition: u32,
         fingerprints: &'a [Fingerprint],
         order: &[(u64, u32)],
         wanted: &mut Vec<Wanted<'a>>,

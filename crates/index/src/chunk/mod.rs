@@ -47,7 +47,7 @@ use filter::FilterFigures;
 use merge::Merged;
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Access, Ground, Readers};
-use onefold_oplog::Position;
+use onefold_oplog::{Owned, Ownership, Position};
 use pages::{Memory, Shape};
 use parking_lot::Mutex;
 use partition::{Opening, Partition};
@@ -173,6 +173,11 @@ impl Counters {
 /// The chunk index of a store, open.
 #[derive(Debug)]
 pub struct ChunkIndex {
+    /// Where it is, for people.
+    path: String,
+    /// Which partitions are opened, out of how many.
+    ownership: Ownership,
+    /// Those that are opened, in the order of their numbers.
     partitions: Vec<Partition>,
     options: ChunkIndexOptions,
     counters: Arc<Counters>,
@@ -194,30 +199,33 @@ impl ChunkIndex {
         Ok(())
     }
 
-    /// Opens an index. An interrupted sweep is made safe here; what the log says from [`ChunkIndex::position`] on is then to be
-    /// [applied](ChunkIndex::apply). With [`Access::Read`] nothing is ever written. `epoch` is the owner's; an index that a later owner has written to is refused.
+    /// Opens some partitions of an index. An interrupted sweep is made safe here; what the log says from [`ChunkIndex::position`] on is then to be
+    /// [applied](ChunkIndex::apply). With [`Access::Read`] nothing is ever written, and the epochs do not matter; else a partition that a later
+    /// owner has opened is refused.
     pub fn open(
         ground: &Arc<dyn Ground>,
         directory: &str,
-        partitions: u32,
+        ownership: &Ownership,
         digest_bytes: usize,
         options: ChunkIndexOptions,
         access: Access,
-        epoch: u64,
     ) -> Result<ChunkIndex> {
-        let shape = shape(ground, directory, partitions, digest_bytes)?;
+        let shape = shape(ground, directory, ownership.total(), digest_bytes)?;
         let counters = Arc::new(Counters::default());
         // Fingerprints are uniform: all partitions need as much.
-        let of_each = |bytes: usize| bytes / partitions as usize;
+        let of_each = |bytes: usize| bytes / ownership.owned().len().max(1);
         let memory = Memory { cache_bytes: of_each(options.page_cache_bytes), filter_bytes: of_each(options.filter_bytes) };
-        let opening = Opening { access, epoch, memory };
-        let open = |number| Partition::open(ground, partition_directory(directory, number), shape, number, opening, &counters);
-        let partitions = (0..partitions).map(open).collect::<Result<Vec<_>>>()?;
+        let open = |Owned { number, epoch }: &Owned| {
+            let opening = Opening { access, epoch: *epoch, memory };
+            Partition::open(ground, partition_directory(directory, *number), shape, *number, opening, &counters)
+        };
+        let partitions = ownership.owned().iter().map(open).collect::<Result<Vec<_>>>()?;
         let readers = Readers::new(options.reads_in_flight);
-        Ok(ChunkIndex { partitions, options, counters: counters.clone(), readers, sweeping: Mutex::new(()) })
+        let (path, ownership, counters) = (ground.describe(directory), ownership.clone(), counters.clone());
+        Ok(ChunkIndex { path, ownership, partitions, options, counters, readers, sweeping: Mutex::new(()) })
     }
 
-    /// Takes one batch of the log that ends at `end`: new addresses (not 0) and changes of counts, in any order within the batch. Batches come in the order
+    /// Takes one batch of the log that ends at `end`, as far as it concerns partitions that are opened: new addresses (not 0) and changes of counts, in any order within the batch. Batches come in the order
     /// of the log, from one thread, and only when they are durable there. What a partition has already is passed over, so a replay may start at or before [`ChunkIndex::position`].
     ///
     /// An address of a chunk that is known replaces the older one and keeps the count. A change of a count that is not known starts from 0.
@@ -228,18 +236,18 @@ impl ChunkIndex {
     /// [`ChunkIndex::apply`] of a batch that does more than that.
     pub fn apply_batch(&self, end: Position, batch: ChunkBatch<'_>) -> Result<()> {
         let ChunkBatch { removals, places, inserts, deltas } = batch;
-        let mut removals_by_partition = self.by_partition(removals.iter()).into_iter().map(|(_, own)| own);
-        let mut places_by_partition = self.by_partition(places.iter().map(|(fingerprint, _)| fingerprint)).into_iter().map(|(_, own)| own);
+        let mut removals_by_partition = self.by_partition(removals.iter()).into_iter();
+        let mut places_by_partition = self.by_partition(places.iter().map(|(fingerprint, _)| fingerprint)).into_iter();
         let inserts_by_partition = self.by_partition(inserts.iter().map(|(fingerprint, _)| fingerprint));
         let deltas_by_partition = self.by_partition(deltas.iter().map(|(fingerprint, _)| fingerprint));
-        for ((partition, inserted), (_, changed)) in inserts_by_partition.into_iter().zip(deltas_by_partition) {
+        for (partition, (inserted, changed)) in self.partitions.iter().zip(inserts_by_partition.into_iter().zip(deltas_by_partition)) {
             let inserted = inserted.iter().map(|at| inserts[*at as usize]);
             let changed = changed.iter().map(|at| deltas[*at as usize]);
             let removed = removals_by_partition.next().unwrap_or_default();
             let removed = removed.iter().map(|at| removals[*at as usize]);
             let placed = places_by_partition.next().unwrap_or_default();
             let placed = placed.iter().map(|at| places[*at as usize]);
-            self.partitions[partition].apply(end.0, removed, placed, inserted, changed);
+            partition.apply(end.0, removed, placed, inserted, changed);
         }
         Ok(())
     }
@@ -308,18 +316,26 @@ impl ChunkIndex {
         Ok(())
     }
 
-    /// Number of partitions.
-    pub fn partitions(&self) -> u32 {
-        self.partitions.len() as u32
+    /// The numbers of the partitions that are opened, ascending.
+    pub fn partitions(&self) -> impl ExactSizeIterator<Item = u32> + '_ {
+        self.ownership.numbers()
+    }
+
+    /// The opened partition of this number, or an error.
+    fn opened(&self, number: u32) -> Result<&Partition> {
+        let place = self.ownership.place(number);
+        place.map(|place| &self.partitions[place]).ok_or_else(|| IndexError::NotOpened { path: self.path.clone(), partition: number })
+    }
+
+    /// How many bits of a fingerprint say which partition it is in.
+    fn partition_bits(&self) -> u32 {
+        self.ownership.total().trailing_zeros()
     }
 
     /// Visits all entries of a partition, ascending by fingerprint: pages and auxiliary index together, as of the call. The partition is not swept
-    /// meanwhile. `partition` is below [`ChunkIndex::partitions`]; others have no entries.
+    /// meanwhile. An error if the partition is not one of [`ChunkIndex::partitions`].
     pub fn for_each(&self, partition: u32, visit: &mut dyn FnMut(&Fingerprint, IndexEntry) -> Result<()>) -> Result<()> {
-        match self.partitions.get(partition as usize) {
-            Some(partition) => partition.for_each(visit),
-            None => Ok(()),
-        }
+        self.opened(partition)?.for_each(visit)
     }
 
     /// Appends chunks with the count 0 and their addresses, from `cursor` on, at least `limit` of them if there are so many. Returns where to go on.
@@ -373,7 +389,7 @@ impl ChunkIndex {
 
     /// Reads some pages of one partition from the device, from `place` on, which is 0 or what a run before said, and says which are damaged and where to go on.
     pub fn verify_run(&self, partition: u32, place: u32) -> VerifiedRun {
-        self.partitions.get(partition as usize).map_or_else(VerifiedRun::default, |partition| partition.verify_run(place, true))
+        self.opened(partition).map_or_else(|_| VerifiedRun::default(), |partition| partition.verify_run(place, true))
     }
 
     /// Figures.
@@ -409,17 +425,21 @@ impl ChunkIndex {
         statistics
     }
 
-    /// The numbers of a batch's fingerprints by partition, each ascending by fingerprint (equal ones in the order of the batch).
-    fn by_partition<'a>(&self, fingerprints: impl Iterator<Item = &'a Fingerprint>) -> Vec<(usize, Vec<u32>)> {
+    /// The numbers of a batch's fingerprints by opened partition, each ascending by fingerprint (equal ones in the order of the batch).
+    fn by_partition<'a>(&self, fingerprints: impl Iterator<Item = &'a Fingerprint>) -> Vec<Vec<u32>> {
         let order = order_of(fingerprints);
-        let bits = self.partitions.len().trailing_zeros();
+        let bits = self.partition_bits();
         let mut rest: &[(u64, u32)] = &order;
-        let take = |partition: usize| {
-            let (own, others) = rest.split_at(rest.partition_point(|(prefix, _)| partition_of(*prefix, bits) <= partition));
+        let mut split = |is_before: &dyn Fn(u32) -> bool| {
+            let (before, others) = rest.split_at(rest.partition_point(|(prefix, _)| is_before(partition_of(*prefix, bits))));
             rest = others;
-            (partition, own.iter().map(|(_, number)| *number).collect())
+            before
         };
-        (0..self.partitions.len()).map(take).collect()
+        let take = |number: u32| {
+            split(&|of| of < number);
+            split(&|of| of <= number).iter().map(|(_, number)| *number).collect()
+        };
+        self.ownership.numbers().map(take).collect()
     }
 }
 
@@ -430,8 +450,8 @@ fn order_of<'a>(fingerprints: impl Iterator<Item = &'a Fingerprint>) -> Vec<(u64
     order
 }
 
-fn partition_of(prefix: u64, bits: u32) -> usize {
-    prefix.checked_shr(64 - bits).unwrap_or(0) as usize
+fn partition_of(prefix: u64, bits: u32) -> u32 {
+    prefix.checked_shr(64 - bits).unwrap_or(0) as u32
 }
 
 fn partition_directory(directory: &str, number: u32) -> String {

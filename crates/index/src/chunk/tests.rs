@@ -2,6 +2,7 @@
 
 use super::*;
 use onefold_ground::{LocalGround, SimulatedGround, checksum};
+use onefold_oplog::{Owned, Ownership};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap};
 
@@ -73,7 +74,7 @@ pub(super) fn open(ground: &Arc<dyn Ground>, partitions: u32, access: Access, ep
 }
 
 fn open_with(ground: &Arc<dyn Ground>, partitions: u32, access: Access, epoch: u64, options: ChunkIndexOptions) -> Result<ChunkIndex> {
-    ChunkIndex::open(ground, "index", partitions, DIGEST_BYTES, options, access, epoch)
+    ChunkIndex::open(ground, "index", &Ownership::all(partitions, epoch), DIGEST_BYTES, options, access)
 }
 
 pub(super) fn apply(index: &ChunkIndex, batch: &LogBatch) {
@@ -91,7 +92,7 @@ pub(super) fn check(index: &ChunkIndex, model: &Model) {
         assert_eq!(*found, model.get(fingerprint).copied(), "{fingerprint}");
     }
     let mut visited = Vec::new();
-    for partition in 0..index.partitions() {
+    for partition in index.partitions() {
         index
             .for_each(partition, &mut |fingerprint, entry| {
                 visited.push((*fingerprint, entry));
@@ -604,7 +605,10 @@ fn another_digest_number_of_partitions_or_later_owner_is_refused() {
     assert!(open(&ground, 2, Access::Read, 0).is_ok());
     assert!(matches!(open(&ground, 1, Access::Read, 5), Err(IndexError::Mismatch { .. })));
     let options = ChunkIndexOptions::default();
-    assert!(matches!(ChunkIndex::open(&ground, "index", 2, 32, options, Access::Read, 5), Err(IndexError::Mismatch { .. })));
+    assert!(matches!(
+        ChunkIndex::open(&ground, "index", &Ownership::all(2, 5), 32, options, Access::Read),
+        Err(IndexError::Mismatch { .. })
+    ));
     assert!(matches!(ChunkIndex::create(&ground, "other", 3, 32), Err(IndexError::Mismatch { .. })));
     assert!(matches!(ChunkIndex::create(&ground, "other", 2, 8), Err(IndexError::Mismatch { .. })));
 }
@@ -661,4 +665,46 @@ fn held_entries_are_those_of_one_moment_in_any_range() {
             index.apply(Position(end + 512), &[], &back).unwrap();
         }
     }
+}
+
+#[test]
+fn partitions_are_opened_by_a_list_and_others_are_neither_changed_nor_asked() {
+    let (_, ground) = created(4);
+    let inserts: Vec<_> = (0..400).map(|number| (key(number), number + 1)).collect();
+    let names: Vec<Fingerprint> = inserts.iter().map(|(name, _)| *name).collect();
+    let home = |name: &Fingerprint| (name.prefix() >> 62) as u32;
+    let all = open(&ground, 4, Access::ReadWrite, 1).unwrap();
+    all.apply(Position(4096), &inserts, &[]).unwrap();
+    all.sweep_all().unwrap();
+    drop(all);
+    let some = |epoch| {
+        let owned = [1, 3].map(|number| Owned { number, epoch: epoch + u64::from(number) });
+        let ownership = Ownership::of(4, owned.to_vec()).unwrap();
+        ChunkIndex::open(&ground, "index", &ownership, DIGEST_BYTES, OPTIONS, Access::ReadWrite)
+    };
+    let index = some(5).unwrap();
+    assert_eq!(index.partitions().collect::<Vec<_>>(), [1, 3]);
+    let deltas: Vec<_> = names.iter().map(|name| (*name, 2)).collect();
+    index.apply(Position(8192), &[], &deltas).unwrap();
+    index.sweep_all().unwrap();
+    let (own, foreign): (Vec<_>, Vec<_>) = names.iter().partition(|name| home(name) % 2 == 1);
+    let mut found = Vec::new();
+    index.lookup(&own, &mut found).unwrap();
+    assert!(found.iter().all(|entry| entry.is_some_and(|entry| entry.count == 2)));
+    for name in foreign.iter().take(3) {
+        let error = index.lookup(&[own[0], *name], &mut Vec::new()).unwrap_err();
+        assert!(matches!(error, IndexError::NotOpened { partition, .. } if partition == home(name)), "{error}");
+    }
+    assert!(matches!(index.for_each(2, &mut |_, _| Ok(())), Err(IndexError::NotOpened { partition: 2, .. })));
+    assert_eq!(index.position(), Position(8192));
+    drop(index);
+    // Each partition has the epoch of its own owner.
+    let fenced = some(4).unwrap_err();
+    assert!(matches!(fenced, IndexError::Fenced { stored_epoch: 6, epoch: 5, .. }), "{fenced}");
+    let all = open(&ground, 4, Access::ReadWrite, 9).unwrap();
+    assert_eq!(all.position(), Position(4096), "the others have not seen the second batch");
+    let mut found = Vec::new();
+    all.lookup(&names, &mut found).unwrap();
+    let count = |name: &Fingerprint| if home(name) % 2 == 1 { 2 } else { 0 };
+    assert!(names.iter().zip(found).all(|(name, entry)| entry.is_some_and(|entry| entry.count == count(name))));
 }
