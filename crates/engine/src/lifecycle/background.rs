@@ -167,34 +167,38 @@ impl Engine {
     /// Sweeps the chunk index and persists the object index where they ask for it; with `all`, or when the log is long, makes both catch up and trims the log.
     pub fn maintain(&self, all: bool) -> Result<()> {
         self.writable()?;
+        // Where a partition cannot be swept, the rest gets on all the same.
+        let swept = loop {
+            match self.step_index(|| self.index.wants_sweep()) {
+                Ok(true) => {}
+                ended => break ended.map(drop),
+            }
+        };
         let _guard = self.background.maintaining.lock();
         self.check_lock()?;
-        let maintained = self.maintain_parts(all || self.is_reserve_in_use());
+        let maintained = self.maintain_parts(all || self.is_reserve_in_use(), swept);
         // Merges that are finished and a shorter log have given room.
         self.keep_reserve();
         maintained
     }
 
-    fn maintain_parts(&self, all: bool) -> Result<()> {
+    /// Does a step of the chunk index if it is `wanted`; returns whether there was one. Nothing is held between two steps: readers and writers come in.
+    fn step_index(&self, wanted: impl Fn() -> bool) -> Result<bool> {
+        if !wanted() {
+            return Ok(false);
+        }
+        let _guard = self.background.maintaining.lock();
+        let _views = self.change_views()?;
+        // Others may have done it meanwhile.
+        Ok(wanted() && self.profile.time(Component::ChunkIndex, 0, || self.index.step())?)
+    }
+
+    fn maintain_parts(&self, all: bool, mut swept: Result<()>) -> Result<()> {
         if self.storage.has_pending_merges()
             && let Err(error) = self.storage.finish_merges()
         {
             // The log waits for it, the indexes need not.
             tracing::warn!(%error, "files of merged containers are not replaced yet; it will be tried again");
-        }
-        let mut swept = Ok(());
-        if self.index.wants_sweep() {
-            // Where a partition cannot be swept, the rest gets on all the same.
-            swept = self.profile.time(Component::ChunkIndex, 0, || -> Result<()> {
-                loop {
-                    // For each sweep anew: between two of them readers come in.
-                    let _views = self.change_views()?;
-                    if !self.index.wants_sweep() || !self.index.sweep()? {
-                        break;
-                    }
-                }
-                Ok(())
-            });
         }
         if self.objects.wants_persist() {
             let _views = self.change_views()?;
@@ -257,7 +261,9 @@ impl Engine {
         if self.storage.unsynced_bytes() >= self.settings.commit_bytes * WRITER_COMMITS_AT {
             self.commit_full_frames()?;
         }
-        if self.index.is_over_limit() || self.objects.is_over_limit() || self.log.is_over_limit() {
+        // Step by step, and not until the background is content: others write meanwhile.
+        while self.step_index(|| self.index.is_over_limit())? {}
+        if self.objects.is_over_limit() || self.log.is_over_limit() {
             self.maintain(self.log.is_over_limit())?;
             if self.log.is_over_limit() {
                 // The log may be held by transactions that are staged behind it: one commit more lets them through.
