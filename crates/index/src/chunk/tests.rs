@@ -280,6 +280,44 @@ fn m2_3_a_partition_doubles_while_it_is_used_and_keeps_every_entry() {
     assert!(fill > 0.35, "{fill}");
 }
 
+/// A partition in the middle of its growth is as good as any other: for lookups, visits, the search for unused chunks, verifying and reopening.
+#[test]
+fn m2_3_between_any_two_steps_of_growth_every_chunk_is_found_and_no_other() {
+    let (_, ground) = created(1);
+    let options = |filter_bytes| ChunkIndexOptions { filter_bytes, ..OPTIONS };
+    let mut index = open_with(&ground, 1, Access::ReadWrite, 1, options(1 << 20)).unwrap();
+    let (mut model, mut log) = (Model::new(), Vec::new());
+    let (mut growing, mut epoch) = (0, 1);
+    for number in 0..24u64 {
+        let inserts: Vec<_> = (number * 300..(number + 1) * 300).map(|chunk| (chunk, chunk + 1)).collect();
+        let deltas: Vec<_> = (number * 75..number * 75 + 100).map(|chunk| (chunk, 1)).collect();
+        let removals: Vec<_> = (0..10).map(|at| (number * 31 + at * 7) % (number * 300 + 1)).collect();
+        let batch = log_batch(number * 512 + 512, &model, &removals, &inserts, &deltas);
+        apply_to_model(&mut model, &batch);
+        apply(&index, &batch);
+        log.push(batch);
+        while index.position().0 < number * 512 + 512 {
+            assert!(index.step().unwrap());
+            check(&index, &model);
+            assert_eq!(index.verify().unwrap(), []);
+            let shape = index.partitions[0].state.read().pages.shape;
+            growing += u32::from(shape.is_growing());
+            if shape.is_growing() && growing % 3 == 0 {
+                epoch += 1;
+                drop(index);
+                index = open_with(&ground, 1, Access::ReadWrite, epoch, options(500 * epoch as usize)).unwrap();
+                let position = index.position().0;
+                log.iter().filter(|batch| batch.end > position).for_each(|batch| apply(&index, batch));
+                check(&index, &model);
+                assert!(index.statistics().filter_bytes <= 500 * epoch);
+            }
+        }
+        check_unused(&index, &model);
+    }
+    assert!(growing > 15, "{growing}");
+    assert_eq!(index.statistics().entries, model.len() as u64);
+}
+
 #[test]
 fn m2_3_a_new_partition_takes_many_chunks_in_one_sweep() {
     let (_, ground) = created(1);
