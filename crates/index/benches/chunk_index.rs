@@ -80,7 +80,10 @@ fn main() {
     let after_inserts = index.statistics();
     println!(
         "{:<28} {:>8} sweeps, {} growths, {} pages written",
-        "", after_inserts.sweeps, after_inserts.growths, after_inserts.page_writes
+        "",
+        after_inserts.sweeps,
+        after_inserts.growths,
+        after_inserts.sweep_page_writes + after_inserts.growth_page_writes
     );
 
     let mut out = Vec::new();

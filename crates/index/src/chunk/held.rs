@@ -126,11 +126,15 @@ impl<'a> HeldPartition<'a> {
         // Both pages of a pair together: an entry may be in the neighbour of its home.
         let shape = &pages.shape;
         let first = prefixes.map_or(0, |prefixes| u64::from(shape.home_of(*prefixes.start()) & !1));
-        let end = prefixes.map_or(shape.pages(), |prefixes| u64::from(shape.home_of(*prefixes.end()) | 1) + 1);
+        let end = prefixes.map_or(shape.end(), |prefixes| u64::from(shape.home_of(*prefixes.end()) | 1) + 1);
         let (mut frozen_at, mut active_at) = (frozen.first_at(shape, first), active.first_at(shape, first));
         let (mut bytes, mut pair, mut merged, mut entries) = (Vec::new(), Pair::default(), Vec::new(), Vec::new());
-        for from in (first..end).step_by(STEP_PAGES as usize) {
-            pages.read_run(from as u32, STEP_PAGES.min(end - from) as usize, &mut bytes)?;
+        let steps = shape.ranges(first, end).flat_map(|range| {
+            let end = range.end;
+            range.step_by(STEP_PAGES as usize).map(move |from| (from, STEP_PAGES.min(end - from)))
+        });
+        for (from, step) in steps {
+            pages.read_run(from as u32, step as usize, &mut bytes)?;
             for (number, both) in bytes.chunks_exact(2 * PAGE_BYTES).enumerate() {
                 let left = from as u32 + 2 * number as u32;
                 pair.read(&pages, left, both, applied, target)?;

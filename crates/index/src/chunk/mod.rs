@@ -9,6 +9,7 @@
 //! * What a lookup returns is what the batches applied so far spell, whichever of them are in pages.
 //! * [`ChunkIndex::position`] only covers what is durable in the pages of every partition; the log from there on spells the rest.
 //! * A change of a count takes effect exactly once, however often sweeps are interrupted (the argument is at `sweep.rs`).
+//! * No step of background work takes longer than some pages take ([`ChunkIndex::step`]), growth included.
 //! * A page that is not whole is an error that names it, never an answer.
 //!
 //! The files: `header.rs` and `journal.rs` (who counts, what is being written), `page.rs` and `pages.rs` (entries), `auxiliary.rs`, `filter.rs` and
@@ -52,7 +53,8 @@ use pages::{Memory, Shape};
 use parking_lot::Mutex;
 use partition::{Opening, Partition};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use sweep::Stepped;
 
 pub use held::Held;
 pub use visit::{DamagedPage, VerifiedRun};
@@ -136,8 +138,12 @@ pub struct ChunkIndexStatistics {
     pub page_bytes: u64,
     /// Pages read.
     pub page_reads: u64,
-    /// Pages written by sweeps and growth.
-    pub page_writes: u64,
+    /// Changes that sweeps merged into pages.
+    pub swept_changes: u64,
+    /// Pages that sweeps wrote for them. The more changes a page got, the better.
+    pub sweep_page_writes: u64,
+    /// Pages that growth wrote.
+    pub growth_page_writes: u64,
     /// Lookups that the filter answered without a page.
     pub filter_negatives: u64,
     /// Lookups that read a page and did not find the chunk there.
@@ -155,7 +161,11 @@ struct Counters {
     page_reads: AtomicU64,
     page_cache_hits: AtomicU64,
     page_cache_misses: AtomicU64,
-    page_writes: AtomicU64,
+    /// Memory of all changes.
+    auxiliary_bytes: AtomicUsize,
+    swept_changes: AtomicU64,
+    sweep_page_writes: AtomicU64,
+    growth_page_writes: AtomicU64,
     filter_negatives: AtomicU64,
     filter_false_positives: AtomicU64,
     sweeps: AtomicU64,
@@ -164,8 +174,9 @@ struct Counters {
 }
 
 impl Counters {
-    fn count_merge(&self, merged: Merged, pages_written: u64) {
-        self.page_writes.fetch_add(pages_written, Ordering::Relaxed);
+    fn count_merge(&self, merged: Merged, changes: u64, pages_written: u64) {
+        self.swept_changes.fetch_add(changes, Ordering::Relaxed);
+        self.sweep_page_writes.fetch_add(pages_written, Ordering::Relaxed);
         self.count_underflows.fetch_add(u64::from(merged.underflows), Ordering::Relaxed);
     }
 }
@@ -183,8 +194,8 @@ pub struct ChunkIndex {
     counters: Arc<Counters>,
     /// Reads the pages of lookups.
     readers: Readers,
-    /// One sweep at a time, so that its buffers exist once (about 6 MiB).
-    sweeping: Mutex<()>,
+    /// One step at a time, so that its buffers exist once (about 6 MiB). Number of the partition whose sweep is under way.
+    sweeping: Mutex<Option<usize>>,
 }
 
 impl ChunkIndex {
@@ -222,7 +233,7 @@ impl ChunkIndex {
         let partitions = ownership.owned().iter().map(open).collect::<Result<Vec<_>>>()?;
         let readers = Readers::new(options.reads_in_flight);
         let (path, ownership, counters) = (ground.describe(directory), ownership.clone(), counters.clone());
-        Ok(ChunkIndex { path, ownership, partitions, options, counters, readers, sweeping: Mutex::new(()) })
+        Ok(ChunkIndex { path, ownership, partitions, options, counters, readers, sweeping: Mutex::new(None) })
     }
 
     /// Takes one batch of the log that ends at `end`, as far as it concerns partitions that are opened: new addresses (not 0) and changes of counts, in any order within the batch. Batches come in the order
@@ -262,45 +273,71 @@ impl ChunkIndex {
         Position(self.partitions.iter().map(|partition| partition.state.read().floor()).max().unwrap_or(0))
     }
 
-    /// Whether [`ChunkIndex::sweep`] should be called.
+    /// Whether [`ChunkIndex::step`] should be called.
     pub fn wants_sweep(&self) -> bool {
-        let loads: Vec<_> = self.partitions.iter().map(Partition::load).collect();
-        let bytes: usize = loads.iter().map(|(bytes, _)| bytes).sum();
-        bytes > self.options.auxiliary_bytes / 4 * 3 && loads.iter().any(|(_, can_sweep)| *can_sweep)
+        let bytes = self.counters.auxiliary_bytes.load(Ordering::Relaxed);
+        bytes > self.options.auxiliary_bytes / 4 * 3 && self.partitions.iter().any(|partition| partition.yield_of_sweep().is_some())
     }
 
-    /// Whether the auxiliary index is beyond its bound: writers should wait for a sweep.
+    /// Whether the auxiliary index is beyond its bound: writers should wait for a sweep. Takes no lock.
     pub fn is_over_limit(&self) -> bool {
-        self.partitions.iter().map(|partition| partition.load().0).sum::<usize>() > self.options.auxiliary_bytes
+        self.counters.auxiliary_bytes.load(Ordering::Relaxed) > self.options.auxiliary_bytes
     }
 
-    /// Merges the changes of the partition that has most of them into its pages; lookups and batches go on meanwhile. Returns whether there was one.
-    /// After an error nothing is lost; the next call tries another partition first and later this one again.
+    /// Does a bounded piece of a sweep (at most 1,024 pages are written, by three syncs or four): of the one under way, or of that of the partition which gets most changes for
+    /// each page that is written. Lookups and batches go on meanwhile. Returns whether there was something to do. After an error nothing is
+    /// lost; the next call tries another partition first and later this one again.
+    pub fn step(&self) -> Result<bool> {
+        Ok(self.step_of_sweep()? != Stepped::Nothing)
+    }
+
+    /// [Steps](ChunkIndex::step) until a sweep of one partition ends. Returns whether there was one.
     pub fn sweep(&self) -> Result<bool> {
-        let _one = self.sweeping.lock();
-        let loads = self.partitions.iter().map(|partition| (partition, partition.load()));
-        let sweepable = loads.filter(|(_, (_, can_sweep))| *can_sweep);
-        match sweepable.max_by_key(|(partition, (bytes, _))| (!partition.failed.load(Ordering::Relaxed), *bytes)) {
-            Some((partition, _)) => partition.sweep(),
-            None => Ok(false),
+        loop {
+            match self.step_of_sweep()? {
+                Stepped::Nothing => return Ok(false),
+                Stepped::UnderWay => {}
+                Stepped::Ended => return Ok(true),
+            }
         }
+    }
+
+    fn step_of_sweep(&self) -> Result<Stepped> {
+        let mut under_way = self.sweeping.lock();
+        let yields =
+            || self.partitions.iter().enumerate().filter_map(|(number, partition)| Some((number, partition, partition.yield_of_sweep()?)));
+        let best = || {
+            let first = |(_, partition, gain): &(usize, &Partition, f64)| (!partition.failed.load(Ordering::Relaxed), *gain);
+            yields()
+                .max_by(|one, other| first(one).partial_cmp(&first(other)).unwrap_or(std::cmp::Ordering::Equal))
+                .map(|(number, ..)| number)
+        };
+        let Some(number) = under_way.take().or_else(best) else { return Ok(Stepped::Nothing) };
+        let stepped = self.partitions[number].step()?;
+        *under_way = (stepped == Stepped::UnderWay).then_some(number);
+        Ok(stepped)
     }
 
     /// Merges all changes applied before the call into the pages, so that [`ChunkIndex::position`] reaches them. Where one partition fails, the
     /// others are swept all the same, and the first error is returned.
     pub fn sweep_all(&self) -> Result<()> {
         let goals: Vec<u64> = self.partitions.iter().map(|partition| partition.state.read().last).collect();
-        let swept = self.partitions.iter().zip(goals).map(|(partition, goal)| self.sweep_to(partition, goal));
+        let swept = goals.into_iter().enumerate().map(|(number, goal)| self.sweep_to(number, goal));
         swept.fold(Ok(()), Result::and)
     }
 
-    fn sweep_to(&self, partition: &Partition, goal: u64) -> Result<()> {
+    fn sweep_to(&self, number: usize, goal: u64) -> Result<()> {
+        let partition = &self.partitions[number];
         let is_behind = || partition.state.read().applied < goal;
-        // Twice where an interrupted sweep has to end first.
+        // Where an interrupted sweep has to end first, another one follows.
         while is_behind() {
-            let _one = self.sweeping.lock();
-            if is_behind() && !partition.sweep()? {
-                break;
+            let mut under_way = self.sweeping.lock();
+            if is_behind() {
+                let stepped = partition.step()?;
+                under_way.take_if(|other| *other == number && stepped != Stepped::UnderWay);
+                if stepped == Stepped::Nothing {
+                    break;
+                }
             }
         }
         Ok(())
@@ -401,7 +438,10 @@ impl ChunkIndex {
             page_cache_limit_bytes: self.options.page_cache_bytes as u64,
             page_cache_hits: get(&counters.page_cache_hits),
             page_cache_misses: get(&counters.page_cache_misses),
-            page_writes: get(&counters.page_writes),
+            swept_changes: get(&counters.swept_changes),
+            sweep_page_writes: get(&counters.sweep_page_writes),
+            growth_page_writes: get(&counters.growth_page_writes),
+            auxiliary_bytes: counters.auxiliary_bytes.load(Ordering::Relaxed) as u64,
             filter_negatives: get(&counters.filter_negatives),
             filter_false_positives: get(&counters.filter_false_positives),
             sweeps: get(&counters.sweeps),
@@ -411,13 +451,12 @@ impl ChunkIndex {
         };
         let mut filter = FilterFigures::default();
         for partition in &self.partitions {
-            statistics.auxiliary_bytes += partition.load().0 as u64;
             let state = partition.state.read();
             statistics.entries += state.entries;
             statistics.auxiliary_entries += (state.active.len() + state.frozen.as_ref().map_or(0, |frozen| frozen.changes.len())) as u64;
             filter.add(state.pages.filter.figures());
             statistics.page_cache_bytes += state.pages.cache.bytes() as u64;
-            statistics.page_bytes += state.pages.shape.pages() * page::PAGE_BYTES as u64;
+            statistics.page_bytes += state.pages.shape.end() * page::PAGE_BYTES as u64;
         }
         statistics.filter_bytes = filter.bytes as u64;
         statistics.filter_limit_bytes = self.options.filter_bytes as u64;
@@ -466,5 +505,5 @@ fn shape(ground: &Arc<dyn Ground>, directory: &str, partitions: u32, digest_byte
     if !(16..=32).contains(&digest_bytes) {
         return mismatch("bytes of a digest", digest_bytes as u64, 32);
     }
-    Ok(Shape { generation: 0, partition_bits: partitions.trailing_zeros(), page_bits: 1, digest_bytes })
+    Ok(Shape::whole(0, partitions.trailing_zeros(), 1, digest_bytes))
 }
