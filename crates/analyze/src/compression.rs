@@ -4,10 +4,10 @@
 //! the first ones, so that little data is told exactly, then one of sixteen, so that this takes less time than cutting does. All lanes look at the
 //! same windows, so that what one part of the data has more than another does not make one lane look better than another.
 
-/// A frame is closed when it has so many bytes: the default of `init`.
-pub const FRAME_BYTES: u64 = 64 << 10;
-/// The level of zstd: the default of `init`.
-pub const LEVEL: i32 = 1;
+/// A frame is closed when it has so many bytes: what `init` makes of backups by default.
+pub const FRAME_BYTES: u64 = 512 << 10;
+/// The level of zstd: what `init` makes of backups by default.
+pub const LEVEL: i32 = 2;
 /// Data that is looked at, or passed over, as one.
 const WINDOW_BYTES: u64 = 1 << 20;
 /// All windows of so much data are looked at,
