@@ -136,11 +136,12 @@ mod tests {
     fn of_much_data_a_part_stands_for_all() {
         // After text, which vanishes, noise that does not shrink and text, taking turns; each is three times as long as a window.
         let mut sample = Sample::new();
-        let (text, noise) = (b"onefold ".repeat(512), noise(64 << 10));
+        let (text, noise) = (b"onefold ".repeat(512), noise(1 << 20));
         let (mut at, mut noise_bytes) = (0, 0);
         while at < 1 << 30 {
             let is_noise = at >= DENSE_BYTES && (at / (3 * WINDOW_BYTES)).is_multiple_of(2);
-            let chunk = if is_noise { &noise } else { &text };
+            // Within a frame nothing comes again.
+            let chunk = if is_noise { &noise[at as usize % (1 << 20) / (64 << 10) * (64 << 10)..][..64 << 10] } else { &text[..] };
             sample.add(chunk, at, 1);
             at += chunk.len() as u64;
             noise_bytes += if is_noise { chunk.len() as u64 } else { 0 };
