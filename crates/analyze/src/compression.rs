@@ -4,10 +4,10 @@
 //! the first ones, so that little data is told exactly, then one of sixteen, so that this takes less time than cutting does. All lanes look at the
 //! same windows, so that what one part of the data has more than another does not make one lane look better than another.
 
-/// A frame is closed when it has so many bytes: the default of `init`.
-pub const FRAME_BYTES: u64 = 64 << 10;
-/// The level of zstd: the default of `init`.
-pub const LEVEL: i32 = 1;
+/// A frame is closed when it has so many bytes: what `init` makes of backups by default.
+pub const FRAME_BYTES: u64 = 512 << 10;
+/// The level of zstd: what `init` makes of backups by default.
+pub const LEVEL: i32 = 2;
 /// Data that is looked at, or passed over, as one.
 const WINDOW_BYTES: u64 = 1 << 20;
 /// All windows of so much data are looked at,
@@ -136,11 +136,12 @@ mod tests {
     fn of_much_data_a_part_stands_for_all() {
         // After text, which vanishes, noise that does not shrink and text, taking turns; each is three times as long as a window.
         let mut sample = Sample::new();
-        let (text, noise) = (b"onefold ".repeat(512), noise(64 << 10));
+        let (text, noise) = (b"onefold ".repeat(512), noise(1 << 20));
         let (mut at, mut noise_bytes) = (0, 0);
         while at < 1 << 30 {
             let is_noise = at >= DENSE_BYTES && (at / (3 * WINDOW_BYTES)).is_multiple_of(2);
-            let chunk = if is_noise { &noise } else { &text };
+            // Within a frame nothing comes again.
+            let chunk = if is_noise { &noise[at as usize % (1 << 20) / (64 << 10) * (64 << 10)..][..64 << 10] } else { &text[..] };
             sample.add(chunk, at, 1);
             at += chunk.len() as u64;
             noise_bytes += if is_noise { chunk.len() as u64 } else { 0 };

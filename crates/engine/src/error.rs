@@ -174,7 +174,7 @@ impl EngineError {
             EngineError::Ground(error) | EngineError::Index(IndexError::Ground(error)) | EngineError::Log(LogError::Ground(error)) => {
                 error.is_lasting()
             }
-            EngineError::Storage(StorageError::Log { .. } | StorageError::Record { .. }) => true,
+            EngineError::Storage(StorageError::Log { .. } | StorageError::Record { .. } | StorageError::Fenced { .. }) => true,
             EngineError::Storage(error) => error.is_damage(),
             // The number of openings went back: under the lock of the store nobody else can have raised the others.
             EngineError::Index(IndexError::Fenced { .. }) | EngineError::Log(LogError::StaleEpoch { .. }) => true,

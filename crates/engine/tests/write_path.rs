@@ -369,7 +369,7 @@ fn m0_15_neither_a_write_nor_its_flush_touches_an_index_file() {
     engine.flush().unwrap();
     engine.maintain(true).unwrap();
     let index_files = || (files(&ground, "index"), files(&ground, "objects"));
-    let (before, writes) = (index_files(), engine.index().statistics().page_writes);
+    let (before, writes) = (index_files(), engine.index().statistics().sweep_page_writes);
     for round in 0..20u64 {
         let pieces = write(&mut engine.stream(), &bytes(20 + round, 50_000), SLICE);
         let references = references(&pieces, 1);
@@ -377,7 +377,7 @@ fn m0_15_neither_a_write_nor_its_flush_touches_an_index_file() {
         engine.flush().unwrap();
     }
     assert!(index_files() == before, "a write or flush changed an index file");
-    assert_eq!(engine.index().statistics().page_writes, writes);
+    assert_eq!(engine.index().statistics().sweep_page_writes, writes);
     // They do change when their time has come.
     engine.maintain(true).unwrap();
     assert!(index_files() != before);

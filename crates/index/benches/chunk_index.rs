@@ -6,7 +6,7 @@
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Access, Ground, LocalGround, checksum};
 use onefold_index::{ChunkIndex, ChunkIndexOptions};
-use onefold_oplog::Position;
+use onefold_oplog::{Ownership, Position};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -58,7 +58,7 @@ fn main() {
     ChunkIndex::create(&ground, "index", PARTITIONS, DIGEST_BYTES).expect("an empty directory");
     let open = |epoch, page_cache_bytes| {
         let options = ChunkIndexOptions { page_cache_bytes, ..ChunkIndexOptions::default() };
-        ChunkIndex::open(&ground, "index", PARTITIONS, DIGEST_BYTES, options, Access::ReadWrite, epoch).expect("an index")
+        ChunkIndex::open(&ground, "index", &Ownership::all(PARTITIONS, epoch), DIGEST_BYTES, options, Access::ReadWrite).expect("an index")
     };
     let index = open(1, 0);
     measure(
@@ -80,7 +80,10 @@ fn main() {
     let after_inserts = index.statistics();
     println!(
         "{:<28} {:>8} sweeps, {} growths, {} pages written",
-        "", after_inserts.sweeps, after_inserts.growths, after_inserts.page_writes
+        "",
+        after_inserts.sweeps,
+        after_inserts.growths,
+        after_inserts.sweep_page_writes + after_inserts.growth_page_writes
     );
 
     let mut out = Vec::new();

@@ -85,12 +85,20 @@ pub enum IndexError {
         pages: u64,
     },
     /// There is no such partition.
-    #[error("block-index partition {partition} of {partitions}")]
+    #[error("object-index partition {partition} of {partitions}")]
     NoPartition {
         /// The number asked for.
         partition: u16,
         /// How many there are.
-        partitions: u16,
+        partitions: u32,
+    },
+    /// The partition is there, but this opening does not have it: somebody else may own it.
+    #[error("partition {partition} of {path} is not opened here")]
+    NotOpened {
+        /// The index.
+        path: String,
+        /// The partition.
+        partition: u32,
     },
     /// A record of the log does not hold what the format says.
     #[error("log record for the object index: {0}")]

@@ -32,7 +32,7 @@ use database::{PartitionFile, Snapshot};
 use lost::LostRanges;
 use onefold_ground::{Access, Ground};
 pub use onefold_oplog::Change;
-use onefold_oplog::Position;
+use onefold_oplog::{Owned, Ownership, Position};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -83,6 +83,9 @@ const ASK_EVERY: Duration = Duration::from_millis(100);
 pub struct ObjectIndex {
     ground: Arc<dyn Ground>,
     directory: String,
+    /// Which partitions are opened, out of how many.
+    ownership: Ownership,
+    /// Those that are opened, in the order of their numbers.
     partitions: Vec<Partition>,
     access: Access,
     pending_limit_bytes: usize,
@@ -118,19 +121,21 @@ impl ObjectIndex {
         Ok(ground.sync_directory(directory)?)
     }
 
-    /// Opens an object index as the owner of `epoch`. With [`Access::Read`] not a byte of it is written, and the epoch does not matter.
+    /// Opens some partitions of an object index. With [`Access::Read`] not a byte of it is written, and the epochs do not matter; else a partition that a
+    /// later owner has written to is refused.
     pub fn open(
         ground: Arc<dyn Ground>,
         directory: &str,
-        partitions: u16,
+        ownership: &Ownership,
         options: ObjectIndexOptions,
         access: Access,
-        epoch: u64,
     ) -> Result<ObjectIndex> {
-        let cache_bytes = options.cache_bytes / usize::from(partitions.max(1));
-        let partitions = (0..partitions)
-            .map(|partition| {
-                let (file, position) = PartitionFile::open(&ground, file_name(directory, partition), access, epoch, cache_bytes)?;
+        let cache_bytes = options.cache_bytes / ownership.owned().len().max(1);
+        let partitions = ownership
+            .owned()
+            .iter()
+            .map(|Owned { number, epoch }| {
+                let (file, position) = PartitionFile::open(&ground, file_name(directory, *number as u16), access, *epoch, cache_bytes)?;
                 let mut lost = LostRanges::default();
                 file.snapshot()?.range(&[lost::PREFIX], &[lost::PREFIX + 1], &mut |key, value| {
                     lost.note(key, value);
@@ -149,6 +154,7 @@ impl ObjectIndex {
         Ok(ObjectIndex {
             ground,
             directory: directory.to_owned(),
+            ownership: ownership.clone(),
             partitions,
             access,
             pending_limit_bytes: options.pending_bytes,
@@ -163,8 +169,25 @@ impl ObjectIndex {
     }
 
     fn partition(&self, partition: u16) -> Result<&Partition> {
-        let partitions = self.partitions.len() as u16;
-        self.partitions.get(usize::from(partition)).ok_or(IndexError::NoPartition { partition, partitions })
+        Ok(&self.partitions[self.place(partition)?])
+    }
+
+    /// Which of the opened partitions this number is, or an error.
+    fn place(&self, partition: u16) -> Result<usize> {
+        self.check_number(partition)?;
+        let not_opened = || IndexError::NotOpened { path: self.ground.describe(&self.directory), partition: u32::from(partition) };
+        self.ownership.place(u32::from(partition)).ok_or_else(not_opened)
+    }
+
+    /// An error if no owner has such a partition.
+    fn check_number(&self, partition: u16) -> Result<()> {
+        let partitions = self.ownership.total();
+        if u32::from(partition) < partitions { Ok(()) } else { Err(IndexError::NoPartition { partition, partitions }) }
+    }
+
+    /// The opened partitions with their numbers.
+    fn numbered(&self) -> impl Iterator<Item = (u16, &Partition)> {
+        self.ownership.numbers().map(|number| number as u16).zip(&self.partitions)
     }
 
     /// Makes changes visible before they are durable. `sequence` grows from call to call and is at least 1.
@@ -181,13 +204,14 @@ impl ObjectIndex {
     /// batch, with those that have no changes too, in the order of the log.
     ///
     /// What was staged with at most `sequence` leaves the volatile tier; a version of a key that was staged later stays the visible one.
-    /// In a replay `sequence` is 0, and a batch that a partition held when it was opened is skipped for that partition.
+    /// In a replay `sequence` is 0, and a batch that a partition held when it was opened is skipped for that partition. Changes in partitions that are not
+    /// opened are passed over: the log may be older than their move to another owner.
     pub fn apply(&self, end: Position, sequence: u64, changes: &[Change]) -> Result<()> {
-        self.check_partitions(changes)?;
-        for (number, partition) in self.partitions.iter().enumerate() {
+        changes.iter().try_for_each(|(partition, ..)| self.check_number(*partition))?;
+        for (number, partition) in self.numbered() {
             let mut tiers = partition.tiers.write();
             let before = tiers.pending_bytes();
-            let own = || changes.iter().filter(|(of, ..)| usize::from(*of) == number);
+            let own = || changes.iter().filter(|(of, ..)| *of == number);
             for (_, key, value) in own() {
                 tiers.apply(end, sequence, key, value);
             }
@@ -200,15 +224,11 @@ impl ObjectIndex {
         Ok(())
     }
 
-    fn check_partitions(&self, changes: &[Change]) -> Result<()> {
-        changes.iter().try_for_each(|(partition, ..)| self.partition(*partition).map(drop))
-    }
-
     /// Runs `work` once for each partition that has changes, under its lock.
     fn each<'c>(&self, changes: &'c [Change], work: impl Fn(&mut Tiers, &mut dyn Iterator<Item = &'c Change>)) -> Result<()> {
-        self.check_partitions(changes)?;
-        for (number, partition) in self.partitions.iter().enumerate() {
-            let mut own = changes.iter().filter(|(of, ..)| usize::from(*of) == number).peekable();
+        changes.iter().try_for_each(|(partition, ..)| self.place(*partition).map(drop))?;
+        for (number, partition) in self.numbered() {
+            let mut own = changes.iter().filter(|(of, ..)| *of == number).peekable();
             if own.peek().is_some() {
                 work(&mut partition.tiers.write(), &mut own);
             }
@@ -268,14 +288,14 @@ impl ObjectIndex {
     /// Writes the second copies of the objects that everything hangs on, as they are persisted, where they are older; durable on return. Persisting goes
     /// on meanwhile.
     pub fn copy_objects(&self) -> Result<()> {
-        for (number, partition) in self.partitions.iter().enumerate() {
+        for (number, partition) in self.numbered() {
             if self.access == Access::Read {
                 return Err(IndexError::ReadOnly { path: partition.file.describe() });
             }
             let persisted = partition.tiers.read().persisted();
             let mut copied = partition.copied.lock();
             if *copied != Some(persisted) {
-                *copied = Some(copy::write(&*self.ground, &copy::file_name(&self.directory, number as u16), &partition.file)?);
+                *copied = Some(copy::write(&*self.ground, &copy::file_name(&self.directory, number), &partition.file)?);
             }
         }
         Ok(())
@@ -315,7 +335,7 @@ impl ObjectIndex {
                 Err(error) => Some(error.to_string()),
             }
         };
-        (0..self.partitions.len() as u16).filter_map(problem).collect()
+        self.numbered().filter_map(|(number, _)| problem(number)).collect()
     }
 
     /// The position of the second copy of a partition; `None`: there is none that can be read.
@@ -325,14 +345,14 @@ impl ObjectIndex {
 
     /// Reads the files of all partitions past all caches, those of the system too, and returns those that are damaged. Persisting waits meanwhile.
     pub fn verify(&self) -> Vec<DamagedPartition> {
-        let verified = (0..self.partitions.len() as u16).map(|partition| self.verify_partition(partition, &|| true));
+        let verified = self.numbered().map(|(number, _)| self.verify_partition(number, &|| true));
         verified.filter_map(|verified| if let Verified::Damaged(damaged) = verified { Some(damaged) } else { None }).collect()
     }
 
     /// The same of one partition, until `go_on`, which is asked ten times a second, says no.
     pub fn verify_partition(&self, partition: u16, go_on: &dyn Fn() -> bool) -> Verified {
         let _no_persist = self.persisting.lock();
-        let Some(partition) = self.partitions.get(usize::from(partition)) else { return Verified::Whole };
+        let Ok(partition) = self.partition(partition) else { return Verified::Whole };
         // A transaction whose commit said an error may be there all the same: then the file is ahead of what is known to be persisted.
         let known = {
             let tiers = partition.tiers.read();
@@ -366,7 +386,7 @@ impl ObjectIndex {
 
     /// The length of a partition's file, bytes; 0 where it cannot be asked.
     pub fn file_bytes(&self, partition: u16) -> u64 {
-        self.partitions.get(usize::from(partition)).map_or(0, |partition| partition.file.length_bytes())
+        self.partition(partition).map_or(0, |partition| partition.file.length_bytes())
     }
 
     /// The position up to which all partitions are persisted: what the log must keep begins here.

@@ -3,11 +3,11 @@
 use crate::{ChunkBatch, ChunkIndex, IndexError, ObjectIndex};
 use onefold_oplog::{Effects, Position, Pressure, View};
 
-fn pressure(is_full: bool, wants_step: bool) -> Pressure {
-    match (is_full, wants_step) {
-        (true, _) => Pressure::Full,
-        (_, true) => Pressure::Behind,
-        _ => Pressure::Idle,
+fn pressure(is_full: bool, wants_step: impl Fn() -> bool) -> Pressure {
+    match is_full {
+        true => Pressure::Full,
+        false if wants_step() => Pressure::Behind,
+        false => Pressure::Idle,
     }
 }
 
@@ -26,12 +26,12 @@ impl<E: From<IndexError>> View<E> for ChunkIndex {
     }
 
     fn pressure(&self) -> Pressure {
-        pressure(self.is_over_limit(), self.wants_sweep())
+        pressure(self.is_over_limit(), || self.wants_sweep())
     }
 
-    /// Sweeps one partition.
+    /// Sweeps some pages of a partition.
     fn step(&self) -> Result<bool, E> {
-        Ok(self.sweep()?)
+        Ok(ChunkIndex::step(self)?)
     }
 
     fn catch_up(&self) -> Result<(), E> {
@@ -53,7 +53,7 @@ impl<E: From<IndexError>> View<E> for ObjectIndex {
     }
 
     fn pressure(&self) -> Pressure {
-        pressure(self.is_over_limit(), self.wants_persist())
+        pressure(self.is_over_limit(), || self.wants_persist())
     }
 
     /// Persists all that is applied: its bound in memory bounds the work.

@@ -32,6 +32,7 @@ mod batch;
 mod error;
 mod log;
 mod log_salvage;
+mod ownership;
 mod record;
 mod segment;
 mod view;
@@ -40,5 +41,6 @@ pub use batch::{ALIGNMENT_BYTES, BATCH_MAX_BYTES, Batch, BatchError, parse_batch
 pub use error::{LogError, Result};
 pub use log::{Log, LogOptions, Opening, Visit};
 pub use log_salvage::{Remnants, first_segment, guess_records, replace_log, salvage_batches};
+pub use ownership::{Owned, Ownership};
 pub use record::{Partition, PartitionClass, Position, Record};
 pub use view::{Change, Effects, Pressure, View};

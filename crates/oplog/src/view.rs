@@ -57,7 +57,7 @@ pub trait View<E> {
     /// Nothing that is durable here is of a batch behind it. A log that ends before it has lost its end.
     fn required_end(&self) -> Position;
 
-    /// How far it is behind. It takes no lock that a step or a batch holds.
+    /// How far it is behind. Asked before every batch of a writer: it waits for no step, and looks at counters only as long as there is little to do.
     fn pressure(&self) -> Pressure;
 
     /// Does a bounded piece of work of the background; reads and batches go on meanwhile. Returns whether there was any. After an error nothing is lost, and

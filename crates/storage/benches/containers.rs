@@ -5,7 +5,7 @@
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, Ground, LocalGround};
-use onefold_oplog::Position;
+use onefold_oplog::{Ownership, Position};
 use onefold_storage::*;
 use std::hint::black_box;
 use std::sync::Arc;
@@ -44,7 +44,8 @@ fn run(parent: &std::path::Path, data: &[u8], total_bytes: usize, compression: C
     let ground: Arc<dyn Ground> = Arc::new(LocalGround::open(directory.path()).expect("the directory"));
     ContainerStore::create(&*ground, "containers", 1).expect("create");
     let options = StorageOptions { compression, frame_cache_bytes: 64 << 20, ..StorageOptions::default() };
-    let store = ContainerStore::open(ground, "containers", 1, options, Access::ReadWrite, 1, Arc::new(Profile::default())).expect("open");
+    let store = ContainerStore::open(ground, "containers", &Ownership::all(1, 1), options, Access::ReadWrite, Arc::new(Profile::default()))
+        .expect("open");
     store.recovered(Position(0), Position(0)).expect("an empty store");
     let mut addresses = Vec::with_capacity(total_bytes / CHUNK_BYTES);
     let mut writer = store.writer();

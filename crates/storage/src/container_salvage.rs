@@ -11,7 +11,7 @@
 use crate::open::{OpenContainer, PAGE_BYTES, State, catalog_and_footer};
 use crate::recovery::Unnamed;
 use crate::store::{ContainerStore, Shared};
-use crate::{Codec, ContainerId, FOOTER_BYTES, Frame, HEADER_BYTES, Header, Result, StorageError, file};
+use crate::{Codec, ContainerId, FOOTER_BYTES, Frame, HEADER_BYTES, Header, Result, StorageError, file, owner};
 use onefold_ground::{Access, checksum, parent};
 use onefold_oplog::Position;
 use std::collections::BTreeSet;
@@ -44,9 +44,9 @@ pub struct Unreadable {
 }
 
 impl ContainerStore {
-    /// The greatest owner epoch and the furthest position of the log that headers of container files name.
+    /// The greatest owner epoch and the furthest position of the log that headers of container files name; the epochs of partitions count too.
     pub fn furthest(&self) -> Result<(u64, Position)> {
-        let mut furthest = (0, Position(0));
+        let mut furthest = (owner::greatest_epoch(&self.shared)?, Position(0));
         for container in self.shared.list(file::number)? {
             if let Ok(header) = self.shared.check_header(container) {
                 furthest = (furthest.0.max(header.epoch), furthest.1.max(Position(header.created)));
@@ -114,8 +114,8 @@ impl ContainerStore {
             shared.move_aside(&set_aside, aside)?;
             // Numbers that only lost records name must not be given out again: a folder uses up all numbers before it.
             let highest = shared.recovery.lock().take().map(|recovery| recovery.highest).unwrap_or_default();
-            for (partition, highest) in highest.into_iter().enumerate() {
-                let above = file::folder_above(&shared.directory, ContainerId::new(partition as u16, highest.max(1)));
+            for (partition, highest) in highest {
+                let above = file::folder_above(&shared.directory, ContainerId::new(partition, highest.max(1)));
                 above.map_or(Ok(()), |folder| shared.ground.create_directory(&folder))?;
             }
         }
@@ -243,13 +243,14 @@ mod tests {
     use onefold_fingerprint::Algorithm;
     use onefold_ground::profile::Profile;
     use onefold_ground::{CrashPolicy, Ground, SimulatedGround};
-    use onefold_oplog::Record;
+    use onefold_oplog::{Ownership, Record};
 
     const OPTIONS: fn() -> StorageOptions =
         || StorageOptions { container_bytes: 64 << 10, frame_bytes: 2 << 10, workers: 1, ..StorageOptions::default() };
 
     fn open(ground: &SimulatedGround, access: Access) -> Arc<ContainerStore> {
-        ContainerStore::open(Arc::new(ground.clone()), "containers", 1, OPTIONS(), access, 1, Arc::new(Profile::default())).unwrap()
+        ContainerStore::open(Arc::new(ground.clone()), "containers", &Ownership::all(1, 1), OPTIONS(), access, Arc::new(Profile::default()))
+            .unwrap()
     }
 
     /// A container of several flushes, unsealed, and the records of each flush.

@@ -108,6 +108,22 @@ pub enum StorageError {
     /// The store is open for reading only.
     #[error("the store is open for reading only")]
     ReadOnly,
+    /// A later owner has opened the partition for writing: this one has lost it.
+    #[error("{path} belongs to owner epoch {stored_epoch}, this process has {epoch}")]
+    Fenced {
+        /// The partition's directory.
+        path: String,
+        /// The epoch that is stored.
+        stored_epoch: u64,
+        /// The epoch of this process.
+        epoch: u64,
+    },
+    /// The partition is not one of those that this opening has.
+    #[error("container partition {partition} is not opened here")]
+    NotOpened {
+        /// The partition.
+        partition: u16,
+    },
     /// All 2^32 - 1 numbers of a partition are taken.
     #[error("container partition {partition} has no number left")]
     NumbersUsedUp {

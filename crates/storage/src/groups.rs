@@ -227,8 +227,7 @@ impl Shared {
 
     fn read_groups(&self) -> Result<Groups> {
         let mut groups = Groups::default();
-        let partitions = self.placement.lock().next_numbers.len() as u16;
-        for partition in 0..partitions {
+        for partition in self.partitions() {
             let directory = parity_directory(&self.directory, partition);
             if !self.ground.exists(&directory)? {
                 continue;

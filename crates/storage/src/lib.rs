@@ -42,6 +42,7 @@ mod groups;
 mod homes;
 mod merge;
 mod open;
+mod owner;
 mod parity;
 mod prepare;
 mod protect;

@@ -353,6 +353,7 @@ mod tests {
     use crate::{NewChunk, StorageOptions};
     use onefold_ground::profile::Profile;
     use onefold_ground::{Access, SimulatedGround};
+    use onefold_oplog::Ownership;
     use std::time::{Duration, Instant};
 
     fn name(number: u8) -> Fingerprint {
@@ -364,7 +365,7 @@ mod tests {
         let ground = Arc::new(SimulatedGround::new(1));
         ContainerStore::create(&*ground, "containers", 1).unwrap();
         let (options, profile) = (StorageOptions::default(), Arc::new(Profile::default()));
-        let store = ContainerStore::open(ground, "containers", 1, options, Access::ReadWrite, 1, profile).unwrap();
+        let store = ContainerStore::open(ground, "containers", &Ownership::all(1, 1), options, Access::ReadWrite, profile).unwrap();
         store.recovered(Position(0), Position(0)).unwrap();
         let mut writers = [store.writer(), store.writer()];
         for (number, writer) in writers.iter_mut().enumerate() {

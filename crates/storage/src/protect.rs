@@ -124,9 +124,8 @@ impl Shared {
     /// The containers of the next group: of one partition, those without parity or with parity that is to be replaced, and those of groups that are
     /// too small.
     fn candidates(&self, size: usize, all: bool) -> Result<Option<Vec<ContainerId>>> {
-        let partitions = self.placement.lock().next_numbers.len() as u16;
         self.with_groups(|groups| {
-            for partition in 0..partitions {
+            for partition in self.partitions() {
                 let mut chosen = groups.wanting(partition, size);
                 if chosen.is_empty() {
                     continue;

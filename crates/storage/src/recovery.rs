@@ -27,9 +27,9 @@ pub(crate) struct Recovery {
     /// Merges in batches before this have their files replaced.
     finished: Position,
     /// By partition: the highest number known.
-    pub(crate) highest: Vec<u32>,
+    pub(crate) highest: BTreeMap<u16, u32>,
     /// By partition: the files with the highest numbers.
-    newest: Vec<Vec<u32>>,
+    newest: BTreeMap<u16, Vec<u32>>,
     /// Folders with the files that the opening looks at, and all with parity.
     folders: BTreeSet<String>,
 }
@@ -58,16 +58,16 @@ struct Fate {
 
 impl Recovery {
     /// Lists the two highest folders of each partition that have files: containers are numbered upwards.
-    pub(crate) fn start(ground: &dyn Ground, containers: &str, partitions: u16) -> Result<Recovery> {
+    pub(crate) fn start(ground: &dyn Ground, containers: &str, partitions: impl Iterator<Item = u32>) -> Result<Recovery> {
         let mut recovery = Recovery {
             sealed: HashSet::new(),
             fates: HashMap::new(),
             finished: Position(0),
-            highest: Vec::new(),
-            newest: Vec::new(),
+            highest: BTreeMap::new(),
+            newest: BTreeMap::new(),
             folders: BTreeSet::new(),
         };
-        for partition in 0..partitions {
+        for partition in partitions.map(|number| number as u16) {
             let directory = file::partition_directory(containers, partition);
             let folders = ground.list(&directory)?;
             let folders = folders.iter().rev().filter(|entry| entry.is_directory && file::folder_start(&entry.name).is_some());
@@ -90,16 +90,22 @@ impl Recovery {
             highest = highest.max(highest_member(ground, containers, partition, &mut recovery.folders)?);
             numbers.sort_unstable_by(|a, b| b.cmp(a));
             numbers.truncate(LEFTOVER_FILES);
-            recovery.highest.push(highest);
-            recovery.newest.push(numbers);
+            recovery.highest.insert(partition, highest);
+            recovery.newest.insert(partition, numbers);
         }
         Ok(recovery)
+    }
+
+    /// The number that the next container of a partition gets, as far as is known.
+    pub(crate) fn next_number(&self, partition: u16) -> u32 {
+        self.highest.get(&partition).copied().unwrap_or(0).saturating_add(1)
     }
 }
 
 impl ContainerStore {
     /// Takes one record of the container class, from the batch that begins at `start`. All of them are passed, in the order of the log from
-    /// its start, before [`recovered`](Self::recovered). A record that was taken before does no harm.
+    /// its start, before [`recovered`](Self::recovered). A record that was taken before does no harm. One of a partition that is not opened is passed
+    /// over: the log may be older than its move to another owner.
     pub fn replay(&self, start: Position, record: &Record) -> Result<()> {
         let shared = &self.shared;
         let refused = |why: &str| StorageError::Record { kind: record.kind, why: why.to_owned() };
@@ -107,7 +113,10 @@ impl ContainerStore {
         let id = record_read.container();
         let mut recovery = shared.recovery.lock();
         let recovery = recovery.as_mut().ok_or_else(|| refused("replay is over"))?;
-        let highest = recovery.highest.get_mut(usize::from(id.partition())).ok_or_else(|| refused("there is no such partition"))?;
+        if u32::from(id.partition()) >= shared.ownership.total() {
+            return Err(refused("there is no such partition"));
+        }
+        let Some(highest) = recovery.highest.get_mut(&id.partition()) else { return Ok(()) };
         *highest = (*highest).max(id.number());
         if let ContainerRecord::ContainersMerged { target, finished, forwarded, removed } = record_read {
             recovery.finished = recovery.finished.max(finished);
@@ -149,7 +158,7 @@ impl ContainerStore {
     /// How such a file is told from a sealed one whose end is damaged and whose records were trimmed: its header says where the log ended when
     /// it was created, and a record that names a container comes behind that place. So whatever was created at or behind the
     /// start of the log and was ever committed is named in the log. The log is not trimmed past the place of a file that was not
-    /// committed yet ([`ContainerStore::oldest_needed`]).
+    /// committed yet ([`ContainerStore::oldest_needed`]). That holds for containers of this owner; others are left alone (`owner.rs`).
     pub fn recovered(&self, log_start: Position, log_end: Position) -> Result<()> {
         let shared = &self.shared;
         let Some(recovery) = shared.recovery.lock().take() else { return Ok(()) };
@@ -157,11 +166,11 @@ impl ContainerStore {
         self.check_spelled()?;
         {
             let mut placement = shared.placement.lock();
-            for (next, highest) in placement.next_numbers.iter_mut().zip(&recovery.highest) {
-                *next = highest.saturating_add(1);
+            for (partition, next) in &mut placement.next_numbers {
+                *next = recovery.next_number(*partition);
             }
             for container in &containers {
-                placement.idle[usize::from(container.id.partition())].push_back(container.id);
+                shared.make_idle(&mut placement, container.id);
             }
         }
         shared.check_log_end(&recovery.newest, log_end)?;
@@ -171,11 +180,11 @@ impl ContainerStore {
             return Ok(());
         }
         let (mut leftovers, mut empty) = (HashSet::new(), HashSet::new());
-        for (partition, numbers) in recovery.newest.iter().enumerate() {
+        for (partition, numbers) in &recovery.newest {
             let mut has_higher = false;
             // From the highest on.
             for number in numbers {
-                let id = ContainerId::new(partition as u16, *number);
+                let id = ContainerId::new(*partition, *number);
                 let is_named = recovery.sealed.contains(&id) || shared.open.read().contains_key(&id);
                 match if is_named { Unnamed::Committed } else { shared.unnamed(id, log_start)? } {
                     Unnamed::Leftover => drop(leftovers.insert(id)),
@@ -219,10 +228,10 @@ impl Shared {
 
     /// A container was made when the log had been durable up to the position in its header: a log that ends before it has lost its end. The newest
     /// file of each partition is looked at.
-    fn check_log_end(&self, newest: &[Vec<u32>], log_end: Position) -> Result<()> {
-        let files =
-            newest.iter().enumerate().filter_map(|(partition, numbers)| Some(ContainerId::new(partition as u16, *numbers.first()?)));
-        for container in files {
+    fn check_log_end(&self, newest: &BTreeMap<u16, Vec<u32>>, log_end: Position) -> Result<()> {
+        let files = newest.iter().filter_map(|(partition, numbers)| Some(ContainerId::new(*partition, *numbers.first()?)));
+        // What another owner made says where the log of that one ended.
+        for container in files.filter(|container| self.is_own(*container)) {
             let header = match self.check_header(container) {
                 Err(error) if !error.is_damage() => return Err(error),
                 header => header.ok(),
@@ -340,6 +349,10 @@ impl Shared {
     /// sectors of header and footer are written at once, so a crash leaves each whole or as zeros. Without a header the footer says it; without
     /// either there was no seal, and only what is sealed can be missing in the log. What is neither is damaged and stays.
     pub(crate) fn unnamed(&self, container: ContainerId, log_start: Position) -> Result<Unnamed> {
+        if !self.is_own(container) {
+            // It is in the log of the owner before, if in any.
+            return Ok(Unnamed::Committed);
+        }
         let file = self.ground.open(&file::path(&self.directory, container), Access::Read)?;
         let length = file.len()?;
         let mut footer = [0; FOOTER_BYTES];

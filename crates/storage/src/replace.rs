@@ -388,7 +388,7 @@ impl Shared {
     fn keep_numbers(&self, removed: &[ContainerId]) -> Result<()> {
         let partitions: BTreeSet<u16> = removed.iter().map(|id| id.partition()).collect();
         for partition in partitions {
-            let next = self.placement.lock().next_numbers[usize::from(partition)];
+            let Some(next) = self.placement.lock().next_numbers.get(&partition).copied() else { continue };
             let last = ContainerId::new(partition, next.saturating_sub(1));
             let top = file::folder(&self.directory, last);
             if removed.iter().any(|id| file::folder(&self.directory, *id) == top)

@@ -9,10 +9,11 @@ use crate::recovery::Recovery;
 use crate::rehearsal::Rehearsal;
 use crate::replace::Merging;
 use crate::workers::{Flow, Job, work};
-use crate::{Catalog, Compression, ContainerId, Result, StorageError, file};
+use crate::{Catalog, Compression, ContainerId, Result, StorageError, file, owner};
 use crossbeam_channel::{Sender, unbounded};
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, File, Ground};
+use onefold_oplog::Ownership;
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
@@ -108,7 +109,10 @@ pub(crate) struct Shared {
     pub(crate) ground: Arc<dyn Ground>,
     pub(crate) directory: String,
     pub(crate) options: StorageOptions,
-    pub(crate) epoch: u64,
+    /// Which partitions are opened, out of how many.
+    pub(crate) ownership: Ownership,
+    /// By opened partition: containers from this number on were made by its owner.
+    pub(crate) own_from: Vec<u32>,
     pub(crate) profile: Arc<Profile>,
     pub(crate) access: Access,
     /// Set when replay is over and the store is open for writing.
@@ -154,12 +158,12 @@ pub(crate) struct Shared {
 #[derive(Debug)]
 pub(crate) struct Placement {
     /// By partition: the number of the next new container.
-    pub(crate) next_numbers: Vec<u32>,
+    pub(crate) next_numbers: BTreeMap<u16, u32>,
     /// Numbers that were given out and whose containers are not open yet: there may be a file, but nobody has written to it.
     pub(crate) creating: BTreeSet<ContainerId>,
-    /// By partition: open containers without a writer.
+    /// By opened partition: open containers without a writer.
     pub(crate) idle: Vec<VecDeque<ContainerId>>,
-    /// The partition whose turn it is.
+    /// The opened partition whose turn it is.
     pub(crate) turn: usize,
 }
 
@@ -222,30 +226,33 @@ impl ContainerStore {
     pub fn create(ground: &dyn Ground, directory: &str, partitions: u16) -> Result<()> {
         for partition in 0..partitions {
             ground.create_directory(&file::partition_directory(directory, partition))?;
+            owner::create(ground, directory, partition)?;
         }
         Ok(())
     }
 
-    /// Opens the containers below `directory`. What the log knows of them is to be [replayed](Self::replay) before anything is written.
-    /// `epoch` is the owner's; with [`Access::Read`] nothing on disk changes.
+    /// Opens partitions of the containers below `directory`. What the log knows of them is to be [replayed](Self::replay) before anything is written.
+    /// With [`Access::Read`] nothing on disk changes, and the epochs do not matter; else a partition that a later owner has opened is refused. Sealed containers of
+    /// partitions that are not opened can be read.
     pub fn open(
         ground: Arc<dyn Ground>,
         directory: &str,
-        partitions: u16,
+        ownership: &Ownership,
         options: StorageOptions,
         access: Access,
-        epoch: u64,
         profile: Arc<Profile>,
     ) -> Result<Arc<ContainerStore>> {
         options.check()?;
-        if partitions == 0 {
+        if ownership.owned().is_empty() {
             return Err(StorageError::Option { option: "partitions", value: "0".to_owned(), allowed: "at least 1" });
         }
-        let recovery = Recovery::start(&*ground, directory, partitions)?;
+        let recovery = Recovery::start(&*ground, directory, ownership.numbers())?;
+        let own_from = owner::open(&*ground, directory, ownership, &recovery, access == Access::ReadWrite)?;
         let shared = Arc::new(Shared {
             ground,
             directory: directory.to_owned(),
-            epoch,
+            ownership: ownership.clone(),
+            own_from,
             profile,
             access,
             writable: AtomicBool::new(false),
@@ -262,9 +269,9 @@ impl ContainerStore {
             replacing: Mutex::new(()),
             rehearsal: OnceLock::new(),
             placement: Mutex::new(Placement {
-                next_numbers: vec![1; usize::from(partitions)],
+                next_numbers: ownership.numbers().map(|number| (number as u16, 1)).collect(),
                 creating: BTreeSet::new(),
-                idle: vec![VecDeque::new(); usize::from(partitions)],
+                idle: vec![VecDeque::new(); ownership.owned().len()],
                 turn: 0,
             }),
             flow: Mutex::default(),
@@ -309,7 +316,7 @@ impl ContainerStore {
     pub fn statistics(&self) -> Statistics {
         let shared = &self.shared;
         let counters = &shared.counters;
-        let numbers = shared.placement.lock().next_numbers.iter().map(|next| u64::from(*next) - 1).sum();
+        let numbers = shared.placement.lock().next_numbers.values().map(|next| u64::from(*next) - 1).sum();
         // One guard, gone before the rest: a second one behind a writer that waits would wait for ever.
         let (open_containers, open_frame_bytes) = {
             let open = shared.open.read();
@@ -378,14 +385,14 @@ impl ContainerStore {
 #[derive(Clone, Debug)]
 pub struct CommittedSlots {
     /// By partition: numbers from here on were given out later.
-    next_numbers: Vec<u32>,
+    next_numbers: BTreeMap<u16, u32>,
     /// Of containers that were not sealed: how many.
     open: BTreeMap<ContainerId, usize>,
 }
 
 impl Placement {
     pub(crate) fn next_container(&mut self, partition: u16) -> Result<ContainerId> {
-        let next = &mut self.next_numbers[usize::from(partition)];
+        let next = self.next_numbers.get_mut(&partition).ok_or(StorageError::NotOpened { partition })?;
         let number = *next;
         *next = number.checked_add(1).ok_or(StorageError::NumbersUsedUp { partition })?;
         Ok(ContainerId::new(partition, number))
@@ -404,7 +411,7 @@ impl CommittedSlots {
     }
 
     fn is_later(&self, container: ContainerId) -> bool {
-        self.next_numbers.get(usize::from(container.partition())).is_none_or(|next| container.number() >= *next)
+        self.next_numbers.get(&container.partition()).is_none_or(|next| container.number() >= *next)
     }
 }
 
@@ -433,8 +440,7 @@ impl Shared {
     /// The containers whose files have names of one kind.
     pub(crate) fn list(&self, number: fn(&str) -> Option<u32>) -> Result<Vec<ContainerId>> {
         let mut found = Vec::new();
-        let partitions = self.placement.lock().next_numbers.len();
-        for partition in 0..partitions as u16 {
+        for partition in self.partitions() {
             let directory = file::partition_directory(&self.directory, partition);
             for folder in self.ground.list(&directory)? {
                 if folder.is_directory && file::folder_start(&folder.name).is_some() {
@@ -444,6 +450,28 @@ impl Shared {
             }
         }
         Ok(found)
+    }
+
+    /// The partitions that are opened.
+    pub(crate) fn partitions(&self) -> impl Iterator<Item = u16> {
+        self.ownership.numbers().map(|number| number as u16)
+    }
+
+    /// The epoch of the owner of a container's partition; 0 if it is not opened: nothing is written there.
+    pub(crate) fn epoch_of(&self, container: ContainerId) -> u64 {
+        self.ownership.place(u32::from(container.partition())).map_or(0, |place| self.ownership.owned()[place].epoch)
+    }
+
+    /// Whether the owner of an opened partition made this container, or will: no owner before it did.
+    pub(crate) fn is_own(&self, container: ContainerId) -> bool {
+        self.ownership.place(u32::from(container.partition())).is_some_and(|place| container.number() >= self.own_from[place])
+    }
+
+    /// Leaves an open container to the next writer.
+    pub(crate) fn make_idle(&self, placement: &mut Placement, container: ContainerId) {
+        if let Some(place) = self.ownership.place(u32::from(container.partition())) {
+            placement.idle[place].push_back(container);
+        }
     }
 
     /// The next number of a partition, given out.

@@ -134,7 +134,7 @@ impl Shared {
 
     fn give_back(&self, container: &OpenContainer) {
         if !container.state.lock().full {
-            self.placement.lock().idle[usize::from(container.id.partition())].push_back(container.id);
+            self.make_idle(&mut self.placement.lock(), container.id);
         }
     }
 
@@ -147,7 +147,7 @@ impl Shared {
                 let turn = placement.turn;
                 placement.turn = (turn + 1) % partitions;
                 let idle = (0..partitions).find_map(|step| placement.idle[(turn + step) % partitions].pop_front());
-                (turn as u16, idle)
+                (self.ownership.owned()[turn].number as u16, idle)
             };
             let Some(id) = idle else { return self.new_container(partition) };
             let Some(container) = self.open.read().get(&id).cloned() else { continue };
@@ -215,7 +215,7 @@ impl Shared {
             digest_bytes: self.options.digest_bytes as u8,
             container,
             store: self.options.store,
-            epoch: self.epoch,
+            epoch: self.epoch_of(container),
             created: created.0,
             merged: false,
         };

@@ -6,7 +6,7 @@ use onefold_index::chunk::header::Header;
 use onefold_index::chunk::journal::Journal;
 use onefold_index::chunk::page::{Entry, PAGE_BYTES, Page, Place, encode_page};
 
-const HEADER_CHECKED_BYTES: usize = 80;
+const HEADER_CHECKED_BYTES: usize = 88;
 const PAGE_CHECKSUM: usize = 24;
 const JOURNAL_HEAD_BYTES: usize = 40;
 
@@ -65,7 +65,7 @@ fn header(bytes: &[u8]) {
     repaired[HEADER_CHECKED_BYTES..].copy_from_slice(&sum.to_le_bytes());
     for bytes in [bytes, &repaired] {
         if let Ok(header) = Header::decode(bytes) {
-            assert!(header.pages().is_power_of_two() && header.progress <= header.pages());
+            assert!(header.end().is_power_of_two() && header.progress <= header.end() && header.moved_from <= header.end());
             assert_eq!(Header::decode(&header.encode()), Ok(header));
         }
     }

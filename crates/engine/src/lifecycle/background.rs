@@ -164,23 +164,38 @@ impl Engine {
         self.maintain(false)
     }
 
-    /// Has each view do what it asks for; with `all`, or when the log is long, makes all of them catch up and trims the log.
+    /// Has each view do what it asks for; with `all`, or when the log is long, makes all of them catch up and trims the log. Where one view cannot get on,
+    /// the others do all the same. Returns the first error.
     pub fn maintain(&self, all: bool) -> Result<()> {
         self.writable()?;
-        let _guard = self.background.maintaining.lock();
-        self.check_lock()?;
-        let maintained = self.maintain_views(all || self.is_reserve_in_use());
-        // Merges that are finished and a shorter log have given room.
-        self.keep_reserve();
-        maintained
-    }
-
-    /// Where one view cannot get on, the others do all the same. Returns the first error.
-    fn maintain_views(&self, all: bool) -> Result<()> {
         let mut done = Ok(());
         for (component, view) in self.views() {
-            done = done.and(self.step_while_behind(component, view));
+            done = done.and(self.step_while(component, view, Pressure::Behind));
         }
+        let _guard = self.background.maintaining.lock();
+        self.check_lock()?;
+        let done = done.and(self.catch_up(all || self.is_reserve_in_use()));
+        // Merges that are finished and a shorter log have given room.
+        self.keep_reserve();
+        done
+    }
+
+    /// Steps as long as a view is under such pressure. Nothing is held between two steps: readers and writers come in.
+    fn step_while(&self, component: Component, view: &dyn View<EngineError>, least: Pressure) -> Result<()> {
+        while view.pressure() >= least {
+            let _guard = self.background.maintaining.lock();
+            let _views = self.change_views()?;
+            // Others may have done it meanwhile.
+            if view.pressure() < least || !self.profile.time(component, 0, || view.step())? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The caller keeps others from maintaining.
+    fn catch_up(&self, all: bool) -> Result<()> {
+        let mut done = Ok(());
         if all || self.log.used_bytes() * 100 >= self.settings.log_limit_bytes * TRIM_AT_PERCENT {
             let _views = self.change_views()?;
             for (component, view) in self.views() {
@@ -190,17 +205,6 @@ impl Engine {
             done = done.and(self.trim());
         }
         done
-    }
-
-    fn step_while_behind(&self, component: Component, view: &dyn View<EngineError>) -> Result<()> {
-        while view.pressure() >= Pressure::Behind {
-            // For each step anew: between two of them readers come in.
-            let _views = self.change_views()?;
-            if !self.profile.time(component, 0, || view.step())? {
-                break;
-            }
-        }
-        Ok(())
     }
 
     /// Gives back the part of the log that all views have applied. Open containers that still need older parts write themselves anew at its head.
@@ -250,8 +254,12 @@ impl Engine {
         if self.storage.unsynced_bytes() >= self.settings.commit_bytes * WRITER_COMMITS_AT {
             self.commit_full_frames()?;
         }
-        if self.log.is_over_limit() || self.views().any(|(_, view)| view.pressure() == Pressure::Full) {
-            self.maintain(self.log.is_over_limit())?;
+        // Step by step, and not until the background is content: others write meanwhile.
+        for (component, view) in self.views() {
+            self.step_while(component, view, Pressure::Full)?;
+        }
+        if self.log.is_over_limit() {
+            self.maintain(true)?;
             if self.log.is_over_limit() {
                 // The log may be held by transactions that are staged behind it: one commit more lets them through.
                 self.flush()?;
@@ -284,7 +292,7 @@ impl Engine {
     /// Adds everything that the chunk index has to the Bloom filter, then trusts it.
     fn fill_bloom(&self) -> Result<()> {
         let Some(bloom) = self.filters.bloom() else { return Ok(()) };
-        for partition in 0..self.descriptor.index_partitions {
+        for partition in self.index.partitions() {
             self.index.for_each(partition, &mut |fingerprint, _| {
                 bloom.insert(fingerprint);
                 Ok(())

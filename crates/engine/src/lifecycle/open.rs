@@ -29,7 +29,7 @@ use crate::{Engine, EngineError, Mode, Result};
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, Ground, Holder, LockGuard};
 use onefold_index::{ChunkIndex, ChunkIndexOptions, ObjectIndex, ObjectIndexOptions};
-use onefold_oplog::{Effects, Log, LogError, Opening, Pressure, View};
+use onefold_oplog::{Effects, Log, LogError, Opening, Ownership, Pressure, View};
 use onefold_storage::ContainerStore;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
@@ -94,10 +94,9 @@ impl Engine {
         let storage = ContainerStore::open(
             ground.clone(),
             CONTAINERS,
-            descriptor.container_partitions,
+            &Ownership::all(u32::from(descriptor.container_partitions), epoch),
             storage_options(&descriptor, &settings),
             access,
-            epoch,
             profile.clone(),
         )?;
         if mode == Mode::Snapshot {
@@ -105,7 +104,13 @@ impl Engine {
         }
         let object_options =
             ObjectIndexOptions { cache_bytes: settings.object_index_cache_bytes, pending_bytes: settings.object_index_pending_bytes };
-        let objects = ObjectIndex::open(ground.clone(), OBJECTS, descriptor.object_partitions, object_options, access, epoch)?;
+        let objects = ObjectIndex::open(
+            ground.clone(),
+            OBJECTS,
+            &Ownership::all(u32::from(descriptor.object_partitions), epoch),
+            object_options,
+            access,
+        )?;
         let objects = Arc::new(objects);
         let opening = if mode == Mode::ReadWrite { Opening::ReadWrite { epoch } } else { Opening::ReadOnly };
         let log = open_log(&ground, &descriptor, &settings, opening, mode)?;
@@ -118,8 +123,8 @@ impl Engine {
         };
         let index_access = if only_reads { Access::Read } else { Access::ReadWrite };
         let open_index = || -> Result<Arc<ChunkIndex>> {
-            let partitions = descriptor.index_partitions;
-            Ok(Arc::new(ChunkIndex::open(&ground, INDEX, partitions, digest_bytes, index_options, index_access, epoch)?))
+            let ownership = Ownership::all(descriptor.index_partitions, epoch);
+            Ok(Arc::new(ChunkIndex::open(&ground, INDEX, &ownership, digest_bytes, index_options, index_access)?))
         };
         let index = if mode == Mode::Rebuild {
             // Everything that the new index is made of comes first: a store in which that cannot be read keeps the index that it has.

@@ -90,7 +90,7 @@ impl Liveness for Counted {
 
     fn all_candidates(&self, damaged: &mut Vec<String>) -> Result<Vec<Candidate>> {
         let mut found = Vec::new();
-        for partition in 0..self.index.partitions() {
+        for partition in self.index.partitions() {
             let read = self.index.for_each(partition, &mut |fingerprint, entry| {
                 found.extend(candidate(fingerprint, entry, 0));
                 Ok(())

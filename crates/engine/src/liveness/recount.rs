@@ -63,7 +63,7 @@ impl Engine {
         // From now on it is asked what is noted.
         self.quarantine.set_used();
         let mut stored_chunks = 0;
-        for partition in 0..self.index.partitions() {
+        for partition in self.index.partitions() {
             let mut next = Some(0);
             while let Some(from) = next {
                 let nowhere;

@@ -38,6 +38,7 @@ fn run(index: &ChunkIndex, log: &[LogBatch]) -> (usize, Result<()>) {
     for (number, batch) in log.iter().enumerate().filter(|(_, batch)| batch.end > position.0) {
         apply(index, batch);
         let swept = match number % 4 {
+            0 => index.step().map(drop),
             1 => index.sweep().map(drop),
             3 => index.sweep_all(),
             _ => Ok(()),

@@ -42,7 +42,7 @@ const KNOWN: u16 = 1 << 15;
 const PADDING_BYTES: usize = 8;
 
 const FILE_MAGIC: &[u8; 8] = b"1FLDFLT1";
-const FILE_HEADER_BYTES: usize = 40;
+const FILE_HEADER_BYTES: usize = 44;
 const FILE_STEP_BYTES: usize = 1 << 20;
 
 /// What the filter knows of a fingerprint.
@@ -84,11 +84,13 @@ impl PageRecord {
     }
 }
 
-/// What a saved filter belongs to: pages of a generation, all applied up to one position.
+/// What a saved filter belongs to: pages at their places, all applied up to one position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     /// Generation of the pages.
     pub generation: u32,
+    /// Pages from here on have moved to the next one.
+    pub moved_from: u32,
     /// Position up to which they are applied.
     pub applied: u64,
 }
@@ -113,7 +115,7 @@ impl FilterFigures {
     }
 }
 
-/// The filter of a generation of pages.
+/// The filter of a file of pages.
 #[derive(Debug)]
 pub(super) struct Filter {
     /// One lock for all of them, which a batch takes once; whoever writes takes it for one group at a time.
@@ -196,6 +198,26 @@ impl Filter {
             self.groups.write().rebuild(records[0].0 as usize / GROUP_PAGES, |number| {
                 records.iter().find(|(page, _)| *page as usize % GROUP_PAGES == number).map(|(_, record)| record)
             });
+        }
+    }
+
+    /// Has records of so many pages.
+    pub fn extend(&self, pages: u64) {
+        let mut groups = self.groups.write();
+        groups.pages = groups.pages.max(pages);
+        let wanted = pages.div_ceil(GROUP_PAGES as u64) as usize;
+        if groups.level < NOTHING && wanted > groups.list.len() {
+            let missing = wanted - groups.list.len();
+            groups.list.reserve_exact(missing);
+            groups.list.resize_with(wanted, || None);
+            groups.shrink();
+        }
+    }
+
+    /// Forgets pages that are none any more: those of whole groups. Where it is not, a later page at the same place replaces what is known.
+    pub fn forget(&self, pages: std::ops::Range<u32>) {
+        for place in (pages.start as usize).div_ceil(GROUP_PAGES)..pages.end as usize / GROUP_PAGES {
+            self.groups.write().replace(place, None);
         }
     }
 
@@ -429,6 +451,7 @@ fn file_header(groups: usize, stamp: Stamp) -> Vec<u8> {
     let mut header = FILE_MAGIC.to_vec();
     header.extend_from_slice(&2u32.to_le_bytes());
     header.extend_from_slice(&stamp.generation.to_le_bytes());
+    header.extend_from_slice(&stamp.moved_from.to_le_bytes());
     header.extend_from_slice(&stamp.applied.to_le_bytes());
     header.extend_from_slice(&(groups as u64).to_le_bytes());
     let sum = checksum(&header);
@@ -438,7 +461,8 @@ fn file_header(groups: usize, stamp: Stamp) -> Vec<u8> {
 
 /// The checksum of a group's bytes, at its place in its filter: bytes of an older file at the same place do not match.
 fn group_checksum(bytes: &[u8], number: usize, stamp: Stamp) -> u64 {
-    let stamped = [stamp.applied, u64::from(stamp.generation), number as u64].map(u64::to_le_bytes).concat();
+    let stamped =
+        [stamp.applied, u64::from(stamp.generation) << 32 | u64::from(stamp.moved_from), number as u64].map(u64::to_le_bytes).concat();
     checksum(bytes) ^ checksum(&stamped)
 }
 
@@ -664,7 +688,7 @@ mod tests {
         for number in 0..1000 {
             set(&filter, number, &page(number, u64::from(number) * 1000..u64::from(number) * 1000 + 100, 0));
         }
-        let stamp = Stamp { generation: 3, applied: 77 };
+        let stamp = Stamp { generation: 3, moved_from: 4, applied: 77 };
         filter.save(&ground, "filter", stamp).unwrap();
 
         let loaded = Filter::new(1000, usize::MAX);
@@ -698,7 +722,7 @@ mod tests {
         (0..PAGES).for_each(|number| set(&whole, number, &written[number as usize]));
         let directory = tempfile::tempdir().unwrap();
         let ground = LocalGround::open(directory.path()).unwrap();
-        let stamp = Stamp { generation: 1, applied: 1 };
+        let stamp = Stamp { generation: 1, moved_from: 4, applied: 1 };
         whole.save(&ground, "filter", stamp).unwrap();
         let whole_bytes = whole.figures().bytes;
         let mut last_shares = [1.0; 2];
@@ -744,7 +768,7 @@ mod tests {
         let ground = LocalGround::open(directory.path()).unwrap();
         let coarse = Filter::new(64, 3000);
         (0..64).for_each(|number| set(&coarse, number, &page(number, 0..90, 0)));
-        let stamp = Stamp { generation: 1, applied: 1 };
+        let stamp = Stamp { generation: 1, moved_from: 4, applied: 1 };
         coarse.save(&ground, "filter", stamp).unwrap();
         for (limit_bytes, known) in [(3000, 64), (1 << 20, 0)] {
             let loaded = Filter::new(64, limit_bytes);

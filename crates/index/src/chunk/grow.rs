@@ -1,27 +1,49 @@
 //! Growth by doubling (M2.3): page `i` goes to `2i` and `2i + 1` of the next generation, by the true fingerprint.
 //!
-//! Growth is a sweep into a new file: old pages and frozen changes are merged into it in one sequential pass, it is synced with its name,
-//! and then one header says that it counts, applied up to the target. Before that header the old generation counts and the new file is
-//! a leftover that the next opening removes; after it the old one is. Lookups go on in the old file, which is not changed, until the
-//! header is durable. Several doublings are made in one pass where they are needed.
+//! Pages move in their file, from the last to the first, a few in each *step*. In between those from [`Shape::moved_from`] on are of the next
+//! generation, at `2i` and `2i + 1`, the others are where they were; everybody finds both by arithmetic, sweeps and replay too. So a partition may
+//! stay in the middle of its growth for as long as it likes. It goes on as entries come: each sweep first has so many pages moved that the last one
+//! has when the entries no longer fit into half of the pages. Nothing waits for more than a step.
+//!
+//! # Why a crash at any time is safe
+//! A step moves the pages `to..from`, where none from `from` on is in the old generation any more. It changes no entry and no position.
+//! * While `2 to >= from`, the new places `2 to..2 from` are no pages: no header, no look-up and no journal speaks of them. They are written and synced,
+//!   then one header says that the pages have moved. Before it, the old pages count, which are as they were. After it, the new ones do.
+//! * The last pages (`to` is 0) go over themselves. They are written into the journal, which is synced; then they are written in place and synced,
+//!   then the header says that the next generation is whole. From the synced journal until that header, an opening repeats the journal. It is
+//!   of use for that header only, as it names its generation and `moved_from`.
+//! * A journal of a sweep names them too. So one that is left from before a step is not repeated over pages that have moved since.
+//! * A header whose write failed may be on the device. [`HeaderFile::settle`](super::header::HeaderFile) writes the one before over it before anything
+//!   else is done: old pages are not written as long as it is not known whether they count.
+//! * The position of each page goes with it (a pair that spills is of one position), and the progress of a sweep is translated in the same header. So replay applies
+//!   to each page what it lacks, and the position of the partition, up to which the log is trimmed, does not change at all.
+//!
+//! # Why look-ups are right meanwhile
+//! A look-up takes the changes and the shape at one instant, and asks the filter at the same one. A page that it reads later at an old place either is as it was (a
+//! sweep that wrote it since shows in its position), or has been written over by a page of the next generation, or is half written: then the shape has
+//! changed, and the look-up starts again. For the last step, the shape changes under the lock that keeps readers from half-written pages.
 
 use super::filter::PageRecord;
 use super::header::{Header, MAX_PAGE_BITS};
-use super::merge::{Merged, Pair, SortedChanges, merge};
+use super::journal::{Journal, MAX_JOURNAL_PAGES};
+use super::merge::check_position;
 use super::page::{Entry, PAGE_BYTES, PairLayout, encode_page, page_capacity};
-use super::pages::{self, PageFile, Shape};
-use super::partition::{Files, Frozen, Partition};
+use super::pages::{PageFile, Shape};
+use super::partition::{Files, Partition, State, records_of, shape_of};
 use crate::{IndexError, Result};
-use onefold_ground::File;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Fill of all pages beyond which a partition grows.
 const FILL_LIMIT: f64 = 0.88;
+/// Growth begins when there are entries for all but this part of it.
+const EARLY_PART: u64 = 8;
 /// Doublings beyond what evenly spread fingerprints would need, after which they are not fingerprints.
 const SKEW_LIMIT_BITS: u32 = 6;
-/// Bytes read and written at once.
-const STEP_BYTES: usize = 1 << 20;
+/// Pages moved in a step: as many as fill half a journal, or fewer. Few in tests, so that small partitions take many steps.
+const STEP_PAGES: u32 = if cfg!(test) { 4 } else { 256 };
+const _: () = assert!(2 * STEP_PAGES as usize <= MAX_JOURNAL_PAGES);
 
 /// Whether so many entries fit into `2^page_bits` pages, each pair of them. Fingerprints spread evenly: the fullest of many pairs is some
 /// standard deviations above the mean.
@@ -33,209 +55,143 @@ pub(super) fn fits(entries: u64, page_bits: u32, capacity: usize) -> bool {
     mean <= FILL_LIMIT * room && mean + deviations * mean.sqrt() <= room
 }
 
-/// Moves the partition with its frozen changes to a generation that is large enough.
-pub(super) fn grow(
-    partition: &Partition,
-    files: &mut Files,
-    frozen: &Frozen,
-    changes: &SortedChanges<'_>,
-    old: &Arc<PageFile>,
-    expected_entries: u64,
-) -> Result<()> {
-    let header = files.header.current();
-    let capacity = page_capacity(old.shape.digest_bytes);
-    let needed_bits = |entries| (1..=MAX_PAGE_BITS).find(|bits| fits(entries, *bits, capacity)).unwrap_or(MAX_PAGE_BITS);
-    // Changes of pages that the filter does not know yet may be new chunks or not: when more are than expected, a pair runs full early in
-    // the pass and the next size is tried. If all are new and even then far more pages do not part them, they are no digests.
-    let most_entries = header.entries + changes.len() as u64;
-    let most_bits = (needed_bits(most_entries) + SKEW_LIMIT_BITS).min(MAX_PAGE_BITS);
-    let mut page_bits = needed_bits(expected_entries).max(old.shape.page_bits + 1);
-    let generation = free_generation(partition, header.generation)?;
-    let path = format!("{}/{}", partition.directory, pages::file_name(generation));
-    loop {
-        if page_bits > most_bits {
-            return Err(IndexError::Skewed {
-                path: partition.ground.describe(&partition.directory),
-                entries: most_entries,
-                pages: old.shape.pages(),
-            });
-        }
-        let shape = Shape { generation, page_bits, ..old.shape };
-        let rewritten = rewrite(partition, &path, frozen, changes, old, shape, header.applied);
-        if !matches!(rewritten, Ok(Some(_))) {
-            // No header names it: its room is given back.
-            let _ = partition.ground.remove(&path);
-        }
-        let Some((pages, merged)) = rewritten? else {
-            page_bits += 1;
-            continue;
+/// Most entries that fit into `2^page_bits` pages.
+fn most_entries(page_bits: u32, capacity: usize) -> u64 {
+    let (mut fit, mut too_many) = (0, (capacity as u64) << page_bits);
+    while too_many - fit > 1 {
+        let middle = fit + (too_many - fit) / 2;
+        if fits(middle, page_bits, capacity) { fit = middle } else { too_many = middle }
+    }
+    fit
+}
+
+/// Whether a step is due before so many entries are in pages.
+pub(super) fn is_due(entries: u64, shape: &Shape) -> bool {
+    if shape.page_bits >= MAX_PAGE_BITS {
+        return false;
+    }
+    let most = most_entries(shape.page_bits, page_capacity(shape.digest_bytes));
+    let pages = 1u64 << shape.page_bits;
+    // What takes a single step has time.
+    let early = if pages <= u64::from(STEP_PAGES) { 0 } else { most / EARLY_PART };
+    let moved = pages - u64::from(shape.moved_from);
+    entries > most || (entries.saturating_sub(most - early)) * pages > moved * early.max(1)
+}
+
+/// What the header says when the pages from `to` on have moved; `shape` is what it says now.
+pub(super) fn moved(header: &Header, shape: Shape, to: u32) -> Header {
+    let next = shape.moved(to);
+    let progress = shape.moved_progress(header.progress, to);
+    Header { generation: next.generation, page_bits: next.page_bits, moved_from: u64::from(next.moved_from), progress, ..*header }
+}
+
+impl Partition {
+    /// Moves some pages; most entries that the partition is about to have is `most_entries`.
+    pub fn grow(&self, files: &mut Files, most_entries: u64) -> Result<()> {
+        let (old, target) = {
+            let state = self.state.read();
+            (state.pages.clone(), state.frozen.as_ref().map_or(0, |frozen| frozen.target))
         };
-        // When this fails the header may yet be on the device: the file stays, and the next try takes another name.
-        files.header.write(Header {
-            generation: shape.generation,
-            page_bits,
-            applied: frozen.target,
-            entries: merged.entries,
-            target: 0,
-            progress: 0,
-            ..header
+        let (shape, header) = (old.shape, files.header.current());
+        let capacity = page_capacity(shape.digest_bytes);
+        let needed_bits = (1..MAX_PAGE_BITS).find(|bits| fits(most_entries, *bits, capacity)).unwrap_or(MAX_PAGE_BITS);
+        if shape.page_bits >= (needed_bits + SKEW_LIMIT_BITS).min(MAX_PAGE_BITS) {
+            let path = self.ground.describe(&self.directory);
+            return Err(IndexError::Skewed { path, entries: most_entries, pages: shape.pages() });
+        }
+        let from = shape.moved_from;
+        let to = from.saturating_sub(STEP_PAGES);
+        let next = moved(&header, shape, to);
+        let pages = Arc::new(old.reshaped(shape_of(&next, shape)));
+        let mut journal = Journal::new(shape.generation, from, 0);
+        journal.head.is_growth = true;
+        let mut records = Vec::with_capacity(2 * (from - to) as usize);
+        split(&old, to..from, &pages.shape, (header.applied, target), &mut |page, flags, position, entries| {
+            journal.push(page, |out| encode_page(out, pages.shape.place(page), position, flags, entries));
+            records.push((page, PageRecord::of_entries(entries, flags)));
         })?;
-        {
-            let mut state = partition.state.write();
-            state.pages = Arc::new(pages);
-            state.applied = frozen.target;
-            state.entries = merged.entries;
-            state.frozen = None;
-            partition.note_load(&state);
+        if to == 0 {
+            old.expect_journal(&journal)?;
+            files.journal.write(&mut journal)?;
+            return self.finish_growth(files, next, &journal);
         }
-        partition.counters.growths.fetch_add(1, Ordering::Relaxed);
-        partition.counters.count_merge(merged.merged, shape.pages());
-        // A file that cannot be removed now is removed at the next opening.
-        if let Err(error) = pages::remove_others(partition.ground.as_ref(), &partition.directory, shape.generation) {
-            tracing::warn!(%error, "an old generation of a chunk-index partition was not removed");
+        old.expect_pages(pages.shape.end());
+        for (first, bytes) in journal.runs() {
+            old.write_moved(first, bytes)?;
         }
-        return Ok(());
-    }
-}
-
-/// The next generation whose name is free.
-fn free_generation(partition: &Partition, after: u32) -> Result<u32> {
-    let mut generation = after.wrapping_add(1);
-    while partition.ground.exists(&format!("{}/{}", partition.directory, pages::file_name(generation)))? {
-        generation = generation.wrapping_add(1);
-    }
-    Ok(generation)
-}
-
-/// What a rewrite made.
-struct Rewritten {
-    entries: u64,
-    merged: Merged,
-}
-
-/// Writes the pages of `shape`, synced with their name. `None`: a pair has no room.
-fn rewrite(
-    partition: &Partition,
-    path: &str,
-    frozen: &Frozen,
-    changes: &SortedChanges<'_>,
-    old: &PageFile,
-    shape: Shape,
-    applied: u64,
-) -> Result<Option<(PageFile, Rewritten)>> {
-    let ground = partition.ground.as_ref();
-    let file = ground.create(path)?;
-    // A full device says so here, before the work. Without growing, nothing that was removed could be noted either.
-    file.allocate_from_reserve(0, shape.pages() * PAGE_BYTES as u64)?;
-    let new = PageFile::new(file.clone(), ground.describe(path), shape, partition.memory, partition.counters.clone());
-    let mut writer = Writer {
-        pages: &new,
-        file: &file,
-        target: frozen.target,
-        left: 0,
-        pair: Vec::new(),
-        out: Vec::new(),
-        offset: 0,
-        records: Vec::new(),
-    };
-
-    let step_pages = (STEP_BYTES / PAGE_BYTES).min(old.shape.pages() as usize);
-    let (mut bytes, mut pair, mut entries) = (Vec::new(), Pair::default(), Vec::new());
-    let mut made = Rewritten { entries: 0, merged: Merged::default() };
-    let mut at = 0;
-    for first in (0..old.shape.pages()).step_by(step_pages) {
-        old.read_run(first as u32, step_pages, &mut bytes)?;
-        for (number, both) in bytes.chunks_exact(2 * PAGE_BYTES).enumerate() {
-            let left = first as u32 + 2 * number as u32;
-            pair.read(old, left, both, applied, frozen.target)?;
-            let middle = changes.end_of(&old.shape, at, left);
-            let end = changes.end_of(&old.shape, middle, left + 1);
-            // An interrupted sweep has merged some pages already.
-            let to_left = if pair.is_merged[0] { at..at } else { at..middle };
-            let to_right = if pair.is_merged[1] { middle..middle } else { middle..end };
-            at = end;
-            entries.clear();
-            made.merged.add(merge(&pair.entries, changes.range(to_left).chain(changes.range(to_right)), &mut entries));
-            made.entries += entries.len() as u64;
-            for entry in &entries {
-                if !writer.push(*entry)? {
-                    return Ok(None);
-                }
-            }
-        }
-    }
-    if !writer.finish()? {
-        return Ok(None);
-    }
-    file.sync()?;
-    ground.sync_directory(&partition.directory)?;
-    Ok(Some((new, made)))
-}
-
-/// Writes ascending entries as pages, one after the other.
-struct Writer<'a> {
-    pages: &'a PageFile,
-    file: &'a Arc<dyn File>,
-    target: u64,
-    /// Left page of the pair being filled.
-    left: u32,
-    pair: Vec<Entry>,
-    out: Vec<u8>,
-    offset: u64,
-    records: Vec<(u32, PageRecord)>,
-}
-
-impl Writer<'_> {
-    /// Takes an entry; false: its pair has no room.
-    fn push(&mut self, entry: Entry) -> Result<bool> {
-        let left = self.pages.shape.home(&entry.fingerprint) & !1;
-        while self.left < left {
-            if !self.close_pair()? {
-                return Ok(false);
-            }
-        }
-        self.pair.push(entry);
-        Ok(true)
-    }
-
-    /// Writes what is left; false: a pair has no room.
-    fn finish(mut self) -> Result<bool> {
-        while u64::from(self.left) < self.pages.shape.pages() {
-            if !self.close_pair()? {
-                return Ok(false);
-            }
-        }
-        self.write_out()?;
-        Ok(true)
-    }
-
-    fn close_pair(&mut self) -> Result<bool> {
-        let shape = self.pages.shape;
-        let left_entries = self.pair.partition_point(|entry| shape.home(&entry.fingerprint) <= self.left);
-        let Some(layout) = PairLayout::of(left_entries, self.pair.len() - left_entries, page_capacity(shape.digest_bytes)) else {
-            return Ok(false);
-        };
-        let (for_left, for_right) = self.pair.split_at(layout.left_entries);
-        for (page, flags, entries) in [(self.left, layout.left_flags, for_left), (self.left + 1, layout.right_flags, for_right)] {
-            encode_page(&mut self.out, shape.place(page), self.target, flags, entries);
-            self.records.push((page, PageRecord::of_entries(entries, flags)));
-        }
-        self.pair.clear();
-        self.left += 2;
-        if self.out.len() >= STEP_BYTES {
-            self.write_out()?;
-        }
-        Ok(true)
-    }
-
-    fn write_out(&mut self) -> Result<()> {
-        self.file.write_at(self.offset, &self.out)?;
-        self.pages.filter.set(&self.records);
-        self.offset += self.out.len() as u64;
-        self.out.clear();
-        self.records.clear();
+        // Nobody asks for these pages yet.
+        old.filter.set(&records);
+        files.header.write(next)?;
+        self.reshape(&pages, &next);
+        // Nobody asks for these any more.
+        old.filter.forget(to..from);
+        self.counters.growth_page_writes.fetch_add(records.len() as u64, Ordering::Relaxed);
         Ok(())
     }
+
+    /// Writes the last pages that move in place, from a journal that is durable.
+    pub fn finish_growth(&self, files: &mut Files, next: Header, journal: &Journal) -> Result<()> {
+        let old = self.state.read().pages.clone();
+        let pages = Arc::new(old.reshaped(shape_of(&next, old.shape)));
+        let records = records_of(journal, &pages)?;
+        pages.move_in_place(journal, || {
+            let mut state = self.state.write();
+            pages.filter.set(&records);
+            set_shape(&mut state, &pages, &next);
+        })?;
+        files.header.write(next)?;
+        self.counters.growths.fetch_add(1, Ordering::Relaxed);
+        self.counters.growth_page_writes.fetch_add(records.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn reshape(&self, pages: &Arc<PageFile>, header: &Header) {
+        set_shape(&mut self.state.write(), pages, header);
+    }
+}
+
+fn set_shape(state: &mut State, pages: &Arc<PageFile>, header: &Header) {
+    state.pages = pages.clone();
+    if header.target > 0
+        && let Some(frozen) = &mut state.frozen
+    {
+        frozen.progress = header.progress as u32;
+    }
+}
+
+/// Splits the pages `range` of `old` into those of `shape`, and hands each on: number, flags, position, entries. `positions` are those that the pages may have.
+fn split(
+    old: &PageFile,
+    range: Range<u32>,
+    shape: &Shape,
+    positions: (u64, u64),
+    each: &mut dyn FnMut(u32, u16, u64, &[Entry]),
+) -> Result<()> {
+    let (mut bytes, mut entries) = (Vec::new(), Vec::new());
+    old.read_run(range.start, range.len(), &mut bytes)?;
+    for (left, both) in range.step_by(2).zip(bytes.chunks_exact(2 * PAGE_BYTES)) {
+        let (one, other) = both.split_at(PAGE_BYTES);
+        let both = [old.decode(left, one)?, old.decode(left + 1, other)?];
+        entries.clear();
+        for (number, page) in (left..).zip(both) {
+            check_position(&page, positions.0, positions.1).map_err(|damage| old.damaged(number, &damage))?;
+            entries.extend(page.entries());
+        }
+        let mut rest: &[Entry] = &entries;
+        for (number, page) in (left..).zip(both) {
+            let new_left = 2 * number;
+            // The pages of a whole pair have room for what one page and its neighbour had.
+            let (own, others) = rest.split_at(rest.partition_point(|entry| shape.home(&entry.fingerprint) <= new_left + 1));
+            let left_entries = own.partition_point(|entry| shape.home(&entry.fingerprint) <= new_left);
+            let layout = PairLayout::of(left_entries, own.len() - left_entries, page_capacity(shape.digest_bytes));
+            let layout = layout.expect("two pages have no more entries than two pages");
+            let (for_left, for_right) = own.split_at(layout.left_entries);
+            each(new_left, layout.left_flags, page.position(), for_left);
+            each(new_left + 1, layout.right_flags, page.position(), for_right);
+            rest = others;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -9,11 +9,11 @@ use onefold_ground::{Access, File, Ground, checksum};
 use std::sync::Arc;
 
 const MAGIC: &[u8; 8] = b"1FLDIDX1";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Bytes of one of the two slots.
 pub const SLOT_BYTES: usize = PAGE_BYTES;
 /// Bytes of the header before its checksum.
-const CHECKED_BYTES: usize = 80;
+const CHECKED_BYTES: usize = 88;
 /// Greatest `log2` of the number of pages: page numbers are 32 bits.
 pub const MAX_PAGE_BITS: u32 = 31;
 
@@ -30,10 +30,12 @@ pub struct Header {
     pub epoch: u64,
     /// Counts the writes of headers.
     pub sequence: u64,
-    /// Which file of pages counts.
+    /// How often the pages have doubled.
     pub generation: u32,
-    /// `log2` of the number of pages, 1 to [`MAX_PAGE_BITS`].
+    /// `log2` of the number of pages before those that have moved, 1 to [`MAX_PAGE_BITS`].
     pub page_bits: u32,
+    /// Pages from here on have moved to the next generation (growth); the number of pages: none has.
+    pub moved_from: u64,
     /// Log position up to which all pages are applied.
     pub applied: u64,
     /// Entries in all pages.
@@ -57,7 +59,7 @@ impl Header {
         bytes.extend_from_slice(&self.sequence.to_le_bytes());
         bytes.extend_from_slice(&self.generation.to_le_bytes());
         bytes.extend_from_slice(&self.page_bits.to_le_bytes());
-        for value in [self.applied, self.entries, self.target, self.progress] {
+        for value in [self.applied, self.entries, self.target, self.progress, self.moved_from] {
             bytes.extend_from_slice(&value.to_le_bytes());
         }
         let sum = checksum(&bytes);
@@ -92,20 +94,24 @@ impl Header {
             entries: u64_at(bytes, 56),
             target: u64_at(bytes, 64),
             progress: u64_at(bytes, 72),
+            moved_from: u64_at(bytes, 80),
         };
         let sound = (16..=32).contains(&header.digest_bytes)
             && (1..=MAX_PAGE_BITS).contains(&header.page_bits)
             && header.partitions.is_power_of_two()
             && header.partition < header.partitions
-            && header.progress <= header.pages()
+            && (2..=1 << header.page_bits).contains(&header.moved_from)
+            && header.moved_from.is_multiple_of(2)
+            && (header.moved_from == 1 << header.page_bits || header.page_bits < MAX_PAGE_BITS)
+            && header.progress <= header.end()
             && header.progress.is_multiple_of(2)
             && (header.target == 0 || header.target > header.applied);
         if sound { Ok(header) } else { Err("a field of the header is out of its range") }
     }
 
-    /// Number of pages.
-    pub fn pages(&self) -> u64 {
-        1 << self.page_bits
+    /// Behind the number of the last page.
+    pub fn end(&self) -> u64 {
+        (1 << self.page_bits) << u32::from(self.moved_from < 1 << self.page_bits)
     }
 }
 
@@ -114,6 +120,8 @@ impl Header {
 pub(super) struct HeaderFile {
     file: Arc<dyn File>,
     current: Header,
+    /// A write failed: the device may have one or the other.
+    is_in_doubt: bool,
 }
 
 impl HeaderFile {
@@ -139,7 +147,7 @@ impl HeaderFile {
         let slots = [Header::decode(&bytes[..SLOT_BYTES]), Header::decode(&bytes[SLOT_BYTES..])];
         let found = slots.iter().filter_map(|slot| slot.as_ref().ok()).max_by_key(|header| header.sequence);
         match (found, slots) {
-            (Some(header), _) => Ok(HeaderFile { current: *header, file }),
+            (Some(header), _) => Ok(HeaderFile { current: *header, file, is_in_doubt: false }),
             (None, [first, second]) => {
                 Err(damaged(format!("no header is valid: {}; {}", first.err().unwrap_or_default(), second.err().unwrap_or_default())))
             }
@@ -154,10 +162,22 @@ impl HeaderFile {
     /// Makes `header` the one that counts, durable on return. Its sequence is set here.
     pub fn write(&mut self, header: Header) -> Result<()> {
         let header = Header { sequence: self.current.sequence + 1, ..header };
+        self.is_in_doubt = true;
         self.file.write_at(slot_offset(header.sequence), &header.encode())?;
         self.file.sync()?;
         self.current = header;
+        self.is_in_doubt = false;
         Ok(())
+    }
+
+    /// Whether the device may have another header than [`HeaderFile::current`].
+    pub fn is_in_doubt(&self) -> bool {
+        self.is_in_doubt
+    }
+
+    /// Makes the current header the one that counts for certain.
+    pub fn settle(&mut self) -> Result<()> {
+        if self.is_in_doubt { self.write(self.current) } else { Ok(()) }
     }
 }
 
@@ -180,6 +200,7 @@ mod tests {
             sequence: 1,
             generation: 4,
             page_bits: 5,
+            moved_from: 32,
             applied: 77,
             entries: 100,
             target: 99,

@@ -45,15 +45,16 @@ struct Entries {
 }
 
 impl ChunkIndex {
-    /// Keeps the partitions of the fingerprints with these prefixes ([`Fingerprint::prefix`]) from being swept.
+    /// Keeps the opened partitions of the fingerprints with these prefixes ([`Fingerprint::prefix`]) from being swept.
     pub fn hold(&self, prefixes: RangeInclusive<u64>) -> Held<'_> {
-        let bits = self.partitions.len().trailing_zeros();
-        // Ascending, as everybody does who holds several.
+        let bits = self.partition_bits();
         let numbers = partition_of(*prefixes.start(), bits)..=partition_of(*prefixes.end(), bits);
-        let held = numbers.map(|number| {
+        // Ascending, as everybody does who holds several.
+        let opened = self.ownership.numbers().zip(&self.partitions).filter(|(number, _)| numbers.contains(number));
+        let held = opened.map(|(number, partition)| {
             let own = self.prefixes_of(number);
             let wanted = *prefixes.start().max(own.start())..=*prefixes.end().min(own.end());
-            HeldPartition::of(&self.partitions[number], Some(wanted))
+            HeldPartition::of(partition, Some(wanted))
         });
         Held { partitions: held.collect() }
     }
@@ -61,17 +62,17 @@ impl ChunkIndex {
 
 impl ChunkIndex {
     /// The prefixes of the fingerprints of a partition.
-    fn prefixes_of(&self, partition: usize) -> RangeInclusive<u64> {
-        let bits = self.partitions.len().trailing_zeros();
-        let first = (partition as u64).checked_shl(64 - bits).unwrap_or(0);
+    fn prefixes_of(&self, partition: u32) -> RangeInclusive<u64> {
+        let bits = self.partition_bits();
+        let first = u64::from(partition).checked_shl(64 - bits).unwrap_or(0);
         first..=first | u64::MAX.checked_shr(bits).unwrap_or(0)
     }
 
     /// Visits entries of a partition as [`for_each`](Self::for_each) does, those whose fingerprints have this [prefix](Fingerprint::prefix) or a greater one,
     /// until `visit` returns false.
     pub fn for_each_from(&self, partition: u32, prefix: u64, visit: &mut dyn FnMut(&Fingerprint, IndexEntry) -> bool) -> Result<()> {
-        let Some(found) = self.partitions.get(partition as usize) else { return Ok(()) };
-        let own = self.prefixes_of(partition as usize);
+        let found = self.opened(partition)?;
+        let own = self.prefixes_of(partition);
         if prefix > *own.end() {
             return Ok(());
         }
@@ -125,11 +126,15 @@ impl<'a> HeldPartition<'a> {
         // Both pages of a pair together: an entry may be in the neighbour of its home.
         let shape = &pages.shape;
         let first = prefixes.map_or(0, |prefixes| u64::from(shape.home_of(*prefixes.start()) & !1));
-        let end = prefixes.map_or(shape.pages(), |prefixes| u64::from(shape.home_of(*prefixes.end()) | 1) + 1);
+        let end = prefixes.map_or(shape.end(), |prefixes| u64::from(shape.home_of(*prefixes.end()) | 1) + 1);
         let (mut frozen_at, mut active_at) = (frozen.first_at(shape, first), active.first_at(shape, first));
         let (mut bytes, mut pair, mut merged, mut entries) = (Vec::new(), Pair::default(), Vec::new(), Vec::new());
-        for from in (first..end).step_by(STEP_PAGES as usize) {
-            pages.read_run(from as u32, STEP_PAGES.min(end - from) as usize, &mut bytes)?;
+        let steps = shape.ranges(first, end).flat_map(|range| {
+            let end = range.end;
+            range.step_by(STEP_PAGES as usize).map(move |from| (from, STEP_PAGES.min(end - from)))
+        });
+        for (from, step) in steps {
+            pages.read_run(from as u32, step as usize, &mut bytes)?;
             for (number, both) in bytes.chunks_exact(2 * PAGE_BYTES).enumerate() {
                 let left = from as u32 + 2 * number as u32;
                 pair.read(&pages, left, both, applied, target)?;

@@ -9,7 +9,7 @@ use onefold_ground::{Access, File, Ground, checksum};
 use std::sync::Arc;
 
 const MAGIC: &[u8; 8] = b"1FLDJRN1";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const CHECKSUM_OFFSET: usize = 40;
 /// Greatest number of pages in a journal: their numbers fill one block.
 pub const MAX_JOURNAL_PAGES: usize = 1024;
@@ -21,6 +21,10 @@ const PAGES_OFFSET: usize = 2 * PAGE_BYTES;
 pub struct JournalHead {
     /// Generation of the pages.
     pub generation: u32,
+    /// Which of them had moved to the next one: a journal is of no use any more when others have.
+    pub moved_from: u32,
+    /// Whether these are the last pages that move, and not those of a sweep.
+    pub is_growth: bool,
     /// How many entries these pages have more (or less) than those that they replace.
     pub added_entries: i32,
     /// Target of the sweep.
@@ -41,8 +45,8 @@ pub struct Journal {
 
 impl Journal {
     /// An empty journal.
-    pub fn new(generation: u32, target: u64) -> Journal {
-        let head = JournalHead { generation, added_entries: 0, target, progress: 0 };
+    pub fn new(generation: u32, moved_from: u32, target: u64) -> Journal {
+        let head = JournalHead { generation, moved_from, is_growth: false, added_entries: 0, target, progress: 0 };
         Journal { head, numbers: Vec::new(), bytes: vec![0; PAGES_OFFSET] }
     }
 
@@ -96,6 +100,8 @@ impl Journal {
         self.bytes[20..24].copy_from_slice(&self.head.added_entries.to_le_bytes());
         self.bytes[24..32].copy_from_slice(&self.head.target.to_le_bytes());
         self.bytes[32..40].copy_from_slice(&self.head.progress.to_le_bytes());
+        self.bytes[48..52].copy_from_slice(&self.head.moved_from.to_le_bytes());
+        self.bytes[52..56].copy_from_slice(&u32::from(self.head.is_growth).to_le_bytes());
         for (place, number) in self.bytes[PAGE_BYTES..].chunks_exact_mut(4).zip(&self.numbers) {
             place.copy_from_slice(&number.to_le_bytes());
         }
@@ -121,6 +127,8 @@ impl Journal {
             added_entries: u32_at(&bytes, 20) as i32,
             target: u64_at(&bytes, 24),
             progress: u64_at(&bytes, 32),
+            moved_from: u32_at(&bytes, 48),
+            is_growth: u32_at(&bytes, 52) != 0,
         };
         let sound = numbers.windows(2).all(|two| two[0] < two[1]);
         sound.then_some(Journal { head, numbers, bytes })
@@ -186,7 +194,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn journal(numbers: &[u32]) -> Journal {
-        let mut journal = Journal::new(3, 900);
+        let mut journal = Journal::new(3, 16, 900);
         journal.head.progress = 40;
         journal.head.added_entries = 7;
         for number in numbers {

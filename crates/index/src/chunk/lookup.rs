@@ -8,12 +8,14 @@
 //! 5. Fingerprints whose page was ahead of the changes go into the next round.
 //!
 //! # Locks
-//! Nothing is held while the set is read. Step 1 holds a partition's state for reading, step 2 its filter, step 3 its cache, one at a time and without waiting for
+//! Nothing is held while the set is read. Steps 1 and 2 hold a partition's state for reading, step 2 its filter, step 3 its cache, one at a time and without waiting for
 //! a device. So a sweep or growth never waits for a lookup's reads, except for those of a whole pair below, and neither deadlocks with it.
 //!
 //! Why the answers are right although sweeps write meanwhile:
 //! * A page is read, or taken from memory, after the changes were taken. It is whole, and has all changes up to its position. What else is to be added follows from the
 //!   position: at the target of the frozen changes it has them, below it has not, above it is ahead and the fingerprint goes into the next round.
+//!   Where growth has moved pages meanwhile, the place of a page has either what it had, or a page of the next generation, which is not taken for it: then the
+//!   fingerprint goes into the next round, too.
 //!   Pages in memory are as good: one that is written is forgotten before its changes are dropped (`page_cache.rs`).
 //! * Home and neighbour are read at two instants. An entry moves from one to the other only when both are written together, to one position, because the pair spills
 //!   (`page.rs`). So a home that spills and a neighbour of the same position are of one moment. An entry in the neighbour of its home shows that the pair spilled when that page was
@@ -21,9 +23,9 @@
 
 use super::auxiliary::Change;
 use super::page::{PAGE_BYTES, Page, PageDamage};
-use super::pages::PageFile;
-use super::partition::{Partition, read_pair, resolve};
-use super::{ChunkIndex, Counters, IndexEntry, order_of, partition_of};
+use super::pages::{PageFile, Shape};
+use super::partition::{State, read_pair, resolve};
+use super::{ChunkIndex, IndexEntry, order_of, partition_of};
 use crate::{IndexError, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::Readers;
@@ -39,7 +41,7 @@ const UNCHANGED: u32 = u32::MAX;
 
 /// The instant at which a lookup took the changes of a partition.
 struct Snapshot {
-    partition: usize,
+    partition: u32,
     pages: Arc<PageFile>,
     /// Target of the frozen changes; without any, the position of the pages.
     floor: u64,
@@ -51,8 +53,8 @@ struct Snapshot {
 /// What a partition was like when its changes were taken: the same twice means that no sweep has passed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Instant {
-    partition: usize,
-    generation: u32,
+    partition: u32,
+    shape: Shape,
     floor: u64,
 }
 
@@ -88,7 +90,7 @@ struct Needed {
 
 /// A round of a lookup.
 struct Lookup<'a> {
-    counters: &'a Counters,
+    index: &'a ChunkIndex,
     out: &'a mut [Option<IndexEntry>],
     snapshots: &'a [Snapshot],
     wanted: Vec<Wanted<'a>>,
@@ -128,13 +130,15 @@ impl ChunkIndex {
         last_tries: &[Instant],
         out: &mut [Option<IndexEntry>],
     ) -> Result<(Vec<u32>, Vec<Instant>)> {
-        let bits = self.partitions.len().trailing_zeros();
+        let bits = self.partition_bits();
         let (mut wanted, mut changes, mut needed) = (Vec::with_capacity(order.len()), Vec::new(), Vec::with_capacity(order.len()));
         let (mut snapshots, mut own) = (Vec::new(), Vec::new());
         for order in order.chunk_by(|one, next| partition_of(one.0, bits) == partition_of(next.0, bits)) {
-            let partition = partition_of(order[0].0, bits);
+            let number = partition_of(order[0].0, bits);
             own.clear();
-            let snapshot = self.partitions[partition].take_changes(partition, fingerprints, order, &mut own, &mut changes);
+            // Held until the filter is asked: it answers for pages where they are now.
+            let state = self.opened(number)?.state.read();
+            let snapshot = take_changes(&state, number, fingerprints, order, &mut own, &mut changes);
             let number = snapshots.len() as u32;
             let mut answered = 0;
             snapshot.pages.filter.ask_many(
@@ -157,12 +161,13 @@ impl ChunkIndex {
                     wanted.push(Wanted { fingerprint, at, home, changes: own_changes, page: looked });
                 },
             );
+            drop(state);
             self.counters.filter_negatives.fetch_add(answered, Ordering::Relaxed);
             snapshots.push(snapshot);
         }
 
         let mut lookup = Lookup {
-            counters: &self.counters,
+            index: self,
             out,
             snapshots: &snapshots,
             wanted,
@@ -194,40 +199,42 @@ impl ChunkIndex {
 }
 
 impl Snapshot {
+    /// A page, if it is kept.
+    fn kept<'a>(&self, kept: &'a super::page_cache::KeptPages<'_>, page: u32) -> Option<Page<'a>> {
+        kept.get(page, self.pages.shape.place(page).generation)
+    }
+
     fn instant(&self) -> Instant {
-        Instant { partition: self.partition, generation: self.pages.shape.generation, floor: self.floor }
+        Instant { partition: self.partition, shape: self.pages.shape, floor: self.floor }
     }
 }
 
-impl Partition {
-    /// Takes what the log says of the fingerprints of `order` at one instant.
-    fn take_changes<'a>(
-        &self,
-        partition: usize,
-        fingerprints: &'a [Fingerprint],
-        order: &[(u64, u32)],
-        wanted: &mut Vec<Wanted<'a>>,
-        changes: &mut Vec<(Option<Change>, Option<Change>)>,
-    ) -> Snapshot {
-        let state = self.state.read();
-        let pages = state.pages.clone();
-        let frozen = state.frozen.as_ref().map(|frozen| &frozen.changes).filter(|changes| !changes.is_empty());
-        let active = Some(&state.active).filter(|changes| !changes.is_empty());
-        for (prefix, at) in order {
-            let fingerprint = &fingerprints[*at as usize];
-            let of = |auxiliary: Option<&super::auxiliary::Auxiliary>| auxiliary.and_then(|auxiliary| auxiliary.get(fingerprint));
-            let own = (of(frozen.map(|frozen| &**frozen)), of(active));
-            let number = if own == (None, None) {
-                UNCHANGED
-            } else {
-                changes.push(own);
-                changes.len() as u32 - 1
-            };
-            wanted.push(Wanted { fingerprint, at: *at, home: pages.shape.home_of(*prefix), changes: number, page: Looked::Home });
-        }
-        let writes = pages.cache.writes();
-        Snapshot { partition, floor: state.floor(), is_frozen: state.frozen.is_some(), pages, writes }
+/// Takes what the log says of the fingerprints of `order` at one instant.
+fn take_changes<'a>(
+    state: &State,
+    partition: u32,
+    fingerprints: &'a [Fingerprint],
+    order: &[(u64, u32)],
+    wanted: &mut Vec<Wanted<'a>>,
+    changes: &mut Vec<(Option<Change>, Option<Change>)>,
+) -> Snapshot {
+    let pages = state.pages.clone();
+    let frozen = state.frozen.as_ref().map(|frozen| &frozen.changes).filter(|changes| !changes.is_empty());
+    let active = Some(&state.active).filter(|changes| !changes.is_empty());
+    for (prefix, at) in order {
+        let fingerprint = &fingerprints[*at as usize];
+        let of = |auxiliary: Option<&super::auxiliary::Auxiliary>| auxiliary.and_then(|auxiliary| auxiliary.get(fingerprint));
+        let own = (of(frozen.map(|frozen| &**frozen)), of(active));
+        let number = if own == (None, None) {
+            UNCHANGED
+        } else {
+            changes.push(own);
+            changes.len() as u32 - 1
+        };
+        wanted.push(Wanted { fingerprint, at: *at, home: pages.shape.home_of(*prefix), changes: number, page: Looked::Home });
     }
+    let writes = pages.cache.writes();
+    Snapshot { partition, floor: state.floor(), is_frozen: state.frozen.is_some(), pages, writes }
 }
 
 impl Lookup<'_> {
@@ -243,7 +250,7 @@ impl Lookup<'_> {
                 for group in window.chunk_by(|one, next| one.place == next.place) {
                     let (start, end) = (at, at + group.len());
                     at = end;
-                    match kept.get(group[0].place.1) {
+                    match snapshots[group[0].place.0 as usize].kept(&kept, group[0].place.1) {
                         Some(page) => {
                             hits += 1;
                             self.search(group, &page);
@@ -256,8 +263,8 @@ impl Lookup<'_> {
                 }
             }
         }
-        self.counters.page_cache_hits.fetch_add(hits, Ordering::Relaxed);
-        self.counters.page_cache_misses.fetch_add(unread.len() as u64, Ordering::Relaxed);
+        self.index.counters.page_cache_hits.fetch_add(hits, Ordering::Relaxed);
+        self.index.counters.page_cache_misses.fetch_add(unread.len() as u64, Ordering::Relaxed);
         if unread.is_empty() {
             return Ok(());
         }
@@ -267,25 +274,36 @@ impl Lookup<'_> {
         });
         let mut alone = [0; PAGE_BYTES];
         let mut failed: Option<(usize, IndexError)> = None;
+        let mut moved: Vec<usize> = Vec::new();
         readers.read_each(&mut requests, &mut |number, bytes, read| {
             let group = &needed[unread[number].clone()];
             let (snapshot, page) = group[0].place;
             let snapshot = &snapshots[snapshot as usize];
             match snapshot.pages.take(page, bytes, read, snapshot.writes, &mut alone) {
                 Ok(page) => self.search(group, &page),
+                // Other pages are where it was.
+                Err(_) if self.has_moved(snapshot) => moved.push(number),
                 // The first of the set, whichever comes first.
                 Err(error) if failed.as_ref().is_none_or(|(first, _)| number < *first) => failed = Some((number, error)),
                 Err(_) => {}
             }
         });
+        for needed in moved.into_iter().flat_map(|number| &needed[unread[number].clone()]) {
+            self.left.push(self.wanted[needed.wanted as usize].at);
+        }
         failed.map_or(Ok(()), |(_, error)| Err(error))
+    }
+
+    /// Whether pages have moved since the changes were taken.
+    fn has_moved(&self, snapshot: &Snapshot) -> bool {
+        self.index.opened(snapshot.partition).is_ok_and(|partition| partition.state.read().pages.shape != snapshot.pages.shape)
     }
 
     /// Has the processor get what the pages in memory are searched by.
     fn touch(&self, kept: &super::page_cache::KeptPages<'_>, window: &[Needed]) {
         let mut pages = [None; WINDOW];
         for (page, needed) in pages.iter_mut().zip(window) {
-            *page = kept.get(needed.place.1);
+            *page = self.snapshots[needed.place.0 as usize].kept(kept, needed.place.1);
         }
         let mut touched = 0;
         for (page, needed) in pages.iter().zip(window) {
@@ -342,7 +360,13 @@ impl Lookup<'_> {
         for group in pairs.chunk_by(|one, next| one.place == next.place) {
             let (number, pair) = group[0].place;
             let snapshot = &self.snapshots[number as usize];
-            let (left, right) = read_pair(&snapshot.pages, pair, &mut bytes)?;
+            let (left, right) = match read_pair(&snapshot.pages, pair, &mut bytes) {
+                Err(_) if self.has_moved(snapshot) => {
+                    self.left.extend(group.iter().map(|needed| self.wanted[needed.wanted as usize].at));
+                    continue;
+                }
+                read => read?,
+            };
             for Needed { wanted, .. } in group {
                 let one = &self.wanted[*wanted as usize];
                 let (own, other) = if one.home == pair { (left, right) } else { (right, left) };
@@ -365,7 +389,7 @@ impl Lookup<'_> {
     /// Notes what page and log say together.
     fn settle(&mut self, snapshot: u32, wanted: usize, found: Option<IndexEntry>, position: u64) {
         if found.is_none() {
-            self.counters.filter_false_positives.fetch_add(1, Ordering::Relaxed);
+            self.index.counters.filter_false_positives.fetch_add(1, Ordering::Relaxed);
         }
         let one = &self.wanted[wanted];
         self.out[one.at as usize] = match self.changes.get(one.changes as usize) {

@@ -3,6 +3,7 @@
 use super::tests::{DIGEST_BYTES, apply, check, key, log_batch};
 use super::*;
 use onefold_ground::{DelegatingFile, DelegatingGround, File, LocalGround, SimulatedGround};
+use onefold_oplog::Ownership;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
@@ -104,7 +105,7 @@ pub(super) fn on_a_device(ground: Arc<dyn Ground>) -> Arc<dyn Ground> {
 
 fn open(ground: &Arc<dyn Ground>, partitions: u32, page_cache_bytes: usize, reads_in_flight: usize) -> ChunkIndex {
     let options = ChunkIndexOptions { auxiliary_bytes: 1 << 16, page_cache_bytes, filter_bytes: 1 << 20, reads_in_flight };
-    ChunkIndex::open(ground, "index", partitions, DIGEST_BYTES, options, Access::ReadWrite, 1).unwrap()
+    ChunkIndex::open(ground, "index", &Ownership::all(partitions, 1), DIGEST_BYTES, options, Access::ReadWrite).unwrap()
 }
 
 #[test]

@@ -5,6 +5,7 @@ use super::page::{Entry, Page, PageDamage};
 use super::pages::{PageFile, Shape};
 use crate::Result;
 use onefold_fingerprint::Fingerprint;
+use std::sync::Arc;
 
 /// What a merge did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,13 +57,23 @@ pub(super) fn merge<'a>(old: &[Entry], changes: impl Iterator<Item = &'a (Finger
 #[derive(Clone, Debug)]
 pub(super) struct SortedChanges<'a> {
     changes: &'a Auxiliary,
-    order: Vec<u32>,
+    order: Arc<Vec<u32>>,
 }
 
 impl<'a> SortedChanges<'a> {
     /// Sorts the changes.
     pub fn of(changes: &'a Auxiliary) -> SortedChanges<'a> {
-        SortedChanges { changes, order: changes.sorted() }
+        SortedChanges { changes, order: Arc::new(changes.sorted()) }
+    }
+
+    /// Takes changes whose order is known.
+    pub fn ordered(changes: &'a Auxiliary, order: Arc<Vec<u32>>) -> SortedChanges<'a> {
+        SortedChanges { changes, order }
+    }
+
+    /// Their order.
+    pub fn order(&self) -> Arc<Vec<u32>> {
+        self.order.clone()
     }
 
     /// Number of changes.

@@ -9,6 +9,7 @@
 //! * What a lookup returns is what the batches applied so far spell, whichever of them are in pages.
 //! * [`ChunkIndex::position`] only covers what is durable in the pages of every partition; the log from there on spells the rest.
 //! * A change of a count takes effect exactly once, however often sweeps are interrupted (the argument is at `sweep.rs`).
+//! * No step of background work takes longer than some pages take ([`ChunkIndex::step`]), growth included.
 //! * A page that is not whole is an error that names it, never an answer.
 //!
 //! The files: `header.rs` and `journal.rs` (who counts, what is being written), `page.rs` and `pages.rs` (entries), `auxiliary.rs`, `filter.rs` and
@@ -47,12 +48,13 @@ use filter::FilterFigures;
 use merge::Merged;
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Access, Ground, Readers};
-use onefold_oplog::Position;
+use onefold_oplog::{Owned, Ownership, Position};
 use pages::{Memory, Shape};
 use parking_lot::Mutex;
 use partition::{Opening, Partition};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use sweep::Stepped;
 
 pub use held::Held;
 pub use visit::{DamagedPage, VerifiedRun};
@@ -136,8 +138,12 @@ pub struct ChunkIndexStatistics {
     pub page_bytes: u64,
     /// Pages read.
     pub page_reads: u64,
-    /// Pages written by sweeps and growth.
-    pub page_writes: u64,
+    /// Changes that sweeps merged into pages.
+    pub swept_changes: u64,
+    /// Pages that sweeps wrote for them. The more changes a page got, the better.
+    pub sweep_page_writes: u64,
+    /// Pages that growth wrote.
+    pub growth_page_writes: u64,
     /// Lookups that the filter answered without a page.
     pub filter_negatives: u64,
     /// Lookups that read a page and did not find the chunk there.
@@ -155,7 +161,11 @@ struct Counters {
     page_reads: AtomicU64,
     page_cache_hits: AtomicU64,
     page_cache_misses: AtomicU64,
-    page_writes: AtomicU64,
+    /// Memory of all changes.
+    auxiliary_bytes: AtomicUsize,
+    swept_changes: AtomicU64,
+    sweep_page_writes: AtomicU64,
+    growth_page_writes: AtomicU64,
     filter_negatives: AtomicU64,
     filter_false_positives: AtomicU64,
     sweeps: AtomicU64,
@@ -164,8 +174,9 @@ struct Counters {
 }
 
 impl Counters {
-    fn count_merge(&self, merged: Merged, pages_written: u64) {
-        self.page_writes.fetch_add(pages_written, Ordering::Relaxed);
+    fn count_merge(&self, merged: Merged, changes: u64, pages_written: u64) {
+        self.swept_changes.fetch_add(changes, Ordering::Relaxed);
+        self.sweep_page_writes.fetch_add(pages_written, Ordering::Relaxed);
         self.count_underflows.fetch_add(u64::from(merged.underflows), Ordering::Relaxed);
     }
 }
@@ -173,13 +184,18 @@ impl Counters {
 /// The chunk index of a store, open.
 #[derive(Debug)]
 pub struct ChunkIndex {
+    /// Where it is, for people.
+    path: String,
+    /// Which partitions are opened, out of how many.
+    ownership: Ownership,
+    /// Those that are opened, in the order of their numbers.
     partitions: Vec<Partition>,
     options: ChunkIndexOptions,
     counters: Arc<Counters>,
     /// Reads the pages of lookups.
     readers: Readers,
-    /// One sweep at a time, so that its buffers exist once (about 6 MiB).
-    sweeping: Mutex<()>,
+    /// One step at a time, so that its buffers exist once (about 6 MiB). Number of the partition whose sweep is under way.
+    sweeping: Mutex<Option<usize>>,
 }
 
 impl ChunkIndex {
@@ -194,30 +210,33 @@ impl ChunkIndex {
         Ok(())
     }
 
-    /// Opens an index. An interrupted sweep is made safe here; what the log says from [`ChunkIndex::position`] on is then to be
-    /// [applied](ChunkIndex::apply). With [`Access::Read`] nothing is ever written. `epoch` is the owner's; an index that a later owner has written to is refused.
+    /// Opens some partitions of an index. An interrupted sweep is made safe here; what the log says from [`ChunkIndex::position`] on is then to be
+    /// [applied](ChunkIndex::apply). With [`Access::Read`] nothing is ever written, and the epochs do not matter; else a partition that a later
+    /// owner has opened is refused.
     pub fn open(
         ground: &Arc<dyn Ground>,
         directory: &str,
-        partitions: u32,
+        ownership: &Ownership,
         digest_bytes: usize,
         options: ChunkIndexOptions,
         access: Access,
-        epoch: u64,
     ) -> Result<ChunkIndex> {
-        let shape = shape(ground, directory, partitions, digest_bytes)?;
+        let shape = shape(ground, directory, ownership.total(), digest_bytes)?;
         let counters = Arc::new(Counters::default());
         // Fingerprints are uniform: all partitions need as much.
-        let of_each = |bytes: usize| bytes / partitions as usize;
+        let of_each = |bytes: usize| bytes / ownership.owned().len().max(1);
         let memory = Memory { cache_bytes: of_each(options.page_cache_bytes), filter_bytes: of_each(options.filter_bytes) };
-        let opening = Opening { access, epoch, memory };
-        let open = |number| Partition::open(ground, partition_directory(directory, number), shape, number, opening, &counters);
-        let partitions = (0..partitions).map(open).collect::<Result<Vec<_>>>()?;
+        let open = |Owned { number, epoch }: &Owned| {
+            let opening = Opening { access, epoch: *epoch, memory };
+            Partition::open(ground, partition_directory(directory, *number), shape, *number, opening, &counters)
+        };
+        let partitions = ownership.owned().iter().map(open).collect::<Result<Vec<_>>>()?;
         let readers = Readers::new(options.reads_in_flight);
-        Ok(ChunkIndex { partitions, options, counters: counters.clone(), readers, sweeping: Mutex::new(()) })
+        let (path, ownership, counters) = (ground.describe(directory), ownership.clone(), counters.clone());
+        Ok(ChunkIndex { path, ownership, partitions, options, counters, readers, sweeping: Mutex::new(None) })
     }
 
-    /// Takes one batch of the log that ends at `end`: new addresses (not 0) and changes of counts, in any order within the batch. Batches come in the order
+    /// Takes one batch of the log that ends at `end`, as far as it concerns partitions that are opened: new addresses (not 0) and changes of counts, in any order within the batch. Batches come in the order
     /// of the log, from one thread, and only when they are durable there. What a partition has already is passed over, so a replay may start at or before [`ChunkIndex::position`].
     ///
     /// An address of a chunk that is known replaces the older one and keeps the count. A change of a count that is not known starts from 0.
@@ -228,18 +247,18 @@ impl ChunkIndex {
     /// [`ChunkIndex::apply`] of a batch that does more than that.
     pub fn apply_batch(&self, end: Position, batch: ChunkBatch<'_>) -> Result<()> {
         let ChunkBatch { removals, places, inserts, deltas } = batch;
-        let mut removals_by_partition = self.by_partition(removals.iter()).into_iter().map(|(_, own)| own);
-        let mut places_by_partition = self.by_partition(places.iter().map(|(fingerprint, _)| fingerprint)).into_iter().map(|(_, own)| own);
+        let mut removals_by_partition = self.by_partition(removals.iter()).into_iter();
+        let mut places_by_partition = self.by_partition(places.iter().map(|(fingerprint, _)| fingerprint)).into_iter();
         let inserts_by_partition = self.by_partition(inserts.iter().map(|(fingerprint, _)| fingerprint));
         let deltas_by_partition = self.by_partition(deltas.iter().map(|(fingerprint, _)| fingerprint));
-        for ((partition, inserted), (_, changed)) in inserts_by_partition.into_iter().zip(deltas_by_partition) {
+        for (partition, (inserted, changed)) in self.partitions.iter().zip(inserts_by_partition.into_iter().zip(deltas_by_partition)) {
             let inserted = inserted.iter().map(|at| inserts[*at as usize]);
             let changed = changed.iter().map(|at| deltas[*at as usize]);
             let removed = removals_by_partition.next().unwrap_or_default();
             let removed = removed.iter().map(|at| removals[*at as usize]);
             let placed = places_by_partition.next().unwrap_or_default();
             let placed = placed.iter().map(|at| places[*at as usize]);
-            self.partitions[partition].apply(end.0, removed, placed, inserted, changed);
+            partition.apply(end.0, removed, placed, inserted, changed);
         }
         Ok(())
     }
@@ -254,45 +273,71 @@ impl ChunkIndex {
         Position(self.partitions.iter().map(|partition| partition.state.read().floor()).max().unwrap_or(0))
     }
 
-    /// Whether [`ChunkIndex::sweep`] should be called.
+    /// Whether [`ChunkIndex::step`] should be called.
     pub fn wants_sweep(&self) -> bool {
-        let loads: Vec<_> = self.partitions.iter().map(Partition::load).collect();
-        let bytes: usize = loads.iter().map(|(bytes, _)| bytes).sum();
-        bytes > self.options.auxiliary_bytes / 4 * 3 && loads.iter().any(|(_, can_sweep)| *can_sweep)
+        let bytes = self.counters.auxiliary_bytes.load(Ordering::Relaxed);
+        bytes > self.options.auxiliary_bytes / 4 * 3 && self.partitions.iter().any(|partition| partition.yield_of_sweep().is_some())
     }
 
-    /// Whether the auxiliary index is beyond its bound: writers should wait for a sweep.
+    /// Whether the auxiliary index is beyond its bound: writers should wait for a sweep. Takes no lock.
     pub fn is_over_limit(&self) -> bool {
-        self.partitions.iter().map(|partition| partition.load().0).sum::<usize>() > self.options.auxiliary_bytes
+        self.counters.auxiliary_bytes.load(Ordering::Relaxed) > self.options.auxiliary_bytes
     }
 
-    /// Merges the changes of the partition that has most of them into its pages; lookups and batches go on meanwhile. Returns whether there was one.
-    /// After an error nothing is lost; the next call tries another partition first and later this one again.
+    /// Does a bounded piece of a sweep (at most 1,024 pages are written, by three syncs or four): of the one under way, or of that of the partition which gets most changes for
+    /// each page that is written. Lookups and batches go on meanwhile. Returns whether there was something to do. After an error nothing is
+    /// lost; the next call tries another partition first and later this one again.
+    pub fn step(&self) -> Result<bool> {
+        Ok(self.step_of_sweep()? != Stepped::Nothing)
+    }
+
+    /// [Steps](ChunkIndex::step) until a sweep of one partition ends. Returns whether there was one.
     pub fn sweep(&self) -> Result<bool> {
-        let _one = self.sweeping.lock();
-        let loads = self.partitions.iter().map(|partition| (partition, partition.load()));
-        let sweepable = loads.filter(|(_, (_, can_sweep))| *can_sweep);
-        match sweepable.max_by_key(|(partition, (bytes, _))| (!partition.failed.load(Ordering::Relaxed), *bytes)) {
-            Some((partition, _)) => partition.sweep(),
-            None => Ok(false),
+        loop {
+            match self.step_of_sweep()? {
+                Stepped::Nothing => return Ok(false),
+                Stepped::UnderWay => {}
+                Stepped::Ended => return Ok(true),
+            }
         }
+    }
+
+    fn step_of_sweep(&self) -> Result<Stepped> {
+        let mut under_way = self.sweeping.lock();
+        let yields =
+            || self.partitions.iter().enumerate().filter_map(|(number, partition)| Some((number, partition, partition.yield_of_sweep()?)));
+        let best = || {
+            let first = |(_, partition, gain): &(usize, &Partition, f64)| (!partition.failed.load(Ordering::Relaxed), *gain);
+            yields()
+                .max_by(|one, other| first(one).partial_cmp(&first(other)).unwrap_or(std::cmp::Ordering::Equal))
+                .map(|(number, ..)| number)
+        };
+        let Some(number) = under_way.take().or_else(best) else { return Ok(Stepped::Nothing) };
+        let stepped = self.partitions[number].step()?;
+        *under_way = (stepped == Stepped::UnderWay).then_some(number);
+        Ok(stepped)
     }
 
     /// Merges all changes applied before the call into the pages, so that [`ChunkIndex::position`] reaches them. Where one partition fails, the
     /// others are swept all the same, and the first error is returned.
     pub fn sweep_all(&self) -> Result<()> {
         let goals: Vec<u64> = self.partitions.iter().map(|partition| partition.state.read().last).collect();
-        let swept = self.partitions.iter().zip(goals).map(|(partition, goal)| self.sweep_to(partition, goal));
+        let swept = goals.into_iter().enumerate().map(|(number, goal)| self.sweep_to(number, goal));
         swept.fold(Ok(()), Result::and)
     }
 
-    fn sweep_to(&self, partition: &Partition, goal: u64) -> Result<()> {
+    fn sweep_to(&self, number: usize, goal: u64) -> Result<()> {
+        let partition = &self.partitions[number];
         let is_behind = || partition.state.read().applied < goal;
-        // Twice where an interrupted sweep has to end first.
+        // Where an interrupted sweep has to end first, another one follows.
         while is_behind() {
-            let _one = self.sweeping.lock();
-            if is_behind() && !partition.sweep()? {
-                break;
+            let mut under_way = self.sweeping.lock();
+            if is_behind() {
+                let stepped = partition.step()?;
+                under_way.take_if(|other| *other == number && stepped != Stepped::UnderWay);
+                if stepped == Stepped::Nothing {
+                    break;
+                }
             }
         }
         Ok(())
@@ -308,18 +353,26 @@ impl ChunkIndex {
         Ok(())
     }
 
-    /// Number of partitions.
-    pub fn partitions(&self) -> u32 {
-        self.partitions.len() as u32
+    /// The numbers of the partitions that are opened, ascending.
+    pub fn partitions(&self) -> impl ExactSizeIterator<Item = u32> + '_ {
+        self.ownership.numbers()
+    }
+
+    /// The opened partition of this number, or an error.
+    fn opened(&self, number: u32) -> Result<&Partition> {
+        let place = self.ownership.place(number);
+        place.map(|place| &self.partitions[place]).ok_or_else(|| IndexError::NotOpened { path: self.path.clone(), partition: number })
+    }
+
+    /// How many bits of a fingerprint say which partition it is in.
+    fn partition_bits(&self) -> u32 {
+        self.ownership.total().trailing_zeros()
     }
 
     /// Visits all entries of a partition, ascending by fingerprint: pages and auxiliary index together, as of the call. The partition is not swept
-    /// meanwhile. `partition` is below [`ChunkIndex::partitions`]; others have no entries.
+    /// meanwhile. An error if the partition is not one of [`ChunkIndex::partitions`].
     pub fn for_each(&self, partition: u32, visit: &mut dyn FnMut(&Fingerprint, IndexEntry) -> Result<()>) -> Result<()> {
-        match self.partitions.get(partition as usize) {
-            Some(partition) => partition.for_each(visit),
-            None => Ok(()),
-        }
+        self.opened(partition)?.for_each(visit)
     }
 
     /// Appends chunks with the count 0 and their addresses, from `cursor` on, at least `limit` of them if there are so many. Returns where to go on.
@@ -373,7 +426,7 @@ impl ChunkIndex {
 
     /// Reads some pages of one partition from the device, from `place` on, which is 0 or what a run before said, and says which are damaged and where to go on.
     pub fn verify_run(&self, partition: u32, place: u32) -> VerifiedRun {
-        self.partitions.get(partition as usize).map_or_else(VerifiedRun::default, |partition| partition.verify_run(place, true))
+        self.opened(partition).map_or_else(|_| VerifiedRun::default(), |partition| partition.verify_run(place, true))
     }
 
     /// Figures.
@@ -385,7 +438,10 @@ impl ChunkIndex {
             page_cache_limit_bytes: self.options.page_cache_bytes as u64,
             page_cache_hits: get(&counters.page_cache_hits),
             page_cache_misses: get(&counters.page_cache_misses),
-            page_writes: get(&counters.page_writes),
+            swept_changes: get(&counters.swept_changes),
+            sweep_page_writes: get(&counters.sweep_page_writes),
+            growth_page_writes: get(&counters.growth_page_writes),
+            auxiliary_bytes: counters.auxiliary_bytes.load(Ordering::Relaxed) as u64,
             filter_negatives: get(&counters.filter_negatives),
             filter_false_positives: get(&counters.filter_false_positives),
             sweeps: get(&counters.sweeps),
@@ -395,13 +451,12 @@ impl ChunkIndex {
         };
         let mut filter = FilterFigures::default();
         for partition in &self.partitions {
-            statistics.auxiliary_bytes += partition.load().0 as u64;
             let state = partition.state.read();
             statistics.entries += state.entries;
             statistics.auxiliary_entries += (state.active.len() + state.frozen.as_ref().map_or(0, |frozen| frozen.changes.len())) as u64;
             filter.add(state.pages.filter.figures());
             statistics.page_cache_bytes += state.pages.cache.bytes() as u64;
-            statistics.page_bytes += state.pages.shape.pages() * page::PAGE_BYTES as u64;
+            statistics.page_bytes += state.pages.shape.end() * page::PAGE_BYTES as u64;
         }
         statistics.filter_bytes = filter.bytes as u64;
         statistics.filter_limit_bytes = self.options.filter_bytes as u64;
@@ -409,17 +464,21 @@ impl ChunkIndex {
         statistics
     }
 
-    /// The numbers of a batch's fingerprints by partition, each ascending by fingerprint (equal ones in the order of the batch).
-    fn by_partition<'a>(&self, fingerprints: impl Iterator<Item = &'a Fingerprint>) -> Vec<(usize, Vec<u32>)> {
+    /// The numbers of a batch's fingerprints by opened partition, each ascending by fingerprint (equal ones in the order of the batch).
+    fn by_partition<'a>(&self, fingerprints: impl Iterator<Item = &'a Fingerprint>) -> Vec<Vec<u32>> {
         let order = order_of(fingerprints);
-        let bits = self.partitions.len().trailing_zeros();
+        let bits = self.partition_bits();
         let mut rest: &[(u64, u32)] = &order;
-        let take = |partition: usize| {
-            let (own, others) = rest.split_at(rest.partition_point(|(prefix, _)| partition_of(*prefix, bits) <= partition));
+        let mut split = |is_before: &dyn Fn(u32) -> bool| {
+            let (before, others) = rest.split_at(rest.partition_point(|(prefix, _)| is_before(partition_of(*prefix, bits))));
             rest = others;
-            (partition, own.iter().map(|(_, number)| *number).collect())
+            before
         };
-        (0..self.partitions.len()).map(take).collect()
+        let take = |number: u32| {
+            split(&|of| of < number);
+            split(&|of| of <= number).iter().map(|(_, number)| *number).collect()
+        };
+        self.ownership.numbers().map(take).collect()
     }
 }
 
@@ -430,8 +489,8 @@ fn order_of<'a>(fingerprints: impl Iterator<Item = &'a Fingerprint>) -> Vec<(u64
     order
 }
 
-fn partition_of(prefix: u64, bits: u32) -> usize {
-    prefix.checked_shr(64 - bits).unwrap_or(0) as usize
+fn partition_of(prefix: u64, bits: u32) -> u32 {
+    prefix.checked_shr(64 - bits).unwrap_or(0) as u32
 }
 
 fn partition_directory(directory: &str, number: u32) -> String {
@@ -446,5 +505,5 @@ fn shape(ground: &Arc<dyn Ground>, directory: &str, partitions: u32, digest_byte
     if !(16..=32).contains(&digest_bytes) {
         return mismatch("bytes of a digest", digest_bytes as u64, 32);
     }
-    Ok(Shape { generation: 0, partition_bits: partitions.trailing_zeros(), page_bits: 1, digest_bytes })
+    Ok(Shape::whole(0, partitions.trailing_zeros(), 1, digest_bytes))
 }

@@ -128,6 +128,11 @@ impl<'a> Page<'a> {
         Page { bytes, entries, entry_bytes: digest_bytes + ENTRY_VALUE_BYTES }
     }
 
+    /// Generation of which it is.
+    pub fn generation(&self) -> u32 {
+        u32_at(self.bytes, 16)
+    }
+
     /// Log position up to which the page is applied.
     pub fn position(&self) -> u64 {
         u64_at(self.bytes, 0)

@@ -1,4 +1,4 @@
-//! Pages of a generation kept in memory: advice, bounded in bytes.
+//! Pages kept in memory: advice, bounded in bytes.
 //!
 //! A page has one place where it can lie, its number modulo the places; fingerprints are uniform, so no page is asked for more often than others and any
 //! other rule would keep no better ones. Bytes lie in blocks that are made when the first page comes into them.
@@ -25,12 +25,13 @@ const NONE: u32 = u32::MAX;
 #[repr(align(64))]
 struct Frame([u8; PAGE_BYTES]);
 
-/// Pages of one generation in memory.
+/// Pages in memory.
 #[derive(Debug)]
 pub(super) struct PageCache {
     kept: RwLock<Kept>,
     /// Even: no page is being written. Counts beginnings and ends of writes.
     writes: AtomicU64,
+    limit_bytes: usize,
     digest_bytes: usize,
 }
 
@@ -51,11 +52,17 @@ pub(super) struct KeptPages<'a> {
 impl PageCache {
     /// Keeps pages out of `pages` in at most `limit_bytes`.
     pub fn new(limit_bytes: usize, pages: u64, digest_bytes: usize) -> PageCache {
-        // Whole blocks, where there is more than one, so that the bound holds.
-        let places = ((limit_bytes / PLACE_BYTES) as u64).min(pages) as usize;
-        let places = if places > BLOCK_PAGES && (places as u64) < pages { places - places % BLOCK_PAGES } else { places };
-        let kept = Kept { numbers: vec![NONE; places], blocks: vec![Vec::new(); places.div_ceil(BLOCK_PAGES)] };
-        PageCache { kept: RwLock::new(kept), writes: AtomicU64::new(0), digest_bytes }
+        PageCache { kept: RwLock::new(Kept::new(limit_bytes, pages)), writes: AtomicU64::new(0), limit_bytes, digest_bytes }
+    }
+
+    /// Has places for so many pages, as far as the bound lets it. What is kept is forgotten where places change.
+    pub fn extend(&self, pages: u64) {
+        let mut kept = self.kept.write();
+        if places(self.limit_bytes, pages) != kept.numbers.len() {
+            // First the old ones go.
+            *kept = Kept::new(0, 0);
+            *kept = Kept::new(self.limit_bytes, pages);
+        }
     }
 
     /// Bytes of memory.
@@ -112,15 +119,30 @@ impl PageCache {
     }
 }
 
+/// In how many places pages are kept.
+fn places(limit_bytes: usize, pages: u64) -> usize {
+    let places = ((limit_bytes / PLACE_BYTES) as u64).min(pages) as usize;
+    // Whole blocks, where there is more than one, so that the bound holds.
+    if places > BLOCK_PAGES && (places as u64) < pages { places - places % BLOCK_PAGES } else { places }
+}
+
+impl Kept {
+    fn new(limit_bytes: usize, pages: u64) -> Kept {
+        let places = places(limit_bytes, pages);
+        Kept { numbers: vec![NONE; places], blocks: vec![Vec::new(); places.div_ceil(BLOCK_PAGES)] }
+    }
+}
+
 impl KeptPages<'_> {
-    /// A page, if it is kept.
-    pub fn get(&self, page: u32) -> Option<Page<'_>> {
+    /// A page, if it is kept and of this generation.
+    pub fn get(&self, page: u32, generation: u32) -> Option<Page<'_>> {
         if self.kept.numbers.is_empty() {
             return None;
         }
         let place = page as usize % self.kept.numbers.len();
         let is_here = self.kept.numbers[place] == page;
-        is_here.then(|| Page::of_verified(&self.kept.blocks[place / BLOCK_PAGES][place % BLOCK_PAGES].0, self.digest_bytes))
+        let kept = is_here.then(|| Page::of_verified(&self.kept.blocks[place / BLOCK_PAGES][place % BLOCK_PAGES].0, self.digest_bytes));
+        kept.filter(|page| page.generation() == generation)
     }
 }
 
@@ -136,7 +158,7 @@ mod tests {
     }
 
     fn position(cache: &PageCache, page: u32) -> Option<u64> {
-        cache.pages().get(page).map(|page| page.position())
+        cache.pages().get(page, 0).map(|page| page.position())
     }
 
     #[test]

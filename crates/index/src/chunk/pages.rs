@@ -1,4 +1,4 @@
-//! The pages of a partition in one file, a *generation*; growth makes the next one.
+//! The pages of a partition in one file. Growth moves them in it, from one *generation* to the next (`grow.rs`).
 //!
 //! Lookups read while a sweep writes in place. A single page is read without a lock: a read that saw a page half old and half new fails its
 //! checksum and is repeated under the lock that the sweep holds while it writes. Both pages of a pair are read under that lock, because an entry
@@ -14,29 +14,54 @@ use super::page::{PAGE_BYTES, Page, PageDamage, Place};
 use super::page_cache::PageCache;
 use crate::{IndexError, Result};
 use onefold_fingerprint::Fingerprint;
-use onefold_ground::{File, Ground, ReadRequest};
+use onefold_ground::{File, ReadRequest};
 use parking_lot::RwLock;
 use std::collections::HashMap;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Where the pages of a partition lie.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     /// Generation of the file.
     pub generation: u32,
     /// `log2` of the number of partitions.
     pub partition_bits: u32,
-    /// `log2` of the number of pages.
+    /// `log2` of the number of pages before those that have moved.
     pub page_bits: u32,
+    /// Pages from here on have moved: page `i` to `2i` and `2i + 1` of the next generation. The number of pages: none has (`grow.rs`).
+    pub moved_from: u32,
     /// Bytes of a digest.
     pub digest_bytes: usize,
 }
 
 impl Shape {
+    /// A shape of which no page has moved.
+    pub fn whole(generation: u32, partition_bits: u32, page_bits: u32, digest_bytes: usize) -> Shape {
+        Shape { generation, partition_bits, page_bits, moved_from: 1 << page_bits, digest_bytes }
+    }
+
+    /// Whether some pages have moved.
+    pub fn is_growing(&self) -> bool {
+        self.moved_from < 1 << self.page_bits
+    }
+
     /// Number of pages.
     pub fn pages(&self) -> u64 {
-        1 << self.page_bits
+        (2 << self.page_bits) - u64::from(self.moved_from)
+    }
+
+    /// Behind the number of the last page. Between those that have moved and those that have not are numbers that are no pages.
+    pub fn end(&self) -> u64 {
+        (1 << self.page_bits) << u32::from(self.is_growing())
+    }
+
+    /// The pages from `first` up to but not `end`, as ranges of their numbers. Both are even.
+    pub fn ranges(&self, first: u64, end: u64) -> impl Iterator<Item = Range<u64>> + use<> {
+        let moved_from = u64::from(self.moved_from);
+        let ranges = [first..end.min(moved_from), first.max(2 * moved_from)..end.min(self.end())];
+        ranges.into_iter().filter(|range| !range.is_empty())
     }
 
     /// The page where a fingerprint is at home.
@@ -46,17 +71,46 @@ impl Shape {
 
     /// The page where fingerprints with this prefix are at home.
     pub fn home_of(&self, prefix: u64) -> u32 {
-        ((prefix << self.partition_bits) >> (64 - self.page_bits)) as u32
+        let own = prefix << self.partition_bits;
+        let home = (own >> (64 - self.page_bits)) as u32;
+        if home < self.moved_from { home } else { (own >> (63 - self.page_bits)) as u32 }
     }
 
     /// How far into its home's part of the fingerprints one is, in units of 2^-64: about that far into the page's entries it lies.
     pub fn fraction(&self, fingerprint: &Fingerprint) -> u64 {
-        fingerprint.prefix() << (self.partition_bits + self.page_bits)
+        let own = fingerprint.prefix() << self.partition_bits;
+        let has_moved = (own >> (64 - self.page_bits)) as u32 >= self.moved_from;
+        own << (self.page_bits + u32::from(has_moved))
     }
 
     /// What page `page` says of itself.
     pub fn place(&self, page: u32) -> Place {
-        Place { page, generation: self.generation, digest_bytes: self.digest_bytes }
+        let generation = self.generation.wrapping_add(u32::from(page >= self.moved_from));
+        Place { page, generation, digest_bytes: self.digest_bytes }
+    }
+
+    /// When the pages from `moved_from` on have moved. At 0 all have, and the next generation is whole.
+    pub fn moved(&self, moved_from: u32) -> Shape {
+        match moved_from {
+            0 => Shape::whole(self.generation.wrapping_add(1), self.partition_bits, self.page_bits + 1, self.digest_bytes),
+            _ => Shape { moved_from, ..*self },
+        }
+    }
+
+    /// What a page number up to which a sweep has come is then.
+    pub fn moved_progress(&self, progress: u64, moved_from: u32) -> u64 {
+        if progress > u64::from(moved_from) && progress <= u64::from(self.moved_from) { 2 * progress } else { progress }
+    }
+
+    /// The beginning of a page's fingerprints, as a 32-bit fraction of all in the partition.
+    pub fn fraction_of_page(&self, page: u32) -> u32 {
+        ((u64::from(page) << 32) >> (self.page_bits + u32::from(page >= self.moved_from))) as u32
+    }
+
+    /// The page that has this fraction.
+    pub fn page_at(&self, fraction: u32) -> u32 {
+        let page = (u64::from(fraction) << self.page_bits) >> 32;
+        if page < u64::from(self.moved_from) { page as u32 } else { ((u64::from(fraction) << (self.page_bits + 1)) >> 32) as u32 }
     }
 }
 
@@ -69,11 +123,17 @@ pub(super) struct Memory {
     pub filter_bytes: usize,
 }
 
-/// The file of a generation.
+/// The file of pages, and where they are in it at one time.
 #[derive(Debug)]
 pub(super) struct PageFile {
     /// Where its pages are.
     pub shape: Shape,
+    kept: Arc<Kept>,
+}
+
+/// What stays when pages move.
+#[derive(Debug)]
+pub(super) struct Kept {
     /// What its pages may hold.
     pub filter: Filter,
     /// Pages of it in memory.
@@ -87,12 +147,52 @@ pub(super) struct PageFile {
     counters: Arc<Counters>,
 }
 
+impl Deref for PageFile {
+    type Target = Kept;
+
+    fn deref(&self) -> &Kept {
+        &self.kept
+    }
+}
+
 impl PageFile {
     /// Takes an open file; `path` is how a person knows it.
     pub fn new(file: Arc<dyn File>, path: String, shape: Shape, memory: Memory, counters: Arc<Counters>) -> PageFile {
-        let filter = Filter::new(shape.pages(), memory.filter_bytes);
-        let cache = PageCache::new(memory.cache_bytes, shape.pages(), shape.digest_bytes);
-        PageFile { shape, filter, cache, file, path, in_place: RwLock::default(), has_overlay: AtomicBool::new(false), counters }
+        let filter = Filter::new(shape.end(), memory.filter_bytes);
+        let cache = PageCache::new(memory.cache_bytes, shape.end(), shape.digest_bytes);
+        let kept = Kept { filter, cache, file, path, in_place: RwLock::default(), has_overlay: AtomicBool::new(false), counters };
+        PageFile { shape, kept: Arc::new(kept) }
+    }
+
+    /// The same file when pages have moved.
+    pub fn reshaped(&self, shape: Shape) -> PageFile {
+        PageFile { shape, kept: self.kept.clone() }
+    }
+
+    /// Has memory for so many pages.
+    pub fn expect_pages(&self, pages: u64) {
+        self.filter.extend(pages);
+        self.cache.extend(pages);
+    }
+
+    /// Has memory and room on the device for the pages of a journal. A full device says so here, before they are in the journal.
+    pub fn expect_journal(&self, journal: &Journal) -> Result<()> {
+        let Some(last) = journal.pages().last().map(|(page, _)| u64::from(page)) else { return Ok(()) };
+        if last >= self.shape.end() {
+            self.expect_pages(last + 1);
+            self.file.allocate_from_reserve(offset(last as u32 + 1) / 2, offset(last as u32 + 1) / 2)?;
+        }
+        Ok(())
+    }
+
+    /// Writes pages that nobody looks at yet, from page `first` on; durable on return.
+    pub fn write_moved(&self, first: u32, bytes: &[u8]) -> Result<()> {
+        // A full device says so here. Without growing, nothing that was removed could be noted either.
+        self.file.allocate_from_reserve(offset(first), bytes.len() as u64)?;
+        self.cache.begin_write();
+        let written = self.file.write_at(offset(first), bytes).and_then(|()| self.file.sync());
+        self.cache.end_write(first..first + (bytes.len() / PAGE_BYTES) as u32);
+        Ok(written?)
     }
 
     /// Reads the pages of `journal` instead of those in the file.
@@ -110,12 +210,15 @@ impl PageFile {
     /// An error if pages are only in memory: the journal that had them on the device is gone, and the sweep cannot end.
     pub fn nothing_in_memory(&self) -> Result<()> {
         match self.in_place.read().keys().next() {
-            Some(page) => {
-                let what = "it could not be written, and the journal that holds it cannot be read".to_string();
-                Err(IndexError::ChunkIndexDamaged { path: self.path.clone(), page: Some(*page), what })
-            }
+            Some(page) => Err(self.lost_journal(*page)),
             None => Ok(()),
         }
+    }
+
+    /// The error of a page that only a journal has which cannot be read.
+    pub fn lost_journal(&self, page: u32) -> IndexError {
+        let what = "it could not be written, and the journal that holds it cannot be read".to_string();
+        IndexError::ChunkIndexDamaged { path: self.path.clone(), page: Some(page), what }
     }
 
     /// A damage of page `page`.
@@ -174,7 +277,10 @@ impl PageFile {
         self.counters.page_reads.fetch_add(pages as u64, Ordering::Relaxed);
         buffer.resize(pages * PAGE_BYTES, 0);
         let overlay = self.in_place.read();
-        self.file.read_at(offset(first), buffer)?;
+        // Where all are in memory, the file may not have them yet.
+        if overlay.is_empty() || !(first..).take(pages).all(|page| overlay.contains_key(&page)) {
+            self.file.read_at(offset(first), buffer)?;
+        }
         if !overlay.is_empty() {
             for (page, bytes) in (first..).zip(buffer.chunks_exact_mut(PAGE_BYTES)) {
                 if let Some(overlay) = overlay.get(&page) {
@@ -197,8 +303,13 @@ impl PageFile {
 
     /// Writes the pages of a journal in place; durable on return. After an error they are read from memory until it is repeated.
     pub fn write_in_place(&self, journal: &Journal) -> Result<()> {
+        self.move_in_place(journal, || ())
+    }
+
+    /// The same; `then` is done before anybody reads one of these pages, whether they could be written or not.
+    pub fn move_in_place(&self, journal: &Journal, then: impl FnOnce()) -> Result<()> {
         self.cache.begin_write();
-        let written = self.write_runs(journal).and_then(|()| Ok(self.file.sync()?));
+        let written = self.write_runs(journal, then).and_then(|()| Ok(self.file.sync()?));
         // After an error too: some are in place, and all are in memory below.
         self.cache.end_write(journal.pages().map(|(page, _)| page));
         if written.is_err() {
@@ -210,17 +321,16 @@ impl PageFile {
         written
     }
 
-    fn write_runs(&self, journal: &Journal) -> Result<()> {
+    fn write_runs(&self, journal: &Journal, then: impl FnOnce()) -> Result<()> {
         let mut overlay = self.in_place.write();
-        for (first, bytes) in journal.runs() {
-            if let Err(error) = self.file.write_at(offset(first), bytes) {
-                // Before the lock is given back: nobody may see a page that is half written.
-                overlay.extend(journal.pages().map(|(page, bytes)| (page, bytes.into())));
-                self.has_overlay.store(true, Ordering::Release);
-                return Err(error.into());
-            }
+        let written = journal.runs().try_for_each(|(first, bytes)| self.file.write_at(offset(first), bytes));
+        if written.is_err() {
+            // Before the lock is given back: nobody may see a page that is half written.
+            overlay.extend(journal.pages().map(|(page, bytes)| (page, bytes.into())));
+            self.has_overlay.store(true, Ordering::Release);
         }
-        Ok(())
+        then();
+        Ok(written?)
     }
 }
 
@@ -229,17 +339,5 @@ pub(super) fn offset(page: u32) -> u64 {
     u64::from(page) * PAGE_BYTES as u64
 }
 
-/// The name of a generation's file in the partition's directory.
-pub(super) fn file_name(generation: u32) -> String {
-    format!("pages-{generation:08x}")
-}
-
-/// Removes the files of other generations, which a crash during growth leaves.
-pub(super) fn remove_others(ground: &dyn Ground, directory: &str, generation: u32) -> Result<()> {
-    for entry in ground.list(directory)? {
-        if entry.name.starts_with("pages-") && entry.name != file_name(generation) && !entry.is_directory {
-            ground.remove(&format!("{directory}/{}", entry.name))?;
-        }
-    }
-    Ok(())
-}
+/// The name of the file in the partition's directory.
+pub(super) const FILE_NAME: &str = "pages-00000000";

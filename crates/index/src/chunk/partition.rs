@@ -7,10 +7,12 @@
 
 use super::auxiliary::{Auxiliary, Change, SORTED_BYTES};
 use super::filter::{PageRecord, Stamp};
+use super::grow;
 use super::header::{Header, HeaderFile};
 use super::journal::{Journal, JournalFile};
 use super::page::{PAGE_BYTES, Page, encode_page};
 use super::pages::{self, Memory, PageFile, Shape};
+use super::sweep::Work;
 use super::{Counters, IndexEntry};
 use crate::{IndexError, Result};
 use onefold_fingerprint::Fingerprint;
@@ -19,6 +21,8 @@ use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+/// What a sweep costs beside its pages, in pages.
+const SWEEP_PAGES: f64 = 64.0;
 /// Pages of a new partition, `log2`.
 const FIRST_PAGE_BITS: u32 = 1;
 
@@ -28,14 +32,13 @@ pub(super) struct Partition {
     pub ground: Arc<dyn Ground>,
     pub directory: String,
     pub access: Access,
-    pub memory: Memory,
     pub state: RwLock<State>,
+    /// Of the changes, as [`Counters::auxiliary_bytes`] counts it.
+    memory_bytes: AtomicUsize,
     /// Held by the sweep.
     pub files: Mutex<Files>,
     /// The last sweep failed: others come first.
     pub failed: AtomicBool,
-    /// What [`Partition::load`] says, as of the last change of `state`.
-    load: AtomicUsize,
     pub counters: Arc<Counters>,
 }
 
@@ -79,17 +82,21 @@ pub(super) struct Files {
     pub journal: JournalFile,
     /// Where the saved filter belongs, if it is that of the pages.
     pub saved_filter: Option<Stamp>,
+    /// A step failed: the next one finds out first what is on the device.
+    pub has_failed: bool,
+    /// The sweep under way.
+    pub work: Option<Work>,
 }
 
 impl Partition {
     /// Creates an empty partition in a directory that exists.
     pub fn create(ground: &dyn Ground, directory: &str, shape: Shape, partition: u32) -> Result<()> {
-        let shape = Shape { page_bits: FIRST_PAGE_BITS, generation: 0, ..shape };
+        let shape = Shape::whole(0, shape.partition_bits, FIRST_PAGE_BITS, shape.digest_bytes);
         let mut bytes = Vec::new();
         for page in 0..shape.pages() as u32 {
             encode_page(&mut bytes, shape.place(page), 0, 0, &[]);
         }
-        let file = ground.create(&format!("{directory}/{}", pages::file_name(0)))?;
+        let file = ground.create(&format!("{directory}/{}", pages::FILE_NAME))?;
         file.write_at(0, &bytes)?;
         file.sync()?;
         JournalFile::create(ground, &format!("{directory}/journal"))?;
@@ -101,6 +108,7 @@ impl Partition {
             sequence: 1,
             generation: 0,
             page_bits: FIRST_PAGE_BITS,
+            moved_from: 1 << FIRST_PAGE_BITS,
             applied: 0,
             entries: 0,
             target: 0,
@@ -128,30 +136,36 @@ impl Partition {
         if access == Access::ReadWrite && header.epoch > epoch {
             return Err(IndexError::Fenced { path: ground.describe(&directory), stored_epoch: header.epoch, epoch });
         }
-        let shape = Shape { page_bits: header.page_bits, generation: header.generation, ..shape };
-        let pages_path = path(&pages::file_name(header.generation));
+        let shape = Shape { page_bits: header.page_bits, generation: header.generation, moved_from: header.moved_from as u32, ..shape };
+        let pages_path = path(pages::FILE_NAME);
         let file = ground.open(&pages_path, access)?;
-        let (found_bytes, wanted_bytes) = (file.len()?, shape.pages() * PAGE_BYTES as u64);
+        let (found_bytes, wanted_bytes) = (file.len()?, shape.end() * PAGE_BYTES as u64);
         if found_bytes < wanted_bytes {
             let what = format!("it has {found_bytes} bytes, its header says {wanted_bytes}");
             return Err(IndexError::ChunkIndexDamaged { path: ground.describe(&pages_path), page: None, what });
         }
-        let pages = PageFile::new(file, ground.describe(&pages_path), shape, memory, counters.clone());
+        let mut pages = PageFile::new(file, ground.describe(&pages_path), shape, memory, counters.clone());
         let journal_file = JournalFile::open(ground.as_ref(), &path("journal"), access)?;
         let mut header = header;
-        if let Some(mut journal) = journal_of_sweep(&journal_file, &header)? {
+        if let Some(mut journal) = journal_of(&journal_file, &header)? {
             if access == Access::ReadWrite {
-                repeat_journal(&journal_file, &mut journal, &pages, &mut header)?;
+                // The journal itself first: it may have been read from the system's cache, and a power failure while the pages are written must
+                // find it on the device.
+                journal_file.write(&mut journal)?;
+                pages.expect_journal(&journal)?;
+                pages.write_in_place(&journal)?;
             } else {
                 pages.overlay(&journal);
-                advance(&mut header, &journal);
             }
+            advance(&mut header, shape, &journal);
+            pages = pages.reshaped(shape_of(&header, shape));
+            pages.expect_pages(pages.shape.end());
+            pages.filter.set(&records_of(&journal, &pages)?);
         }
-        let stamp = Stamp { generation: header.generation, applied: header.applied };
+        let stamp = stamp(&header);
         let loaded = pages.filter.load(ground.as_ref(), &path("filter"), stamp, header.progress, header.entries)?;
         if access == Access::ReadWrite {
             header_file.write(Header { epoch, ..header })?;
-            pages::remove_others(ground.as_ref(), &directory, header.generation)?;
         }
         let frozen =
             (header.target > 0).then(|| Frozen { changes: Arc::default(), target: header.target, progress: header.progress as u32 });
@@ -159,7 +173,6 @@ impl Partition {
             ground: ground.clone(),
             directory,
             access,
-            memory,
             state: RwLock::new(State {
                 pages: Arc::new(pages),
                 active: Auxiliary::default(),
@@ -168,9 +181,15 @@ impl Partition {
                 last: header.applied,
                 entries: header.entries,
             }),
-            files: Mutex::new(Files { header: header_file, journal: journal_file, saved_filter: loaded.then_some(stamp) }),
+            files: Mutex::new(Files {
+                header: header_file,
+                journal: journal_file,
+                saved_filter: loaded.then_some(stamp),
+                has_failed: false,
+                work: None,
+            }),
+            memory_bytes: AtomicUsize::new(0),
             failed: AtomicBool::new(false),
-            load: AtomicUsize::new(0),
             counters: counters.clone(),
         })
     }
@@ -217,13 +236,21 @@ impl Partition {
                 self.counters.count_underflows.fetch_add(u64::from(falls_below), Ordering::Relaxed);
             }
         }
-        self.note_load(state);
+        self.count_memory(state);
+    }
+
+    /// Notes what memory the changes have now.
+    pub fn count_memory(&self, state: &State) {
+        let bytes = state.memory_bytes();
+        let before = self.memory_bytes.swap(bytes, Ordering::Relaxed);
+        // Wraps where it has become less.
+        self.counters.auxiliary_bytes.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
     }
 
     /// Saves the filter for the next opening, unless what is saved is as good.
     pub fn save_filter(&self, files: &mut Files) -> Result<()> {
         let header = files.header.current();
-        let stamp = Stamp { generation: header.generation, applied: header.applied };
+        let stamp = stamp(&header);
         if files.saved_filter != Some(stamp) {
             let pages = self.state.read().pages.clone();
             pages.filter.save(self.ground.as_ref(), &format!("{}/filter", self.directory), stamp)?;
@@ -232,26 +259,27 @@ impl Partition {
         Ok(())
     }
 
-    /// Bytes of the auxiliary index, and whether a sweep can be made. Takes no lock.
-    pub fn load(&self) -> (usize, bool) {
-        let load = self.load.load(Ordering::Relaxed);
-        (load / 2, load % 2 == 1)
-    }
-
-    /// For whoever has changed the active or frozen changes, before others see the state.
-    pub fn note_load(&self, state: &State) {
-        let frozen = state.frozen.as_ref();
-        let frozen_bytes = frozen.map_or(0, |frozen| frozen.changes.bytes() + frozen.changes.len() * SORTED_BYTES);
-        let can_sweep = match frozen {
-            Some(frozen) => state.last >= frozen.target,
-            None => !state.active.is_empty(),
+    /// How much a sweep would give for what it costs: changes for each page that it would write. `None`: no sweep can be made.
+    pub fn yield_of_sweep(&self) -> Option<f64> {
+        let state = self.state.read();
+        let (changes, can_sweep) = match &state.frozen {
+            Some(frozen) => (frozen.changes.len(), state.last >= frozen.target),
+            None => (state.active.len(), !state.active.is_empty()),
         };
-        let can_sweep = can_sweep && self.access == Access::ReadWrite;
-        self.load.store((state.active.bytes() + frozen_bytes) * 2 + usize::from(can_sweep), Ordering::Relaxed);
+        let (changes, pages) = (changes as f64, state.pages.shape.pages() as f64);
+        // Fingerprints are uniform: so many pages have at least one.
+        let written = pages * (1.0 - (-changes / pages).exp());
+        (can_sweep && self.access == Access::ReadWrite).then(|| changes / (written + SWEEP_PAGES))
     }
 }
 
 impl State {
+    /// Memory of the changes.
+    pub fn memory_bytes(&self) -> usize {
+        let frozen = self.frozen.as_ref().map(|frozen| frozen.changes.bytes() + frozen.changes.len() * SORTED_BYTES);
+        self.active.bytes() + frozen.unwrap_or(0)
+    }
+
     /// Pages may be applied up to here, and active changes are all after it.
     pub fn floor(&self) -> u64 {
         self.frozen.as_ref().map_or(self.applied, |frozen| frozen.target)
@@ -269,53 +297,74 @@ pub(super) fn read_pair<'a>(pages: &PageFile, left: u32, buffer: &'a mut Vec<u8>
     Ok((pages.decode(left, &buffer[..PAGE_BYTES])?, pages.decode(left + 1, &buffer[PAGE_BYTES..])?))
 }
 
-/// The journal, if it is of the sweep that the header says is under way.
-fn journal_of_sweep(file: &JournalFile, header: &Header) -> Result<Option<Journal>> {
-    if header.target == 0 {
-        return Ok(None);
-    }
+/// Where the pages are, as the header says.
+pub(super) fn shape_of(header: &Header, shape: Shape) -> Shape {
+    Shape { generation: header.generation, page_bits: header.page_bits, moved_from: header.moved_from as u32, ..shape }
+}
+
+/// What a filter of these pages is saved as.
+fn stamp(header: &Header) -> Stamp {
+    Stamp { generation: header.generation, moved_from: header.moved_from as u32, applied: header.applied }
+}
+
+/// The journal, if it is of what the header says is under way: the sweep, or the last step of growth, which nothing else announces.
+fn journal_of(file: &JournalFile, header: &Header) -> Result<Option<Journal>> {
     let journal = file.read()?;
     Ok(journal.filter(|journal| {
         let head = journal.head;
-        head.generation == header.generation
+        let is_of_sweep = header.target != 0
             && head.target == header.target
-            && head.progress <= header.pages()
+            && head.progress <= header.end()
             && head.progress % 2 == 0
-            && journal.pages().all(|(page, _)| u64::from(page) < head.progress)
+            && journal.pages().all(|(page, _)| u64::from(page) < head.progress);
+        let is_of_growth = head.is_growth && journal.len() as u64 == 2 * header.moved_from;
+        head.generation == header.generation
+            && u64::from(head.moved_from) == header.moved_from
+            && (is_of_growth || !head.is_growth && is_of_sweep)
     }))
 }
 
-/// Writes the journal's pages in place once more. The journal itself first: it may have been read from the system's cache, and a power
-/// failure while the pages are written must find it on the device.
-fn repeat_journal(file: &JournalFile, journal: &mut Journal, pages: &PageFile, header: &mut Header) -> Result<()> {
-    file.write(journal)?;
-    pages.write_in_place(journal)?;
-    let mut records = Vec::with_capacity(journal.len());
-    for (number, bytes) in journal.pages() {
-        records.push((number, PageRecord::of(&pages.decode(number, bytes)?)));
-    }
-    pages.filter.set(&records);
-    advance(header, journal);
-    Ok(())
+/// What the filter knows of a journal's pages, which are in place in `pages`.
+pub(super) fn records_of(journal: &Journal, pages: &PageFile) -> Result<Vec<(u32, PageRecord)>> {
+    journal.pages().map(|(number, bytes)| Ok((number, PageRecord::of(&pages.decode(number, bytes)?)))).collect()
 }
 
 /// What the header says once the journal is applied.
-fn advance(header: &mut Header, journal: &Journal) {
-    if journal.head.progress > header.progress {
+fn advance(header: &mut Header, shape: Shape, journal: &Journal) {
+    if journal.head.is_growth {
+        *header = grow::moved(header, shape, 0);
+    } else if journal.head.progress > header.progress {
         header.progress = journal.head.progress;
         header.entries = header.entries.saturating_add_signed(i64::from(journal.head.added_entries));
     }
 }
 
-/// Repeats a sweep's batch that may be half in place, when a sweep goes on after an error.
-pub(super) fn recover(files: &mut Files, pages: &PageFile) -> Result<()> {
-    let mut header = files.header.current();
-    match journal_of_sweep(&files.journal, &header)? {
-        Some(mut journal) => {
-            repeat_journal(&files.journal, &mut journal, pages, &mut header)?;
-            files.header.write(header)
+impl Partition {
+    /// Finds out, after a step that failed, what is on the device: repeats a journal whose pages may be half in place.
+    pub fn recover(&self, files: &mut Files) -> Result<()> {
+        files.header.settle()?;
+        let mut header = files.header.current();
+        let pages = self.state.read().pages.clone();
+        let Some(mut journal) = journal_of(&files.journal, &header)? else {
+            // Pages of the next generation are in place, and nobody but the journal could say so after a crash.
+            let is_ahead = pages.shape != shape_of(&header, pages.shape);
+            return if is_ahead { Err(pages.lost_journal(0)) } else { pages.nothing_in_memory() };
+        };
+        files.journal.write(&mut journal)?;
+        let shape = shape_of(&header, pages.shape);
+        advance(&mut header, shape, &journal);
+        if journal.head.is_growth {
+            return self.finish_growth(files, header, &journal);
         }
-        None => pages.nothing_in_memory(),
+        pages.write_in_place(&journal)?;
+        pages.filter.set(&records_of(&journal, &pages)?);
+        files.header.write(header)?;
+        let mut state = self.state.write();
+        state.entries = header.entries;
+        if let Some(frozen) = &mut state.frozen {
+            frozen.progress = header.progress as u32;
+        }
+        Ok(())
     }
 }
 

@@ -13,6 +13,8 @@
 //! 6. *Header: applied = target, no target.* All pages were synced. The log before the target is not needed any more.
 //! 7. The frozen changes are dropped from memory. Lookups in between know by a page's own position whether it has them.
 //!
+//! Between two batches, pages may move to the next generation (`grow.rs`): a batch and such a move are the steps that are done at a time.
+//!
 //! An error at any step leaves the frozen changes where they are; the next sweep goes on with the same target, after repeating the journal.
 //! When the log ends before the target of an interrupted sweep (it is being replayed), no sweep is made until it reaches it.
 
@@ -20,8 +22,8 @@ use super::header::Header;
 use super::journal::{Journal, MAX_JOURNAL_PAGES};
 use super::merge::{Merged, Pair, SortedChanges, merge};
 use super::page::{PAGE_BYTES, PairLayout, encode_page, page_capacity};
-use super::pages::PageFile;
-use super::partition::{Files, Frozen, Partition, recover};
+use super::pages::{PageFile, Shape};
+use super::partition::{Files, Frozen, Partition};
 use super::{filter::PageRecord, grow};
 use crate::{IndexError, Result};
 use onefold_ground::Access;
@@ -46,44 +48,73 @@ enum Task {
     Merge(Frozen, Arc<PageFile>),
 }
 
+/// The sweep under way, in memory.
+#[derive(Debug)]
+pub(super) struct Work {
+    target: u64,
+    /// The changes in order.
+    order: Arc<Vec<u32>>,
+    /// Entries in pages behind it, as far as the filter tells.
+    expected_entries: u64,
+    /// Pages written.
+    written: u64,
+}
+
+/// What a step did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stepped {
+    /// There was nothing to do.
+    Nothing,
+    /// The sweep has not ended.
+    UnderWay,
+    /// It has.
+    Ended,
+}
+
 impl Partition {
-    /// Merges the changes so far into the pages; returns whether there was anything to do.
-    pub fn sweep(&self) -> Result<bool> {
+    /// Does a bounded piece of the sweep under way, or begins one: some pages are merged, or moved where the partition has to grow first.
+    pub fn step(&self) -> Result<Stepped> {
         if self.access == Access::Read {
             return Err(IndexError::ReadOnly { path: self.ground.describe(&self.directory) });
         }
         let mut files = self.files.lock();
-        let result = self.sweep_files(&mut files);
+        let result = self.step_files(&mut files);
+        files.has_failed = result.is_err();
         self.failed.store(result.is_err(), Ordering::Relaxed);
         result
     }
 
-    fn sweep_files(&self, files: &mut Files) -> Result<bool> {
+    fn step_files(&self, files: &mut Files) -> Result<Stepped> {
+        if files.has_failed {
+            files.work = None;
+            self.recover(files)?;
+        }
         match self.freeze() {
-            Task::Nothing => Ok(false),
+            Task::Nothing => Ok(Stepped::Nothing),
             Task::Advance(position) => {
                 let header = files.header.current();
                 files.header.write(Header { applied: position, ..header })?;
                 self.state.write().applied = position;
-                Ok(true)
+                Ok(Stepped::Ended)
             }
             Task::Merge(frozen, pages) => {
-                if files.header.current().target == frozen.target {
-                    recover(files, &pages)?;
+                let mut work = match files.work.take() {
+                    Some(work) if work.target == frozen.target => work,
+                    _ => Work::of(&frozen, &pages, &files.header.current()),
+                };
+                let has_ended = self.merge_step(files, &mut work, &frozen, &pages)?;
+                if !has_ended {
+                    files.work = Some(work);
+                    return Ok(Stepped::UnderWay);
                 }
-                let changes = SortedChanges::of(&frozen.changes);
-                let written = self.merge_pages(files, &frozen, &changes, &pages)?;
                 self.counters.sweeps.fetch_add(1, Ordering::Relaxed);
-                match written {
-                    Some(written) if written * SAVE_FILTER_SHARE < pages.shape.pages() => {}
+                if work.written * SAVE_FILTER_SHARE >= pages.shape.pages() {
                     // The filter only saves reads after a crash: that it cannot be saved now is no failure of the sweep.
-                    _ => {
-                        if let Err(error) = self.save_filter(files) {
-                            tracing::warn!(%error, "the filter of a chunk-index partition was not saved");
-                        }
+                    if let Err(error) = self.save_filter(files) {
+                        tracing::warn!(%error, "the filter of a chunk-index partition was not saved");
                     }
                 }
-                Ok(true)
+                Ok(Stepped::Ended)
             }
         }
     }
@@ -96,7 +127,7 @@ impl Partition {
             }
             let changes = Arc::new(std::mem::take(&mut state.active));
             state.frozen = Some(Frozen { changes, target: state.last, progress: 0 });
-            self.note_load(&state);
+            self.count_memory(&state);
         }
         match &state.frozen {
             Some(frozen) if state.last >= frozen.target => Task::Merge(frozen.clone(), state.pages.clone()),
@@ -104,39 +135,33 @@ impl Partition {
         }
     }
 
-    /// Brings all pages to the target. Returns the number of pages written, `None` when the partition has grown.
-    fn merge_pages(&self, files: &mut Files, frozen: &Frozen, changes: &SortedChanges<'_>, pages: &Arc<PageFile>) -> Result<Option<u64>> {
+    /// Moves some pages, or brings some to the target. Returns whether all are there.
+    fn merge_step(&self, files: &mut Files, work: &mut Work, frozen: &Frozen, pages: &Arc<PageFile>) -> Result<bool> {
         let shape = pages.shape;
-        let header = files.header.current();
-        let mut at = changes.first_at(&shape, if header.target == frozen.target { header.progress } else { 0 });
-        // A change whose page may hold the chunk is most likely to an entry that exists.
-        let is_new = |at: &usize| {
-            let fingerprint = &changes.get(*at).0;
-            let answer = pages.filter.ask(shape.home(fingerprint), fingerprint);
-            !answer.home && !answer.neighbour
-        };
-        let expected_entries = header.entries + (at..changes.len()).filter(is_new).count() as u64;
-        if !grow::fits(expected_entries, shape.page_bits, page_capacity(shape.digest_bytes)) {
-            match grow::grow(self, files, frozen, changes, pages, expected_entries) {
+        let most_entries = files.header.current().entries + frozen.changes.len() as u64;
+        if grow::is_due(work.expected_entries, &shape) {
+            match self.grow(files, most_entries) {
                 // The pages may have room all the same: a pair that has none says so below.
-                Err(error) if error.is_full() => {}
-                grown => return grown.map(|()| None),
+                Err(error) if error.is_full() && !files.header.is_in_doubt() => {}
+                grown => return grown.map(|()| false),
             }
         }
+        let header = files.header.current();
         if header.target != frozen.target {
             files.header.write(Header { target: frozen.target, progress: 0, ..header })?;
         }
-        let mut batch = Batch::new(shape.generation, frozen.target);
-        let mut written = 0;
-        while at < changes.len() {
-            let header = files.header.current();
-            let pairs = next_pairs(changes, pages, at);
+        let header = files.header.current();
+        let changes = SortedChanges::ordered(&frozen.changes, work.order.clone());
+        let mut at = changes.first_at(&shape, header.progress);
+        if at < changes.len() {
+            let mut batch = Batch::new(&shape, frozen.target);
+            let pairs = next_pairs(&changes, pages, at);
+            let first = at;
             at = pairs.last().map_or(changes.len(), |(_, range)| range.end);
-            let Some(merged) = batch.fill(&pairs, changes, pages, header.applied)? else {
-                grow::grow(self, files, frozen, changes, pages, expected_entries)?;
-                return Ok(None);
+            let Some(merged) = batch.fill(&pairs, &changes, pages, header.applied)? else {
+                return self.grow(files, most_entries).map(|()| false);
             };
-            let progress = if at < changes.len() { shape.home(&changes.get(at).0) & !1 } else { shape.pages() as u32 };
+            let progress = if at < changes.len() { shape.home(&changes.get(at).0) & !1 } else { shape.end() as u32 };
             batch.journal.head.progress = u64::from(progress);
             batch.journal.head.added_entries = merged.balance();
             let entries = header.entries.saturating_add_signed(i64::from(merged.balance()));
@@ -151,16 +176,39 @@ impl Partition {
                     frozen.progress = progress;
                 }
             }
-            written += batch.journal.len() as u64;
-            self.counters.count_merge(merged, batch.journal.len() as u64);
+            work.written += batch.journal.len() as u64;
+            self.counters.count_merge(merged, (at - first) as u64, batch.journal.len() as u64);
+            if at < changes.len() {
+                return Ok(false);
+            }
         }
         let header = files.header.current();
         files.header.write(Header { applied: frozen.target, target: 0, progress: 0, ..header })?;
-        let mut state = self.state.write();
-        state.applied = frozen.target;
-        state.frozen = None;
-        self.note_load(&state);
-        Ok(Some(written))
+        let merged = {
+            let mut state = self.state.write();
+            state.applied = frozen.target;
+            let merged = state.frozen.take();
+            self.count_memory(&state);
+            merged
+        };
+        // It may be large: nobody waits for it.
+        drop(merged);
+        Ok(true)
+    }
+}
+
+impl Work {
+    fn of(frozen: &Frozen, pages: &PageFile, header: &Header) -> Work {
+        let changes = SortedChanges::of(&frozen.changes);
+        let at = changes.first_at(&pages.shape, if header.target == frozen.target { header.progress } else { 0 });
+        // A change whose page may hold the chunk is most likely to an entry that exists.
+        let is_new = |at: &usize| {
+            let fingerprint = &changes.get(*at).0;
+            let answer = pages.filter.ask(pages.shape.home(fingerprint), fingerprint);
+            !answer.home && !answer.neighbour
+        };
+        let expected_entries = header.entries + (at..changes.len()).filter(is_new).count() as u64;
+        Work { target: frozen.target, order: changes.order(), expected_entries, written: 0 }
     }
 }
 
@@ -186,8 +234,8 @@ struct Batch {
 }
 
 impl Batch {
-    fn new(generation: u32, target: u64) -> Batch {
-        let journal = Journal::new(generation, target);
+    fn new(shape: &Shape, target: u64) -> Batch {
+        let journal = Journal::new(shape.generation, shape.moved_from, target);
         Batch { journal, records: Vec::new(), pair: Pair::default(), merged: Vec::new(), bytes: Vec::new() }
     }
 

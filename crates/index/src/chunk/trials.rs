@@ -58,6 +58,7 @@ impl Subject for Sweeps {
             known.applied = number + 1;
             apply(index, &self.log[number]).expect("it only changes memory");
             let swept = match number % 4 {
+                0 => index.step().map(drop),
                 1 => index.sweep().map(drop),
                 3 => index.sweep_all(),
                 _ => Ok(()),

@@ -65,7 +65,8 @@ impl Partition {
             (state.pages.clone(), state.applied, state.frozen.as_ref().map_or(0, |frozen| frozen.target))
         };
         let wanted = |left: &u32| pages.filter.may_have_unused(*left) || pages.filter.may_have_unused(*left + 1);
-        let mut pairs = (first & !1..pages.shape.pages() as u32).step_by(2).filter(wanted);
+        let numbers = pages.shape.ranges(u64::from(first & !1), pages.shape.end());
+        let mut pairs = numbers.flat_map(|range| (range.start as u32..range.end as u32).step_by(2)).filter(wanted);
         let run: Vec<u32> = pairs.by_ref().take(UNUSED_PAIRS).collect();
         let next = pairs.next();
         run.iter().for_each(|left| pages.read_ahead(*left, 2));
@@ -110,10 +111,11 @@ impl Partition {
             let state = self.state.read();
             (state.pages.clone(), state.applied, state.frozen.as_ref().map_or(0, |frozen| frozen.target))
         };
-        let below = u32::BITS - pages.shape.page_bits;
         // A place in the middle of a page is there where the partition had more pages once.
-        let first = place >> below;
-        let step = STEP_PAGES.min((pages.shape.pages() - u64::from(first)) as usize);
+        let first = pages.shape.page_at(place);
+        let mut ranges = pages.shape.ranges(u64::from(first), pages.shape.end());
+        let range = ranges.next().unwrap_or_default();
+        let step = STEP_PAGES.min((range.end - range.start) as usize);
         if from_device {
             pages.drop_cached(first, step);
         }
@@ -132,11 +134,12 @@ impl Partition {
             let checked =
                 found.and_then(|found| check(&pages, page, &found, applied, target).map_err(|damage| pages.damaged(page, &damage)));
             if let Err(error) = checked {
-                damaged.push((page << below, damaged_page(&pages, page, error)));
+                damaged.push((pages.shape.fraction_of_page(page), damaged_page(&pages, page, error)));
             }
         }
         let next = u64::from(first) + step as u64;
-        let next = (next < pages.shape.pages()).then(|| (next as u32) << below);
+        let next = if next < range.end { Some(next) } else { ranges.next().map(|range| range.start) };
+        let next = next.map(|page| pages.shape.fraction_of_page(page as u32));
         VerifiedRun { damaged, read_bytes: (step * PAGE_BYTES) as u64, next }
     }
 }

@@ -2,13 +2,14 @@
 
 use super::*;
 use onefold_ground::{CrashPolicy, SimulatedGround};
+use onefold_oplog::Ownership;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 
 const OPTIONS: ObjectIndexOptions = ObjectIndexOptions { cache_bytes: 64 << 10, pending_bytes: 1 << 20 };
 
 pub(super) fn open(ground: &SimulatedGround, access: Access, epoch: u64) -> Result<ObjectIndex> {
-    ObjectIndex::open(Arc::new(ground.clone()), "objects", 1, OPTIONS, access, epoch)
+    ObjectIndex::open(Arc::new(ground.clone()), "objects", &Ownership::all(1, epoch), OPTIONS, access)
 }
 
 pub(super) fn created() -> SimulatedGround {

@@ -2,13 +2,14 @@
 
 use super::*;
 use onefold_ground::{CrashPolicy, SimulatedGround};
+use onefold_oplog::Ownership;
 use std::collections::BTreeMap;
 
 const OPTIONS: ObjectIndexOptions = ObjectIndexOptions { cache_bytes: 64 << 10, pending_bytes: 4 << 20 };
 const FILE: &str = "objects/0000.redb";
 
 fn open(ground: &SimulatedGround, access: Access) -> Result<ObjectIndex> {
-    ObjectIndex::open(Arc::new(ground.clone()), "objects", 1, OPTIONS, access, 9)
+    ObjectIndex::open(Arc::new(ground.clone()), "objects", &Ownership::all(1, 9), OPTIONS, access)
 }
 
 /// A store after several commits, and what it holds.

@@ -48,7 +48,7 @@ impl Moment<'_> {
         if from >= to || limit == 0 {
             return Ok(Vec::new());
         }
-        let mut state = self.partitions[usize::from(partition)].lock();
+        let mut state = self.partitions[self.index.place(partition)?].lock();
         let read = |state: &State| {
             let found = laid_over(state.tiers.range(from, to, limit), &state.snapshot, from, to, limit)?;
             check_range(state.lost.as_deref(), || current.file.describe(), &found, from, to, limit)?;

@@ -2,6 +2,7 @@
 
 use super::*;
 use onefold_ground::{CrashPolicy, SimulatedGround};
+use onefold_oplog::Ownership;
 use std::collections::BTreeMap;
 
 const OPTIONS: ObjectIndexOptions = ObjectIndexOptions { cache_bytes: 64 << 10, pending_bytes: 4 << 20 };
@@ -15,7 +16,7 @@ fn shared(ground: &SimulatedGround) -> Arc<dyn Ground> {
 }
 
 fn open(ground: &SimulatedGround) -> Result<ObjectIndex> {
-    ObjectIndex::open(shared(ground), "objects", 1, OPTIONS, Access::ReadWrite, 9)
+    ObjectIndex::open(shared(ground), "objects", &Ownership::all(1, 9), OPTIONS, Access::ReadWrite)
 }
 
 fn mapping(number: u32) -> Vec<u8> {

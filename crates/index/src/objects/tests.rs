@@ -2,6 +2,7 @@
 
 use super::*;
 use onefold_ground::LocalGround;
+use onefold_oplog::{Owned, Ownership};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ fn local() -> (tempfile::TempDir, Arc<dyn Ground>) {
 }
 
 fn open(ground: &Arc<dyn Ground>, partitions: u16, access: Access, epoch: u64) -> ObjectIndex {
-    ObjectIndex::open(ground.clone(), "objects", partitions, OPTIONS, access, epoch).unwrap()
+    ObjectIndex::open(ground.clone(), "objects", &Ownership::all(u32::from(partitions), epoch), OPTIONS, access).unwrap()
 }
 
 /// An index with its log: what a store does with it, and what it must say.
@@ -247,7 +248,7 @@ fn an_owner_whose_partition_was_taken_over_writes_nothing() {
     store.index.apply(Position(1024), 0, &[put(1, 2)]).unwrap();
     store.index.persist().unwrap();
     drop((old, store));
-    let late = ObjectIndex::open(ground.clone(), "objects", 2, OPTIONS, Access::ReadWrite, 6);
+    let late = ObjectIndex::open(ground.clone(), "objects", &Ownership::all(2, 6), OPTIONS, Access::ReadWrite);
     assert!(matches!(late, Err(IndexError::Fenced { stored_epoch: 7, epoch: 6, .. })), "{late:?}");
     assert_eq!(open(&ground, 2, Access::Read, 0).get(0, &[1]).unwrap(), Some(vec![2; 100]));
 }
@@ -280,7 +281,8 @@ fn a_lost_or_foreign_file_is_refused() {
     store.index.persist().unwrap();
     drop(store);
     let path = directory.path().join("objects/0000.redb");
-    let refused = || ObjectIndex::open(ground.clone(), "objects", 2, OPTIONS, Access::ReadWrite, 9).unwrap_err().to_string();
+    let refused =
+        || ObjectIndex::open(ground.clone(), "objects", &Ownership::all(2, 9), OPTIONS, Access::ReadWrite).unwrap_err().to_string();
     for bytes in [vec![], vec![7; 5000]] {
         std::fs::write(&path, bytes).unwrap();
         assert!(refused().contains("0000.redb"), "{}", refused());
@@ -345,4 +347,30 @@ fn a_verification_that_is_stopped_says_nothing_of_the_file_and_harms_nothing() {
     assert_eq!(store.index.partitions[0].file.verify(known, super::Fault::default()), None);
     assert_eq!(store.index.verify_partition(0, &|| true), super::Verified::Whole);
     assert_eq!(store.index.get(0, b"key").unwrap().as_deref(), Some(&b"value"[..]));
+}
+
+#[test]
+fn partitions_are_opened_by_a_list_and_changes_of_others_are_passed_over() {
+    let (_directory, ground) = local();
+    ObjectIndex::create(&ground, "objects", 3).unwrap();
+    let some = |number, epoch| {
+        let ownership = Ownership::of(3, vec![Owned { number, epoch }]).unwrap();
+        ObjectIndex::open(ground.clone(), "objects", &ownership, OPTIONS, Access::ReadWrite)
+    };
+    let put = |partition: u16| (partition, vec![7], Some(vec![partition as u8]));
+    let index = some(2, 5).unwrap();
+    index.apply(Position(4096), 0, &[put(0), put(2)]).unwrap();
+    index.persist().unwrap();
+    index.copy_objects().unwrap();
+    assert_eq!((index.get(2, &[7]).unwrap(), index.position()), (Some(vec![2]), Position(4096)));
+    assert_eq!(index.moment().unwrap().get(2, &[7]).unwrap(), Some(vec![2]));
+    for error in [index.get(0, &[7]).unwrap_err(), index.stage(1, &[put(2), put(0)]).unwrap_err()] {
+        assert!(matches!(error, IndexError::NotOpened { partition: 0, .. }), "{error}");
+    }
+    assert!(matches!(index.apply(Position(8192), 0, &[put(3)]), Err(IndexError::NoPartition { partition: 3, partitions: 3 })));
+    drop(index);
+    assert!(matches!(some(2, 4), Err(IndexError::Fenced { stored_epoch: 5, epoch: 4, .. })));
+    let all = open(&ground, 3, Access::ReadWrite, 6);
+    assert_eq!([0, 1, 2].map(|partition| all.get(partition, &[7]).unwrap()), [None, None, Some(vec![2])]);
+    assert_eq!(all.position(), Position(0), "the others have not seen the batch");
 }

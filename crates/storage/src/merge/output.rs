@@ -69,7 +69,7 @@ impl<'a> Output<'a> {
             digest_bytes: options.digest_bytes as u8,
             container: id,
             store: options.store,
-            epoch: shared.epoch,
+            epoch: shared.epoch_of(id),
             created: created.0,
             merged: true,
         };

@@ -8,7 +8,7 @@ pub mod parities;
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, Ground};
-use onefold_oplog::{Position, Record};
+use onefold_oplog::{Ownership, Position, Record};
 use onefold_storage::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -61,7 +61,18 @@ pub fn options() -> StorageOptions {
 
 /// Opens and replays.
 pub fn open(ground: Arc<dyn Ground>, log: &Log, partitions: u16, options: &StorageOptions, access: Access) -> Result<Arc<ContainerStore>> {
-    let store = ContainerStore::open(ground, DIRECTORY, partitions, options.clone(), access, 1, Arc::new(Profile::default()))?;
+    open_owned(ground, log, &Ownership::all(u32::from(partitions), 1), options, access)
+}
+
+/// The same of some partitions.
+pub fn open_owned(
+    ground: Arc<dyn Ground>,
+    log: &Log,
+    ownership: &Ownership,
+    options: &StorageOptions,
+    access: Access,
+) -> Result<Arc<ContainerStore>> {
+    let store = ContainerStore::open(ground, DIRECTORY, ownership, options.clone(), access, Arc::new(Profile::default()))?;
     for (start, records) in &log.batches {
         for record in records {
             store.replay(*start, record)?;

@@ -146,8 +146,8 @@ impl Repair<'_> {
             }
             ask(home).inspect(|why| drop(homes.insert(home, why.clone())))
         };
-        self.monitor.step("places of chunks", u64::from(engine.index().partitions()));
-        for partition in 0..engine.index().partitions() {
+        self.monitor.step("places of chunks", engine.index().partitions().len() as u64);
+        for partition in engine.index().partitions() {
             let mut next = Some(0);
             while let Some(from) = next {
                 if !self.go_on() {

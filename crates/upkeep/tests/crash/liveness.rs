@@ -248,7 +248,7 @@ fn compare(world: &World, sets: &Mutex<Sets>, seen: &mut Seen) -> Result<(), Fau
     }
     let mut stored: Vec<Candidate> = Vec::new();
     let index = world.engine.index();
-    for partition in 0..index.partitions() {
+    for partition in index.partitions() {
         index.for_each(partition, &mut |fingerprint, entry| {
             let chunk = Candidate { address: Address::from_bits(entry.address), fingerprint: *fingerprint };
             stored.extend((entry.address != 0).then_some(chunk));

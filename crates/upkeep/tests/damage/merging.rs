@@ -5,7 +5,7 @@ use onefold_engine::{Descriptor, Mode};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, Ground, SimulatedGround};
-use onefold_oplog::{Log, LogOptions, Opening, PartitionClass, Position};
+use onefold_oplog::{Log, LogOptions, Opening, Ownership, PartitionClass, Position};
 use onefold_storage::{Address, ContainerId, ContainerStore, StorageOptions};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -40,7 +40,7 @@ pub fn merge(ground: &SimulatedGround, skip: usize) -> Position {
         ..StorageOptions::default()
     };
     let profile = Arc::new(Profile::default());
-    let store = ContainerStore::open(shared, "containers", 1, options, Access::ReadWrite, epoch, profile).unwrap();
+    let store = ContainerStore::open(shared, "containers", &Ownership::all(1, epoch), options, Access::ReadWrite, profile).unwrap();
     log.replay(log.start(), &mut |start, _, records| {
         for record in records.iter().filter(|record| record.partition.class == PartitionClass::Container) {
             store.replay(start, record).unwrap();

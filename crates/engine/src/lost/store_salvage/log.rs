@@ -19,8 +19,8 @@ use onefold_ground::profile::Profile;
 use onefold_ground::{Access, Ground, GroundError, checksum, parent, read_file, replace_file};
 use onefold_index::{ObjectIndex, objects};
 use onefold_oplog::{
-    ALIGNMENT_BYTES, Batch, Log, LogError, Opening, PartitionClass, Position, Record, Remnants, first_segment, guess_records, replace_log,
-    salvage_batches,
+    ALIGNMENT_BYTES, Batch, Log, LogError, Opening, Ownership, PartitionClass, Position, Record, Remnants, first_segment, guess_records,
+    replace_log, salvage_batches,
 };
 use onefold_storage::{Closed, ContainerStore, StorageError};
 use std::ops::ControlFlow;
@@ -384,10 +384,9 @@ impl Work<'_> {
         Ok(ContainerStore::open(
             self.ground.clone(),
             CONTAINERS,
-            self.descriptor.container_partitions,
+            &Ownership::all(u32::from(self.descriptor.container_partitions), self.epoch),
             storage_options(&self.descriptor, self.settings),
             access,
-            self.epoch,
             Arc::new(Profile::default()),
         )?)
     }

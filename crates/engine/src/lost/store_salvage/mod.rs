@@ -18,7 +18,7 @@ use crate::{Change, Engine, EngineError, Mode, Result, Settings};
 use onefold_ground::{Access, Ground, GroundError, Holder, read_file, replace_file};
 use onefold_index::chunk::header;
 use onefold_index::{ChunkIndex, ChunkIndexOptions, IndexError, ObjectIndex, ObjectIndexOptions};
-use onefold_oplog::{Position, Remnants};
+use onefold_oplog::{Ownership, Position, Remnants};
 use std::sync::Arc;
 
 pub(crate) use log::MARKER;
@@ -320,8 +320,9 @@ impl Work<'_> {
     }
 
     fn index(&self) -> onefold_index::Result<ChunkIndex> {
-        let (partitions, digest_bytes) = (self.descriptor.index_partitions, self.descriptor.fingerprint.digest_bytes());
-        ChunkIndex::open(self.ground, INDEX, partitions, digest_bytes, ChunkIndexOptions::default(), Access::Read, self.epoch)
+        let digest_bytes = self.descriptor.fingerprint.digest_bytes();
+        let ownership = Ownership::all(self.descriptor.index_partitions, self.epoch);
+        ChunkIndex::open(self.ground, INDEX, &ownership, digest_bytes, ChunkIndexOptions::default(), Access::Read)
     }
 
     fn objects(&self, access: Access) -> onefold_index::Result<ObjectIndex> {
@@ -329,7 +330,8 @@ impl Work<'_> {
             cache_bytes: self.settings.object_index_cache_bytes,
             pending_bytes: self.settings.object_index_pending_bytes,
         };
-        ObjectIndex::open(self.ground.clone(), OBJECTS, self.descriptor.object_partitions, options, access, self.epoch)
+        let ownership = Ownership::all(u32::from(self.descriptor.object_partitions), self.epoch);
+        ObjectIndex::open(self.ground.clone(), OBJECTS, &ownership, options, access)
     }
 
     /// The directory for what is set aside in this run.
@@ -373,6 +375,7 @@ impl Engine {
             Err(error) => damaged.push(error.to_string()),
         }
         damaged.extend(self.objects.damaged_copies(log_start));
+        damaged.extend(self.storage.damaged_owners().unwrap_or_else(|error| vec![error.to_string()]));
         damaged
     }
 }

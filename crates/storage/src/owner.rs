@@ -1,0 +1,147 @@
+//! Who owns a partition of containers, and which containers in it are its own (`docs/format.md` section 5.11).
+//!
+//! Recovery takes a file that the owner's log does not name for a leftover of a crash, and removes it. That is true only of containers that the owner has
+//! made itself: what an owner before it sealed is in another log, or in none any more. So the file says from which number on containers are the
+//! owner's, and recovery removes none before it.
+//!
+//! What an adopter must do, in this order:
+//! 1. see to it that the owner before writes no more (a lock, a fence);
+//! 2. bring that owner's containers to the end of its log, as its own opening would: what is left over there is told by that log alone;
+//! 3. [adopt](ContainerStore::adopt) the partition, with a greater epoch;
+//! 4. open it with its own log.
+//!
+//! A missing or damaged file is rebuilt. Then nothing that is there counts as the owner's: nothing is removed, which costs space at most.
+
+use crate::recovery::Recovery;
+use crate::store::{ContainerStore, Shared};
+use crate::{Result, StorageError, file};
+use onefold_ground::{Ground, GroundError, checksum, parent, read_file, replace_file};
+use onefold_oplog::{Owned, Ownership};
+
+/// Bytes of the file.
+const OWNER_BYTES: usize = 24;
+
+/// What the file of a partition says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Owner {
+    /// The greatest epoch that has opened the partition for writing.
+    epoch: u64,
+    /// Containers from this number on were made by this owner.
+    first: u32,
+}
+
+/// The directory of these files, beside that of the containers: in that one are containers only.
+fn owners(directory: &str) -> String {
+    match parent(directory) {
+        "" => "owners".to_owned(),
+        above => format!("{above}/owners"),
+    }
+}
+
+fn path(directory: &str, partition: u16) -> String {
+    format!("{}/{partition:04x}", owners(directory))
+}
+
+impl Owner {
+    fn write(self, ground: &dyn Ground, directory: &str, partition: u16) -> Result<()> {
+        let mut bytes = self.epoch.to_le_bytes().to_vec();
+        bytes.extend_from_slice(&u64::from(self.first).to_le_bytes());
+        bytes.extend_from_slice(&checksum(&bytes).to_le_bytes());
+        Ok(replace_file(ground, &path(directory, partition), &bytes)?)
+    }
+
+    /// `Err` inside: why it cannot be read.
+    fn read(ground: &dyn Ground, directory: &str, partition: u16) -> Result<std::result::Result<Owner, String>> {
+        let bytes = match read_file(ground, &path(directory, partition), OWNER_BYTES as u64) {
+            Ok(bytes) => bytes,
+            Err(error @ GroundError::TooLong { .. }) => return Ok(Err(error.to_string())),
+            Err(error) if error.is_not_found() => return Ok(Err(error.to_string())),
+            // It may be a loose cable: what the file says must not be given up for that.
+            Err(error) => return Err(error.into()),
+        };
+        let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+        let parse = || {
+            let (epoch, first, sum) = (word(0)?, u32::try_from(word(8)?).ok()?, word(16)?);
+            (sum == checksum(&bytes[..16])).then_some(Owner { epoch, first })
+        };
+        Ok(parse().ok_or_else(|| format!("{}: its checksum or its length is wrong", ground.describe(&path(directory, partition)))))
+    }
+}
+
+/// For those who change nothing: what the device refuses to read is not known either.
+fn look(ground: &dyn Ground, directory: &str, partition: u16) -> Result<std::result::Result<Owner, String>> {
+    match Owner::read(ground, directory, partition) {
+        Err(StorageError::Ground(error)) if error.is_lasting() => Ok(Err(error.to_string())),
+        read => read,
+    }
+}
+
+impl ContainerStore {
+    /// Makes a partition that another owner had the one of `owned`: nothing that is in it now is its own. Durable on return. The head of `owner.rs` says
+    /// what must come before. An error if the partition was opened with this epoch or a greater one.
+    pub fn adopt(ground: &dyn Ground, directory: &str, owned: Owned) -> Result<()> {
+        let partition = owned.number as u16;
+        if let Ok(stored) = Owner::read(ground, directory, partition)?
+            && stored.epoch >= owned.epoch
+        {
+            return Err(fenced(ground, directory, owned, stored.epoch));
+        }
+        let recovery = Recovery::start(ground, directory, std::iter::once(owned.number))?;
+        Owner { epoch: owned.epoch, first: recovery.next_number(partition) }.write(ground, directory, partition)
+    }
+
+    /// What is wrong with the files that say who owns the opened partitions. The next opening for writing makes them anew.
+    pub fn damaged_owners(&self) -> Result<Vec<String>> {
+        let mut damaged = Vec::new();
+        for partition in self.shared.partitions() {
+            damaged.extend(look(&*self.shared.ground, &self.shared.directory, partition)?.err());
+        }
+        Ok(damaged)
+    }
+}
+
+/// Says that nobody has opened a new partition yet.
+pub(crate) fn create(ground: &dyn Ground, directory: &str, partition: u16) -> Result<()> {
+    ground.create_directory(&owners(directory))?;
+    Owner { epoch: 0, first: 0 }.write(ground, directory, partition)
+}
+
+/// Returns for each opened partition from which number on containers are its owner's. With `takes` the partitions are opened for writing: one that was opened with
+/// a greater epoch is refused, and the others have this one from here on, durably.
+pub(crate) fn open(ground: &dyn Ground, directory: &str, ownership: &Ownership, recovery: &Recovery, takes: bool) -> Result<Vec<u32>> {
+    let mut firsts = Vec::with_capacity(ownership.owned().len());
+    for owned in ownership.owned() {
+        let partition = owned.number as u16;
+        let read = if takes { Owner::read } else { look }(ground, directory, partition)?;
+        let known = match &read {
+            Ok(stored) if takes && stored.epoch > owned.epoch => return Err(fenced(ground, directory, *owned, stored.epoch)),
+            Ok(stored) => *stored,
+            Err(why) => {
+                if takes {
+                    tracing::warn!(why, "no container of a partition is taken for a leftover: it is not known which are its owner's");
+                    ground.create_directory(&owners(directory))?;
+                }
+                Owner { epoch: 0, first: recovery.next_number(partition) }
+            }
+        };
+        if takes && read != Ok(Owner { epoch: owned.epoch, ..known }) {
+            Owner { epoch: owned.epoch, ..known }.write(ground, directory, partition)?;
+        }
+        firsts.push(known.first);
+    }
+    Ok(firsts)
+}
+
+/// The greatest epoch that has opened a partition for writing, as far as it can be read.
+pub(crate) fn greatest_epoch(shared: &Shared) -> Result<u64> {
+    let mut greatest = 0;
+    for partition in shared.partitions() {
+        greatest = look(&*shared.ground, &shared.directory, partition)?.map_or(greatest, |owner| greatest.max(owner.epoch));
+    }
+    Ok(greatest)
+}
+
+fn fenced(ground: &dyn Ground, directory: &str, owned: Owned, stored_epoch: u64) -> StorageError {
+    let path = ground.describe(&file::partition_directory(directory, owned.number as u16));
+    StorageError::Fenced { path, stored_epoch, epoch: owned.epoch }
+}
