@@ -1,20 +1,21 @@
-//! CHAP (RFC 1994, RFC 7143 section 12.1): the initiator proves that it knows the secret, and the target does if it is asked to.
+//! CHAP (RFC 1994, RFC 7143 section 12.1): the initiator proves that it knows the secret. If asked, the target proves
+//! it too.
 
 use crate::text::{binary, hexadecimal, number, put};
 use md5::Md5;
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
-/// Bytes of our challenges, and of the longest one that we answer.
+/// Length of our challenges, and the longest challenge that we answer.
 const CHALLENGE_BYTES: usize = 16;
 const MAX_CHALLENGE_BYTES: usize = 1024;
 
-/// A name and what proves it.
+/// A name and its secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Account {
     /// CHAP_N.
     pub name: String,
-    /// The secret: at least 12 bytes where there is no other protection.
+    /// The secret: at least 12 bytes unless the connection is protected otherwise.
     pub secret: Vec<u8>,
 }
 
@@ -24,16 +25,16 @@ impl std::fmt::Debug for Account {
     }
 }
 
-/// What is known for a target: accounts of initiators, and our own for those who ask.
+/// The credentials of a target: accounts of initiators, and our own account for mutual authentication.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Credentials {
-    /// One of these must be shown; none: nobody is asked.
+    /// The accounts of which the initiator must prove one. Empty: no proof is asked for.
     pub initiators: Vec<Account>,
-    /// How the target proves itself.
+    /// The account with which the target proves itself.
     pub target: Option<Account>,
 }
 
-/// Algorithms by their numbers at IANA.
+/// Hash algorithms, by their IANA numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Algorithm {
     Md5 = 5,
@@ -42,7 +43,7 @@ enum Algorithm {
 }
 
 impl Algorithm {
-    /// The first of a list that is known here.
+    /// Returns the first algorithm of a list that is known here.
     fn choose(list: &str) -> Option<Algorithm> {
         list.split(',').find_map(|item| match number(item.trim())? {
             5 => Some(Algorithm::Md5),
@@ -65,15 +66,15 @@ impl Algorithm {
 /// An authentication under way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Chap {
-    /// The initiator has chosen CHAP; its algorithms are awaited.
+    /// The initiator has chosen CHAP. Its list of algorithms comes next.
     Begun,
-    /// Identifier and challenge were sent.
+    /// Identifier and challenge have been sent.
     Challenged(Challenge),
-    /// It has proved who it is, with this account.
+    /// The initiator has proved itself with this account.
     Done(Account),
 }
 
-/// What was sent.
+/// A challenge that was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Challenge {
     algorithm: Algorithm,
@@ -81,12 +82,12 @@ pub struct Challenge {
     bytes: Vec<u8>,
 }
 
-/// Why somebody is not let in.
+/// The login is denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Denied;
 
 impl Chap {
-    /// Takes a step with the keys of a request; answers go to `out`. `random` fills challenges, or denies.
+    /// Takes a step with the keys of a request, and writes answers to `out`. `random` fills challenges, or denies.
     pub fn step(
         self,
         pairs: &[(String, String)],
@@ -119,7 +120,7 @@ impl Chap {
                     let own = credentials.target.as_ref().ok_or(Denied)?;
                     let identifier = number(identifier).and_then(|number| u8::try_from(number).ok()).ok_or(Denied)?;
                     let theirs = binary(theirs).filter(|theirs| (1..=MAX_CHALLENGE_BYTES).contains(&theirs.len())).ok_or(Denied)?;
-                    // Our own challenge sent back would make us answer for the initiator.
+                    // If our own challenge comes back, answering it would help the initiator answer ours.
                     if theirs == challenge.bytes {
                         return Err(Denied);
                     }
@@ -133,7 +134,7 @@ impl Chap {
     }
 }
 
-/// Compares in a time that does not depend on what is compared.
+/// Compares in a time that does not depend on the content.
 fn is_equal(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len() && one.iter().zip(other).fold(0, |sum, (one, other)| sum | (one ^ other)) == 0
 }

@@ -1,10 +1,10 @@
-//! Failed proofs of identity, for the log: somebody who guesses secrets is seen, and does not fill the log.
+//! Logs failed authentications, so that guessing is visible but does not fill the log.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// What was said in this interval.
+/// What was logged in this interval.
 #[derive(Debug, Default)]
 pub(crate) struct Denials {
     began: Option<Instant>,
@@ -13,12 +13,12 @@ pub(crate) struct Denials {
 }
 
 impl Denials {
-    /// Each address is named once in it.
+    /// Each address is logged once per interval.
     const INTERVAL: Duration = Duration::from_secs(60);
-    /// At most so many addresses are.
+    /// The most addresses logged per interval.
     const ADDRESSES: usize = 32;
 
-    /// Counts a failure. `tell` writes it to the log with the number of those before it that were not written.
+    /// Counts a failure. `tell` logs it, with the number of earlier failures that were not logged.
     pub(crate) fn denied(&mut self, address: IpAddr, now: Instant, tell: &mut dyn FnMut(u64)) {
         if self.began.is_none_or(|began| now.saturating_duration_since(began) >= Denials::INTERVAL) {
             self.began = Some(now);

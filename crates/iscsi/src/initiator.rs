@@ -1,6 +1,6 @@
-//! An initiator for measuring: writes and flushes of one logical unit in one session, as many of them in flight as the target lets it. It knows what our target
-//! does: data goes with the command as far as the first burst, the rest when it is asked for. Tests have an initiator of their own, which shares nothing with
-//! the target.
+//! An initiator for measurements: writes and flushes of one logical unit in one session, as many in flight as the
+//! target allows. It relies on our target's behaviour: the first burst of data goes with the command, the rest when the
+//! target asks for it. Tests have an initiator of their own, which shares nothing with the target.
 
 use crate::pdu::{HEADER_BYTES, Header, NO_TAG, opcode};
 use crate::scsi::{u16_at, u32_at};
@@ -9,15 +9,15 @@ use std::io::{self, BufReader, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// A target that says nothing for so long is given up.
+/// A target that is silent for this long is given up.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// Longest data segment that is sent, and the part of a command that goes with it: what every target of ours takes.
+/// The longest data segment sent, and the most data sent with a command. All our targets accept this much.
 const SEGMENT_BYTES: usize = 64 << 10;
-/// Longest data segment that is taken.
+/// The longest data segment accepted.
 const MAX_ANSWER_BYTES: usize = 256 << 10;
 /// Bytes of a block in commands.
 const BLOCK_BYTES: u64 = 512;
-/// Unit attentions that a new initiator may find.
+/// The most unit attentions that a new initiator may find.
 const ATTENTIONS: usize = 16;
 
 const TEST_UNIT_READY: [u8; 6] = [0; 6];
@@ -29,11 +29,11 @@ const UNIT_ATTENTION: u8 = 6;
 /// A session in full feature phase.
 #[derive(Debug)]
 pub struct Initiator {
-    /// Reads; writes go past its buffer.
+    /// Used for reads. Writes bypass its buffer.
     stream: BufReader<TcpStream>,
     lun: u16,
     command_number: u32,
-    /// The last command that the target takes.
+    /// The last command number that the target accepts.
     window: u32,
     expected_status: u32,
     next_tag: u32,
@@ -41,16 +41,16 @@ pub struct Initiator {
     answered: VecDeque<Answer>,
 }
 
-/// The end of a command.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Answer {
-    /// What the command was given.
+    /// The cookie passed with the command.
     pub cookie: u64,
     /// The data that it wrote.
     pub data: Vec<u8>,
     /// SCSI status: 0 is GOOD.
     pub status: u8,
-    /// Sense key, additional sense code and its qualifier, where there are any.
+    /// Sense key, additional sense code and qualifier, if there are any.
     pub sense: Option<[u8; 3]>,
 }
 
@@ -59,8 +59,9 @@ fn invalid(why: impl Into<String>) -> io::Error {
 }
 
 impl Initiator {
-    /// Logs in to a target without asking for any proof. `isid` tells sessions of the same name apart. Errors: those of the connection; `PermissionDenied` with the
-    /// status where the login is refused; `InvalidData` where the other side is no such target.
+    /// Logs in to a target without authentication. `isid` distinguishes sessions of the same name. Errors: the
+    /// connection failed; `PermissionDenied` with the status if the login is refused; `InvalidData` if the other side
+    /// is no such target.
     pub fn log_in(portal: SocketAddr, target: &str, name: &str, isid: u32, lun: u16) -> io::Result<Initiator> {
         let stream = TcpStream::connect(portal)?;
         stream.set_nodelay(true)?;
@@ -87,7 +88,7 @@ impl Initiator {
         ];
         let text: String = keys.iter().map(|(key, value)| format!("{key}={value}\0")).collect();
         let mut login = [0; HEADER_BYTES];
-        // For immediate delivery, from the operational stage into full feature phase; the ISID is a random one.
+        // Immediate delivery, from the operational stage to the full feature phase. The ISID is of the random format.
         (login[0], login[1], login[8]) = (opcode::LOGIN | 0x40, 0x87, 0x80);
         login[9..13].copy_from_slice(&isid.to_be_bytes());
         login[24..28].copy_from_slice(&initiator.command_number.to_be_bytes());
@@ -99,7 +100,7 @@ impl Initiator {
             return Err(if answer.opcode() == opcode::LOGIN_RESPONSE { refused() } else { invalid("the answer to a login is none") });
         }
         initiator.note_numbers(&answer);
-        // What the unit has to say to somebody new comes instead of the first answers.
+        // Unit attentions for a new initiator come instead of the first answers.
         for _ in 0..ATTENTIONS {
             initiator.send_command(0, &TEST_UNIT_READY, Vec::new())?;
             let answer = initiator.next_answer()?;
@@ -112,7 +113,7 @@ impl Initiator {
         Err(invalid("the unit has unit attentions without end"))
     }
 
-    /// Sends a write of whole blocks of 512 bytes; where the target takes no more commands, it first waits until it does.
+    /// Sends a write of whole 512-byte blocks. If the target accepts no more commands, waits until it does.
     pub fn send_write(&mut self, cookie: u64, offset: u64, data: Vec<u8>) -> io::Result<()> {
         let mut cdb = [0; 16];
         cdb[0] = WRITE_16;
@@ -126,7 +127,7 @@ impl Initiator {
         self.send_command(cookie, &SYNCHRONIZE_CACHE, Vec::new())
     }
 
-    /// Waits for the end of any command in flight. Errors: those of the connection; nothing is in flight.
+    /// Waits for the end of any command in flight. Errors: the connection failed, or nothing is in flight.
     pub fn next_answer(&mut self) -> io::Result<Answer> {
         loop {
             if let Some(answer) = self.answered.pop_front() {
@@ -140,16 +141,16 @@ impl Initiator {
     }
 
     fn send_command(&mut self, cookie: u64, cdb: &[u8], data: Vec<u8>) -> io::Result<()> {
-        // Numbers of commands go round.
+        // Command numbers wrap around.
         while (self.window.wrapping_sub(self.command_number) as i32) < 0 {
             self.work()?;
         }
         let tag = self.next_tag;
         self.next_tag = if tag >= NO_TAG - 1 { 1 } else { tag + 1 };
         let mut header = [0; HEADER_BYTES];
-        // Final: no data follows without being asked for. Simple task.
+        // Final: no unsolicited data follows. Simple task.
         (header[0], header[1]) = (opcode::SCSI_COMMAND, 0x81 | u8::from(!data.is_empty()) << 5);
-        // Beyond 255 in the flat form.
+        // LUNs above 255 use the flat form.
         let lun = if self.lun < 256 { self.lun } else { 0x4000 | self.lun };
         header[8..10].copy_from_slice(&lun.to_be_bytes());
         header[16..20].copy_from_slice(&tag.to_be_bytes());
@@ -163,7 +164,7 @@ impl Initiator {
         Ok(())
     }
 
-    /// Takes a PDU and does what it asks for.
+    /// Receives a PDU and handles it.
     fn work(&mut self) -> io::Result<()> {
         let (header, data) = self.receive()?;
         match header.opcode() {
@@ -173,7 +174,7 @@ impl Initiator {
                 let Some((cookie, written)) = self.in_flight.remove(&header.task_tag()) else {
                     return Err(invalid("an answer to a command that was never sent"));
                 };
-                // The sense data stands behind its length; a response other than "completed" has no status.
+                // The sense data follows its length. A response other than "completed" has no status.
                 let sense = data.get(2..16).map(|sense| [sense[2] & 15, sense[12], sense[13]]);
                 let status = if header.0[2] == 0 { header.0[3] } else { u8::MAX };
                 self.answered.push_back(Answer { cookie, data: written, status, sense });
@@ -184,7 +185,7 @@ impl Initiator {
                 if header.transfer_tag() == NO_TAG {
                     return Ok(());
                 }
-                // Whether somebody is there.
+                // The target asks whether we are there.
                 let mut answer = [0; HEADER_BYTES];
                 (answer[0], answer[1]) = (opcode::NOP_OUT | 0x40, 0x80);
                 answer[8..16].copy_from_slice(&header.0[8..16]);
@@ -226,7 +227,7 @@ impl Initiator {
         Ok(())
     }
 
-    /// Takes over the numbers of an answer.
+    /// Takes the sequence numbers of an answer.
     fn note_numbers(&mut self, header: &Header) {
         self.expected_status = u32_at(&header.0, 24).wrapping_add(1);
         self.window = u32_at(&header.0, 32);
@@ -245,7 +246,7 @@ impl Initiator {
         Ok((header, data))
     }
 
-    /// Header and data with one call of the system, as long as the socket takes them; padding behind it.
+    /// Sends header, data and padding with one system call, as far as the socket takes them.
     fn send(&mut self, mut header: [u8; HEADER_BYTES], data: &[u8]) -> io::Result<()> {
         header[5..8].copy_from_slice(&(data.len() as u32).to_be_bytes()[1..]);
         let padding = &[0; 3][..data.len().wrapping_neg() & 3];

@@ -1,15 +1,19 @@
-//! An iSCSI target in user space (RFC 7143): the protocol, and the SCSI block commands on whatever is a [`Disk`](scsi::Disk). It knows no volume and no store.
+//! An iSCSI target in user space (RFC 7143): the protocol, and the SCSI block commands on top of any
+//! [`Disk`](scsi::Disk). This crate must never know a volume or a store.
 //!
-//! # How a command goes
-//! 1. `server` accepts a connection; [`login`] decides who it is and what both agree on, without I/O.
-//! 2. A `session` has one task with all its state: it reads PDUs ([`pdu`]) from another task, asks for data as there is memory, and starts commands.
-//! 3. [`scsi::LogicalUnit`] judges and does a command, on a thread that may wait for a disk.
-//! 4. The answer gets its numbers in the order in which commands end, and goes to the task that writes.
+//! # The path of a command
+//! 1. `server` accepts a connection. [`login`] decides who the initiator is and what both sides agree on, without I/O.
+//! 2. A `session` has one task with all its state. It gets PDUs ([`pdu`]) from another task, asks for data when there
+//!    is memory, and starts commands.
+//! 3. [`scsi::LogicalUnit`] checks and executes a command, on a thread that may wait for a disk.
+//! 4. Answers get their numbers in the order in which commands end, and go to the task that writes.
 //!
 //! # Invariants
-//! - Every length in a PDU is checked before memory is taken for it. Memory of a session, and of all of them, is bounded ([`Limits`]).
-//! - What waits for a disk waits for its own session only. What waits for memory may wait for others, but only for those that go on.
-//! - A status is sent after the disk has returned; of a flush, after the flush has.
+//! - Every length in a PDU is checked before memory is allocated for it. The memory of each session, and of all
+//!   sessions together, is bounded ([`Limits`]).
+//! - A disk wait delays only its own session. A command that waits for memory may wait for other sessions, but only for
+//!   those that make progress.
+//! - A status is sent after the disk has returned. The status of a flush is sent after the flush.
 
 pub mod chap;
 mod denials;

@@ -1,4 +1,5 @@
-//! The login of a session (RFC 7143 section 6.3): who it is, to what it wants to, what both agree on. No I/O: requests in, answers out.
+//! The login of a session (RFC 7143 section 6.3): the initiator, the target it wants, and the agreed parameters. No
+//! I/O: requests in, answers out.
 
 use crate::chap::{Account, Chap, Credentials, Denied};
 use crate::negotiation::{Parameters, RECEIVE_SEGMENT_BYTES};
@@ -24,32 +25,32 @@ pub enum Refused {
     OutOfResources = 0x0302,
 }
 
-/// Who knocks, and where.
+/// The initiator that connects, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Visitor {
-    /// The iSCSI name of the initiator, as it says.
+    /// The iSCSI name that the initiator gave.
     pub initiator: String,
-    /// Where it is.
+    /// The initiator's address.
     pub address: IpAddr,
-    /// The address that it has connected to.
+    /// The address that it connected to.
     pub portal: SocketAddr,
-    /// The group of that portal.
+    /// The portal group of that address.
     pub group: u16,
 }
 
-/// What a digest of a session must be.
+/// The rule for a digest of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DigestRule {
-    /// What the initiator likes best.
+    /// The initiator's preference.
     #[default]
     Optional,
-    /// CRC32C, or no session.
+    /// CRC32C; otherwise the login is refused.
     Required,
-    /// None, or no session.
+    /// None; otherwise the login is refused.
     Off,
 }
 
-/// On which terms somebody is let in.
+/// The terms of a login.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
     /// Who must prove what.
@@ -60,12 +61,14 @@ pub struct Terms {
     pub data_digest: DigestRule,
 }
 
-/// Whom a login concerns.
+/// The owner of the targets, who decides about logins.
 pub trait Doors {
-    /// Whether, and on which terms, somebody may go to this target, or (`None`) ask what targets there are.
+    /// Returns the terms on which a visitor may log in to this target, or (`None`) list the targets. Errors: the
+    /// visitor is refused.
     fn admit(&self, target: Option<&str>, visitor: &Visitor) -> Result<Terms, Refused>;
 
-    /// Fills `out` with random bytes. Without any nobody can prove anything: the login is refused.
+    /// Fills `out` with random bytes. Errors: there are none, so the login is refused, because nobody can prove
+    /// anything.
     fn random(&self, out: &mut [u8]) -> Result<(), Refused>;
 }
 
@@ -95,7 +98,7 @@ pub struct Answer {
     pub flags: u8,
     /// Key=value pairs.
     pub text: Vec<u8>,
-    /// Whether the login is over.
+    /// Whether the login is complete.
     pub is_done: bool,
 }
 
@@ -103,18 +106,18 @@ pub struct Answer {
 #[derive(Debug)]
 pub struct Login {
     stage: Option<Stage>,
-    /// Text of requests that are continued.
+    /// Text of continued requests.
     text: Vec<u8>,
-    /// Who it is. The name is empty until it was said.
+    /// The visitor. Its name is empty until it has been sent.
     pub visitor: Visitor,
-    /// The target's name; none in a discovery session.
+    /// The target's name. `None` in a discovery session.
     pub target: Option<String>,
     /// Whether it is a discovery session.
     pub is_discovery: bool,
-    /// What was agreed on.
+    /// The agreed parameters.
     pub parameters: Parameters,
     chap: Option<Chap>,
-    /// The name that it gave for its proof: what somebody on the network says, so it is cut.
+    /// The name that the initiator gave for its proof. It is untrusted, so it is truncated.
     claimed: Option<String>,
     is_named: bool,
     has_declared: bool,
@@ -122,14 +125,14 @@ pub struct Login {
     terms: Terms,
 }
 
-/// Keys of one login, at most: all that there are, and some of vendors.
+/// The most keys of one login: all existing ones, and some of vendors.
 const MAX_KEYS: usize = 100;
 
-/// Names have at most this many bytes (RFC 7143 section 4.2.7.2).
+/// The longest name, in bytes (RFC 7143 section 4.2.7.2).
 const MAX_NAME_BYTES: usize = 223;
 
 impl Login {
-    /// A login of somebody who has said nothing yet.
+    /// Returns a login before the first request.
     pub fn new(address: IpAddr, portal: SocketAddr, group: u16) -> Login {
         Login {
             stage: None,
@@ -147,7 +150,7 @@ impl Login {
         }
     }
 
-    /// Takes a login request.
+    /// Handles a login request.
     pub fn step(&mut self, header: &Header, data: &[u8], doors: &dyn Doors) -> Result<Answer, Refused> {
         let flags = header.0[1];
         let (transit, is_continued) = (flags & 0x80 != 0, flags & 0x40 != 0);
@@ -206,7 +209,7 @@ impl Login {
         Ok(Answer { flags: 0x80 | stay | next as u8, text: out, is_done: next == Stage::FullFeature })
     }
 
-    /// The leading request says who comes and to whom.
+    /// Reads the initiator's and the target's name from the leading request.
     fn take_names(&mut self, pairs: &[(String, String)], doors: &dyn Doors, out: &mut Vec<u8>) -> Result<(), Refused> {
         let value = |key: &str| pairs.iter().find(|(name, _)| name == key).map(|(_, value)| value.clone());
         self.visitor.initiator = value("InitiatorName").filter(|name| is_name(name)).ok_or(Refused::MissingParameter)?;
@@ -217,7 +220,7 @@ impl Login {
         };
         if !self.is_discovery {
             let target = value("TargetName").ok_or(Refused::MissingParameter)?;
-            // No target has a name that cannot be one; so it is not kept, and not in the log.
+            // No target has an invalid name, so such a name is neither kept nor logged.
             self.target = Some(Some(target).filter(|target| is_name(target)).ok_or(Refused::NotFound)?);
             put(out, "TargetPortalGroupTag", &self.visitor.group.to_string());
         }
@@ -226,12 +229,12 @@ impl Login {
         Ok(())
     }
 
-    /// Returns the name by which it tried to prove who it is.
+    /// Returns the name with which the initiator tried to prove itself.
     pub fn claimed(&self) -> Option<&str> {
         self.claimed.as_deref()
     }
 
-    /// The account with which it has proved who it is.
+    /// Returns the account with which the initiator proved itself.
     pub fn proved(&self) -> Option<&Account> {
         match &self.chap {
             Some(Chap::Done(account)) => Some(account),
@@ -239,7 +242,7 @@ impl Login {
         }
     }
 
-    /// The security stage. Returns whether it may end.
+    /// Handles the security stage. Returns whether it may end.
     fn security(&mut self, pairs: &[(String, String)], doors: &dyn Doors, out: &mut Vec<u8>) -> Result<bool, Refused> {
         let credentials = &self.terms.credentials;
         let must_prove = !credentials.initiators.is_empty();
@@ -260,7 +263,7 @@ impl Login {
             self.claimed = Some(name.chars().take(MAX_NAME_BYTES).collect());
         }
         let Some(chap) = self.chap.take() else {
-            // Nothing was said of methods: nobody proves anything.
+            // The initiator offered no method, so it proves nothing.
             return if must_prove { Err(Refused::AuthenticationFailure) } else { Ok(true) };
         };
         let mut why = Refused::AuthenticationFailure;
@@ -305,7 +308,7 @@ impl Login {
     }
 }
 
-/// The one value of a list that is allowed.
+/// Returns the only allowed value, if the list has it.
 fn narrowed(list: &str, allowed: &'static str) -> Result<&'static str, Refused> {
     if list.split(',').any(|item| item == allowed) { Ok(allowed) } else { Err(Refused::InitiatorError) }
 }

@@ -1,38 +1,38 @@
-//! Operational keys of a session (RFC 7143 section 13): what the initiator offers, what comes of it.
+//! Operational keys of a session (RFC 7143 section 13): the initiator's offers and our answers.
 
 use crate::text::{number, put};
 
-/// What both sides agreed on.
+/// The agreed parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameters {
-    /// Headers have a CRC32C.
+    /// Whether headers have a CRC32C.
     pub header_digest: bool,
-    /// Data segments have a CRC32C.
+    /// Whether data segments have a CRC32C.
     pub data_digest: bool,
-    /// Bytes of the longest data segment that the initiator takes.
+    /// The longest data segment that the initiator accepts, in bytes.
     pub send_segment_bytes: u32,
-    /// Bytes of a sequence of Data-In or of Data-Out that an R2T asks for.
+    /// The longest sequence of Data-In, or of Data-Out for one R2T, in bytes.
     pub burst_bytes: u32,
-    /// Bytes that may come without R2T.
+    /// The most bytes that may come without R2T.
     pub first_burst_bytes: u32,
-    /// Data may only come with an R2T (but for immediate data).
+    /// Whether data other than immediate data needs an R2T.
     pub initial_r2t: bool,
-    /// Data may come with the command.
+    /// Whether data may come with the command.
     pub immediate_data: bool,
-    /// R2Ts of one command that are open at a time.
+    /// The most R2Ts of one command that are open at a time.
     pub outstanding_r2t: u32,
 }
 
-/// Bytes of the longest data segment that we take.
+/// The longest data segment that we accept, in bytes.
 pub const RECEIVE_SEGMENT_BYTES: u32 = 256 << 10;
-/// Bytes of the longest data segment that we send, though the initiator may take more.
+/// The longest data segment that we send, in bytes, even if the initiator accepts more.
 const SEND_SEGMENT_BYTES: u32 = 256 << 10;
 const MAX_BURST_BYTES: u32 = 1 << 20;
 const MAX_FIRST_BURST_BYTES: u32 = 64 << 10;
 const MAX_OUTSTANDING_R2T: u32 = 16;
 
 impl Default for Parameters {
-    /// Those that count when nothing is said.
+    /// Returns the values that apply if a key is not negotiated.
     fn default() -> Parameters {
         Parameters {
             header_digest: false,
@@ -48,7 +48,7 @@ impl Default for Parameters {
 }
 
 impl Parameters {
-    /// Answers one key of the initiator. Keys that are none of these are not understood. Errors are values that cannot be.
+    /// Answers one key of the initiator. Unknown keys get the answer "not understood". Errors: the value is invalid.
     pub fn answer(&mut self, key: &str, value: &str, is_discovery: bool, out: &mut Vec<u8>) -> Result<(), &'static str> {
         const WRONG: &str = "a negotiated value is out of its range";
         let numeric =
@@ -59,7 +59,7 @@ impl Parameters {
             _ => Err(WRONG),
         };
         let word = |yes: bool| if yes { "Yes" } else { "No" };
-        // Keys that mean nothing in a discovery session (RFC 7143 section 13).
+        // Keys without a meaning in a discovery session (RFC 7143 section 13).
         let of_normal = [
             "MaxConnections",
             "InitialR2T",
@@ -76,7 +76,7 @@ impl Parameters {
         }
         match key {
             "HeaderDigest" | "DataDigest" => {
-                // The first of the list that we can.
+                // The first of the list that we support.
                 let chosen = value.split(',').find(|method| matches!(*method, "CRC32C" | "None"));
                 let is_crc = chosen == Some("CRC32C");
                 *(if key == "HeaderDigest" { &mut self.header_digest } else { &mut self.data_digest }) = is_crc;
@@ -127,7 +127,7 @@ impl Parameters {
             "IFMarkInt" | "OFMarkInt" => put(out, key, "Reject"),
             "TaskReporting" => put(out, key, "RFC3720"),
             "iSCSIProtocolLevel" => {
-                // The lesser of both; level 1 is that of RFC 7143.
+                // The lesser of both. Level 1 is RFC 7143.
                 put(out, key, &numeric(0, 31)?.min(1).to_string());
             }
             _ => put(out, key, "NotUnderstood"),
@@ -135,7 +135,7 @@ impl Parameters {
         Ok(())
     }
 
-    /// A first burst is part of a burst.
+    /// Limits the first burst to a burst.
     pub fn settle(&mut self) {
         self.first_burst_bytes = self.first_burst_bytes.min(self.burst_bytes);
     }

@@ -1,4 +1,4 @@
-//! Protocol data units (RFC 7143 section 11): the 48 bytes of a basic header segment, read and made. No I/O.
+//! Protocol data units (RFC 7143 section 11): reads and builds the 48 bytes of a basic header segment. No I/O.
 
 use crate::scsi::{Buffers, u16_at, u32_at, u64_at};
 use std::ops::{Deref, Range};
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 /// Bytes of a basic header segment.
 pub const HEADER_BYTES: usize = 48;
-/// "No tag": of a PDU that belongs to no task, or expects no answer.
+/// "No tag": the PDU belongs to no task, or expects no answer.
 pub const NO_TAG: u32 = u32::MAX;
 
 /// Operation codes.
@@ -41,7 +41,7 @@ pub mod reason {
     pub const INVALID_PDU_FIELD: u8 = 0x09;
 }
 
-/// A basic header segment as it came, with the fields that all have.
+/// A received basic header segment, with the fields that all PDUs have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header(pub [u8; HEADER_BYTES]);
 
@@ -51,7 +51,7 @@ impl Header {
         self.0[0] & 0x3f
     }
 
-    /// Whether it is for immediate delivery.
+    /// Returns whether it is for immediate delivery.
     pub fn is_immediate(&self) -> bool {
         self.0[0] & 0x40 != 0
     }
@@ -132,7 +132,7 @@ impl Header {
     }
 }
 
-/// A PDU that came: header and data segment. What came in additional header segments is in `long_cdb` if it is the rest of a CDB.
+/// A received PDU: header and data segment. `long_cdb` has the rest of a CDB from additional header segments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Incoming {
     /// The header.
@@ -144,7 +144,7 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// Takes additional header segments (RFC 7143 section 11.2.2).
+    /// Reads the additional header segments (RFC 7143 section 11.2.2).
     pub fn new(header: Header, additional: &[u8], data: Vec<u8>) -> Result<Incoming, &'static str> {
         let mut incoming = Incoming { header, long_cdb: Vec::new(), data };
         let mut rest = additional;
@@ -154,7 +154,7 @@ impl Incoming {
             let segment = rest.get(..whole).ok_or("an additional header segment reaches beyond the header")?;
             match segment[2] & 0x3f {
                 1 if length >= 1 => incoming.long_cdb.extend_from_slice(&segment[4..3 + length]),
-                // What a command in both directions would read. There is none.
+                // The read length of a bidirectional command. There are no such commands here.
                 2 if length == 5 => {}
                 _ => return Err("an additional header segment is of no known type"),
             }
@@ -169,15 +169,15 @@ impl Incoming {
     }
 }
 
-/// Bytes to be sent, which several PDUs may share: the data of a command are cut up and not copied.
+/// Bytes to send, which several PDUs may share, so that the data of a command is split without copying.
 #[derive(Clone, Debug, Default)]
 pub struct Segment {
-    /// None for no bytes.
+    /// `None` if there are no bytes.
     bytes: Option<Arc<Bytes>>,
     range: Range<usize>,
 }
 
-/// Bytes, and where their buffer goes when nobody needs them any more.
+/// Bytes, and the pool to which their buffer returns after use.
 #[derive(Debug)]
 struct Bytes {
     bytes: Vec<u8>,
@@ -193,7 +193,7 @@ impl Drop for Bytes {
 }
 
 impl Segment {
-    /// All bytes of a buffer, which is given back when it is sent.
+    /// Returns a segment of all bytes of a buffer. The buffer returns to its pool after it is sent.
     pub fn of_buffer(buffer: Vec<u8>, buffers: &Arc<Buffers>) -> Segment {
         if buffer.is_empty() {
             return Segment::default();
@@ -202,7 +202,7 @@ impl Segment {
         Segment { bytes: Some(Arc::new(Bytes { bytes: buffer, buffers: Some(buffers.clone()) })), range }
     }
 
-    /// A part of it. Panics if it does not have as much.
+    /// Returns a part of the segment. Panics: the segment is shorter than the range.
     pub fn part(&self, range: Range<usize>) -> Segment {
         assert!(range.start <= range.end && range.end <= self.len(), "a part is within the whole");
         Segment { bytes: self.bytes.clone(), range: self.range.start + range.start..self.range.start + range.end }
@@ -224,30 +224,30 @@ impl Deref for Segment {
     }
 }
 
-/// A PDU to be sent. Sequence numbers are put in when it is.
+/// A PDU to send. Sequence numbers are filled in just before sending.
 #[derive(Clone, Debug)]
 pub struct Outgoing {
-    /// The header, its length fields not filled in.
+    /// The header, without its length fields.
     pub header: [u8; HEADER_BYTES],
     /// The data segment.
     pub data: Segment,
-    /// What becomes of StatSN.
+    /// How StatSN is handled.
     pub status: StatusNumber,
 }
 
-/// Whether a PDU has a StatSN.
+/// How a PDU handles StatSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatusNumber {
-    /// It has its own, and the next one has another.
+    /// It has a StatSN of its own, and the next PDU gets another.
     Own,
-    /// It shows the next one and does not take it.
+    /// It shows the next StatSN without using it up.
     Next,
     /// It has none: Data-In without status.
     None,
 }
 
 impl Outgoing {
-    /// A PDU with these first two bytes, task tag and LUN zero.
+    /// Returns a PDU with these first two bytes and this task tag. The LUN is zero.
     pub fn new(opcode: u8, flags: u8, task_tag: u32, status: StatusNumber) -> Outgoing {
         let mut header = [0; HEADER_BYTES];
         (header[0], header[1]) = (opcode, flags);
@@ -255,17 +255,17 @@ impl Outgoing {
         Outgoing { header, data: Segment::default(), status }
     }
 
-    /// Puts a 32-bit field.
+    /// Writes a 32-bit field.
     pub fn put_u32(&mut self, at: usize, value: u32) {
         self.header[at..at + 4].copy_from_slice(&value.to_be_bytes());
     }
 
-    /// Puts bytes.
+    /// Writes bytes.
     pub fn put(&mut self, at: usize, bytes: &[u8]) {
         self.header[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// With this data segment.
+    /// Returns the PDU with this data segment.
     pub fn with_data(mut self, data: impl Into<Segment>) -> Outgoing {
         self.data = data.into();
         self
@@ -286,12 +286,12 @@ impl Outgoing {
     }
 }
 
-/// CRC32C of digests, as the four bytes that are sent.
+/// Returns the CRC32C of a digest, as the four bytes that are sent.
 pub fn digest(parts: &[&[u8]]) -> [u8; 4] {
     parts.iter().fold(0, |crc, part| crc32c::crc32c_append(crc, part)).to_le_bytes()
 }
 
-/// Zeros that fill a segment up to whole words.
+/// Returns the number of zeros that pad a segment to whole words.
 pub fn padding(length: usize) -> usize {
     length.wrapping_neg() & 3
 }

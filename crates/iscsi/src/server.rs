@@ -1,4 +1,4 @@
-//! Listening, and the login of each connection.
+//! Accepts connections, and logs each one in.
 
 use crate::denials::Denials;
 use crate::login::{Login, Refused};
@@ -25,22 +25,23 @@ use tokio::sync::{Semaphore, mpsc};
 pub struct PortalConfig {
     /// The address.
     pub listen: SocketAddr,
-    /// The address that initiators are told, where it is another one: `HOST:PORT`.
+    /// The address that initiators are told, if it differs: `HOST:PORT`.
     pub advertised: Option<String>,
 }
 
-/// Commands that are worked on at a time, of all sessions.
+/// Commands executed at a time, of all sessions.
 const WORKERS: usize = 64;
-/// Threads for them, and for commands that only wait: those gave their place among the workers to others. So who has a place has a thread.
+/// Threads for commands that work, and for commands that only wait and have given their place among the workers to
+/// others. So every command with a place has a thread.
 const THREADS: usize = 512;
 
-/// What sessions share.
+/// State shared by all sessions.
 pub(crate) struct Shared {
     pub(crate) targets: Arc<dyn Targets>,
     pub(crate) limits: Limits,
     pub(crate) sessions: Arc<Sessions>,
     pub(crate) workers: Arc<Semaphore>,
-    /// Places for those who only wait.
+    /// Places for commands that only wait.
     pub(crate) waiters: Arc<Semaphore>,
     pub(crate) memory: Arc<SharedMemory>,
     pub(crate) pool: Pool,
@@ -56,15 +57,15 @@ pub(crate) struct Shared {
 }
 
 struct Portal {
-    /// Portal group: each portal is one, so that each is a path of its own.
+    /// Portal group. Each portal has its own, so that each is a path of its own.
     group: u16,
     address: SocketAddr,
     advertised: Option<String>,
 }
 
 impl Shared {
-    /// The addresses of all portals with their groups, as an initiator is told that has connected to `own`. A portal that listens on all addresses
-    /// of the machine is named by the one that this initiator can reach.
+    /// Returns the addresses of all portals with their groups, for an initiator that has connected to `own`. If a
+    /// portal listens on all addresses of the machine, returns the address that this initiator can reach.
     pub(crate) fn portals(&self, own: SocketAddr) -> Vec<String> {
         let address = |portal: &Portal| match &portal.advertised {
             Some(advertised) => advertised.clone(),
@@ -75,7 +76,7 @@ impl Shared {
     }
 }
 
-/// What others see of a server, and tell it.
+/// A view and a control of a running server.
 #[derive(Clone)]
 pub struct Handle {
     sessions: Arc<Sessions>,
@@ -88,22 +89,22 @@ impl std::fmt::Debug for Handle {
 }
 
 impl Handle {
-    /// The sessions, in the order in which they began.
+    /// Returns the sessions, in the order in which they began.
     pub fn sessions(&self) -> Vec<SessionInfo> {
         self.sessions.list()
     }
 
-    /// How many sessions of a target there are.
+    /// Returns the number of sessions of a target.
     pub fn count_of(&self, target: &str) -> usize {
         self.sessions.count_of(target)
     }
 
-    /// How many sessions there have been.
+    /// Returns the number of sessions ever begun.
     pub fn begun(&self) -> u64 {
         self.sessions.begun()
     }
 
-    /// Closes the connection of a session. Returns whether there is one of this number. The initiator may log in again.
+    /// Closes the connection of a session. Returns whether the session exists. The initiator may log in again.
     pub fn close(&self, number: u64) -> bool {
         self.sessions.close_one(number)
     }
@@ -114,7 +115,7 @@ impl Handle {
     }
 }
 
-/// A server that listens.
+/// A listening server.
 pub struct Server {
     shared: Arc<Shared>,
     listeners: Vec<TcpListener>,
@@ -148,7 +149,7 @@ impl Server {
         Ok(Server { shared: Arc::new(shared), listeners })
     }
 
-    /// The addresses, with the ports that were given.
+    /// Returns the addresses, with the ports that the system chose.
     pub fn local_addresses(&self) -> impl Iterator<Item = SocketAddr> {
         self.shared.portals.iter().map(|portal| portal.address)
     }
@@ -158,10 +159,10 @@ impl Server {
         self.shared.portals.iter().map(|portal| portal.group).collect()
     }
 
-    /// Serves one connection that came by other means than a portal, until it ends: for tests.
+    /// Serves one connection that did not come through a portal, until it ends. For tests.
     ///
     /// # Errors
-    /// Those of the connection before its login was done.
+    /// The connection failed before its login was done.
     pub async fn serve_connection(&self, stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> io::Result<()> {
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
         let place = HalfOpen::enter(&self.shared, address.ip()).ok_or(io::ErrorKind::ConnectionRefused)?;
@@ -169,13 +170,13 @@ impl Server {
         connection(self.shared.clone(), input, output, Login::new(address.ip(), address, 1), place).await
     }
 
-    /// What others may see and tell it while it runs.
+    /// Returns a handle to view and control the server while it runs.
     pub fn handle(&self) -> Handle {
         Handle { sessions: self.shared.sessions.clone() }
     }
 
-    /// Serves until `shutdown` is done; then initiators are asked to log out, and after [`Limits::farewell`] disconnected. On return no command is
-    /// under way.
+    /// Serves until `shutdown` is done. Then initiators are asked to log out, and after [`Limits::farewell`] they are
+    /// disconnected. On return no command is under way.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let mut accepting = tokio::task::JoinSet::new();
         for (listener, portal) in self.listeners.into_iter().zip(&self.shared.portals) {
@@ -190,7 +191,7 @@ impl Server {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        // Who logs out in time hears that it did.
+        // Initiators that log out in time get the answer.
         if tokio::time::timeout(self.shared.limits.farewell, all_gone(&|| sessions.count_with_flushing())).await.is_err() {
             sessions.close_all();
             all_gone(&|| sessions.count()).await;
@@ -205,7 +206,7 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener, group: u16) {
             Ok((stream, address)) => {
                 let shared = shared.clone();
                 let Some(place) = HalfOpen::enter(&shared, address.ip()) else {
-                    // Nothing is read of it, so it costs nothing.
+                    // Nothing is read from it, so it costs nothing.
                     crowd.turned_away(address.ip());
                     continue;
                 };
@@ -229,7 +230,7 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener, group: u16) {
     }
 }
 
-/// Connections that were turned away. Whoever makes thousands of them does not fill the log.
+/// Counts connections that were turned away, so that thousands of them do not fill the log.
 #[derive(Default)]
 struct Crowd {
     told: Option<Instant>,
@@ -237,7 +238,7 @@ struct Crowd {
 }
 
 impl Crowd {
-    /// The log hears of it at most so often.
+    /// The shortest time between two log entries.
     const INTERVAL: Duration = Duration::from_secs(10);
 
     fn turned_away(&mut self, address: IpAddr) {
@@ -260,12 +261,12 @@ struct HalfOpen {
 }
 
 impl HalfOpen {
-    /// Nobody takes all places: those of one address are fewer.
+    /// Takes a place for a connection in its login. One address gets only a part of the places, so it cannot take all.
     fn enter(shared: &Arc<Shared>, address: IpAddr) -> Option<HalfOpen> {
         let mut half_open = shared.half_open.lock();
         let all: usize = half_open.values().sum();
         let own = half_open.entry(address).or_default();
-        // With the places of one address, that of a connection without any goes too.
+        // An address without places keeps no entry in the map.
         let is_free = all < shared.limits.logins && *own < shared.limits.logins_of_address;
         if is_free {
             *own += 1;
@@ -324,10 +325,10 @@ async fn log_in(
         let Incoming { header, data, .. } = pdu;
         let mut response = response_to(&header);
         let expected_command = header.command_number();
-        // Who decides about logins may read files for that.
+        // The decision about a login may read files.
         let step = || login.step(&header, &data, &*shared.targets);
         let answer = match tokio::task::block_in_place(step) {
-            // More connections of a session are not offered, and sessions end with their connection.
+            // Additional connections of a session are not offered. Sessions end with their connection.
             Ok(_) if header.tsih() != 0 => Err(Refused::NoSuchSession),
             answer => answer,
         };
@@ -367,10 +368,10 @@ async fn log_in(
     }
 }
 
-/// Takes a place for a session whose login is done.
+/// Takes a place for a session after its login.
 async fn enter(shared: &Arc<Shared>, login: &Login, header: &Header, status_number: u32) -> Result<Option<Begun>, Refused> {
     let target = match &login.target {
-        // Who knows the targets may be changing them, which takes a while.
+        // The owner of the targets may be changing them, which takes a while.
         Some(name) => Some(tokio::task::block_in_place(|| shared.targets.target(name)).ok_or(Refused::NotFound)?),
         None => None,
     };
@@ -383,7 +384,7 @@ async fn enter(shared: &Arc<Shared>, login: &Login, header: &Header, status_numb
         NoPlace::Full => Refused::OutOfResources,
         NoPlace::Closing => Refused::ServiceUnavailable,
     })?;
-    // What was done to it before the session was counted has an end first; and it may be gone since.
+    // Changes of the target that began before the session was counted must end first. The target may be gone since.
     if let Some(target) = &target
         && !tokio::task::block_in_place(|| shared.targets.is_served(target))
     {
@@ -411,7 +412,7 @@ fn response_to(header: &Header) -> Outgoing {
     response
 }
 
-/// Sends an answer to a login: `window` is how many commands a session takes, which begins with this one.
+/// Sends an answer to a login. `window` is how many commands a session takes, beginning with this one.
 async fn send(
     stream: &mut (impl AsyncWrite + Unpin),
     mut pdu: Outgoing,

@@ -1,4 +1,4 @@
-//! Targets: names with logical units; and who is logged in.
+//! Targets: names with logical units, and the sessions logged in to them.
 
 use crate::login::{Doors, Visitor};
 use crate::negotiation::Parameters;
@@ -16,19 +16,19 @@ use tokio::sync::{mpsc, oneshot, watch};
 pub struct Target {
     /// Its iSCSI name.
     pub name: String,
-    /// Its units by LUN (below 16,384). They may change while initiators are logged in.
+    /// Its units by LUN (below 16,384). They may change during sessions.
     pub units: RwLock<BTreeMap<u16, Arc<LogicalUnit>>>,
-    /// Sessions that it takes at a time.
+    /// The most sessions at a time.
     pub max_sessions: AtomicUsize,
 }
 
 impl Target {
-    /// A target without units, for any number of sessions.
+    /// Returns a target without units, for any number of sessions.
     pub fn new(name: impl Into<String>) -> Target {
         Target { name: name.into(), units: RwLock::default(), max_sessions: AtomicUsize::new(usize::MAX) }
     }
 
-    /// The unit with this LUN field (SAM-5 section 4.7): peripheral device or flat space addressing, one level.
+    /// Returns the unit with this LUN field (SAM-5 section 4.7): peripheral device or flat space addressing, one level.
     pub fn unit(&self, lun: u64) -> Option<(u16, Arc<LogicalUnit>)> {
         let number = lun_number(lun)?;
         self.units.read().get(&number).map(|unit| (number, unit.clone()))
@@ -40,7 +40,7 @@ impl Target {
     }
 }
 
-/// The number of a LUN field, if it is of a form that is used here.
+/// Returns the number of a LUN field, if it has a form that is used here.
 pub fn lun_number(lun: u64) -> Option<u16> {
     let first = (lun >> 48) as u16;
     if lun & 0x0000_ffff_ffff_ffff != 0 {
@@ -56,23 +56,24 @@ pub fn lun_number(lun: u64) -> Option<u16> {
 
 /// All targets.
 pub trait Targets: Doors + Send + Sync {
-    /// Names of those that somebody may see.
+    /// Returns the names of the targets that a visitor may see.
     fn names(&self, visitor: &Visitor) -> Vec<String>;
 
-    /// A target by its name.
+    /// Returns the target with this name.
     fn target(&self, name: &str) -> Option<Arc<Target>>;
 
-    /// Whether this target is still served, asked when a session has entered it and before its first command. While something is done that no
-    /// session may see, it does not return: from then on the session is counted ([`Handle::count_of`](crate::Handle::count_of)).
+    /// Returns whether this target is still served. Called when a session has entered it, before its first command. It
+    /// waits while a change is under way that no session may see. From then on the session is counted
+    /// ([`Handle::count_of`](crate::Handle::count_of)).
     fn is_served(&self, target: &Arc<Target>) -> bool {
         self.target(&target.name).is_some_and(|served| Arc::ptr_eq(&served, target))
     }
 }
 
-/// What a session is told from outside.
+/// A message to a session from outside.
 #[derive(Debug)]
 pub(crate) enum Control {
-    /// End the tasks on a unit, or all; say so when they are over.
+    /// End the tasks on a unit, or all tasks, and report when they are over.
     Abort { lun: Option<u16>, done: oneshot::Sender<()> },
     /// Close the connection.
     Close,
@@ -80,14 +81,14 @@ pub(crate) enum Control {
     AskToLogOut,
 }
 
-/// What is known of a session.
+/// The state of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionInfo {
-    /// Its number: never that of another session of the same server.
+    /// Its number. No other session of the server ever has it.
     pub number: u64,
-    /// The target; none for a discovery session.
+    /// The target. `None` for a discovery session.
     pub target: Option<String>,
-    /// Who it is, and where.
+    /// The initiator, and where it is.
     pub visitor: Visitor,
     /// The initiator's part of the session's identifier.
     pub isid: [u8; 6],
@@ -101,11 +102,11 @@ pub struct SessionInfo {
     pub commands: u64,
     /// Bytes that the initiator has read.
     pub read_bytes: u64,
-    /// Bytes that the initiator has sent to be written.
+    /// Bytes that the initiator has sent to write.
     pub written_bytes: u64,
 }
 
-/// What a session has done.
+/// The counters of a session.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) commands: AtomicU64,
@@ -138,20 +139,21 @@ impl Entry {
     }
 }
 
-/// Who is logged in.
+/// The sessions that are logged in.
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     entries: Mutex<HashMap<u64, Entry>>,
-    /// Targets of those that are about to enter; one that reinstates another waits for its end and is in use meanwhile. Locked behind `entries`.
+    /// Targets of sessions that are about to enter. A session that reinstates another waits for its end, and its target
+    /// is in use meanwhile. Locked after `entries`.
     arriving: Mutex<Vec<String>>,
     next: AtomicU64,
-    /// Sessions that are over, of which the last answers are still to be taken.
+    /// Sessions that are over but whose last answers have not been taken yet.
     flushing: AtomicUsize,
-    /// Whether nobody is let in any more. It is changed and looked at with `entries` locked.
+    /// Whether nobody is let in any more. Changed and read with `entries` locked.
     is_closing: AtomicBool,
 }
 
-/// Somebody is about to enter a target.
+/// A session about to enter a target.
 struct Arriving<'a> {
     sessions: &'a Sessions,
     target: Option<String>,
@@ -166,7 +168,7 @@ impl Drop for Arriving<'_> {
     }
 }
 
-/// The last answers of a session are on their way.
+/// A session whose last answers are on their way.
 #[derive(Debug)]
 pub(crate) struct Flushing(Arc<Sessions>);
 
@@ -192,24 +194,24 @@ impl Drop for Place {
     }
 }
 
-/// Why a session does not get a place.
+/// The reason why a session gets no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoPlace {
-    /// There are as many as may be.
+    /// The limit is reached.
     Full,
-    /// The server ends.
+    /// The server is stopping.
     Closing,
 }
 
 impl Sessions {
-    /// How many there are.
+    /// Returns the number of sessions.
     pub(crate) fn count(&self) -> usize {
         self.entries.lock().len()
     }
 
-    /// How many there are, those included whose last answers are on their way.
+    /// Returns the number of sessions, including those whose last answers are on their way.
     pub(crate) fn count_with_flushing(&self) -> usize {
-        // In this order: whoever leaves the one is in the other already.
+        // The order matters: a session that leaves the first count is already in the second.
         self.count() + self.flushing.load(Ordering::Relaxed)
     }
 
@@ -218,12 +220,12 @@ impl Sessions {
         Flushing(self.clone())
     }
 
-    /// How many there have been.
+    /// Returns the number of sessions ever begun.
     pub(crate) fn begun(&self) -> u64 {
         self.next.load(Ordering::Relaxed)
     }
 
-    /// How many of a target there are, those included that are about to enter it.
+    /// Returns the number of sessions of a target, including those about to enter it.
     pub(crate) fn count_of(&self, target: &str) -> usize {
         let entries = self.entries.lock();
         let arriving = self.arriving.lock().iter().filter(|name| *name == target).count();
@@ -235,7 +237,7 @@ impl Sessions {
         Arriving { sessions: self, target }
     }
 
-    /// All of them, by their numbers.
+    /// Returns all sessions, by their numbers.
     pub(crate) fn list(&self) -> Vec<SessionInfo> {
         let info = |(number, entry): (&u64, &Entry)| SessionInfo {
             number: *number,
@@ -254,9 +256,9 @@ impl Sessions {
         list
     }
 
-    /// Enters a session, unless there are as many already as may be, or as many of its target as that takes. Discovery sessions, in which nobody proves anything,
-    /// are counted apart, and those of one address too. One of the same nexus to the same target is
-    /// closed first, and waited for: it is reinstated (RFC 7143 section 6.3.5).
+    /// Enters a session. Errors: the limit of sessions, or of its target's sessions, is reached. Discovery sessions, in
+    /// which nobody proves anything, are counted separately, also by address. A session of the same nexus to the same
+    /// target is closed first and waited for: it is reinstated (RFC 7143 section 6.3.5).
     pub(crate) async fn enter(
         self: &Arc<Sessions>,
         newcomer: Newcomer,
@@ -319,12 +321,12 @@ impl Sessions {
             }
         }
         for receiver in waiting {
-            // One that is gone has no tasks.
+            // A session that is gone has no tasks.
             let _ = receiver.await;
         }
     }
 
-    /// Ends the tasks that sessions of these nexuses have on the unit with this number.
+    /// Ends the tasks of these nexuses' sessions on the unit with this number.
     pub(crate) async fn abort_of(&self, nexuses: &[Nexus], number: u64) {
         let mut waiting = Vec::new();
         for entry in self.entries.lock().values().filter(|entry| nexuses.contains(&entry.newcomer.nexus)) {
@@ -336,7 +338,7 @@ impl Sessions {
             }
         }
         for receiver in waiting {
-            // One that is gone has no tasks.
+            // A session that is gone has no tasks.
             let _ = receiver.await;
         }
     }
@@ -348,19 +350,20 @@ impl Sessions {
         }
     }
 
-    /// Closes a session. Returns whether there was one of this number.
+    /// Closes a session. Returns whether the number existed.
     pub(crate) fn close_one(&self, number: u64) -> bool {
         self.entries.lock().get(&number).is_some_and(|entry| entry.control.send(Control::Close).is_ok())
     }
 
-    /// Closes all of them.
+    /// Closes all sessions.
     pub(crate) fn close_all(&self) {
         for entry in self.entries.lock().values() {
             let _ = entry.control.send(Control::Close);
         }
     }
 
-    /// Asks all to log out, and lets nobody in from now on: not even who waits until its former session has ended.
+    /// Asks all initiators to log out, and lets nobody in from now on, not even a session that waits for its
+    /// predecessor to end.
     pub(crate) fn ask_to_log_out(&self) {
         let entries = self.entries.lock();
         self.is_closing.store(true, Ordering::Relaxed);

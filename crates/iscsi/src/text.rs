@@ -1,12 +1,12 @@
 //! Key=value pairs of login and text PDUs (RFC 7143 section 6.1).
 
-/// Bytes of all pairs of one negotiation, at most.
+/// The most bytes of all pairs of one negotiation.
 pub const MAX_TEXT_BYTES: usize = 16 << 10;
-/// Bytes of a key and of a value, at most (RFC 7143 sections 6.1 and 6.2.2).
+/// The most bytes of a key and of a value (RFC 7143 sections 6.1 and 6.2.2).
 const MAX_KEY_BYTES: usize = 63;
 const MAX_VALUE_BYTES: usize = 8192;
 
-/// Reads pairs, each ended by a zero byte; the last one may lack it.
+/// Reads pairs, each ended by a zero byte. The last one may lack it.
 pub fn parse(bytes: &[u8]) -> Result<Vec<(String, String)>, &'static str> {
     let mut pairs = Vec::new();
     for pair in bytes.split(|byte| *byte == 0).filter(|pair| !pair.is_empty()) {
@@ -28,7 +28,7 @@ pub fn put(out: &mut Vec<u8>, key: &str, value: &str) {
     out.push(0);
 }
 
-/// A number in decimal or hexadecimal.
+/// Reads a number in decimal or hexadecimal.
 pub fn number(text: &str) -> Option<u64> {
     match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(digits) => u64::from_str_radix(digits, 16).ok(),
@@ -36,7 +36,7 @@ pub fn number(text: &str) -> Option<u64> {
     }
 }
 
-/// Bytes in hexadecimal (`0x...`) or base64 (`0b...`).
+/// Reads bytes in hexadecimal (`0x...`) or base64 (`0b...`).
 pub fn binary(text: &str) -> Option<Vec<u8>> {
     let (head, digits) = text.split_at_checked(2)?;
     match head {
@@ -73,7 +73,7 @@ fn base64(text: &str) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Bytes in hexadecimal, with `0x` before.
+/// Writes bytes in hexadecimal, with a leading `0x`.
 pub fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().fold("0x".to_owned(), |text, byte| format!("{text}{byte:02x}"))
 }

@@ -5,16 +5,17 @@ use crate::pdu::{HEADER_BYTES, Header, Incoming, Outgoing, Segment, digest, opco
 use std::io::{self, IoSlice};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// What a PDU with digests that are wrong is: nothing of it can be trusted (RFC 7143 section 7.7, error recovery level 0).
+/// The error for a PDU with wrong digests: nothing in it can be trusted (RFC 7143 section 7.7, error recovery level 0).
 fn wrong(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
 }
 
-/// Bytes of the longest data segment of a login request (RFC 7143 section 13.12).
+/// The longest data segment of a login request, in bytes (RFC 7143 section 13.12).
 pub(crate) const LOGIN_SEGMENT_BYTES: u32 = 8192;
 
-/// Reads a PDU whose data segment has at most `limit` bytes. Its lengths are checked before memory is taken. Data of a Data-Out are read into `room`, which
-/// is taken for them: they are copied and not kept, while the data of other PDUs may stay, and must not keep more memory than they have bytes.
+/// Reads a PDU whose data segment has at most `limit` bytes. Lengths are checked before memory is allocated. Data of a
+/// Data-Out goes into `room`, which is taken for it: that data is copied and not kept. The data of other PDUs may be
+/// kept, and must not keep more memory than its length.
 pub(crate) async fn read(
     stream: &mut (impl AsyncRead + Unpin),
     parameters: &Parameters,
@@ -62,7 +63,7 @@ pub(crate) async fn read(
 const HEAD_BYTES: usize = HEADER_BYTES + 4;
 const TAIL_BYTES: usize = 3 + 4;
 
-/// A PDU as it is sent.
+/// A PDU in the form in which it is sent.
 #[derive(Debug)]
 pub(crate) struct Spelled {
     head: [u8; HEAD_BYTES],
@@ -73,7 +74,7 @@ pub(crate) struct Spelled {
 }
 
 impl Spelled {
-    /// What is sent, in its order.
+    /// Returns the parts to send, in order.
     pub(crate) fn parts(&self) -> [&[u8]; 3] {
         [&self.head[..self.head_bytes], &self.data, &self.tail[..self.tail_bytes]]
     }
@@ -84,7 +85,7 @@ impl Spelled {
     }
 }
 
-/// Puts digests and padding to a PDU.
+/// Adds digests and padding to a PDU.
 pub(crate) fn spell(pdu: Outgoing, parameters: &Parameters) -> Spelled {
     let Outgoing { header, data, .. } = pdu;
     let (mut head, mut tail) = ([0; HEAD_BYTES], [0; TAIL_BYTES]);
@@ -102,7 +103,8 @@ pub(crate) fn spell(pdu: Outgoing, parameters: &Parameters) -> Spelled {
     Spelled { head, head_bytes, data, tail, tail_bytes }
 }
 
-/// Writes PDUs, with as few calls of the system as can be. With each that takes something, `moved` is called with the number of bytes.
+/// Writes PDUs with as few system calls as possible. After each call that takes something, calls `moved` with the
+/// number of bytes.
 pub(crate) async fn write<'a>(
     stream: &mut (impl AsyncWrite + Unpin),
     pdus: impl Iterator<Item = &'a Spelled>,

@@ -5,14 +5,14 @@ use super::opcodes::Operation;
 use super::sense::{Code, Key, Sense};
 use super::{Buffers, Disk, DiskError, Geometry, MAX_TRANSFER_BYTES, u16_at, u32_at, u64_at};
 
-/// Patterns are written, and what is there is compared, so many bytes at a time.
+/// Patterns are written, and data is compared, this many bytes at a time.
 const STEP_BYTES: usize = 1 << 20;
-/// WRITE SAME makes zeros of so many bytes at a time.
+/// WRITE SAME zeroes this many bytes at a time.
 const ZERO_STEP_BYTES: u64 = 256 << 20;
-/// Extents of one GET LBA STATUS.
+/// The most extents in one GET LBA STATUS.
 const MAX_EXTENTS: usize = 1024;
 
-/// Which blocks a command is about.
+/// The blocks of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Range {
     pub(super) lba: u64,
@@ -20,7 +20,7 @@ pub(super) struct Range {
 }
 
 impl Range {
-    /// The range of a CDB.
+    /// Returns the range of a CDB.
     pub(super) fn of(operation: Operation, cdb: &[u8]) -> Range {
         let (lba, blocks) = match (cdb.len(), operation) {
             (6, _) => {
@@ -44,7 +44,7 @@ impl Range {
         }
     }
 
-    /// Checks that it is on the disk and not longer than a transfer may be.
+    /// Checks that the range is on the disk and not longer than a transfer may be.
     fn check_transfer(self, geometry: &Geometry) -> Result<Range, Sense> {
         self.check(geometry)?;
         if self.blocks > u64::from(geometry.max_transfer_blocks()) {
@@ -64,7 +64,7 @@ impl Range {
 
 const FUA: u8 = 0x08;
 
-/// Bytes that a command takes, by what its CDB says; 0 for one that takes none or is wrong.
+/// Returns the bytes that a command receives, according to its CDB. 0 for a command without data or with errors.
 pub(super) fn data_out_bytes(operation: Operation, cdb: &[u8], geometry: &Geometry) -> usize {
     let logical = geometry.logical as usize;
     let range = |factor: usize| {
@@ -91,7 +91,8 @@ pub(super) fn data_out_bytes(operation: Operation, cdb: &[u8], geometry: &Geomet
     }
 }
 
-/// Bytes that a command takes from the medium to send them, by what its CDB says, however few the initiator wants of them.
+/// Returns the bytes that a command reads from the medium to send them, according to its CDB, even if the initiator
+/// wants fewer.
 pub(super) fn data_in_bytes(operation: Operation, cdb: &[u8], geometry: &Geometry) -> usize {
     if operation != Operation::Read {
         return 0;
@@ -99,7 +100,7 @@ pub(super) fn data_in_bytes(operation: Operation, cdb: &[u8], geometry: &Geometr
     Range::of(operation, cdb).check_transfer(geometry).map_or(0, |range| range.bytes(geometry))
 }
 
-/// Whether a command only reads: with FUA it would write first what was written before.
+/// Returns whether a command only reads. With FUA it would first write earlier data.
 pub(super) fn is_plain_read(operation: Operation, cdb: &[u8]) -> bool {
     operation == Operation::Read && !(cdb.len() > 6 && cdb[1] & FUA != 0)
 }
@@ -115,7 +116,7 @@ impl Medium<'_> {
         self.read_into(range, &Buffers::default())
     }
 
-    /// Reads into a buffer that was used before, if there is one. A disk that reads without an error has written all of it.
+    /// Reads into a used buffer, if there is one. A disk that reads without an error fills all of it.
     fn read_into(&self, range: Range, buffers: &Buffers) -> Result<Vec<u8>, Sense> {
         range.check_transfer(&self.geometry)?;
         let mut out = buffers.full(range.bytes(&self.geometry));
@@ -127,7 +128,7 @@ impl Medium<'_> {
         Ok(out)
     }
 
-    /// READ. With FUA what is read is on the medium: what was only written before goes there first (SBC-3 section 4.15).
+    /// READ. With FUA the data must be on the medium: earlier writes go there first (SBC-3 section 4.15).
     pub(super) fn read_command(&self, cdb: &[u8], buffers: &Buffers) -> Result<Vec<u8>, Sense> {
         let range = Range::of(Operation::Read, cdb).check_transfer(&self.geometry)?;
         if cdb.len() > 6 && cdb[1] & FUA != 0 {
@@ -136,12 +137,12 @@ impl Medium<'_> {
         self.read_into(range, buffers)
     }
 
-    /// The first block of a range that cannot be read, as initiators want to know what is lost.
+    /// Returns the first block of a range that cannot be read, because initiators want to know what is lost.
     fn first_unreadable(&self, range: Range, error: &DiskError) -> u64 {
         if !matches!(error, DiskError::Damaged(_)) {
             return range.lba;
         }
-        // First by the unit of mapping, then by logical block.
+        // First by units of mapping, then by logical blocks.
         let mut left = range;
         for step in [u64::from(self.geometry.mapped_block_blocks()), 1] {
             while left.blocks > 0 {
@@ -153,11 +154,11 @@ impl Medium<'_> {
                 left = Range { lba: left.lba + part.blocks, blocks: left.blocks - part.blocks };
             }
         }
-        // All can be read now: it was something that passed.
+        // Everything can be read now, so the error was temporary.
         if left.blocks == 0 { range.lba } else { left.lba }
     }
 
-    /// Writes what came: where the initiator sent less than it announced, the whole blocks of that.
+    /// Writes the received data. If the initiator sent less than announced, writes the whole blocks of it.
     pub(super) fn write(&self, range: Range, data: &[u8], fua: bool) -> Result<(), Sense> {
         range.check_transfer(&self.geometry)?;
         let bytes = range.bytes(&self.geometry).min(data.len()) / self.geometry.logical as usize * self.geometry.logical as usize;
@@ -192,7 +193,7 @@ impl Medium<'_> {
                 if matches!(cdb[1] >> 1 & 3, 2 | 3) {
                     return Err(Sense::invalid_field(1, Some(2)));
                 }
-                // Verified is what is on the medium, so it must be there.
+                // Verification is about data on the medium, so it must be there.
                 self.write(range, data, true)?;
                 self.compare(range, |at, found| {
                     let expected = data.get(at..).unwrap_or_default();
@@ -225,8 +226,8 @@ impl Medium<'_> {
         })
     }
 
-    /// Reads a range step by step, so that it takes little memory, and fails where `difference` finds one: it is told where in the range a step begins,
-    /// and says where in the step the first one is.
+    /// Reads a range in steps, to limit memory, and fails where `difference` finds one. `difference` gets the offset of
+    /// the step in the range, and returns the first difference in the step.
     fn compare(&self, range: Range, difference: impl Fn(usize, &[u8]) -> Option<usize>) -> Result<(), Sense> {
         let logical = self.geometry.logical as usize;
         let step = (STEP_BYTES / logical) as u64;
@@ -242,7 +243,7 @@ impl Medium<'_> {
         Ok(())
     }
 
-    /// OR of what is there and what came, as one step (SBC-3 section 5.10).
+    /// ORs the received data into the stored data, as one step (SBC-3 section 5.10).
     pub(super) fn or_write(&self, cdb: &[u8], data: &[u8]) -> Result<(), Sense> {
         let range = Range::of(Operation::OrWrite, cdb).check_transfer(&self.geometry)?;
         let bytes = range.bytes(&self.geometry).min(data.len());
@@ -257,7 +258,7 @@ impl Medium<'_> {
         done.map(drop).map_err(|error| failed_to_write(&error, range.lba))
     }
 
-    /// Writes the second half of the data if the first is what is there, as one step (SBC-3 section 5.2).
+    /// Writes the second half of the data if the first half equals the stored data, as one step (SBC-3 section 5.2).
     pub(super) fn compare_and_write(&self, cdb: &[u8], data: &[u8]) -> Result<(), Sense> {
         let range = Range::of(Operation::CompareAndWrite, cdb).check(&self.geometry)?;
         if range.blocks > u64::from(MAX_COMPARE_BLOCKS) {
@@ -283,10 +284,11 @@ impl Medium<'_> {
         difference.map_or(Ok(()), |at| Err(miscompare(at)))
     }
 
-    /// WRITE SAME: with zeros the space is given back, whether or not that is asked for; anything else is written over and over.
+    /// WRITE SAME. Zeros always free the space, whether or not the command asks for that. Any other pattern is written
+    /// repeatedly.
     pub(super) fn write_same(&self, cdb: &[u8], data: &[u8], is_over: &dyn Fn() -> bool) -> Result<(), Sense> {
         let range = Range::of(Operation::WriteSame, cdb).check(&self.geometry)?;
-        // None would be all up to the end; that is not offered (WSNZ).
+        // Zero blocks would mean all up to the end, which is not offered (WSNZ).
         if range.blocks == 0 || range.blocks > self.geometry.max_write_same_blocks() {
             return Err(Sense::invalid_field(if cdb.len() == 10 { 7 } else { 10 }, None));
         }
@@ -295,7 +297,7 @@ impl Medium<'_> {
         if has_data && data.len() < logical {
             return Err(Sense::new(Key::IllegalRequest, Code::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT));
         }
-        // With UNMAP too, blocks read as what was sent: what is unmapped reads as zeros.
+        // Even with UNMAP, blocks must read as the data sent: unmapped blocks read as zeros.
         if !has_data || data[..logical].iter().all(|byte| *byte == 0) {
             let step = ZERO_STEP_BYTES / logical as u64;
             let mut left = range;
@@ -324,13 +326,13 @@ impl Medium<'_> {
         Ok(())
     }
 
-    /// Makes zeros of a range, whatever room that needs.
+    /// Zeroes a range, whatever space that needs.
     pub(super) fn zero_range(&self, range: Range) -> Result<(), Sense> {
         let length = range.blocks * u64::from(self.geometry.logical);
         self.disk.zero(range.offset(&self.geometry), length).map_err(|error| failed_to_write(&error, range.lba))
     }
 
-    /// UNMAP (SBC-3 section 5.28). All descriptors are checked before anything is given back.
+    /// UNMAP (SBC-3 section 5.28). All descriptors are checked before any space is freed.
     pub(super) fn unmap(&self, list: &[u8], is_over: &dyn Fn() -> bool) -> Result<(), Sense> {
         if list.is_empty() {
             return Ok(());
@@ -367,7 +369,7 @@ impl Medium<'_> {
         self.disk.flush().map_err(|error| failed_to_write(&error, range.lba))
     }
 
-    /// GET LBA STATUS (SBC-3 section 5.4): from the LBA on, as many extents as there is room for.
+    /// GET LBA STATUS (SBC-3 section 5.4): from the LBA on, as many extents as fit.
     pub(super) fn lba_status(&self, cdb: &[u8]) -> Result<Vec<u8>, Sense> {
         let (lba, room) = (u64_at(cdb, 2), u32_at(cdb, 10) as usize);
         let blocks = self.geometry.blocks();
@@ -381,7 +383,7 @@ impl Medium<'_> {
         let (mut at, mut offset) = (lba, lba * logical);
         for extent in extents {
             offset += extent.length;
-            // Extents are of whole units of mapping; only the last may end within a block.
+            // Extents are whole units of mapping. Only the last may end within a block.
             let count = (offset / logical).min(blocks).saturating_sub(at).min(u32::MAX.into());
             if count == 0 {
                 break;
@@ -400,7 +402,7 @@ impl Medium<'_> {
     }
 }
 
-/// A long command ends early when nobody waits for it any more, so that it keeps no others waiting. What it has done is done.
+/// Ends a long command early when nobody waits for it any more, so that it does not delay others. Finished steps stay.
 pub(super) fn go_on(is_over: &dyn Fn() -> bool) -> Result<(), Sense> {
     if is_over() { Err(Sense::new(Key::AbortedCommand, Code::NONE)) } else { Ok(()) }
 }
@@ -414,7 +416,7 @@ pub(super) fn read_capacity_10(cdb: &[u8], geometry: &Geometry) -> Result<Vec<u8
     Ok([last.to_be_bytes(), geometry.logical.to_be_bytes()].concat())
 }
 
-/// READ CAPACITY (16) (SBC-3 section 5.16): thin, and what is unmapped reads as zeros.
+/// READ CAPACITY (16) (SBC-3 section 5.16): thin, and unmapped blocks read as zeros.
 pub(super) fn read_capacity_16(geometry: &Geometry) -> Vec<u8> {
     let mut out = vec![0; 32];
     out[..8].copy_from_slice(&geometry.blocks().saturating_sub(1).to_be_bytes());

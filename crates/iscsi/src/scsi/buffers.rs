@@ -1,14 +1,14 @@
-//! Memory for the data of long commands, used again and again: what the system gives anew is cleared page by page, which takes longer than
-//! to copy as much.
+//! Reusable memory for the data of long commands. The system clears new memory page by page, which takes longer than
+//! copying as much.
 
 use parking_lot::Mutex;
 
-/// Shorter data come from the allocator, which keeps such memory itself.
+/// Shorter data comes from the allocator, which reuses such memory itself.
 const MIN_BYTES: usize = 64 << 10;
-/// Bytes that are kept for others.
+/// The most bytes kept for reuse.
 const KEPT_BYTES: usize = 16 << 20;
 
-/// Buffers that nobody uses at the moment: of some megabytes at most.
+/// Unused buffers, some megabytes at most.
 #[derive(Debug, Default)]
 pub struct Buffers {
     kept: Mutex<Kept>,
@@ -21,7 +21,7 @@ struct Kept {
 }
 
 impl Buffers {
-    /// An empty buffer with room for so many bytes.
+    /// Returns an empty buffer with this capacity.
     pub fn empty(&self, bytes: usize) -> Vec<u8> {
         let mut buffer = self.find(bytes).unwrap_or_default();
         buffer.clear();
@@ -29,7 +29,7 @@ impl Buffers {
         buffer
     }
 
-    /// A buffer of so many bytes, of any value: all of it must be written before anybody may see it.
+    /// Returns a buffer of this length with any content. All of it must be written before it is shown to anyone.
     pub fn full(&self, bytes: usize) -> Vec<u8> {
         match self.find(bytes) {
             Some(mut buffer) => {
@@ -40,7 +40,8 @@ impl Buffers {
         }
     }
 
-    /// One that was given back, with that much room and not much more, so that a short command does not keep the memory of a long one.
+    /// Returns a used buffer with this capacity and not much more, so that a short command does not keep the memory of
+    /// a long one.
     fn find(&self, bytes: usize) -> Option<Vec<u8>> {
         if bytes < MIN_BYTES {
             return None;
@@ -52,7 +53,7 @@ impl Buffers {
         Some(buffer)
     }
 
-    /// Takes a buffer back. When there are too many already, the oldest go.
+    /// Takes a buffer back. If there are too many, drops the oldest.
     pub fn give_back(&self, buffer: Vec<u8>) {
         let bytes = buffer.capacity();
         if !(MIN_BYTES..=KEPT_BYTES).contains(&bytes) {

@@ -1,65 +1,71 @@
-//! What a logical unit stands on.
+//! The disk below a logical unit.
 
 use std::any::Any;
 use std::sync::Arc;
 
-/// A thin disk. Several threads use it at the same time; each call sees the changes of those that returned before it began.
+/// A thin disk. Several threads use it at the same time. Each call sees the changes of all calls that returned before
+/// it began.
 pub trait Disk: Send + Sync {
-    /// Its length, bytes. It is asked with every command, by whom many others wait for: it must answer at once, whatever is done to the disk.
+    /// Returns the length in bytes. Every command calls this while many others wait, so it must return at once,
+    /// whatever is happening to the disk.
     fn size(&self) -> u64;
 
-    /// Whether changes are refused.
+    /// Returns whether changes are refused.
     fn read_only(&self) -> bool;
 
-    /// The unit of mapping, bytes, a power of two: changes that cover whole ones are quick, and only whole ones are given back.
+    /// Returns the unit of mapping in bytes, a power of two. Changes of whole units are fast, and only whole units are
+    /// freed.
     fn block_bytes(&self) -> u32;
 
     /// Reads `out.len()` bytes. Without an error all of `out` is written, whatever was in it before.
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), DiskError>;
 
-    /// Writes; with `fua` the data is durable on return.
+    /// Writes. With `fua` the data is durable on return.
     fn write(&self, offset: u64, data: &[u8], fua: bool) -> Result<(), DiskError>;
 
-    /// Reads, lets `change` change what was read, and writes it if `change` returns true: as one step for all who use the disk. Returns what
-    /// `change` returned.
+    /// Reads, lets `change` modify the data, and writes it if `change` returns true: one step for all users of the
+    /// disk. Returns what `change` returned.
     fn update(&self, offset: u64, length: usize, fua: bool, change: &mut dyn FnMut(&mut [u8]) -> bool) -> Result<bool, DiskError>;
 
-    /// Everything whose write returned before this call is durable on return.
+    /// Makes every write durable that returned before this call.
     fn flush(&self) -> Result<(), DiskError>;
 
-    /// Makes the range zeros and gives its space back.
+    /// Zeroes the range and frees its space.
     fn zero(&self, offset: u64, length: u64) -> Result<(), DiskError>;
 
-    /// The range is not needed any more: gives its space back. What has no room to become zeros may stay as it is.
+    /// Frees the space of a range that is no longer needed. Parts that cannot be zeroed for lack of space may stay as
+    /// they are.
     fn unmap(&self, offset: u64, length: u64) -> Result<(), DiskError> {
         self.zero(offset, length)
     }
 
-    /// The range will be read soon.
+    /// Prepares for reading the range soon.
     fn prefetch(&self, offset: u64, length: u64) -> Result<(), DiskError>;
 
-    /// How the range is mapped: extents one behind the other from `offset` on, at least one, at most `limit`; they may end before the range does.
+    /// Returns how the range is mapped: consecutive extents from `offset` on, at least one and at most `limit`. They
+    /// may end before the range does.
     fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>, DiskError>;
 
-    /// The room of the store, if it can be told. It is asked often and must answer at once.
+    /// Returns the space of the store, if known. This is called often and must return at once.
     fn space(&self) -> Option<Space> {
         None
     }
 
-    /// What the range is now, to be written somewhere else. Unless a disk knows better, that are the bytes.
+    /// Captures the content of the range, to write it elsewhere. By default this copies the bytes.
     fn capture(&self, offset: u64, length: u64) -> Result<Arc<dyn Content>, DiskError> {
         let mut bytes = vec![0; usize::try_from(length).map_err(|_| DiskError::OutOfRange)?];
         self.read(offset, &mut bytes)?;
         Ok(Arc::new(Captured(bytes)))
     }
 
-    /// Writes `length` bytes of a content, from byte `from` of it on, to `offset`. Unless a disk knows better, they are read and written.
+    /// Writes `length` bytes of a content, from its byte `from` on, to `offset`. By default this reads and writes the
+    /// bytes.
     fn place(&self, offset: u64, content: &dyn Content, from: u64, length: u64) -> Result<(), DiskError> {
         place_bytes(self, offset, content, from, length)
     }
 }
 
-/// Writes `length` bytes of a content, from byte `from` of it on, to `offset`, by reading them.
+/// Writes `length` bytes of a content, from its byte `from` on, to `offset`, by reading them.
 pub fn place_bytes<D: Disk + ?Sized>(disk: &D, offset: u64, content: &dyn Content, from: u64, length: u64) -> Result<(), DiskError> {
     let mut done = 0;
     while done < length {
@@ -71,33 +77,33 @@ pub fn place_bytes<D: Disk + ?Sized>(disk: &D, offset: u64, content: &dyn Conten
     Ok(())
 }
 
-/// Room of a store.
+/// The space of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
-    /// Bytes that are taken.
+    /// Used bytes.
     pub used_bytes: u64,
-    /// Bytes that are free.
+    /// Free bytes.
     pub available_bytes: u64,
-    /// With fewer free bytes than this, initiators are warned.
+    /// Initiators are warned when fewer bytes than this are free.
     pub low_bytes: u64,
 }
 
-/// Bytes that are read and written at a time where nothing better is known.
+/// Bytes read and written at a time by default.
 const PLACE_BYTES: u64 = 1 << 20;
 
-/// What a range of a disk was at one moment, whatever became of the disk since.
+/// The content of a range of a disk at one moment, whatever happens to the disk later.
 pub trait Content: Any + Send + Sync + std::fmt::Debug {
     /// Its length, bytes.
     fn length(&self) -> u64;
 
-    /// Memory that it takes, bytes.
+    /// Returns the memory that it takes, in bytes.
     fn memory_bytes(&self) -> usize;
 
     /// Fills `out` from byte `from` on.
     fn read(&self, from: u64, out: &mut [u8]) -> Result<(), DiskError>;
 }
 
-/// The bytes themselves.
+/// A content as its bytes.
 struct Captured(Vec<u8>);
 
 impl std::fmt::Debug for Captured {
@@ -127,11 +133,11 @@ impl Content for Captured {
 pub struct Extent {
     /// Bytes.
     pub length: u64,
-    /// Whether something is stored for it; else it reads as zeros.
+    /// Whether something is stored for it. Otherwise it reads as zeros.
     pub mapped: bool,
 }
 
-/// Why a disk cannot do what was asked.
+/// The reason why a disk cannot execute a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DiskError {
     /// The store is full.
@@ -140,13 +146,13 @@ pub enum DiskError {
     /// The disk cannot be changed.
     #[error("the disk is read-only")]
     ReadOnly,
-    /// Beyond the end of the disk, which may have been made smaller.
+    /// The request reaches beyond the end of the disk, which may have shrunk.
     #[error("beyond the end of the disk")]
     OutOfRange,
-    /// What was stored is lost or damaged; the text is for the log of the target.
+    /// Stored data is lost or damaged. The text is for the target's log.
     #[error("{0}")]
     Damaged(String),
-    /// The store failed; the text is for the log of the target.
+    /// The store failed. The text is for the target's log.
     #[error("{0}")]
     Io(String),
 }

@@ -1,5 +1,5 @@
-//! EXTENDED COPY (LID1) (SPC-4 section 6.5): segments of blocks between units that the initiator may use. What is copied is what [`Disk::capture`] says, so
-//! that disks of one store move no data.
+//! EXTENDED COPY (LID1) (SPC-4 section 6.5): copies segments of blocks between units that the initiator may use. It
+//! copies what [`Disk::capture`] returns, so disks of one store move no data.
 
 use super::inquiry::Identity;
 use super::opcodes::Access;
@@ -13,16 +13,18 @@ use super::unit::{Caller, LogicalUnit};
 use super::{block, u16_at, u32_at, u64_at};
 use std::sync::Arc;
 
-/// What is beside a unit: other units, and the commands of others.
+/// The surroundings of a unit: other units, and commands of other sessions.
 pub trait Peers: Send + Sync {
-    /// The unit with this number ([`Identity::number`]), if it is in a target that the initiator may use with what it has proved.
+    /// Returns the unit with this number ([`Identity::number`]), if it is in a target that the initiator may use with
+    /// the proofs it has given.
     fn unit(&self, number: u64) -> Option<Arc<LogicalUnit>>;
 
-    /// Ends the commands that these have under way on a unit, and returns when they are over, or `is_over` says that nobody waits for that any more.
+    /// Ends these nexuses' commands on a unit. Returns when they are over, or when `is_over` says that nobody waits for
+    /// that any more.
     fn abort(&self, number: u64, nexuses: &[Nexus], is_over: &dyn Fn() -> bool);
 }
 
-/// Bytes that are captured at a time.
+/// Bytes captured at a time.
 const STEP_BYTES: u64 = 16 << 20;
 const HEAD_BYTES: usize = 16;
 
@@ -30,10 +32,10 @@ const HEAD_BYTES: usize = 16;
 #[derive(Debug, PartialEq, Eq)]
 struct Request {
     list_id: u8,
-    /// Whether anybody may ask how it ended.
+    /// Whether the initiator may ask for the result later.
     is_kept: bool,
     has_list_id: bool,
-    /// Designators of the targets, each with the length of its blocks.
+    /// Designators of the targets, each with its block length.
     targets: Vec<Target>,
     segments: Vec<Segment>,
 }
@@ -45,7 +47,7 @@ struct Target {
     logical: u32,
 }
 
-/// What goes from where to where.
+/// The source and the destination of a copy.
 #[derive(Debug, PartialEq, Eq)]
 struct Segment {
     source: usize,
@@ -59,7 +61,7 @@ struct Segment {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Length {
-    /// Blocks, of the destination or else of the source.
+    /// Blocks of the destination, or else of the source.
     Blocks {
         count: u64,
         of_destination: bool,
@@ -118,7 +120,7 @@ impl Request {
 }
 
 impl Segment {
-    /// The first of the segment descriptors, and its length; they begin at byte `at` of the list.
+    /// Reads the first of the segment descriptors, which begin at byte `at` of the list. Also returns its length.
     fn parse(list: &[u8], at: usize) -> Result<(Segment, usize), Sense> {
         let bytes = match list[0] {
             BLOCK_TO_BLOCK => 28,
@@ -149,7 +151,7 @@ impl Segment {
     }
 }
 
-/// Whether a designator is one of a unit's own ones.
+/// Returns whether a designator belongs to a unit.
 fn names(designator: &[u8; 24], identity: &Identity) -> bool {
     let length = usize::from(designator[3]).min(20);
     let (kind, bytes) = ([designator[0] & 0x0f, designator[1] & 0x0f], &designator[4..4 + length]);
@@ -196,11 +198,12 @@ impl LogicalUnit {
     /// Copies a segment. Returns the number of bytes.
     fn copy_segment(&self, caller: Caller<'_>, segment: &Segment, source: &Peer, destination: &Peer) -> Result<u64, Sense> {
         let (from, to) = (source.unit(self), destination.unit(self));
-        // Copies of other units, however many, keep nobody waiting who wants to have one alone.
+        // Copies from other units, however many, must not delay a command that waits for exclusive use of a unit.
         if [(source, from), (destination, to)].iter().any(|(peer, unit)| matches!(peer, Peer::Other(_)) && unit.is_medium_wanted()) {
             return Err(Sense::new(Key::NotReady, Code::NOT_READY));
         }
-        // The own medium is in use by this command already. Who waits to have one alone does not wait for another, so nobody waits in a circle.
+        // This command uses its own unit's medium already. A command that waits for exclusive use waits for no other
+        // medium, so there is no circular wait.
         let _media = [(source, from), (destination, to)].map(|(peer, unit)| matches!(peer, Peer::Other(_)).then(|| unit.share_medium()));
         let admit = || from.admit_copy(caller.nexus, Access::Read).and_then(|()| to.admit_copy(caller.nexus, Access::Write));
         admit()?;
@@ -226,11 +229,12 @@ impl LogicalUnit {
         let source_offset = place(from, segment.source_lba, segment.source_byte)?;
         let offset = place(to, segment.destination_lba, segment.destination_byte)?;
         let steps = length.div_ceil(STEP_BYTES);
-        // What is still to be copied must not be overwritten.
+        // Source bytes that are still to be copied must not be overwritten.
         let is_backward = std::ptr::eq(from, to) && source_offset < offset;
         for step in 0..steps {
             block::go_on(&|| caller.patience.is_over())?;
-            // Reservations may have changed. Whoever keeps others out by that waits for the steps that were admitted before.
+            // Reservations may have changed. A command that excludes others by that waits for the steps admitted
+            // before.
             let _steps = [from, to].map(LogicalUnit::share_step);
             admit()?;
             let start = if is_backward { steps - 1 - step } else { step } * STEP_BYTES;
@@ -245,7 +249,7 @@ impl LogicalUnit {
     }
 }
 
-/// A unit that a segment is about.
+/// A unit of a segment.
 enum Peer {
     Own,
     Other(Arc<LogicalUnit>),
@@ -376,7 +380,8 @@ mod tests {
         assert_eq!(copy().status, Status::Good);
     }
 
-    /// Lets somebody do something when a command looks whether anybody waits for it for the second time: between two steps.
+    /// Lets somebody do something when a command looks whether anybody waits for it for the second time: between two
+    /// steps.
     struct Between<F>(std::sync::atomic::AtomicU32, F);
 
     impl<F: Fn() + Send + Sync> super::super::Patience for Between<F> {

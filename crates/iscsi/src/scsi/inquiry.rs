@@ -1,16 +1,16 @@
-//! INQUIRY: what the unit is and what it can do (SPC-4 sections 6.4 and 7.8, SBC-3 section 6.6).
+//! INQUIRY: what the unit is and what it supports (SPC-4 sections 6.4 and 7.8, SBC-3 section 6.6).
 
 use super::sense::Sense;
 use super::{Geometry, provisioning, third_party};
 
-/// Who a unit is. It never changes, so that initiators know it again over all paths and after restarts.
+/// The identity of a unit. It never changes, so that initiators recognise the unit over all paths and after restarts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Serial number: printable ASCII, at most 36 bytes.
     pub serial: String,
-    /// 60 bits that no other unit has: the NAA designator, locally assigned.
+    /// A 60-bit number that no other unit has: the NAA designator, locally assigned.
     pub number: u64,
-    /// What people call it: printable ASCII, of which 16 bytes are shown.
+    /// The product name: printable ASCII, of which 16 bytes are shown.
     pub product: String,
 }
 
@@ -21,12 +21,12 @@ impl Identity {
     }
 }
 
-/// Where a command came in: the target port.
+/// The target port at which a command arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
     /// The target's iSCSI name.
     pub target: String,
-    /// The portal group, which is the relative port identifier too (1 to 65,535).
+    /// The portal group, which is also the relative port identifier (1 to 65,535).
     pub group: u16,
 }
 
@@ -34,12 +34,12 @@ const VENDOR: &[u8; 8] = b"ONEFOLD ";
 const REVISION: &[u8; 4] = b"0001";
 /// SAM-5, SPC-4, SBC-3, iSCSI, without version (SPC-4 table 151).
 const STANDARDS: [u16; 4] = [0x00a0, 0x0460, 0x04c0, 0x0960];
-/// Unmap descriptors of one command.
+/// The most unmap descriptors in one command.
 pub const MAX_UNMAP_DESCRIPTORS: u32 = 256;
-/// Blocks of one COMPARE AND WRITE.
+/// The most blocks of one COMPARE AND WRITE.
 pub const MAX_COMPARE_BLOCKS: u8 = 255;
 
-/// Peripheral qualifier and type of a unit that is not there.
+/// Peripheral qualifier and type of a unit that does not exist.
 pub const NO_UNIT: u8 = 0x7f;
 
 /// Standard INQUIRY data (SPC-4 table 142).
@@ -69,7 +69,7 @@ pub fn page(number: u8, identity: &Identity, port: &Port, geometry: &Geometry, h
         0x87 => vec![0x3f, 0xff, 0, 0],
         0x8f => third_party::page(geometry),
         0xb0 => block_limits(geometry),
-        // Does not rotate; what a SANITIZE has erased can be read.
+        // Does not rotate. Blocks erased by SANITIZE can be read.
         0xb1 => [&[0, 1, 0, 0x40][..], &[0; 56]].concat(),
         0xb2 => provisioning::page(geometry, has_threshold),
         _ => return Err(Sense::invalid_field(2, None)),
@@ -95,7 +95,7 @@ fn padded_serial(identity: &Identity) -> Vec<u8> {
     padded::<36>(&identity.serial)[..length].to_vec()
 }
 
-/// Device identification (SPC-4 section 7.8.6): the unit by NAA and by T10 vendor, the port by its number, its group and its name.
+/// Device identification (SPC-4 section 7.8.6): the unit by NAA and by T10 vendor; the port by number, group and name.
 fn identification(identity: &Identity, port: &Port) -> Vec<u8> {
     let mut out = Vec::new();
     let mut add = |head: [u8; 2], body: &[u8]| {
@@ -114,7 +114,7 @@ fn identification(identity: &Identity, port: &Port) -> Vec<u8> {
     out
 }
 
-/// A name in UTF-8 with at least one zero behind it, in whole words.
+/// Returns a name in UTF-8 with at least one zero after it, in whole words.
 fn name_string(name: &str) -> Vec<u8> {
     let mut out = name.as_bytes()[..name.len().min(247)].to_vec();
     out.resize(out.len() / 4 * 4 + 4, 0);
@@ -124,7 +124,8 @@ fn name_string(name: &str) -> Vec<u8> {
 /// Extended INQUIRY data (SPC-4 section 7.8.7).
 fn extended() -> Vec<u8> {
     let mut out = vec![0; 60];
-    // Head-of-queue, ordered and simple tasks; a volatile cache that NV does not describe; resets clear unit attentions of one unit only.
+    // Head-of-queue, ordered and simple tasks. A volatile cache that NV does not describe. Resets clear unit attentions
+    // of one unit only.
     (out[1], out[2], out[3]) = (0x07, 0x01, 0x01);
     out
 }
@@ -133,7 +134,7 @@ fn extended() -> Vec<u8> {
 fn block_limits(geometry: &Geometry) -> Vec<u8> {
     let mut out = vec![0; 60];
     let granularity = geometry.mapped_block_blocks();
-    // A WRITE SAME must say how many blocks.
+    // A WRITE SAME must give the number of blocks.
     out[0] = 1;
     out[1] = MAX_COMPARE_BLOCKS;
     out[2..4].copy_from_slice(&(granularity.min(u32::from(u16::MAX)) as u16).to_be_bytes());
@@ -142,10 +143,10 @@ fn block_limits(geometry: &Geometry) -> Vec<u8> {
     out[16..20].copy_from_slice(&u32::MAX.to_be_bytes());
     out[20..24].copy_from_slice(&MAX_UNMAP_DESCRIPTORS.to_be_bytes());
     out[24..28].copy_from_slice(&granularity.to_be_bytes());
-    // Granules begin at block 0.
+    // Granules start at block 0.
     out[28..32].copy_from_slice(&(1u32 << 31).to_be_bytes());
     out[32..40].copy_from_slice(&geometry.max_write_same_blocks().to_be_bytes());
-    // One atomic write lies in one mapped block: then it is one change of its mapping.
+    // An atomic write lies within one mapped block, so it is a single change of its mapping.
     out[40..44].copy_from_slice(&granularity.to_be_bytes());
     out
 }

@@ -1,7 +1,13 @@
-//! SCSI: what a logical unit does with a command (SPC-4, SBC-3). No I/O but that of the [`Disk`], no transport.
+//! SCSI: how a logical unit executes commands (SPC-4, SBC-3). The only I/O is that of the [`Disk`]. No transport.
 //!
-//! `unit` has the order in which a command is judged and what a unit remembers; `block` what reads and changes the medium; `sanitize` what erases all of
-//! it, `removable` what takes it out and puts it back; `extended_copy` and `token` what copies from disk to disk, `third_party` what both have in common; `provisioning` says how much room there is; `buffers` is memory that is used again; `persistent` and `report` have the commands about reservations and about what there is; [`opcodes`] the table of commands.
+//! - `unit` checks commands in order, and has the state of a unit.
+//! - `block` has the commands that read and change the medium.
+//! - `sanitize` erases all of it; `removable` ejects and loads it.
+//! - `extended_copy` and `token` copy between disks; `third_party` has what both share.
+//! - `provisioning` reports the free space.
+//! - `buffers` is reusable memory.
+//! - `persistent` and `report` have the commands about reservations and about what exists.
+//! - [`opcodes`] is the table of commands.
 
 mod block;
 mod buffers;
@@ -38,13 +44,13 @@ pub use sanitize::{KeepSanitize, Sanitize};
 pub use token::Tokens;
 pub use unit::{Caller, Keep, LogicalUnit, NotKept, Patience, UnitOptions};
 
-/// Most bytes that one command moves: bounds the memory of a command.
+/// The most bytes that one command moves. Limits the memory of a command.
 pub const MAX_TRANSFER_BYTES: u32 = 32 << 20;
 
-/// Most bytes that one WRITE SAME writes.
+/// The most bytes that one WRITE SAME writes.
 const MAX_WRITE_SAME_BYTES: u64 = 4 << 30;
 
-/// Sizes of a unit.
+/// The sizes of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Bytes of the disk.
@@ -56,27 +62,28 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Logical blocks; what does not fill one at the end is not there.
+    /// Returns the number of logical blocks. A partial block at the end does not count.
     pub fn blocks(&self) -> u64 {
         self.size / u64::from(self.logical)
     }
 
-    /// Logical blocks of a unit of mapping.
+    /// Returns the number of logical blocks in a unit of mapping.
     pub fn mapped_block_blocks(&self) -> u32 {
         (self.mapped / self.logical).max(1)
     }
 
-    /// Blocks of the longest WRITE SAME: bounds the time that a command takes.
+    /// Returns the most blocks of one WRITE SAME. Limits the time of a command.
     pub fn max_write_same_blocks(&self) -> u64 {
         MAX_WRITE_SAME_BYTES / u64::from(self.logical)
     }
 
-    /// Blocks of the longest transfer.
+    /// Returns the most blocks of one transfer.
     pub fn max_transfer_blocks(&self) -> u32 {
         MAX_TRANSFER_BYTES / self.logical
     }
 
-    /// Logical blocks of a physical block, as a power of two. A physical block is 4 KiB: what is larger, systems do not use or refuse.
+    /// Returns the logical blocks per physical block, as a power of two. A physical block is 4 KiB, because systems
+    /// ignore or refuse larger ones.
     pub fn physical_exponent(&self) -> u8 {
         (4096 / self.logical).max(1).ilog2() as u8
     }

@@ -3,16 +3,16 @@
 use super::sense::{Code, Key, Sense};
 use super::{Geometry, provisioning};
 
-/// What initiators can set.
+/// The parameters that initiators can set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parameters {
-    /// Sense data come in descriptor format (D_SENSE).
+    /// Whether sense data is in descriptor format (D_SENSE).
     pub descriptor_sense: bool,
-    /// The unit may not be written (SWP).
+    /// Whether the unit is write-protected (SWP).
     pub write_protect: bool,
 }
 
-/// Which values are asked for (SPC-4 table 173).
+/// The kind of values requested (SPC-4 table 173).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Values {
     Current,
@@ -25,9 +25,9 @@ const SWP: u8 = 0x08;
 
 /// The pages, by page and subpage.
 const PAGES: [(u8, u8); 7] = [(0x01, 0), (0x02, 0), (0x08, 0), (0x0a, 0), (0x0a, 1), (0x1c, 0), PROVISIONING];
-/// The page that is there only if there is a threshold.
+/// The page that exists only if there is a threshold.
 const PROVISIONING: (u8, u8) = (0x1c, 2);
-/// Bytes of the head of mode parameters of MODE SENSE(6) and (10).
+/// Length of the header of mode parameters in MODE SENSE(6) and (10).
 const HEAD_6: usize = 4;
 const HEAD_10: usize = 8;
 
@@ -36,10 +36,10 @@ impl Parameters {
         let is_fixed = values != Values::Changeable;
         let fixed = |bytes: &[u8]| if is_fixed { bytes.to_vec() } else { vec![0; bytes.len()] };
         let body = match page {
-            // Read-write error recovery: written blocks are reassigned when they must be.
+            // Read-write error recovery: blocks are reassigned on write if necessary.
             (0x01, _) => fixed(&[0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
             (0x02, _) => fixed(&[0; 14]),
-            // Caching: there is a write cache; FUA and SYNCHRONIZE CACHE make durable.
+            // Caching: there is a write cache. FUA and SYNCHRONIZE CACHE make writes durable.
             (0x08, _) => fixed(&[0x04, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
             (0x0a, 0) => {
                 let set = match values {
@@ -47,7 +47,7 @@ impl Parameters {
                     Values::Changeable => Parameters { descriptor_sense: true, write_protect: true },
                     Values::Default => Parameters::default(),
                 };
-                // Simple tasks may be done in any order; no status is sent for tasks that others abort.
+                // Simple tasks may run in any order. No status is sent for tasks that others abort.
                 let order = if is_fixed { 0x10 } else { 0 };
                 vec![
                     u8::from(set.descriptor_sense) * D_SENSE,
@@ -71,7 +71,7 @@ impl Parameters {
         out
     }
 
-    /// The answer to MODE SENSE. `low_bytes` is the threshold of the room below which initiators are warned.
+    /// Answers MODE SENSE. Initiators are warned when fewer than `low_bytes` are free.
     pub fn sense(&self, cdb: &[u8], geometry: &Geometry, read_only: bool, low_bytes: Option<u64>) -> Result<Vec<u8>, Sense> {
         let is_long = cdb[0] == 0x5a;
         let values = match cdb[2] >> 6 {
@@ -94,7 +94,7 @@ impl Parameters {
         let is_long_descriptor = is_long && cdb[1] & 0x10 != 0;
         let descriptor = if no_descriptor { Vec::new() } else { block_descriptor(geometry, is_long_descriptor) };
         let pages: Vec<u8> = wanted.into_iter().flat_map(|page| self.page(page, values, low_bytes)).collect();
-        // Write-protected; DPO and FUA are known.
+        // Write-protected. DPO and FUA are supported.
         let specific = u8::from(read_only || self.write_protect) << 7 | 0x10;
         let mut out = vec![0; if is_long { HEAD_10 } else { HEAD_6 }];
         if is_long {
@@ -115,7 +115,7 @@ impl Parameters {
         Ok(out)
     }
 
-    /// The parameters after a MODE SELECT with this list.
+    /// Returns the parameters after a MODE SELECT with this list.
     pub fn select(&self, cdb: &[u8], list: &[u8], geometry: &Geometry, low_bytes: Option<u64>) -> Result<Parameters, Sense> {
         let is_long = cdb[0] == 0x55;
         if cdb[1] & 0x01 != 0 {
@@ -135,7 +135,7 @@ impl Parameters {
         let descriptor = list.get(head..head + descriptor_bytes).ok_or(short)?;
         if !descriptor.is_empty() {
             let own = block_descriptor(geometry, is_long_descriptor);
-            // The number of blocks may be left open by zeros or ones; the length of a block cannot be changed.
+            // Zeros or ones leave the number of blocks open. The length of a block cannot be changed.
             let (blocks, rest) = if is_long_descriptor { (8, 8) } else { (4, 4) };
             if descriptor.len() != own.len() {
                 return Err(Sense::invalid_parameter(if is_long { 6 } else { 3 }));
@@ -178,7 +178,7 @@ impl Parameters {
     }
 }
 
-/// The pages that there are.
+/// Returns the existing pages.
 fn pages(low_bytes: Option<u64>) -> impl Iterator<Item = (u8, u8)> {
     PAGES.into_iter().filter(move |page| *page != PROVISIONING || low_bytes.is_some())
 }

@@ -1,9 +1,9 @@
-//! The commands: operation codes, which bits of their CDBs mean something, what they do to data and reservations. The one table from which commands
-//! are recognised, CDBs checked, and REPORT SUPPORTED OPERATION CODES answered.
+//! The commands: operation codes, the meaningful bits of their CDBs, and their effect on data and reservations. This is
+//! the only table: it serves to recognise commands, to check CDBs, and to answer REPORT SUPPORTED OPERATION CODES.
 
 use super::sense::{Code, Key, Sense};
 
-/// What is to be done.
+/// What to do.
 #[allow(missing_docs)] // The names are those of SPC-4 and SBC-3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
@@ -48,7 +48,7 @@ pub enum Operation {
     WriteSame,
 }
 
-/// What others' reservations keep from (SPC-4 table 65, SBC-3 table 13).
+/// How others' reservations restrict a command (SPC-4 table 65, SBC-3 table 13).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Nothing: always allowed.
@@ -57,7 +57,7 @@ pub enum Access {
     Read,
     /// It changes the medium or the unit.
     Write,
-    /// PERSISTENT RESERVE OUT and its like decide themselves.
+    /// PERSISTENT RESERVE OUT and similar commands decide for themselves.
     Own,
 }
 
@@ -70,9 +70,9 @@ pub struct Definition {
     pub action: Option<u8>,
     /// What it does.
     pub operation: Operation,
-    /// What reservations say to it.
+    /// How reservations restrict it.
     pub access: Access,
-    /// The CDB USAGE DATA: bits of the CDB that mean something; the length is that of the CDB.
+    /// The CDB USAGE DATA: the meaningful bits of the CDB. It is as long as the CDB.
     pub usage: &'static [u8],
 }
 
@@ -167,7 +167,8 @@ pub const COMMANDS: &[Definition] = {
 };
 
 impl Definition {
-    /// The command of a CDB; its bits that mean nothing are zero.
+    /// Returns the command of a CDB. Errors: the command is unknown, or the CDB is too short or has a bit set that has
+    /// no meaning.
     pub fn of(cdb: &[u8]) -> Result<&'static Definition, Sense> {
         let opcode = cdb.first().copied().unwrap_or_default();
         let mut of_opcode = COMMANDS.iter().filter(|command| command.opcode == opcode).peekable();
@@ -188,7 +189,7 @@ impl Definition {
         Ok(found)
     }
 
-    /// Whether it changes the medium of its unit, which a protected one refuses.
+    /// Returns whether it changes the medium of its unit, which a protected unit refuses.
     pub fn changes_medium(&self) -> bool {
         matches!(
             self.operation,
@@ -204,7 +205,8 @@ impl Definition {
         )
     }
 
-    /// Whether it cannot be done while the medium is out: all but what tells about the unit, or sets how it is used (SBC-3 section 4.4).
+    /// Returns whether it needs the medium. Only commands that report about the unit, or set how it is used, do not
+    /// (SBC-3 section 4.4).
     pub fn needs_medium(&self) -> bool {
         !matches!(
             self.operation,
@@ -230,8 +232,8 @@ impl Definition {
         )
     }
 
-    /// Whether it is done while a sanitize goes on or after one has failed: what tells about the unit, and touches neither the medium nor how it is used (SBC-3
-    /// section 4.11.2).
+    /// Returns whether it is allowed during a sanitize or after a failed one: commands that report about the unit, and
+    /// touch neither the medium nor how it is used (SBC-3 section 4.11.2).
     pub fn is_allowed_in_sanitize(&self) -> bool {
         matches!(
             self.operation,
@@ -246,7 +248,8 @@ impl Definition {
         )
     }
 
-    /// The CDB usage data (SPC-4 section 6.35.3): bit by bit what is used, with operation code and service action as they are.
+    /// Returns the CDB usage data (SPC-4 section 6.35.3): the bits in use, with operation code and service action as
+    /// they are.
     pub fn usage_data(&self) -> Vec<u8> {
         let mut usage = self.usage.to_vec();
         if let Some(action) = self.action {

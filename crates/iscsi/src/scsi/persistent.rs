@@ -1,4 +1,5 @@
-//! PERSISTENT RESERVE IN and OUT of a logical unit (SPC-4 sections 6.15 and 6.16): their data; what they mean is in [`reservation`](super::reservation).
+//! PERSISTENT RESERVE IN and OUT of a logical unit (SPC-4 sections 6.15 and 6.16): their data formats.
+//! [`reservation`](super::reservation) has their meaning.
 
 use super::reservation::{MAX_REGISTRATIONS, Nexus, Refusal, Request, TYPE_MASK};
 use super::sense::{Code, Key, Sense};
@@ -8,10 +9,11 @@ use super::{u32_at, u64_at};
 /// A service action of PERSISTENT RESERVE OUT.
 const PREEMPT_AND_ABORT: u8 = 0x05;
 
-/// What changes of reservations have to themselves: one at a time is made. Locked before the state of the unit.
+/// Serialises changes of reservations: one is made at a time. Locked before the state of the unit.
 #[derive(Debug, Default)]
 pub(super) struct Changing {
-    /// Whether something else than the state says may be there after a restart: then the next change is kept, whatever it is.
+    /// Whether a restart may bring back something else than the current state. Then the next change is stored, whatever
+    /// it is.
     is_uncertain: bool,
 }
 
@@ -37,7 +39,8 @@ impl LogicalUnit {
                 [&key[..], &[0, 0, 0, 0, 0, reservation.kind as u8, 0, 0]].concat()
             })),
             0x02 => {
-                // Compatible with RESERVE and RELEASE no; all target ports no; kept over power loss yes, types are listed.
+                // Not compatible with RESERVE and RELEASE, not all target ports. Kept over power loss, types are
+                // listed.
                 let kept = u8::from(reservations.is_kept());
                 vec![0, 8, 0x01, 0x80 | kept, TYPE_MASK[0], TYPE_MASK[1], 0, 0]
             }
@@ -80,9 +83,10 @@ impl LogicalUnit {
         let mut next = before.clone();
         let heard = next.change(caller.nexus, request)?;
         if next.kept() != before.kept() || changing.is_uncertain {
-            // Another unit may have read what is kept: then this one changes it no more.
+            // After a stop, another unit may have read the stored state, so this unit must not change it any more.
             self.check_unstopped()?;
-            // It takes as long as a flush: the state, which every command and every login looks at, is not locked meanwhile.
+            // This takes as long as a flush. Every command and every login reads the state, so it is not locked
+            // meanwhile.
             let kept = (self.keep)(&next);
             changing.is_uncertain = match kept {
                 Ok(()) => false,
@@ -93,19 +97,22 @@ impl LogicalUnit {
         }
         debug_assert!(next.keys().count() <= MAX_REGISTRATIONS);
         let mut state = self.state.lock();
-        // Nobody has changed them meanwhile: RESERVE waits, and without it there is nothing that a reset or the end of a nexus takes away.
+        // Nobody has changed them meanwhile: RESERVE waits, and otherwise a reset or the end of a nexus removes
+        // nothing.
         state.reservations = next;
         let gone: Vec<Nexus> =
             heard.iter().filter(|(_, code)| *code == Code::REGISTRATIONS_PREEMPTED).map(|(other, _)| other.clone()).collect();
         heard.into_iter().for_each(|(other, code)| state.attend(&other, code));
         if request.action == PREEMPT_AND_ABORT && !gone.is_empty() {
             gone.iter().for_each(|other| state.tray.lose_nexus(other));
-            // Those whose commands are gone hear of it, as no status tells them (SPC-4 section 5.13.11.2.7).
+            // Initiators whose commands are gone get a unit attention, because no status tells them (SPC-4 section
+            // 5.13.11.2.7).
             gone.iter().for_each(|other| state.attend(other, Code::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR));
             drop((state, changing));
             caller.patience.begin_to_wait();
             caller.peers.abort(self.number(), &gone, &|| caller.patience.is_over());
-            // Copies that these sent to other units are no tasks of this one. Their next steps are refused.
+            // Copies that these initiators sent to other units are not tasks of this unit. Their next steps are
+            // refused.
             self.wait_for_steps(&|| caller.patience.is_over());
         }
         Ok(Vec::new())

@@ -1,7 +1,9 @@
-//! Thin provisioning: how much room the store below has, and the warning when it gets little (SBC-3 sections 4.7.3, 6.4.4, 6.5.9 and 6.6.7).
+//! Thin provisioning: the free space of the store below, and the warning when little is left (SBC-3 sections 4.7.3,
+//! 6.4.4, 6.5.9 and 6.6.7).
 //!
-//! There is one soft threshold, which the store sets and no initiator: below it, all initiators of a unit that is written to get a unit attention once, and
-//! again when there was more room meanwhile. What is counted are *threshold sets* of 1 MiB. The room is that of all disks of the store together.
+//! There is one soft threshold. The store sets it; initiators cannot. When the free space falls below it, all
+//! initiators of a unit that is being written get a unit attention once, and again after there was more space
+//! meanwhile. Space is counted in *threshold sets* of 1 MiB. It is the space of all disks of the store together.
 
 use super::opcodes::Definition;
 use super::sense::{Code, Sense};
@@ -11,10 +13,10 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a threshold set.
 const SET_BYTES: u64 = 1 << 20;
-/// How often the disk is asked.
+/// How often to ask the disk.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// What a unit knows of its room.
+/// What a unit knows about its space.
 #[derive(Debug, Default)]
 pub(super) struct Watched {
     asked: Option<Instant>,
@@ -22,7 +24,7 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    /// Notes how much room there is. Returns whether initiators must be told.
+    /// Notes the free space. Returns whether initiators must be told.
     fn note(&mut self, space: Space) -> bool {
         let was_low = std::mem::replace(&mut self.is_low, space.available_bytes < space.low_bytes);
         self.is_low && !was_low
@@ -33,7 +35,7 @@ fn sets(bytes: u64) -> u32 {
     u32::try_from(bytes / SET_BYTES).unwrap_or(u32::MAX)
 }
 
-/// The logical block provisioning page: thin; UNMAP, WRITE SAME 16 and 10 unmap, what is unmapped reads as zeros.
+/// The logical block provisioning page: thin. UNMAP, WRITE SAME 16 and 10 unmap, and unmapped blocks read as zeros.
 pub(super) fn page(geometry: &Geometry, has_threshold: bool) -> Vec<u8> {
     let exponent = (SET_BYTES / u64::from(geometry.logical)).ilog2() as u8;
     vec![if has_threshold { exponent } else { 0 }, 0xe4, 2, 0]
@@ -42,7 +44,7 @@ pub(super) fn page(geometry: &Geometry, has_threshold: bool) -> Vec<u8> {
 /// Body of the logical block provisioning mode page, with the threshold.
 pub(super) fn mode_page(low_bytes: u64) -> Vec<u8> {
     let mut out = vec![0; 12];
-    // Enabled, a soft threshold, armed while there is less and less; of what is available.
+    // Enabled, a soft threshold, armed for decreasing, of the available space.
     out.extend_from_slice(&[0x81, 0x01, 0, 0]);
     out.extend_from_slice(&sets(low_bytes).to_be_bytes());
     out
@@ -78,7 +80,7 @@ pub(super) fn log_sense(cdb: &[u8], disk: &dyn Disk) -> Result<Vec<u8>, Sense> {
 }
 
 impl LogicalUnit {
-    /// After a command that may have taken room.
+    /// Checks the space after a command that may have used some.
     pub(super) fn watch_space(&self, definition: &Definition) {
         if !definition.changes_medium() {
             return;

@@ -1,11 +1,12 @@
-//! Removable media: taking the medium out and putting it back (START STOP UNIT, SBC-3 section 5.25), and keeping it where it is (PREVENT ALLOW MEDIUM
-//! REMOVAL, SBC-3 section 5.15).
+//! Removable media: ejects and loads the medium (START STOP UNIT, SBC-3 section 5.25), and prevents its removal
+//! (PREVENT ALLOW MEDIUM REMOVAL, SBC-3 section 5.15).
 //!
 //! Invariants:
-//! * The medium moves when no command uses it, and only when what was written before is durable.
-//! * While an initiator prevents it, the medium does not move, neither out nor in. That ends with the nexus, with a reset, and with a PREEMPT AND ABORT of the nexus.
-//! * While the medium is out, no command and no copy of another unit reads or writes it.
-//! * It is back after a restart.
+//! * The medium moves only when no command uses it and all earlier writes are durable.
+//! * While an initiator prevents it, the medium moves neither out nor in. The prevention ends with the nexus, with a
+//!   reset, and with a PREEMPT AND ABORT of the nexus.
+//! * While the medium is out, no command reads or writes it, nor does a copy of another unit.
+//! * It is back in after a restart.
 
 use super::block;
 use super::opcodes::{Access, Definition};
@@ -26,31 +27,31 @@ pub(super) struct Tray {
 }
 
 impl Tray {
-    /// What a command that needs the medium is told.
+    /// Checks whether a command may use the medium. Errors: the sense data to return.
     pub(super) fn check(&self) -> Result<(), Sense> {
         if self.is_out { Err(Sense::new(Key::NotReady, Code::MEDIUM_NOT_PRESENT)) } else { Ok(()) }
     }
 
-    /// A nexus is gone, or has lost what it had here: it prevents nothing any more.
+    /// Removes the prevention of a nexus that is gone, or that was preempted.
     pub(super) fn lose_nexus(&mut self, nexus: &Nexus) {
         self.prevented_by.remove(nexus);
     }
 
-    /// The unit is reset.
+    /// Resets the unit.
     pub(super) fn reset(&mut self) {
         self.prevented_by.clear();
     }
 }
 
 impl LogicalUnit {
-    /// Whether a START STOP UNIT moves the medium, in or out.
+    /// Returns whether a START STOP UNIT moves the medium, in or out.
     pub(super) fn moves_medium(&self, cdb: &[u8]) -> bool {
         self.is_removable && has_no_power_condition(cdb) && cdb[4] & LOAD_OR_EJECT != 0
     }
 
-    /// START STOP UNIT that moves the medium.
+    /// Executes a START STOP UNIT that moves the medium.
     pub(super) fn move_medium(&self, caller: Caller<'_>, definition: &'static Definition, cdb: &[u8]) -> Result<Vec<u8>, Refusal> {
-        // Who may not keeps nobody waiting.
+        // An initiator that may not do this must not delay others.
         self.judge(caller, Ok(definition))?;
         let _medium = self.use_medium_alone(caller)?;
         self.judge(caller, Ok(definition))?;
@@ -61,7 +62,7 @@ impl LogicalUnit {
         }
         if cdb[4] & START != 0 {
             if std::mem::take(&mut state.tray.is_out) {
-                // Who has loaded it knows.
+                // The initiator that loaded it knows already.
                 state.attend_others(caller.nexus, Code::NOT_READY_TO_READY_CHANGE);
             }
             return Ok(Vec::new());
@@ -69,17 +70,17 @@ impl LogicalUnit {
         if state.tray.is_out {
             return Ok(Vec::new());
         }
-        // Nobody prevents it meanwhile: PREVENT waits for the medium too.
+        // No prevention can come in between, because PREVENT waits for the medium too.
         drop(state);
         self.disk().flush().map_err(|error| block::failed_to_write(&error, 0))?;
-        // What was ended before it is done must not be done: a flush may take a while.
+        // A command that was aborted meanwhile must have no effect. A flush may take a while.
         block::go_on(&|| caller.patience.is_over())?;
         self.state.lock().tray.is_out = true;
         caller.tokens.cancel(self.number());
         Ok(Vec::new())
     }
 
-    /// START STOP UNIT that leaves the medium where it is.
+    /// Executes a START STOP UNIT that leaves the medium where it is.
     pub(super) fn start_or_stop(&self, cdb: &[u8]) -> Result<(), Sense> {
         if !has_no_power_condition(cdb) {
             return Ok(());
@@ -90,18 +91,18 @@ impl LogicalUnit {
         if cdb[4] & START != 0 {
             return self.state.lock().tray.check();
         }
-        // A disk in a network does not stop for one of its hosts; what it was told before is made durable (SBC-3 section 5.25).
+        // A network disk does not stop for one of its hosts. It only makes earlier writes durable (SBC-3 section 5.25).
         self.disk().flush().map_err(|error| block::failed_to_write(&error, 0))
     }
 
-    /// PREVENT ALLOW MEDIUM REMOVAL. What cannot be removed stays, whatever is said.
+    /// PREVENT ALLOW MEDIUM REMOVAL. Media that are not removable ignore it.
     pub(super) fn prevent_or_allow(&self, nexus: &Nexus, cdb: &[u8]) -> Result<(), Refusal> {
         if !self.is_removable {
             return Ok(());
         }
         let mut state = self.state.lock();
         if cdb[4] & 1 != 0 {
-            // Only to allow is always allowed (SBC-3 table 13).
+            // Allowing is always permitted, preventing is not (SBC-3 table 13).
             if !state.reservations.allows(nexus, Access::Write) {
                 return Err(Refusal::Conflict);
             }
@@ -110,7 +111,7 @@ impl LogicalUnit {
         }
         if state.tray.prevented_by.contains(nexus) {
             drop(state);
-            // It counts when what was written is on the medium.
+            // It takes effect when earlier writes are on the medium.
             self.disk().flush().map_err(|error| block::failed_to_write(&error, 0))?;
             self.state.lock().tray.lose_nexus(nexus);
         }
@@ -118,7 +119,7 @@ impl LogicalUnit {
     }
 }
 
-/// With a power condition LOEJ and START mean nothing.
+/// Returns whether there is no power condition. With one, LOEJ and START have no meaning.
 fn has_no_power_condition(cdb: &[u8]) -> bool {
     cdb[4] >> 4 == 0
 }
@@ -281,7 +282,8 @@ mod tests {
         let in_use = unit.share_medium();
         std::thread::scope(|scope| {
             let ejecting = scope.spawn(|| ask(&unit, "a", &EJECT));
-            // Whoever comes behind the one that waits, waits too, so that it is not kept waiting for ever; what needs no medium does not.
+            // Whoever comes behind the one that waits, waits too, so that it is not kept waiting for ever; what needs
+            // no medium does not.
             assert_eq!(ask(&unit, "b", &[0x12, 0, 0, 0, 96, 0]), GOOD);
             assert!(!ejecting.is_finished());
             drop(in_use);

@@ -1,4 +1,4 @@
-//! What becomes of a command: its status, data and sense data; and the answers that no unit gives.
+//! The result of a command: status, data and sense data. Also the answers that need no unit.
 
 use super::inquiry;
 use super::opcodes::{Definition, Operation};
@@ -11,24 +11,24 @@ use super::{u16_at, u32_at};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Status {
-    /// Done.
+    /// The command is done.
     Good = 0x00,
-    /// Sense data say more.
+    /// The sense data says more.
     CheckCondition = 0x02,
-    /// Too much to do for somebody who has nothing under way; to be tried again after a while.
+    /// Too much load, and the initiator has no command under way. Retry after a while.
     Busy = 0x08,
-    /// Somebody else has reserved the unit.
+    /// Another initiator has reserved the unit.
     ReservationConflict = 0x18,
-    /// No room for one more command; to be tried again when another one has ended.
+    /// No room for one more command. Retry when another command has ended.
     TaskSetFull = 0x28,
 }
 
-/// What became of a command.
+/// The result of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// How it ended.
     pub status: Status,
-    /// Data for the initiator, as many as the CDB has room for.
+    /// Data for the initiator, at most as much as the CDB allows.
     pub data: Vec<u8>,
     /// Sense data, as bytes; empty if there are none.
     pub sense: Vec<u8>,
@@ -40,7 +40,7 @@ impl Reply {
     }
 }
 
-/// The answer of a target to a command for a LUN that has no unit (SPC-4 section 4.3.2, SAM-5 section 5.11).
+/// Returns the target's answer to a command for a LUN without a unit (SPC-4 section 4.3.2, SAM-5 section 5.11).
 pub fn without_unit(caller: Caller<'_>, cdb: &[u8]) -> Reply {
     let none = Sense::new(Key::IllegalRequest, Code::LOGICAL_UNIT_NOT_SUPPORTED);
     let check = |sense: Sense| Reply { status: Status::CheckCondition, data: Vec::new(), sense: sense.encode(false) };
@@ -59,19 +59,19 @@ pub fn without_unit(caller: Caller<'_>, cdb: &[u8]) -> Reply {
     }
 }
 
-/// The answer to a command that the target failed to do.
+/// Returns the answer to a command that the target failed to execute.
 pub fn failed() -> Reply {
     let sense = Sense::new(Key::HardwareError, Code::INTERNAL_TARGET_FAILURE);
     Reply { status: Status::CheckCondition, data: Vec::new(), sense: sense.encode(false) }
 }
 
-/// The answer to a command of whose data some did not arrive.
+/// Returns the answer to a command that lost some of its data on the way.
 pub fn lost_data() -> Reply {
     let sense = Sense::new(Key::AbortedCommand, Code::PROTOCOL_SERVICE_CRC_ERROR);
     Reply { status: Status::CheckCondition, data: Vec::new(), sense: sense.encode(false) }
 }
 
-/// The answer to a command that announces data in both directions.
+/// Returns the answer to a command that announces data in both directions.
 pub fn bidirectional() -> Reply {
     let sense = Sense::new(Key::IllegalRequest, Code::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT);
     Reply { status: Status::CheckCondition, data: Vec::new(), sense: sense.encode(false) }

@@ -1,4 +1,4 @@
-//! What a unit and its target say of themselves: lists of units, commands, ports and log pages.
+//! What a unit and its target report: lists of units, commands, ports and log pages.
 
 use super::opcodes::COMMANDS;
 use super::sense::Sense;
@@ -11,7 +11,7 @@ pub(super) fn port_groups(ports: &[u16], cdb: &[u8]) -> Result<Vec<u8>, Sense> {
         1 => true,
         _ => return Err(Sense::invalid_field(1, Some(7))),
     };
-    // Preferred, active/optimized; supports active/optimized only.
+    // Preferred, active/optimized. Supports only active/optimized.
     let mut groups = Vec::new();
     for port in ports {
         let [high, low] = port.to_be_bytes();
@@ -29,7 +29,7 @@ pub(super) fn report_luns(cdb: &[u8], luns: &[u16]) -> Result<Vec<u8>, Sense> {
     }
     let shown: &[u16] = match cdb[2] {
         0x00 | 0x02 => luns,
-        // There are no well-known units, and none below others.
+        // There are no well-known units, and none below other units.
         0x01 | 0x10 | 0x11 | 0x12 => &[],
         _ => return Err(Sense::invalid_field(2, None)),
     };
@@ -44,7 +44,7 @@ pub(super) fn report_luns(cdb: &[u8], luns: &[u16]) -> Result<Vec<u8>, Sense> {
 
 /// REPORT SUPPORTED OPERATION CODES (SPC-4 section 6.35).
 pub(super) fn report_opcodes(cdb: &[u8]) -> Result<Vec<u8>, Sense> {
-    /// Nominal and recommended timeouts are not said: zeros.
+    /// Nominal and recommended timeouts are not given: zeros.
     const TIMEOUTS: [u8; 12] = [0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let with_timeouts = cdb[2] & 0x80 != 0;
     let (options, opcode, action) = (cdb[2] & 7, cdb[3], u16_at(cdb, 4));

@@ -1,13 +1,14 @@
-//! Who may use a logical unit: persistent reservations (SPC-4 sections 5.13, 6.15, 6.16) and the older RESERVE and RELEASE (SPC-2).
+//! Decides who may use a logical unit: persistent reservations (SPC-4 sections 5.13, 6.15, 6.16) and the older RESERVE
+//! and RELEASE (SPC-2).
 //!
-//! A pure state machine: what a command does to registrations and reservation, and who must hear of it. Keeping it over restarts is the business of the caller,
-//! who asks [`Reservations::kept`] after each change.
+//! A pure state machine: what a command does to registrations and the reservation, and who must be told. The caller
+//! stores it over restarts, and checks [`Reservations::kept`] after each change.
 
 use super::opcodes::Access;
 use super::sense::{Code, Key, Sense};
 use std::collections::BTreeMap;
 
-/// An initiator port and the target port that it came by: whom a registration belongs to.
+/// An initiator port and the target port it uses: the owner of a registration.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nexus {
     /// TransportID of the initiator port: for iSCSI `name,i,0x` and the ISID in hexadecimal (RFC 7143 section 4.2.7).
@@ -24,9 +25,9 @@ pub enum Type {
     WriteExclusive = 1,
     /// Others may do nothing.
     ExclusiveAccess = 3,
-    /// Who is registered may do all, others may read.
+    /// Registrants may do everything, others may read.
     WriteExclusiveRegistrants = 5,
-    /// Who is registered may do all, others nothing.
+    /// Registrants may do everything, others nothing.
     ExclusiveAccessRegistrants = 6,
     /// The same as 5, and every registrant holds it.
     WriteExclusiveAll = 7,
@@ -35,7 +36,7 @@ pub enum Type {
 }
 
 impl Type {
-    /// The type of a number.
+    /// Returns the type with this number.
     pub fn from_number(number: u8) -> Option<Type> {
         use Type::*;
         [WriteExclusive, ExclusiveAccess, WriteExclusiveRegistrants, ExclusiveAccessRegistrants, WriteExclusiveAll, ExclusiveAccessAll]
@@ -43,12 +44,12 @@ impl Type {
             .find(|kind| *kind as u8 == number)
     }
 
-    /// Whether all registrants hold it.
+    /// Returns whether all registrants hold it.
     fn is_of_all(self) -> bool {
         matches!(self, Type::WriteExclusiveAll | Type::ExclusiveAccessAll)
     }
 
-    /// Whether all registrants may do what the holder may.
+    /// Returns whether all registrants may do what the holder may.
     fn is_for_registrants(self) -> bool {
         self.is_of_all() || matches!(self, Type::WriteExclusiveRegistrants | Type::ExclusiveAccessRegistrants)
     }
@@ -58,26 +59,26 @@ impl Type {
     }
 }
 
-/// The supported types as REPORT CAPABILITIES says them (SPC-4 table 221).
+/// The supported types in the format of REPORT CAPABILITIES (SPC-4 table 221).
 pub const TYPE_MASK: [u8; 2] = [0xea, 0x01];
 
 /// A persistent reservation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reservation {
-    /// What it keeps others from.
+    /// How it restricts others.
     pub kind: Type,
-    /// Who made it; of one that all registrants hold, who holds it says nothing.
+    /// The initiator that made it. Without a meaning if all registrants hold it.
     pub holder: Nexus,
 }
 
-/// Why a command is not done.
+/// The reason why a command is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// RESERVATION CONFLICT.
     Conflict,
     /// CHECK CONDITION.
     Check(Sense),
-    /// BUSY: what is about to begin may have to wait for long.
+    /// BUSY: the command might have to wait for long.
     Busy,
 }
 
@@ -87,12 +88,12 @@ impl From<Sense> for Refusal {
     }
 }
 
-/// What a PERSISTENT RESERVE OUT asks for.
+/// The parameters of a PERSISTENT RESERVE OUT.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Request {
     /// The service action.
     pub action: u8,
-    /// The scope: only 0, the whole unit, is there.
+    /// The scope. Only 0, the whole unit, exists.
     pub scope: u8,
     /// The type.
     pub kind: u8,
@@ -100,14 +101,14 @@ pub struct Request {
     pub key: u64,
     /// SERVICE ACTION RESERVATION KEY.
     pub new_key: u64,
-    /// Keep it over restarts.
+    /// Whether to keep it over restarts.
     pub keep: bool,
 }
 
-/// Somebody who must hear of a change by a unit attention.
+/// An initiator to tell of a change by a unit attention.
 pub type Attention = (Nexus, Code);
 
-/// Registrations that a unit has room for.
+/// The most registrations of a unit.
 pub const MAX_REGISTRATIONS: usize = 1024;
 
 /// The reservations of a logical unit.
@@ -117,22 +118,22 @@ pub struct Reservations {
     reservation: Option<Reservation>,
     generation: u32,
     is_kept: bool,
-    /// Holder of a reservation by RESERVE.
+    /// The holder of a reservation by RESERVE.
     legacy: Option<Nexus>,
 }
 
 impl Reservations {
-    /// Those that were kept.
+    /// Returns the reservations that were stored before a restart.
     pub fn restored(registrations: BTreeMap<Nexus, u64>, reservation: Option<Reservation>) -> Reservations {
         Reservations { registrations, reservation, generation: 0, is_kept: true, legacy: None }
     }
 
-    /// What must be there after a restart: registrations and reservation, or nothing.
+    /// Returns what must survive a restart: registrations and reservation, or nothing.
     pub fn kept(&self) -> Option<(&BTreeMap<Nexus, u64>, Option<&Reservation>)> {
         self.is_kept.then_some((&self.registrations, self.reservation.as_ref()))
     }
 
-    /// Number of changes of registrations since the start (PRGENERATION).
+    /// Returns the number of changes of registrations since the start (PRGENERATION).
     pub fn generation(&self) -> u32 {
         self.generation
     }
@@ -152,25 +153,25 @@ impl Reservations {
         self.reservation.as_ref()
     }
 
-    /// Whether the last change asked to be kept over restarts.
+    /// Returns whether the last change asked for survival over restarts.
     pub fn is_kept(&self) -> bool {
         self.is_kept
     }
 
-    /// Whether a registrant holds the reservation.
+    /// Returns whether a nexus is registered and holds the reservation.
     pub fn is_holder(&self, nexus: &Nexus) -> bool {
         self.reservation.as_ref().is_some_and(|reservation| {
             if reservation.kind.is_of_all() { self.registrations.contains_key(nexus) } else { reservation.holder == *nexus }
         })
     }
 
-    /// The key that READ RESERVATION names: 0 where all registrants hold it.
+    /// Returns the key that READ RESERVATION reports: 0 if all registrants hold it.
     pub fn holders_key(&self) -> u64 {
         let holder = self.reservation.as_ref().filter(|reservation| !reservation.kind.is_of_all()).map(|reservation| &reservation.holder);
         holder.and_then(|holder| self.registrations.get(holder)).copied().unwrap_or_default()
     }
 
-    /// Whether reservations let a command of `nexus` through.
+    /// Returns whether reservations allow a command of `nexus`.
     pub fn allows(&self, nexus: &Nexus, access: Access) -> bool {
         if matches!(access, Access::Free | Access::Own) {
             return true;
@@ -185,12 +186,13 @@ impl Reservations {
             || (access == Access::Read && reservation.kind.lets_others_read())
     }
 
-    /// PERSISTENT RESERVE IN and OUT are refused while anybody holds the unit by RESERVE, himself included (SPC-2 section 5.5.1).
+    /// Returns whether PERSISTENT RESERVE IN and OUT are allowed. They are refused while any initiator holds the unit
+    /// by RESERVE, even the same one (SPC-2 section 5.5.1).
     pub fn allows_persistent(&self) -> bool {
         self.legacy.is_none()
     }
 
-    /// RESERVE(6) and RESERVE(10): with registrations the older commands are refused (SPC-4 section 5.13.3).
+    /// RESERVE(6) and RESERVE(10). Refused while there are registrations (SPC-4 section 5.13.3).
     pub fn reserve(&mut self, nexus: &Nexus) -> Result<(), Refusal> {
         if !self.registrations.is_empty() || self.legacy.as_ref().is_some_and(|holder| holder != nexus) {
             return Err(Refusal::Conflict);
@@ -199,7 +201,7 @@ impl Reservations {
         Ok(())
     }
 
-    /// RELEASE(6) and RELEASE(10): of who does not hold it, it does nothing.
+    /// RELEASE(6) and RELEASE(10). Has no effect unless the initiator holds the reservation.
     pub fn release(&mut self, nexus: &Nexus) -> Result<(), Refusal> {
         if !self.registrations.is_empty() {
             return Err(Refusal::Conflict);
@@ -208,7 +210,7 @@ impl Reservations {
         Ok(())
     }
 
-    /// The nexus is gone: what RESERVE gave it goes too. Persistent reservations stay.
+    /// Removes what RESERVE gave to a nexus that is gone. Persistent reservations stay.
     pub fn lose_nexus(&mut self, nexus: &Nexus) {
         self.legacy = self.legacy.take().filter(|holder| holder != nexus);
     }
@@ -218,7 +220,7 @@ impl Reservations {
         self.legacy = None;
     }
 
-    /// PERSISTENT RESERVE OUT. On success the given must hear of it; an error has changed nothing.
+    /// PERSISTENT RESERVE OUT. Returns who must be told. Errors: nothing was changed.
     pub fn change(&mut self, nexus: &Nexus, request: Request) -> Result<Vec<Attention>, Refusal> {
         if !self.allows_persistent() {
             return Err(Refusal::Conflict);
@@ -249,7 +251,8 @@ impl Reservations {
         }
         let mut heard = Vec::new();
         match (before, request.new_key) {
-            // Nothing was there and nothing shall be. Who is not registered has no say in whether others' registrations are kept.
+            // There was no registration and there will be none. Initiators that are not registered must not decide
+            // whether others' registrations are kept.
             (None, 0) => return Ok(heard),
             (Some(_), 0) => {
                 heard = self.unregister(nexus);
@@ -266,7 +269,8 @@ impl Reservations {
         Ok(heard)
     }
 
-    /// Takes a registration away, and the reservation with it if nobody holds it then. Who shared it hears of that.
+    /// Removes a registration, and the reservation with it if nobody holds it any more. Returns those who shared it, to
+    /// be told.
     fn unregister(&mut self, nexus: &Nexus) -> Vec<Attention> {
         let held = self.is_holder(nexus);
         self.registrations.remove(nexus);
@@ -281,7 +285,7 @@ impl Reservations {
     fn take(&mut self, nexus: &Nexus, request: Request) -> Result<(), Refusal> {
         let kind = self.wanted(request)?;
         match &self.reservation {
-            // The same again changes nothing.
+            // An equal reservation changes nothing.
             Some(reservation) if self.is_holder(nexus) && reservation.kind == kind => Ok(()),
             Some(_) => Err(Refusal::Conflict),
             None => {
@@ -314,7 +318,7 @@ impl Reservations {
     fn preempt(&mut self, nexus: &Nexus, request: Request) -> Result<Vec<Attention>, Refusal> {
         let holder = self.reservation.clone();
         let is_of_all = holder.as_ref().is_some_and(|reservation| reservation.kind.is_of_all());
-        // With a key of 0 one takes the reservation from all who hold it (SPC-4 table 67).
+        // A key of 0 takes the reservation from all its holders (SPC-4 table 67).
         let takes_reservation = match &holder {
             Some(_) if is_of_all => request.new_key == 0,
             Some(reservation) => self.registrations.get(&reservation.holder) == Some(&request.new_key),

@@ -1,15 +1,17 @@
-//! SANITIZE: the whole medium is erased, in the background (SBC-3 sections 4.11 and 5.24).
+//! SANITIZE: erases the whole medium, in the background (SBC-3 sections 4.11 and 5.24).
 //!
-//! *Block erase* makes everything zeros and gives it back; *overwrite* does that first, then fills the disk with the pattern. The disk below is thin and may
-//! write to new places only, so what several passes would write is never seen: the last one, which has the pattern as it was given, is the one that is
-//! done. When it ends, nothing of the disk leads to what was there before, durably. What others share with it (a snapshot, the same data on another disk) is theirs and stays.
+//! *Block erase* zeroes everything and frees the space. *Overwrite* does the same first, then fills the disk with the
+//! pattern. The disk below is thin and may only write to new places, so the effect of earlier passes would never be
+//! visible. So only the last pass runs, which writes the pattern as given. At the end, nothing of the disk leads to its
+//! old data any more, durably. Data that others share with it (a snapshot, the same data on another disk) is theirs and
+//! stays.
 //!
 //! Invariants:
-//! * What was answered with an error does not begin, after a restart neither; and what was begun is over only when that is kept: until then no host can write
-//!   what the next start would erase.
-//! * It begins when no command that uses the medium is under way, and until it ends none begins.
-//! * Neither the end of the task, nor that of the session, nor a reset ends it. What must be done is kept before anything of it is, so that it goes on after
-//!   a restart ([`LogicalUnit::with_sanitize`](super::LogicalUnit::with_sanitize)).
+//! * A sanitize that was answered with an error does not begin, not even after a restart. A sanitize that has begun
+//!   ends only when its end is stored. Until then no host can write data that the next start would erase.
+//! * It begins when no command is using the medium, and no such command begins until it ends.
+//! * Neither the end of the task or the session nor a reset stops it. The order is stored before any of it is executed,
+//!   so it goes on after a restart ([`LogicalUnit::with_sanitize`](super::LogicalUnit::with_sanitize)).
 
 use super::sense::{Code, Key, Sense, Specific};
 use super::{Disk, DiskError, Geometry, NotKept, u16_at};
@@ -19,30 +21,32 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Bytes that are erased between two looks at whether to stop.
+/// Bytes erased between two checks for a stop.
 const ERASE_BYTES: u64 = 64 << 20;
-/// Bytes that are filled at a time.
+/// Bytes filled at a time.
 const FILL_BYTES: u64 = 4 << 20;
-/// How often who waits for the end looks whether anybody waits for the answer.
+/// How often a waiter for the end checks whether its answer is still wanted.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long it waits before it tries again to keep its end: at first, and at most.
+/// How long to wait before retrying to store the end: at first, and at most.
 const RETRY: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(20)];
 
-/// A sanitize that was begun: what must be known to go on with it.
+/// A sanitize that has begun: everything needed to continue it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sanitize {
-    /// What each logical block has afterwards: a pattern of 512 or 4096 bytes that is repeated; empty for zeros that take no space.
+    /// The content of each logical block afterwards: a pattern of 512 or 4096 bytes, repeated. Empty for zeros without
+    /// space.
     pub pattern: Vec<u8>,
     /// Whether the unit may be used again after a failure without another sanitize (AUSE).
     pub allows_exit: bool,
-    /// Whether it failed. Then it does not go on by itself.
+    /// Whether it failed. Then it does not continue by itself.
     pub has_failed: bool,
 }
 
-/// Keeps a sanitize over restarts: called with what must go on, or with `None` when it is done, before the answer.
+/// Stores a sanitize over restarts. Called before the answer, with the sanitize to continue, or with `None` when it is
+/// done.
 pub type KeepSanitize = Box<dyn Fn(Option<&Sanitize>) -> Result<(), NotKept> + Send + Sync>;
 
-/// What a unit knows of its sanitize.
+/// A unit's knowledge of its sanitize.
 pub(super) struct Sanitizer {
     shared: Arc<Shared>,
     worker: Mutex<Option<JoinHandle<()>>>,
@@ -72,7 +76,7 @@ impl Sanitizer {
         Sanitizer { shared: Arc::new(shared), worker: Mutex::new(None) }
     }
 
-    /// What a command that is not allowed now is told.
+    /// Checks whether a command is allowed now. Errors: the sense data to return.
     pub(super) fn check(&self) -> Result<(), Sense> {
         match &*self.shared.state.lock() {
             None => Ok(()),
@@ -87,12 +91,12 @@ impl Sanitizer {
         }
     }
 
-    /// Whether the last one failed.
+    /// Returns whether the last sanitize failed.
     pub(super) fn has_failed(&self) -> bool {
         self.shared.state.lock().as_ref().is_some_and(|sanitize| sanitize.has_failed)
     }
 
-    /// Checks a SANITIZE command that asks for an erasure, in the state that the last one left.
+    /// Checks a SANITIZE command for an erasure, in the state that the last one left.
     pub(super) fn parse(&self, cdb: &[u8], list: &[u8], geometry: &Geometry) -> Result<Sanitize, Sense> {
         let is_overwrite = cdb[1] & 0x1f == 0x01;
         let allows_exit = cdb[1] & 0x20 != 0;
@@ -100,7 +104,7 @@ impl Sanitizer {
         if !is_overwrite && u16_at(cdb, 7) != 0 {
             return Err(Sense::invalid_field(7, None));
         }
-        // One that could not be left must be followed by one that cannot be left either.
+        // After a failure that cannot be exited, the next sanitize must be one that cannot be exited either.
         if allows_exit && self.shared.state.lock().as_ref().is_some_and(|last| last.has_failed && !last.allows_exit) {
             return Err(Sense::invalid_field(1, Some(5)));
         }
@@ -125,12 +129,12 @@ impl Sanitizer {
         }
     }
 
-    /// Begins. The caller sees to it that no command uses the medium, and that none is going on.
+    /// Begins. The caller makes sure that no command uses the medium and no sanitize is under way.
     pub(super) fn begin(&self, sanitize: Sanitize) -> Result<(), Sense> {
         let worker = self.lock_unstopped()?;
         match (self.shared.keep)(Some(&sanitize)) {
             Err(NotKept::Unchanged) => return Err(not_kept()),
-            // It may begin after a restart, whatever is answered now. Then nobody must use the medium before.
+            // It may begin after a restart, whatever is answered now. So nobody may use the medium before.
             Ok(()) | Err(NotKept::Uncertain) => {}
         }
         *self.shared.state.lock() = Some(sanitize);
@@ -138,13 +142,14 @@ impl Sanitizer {
         Ok(())
     }
 
-    /// Keeps [`stop`](Self::stop) from coming in between. After it nothing that is kept may change: there may be another unit already, which has read it.
+    /// Prevents a concurrent [`stop`](Self::stop). After a stop nothing stored may change, because another unit may
+    /// have read it already.
     fn lock_unstopped(&self) -> Result<MutexGuard<'_, Option<JoinHandle<()>>>, Sense> {
         let worker = self.worker.lock();
         if self.has_stopped() { Err(Sense::new(Key::NotReady, Code::NOT_READY)) } else { Ok(worker) }
     }
 
-    /// Does what is to be done, on a thread of its own.
+    /// Does the remaining work, on a thread of its own.
     pub(super) fn go_on(&self) {
         self.go_on_with(self.worker.lock());
     }
@@ -160,7 +165,7 @@ impl Sanitizer {
         }
     }
 
-    /// Waits until it has ended or `is_over` says that nobody waits for that any more.
+    /// Waits until it has ended, or until `is_over` says that nobody waits for that any more.
     pub(super) fn wait(&self, is_over: &dyn Fn() -> bool) -> Result<(), Sense> {
         let mut state = self.shared.state.lock();
         while state.as_ref().is_some_and(|sanitize| !sanitize.has_failed) && !is_over() && !self.shared.must_stop.load(Ordering::Relaxed) {
@@ -174,7 +179,8 @@ impl Sanitizer {
         self.shared.must_stop.load(Ordering::Relaxed)
     }
 
-    /// Stops it for this process; what was kept says that it is to go on. On return nothing is erased any more, and nothing begins.
+    /// Stops it in this process. The stored state says that it must continue. On return nothing is being erased any
+    /// more, and nothing begins.
     pub(super) fn stop(&self) {
         self.shared.must_stop.store(true, Ordering::Relaxed);
         let mut worker = self.worker.lock();
@@ -193,7 +199,7 @@ impl Shared {
         }
     }
 
-    /// Returns whether all is done; it is not when it must stop.
+    /// Returns whether everything is done. It is not if it had to stop.
     fn erase(&self, pattern: &[u8]) -> Result<bool, DiskError> {
         let size = self.disk.size();
         let is_zeros = pattern.iter().all(|byte| *byte == 0);
@@ -202,7 +208,7 @@ impl Shared {
         if !self.for_each(size, ERASE_BYTES, &zero)? {
             return Ok(false);
         }
-        // What was there is gone for good before anything else is written.
+        // The old data is gone for good before anything else is written.
         self.disk.flush()?;
         if !is_zeros {
             let filling = pattern.repeat(FILL_BYTES as usize / pattern.len());
@@ -241,7 +247,8 @@ impl Shared {
                 tracing::error!(%error, "a SANITIZE failed");
                 let failed = self.state.lock().clone().map(|sanitize| Sanitize { has_failed: true, ..sanitize });
                 if (self.keep)(failed.as_ref()).is_err() {
-                    // The unit is not used before another one, or before the failure is left; after a restart this one goes on.
+                    // The unit stays unusable until another sanitize, or until the failure is exited. After a restart
+                    // this sanitize continues.
                     tracing::error!("the failure of a SANITIZE could not be kept");
                 }
                 failed
@@ -251,8 +258,8 @@ impl Shared {
         self.ended.notify_all();
     }
 
-    /// Keeps that it is done, however often that must be tried: as long as it is not, the next start erases everything once more, and the unit is
-    /// not ready. Returns whether it is kept; it is not when it must stop.
+    /// Stores that it is done, with as many retries as necessary. Until then the next start would erase everything
+    /// again, and the unit is not ready. Returns whether it is stored. It is not if it had to stop.
     fn keep_end(&self) -> bool {
         let mut pause = RETRY[0];
         while (self.keep)(None).is_err() {
@@ -280,7 +287,7 @@ fn not_kept() -> Sense {
     Sense::new(Key::HardwareError, Code::INTERNAL_TARGET_FAILURE)
 }
 
-/// The pattern of an OVERWRITE for a whole logical block (SBC-3 table 95).
+/// Returns the pattern of an OVERWRITE for a whole logical block (SBC-3 table 95).
 fn overwrite_pattern(list: &[u8], announced: u16, geometry: &Geometry) -> Result<Vec<u8>, Sense> {
     let logical = geometry.logical as usize;
     let length = usize::from(announced);
@@ -292,7 +299,7 @@ fn overwrite_pattern(list: &[u8], announced: u16, geometry: &Geometry) -> Result
     };
     let count = list[0] & 0x1f;
     if count == 0 || list[0] & 0x60 != 0 {
-        // The bits of TEST ask for what vendors make of them.
+        // The meaning of the TEST bits is up to vendors.
         return Err(Sense::invalid_parameter(0));
     }
     if list[1] != 0 {
@@ -302,7 +309,7 @@ fn overwrite_pattern(list: &[u8], announced: u16, geometry: &Geometry) -> Result
     if usize::from(u16_at(list, 2)) != pattern.len() {
         return Err(Sense::invalid_parameter(2));
     }
-    // Whatever the count, and inverted or not, the last pass writes the pattern as it is.
+    // Whatever the count and the inversion, the last pass writes the pattern as it is.
     Ok(pattern.iter().copied().cycle().take(logical).collect())
 }
 
@@ -414,7 +421,8 @@ mod tests {
             unit.stop();
             drop(unit);
         });
-        // It stops before the next step, or has ended already: either way the rest is done after the restart, or is not needed.
+        // It stops before the next step, or has ended already: either way the rest is done after the restart, or is not
+        // needed.
         drop(gate);
         stopping.join().unwrap();
         let unit = start();

@@ -1,4 +1,4 @@
-//! Sense data: why a command did not do what was asked (SPC-4 section 4.5).
+//! Sense data: the reason why a command failed (SPC-4 section 4.5).
 
 /// Sense keys (SPC-4 table 48).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -6,7 +6,7 @@
 pub enum Key {
     /// Nothing is wrong.
     NoSense = 0x0,
-    /// It is not ready now.
+    /// The unit is not ready now.
     NotReady = 0x2,
     /// The data cannot be read or written.
     MediumError = 0x3,
@@ -14,15 +14,15 @@ pub enum Key {
     HardwareError = 0x4,
     /// The request is wrong.
     IllegalRequest = 0x5,
-    /// Something happened that the initiator should know of.
+    /// Something happened that the initiator should know.
     UnitAttention = 0x6,
-    /// It may not be written.
+    /// The unit must not be written.
     DataProtect = 0x7,
-    /// A copy was ended early.
+    /// A copy ended early.
     CopyAborted = 0xa,
-    /// The command was ended early by the target.
+    /// The target ended the command early.
     AbortedCommand = 0xb,
-    /// What was compared differs.
+    /// The compared data differs.
     Miscompare = 0xe,
 }
 
@@ -80,10 +80,10 @@ impl Code {
     pub const INSUFFICIENT_RESOURCES_TO_CREATE_ROD_TOKEN: Code = Code(0x55, 0x0d);
 }
 
-/// Where in a request the wrong field is (SPC-4 section 4.5.2.4.2).
+/// The position of the wrong field in a request (SPC-4 section 4.5.2.4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// Whether it is in the CDB; else in the parameter list.
+    /// Whether it is in the CDB. Otherwise it is in the parameter list.
     pub in_cdb: bool,
     /// Byte of the field.
     pub byte: u16,
@@ -100,7 +100,7 @@ pub struct Sense {
     pub code: Code,
     /// The INFORMATION field: a block address or an offset in bytes.
     pub information: Option<u64>,
-    /// What else there is to say, by the kind of thing.
+    /// Further details, by the kind of event.
     pub specific: Option<Specific>,
 }
 
@@ -109,7 +109,7 @@ pub struct Sense {
 pub enum Specific {
     /// The wrong field of the request.
     Field(Field),
-    /// How much of what goes on is done, in parts of 65,536.
+    /// The progress, in parts of 65,536.
     Progress(u16),
 }
 
@@ -117,29 +117,29 @@ pub enum Specific {
 pub const FIXED_BYTES: usize = 18;
 
 impl Sense {
-    /// Sense data without particulars.
+    /// Returns sense data without details.
     pub const fn new(key: Key, code: Code) -> Sense {
         Sense { key, code, information: None, specific: None }
     }
 
-    /// A field of the CDB has a value that cannot be done.
+    /// A field of the CDB has an unsupported value.
     pub const fn invalid_field(byte: u16, bit: Option<u8>) -> Sense {
         let field = Field { in_cdb: true, byte, bit };
         Sense { specific: Some(Specific::Field(field)), ..Sense::new(Key::IllegalRequest, Code::INVALID_FIELD_IN_CDB) }
     }
 
-    /// A field of the parameter list has a value that cannot be done.
+    /// A field of the parameter list has an unsupported value.
     pub const fn invalid_parameter(byte: u16) -> Sense {
         let field = Field { in_cdb: false, byte, bit: None };
         Sense { specific: Some(Specific::Field(field)), ..Sense::new(Key::IllegalRequest, Code::INVALID_FIELD_IN_PARAMETER_LIST) }
     }
 
-    /// The same, with the INFORMATION field.
+    /// Returns the same with the INFORMATION field.
     pub const fn with_information(self, information: u64) -> Sense {
         Sense { information: Some(information), ..self }
     }
 
-    /// As bytes of the fixed format (SPC-4 table 53), or of the descriptor format (SPC-4 table 28).
+    /// Encodes the fixed format (SPC-4 table 53) or the descriptor format (SPC-4 table 28).
     pub fn encode(&self, descriptors: bool) -> Vec<u8> {
         if descriptors { self.encode_descriptors() } else { self.encode_fixed() }
     }
@@ -148,7 +148,7 @@ impl Sense {
         let mut bytes = vec![0; FIXED_BYTES];
         bytes[0] = 0x70;
         bytes[2] = self.key as u8;
-        // An address that does not fit is not valid (SPC-4 section 4.5.3).
+        // An address that does not fit is marked as invalid (SPC-4 section 4.5.3).
         if let Some(information) = self.information.and_then(|information| u32::try_from(information).ok()) {
             bytes[0] |= 0x80;
             bytes[3..7].copy_from_slice(&information.to_be_bytes());

@@ -1,33 +1,33 @@
-//! The steps of copies that read or write a unit, and who waits for the end of those that were admitted before.
+//! The steps of copies that read or write a unit, and waiting for the end of earlier steps.
 //!
-//! A step holds the lock of the current epoch. Who waits begins the next epoch, so that steps which come later are of no concern to him: copies that go on keep nobody
-//! waiting, however many there are.
+//! A step holds the lock of the current epoch. A waiter begins the next epoch, so it need not wait for later steps. So
+//! it is not delayed by copies that go on, however many there are.
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::time::Duration;
 
-/// How often one who waits looks whether that is still wanted.
+/// How often a waiter checks whether waiting is still wanted.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Steps under way.
 #[derive(Debug, Default)]
 pub(super) struct Steps {
-    /// Shared by steps of even and of odd epochs.
+    /// Shared by the steps of even and odd epochs.
     locks: [RwLock<()>; 2],
     epoch: AtomicUsize,
-    /// One waits at a time: there are never steps of more than two epochs.
+    /// Only one waits at a time, so there are never steps of more than two epochs.
     waiting: Mutex<()>,
 }
 
 impl Steps {
-    /// A step begins; it ends with the guard. Whoever waits holds nothing that a step waits for.
+    /// Begins a step, which ends with the guard. A waiter holds nothing that a step waits for.
     pub(super) fn share(&self) -> RwLockReadGuard<'_, ()> {
         loop {
             let epoch = self.epoch.load(Ordering::SeqCst);
-            // A copy within a unit has it twice.
+            // A copy within a unit takes it twice.
             let guard = self.locks[epoch % 2].read_recursive();
-            // Either this sees the epoch that one who waits has begun, or he sees the guard.
+            // Either this step sees the waiter's new epoch, or the waiter sees the guard.
             fence(Ordering::SeqCst);
             if self.epoch.load(Ordering::SeqCst) == epoch {
                 return guard;
@@ -35,7 +35,7 @@ impl Steps {
         }
     }
 
-    /// Returns when the steps that began before are over, or when `is_over`.
+    /// Returns when all earlier steps are over, or when `is_over`.
     pub(super) fn wait(&self, is_over: &dyn Fn() -> bool) {
         let until_free = |epoch: usize| loop {
             if self.locks[epoch % 2].try_write_for(LOOK).is_some() {
@@ -53,7 +53,7 @@ impl Steps {
             }
         };
         let epoch = self.epoch.load(Ordering::SeqCst);
-        // One who has given up may have left steps of the epoch before; none begins there.
+        // A waiter that gave up may have left steps of the previous epoch. No new ones begin there.
         if until_free(epoch + 1) {
             self.epoch.store(epoch + 1, Ordering::SeqCst);
             fence(Ordering::SeqCst);
@@ -61,7 +61,7 @@ impl Steps {
         }
     }
 
-    /// Whether a step is under way.
+    /// Returns whether any step is under way.
     pub(super) fn is_any(&self) -> bool {
         self.locks.iter().any(|lock| lock.try_write().is_none())
     }

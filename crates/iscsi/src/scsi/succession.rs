@@ -1,10 +1,12 @@
-//! Units that take the place of others: a volume was attached anew, with another LUN or otherwise than before.
+//! Units that replace others, when a volume is attached again with another LUN or other settings.
 //!
 //! Invariants:
-//! * A unit that was stopped begins nothing any more: a command that comes later, and the next step of one under way, fails. Only a WRITE USING TOKEN that is under
+//! * A stopped unit begins nothing any more: later commands fail, and so does the next step of a command under way.
+//!   Only a WRITE USING TOKEN under way continues to its end.
 //!   way goes on with its ranges to its end.
-//! * What a unit did before it was stopped is over before a command of the one in its place uses the disk, or changes who may use it. So an erasure, an eject and
-//!   a PREEMPT AND ABORT are behind all that the former unit did. Nobody waits for that: commands are BUSY meanwhile.
+//! * Whatever a unit did before it was stopped is over before a command of its replacement uses the disk or changes
+//!   reservations. So an erasure, an eject or a PREEMPT AND ABORT comes after everything the former unit did. Nobody
+//!   waits for that: commands are BUSY meanwhile.
 
 use super::sense::{Code, Key, Sense};
 use super::unit::LogicalUnit;
@@ -12,28 +14,28 @@ use parking_lot::Mutex;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The units that had the disk before.
+/// The units that used the disk before.
 #[derive(Debug, Default)]
 pub(super) struct Former {
     units: Mutex<Vec<Weak<LogicalUnit>>>,
-    /// Whether there are any, so that commands need not look.
+    /// Whether there are any, so that commands need not check.
     is_any: AtomicBool,
 }
 
 impl LogicalUnit {
-    /// The same unit in the place of these ones, which were [stopped](Self::stop).
+    /// Returns the unit as the replacement of these units, which were [stopped](Self::stop).
     pub fn in_place_of(mut self, units: Vec<Weak<LogicalUnit>>) -> LogicalUnit {
         let is_any = AtomicBool::new(!units.is_empty());
         self.former = Former { units: Mutex::new(units), is_any };
         self
     }
 
-    /// Ends what goes on in the background, before the disk is closed or another unit takes its place. A sanitize that is kept goes on with that, or after a
-    /// restart; none begins here any more, nor does any other command, and of reservations nothing is kept by this unit any more. Commands under way may
-    /// last a while longer.
+    /// Ends background work, before the disk is closed or another unit takes over. A stored sanitize continues with
+    /// that unit, or after a restart. This unit begins no sanitize and no other command any more, and stores no
+    /// reservations. Commands under way may last a while longer.
     pub fn stop(&self) {
         self.sanitizer.stop();
-        // What is just being kept comes before.
+        // Waits for a change that is being stored.
         drop(self.changing.lock());
     }
 
@@ -41,24 +43,24 @@ impl LogicalUnit {
         self.sanitizer.has_stopped()
     }
 
-    /// What commands are told that come too late.
+    /// Errors: the unit was stopped, and the command came too late.
     pub(super) fn check_unstopped(&self) -> Result<(), Sense> {
         if self.has_stopped() { Err(Sense::new(Key::NotReady, Code::NOT_READY)) } else { Ok(()) }
     }
 
-    /// Whether a command of a former unit may still use the disk.
+    /// Returns whether a command of a former unit may still use the disk.
     pub(super) fn waits_for_former(&self) -> bool {
         if !self.former.is_any.load(Ordering::Acquire) {
             return false;
         }
         let mut units = self.former.units.lock();
-        // Who does a command has the unit.
+        // A running command holds the unit.
         units.retain(|unit| unit.upgrade().is_some_and(|unit| unit.is_used()));
         self.former.is_any.store(!units.is_empty(), Ordering::Release);
         !units.is_empty()
     }
 
-    /// Whether a command or a copy uses the medium.
+    /// Returns whether a command or a copy uses the medium.
     fn is_used(&self) -> bool {
         self.medium.try_write().is_none() || self.steps.is_any()
     }

@@ -1,37 +1,38 @@
-//! Third-party copy: its limits, the page that says them, and what became of earlier copies (SPC-4 sections 6.17 to 6.19 and 7.8.17, SBC-3 section 6.6.9).
+//! Third-party copy: its limits, the page that reports them, and the results of earlier copies (SPC-4 sections 6.17 to
+//! 6.19 and 7.8.17, SBC-3 section 6.6.9).
 
 use super::reservation::Nexus;
 use super::sense::{Code, Key, Sense};
 use super::{Geometry, MAX_TRANSFER_BYTES};
 use std::collections::VecDeque;
 
-/// Target descriptors of one EXTENDED COPY: where from and where to.
+/// The most target descriptors of one EXTENDED COPY: source and destination.
 pub(super) const MAX_TARGETS: usize = 2;
-/// Segment descriptors of one EXTENDED COPY.
+/// The most segment descriptors of one EXTENDED COPY.
 pub(super) const MAX_SEGMENTS: usize = 16;
 /// Bytes of a target descriptor.
 pub(super) const TARGET_BYTES: usize = 32;
-/// Bytes of all descriptors, of which the longest segment descriptors have 32.
+/// The most bytes of all descriptors. The longest segment descriptors have 32.
 pub(super) const MAX_DESCRIPTOR_BYTES: usize = MAX_TARGETS * TARGET_BYTES + MAX_SEGMENTS * 32;
-/// Longest segment, bytes.
+/// The longest segment, in bytes.
 pub(super) const MAX_SEGMENT_BYTES: u32 = 1 << 30;
-/// Descriptor type codes: block to block, the same with lengths and offsets in bytes, and targets by designator.
+/// Descriptor type codes: block to block, the same in bytes, and targets by designator.
 pub(super) const BLOCK_TO_BLOCK: u8 = 0x02;
 pub(super) const BLOCK_TO_BLOCK_BYTES: u8 = 0x0a;
 pub(super) const IDENTIFICATION: u8 = 0xe4;
-/// Ranges of a token.
+/// The most ranges of a token.
 pub(super) const MAX_RANGES: usize = 16;
-/// Blocks of all ranges of a token together: this many bytes.
+/// The most bytes of all ranges of a token together.
 pub(super) const MAX_TOKEN_BYTES: u64 = 256 << 20;
-/// What is best for a token, bytes.
+/// The best size for a token, in bytes.
 const OPTIMAL_TOKEN_BYTES: u64 = 64 << 20;
-/// How long a token may be unused, seconds. While there are tokens, nothing that became unused is given back.
+/// How long a token may be unused, in seconds. While there are tokens, no unused space is reclaimed.
 pub(super) const MAX_INACTIVITY: u32 = 60;
-/// The same, if nothing is asked for.
+/// The same, if the initiator asks for nothing.
 pub(super) const DEFAULT_INACTIVITY: u32 = 30;
-/// Copies at the same time.
+/// The most copies at the same time.
 const CONCURRENT_COPIES: u8 = 64;
-/// Results that are kept of a unit.
+/// The most results kept for a unit.
 const MAX_RESULTS: usize = 256;
 
 /// The third-party copy page.
@@ -74,13 +75,13 @@ pub(super) fn page(geometry: &Geometry) -> Vec<u8> {
 /// RECEIVE COPY OPERATING PARAMETERS.
 pub(super) fn parameters(geometry: &Geometry) -> Vec<u8> {
     let mut out = vec![0; 4];
-    // Copies without list identifier are known.
+    // Copies without a list identifier are supported.
     out.extend_from_slice(&[1, 0, 0, 0]);
     out.extend_from_slice(&(MAX_TARGETS as u16).to_be_bytes());
     out.extend_from_slice(&(MAX_SEGMENTS as u16).to_be_bytes());
     out.extend_from_slice(&(MAX_DESCRIPTOR_BYTES as u32).to_be_bytes());
     out.extend_from_slice(&MAX_SEGMENT_BYTES.to_be_bytes());
-    // Neither inline data nor held data nor streams.
+    // No inline data, no held data, no streams.
     out.extend_from_slice(&[0; 12]);
     out.extend_from_slice(&[0, 0, 0, CONCURRENT_COPIES, CONCURRENT_COPIES, geometry.logical.ilog2() as u8, 0, 0, 0, 0, 0]);
     out.extend_from_slice(&[3, BLOCK_TO_BLOCK, BLOCK_TO_BLOCK_BYTES, IDENTIFICATION]);
@@ -89,12 +90,12 @@ pub(super) fn parameters(geometry: &Geometry) -> Vec<u8> {
     out
 }
 
-/// Most blocks of one range of a token.
+/// Returns the most blocks of one range of a token.
 pub(super) fn max_range_blocks(geometry: &Geometry) -> u64 {
     u64::from(MAX_TRANSFER_BYTES / geometry.logical)
 }
 
-/// A copy by its list identifier. Those of EXTENDED COPY are others than those of copies by token.
+/// The list identifier of a copy. EXTENDED COPY and copies by token have separate identifiers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ListId {
     pub(super) nexus: Nexus,
@@ -102,19 +103,19 @@ pub(super) struct ListId {
     pub(super) number: u32,
 }
 
-/// What became of a copy.
+/// The result of a copy.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
     pub(super) action: u8,
     pub(super) failure: Option<Sense>,
     /// Segments that are done.
     pub(super) segments: u16,
-    /// What is copied: bytes, or blocks with tokens.
+    /// The amount copied: bytes, or blocks with tokens.
     pub(super) transferred: u64,
     pub(super) token: Option<Vec<u8>>,
 }
 
-/// Copies that go on, and what became of the latest ones.
+/// Copies under way, and the results of the latest ones.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
     running: Vec<ListId>,
@@ -122,7 +123,7 @@ pub(super) struct Copies {
 }
 
 impl Copies {
-    /// A copy begins. Its identifier must not be that of one that goes on.
+    /// Begins a copy. Errors: its identifier belongs to a copy under way.
     pub(super) fn begin(&mut self, id: &ListId) -> Result<(), Sense> {
         if self.running.contains(id) {
             return Err(Sense::new(Key::IllegalRequest, Code::OPERATION_IN_PROGRESS));
@@ -132,7 +133,7 @@ impl Copies {
         Ok(())
     }
 
-    /// It has ended; `is_kept` says whether somebody may ask how.
+    /// Ends a copy. `is_kept` says whether its result may be asked for.
     pub(super) fn end(&mut self, id: ListId, outcome: Outcome, is_kept: bool) {
         self.running.retain(|other| *other != id);
         if is_kept {
@@ -141,7 +142,7 @@ impl Copies {
         }
     }
 
-    /// The initiator is gone.
+    /// Forgets the copies of an initiator that is gone.
     pub(super) fn forget(&mut self, nexus: &Nexus) {
         self.done.retain(|(id, _)| id.nexus != *nexus);
     }
@@ -155,7 +156,7 @@ impl Copies {
         let outcome = self.find(id)?;
         out[4] = if outcome.failure.is_none() { 1 } else { 2 };
         out[5..7].copy_from_slice(&outcome.segments.to_be_bytes());
-        // In bytes, or in KiB, MiB, ... where bytes are too many.
+        // In bytes, or in KiB, MiB, ... if the number of bytes is too large.
         let (mut count, mut unit) = (outcome.transferred, 0);
         while count > u64::from(u32::MAX) {
             (count, unit) = (count / 1024, unit + 1);
@@ -169,7 +170,7 @@ impl Copies {
     pub(super) fn token_information(&self, id: &ListId) -> Result<Vec<u8>, Sense> {
         let mut out = vec![0; 32];
         if self.running.contains(id) {
-            // It goes on, and was asked to do so before its status.
+            // The copy is under way, and was asked to continue after its status.
             out[5] = 0x11;
         } else {
             let outcome = self.find(id)?;

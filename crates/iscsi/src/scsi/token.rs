@@ -1,8 +1,11 @@
-//! Copies by token (SBC-3 sections 4.28, 5.12 and 5.59; what Windows calls offloaded data transfer).
+//! Copies by token (SBC-3 sections 4.28, 5.12 and 5.59). Windows calls this offloaded data transfer.
 //!
-//! POPULATE TOKEN captures what ranges of a disk are at that moment and gives the initiator a token for it; whoever has the token can have that written
-//! to any unit of the server by WRITE USING TOKEN. A token always stands for the data of the moment in which it was made, whatever becomes of the disk. It
-//! has 32 bytes that cannot be guessed, and is gone when it was not used for a while or is old, when its disk is sanitized, and with the process.
+//! POPULATE TOKEN captures ranges of a disk at that moment and gives the initiator a token for them. Any holder of the
+//! token can have that data written to any unit of the server by WRITE USING TOKEN. A token always stands for the data
+//! at the moment of its creation, whatever happens to the disk.
+//!
+//! A token has 32 bytes that cannot be guessed. It expires when it was not used for a while, when it is too old, when
+//! its disk is sanitized, and with the process.
 
 use super::block::{self, Range};
 use super::opcodes::Operation;
@@ -18,18 +21,19 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a token.
 const TOKEN_BYTES: usize = 512;
-/// What a token is: a copy of a point in time, of which there are three kinds that all get the same; or zeros, without anybody having made it.
+/// Kinds of tokens: a copy of a point in time (there are three such kinds, all treated alike), or zeros, which need not
+/// be created first.
 const POINT_IN_TIME: u32 = 0x0080_0000;
 const CHANGE_VULNERABLE: u32 = 0x0080_0001;
 const ANY_POINT_IN_TIME: u32 = 0x0080_ffff;
 const ZEROS: u32 = 0xffff_0001;
-/// Where in a token its own bytes are.
+/// The place of the secret bytes in a token.
 const SECRET: std::ops::Range<usize> = 128..160;
-/// Tokens of a server.
+/// The most tokens of a server.
 const MAX_TOKENS: usize = 256;
-/// How long a token lives at most: while there are tokens, nothing that became unused is given back.
+/// The longest life of a token. While there are tokens, no unused space is reclaimed.
 const MAX_LIFETIME: Duration = Duration::from_secs(600);
-/// Memory of all tokens of a server, bytes.
+/// The most memory of all tokens of a server, in bytes.
 const MAX_MEMORY_BYTES: usize = 64 << 20;
 
 /// The tokens of a server.
@@ -46,7 +50,7 @@ struct Shared {
 struct State {
     held: Vec<Held>,
     next: u64,
-    /// Whether a thread looks for those that nobody uses.
+    /// Whether a thread looks for unused tokens.
     is_watched: bool,
 }
 
@@ -57,7 +61,7 @@ struct Held {
     contents: Vec<Arc<dyn Content>>,
     timeout: Duration,
     expires: Instant,
-    /// When it goes, however much it is used.
+    /// When it expires, however much it is used.
     ends: Instant,
 }
 
@@ -97,7 +101,7 @@ impl Tokens {
         Ok(token)
     }
 
-    /// The token's content; its time begins anew.
+    /// Returns the token's content, and restarts its timeout.
     fn find(&self, token: &[u8], is_last_use: bool) -> Option<Held> {
         let mut state = self.0.state.lock();
         let now = Instant::now();
@@ -111,7 +115,7 @@ impl Tokens {
         Some(held.clone())
     }
 
-    /// What was captured of a unit is not to be had any more.
+    /// Drops all tokens of a unit.
     pub(super) fn cancel(&self, creator: u64) {
         self.0.state.lock().held.retain(|held| held.creator != creator);
         self.0.changed.notify_all();
@@ -126,7 +130,7 @@ impl Drop for Tokens {
 }
 
 impl Shared {
-    /// Lets go what nobody uses: it keeps others from giving space back. Ends when there is nothing.
+    /// Drops unused tokens, because they hold back reclamation. Ends when there are no tokens.
     fn watch(&self) {
         let mut state = self.state.lock();
         loop {
@@ -140,7 +144,7 @@ impl Shared {
     }
 }
 
-/// The ranges of a parameter list, whose length is at byte `at`.
+/// Reads the ranges of a parameter list, whose length is at byte `at`.
 fn ranges(list: &[u8], at: usize, geometry: &Geometry) -> Result<Vec<Range>, Sense> {
     let short = Sense::new(Key::IllegalRequest, Code::PARAMETER_LIST_LENGTH_ERROR);
     if list.len() < at + 2 || usize::from(u16_at(list, 0)) + 2 > list.len() {
@@ -175,7 +179,8 @@ fn ranges(list: &[u8], at: usize, geometry: &Geometry) -> Result<Vec<Range>, Sen
 }
 
 impl LogicalUnit {
-    /// POPULATE TOKEN and WRITE USING TOKEN. Both are done when their status is sent, whether or not they might go on behind it (IMMED).
+    /// POPULATE TOKEN and WRITE USING TOKEN. Both are done when their status is sent, even if the initiator would let
+    /// them go on after it (IMMED).
     pub(super) fn use_token(&self, operation: Operation, caller: Caller<'_>, cdb: &[u8], list: &[u8]) -> Result<Vec<u8>, Refusal> {
         let announced = u32_at(cdb, 10);
         if announced == 0 {
@@ -224,12 +229,12 @@ impl LogicalUnit {
         Ok(())
     }
 
-    /// A token (SPC-4 section 5.17.6); its identifier comes when it is added to the others.
+    /// Returns a token (SPC-4 section 5.17.6). Its identifier is set when it is added to the others.
     fn new_token(&self, length: u64, geometry: &Geometry) -> Result<Vec<u8>, Sense> {
         let mut token = vec![0; TOKEN_BYTES];
         token[..4].copy_from_slice(&POINT_IN_TIME.to_be_bytes());
         token[6..8].copy_from_slice(&(TOKEN_BYTES as u16 - 8).to_be_bytes());
-        // The unit that made it, as EXTENDED COPY names targets.
+        // The unit that created it, in the same form as targets of EXTENDED COPY.
         (token[16], token[20], token[21], token[23]) = (0xe4, 1, 3, 8);
         token[24..32].copy_from_slice(&self.identity.naa());
         token[44..48].copy_from_slice(&geometry.logical.to_be_bytes());

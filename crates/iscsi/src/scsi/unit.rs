@@ -1,8 +1,10 @@
-//! A logical unit: judges commands in the order that the standards want, keeps what initiators set, and does the rest of the commands.
+//! A logical unit: checks commands in the order of the standards, stores what initiators set, and executes the
+//! remaining commands.
 //!
-//! # Order of judging (SAM-5 section 5.14, SPC-4 section 5.13)
-//! The CDB; unit attentions; whether the unit has been stopped; reservations; a sanitize that goes on; a medium that is out; write protection; then the command
-//! itself. INQUIRY, REPORT LUNS and REQUEST SENSE take no unit attention, as those need them who find out what happened.
+//! # Order of checks (SAM-5 section 5.14, SPC-4 section 5.13)
+//! The CDB; unit attentions; whether the unit was stopped; reservations; a running sanitize; an ejected medium; write
+//! protection; then the command itself. INQUIRY, REPORT LUNS and REQUEST SENSE take no unit attention, because
+//! initiators use them to find out what happened.
 
 use super::block::{self, Medium};
 use super::extended_copy::Peers;
@@ -27,7 +29,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Who sends a command, and by which port.
+/// The sender of a command, and the port it uses.
 #[derive(Clone, Copy)]
 #[allow(missing_debug_implementations)] // It is made for one command and has nothing of its own.
 pub struct Caller<'a> {
@@ -37,57 +39,57 @@ pub struct Caller<'a> {
     pub port: &'a Port,
     /// The LUNs that this initiator sees, ascending.
     pub luns: &'a [u16],
-    /// What a command that takes long needs to know.
+    /// How a long command waits.
     pub patience: &'a dyn Patience,
     /// Other units.
     pub peers: &'a dyn Peers,
     /// The tokens of the server.
     pub tokens: &'a Tokens,
-    /// Memory for data that is read.
+    /// Buffers for data that is read.
     pub buffers: &'a Buffers,
 }
 
-/// Who waits for the end of a command.
+/// How a command waits, and for whom.
 pub trait Patience: Send + Sync {
-    /// The command only waits from now on, perhaps for hours: what it has for working can be given to others.
+    /// From now on the command only waits, perhaps for hours. Its working resources can be given to others.
     fn begin_to_wait(&self);
 
-    /// Whether nobody waits for its answer any more.
+    /// Returns whether nobody waits for its answer any more.
     fn is_over(&self) -> bool;
 }
 
-/// What a unit is made with.
+/// The options of a new unit.
 #[derive(Clone, Debug)]
 pub struct UnitOptions {
-    /// Who it is.
+    /// The identity of the unit.
     pub identity: Identity,
     /// Bytes of a logical block: 512 or 4096.
     pub logical_block_bytes: u32,
-    /// Whether initiators may take its medium out and put it back.
+    /// Whether initiators may eject and load its medium.
     pub is_removable: bool,
-    /// Target ports by which it can be reached.
+    /// Target ports through which it can be reached.
     pub ports: Vec<u16>,
-    /// Reservations of before.
+    /// The stored reservations.
     pub reservations: Reservations,
 }
 
-/// Keeps reservations over restarts: called with each change, before it is answered.
+/// Stores reservations over restarts. Called with each change, before it is answered.
 pub type Keep = Box<dyn Fn(&Reservations) -> Result<(), NotKept> + Send + Sync>;
 
-/// Something could not be kept over restarts.
+/// Something could not be stored over restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotKept {
-    /// What was kept before is kept, and nothing else.
+    /// The previous state is stored, and nothing else.
     Unchanged,
-    /// It could not be taken back either: after a restart it may be there.
+    /// The change could not be undone either: it may be there after a restart.
     Uncertain,
 }
 
-/// Bytes of the longest parameter list of copies that is looked at.
+/// The longest parameter list of copies, in bytes.
 const MAX_LIST_BYTES: u32 = 8 << 10;
-/// How often a command that waits for the medium looks whether anybody still waits for its own end.
+/// How often a command that waits for the medium checks whether its own answer is still wanted.
 const LOOK: Duration = Duration::from_millis(50);
-/// Unit attentions of one nexus; further ones would say nothing new.
+/// The most unit attentions of one nexus. Further ones would say nothing new.
 const MAX_ATTENTIONS: usize = 8;
 
 /// A logical unit.
@@ -100,11 +102,12 @@ pub struct LogicalUnit {
     pub(super) keep: Keep,
     pub(super) changing: Mutex<Changing>,
     pub(super) state: Mutex<State>,
-    /// Shared by commands that use the medium; alone for the beginning of a sanitize, and to move the medium.
+    /// Shared by commands that use the medium. Exclusive for beginning a sanitize and for moving the medium.
     pub(super) medium: RwLock<()>,
-    /// Held by the one that waits to have the medium alone, or has it. No command that comes later gets in between.
+    /// Held by the command that waits for exclusive use of the medium, or has it. No later command gets in between.
     alone: Mutex<()>,
-    /// Shared by each step of a copy that reads or writes this unit, from the moment in which it is admitted; alone to wait for those under way.
+    /// Shared by each step of a copy that reads or writes this unit, from the moment it is admitted. Exclusive while
+    /// waiting for steps under way.
     pub(super) steps: Steps,
     pub(super) sanitizer: Sanitizer,
     pub(super) former: Former,
@@ -117,7 +120,7 @@ pub(super) struct State {
     parameters: Parameters,
     pub(super) reservations: Reservations,
     pub(super) tray: Tray,
-    /// Nexuses that are there.
+    /// The nexuses that exist.
     nexuses: BTreeSet<Nexus>,
     attentions: HashMap<Nexus, VecDeque<Code>>,
 }
@@ -145,7 +148,7 @@ impl std::fmt::Debug for LogicalUnit {
 }
 
 impl LogicalUnit {
-    /// A unit on a disk.
+    /// Creates a unit on a disk.
     pub fn new(disk: Arc<dyn Disk>, options: UnitOptions, keep: Keep) -> LogicalUnit {
         let UnitOptions { identity, logical_block_bytes: logical, is_removable, ports, reservations } = options;
         let state = Mutex::new(State { reservations, ..State::default() });
@@ -169,20 +172,21 @@ impl LogicalUnit {
         }
     }
 
-    /// The same unit with sanitizes that are kept over restarts by `keep`; one that is `unfinished` goes on now.
+    /// Adds sanitizes that `keep` stores over restarts. An `unfinished` one continues now.
     pub fn with_sanitize(self, unfinished: Option<Sanitize>, keep: KeepSanitize) -> LogicalUnit {
         let sanitizer = Sanitizer::new(self.disk.clone(), unfinished, keep);
         sanitizer.go_on();
         LogicalUnit { sanitizer, ..self }
     }
 
-    /// The same unit with a sanitize that is `unfinished`, while the disk cannot be written to: the unit is not ready, and what must be erased is not shown.
+    /// Adds an `unfinished` sanitize while the disk cannot be written. The unit is not ready, and data that must be
+    /// erased is not shown.
     pub fn with_waiting_sanitize(self, unfinished: Option<Sanitize>) -> LogicalUnit {
         let sanitizer = Sanitizer::new(self.disk.clone(), unfinished, Box::new(|_| Err(NotKept::Unchanged)));
         LogicalUnit { sanitizer, ..self }
     }
 
-    /// The number that no other unit has.
+    /// Returns the number that no other unit has.
     pub fn number(&self) -> u64 {
         self.identity.number
     }
@@ -192,7 +196,7 @@ impl LogicalUnit {
         Geometry { size: self.disk.size(), logical: self.logical, mapped: self.disk.block_bytes() }
     }
 
-    /// A nexus has come.
+    /// Adds a nexus.
     pub fn join(&self, nexus: &Nexus) {
         let mut state = self.state.lock();
         if state.nexuses.insert(nexus.clone()) {
@@ -200,7 +204,7 @@ impl LogicalUnit {
         }
     }
 
-    /// A nexus is gone.
+    /// Removes a nexus.
     pub fn leave(&self, nexus: &Nexus) {
         let mut state = self.state.lock();
         state.nexuses.remove(nexus);
@@ -211,7 +215,7 @@ impl LogicalUnit {
         self.copies.lock().forget(nexus);
     }
 
-    /// The unit is reset: all hear of it.
+    /// Resets the unit, and tells all initiators.
     pub fn reset(&self) {
         let mut state = self.state.lock();
         state.parameters = Parameters::default();
@@ -221,19 +225,19 @@ impl LogicalUnit {
         all.iter().for_each(|nexus| state.attend(nexus, Code::BUS_DEVICE_RESET_FUNCTION));
     }
 
-    /// An initiator has ended the commands of all: the others hear of it.
+    /// Tells the other initiators that one has ended the commands of all.
     pub fn tasks_cleared(&self, nexus: &Nexus) {
         self.state.lock().attend_others(nexus, Code::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR);
     }
 
-    /// Something happened that all initiators should know of.
+    /// Tells all initiators about an event.
     pub fn tell_all(&self, code: Code) {
         let mut state = self.state.lock();
         let all: Vec<Nexus> = state.nexuses.iter().cloned().collect();
         all.iter().for_each(|nexus| state.attend(nexus, code));
     }
 
-    /// Bytes that a command takes from the initiator, by what its CDB says.
+    /// Returns the bytes that a command receives from the initiator, according to its CDB.
     pub fn data_out_bytes(&self, cdb: &[u8]) -> usize {
         let Ok(definition) = Definition::of(cdb) else { return 0 };
         let cdb = &cdb[..definition.usage.len()];
@@ -247,20 +251,21 @@ impl LogicalUnit {
             }
             Operation::PersistentReserveOut => u32_at(cdb, 5).min(1 << 16) as usize,
             Operation::SendDiagnostic => u16_at(cdb, 3).into(),
-            // Only an overwrite has parameters.
+            // Only overwrite has parameters.
             Operation::Sanitize if cdb[1] & 0x1f == 0x01 => u16_at(cdb, 7).into(),
             Operation::ExtendedCopy | Operation::PopulateToken | Operation::WriteUsingToken => u32_at(cdb, 10).min(MAX_LIST_BYTES) as usize,
             operation => block::data_out_bytes(operation, cdb, &self.geometry()),
         }
     }
 
-    /// Bytes that a command takes from the medium to send them, by what its CDB says: they are in memory even if the initiator wants fewer.
+    /// Returns the bytes that a command reads from the medium to send them, according to its CDB. They take memory even
+    /// if the initiator wants fewer.
     pub fn data_in_bytes(&self, cdb: &[u8]) -> usize {
         let Ok(definition) = Definition::of(cdb) else { return 0 };
         block::data_in_bytes(definition.operation, &cdb[..definition.usage.len()], &self.geometry())
     }
 
-    /// Whether a command only reads, and at most so many bytes.
+    /// Returns whether a command only reads, and at most `limit` bytes.
     pub fn is_short_read(&self, cdb: &[u8], limit: usize) -> bool {
         Definition::of(cdb).is_ok_and(|definition| {
             let cdb = &cdb[..definition.usage.len()];
@@ -268,14 +273,14 @@ impl LogicalUnit {
         })
     }
 
-    /// Does a command. `data` is what the initiator sent, of what the CDB announced perhaps only the first part; `announced` is how much it
-    /// would send.
+    /// Executes a command. `data` is what the initiator sent, perhaps only the first part of what the CDB announced.
+    /// `announced` is how much it would send.
     pub fn execute(&self, caller: Caller<'_>, cdb: &[u8], data: &[u8], announced: u32) -> Reply {
         let definition = Definition::of(cdb);
         let perform = |definition: &Definition| {
-            // What carries CDBs may pad them.
+            // Transports may pad CDBs.
             let cdb = &cdb[..definition.usage.len()];
-            // What is compared, or written many times, must be what was meant.
+            // Data to compare, or to write many times, must be exactly as intended.
             let is_exact = matches!(definition.operation, Operation::CompareAndWrite | Operation::WriteSame);
             if is_exact && self.data_out_bytes(cdb) as u32 != announced {
                 return Err(Sense::new(Key::IllegalRequest, Code::INVALID_FIELD_IN_CDB).into());
@@ -291,13 +296,13 @@ impl LogicalUnit {
             Ok(definition) if definition.operation == Operation::StartStopUnit && self.moves_medium(cdb) => {
                 self.move_medium(caller, definition, cdb)
             }
-            // A PERSISTENT RESERVE OUT does not use the medium, and may have to wait for those who do.
+            // A PERSISTENT RESERVE OUT does not use the medium, and may have to wait for commands that do.
             Ok(definition) if asks_only || definition.operation == Operation::PersistentReserveOut => {
                 self.judge(caller, Ok(definition)).and_then(perform)
             }
             definition => {
-                // While a sanitize, or a medium that is to move, waits for the end of the commands before it, which may take a while, those behind it have
-                // no threads to wait on.
+                // A sanitize, or a command that moves the medium, may wait long for earlier commands. Later commands
+                // must not use up threads by waiting behind it.
                 let medium = if self.is_medium_wanted() { None } else { self.medium.try_read() };
                 medium.ok_or(Refusal::Busy).and_then(|_medium| self.judge(caller, definition).and_then(perform))
             }
@@ -311,7 +316,7 @@ impl LogicalUnit {
     }
 
     fn sanitize(&self, caller: Caller<'_>, definition: &'static Definition, cdb: &[u8], data: &[u8]) -> Result<Vec<u8>, Refusal> {
-        // Who may not erase, or says it wrong, keeps nobody waiting.
+        // A command without permission, or with errors, must not delay others.
         self.judge(caller, Ok(definition))?;
         if definition.action != Some(0x1f) {
             self.sanitizer.parse(cdb, data, &self.geometry())?;
@@ -323,7 +328,7 @@ impl LogicalUnit {
             return Ok(Vec::new());
         }
         let sanitize = self.sanitizer.parse(cdb, data, &self.geometry())?;
-        // What was ended before it began must not begin.
+        // A command that was aborted before it began must not begin.
         block::go_on(&|| caller.patience.is_over())?;
         self.sanitizer.begin(sanitize)?;
         caller.tokens.cancel(self.identity.number);
@@ -335,7 +340,7 @@ impl LogicalUnit {
         Ok(Vec::new())
     }
 
-    /// CHECK CONDITION with these sense data, in the format that is set.
+    /// Returns CHECK CONDITION with this sense data, in the selected format.
     pub fn check_condition(&self, sense: Sense) -> Reply {
         let descriptors = self.state.lock().parameters.descriptor_sense;
         Reply { status: Status::CheckCondition, data: Vec::new(), sense: sense.encode(descriptors) }
@@ -395,7 +400,7 @@ impl LogicalUnit {
             }
             Operation::StartStopUnit => nothing(self.start_or_stop(cdb)),
             Operation::SendDiagnostic => {
-                // The default self-test finds a unit that answers in order.
+                // The default self-test: a unit that answers is in order.
                 let is_self_test = cdb[1] & 0xe7 == 0x04;
                 nothing(if is_self_test || cdb[1] == 0 { Ok(()) } else { Err(Sense::invalid_field(1, Some(7))) })
             }
@@ -404,7 +409,7 @@ impl LogicalUnit {
             Operation::ReportTargetPortGroups => some(port_groups(&self.ports, cdb)?, u32_at(cdb, 6) as usize),
             Operation::ReportOpcodes => some(report_opcodes(cdb)?, u32_at(cdb, 6) as usize),
             Operation::ReportTaskManagement => {
-                // Abort task and task set, clear task set, logical unit reset; target resets.
+                // Abort task, abort and clear task set, logical unit reset; target resets.
                 let out = if cdb[2] & 0x80 == 0 { vec![0xda, 0x01, 0, 0] } else { [&[0xda, 0x01, 0, 12][..], &[0; 12]].concat() };
                 some(out, u32_at(cdb, 6) as usize)
             }
@@ -416,7 +421,7 @@ impl LogicalUnit {
             Operation::ReadCapacity16 => some(block::read_capacity_16(&geometry), u32_at(cdb, 10) as usize),
             Operation::GetLbaStatus => some(medium.lba_status(cdb)?, u32_at(cdb, 10) as usize),
             Operation::ReadDefectData => {
-                // There are no defects, in the format that was asked for.
+                // There are no defects, in the requested format.
                 let asked = if cdb[0] == 0x37 { cdb[2] } else { cdb[1] };
                 let (out, room) = if cdb[0] == 0x37 {
                     (vec![0, asked & 0x1f, 0, 0], u16_at(cdb, 7) as usize)
@@ -459,12 +464,13 @@ impl LogicalUnit {
         Medium { disk: &*self.disk, geometry }
     }
 
-    /// Keeps sanitizes from beginning while a command of another unit uses this one.
+    /// Prevents sanitizes from beginning while a command of another unit uses this one.
     pub(super) fn share_medium(&self) -> RwLockReadGuard<'_, ()> {
         self.medium.read_recursive()
     }
 
-    /// Waits until no command uses the medium, and keeps them from it; whoever is ended meanwhile gives up. One at a time waits, as it has a thread meanwhile.
+    /// Waits until no command uses the medium, and keeps others from it. Gives up if the command is aborted meanwhile.
+    /// Only one waits at a time, because a waiter occupies a thread.
     pub(super) fn use_medium_alone(&self, caller: Caller<'_>) -> Result<(RwLockWriteGuard<'_, ()>, MutexGuard<'_, ()>), Refusal> {
         let alone = self.alone.try_lock().ok_or(Refusal::Busy)?;
         caller.patience.begin_to_wait();
@@ -477,22 +483,23 @@ impl LogicalUnit {
         }
     }
 
-    /// Whether somebody waits to have the medium alone, or has it.
+    /// Returns whether a command waits for exclusive use of the medium, or has it.
     pub(super) fn is_medium_wanted(&self) -> bool {
         self.alone.is_locked()
     }
 
-    /// Held by a step of a copy from before it is admitted until it is done. Those who wait for steps hold nothing that a step waits for.
+    /// Held by a step of a copy from before its admission until it is done. A waiter for steps holds nothing that a
+    /// step waits for.
     pub(super) fn share_step(&self) -> RwLockReadGuard<'_, ()> {
         self.steps.share()
     }
 
-    /// Returns when steps of copies that were admitted before are over, or when `is_over`.
+    /// Returns when all steps of copies that were admitted before are over, or when `is_over`.
     pub(super) fn wait_for_steps(&self, is_over: &dyn Fn() -> bool) {
         self.steps.wait(is_over);
     }
 
-    /// Whether a copy on behalf of `nexus` may read or write this unit.
+    /// Checks whether a copy on behalf of `nexus` may read or write this unit.
     pub(super) fn admit_copy(&self, nexus: &Nexus, access: Access) -> Result<(), Sense> {
         self.check_unstopped()?;
         if self.waits_for_former() {
@@ -510,7 +517,7 @@ impl LogicalUnit {
         Ok(())
     }
 
-    /// The threshold of the room below which initiators are warned.
+    /// Returns the threshold of free space below which initiators are warned.
     fn low_bytes(&self) -> Option<u64> {
         self.disk.space().map(|space| space.low_bytes)
     }

@@ -87,12 +87,13 @@ impl Session {
 
     /// Answers that there is no room for one more command.
     fn turn_away(&mut self, tag: u32, task: &Task) {
-        // The initiator tries it again: when one of its own commands has ended (SAM-5 section 5.3), or after a while.
+        // The initiator retries when one of its own commands has ended (SAM-5 section 5.3), or after a while.
         let status = if self.tasks.is_empty() { Status::Busy } else { Status::TaskSetFull };
         self.respond(tag, task, Reply { status, data: Vec::new(), sense: Vec::new() }, None);
     }
 
-    /// Turns away a command that brings data for which there is no room, if many of the session have done so already.
+    /// Turns away a command with immediate or unsolicited data that has no room, if the session already holds much such
+    /// data.
     fn bound_first_bytes(&mut self, tag: u32) {
         let waits = |task: &&Task| task.needs_room() && !task.is_lost;
         if self.tasks.get(&tag).filter(waits).is_none_or(|task| task.burst_bytes == 0) {
@@ -108,7 +109,7 @@ impl Session {
         }
     }
 
-    /// Does what can be done next for a command: asks for room, for data, or lets it start.
+    /// Does the next thing for a command: asks for room, asks for data, or starts it.
     pub(super) fn go_on(&mut self, tag: u32) {
         let parameters = self.begun.parameters;
         let Some(task) = self.tasks.get(&tag) else { return };
@@ -136,7 +137,7 @@ impl Session {
             return self.start_ready();
         }
         if task.request_number == 0 {
-            // What came without being asked for is there.
+            // The unsolicited data is there.
             task.requested_bytes = task.received_bytes;
         }
         let mut wanted = Vec::new();
@@ -160,7 +161,8 @@ impl Session {
         }
     }
 
-    /// Whether a command of the queue waits for the end of an ordered one: then it gets no room, which that one may need.
+    /// Returns whether a queued command waits for the end of an ordered one. Then it gets no room, because the ordered
+    /// one may need it.
     fn is_behind_ordered(&self, tag: u32, task: &Task) -> bool {
         let is_before = |other: &Task| other.is_ordered && other.number == task.number;
         let mut queued = self.queue.iter().take_while(|queued| **queued != tag).filter_map(|queued| self.tasks.get(queued));
@@ -182,7 +184,7 @@ impl Session {
     pub(super) fn data_out(&mut self, pdu: &Incoming) -> Result<(), End> {
         let (header, length) = (pdu.header, pdu.data.len() as u32);
         let Some(task) = self.tasks.get_mut(&header.task_tag()) else {
-            // Of a task that was ended.
+            // The task was ended.
             return Ok(());
         };
         let transfer_tag = header.transfer_tag();
@@ -221,8 +223,8 @@ impl Session {
         Ok(())
     }
 
-    /// Data came out of order, or more than was asked for: some is lost. The command ends as after a digest that is wrong (RFC 7143 sections 7.7, 7.8), when
-    /// nothing more of its data can be on the way.
+    /// Handles data that came out of order, or more data than requested: some is lost. Once no more of its data can be
+    /// on the way, the command ends as after a wrong digest (RFC 7143 sections 7.7, 7.8).
     fn lose(&mut self, header: &Header) -> Result<(), End> {
         let Some(task) = self.tasks.get_mut(&header.task_tag()).filter(|task| !task.is_running) else {
             return Err(End::Wrong("data came for a command that has all"));
@@ -233,7 +235,7 @@ impl Session {
         Ok(())
     }
 
-    /// Leaves out data of a command of which some was lost before.
+    /// Drops further data of a command that lost some.
     fn drop_data(&mut self, header: &Header) {
         let tag = header.task_tag();
         let Some(task) = self.tasks.get_mut(&tag) else { return };
@@ -252,7 +254,8 @@ impl Session {
         }
     }
 
-    /// Starts commands whose data are there. One that is ordered waits for all of its unit before it, and all behind it wait for it.
+    /// Starts commands whose data is complete. An ordered command waits for all earlier ones of its unit, and later
+    /// ones wait for it.
     pub(super) fn start_ready(&mut self) {
         let mut at = 0;
         while at < self.queue.len() {
@@ -270,14 +273,14 @@ impl Session {
         }
     }
 
-    /// Whether the command at this place of the queue waits for others of its unit.
+    /// Returns whether the command at this place of the queue must wait for others of its unit.
     fn must_wait(&self, at: usize, task: &Task) -> bool {
         let holds = |other: &Task| (other.is_ordered || task.is_ordered) && other.number == task.number;
         let mut queued = self.queue.iter().take(at).filter_map(|tag| self.tasks.get(tag));
         queued.any(holds) || self.tasks.values().any(|other| other.is_running && holds(other))
     }
 
-    /// Goes on with all that waited for commands which are gone: to begin, or for room behind them.
+    /// Continues all commands that waited for others which are gone: to begin, or for room behind them.
     pub(super) fn go_on_all(&mut self) {
         self.start_ready();
         let waiting: Vec<u32> = self.queue.iter().copied().filter(|tag| self.tasks.get(tag).is_some_and(Task::needs_room)).collect();

@@ -1,35 +1,37 @@
-//! Bounds of a server and of its sessions.
+//! Limits of a server and of its sessions.
 
 use std::time::Duration;
 
-/// Bounds of a server and of its sessions.
+/// Limits of a server and of its sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Commands under way.
+    /// Commands of one session under way.
     pub queue_depth: u32,
-    /// Data of commands of one session that are under way, bytes: at least that of the longest command.
+    /// Bytes of data of one session's commands under way. At least the longest command.
     pub session_bytes: u32,
-    /// Data of commands of all sessions that are under way, bytes, beside 256 KiB for each session: at least that of the longest command.
+    /// Bytes of data of all sessions' commands under way, besides 256 KiB per session. At least the longest command.
     pub bytes: u64,
-    /// Commands of all sessions that are under way; to further ones the answer is TASK SET FULL.
+    /// Commands of all sessions under way. Further ones are answered with TASK SET FULL, or with BUSY if the session
+    /// has no command under way.
     pub commands: usize,
-    /// Sessions at a time, discovery sessions left aside.
+    /// Sessions at a time, without discovery sessions.
     pub sessions: usize,
-    /// Discovery sessions at a time: initiators prove nothing in them.
+    /// Discovery sessions at a time. Initiators prove nothing in them.
     pub discoveries: usize,
-    /// Those of them from one address.
+    /// Discovery sessions of one address at a time.
     pub discoveries_of_address: usize,
-    /// A discovery session ends after so long.
+    /// The longest time of a discovery session.
     pub discovery: Duration,
     /// Connections in their login at a time.
     pub logins: usize,
-    /// Those of them from one address.
+    /// Connections of one address in their login at a time.
     pub logins_of_address: usize,
-    /// A connection on which nothing comes for so long is asked whether somebody is there.
+    /// When a connection was silent for this long, the initiator is asked whether it is there.
     pub idle: Duration,
-    /// For a login, for an answer of an initiator that was asked, and for one that does not send or take data while others wait for the memory.
+    /// The longest time for a login, for an answer of an initiator that was asked, and for an initiator that does not
+    /// send or take data while others wait for the memory.
     pub patience: Duration,
-    /// How long initiators may take to log out when the server ends.
+    /// How long initiators may take to log out when the server stops.
     pub farewell: Duration,
 }
 
@@ -54,7 +56,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Commands that a session may have under way. In one for discovery there is nothing to gain by several.
+    /// Returns how many commands a session may have under way. In a discovery session, several would gain nothing.
     pub(crate) fn window(&self, is_discovery: bool) -> u32 {
         if is_discovery { 1 } else { self.queue_depth }
     }

@@ -5,7 +5,7 @@ use crate::pdu::{Incoming, Outgoing, StatusNumber, opcode};
 use crate::scsi::sense::Code;
 
 impl Session {
-    /// Ends tasks: those that run are only marked. Returns these.
+    /// Ends tasks. Running ones are only marked; returns these.
     pub(super) fn end_tasks(&mut self, which: &dyn Fn(&Task) -> bool) -> Vec<u32> {
         let ended: Vec<u32> = self.tasks.iter().filter(|(_, task)| which(task)).map(|(tag, _)| *tag).collect();
         let mut running = Vec::new();
@@ -30,7 +30,7 @@ impl Session {
         }
     }
 
-    /// A task is over.
+    /// Handles the end of a task.
     pub(super) fn over(&mut self, tag: u32) {
         self.waiting.iter_mut().for_each(|waiting| waiting.tasks.retain(|task| *task != tag));
         let (done, rest) = std::mem::take(&mut self.waiting).into_iter().partition(|waiting| waiting.tasks.is_empty());
@@ -53,11 +53,12 @@ impl Session {
                     (self.shared.clone(), self.events.clone(), self.begun.place.number, self.begun.nexus.clone());
                 let unit = lun.and_then(|lun| target.units.read().get(&lun).cloned());
                 let tell = move || unit.iter().for_each(|unit| unit.tasks_cleared(&nexus));
-                // Before the others drop anything: waiting for them may be cancelled, and nothing else tells their initiators.
+                // Tell them before the others drop anything: waiting for them may be cancelled, and nothing else tells
+                // their initiators.
                 tell();
                 self.reset_behind(async move {
                     shared.sessions.abort(&target.name, lun, Some(own)).await;
-                    // Who has heard of it already may have sent more, which was dropped too.
+                    // Initiators that were told already may have sent more commands, which were dropped too.
                     tell();
                     let _ = events.send(Event::Reset { task_tag, is_cold: false });
                 });
@@ -82,7 +83,7 @@ impl Session {
         }
     }
 
-    /// Does what concerns other sessions too, as long as this one is there.
+    /// Runs work that concerns other sessions too, as long as this session exists.
     fn reset_behind(&mut self, work: impl Future<Output = ()> + Send + 'static) {
         while self.resets.try_join_next().is_some() {}
         self.resets.spawn(work);
@@ -133,7 +134,7 @@ impl Session {
             8 => self.answer_management(tag, 4),
             _ => self.answer_management(tag, 5),
         }
-        // What was behind those that are gone.
+        // Continues the commands behind those that are gone.
         self.go_on_all();
     }
 

@@ -1,7 +1,12 @@
-//! The memory for data of commands: one bound for all sessions, one for each, and a share that each has for itself.
+//! The memory for the data of commands: one limit for all sessions, one for each, and a reserve that belongs to each
+//! session alone.
 //!
-//! Room for data of a short command is taken from the session's reserve. Where there is none, and for other commands, it is taken from the session's own bound, and
-//! then from what all sessions share. Nobody else can use the reserve up, nor do longer commands of the session, so short ones get on whatever others hold. Who has room waits for nobody who waits for room: for a disk, for a thread, or for the
+//! A short command takes its room from the session's reserve. If that is used up, and for longer commands, it takes
+//! room from the session's own limit, and then from what all sessions share. Neither other sessions nor longer commands
+//! can use the reserve, so short commands always proceed.
+//!
+//! A command that holds memory never waits for one that needs memory. It only waits for a disk, a thread or its
+//! initiator. An initiator that makes no progress is disconnected after a while ([`Progress`]).
 //! initiator; and with an initiator that does not go on patience is limited ([`Progress`]).
 
 use super::PERMIT_BYTES;
@@ -11,16 +16,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// What a session has for itself, bytes.
+/// The reserve of a session in bytes.
 pub(crate) const RESERVE_BYTES: u32 = 256 << 10;
-/// What an initiator must send or take in a second, bytes, while it keeps others waiting.
+/// Bytes per second that an initiator must send or take while it delays others.
 const LEAST_RATE: u64 = 256 << 10;
 
-/// What all sessions share.
+/// The memory shared by all sessions.
 #[derive(Debug)]
 pub(crate) struct SharedMemory {
     permits: Arc<Semaphore>,
-    /// How many wait for it.
+    /// The number of waiters for it.
     waiting: Mutex<usize>,
 }
 
@@ -30,28 +35,28 @@ impl SharedMemory {
     }
 }
 
-/// What one session may take.
+/// The memory of one session.
 #[derive(Debug)]
 pub(super) struct Memory {
     own: Arc<Semaphore>,
     reserve: Arc<Semaphore>,
     shared: Arc<SharedMemory>,
-    /// How many of those who wait for what is shared are of this session; changed together with the number of all.
+    /// This session's share of the waiters for shared memory. Changed together with the total.
     waiting: AtomicUsize,
-    /// Rooms that the session has of what is shared.
+    /// The number of rooms in shared memory that the session holds.
     held: Arc<AtomicUsize>,
 }
 
-/// Room for data; given back when dropped.
+/// Room for data. Dropping it returns the room.
 #[derive(Debug)]
 pub(super) struct Room {
-    /// Of the session's reserve or of its own bound.
+    /// From the session's reserve or its own limit.
     _own: OwnedSemaphorePermit,
-    /// With the latter, of what all share.
+    /// With the latter, also from the shared memory.
     _shared: Option<(OwnedSemaphorePermit, Held)>,
 }
 
-/// One of the rooms of what is shared.
+/// A room in shared memory, counted.
 #[derive(Debug)]
 struct Held(Arc<AtomicUsize>);
 
@@ -68,7 +73,7 @@ impl Drop for Held {
     }
 }
 
-/// Somebody waits for what is shared.
+/// A waiter for shared memory, counted.
 struct Queued<'a>(&'a Memory);
 
 impl<'a> Queued<'a> {
@@ -93,7 +98,8 @@ fn permits(bytes: u32) -> u32 {
 }
 
 impl Memory {
-    /// Up to so many bytes for one session: at least as many as the longest command has, and as `shared` has at least.
+    /// Returns the memory of a session with a limit of `own_bytes`. Both limits must be at least as large as the
+    /// longest command.
     pub(super) fn new(own_bytes: u32, shared: &Arc<SharedMemory>) -> Memory {
         Memory {
             own: Arc::new(Semaphore::new(permits(own_bytes) as usize)),
@@ -104,7 +110,8 @@ impl Memory {
         }
     }
 
-    /// Takes room if there is some at once. Nobody who waits is overtaken: as long as somebody does, nothing is free where he waits.
+    /// Takes room if it is available at once. Never overtakes a waiter: while anyone waits for some memory, none of it
+    /// is free.
     pub(super) fn try_take(&self, bytes: u32) -> Option<Room> {
         let take = |semaphore: &Arc<Semaphore>| semaphore.clone().try_acquire_many_owned(permits(bytes)).ok();
         let reserve = if bytes <= RESERVE_BYTES { take(&self.reserve) } else { None };
@@ -114,7 +121,7 @@ impl Memory {
         })
     }
 
-    /// Waits for room, of at most [`MAX_TRANSFER_BYTES`](crate::scsi::MAX_TRANSFER_BYTES), which every bound is at least.
+    /// Waits for room of at most [`MAX_TRANSFER_BYTES`](crate::scsi::MAX_TRANSFER_BYTES). No limit is below that.
     pub(super) async fn take(&self, bytes: u32) -> Room {
         let permits = permits(bytes);
         let take = |semaphore: &Arc<Semaphore>| semaphore.clone().acquire_many_owned(permits);
@@ -137,27 +144,29 @@ impl Memory {
         Room { _own: own, _shared: Some((shared, Held::new(&self.held))) }
     }
 
-    /// Whether other sessions wait for what is shared.
+    /// Returns whether other sessions wait for shared memory.
     pub(super) fn others_wait(&self) -> bool {
         let all = self.shared.waiting.lock();
         *all > self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Whether the session has room that others could have.
+    /// Returns whether the session holds memory that others could use.
     pub(super) fn is_used(&self) -> bool {
         self.held.load(Ordering::Relaxed) > 0
     }
 }
 
-/// Whether an initiator goes on with what room is held for: it sends the data that it was asked for, and takes those that it has asked for.
+/// Measures whether an initiator makes progress with the room it holds: whether it sends requested data, and takes data
+/// it has requested.
 ///
-/// One that does not is no harm as long as there is room for others. When others wait, it must move [`LEAST_RATE`] in each [`patience`](Progress::patience) in which
-/// some room waits for it; and no room waits longer than all that the session may have takes at that rate.
+/// A stalled initiator does no harm as long as there is room for others. When others wait, it must move at least
+/// [`LEAST_RATE`] over each [`patience`](Progress::patience) in which some room waits for it. No room may wait longer
+/// than the session's whole memory takes at that rate.
 #[derive(Debug)]
 pub(super) struct Progress {
     patience: Duration,
     longest: Duration,
-    /// What had been moved at the last two looks, the older one first.
+    /// The bytes moved at the last two checks, the older one first.
     looks: [(Instant, u64); 2],
 }
 
@@ -167,13 +176,13 @@ impl Progress {
         Progress { patience, longest, looks: [(now, 0); 2] }
     }
 
-    /// How often it is to be looked at.
+    /// Returns the time between two checks.
     pub(super) fn interval(&self) -> Duration {
         (self.patience / 2).max(Duration::from_millis(1))
     }
 
-    /// Looks: the initiator has sent and taken `moved_bytes` of data in all, and since `waiting_since` some room waits for it. Returns whether patience with it
-    /// is at its end.
+    /// Checks the progress. The initiator has sent and taken `moved_bytes` of data in total, and some room has been
+    /// waiting for it since `waiting_since`. Returns whether it is too slow.
     pub(super) fn is_too_slow(&mut self, now: Instant, moved_bytes: u64, waiting_since: Option<Instant>) -> bool {
         let [(then, before), last] = self.looks;
         self.looks = [last, (now, moved_bytes)];

@@ -1,21 +1,26 @@
-//! A session in full feature phase: one connection, one task that has all its state, reads and writes; commands are done by the threads of the pool.
-//! So a command that does not wait for anything is handed over twice, from the task to a thread and back; what is ready at a time is
-//! taken in one go, and answered with one call of the system. Short reads of who sends one command at a time are done by the task itself.
+//! A session in full feature phase: one connection, and one task that has all its state, reads and writes. The threads
+//! of the pool execute the commands. So a command that waits for nothing is handed over twice: from the task to a
+//! thread and back. Everything ready at the same time is taken together and answered with one system call. If an
+//! initiator sends one command at a time, the task itself executes short reads.
 //!
 //! # Invariants
-//! - Memory: data of commands under way have room ([`memory`]), within [`Limits::session_bytes`] of the session and [`Limits::bytes`] of all of them. Beside that
-//!   a session has at most [`FIRST_BYTES`] that came before there was room for them, [`EARLY_BYTES`] of commands that came before their turn, the PDU that is
-//!   read and room for the next one, and answers of [`outbox::OUT_BYTES`] that the initiator does not take: then no more PDUs are read.
-//!   While a command compares or combines, its data are there twice. The server keeps some buffers of long commands for the next ones
-//!   ([`crate::scsi::Buffers`]), of all sessions.
-//! - An R2T is sent, and a read begun, only when there is room. Who has room waits for no one who waits for room: a command behind an ordered one gets none.
-//! - An initiator that keeps others waiting for memory must go on with what it has ([`memory::Progress`]), or its session ends.
-//! - Of commands that are delivered at once (immediate) there are few: their number is not bounded by the window. Task management functions that
-//!   are not answered yet are commands in this respect.
-//! - Commands outside of the window that the initiator was told are dropped, as RFC 7143 section 4.2.2.1 wants.
-//! - A task that is ended by task management, or by a logout, has no effect after the answer: those that run are waited for, their responses are not sent.
-//!   Those that wait for room, or for a thread, have not begun and are not waited for.
-//! - MaxCmdSN never goes back, as immediate commands have places of their own: it advances when a command comes, and again when it is over.
+//! - Memory: the data of commands under way has room ([`memory`]), within [`Limits::session_bytes`] of the session and
+//!   [`Limits::bytes`] of all sessions. Besides, a session has at most: [`FIRST_BYTES`] that came before there was room
+//!   for them; [`EARLY_BYTES`] of commands that came before their turn; the PDU being read and room for the next one;
+//!   [`outbox::OUT_BYTES`] of answers that the initiator does not take, after which no more PDUs are read. While a
+//!   command compares or combines, its data is there twice. The server also keeps some buffers of long commands for
+//!   reuse by all sessions ([`crate::scsi::Buffers`]).
+//! - An R2T is sent, and a read begins, only when there is room. A command that holds memory never waits for one that
+//!   needs memory: a command behind an ordered one gets none.
+//! - An initiator that makes others wait for memory must make progress with its own ([`memory::Progress`]), or its
+//!   session ends.
+//! - The number of immediate commands is limited separately, because the window does not limit them. Unanswered task
+//!   management functions count as such commands.
+//! - Commands outside the window that the initiator was told are dropped, as RFC 7143 section 4.2.2.1 demands.
+//! - A task that is ended by task management or a logout has no effect after the answer. Running tasks are waited for,
+//!   and their responses are not sent. Tasks that wait for room or for a thread have not begun and are not waited for.
+//! - MaxCmdSN never goes back, because immediate commands have places of their own. It advances when a command arrives,
+//!   and again when it is over.
 
 mod commands;
 mod limits;
@@ -47,22 +52,22 @@ pub use limits::Limits;
 pub(crate) use memory::SharedMemory;
 pub(crate) use serve::serve;
 
-/// Commands of one session that are worked on at a time.
+/// Commands of one session executed at a time.
 const WORKERS: usize = 16;
-/// Permits of memory are of so many bytes.
+/// Bytes per permit of memory.
 const PERMIT_BYTES: u32 = 4096;
-/// Data of one session that came with commands before there was room for them, bytes.
+/// Bytes of data of one session that came with commands before there was room for them.
 const FIRST_BYTES: usize = 4 << 20;
-/// Data of one session that came with commands before those that were sent before them, bytes.
+/// Bytes of data of one session that came with commands before earlier commands arrived.
 const EARLY_BYTES: usize = 1 << 20;
-/// Immediate commands, which are beside those of the window, and immediate task management functions.
+/// The most immediate commands, which are not counted in the window, and immediate task management functions.
 const IMMEDIATE: usize = 16;
 
-/// What a login brought.
+/// The result of a login.
 pub(crate) struct Begun {
     pub(crate) parameters: Parameters,
     pub(crate) target: Option<Arc<Target>>,
-    /// With which account the initiator has proved who it is.
+    /// The account with which the initiator proved itself.
     pub(crate) proved: Option<Account>,
     pub(crate) visitor: Visitor,
     pub(crate) nexus: Nexus,
@@ -75,17 +80,17 @@ pub(crate) struct Begun {
     pub(crate) status_number: u32,
 }
 
-/// What comes back from the work on commands, which are named by [`Task::serial`]: their tags come again.
+/// Results of the work on commands. Commands are identified by [`Task::serial`], because their tags are reused.
 enum Event {
     /// There is memory for the data of a command.
     Room { tag: u32, serial: u64, room: Room },
     /// A command is done.
     Done { tag: u32, serial: u64, reply: Reply, room: Option<Room> },
-    /// A reset is done, or the tasks of all have ended.
+    /// A reset is done, or the tasks of all initiators have ended.
     Reset { task_tag: u32, is_cold: bool },
 }
 
-/// Somebody waits until tasks that were ended are over.
+/// Waits until ended tasks are over.
 struct Waiting {
     tasks: Vec<u32>,
     then: Then,
@@ -95,7 +100,7 @@ enum Then {
     Answer(u32),
     LogOut(u32),
     Say(oneshot::Sender<()>),
-    /// The tasks of others on a unit end too.
+    /// End the tasks of other initiators on a unit too.
     Clear {
         task_tag: u32,
         lun: Option<u16>,
@@ -107,55 +112,55 @@ enum Then {
     },
 }
 
-/// Why a session ends.
+/// The reason why a session ends.
 enum End {
-    /// The initiator has logged out, or is to be gone.
+    /// The initiator has logged out, or must go.
     Over,
-    /// What it sends cannot be.
+    /// The initiator broke the protocol.
     Wrong(&'static str),
-    /// Others wait for memory that it has and does not use.
+    /// Others wait for memory that it holds and does not use.
     Stalled,
 }
 
 struct Session {
     shared: Arc<Shared>,
     begun: Begun,
-    /// The same, for the threads that do its commands.
+    /// The sender, shared with the threads that execute its commands.
     sender: Arc<Sender>,
     tasks: HashMap<u32, Task>,
     /// Number of the next command.
     next_serial: u64,
-    /// Commands that came and are not started, in their order.
+    /// Commands that have not started, in order.
     queue: VecDeque<u32>,
     waiting: Vec<Waiting>,
-    /// Tags of task management functions that are not answered yet, and whether they are immediate.
+    /// Tags of unanswered task management functions, and whether they are immediate.
     managing: Vec<(u32, bool)>,
-    /// Those that concern other sessions too. They end with this one: what is not done then is not done.
+    /// Functions that concern other sessions too. They end with this session, finished or not.
     resets: JoinSet<()>,
     memory: Arc<Memory>,
-    /// Commands that came one behind the other, each when the one before was over.
+    /// The number of consecutive commands that each came when the one before was over.
     lone_commands: u32,
-    /// Its share of those who work: one session does not keep all others waiting.
+    /// The session's share of the workers, so that it cannot block all others.
     workers: Arc<Semaphore>,
     events: mpsc::UnboundedSender<Event>,
     out: mpsc::UnboundedSender<Sent>,
     outbox: Arc<Outbox>,
-    /// The rest of an answer to a text request, and the tag under which the initiator may ask for it.
+    /// The rest of an answer to a text request, and the tag with which the initiator may ask for it.
     more_text: Option<(u32, Vec<u8>)>,
     next_transfer_tag: u32,
-    /// Room for the next Data-Out: that of one before. It goes into no command and no answer.
+    /// Room for the next Data-Out, reused. It goes into no command and no answer.
     spare: Vec<u8>,
     /// Bytes of data that the initiator has sent.
     received_bytes: u64,
-    /// Commands that came before others that were sent before them, and the bytes of their data.
+    /// Commands that arrived before earlier ones, and the bytes of their data.
     early: HashMap<u32, Incoming>,
     early_bytes: usize,
     ping: Option<u32>,
-    /// The initiator wants to log out: nothing more is taken from it.
+    /// The initiator is logging out: nothing more is taken from it.
     is_leaving: bool,
-    /// That was answered.
+    /// The logout was answered.
     has_left: bool,
-    /// The units that know of this nexus, by LUN. Units come and go while a session lasts.
+    /// The units that know this nexus, by LUN. Units come and go during a session.
     joined: HashMap<u16, Arc<LogicalUnit>>,
 }
 
@@ -167,7 +172,7 @@ impl Session {
         }
     }
 
-    /// Makes this nexus known to a unit. One that was in its place before forgets it.
+    /// Makes this nexus known to a unit. A unit that it replaces forgets the nexus.
     fn join(&mut self, number: u16, unit: &Arc<LogicalUnit>) {
         if self.joined.get(&number).is_some_and(|joined| Arc::ptr_eq(joined, unit)) {
             return;
@@ -186,14 +191,14 @@ impl Session {
         self.shared.limits
     }
 
-    /// Commands that the initiator may send beside those under way.
+    /// Returns how many more commands the initiator may send.
     fn window(&self) -> u32 {
         let commands = self.tasks.values().filter(|task| !task.is_immediate).count();
         let functions = self.managing.iter().filter(|(_, is_immediate)| !is_immediate).count();
         self.limits().window(self.begun.target.is_none()).saturating_sub((commands + functions) as u32)
     }
 
-    /// Last CmdSN that the initiator may send.
+    /// Returns the last CmdSN that the initiator may send.
     fn last_command(&self) -> u32 {
         self.begun.expected_command.wrapping_add(self.window()).wrapping_sub(1)
     }
@@ -228,7 +233,7 @@ impl Session {
             Control::Close => return Err(End::Over),
             Control::AskToLogOut => {
                 let mut pdu = Outgoing::new(opcode::ASYNC, 0x80, NO_TAG, StatusNumber::Own);
-                // Event 1: log out within so many seconds.
+                // Event 1: log out within this many seconds.
                 pdu.header[36] = 1;
                 let seconds = self.limits().farewell.as_millis().div_ceil(1000).min(u16::MAX.into()) as u16;
                 pdu.put(42, &seconds.to_be_bytes());
@@ -243,7 +248,7 @@ impl Session {
         Ok(())
     }
 
-    /// Takes a PDU.
+    /// Handles a PDU.
     fn take(&mut self, pdu: Incoming) -> Result<(), End> {
         if self.is_leaving {
             return Ok(());
@@ -271,7 +276,7 @@ impl Session {
             self.early_bytes += pdu.data.len();
             let before = self.early.insert(pdu.header.command_number(), pdu);
             self.early_bytes -= before.map_or(0, |pdu| pdu.data.len());
-            // On one connection nothing is overtaken, unless its initiator has lost count.
+            // On one connection nothing is overtaken, unless the initiator has lost count.
             return if self.early_bytes > EARLY_BYTES {
                 Err(End::Wrong("too much comes before a command that is missing"))
             } else {
@@ -288,7 +293,7 @@ impl Session {
         Ok(())
     }
 
-    /// A command that the window does not bound: of those that stay, there are few.
+    /// Handles an immediate command. The window does not limit these, so their number is limited here.
     fn immediate(&mut self, pdu: Incoming) -> Result<(), End> {
         let is_full = match pdu.header.opcode() {
             opcode::SCSI_COMMAND => self.tasks.values().filter(|task| task.is_immediate).count() >= IMMEDIATE,

@@ -1,4 +1,4 @@
-//! What waits to be sent, and its way out.
+//! PDUs waiting to be sent, and the task that sends them.
 
 use super::Session;
 use super::memory::Room;
@@ -11,23 +11,23 @@ use std::time::Instant;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::{Notify, mpsc};
 
-/// Answers, but for data that was read, that may wait for the initiator to take them, bytes.
+/// Bytes of answers that may wait for the initiator to take them, without the data of reads.
 pub(super) const OUT_BYTES: usize = 1 << 20;
-/// PDUs that are written with one call of the system, and whose memory is given back together.
+/// PDUs written with one system call, whose memory is released together.
 const AT_ONCE: usize = 32;
 
-/// What waits to be sent.
+/// The PDUs waiting to be sent.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
-    /// Bytes that nothing else bounds.
+    /// Bytes that no other limit covers.
     bytes: AtomicUsize,
-    /// Whether the initiator has taken something since somebody looked, the question whether it is there left aside.
+    /// Whether the initiator has taken anything since the last check, except our question whether it is there.
     has_moved: AtomicBool,
-    /// Bytes that it has taken, where data of commands were among them.
+    /// Bytes that it has taken, as far as they included data of commands.
     taken_bytes: AtomicU64,
-    /// Since when what is being written waits to be; none: nothing waits.
+    /// Since when the current PDU has been waiting to be written. `None`: nothing waits.
     waits_since: Mutex<Option<Instant>>,
-    /// There is room again.
+    /// Signalled when there is room again.
     pub(super) room: Notify,
 }
 
@@ -37,17 +37,17 @@ impl Outbox {
         self.bytes.load(Ordering::Relaxed) < OUT_BYTES
     }
 
-    /// Whether the initiator has taken something since this was asked.
+    /// Returns whether the initiator has taken anything since the last call.
     pub(super) fn has_moved(&self) -> bool {
         self.has_moved.swap(false, Ordering::Relaxed)
     }
 
-    /// Bytes that the initiator has taken, where data of commands were among them.
+    /// Returns the bytes that the initiator has taken, as far as they included data of commands.
     pub(super) fn taken_bytes(&self) -> u64 {
         self.taken_bytes.load(Ordering::Relaxed)
     }
 
-    /// Since when something waits for the initiator to take it.
+    /// Returns since when something has been waiting for the initiator to take it.
     pub(super) fn waits_since(&self) -> Option<Instant> {
         *self.waits_since.lock()
     }
@@ -58,13 +58,13 @@ pub(super) struct Sent {
     pdu: Spelled,
     /// Whether it counts in [`Outbox::bytes`].
     is_counted: bool,
-    /// Whether it only asks whether somebody is there: that the system takes it says nothing.
+    /// Whether it only asks whether the initiator is there. Then it says nothing that the system takes it.
     is_ping: bool,
     since: Instant,
     _room: Option<Room>,
 }
 
-/// Writes what comes until nobody can send any more, or the connection is gone.
+/// Writes PDUs as they come until all senders are gone or the connection is gone.
 pub(super) async fn write_all(mut output: impl AsyncWrite + Unpin, mut outgoing: mpsc::UnboundedReceiver<Sent>, outbox: Arc<Outbox>) {
     let mut batch = Vec::new();
     while outgoing.recv_many(&mut batch, AT_ONCE).await > 0 {
@@ -98,8 +98,8 @@ impl Session {
         self.send_holding(pdu, None, true);
     }
 
-    /// Sends a PDU of a command. For its data there is room, which is given back when the last PDU has left, or else (`is_counted`) they count
-    /// as what waits to be sent.
+    /// Sends a PDU of a command. The room of its data is released when the last PDU has left. Without room
+    /// (`is_counted`), the data counts as waiting to be sent.
     pub(super) fn send_holding(&mut self, mut pdu: Outgoing, room: Option<Room>, is_counted: bool) {
         let last = self.last_command();
         let is_ping = pdu.header[0] == opcode::NOP_IN && pdu.header[16..20] == NO_TAG.to_be_bytes();
@@ -108,7 +108,7 @@ impl Session {
         if is_counted {
             self.outbox.bytes.fetch_add(pdu.bytes(), Ordering::Relaxed);
         }
-        // When the writer is gone the session ends.
+        // If the writer is gone, the session ends.
         let _ = self.out.send(Sent { pdu, is_counted, is_ping, since: Instant::now(), _room: room });
     }
 }

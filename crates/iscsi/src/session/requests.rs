@@ -1,4 +1,4 @@
-//! What is no SCSI command: NOP, logout, SendTargets.
+//! Requests other than SCSI commands: NOP, logout, SendTargets.
 
 use super::{Session, Then};
 use crate::pdu::{Incoming, NO_TAG, Outgoing, StatusNumber, opcode, reason};
@@ -14,16 +14,17 @@ impl Session {
             answer.put_u32(20, NO_TAG);
             let mut data = pdu.data;
             data.truncate(self.begun.parameters.send_segment_bytes as usize);
-            // What waits to be sent counts as long as it is.
+            // Data that waits to be sent counts all that time.
             data.shrink_to_fit();
             self.send(answer.with_data(data));
         }
     }
 
-    /// A logout ends all commands (RFC 7143 section 11.14), and is answered when none has an effect any more: the initiator may go on by another path then.
+    /// A logout ends all commands (RFC 7143 section 11.14). It is answered when none of them has an effect any more,
+    /// because the initiator may then continue on another path.
     pub(super) fn logout(&mut self, pdu: &Incoming) {
         let tag = pdu.header.task_tag();
-        // 0 closes the session, 1 the connection, which is the same; recovery of connections is not there.
+        // 0 closes the session, 1 the connection, which is the same here. Connection recovery is not offered.
         if pdu.header.0[1] & 0x7f > 1 {
             return self.answer_logout(tag, 2);
         }
@@ -40,7 +41,7 @@ impl Session {
 
     /// SendTargets (RFC 7143 appendix C).
     pub(super) fn text(&mut self, pdu: &Incoming) {
-        // The initiator asks for the rest of an answer by its tag, without keys (RFC 7143 section 11.10).
+        // The initiator asks for the rest of an answer with its tag, without keys (RFC 7143 section 11.10).
         let tag = pdu.header.transfer_tag();
         if let Some((_, rest)) = self.more_text.take_if(|(own, _)| *own == tag) {
             return self.send_text(pdu, rest);
@@ -51,12 +52,12 @@ impl Session {
             Ok(pairs) if pdu.header.is_final() && pdu.data.len() <= crate::text::MAX_TEXT_BYTES => pairs,
             _ => return self.reject(reason::PROTOCOL_ERROR, pdu),
         };
-        // Who knows the targets may be changing them, which takes a while.
+        // The owner of the targets may be changing them, which takes a while.
         let names = || tokio::task::block_in_place(|| self.shared.targets.names(&self.begun.visitor));
         let mut is_answered = false;
         for (key, value) in pairs {
             if key == "SendTargets" && std::mem::replace(&mut is_answered, true) {
-                // The list comes once, however often it is asked for.
+                // The list comes once, however often it is requested.
                 crate::text::put(&mut out, &key, "Reject");
                 continue;
             }
@@ -83,11 +84,11 @@ impl Session {
         self.send_text(pdu, out);
     }
 
-    /// Sends an answer to a text request: as much as fits, and the rest when it is asked for.
+    /// Sends an answer to a text request: as much as fits, and the rest on request.
     fn send_text(&mut self, pdu: &Incoming, mut out: Vec<u8>) {
         let room = self.begun.parameters.send_segment_bytes as usize;
         let rest = if out.len() > room { out.split_off(room) } else { Vec::new() };
-        // F for the last part, C for those before it.
+        // F for the last part, C for earlier ones.
         let (flags, tag) = if rest.is_empty() { (0x80, NO_TAG) } else { (0x40, self.transfer_tag()) };
         let mut answer = Outgoing::new(opcode::TEXT_RESPONSE, flags, pdu.header.task_tag(), StatusNumber::Own);
         answer.put(8, &pdu.header.0[8..16]);

@@ -1,4 +1,4 @@
-//! The task of a session: what it waits for, and its end.
+//! The task of a session: what it waits for, and how it ends.
 
 use super::memory::{Memory, Progress};
 use super::outbox::{Outbox, write_all};
@@ -19,7 +19,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-/// PDUs that are taken one behind the other before anything else has its turn.
+/// PDUs taken in a row before anything else gets its turn.
 const IN_ROW: usize = 64;
 
 /// Serves a session until it ends.
@@ -74,8 +74,9 @@ pub(crate) async fn serve(
     let mut is_written = false;
     let mut in_row = 0;
     let end = loop {
-        // In this order: what is over makes room, and what is written together costs less. None keeps the others waiting for long: commands and
-        // answers are bounded, without room for answers no further PDUs come, and of those that need none, only so many come in a row.
+        // The order matters: finished commands make room, and answers written together cost less. No branch starves the
+        // others for long. Commands and answers are bounded; without room for answers no further PDUs are read; and
+        // PDUs that need no answer are limited in a row.
         let has_room = outbox.has_room();
         let done = tokio::select! {
             biased;
@@ -105,13 +106,13 @@ pub(crate) async fn serve(
                 let now = Instant::now();
                 let until = quiet_since + if session.ping.is_some() { limits.patience } else { limits.idle };
                 if now < until {
-                    // Something came since it was set.
+                    // Something arrived since it was set.
                     alarm.as_mut().reset(until);
                     continue;
                 }
                 quiet_since = now;
                 alarm.as_mut().reset(now + limits.idle.min(limits.patience));
-                // Who takes what we send is there, however slowly.
+                // An initiator that takes what we send is there, however slow it is.
                 if outbox.has_moved() { Ok(()) } else { session.ping() }
             }
             () = &mut look => {
@@ -143,9 +144,9 @@ pub(crate) async fn serve(
         }
         End::Over => {}
     }
-    // What runs ends before the nexus is gone and somebody else may take its place.
+    // Running commands end before the nexus is gone and another may take its place.
     session.end_tasks(&|_| true);
-    // A reset that has not begun does not begin any more. Who waits for the end of tasks of this session still does.
+    // A reset that has not begun never begins. Waiters for the end of this session's tasks still wait.
     session.waiting.retain(|waiting| matches!(waiting.then, Then::Say(_)));
     while !session.tasks.is_empty() {
         tokio::select! {
@@ -155,7 +156,7 @@ pub(crate) async fn serve(
     }
     session.resets.shutdown().await;
     session.leave();
-    // What was answered before goes out, as far as the other side takes it. The session's place is free already.
+    // Earlier answers go out, as far as the other side takes them. The session's place is free already.
     let _flushing = session.shared.sessions.flush();
     drop(session);
     if !is_written && !matches!(end, End::Stalled) {
@@ -163,14 +164,14 @@ pub(crate) async fn serve(
     }
 }
 
-/// Reads the next PDU. `room` is for its data, if it has data of a command that came before, and comes back otherwise.
+/// Reads the next PDU. `room` is for the data of a command that arrived before. It is returned if unused.
 async fn next<R: AsyncRead + Unpin>(mut input: R, parameters: Parameters, mut room: Vec<u8>) -> (R, Vec<u8>, std::io::Result<Incoming>) {
     let pdu = read(&mut input, &parameters, RECEIVE_SEGMENT_BYTES, &mut room).await;
     (input, room, pdu)
 }
 
 impl Session {
-    /// Since when room is held for what the initiator has not sent or taken.
+    /// Returns since when room has been held for data that the initiator has not sent or taken.
     fn waits_since(&self) -> Option<std::time::Instant> {
         let of_tasks = self.tasks.values().filter_map(Task::awaits_data_since).min();
         of_tasks.into_iter().chain(self.outbox.waits_since()).min()

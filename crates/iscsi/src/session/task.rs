@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 use tokio::sync::Semaphore;
 
-/// A command under way, among those of all sessions.
+/// A command under way, counted among the commands of all sessions.
 pub(crate) struct CommandPlace(Arc<Shared>);
 
 impl CommandPlace {
@@ -47,7 +47,7 @@ impl Ending {
 
     /// Returns when it is over.
     pub(super) async fn wait(&self) {
-        // There are no permits: it ends when the semaphore is closed.
+        // There are no permits. Waiting ends when the semaphore is closed.
         let _ = self.0.acquire().await;
     }
 }
@@ -62,7 +62,7 @@ pub(super) struct Sequence {
 
 /// A command under way.
 pub(super) struct Task {
-    /// Its number in the session: unlike its tag it never comes again.
+    /// Its number in the session. Unlike its tag, it is never reused.
     pub(super) serial: u64,
     pub(super) lun: u64,
     pub(super) number: Option<u16>,
@@ -73,58 +73,58 @@ pub(super) struct Task {
     pub(super) is_ordered: bool,
     pub(super) is_immediate: bool,
     pub(super) expected_bytes: u32,
-    /// What the command takes by its CDB.
+    /// The bytes that the command needs, according to its CDB.
     pub(super) needed_bytes: u32,
-    /// Data from the initiator, as far as wanted; and how many bytes of it have come, wanted or not.
+    /// The needed data from the initiator. `received_bytes` counts all that came, needed or not.
     pub(super) data: Vec<u8>,
     pub(super) wanted_bytes: u32,
     pub(super) received_bytes: u32,
-    /// What comes of it without being asked for, bytes.
+    /// The bytes of it that come unsolicited.
     pub(super) burst_bytes: u32,
     /// Data-Out without R2T that may still come.
     pub(super) unsolicited: Option<Sequence>,
     pub(super) requested_bytes: u32,
     pub(super) requests: HashMap<u32, Sequence>,
     pub(super) request_number: u32,
-    /// Room for its data, and since when there is; before that, whether somebody waits for it.
+    /// The room for its data, and since when it has it. Before that: whether it has asked for room.
     pub(super) room: Option<Room>,
     pub(super) room_since: Instant,
     pub(super) has_asked_for_room: bool,
     pub(super) is_running: bool,
     pub(super) is_ended: bool,
-    /// Some of its data did not come: it is answered when no more can be on their way.
+    /// Some of its data was lost. It is answered when no more can be on the way.
     pub(super) is_lost: bool,
     /// Its place among the commands of all sessions.
     pub(super) place: Option<CommandPlace>,
-    /// Whether it is ended, for who does it or waits for it.
+    /// Tells the threads that execute it, or wait for it, that it was ended.
     pub(super) ended: Arc<Ending>,
 }
 
 impl Task {
-    /// Nobody wants its answer any more.
+    /// Marks it as ended: nobody wants its answer any more.
     pub(super) fn end(&mut self) {
         self.is_ended = true;
         self.ended.end();
     }
 
-    /// Whether all its data are there and it is not done yet.
+    /// Returns whether all its data is there and it has not started.
     pub(super) fn is_ready(&self) -> bool {
         let is_whole = self.unsolicited.is_none() && self.received_bytes >= self.wanted_bytes;
         is_whole && !(self.is_running || self.needs_room() || self.is_ended || self.is_lost)
     }
 
-    /// Whether there must be room for its data, and there is none yet.
+    /// Returns whether it needs room for its data and has none yet.
     pub(super) fn needs_room(&self) -> bool {
         self.wanted_bytes > 0 && self.room.is_none() && !self.is_running
     }
 
-    /// Since when room is held for data that the initiator has not sent.
+    /// Returns since when room has been held for data that the initiator has not sent.
     pub(super) fn awaits_data_since(&self) -> Option<Instant> {
         let is_awaited = self.room.is_some() && !self.is_running && self.received_bytes < self.wanted_bytes;
         is_awaited.then_some(self.room_since)
     }
 
-    /// There is memory for its data.
+    /// Gives it room for its data.
     pub(super) fn make_room(&mut self, room: Room, buffers: &Buffers) {
         (self.room, self.room_since) = (Some(room), Instant::now());
         if self.data.len() < self.wanted_bytes as usize {
@@ -134,7 +134,7 @@ impl Task {
         }
     }
 
-    /// Keeps data as far as it is wanted.
+    /// Stores data as far as it is needed.
     pub(super) fn store(&mut self, offset: u32, bytes: &[u8]) {
         self.received_bytes += bytes.len() as u32;
         let room = self.wanted_bytes.saturating_sub(offset) as usize;
@@ -144,7 +144,7 @@ impl Task {
         }
         let (start, end) = (offset as usize, offset as usize + kept.len());
         if start == self.data.len() {
-            // What comes in its order is only appended.
+            // Data that comes in order is only appended.
             return self.data.extend_from_slice(kept);
         }
         if self.data.len() < end {

@@ -1,4 +1,4 @@
-//! Commands on their way to the threads that do them, and what they find there.
+//! Hands commands to the threads that execute them, with everything they need there.
 
 use super::memory::Room;
 use super::task::Ending;
@@ -16,25 +16,26 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// How often a command that waits for the end of others looks whether anybody still waits for its own.
+/// How often a command that waits for the end of others checks whether its own answer is still wanted.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Who sends one command at a time, as seen by so many of them, has short reads done by the task of its session: nothing is kept waiting that could be done
-/// beside, and there are no hand-overs to a thread and back, each of which takes as long as the reading.
+/// After this many commands that came one at a time, the session's own task executes short reads. Nothing is delayed
+/// that could run in parallel. It saves handing the command to a thread and back, each of which takes as long as the
+/// read.
 const LONE_COMMANDS: u32 = 8;
-/// The longest read that is done so, bytes.
+/// The longest read executed this way, in bytes.
 const AT_ONCE_BYTES: usize = 64 << 10;
 
-/// What a command under way has.
+/// The resources of a command under way.
 #[derive(Debug)]
 struct Waiting {
-    /// A place among those who work, of its session and of all; or among those who wait.
+    /// Places among the workers, of its session and of all sessions; or a place among the waiters.
     places: Mutex<Vec<OwnedSemaphorePermit>>,
     waiters: Arc<Semaphore>,
     ended: Arc<Ending>,
 }
 
-/// Who sends the commands of a session, and what others there are for it.
+/// The sender of a session's commands, and its access to other units.
 pub(super) struct Sender {
     shared: Arc<Shared>,
     nexus: Nexus,
@@ -58,7 +59,8 @@ impl Sender {
         }
     }
 
-    /// Whether the initiator could log in to a target with what it has proved already. That it says to be somebody who is logged in there proves nothing.
+    /// Returns whether the initiator could log in to a target with the proof it has already given. Only claiming the
+    /// name of an initiator that is logged in there proves nothing.
     fn may_use(&self, target: &str) -> bool {
         let Ok(terms) = self.shared.targets.admit(Some(target), &self.visitor) else { return false };
         let accounts = &terms.credentials.initiators;
@@ -77,7 +79,8 @@ impl Peers for Sender {
     }
 
     fn abort(&self, number: u64, nexuses: &[Nexus], is_over: &dyn Fn() -> bool) {
-        // This is a thread that may wait. Whoever is ended itself does not: it may be by one of those for whose end it waits.
+        // This thread may wait. A command that was ended itself does not wait: the command it waits for may be the one
+        // that ended it.
         self.runtime.block_on(async {
             let mut aborted = pin!(self.shared.sessions.abort_of(nexuses, number));
             while tokio::time::timeout(LOOK, &mut aborted).await.is_err() && !is_over() {}
@@ -87,7 +90,7 @@ impl Peers for Sender {
 
 impl Patience for Waiting {
     fn begin_to_wait(&self) {
-        // There are threads for all who work beside those who wait. With too many of these it keeps the place that it has.
+        // There are threads for all workers besides the waiters. With too many waiters, it keeps its place.
         if let Ok(waiter) = self.waiters.clone().try_acquire_owned() {
             *self.places.lock() = vec![waiter];
         }
@@ -99,17 +102,17 @@ impl Patience for Waiting {
 }
 
 impl Session {
-    /// Lets a command begin whose data are there, as soon as there is room for what it reads, and somebody to do it.
+    /// Lets a command begin whose data is complete, as soon as there is room for what it reads and a worker.
     pub(super) fn start(&mut self, tag: u32) {
         let Some(task) = self.tasks.get_mut(&tag) else { return };
         task.is_running = true;
         let (unit, cdb, data, serial) = (task.unit.clone(), task.cdb.clone(), std::mem::take(&mut task.data), task.serial);
-        // A write of fewer bytes than came would be answered as if it were one of all.
+        // A write of fewer bytes than came would be answered as if it were complete.
         let is_whole = data.len() == task.wanted_bytes as usize;
         debug_assert!(is_whole, "{} of {} bytes", data.len(), task.wanted_bytes);
         self.begun.place.counters.written_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
         let announced = if task.is_write { task.expected_bytes } else { 0 };
-        // What the unit reads counts, whether or not the initiator wants all of it.
+        // Everything the unit reads counts, even if the initiator wants less.
         let expected = if task.is_read { task.expected_bytes } else { 0 };
         let bytes = expected.max(unit.as_ref().map_or(0, |unit| unit.data_in_bytes(&cdb)) as u32).min(MAX_TRANSFER_BYTES);
         let (room, ended) = (task.room.take(), task.ended.clone());
@@ -130,26 +133,26 @@ impl Session {
                 buffers: &sender.shared.buffers,
             };
             let execute = || match unit {
-                // It was ended while it waited for its turn: then it must not have begun.
+                // It was ended while it waited for its turn, so it must not begin.
                 _ if waiting.is_over() || !is_whole => crate::scsi::failed(),
                 Some(unit) => unit.execute(caller, &cdb, &data, announced),
                 None => crate::scsi::without_unit(caller, &cdb),
             };
             let reply = catch_unwind(AssertUnwindSafe(execute)).unwrap_or_else(|_| crate::scsi::failed());
             sender.shared.buffers.give_back(data);
-            // Whoever hears that it is done finds its place free, and nobody who has the unit.
+            // When the session learns that it is done, its place is free and no thread holds the unit.
             drop((waiting, sender));
             // No receiver: the session is over.
             let _ = events.send(Event::Done { tag, serial, reply, room });
         };
         let (memory, own, all) = (self.memory.clone(), self.workers.clone(), self.shared.workers.clone());
         let needed = if room.is_none() { bytes } else { 0 };
-        // Mostly there is room at once.
+        // Usually there is room at once.
         let room = if needed > 0 { memory.try_take(needed).map(Some).ok_or(()) } else { Ok(room) };
-        // The session's own first, so that nobody has a place of all while it waits for one.
+        // The session's own place first, so that nobody holds a general place while waiting for one.
         let places = own.clone().try_acquire_owned().and_then(|own| Ok([own, all.clone().try_acquire_owned()?]));
         match (room, places) {
-            // It may wait for its data, while other sessions are served by other threads.
+            // It may wait for its data while other threads serve other sessions.
             (Ok(room), Ok(places)) if is_at_once => tokio::task::block_in_place(|| work(room, places)),
             (Ok(room), Ok(places)) => self.shared.pool.run(move || work(room, places)),
             (room, places) => {
@@ -167,7 +170,7 @@ impl Session {
                     tokio::select! {
                         biased;
                         () = ended.wait() => {
-                            // It has not begun, so nobody has to wait for anything.
+                            // It has not begun, so nobody has to wait for it.
                             drop(work);
                             let _ = events.send(Event::Done { tag, serial, reply: crate::scsi::failed(), room: None });
                         }
