@@ -345,7 +345,7 @@ fn many_commands_at_once_are_done_and_too_many_are_refused() {
             break run;
         }
     };
-    assert!(full.text().contains("32 commands already"), "{}", full.text());
+    assert!(full.text().contains("already runs 32 commands"), "{}", full.text());
     drop(idle);
     let until = Instant::now() + LIMIT;
     while scene.run(["volume", "list"]).code != 0 {

@@ -162,7 +162,20 @@ fn every_choice_of_init_makes_a_store_that_works() {
     }
     let made = Scene::new();
     let made = made.run(["init", "store", "--json", "--chunk-size", "16KiB"]).succeeds().json();
-    assert_eq!((&made["chunk_target_bytes"], &made["compression"]), (&16384.into(), &"zstd:1".into()));
+    assert_eq!((&made["chunk_target_bytes"], &made["compression"]), (&16384.into(), &"zstd:2".into()));
+    assert_eq!((&made["frame_bytes"], &made["volume_frame_bytes"]), (&(512 << 10).into(), &(64 << 10).into()));
+    let frames = |options: &[&str]| {
+        let scene = Scene::new();
+        let made = scene.run([&["init", "store", "--json"], options].concat()).succeeds().json();
+        ["compression", "frame_bytes", "volume_compression", "volume_frame_bytes"].map(|key| made[key].to_string().replace('"', ""))
+    };
+    // What is said of all holds for volumes, unless something else is said of theirs.
+    assert_eq!(frames(&["--compression", "lz4", "--frame-size", "16KiB"]), ["lz4", "16384", "lz4", "16384"]);
+    assert_eq!(
+        frames(&["--compression", "lz4", "--volume-compression", "none", "--volume-frame-size", "8KiB"]),
+        ["lz4", "524288", "none", "8192"]
+    );
+    assert_eq!(frames(&["--container-size", "128KiB"]), ["zstd:2", "65536", "zstd:1", "65536"]);
 }
 
 #[test]
@@ -202,7 +215,7 @@ fn stats_has_its_keys() {
     assert!(stats["dedup_ratio"].as_f64().unwrap() > 1.5, "{stats}");
     assert!(scene.run(["stats"]).succeeds().out.contains("logical"));
     assert_eq!(stats["index_cache_limit_bytes"], 16 << 20);
-    assert!(scene.run(["stats"]).succeeds().out.contains("of 16.0 MiB for its pages"));
+    assert!(scene.run(["stats"]).succeeds().out.contains("of 16MiB for its pages"));
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn a_backup_without_a_path_that_is_missing_is_partial() {
 
 #[test]
 fn a_restore_names_what_a_damaged_container_took_and_brings_back_the_rest() {
-    let scene = Scene::with_store(&["--compression", "none"]);
+    let scene = Scene::with_store(&["--compression", "none", "--frame-size", "64KiB"]);
     let source = scene.path("source");
     fs::create_dir(&source).unwrap();
     for number in 0..24u64 {
@@ -60,7 +60,7 @@ fn a_restore_names_what_a_damaged_container_took_and_brings_back_the_rest() {
 
 #[test]
 fn what_is_sound_of_a_damaged_file_comes_back_under_a_name_that_says_so() {
-    let scene = Scene::with_store(&["--compression", "none"]);
+    let scene = Scene::with_store(&["--compression", "none", "--frame-size", "64KiB"]);
     let source = scene.path("source");
     fs::create_dir(&source).unwrap();
     let bytes = noise(1, 3_000_000);
