@@ -3,7 +3,6 @@
 //! Invariants:
 //! * A stopped unit begins nothing any more: later commands fail, and so does the next step of a command under way.
 //!   Only a WRITE USING TOKEN under way continues to its end.
-//!   way goes on with its ranges to its end.
 //! * Whatever a unit did before it was stopped is over before a command of its replacement uses the disk or changes
 //!   reservations. So an erasure, an eject or a PREEMPT AND ABORT comes after everything the former unit did. Nobody
 //!   waits for that: commands are BUSY meanwhile.

@@ -7,7 +7,6 @@
 //!
 //! A command that holds memory never waits for one that needs memory. It only waits for a disk, a thread or its
 //! initiator. An initiator that makes no progress is disconnected after a while ([`Progress`]).
-//! initiator; and with an initiator that does not go on patience is limited ([`Progress`]).
 
 use super::PERMIT_BYTES;
 use parking_lot::Mutex;
