@@ -5,25 +5,25 @@ use onefold_ground::wire::{Reader, WireError, put_bytes, put_signed, put_varint}
 use std::fmt;
 use std::str::FromStr;
 
-/// The version that values of the object index begin with.
+/// The version at the start of values in the object index.
 const VERSION: u8 = 1;
 
-/// The name of a backup: 16 random bytes, written as 32 hex digits.
+/// The id of a backup: 16 random bytes, written as 32 hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BackupId([u8; 16]);
 
 impl BackupId {
-    /// From its bytes, which the caller has drawn at random.
+    /// Makes an id from its bytes, which the caller has drawn at random.
     pub fn from_bytes(bytes: [u8; 16]) -> BackupId {
         BackupId(bytes)
     }
 
-    /// Its bytes.
+    /// Returns the bytes.
     pub fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }
 
-    /// The first 8 hex digits: what lists show.
+    /// Returns the first 8 hex digits, which lists show.
     pub fn short(&self) -> String {
         self.to_string()[..8].to_owned()
     }
@@ -51,35 +51,35 @@ impl FromStr for BackupId {
     }
 }
 
-/// A text is not the 32 hex digits of a [`BackupId`].
+/// The text is not the 32 hex digits of a [`BackupId`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the id of a backup has 32 hex digits")]
 pub struct NotAnId;
 
-/// What a backup has counted.
+/// What a backup counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Regular files, further names of hard links included.
+    /// Regular files, including further names of hard links.
     pub files: u64,
     /// Directories.
     pub directories: u64,
     /// Symlinks, devices, fifos, sockets.
     pub others: u64,
-    /// Files that the backup before did not have.
+    /// Files that the previous backup did not have.
     pub new_files: u64,
-    /// Files that were different in the backup before.
+    /// Files that changed since the previous backup.
     pub changed_files: u64,
-    /// Files taken over from the backup before without reading them.
+    /// Files taken over from the previous backup without reading them.
     pub unmodified_files: u64,
-    /// Bytes of all files as they are seen; holes included.
+    /// Bytes of all files as applications see them, including holes.
     pub logical_bytes: u64,
     /// Bytes read from files.
     pub read_bytes: u64,
     /// Bytes of chunks that were new to the store.
     pub added_bytes: u64,
-    /// What the store's frames grew by meanwhile: the same compressed, unless others wrote at the same time.
+    /// Growth of the store's frames meanwhile: the added bytes compressed, unless others wrote at the same time.
     pub stored_bytes: u64,
-    /// Files and directories that could not be read and are missing: with any, the backup is partial.
+    /// Files and directories that could not be read and are missing. If there are any, the backup is partial.
     pub errors: u64,
 }
 
@@ -101,55 +101,57 @@ impl Statistics {
     }
 }
 
-/// A backup.
+/// The record of a backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backup {
-    /// Its name.
+    /// Its id.
     pub id: BackupId,
-    /// Its place in the order in which the backups of the store were made, from 1; 0: not committed yet. The dates of backups may be wrong, this is not.
+    /// Its place in the order of the store's backups, from 1. 0: not committed yet. Dates of backups may be wrong, but
+    /// this order is not.
     pub sequence: u64,
-    /// What the store's clock showed when it was committed ([`onefold_engine::Engine::seen_ns`]).
+    /// The store's clock when the backup was committed ([`onefold_engine::Engine::seen_ns`]).
     pub seen_ns: u64,
     /// The backup group that it belongs to.
     pub name: String,
     /// The machine that was backed up.
     pub host: String,
-    /// Who made it.
+    /// The user who made it.
     pub user: String,
     /// When it began, nanoseconds since 1970.
     pub started_ns: i64,
     /// When it was complete, nanoseconds since 1970.
     pub finished_ns: i64,
-    /// Words that its maker gave it, sorted, each once ([`is_valid_tag`]).
+    /// Words that the user gave it, sorted, without repetition ([`is_valid_tag`]).
     pub tags: Vec<String>,
-    /// What was backed up: absolute paths.
+    /// The absolute paths that were backed up.
     pub paths: Vec<Vec<u8>>,
     /// The options it was made with, as JSON.
     pub options: String,
     /// A directory whose entries are the first components of the paths.
     pub root: Recipe,
-    /// What was counted.
+    /// What it counted.
     pub statistics: Statistics,
 }
 
-/// Whether a text can be a tag: 1 to 64 bytes without white space, control characters, `,` and `#`.
+/// Returns whether a text can be a tag: 1 to 64 bytes without white space, control characters, `,` and `#`.
 pub fn is_valid_tag(text: &str) -> bool {
     let is_wrong = |letter: char| letter.is_control() || letter.is_whitespace() || matches!(letter, ',' | '#');
     (1..=64).contains(&text.len()) && !text.contains(is_wrong)
 }
 
 impl Backup {
-    /// Whether files or directories are missing that could not be read.
+    /// Returns whether files or directories are missing because they could not be read.
     pub fn is_partial(&self) -> bool {
         self.statistics.errors > 0
     }
 
-    /// What backups are sorted by: the sequence. Date and id make the order total where records were put into a store by other ways.
+    /// Returns the sort key of backups: the sequence. Date and id break ties between records that came into the store
+    /// in other ways.
     pub fn order(&self) -> impl Ord + use<> {
         (self.sequence, self.started_ns, self.finished_ns, self.id)
     }
 
-    /// The record; fingerprints have `digest_bytes`.
+    /// Encodes the record. Fingerprints have `digest_bytes`.
     pub fn encode(&self, digest_bytes: usize) -> Vec<u8> {
         let mut out = vec![VERSION];
         out.extend_from_slice(&self.id.0);
@@ -176,7 +178,7 @@ impl Backup {
         out
     }
 
-    /// Reads a record as the object index has it: the id in it is that of its key.
+    /// Reads a record from the object index. Errors: the id in the record differs from the id in its key.
     pub fn decode_object(key: &[u8], value: &[u8], digest_bytes: usize) -> Result<Backup, WireError> {
         let backup = Backup::decode(value, digest_bytes)?;
         if key.get(1..) == Some(backup.id.as_bytes()) {

@@ -1,6 +1,6 @@
 //! The backups of a store: commit, list, find, remove.
 //!
-//! A record lies in the object-index partition of its backup group (its name hashed), under the key `b` + id.
+//! A record is in the object-index partition of its backup group (the hash of the name), under the key `b` + id.
 
 use crate::keys::{self, key, protection_key};
 use crate::protection::{Now, Protection};
@@ -11,18 +11,18 @@ use onefold_ground::wire::{Reader, WireError, put_varint};
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// The partition and key of the greatest sequence that any backup of the store ever had, and the version of that value.
+/// The partition and key of the greatest sequence of any backup that the store ever had, and the version of that value.
 const GREATEST: (u16, &[u8]) = (0, b"g");
 const GREATEST_VERSION: u8 = 1;
-/// How many candidates an error names.
+/// The most candidates that an error names.
 const CANDIDATES: usize = 5;
 
-/// A backup that was asked for.
+/// A backup that a user asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// The backup.
     pub backup: Backup,
-    /// The newest of those that were meant, if it was passed over because it is partial.
+    /// The newest matching backup, if it was passed over because it is partial.
     pub newer_partial: Option<Backup>,
 }
 
@@ -33,25 +33,26 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// The catalog of an open store.
+    /// Returns the catalog of an open store.
     pub fn new(engine: Arc<Engine>) -> Catalog {
         Catalog { engine }
     }
 
-    /// The store.
+    /// Returns the store.
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
 
-    /// Makes a backup visible and durable: when this returns, it and everything it refers to survive a crash. The record is given the next place in the
-    /// order of the store's backups, and what the store's clock shows. After an error (a full disk) it may be visible already; then calling this again with
-    /// the same record only makes it durable, as its references are stated once.
+    /// Makes a backup visible and durable: when this returns, it and everything it refers to survive a crash. The
+    /// record gets the next place in the order of the store's backups, and the time of the store's clock. After an
+    /// error (a full disk) the backup may already be visible. Calling this again with the same record then only makes
+    /// it durable, because its references are stated once.
     pub fn commit_backup(&self, backup: &mut Backup) -> Result<()> {
         self.commit(backup, true)
     }
 
-    /// The same for a backup of another store, which keeps its place in the order: copied later, an old backup must not become the newest of its name.
-    /// Where backups of several stores meet, their dates decide between equal places.
+    /// Does the same for a backup of another store, which keeps its place in the order. An old backup copied later must
+    /// not become the newest of its name. Where backups of several stores meet, dates decide between equal places.
     pub fn commit_copy(&self, backup: &mut Backup) -> Result<()> {
         self.commit(backup, false)
     }
@@ -61,7 +62,7 @@ impl Catalog {
         loop {
             match self.engine.get(partition, &key)? {
                 None if self.submit_record(backup, is_new, (partition, &key))? => break,
-                // Another backup was committed meanwhile.
+                // Another backup was committed meanwhile. Retry.
                 None => {}
                 Some(known) if known == backup.encode(self.engine.digest_bytes()) => break,
                 Some(_) => {
@@ -74,10 +75,10 @@ impl Catalog {
         Ok(())
     }
 
-    /// Submits the record of a backup that is not there. Returns whether it is still not there, and nobody else got the place in the order.
+    /// Submits the record of a new backup. Returns false if the record or another backup was committed meanwhile.
     fn submit_record(&self, backup: &mut Backup, is_new: bool, (partition, key): (u16, &[u8])) -> Result<bool> {
-        // The greatest sequence that a backup ever had, though it may be forgotten: a copy of it in another store must stay older than the backups that
-        // follow. 0 if nobody has noted it, or the note cannot be read.
+        // The greatest sequence that any backup ever had, even if that backup was forgotten. A copy of that backup in
+        // another store must stay older than later backups. 0 if there is no note, or the note cannot be read.
         let noted = self.engine.get(GREATEST.0, GREATEST.1)?;
         let mut greatest = noted.as_ref().and_then(|value| decode_greatest(value).ok()).unwrap_or(0);
         if is_new {
@@ -99,35 +100,40 @@ impl Catalog {
         Ok(self.engine.submit_if(&expected, transaction)?)
     }
 
-    /// Returns the greatest sequence of the backups that can be read: a repair may have lost the note, or brought back an older one.
+    /// Returns the greatest sequence of all readable backups. A repair may have lost the note or brought back an older
+    /// one.
     fn visible_sequence(&self) -> Result<u64> {
         let mut greatest = 0;
         match self.visit(&mut |backup| greatest = greatest.max(backup.sequence)) {
-            // An old record that is damaged keeps nobody from making new backups.
+            // A damaged old record must not prevent new backups.
             Err(CatalogError::Damaged { .. }) => {}
             visited => visited?,
         }
         Ok(greatest)
     }
 
-    /// Removes backups with their references; durable on return. It costs the same for a backup of any size: the space comes back with reclamation.
-    /// Refused, for all of them, if one of them is protected or not there, and in append-only mode. A crash may leave some of them, each whole; so does
-    /// somebody who protects or removes one of them meanwhile: then those before it are gone.
+    /// Removes backups with their references. Durable on return. The cost does not depend on the size of a backup;
+    /// reclamation frees the space later.
+    ///
+    /// Errors: nothing is removed if a backup is protected or missing, or in append-only mode. A crash may leave some
+    /// of the backups, each complete. If another process protects or removes one of them meanwhile, the backups before
+    /// it are gone.
     pub fn remove_backups(&self, backups: &[Backup]) -> Result<()> {
         let _permit = self.engine.permit_deletion("forget backups")?;
         let now = self.now();
         let mut known = HashSet::new();
         let backups: Vec<&Backup> = backups.iter().filter(|backup| known.insert(backup.id)).collect();
         let removals = backups.iter().map(|backup| self.removal(backup, now)).collect::<Result<Vec<_>>>()?;
-        // One by one, so that no batch is too long for the log, however many they are; the flush takes all that fit into one.
+        // One at a time, so that no batch gets too long for the log, whatever their number. The flush takes as many as
+        // fit.
         let done = backups.into_iter().zip(removals).try_for_each(|(backup, removal)| self.remove(backup, removal, now));
-        // Also what was removed before somebody protected one.
+        // Removals before an error are flushed too.
         let flushed = self.engine.flush();
         done?;
         Ok(flushed?)
     }
 
-    /// Removes one, as long as nobody else changes its record or its protection; else what these say then counts.
+    /// Removes one backup. If its record or its protection changes meanwhile, checks both again.
     fn remove(&self, backup: &Backup, mut removal: (Vec<Change>, Transaction), now: Now) -> Result<()> {
         while !self.engine.submit_if(&removal.0, removal.1)? {
             removal = self.removal(backup, now)?;
@@ -135,7 +141,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// What removes a backup, if its record and its protection are what they are now: two who remove it at once must not take its references away twice.
+    /// Returns the transaction that removes a backup, conditional on its record and its protection. Two concurrent
+    /// removals must not drop its references twice.
     fn removal(&self, backup: &Backup, now: Now) -> Result<(Vec<Change>, Transaction)> {
         let partition = self.partition(&backup.name);
         let protection = self.engine.get(partition, &protection_key(&backup.id))?;
@@ -152,7 +159,8 @@ impl Catalog {
         Ok((expected, Transaction { changes, references: root_references(backup, -1) }))
     }
 
-    /// Passes every backup to `visit`, in no useful order. A damaged record is an error, after all others were passed.
+    /// Passes every backup to `visit`, in no particular order. Errors: a record is damaged; all other backups are
+    /// passed first.
     pub fn visit(&self, visit: &mut dyn FnMut(Backup)) -> Result<()> {
         let mut damaged = None;
         self.engine.for_each_object(keys::BACKUP, &mut |key, value| match self.decode(key, value) {
@@ -162,13 +170,13 @@ impl Catalog {
         damaged.map_or(Ok(()), Err)
     }
 
-    /// All backups, in the order in which they were made.
+    /// Returns all backups, in the order in which they were made.
     pub fn list(&self) -> Result<Vec<Backup>> {
         let (backups, damage) = self.list_sound()?;
         damage.map_or(Ok(backups), Err)
     }
 
-    /// The same without those whose records are damaged, and what is wrong with one of these.
+    /// Returns the backups whose records are sound, in the same order, and the error of one damaged record, if any.
     pub fn list_sound(&self) -> Result<(Vec<Backup>, Option<CatalogError>)> {
         let mut backups = Vec::new();
         let damage = match self.visit(&mut |backup| backups.push(backup)) {
@@ -179,7 +187,7 @@ impl Catalog {
         Ok((backups, damage))
     }
 
-    /// Returns whether the record of a backup is there, whatever is in it.
+    /// Returns whether the record of a backup exists, whatever its content.
     pub fn has(&self, backup: &Backup) -> Result<bool> {
         Ok(self.record(backup)?.is_some())
     }
@@ -188,7 +196,7 @@ impl Catalog {
         Ok(self.engine.get(self.partition(&backup.name), &key(&backup.id))?)
     }
 
-    /// The newest backup that `wanted` accepts.
+    /// Returns the newest backup that `wanted` accepts.
     pub fn newest(&self, mut wanted: impl FnMut(&Backup) -> bool) -> Result<Option<Backup>> {
         let mut newest: Option<Backup> = None;
         self.visit(&mut |backup| {
@@ -199,14 +207,19 @@ impl Catalog {
         Ok(newest)
     }
 
-    /// The backup that a person means; see [`Catalog::look_up`].
+    /// Returns the backup that a user means. See [`Catalog::look_up`].
     pub fn find(&self, asked: &str) -> Result<Backup> {
         Ok(self.look_up(asked)?.backup)
     }
 
-    /// The backup that a person means: a full id, a beginning of one that is unique, or `latest`, the newest complete one. `latest:NAME` is that of a
-    /// backup group, `latest#TAG` and `latest:NAME#TAG` that with a tag. Without any complete one it is the newest partial one; `latest-any`
-    /// in the place of `latest` takes the newest, complete or not.
+    /// Returns the backup that a user means:
+    /// - a full id, or a unique prefix of one;
+    /// - `latest`: the newest complete backup;
+    /// - `latest:NAME`: the newest complete one of a backup group;
+    /// - `latest#TAG` and `latest:NAME#TAG`: the newest complete one with a tag.
+    ///
+    /// If there is no complete backup, these mean the newest partial one. `latest-any` in place of `latest` means the
+    /// newest, complete or not.
     pub fn look_up(&self, asked: &str) -> Result<Found> {
         let any = asked.strip_prefix("latest-any").map(|rest| (rest, true));
         let latest = any.or_else(|| asked.strip_prefix("latest").map(|rest| (rest, false)));
@@ -225,7 +238,7 @@ impl Catalog {
                 }
             });
             match visited {
-                // The damaged record of one backup does not stand before the others.
+                // The damaged record of one backup must not hide the others.
                 Err(CatalogError::Damaged { .. }) if !found.is_empty() => {}
                 visited => visited?,
             }
@@ -241,8 +254,8 @@ impl Catalog {
         }
     }
 
-    /// Goes on with these backups and with nothing else that the catalog has ([`Engine::hold`]). A command that only reads calls it as soon as it has found the
-    /// backups, before it prints anything:
+    /// Goes on with only these backups of the catalog ([`Engine::hold`]). A command that only reads calls this as soon
+    /// as it has found the backups, before it prints anything:
     ///
     /// ```text
     /// fn mode(&self) -> Mode { Mode::Snapshot }
@@ -251,13 +264,15 @@ impl Catalog {
     /// let backup = catalog.find(&options.backup)?;
     /// catalog.hold(&[&backup])?;               // in a process of its own, beside one that writes
     /// ```
-    /// From then on what they have can be read, however long that takes, and though they are forgotten meanwhile.
+    /// From then on the data of these backups stays readable, however long that takes, even if they are forgotten
+    /// meanwhile.
     pub fn hold(&self, backups: &[&Backup]) -> Result<()> {
         let places: Vec<_> = backups.iter().map(|backup| (self.partition(&backup.name), key(&backup.id))).collect();
         Ok(self.engine.hold(&places)?)
     }
 
-    /// What stands behind `latest`: nothing, `:NAME`, `#TAG` or both. A name may have a `#` of its own.
+    /// Returns the backup for the text after `latest`: nothing, `:NAME`, `#TAG` or both. A name may contain a `#`
+    /// itself.
     fn latest(&self, rest: &str, any: bool) -> Result<Option<Found>> {
         let (name, tag) = match rest.strip_prefix(':') {
             Some(name) => match self.newest_of(Some(name), None, any)? {
@@ -328,7 +343,8 @@ fn decode_greatest(value: &[u8]) -> std::result::Result<u64, WireError> {
     Ok(sequence)
 }
 
-/// What a backup itself refers to; the rest of its tree hangs on that. The backups of one name are a group: they share most of what they have.
+/// Returns the references of a backup itself; the rest of its tree depends on them. The backups of one name are a
+/// group, because they share most of their data.
 fn root_references(backup: &Backup, change: i64) -> Vec<Reference> {
     let group = Group::new(keys::BACKUP, checksum(backup.name.as_bytes()));
     Reference::of(&backup.root.pieces, group, change).collect()

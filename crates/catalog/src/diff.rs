@@ -1,29 +1,29 @@
-//! What changed between two backups. Directories with equal recipes are equal and are not read.
+//! The changes between two backups. Directories with equal recipes are equal and are not read.
 
 use crate::{Attributes, Backup, Catalog, CatalogError, Content, DirectoryReader, Entry, MAX_DEPTH, Result, TreeWalk, join};
 use onefold_engine::{Engine, Recipe};
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-/// What changed of a name that both backups have.
+/// What changed about a name that both backups have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// Another kind of file.
+    /// The kind of file differs.
     pub kind: bool,
-    /// Other bytes, another target or another device.
+    /// The bytes, the target or the device differ.
     pub content: bool,
-    /// Other permission bits.
+    /// The permission bits differ.
     pub mode: bool,
-    /// Another owner or group.
+    /// The owner or the group differs.
     pub owner: bool,
-    /// Another time of change.
+    /// The time of the last change differs.
     pub mtime: bool,
-    /// Other extended attributes or ACLs.
+    /// The extended attributes or ACLs differ.
     pub xattrs: bool,
 }
 
 impl Change {
-    /// Compares two entries of one name. The content of directories is left out: it shows in what is below.
+    /// Compares two entries of the same name. Ignores the content of directories, which shows in the entries below.
     pub fn between(old: &Entry, new: &Entry) -> Change {
         let (Entry { attributes: a, content: x, .. }, Entry { attributes: b, content: y, .. }) = (old, new);
         let kind = std::mem::discriminant(x) != std::mem::discriminant(y);
@@ -38,7 +38,7 @@ impl Change {
         }
     }
 
-    /// Whether nothing changed that a person would see.
+    /// Returns whether nothing changed that a user would see.
     pub fn is_none(&self) -> bool {
         *self == Change::default()
     }
@@ -50,37 +50,38 @@ fn sorted_xattrs(attributes: &Attributes) -> Vec<&(Vec<u8>, Vec<u8>)> {
     xattrs
 }
 
-/// One difference; paths are relative to the backups' roots.
+/// One difference. Paths are relative to the backups' roots.
 #[derive(Debug)]
 pub enum Difference<'a> {
     /// Only the new backup has it. Everything below an added directory follows.
     Added {
-        /// Where.
+        /// The path.
         path: &'a [u8],
-        /// What.
+        /// The entry.
         entry: &'a Entry,
     },
     /// Only the old backup has it. Everything below a removed directory follows.
     Removed {
-        /// Where.
+        /// The path.
         path: &'a [u8],
-        /// What.
+        /// The entry.
         entry: &'a Entry,
     },
-    /// Both have it, and it is not the same.
+    /// Both backups have it, but it differs.
     Changed {
-        /// Where.
+        /// The path.
         path: &'a [u8],
-        /// Before.
+        /// The entry in the old backup.
         old: &'a Entry,
-        /// After.
+        /// The entry in the new backup.
         new: &'a Entry,
-        /// In what.
+        /// What differs.
         change: Change,
     },
 }
 
-/// Passes the differences from `old` to `new` to `visit`, sorted by path within each directory; `visit` returns false to stop.
+/// Passes the differences from `old` to `new` to `visit`, sorted by path within each directory. `visit` returns false
+/// to stop.
 pub fn diff(catalog: &Catalog, old: &Backup, new: &Backup, visit: &mut dyn FnMut(Difference<'_>) -> bool) -> Result<()> {
     Walk { engine: catalog.engine(), stack: Vec::new(), visit }.run(&old.root, &new.root)
 }

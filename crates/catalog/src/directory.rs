@@ -1,7 +1,7 @@
 //! Directories: sorted entries in metadata chunks that are cut by content (`docs/format.md` section 8.2).
 //!
-//! A cut depends on the names alone (and on the 32 KiB limit), so a change of one entry changes one chunk, and the chunks of an
-//! unchanged directory are those of the backup before.
+//! A cut depends only on names (and on the 32 KiB limit). So changing one entry changes one chunk, and an unchanged
+//! directory has the same chunks as in the previous backup.
 
 use crate::{CatalogError, Entry, MAX_ENTRY_BYTES, PieceReader, Result};
 use onefold_engine::{Engine, MetadataKind, Piece, Recipe, RecipeWriter, WriteStream};
@@ -10,13 +10,14 @@ use onefold_ground::checksum;
 use onefold_ground::wire::{Reader, WireError, put_varint};
 use std::sync::Arc;
 
-/// A chunk of this many bytes is cut wherever it is.
+/// A chunk of this many bytes always ends.
 const CHUNK_BYTES: usize = 32 << 10;
-/// A chunk is cut after a name whose checksum has zeros here, ...
+/// A chunk ends after a name whose checksum has zeros here, ...
 const CUT_MASK: u64 = 0x03;
-/// ... if it has so many entries: 6 on average. A changed file costs one such chunk, most of it fingerprints that do not compress.
+/// ... if the chunk has at least this many entries: 6 on average. A changed file costs one such chunk, mostly of
+/// fingerprints, which do not compress.
 const MIN_ENTRIES: u64 = 3;
-/// Smallest encoding of an entry.
+/// The smallest encoding of an entry.
 const ENTRY_MIN_BYTES: usize = 11;
 
 /// Encodes the content of a directory chunk.
@@ -41,7 +42,7 @@ pub fn decode_directory_chunk(content: &[u8], digest_bytes: usize) -> std::resul
     Ok(entries)
 }
 
-/// Reads a directory front to back, one chunk in memory. After an error the iterator goes on with the next chunk.
+/// Reads a directory front to back, with one chunk in memory. After an error, the iterator goes on with the next chunk.
 #[derive(Debug)]
 pub struct DirectoryReader {
     engine: Arc<Engine>,
@@ -50,17 +51,17 @@ pub struct DirectoryReader {
 }
 
 impl DirectoryReader {
-    /// Starts at the first entry.
+    /// Returns a reader at the first entry.
     pub fn new(engine: &Arc<Engine>, recipe: &Recipe) -> DirectoryReader {
         DirectoryReader { engine: engine.clone(), pieces: PieceReader::new(engine, recipe), entries: Vec::new().into_iter() }
     }
 
-    /// The entry called `name`, found by bisection on each level of the recipe: reads a logarithmic number of chunks, however long the
-    /// directory is or claims to be.
+    /// Finds the entry called `name` by bisection on each level of the recipe. Reads a logarithmic number of chunks,
+    /// however long the directory is or claims to be.
     pub fn find(engine: &Arc<Engine>, recipe: &Recipe, name: &[u8]) -> Result<Option<Entry>> {
         let mut pieces = recipe.pieces.clone();
         for level in (0..=recipe.level).rev() {
-            // Behind the last piece that begins at or before the name; the first one is never looked at in vain.
+            // Finds the end of the pieces that begin at or before the name. The first piece need not be tested.
             let (mut from, mut to) = (1, pieces.len());
             while from < to {
                 let middle = from + (to - from) / 2;
@@ -79,7 +80,7 @@ impl DirectoryReader {
     }
 }
 
-/// The first name below a piece of a recipe of this level.
+/// Returns the first name below a piece of a recipe of this level.
 fn first_name(engine: &Engine, mut piece: Piece, level: u8) -> Result<Option<Vec<u8>>> {
     for _ in 0..level {
         match engine.recipe_chunk(&piece)?.first() {
@@ -111,12 +112,12 @@ fn read_chunk(engine: &Engine, piece: &Piece) -> Result<Vec<Entry>> {
     decode_directory_chunk(&content, engine.digest_bytes()).map_err(|source| CatalogError::Damaged { what: "directory chunk", source })
 }
 
-/// Turns entries, pushed in the order of their names, into a directory.
+/// Builds a directory from entries that are pushed in the order of their names.
 #[derive(Debug)]
 pub struct DirectoryWriter {
     digest_bytes: usize,
     recipe: RecipeWriter,
-    /// Encoded entries of the chunk that is being filled.
+    /// Encoded entries of the current chunk.
     encoded: Vec<u8>,
     entries: u64,
     references: Vec<Fingerprint>,
@@ -124,7 +125,7 @@ pub struct DirectoryWriter {
 }
 
 impl DirectoryWriter {
-    /// An empty directory; fingerprints have `digest_bytes` ([`Engine::digest_bytes`]).
+    /// Returns a writer of an empty directory. Fingerprints have `digest_bytes` ([`Engine::digest_bytes`]).
     pub fn new(digest_bytes: usize) -> DirectoryWriter {
         DirectoryWriter {
             digest_bytes,
@@ -136,8 +137,8 @@ impl DirectoryWriter {
         }
     }
 
-    /// Appends an entry whose name is greater than the one before. An entry longer than [`MAX_ENTRY_BYTES`] is refused; the writer
-    /// can go on after that.
+    /// Appends an entry, whose name must be greater than the previous one. Errors: the entry is longer than
+    /// [`MAX_ENTRY_BYTES`], or out of order. The writer can go on after either error.
     pub fn push(&mut self, stream: &mut WriteStream, entry: &Entry) -> Result<()> {
         if self.last_name.as_ref().is_some_and(|last| *last >= entry.name) {
             return Err(CatalogError::Disordered { name: String::from_utf8_lossy(&entry.name).into_owned() });
@@ -162,7 +163,7 @@ impl DirectoryWriter {
         Ok(())
     }
 
-    /// The directory of all entries pushed.
+    /// Returns the directory of all entries pushed.
     pub fn finish(mut self, stream: &mut WriteStream) -> Result<Recipe> {
         if self.entries > 0 {
             self.cut(stream)?;

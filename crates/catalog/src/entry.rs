@@ -1,23 +1,25 @@
 //! One name in a directory of a backup (`docs/format.md` section 8.3).
 //!
-//! Names, targets and paths are bytes: nothing is assumed of their encoding. What is decoded is well-formed but not yet
-//! trusted: whoever turns a name into a file asks [`is_valid_name`] first.
+//! Names, targets and paths are bytes in any encoding. Decoded entries are well-formed but not yet trusted: before
+//! turning a name into a file, check it with [`is_valid_name`].
 
 use onefold_engine::{Piece, Recipe};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::wire::{Reader, WireError, put_bytes, put_signed, put_varint};
 
-/// Longest encoding of an entry: far more than a name of 255 bytes and any extended attributes that Linux file systems keep.
+/// The longest encoding of an entry: far more than a name of 255 bytes plus any extended attributes that Linux file
+/// systems store.
 pub const MAX_ENTRY_BYTES: usize = 1 << 20;
-/// Smallest encoding of an extended attribute: two lengths.
+/// The smallest encoding of an extended attribute: two lengths.
 const XATTR_MIN_BYTES: usize = 2;
 
-/// The flags of `chattr` that a user sets and that mean something on another file system: `s`, `u`, `c`, `S`, `i`, `a`, `d`, `A`, `j`, `t`, `D`, `T`, `C`, `P`.
-/// The others say how the file system keeps a file (`e`, `I`, `N`, `V`) or need more than the flag (`E`, `F`, `x`).
+/// The flags of `chattr` that users set and that have a meaning on another file system: `s`, `u`, `c`, `S`, `i`, `a`,
+/// `d`, `A`, `j`, `t`, `D`, `T`, `C`, `P`. The others say how the file system stores a file (`e`, `I`, `N`, `V`) or
+/// need more than the flag (`E`, `F`, `x`).
 pub const CHATTR_FLAGS: u32 =
     0x1 | 0x2 | 0x4 | 0x8 | 0x10 | 0x20 | 0x40 | 0x80 | 0x4000 | 0x8000 | 0x1_0000 | 0x2_0000 | 0x80_0000 | 0x2000_0000;
 
-/// What a file of any kind has besides its content.
+/// The metadata of a file of any kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// Permission bits, with set-user-id, set-group-id and sticky: 12 bits.
@@ -32,34 +34,34 @@ pub struct Attributes {
     pub ctime_ns: i64,
     /// Inode number.
     pub inode: u64,
-    /// Device that the file system was on.
+    /// The device of the file system.
     pub device: u64,
     /// Number of names.
     pub links: u64,
-    /// What `chattr` sets: of the bits of FS_IOC_GETFLAGS those in [`CHATTR_FLAGS`].
+    /// The flags of `chattr`: the bits of FS_IOC_GETFLAGS that are in [`CHATTR_FLAGS`].
     pub flags: u32,
-    /// Extended attributes, sorted by name; ACLs are `system.posix_acl_access` and `system.posix_acl_default`.
+    /// Extended attributes, sorted by name. ACLs are `system.posix_acl_access` and `system.posix_acl_default`.
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// What a name stands for.
+/// What a name refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     /// A regular file.
     File {
-        /// Its bytes.
+        /// Its length in bytes.
         size_bytes: u64,
-        /// What spells them.
+        /// The recipe of its bytes.
         recipe: Recipe,
     },
     /// A directory.
     Directory {
-        /// What spells its entries.
+        /// The recipe of its entries.
         recipe: Recipe,
     },
     /// A symbolic link.
     Symlink {
-        /// What it points to.
+        /// The path it points to.
         target: Vec<u8>,
     },
     /// A character device.
@@ -80,15 +82,15 @@ pub enum Content {
     Fifo,
     /// A socket.
     Socket,
-    /// A further name of a file whose first name is elsewhere in the same backup.
+    /// Another name of a file whose first name is elsewhere in the same backup.
     HardLink {
-        /// Path of the first name relative to the backup's root, components joined by `/`.
+        /// The path of the first name, relative to the backup's root, with components joined by `/`.
         path: Vec<u8>,
     },
 }
 
 impl Content {
-    /// The kind in one word, as in `ls` and `diff`.
+    /// Returns the kind in one word, as in `ls` and `diff`.
     pub fn kind(&self) -> &'static str {
         match self {
             Content::File { .. } => "file",
@@ -102,7 +104,7 @@ impl Content {
         }
     }
 
-    /// The recipe of a file or directory.
+    /// Returns the recipe of a file or directory.
     pub fn recipe(&self) -> Option<&Recipe> {
         match self {
             Content::File { recipe, .. } | Content::Directory { recipe } => Some(recipe),
@@ -111,24 +113,24 @@ impl Content {
     }
 }
 
-/// A name, its attributes and what it stands for.
+/// A name, its attributes and what it refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The name within its directory.
     pub name: Vec<u8>,
     /// Mode, owner, times and the rest.
     pub attributes: Attributes,
-    /// What the name stands for.
+    /// What the name refers to.
     pub content: Content,
 }
 
 impl Entry {
-    /// The fingerprints that the entry refers to, one for each piece that names a chunk.
+    /// Returns the fingerprints that the entry refers to, one for each piece that names a chunk.
     pub fn references(&self) -> impl Iterator<Item = Fingerprint> + '_ {
         self.content.recipe().into_iter().flat_map(|recipe| recipe.pieces.iter().filter_map(Piece::fingerprint))
     }
 
-    /// Appends the encoding; fingerprints have `digest_bytes`.
+    /// Appends the encoding. Fingerprints have `digest_bytes`.
     pub fn encode(&self, digest_bytes: usize, out: &mut Vec<u8>) {
         let attributes = &self.attributes;
         out.push(self.type_number());
@@ -216,7 +218,8 @@ impl Entry {
     }
 }
 
-/// Whether a name can be a file's: not empty, not `.` or `..`, without `/` and NUL. Anything else in a store is an attack or damage.
+/// Returns whether a file can have this name: not empty, not `.` or `..`, without `/` and NUL. Any other name in a
+/// store is an attack or damage.
 pub fn is_valid_name(name: &[u8]) -> bool {
     !name.is_empty() && name != b"." && name != b".." && !name.contains(&b'/') && !name.contains(&0)
 }

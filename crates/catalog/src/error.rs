@@ -1,4 +1,4 @@
-//! What can go wrong in the catalog.
+//! The errors of the catalog.
 
 use crate::BackupId;
 use onefold_engine::EngineError;
@@ -7,10 +7,10 @@ use onefold_ground::wire::WireError;
 /// An error of the catalog.
 #[derive(Debug, thiserror::Error)]
 pub enum CatalogError {
-    /// The store below refused or found damage.
+    /// The engine refused or found damage.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// A structure that was read does not follow its format.
+    /// A structure does not follow its format.
     #[error("{what} is damaged: {source}")]
     Damaged {
         /// The structure.
@@ -18,7 +18,7 @@ pub enum CatalogError {
         /// What is wrong with it.
         source: WireError,
     },
-    /// A structure says that it is longer than it can be.
+    /// A structure claims a length beyond its limit.
     #[error("{what} has {length_bytes} bytes, more than the {limit_bytes} that it can have")]
     TooLong {
         /// The structure.
@@ -28,48 +28,48 @@ pub enum CatalogError {
         /// The limit.
         limit_bytes: u64,
     },
-    /// Entries of a directory were pushed out of order, or one name twice.
+    /// Entries of a directory were pushed out of order, or a name was pushed twice.
     #[error("entry {name:?} does not come after the one before it")]
     Disordered {
-        /// The name, as far as it is text.
+        /// The name, converted to text.
         name: String,
     },
-    /// No backup answers to this name.
+    /// No backup matches.
     #[error("no backup {asked:?}; {}", known(.candidates))]
     UnknownBackup {
-        /// What was asked for.
+        /// The name or id asked for.
         asked: String,
-        /// The newest backups there are, as `id (group)`.
+        /// The newest existing backups, as `id (group)`.
         candidates: Vec<String>,
     },
-    /// More than one backup answers to this prefix.
+    /// More than one backup has this prefix.
     #[error("{asked:?} is the beginning of several backups: {}", .candidates.join(", "))]
     AmbiguousBackup {
-        /// What was asked for.
+        /// The prefix asked for.
         asked: String,
-        /// Those that it could be, as `id (group)`.
+        /// The matching backups, as `id (group)`.
         candidates: Vec<String>,
     },
-    /// A backup must not be removed yet.
+    /// The backup is protected.
     #[error("backup {} of {name:?} is protected and cannot be forgotten yet", .id.short())]
     Protected {
         /// Its id.
         id: BackupId,
         /// Its backup group.
         name: String,
-        /// The moment from which on it can be, nanoseconds since 1970.
+        /// The end of its protection, nanoseconds since 1970.
         until_ns: i64,
     },
-    /// There is no such path in the backup.
+    /// The backup has no such path.
     #[error("no {path:?} in this backup")]
     PathNotFound {
-        /// The path, as far as it is text.
+        /// The path, converted to text.
         path: String,
     },
-    /// A path goes through something that is not a directory.
+    /// A path leads through something that is not a directory.
     #[error("{path:?} is not a directory in this backup")]
     NotADirectory {
-        /// The path, as far as it is text.
+        /// The path, converted to text.
         path: String,
     },
 }

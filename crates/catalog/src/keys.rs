@@ -1,18 +1,18 @@
-//! The keys of backups and their protections in the object index: a letter, then the backup's id.
+//! The object-index keys of backups and their protections: a letter, then the backup's id.
 
 use crate::BackupId;
 
-/// First byte of the keys of backups.
+/// The first byte of the keys of backups.
 pub(crate) const BACKUP: u8 = b'b';
-/// First byte of the keys of protections.
+/// The first byte of the keys of protections.
 pub(crate) const PROTECTION: u8 = b'k';
 
-/// The key of a backup's record.
+/// Returns the key of a backup's record.
 pub(crate) fn key(id: &BackupId) -> Vec<u8> {
     with(BACKUP, id)
 }
 
-/// The key of the protection of a backup.
+/// Returns the key of a backup's protection.
 pub(crate) fn protection_key(id: &BackupId) -> Vec<u8> {
     with(PROTECTION, id)
 }

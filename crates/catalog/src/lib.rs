@@ -1,16 +1,17 @@
 //! The catalog: backups as immutable trees of files, each with a recipe (`docs/format.md` section 8; M3.2, M3.3).
 //!
 //! * [`Entry`]: one name in a directory, with everything that a restore needs.
-//! * [`DirectoryWriter`] and [`DirectoryReader`]: entries to metadata chunks and back, chunk by chunk.
+//! * [`DirectoryWriter`] and [`DirectoryReader`]: turn entries into metadata chunks and back, chunk by chunk.
 //! * [`PieceReader`]: the pieces of a file of any size in bounded memory.
-//! * [`Backup`] and [`Catalog`]: the records of the backups; commit, find, list, protect, remove.
+//! * [`Backup`] and [`Catalog`]: the records of the backups, with commit, find, list, protect and remove.
 //! * [`retention`]: which backups a policy keeps.
-//! * [`TreeWalk`], [`Catalog::lookup`] and [`diff()`]: what is in a backup, and what changed between two.
+//! * [`TreeWalk`], [`Catalog::lookup`] and [`diff()`]: the content of a backup, and the changes between two.
 //!
 //! # Invariants
-//! * A backup is visible only once everything that it refers to is durable: its record is committed last.
-//! * Recipes lie in the entries, addresses in the recipes (M3.3): a restore needs no index.
-//! * Equal directories have equal recipes, because chunks of entries are cut by content; so a diff skips what did not change.
+//! * A backup is visible only once everything it refers to is durable: its record is committed last.
+//! * Entries contain recipes, and recipes contain addresses (M3.3), so a restore needs no index.
+//! * Equal directories have equal recipes, because their chunks are cut by content. So a diff skips unchanged
+//!   directories.
 //!
 //! This crate must never know how a file is read from or written to a file system.
 

@@ -1,4 +1,4 @@
-//! Protecting backups and looking at their protections.
+//! Protects backups and reads their protections.
 
 use crate::keys::{PROTECTION, key, protection_key};
 use crate::protection::{Now, Protection, decode, encode};
@@ -8,12 +8,12 @@ use onefold_ground::wire::WireError;
 use std::collections::HashMap;
 
 impl Catalog {
-    /// Both clocks now.
+    /// Reads both clocks.
     pub fn now(&self) -> Now {
         Now { date_ns: self.engine().date_ns(), seen_ns: self.engine().seen_ns() }
     }
 
-    /// The date until which it was asked to protect a backup, nanoseconds since 1970: it may be past.
+    /// Returns the date until which a user asked to protect a backup, nanoseconds since 1970. It may be past.
     pub fn protected_until(&self, backup: &Backup) -> Result<Option<i64>> {
         Ok(self.protection(backup)?.map(|protection| protection.until_ns))
     }
@@ -23,7 +23,7 @@ impl Catalog {
         Ok(value.map(|value| Protection::of(&value)))
     }
 
-    /// The backups that are protected now, and when that will be over, nanoseconds since 1970.
+    /// Returns the backups that are protected now, with the end of each protection, nanoseconds since 1970.
     pub fn protected(&self) -> Result<HashMap<BackupId, i64>> {
         let now = self.now();
         let mut found = HashMap::new();
@@ -36,7 +36,7 @@ impl Catalog {
         Ok(found)
     }
 
-    /// What is wrong with protections, for check.
+    /// Returns what is wrong with protections, for `check`.
     pub fn damaged_protections(&self) -> Result<Vec<String>> {
         let mut wrong = Vec::new();
         self.visit_protections(|key, until| match (<[u8; 16]>::try_from(key), until) {
@@ -54,8 +54,9 @@ impl Catalog {
         Ok(self.engine().for_each_object(PROTECTION, &mut |key, value| visit(&key[1..], decode(value)))?)
     }
 
-    /// Protects backups until a moment (nanoseconds since 1970), or with `None` not any more; all of them or, after an error, none. Durable on return.
-    /// Refused in append-only mode if it ends the protection of one of them earlier than it would end.
+    /// Protects backups until a moment (nanoseconds since 1970), or lifts their protection if `until_ns` is `None`.
+    /// Durable on return. Errors: in append-only mode, if this ends any protection earlier. After an error, no
+    /// protection was changed.
     pub fn protect(&self, backups: &[Backup], until_ns: Option<i64>) -> Result<()> {
         let permit = self.engine().permit_deletion("shorten or lift the protection of a backup");
         let now = self.now();
@@ -64,14 +65,15 @@ impl Catalog {
             if is_shorter && permit.is_err() {
                 return permit.map(drop).map_err(CatalogError::from);
             }
-            // Else somebody has removed or protected one of them meanwhile.
+            // Otherwise another process has removed or protected one of the backups meanwhile.
             if self.engine().submit_if(&expected, transaction)? {
                 return Ok(self.engine().flush()?);
             }
         }
     }
 
-    /// What protects backups, if their records and protections are what they are now; and whether it ends a protection earlier than it would end.
+    /// Returns the transaction that protects the backups, conditional on their records and protections. Also returns
+    /// whether it ends a protection earlier.
     fn change_protection(&self, backups: &[Backup], until_ns: Option<i64>, now: Now) -> Result<(Vec<Change>, Transaction, bool)> {
         let mut is_shorter = false;
         let (mut expected, mut transaction) = (Vec::new(), Transaction::default());
@@ -87,7 +89,8 @@ impl Catalog {
             is_shorter |= active.is_some_and(|active| until_ns.is_none_or(|until_ns| until_ns < active.until_ns));
             let wanted = until_ns.map(|until_ns| Protection::new(until_ns, now));
             let wanted = match (wanted, active) {
-                // A later date must not end it earlier by the store's clock: that may lag behind the date.
+                // The store's clock may lag behind the date, so a later date must not end the protection earlier by the
+                // store's clock.
                 (Some(wanted), Some(active)) if wanted.until_ns >= active.until_ns => Some(wanted.not_before(active)),
                 (wanted, _) => wanted,
             };

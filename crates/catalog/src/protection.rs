@@ -1,41 +1,42 @@
-//! The protection of a backup: until a moment that was set, nobody can remove it.
+//! The protection of a backup: until a given moment, nobody can remove the backup.
 //!
-//! A protection is an object beside the backup's record, under the key `k` + id; it goes with the record. It can always be prolonged;
-//! shortening it is a deletion in the eyes of append-only mode. One that cannot be read protects for ever, until it is set anew.
+//! A protection is an object of its own under the key `k` + id. It is removed with the backup. It can always be
+//! prolonged; in append-only mode, shortening it counts as a deletion. An unreadable protection lasts for ever, until
+//! it is set again.
 //!
-//! A protection is over when its date is past *and* the store has seen as much time pass as lay before that date when it was set: so a date of the machine
-//! that was set forward ends none (`docs/decisions/0038-sequence-and-seen-time.md`).
+//! A protection ends when its date is past *and* the store has seen as much time pass as was left when it was set. So
+//! setting the machine's date forward ends no protection (`docs/decisions/0038-sequence-and-seen-time.md`).
 
 use onefold_ground::wire::{Reader, WireError, put_signed, put_varint};
 
-/// The version that values of the object index begin with.
+/// The version at the start of values in the object index.
 const VERSION: u8 = 1;
-/// A date is said as it was asked for, if the protection ends no later than this behind it.
+/// Users see the date they asked for if the protection ends at most this much later.
 const SAID_AS_ASKED_NS: i64 = 24 * 3_600_000_000_000;
 
-/// Both clocks at one moment.
+/// The time of both clocks at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
     /// The date of the machine, nanoseconds since 1970.
     pub date_ns: i64,
-    /// What the store's clock shows ([`onefold_engine::Engine::seen_ns`]).
+    /// The time of the store's clock ([`onefold_engine::Engine::seen_ns`]).
     pub seen_ns: u64,
 }
 
-/// Until when a backup is protected.
+/// The end of a backup's protection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Protection {
-    /// The date that was asked for, nanoseconds since 1970.
+    /// The date that the user asked for, nanoseconds since 1970.
     pub(crate) until_ns: i64,
-    /// What the store's clock has to show.
+    /// The time that the store's clock must reach.
     until_seen_ns: u64,
 }
 
 impl Protection {
-    /// Of one that cannot be read.
+    /// The protection assumed if the object cannot be read.
     pub(crate) const FOR_EVER: Protection = Protection { until_ns: i64::MAX, until_seen_ns: u64::MAX };
 
-    /// As an object says.
+    /// Reads a protection from the value of its object.
     pub(crate) fn of(value: &[u8]) -> Protection {
         decode(value).unwrap_or(Protection::FOR_EVER)
     }
@@ -45,7 +46,7 @@ impl Protection {
         Protection { until_ns, until_seen_ns: now.seen_ns.saturating_add(left_ns) }
     }
 
-    /// When it will be over, as far as can be told now, nanoseconds since 1970; `None`: it is.
+    /// Returns when the protection will probably end, nanoseconds since 1970. Returns `None` if it is over.
     pub(crate) fn end(self, now: Now) -> Option<i64> {
         if self.until_ns <= now.date_ns && self.until_seen_ns <= now.seen_ns {
             return None;
@@ -56,7 +57,7 @@ impl Protection {
         Some(if is_as_asked { self.until_ns } else { end_ns.max(self.until_ns) })
     }
 
-    /// The same, not ending before this one does by either clock.
+    /// Returns the same protection, prolonged so that by the store's clock it does not end before `earlier`.
     pub(crate) fn not_before(self, earlier: Protection) -> Protection {
         Protection { until_seen_ns: self.until_seen_ns.max(earlier.until_seen_ns), ..self }
     }

@@ -1,20 +1,21 @@
-//! Recipes of any length read piece by piece, in bounded memory: one chunk of pieces per level (`docs/format.md` section 8.1).
+//! Reads recipes of any length piece by piece, in bounded memory: one chunk of pieces per level (`docs/format.md`
+//! section 8.1).
 
 use crate::Result;
 use onefold_engine::{Engine, MAX_LEVEL, Piece, Recipe};
 use std::sync::Arc;
 
-/// The level-0 pieces of a recipe, one by one. After an error the iterator goes on behind the recipe chunk that is damaged.
+/// The level-0 pieces of a recipe, one by one. After an error, the iterator goes on after the damaged recipe chunk.
 #[derive(Debug)]
 pub struct PieceReader {
     engine: Arc<Engine>,
     level: usize,
-    /// What is left of each recipe chunk on the way down; the first are the recipe's own pieces.
+    /// The rest of each recipe chunk on the way down. The first entry is the rest of the recipe's own pieces.
     stack: Vec<std::vec::IntoIter<Piece>>,
 }
 
 impl PieceReader {
-    /// Starts at the first piece.
+    /// Returns a reader at the first piece.
     pub fn new(engine: &Arc<Engine>, recipe: &Recipe) -> PieceReader {
         PieceReader {
             engine: engine.clone(),

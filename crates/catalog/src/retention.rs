@@ -1,28 +1,31 @@
-//! Which backups a retention policy keeps: a pure function of times, so that it can be tried without a store.
+//! Decides which backups a retention policy keeps. It is a pure function of times, so users can try it without a store.
 //!
-//! The rules are those that users of restic know. Each works on the backups of one group, from the newest to the oldest. Which is newer, the sequence
-//! says, not the date; a date that does not fit is replaced (`times.rs`).
+//! The rules are the same as in restic. Each rule works on the backups of one group, from the newest to the oldest. The
+//! sequence decides which backup is newer, not the date. A date that does not fit the sequence is replaced
+//! (`times.rs`).
 //! * *last* keeps the newest ones;
-//! * *hourly*, *daily*, *weekly*, *monthly*, *yearly* keep the newest one of each hour, day, ISO week, month, year of local time that has any, until
-//!   as many are kept as they say; hours, days, ... without a backup do not count. A rule that is not exhausted at the end keeps the oldest backup too,
-//!   so that history grows to its full length;
-//! * *within* keeps all that are younger than a period, by their date or by the time that the store saw pass, reckoned from the newest backup, not from
-//!   today: a machine that was off for a year keeps what it has.
+//! * *hourly*, *daily*, *weekly*, *monthly*, *yearly* keep the newest backup of each hour, day, ISO week, month or year
+//!   of local time, until the limit is reached. Hours, days, ... without a backup do not count. A rule that has not
+//!   reached its limit at the end also keeps the oldest backup, so that history grows to its full length;
+//! * *within* keeps all backups younger than a period, by their date or by the time that the store saw pass. The period
+//!   counts back from the newest backup, not from today, so a machine that was off for a year keeps what it has.
 //!
-//! A backup that any rule keeps is kept; each rule counts for itself.
+//! A backup is kept if any rule keeps it. Each rule counts on its own.
 //!
-//! A *partial* backup never takes the place of a complete one: the rules look at complete ones first, as if there were no others. Then a partial one is kept
-//! * by *hourly* to *yearly*, if no complete one of its hour, day, ... is kept; these are counted apart, up to the same number;
-//! * by *last*, if it is newer than all complete ones, likewise;
-//! * by *within*, if it is young enough, reckoned from the newest complete one;
+//! A *partial* backup never replaces a complete one. The rules first look at the complete backups alone. Then a partial
+//! backup is kept
+//! * by *hourly* to *yearly*, if no complete backup of its hour, day, ... is kept; these count separately, up to the
+//!   same limit;
+//! * by *last*, if it is newer than all complete ones; these also count separately;
+//! * by *within*, if it is young enough, counted back from the newest complete one;
 //! * if it is the newest partial one, and newer than all complete ones.
 //!
-//! Where a group has no complete backup, partial ones are treated like complete ones.
+//! If a group has no complete backup, partial ones are treated as complete.
 //!
 //! # Invariants (property tests below)
-//! * Rules that keep anything keep the newest complete backup, and what is newer: the newest partial one.
+//! * Rules that keep anything keep the newest complete backup, and the newest partial one if that is newer.
 //! * Partial backups change nothing about which complete ones are kept.
-//! * Who applies a policy to what it has kept loses nothing more.
+//! * Applying a policy again to the backups it kept removes no more.
 
 use crate::{Backup, BackupId, Now};
 use jiff::tz::TimeZone;
@@ -37,16 +40,16 @@ mod times;
 pub use period::{BadPeriod, Period};
 pub use times::Made;
 
-/// How many backups a rule keeps.
+/// The number of backups that a rule keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub enum Limit {
-    /// So many; 0: the rule is not used.
+    /// At most this many. 0: the rule is not used.
     AtMost(u32),
-    /// All that it meets.
+    /// All that the rule matches.
     Unlimited,
 }
 
-/// A text that is no [`Limit`].
+/// The text is not a [`Limit`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a number of backups: give a whole number up to 4,294,967,295, or `unlimited`")]
 pub struct BadLimit {
@@ -81,7 +84,7 @@ impl Default for Limit {
     }
 }
 
-/// What to keep of a group of backups.
+/// The backups of a group to keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     /// The newest ones.
@@ -96,11 +99,11 @@ pub struct Policy {
     pub monthly: Limit,
     /// The newest of each year.
     pub yearly: Limit,
-    /// All that are not older than the newest one by more than this.
+    /// All backups that are older than the newest one by less than this.
     pub within: Option<Period>,
 }
 
-/// A rule that counts.
+/// A rule with a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rule {
     /// [`Policy::last`].
@@ -117,24 +120,24 @@ pub enum Rule {
     Yearly,
 }
 
-/// Why a backup is kept.
+/// The reason why a backup is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// A rule has come to it in its course.
+    /// A rule selected it.
     Rule(Rule),
-    /// It is the oldest of its group, and the rule was not exhausted.
+    /// It is the oldest of its group, and the rule had not reached its limit.
     Oldest(Rule),
-    /// It is young enough.
+    /// It is younger than the period.
     Within(Period),
-    /// It is partial, and the newest of all.
+    /// It is partial, and newer than all complete ones.
     NewestPartial,
-    /// Its date is in doubt: neither removed nor counted.
+    /// Its date is in doubt, so it is neither removed nor counted.
     Doubtful,
-    /// It is protected until then, nanoseconds since 1970.
+    /// It is protected until this moment, nanoseconds since 1970.
     Protected(i64),
 }
 
-/// What it keeps, as `last 3, daily 7, within 30d`; `nothing`.
+/// Writes what the policy keeps, such as `last 3, daily 7, within 30d`, or `nothing`.
 impl fmt::Display for Policy {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.keeps_nothing() {
@@ -160,7 +163,8 @@ impl fmt::Display for Rule {
 }
 
 impl Rule {
-    /// A number that falls from a backup to the next older one exactly where the rule sees another hour, day, ...; `place` is its place in the sequence.
+    /// Returns a number that falls from a backup to the next older one exactly where the rule sees another hour, day,
+    /// ... `place` is the backup's place in the sequence.
     fn bucket(self, time: &Zoned, place: usize) -> i64 {
         let (year, month, day) = (i64::from(time.year()), i64::from(time.month()), i64::from(time.day()));
         let date = year * 10_000 + month * 100 + day;
@@ -178,7 +182,7 @@ impl Rule {
     }
 }
 
-/// The course of one rule over the backups.
+/// The progress of one rule through the backups.
 struct Course {
     rule: Rule,
     left: Limit,
@@ -190,7 +194,7 @@ impl Course {
         if self.left == Limit::AtMost(0) {
             return None;
         }
-        // Not merely another bucket: where clocks are set back over midnight, a day is left and entered again.
+        // A different bucket is not enough: where clocks are set back past midnight, a day is left and entered again.
         let is_older = self.bucket.is_none_or(|before| bucket < before);
         if !is_older && !is_oldest {
             return None;
@@ -203,9 +207,9 @@ impl Course {
     }
 }
 
-/// A backup whose date is settled.
+/// A backup with a settled date.
 struct Known {
-    /// Its place in the slice that was given: by sequence.
+    /// Its place in the given slice, which is sorted by sequence.
     index: usize,
     date_ns: i64,
     seen_ns: u64,
@@ -213,7 +217,7 @@ struct Known {
 }
 
 impl Policy {
-    /// The rules that count, and their limits.
+    /// Returns the rules with a limit, and their limits.
     pub fn rules(&self) -> [(Rule, Limit); 6] {
         [
             (Rule::Last, self.last),
@@ -225,12 +229,13 @@ impl Policy {
         ]
     }
 
-    /// Whether no rule keeps anything.
+    /// Returns whether no rule keeps anything.
     pub fn keeps_nothing(&self) -> bool {
         self.within.is_none() && self.rules().iter().all(|(_, limit)| *limit == Limit::AtMost(0))
     }
 
-    /// Why each of these backups, which are in the order of their sequence, is kept; without a reason it is not. `zone` says where days begin.
+    /// Returns the reasons why each backup is kept. A backup without a reason is not kept. `made` is in sequence order.
+    /// `zone` defines where days begin.
     pub fn reasons(&self, made: &[Made], now: Now, zone: &TimeZone) -> Vec<Vec<Reason>> {
         let mut reasons = vec![Vec::new(); made.len()];
         if self.keeps_nothing() {
@@ -238,7 +243,7 @@ impl Policy {
         }
         let all_partial = made.iter().all(|made| made.is_partial);
         let (mut complete, mut partial) = (Vec::new(), Vec::new());
-        // From the newest to the oldest from here on.
+        // From the newest to the oldest, from here on.
         for (index, date_ns) in times::settled(made, now).into_iter().enumerate().rev() {
             match date_ns {
                 Some(date_ns) => {
@@ -255,13 +260,13 @@ impl Policy {
             }
         }
         if let (Some(period), Some(newest)) = (self.within, complete.first().or(partial.first())) {
-            // A period that reaches back before all times: everything is young enough.
+            // If the period reaches back before all times, every backup is young enough.
             let cutoff_ns = period.before(&newest.date).unwrap_or(i64::MIN);
             let length_ns = newest.date_ns.abs_diff(cutoff_ns);
             let is_young = |known: &&Known| known.date_ns > cutoff_ns || newest.seen_ns.saturating_sub(known.seen_ns) < length_ns;
             complete.iter().chain(&partial).filter(is_young).for_each(|known| reasons[known.index].push(Reason::Within(period)));
         }
-        // Of the complete ones those count that stay: so a second time comes to the same.
+        // Only the complete backups that stay count, so that a second run gives the same result.
         complete.retain(|known| !reasons[known.index].is_empty());
         for (rule, limit) in self.rules() {
             let taken: HashSet<i64> = complete.iter().map(|known| rule.bucket(&known.date, known.index)).collect();
@@ -289,17 +294,17 @@ fn zoned(time_ns: i64, zone: &TimeZone) -> Zoned {
     time.to_zoned(zone.clone())
 }
 
-/// What becomes of one group.
+/// The plan for one group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupPlan {
-    /// Those that stay, the oldest first, and why.
+    /// The backups to keep with the reasons, the oldest first.
     pub keep: Vec<(Backup, Vec<Reason>)>,
-    /// Those that go, the oldest first.
+    /// The backups to remove, the oldest first.
     pub remove: Vec<Backup>,
 }
 
-/// Applies a policy to each group (all backups of one name) of these backups, which are in the order of their sequence. `protected` names those that
-/// must stay whatever the policy says, and until when (nanoseconds since 1970).
+/// Applies a policy to each group (all backups of one name). `backups` is in sequence order. `protected` names the
+/// backups that must stay whatever the policy says, with the end of their protection (nanoseconds since 1970).
 pub fn plan(
     backups: Vec<Backup>,
     protected: &HashMap<BackupId, i64>,

@@ -1,4 +1,5 @@
-//! Several backups side by side: what each path is in each of them, in bounded memory. Directories with equal recipes are read once.
+//! Reads several backups side by side, in bounded memory, and says what each path is in each of them. Directories with
+//! equal recipes are read once.
 
 use crate::{Backup, CatalogError, Change, Content, DirectoryReader, Entry, MAX_DEPTH, join};
 use onefold_engine::{Engine, Recipe};
@@ -6,29 +7,29 @@ use std::iter::Peekable;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// The different entries of a name, each with the trees that have it.
+/// The distinct entries of a name, each with the backups that have it.
 type Versions = Vec<(Entry, Vec<usize>)>;
 
 /// What a path is in some of the backups.
 #[derive(Clone, Debug)]
 pub struct Version {
-    /// What it is; of directories only the attributes are compared.
+    /// The entry. Directories are compared by their attributes alone.
     pub entry: Entry,
-    /// In which of the backups that were given: their places in the list, ascending.
+    /// The backups that have it, as indices into the given list, ascending.
     pub backups: Vec<usize>,
 }
 
-/// Listens to a walk of several backups.
+/// Receives what a walk of several backups finds.
 pub trait SideBySide {
-    /// Takes a path with its versions, in the order of the first backup that has each; breaks to end the walk.
+    /// Receives a path with its versions, in the order of the first backup that has each. Breaks to end the walk.
     fn path(&mut self, path: &[u8], versions: &[Version]) -> ControlFlow<()>;
-    /// Returns whether to look into a directory.
+    /// Returns whether to enter a directory.
     fn enters(&mut self, path: &[u8]) -> bool;
-    /// Hears that a part of a directory cannot be read.
+    /// Receives the error of a part of a directory that cannot be read.
     fn damaged(&mut self, path: &[u8], error: CatalogError);
 }
 
-/// A directory in those backups in which its content is the same.
+/// A directory, with the backups in which its content is the same.
 struct Same {
     entries: Peekable<DirectoryReader>,
     backups: Vec<usize>,
@@ -39,7 +40,7 @@ struct Level {
     readers: Vec<Same>,
 }
 
-/// Walks backups together: depth first, each directory before what is in it, names sorted as bytes.
+/// Walks backups together, depth first: each directory before its content, with names sorted as bytes.
 pub fn side_by_side(engine: &Arc<Engine>, backups: &[Backup], listener: &mut dyn SideBySide) {
     let roots = backups.iter().enumerate().map(|(place, backup)| (&backup.root, vec![place]));
     let mut levels = vec![Level { path: Vec::new(), readers: readers(engine, roots) }];
@@ -69,7 +70,7 @@ pub fn side_by_side(engine: &Arc<Engine>, backups: &[Backup], listener: &mut dyn
 }
 
 impl Level {
-    /// The next name, in all who have it.
+    /// Returns the next name with its entries.
     fn next(&mut self, listener: &mut dyn SideBySide) -> Option<(Vec<u8>, Versions)> {
         for same in &mut self.readers {
             while let Some(Err(error)) = same.entries.next_if(Result::is_err) {
@@ -104,7 +105,7 @@ fn readers<'a>(engine: &Arc<Engine>, directories: impl Iterator<Item = (&'a Reci
     different.into_iter().map(reader).collect()
 }
 
-/// Entries that look the same to a person are one version.
+/// Groups entries into versions. Entries that look the same to a user are one version.
 fn versions(found: &[(Entry, Vec<usize>)]) -> Vec<Version> {
     let mut versions: Vec<Version> = Vec::new();
     for (entry, backups) in found {

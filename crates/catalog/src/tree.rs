@@ -1,18 +1,18 @@
-//! Looking into a backup: one path, or everything below one, in bounded memory.
+//! Looks into a backup: one path, or everything below one, in bounded memory.
 
 use crate::{Backup, Catalog, CatalogError, Content, DirectoryReader, Entry, Result};
 use onefold_engine::{Engine, Recipe};
 use std::sync::Arc;
 
-/// Deepest nesting that is followed; a store that nests deeper was made to exhaust its readers.
+/// The deepest nesting that is followed. A store that nests deeper was made to exhaust its readers.
 pub const MAX_DEPTH: usize = 16 << 10;
 
-/// The components of a path; empty ones and `.` are left out.
+/// Returns the components of a path, without empty ones and `.`.
 pub fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').filter(|component| !component.is_empty() && *component != b".")
 }
 
-/// A path with one more component.
+/// Returns a path with one more component.
 pub fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     let mut path = Vec::with_capacity(directory.len() + 1 + name.len());
     path.extend_from_slice(directory);
@@ -24,7 +24,8 @@ pub fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
 }
 
 impl Catalog {
-    /// The entry at `path` (components joined by `/`, relative to the backup's root); `None` if `path` names the root itself.
+    /// Returns the entry at `path` (components joined by `/`, relative to the backup's root). Returns `None` if `path`
+    /// is the root itself.
     pub fn lookup(&self, backup: &Backup, path: &[u8]) -> Result<Option<Entry>> {
         let mut found: Option<Entry> = None;
         for component in components(path) {
@@ -39,7 +40,7 @@ impl Catalog {
         Ok(found)
     }
 
-    /// The directory at `path`; the root for an empty path.
+    /// Returns the directory at `path`, or the root for an empty path.
     pub fn directory(&self, backup: &Backup, path: &[u8]) -> Result<Recipe> {
         match self.lookup(backup, path)? {
             None => Ok(backup.root.clone()),
@@ -54,16 +55,16 @@ impl Catalog {
 pub struct WalkItem {
     /// Path relative to the backup's root.
     pub path: Vec<u8>,
-    /// What is there, or why a part of the directory `path` cannot be read; the walk goes on behind it.
+    /// The entry, or the reason why a part of the directory `path` cannot be read. The walk goes on after it.
     pub entry: Result<Entry>,
 }
 
-/// Walks a tree depth first, each directory before what is in it, names sorted as bytes.
+/// Walks a tree depth first: each directory before its content, with names sorted as bytes.
 #[derive(Debug)]
 pub struct TreeWalk {
     engine: Arc<Engine>,
     stack: Vec<(Vec<u8>, DirectoryReader)>,
-    /// The directory that was returned last and is entered with the next step.
+    /// The directory that was returned last. The next step enters it.
     next: Option<(Vec<u8>, Recipe)>,
 }
 
@@ -73,7 +74,7 @@ impl TreeWalk {
         TreeWalk { engine: engine.clone(), stack: Vec::new(), next: Some((path.to_vec(), recipe.clone())) }
     }
 
-    /// Leaves out what is in the directory that was returned last.
+    /// Skips the content of the directory that was returned last.
     pub fn skip_directory(&mut self) {
         self.next = None;
     }

@@ -1,4 +1,4 @@
-//! The catalog on a real store.
+//! Tests the catalog on a real store.
 
 use onefold_catalog::{
     Attributes, Backup, BackupId, Catalog, CatalogError, Content, Difference, DirectoryReader, DirectoryWriter, Entry, PieceReader,
@@ -26,7 +26,7 @@ fn place() -> Place {
     Place { stream: engine.stream(), catalog: Catalog::new(engine), _directory: directory }
 }
 
-/// A tree to be stored: names to directories or to the bytes of files.
+/// A tree to store: names, with directories or the bytes of files.
 #[derive(Clone, Debug)]
 enum Node {
     File(Vec<u8>),
@@ -115,7 +115,7 @@ fn backups_are_listed_in_their_order_and_found_by_latest_group_prefix_and_id() {
 fn a_6_the_newest_backup_is_the_last_one_made_whatever_its_date() {
     let mut place = place();
     let tree = directory(&[("f", file("x"))]);
-    // The second is of 2040, by its date.
+    // The second backup is dated 2040.
     let backups: Vec<Backup> = [5, 200, 6].map(|number| place.backup(number, "one", &tree)).into();
     assert_eq!(place.catalog.find("latest").unwrap(), backups[2]);
     assert_eq!(place.catalog.find("latest:one").unwrap(), backups[2]);
@@ -133,12 +133,12 @@ fn a_6_no_backup_gets_the_sequence_of_a_forgotten_one() {
     let backups: Vec<Backup> = [1, 2, 3].map(|number| place.backup(number, "one", &tree)).into();
     place.catalog.remove_backups(&backups[1..]).unwrap();
     assert_eq!(place.backup(4, "one", &tree).sequence, 4);
-    // Nor that of a backup that came from another store.
+    // The id of a backup from another store is not reused either.
     let mut copy = Backup { id: BackupId::from_bytes([5; 16]), sequence: 10, ..backups[0].clone() };
     place.catalog.commit_copy(&mut copy).unwrap();
     place.catalog.remove_backups(&[copy]).unwrap();
     assert_eq!(place.backup(6, "two", &tree).sequence, 11);
-    // Without the note, or with an older or damaged one, a new backup is still behind all that are there.
+    // If the note is missing, old or damaged, a new backup still comes after all existing ones.
     for note in [None, Some(vec![1, 3]), Some(vec![9])] {
         let last = place.catalog.newest(|_| true).unwrap().unwrap();
         let changes = vec![(0, b"g".to_vec(), note)];
@@ -212,7 +212,7 @@ fn a_damaged_record_does_not_stand_before_a_backup_that_is_asked_for_by_its_id()
     place.engine().submit(damaged).unwrap();
     assert_eq!(place.catalog.find(&backup.id.to_string()).unwrap(), backup);
     assert_eq!(place.catalog.find(&backup.id.short()).unwrap(), backup);
-    // What is the newest cannot be told without all of them.
+    // Without all backups, the newest is unknown.
     assert!(matches!(place.catalog.find("latest"), Err(CatalogError::Damaged { .. })));
     assert!(matches!(place.catalog.list(), Err(CatalogError::Damaged { .. })));
 }
@@ -362,7 +362,7 @@ fn a_directory_that_claims_to_have_no_end_is_looked_into_all_the_same() {
     let entries = [entry(b"b", Content::Fifo), entry(b"d", Content::Fifo)];
     let mut piece = store(MetadataKind::Directory, &encode_directory_chunk(&entries, digest_bytes));
     for _ in 0..MAX_LEVEL {
-        // A thousand times the same: ten to the power of 24 directory chunks.
+        // The same directory a thousand times: ten to the power of 24 directory chunks.
         let mut content = Vec::new();
         encode_pieces(&[piece; 1000], digest_bytes, &mut content);
         piece = store(MetadataKind::Recipe, &content);

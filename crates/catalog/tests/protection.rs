@@ -1,4 +1,4 @@
-//! Protected backups and append-only mode: what the library lets nobody remove.
+//! Tests protected backups and append-only mode: what the library lets nobody remove.
 
 use onefold_catalog::{Backup, BackupId, Catalog, CatalogError, Statistics};
 use onefold_engine::{Descriptor, Engine, EngineError, Mode, Recipe, Settings, Transaction};
@@ -73,7 +73,7 @@ fn a_protected_backup_stays_until_its_day_and_none_is_removed_with_it() {
     assert!(matches!(error, CatalogError::Protected { id, until_ns: until, .. } if id == backups[1].id && until == until_ns), "{error}");
     assert_eq!(catalog.list().unwrap(), backups);
 
-    // A protection that is over is none, and goes with its backup.
+    // A protection that is over protects nothing, and is removed with its backup.
     catalog.protect(&backups[1..2], Some(in_hours(-1))).unwrap();
     catalog.protect(&backups[2..3], None).unwrap();
     assert!(catalog.protected().unwrap().is_empty());
@@ -86,7 +86,7 @@ fn a_protected_backup_stays_until_its_day_and_none_is_removed_with_it() {
     assert!(matches!(gone, CatalogError::UnknownBackup { .. }), "{gone}");
 }
 
-/// A machine whose date, boot and time since boot a test sets, in hours.
+/// A machine for tests, which set its date, boot and time since boot, in hours.
 #[derive(Clone)]
 struct Machine(Arc<Mutex<(i64, u128, i64)>>);
 
@@ -114,7 +114,7 @@ fn a_6_a_date_that_was_set_forward_ends_no_protection() {
     let backup = std::slice::from_ref(&backup);
     let is_protected = |catalog: &Catalog| {
         let listed = catalog.protected().unwrap().contains_key(&backup[0].id);
-        // Asked of what removes it, too.
+        // Removal gives the same answer.
         assert!(!listed || matches!(catalog.remove_backups(backup), Err(CatalogError::Protected { .. })));
         listed
     };
@@ -127,12 +127,12 @@ fn a_6_a_date_that_was_set_forward_ends_no_protection() {
     let catalog = machine.open(&ground);
     assert!(catalog.engine().clock_jump().is_some_and(|jump| jump.by_ns == 88_999 * HOUR_NS));
     assert!(is_protected(&catalog), "by another process");
-    // A later date by the wrong clock does not make it shorter either.
+    // A later date by the wrong clock does not shorten it either.
     catalog.protect(backup, Some(90_001 * HOUR_NS)).unwrap();
     machine.set(90_002, 1, 13);
     assert!(is_protected(&catalog));
     catalog.engine().close().unwrap();
-    // The date is set right, and the machine started again.
+    // The date is corrected, and the machine restarted.
     machine.set(1010, 2, 0);
     let ground = ground.restart(CrashPolicy::DropAll);
     let catalog = machine.open(&ground);
@@ -140,7 +140,7 @@ fn a_6_a_date_that_was_set_forward_ends_no_protection() {
     catalog.protect(backup, Some(1030 * HOUR_NS)).unwrap();
     machine.set(1029, 2, 19);
     assert!(is_protected(&catalog));
-    // No time needs anybody to look: the daemon need not run.
+    // Time passes without a running daemon.
     catalog.engine().close().unwrap();
     machine.set(1030, 2, 20);
     let ground = ground.restart(CrashPolicy::DropAll);
@@ -159,7 +159,7 @@ fn append_only_mode_lets_protections_grow_only_and_removes_nothing() {
     assert!(is_append_only(catalog.remove_backups(std::slice::from_ref(&two)).unwrap_err()));
     assert!(is_append_only(catalog.protect(one, Some(in_hours(9))).unwrap_err()));
     assert!(is_append_only(catalog.protect(one, None).unwrap_err()));
-    // All or none: the second could be protected, the first not for so short.
+    // All or none: the second could be protected, but the first not for so short a time.
     assert!(is_append_only(catalog.protect(&[two.clone(), one[0].clone()], Some(in_hours(9))).unwrap_err()));
     assert_eq!(catalog.protected().unwrap().len(), 1);
     catalog.protect(&[two.clone(), one[0].clone()], Some(in_hours(11))).unwrap();
@@ -212,7 +212,7 @@ fn after_a_crash_each_backup_is_there_or_gone_with_its_protection() {
         assert!(left.len() == 1 || removed.is_err(), "operation {operation}: {} are left", left.len());
         let is_protected = catalog.protected_until(&backups[0]).unwrap().is_some();
         assert_eq!(left.contains(&backups[0]), is_protected, "operation {operation}");
-        // What is left can be removed.
+        // The rest can be removed.
         catalog.remove_backups(&left).unwrap();
         if !crashed {
             return;

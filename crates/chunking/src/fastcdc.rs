@@ -1,44 +1,47 @@
-//! FastCDC (W. Xia et al., "The Design of Fast Content-Defined Chunking for Data Deduplication Based Storage Systems", IEEE TPDS
-//! 2020): a gear hash, no look at the first minimum of bytes, and normalised chunking at level 2.
+//! FastCDC (W. Xia et al., "The Design of Fast Content-Defined Chunking for Data Deduplication Based Storage Systems",
+//! IEEE TPDS 2020): a gear hash that skips the first minimum of bytes, with normalised chunking at level 2.
 //!
-//! The hash is `h = 2 h + GEAR[byte]` from the minimum on. The chunk ends *before* the first byte after which the bits of the mask
-//! are zero; the mask is four times as strict before the target as the target asks for, and four times as lax after it, which brings
-//! the sizes near the target. The cuts are the same as those of the crate `fastcdc` (module `v2020`, normalisation 2), the
-//! reference for other implementations; like it, bytes are tested in pairs, so the last one of a tail of odd length is not.
+//! From the minimum on, the hash is `h = 2 h + GEAR[byte]`. The chunk ends *before* the first byte after which all bits
+//! of the mask are zero. Before the target, the mask is four times as strict as the target asks for; after it, four
+//! times as lax. This brings the sizes near the target.
 //!
-//! Each step waits for the one before. Since the hash remembers only the last 64 bytes, two places of a chunk are scanned at once; the
-//! boundary in the first of them wins, so the cuts are those of one scan.
+//! The cuts are the same as in the crate `fastcdc` (module `v2020`, normalisation 2), the reference for other
+//! implementations. Like that crate, this module tests bytes in pairs, so it does not test the last byte of a tail of
+//! odd length.
+//!
+//! Each step waits for the one before. The hash only remembers the last 64 bytes, so two places of a chunk are scanned
+//! at once. If both find a boundary, the first one counts, so the cuts are the same as in a single scan.
 
 use crate::cut::cut_all;
 use crate::gear::{GEAR, mask};
 use crate::{Chunker, Kind, Limits, Sizes};
 
-/// By how many bits the masks before and after the target differ from that of the target.
+/// The masks before and after the target differ from the target's own mask by this many bits.
 const NORMALISATION: u32 = 2;
 
-/// A byte has left the hash when it was shifted this often.
+/// After this many shifts, a byte has left the hash.
 const MEMORY: usize = 64;
-/// Bytes of a lane: long beside the [`MEMORY`] that the second lane begins with, short beside a chunk.
+/// Bytes per lane: long compared with the [`MEMORY`] that the second lane first takes in, short compared with a chunk.
 const LANE: usize = 512;
 
-/// The chunker of this module, for one choice of sizes.
+/// The FastCDC chunker for one choice of sizes.
 #[derive(Debug)]
 pub(crate) struct FastCdc {
     sizes: Sizes,
-    /// Before the target.
+    /// The mask before the target.
     strict: u64,
-    /// After the target.
+    /// The mask after the target.
     lax: u64,
 }
 
 impl FastCdc {
-    /// `sizes` were checked.
+    /// Call only with `sizes` that were checked.
     pub(crate) fn new(sizes: Sizes) -> FastCdc {
         let bits = sizes.target.ilog2();
         FastCdc { sizes, strict: mask(bits + NORMALISATION), lax: mask(bits - NORMALISATION) }
     }
 
-    /// The length of the first chunk of `data`, unless more data could change it.
+    /// Returns the length of the first chunk of `data`, or `None` if more data could change it.
     fn next(&self, data: &[u8]) -> Option<usize> {
         let Sizes { min, target, max } = self.sizes;
         let end = data.len().min(max) & !1;
@@ -64,7 +67,7 @@ impl Chunker for FastCdc {
 
     fn confirms(&self, data: &[u8], length: usize) -> bool {
         let Sizes { min, target, max } = self.sizes;
-        // The byte behind the chunk decides; the last byte of data of odd length is not tested.
+        // The byte after the chunk decides. The last byte of data of odd length is not tested.
         if length < min || length >= data.len().min(max) & !1 {
             return length == max && data.len() >= max;
         }
@@ -73,7 +76,8 @@ impl Chunker for FastCdc {
             let remembered = min.max(length.saturating_sub(MEMORY - 1));
             data[remembered..=length].iter().fold(0, |hash, byte| step(hash, *byte)) & mask == 0
         };
-        // A tail of odd length was cut without a look at its last byte, so there may be a boundary before that. (The target is even: its mask is the same.)
+        // A tail of odd length was cut without testing its last byte, so there may be a boundary before that byte.
+        // (The target is even, so the mask is the same.)
         is_boundary(length) && (length.is_multiple_of(2) || !is_boundary(length - 1))
     }
 
@@ -87,13 +91,13 @@ impl Chunker for FastCdc {
 }
 
 enum Scan {
-    /// After the byte at this offset the hash meets the mask.
+    /// The hash meets the mask after the byte at this offset.
     Found(usize),
-    /// The hash after the last byte.
+    /// No byte matched. Holds the hash after the last byte.
     NotFound(u64),
 }
 
-/// Takes `data` into `hash`, up to the first byte after which `hash & mask` is zero.
+/// Adds the bytes of `data` to `hash`, up to the first byte after which `hash & mask` is zero.
 fn scan(data: &[u8], mut hash: u64, mask: u64) -> Scan {
     let mut stripes = data.chunks_exact(2 * LANE);
     let mut at = 0;
@@ -110,7 +114,7 @@ fn scan(data: &[u8], mut hash: u64, mask: u64) -> Scan {
     }
 }
 
-/// As [`scan`], for two lanes at once: one lane waits for its additions half of the time.
+/// Does what [`scan`] does, in two lanes at once. A single lane spends half its time waiting for its own additions.
 fn scan_lanes(stripe: &[u8; 2 * LANE], hash: u64, mask: u64) -> Scan {
     let (left, right) = stripe.split_at(LANE);
     let mut hashes = [hash, stripe[LANE - MEMORY..LANE].iter().fold(0, |hash, byte| step(hash, *byte))];
@@ -132,7 +136,7 @@ fn scan_lanes(stripe: &[u8; 2 * LANE], hash: u64, mask: u64) -> Scan {
         } else {
             continue;
         };
-        // What the left lane still finds comes first.
+        // A boundary that is still to come in the left lane takes priority.
         return match scan_pairs(&left[at + 2..], after, mask) {
             Scan::Found(offset) => Scan::Found(at + 2 + offset),
             Scan::NotFound(_) => Scan::Found(LANE + in_right),
@@ -141,7 +145,7 @@ fn scan_lanes(stripe: &[u8; 2 * LANE], hash: u64, mask: u64) -> Scan {
     Scan::NotFound(hashes[1])
 }
 
-/// As [`scan`], from pair to pair.
+/// Does what [`scan`] does, one pair of bytes after the other.
 fn scan_pairs(data: &[u8], mut hash: u64, mask: u64) -> Scan {
     let mut pairs = data.chunks_exact(2);
     for (index, bytes) in (&mut pairs).enumerate() {
@@ -158,8 +162,8 @@ fn scan_pairs(data: &[u8], mut hash: u64, mask: u64) -> Scan {
     Scan::NotFound(hash)
 }
 
-/// The hash after two bytes, and before it twice the hash after the first: this way the second waits for one shift and one
-/// addition only (section 3.7 of the paper).
+/// Returns twice the hash after the first byte, and the hash after both bytes. The second result then waits for only
+/// one shift and one addition (section 3.7 of the paper).
 #[inline]
 fn pair(hash: u64, first: u8, second: u8) -> (u64, u64) {
     let first = GEAR[usize::from(first)] << 1;
@@ -167,7 +171,7 @@ fn pair(hash: u64, first: u8, second: u8) -> (u64, u64) {
     (middle, (hash << 2).wrapping_add(first.wrapping_add(GEAR[usize::from(second)])))
 }
 
-/// The hash after one byte.
+/// Returns the hash after one more byte.
 #[inline]
 fn step(hash: u64, byte: u8) -> u64 {
     (hash << 1).wrapping_add(GEAR[usize::from(byte)])
@@ -178,7 +182,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The lengths that the reference implementation cuts.
+    /// Returns the lengths that the reference implementation cuts.
     fn reference(data: &[u8], sizes: Sizes) -> Vec<usize> {
         let chunker =
             ::fastcdc::v2020::FastCDC::with_level(data, sizes.min, sizes.target, sizes.max, ::fastcdc::v2020::Normalization::Level2);
@@ -204,8 +208,9 @@ mod tests {
 
     #[test]
     fn m0_2_the_untested_last_byte_of_an_odd_tail_is_tested_when_the_tail_is_recognised() {
-        // Two boundaries one byte apart. A run that ends between them is cut at neither: the byte that decides about the first is the last
-        // of an odd length. A longer run is cut at the first, so the tail of the short one is no chunk of it.
+        // Two boundaries one byte apart. A run that ends between them is cut at neither, because the byte that decides
+        // about the first is the last byte of an odd length. A longer run is cut at the first boundary, so it has no
+        // chunk equal to the short run's tail.
         let sizes = Sizes { min: 64, target: 256, max: 1024 };
         let chunker = FastCdc::new(sizes);
         let data = crate::testing::mixed(4 << 20, 2);

@@ -1,11 +1,12 @@
-//! The constants of FastCDC: changing one changes where data is cut, so what is stored would not be found again.
+//! The constants of FastCDC. A change moves the cuts, so new data would no longer match stored chunks.
 
 /// The first mask is for chunks of `2^FIRST_MASK_BITS` bytes.
 const FIRST_MASK_BITS: u32 = 6;
 
-/// The bits of the hash that are all zero at a boundary that comes after about `2^bits` bytes, 64 B to 16 MiB. The bits
-/// are spread because those at the bottom of a gear hash depend on few bytes. The values are those of the reference
-/// implementations (destor, restic-FastCDC) and are part of the algorithm; they do not all have exactly `bits` ones.
+/// Returns the bits of the hash that are all zero at a boundary, which comes after about `2^bits` bytes (64 B to 16
+/// MiB). The bits are spread out because the lowest bits of a gear hash depend on few bytes. The values come from the
+/// reference implementations (destor, restic-FastCDC) and are part of the algorithm. Not all of them have exactly
+/// `bits` ones.
 pub(crate) fn mask(bits: u32) -> u64 {
     MASKS[(bits - FIRST_MASK_BITS) as usize]
 }

@@ -1,10 +1,15 @@
-//! Chunkers: where a run of bytes is cut into the pieces that are stored once (M0.2).
+//! Chunkers: where to cut a run of bytes into the pieces that are stored once (M0.2).
 //!
-//! A [`Chunker`] looks at nothing but bytes. Four exist, [`Kind`] says which: [`Kind::Galois`] (the default, the fastest where there are vector instructions),
-//! [`Kind::FastCdc`] (cuts as other programs do), [`Kind::Rabin`] (the dedupv1 paper's) and [`Kind::Fixed`]. [`chunker`] makes one from its [`Sizes`].
+//! A [`Chunker`] looks at nothing but bytes. There are four, listed in [`Kind`]:
+//! - [`Kind::Galois`]: the default, and the fastest where there are vector instructions.
+//! - [`Kind::FastCdc`]: cuts as other programs do.
+//! - [`Kind::Rabin`]: the chunker of the dedupv1 paper.
+//! - [`Kind::Fixed`]: chunks of equal length.
+//!
+//! [`chunker`] creates one for its [`Sizes`].
 //!
 //! # Example
-//! A file is cut as it is read. What is left over is passed again, before what is read next.
+//! A file is cut as it is read. The rest of each buffer is passed again, before the next data.
 //! ```
 //! use onefold_chunking::{Kind, Sizes, chunker};
 //! use std::io::Read;
@@ -43,12 +48,13 @@
 //! ```
 //!
 //! # Invariants
-//! - Chunks, one behind the other, spell the run: nothing is left out, nothing twice.
+//! - The chunks, one after the other, are the run: nothing is left out, and nothing appears twice.
 //! - Every chunk but the last of a run has a length within [`Chunker::limits`].
-//! - Where a run is cut depends on its bytes alone, never on how callers slice it, nor on the processor. A boundary depends on the
-//!   bytes of its own chunk (and for FastCDC on the byte behind it), so equal chunks at different places of the data are found again.
+//! - Where a run is cut depends only on its bytes, never on how callers slice it or on the processor. A boundary
+//!   depends on the bytes of its own chunk (with FastCDC also on the next byte), so equal chunks are found again
+//!   wherever they are.
 //!
-//! This crate must never know what a store is: it stands alone and depends on no other part of onefold.
+//! This crate must never know what a store is. It stands alone and depends on no other part of onefold.
 
 mod cut;
 mod fastcdc;
@@ -66,32 +72,32 @@ pub use sizes::{ChunkingError, Kind, Limits, Sizes};
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// A way to cut runs of bytes. It has no state: many threads may use one.
+/// A way to cut runs of bytes. It has no state, so many threads can share one.
 pub trait Chunker: Send + Sync + Debug {
-    /// Cuts `data`, which begins at a chunk boundary. Appends to `cuts` the end offset of every chunk whose end is certain, and
-    /// returns the last of them: the bytes consumed (0 if there is none).
+    /// Cuts `data`, which begins at a chunk boundary. Appends to `cuts` the end offset of every chunk whose end is
+    /// certain. Returns the last of these offsets, which is the number of bytes consumed (0 if there is none).
     ///
-    /// With `last` the end of `data` is the end of the run, and everything is consumed. Without, a tail that could still become
-    /// a longer chunk is left over; the caller passes it again at the front of more data. Of data of at least
-    /// [`Limits::max`] bytes something is always consumed.
+    /// If `last`, the end of `data` is the end of the run, and everything is consumed. Otherwise a tail that could
+    /// still become a longer chunk is left over. The caller passes it again at the front of more data. If `data` has at
+    /// least [`Limits::max`] bytes, something is always consumed.
     fn cut(&self, data: &[u8], last: bool, cuts: &mut Vec<usize>) -> usize;
 
-    /// Whether [`Chunker::cut`] would end the first chunk of `data` at `length`, for a caller who knows that no earlier boundary
-    /// lies in it: `data[..length]` equals a chunk that this chunker cut before, perhaps as the tail of a run. So a caller who
-    /// recognises a chunk need not scan it.
+    /// Returns whether [`Chunker::cut`] would end the first chunk of `data` at `length`. With this, a caller that
+    /// recognises a chunk need not scan it. Call only when `data[..length]` is known to have no earlier boundary: it
+    /// equals a chunk that this chunker cut before, perhaps as the tail of a run.
     ///
-    /// True means that every run which begins with `data` has that boundary. False means that there is none, or that `data` does
-    /// not tell: the caller cuts. The cost does not depend on `length`.
+    /// `true` means that every run that begins with `data` has that boundary. `false` means that there is none, or that
+    /// `data` is too short to tell; then the caller cuts. The cost does not depend on `length`.
     fn confirms(&self, data: &[u8], length: usize) -> bool;
 
-    /// The name in the store's descriptor.
+    /// Returns the name in the store's descriptor.
     fn name(&self) -> &'static str;
 
-    /// How long chunks are.
+    /// Returns how long chunks are.
     fn limits(&self) -> Limits;
 }
 
-/// The chunker `kind` for `sizes`; an error says which sizes are allowed.
+/// Returns the chunker `kind` for `sizes`. Errors: the sizes are not allowed; the error says which are.
 pub fn chunker(kind: Kind, sizes: Sizes) -> Result<Arc<dyn Chunker>, ChunkingError> {
     sizes.check(kind)?;
     Ok(match kind {
@@ -102,16 +108,21 @@ pub fn chunker(kind: Kind, sizes: Sizes) -> Result<Arc<dyn Chunker>, ChunkingErr
     })
 }
 
-/// As [`chunker`], with boundaries that depend on a key; only [`Kind::Galois`] has them, others are refused. It cuts as fast.
+/// Returns a [`chunker`] whose boundaries depend on a key. It cuts as fast. Errors: as for [`chunker`], and any kind
+/// other than [`Kind::Galois`] is refused.
 ///
 /// # What a key hides, and what it does not
-/// Without a key, the lengths of a file's chunks are known to whoever has the file, and tell whether a store holds it even if the
-/// chunks are encrypted. With one, who sees nothing but lengths, and does not know what was stored, cannot compare them with those of a file.
+/// Without a key, anyone who has a file knows the lengths of its chunks. Those lengths reveal whether a store holds the
+/// file, even if the chunks are encrypted. With a key, an observer who sees only lengths, and does not know what was
+/// stored, cannot compare them with a file's.
 ///
-/// It is no proof against more. The hash has 62 secret bits and is linear in them: whoever knows some data, and where about
-/// five boundaries in it were cut, can compute them, and then knows the boundaries of all data. So it does not withstand those who
-/// can have data of their choice stored and see the lengths of its chunks. The distribution of lengths, and that equal data has equal lengths, stay visible with any key.
-/// The hash cannot be turned back into the key, so a key may be derived for it from the one that encrypts.
+/// A key does not protect against stronger attacks. The hash has 62 secret bits and is linear in them. An attacker who
+/// knows some data, and roughly where five boundaries in it were cut, can compute these bits. That reveals the
+/// boundaries of all data. So a key does not withstand attackers who can have chosen data stored and can see the
+/// lengths of its chunks.
+///
+/// With any key, the distribution of lengths stays visible, and so does the fact that equal data has equal lengths. The
+/// hash does not reveal the key, so a key for it may be derived from the encryption key.
 pub fn chunker_keyed(kind: Kind, sizes: Sizes, key: &[u8; 32]) -> Result<Arc<dyn Chunker>, ChunkingError> {
     match kind {
         Kind::Galois => Ok(Arc::new(Galois::keyed(sizes, key)?)),
@@ -119,7 +130,7 @@ pub fn chunker_keyed(kind: Kind, sizes: Sizes, key: &[u8; 32]) -> Result<Arc<dyn
     }
 }
 
-/// The examples of the README are compiled and run.
+/// Compiles and runs the examples of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
@@ -138,7 +149,7 @@ mod tests {
         cuts
     }
 
-    /// Passes `data` in slices that end at `ends`, what is left over carried to the front of the next.
+    /// Passes `data` in slices that end at `ends`, carrying the rest of each to the front of the next.
     fn cut_in_slices(chunker: &dyn Chunker, data: &[u8], ends: &[usize]) -> Vec<usize> {
         let mut start = 0;
         let mut all = Vec::new();
@@ -155,7 +166,7 @@ mod tests {
         all
     }
 
-    /// Whether `cut` ends the first chunk at `length` when that is not the end of the run.
+    /// Returns whether `cut` ends the first chunk at `length` when that is not the end of the run.
     fn first_cut_is(chunker: &dyn Chunker, data: &[u8], length: usize) -> bool {
         let mut cuts = Vec::new();
         chunker.cut(data, false, &mut cuts);
@@ -175,8 +186,8 @@ mod tests {
                 if index + 1 < whole.len() {
                     prop_assert!(chunker.confirms(&data[start..], end - start), "{} bytes at {start}", end - start);
                 }
-                // Up to its own end no place of a chunk has an earlier boundary; a tail is a chunk that ends anywhere, by FastCDC even a byte behind
-                // where a longer run would be cut.
+                // A chunk has no boundary before its own end. A tail is a chunk that ends anywhere, with FastCDC even
+                // one byte after the cut of a longer run.
                 let is_tail = |cut: &usize| cut_whole(&*chunker, &data[start..*cut]) == [*cut - start];
                 for cut in (start..=*end).chain((end + 1..data.len().min(end + 3)).filter(is_tail)) {
                     let seen = &data[start..data.len().min(cut + beyond)];

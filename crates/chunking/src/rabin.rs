@@ -1,43 +1,46 @@
-//! Rabin's fingerprint over a sliding window (M. O. Rabin, 1981), as in LBFS and dedupv1: a boundary is where `f mod n = c`.
+//! Rabin's fingerprint over a sliding window (M. O. Rabin, 1981), as in LBFS and dedupv1: a boundary is where
+//! `f mod n = c`.
 //!
-//! Bytes are polynomials over GF(2); the fingerprint of a window is its remainder by an irreducible [`POLYNOMIAL`] of degree 63. One
-//! step appends a byte and takes the oldest one out, both by a table. A chunk ends *after* the first byte, from the minimum
-//! on, at which the window of the last 48 bytes has `f mod n = c`; `n` is the target. The window always lies inside of the chunk.
+//! Bytes are polynomials over GF(2). The fingerprint of a window is its remainder modulo an irreducible [`POLYNOMIAL`]
+//! of degree 63. One step appends a byte and removes the oldest one, each with a table lookup. A chunk ends *after* the
+//! first byte, from the minimum on, at which the window of the last 48 bytes has `f mod n = c`. `n` is the target. The
+//! window always lies inside the chunk.
 //!
-//! Each step waits for the one before. Since a fingerprint depends on its 48 bytes alone, the chunk is scanned in [`LANES`] places at
-//! once, each lane beginning with the 48 bytes before it; the first lane that has a boundary wins, so the cuts are those of one lane.
+//! Each step waits for the one before. A fingerprint depends on its 48 bytes alone, so [`LANES`] places of a chunk are
+//! scanned at once. Each lane first takes in the 48 bytes before it. The first lane with a boundary wins, so the cuts
+//! are the same as with one lane.
 
 use crate::cut::cut_all;
 use crate::{Chunker, Kind, Limits, Sizes};
 
 /// Bytes of the window (M0.2).
 const WINDOW: usize = 48;
-/// Irreducible, of degree 63: the one of LBFS.
+/// The irreducible polynomial of LBFS, of degree 63.
 const POLYNOMIAL: u64 = 0xbfe6_b8a5_bf37_8d83;
 /// Places scanned at once.
 const LANES: usize = 4;
-/// Bytes of each lane: long beside the 48 that each lane begins with, short beside a chunk.
+/// Bytes per lane: long compared with the 48 that each lane first takes in, short compared with a chunk.
 const LANE: usize = 512;
 
-/// The chunker of this module, for one choice of sizes.
+/// The Rabin chunker for one choice of sizes.
 #[derive(Debug)]
 pub(crate) struct Rabin {
     sizes: Sizes,
     /// `n - 1`, for `f mod n`.
     mask: u64,
-    /// `c`: all bits of the mask, not 0, since the fingerprint of zeros is 0 and long runs of zeros would be cut into chunks of the
-    /// minimum.
+    /// `c`: all bits of the mask. It is not 0, because the fingerprint of zeros is 0, and long runs of zeros would be
+    /// cut into chunks of the minimum.
     wanted: u64,
 }
 
 impl Rabin {
-    /// `sizes` were checked.
+    /// Call only with `sizes` that were checked.
     pub(crate) fn new(sizes: Sizes) -> Rabin {
         let mask = sizes.target as u64 - 1;
         Rabin { sizes, mask, wanted: mask }
     }
 
-    /// The length of the first chunk of `data`, unless more data could change it.
+    /// Returns the length of the first chunk of `data`, or `None` if more data could change it.
     fn next(&self, data: &[u8]) -> Option<usize> {
         let Sizes { min, max, .. } = self.sizes;
         // A chunk of `length` bytes ends after byte `length - 1`. At the maximum there is nothing to test.
@@ -61,7 +64,7 @@ impl Rabin {
         fingerprint & self.mask == self.wanted
     }
 
-    /// The first boundary among the bytes `at .. end`.
+    /// Returns the first boundary among the bytes `at .. end`.
     fn scan(&self, data: &[u8], at: usize, end: usize) -> Option<usize> {
         let mut fingerprint = fingerprint(&data[at - WINDOW..at]);
         let (leaving, entering) = (&data[at - WINDOW..end - WINDOW], &data[at..end]);
@@ -74,9 +77,9 @@ impl Rabin {
         None
     }
 
-    /// As [`Rabin::scan`], for the bytes `at .. at + LANES * LANE`, in all lanes at once.
+    /// Does what [`Rabin::scan`] does for the bytes `at .. at + LANES * LANE`, in all lanes at once.
     fn scan_lanes(&self, data: &[u8], at: usize) -> Option<usize> {
-        // The window and the bytes of each lane in an array, so that the compiler sees that all offsets are inside.
+        // Each lane's window and bytes are an array, so that the compiler sees that all offsets are inside.
         let lanes: [&[u8; WINDOW + LANE]; LANES] = std::array::from_fn(|lane| {
             let start = at + lane * LANE - WINDOW;
             data[start..start + WINDOW + LANE].try_into().expect("a slice of as many bytes as the array has")
@@ -126,27 +129,27 @@ impl Chunker for Rabin {
     }
 }
 
-/// The fingerprint of some bytes.
+/// Returns the fingerprint of some bytes.
 fn fingerprint(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |fingerprint, byte| append(fingerprint, *byte))
 }
 
-/// `fingerprint * x^8 + byte`, reduced.
+/// Returns `fingerprint * x^8 + byte`, reduced.
 #[inline]
 fn append(fingerprint: u64, byte: u8) -> u64 {
     (fingerprint << 8 | u64::from(byte)) ^ REDUCE[(fingerprint >> 55) as u8 as usize]
 }
 
-/// Takes `out`, the first byte of the window, out of its fingerprint and appends `new`.
+/// Removes `out`, the first byte of the window, from its fingerprint and appends `new`.
 #[inline]
 fn slide(fingerprint: u64, out: u8, new: u8) -> u64 {
     append(fingerprint ^ LEAVE[usize::from(out)], new)
 }
 
-/// For the eight bits that a shift by eight moves to `x^63` and above: their remainder, and the one of them that still lies in the
-/// 64 bits, to clear it.
+/// For the eight bits that a shift by eight moves to `x^63` and above: their remainder, plus the one of these bits that
+/// still lies in the 64 bits, to clear it.
 static REDUCE: [u64; 256] = reduce_table();
-/// For each value of the first byte of a window: what it adds to the fingerprint.
+/// For each value of the first byte of a window: what that byte adds to the fingerprint.
 static LEAVE: [u64; 256] = leave_table();
 
 const fn reduce_table() -> [u64; 256] {
@@ -181,7 +184,7 @@ const fn leave_table() -> [u64; 256] {
     table
 }
 
-/// `remainder * x`, reduced; `remainder` has a degree below 63.
+/// Returns `remainder * x`, reduced. `remainder` has a degree below 63.
 const fn times_x(remainder: u64) -> u64 {
     let product = remainder << 1;
     if product >> 63 == 1 { product ^ POLYNOMIAL } else { product }
@@ -193,13 +196,13 @@ mod tests {
     use crate::testing::mixed;
     use proptest::prelude::*;
 
-    /// The fingerprint by its definition: bit by bit.
+    /// Computes the fingerprint by its definition, bit by bit.
     fn remainder(bytes: &[u8]) -> u64 {
         let bits = bytes.iter().flat_map(|byte| (0..8).rev().map(move |bit| u64::from(byte >> bit & 1)));
         bits.fold(0, |remainder, bit| times_x(remainder) ^ bit)
     }
 
-    /// The cuts by their definition.
+    /// Computes the cuts by their definition.
     fn model(data: &[u8], sizes: Sizes) -> Vec<usize> {
         let mut cuts = Vec::new();
         let mut start = 0;

@@ -1,17 +1,17 @@
-//! What can be chosen about chunks: the kind of chunker and the sizes, with the ranges that are allowed.
+//! What users can choose about chunks: the kind of chunker and the sizes, with the allowed ranges.
 
 use crate::Implementation;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-/// Sizes or a name that no chunker can have.
+/// Sizes, a name, a key or an implementation that a chunker cannot have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChunkingError {
     /// No chunker has this name.
     #[error("unknown chunker {name:?}: it is galois, fastcdc, rabin or fixed")]
     UnknownKind {
-        /// What was asked for.
+        /// The name asked for.
         name: String,
     },
     /// A size is outside its range.
@@ -19,11 +19,11 @@ pub enum ChunkingError {
     OutOfRange {
         /// `minimum`, `target` or `maximum`.
         which: &'static str,
-        /// What was asked for.
+        /// The size asked for.
         size_bytes: usize,
-        /// The least that is allowed.
+        /// The smallest allowed size.
         least_bytes: usize,
-        /// The most that is allowed.
+        /// The largest allowed size.
         most_bytes: usize,
     },
     /// The sizes do not grow from minimum to maximum.
@@ -43,9 +43,9 @@ pub enum ChunkingError {
     NotPowerOfTwo {
         /// The chunker.
         kind: Kind,
-        /// What was asked for.
+        /// The size asked for.
         size_bytes: usize,
-        /// The power of two that is nearest below.
+        /// The next lower power of two.
         nearest_bytes: usize,
     },
     /// FastCDC looks at two bytes at a time, so its sizes are even.
@@ -55,42 +55,43 @@ pub enum ChunkingError {
         kind: Kind,
         /// `minimum` or `maximum`.
         which: &'static str,
-        /// What was asked for.
+        /// The size asked for.
         size_bytes: usize,
     },
-    /// The chunker has no key.
+    /// The chunker cannot use a key.
     #[error("the boundaries of {kind} cannot depend on a key: those of galois can")]
     NotKeyed {
         /// The chunker.
         kind: Kind,
     },
-    /// The processor cannot run it.
+    /// The processor cannot run the implementation.
     #[error("this processor lacks the instructions of the implementation {implementation}")]
     Unavailable {
-        /// What was asked for.
+        /// The implementation asked for.
         implementation: Implementation,
     },
 }
 
-/// The chunkers that there are.
+/// The kinds of chunkers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Content-defined by a hash over GF(2^8), with normalised sizes: the default, and the fastest where there are vector instructions.
+    /// Content-defined by a hash over GF(2^8), with normalised sizes: the default, and the fastest where there are
+    /// vector instructions.
     #[default]
     Galois,
     /// Content-defined by a gear hash, with normalised sizes (FastCDC, Xia et al. 2020): cuts as other programs do.
     FastCdc,
     /// Content-defined by Rabin's fingerprint of a 48-byte window, as in the dedupv1 paper.
     Rabin,
-    /// Always [`Sizes::target`] bytes: for images of disks, whose blocks do not shift.
+    /// Always [`Sizes::target`] bytes, for disk images, whose blocks do not shift.
     Fixed,
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Kind; 4] = [Kind::Galois, Kind::FastCdc, Kind::Rabin, Kind::Fixed];
 
-    /// The name in the store's descriptor and on the command line.
+    /// Returns the name in the store's descriptor and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Galois => "galois",
@@ -115,38 +116,38 @@ impl FromStr for Kind {
     }
 }
 
-/// How long chunks shall be, in bytes. A fixed chunker uses the target alone.
+/// The desired lengths of chunks, in bytes. A fixed chunker only uses the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     /// No chunk is shorter, except the last of a run. 64 B to 1 MiB.
     pub min: usize,
-    /// What chunks are like on average, roughly: Galois and FastCDC come close to it, Rabin to minimum + target. 256 B to 4 MiB.
+    /// The rough average. Galois and FastCDC come close to it, Rabin to minimum + target. 256 B to 4 MiB.
     pub target: usize,
     /// No chunk is longer. 1 KiB to 16 MiB.
     pub max: usize,
 }
 
 impl Default for Sizes {
-    /// 2 KiB, 8 KiB, 32 KiB.
+    /// Returns 2 KiB, 8 KiB, 32 KiB.
     fn default() -> Sizes {
         Sizes { min: 2 << 10, target: 8 << 10, max: 32 << 10 }
     }
 }
 
 impl Sizes {
-    /// What [`Sizes::min`] may be.
+    /// The allowed values of [`Sizes::min`].
     pub const MIN_RANGE: RangeInclusive<usize> = 64..=1 << 20;
-    /// What [`Sizes::target`] may be.
+    /// The allowed values of [`Sizes::target`].
     pub const TARGET_RANGE: RangeInclusive<usize> = 256..=4 << 20;
-    /// What [`Sizes::max`] may be.
+    /// The allowed values of [`Sizes::max`].
     pub const MAX_RANGE: RangeInclusive<usize> = 1 << 10..=16 << 20;
 
-    /// The usual sizes around a target: a quarter of it and four times it.
+    /// Returns the usual sizes around a target: a quarter of it and four times it.
     pub fn around(target: usize) -> Sizes {
         Sizes { min: target / 4, target, max: target.saturating_mul(4) }
     }
 
-    /// Whether chunker `kind` can have these sizes.
+    /// Checks that chunker `kind` can have these sizes.
     pub fn check(&self, kind: Kind) -> Result<(), ChunkingError> {
         let Sizes { min, target, max } = *self;
         in_range("target", target, Sizes::TARGET_RANGE)?;
@@ -179,14 +180,14 @@ fn in_range(which: &'static str, size_bytes: usize, range: RangeInclusive<usize>
     Err(ChunkingError::OutOfRange { which, size_bytes, least_bytes: *range.start(), most_bytes: *range.end() })
 }
 
-/// What lengths, in bytes, the chunks of a chunker have.
+/// The lengths of a chunker's chunks, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The shortest chunk, except for the last of a run, which may have any length from 1.
     pub min: usize,
-    /// What the chunker aims at.
+    /// The length that the chunker aims at.
     pub target: usize,
-    /// The longest chunk. A buffer of this many bytes always lets the chunker get on.
+    /// The longest chunk. With a buffer of this many bytes, the chunker always makes progress.
     pub max: usize,
 }
 

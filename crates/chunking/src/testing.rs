@@ -1,7 +1,7 @@
 //! Data for tests.
 
-/// `length` bytes like those of files: stretches of random bytes, of few values, of zeros, and repetitions of what came before.
-/// The same seed gives the same bytes.
+/// Returns `length` bytes similar to files: stretches of random bytes, of few values, of zeros, and repetitions of
+/// earlier bytes. The same seed gives the same bytes.
 pub(crate) fn mixed(length: usize, seed: u64) -> Vec<u8> {
     let mut state = seed ^ 0x9e37_79b9_7f4a_7c15;
     let mut random = move || {

@@ -1,4 +1,4 @@
-//! Backups from store to store: directory by directory, the record last.
+//! Copies backups from store to store: directory by directory, then the record.
 
 use crate::error::Result;
 use crate::recipes::{Moved, Mover};
@@ -7,27 +7,27 @@ use onefold_catalog::{Attributes, Backup, Catalog, CatalogError, Content, Direct
 use onefold_engine::{Engine, Recipe, WriteStream};
 use std::sync::Arc;
 
-/// Problems of one backup that are listed.
+/// The most problems listed per backup.
 const LISTED: usize = 10_000;
 
-/// Copies backups one by one. What they have in common is moved once.
+/// Copies backups one by one. Data that backups share is moved once.
 pub struct Backups {
     mover: Mover,
     destination: Catalog,
 }
 
-/// What became of a backup.
+/// The outcome of copying one backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BackupOutcome {
-    /// The destination had it.
+    /// The destination already had it.
     There,
-    /// It is in the destination now, durably.
+    /// It is now in the destination, durably.
     Copied,
-    /// Parts of it cannot be read, so it was not made: these, the first of them.
+    /// Parts of it cannot be read, so it was not copied. Lists the first problems.
     Damaged(Vec<Problem>),
 }
 
-/// A directory that is being copied.
+/// A directory being copied.
 struct Frame {
     path: Vec<u8>,
     name: Vec<u8>,
@@ -36,12 +36,13 @@ struct Frame {
     reader: DirectoryReader,
     writer: DirectoryWriter,
     is_whole: bool,
-    /// The rest is not looked at.
+    /// Set after an invalid entry: the rest of the directory is not read.
     is_over: bool,
 }
 
 impl Frame {
-    /// Appends an entry of the source. One that no sound directory has is noted and ends this one.
+    /// Appends an entry of the source. An entry that no sound directory can have is noted as a problem and ends the
+    /// directory.
     fn push(&mut self, stream: &mut WriteStream, entry: &Entry, note: &mut dyn FnMut(Vec<u8>, String)) -> Result<()> {
         match self.writer.push(stream, entry) {
             Err(error @ (CatalogError::Disordered { .. } | CatalogError::TooLong { .. })) => {
@@ -55,18 +56,18 @@ impl Frame {
 }
 
 impl Backups {
-    /// Between two open stores; the destination is open for writing.
+    /// Returns a copier between two open stores. The destination must be open for writing.
     pub fn new(source: &Arc<Engine>, destination: &Arc<Engine>) -> Backups {
         Backups { mover: Mover::new(source, destination), destination: Catalog::new(destination.clone()) }
     }
 
-    /// Returns what was moved until now.
+    /// Returns what was moved so far.
     pub fn moved(&self) -> Moved {
         self.mover.moved()
     }
 
-    /// Copies a backup with its id, its times, its place in the order and its protection. Of the source only chunks are read, so it may be held
-    /// ([`Catalog::hold`]). Errors: what ends the copy as a whole.
+    /// Copies a backup with its id, its times, its place in the order and its protection. Only reads chunks of the
+    /// source, so the source may be held ([`Catalog::hold`]). Errors: anything that ends the whole copy.
     pub fn copy(&mut self, backup: &Backup, protected_until_ns: Option<i64>, monitor: &dyn Monitor) -> Result<BackupOutcome> {
         if self.destination.has(backup)? {
             self.protect(backup, protected_until_ns)?;
@@ -80,7 +81,7 @@ impl Backups {
         Ok(BackupOutcome::Copied)
     }
 
-    /// A protection only ever becomes longer.
+    /// Protects the copy. An existing protection is only ever prolonged.
     fn protect(&self, backup: &Backup, until_ns: Option<i64>) -> Result<()> {
         let Some(until_ns) = until_ns else { return Ok(()) };
         if self.destination.protected_until(backup)?.is_none_or(|known| known < until_ns) {
@@ -89,7 +90,7 @@ impl Backups {
         Ok(())
     }
 
-    /// Copies a tree. `None`, or problems: parts of it cannot be read.
+    /// Copies a tree. If parts of it cannot be read, adds to `problems` and returns `None`.
     fn tree(&mut self, root: &Recipe, monitor: &dyn Monitor, problems: &mut Vec<Problem>) -> Result<Option<Recipe>> {
         if let Some(made) = self.mover.remembered(root) {
             monitor.advance(0);

@@ -1,4 +1,4 @@
-//! What ends a copy, and what is wrong with one part of it.
+//! Errors that end a copy, and errors of one part of it.
 
 use onefold_catalog::CatalogError;
 use onefold_engine::EngineError;
@@ -10,7 +10,7 @@ pub enum CopyError {
     /// A part of the source cannot be read.
     #[error("{0}")]
     Source(String),
-    /// The destination, or the whole of the source, refused.
+    /// The destination refused, or the source as a whole did.
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// A record cannot be written or read, or a directory cannot be written.
@@ -27,7 +27,7 @@ pub enum CopyError {
 /// A result of a copy.
 pub type Result<T> = std::result::Result<T, CopyError>;
 
-/// What the source could not do.
+/// Wraps an error of the source.
 pub(crate) fn source(error: impl std::fmt::Display) -> CopyError {
     CopyError::Source(error.to_string())
 }

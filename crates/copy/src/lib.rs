@@ -1,10 +1,12 @@
-//! Copies backups and volumes from one store into another, which may cut, name and compress otherwise.
+//! Copies backups and volumes from one store into another. The destination may chunk, fingerprint and compress
+//! differently.
 //!
 //! Invariants:
-//! * A backup appears in the destination when all of it is there, durably: its record is committed last. A volume gets its name last.
-//! * Every chunk is compared with its fingerprint when it is read, and named again when it is stored.
-//! * What cannot be read from the source is named, and what needs it is not copied; everything else is.
-//! * Nothing that the destination has is changed. Repeating a copy finds what is there.
+//! * A backup appears in the destination only when all of it is there, durably: its record is committed last. A volume
+//!   gets its name last.
+//! * Every chunk is compared with its fingerprint when it is read, and fingerprinted again when it is stored.
+//! * Unreadable parts of the source are reported, and whatever needs them is not copied. Everything else is.
+//! * Nothing in the destination is changed. A repeated copy finds what is already there.
 //!
 //! This crate knows two open stores. It must never know files, commands or networks.
 
@@ -18,19 +20,19 @@ pub use error::{CopyError, Result};
 pub use recipes::Moved;
 pub use volumes::{VolumesOutcome, copy_volumes};
 
-/// Follows a copy.
+/// Observes a copy.
 pub trait Monitor {
-    /// Bytes that are copied, or found.
+    /// Counts bytes that were copied or found in the destination.
     fn advance(&self, bytes: u64);
     /// Returns whether to stop.
     fn is_cancelled(&self) -> bool;
 }
 
-/// Something that cannot be read from the source.
+/// A part of the source that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// A path in a backup, or the name of a volume.
     pub what: Vec<u8>,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }

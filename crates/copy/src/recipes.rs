@@ -1,4 +1,5 @@
-//! Runs of bytes from store to store: as chunks where both stores cut and name alike, else as bytes that are cut again.
+//! Moves runs of bytes from store to store: chunk by chunk if both stores chunk and fingerprint alike, otherwise as
+//! bytes that are chunked again.
 
 use crate::error::{Result, source};
 use crate::{CopyError, Monitor};
@@ -9,23 +10,23 @@ use onefold_storage::Address;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Most chunks that are looked for together.
+/// The most chunks looked up together.
 const BATCH_CHUNKS: usize = 256;
-/// Bytes of chunks in memory, if all are of the greatest length.
+/// The most bytes of chunks in memory, if all chunks have the maximum length.
 const BATCH_BYTES: usize = 32 << 20;
-/// Bytes that are cut again at a time; more than the greatest chunk.
+/// Bytes chunked again at a time. More than the longest chunk.
 const RUN_BYTES: usize = 4 << 20;
-/// Zeros of this length stay zeros when a run is cut again; shorter ones are part of what is cut.
+/// Zeros of this length stay zeros when a run is chunked again. Shorter ones are chunked with the other data.
 const LONG_ZEROS: u64 = 1 << 20;
-/// Recipes that are remembered; twice as many at most.
+/// Recipes remembered per generation of the memory, so at most twice as many in total.
 const REMEMBERED: usize = 50_000;
 
 /// What was moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
-    /// Bytes that were read from the source.
+    /// Bytes read from the source.
     pub read_bytes: u64,
-    /// Bytes of chunks that the destination had, so that they were not read.
+    /// Bytes that were not read because the destination already had them.
     pub known_bytes: u64,
     /// Bytes of chunks that were new to the destination.
     pub added_bytes: u64,
@@ -35,7 +36,7 @@ pub struct Moved {
 pub(crate) struct Mover {
     pub(crate) source: Arc<Engine>,
     pub(crate) destination: Arc<Engine>,
-    /// Never rests, so that nothing it returned is removed before the copy is over.
+    /// Never idle, so that nothing it returned is removed before the copy is done.
     pub(crate) stream: WriteStream,
     is_alike: bool,
     moved: Moved,
@@ -59,12 +60,12 @@ impl Mover {
         Moved { added_bytes: self.stream.added_bytes(), ..self.moved }
     }
 
-    /// Returns what was made of a recipe of the source before.
+    /// Returns the destination's recipe for a recipe of the source that was moved before.
     pub(crate) fn remembered(&mut self, recipe: &Recipe) -> Option<Recipe> {
         self.done.get(&self.key(recipe))
     }
 
-    /// Remembers what a recipe became. Call only when nothing of it is missing.
+    /// Remembers the destination's recipe for a recipe of the source. Call only when nothing of it is missing.
     pub(crate) fn remember(&mut self, recipe: &Recipe, made: &Recipe) {
         let key = self.key(recipe);
         self.done.insert(key, made.clone());
@@ -76,7 +77,7 @@ impl Mover {
         key
     }
 
-    /// Moves the bytes that a recipe of the source spells, and returns the recipe of the destination.
+    /// Moves the bytes of a recipe of the source, and returns the recipe in the destination.
     pub(crate) fn file(&mut self, recipe: &Recipe, monitor: &dyn Monitor) -> Result<Recipe> {
         if let Some(made) = self.remembered(recipe) {
             self.moved.known_bytes += recipe.length;
@@ -124,7 +125,7 @@ impl Mover {
         Ok(made)
     }
 
-    /// Passes chunks on as they are. Those that the destination has are not read.
+    /// Copies chunks as they are. Does not read chunks that the destination has.
     fn chunks(&mut self, pieces: &[Piece], writer: &mut RecipeWriter) -> Result<()> {
         let mut at: HashMap<Fingerprint, Address> = HashMap::new();
         for piece in pieces {
@@ -143,7 +144,7 @@ impl Mover {
                 None => missing.push((at[name], *name)),
             }
         }
-        // In the order in which they lie in the source.
+        // Reads in the order of the source.
         missing.sort_by_key(|(address, _)| address.bits());
         let slices = self.source.load(&missing).map_err(source)?;
         let data: Vec<&[u8]> = slices.iter().map(|slice| &slice[..]).collect();
@@ -174,7 +175,7 @@ impl Mover {
         Ok(())
     }
 
-    /// Cuts bytes again.
+    /// Chunks the bytes of the pieces again.
     fn bytes(&mut self, pieces: &[Piece], run: &mut Run, is_over: bool, writer: &mut RecipeWriter) -> Result<()> {
         for piece in pieces {
             match *piece {
@@ -209,11 +210,12 @@ impl Mover {
     }
 }
 
-/// Bytes that are not cut yet.
+/// Bytes that are not chunked yet.
 #[derive(Default)]
 struct Run(Vec<u8>);
 
-/// What recipes became, as far as memory goes: backups have most of their directories in common.
+/// Recipes of the source with their recipes in the destination, in bounded memory. Backups share most of their
+/// directories.
 #[derive(Default)]
 struct Memory {
     young: HashMap<Vec<u8>, Recipe>,

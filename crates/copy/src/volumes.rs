@@ -1,13 +1,16 @@
-//! Volumes from store to store, with their snapshots and clones.
+//! Copies volumes from store to store, with their snapshots and clones.
 //!
-//! As they are at one moment, in the order in which they were made. Of each volume there is a working copy in the destination, whose content goes through the states of the
-//! source: that of its first snapshot, of which a snapshot is made, then what differs to the second, and so on. Clones begin as clones of what they
-//! were made of. So layers are shared as in the source, and each difference is read once.
+//! Volumes are copied as of one moment, in the order in which they were created. The destination has a working copy of
+//! each volume. Its content goes through the states of the source: it gets the content of the first snapshot and is
+//! snapshotted, then gets what differs in the second, and so on. A clone begins as a clone of its origin's copy. So
+//! layers are shared as in the source, and each difference is read once.
 //!
 //! Invariants:
-//! * A snapshot is made when the working copy is what it shall be; a working copy gets its volume's name when it is complete.
-//! * What a working copy holds is known only from this run: one of an earlier run that was cut short is written as a whole.
-//! * A volume of the destination that has the name already is left as it is, and nothing is made of it.
+//! * A snapshot is created when the working copy has its content. A working copy gets its volume's name when it is
+//!   complete.
+//! * The content of a working copy is known only within this run. A working copy that an interrupted run left is
+//!   rewritten as a whole.
+//! * If the destination already has a volume of that name, it is left as it is, and nothing is derived from it.
 
 use crate::error::{Result, source};
 use crate::{CopyError, Monitor, Problem};
@@ -17,42 +20,42 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes that are read and written at a time.
+/// Bytes read and written at a time.
 const STEP: u64 = 4 << 20;
-/// Extents that are asked for at a time.
+/// Extents queried at a time.
 const EXTENTS: usize = 1024;
-/// Longest beginning of a name that a working copy keeps, bytes.
+/// The longest part of a volume's name that its working copy keeps, in bytes.
 const NAME_BYTES: usize = 200;
 
-/// What became of the volumes.
+/// The outcome of copying the volumes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VolumesOutcome {
-    /// Names of those that are in the destination now.
+    /// Names of the volumes that were copied.
     pub copied: Vec<String>,
-    /// Names of those that it had, and that were left as they are.
+    /// Names of the volumes that the destination already had. They were left as they are.
     pub there: Vec<String>,
-    /// Those that cannot be read.
+    /// Volumes that cannot be read.
     pub problems: Vec<Problem>,
-    /// Bytes that were read from the source.
+    /// Bytes read from the source.
     pub read_bytes: u64,
 }
 
-/// Content in the destination.
+/// A volume in the destination, and the content it has.
 #[derive(Clone)]
 struct Copied {
-    /// The volume of the destination.
+    /// The name of the volume in the destination.
     name: String,
     state: State,
 }
 
-/// What it holds.
+/// The content of a volume in the destination.
 #[derive(Clone)]
 enum State {
-    /// What an earlier run left.
+    /// Whatever an earlier run left.
     Unknown,
     /// Nothing but zeros.
     Empty,
-    /// The content of the volume of the source with this number.
+    /// The content of the source's volume with this number.
     Of(u32),
 }
 
@@ -60,12 +63,12 @@ struct Copy<'a> {
     source: &'a Frozen<'a>,
     destination: &'a Volumes,
     monitor: &'a dyn Monitor,
-    /// By the number of the volume in the source: its working copy, or its snapshot.
+    /// The working copy or the snapshot, by the number of the volume in the source.
     known: HashMap<u32, Copied>,
     outcome: VolumesOutcome,
 }
 
-/// Copies volumes as they were when they were frozen. Errors: what ends the copy as a whole.
+/// Copies volumes as they were when they were frozen. Errors: anything that ends the whole copy.
 pub fn copy_volumes(source: &Frozen<'_>, destination: &Volumes, monitor: &dyn Monitor) -> Result<VolumesOutcome> {
     let mut copy = Copy { source, destination, monitor, known: HashMap::new(), outcome: VolumesOutcome::default() };
     let mut working = Vec::new();
@@ -91,14 +94,14 @@ pub fn copy_volumes(source: &Frozen<'_>, destination: &Volumes, monitor: &dyn Mo
     Ok(copy.outcome)
 }
 
-/// Each volume of the source has a working name of its own.
+/// Returns a working name that is unique to this volume of the source.
 fn working_name(info: &VolumeInfo) -> String {
     let end = (0..=info.name.len().min(NAME_BYTES)).rev().find(|end| info.name.is_char_boundary(*end)).unwrap_or(0);
     format!("{}.copying-{}", &info.name[..end], info.number)
 }
 
 impl Copy<'_> {
-    /// Damage of the source is noted, and its working copy goes; every other error ends the copy.
+    /// Reports damage of the source and drops the volume's working copy. Any other error ends the copy.
     fn problem(&mut self, info: &VolumeInfo, error: CopyError) -> Result<()> {
         let CopyError::Source(reason) = error else { return Err(error) };
         self.outcome.problems.push(Problem { what: info.name.clone().into_bytes(), reason });
@@ -106,14 +109,15 @@ impl Copy<'_> {
         self.drop_working(info)
     }
 
-    /// An earlier run may have been cut short between making what is `there` of its working copy, and dropping that one.
+    /// Cleans up after an earlier run that was interrupted after deriving `there` from its working copy, but before
+    /// dropping that copy.
     fn tidy_up_after(&self, info: &VolumeInfo, there: &VolumeInfo) -> Result<()> {
         let Ok(left) = self.destination.get(&working_name(info)) else { return Ok(()) };
         let is_of_it = there.origin.as_ref().is_some_and(|origin| origin.number == left.info().number);
         if is_of_it { self.drop_working(info) } else { Ok(()) }
     }
 
-    /// Where nothing may be deleted, it stays: what it was made for is complete.
+    /// Drops the working copy. In append-only mode it stays, and a later run reuses or drops it.
     fn drop_working(&self, info: &VolumeInfo) -> Result<()> {
         let name = working_name(info);
         if self.destination.get(&name).is_err() {
@@ -125,18 +129,18 @@ impl Copy<'_> {
         }
     }
 
-    /// What a volume of the source holds.
+    /// Returns the content of a volume of the source.
     fn content(&self, number: u32) -> Result<Arc<Volume>> {
         self.source.get(number).cloned().ok_or_else(|| CopyError::Source(format!("volume {number} was not frozen")))
     }
 
-    /// What a volume was made of, if this run has copied it.
+    /// Returns the number and the copy of the volume's origin, if this run has copied it.
     fn origin(&self, info: &VolumeInfo) -> Option<(u32, Copied)> {
         let number = info.origin.as_ref()?.number;
         Some((number, self.known.get(&number)?.clone()))
     }
 
-    /// Makes the working copy of a volume, without its content.
+    /// Creates the working copy of a volume, without its content.
     fn begin(&mut self, info: &VolumeInfo) -> Result<()> {
         let name = working_name(info);
         let is_new = self.destination.get(&name).is_err();
@@ -153,11 +157,11 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// Makes a snapshot, or a clone that never changes.
+    /// Creates a snapshot, or a read-only clone.
     fn frozen(&mut self, info: &VolumeInfo) -> Result<()> {
         let origin = self.origin(info).filter(|_| info.kind == VolumeKind::Snapshot);
         let working = match origin {
-            // The working copy of the volume becomes what it was then.
+            // The volume's working copy gets the snapshot's content.
             Some((number, _)) => number,
             None => {
                 self.begin(info)?;
@@ -175,19 +179,19 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// Gives the working copy of a volume its last content and its name.
+    /// Gives the working copy of a volume its final content and its name.
     fn finish(&mut self, info: &VolumeInfo) -> Result<()> {
         self.bring(info.number, info)?;
         self.destination.rename(&working_name(info), &info.name)?;
         Ok(())
     }
 
-    /// Makes a working copy what `target` is in the source; durable on return.
+    /// Gives a working copy the content of `target`. Durable on return.
     fn bring(&mut self, working: u32, target: &VolumeInfo) -> Result<()> {
         let Some(Copied { name, state }) = self.known.get(&working).cloned() else {
             return Err(CopyError::Source("what it was made of cannot be read".to_owned()));
         };
-        // Until it is done nobody knows what it holds.
+        // Its content is unknown until this is done.
         self.known.insert(working, Copied { name: name.clone(), state: State::Unknown });
         let (from, to) = (self.content(target.number)?, self.destination.get(&name)?);
         if to.size() != target.size {

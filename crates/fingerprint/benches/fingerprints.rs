@@ -1,5 +1,5 @@
-//! How fast batches of chunks are fingerprinted, beside the crates `blake3`, `sha2` and `sha1` one by one in the same run.
-//! `cargo bench -p onefold-fingerprint`; `docs/fingerprints.md` has the table.
+//! Measures how fast batches of chunks are fingerprinted, compared in the same run with the crates `blake3`, `sha2` and
+//! `sha1`, one chunk at a time. Run `cargo bench -p onefold-fingerprint`. `docs/fingerprints.md` has the table.
 
 use onefold_chunking::{Kind, Sizes, chunker};
 use onefold_fingerprint::{Algorithm, Fingerprint, Implementation};
@@ -9,13 +9,13 @@ use std::hint::black_box;
 use std::path::Path;
 use std::time::Duration;
 
-/// Hot: stays in the second cache of a core. From memory: larger than any cache it is likely to meet.
+/// Hot data fits in the second-level cache of a core. Data from memory is larger than any cache it is likely to meet.
 const HOT_BYTES: usize = 512 << 10;
 const MEMORY_BYTES: usize = 256 << 20;
-/// Bytes hashed in one timed run, and the number of runs, in turn with those of the others.
+/// Bytes hashed in one timed run, and the number of runs. The contenders take turns.
 const RUN_BYTES: usize = 8 << 20;
 const RUNS: usize = 41;
-/// The engine's batches: at most this, and often the chunks of a request of 256 KiB or 1 MiB.
+/// The largest batch of the engine. Its batches are often the chunks of a request of 256 KiB or 1 MiB.
 const BATCH_CHUNKS: usize = 1024;
 
 fn main() {
@@ -40,14 +40,14 @@ fn main() {
                 (*bytes <= HOT_BYTES.max(batch * 8192)).then_some(*chunk)
             });
             let hot: Vec<&[u8]> = hot_chunks.collect();
-            // Whole batches.
+            // Only whole batches.
             let whole = hot.len() - hot.len() % batch;
             compare(&format!("{name}, hot, batches of {batch}"), if whole == 0 { &hot } else { &hot[..whole] }, batch);
         }
     }
 }
 
-/// Prints a line for each algorithm: one by one, then batches with all that the machine has.
+/// Prints a line for each algorithm: chunk by chunk, then in batches with the best instructions of the machine.
 fn compare(title: &str, chunks: &[&[u8]], batch: usize) {
     println!("\n{title}");
     for algorithm in [Algorithm::Blake3, Algorithm::Sha256, Algorithm::Sha1] {
@@ -89,13 +89,14 @@ fn compare(title: &str, chunks: &[&[u8]], batch: usize) {
     }
 }
 
-/// Time that this thread has had a core: others on the machine do not count.
+/// Returns the CPU time of this thread, so that other load on the machine does not count.
 fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Real files one behind the other, as a backup reads them: the programs and libraries of this machine. Repeated if there are too few.
+/// Returns real files, one after the other as a backup reads them: the programs and libraries of this machine. Repeats
+/// them if there are too few.
 fn data() -> Vec<u8> {
     let mut data = Vec::with_capacity(MEMORY_BYTES);
     for folder in ["/usr/lib", "/usr/bin", "/usr/share"] {

@@ -13,12 +13,13 @@ pub enum Algorithm {
     Blake3,
     /// SHA-256 (FIPS 180-4), 32 bytes.
     Sha256,
-    /// SHA-1 (FIPS 180-4), 20 bytes: the paper's. Collisions can be made on purpose, so only for data that nobody wants to attack.
+    /// SHA-1 (FIPS 180-4), 20 bytes: the paper's hash. Collisions can be made on purpose, so use it only for data that
+    /// nobody wants to attack.
     Sha1,
 }
 
 impl Algorithm {
-    /// The name in the store's descriptor and on the command line.
+    /// Returns the name in the store's descriptor and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Algorithm::Blake3 => "blake3",
@@ -27,7 +28,7 @@ impl Algorithm {
         }
     }
 
-    /// Bytes of a digest: what formats keep of a [`Fingerprint`].
+    /// Returns the length of a digest: the bytes of a [`Fingerprint`] that formats store.
     pub fn digest_bytes(self) -> usize {
         match self {
             Algorithm::Blake3 | Algorithm::Sha256 => 32,
@@ -35,7 +36,7 @@ impl Algorithm {
         }
     }
 
-    /// The name of a chunk of user data.
+    /// Returns the name of a chunk of user data.
     pub fn fingerprint(&self, chunk: &[u8]) -> Fingerprint {
         match self {
             Algorithm::Blake3 => Fingerprint::from_digest(blake3::hash(chunk).as_bytes()),
@@ -44,20 +45,22 @@ impl Algorithm {
         }
     }
 
-    /// Appends the names of many chunks of user data to `out`, in their order. From about ten chunks on this is much faster than one
-    /// by one (`docs/fingerprints.md`).
+    /// Appends the names of many chunks of user data to `out`, in order. From about ten chunks on, this is much faster
+    /// than chunk by chunk (`docs/fingerprints.md`).
     pub fn fingerprint_many(&self, chunks: &[&[u8]], out: &mut Vec<Fingerprint>) {
         self.fingerprint_many_with(Implementation::best(), chunks, out);
     }
 
-    /// The same with these instructions; where the machine has not got them, with less. For tests and measurements.
+    /// Does the same with these instructions, or with lesser ones if the machine lacks them. For tests and
+    /// measurements.
     pub fn fingerprint_many_with(&self, implementation: Implementation, chunks: &[&[u8]], out: &mut Vec<Fingerprint>) {
         let start = out.len();
         out.resize(start + chunks.len(), Fingerprint::from_digest(&[]));
         batch::fingerprint(*self, implementation, chunks, &mut out[start..]);
     }
 
-    /// The name of a metadata chunk: the complement of the digest of its bytes, so that no user data can take it (`docs/format.md` 5.3).
+    /// Returns the name of a metadata chunk: the complement of the digest of its bytes, so that no user data can have
+    /// the same name (`docs/format.md` 5.3).
     pub fn metadata(&self, chunk: &[u8]) -> Fingerprint {
         let mut bytes = *self.fingerprint(chunk).as_bytes();
         for byte in &mut bytes[..self.digest_bytes()] {
@@ -95,7 +98,7 @@ mod tests {
         algorithm.fingerprint(chunk).to_string()[..2 * algorithm.digest_bytes()].to_owned()
     }
 
-    /// FIPS 180-4 examples (NIST CSRC "Secure Hash Standard" values) and the BLAKE3 project's test vectors.
+    /// The examples of FIPS 180-4 (NIST CSRC "Secure Hash Standard" values) and the test vectors of the BLAKE3 project.
     #[test]
     fn m0_3_known_answers() {
         let blocks = b"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq";

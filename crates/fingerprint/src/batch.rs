@@ -1,4 +1,4 @@
-//! Fingerprints of many chunks at once, a chunk (or a part of one) in each lane.
+//! Fingerprints of many chunks at once, with a chunk (or a part of one) in each lane.
 
 #[cfg(any(test, target_arch = "x86_64"))]
 mod blake3;
@@ -17,7 +17,8 @@ use crate::{Algorithm, Fingerprint, Implementation};
 #[cfg(target_arch = "x86_64")]
 use {sha1::Sha1, sha256::Sha256};
 
-/// Writes the fingerprints of `chunks` to `out`, which is as long. Without lanes, or where they would not pay, chunk by chunk.
+/// Writes the fingerprints of `chunks` to `out`, which has the same length. Goes chunk by chunk if there are no lanes,
+/// or if lanes would not pay.
 pub(crate) fn fingerprint(algorithm: Algorithm, implementation: Implementation, chunks: &[&[u8]], out: &mut [Fingerprint]) {
     #[cfg(target_arch = "x86_64")]
     if let Some(lanes) = Avx512::new().filter(|_| implementation == Implementation::Avx512) {
@@ -38,11 +39,12 @@ fn one_by_one(algorithm: Algorithm, chunks: &[&[u8]], out: &mut [Fingerprint]) {
     }
 }
 
-/// Inputs from which on two sets of 16 lanes stay full for most of the time.
+/// From this many inputs on, two sets of 16 lanes are full most of the time.
 #[cfg(target_arch = "x86_64")]
 const MANY: usize = 96;
 
-// The lanes that must be in use are those from which on they are faster than SHA-NI one by one: measured (`docs/fingerprints.md`).
+// The numbers are the lanes that must be in use for lanes to be faster than SHA-NI chunk by chunk. They were measured
+// (`docs/fingerprints.md`).
 #[cfg(target_arch = "x86_64")]
 fn with_avx512(lanes: Avx512, algorithm: Algorithm, chunks: &[&[u8]], out: &mut [Fingerprint]) {
     match algorithm {
@@ -57,7 +59,7 @@ fn with_avx512(lanes: Avx512, algorithm: Algorithm, chunks: &[&[u8]], out: &mut 
 fn with_avx2(lanes: Avx2, algorithm: Algorithm, chunks: &[&[u8]], out: &mut [Fingerprint]) {
     match algorithm {
         Algorithm::Blake3 => blake3::fingerprint(lanes, chunks, out),
-        // Where there are instructions for it, they are a little faster than eight lanes.
+        // SHA instructions, where available, are a little faster than eight lanes.
         Algorithm::Sha256 if is_x86_feature_detected!("sha") => one_by_one(algorithm, chunks, out),
         Algorithm::Sha256 => sha::fingerprint::<Sha256, _>(lanes, 3, chunks, out),
         Algorithm::Sha1 => sha::fingerprint::<Sha1, _>(lanes, 5, chunks, out),

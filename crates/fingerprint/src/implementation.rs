@@ -1,17 +1,19 @@
-//! Which instructions fingerprint a batch: asked of the machine once.
+//! The choice of instructions that fingerprint a batch, made once per process.
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::OnceLock;
 
-/// The environment variable that caps the instructions: `avx512`, `avx2` or `scalar`. What the machine has not got is not used either way.
-/// `avx2-gfni` and `neon`, which the crate `onefold-chunking` has too, mean `avx2` and `scalar` here.
+/// The environment variable that caps the instructions: `avx512`, `avx2` or `scalar`. Instructions that the machine
+/// lacks are never used. `avx2-gfni` and `neon`, which exist for the crate `onefold-chunking`, mean `avx2` and `scalar`
+/// here.
 pub const SIMD_VARIABLE: &str = "ONEFOLD_SIMD";
 
-/// The instructions with which a batch is fingerprinted, from the least to the most. All give the same digests.
+/// The instructions that fingerprint a batch, from the least to the most. All give the same digests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Implementation {
-    /// Chunk by chunk with the crates `blake3`, `sha2` and `sha1`, which find the best instructions for one chunk (SHA-NI, NEON, ...) themselves.
+    /// Chunk by chunk with the crates `blake3`, `sha2` and `sha1`, which choose the best instructions for one chunk
+    /// (SHA-NI, NEON, ...) themselves.
     Scalar,
     /// Many chunks at once in the lanes of AVX2.
     Avx2,
@@ -20,15 +22,15 @@ pub enum Implementation {
 }
 
 impl Implementation {
-    /// All, from the least to the most.
+    /// All implementations, from the least to the most.
     pub const ALL: [Implementation; 3] = [Implementation::Scalar, Implementation::Avx2, Implementation::Avx512];
 
-    /// What this machine can do.
+    /// Returns the implementations that this machine can run.
     pub fn available() -> impl Iterator<Item = Implementation> {
         Implementation::ALL.into_iter().filter(|implementation| implementation.is_available())
     }
 
-    /// Whether this machine can do it.
+    /// Returns whether this machine can run it.
     pub fn is_available(self) -> bool {
         match self {
             Implementation::Scalar => true,
@@ -41,10 +43,10 @@ impl Implementation {
         }
     }
 
-    /// The most that this machine can do and [`SIMD_VARIABLE`] allows; found out by the first call.
+    /// Returns the most that this machine can run and [`SIMD_VARIABLE`] allows. The first call decides.
     pub fn best() -> Implementation {
         static BEST: OnceLock<Implementation> = OnceLock::new();
-        // A value that is no name caps nothing: the digests are the same, and this is no place to stop.
+        // An unknown name caps nothing: the digests are the same, and this is no place to fail.
         *BEST.get_or_init(|| Implementation::best_below(std::env::var(SIMD_VARIABLE).ok().and_then(|name| name.parse().ok())))
     }
 
@@ -52,7 +54,7 @@ impl Implementation {
         Implementation::available().filter(|one| cap.is_none_or(|cap| *one <= cap)).last().unwrap_or(Implementation::Scalar)
     }
 
-    /// The name in [`SIMD_VARIABLE`].
+    /// Returns the name used in [`SIMD_VARIABLE`].
     pub fn name(self) -> &'static str {
         match self {
             Implementation::Scalar => "scalar",
@@ -68,7 +70,7 @@ impl fmt::Display for Implementation {
     }
 }
 
-/// Not the name of an implementation.
+/// The text is not the name of an implementation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the instructions are avx512, avx2 or scalar")]
 pub struct UnknownImplementation;

@@ -1,7 +1,9 @@
-//! Vectors of 32-bit words: the same step of a hash function for many inputs at once, one input in each lane.
+//! Vectors of 32-bit words. They do the same step of a hash function for many inputs at once, with one input in each
+//! lane.
 //!
-//! The hash functions are written once, over the trait [`Lanes`]. A value of a type with this trait is the proof that the
-//! machine has the instructions: it is made only by the type's `new`, which asks the machine. So all methods are safe.
+//! The hash functions are written once, over the trait [`Lanes`]. A value of a type with this trait proves that the
+//! machine has the instructions, because only the type's `new` creates it, after asking the machine. So all methods are
+//! safe.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -20,13 +22,14 @@ pub(crate) use {avx2::Avx2, avx512::Avx512};
 /// The unit in which BLAKE3, SHA-1 and SHA-256 read their input.
 pub(crate) type Block = [u8; 64];
 
-/// No implementation has more lanes. Tables with a row for each lane have this many rows, of which the first [`Lanes::COUNT`] are used.
+/// The most lanes of any implementation. Tables with a row per lane have this many rows, and the first [`Lanes::COUNT`]
+/// are used.
 pub(crate) const MAX_LANES: usize = 32;
 
-/// One 32-bit number for each lane.
+/// One 32-bit number per lane.
 pub(crate) type Row = [u32; MAX_LANES];
 
-/// How words are laid out in a block.
+/// The byte order of words in a block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ByteOrder {
     /// BLAKE3.
@@ -35,10 +38,10 @@ pub(crate) enum ByteOrder {
     Big,
 }
 
-/// Work for lanes. `run` is `#[inline(always)]` and has as few branches as can be: with them and the hundreds of words of a hash function the
-/// compiler takes minutes.
+/// Work for lanes. `run` is `#[inline(always)]` and has as few branches as possible. With branches and the hundreds of
+/// words of a hash function, the compiler takes minutes.
 pub(crate) trait Task {
-    /// What comes out.
+    /// The result.
     type Output;
     /// Does the work.
     fn run(self) -> Self::Output;
@@ -46,41 +49,42 @@ pub(crate) trait Task {
 
 /// What hash functions do with one word of each lane.
 ///
-/// Used inside of [`Lanes::run`]; elsewhere each method is a call through memory.
+/// Use it inside [`Lanes::run`]. Elsewhere each method is a call through memory.
 pub(crate) trait Lanes: Copy {
-    /// One 32-bit word for each lane.
+    /// One 32-bit word per lane.
     type Word: Copy;
     /// The number of lanes, at most [`MAX_LANES`].
     const COUNT: usize;
 
-    /// Runs the task in a function that is compiled for the instructions, into which all methods are inlined.
+    /// Runs the task in a function compiled for the instructions, with all methods inlined.
     fn run<T: Task>(self, task: T) -> T::Output;
 
-    /// The same number in all lanes.
+    /// Returns the same number in all lanes.
     fn splat(self, number: u32) -> Self::Word;
-    /// Takes the first [`Lanes::COUNT`] numbers; there are at least so many.
+    /// Loads the first [`Lanes::COUNT`] numbers of `row`. It must have that many.
     fn load(self, row: &[u32]) -> Self::Word;
-    /// Writes a number of each lane to the first [`Lanes::COUNT`] of `row`; there are at least so many.
+    /// Writes the number of each lane to the first [`Lanes::COUNT`] places of `row`. It must have that many.
     fn save(self, word: Self::Word, row: &mut [u32]);
-    /// Wrapping sum.
+    /// Returns the wrapping sum.
     fn add(self, a: Self::Word, b: Self::Word) -> Self::Word;
-    /// Exclusive or of two.
+    /// Returns the exclusive or of two words.
     fn xor(self, a: Self::Word, b: Self::Word) -> Self::Word;
-    /// Exclusive or of three.
+    /// Returns the exclusive or of three words.
     fn xor3(self, a: Self::Word, b: Self::Word, c: Self::Word) -> Self::Word;
-    /// The bits of `a` where `mask` has ones, else those of `b`.
+    /// Returns the bits of `a` where `mask` has ones, and the bits of `b` elsewhere.
     fn choose(self, mask: Self::Word, a: Self::Word, b: Self::Word) -> Self::Word;
-    /// What at least two of three bits are.
+    /// Returns the majority of three bits, for each bit.
     fn majority(self, a: Self::Word, b: Self::Word, c: Self::Word) -> Self::Word;
-    /// Rotation by `BITS` in 1..32.
+    /// Rotates right by `BITS`, which is in 1..32.
     fn rotate_right<const BITS: i32>(self, a: Self::Word) -> Self::Word;
-    /// Shift by `BITS` in 1..32.
+    /// Shifts right by `BITS`, which is in 1..32.
     fn shift_right<const BITS: u32>(self, a: Self::Word) -> Self::Word;
-    /// Word `i` of the result is word `i` of the first [`Lanes::COUNT`] blocks; there are at least so many.
+    /// Returns words such that word `i` holds word `i` of the first [`Lanes::COUNT`] blocks. There must be that many.
     fn load_blocks(self, blocks: &[&Block], order: ByteOrder) -> [Self::Word; 16];
-    /// Tells the memory that the line `ahead_bytes` behind the beginning of `block` will be read soon. It need not exist.
+    /// Prefetches the cache line `ahead_bytes` after the start of `block`. The line need not exist.
     fn prefetch(self, block: &Block, ahead_bytes: usize);
-    /// Writes word `i` of lane `j` to `out[j][i]`, for the first [`Lanes::COUNT`] rows of `out`; there are at least so many.
+    /// Writes word `i` of lane `j` to `out[j][i]`, for the first [`Lanes::COUNT`] rows of `out`. There must be that
+    /// many.
     fn store(self, words: &[Self::Word; 8], out: &mut [[u32; 8]]);
 }
 
@@ -89,7 +93,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Does everything that lanes can do once with random words, and gives the results lane by lane.
+    /// Does every operation of lanes once with random words, and returns the results lane by lane.
     fn everything<L: Lanes>(lanes: L, blocks: &[Block]) -> Vec<[u32; 8]> {
         let blocks: Vec<&Block> = blocks.iter().collect();
         let mut all = Vec::new();
@@ -131,7 +135,7 @@ mod tests {
         all
     }
 
-    /// What lanes must compute, in plain Rust.
+    /// Computes in plain Rust what the lanes must compute.
     fn expected(blocks: &[Block], lanes: usize) -> Vec<[u32; 8]> {
         let mut all = Vec::new();
         for order in [ByteOrder::Little, ByteOrder::Big] {

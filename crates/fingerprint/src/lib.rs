@@ -1,15 +1,15 @@
 //! Fingerprints: the cryptographic hashes that name chunks (M0.3).
 //!
-//! One [`Algorithm`] per store, chosen at `init`. [`Algorithm::fingerprint_many`] takes many chunks and fills the lanes of the machine
-//! with them: `batch` has the hash functions and decides which chunk goes into which lane, `lanes` the instructions. An
-//! [`Implementation`] is chosen once for the machine.
+//! A store has one [`Algorithm`], chosen at `init`. [`Algorithm::fingerprint_many`] takes many chunks and fills the
+//! lanes of the machine with them. The module `batch` has the hash functions and decides which chunk goes into which
+//! lane; `lanes` has the instructions. An [`Implementation`] is chosen once for the machine.
 //!
-//! This crate must never know where a chunk comes from or where it is kept.
+//! This crate must never know where a chunk comes from or where it is stored.
 
 mod algorithm;
 mod batch;
 mod implementation;
-// On other processors only tests use lanes, those of plain Rust.
+// On other processors only tests use lanes, in plain Rust.
 #[cfg(any(test, target_arch = "x86_64"))]
 mod lanes;
 
@@ -19,22 +19,22 @@ pub use implementation::{Implementation, SIMD_VARIABLE, UnknownImplementation};
 use std::fmt;
 use std::str::FromStr;
 
-/// What is not a fingerprint, or not the name of an algorithm.
+/// A text that is not a fingerprint, or not the name of an algorithm.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FingerprintError {
     /// No algorithm has this name.
     #[error("unknown fingerprint {name:?}: it is blake3, sha256 or sha1")]
     UnknownAlgorithm {
-        /// What was asked for.
+        /// The name asked for.
         name: String,
     },
-    /// Neither 40 nor 64 characters.
+    /// The text has neither 40 nor 64 characters.
     #[error("a fingerprint has 40 or 64 hexadecimal digits, not {length}")]
     HexLength {
-        /// How many characters there are.
+        /// The number of characters.
         length: usize,
     },
-    /// A character that is not a hexadecimal digit.
+    /// The text has a character that is not a hexadecimal digit.
     #[error("{character:?} is not a hexadecimal digit of a fingerprint")]
     HexDigit {
         /// The first such character.
@@ -42,34 +42,36 @@ pub enum FingerprintError {
     },
 }
 
-/// The name of a chunk: a digest of 20 bytes (SHA-1) or 32 bytes (BLAKE3, SHA-256). Kept in 32 bytes; a shorter digest is followed by zeros.
+/// The name of a chunk: a digest of 20 bytes (SHA-1) or 32 bytes (BLAKE3, SHA-256). It takes 32 bytes; a shorter digest
+/// is padded with zeros.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fingerprint([u8; 32]);
 
 impl Fingerprint {
-    /// Takes the bytes of a digest. `digest` has at most 32 bytes.
+    /// Takes the bytes of a digest, at most 32.
     pub fn from_digest(digest: &[u8]) -> Fingerprint {
         let mut bytes = [0; 32];
         bytes[..digest.len()].copy_from_slice(digest);
         Fingerprint(bytes)
     }
 
-    /// All 32 bytes.
+    /// Returns all 32 bytes.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// The first `length` bytes: what formats store, with `length` from [`Algorithm::digest_bytes`].
+    /// Returns the first `length` bytes, which formats store. `length` comes from [`Algorithm::digest_bytes`].
     pub fn digest(&self, length: usize) -> &[u8] {
         &self.0[..length]
     }
 
-    /// The first 64 bits as a big-endian number: fingerprints sorted by it are sorted as bytes. Partitions and pages are prefixes of it.
+    /// Returns the first 64 bits as a big-endian number. This number sorts fingerprints as their bytes do. Partitions
+    /// and pages are prefixes of it.
     pub fn prefix(&self) -> u64 {
         u64::from_be_bytes(self.0[..8].try_into().expect("eight of 32 bytes"))
     }
 
-    /// 64 bits that are independent of [`Fingerprint::prefix`], for filters and hash tables.
+    /// Returns 64 bits that are independent of [`Fingerprint::prefix`], for filters and hash tables.
     pub fn hash_bits(&self) -> u64 {
         u64::from_le_bytes(self.0[8..16].try_into().expect("eight of 32 bytes"))
     }
@@ -96,7 +98,7 @@ impl fmt::Display for Fingerprint {
 impl FromStr for Fingerprint {
     type Err = FingerprintError;
 
-    /// Reads the hexadecimal digits of a digest: 40 (SHA-1) or 64 of them, in either case.
+    /// Reads the hexadecimal digits of a digest, 40 (SHA-1) or 64, in upper or lower case.
     fn from_str(hex: &str) -> Result<Fingerprint, FingerprintError> {
         if let Some(character) = hex.chars().find(|character| !character.is_ascii_hexdigit()) {
             return Err(FingerprintError::HexDigit { character });
@@ -112,7 +114,7 @@ impl FromStr for Fingerprint {
     }
 }
 
-/// The value of a hexadecimal digit.
+/// Returns the value of a hexadecimal digit.
 fn nibble(digit: u8) -> u8 {
     match digit {
         b'0'..=b'9' => digit - b'0',

@@ -1,4 +1,4 @@
-//! Every implementation that this machine has gives the digests of the crates `blake3`, `sha2` and `sha1`.
+//! Tests that every implementation this machine can run gives the digests of the crates `blake3`, `sha2` and `sha1`.
 
 use onefold_fingerprint::{Algorithm, Fingerprint, Implementation};
 use proptest::prelude::*;
@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 const ALGORITHMS: [Algorithm; 3] = [Algorithm::Blake3, Algorithm::Sha256, Algorithm::Sha1];
 const LONGEST_BYTES: usize = if cfg!(miri) { 2100 } else { 70_000 };
 
-/// Bytes that do not repeat in any block.
+/// Returns bytes in which no block repeats.
 fn noise() -> &'static [u8] {
     static NOISE: OnceLock<Vec<u8>> = OnceLock::new();
     NOISE.get_or_init(|| {
@@ -23,7 +23,7 @@ fn noise() -> &'static [u8] {
     })
 }
 
-/// What the crates say.
+/// Computes the fingerprint with the crates.
 fn reference(algorithm: Algorithm, input: &[u8]) -> Fingerprint {
     match algorithm {
         Algorithm::Blake3 => Fingerprint::from_digest(blake3::hash(input).as_bytes()),
@@ -44,10 +44,11 @@ fn check(algorithm: Algorithm, inputs: &[&[u8]], expected: &[Fingerprint]) {
     }
 }
 
-/// All lengths from 0 to 70,000 in a shuffled order, in batches of growing size, each at another place of the buffer.
+/// Tests all lengths from 0 to 70,000 in a shuffled order, in batches of growing size, each at another place in the
+/// buffer.
 fn all_lengths(algorithm: Algorithm) {
     let count = LONGEST_BYTES + 1;
-    // A step that has no divisor in common with the count (a prime that does not divide it) visits every length once.
+    // A step that shares no divisor with the count (a prime that does not divide it) visits every length once.
     let step = 40_009;
     assert_ne!(count % step, 0);
     let lengths: Vec<usize> = (0..count).map(|at| at * step % count).collect();

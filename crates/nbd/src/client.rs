@@ -1,5 +1,6 @@
-//! A client for measuring: writes and flushes of one export over a Unix socket, any number of them in flight. It takes what our server answers without options:
-//! simple replies. Tests have a client of their own, which shares nothing with the server.
+//! A client for measurements: writes and flushes of one export over a Unix socket, any number of them in flight. It
+//! negotiates no options, so it expects simple replies. Tests have a client of their own, which shares nothing with the
+//! server.
 
 use crate::wire::{
     INIT_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, REQUEST_MAGIC, SIMPLE_REPLY_MAGIC, command, handshake_flag, info, option, option_reply,
@@ -9,15 +10,15 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// A server that says nothing for so long is given up.
+/// A server that is silent for this long is given up.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// Replies to options of ours are short.
+/// The longest reply to an option. Replies to our options are short.
 const MAX_REPLY_BYTES: u32 = 64 << 10;
 
 /// A connection in its transmission phase.
 #[derive(Debug)]
 pub struct Client {
-    /// Reads; writes go past its buffer.
+    /// Used for reads. Writes bypass its buffer.
     stream: BufReader<UnixStream>,
     size: u64,
 }
@@ -27,7 +28,8 @@ fn invalid(why: impl Into<String>) -> io::Error {
 }
 
 impl Client {
-    /// Connects to an export. Errors: those of the connection; `InvalidData` where the other side is no such server, or refuses.
+    /// Connects to an export. Errors: the connection failed, or `InvalidData` if the other side is no such server or
+    /// refuses.
     pub fn connect(socket: &Path, export: &str) -> io::Result<Client> {
         let stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -51,7 +53,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Takes a reply to GO; whether it was the last one.
+    /// Reads a reply to GO. Returns whether it was the last one.
     fn option_reply(&mut self, export: &str) -> io::Result<bool> {
         let header = self.take::<20>()?;
         let (kind, length) = (u32_at(&header, 12), u32_at(&header, 16));
@@ -76,7 +78,7 @@ impl Client {
         self.size
     }
 
-    /// Sends a write of at most [`crate::MAX_PAYLOAD_BYTES`]; its reply has the same cookie.
+    /// Sends a write of at most [`crate::MAX_PAYLOAD_BYTES`]. The reply has the same cookie.
     pub fn send_write(&mut self, cookie: u64, offset: u64, data: &[u8]) -> io::Result<()> {
         self.request(command::WRITE, cookie, offset, data.len() as u32, data)
     }
@@ -86,7 +88,7 @@ impl Client {
         self.request(command::FLUSH, cookie, 0, 0, &[])
     }
 
-    /// Waits for the next reply to a write or flush: its cookie, and the error number of the protocol, 0 if it was done.
+    /// Waits for the next reply to a write or flush. Returns its cookie and the protocol's error number, 0 for success.
     pub fn receive(&mut self) -> io::Result<(u64, u32)> {
         let reply = self.take::<16>()?;
         if u32_at(&reply, 0) != SIMPLE_REPLY_MAGIC {
@@ -105,7 +107,7 @@ impl Client {
         self.send(&header, data)
     }
 
-    /// Header and data with one call of the system, as long as the socket takes them.
+    /// Sends header and data with one system call, as far as the socket takes them.
     fn send(&mut self, header: &[u8], data: &[u8]) -> io::Result<()> {
         let (mut header, mut data) = (header, data);
         while !header.is_empty() || !data.is_empty() {
@@ -129,7 +131,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // The server would take the end of the connection for the same.
+        // The server would treat a closed connection the same way.
         let _ = self.request(command::DISC, 0, 0, 0, &[]);
     }
 }

@@ -1,4 +1,4 @@
-//! What a server is told: where to listen, whom to trust, how much to take.
+//! The configuration of a server: where to listen, whom to trust, and its limits.
 
 use crate::wire::MAX_PAYLOAD_BYTES;
 use crate::{NbdError, Result};
@@ -12,18 +12,18 @@ use std::time::Duration;
 pub struct Config {
     /// Where to listen; at least one address. The port registered for NBD is 10809.
     pub listen: Vec<Listen>,
-    /// Encryption of TCP connections. Connections through Unix sockets may use it too, and never must.
+    /// Encryption of TCP connections. Connections through Unix sockets may use it too, but never have to.
     pub tls: Tls,
-    /// Serve clients that are on other machines and do not use TLS.
+    /// Whether to serve clients on other machines that do not use TLS.
     pub allow_plain_off_loopback: bool,
-    /// Bounds and timeouts.
+    /// Limits and timeouts.
     pub limits: Limits,
-    /// Mode of Unix sockets, whatever the umask is.
+    /// Mode of Unix sockets, independent of the umask.
     pub socket_mode: u32,
 }
 
 impl Config {
-    /// Listens on one address, without TLS, with the default limits.
+    /// Returns the configuration for one address, without TLS, with the default limits.
     pub fn new(listen: Listen) -> Config {
         Config { listen: vec![listen], tls: Tls::Off, allow_plain_off_loopback: false, limits: Limits::default(), socket_mode: 0o600 }
     }
@@ -32,13 +32,13 @@ impl Config {
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
-    /// TCP; port 0 lets the system choose.
+    /// TCP. With port 0 the system chooses a port.
     Tcp(SocketAddr),
-    /// A Unix socket. A file left behind by a server that is gone is replaced; [`Config::socket_mode`] decides who may connect.
+    /// A Unix socket. A file left behind by a dead server is replaced. [`Config::socket_mode`] decides who may connect.
     Unix(PathBuf),
 }
 
-/// An address that is listened on, with the port that the system chose.
+/// A listening address, with the port that the system chose.
 pub type LocalAddress = Listen;
 
 impl fmt::Display for Listen {
@@ -55,44 +55,47 @@ impl fmt::Display for Listen {
 pub enum Tls {
     /// Never.
     Off,
-    /// If the client wants; a client on another machine must, unless [`Config::allow_plain_off_loopback`].
+    /// If the client wants it. A client on another machine must use it, unless [`Config::allow_plain_off_loopback`].
     Optional(TlsFiles),
-    /// TCP clients must.
+    /// TCP clients must use it.
     Required(TlsFiles),
 }
 
 /// The files of a server with TLS, in PEM format.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
-    /// The certificate of the server, followed by those between it and the authority.
+    /// The server's certificate, followed by the certificates between it and the authority.
     pub certificate: PathBuf,
     /// Its private key.
     pub key: PathBuf,
-    /// Authorities; if given, clients must show a certificate signed by one of them.
+    /// Authorities. If given, clients must show a certificate signed by one of them.
     pub client_authorities: Option<PathBuf>,
 }
 
-/// Bounds of a server, so that clients can slow each other down but not make it fall.
+/// Limits of a server. With them, clients can slow each other down but cannot bring the server down.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Connections at a time; further ones are closed as soon as they are accepted. 256.
+    /// Connections at a time. Further ones are closed as soon as they are accepted. 256.
     pub connections: usize,
-    /// Requests of one connection that run or wait for their reply to be sent; more are not read. 1 to 4096; 32.
+    /// Requests of one connection that run or wait for their reply to be sent. Further ones are not read. 1 to 4096;
+    /// 32.
     pub requests_per_connection: usize,
     /// Requests of all connections that run at the same time, each on a thread. 1 to 512; 32.
     pub parallel_requests: usize,
     /// Payload bytes that the requests of one connection hold in memory. At least [`MAX_PAYLOAD_BYTES`]; 64 MiB.
     pub bytes_per_connection: usize,
-    /// Payload bytes that all requests together hold, beyond `reserved_bytes_per_connection`. At least [`MAX_PAYLOAD_BYTES`]; 256 MiB.
+    /// Payload bytes that all requests together hold in memory, beyond `reserved_bytes_per_connection`. At least
+    /// [`MAX_PAYLOAD_BYTES`]; 256 MiB.
     pub bytes: usize,
-    /// Payload bytes that each connection may hold although `bytes` are in use by others: requests up to this size always get on. At least 256 KiB,
-    /// at most `bytes_per_connection`; 256 KiB.
+    /// Payload bytes that each connection may hold even if others use all `bytes`, so requests up to this size always
+    /// proceed. At least 256 KiB, at most `bytes_per_connection`; 256 KiB.
     pub reserved_bytes_per_connection: usize,
-    /// From the start of a connection to the choice of an export. 10 s.
+    /// The time from the start of a connection to the choice of an export. 10 s.
     pub negotiation_timeout: Duration,
-    /// How long a client may send nothing of a payload, or take nothing of a reply; the whole may take so long and one second for each 256 KiB. 30 s.
+    /// How long a client may send nothing of a payload, or take nothing of a reply. The whole transfer may take this
+    /// long plus one second per 256 KiB. 30 s.
     pub transfer_timeout: Duration,
-    /// At shutdown, how long requests in flight may take to finish, and then again the flushing of exports. 30 s.
+    /// At shutdown, how long requests in flight may take, and then again flushing the exports. 30 s.
     pub shutdown_timeout: Duration,
 }
 
@@ -113,7 +116,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Refuses what cannot work.
+    /// Refuses limits that cannot work.
     pub(crate) fn check(&self) -> Result<()> {
         let within = |name, value: usize, low: usize, high: usize, must| {
             if (low..=high).contains(&value) { Ok(()) } else { Err(NbdError::Limit { name, value: value as u64, must }) }
@@ -128,7 +131,7 @@ impl Limits {
         within("reserved_bytes_per_connection", reserved, 256 << 10, self.bytes_per_connection, "256 KiB to bytes_per_connection")
     }
 
-    /// How long the transfer of `bytes` may take.
+    /// Returns how long the transfer of `bytes` may take.
     pub(crate) fn transfer(&self, bytes: usize) -> Duration {
         self.transfer_timeout + Duration::from_millis((bytes / 262) as u64)
     }

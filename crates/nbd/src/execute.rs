@@ -1,4 +1,4 @@
-//! One request on an export, on a thread that may block.
+//! Executes one request on an export, on a thread that may block.
 
 use crate::reply::{Reply, tidy};
 use crate::request::{Operation, Request};
@@ -6,10 +6,10 @@ use crate::style::Style;
 use crate::{Errno, Export, ExportError};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Extents in a block status reply. Clients ask again for the rest.
+/// Extents in a block status reply. Clients ask for the rest.
 pub(crate) const STATUS_EXTENTS: usize = 8192;
 
-/// Does what is asked. A panic of the export is an I/O error, so that the client gets its reply and the server goes on.
+/// Executes a request. If the export panics, the client gets an I/O error and the server goes on.
 pub(crate) fn execute(export: &dyn Export, style: Style, request: &Request, operation: Operation, payload: &[u8]) -> Result<Reply, Errno> {
     let outcome = catch_unwind(AssertUnwindSafe(|| perform(export, style, request, operation, payload)));
     let error = match outcome {
@@ -23,7 +23,7 @@ pub(crate) fn execute(export: &dyn Export, style: Style, request: &Request, oper
     Err(match error {
         ExportError::NoSpace => Errno::NoSpace,
         ExportError::ReadOnly => Errno::Permission,
-        // The export shrank after the request was judged; the rule for what is beyond the end is the same.
+        // The export shrank after the request was checked. The rule for requests beyond the end is the same.
         ExportError::OutOfRange if matches!(operation, Operation::Write { .. } | Operation::WriteZeroes { .. }) => Errno::NoSpace,
         ExportError::OutOfRange => Errno::Invalid,
         ExportError::Io(_) => Errno::Io,
@@ -55,13 +55,13 @@ fn perform(export: &dyn Export, style: Style, request: &Request, operation: Oper
             let extents = tidy(export.status(offset, length, limit)?, length, limit);
             return Ok(Reply::status(style, request, &extents));
         }
-        // Its payload has been read and made a Status before.
+        // Its payload was read before, which turned it into a Status.
         Operation::StatusByPayload { .. } => return Err(ExportError::Io("a status payload was not read".into())),
     }
     Ok(Reply::done(style, request))
 }
 
-/// Whether all bytes are zero. Blocks without a branch inside, so that the compiler makes vectors of them.
+/// Returns whether all bytes are zero. Works on blocks without branches inside, so that the compiler vectorises them.
 fn is_zero(data: &[u8]) -> bool {
     data.chunks(1024).all(|block| block.iter().fold(0, |seen, byte| seen | byte) == 0)
 }

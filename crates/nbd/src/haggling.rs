@@ -1,4 +1,4 @@
-//! The negotiation as a state machine: an option goes in, bytes to send and what to do next come out. No I/O.
+//! The negotiation as a state machine: an option goes in; the bytes to send and the next action come out. No I/O.
 
 use crate::options::{self, OptionRequest, Wants, put_fault, put_reply};
 use crate::style::Style;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 const ALLOCATION: &str = "base:allocation";
 pub(crate) const ALLOCATION_ID: u32 = 1;
 
-/// What the server says first.
+/// Returns the first message of the server.
 pub fn greeting() -> [u8; 18] {
     let mut bytes = [0; 18];
     bytes[..8].copy_from_slice(&INIT_MAGIC.to_be_bytes());
@@ -21,16 +21,16 @@ pub fn greeting() -> [u8; 18] {
     bytes
 }
 
-/// Where a connection stands with TLS.
+/// The TLS state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsState {
-    /// It cannot have it.
+    /// TLS is not available.
     Unavailable,
-    /// It can.
+    /// TLS is available.
     Offered,
-    /// It must.
+    /// TLS is required.
     Required,
-    /// It has it.
+    /// TLS is in use.
     Active,
 }
 
@@ -41,16 +41,16 @@ pub struct Haggling {
     no_zeroes: bool,
     tls: TlsState,
     style: Style,
-    /// The export whose metadata context was chosen.
+    /// The export for which the metadata context was chosen.
     context_of: Option<String>,
     stopping: bool,
 }
 
-/// What to do after sending an answer.
+/// The action after sending an answer.
 pub enum Next {
     /// Read the next option.
     Continue,
-    /// Shake hands for TLS, then read the next option.
+    /// Do the TLS handshake, then read the next option.
     StartTls,
     /// Serve requests.
     Transmit(Session),
@@ -63,24 +63,25 @@ pub enum Next {
 pub struct Session {
     /// The export.
     pub export: Arc<dyn Export>,
-    /// The name by which it was asked for.
+    /// The name that the client asked for.
     pub name: String,
     /// The form of requests and replies.
     pub style: Style,
-    /// Whether block status may be asked.
+    /// Whether the client may ask for block status.
     pub contexts: bool,
 }
 
 /// The answer to an option.
 pub struct Answer {
-    /// To be sent.
+    /// The bytes to send.
     pub bytes: Vec<u8>,
-    /// To be done then.
+    /// The action after that.
     pub next: Next,
 }
 
 impl Haggling {
-    /// Begins with the flags that the client answered the greeting with; `None`: they are none, so the connection must be closed.
+    /// Begins with the flags that the client sent after the greeting. Returns `None` if the flags are invalid, so that
+    /// the connection must be closed.
     pub fn new(client_flags: u32, tls: TlsState) -> Option<Haggling> {
         let known = u32::from(handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES);
         (client_flags & !known == 0).then_some(())?;
@@ -89,12 +90,12 @@ impl Haggling {
         Some(Haggling { fixed_newstyle, no_zeroes, tls, style: Style::Simple, context_of: None, stopping: false })
     }
 
-    /// From now on, options are refused because the server stops.
+    /// Refuses options from now on, because the server stops.
     pub fn stop(&mut self) {
         self.stopping = true;
     }
 
-    /// After the TLS handshake; nothing that was said in plain text counts any more.
+    /// Call after the TLS handshake. Nothing that was said in plain text counts any more.
     pub fn tls_started(&mut self) {
         self.tls = TlsState::Active;
         self.style = Style::Simple;
@@ -117,7 +118,7 @@ impl Haggling {
     }
 
     fn decide(&mut self, out: &mut Vec<u8>, option: u32, data: &[u8], exports: &dyn Exports) -> Next {
-        // Neither the old form nor a client of the old style can be told what is wrong.
+        // The old form has no error answers, and neither has an old-style client.
         if option == option::EXPORT_NAME {
             return self.begin_old_style(out, data, exports);
         }
@@ -154,7 +155,7 @@ impl Haggling {
             OptionRequest::StructuredReply => self.set_style(out, option, Style::Structured),
             OptionRequest::ExtendedHeaders => self.set_style(out, option, Style::Extended),
             OptionRequest::MetaContext { set, name, queries } => return self.meta_context(out, option, set, name, &queries, exports),
-            // The first two are answered above.
+            // The first two were answered above.
             OptionRequest::ExportName(_) | OptionRequest::Abort | OptionRequest::Unknown => {
                 return refuse(out, option, option_reply::ERR_UNSUP, "unknown option");
             }
@@ -253,10 +254,10 @@ impl Haggling {
 }
 
 impl Session {
-    /// What the client may do with the export.
+    /// Returns what the client may do with the export.
     pub fn transmission_flags(&self) -> u16 {
         use transmission_flag::*;
-        // Every connection works on the same export object, so a flush covers the writes of all: CAN_MULTI_CONN.
+        // All connections work on the same export object, so a flush covers the writes of all: CAN_MULTI_CONN.
         let mut flags = HAS_FLAGS | SEND_FLUSH | SEND_FUA | CAN_MULTI_CONN | SEND_CACHE;
         flags |= if self.export.read_only() { READ_ONLY } else { SEND_TRIM | SEND_WRITE_ZEROES | SEND_FAST_ZERO };
         if self.style != Style::Simple {
@@ -283,7 +284,7 @@ fn refuse(out: &mut Vec<u8>, option: u32, kind: u32, text: &str) -> Next {
     Next::Continue
 }
 
-/// As much of a text as a string of the protocol may have.
+/// Returns as much of a text as a protocol string may have.
 fn bounded(text: &str) -> &str {
     let mut end = text.len().min(MAX_STRING_BYTES);
     while !text.is_char_boundary(end) {

@@ -1,4 +1,4 @@
-//! The negotiation of a connection: moves the bytes that [`crate::haggling`] decides about.
+//! The negotiation of a connection: transfers the bytes that [`crate::haggling`] decides about.
 
 use crate::haggling::{Haggling, Next, Session, TlsState, greeting};
 use crate::options::{self, MAX_DATA_BYTES, MAX_SKIPPED_BYTES, OptionHeader};
@@ -11,10 +11,11 @@ use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-/// What the client and the server agreed on, and the stream, now perhaps encrypted. `None`: the session was ended as the protocol allows.
+/// The result of the negotiation, and the stream, which may now be encrypted. `None`: the session ended as the protocol
+/// allows.
 pub(crate) type Agreed = Option<(Box<dyn Wire>, Session)>;
 
-/// Negotiates. Nothing is read ahead, so what a client sends before TLS never counts as sent under it. The caller bounds the time.
+/// Negotiates. Never reads ahead, so bytes sent before TLS never count as sent under it. The caller limits the time.
 pub(crate) async fn negotiate(mut stream: Box<dyn Wire>, tls: TlsState, context: &Arc<Context>) -> io::Result<Agreed> {
     stream.write_all(&greeting()).await?;
     stream.flush().await?;
@@ -54,7 +55,7 @@ pub(crate) async fn negotiate(mut stream: Box<dyn Wire>, tls: TlsState, context:
     }
 }
 
-/// Answers an option, on a thread of the pool if it asks about exports: to find them may take a while.
+/// Answers an option. If it asks about exports, runs on a thread of the pool, because finding them may take a while.
 async fn answer(
     mut haggling: Haggling,
     header: OptionHeader,
@@ -77,8 +78,8 @@ async fn answer(
     answered.await.map_err(|_| broken("the exports panicked"))
 }
 
-/// Reads `N` bytes; when the server stops meanwhile, waits for them only a moment more. `None`: the client said nothing and was not to be waited for,
-/// or it left, as it may between options.
+/// Reads `N` bytes. If the server stops meanwhile, waits only a moment longer. Returns `None` if the client stayed
+/// silent until then, or left, which it may do between options.
 async fn read_or_stop<const N: usize>(
     stream: &mut Box<dyn Wire>,
     context: &Context,

@@ -1,21 +1,25 @@
-//! The NBD server: one of the faces of a store.
+//! The NBD server: one of the interfaces of a store.
 //!
-//! The protocol is `doc/proto.md` of <https://github.com/NetworkBlockDevice/nbd>, with its extension `EXTENDED_HEADERS`. What is
-//! served stands behind the traits [`Exports`] and [`Export`]; this crate must never know what a volume, a chunk or a store is.
+//! The protocol is `doc/proto.md` of <https://github.com/NetworkBlockDevice/nbd>, with its extension
+//! `EXTENDED_HEADERS`. The traits [`Exports`] and [`Export`] stand for the served data. This crate must never know what
+//! a volume, a chunk or a store is.
 //!
-//! # How a request goes
-//! 1. [`Server::run`] accepts a connection if there is a free place, or closes it at once.
-//! 2. `handshake` moves bytes, [`haggling`] decides: options, TLS, which export. All of it within the negotiation timeout.
-//! 3. `transmission` reads request after request. [`request`] decides from the header alone what is wrong with it, before any memory
-//!    is taken; then the request waits for its share of memory and for a worker, and runs on a thread of the pool (`execute`).
+//! # The path of a request
+//! 1. [`Server::run`] accepts a connection if there is a free place, and closes it at once otherwise.
+//! 2. `handshake` transfers bytes, and [`haggling`] decides: options, TLS, which export. All of this is within the
+//!    negotiation timeout.
+//! 3. `transmission` reads requests one by one. [`request`] finds errors from the header alone, before any memory is
+//!    taken. Then the request waits for its share of memory and for a worker, and runs on a thread of the pool
+//!    (`execute`).
 //! 4. Replies are written in the order in which requests finish.
 //!
 //! # Invariants
-//! - Memory is bounded: the sum of write payloads and unsent read data is at most [`Limits::bytes`] for the server, plus
-//!   [`Limits::reserved_bytes_per_connection`] for each connection; so a client that neither sends nor reads what it announced
-//!   cannot keep small requests of others from running.
-//! - A reply to a write, trim or write-zeroes is sent after the export has returned; a flush reply after [`Export::flush`] has.
-//! - What a client sends can end its own connection and nothing else.
+//! - Memory is bounded. Write payloads and unsent read data together take at most [`Limits::bytes`] for the server,
+//!   plus [`Limits::reserved_bytes_per_connection`] for each connection. So a client that neither sends nor reads what
+//!   it announced cannot block small requests of others.
+//! - A reply to a write, trim or write-zeroes is sent after the export has returned, and a flush reply after
+//!   [`Export::flush`] has.
+//! - Whatever a client sends, it can only end its own connection.
 //! - [`options`], [`haggling`], [`request`] and [`reply`] do no I/O, so they can be tested and fuzzed on bytes.
 
 pub mod client;
@@ -46,10 +50,10 @@ pub use wire::{Errno, MAX_PAYLOAD_BYTES};
 use std::io;
 use std::path::PathBuf;
 
-/// What can go wrong with the server itself; what goes wrong with a client ends its connection and is logged.
+/// The errors of the server itself. Errors of a client end its connection and are logged.
 #[derive(Debug, thiserror::Error)]
 pub enum NbdError {
-    /// Nothing to listen on.
+    /// There is no address to listen on.
     #[error("the NBD server has no address to listen on")]
     NoAddress,
     /// An address cannot be listened on.
@@ -57,10 +61,10 @@ pub enum NbdError {
     Listen {
         /// The address or path.
         address: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Anyone on the network could read and change the exports.
+    /// Without TLS, anyone on the network could read and change the exports.
     #[error("{address} is not a loopback address: NBD without TLS there must be allowed explicitly")]
     PlainOffLoopback {
         /// The address.
@@ -71,21 +75,21 @@ pub enum NbdError {
     TlsFile {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
     /// Certificate and key are readable but do not work together.
     #[error("cannot set up TLS: {reason}")]
     Tls {
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// A limit is outside of what works.
+    /// A limit is outside its valid range.
     #[error("{name} is {value}, but must be {must}")]
     Limit {
-        /// Which one.
+        /// The limit.
         name: &'static str,
-        /// What was asked.
+        /// The value asked for.
         value: u64,
         /// The range.
         must: &'static str,
@@ -93,7 +97,7 @@ pub enum NbdError {
     /// At shutdown, an export could not be made durable.
     #[error("{failed} of {exports} NBD exports could not be flushed at shutdown: {reason}")]
     Flush {
-        /// How many were flushed without success.
+        /// How many could not be flushed.
         failed: usize,
         /// How many were in use.
         exports: usize,

@@ -1,12 +1,13 @@
-//! The shares of memory that requests take before they allocate.
+//! The shares of memory that requests take before they allocate it.
 
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// What one connection may take.
+/// The memory of one connection.
 ///
-/// A request takes its bytes from the connection's own bound and then either from the reserve of the connection or from what all
-/// connections share, whichever has them first. The reserve belongs to this connection alone, so others cannot use it up.
+/// A request takes its bytes from the connection's own limit, and then either from the connection's reserve or from
+/// what all connections share, whichever has them first. The reserve belongs to this connection alone, so others cannot
+/// use it up.
 pub(crate) struct Shares {
     own: Arc<Semaphore>,
     reserve: Arc<Semaphore>,
@@ -14,7 +15,7 @@ pub(crate) struct Shares {
     shared: Arc<Semaphore>,
 }
 
-/// Bytes taken; given back when dropped.
+/// Bytes taken. Dropping it returns them.
 #[derive(Debug)]
 pub(crate) struct Hold {
     _permits: [Option<OwnedSemaphorePermit>; 2],
@@ -25,7 +26,7 @@ impl Shares {
         Shares { own: Arc::new(Semaphore::new(own_bytes)), reserve: Arc::new(Semaphore::new(reserve_bytes)), reserve_bytes, shared }
     }
 
-    /// Waits for `bytes`; at most `MAX_PAYLOAD_BYTES`, which every bound is at least.
+    /// Waits for `bytes`: at most `MAX_PAYLOAD_BYTES`, which no limit is below.
     pub async fn take(&self, bytes: u32) -> Hold {
         if bytes == 0 {
             return Hold { _permits: [None, None] };
@@ -44,7 +45,8 @@ impl Shares {
     }
 }
 
-/// `None` only when the semaphore was closed, which nobody does: what holds nothing is then unbounded, not stuck.
+/// Returns `None` only if the semaphore was closed, which never happens. The request would then be unlimited, not
+/// stuck.
 async fn take(semaphore: &Arc<Semaphore>, bytes: u32) -> Option<OwnedSemaphorePermit> {
     Arc::clone(semaphore).acquire_many_owned(bytes).await.ok()
 }

@@ -1,4 +1,4 @@
-//! The sockets that are listened on, and the connections that come out of them.
+//! The listening sockets, and the connections they accept.
 
 use crate::tls::Wire;
 use crate::{Listen, NbdError, Result};
@@ -10,26 +10,27 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::task::{Context, Poll};
 
-/// Connections that wait to be accepted; the system may have a lower bound of its own.
+/// Connections waiting to be accepted. The system may have a lower limit of its own.
 const BACKLOG: i32 = 1024;
 
-/// A TCP keepalive probe is sent when a connection was silent for so many seconds ...
+/// A TCP keepalive probe is sent when a connection was silent for this long ...
 const KEEPALIVE_IDLE: std::time::Duration = std::time::Duration::from_secs(60);
-/// ... and again after so many ...
+/// ... and again after this long ...
 const KEEPALIVE_INTERVAL: std::time::Duration = std::time::Duration::from_secs(10);
-/// ... and the connection is closed after so many without an answer. Otherwise a client that lost power keeps its place for ever.
+/// ... and the connection is closed after this many without an answer. Otherwise a client that lost power would keep
+/// its place for ever.
 const KEEPALIVE_PROBES: u32 = 6;
 
-/// A socket that is listened on.
+/// A listening socket.
 pub(crate) struct Listener {
     address: Listen,
     socket: Socket,
-    /// Removed with the listener.
+    /// The socket file, removed with the listener.
     _file: Option<SocketFile>,
 }
 
 enum Socket {
-    /// Until [`Listener::start`], outside of a tokio runtime.
+    /// Not yet in a tokio runtime; see [`Listener::start`].
     Bound(Bound),
     Tcp(tokio::net::TcpListener),
     Unix(tokio::net::UnixListener),
@@ -54,7 +55,7 @@ impl Listener {
             Listen::Tcp(address) => {
                 let listener = std::net::TcpListener::bind(address).map_err(failed)?;
                 listener.set_nonblocking(true).map_err(failed)?;
-                // The standard library listens with a backlog of 128; listening again changes it.
+                // The standard library listens with a backlog of 128. Listening again changes it.
                 rustix::net::listen(&listener, BACKLOG).map_err(|error| failed(error.into()))?;
                 (Listen::Tcp(listener.local_addr().map_err(failed)?), Bound::Tcp(listener), None)
             }
@@ -74,7 +75,7 @@ impl Listener {
         &self.address
     }
 
-    /// Joins the tokio runtime that this is called in.
+    /// Joins the current tokio runtime.
     pub fn start(&mut self) -> Result<()> {
         let failed = |source| NbdError::Listen { address: self.address.to_string(), source };
         if let Socket::Bound(bound) = &mut self.socket {
@@ -96,7 +97,7 @@ impl Listener {
     }
 }
 
-/// Makes a socket that nobody else may connect to at any moment, then gives it its mode.
+/// Creates a socket with its mode. At no moment before can others connect to it.
 fn bind_unix(path: &Path, mode: u32) -> io::Result<std::os::unix::net::UnixListener> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
@@ -106,7 +107,7 @@ fn bind_unix(path: &Path, mode: u32) -> io::Result<std::os::unix::net::UnixListe
 }
 
 impl Accepted {
-    /// Whether the client is on this machine.
+    /// Returns whether the client is on this machine.
     pub fn is_local(&self) -> bool {
         match self {
             Accepted::Tcp(_, peer) => peer.ip().to_canonical().is_loopback(),
@@ -114,12 +115,12 @@ impl Accepted {
         }
     }
 
-    /// Whether it came through a Unix socket.
+    /// Returns whether the connection came through a Unix socket.
     pub fn is_unix(&self) -> bool {
         matches!(self, Accepted::Unix(_))
     }
 
-    /// The client, for the log.
+    /// Returns the client, for the log.
     pub fn peer(&self) -> String {
         match self {
             Accepted::Tcp(_, peer) => peer.to_string(),
@@ -127,7 +128,8 @@ impl Accepted {
         }
     }
 
-    /// The stream, tuned: replies are sent at once, and dead clients are noticed. What the system refuses to tune works untuned.
+    /// Returns the stream, tuned so that replies are sent at once and dead clients are noticed. If the system refuses
+    /// an option, the stream works without it.
     pub fn into_stream(self) -> Box<dyn Wire> {
         match self {
             Accepted::Tcp(stream, _) => {
@@ -143,7 +145,7 @@ impl Accepted {
     }
 }
 
-/// Removes a socket that nobody listens on any more; anything else is left, so that binding fails.
+/// Removes a socket without a listener. Leaves anything else, so that binding fails.
 fn remove_stale(path: &Path) -> io::Result<()> {
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
     if is_socket && std::os::unix::net::UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {

@@ -1,4 +1,4 @@
-//! What the server counts.
+//! The counters of the server.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -20,12 +20,12 @@ pub enum Command {
     WriteZeroes,
     /// `NBD_CMD_BLOCK_STATUS`.
     BlockStatus,
-    /// A command that the protocol does not have.
+    /// A command that is not in the protocol.
     Unknown,
 }
 
 impl Command {
-    /// All of them, in the order of [`MetricsSnapshot::requests`].
+    /// All commands, in the order of [`MetricsSnapshot::requests`].
     pub const ALL: [Command; 8] = [
         Command::Read,
         Command::Write,
@@ -37,7 +37,7 @@ impl Command {
         Command::Unknown,
     ];
 
-    /// The name as a label.
+    /// Returns the name for labels.
     pub fn name(self) -> &'static str {
         match self {
             Command::Read => "read",
@@ -52,7 +52,7 @@ impl Command {
     }
 }
 
-/// The counters of a server; shared, and only ever growing but for the connections that are open.
+/// The shared counters of a server. All of them only grow, except the open connections.
 #[derive(Debug, Default)]
 pub struct Metrics {
     open_connections: AtomicU64,
@@ -70,11 +70,11 @@ pub struct Metrics {
 pub struct MetricsSnapshot {
     /// Connections that are open now.
     pub open_connections: u64,
-    /// Connections served since the start, with those that are open.
+    /// Connections served since the start, including open ones.
     pub connections: u64,
     /// Connections closed at once because there were too many.
     pub refused_connections: u64,
-    /// Connections that ended in the negotiation by garbage, timeout or failure of TLS.
+    /// Connections that ended during negotiation because of garbage, a timeout or a TLS failure.
     pub failed_negotiations: u64,
     /// Requests by command, in the order of [`Command::ALL`].
     pub requests: [u64; Command::ALL.len()],
@@ -87,7 +87,7 @@ pub struct MetricsSnapshot {
 }
 
 impl Metrics {
-    /// The counters now.
+    /// Returns the counters now.
     pub fn snapshot(&self) -> MetricsSnapshot {
         MetricsSnapshot {
             open_connections: self.open_connections.load(Relaxed),

@@ -1,53 +1,54 @@
-//! Options of the negotiation as bytes: parsing what clients send, building what they are answered. No I/O.
+//! Options of the negotiation as bytes: parses what clients send, builds the answers. No I/O.
 
 use crate::wire::{Fields, MAX_STRING_BYTES, OPTION_MAGIC, OPTION_REPLY_MAGIC, info, option, option_reply};
 
 /// Bytes of the header of an option.
 pub const HEADER_BYTES: usize = 16;
 
-/// The longest option data that is read, in bytes. Longer data is skipped up to [`MAX_SKIPPED_BYTES`]; beyond it is taken for an attack.
+/// The longest option data that is read, in bytes. Longer data is skipped up to [`MAX_SKIPPED_BYTES`]. Anything beyond
+/// counts as an attack.
 pub const MAX_DATA_BYTES: u32 = 64 << 10;
 
 /// The longest option data that is skipped, in bytes.
 pub const MAX_SKIPPED_BYTES: u32 = 1 << 20;
 
-/// Queries of one request for metadata contexts.
+/// The most queries in one request for metadata contexts.
 const MAX_QUERIES: u32 = 256;
 
 /// The header of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionHeader {
-    /// Which option.
+    /// The option.
     pub option: u32,
-    /// Bytes of data that follow.
+    /// Bytes of data after the header.
     pub length: u32,
 }
 
-/// Reads the header of an option; `None`: its magic is wrong.
+/// Reads the header of an option. Returns `None` if its magic is wrong.
 pub fn parse_header(bytes: &[u8; HEADER_BYTES]) -> Option<OptionHeader> {
     let mut fields = Fields(bytes);
     (fields.u64()? == OPTION_MAGIC).then_some(())?;
     Some(OptionHeader { option: fields.u32()?, length: fields.u32()? })
 }
 
-/// An option, understood.
+/// A parsed option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OptionRequest {
-    /// Begin with this export; an old form that cannot be answered with an error.
+    /// Begin with this export. This is an old form, without error answers.
     ExportName(String),
     /// End the session.
     Abort,
     /// List the exports.
     List,
-    /// Go on with TLS.
+    /// Start TLS.
     StartTls,
     /// Describe an export and, with `go`, begin with it.
     Info {
-        /// Begin with it.
+        /// Whether to begin with it.
         go: bool,
-        /// Which export.
+        /// The export.
         name: String,
-        /// What is asked beyond the size and flags.
+        /// What the client wants besides size and flags.
         wants: Wants,
     },
     /// Use structured replies.
@@ -56,11 +57,11 @@ pub enum OptionRequest {
     ExtendedHeaders,
     /// List or choose metadata contexts.
     MetaContext {
-        /// Choose, not only list.
+        /// Whether to choose, not only list.
         set: bool,
-        /// Of which export.
+        /// The export.
         name: String,
-        /// Names of contexts, or of a namespace to list: `namespace:`.
+        /// Names of contexts, or a namespace to list: `namespace:`.
         queries: Vec<String>,
     },
     /// An option that this server does not have.
@@ -83,7 +84,7 @@ pub struct Wants {
 pub enum OptionFault {
     /// Its data breaks the protocol.
     Invalid(&'static str),
-    /// It asks for too much.
+    /// It asks for too much data.
     TooBig(&'static str),
 }
 
@@ -92,7 +93,7 @@ pub fn parse(option: u32, data: &[u8]) -> Result<OptionRequest, OptionFault> {
     let without_data = |request| if data.is_empty() { Ok(request) } else { Err(OptionFault::Invalid("this option has no data")) };
     match option {
         option::EXPORT_NAME => Ok(OptionRequest::ExportName(string(data)?)),
-        // Data is ignored here, as the protocol recommends.
+        // The protocol recommends ignoring data here.
         option::ABORT => Ok(OptionRequest::Abort),
         option::LIST => without_data(OptionRequest::List),
         option::STARTTLS => without_data(OptionRequest::StartTls),
@@ -164,7 +165,7 @@ pub(crate) fn put_reply(out: &mut Vec<u8>, option: u32, kind: u32, data: &[&[u8]
     data.iter().for_each(|part| out.extend_from_slice(part));
 }
 
-/// Appends the reply to an option that is wrong.
+/// Appends the reply to a faulty option.
 pub(crate) fn put_fault(out: &mut Vec<u8>, option: u32, fault: OptionFault) {
     let (kind, text) = match fault {
         OptionFault::Invalid(text) => (option_reply::ERR_INVALID, text),

@@ -6,20 +6,20 @@ use crate::request::Request;
 use crate::style::Style;
 use crate::wire::{EXTENDED_REPLY_MAGIC, Errno, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC, chunk, state};
 
-/// A whole reply to one request.
+/// A complete reply to one request.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Reply {
     /// Header and fixed fields.
     pub head: Vec<u8>,
-    /// Data that was read.
+    /// Data read from the export.
     pub body: Vec<u8>,
 }
 
 impl Reply {
-    /// Success without data, for commands other than read; a read of length 0 too.
+    /// Returns success without data, for commands other than read and for a read of length 0.
     pub fn done(style: Style, request: &Request) -> Reply {
         let mut reply = Reply::default();
-        // A simple reply suits a client of structured replies as well, and is shorter; but not for a read.
+        // Clients of structured replies accept a simple reply too, which is shorter. Not for a read.
         if style == Style::Extended || (style == Style::Structured && request.kind == crate::wire::command::READ) {
             reply.put_chunk(style, request, chunk::NONE, 0);
         } else {
@@ -28,7 +28,7 @@ impl Reply {
         reply
     }
 
-    /// The bytes that were read; at least one.
+    /// Returns the bytes that were read, at least one.
     pub fn data(style: Style, request: &Request, data: Vec<u8>) -> Reply {
         let mut reply = Reply::default();
         if style == Style::Simple {
@@ -41,7 +41,7 @@ impl Reply {
         reply
     }
 
-    /// A read that found only zeros, in a style other than simple.
+    /// Returns the reply to a read that found only zeros. Not for the simple style.
     pub fn hole(style: Style, request: &Request, length: u32) -> Reply {
         let mut reply = Reply::default();
         reply.put_chunk(style, request, chunk::OFFSET_HOLE, 12);
@@ -50,7 +50,7 @@ impl Reply {
         reply
     }
 
-    /// How the range is allocated: [`tidy`] extents, in a style other than simple.
+    /// Returns how the range is allocated, as [`tidy`] extents. Not for the simple style.
     pub fn status(style: Style, request: &Request, extents: &[Extent]) -> Reply {
         let mut reply = Reply::default();
         let flags = |extent: &Extent| (if extent.hole { state::HOLE } else { 0 }) | (if extent.zero { state::ZERO } else { 0 });
@@ -74,7 +74,7 @@ impl Reply {
         reply
     }
 
-    /// An error, with a text for people where there is room for it.
+    /// Returns an error, with a text for people if the style has room for it.
     pub fn error(style: Style, request: &Request, errno: Errno) -> Reply {
         let mut reply = Reply::default();
         if style == Style::Simple {
@@ -95,7 +95,7 @@ impl Reply {
         self.head.extend(request.cookie.to_be_bytes());
     }
 
-    /// The header of the only chunk of a reply.
+    /// Writes the header of the only chunk of a reply.
     fn put_chunk(&mut self, style: Style, request: &Request, kind: u16, length: usize) {
         let extended = style == Style::Extended;
         let magic = if extended { EXTENDED_REPLY_MAGIC } else { STRUCTURED_REPLY_MAGIC };
@@ -127,8 +127,8 @@ impl Errno {
     }
 }
 
-/// Makes what an export said fit what was asked: extents within `length` bytes, neighbours of one kind joined, `limit` of them, at least one.
-/// An export that says nothing has data everywhere, which is always safe to say.
+/// Makes the export's answer fit the request: extents within `length` bytes, equal neighbours joined, at most `limit`
+/// of them, at least one. If the export returned nothing, the range counts as data, which is always safe.
 pub fn tidy(extents: Vec<Extent>, length: u64, limit: usize) -> Vec<Extent> {
     let mut tidied: Vec<Extent> = Vec::new();
     let mut left = length;

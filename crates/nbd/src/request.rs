@@ -1,32 +1,33 @@
-//! Requests as bytes: parsing a header and deciding, from it alone, what is asked or what is wrong with it. No I/O.
+//! Requests as bytes: parses a header and decides, from it alone, what is asked or what is wrong. No I/O.
 
 use crate::style::Style;
 use crate::wire::{EXTENDED_REQUEST_MAGIC, Errno, Fields, MAX_PAYLOAD_BYTES, REQUEST_MAGIC, command, command_flag};
 
-/// The longest payload of a block status request that is looked at: an effect length and ids of contexts.
+/// The longest payload of a block status request that is parsed: an effect length and context ids.
 const MAX_STATUS_PAYLOAD_BYTES: u32 = 4096;
 
-/// A request as it was sent.
+/// A request as sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// `NBD_CMD_FLAG_*`.
     pub flags: u16,
     /// `NBD_CMD_*`.
     pub kind: u16,
-    /// Comes back with the reply.
+    /// Returned with the reply.
     pub cookie: u64,
-    /// Where.
+    /// The offset in the export.
     pub offset: u64,
-    /// How much, or the length of the payload.
+    /// The length of the range, or of the payload.
     pub length: u64,
 }
 
-/// Bytes of a request's header.
+/// Returns the length of a request's header.
 pub fn header_bytes(style: Style) -> usize {
     if style == Style::Extended { 32 } else { 28 }
 }
 
-/// Reads a header of [`header_bytes`]; `None`: the magic is wrong, so where the next request begins is unknown.
+/// Reads a header of [`header_bytes`]. Returns `None` if the magic is wrong, so that the start of the next request is
+/// unknown.
 pub fn parse_header(style: Style, bytes: &[u8]) -> Option<Request> {
     let mut fields = Fields(bytes);
     let extended = style == Style::Extended;
@@ -37,14 +38,14 @@ pub fn parse_header(style: Style, bytes: &[u8]) -> Option<Request> {
     Some(Request { flags, kind, cookie, offset, length })
 }
 
-/// What a request is judged by.
+/// The facts for judging a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts {
-    /// Bytes of the export.
+    /// Size of the export in bytes.
     pub size: u64,
-    /// Whether the export can be changed.
+    /// Whether the export is read-only.
     pub read_only: bool,
-    /// What was negotiated.
+    /// The negotiated style.
     pub style: Style,
     /// Whether a metadata context was chosen.
     pub contexts: bool,
@@ -63,20 +64,20 @@ pub enum Operation {
         /// Durable before the reply.
         fua: bool,
     },
-    /// Make all that was written durable.
+    /// Make all writes durable.
     Flush,
-    /// Forget a range.
+    /// Discard a range.
     Trim {
         /// Bytes.
         length: u64,
         /// Durable before the reply.
         fua: bool,
     },
-    /// Make a range zeros.
+    /// Zero a range.
     WriteZeroes {
         /// Bytes.
         length: u64,
-        /// Its space may be given back.
+        /// Whether its space may be freed.
         may_trim: bool,
         /// Durable before the reply.
         fua: bool,
@@ -86,30 +87,31 @@ pub enum Operation {
         /// Bytes.
         length: u64,
     },
-    /// Tell how a range is allocated.
+    /// Report how a range is allocated.
     Status {
         /// Bytes.
         length: u64,
         /// Only the first extent.
         one: bool,
     },
-    /// The same, with length and contexts in the payload: see [`parse_status_payload`].
+    /// The same, with length and contexts in the payload; see [`parse_status_payload`].
     StatusByPayload {
         /// Only the first extent.
         one: bool,
     },
 }
 
-/// A request, judged.
+/// A judged request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Judged {
     /// Bytes that follow the header, whatever the verdict.
     pub payload_bytes: u32,
-    /// What to do, or which error to answer.
+    /// The operation, or the error to answer.
     pub verdict: Result<Operation, Errno>,
 }
 
-/// Judges a request other than `NBD_CMD_DISC`; `None`: it announces a payload that is too large to be honest, so the connection must be closed.
+/// Judges a request other than `NBD_CMD_DISC`. Returns `None` if it announces an impossibly large payload, so that the
+/// connection must be closed.
 pub fn judge(request: &Request, facts: &Facts) -> Option<Judged> {
     let announced = request.flags & command_flag::PAYLOAD_LEN != 0;
     let has_payload = if facts.style == Style::Extended { announced } else { request.kind == command::WRITE };
@@ -144,7 +146,8 @@ fn verdict(request: &Request, facts: &Facts, has_payload: bool) -> Result<Operat
     let by_payload = request.kind == command::BLOCK_STATUS && has_payload;
     let inside = |length| request.offset.checked_add(length).is_some_and(|end| end <= facts.size);
     if request.kind != command::FLUSH && !inside(if by_payload { 0 } else { length }) {
-        // "SHOULD return ENOSPC if it receives a write request including sectors beyond the size of the device", but EINVAL for a trim.
+        // "SHOULD return ENOSPC if it receives a write request including sectors beyond the size of the device", but
+        // EINVAL for a trim.
         let beyond = if matches!(request.kind, command::WRITE | command::WRITE_ZEROES) { Errno::NoSpace } else { Errno::Invalid };
         return Err(beyond);
     }
@@ -161,7 +164,7 @@ fn verdict(request: &Request, facts: &Facts, has_payload: bool) -> Result<Operat
         command::CACHE => Ok(Operation::Cache { length }),
         command::WRITE_ZEROES => {
             let may_trim = !has(command_flag::NO_HOLE);
-            // Zeros that must have space are written like data, which is not fast.
+            // Zeros that need space are written like data, which is not fast.
             if has(command_flag::FAST_ZERO) && !may_trim {
                 Err(Errno::NotSupported)
             } else {
@@ -177,7 +180,8 @@ fn verdict(request: &Request, facts: &Facts, has_payload: bool) -> Result<Operat
     }
 }
 
-/// Reads the payload of [`Operation::StatusByPayload`]: the length asked about. Only the one context that there is may be named, once.
+/// Reads the payload of [`Operation::StatusByPayload`] and returns the length asked about. It may only name the one
+/// existing context, once.
 pub fn parse_status_payload(payload: &[u8], request: &Request, facts: &Facts) -> Result<u64, Errno> {
     let mut fields = Fields(payload);
     let length = fields.u64().ok_or(Errno::Invalid)?;

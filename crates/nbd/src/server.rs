@@ -1,4 +1,4 @@
-//! The server: listens, gives out places, and stops in order.
+//! The server: listens, limits connections, and stops in order.
 
 use crate::haggling::TlsState;
 use crate::listener::{Accepted, Listener};
@@ -15,7 +15,8 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-/// After a failure to accept (usually: no file descriptors left) the next try waits, so that the loop does not eat a core.
+/// How long to wait after a failure to accept (usually no file descriptors are left), so that the loop does not use a
+/// whole core.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A server that has its addresses and waits to be [run](Server::run).
@@ -25,28 +26,30 @@ pub struct Server {
     context: Arc<Context>,
 }
 
-/// What all connections share.
+/// State shared by all connections.
 pub(crate) struct Context {
     pub exports: Arc<dyn Exports>,
     pub limits: Limits,
     pub acceptor: Option<TlsAcceptor>,
     pub metrics: Arc<Metrics>,
-    /// The threads on which exports work ...
+    /// The threads for exports, ...
     pub pool: Pool,
-    /// ... and one permit for each, which connections take in turn.
+    /// ... and one permit per thread, which connections take in turn.
     pub workers: Arc<Semaphore>,
-    /// Bytes of payloads.
+    /// Bytes for payloads.
     pub shared_bytes: Arc<Semaphore>,
     /// Becomes true when the server stops.
     pub stop: watch::Sender<bool>,
     in_use: Mutex<InUse>,
 }
 
-/// Exports with connections: by the address of the object, the object and the number of its connections.
+/// Exports with connections. The key is the address of the object; the value is the object and the number of its
+/// connections.
 type InUse = HashMap<usize, (Arc<dyn Export>, usize)>;
 
 impl Server {
-    /// Takes the addresses and reads the certificates; clients can connect from now on, and are served by [`Server::run`].
+    /// Binds the addresses and reads the certificates. From now on clients can connect, and [`Server::run`] serves
+    /// them.
     pub fn bind(config: Config, exports: Arc<dyn Exports>) -> Result<Server> {
         config.limits.check()?;
         let acceptor = match &config.tls {
@@ -80,23 +83,23 @@ impl Server {
         Ok(Server { config, listeners, context })
     }
 
-    /// The first address, with the port that the system chose.
+    /// Returns the first address, with the port that the system chose.
     pub fn local_address(&self) -> &LocalAddress {
         self.listeners[0].address()
     }
 
-    /// All addresses, in the order of [`Config::listen`].
+    /// Returns all addresses, in the order of [`Config::listen`].
     pub fn local_addresses(&self) -> impl Iterator<Item = &LocalAddress> {
         self.listeners.iter().map(Listener::address)
     }
 
-    /// The counters; they outlive the server.
+    /// Returns the counters. They outlive the server.
     pub fn metrics(&self) -> Arc<Metrics> {
         Arc::clone(&self.context.metrics)
     }
 
-    /// Serves until `shutdown` is ready. Then nothing more is accepted, requests in flight finish, further ones are answered that
-    /// the server stops, and the exports that are in use are flushed. Connections that take longer than the limit are cut.
+    /// Serves until `shutdown` is ready. Then it accepts nothing more, lets requests in flight finish, refuses further
+    /// requests, and flushes the exports in use. Connections that take longer than the limit are cut.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<()> {
         for listener in &mut self.listeners {
             listener.start()?;
@@ -128,7 +131,7 @@ impl Server {
                 },
             }
         }
-        // Closes the sockets and removes those of files.
+        // Closes the sockets and removes their files.
         self.listeners.clear();
         let in_use: Vec<_> = self.context.in_use().values().map(|(export, _)| Arc::clone(export)).collect();
         self.context.stop.send_replace(true);
@@ -143,12 +146,12 @@ impl Server {
 
 impl Context {
     fn in_use(&self) -> MutexGuard<'_, InUse> {
-        // Nothing panics while it is held.
+        // No code panics while it is held.
         self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// An export while a connection works with it.
+/// An export in use by a connection.
 struct Using {
     context: Arc<Context>,
     key: usize,
@@ -174,7 +177,7 @@ impl Drop for Using {
     }
 }
 
-/// Whether a connection may, must or cannot use TLS.
+/// Returns whether a connection may, must or cannot use TLS.
 fn tls_state(config: &Config, is_unix: bool, is_local: bool) -> TlsState {
     match config.tls {
         Tls::Off => TlsState::Unavailable,
@@ -192,10 +195,10 @@ async fn accept(listeners: &[Listener]) -> io::Result<Accepted> {
     .await
 }
 
-/// A connection from its first byte to its last.
+/// Serves a connection from its first byte to its last.
 async fn serve(accepted: Accepted, tls: TlsState, context: Arc<Context>) {
     context.metrics.connected();
-    // Counts down however this future ends, also when it is cut.
+    // Counts down however this future ends, even if it is cut.
     let _open = Open(Arc::clone(&context.metrics));
     let peer = accepted.peer();
     let stream: Box<dyn Wire> = accepted.into_stream();

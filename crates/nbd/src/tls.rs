@@ -1,4 +1,4 @@
-//! Encryption: certificates from files, and the stream that may or may not be encrypted.
+//! Encryption: certificates from files, and streams that may be encrypted.
 
 use crate::{NbdError, Result, TlsFiles};
 use std::path::Path;
@@ -16,7 +16,8 @@ pub(crate) trait Wire: AsyncRead + AsyncWrite + Unpin + Send + Sync {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send + Sync> Wire for T {}
 
-/// Reads the certificates; with authorities for clients, those without a certificate of theirs fail the TLS handshake.
+/// Reads the certificates. If client authorities are given, clients without a certificate signed by them fail the TLS
+/// handshake.
 pub(crate) fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor> {
     let certificates = certificates(&files.certificate)?;
     let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| unusable(&files.key, error))?;

@@ -1,8 +1,9 @@
 //! The transmission phase of a connection: requests in, replies out, many at a time.
 //!
-//! One task reads requests and writes replies; exports work on the threads of the pool. A request first takes a place of the connection,
-//! then memory, then (its payload being there) a worker, and gives the worker back before its reply waits for the client. So no
-//! client keeps a worker, and whoever waits for something waits for those who get on, or are closed by a timeout.
+//! One task reads requests and writes replies; exports work on the threads of the pool. A request first takes a place
+//! of the connection, then memory, and, once its payload has arrived, a worker. It returns the worker before its reply
+//! waits for the client. So no client keeps a worker. A request only ever waits for others that make progress or are
+//! closed by a timeout.
 
 use crate::execute::{STATUS_EXTENTS, execute};
 use crate::haggling::Session;
@@ -23,26 +24,26 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 
-/// Some requests of 4 KiB fit; larger payloads go past the buffer.
+/// Holds several 4 KiB requests. Larger payloads bypass the buffer.
 const BUFFER_BYTES: usize = 16 << 10;
 
 /// Replies written with one system call.
 const REPLIES_AT_ONCE: usize = 64;
 
-/// How long a stopping server listens for further requests of a client that has none in flight.
+/// How long a stopping server waits for further requests of a client that has none in flight.
 pub(crate) const LINGER: Duration = Duration::from_millis(250);
 
-/// What a status reply takes while it is made: extents as the export says them and as bytes.
+/// Memory for building a status reply: extents as the export returns them, and as bytes.
 const STATUS_BYTES: u32 = (STATUS_EXTENTS * (size_of::<Extent>() + 16)) as u32;
 
-/// A reply on its way, with what is given back when it is written.
+/// A reply on its way, with the resources that are released when it is written.
 struct Outgoing {
     reply: Reply,
     _place: OwnedSemaphorePermit,
     _hold: Option<Hold>,
 }
 
-/// Serves requests until the client ends the session, breaks the protocol or is gone, or the server stops.
+/// Serves requests until the client ends the session, breaks the protocol or disappears, or the server stops.
 pub(crate) async fn serve(stream: Box<dyn Wire>, session: Session, context: Arc<Context>) -> io::Result<()> {
     let (read_half, write_half) = tokio::io::split(stream);
     let (replies, outgoing) = unbounded_channel();
@@ -63,7 +64,7 @@ pub(crate) async fn serve(stream: Box<dyn Wire>, session: Session, context: Arc<
         // A client that takes no replies is gone, whatever it still sends.
         written = &mut writing => written,
         read = reading.run() => {
-            // The replies in flight hold the other ends of the channel: when the last is written, it is closed.
+            // Replies in flight hold the other ends of the channel. It closes when the last one is written.
             writing.await?;
             read
         }
@@ -100,7 +101,7 @@ impl Reading {
         Ok(())
     }
 
-    /// `None`: the client is gone, or the server stops and the client has nothing in flight.
+    /// Returns `None` if the client is gone, or if the server stops and the client has nothing in flight.
     async fn next_request(&mut self) -> io::Result<Option<Request>> {
         loop {
             if self.stopping {
@@ -172,7 +173,7 @@ impl Reading {
     fn refuse(&self, request: &Request, errno: Errno, place: OwnedSemaphorePermit) {
         self.context.metrics.failed();
         let reply = Reply::error(self.session.style, request, errno);
-        // The writer is there as long as this task runs.
+        // The writer exists as long as this task runs.
         let _ = self.replies.send(Outgoing { reply, _place: place, _hold: None });
     }
 
@@ -226,7 +227,8 @@ impl Reading {
     }
 }
 
-/// Writes replies as they come until nobody can send any more, then says goodbye (TLS close, end of the TCP stream).
+/// Writes replies as they come until all senders are gone, then closes the connection (TLS close, end of the TCP
+/// stream).
 async fn write_replies(
     mut writer: impl AsyncWrite + Unpin,
     mut outgoing: UnboundedReceiver<Outgoing>,

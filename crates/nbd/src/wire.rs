@@ -1,6 +1,6 @@
-//! The numbers of the protocol (`doc/proto.md`, "Values") and the reading of big-endian fields.
+//! The numbers of the protocol (`doc/proto.md`, "Values"), and a reader of big-endian fields.
 
-/// The largest payload of a request or reply, in bytes; announced to clients, and what they use when nothing is announced.
+/// The largest payload of a request or reply, in bytes. It is announced to clients, and is also the protocol's default.
 pub const MAX_PAYLOAD_BYTES: u32 = 32 << 20;
 
 pub(crate) const INIT_MAGIC: u64 = 0x4e42_444d_4147_4943; // "NBDMAGIC"
@@ -12,10 +12,10 @@ pub(crate) const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 pub(crate) const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 pub(crate) const EXTENDED_REPLY_MAGIC: u32 = 0x6e8a_278c;
 
-/// Strings (names, queries, messages) have at most this many bytes.
+/// The longest string (name, query, message) in bytes.
 pub(crate) const MAX_STRING_BYTES: usize = 4096;
 
-/// Handshake flags; the client's flags have the same bits.
+/// Handshake flags. The client's flags use the same bits.
 pub(crate) mod handshake_flag {
     pub const FIXED_NEWSTYLE: u16 = 1 << 0;
     pub const NO_ZEROES: u16 = 1 << 1;
@@ -111,13 +111,13 @@ pub(crate) mod state {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Errno {
-    /// A change of a read-only export.
+    /// Changing a read-only export.
     Permission = 1,
     /// The export failed.
     Io = 5,
-    /// The request makes no sense.
+    /// The request is invalid.
     Invalid = 22,
-    /// A change beyond the end of the export, or the store is full.
+    /// Changing beyond the end of the export, or the store is full.
     NoSpace = 28,
     /// A read longer than the largest payload.
     Overflow = 75,
@@ -127,7 +127,7 @@ pub enum Errno {
     Shutdown = 108,
 }
 
-/// Takes big-endian fields from the front of bytes; `None` when they are too short.
+/// Takes big-endian fields from the front of bytes. Returns `None` when they are too short.
 pub(crate) struct Fields<'a>(pub &'a [u8]);
 
 impl<'a> Fields<'a> {

@@ -1,8 +1,9 @@
-//! The threads on which servers of disks work. It knows nothing of disks, or of networks.
+//! The threads on which disk servers work. This crate must never know disks or networks.
 //!
-//! Not tokio's blocking pool, because that wakes a sleeping thread for every job: sixteen requests of 4 KiB that arrive together
-//! would wake sixteen threads for some microseconds of work each. Here at most one thread is being woken at a time, and it wakes the next
-//! when it finds more jobs than its own. Short jobs are then done by a few threads that stay awake; long ones get as many threads as they need.
+//! Tokio's blocking pool wakes a sleeping thread for every job. Sixteen 4 KiB requests that arrive together would wake
+//! sixteen threads for a few microseconds of work each. Here at most one thread is being woken at a time, and it wakes
+//! the next one if it finds more than one job. So a few threads that stay awake do short jobs, and long jobs get as
+//! many threads as they need.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,7 +11,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Up to a number of threads, started when they are first needed; they end when the pool is dropped and the jobs are done.
+/// A pool of threads up to a limit, each started when first needed. They end when the pool is dropped and all jobs are
+/// done.
 pub struct Pool {
     shared: Arc<Shared>,
 }
@@ -27,23 +29,23 @@ struct State {
     jobs: VecDeque<Job>,
     threads: usize,
     idle: usize,
-    /// A thread was told to look for jobs and has not looked yet. While there are jobs and idle threads, this is true.
+    /// A thread was told to look for jobs and has not looked yet. Always true while there are jobs and idle threads.
     waking: bool,
     closed: bool,
 }
 
 impl Pool {
-    /// Up to `limit` threads of this name.
+    /// Creates a pool of up to `limit` threads with this name.
     pub fn new(name: &'static str, limit: usize) -> Pool {
         Pool { shared: Arc::new(Shared { state: Mutex::default(), wake: Condvar::new(), limit, name }) }
     }
 
-    /// Does a job some time, on another thread.
+    /// Queues a job for another thread. If no thread can be started, runs it here.
     pub fn run(&self, job: impl FnOnce() + Send + 'static) {
         let mut state = self.shared.lock();
         state.jobs.push_back(Box::new(job));
         self.shared.wake_one(&mut state);
-        // No thread at all could be started: better here and slow than never.
+        // No thread could be started. Running the job here is slow but better than never.
         let alone = if state.threads == 0 { state.jobs.pop_front() } else { None };
         drop(state);
         if let Some(job) = alone {
@@ -99,7 +101,7 @@ impl Shared {
                     self.wake_one(&mut state);
                 }
                 drop(state);
-                // A job that panics is the job's loss; the thread goes on.
+                // A job that panics is lost, but the thread goes on.
                 let _ = catch_unwind(AssertUnwindSafe(job));
                 state = self.lock();
             } else if state.closed {

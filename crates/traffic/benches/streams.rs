@@ -1,15 +1,15 @@
-//! How fast streams are made, beside the copying of as many bytes. `cargo bench -p onefold-traffic`.
+//! Measures how fast streams are generated, compared with copying as many bytes. Run `cargo bench -p onefold-traffic`.
 
 use onefold_traffic::{Model, Placement, Set, Stream, Trace, Workload};
 use rustix::time::{ClockId, clock_gettime};
 use std::hint::black_box;
 use std::time::Duration;
 
-/// What is written at a time: the buffer stays in the second cache of a core.
+/// Bytes written per step. The buffer fits in the second-level cache of a core.
 const STEP_BYTES: usize = 256 << 10;
-/// What is copied from: larger than any cache it is likely to meet.
+/// Size of the source of copies: larger than any cache it is likely to meet.
 const MEMORY_BYTES: usize = 256 << 20;
-/// Bytes of one timed run, and the number of runs, in turn with those of the others.
+/// Bytes of one timed run, and the number of runs. The streams take turns.
 const RUN_BYTES: usize = 64 << 20;
 const RUNS: usize = 31;
 
@@ -57,7 +57,7 @@ fn speed(mut step: impl FnMut()) -> f64 {
     RUN_BYTES as f64 / (thread_time() - start).as_secs_f64() / 1e9
 }
 
-/// Time that this thread has had a core: others on the machine do not count.
+/// Returns the CPU time of this thread, so that other load on the machine does not count.
 fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

@@ -1,4 +1,4 @@
-//! What a stream consists of, found without making its bytes.
+//! What a stream consists of, computed without generating its bytes.
 
 use crate::model::State;
 use crate::stream::Run;
@@ -6,21 +6,21 @@ use crate::workload::Workload;
 use onefold_ground::histogram::Histogram;
 use std::collections::HashMap;
 
-/// What a stream consists of. The three kinds of bytes `new`, `within` and `earlier` are all of it.
+/// What a stream consists of. `new`, `within` and `earlier` bytes add up to its length.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Description {
-    /// Length of the stream, bytes.
+    /// Length of the stream in bytes.
     pub length_bytes: u64,
-    /// The states that occur in it.
+    /// The states that occur in the stream.
     pub states: Vec<StateDescription>,
-    /// Bytes that are neither in an earlier generation of the same client nor earlier in this one.
-    /// An ideal deduplication stores so many when it knows all earlier generations.
+    /// Bytes that appear neither in an earlier generation of the same client nor earlier in this generation. Ideal
+    /// deduplication that knows all earlier generations stores this many bytes.
     pub new_bytes: u64,
-    /// Bytes that were earlier in this generation.
+    /// Bytes that repeat bytes from earlier in this generation.
     pub within_bytes: u64,
-    /// Bytes of the generation before.
+    /// Bytes from the previous generation.
     pub earlier_bytes: u64,
-    /// Bytes of the generation before that are not in this one.
+    /// Bytes of the previous generation that are not in this one.
     pub left_out_bytes: u64,
 }
 
@@ -29,15 +29,15 @@ pub struct Description {
 pub struct StateDescription {
     /// The state.
     pub state: State,
-    /// How many runs.
+    /// Number of runs.
     pub runs: u64,
-    /// Their bytes.
+    /// Their total length in bytes.
     pub bytes: u64,
     /// Their lengths.
     pub lengths: LengthQuantiles,
 }
 
-/// Lengths of runs in bytes. Quantiles are at most 1 % too low; minimum, mean and maximum are exact.
+/// Lengths of runs in bytes. Quantiles are at most 1 % too low. Minimum, mean and maximum are exact.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct LengthQuantiles {
@@ -70,7 +70,7 @@ impl Description {
     pub(crate) fn new(workload: &Workload) -> Description {
         let mut histograms = State::ALL.map(|state| (state, Histogram::new()));
         let mut pool = workload.pool(workload.generation);
-        // How much of each buffer was there: they are read from their beginning.
+        // How much of each buffer has appeared so far. Buffers are always read from the beginning.
         let mut seen: HashMap<u64, u64> = HashMap::new();
         let mut new_bytes = 0;
         for Run { state, length, .. } in crate::stream::Runs::new(workload.script(workload.generation)) {
@@ -118,7 +118,7 @@ impl Description {
         }
     }
 
-    /// The share of the stream that is of this state, from 0 to 1.
+    /// Returns the share of the stream in this state, from 0 to 1.
     pub fn share(&self, state: State) -> f64 {
         let bytes: u64 = self.states.iter().filter(|one| one.state == state).map(|one| one.bytes).sum();
         bytes as f64 / self.length_bytes as f64

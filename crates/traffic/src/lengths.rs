@@ -1,9 +1,10 @@
-//! How long runs are: distributions given as quantiles, drawn from by their inverse. The numbers are data files of this crate, whose README names the source.
+//! Lengths of runs: distributions given as quantiles, drawn by inverting them. The numbers are data files of this
+//! crate. Its README names the source.
 
 use crate::model::{State, Trace};
 use std::sync::OnceLock;
 
-/// Runs from this quantile on are dropped, as the papers' generator does: the longest are tens of GB.
+/// Runs from this quantile on are dropped, as in the papers' generator. The longest are tens of GB.
 pub(crate) const CUT: f64 = 0.999;
 
 const SECOND: &str = include_str!("../data/run-length-quantiles.csv");
@@ -12,13 +13,13 @@ const FIRST: &str = include_str!("../data/gen1-reconstructed-quantiles.csv");
 /// A distribution of lengths in bytes.
 #[derive(Debug)]
 pub(crate) struct Lengths {
-    /// Probability, and the length that so many runs do not exceed; both rise.
+    /// Pairs of a probability and the length that this share of runs does not exceed. Both rise.
     points: Vec<(f64, f64)>,
-    /// Length of the list behind it, after the cut. `None`: it is reconstructed.
+    /// Number of lengths in the list behind the quantiles, after the cut. `None`: the list is reconstructed.
     list_length: Option<u32>,
 }
 
-/// A length, and by how much lengths differ here from one item of the list to the next.
+/// A length, and the difference at this point between two adjacent items of the list.
 pub(crate) struct Drawn {
     pub(crate) length: f64,
     pub(crate) step: f64,
@@ -38,19 +39,19 @@ impl Lengths {
         Lengths { points: lines.map(point).collect(), list_length }
     }
 
-    /// The length that a share of `probability` of all runs, before the cut, does not exceed.
+    /// Returns the length that a share of `probability` of all runs, before the cut, does not exceed.
     #[cfg(test)]
     pub(crate) fn quantile(&self, probability: f64) -> f64 {
         self.at(probability).0
     }
 
-    /// The quantile, and how fast it rises.
+    /// Returns the quantile and its slope.
     fn at(&self, probability: f64) -> (f64, f64) {
         let above = self.points.partition_point(|point| point.0 <= probability);
         let Some(high) = self.points.get(above) else {
             return (self.points.last().map_or(0.0, |point| point.1), 0.0);
         };
-        // Of the shortest, only the first point is known.
+        // Below the first point, nothing else is known.
         let Some(low) = above.checked_sub(1).map(|below| self.points[below]) else {
             return (high.1, 0.0);
         };
@@ -58,13 +59,13 @@ impl Lengths {
         (low.1 + slope * (probability - low.0), slope)
     }
 
-    /// The length that `share`, from 0 to 1, stands for after the cut.
+    /// Returns the length for `share`, from 0 to 1, of the distribution after the cut.
     pub(crate) fn draw(&self, share: f64) -> Drawn {
         let (length, slope) = self.at(share * CUT);
         Drawn { length, step: self.list_length.map_or(0.0, |items| slope * CUT / f64::from(items)) }
     }
 
-    /// Mean after the cut, in bytes.
+    /// Returns the mean after the cut, in bytes.
     #[cfg(test)]
     pub(crate) fn mean(&self) -> f64 {
         let first = self.points[0];
@@ -99,7 +100,7 @@ impl Tables {
     }
 }
 
-/// Run lengths of a second and later generation.
+/// Returns the run lengths of second and later generations.
 pub(crate) fn second(trace: Trace) -> &'static Tables {
     static UPB_6: OnceLock<Tables> = OnceLock::new();
     static UPB_21_S: OnceLock<Tables> = OnceLock::new();
@@ -120,7 +121,7 @@ pub(crate) fn second(trace: Trace) -> &'static Tables {
     })
 }
 
-/// Run lengths of a first generation: unique and internally redundant ones. Reconstructed.
+/// Returns the run lengths of a first generation: unique runs and internally redundant ones. They are reconstructed.
 pub(crate) fn first() -> &'static [Lengths; 2] {
     static FIRST_GENERATION: OnceLock<[Lengths; 2]> = OnceLock::new();
     FIRST_GENERATION.get_or_init(|| [Lengths::read(FIRST, "unique_bytes", None), Lengths::read(FIRST, "redundant_bytes", None)])
@@ -155,11 +156,12 @@ mod tests {
             assert_eq!(lengths.list_length.map(f64::from), Some(number(12)), "{}", line[0]);
             for (column, probability) in [(4, 0.0), (5, 0.25), (6, 0.5), (7, 0.75), (8, 0.9), (9, 0.99), (10, 0.999), (14, 0.999)] {
                 let (quantile, expected) = (lengths.quantile(probability), number(column));
-                // The list ends before the quantile that it is cut at, and quantiles of lists are defined in several ways.
+                // The list ends before the quantile at which it is cut, and there are several definitions of a list's
+                // quantiles.
                 let allowed = if column == 14 { 0.13 } else { 0.01 };
                 assert!((quantile / expected - 1.0).abs() < allowed, "{} {probability}: {quantile}, {expected}", line[0]);
             }
-            // A thousand points stand for ten thousands.
+            // A thousand points stand for tens of thousands.
             assert!((lengths.mean() / number(13) - 1.0).abs() < 0.01, "{}: {}", line[0], lengths.mean());
         }
     }

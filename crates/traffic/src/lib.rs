@@ -1,17 +1,19 @@
-//! Data to measure deduplication with: streams that follow from a seed, and of which it is known what in them is a duplicate of what.
+//! Test data for measuring deduplication: streams generated from a seed, for which it is known what duplicates what.
 //!
-//! The main set is the workload of the papers that onefold comes from ([`Set::Generations`]): backups of a file server as a sequence of *runs*,
-//! unique (U), internally redundant (I) or temporally redundant (T), with run lengths and transitions taken from traces of real backups.
-//! The sets of the other papers are beside it. `docs/traffic.md` describes all of them, and the choices that are ours.
+//! The main set is the workload of the papers that onefold comes from ([`Set::Generations`]). It models backups of a
+//! file server as a sequence of *runs*: unique (U), internally redundant (I) or temporally redundant (T). Run lengths
+//! and transitions come from traces of real backups. There are also the sets of the other papers. `docs/traffic.md`
+//! describes all sets and the choices that are ours.
 //!
-//! - Everything follows from ([`Workload::seed`], [`Workload::client`], [`Workload::generation`], [`Workload::size_bytes`], [`Workload::set`]):
-//!   on every machine the same bytes. Clients share nothing.
-//! - No earlier generation is stored, nor a list of its runs. A byte is a function of its origin (seed, client, the generation that was first to have it,
-//!   place), and generation n reads generation n-1, itself made while it is read, from its beginning to its end. A stream takes some 500 bytes for
-//!   each generation up to its own, whatever the size: nothing for each GB.
-//! - The bytes are pseudo-random: incompressible, and without duplicates beside those that the set asks for.
-//! - **The run lengths of generation 1 are reconstructed**: their lists were never published, and the estimate that stands for them has the
-//!   published mean, median and maximum ([`Workload::is_reconstructed`]).
+//! - Everything follows from ([`Workload::seed`], [`Workload::client`], [`Workload::generation`],
+//!   [`Workload::size_bytes`], [`Workload::set`]), with the same bytes on every machine. Clients share nothing.
+//! - No earlier generation is stored, nor a list of its runs. A byte is a function of its origin: seed, client, the
+//!   first generation that had it, and place. Generation n reads generation n-1 from beginning to end, which is itself
+//!   generated while it is read. A stream takes some 500 bytes of memory for each generation up to its own, whatever
+//!   the size.
+//! - The bytes are pseudo-random: they do not compress, and have no duplicates other than those that the set asks for.
+//! - **The run lengths of generation 1 are reconstructed.** The lists were never published. The estimate used instead
+//!   has the published mean, median and maximum ([`Workload::is_reconstructed`]).
 //!
 //! ```
 //! use onefold_traffic::{Set, Workload, Model};
@@ -25,7 +27,7 @@
 //! # Ok::<(), onefold_traffic::TrafficError>(())
 //! ```
 //!
-//! This crate knows no store, no chunks and no files.
+//! This crate must never know stores, chunks or files.
 
 mod description;
 mod lengths;

@@ -1,4 +1,4 @@
-//! The papers' workload as a sequence of runs: which state follows which, and how long it lasts.
+//! The papers' workload as a sequence of runs: which state follows which, and how long each run is.
 
 use crate::lengths::{self, Lengths, Tables};
 use crate::noise::{Draws, Key};
@@ -7,19 +7,19 @@ use crate::script::Op;
 /// What a run is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum State {
-    /// U: data that was nowhere before.
+    /// U: data that appeared nowhere before.
     Unique,
-    /// I: data that is repeated within the generation.
+    /// I: data that repeats within the generation.
     Internal,
-    /// T: data of the generation before.
+    /// T: data of the previous generation.
     Temporal,
 }
 
 impl State {
-    /// All of them.
+    /// All states.
     pub const ALL: [State; 3] = [State::Unique, State::Internal, State::Temporal];
 
-    /// The letter that the papers use.
+    /// Returns the letter that the papers use.
     pub fn letter(self) -> char {
         match self {
             State::Unique => 'U',
@@ -29,18 +29,19 @@ impl State {
     }
 }
 
-/// How new data comes between the old.
+/// How new data is placed among old data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Placement {
-    /// Runs are rounded up to 4 KiB, and new data overwrites as much of the generation before: what stays keeps its place, as on a disk.
+    /// Runs are rounded up to 4 KiB, and new data overwrites as much of the previous generation. Old data keeps its
+    /// place, as on a disk.
     #[default]
     Block,
-    /// Runs have any length, and new data is inserted: what stays moves on, as in an archive of files.
+    /// Runs have any length, and new data is inserted. Old data moves, as in an archive of files.
     Floating,
 }
 
 impl Placement {
-    /// The papers' choice of trace with it.
+    /// Returns the trace that the papers use with this placement.
     pub fn trace(self) -> Trace {
         match self {
             Placement::Block => Trace::Upb6,
@@ -49,10 +50,10 @@ impl Placement {
     }
 }
 
-/// Whose run lengths and transitions a second generation has: pairs of real backups.
+/// The trace of real backups from which second generations take run lengths and transitions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Trace {
-    /// The papers' choice, with [`Placement::Block`].
+    /// The papers' choice for [`Placement::Block`].
     #[default]
     Upb6,
     /// The papers' choice for floating second generations.
@@ -60,39 +61,42 @@ pub enum Trace {
 }
 
 impl Trace {
-    /// Probability that another run than a temporal one (after unique and internal ones) or an internal one (after temporal ones) follows. In this
-    /// order: internal after unique, unique after internal, internal after temporal. The other possible follower has the rest; no state follows itself.
+    /// Returns the probabilities of: internal after unique, unique after internal, and internal after temporal. In each
+    /// case the only other possible follower has the remaining probability. No state follows itself.
     fn switches(self) -> [f64; 3] {
         let share = |counted: u32, other: u32| f64::from(counted) / f64::from(counted + other);
         match self {
-            // Counts of data/state-switches.csv.
+            // The counts come from data/state-switches.csv.
             Trace::Upb6 => [share(4810, 22224), share(4706, 2161), share(2057, 22328)],
             Trace::Upb21S => [share(4519, 27300), share(4247, 1103), share(831, 27572)],
         }
     }
 }
 
-/// The model as it is documented, or with what the published generators did otherwise. Which of the defects were in the runs that the papers
-/// measured is unknown. Shares are those of a second generation of `upb-6` in blocks, by bytes.
+/// The model as documented, or with defects of the published generators. Which of the defects affected the papers'
+/// measurements is unknown. The shares are by bytes, for a second generation of `upb-6` in blocks.
 ///
-/// Not here are defects that change nothing one can see: a random index that in one of 27,000 draws is one too high, an option parsed by the
-/// length of another's name, and a generator of numbers taken for another.
+/// Defects without a visible effect are left out: a random index that is one too high in one of 27,000 draws, an option
+/// parsed with the length of another option's name, and one random number generator mistaken for another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Variant {
     /// As documented: 98.0 % T, 1.25 % U, 0.75 % I.
     #[default]
     Documented,
-    /// Defect 1: between two items of a list of lengths, the interpolation goes one whole step too far. Temporal runs are 1.6 % longer on average,
-    /// shares stay. The lists of generation 1 are not known, so it stays as it is.
+    /// Defect 1: when interpolating between two items of a list of lengths, the generator goes one whole step too far.
+    /// Temporal runs are 1.6 % longer on average; the shares do not change. The lists of generation 1 are unknown, so
+    /// generation 1 is unaffected.
     Extrapolated,
-    /// Defect 2: each line of the table of transitions overwrites the one before, so that I always follows U and T, and T always follows I: nothing is unique.
+    /// Defect 2: each line of the transition table overwrites the line before. So I always follows U and T, T always
+    /// follows I, and nothing is unique.
     OverwrittenSwitches,
-    /// Defect 3: what of a run lies behind the block of 1 MiB that it begins in is counted twice when it is written, and so half as long: 97.0 % T, 2.0 % U, 1.0 % I.
+    /// Defect 3: the part of a run after the 1 MiB block in which it begins is counted twice while writing, so it is
+    /// half as long. 97.0 % T, 2.0 % U, 1.0 % I.
     HalvedRuns,
-    /// The generator in Python of 2009: defect 1; internal runs 4096 bytes longer before they are rounded; they read one pattern of 1 MiB round and round
-    /// instead of the pool; a second generation begins with U.
+    /// The Python generator of 2009. It has defect 1. Internal runs are 4096 bytes longer before rounding, and read one
+    /// pattern of 1 MiB over and over instead of the pool. A second generation begins with U.
     Python2009,
-    /// The online generator of 2011: defects 1, 2 and 3 together: 96.5 % T, 3.5 % I, no U.
+    /// The online generator of 2011, with defects 1, 2 and 3 together: 96.5 % T, 3.5 % I, no U.
     Online2011,
 }
 
@@ -110,41 +114,42 @@ impl Variant {
     }
 }
 
-/// The papers' workload.
+/// The parameters of the papers' workload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Model {
-    /// How new data comes between the old.
+    /// How new data is placed among old data.
     pub placement: Placement,
-    /// Whose run lengths and transitions second and later generations have.
+    /// The trace behind the run lengths and transitions of second and later generations.
     pub trace: Trace,
     /// The documented model, or a defective one.
     pub variant: Variant,
-    /// Whether a second or later generation also lacks data of the one before, in runs as long as those that the trace found deleted.
+    /// Whether second and later generations also lose data of the previous one. The lost runs are as long as the runs
+    /// that the trace found deleted.
     pub deleted_runs: bool,
 }
 
-/// Unit of [`Placement::Block`], bytes.
+/// The unit of [`Placement::Block`] in bytes.
 const BLOCK: u64 = 4096;
-/// What the online generator writes at a time, bytes.
+/// Bytes that the online generator writes at a time.
 const WRITE: u64 = 1 << 20;
 
-/// The runs of one generation, as what is to be done with the one before.
+/// The runs of one generation, as steps over the previous one.
 #[derive(Debug)]
 pub(crate) struct ModelScript {
     model: Model,
     first_generation: bool,
-    /// Where the next run begins, and where the last one ends.
+    /// Where the last run ends and the next one begins.
     at: u64,
     size: u64,
     state: Option<State>,
     lengths: Draws,
     switches: Draws,
-    /// The generation before, without its deleted runs.
+    /// The previous generation, without its deleted runs.
     source: Source,
     doing: Doing,
 }
 
-/// What is left to do of a run.
+/// What is left to do for a run.
 #[derive(Clone, Copy, Debug)]
 enum Doing {
     Nothing,
@@ -154,16 +159,17 @@ enum Doing {
 
 #[derive(Debug)]
 struct Source {
-    /// Bytes that are left of it.
+    /// Bytes left of the previous generation.
     left: u64,
     /// Bytes up to the next deleted run.
     kept: u64,
-    /// Where kept and deleted lengths are drawn. `None`: nothing is deleted.
+    /// Draws the lengths of kept and deleted runs. `None`: nothing is deleted.
     deleted: Option<Draws>,
 }
 
 impl ModelScript {
-    /// Generation `generation` of `size` bytes, as all of them have; `key` gives the key of a purpose.
+    /// Returns the script of generation `generation`. All generations have `size` bytes. `key` returns the key for a
+    /// purpose.
     pub(crate) fn new(model: Model, generation: u32, size: u64, key: impl Fn(u64) -> Key) -> ModelScript {
         let first_generation = generation == 1;
         let mut source = Source { left: if first_generation { 0 } else { size }, kept: u64::MAX, deleted: None };
@@ -192,7 +198,7 @@ impl ModelScript {
                 continue;
             }
             if self.source.left == 0 {
-                // So much was deleted that the generation before has no more: all that follows is new.
+                // So much was deleted that the previous generation is used up. Everything that follows is new.
                 if copy {
                     return Some(Op::Unique(wanted));
                 }
@@ -211,7 +217,8 @@ impl ModelScript {
         }
     }
 
-    /// Draws the next run; something is left to write. Returns its new data, if it has any; what it does with the generation before is then to be done.
+    /// Draws the next run and returns its new data, if any. Its work on the previous generation is left in `doing`.
+    /// Call only while the generation is incomplete.
     fn run(&mut self) -> Option<Op> {
         let state = self.switch();
         let mut length = self.length(state);
@@ -281,7 +288,7 @@ impl ModelScript {
         lengths::second(self.model.trace)
     }
 
-    /// Length of the deleted run that comes now; behind it another kept one begins.
+    /// Returns the length of the deleted run at this place, and draws the kept run after it.
     fn delete(&mut self) -> u64 {
         let tables = self.tables();
         let placement = self.model.placement;
@@ -293,7 +300,7 @@ impl ModelScript {
     }
 }
 
-/// A length in whole bytes, or whole blocks, at least one.
+/// Rounds a length to whole bytes or up to whole blocks, at least one.
 fn whole(length: f64, placement: Placement) -> u64 {
     let bytes = (length as u64).max(1);
     match placement {
@@ -302,11 +309,11 @@ fn whole(length: f64, placement: Placement) -> u64 {
     }
 }
 
-/// What is written of a run that begins at `at` when its part behind the first block is counted twice.
+/// Returns how much of a run that begins at `at` is written if the part after the first block is counted twice.
 fn halved(length: u64, at: u64) -> u64 {
     let first = length.min(WRITE - at % WRITE);
     let behind = length - first;
-    // Every whole block takes two away; what is left at the end is written, up to a block.
+    // Each whole block written consumes two. At the end, up to one more block is written.
     first + behind / (2 * WRITE) * WRITE + (behind % (2 * WRITE)).min(WRITE)
 }
 

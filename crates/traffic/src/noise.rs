@@ -1,18 +1,19 @@
-//! Pseudo-random numbers that can be asked for at any place: word `n` of a key is a function of both, so nothing is stored and any part can be made alone.
+//! Pseudo-random numbers at any place: word `n` of a key is a function of both. So nothing is stored, and any part can
+//! be generated on its own.
 //!
-//! The function is that of SplitMix64 on a counter: two multiplications for eight bytes, each word independent of the one before it, so that a core has
-//! several under way.
+//! The function is SplitMix64 on a counter: two multiplications for eight bytes. Words do not depend on each other, so
+//! a core works on several at once.
 
-/// Names an endless sequence of bytes. Equal keys name equal sequences.
+/// The name of an endless sequence of bytes. Equal keys name equal sequences.
 ///
-/// Two words: sequences of which only one is equal overlap in nothing of more than 8 bytes.
+/// A key has two words. Sequences with only one equal word have no common stretch of more than 8 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     start: u64,
     mask: u64,
 }
 
-/// The golden ratio of 2^64, odd: the counter goes through all values before it repeats.
+/// 2^64 divided by the golden ratio, made odd, so the counter takes all values before it repeats.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 #[inline(always)]
@@ -23,7 +24,7 @@ const fn mix(mut word: u64) -> u64 {
 }
 
 impl Key {
-    /// The key that these numbers name.
+    /// Returns the key that these numbers name.
     pub(crate) fn derive(names: &[u64]) -> Key {
         let absorb = |begin: u64| names.iter().fold(begin, |state, name| mix(state.wrapping_add(STEP) ^ mix(name.wrapping_add(begin))));
         Key { start: absorb(0x243f_6a88_85a3_08d3), mask: absorb(0x1319_8a2e_0370_7344) }
@@ -34,7 +35,7 @@ impl Key {
         mix(self.start.wrapping_add(index.wrapping_mul(STEP))) ^ self.mask
     }
 
-    /// Writes the bytes of the sequence from `at` on into all of `out`.
+    /// Fills `out` with the bytes of the sequence from `at` on.
     pub(crate) fn fill(self, at: u64, out: &mut [u8]) {
         let (mut index, within) = (at / 8, (at % 8) as usize);
         let mut rest = out;
@@ -54,7 +55,7 @@ impl Key {
     }
 }
 
-/// Random numbers one after the other.
+/// A sequence of random numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct Draws {
     key: Key,
@@ -66,7 +67,7 @@ impl Draws {
         Draws { key, next: 0 }
     }
 
-    /// A number from 0 (with it) to 1 (without it).
+    /// Returns a number from 0 (inclusive) to 1 (exclusive).
     pub(crate) fn unit(&mut self) -> f64 {
         let word = self.key.word(self.next);
         self.next += 1;
@@ -74,7 +75,7 @@ impl Draws {
     }
 }
 
-/// The 53 bits that a float from 0 to 1 can have.
+/// Returns a float from 0 to 1, made of 53 bits of the word.
 pub(crate) fn unit(word: u64) -> f64 {
     (word >> 11) as f64 / (1u64 << 53) as f64
 }
@@ -99,7 +100,7 @@ mod tests {
 
     #[test]
     fn the_bytes_of_a_key_never_change() {
-        // Whoever publishes a figure names a seed: a change of this sequence would change what they measured.
+        // Published figures name a seed. A change of this sequence would change what they measured.
         let mut out = [0; 16];
         Key::derive(&[42, 1, 2, 3]).fill(4, &mut out);
         assert_eq!(out, [100, 155, 16, 121, 55, 2, 114, 44, 145, 8, 35, 8, 232, 7, 102, 53]);

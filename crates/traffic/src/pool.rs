@@ -1,30 +1,32 @@
-//! Data that is repeated within a generation: which piece of which buffer comes next.
+//! Data that repeats within a generation: which piece of which buffer comes next.
 
 use crate::noise::{Key, unit};
 use std::sync::OnceLock;
 
-/// Buffers of the papers' pool, and their length in bytes: 64 MiB together.
+/// The number of buffers in the papers' pool, and their length in bytes: 64 MiB in total.
 const BUFFERS: usize = 2048;
 const BUFFER_BYTES: u64 = 32 << 10;
-/// How far from the first buffer one is picked on average, before indexes behind the last are drawn again.
+/// The mean index of the picked buffer, before indexes past the last buffer are redrawn.
 #[cfg(test)]
 pub(crate) const MEAN_INDEX: f64 = 256.0;
-/// e^(-1/256): how the probability of a buffer falls from one to the next. A constant, so that no machine rounds it otherwise.
+/// e^(-1/256): the ratio of the probabilities of one buffer and the previous one. It is a constant so that all machines
+/// round it alike.
 const FALL: f64 = 0.996_101_369_470_117_5;
-/// Pattern of the generator of 2009, bytes.
+/// Length in bytes of the pattern of the 2009 generator.
 const PATTERN_BYTES: u64 = 1 << 20;
-/// A block of the sets of blocks, bytes, and how often it is in its file.
+/// Length in bytes of a block in the block sets, and how often it appears in its file.
 const BLOCK_BYTES: u64 = 4096;
 const BLOCKS_OF_A_FILE: u64 = 1024;
 
 /// How buffers are picked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reuse {
-    /// Again and again any of 2048, the first ones far more often than the last; every run begins with a new pick, and every buffer with its beginning.
+    /// Picks any of 2048 buffers repeatedly, the first ones far more often than the last. Every run begins with a new
+    /// pick, and every buffer is read from its beginning.
     Exponential,
-    /// One pattern, round and round, from run to run.
+    /// Repeats one pattern endlessly, continuing from run to run.
     Pattern,
-    /// A block 1024 times, then the next block.
+    /// Repeats a block 1024 times, then the next block.
     BlockOfFile,
 }
 
@@ -35,7 +37,7 @@ pub(crate) struct Pool {
     draws: Key,
     /// Number of the next pick.
     picks: u64,
-    /// The buffer that is being read: its number, what was read of it, what is left.
+    /// The buffer being read: its number, the bytes read of it, and the bytes left.
     buffer: u64,
     read: u64,
     left: u64,
@@ -45,7 +47,7 @@ pub(crate) struct Pool {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PoolPiece {
     pub(crate) buffer: u64,
-    /// Where in the buffer it begins, and where in the pool.
+    /// The offset in the buffer, and the offset in the pool.
     pub(crate) offset: u64,
     pub(crate) at: u64,
     pub(crate) length: u64,
@@ -56,14 +58,14 @@ impl Pool {
         Pool { reuse, draws, picks: 0, buffer: 0, read: 0, left: 0 }
     }
 
-    /// Tells that a run begins.
+    /// Begins a run.
     pub(crate) fn begin_run(&mut self) {
         if self.reuse == Reuse::Exponential {
             self.left = 0;
         }
     }
 
-    /// The next piece, of at most `limit` bytes.
+    /// Returns the next piece, of at most `limit` bytes.
     pub(crate) fn next(&mut self, limit: u64) -> PoolPiece {
         let buffer_bytes = match self.reuse {
             Reuse::Exponential => BUFFER_BYTES,
@@ -87,8 +89,8 @@ impl Pool {
     }
 }
 
-/// The buffer that `share`, from 0 to 1, stands for: an exponential distribution of mean 256, rounded down, under the condition that it is one of the
-/// 2048. That is what drawing again, as the papers' generator does, comes to.
+/// Returns the buffer for `share`, from 0 to 1: an exponential distribution of mean 256, rounded down, conditional on
+/// being one of the 2048. The papers' generator redraws instead, which gives the same distribution.
 fn pick(share: f64) -> u64 {
     static BELOW: OnceLock<Vec<f64>> = OnceLock::new();
     let below = BELOW.get_or_init(|| {
@@ -97,7 +99,7 @@ fn pick(share: f64) -> u64 {
         let all = below[BUFFERS];
         below.into_iter().map(|one| one / all).collect()
     });
-    // The first is 0 and the last 1, so that it is one of them.
+    // The first value is 0 and the last is 1, so the result is one of the buffers.
     below.partition_point(|end| *end <= share).saturating_sub(1).min(BUFFERS - 1) as u64
 }
 
@@ -109,7 +111,7 @@ mod tests {
     fn buffers_are_picked_with_falling_probability() {
         assert!((FALL - (-1.0 / MEAN_INDEX).exp()).abs() < 1e-15);
         assert_eq!((pick(0.0), pick(1.0 - f64::EPSILON)), (0, 2047));
-        // Half of all picks are among the first ln(2) * 256, a little less as the tail is cut.
+        // Half of all picks fall on the first ln(2) * 256 buffers, or slightly fewer because the tail is cut.
         assert!((176..178).contains(&pick(0.5)), "{}", pick(0.5));
     }
 

@@ -1,22 +1,22 @@
-//! What a generation is, told by what it does with the one before, from its beginning to its end.
+//! A generation as a sequence of steps over the previous one, from beginning to end.
 
 use crate::model::ModelScript;
 use crate::sets::{FingerprintScript, ImageScript, PlainScript};
 
-/// A step; lengths in bytes.
+/// A step, with a length in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
-    /// Data that was nowhere before.
+    /// Data that appeared nowhere before.
     Unique(u64),
-    /// Data from the pool of what is repeated within the generation; begins a run of it.
+    /// Data from the pool of repeated data. Begins a run.
     Internal(u64),
-    /// The next data of the generation before.
+    /// The next data of the previous generation.
     Copy(u64),
-    /// The next data of the generation before is left out.
+    /// Skips the next data of the previous generation.
     Skip(u64),
 }
 
-/// The steps of a generation. The generation before is never asked for more than it has.
+/// The steps of a generation. They never ask the previous generation for more than it has.
 #[derive(Debug)]
 pub(crate) enum Script {
     Model(ModelScript),
@@ -26,7 +26,7 @@ pub(crate) enum Script {
 }
 
 impl Script {
-    /// The next step, which may have no length; `None` at the end.
+    /// Returns the next step, which may have length 0. Returns `None` at the end.
     pub(crate) fn next(&mut self) -> Option<Op> {
         match self {
             Script::Model(script) => script.next(),

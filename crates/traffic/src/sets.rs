@@ -1,9 +1,9 @@
-//! The sets of the other papers as steps.
+//! The other papers' sets as sequences of steps.
 
 use crate::script::Op;
 use crate::workload::FINGERPRINT_BYTES;
 
-/// Everything new, or everything from the pool.
+/// Only new data, or only data from the pool.
 #[derive(Debug)]
 pub(crate) struct PlainScript {
     only: Option<Op>,
@@ -19,10 +19,10 @@ impl PlainScript {
     }
 }
 
-/// Fingerprints in a row that are either all new or all duplicates: as many as chunks of 8 KiB in a container of 4 MiB.
+/// Fingerprints in a row that are either all new or all duplicates: as many as a 4 MiB container has chunks of 8 KiB.
 const RUN_FINGERPRINTS: u64 = 512;
 
-/// LevelStore's second data set: version v has (v - 1) tenths of the fingerprints of version v - 1, in their places.
+/// LevelStore's second data set: version v has (v - 1) tenths of the fingerprints of version v - 1, in the same places.
 #[derive(Debug)]
 pub(crate) struct FingerprintScript {
     tenths: u64,
@@ -45,7 +45,7 @@ impl FingerprintScript {
         }
         let length = self.left.min(RUN_FINGERPRINTS * FINGERPRINT_BYTES);
         self.left -= length;
-        // Of ten runs so many, evenly.
+        // Spreads this many duplicate runs evenly over each ten runs.
         let is_duplicate = (self.run + 1) * self.tenths / 10 > self.run * self.tenths / 10;
         self.run += 1;
         if is_duplicate {
@@ -58,28 +58,29 @@ impl FingerprintScript {
     }
 }
 
-/// Segment of the images of virtual machines, bytes.
+/// A segment of a virtual machine image, in bytes.
 pub(crate) const SEGMENT_BYTES: u64 = 4096;
-/// Segments that are either all new, all kept or all dropped: 256 KiB.
+/// Segments in a row that are either all new, all kept or all dropped: 256 KiB.
 const RUN_SEGMENTS: u64 = 64;
 
-/// The paper's images VM0 to VM3: different segments in each, and in all up to it.
+/// The paper's images VM0 to VM3: distinct segments of each image, and of all images up to it.
 pub(crate) const IMAGES: [(u64, u64); 4] = [(518_326, 518_326), (733_267, 921_522), (904_579, 1_189_230), (1_145_029, 1_616_585)];
 
-/// An image from the one before.
+/// The steps from one image to the next.
 #[derive(Debug)]
 pub(crate) struct ImageScript {
-    /// Segments that are kept of the image before, left out of it, and new.
+    /// Segments kept from the previous image, segments dropped from it, and new segments.
     kept: u64,
     dropped: u64,
     new: u64,
-    /// Those done.
+    /// How many of each are done.
     kept_done: u64,
     dropped_done: u64,
     new_done: u64,
 }
 
-/// Segments of image `version` (from 1) when the first one has `golden`: all, and those that no earlier one had.
+/// Returns the number of segments of image `version` (from 1) if the first image has `golden`: all segments, and those
+/// that no earlier image had.
 pub(crate) fn image_segments(version: u32, golden: u64) -> (u64, u64) {
     let scale = |segments: u64| (u128::from(segments) * u128::from(golden) / u128::from(IMAGES[0].0)) as u64;
     let place = version as usize - 1;
@@ -92,7 +93,7 @@ impl ImageScript {
     pub(crate) fn new(version: u32, golden: u64) -> ImageScript {
         let (all, new) = image_segments(version, golden);
         let before = if version == 1 { 0 } else { image_segments(version - 1, golden).0 };
-        // Of very small images the rounded numbers might not fit together.
+        // For very small images, the rounded numbers may not fit together.
         let kept = (all - new).min(before);
         ImageScript { kept, dropped: before - kept, new: all - kept, kept_done: 0, dropped_done: 0, new_done: 0 }
     }
@@ -103,7 +104,7 @@ impl ImageScript {
             *done += now;
             now * SEGMENT_BYTES
         };
-        // Evenly: whichever is behind the kept ones comes next.
+        // Spread evenly: whichever kind lags behind the kept segments comes next.
         let is_behind = |done: u64, all: u64, kept_done: u64, kept: u64| {
             done < all && (kept_done == kept || u128::from(done) * u128::from(kept) <= u128::from(kept_done) * u128::from(all))
         };

@@ -1,5 +1,6 @@
-//! Whether what is generated has the distributions of the model. Seeds are fixed, so a test that passes once passes always; bounds are those that a right
-//! generator misses once in a hundred seeds (1 % level), so that a wrong one has no room.
+//! Tests whether the generated data has the distributions of the model. Seeds are fixed, so a test that passes once
+//! always passes. A correct generator misses the bounds for one seed in a hundred (1 % level), so a wrong one has
+//! little room.
 
 use crate::lengths::{self, CUT, Lengths};
 use crate::model::{Model, ModelScript, Placement, State, Trace, Variant};
@@ -22,7 +23,7 @@ fn floating(trace: Trace) -> Model {
     Model { placement: Placement::Floating, trace, ..Model::default() }
 }
 
-/// Percent of the bytes that are U, I and T.
+/// Returns the percentages of the bytes that are U, I and T.
 fn shares(model: Model, generation: u32, size_bytes: u64) -> [f64; 3] {
     let description = workload(model, generation, size_bytes).describe().unwrap();
     State::ALL.map(|state| 100.0 * description.share(state))
@@ -33,7 +34,7 @@ fn assert_near(found: [f64; 3], expected: [f64; 3], allowed: f64) {
     assert!(near, "U, I, T: {found:?}, expected {expected:?} within {allowed}");
 }
 
-/// Share of draws after the cut that have no more than `length` whole bytes.
+/// Returns the share of draws, after the cut, of at most `length` whole bytes.
 fn share_up_to(lengths: &Lengths, length: u64) -> f64 {
     let (mut low, mut high) = (0.0, 1.0);
     for _ in 0..50 {
@@ -43,7 +44,8 @@ fn share_up_to(lengths: &Lengths, length: u64) -> f64 {
     low
 }
 
-/// Kolmogorov and Smirnov's distance of a sample from the distribution. Lengths in blocks are only compared at ends of blocks, where rounding changes nothing.
+/// Checks the Kolmogorov-Smirnov distance of a sample from the distribution. Lengths in blocks are only compared at
+/// block ends, where rounding changes nothing.
 fn assert_drawn_from(lengths: &Lengths, mut sample: Vec<u64>, what: &str) {
     assert!(sample.len() > 5_000, "{what}: {}", sample.len());
     sample.sort_unstable();
@@ -68,7 +70,7 @@ fn sample(model: Model, generation: u32, size_bytes: u64, state: State) -> Vec<u
 #[test]
 fn c_1_a_second_generation_has_the_shares_of_the_model() {
     assert_near(shares(block(Variant::Documented), 2, 10 * TB), [1.25, 0.75, 98.0], 0.1);
-    // Later generations are made like the second.
+    // Later generations are generated like the second.
     assert_near(shares(block(Variant::Documented), 5, 4 * TB), [1.25, 0.75, 98.0], 0.15);
 }
 
@@ -87,7 +89,7 @@ fn the_defects_have_the_effects_that_are_documented() {
     assert_near(shares(block(Variant::HalvedRuns), 2, 10 * TB), [2.0, 1.0, 97.0], 0.15);
     assert_near(shares(block(Variant::Online2011), 2, 10 * TB), [0.0, 3.5, 96.5], 0.15);
     assert_near(shares(block(Variant::Python2009), 2, 10 * TB), [1.25, 0.75, 98.0], 0.1);
-    // The same draws, so the means differ by the defect only.
+    // The draws are the same, so the means differ only by the defect.
     let mean = |variant| {
         let lengths = sample(block(variant), 2, 2 * TB, State::Temporal);
         lengths.iter().take(200_000).sum::<u64>() as f64 / 200_000.0
@@ -107,7 +109,7 @@ fn c_1_run_lengths_are_those_of_the_traces() {
             }
         }
     }
-    // The paper's own criterion, on the published quantiles: within 5 %.
+    // The paper's own criterion: within 5 % of the published quantiles.
     for line in include_str!("../data/run-length-summary.csv").lines().skip(1) {
         let cells: Vec<&str> = line.split(',').collect();
         let state = match cells[0].split_once("rabin8-").unwrap().1 {
@@ -117,7 +119,7 @@ fn c_1_run_lengths_are_those_of_the_traces() {
             _ => continue,
         };
         let trace = if cells[0].starts_with("upb-6") { Trace::Upb6 } else { Trace::Upb21S };
-        // A hundredth of the temporal runs have most of their bytes: their mean needs many.
+        // A hundredth of the temporal runs have most of the bytes, so their mean needs many runs.
         let size_bytes = if state == State::Temporal { 10 * TB } else { 2 * TB };
         let mut lengths = sample(floating(trace), 2, size_bytes, state);
         lengths.sort_unstable();
@@ -139,7 +141,7 @@ fn run_lengths_of_a_first_generation_are_those_of_the_reconstruction() {
             assert_drawn_from(lengths, sample(model, 1, TB / 20, state), &format!("{state:?} {placement:?}"));
         }
     }
-    // The published means are those before the cut; the medians hardly change by it.
+    // The published means are from before the cut. The cut hardly changes the medians.
     for (lengths, median) in lengths::first().iter().zip([19e3, 16e3]) {
         assert!((lengths.quantile(0.5) / median - 1.0).abs() < 0.05);
     }
@@ -214,7 +216,7 @@ fn the_bytes_are_noise() {
     let mut stream = Workload { set: Set::UniqueFiles, ..workload(Model::default(), 1, 16 << 20) }.stream().unwrap();
     let mut data = vec![0; 16 << 20];
     assert_eq!(stream.fill(&mut data), data.len());
-    // Of every byte by itself, of the two halves of a word, and of neighbouring words' first bytes: 256 values each.
+    // Each byte alone, the two halves of a word, and the first bytes of neighbouring words: 256 values each.
     let chi_squared = |values: &mut dyn Iterator<Item = u8>| {
         let mut counts = [0u32; 256];
         values.for_each(|value| counts[usize::from(value)] += 1);
@@ -227,7 +229,7 @@ fn the_bytes_are_noise() {
         ("neighbours", chi_squared(&mut data.chunks_exact(16).map(|words| words[0].wrapping_sub(words[8])))),
         ("far neighbours", chi_squared(&mut data.chunks_exact(8192).map(|words| words[0].wrapping_sub(words[4096])))),
     ] {
-        // 1 % to both sides, with 255 degrees of freedom.
+        // 1 % on either side, with 255 degrees of freedom.
         assert!((196.0..318.0).contains(&found), "{what}: {found}");
     }
     assert!(zstd::bulk::compress(&data, 3).unwrap().len() >= data.len());

@@ -1,4 +1,4 @@
-//! The bytes of a generation, made while they are read.
+//! The bytes of a generation, generated while they are read.
 
 use crate::model::State;
 use crate::noise::Key;
@@ -6,7 +6,7 @@ use crate::pool::Pool;
 use crate::script::{Op, Script};
 use std::io::Read;
 
-/// Where bytes come from.
+/// The origin of some bytes.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     key: Key,
@@ -14,7 +14,7 @@ struct Piece {
     length: u64,
 }
 
-/// A place in a generation, and in all those before that it has data of. It only goes forward, as does every one below it.
+/// A place in a generation, and in all earlier generations whose data it has. All of these places only move forward.
 #[derive(Debug)]
 pub(crate) struct Generation {
     script: Script,
@@ -31,7 +31,7 @@ impl Generation {
         Generation { script, doing: Op::Unique(0), unique, unique_at: 0, pooled, pool, source }
     }
 
-    /// The next piece, of at most `limit` bytes, which is not 0; `None` at the end.
+    /// Returns the next piece, of at most `limit` bytes. `limit` is not 0. Returns `None` at the end.
     fn next(&mut self, limit: u64) -> Option<Piece> {
         loop {
             match &mut self.doing {
@@ -67,7 +67,7 @@ impl Generation {
     }
 }
 
-/// The bytes of a workload. As [`Read`] it never fails.
+/// The bytes of a workload. Its [`Read`] never fails.
 #[derive(Debug)]
 pub struct Stream {
     generation: Generation,
@@ -78,7 +78,7 @@ impl Stream {
         Stream { generation }
     }
 
-    /// Writes the next bytes into `out`; returns how many: less than `out` has room for only at the end.
+    /// Writes the next bytes into `out` and returns how many. It writes fewer than `out` has room for only at the end.
     pub fn fill(&mut self, out: &mut [u8]) -> usize {
         let mut filled = 0;
         while filled < out.len() {
@@ -97,7 +97,7 @@ impl Read for Stream {
     }
 }
 
-/// Fingerprints one by one.
+/// The fingerprints of a stream, one by one.
 #[derive(Debug)]
 pub struct Fingerprints {
     stream: Stream,
@@ -127,18 +127,18 @@ impl Iterator for Fingerprints {
     }
 }
 
-/// Bytes of one state.
+/// Consecutive bytes in one state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// What they are made of.
+    /// The origin of the bytes.
     pub state: State,
-    /// Where they begin in the stream, bytes.
+    /// Offset in the stream, in bytes.
     pub offset: u64,
-    /// How many, at least 1.
+    /// Length in bytes, at least 1.
     pub length: u64,
 }
 
-/// The runs of a stream: each has another state than the one before.
+/// The runs of a stream. Adjacent runs have different states.
 #[derive(Debug)]
 pub struct Runs {
     script: Script,
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_generation_takes_little_memory_and_none_for_its_size() {
-        // All there is: nothing in it is on the heap but the generation before.
+        // This is all the memory: only the previous generation is on the heap.
         assert!(size_of::<Generation>() <= 512, "{}", size_of::<Generation>());
     }
 }

@@ -1,4 +1,4 @@
-//! Which data: the set, and the numbers that it follows from.
+//! The choice of data: the set, and the numbers that determine its bytes.
 
 use crate::description::Description;
 use crate::lengths;
@@ -9,42 +9,44 @@ use crate::script::{Op, Script};
 use crate::sets::{FingerprintScript, IMAGES, ImageScript, PlainScript, SEGMENT_BYTES, image_segments};
 use crate::stream::{Fingerprints, Generation, Runs, Stream};
 
-/// Bytes of a fingerprint of [`Set::Fingerprints`].
+/// Bytes per fingerprint of [`Set::Fingerprints`].
 pub const FINGERPRINT_BYTES: u64 = 32;
 
-/// The last generation there is: each takes the one before to be made.
+/// The last generation. Generating one takes all the generations before it.
 pub const GENERATIONS_MAX: u32 = 1000;
 
-/// More than any disk has; places in files and sums of sizes stay far from their ends.
+/// More than any disk has. Sums of sizes and file offsets cannot overflow.
 const SIZE_MAX_BYTES: u64 = 1 << 60;
 
 /// A kind of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Set {
-    /// Backups of a file server, after the model of the dedupv1 papers. All generations have the same size.
+    /// Backups of a file server, as modelled in the dedupv1 papers. All generations have the same size.
     Generations(Model),
-    /// Files without any duplicate (E3.1); the generation is the number of the file.
+    /// Files without duplicates (E3.1). The generation is the number of the file.
     UniqueFiles,
-    /// Fingerprints of 32 bytes, one behind the other, and no data (E2.2). There are ten versions: version v has (v - 1) tenths of the fingerprints of the version
-    /// before, in their places, in runs of 512. The tenths are exact where the size is a multiple of 5,120 fingerprints.
+    /// Fingerprints of 32 bytes, one after the other, without data (E2.2). There are ten versions. Version v has (v -
+    /// 1) tenths of the fingerprints of the previous version, in the same places, in runs of 512. The tenths are exact
+    /// if the size is a multiple of 5,120 fingerprints.
     Fingerprints,
-    /// Blocks of 4 KiB that are all different (E1.1).
+    /// Blocks of 4 KiB, all of them different (E1.1).
     DisjointBlocks,
-    /// Files of 4 MiB, one behind the other, each of one block of 4 KiB 1,024 times (E1.2).
+    /// Files of 4 MiB, one after the other. Each repeats one 4 KiB block 1,024 times (E1.2).
     DuplicateBlocks,
-    /// Four images of virtual machines, each made from the one before (E3.4): as many segments of 4 KiB are kept and new as the paper counted. It does not say where
-    /// they are: here runs of 256 KiB are spread evenly. The size is that of the first image; the others are larger in proportion.
+    /// Four virtual machine images, each derived from the previous one (E3.4). The numbers of kept and new 4 KiB
+    /// segments are the paper's. The paper does not say where they are, so runs of 256 KiB are spread evenly. The size
+    /// is the size of the first image. The others are larger in proportion.
     VmImages,
 }
 
 impl Set {
-    /// Size that the papers used, in bytes.
+    /// Returns the size that the papers used, in bytes.
     pub fn default_size_bytes(self) -> u64 {
         match self {
-            // A client of the experiments of 2010.
+            // One client in the experiments of 2010.
             Set::Generations(_) => 32 << 30,
             Set::UniqueFiles => 3_000_000_000,
-            // A tenth of 16.3 TB in chunks of 8 KiB, rounded up so that tenths are exact.
+            // A tenth of 16.3 TB in chunks of 8 KiB, rounded up to make the tenths exact.
             Set::Fingerprints => 38_863 * 10 * 512 * FINGERPRINT_BYTES,
             // 1024 files of 1024 blocks.
             Set::DisjointBlocks | Set::DuplicateBlocks => 4 << 30,
@@ -52,7 +54,7 @@ impl Set {
         }
     }
 
-    /// How many generations, versions or files there are.
+    /// Returns the number of generations, versions or files.
     pub fn generations(self) -> u32 {
         match self {
             Set::Fingerprints => 10,
@@ -61,12 +63,12 @@ impl Set {
         }
     }
 
-    /// Whether a generation has data of the one before.
+    /// Returns whether a generation has data of the previous one.
     pub fn copies(self) -> bool {
         matches!(self, Set::Generations(_) | Set::Fingerprints | Set::VmImages)
     }
 
-    /// The number that stands for the set where keys are made: never changed.
+    /// Returns the number of the set in keys. It must never change.
     fn number(self) -> u64 {
         match self {
             Set::Generations(_) => 1,
@@ -79,89 +81,91 @@ impl Set {
     }
 }
 
-/// Everything that a stream follows from.
+/// Everything that determines a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Workload {
     /// The kind of data.
     pub set: Set,
-    /// Other seeds have other data.
+    /// Different seeds give different data.
     pub seed: u64,
-    /// Other clients have other data.
+    /// Different clients have different data.
     pub client: u32,
     /// Generation, version or file, from 1 to [`Set::generations`].
     pub generation: u32,
-    /// Size in bytes, 1 to 2^60: of every generation, or of the first image of [`Set::VmImages`], rounded down to segments of 4 KiB.
+    /// Size in bytes, 1 to 2^60: of every generation, or of the first image of [`Set::VmImages`], where it is rounded
+    /// down to segments of 4 KiB.
     pub size_bytes: u64,
 }
 
-/// Why a workload cannot be.
+/// The reason why a workload is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TrafficError {
-    /// No such generation.
+    /// The set has no such generation.
     #[error("there is no generation {generation}: this set has 1 to {last}")]
     Generation {
-        /// What was asked for.
+        /// The generation asked for.
         generation: u32,
-        /// The last one.
+        /// The last generation.
         last: u32,
     },
-    /// Too small.
+    /// The size is too small.
     #[error("a size of {size_bytes} bytes is too small for this set: it must be at least {least_bytes}")]
     Small {
-        /// What was asked for.
+        /// The size asked for.
         size_bytes: u64,
-        /// The least.
+        /// The smallest allowed size.
         least_bytes: u64,
     },
-    /// Too large.
+    /// The size is too large.
     #[error("a size of {size_bytes} bytes is too large: it must be at most 1EiB")]
     Large {
-        /// What was asked for.
+        /// The size asked for.
         size_bytes: u64,
     },
-    /// Part of a fingerprint.
+    /// The size ends within a fingerprint.
     #[error("{size_bytes} bytes do not make whole fingerprints: the size must be a multiple of {FINGERPRINT_BYTES}")]
     Fingerprints {
-        /// What was asked for.
+        /// The size asked for.
         size_bytes: u64,
     },
 }
 
-/// What keys are made for.
+/// The purposes of keys.
 const UNIQUE: u64 = 4;
 const POOL: u64 = 5;
 const PICKS: u64 = 6;
 
 impl Workload {
-    /// The bytes. Errors: such a generation or size is not in the set.
+    /// Returns the bytes. Errors: the set has no such generation or size.
     pub fn stream(&self) -> Result<Stream, TrafficError> {
         self.validate()?;
         Ok(Stream::new(self.cursor()))
     }
 
-    /// The runs that the stream consists of, without its bytes. Errors: as of [`Workload::stream`].
+    /// Returns the runs of the stream, without its bytes. Errors: as for [`Workload::stream`].
     pub fn runs(&self) -> Result<Runs, TrafficError> {
         self.validate()?;
         Ok(Runs::new(self.script(self.generation)))
     }
 
-    /// The fingerprints of [`Set::Fingerprints`]; of another set, its bytes, 32 by 32. Errors: as of [`Workload::stream`].
+    /// Returns the fingerprints of [`Set::Fingerprints`]. For another set, returns its bytes in pieces of 32. Errors:
+    /// as for [`Workload::stream`].
     pub fn fingerprints(&self) -> Result<Fingerprints, TrafficError> {
         Ok(Fingerprints::new(self.stream()?))
     }
 
-    /// What the stream consists of. Errors: as of [`Workload::stream`].
+    /// Returns what the stream consists of. Errors: as for [`Workload::stream`].
     pub fn describe(&self) -> Result<Description, TrafficError> {
         self.validate()?;
         Ok(Description::new(self))
     }
 
-    /// Length of the stream in bytes.
+    /// Returns the length of the stream in bytes.
     pub fn length_bytes(&self) -> u64 {
         self.length_of(self.generation)
     }
 
-    /// Whether run lengths of this very generation are drawn from the estimate that stands for the unpublished lists.
+    /// Returns whether the run lengths of this generation come from the estimate that replaces the unpublished lists.
     pub fn is_reconstructed(&self) -> bool {
         matches!(self.set, Set::Generations(_)) && self.generation == 1
     }
@@ -204,7 +208,7 @@ impl Workload {
         let size = self.size_bytes;
         match self.set {
             Set::Generations(model) => {
-                // The run lengths are there from the first use on, not in the middle of a measurement.
+                // Loads the run lengths now, so that the first use does not fall into a measurement.
                 let _ = (lengths::first(), lengths::second(model.trace));
                 Script::Model(ModelScript::new(model, generation, size, |purpose| self.key(generation, purpose)))
             }
@@ -224,7 +228,7 @@ impl Workload {
         Pool::new(reuse, self.key(generation, PICKS))
     }
 
-    /// This generation on top of all that it has data of.
+    /// Returns the start of this generation, on top of all the generations whose data it has.
     fn cursor(&self) -> Generation {
         let one = |generation, source| {
             let (unique, pooled) = (self.key(generation, UNIQUE), self.key(generation, POOL));

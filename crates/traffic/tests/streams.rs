@@ -1,4 +1,4 @@
-//! The bytes of the streams: that they follow from their names alone, and are duplicates of each other just as it is promised.
+//! The bytes of the streams: they follow from their names alone, and duplicate each other exactly as promised.
 
 use onefold_traffic::{GENERATIONS_MAX, Model, Placement, Set, State, Trace, TrafficError, Variant, Workload};
 use std::collections::HashSet;
@@ -50,7 +50,7 @@ fn a_stream_is_the_same_however_it_is_read() {
 
 #[test]
 fn the_bytes_of_a_workload_never_change() {
-    // Whoever publishes a figure names seed, client and generation. These sums may change only if all figures are measured anew.
+    // Published figures name seed, client and generation. These sums may change only if all figures are measured again.
     let sum = |workload: Workload| {
         let data = bytes(workload);
         data.iter().fold(0xcbf2_9ce4_8422_2325, |sum: u64, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
@@ -125,14 +125,14 @@ fn deleted_runs_are_missing() {
         for seed in 0..12 {
             let workload = Workload { seed, ..generations(model, 2, 8 * MIB) };
             let (old, new) = (bytes(Workload { generation: 1, ..workload }), bytes(workload));
-            // Temporal runs are an ordered part of the generation before: each of their stretches is found behind the last one.
+            // Temporal runs are parts of the previous generation, in order: each stretch is found after the last one.
             let mut at = 0;
             for run in workload.runs().unwrap().filter(|run| run.state == State::Temporal) {
                 let mut rest = &new[run.offset as usize..][..run.length as usize];
                 while !rest.is_empty() {
                     let probe = &rest[..rest.len().min(16)];
                     let Some(found) = (at..=old.len() - probe.len()).find(|place| old[*place..].starts_with(probe)) else {
-                        // So near a deletion that the probe has both sides of it.
+                        // So close to a deletion that the probe covers both sides of it.
                         rest = &rest[1..];
                         continue;
                     };
@@ -182,7 +182,7 @@ fn clients_seeds_generations_and_sets_share_nothing_else() {
     ];
     let mut words: HashSet<[u8; 8]> = HashSet::new();
     for workload in others {
-        // Words, so that an overlap at any aligned place would show.
+        // Compares words, so that an overlap at any aligned place would show.
         let own: HashSet<[u8; 8]> = bytes(workload).as_chunks::<8>().0.iter().copied().collect();
         assert!(words.is_disjoint(&own), "{workload:?}");
         words.extend(own);
@@ -229,7 +229,7 @@ fn c_versions_share_the_tenths_they_should() {
 #[test]
 fn c_images_share_the_segments_that_the_paper_counted() {
     let mut known: HashSet<[u8; BLOCK]> = HashSet::new();
-    // A hundredth of the paper's.
+    // A hundredth of the paper's numbers.
     for (generation, all, in_all) in [(1, 5183, 5183), (2, 7332, 9214), (3, 9045, 11_891), (4, 11_449, 16_165)] {
         let workload = Workload { set: Set::VmImages, ..generations(Model::default(), generation, 5183 * 4096) };
         let data = bytes(workload);

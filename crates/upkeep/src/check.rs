@@ -1,17 +1,19 @@
 //! `check`: every reference resolves, every checksum and every count holds.
 //!
-//! Four steps, reading only; none is left out because an earlier one found something:
+//! Four steps that only read. Every step runs, whatever an earlier one found:
 //! 1. pages of the chunk index: checksums and order; files of the object index: checksums, trees, position;
-//! 2. forwards of merged containers, then containers, one after the other: header, catalog, footer; with `read_data` every frame is read,
-//!    decompressed and fingerprinted again;
-//! 3. counts: in passes over ranges of fingerprints, so that memory stays within its bound, the entries of the index are compared with what
-//!    the containers hold and with the sum of all references;
-//! 4. if chunks are missing or damaged: every path of every backup and every range of every volume that needs one, by name.
+//! 2. forwards of merged containers, then all containers, one after the other: header, catalog, footer. With
+//!    `read_data` every frame is read, decompressed and fingerprinted again;
+//! 3. counts: the entries of the index are compared with the content of the containers and with the sum of all
+//!    references. This takes several passes over ranges of fingerprints, so that memory stays bounded;
+//! 4. if chunks are missing or damaged: the name of every path of every backup and every range of every volume that
+//!    needs one.
 //!
-//! Others may write meanwhile. Step 1 reads what cannot change while it is read; step 2 what never changes once it is written, and a container that is
-//! gone when it does not look right was merged into another; for steps 3 and 4 see [`counts`].
+//! Others may write meanwhile. Step 1 reads data that cannot change while it is read. Step 2 reads files that never
+//! change once written; a container that looks wrong and is then gone was merged into another. For steps 3 and 4 see
+//! [`counts`].
 //!
-//! The operations log, the descriptor and the headers are verified by opening the store ([`CheckReport::of_opening`]).
+//! Opening the store verifies the operations log, the descriptor and the headers ([`CheckReport::of_opening`]).
 
 mod affected;
 mod containers;
@@ -33,12 +35,12 @@ use std::sync::Arc;
 pub(crate) use lost::Lost;
 pub use report::{CheckReport, Problem, ProblemKind};
 
-/// What to check and how much memory it may take.
+/// What to check, and how much memory to use.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckOptions {
     /// Read, decompress and fingerprint every chunk.
     pub read_data: bool,
-    /// Bound of the table of counts, bytes; the list of lost chunks may take a quarter of it.
+    /// Limit of the table of counts, in bytes. The list of lost chunks may take a quarter of it.
     pub memory_bytes: usize,
 }
 
@@ -55,28 +57,29 @@ pub(crate) struct Check<'a> {
     pub(crate) monitor: &'a dyn Monitor,
     pub(crate) report: CheckReport,
     pub(crate) lost: Lost,
-    /// Of these, the ones that no container has and that are not in quarantine.
+    /// Those of the lost chunks that are in no container and not in quarantine.
     pub(crate) missing: Lost,
-    /// Lost chunks whose kind is wanted.
+    /// Lost chunks whose kind is still to be found out.
     pub(crate) kinds: Kinds,
-    /// Something that is needed and others hang on is lost.
+    /// Whether a chunk is lost that is needed and that other chunks depend on.
     pub(crate) meets_lost_metadata: bool,
-    /// All that addresses can name: containers with a file, and those that live on in others.
+    /// All containers that addresses can name: those with a file, and those merged into others.
     present: HashSet<ContainerId>,
-    /// Containers whose addresses should lead to others and do not.
+    /// Merged containers whose forwards are lost, so that their addresses lead nowhere.
     dead_ends: HashSet<ContainerId>,
-    /// Whether the references of the objects are all known: else counts may rightly be greater than what is found.
+    /// Whether all references of the objects are known. If not, counts may rightly be greater than the references
+    /// found.
     pub(crate) knows_all_objects: bool,
-    /// Lost metadata chunks have references that are counted and that nobody can see.
+    /// Whether lost metadata chunks have references that are counted but cannot be seen.
     pub(crate) counts_more: bool,
-    /// Whether the pages of the chunk index are whole.
+    /// Whether all pages of the chunk index are sound.
     pub(crate) knows_all_entries: bool,
-    /// Why it is not known what of a container is dead: what seems to be missing may be there.
+    /// Why the dead slots of a container are unknown. Chunks that seem to be missing may then exist.
     pub(crate) unread: Option<UpkeepError>,
 }
 
-/// Checks a store. What is wrong with it is in the report; an error is what kept the check from being made. A check that the monitor
-/// cancelled reports what it found until then.
+/// Checks a store. The report says what is wrong with it. If the monitor cancels, the report has what was found so far.
+/// Errors: the check itself could not run.
 pub fn check(engine: &Arc<Engine>, options: CheckOptions, monitor: &dyn Monitor) -> Result<CheckReport> {
     Ok(Check::new(engine, options, monitor).run()?.report)
 }
@@ -101,12 +104,12 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// What is dead in a container; `None` if the object index is damaged there, of which it is told elsewhere. Any other error is passed on: it says
-    /// nothing of the store.
+    /// Returns the dead slots of a container, or `None` if the object index is damaged there, which is reported
+    /// elsewhere. Errors: anything else, which says nothing about the store.
     pub(crate) fn dead_slots(&mut self, container: ContainerId) -> Result<Option<DeadSlots>> {
         match self.engine.dead_slots(container) {
             Ok(dead) => Ok(Some(dead)),
-            // A repair has been there and could not find it out.
+            // A repair could not recover them.
             Err(error) if error.is_lost() => Ok(Some(DeadSlots::default())),
             Err(error) if error.is_damage() => {
                 self.unread.get_or_insert(error.into());
@@ -116,7 +119,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// All steps.
+    /// Runs all steps.
     pub(crate) fn run(mut self) -> Result<Check<'a>> {
         let counted = self.engine.for_each_quarantined(&mut |chunk| self.counts_more |= chunk.may_refer() && chunk.is_counted);
         if let Err(error) = counted {
@@ -160,10 +163,10 @@ impl<'a> Check<'a> {
         Ok(())
     }
 
-    /// What of the objects cannot be read. Their references are counted in step 3.
+    /// Reports objects that cannot be read. Step 3 counts their references.
     fn objects(&mut self) -> Result<()> {
         let mut problems = Vec::new();
-        // Volumes and mappings as of one moment, for others make and delete them meanwhile.
+        // Volumes and mappings as of one moment, because others create and delete them meanwhile.
         let moment = self.engine.moment(None)?;
         let volumes = references::volumes(&moment, &mut |what| problems.push(what));
         references::of_objects(&moment, &volumes, &mut |_| {}, &mut |what| {
@@ -172,7 +175,7 @@ impl<'a> Check<'a> {
             }
         });
         self.knows_all_objects = problems.is_empty();
-        // Where they cannot be read, or are of a later moment, nothing is wrong with them.
+        // If the totals cannot be read, or are of a later moment, nothing is wrong with them.
         if let Ok(Some(what)) = moment.wrong_totals()
             && !moment.has_moved()
         {

@@ -1,24 +1,24 @@
-//! Time, of which tests have their own.
+//! Time. Tests have a clock of their own.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// What tells the time to whoever works beside others.
+/// The clock of long-running work.
 pub trait Clock: Debug + Send + Sync {
-    /// Nanoseconds since 1970, as the machine has it: it may be set back.
+    /// Returns nanoseconds since 1970 by the machine's clock, which may be set back.
     fn wall_ns(&self) -> i64;
-    /// Time since some moment; it never goes back.
+    /// Returns the time since a fixed moment. It never goes back.
     fn elapsed(&self) -> Duration;
-    /// Lets this time go by.
+    /// Waits for this long.
     fn sleep(&self, time: Duration);
 }
 
-/// The time of the machine.
+/// The clock of the machine.
 #[derive(Clone, Copy, Debug)]
 pub struct SystemClock(Instant);
 
 impl SystemClock {
-    /// Starts at zero.
+    /// Returns a clock that starts at zero.
     pub fn start() -> SystemClock {
         SystemClock(Instant::now())
     }
@@ -44,7 +44,7 @@ pub(crate) mod tests {
     use super::*;
     use std::sync::Mutex;
 
-    /// A clock that stands still until somebody sleeps.
+    /// A clock that only moves when someone sleeps.
     #[derive(Debug, Default)]
     pub(crate) struct Still(Mutex<Duration>);
 

@@ -1,6 +1,6 @@
-//! What looks after a store, using all its parts: `check`, `scrub`, `repair`, and `reclaim`, which gives back space.
+//! Maintains a store, using all its parts: `check`, `scrub`, `repair`, and `reclaim`, which frees space.
 //!
-//! This crate must never be needed by a write or a read.
+//! No write or read may ever need this crate.
 
 mod check;
 mod clock;
@@ -23,7 +23,7 @@ use onefold_engine::EngineError;
 use onefold_index::IndexError;
 use onefold_storage::StorageError;
 
-/// Why it could not be done to its end. Damage is not an error but a finding.
+/// The reason why maintenance work could not finish. Damage is a finding, not an error.
 #[derive(Debug, thiserror::Error)]
 pub enum UpkeepError {
     /// The engine.
@@ -40,5 +40,5 @@ pub enum UpkeepError {
     Catalog(#[from] CatalogError),
 }
 
-/// A result of looking after a store.
+/// A result of maintenance work.
 pub type Result<T> = std::result::Result<T, UpkeepError>;

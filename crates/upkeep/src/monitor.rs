@@ -1,18 +1,18 @@
-//! Whom long work tells how far it is.
+//! Reports the progress of long work.
 
-/// Is told how far long work is.
+/// Receives the progress of long work.
 pub trait Monitor {
-    /// A new step with `total` units begins.
+    /// Begins a new step with `total` units.
     fn step(&self, what: &str, total: u64);
-    /// So many units of the step are done.
+    /// Reports that this many more units of the step are done.
     fn advance(&self, units: u64);
-    /// Whether to stop early.
+    /// Returns whether to stop early.
     fn is_cancelled(&self) -> bool {
         false
     }
 }
 
-/// Nobody is told.
+/// Ignores all progress.
 #[derive(Clone, Copy, Debug)]
 pub struct NoMonitor;
 

@@ -1,4 +1,5 @@
-//! Looking into many containers at once: while one is read, others are decompressed and fingerprinted, so that the disk never waits.
+//! Reads many containers at once: while one is read, others are decompressed and fingerprinted, so that the disk is
+//! always busy.
 
 use onefold_engine::Engine;
 use onefold_fingerprint::Fingerprint;
@@ -8,31 +9,32 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// One more than there are processors, so that somebody waits for the disk at any time; each takes the memory of a container.
+/// Returns one more than the number of processors, so that one thread always waits for the disk. Each thread takes the
+/// memory of one container.
 fn threads() -> usize {
     std::thread::available_parallelism().map_or(2, usize::from).min(7) + 1
 }
 
-/// Whoever asked is asked so often whether to go on.
+/// How often the caller is asked whether to go on.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// What was found in a container.
 pub(crate) struct Looked {
     pub(crate) container: ContainerId,
     pub(crate) found: onefold_storage::Result<ContainerReport>,
-    /// Chunks whose bytes are those of another fingerprint.
+    /// Chunks whose bytes have another fingerprint.
     pub(crate) wrong: Vec<(Address, Fingerprint)>,
     /// Bytes of chunks that were fingerprinted.
     pub(crate) read_bytes: u64,
 }
 
-/// Looks into a container; with `read_data` at all bytes.
+/// Reads a container's structures. With `read_data`, reads all bytes.
 pub(crate) fn look_into(engine: &Engine, container: ContainerId, read_data: bool, buffer: &mut ReadBuffer) -> Looked {
     let algorithm = engine.descriptor().fingerprint;
     let (mut wrong, mut read_bytes) = (Vec::new(), 0);
     let mut names = Vec::new();
     let mut visit = |chunks: &[ChunkRead<'_>]| {
-        // Many at once are fingerprinted faster than one by one.
+        // Fingerprinting many at once is faster than one by one.
         let data: Vec<&[u8]> = chunks.iter().filter(|chunk| chunk.kind == ChunkKind::Data).map(|chunk| chunk.bytes).collect();
         names.clear();
         algorithm.fingerprint_many(&data, &mut names);
@@ -52,7 +54,7 @@ pub(crate) fn look_into(engine: &Engine, container: ContainerId, read_data: bool
     Looked { container, found, wrong, read_bytes }
 }
 
-/// Looks into many, in no order, and passes on what was found in each, on this thread, until `go_on` says no.
+/// Reads many containers in any order, and passes each result on, on this thread, until `go_on` returns false.
 pub(crate) fn look_into_all(
     engine: &Engine,
     containers: &[ContainerId],

@@ -1,4 +1,4 @@
-//! Giving back space: unused chunks are removed, containers of which little is needed are merged.
+//! Frees space: removes unused chunks, and merges containers of which little is needed.
 
 mod order;
 mod prune;

@@ -1,4 +1,5 @@
-//! Everything in a store that refers to chunks, once each (`docs/format.md` section 8.5): block mappings, roots of backups, stored metadata chunks.
+//! Everything in a store that refers to chunks, once each (`docs/format.md` section 8.5): block mappings, roots of
+//! backups, stored metadata chunks.
 
 use crate::Result;
 mod volumes;
@@ -13,10 +14,10 @@ pub(crate) use volumes::{VolumeList, volumes};
 
 /// Objects read at a time.
 const PAGE: usize = 512;
-/// More damaged places of one partition than this are not looked for one by one: the rest counts as one.
+/// The most damaged places of one partition that are searched for one by one. The rest counts as one.
 const GAPS: usize = 1000;
 
-/// The keys of one kind of object: a letter and a number of fixed length.
+/// The keys of one kind of object: a letter, then a number of fixed length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Volume,
@@ -54,7 +55,7 @@ impl Kind {
         key
     }
 
-    /// The first number whose key is not before `key`.
+    /// Returns the first number whose key is not before `key`.
     fn number(self, key: &[u8]) -> u128 {
         let bytes = self.bits() as usize / 8;
         let digits = key.get(1..).unwrap_or_default();
@@ -63,24 +64,25 @@ impl Kind {
     }
 }
 
-/// Objects that cannot be read, because their part of the object index is damaged: all of `kind` with numbers from `first` to `last`.
+/// Objects that cannot be read because their part of the object index is damaged: all of `kind` with numbers from
+/// `first` to `last`.
 #[derive(Clone, Debug)]
 pub(crate) struct Gap {
     pub(crate) kind: Kind,
     first: u128,
     last: u128,
-    /// Nobody can tell any more what was there; otherwise the device may give it the next time.
+    /// Whether the objects are lost for good. Otherwise a later read may succeed.
     is_lost: bool,
     why: String,
 }
 
 impl Gap {
-    /// Whether a volume or layer that is known may need what cannot be read.
+    /// Returns whether a known volume or layer may need the unreadable objects.
     fn is_needed(&self, volumes: &VolumeList) -> bool {
         self.kind != Kind::Mapping || volumes.may_have_maps((self.first >> 64) as u32, (self.last >> 64) as u32)
     }
 
-    /// What is lost, by name where `volumes` has names.
+    /// Describes what is lost, with names if `volumes` has them.
     pub(crate) fn describe(&self, volumes: &VolumeList) -> String {
         let why = &self.why;
         match self.kind {
@@ -100,7 +102,8 @@ fn id(number: u128) -> String {
     format!("{number:032x}")
 }
 
-/// Passes all objects of a kind to `visit`, and what of the object index cannot be read to `damaged`; reading goes on behind it.
+/// Passes all objects of a kind to `visit`, and unreadable parts of the object index to `damaged`. Reading goes on
+/// after such a part.
 pub(crate) fn objects(moment: &Moment<'_>, kind: Kind, visit: &mut dyn FnMut(&[u8], &[u8]), damaged: &mut dyn FnMut(Gap)) {
     let visit = &mut |key: &[u8], value: &[u8]| {
         visit(key, value);
@@ -109,7 +112,7 @@ pub(crate) fn objects(moment: &Moment<'_>, kind: Kind, visit: &mut dyn FnMut(&[u
     objects_while(moment, kind, visit, damaged);
 }
 
-/// The same until `visit` returns `false`.
+/// Does the same until `visit` returns `false`.
 pub(crate) fn objects_while(moment: &Moment<'_>, kind: Kind, visit: &mut dyn FnMut(&[u8], &[u8]) -> bool, damaged: &mut dyn FnMut(Gap)) {
     for partition in 0..moment.object_partitions() {
         let end = [kind.prefix() + 1];
@@ -130,7 +133,7 @@ pub(crate) fn objects_while(moment: &Moment<'_>, kind: Kind, visit: &mut dyn FnM
                     }
                     limit = (limit * 2).min(PAGE);
                 }
-                // Nearer and nearer to the damage.
+                // Approaches the damage step by step.
                 Err(_) if limit > 1 => limit /= 2,
                 Err(error) => {
                     gaps += 1;
@@ -148,7 +151,8 @@ pub(crate) fn objects_while(moment: &Moment<'_>, kind: Kind, visit: &mut dyn FnM
     }
 }
 
-/// A number behind `first` from which objects can be read again: steps that double, then halves between the last that failed and the first that did not.
+/// Finds a number after `first` from which objects can be read again: in steps that double, then by bisection between
+/// the last failure and the first success.
 fn behind(moment: &Moment<'_>, partition: u16, kind: Kind, first: u128) -> Option<u128> {
     let can_read = |number: u128| moment.range(partition, &kind.key(number), &[kind.prefix() + 1], 1).is_ok();
     let mut failed = first;
@@ -174,14 +178,14 @@ fn behind(moment: &Moment<'_>, partition: u16, kind: Kind, first: u128) -> Optio
     Some(readable)
 }
 
-/// The map and block of the key of a mapping.
+/// Returns the map and the block from the key of a mapping.
 pub(crate) fn mapping_key(key: &[u8]) -> Option<(u32, u64)> {
     let map = key.get(1..5)?.try_into().ok()?;
     let block = key.get(5..13)?.try_into().ok()?;
     (key.len() == 13).then(|| (u32::from_be_bytes(map), u64::from_be_bytes(block)))
 }
 
-/// The recipe of a mapping.
+/// Returns the recipe of a mapping.
 pub(crate) fn mapping(value: &[u8], digest_bytes: usize) -> Option<Recipe> {
     let mut reader = Reader::new(value);
     if reader.u8().ok()? != 1 {
@@ -191,8 +195,9 @@ pub(crate) fn mapping(value: &[u8], digest_bytes: usize) -> Option<Recipe> {
     (reader.end().is_ok() && recipe.level == 0).then_some(recipe)
 }
 
-/// Passes the pieces that objects name to `visit`: of every block mapping, and of the root recipe of every backup. `problem` gets what cannot be
-/// read and what is no part of `volumes`, which are of the same moment. Returns why pieces may be missing that are not lost for good.
+/// Passes the pieces of every block mapping, and of the root recipe of every backup, to `visit`. Passes whatever cannot
+/// be read, except what `volumes` covers, to `problem`. `volumes` is of the same moment. Returns why pieces may be
+/// missing that are not lost for good.
 pub(crate) fn of_objects(
     moment: &Moment<'_>,
     volumes: &VolumeList,
@@ -232,7 +237,7 @@ pub(crate) fn of_objects(
     gaps.iter().find(|gap| !gap.is_lost).map(|gap| gap.describe(volumes))
 }
 
-/// The same pieces, and nothing else: what is wrong with objects is passed over.
+/// Passes the same pieces to `visit`, and skips damaged objects.
 pub(crate) fn pieces_of_objects(moment: &Moment<'_>, visit: &mut dyn FnMut(&Piece)) {
     let mut mapping = |key: &[u8], found: Option<Recipe>| {
         if let (Some(_), Some(recipe)) = (mapping_key(key), found) {
@@ -257,7 +262,7 @@ fn roots_of(moment: &Moment<'_>, visit: &mut dyn FnMut(&Piece), problem: &mut dy
     objects(moment, Kind::Backup, &mut backup, damaged);
 }
 
-/// What a stored metadata chunk refers to; `None` if its content cannot be read.
+/// Returns the pieces that a stored metadata chunk refers to, or `None` if its content cannot be read.
 pub(crate) fn of_chunk(content: &[u8], kind: ChunkKind, digest_bytes: usize) -> Option<Vec<Piece>> {
     match kind {
         ChunkKind::Data => Some(Vec::new()),
@@ -273,7 +278,7 @@ pub(crate) fn of_chunk(content: &[u8], kind: ChunkKind, digest_bytes: usize) -> 
     }
 }
 
-/// A metadata chunk that is stored.
+/// A stored metadata chunk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MetadataChunk {
     pub(crate) address: Address,
@@ -282,12 +287,12 @@ pub(crate) struct MetadataChunk {
 }
 
 impl MetadataChunk {
-    /// What it refers to; `None` if it cannot be read or understood.
+    /// Returns what it refers to, or `None` if it cannot be read or decoded.
     pub(crate) fn references(&self, engine: &Engine) -> Option<Vec<Piece>> {
         self.read_references(engine).ok().flatten()
     }
 
-    /// The same; an error is one that tells nothing of what is stored.
+    /// Returns the same. Errors: those that say nothing about the stored data.
     pub(crate) fn read_references(&self, engine: &Engine) -> Result<Option<Vec<Piece>>> {
         let mut slices = Vec::new();
         match engine.storage().load(&[(self.address, self.fingerprint)], &mut slices) {
@@ -303,18 +308,21 @@ impl MetadataChunk {
 pub(crate) enum Counts {
     /// It is the copy that the index names.
     Yes,
-    /// The index names one that was stored after the moment: which one it named then, if any, is not known.
+    /// The index names a copy that was stored after the moment. Which copy it named before, if any, is unknown.
     Perhaps,
 }
 
-/// The metadata chunks of a container whose references count as of a moment: of several copies of one chunk only the one that the index names does.
-/// Where the index cannot be read, every copy counts. A chunk that several files have by the same address counts in the one that has its home in `homes`.
+/// Passes the metadata chunks of a container whose references count as of a moment. Of several copies of a chunk, only
+/// the one that the index names counts. If the index cannot be read, every copy counts. If several files have a chunk
+/// under the same address, it counts in the file whose `homes` include the address.
 ///
-/// The index is asked later than at the moment. Addresses are never used again, and nothing is removed while the moment is kept. So:
-/// * it names this copy: this copy was durable at the moment, and the index has named it since before;
-/// * it names another one that was durable at the moment: it did so then;
-/// * it names none: it named none then;
-/// * it names one that is newer: only then its answer for the moment is lost. That is rare: what is stored anew was removed before or damaged.
+/// The index is asked later than the moment. But addresses are never reused, and nothing is removed while the moment is
+/// kept. So if the index names
+/// * this copy: the copy was durable at the moment, and the index has named it since before;
+/// * another copy that was durable at the moment: the index named that one at the moment too;
+/// * no copy: it named none at the moment;
+/// * a newer copy: only then is its answer for the moment lost. That is rare: a chunk is stored again only if it was
+///   removed before or damaged.
 pub(crate) fn metadata_of(
     engine: &Engine,
     committed: &CommittedSlots,
@@ -343,7 +351,7 @@ pub(crate) fn metadata_of(
     chunks
 }
 
-/// Whether the chunk at an address became durable after the moment.
+/// Returns whether the chunk at an address became durable after the moment.
 fn is_newer(engine: &Engine, committed: &CommittedSlots, address: Address) -> bool {
     let durable = committed.of(address.container());
     durable != usize::MAX

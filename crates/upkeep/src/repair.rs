@@ -1,17 +1,22 @@
-//! `check --repair`: what can be made whole is, what cannot is put in quarantine, nothing is destroyed (`docs/decisions/0020-repair-and-quarantine.md`).
+//! `check --repair`: repairs what it can, puts the rest in quarantine, and destroys nothing
+//! (`docs/decisions/0020-repair-and-quarantine.md`).
 //!
-//! Steps, each of which leaves a sound store behind, so that a repair that is cut short is simply run again, and a second one finds nothing to do:
-//! 1. what opening needs is salvaged ([`salvage`]), and the chunk index is made anew if it, or a page of it, cannot be read;
-//! 2. forwards of merged containers that are missing or damaged are written anew;
+//! Each step leaves a sound store behind. So an interrupted repair is simply run again, and a second repair finds
+//! nothing to do:
+//! 1. what opening needs is salvaged ([`salvage`]), and the chunk index is rebuilt if it, or a page of it, cannot be
+//!    read;
+//! 2. missing or damaged forwards of merged containers are rewritten;
 //! 3. chunks in quarantine that can be read again are restored;
-//! 4. every container is read; what parity gives back and headers that can be known are made anew; chunks that cannot be, or whose bytes are not theirs, go into quarantine;
-//! 5. so does what the chunk index has in containers that are missing or whose catalog cannot be read;
-//! 6. a check: if it finds counts or places that are wrong, the chunk index is made anew; what is then still missing goes into quarantine, and what
-//!    has another copy comes out of it;
-//! 7. the check whose findings are reported: what is lost, and who needs it.
+//! 4. every container is read. Containers that parity can restore, and headers that can be recomputed, are rebuilt.
+//!    Chunks that cannot be rebuilt, or have wrong bytes, go into quarantine;
+//! 5. so do chunks that the index has in containers that are missing or whose catalog cannot be read;
+//! 6. a check. If it finds wrong counts or places, the chunk index is rebuilt. Chunks still missing then go into
+//!    quarantine, and chunks with another copy come out of it;
+//! 7. a second check, whose findings are reported: what is lost, and what needs it.
 //!
-//! A dry run takes the same steps on a store that is open for reading, in which what is done stays in memory ([`Engine::rehearse`]): each step, and the
-//! check at the end, finds what it would find after the steps before. Only what is salvaged and the chunk index are not made anew.
+//! A dry run takes the same steps on a store that is open for reading, and keeps its changes in memory
+//! ([`Engine::rehearse`]). So each step, and the check at the end, finds what it would find after the previous steps.
+//! Only salvage and rebuilding the chunk index are left out.
 
 mod containers;
 mod opening;
@@ -30,35 +35,36 @@ use onefold_ground::Ground;
 use onefold_index::{IndexEntry, IndexError};
 use std::sync::Arc;
 
-/// How to repair.
+/// The options of a repair.
 #[derive(Clone, Copy, Debug)]
 pub struct RepairOptions {
-    /// Change nothing, only say what would be done.
+    /// Change nothing, only report what would be done.
     pub dry_run: bool,
-    /// Repair what opening needs also where something of it is lost for good by that; else that is refused ([`RepairReport::refused`]).
+    /// Repair what opening needs even if that loses some of it for good. Otherwise such a repair is refused
+    /// ([`RepairReport::refused`]).
     pub may_lose: bool,
-    /// Bound of the tables of its checks, bytes ([`CheckOptions::memory_bytes`]).
+    /// Limit of the tables of the checks, in bytes ([`CheckOptions::memory_bytes`]).
     pub memory_bytes: usize,
 }
 
-/// What a repair did, or would do, and what it leaves.
+/// What a repair did, or would do, and what is left.
 #[derive(Clone, Debug, Default)]
 pub struct RepairReport {
-    /// Nothing was done, for this would be lost.
+    /// Nothing was done, because this would be lost.
     pub refused: Option<Losses>,
-    /// One sentence for each thing that was done, or would be.
+    /// One sentence for each action done, or that would be done.
     pub actions: Vec<String>,
     /// Chunks put in quarantine.
     pub quarantined_chunks: u64,
     /// Chunks taken out of quarantine because they can be read again.
     pub restored_chunks: u64,
-    /// The check afterwards; what a dry run would leave.
+    /// The check afterwards. For a dry run: what would be left.
     pub check: CheckReport,
 }
 
 /// Chunks in quarantine that are looked up together.
 const BATCH: usize = 4096;
-/// What a dry run keeps in memory for each chunk that it puts in quarantine or restores, at most.
+/// The most memory that a dry run keeps for each chunk that it puts in quarantine or restores.
 const REHEARSED_BYTES: usize = 512;
 
 /// A repair under way.
@@ -69,16 +75,16 @@ struct Repair<'a> {
     command: &'a str,
     monitor: &'a dyn Monitor,
     report: RepairReport,
-    /// Containers made anew from parity.
+    /// Containers rebuilt from parity.
     repaired: u64,
-    /// For so many more chunks a dry run has memory; others are only counted.
+    /// The number of further chunks for which a dry run has memory. Chunks beyond are only counted.
     room: usize,
-    /// Whether there were others.
+    /// Whether there were chunks beyond.
     is_cut: bool,
 }
 
-/// Repairs a store that nobody else has open. Damage that cannot be repaired is in the report; an error is what kept the repair from going on: what
-/// was done until then is done. One that the monitor cancels stops between two containers.
+/// Repairs a store that nobody else has open. The report lists damage that cannot be repaired. If the monitor cancels,
+/// stops between two containers. Errors: the repair could not go on; its finished work stays.
 pub fn repair(
     ground: Arc<dyn Ground>,
     settings: Settings,
@@ -107,7 +113,7 @@ impl Repair<'_> {
             return self.close(engine);
         }
         engine.settle_quarantine()?;
-        // Of chunks that a dry run only counted the check would say that they are missing.
+        // The check would report chunks that a dry run only counted as missing.
         let wrong = if self.is_cut { None } else { self.wrong_index(&engine)? };
         if self.monitor.is_cancelled() {
             return self.close(engine);
@@ -123,7 +129,7 @@ impl Repair<'_> {
             }
         }
         if may_be_elsewhere {
-            // Another container may have what the index named in one that cannot be read.
+            // Another container may have a chunk that the index named in an unreadable one.
             self.restore(&engine)?;
         }
         self.last_look(&engine)?;
@@ -147,7 +153,7 @@ impl Repair<'_> {
         !self.monitor.is_cancelled()
     }
 
-    /// That something was done with so many of something, or would be.
+    /// Returns the sentence that something was done, or would be done, to `count` items.
     fn say(&self, count: u64, one: &str, many: &str, what: &str) -> String {
         let of = if count == 1 { one } else { many };
         let done = match (self.options.dry_run, count) {
@@ -162,7 +168,7 @@ impl Repair<'_> {
         self.report.actions.push(what);
     }
 
-    /// Step 1. `None`: a dry run can look no further, or the repair is refused.
+    /// Runs step 1. Returns `None` if a dry run cannot continue, or if the repair is refused.
     fn open_with_index(&mut self) -> Result<Option<Arc<Engine>>> {
         let options = SalvageOptions { dry_run: self.options.dry_run, may_lose: self.options.may_lose };
         let salvaged = salvage(&self.ground, &self.settings, options, self.command, self.monitor)?;
@@ -183,7 +189,7 @@ impl Repair<'_> {
                 }
                 return self.rebuild(&error.to_string()).map(Some);
             }
-            // What would be salvaged is not.
+            // A dry run does not salvage, so the store stays closed.
             Err(error)
                 if self.options.dry_run
                     && (error.is_damage() || matches!(error, EngineError::Copied { .. }))
@@ -198,7 +204,7 @@ impl Repair<'_> {
             return self.close(engine).map(|()| None);
         }
         if has_damaged_pages {
-            // The other steps need the chunk index whole.
+            // The other steps need a sound chunk index.
             let options = CheckOptions { read_data: true, ..self.check_options() };
             self.report.check = Check::new(&engine, options, self.monitor).run()?.report;
             return Ok(None);
@@ -207,7 +213,7 @@ impl Repair<'_> {
     }
 
     fn rebuild(&mut self, why: &str) -> Result<Arc<Engine>> {
-        // What cannot be read for it is found by the steps that follow.
+        // The following steps find what the rebuild cannot read.
         rebuild_chunk_index(self.ground.clone(), self.settings.clone(), self.command, self.monitor)?;
         self.did(format!("the chunk index was made anew: {why}"));
         Ok(self.open()?)
@@ -241,11 +247,11 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// Step 6: puts in quarantine what nobody has; returns why the chunk index must be made anew, if it must.
+    /// Runs step 6: puts missing chunks in quarantine. Returns why the chunk index must be rebuilt, if it must.
     fn wrong_index(&mut self, engine: &Arc<Engine>) -> Result<Option<String>> {
         let check = Check::new(engine, self.check_options(), self.monitor).run()?;
         self.repaired += check.report.repaired;
-        // Without the slots of all containers nobody knows what is in none.
+        // Unless the slots of all containers are known, it is unknown which chunks are in none.
         if let Some(error) = check.unread {
             return Err(error);
         }
@@ -264,7 +270,7 @@ impl Repair<'_> {
                 return self.wrong_index(engine);
             }
         }
-        // Counts of what turns out to be data are never too great.
+        // The counts of chunks that turn out to be data are never too great.
         engine.note_kinds(&|chunk| check.kinds.of(chunk))?;
         let is_of_index = |kind| matches!(kind, ProblemKind::WrongCount | ProblemKind::WrongAddress | ProblemKind::IndexPage);
         let problems = &check.report.problems;
@@ -279,7 +285,8 @@ impl Repair<'_> {
         self.counts_too_much(engine)
     }
 
-    /// Counts that are known to be too great can be set right when no lost chunk needs them any more.
+    /// Returns the reason for correcting counts that are known to be too great. That is possible once no lost chunk
+    /// needs them any more.
     fn counts_too_much(&self, engine: &Arc<Engine>) -> Result<Option<String>> {
         let (mut is_any, mut is_needed) = (false, false);
         engine.for_each_quarantined_batch(BATCH, &mut |batch| -> Result<()> {
@@ -294,8 +301,8 @@ impl Repair<'_> {
         Ok((is_any && !is_needed).then(|| "it counts references of lost chunks that nobody needs any more".into()))
     }
 
-    /// Step 7. Whether anything needs lost chunks that others may hang on decides whether chunks are removed: these are looked for by name, not only
-    /// where reading fails.
+    /// Runs step 7. Chunks are removed only if nothing needs a lost chunk that others may depend on. So such chunks are
+    /// searched by name, not only where reading fails.
     fn last_look(&mut self, engine: &Arc<Engine>) -> Result<()> {
         let mut check = Check::new(engine, self.check_options(), self.monitor);
         let was_held = engine.why_nothing_is_removed()?.is_some();
@@ -325,7 +332,8 @@ impl Repair<'_> {
     }
 }
 
-/// Whether making the chunk index anew may help. If it is something else after all, that fails before it changes anything.
+/// Returns whether rebuilding the chunk index may help. If the cause is something else, the rebuild fails before it
+/// changes anything.
 fn is_of_chunk_index(error: &EngineError, ground: &dyn Ground) -> bool {
     match error {
         EngineError::Index(IndexError::ChunkIndexDamaged { .. } | IndexError::Mismatch { .. }) => true,

@@ -1,12 +1,15 @@
-//! `scrub`: reading all that is stored from the device, at a set rate, to find what has rotted before somebody needs it.
+//! `scrub`: reads everything that is stored from the device, at a set rate, to find rotten data before it is needed.
 //!
-//! Container files, forwards, parity files and the pages of both indexes are read, past all caches, and their checksums verified. A pass goes through all of them in
-//! one order, by steps; after each step it is written down how far it is (`state.rs`), so that it goes on there after any stop. From that
-//! the claim of [`ScrubStatus::covered_since_ns`] is made. It is about these; the log, the headers of index files, second copies of the object index and the descriptor are read
-//! by openings and by `check`. Several scrubs of one store, as that of a daemon and that of a person, share the work.
+//! Reads container files, forwards, parity files and the pages of both indexes, past all caches, and verifies their
+//! checksums. A pass goes through all of them in one order, in steps. After each step it records its progress
+//! (`state.rs`), so that it continues there after any stop.
 //!
-//! A damaged container that has parity is made anew. What is missing altogether, and has none, is not found here but by `check`, which knows what
-//! should be there.
+//! [`ScrubStatus::covered_since_ns`] is derived from this progress and covers these files. Openings and `check` read
+//! the log, the headers of index files, the second copies of the object index and the descriptor. Several scrubs of one
+//! store, such as a daemon's and a user's, share the work.
+//!
+//! A damaged container with parity is rebuilt. Only `check` finds a missing file without parity, because it knows what
+//! should exist.
 
 mod pace;
 mod reading;
@@ -28,23 +31,26 @@ use std::time::{Duration, Instant};
 /// The object of the state, and its partition.
 const KEY: &[u8] = b"s";
 const PARTITION: u16 = 0;
-/// Containers, forwards or parity files of a step, at most;
+/// The most containers, forwards or parity files in a step,
 const STEP_UNITS: usize = 64;
-/// but no more containers than have so many bytes: others wait for their turn meanwhile, and what a step read is not written down before its end.
+/// but no more containers than have this many bytes. Other scrubs wait for their turn meanwhile, and progress is
+/// recorded only at the end of a step.
 const STEP_BYTES: u64 = 256 << 20;
-/// Files are listed anew after this time: what is younger than the list may count as covered by so much less than it could.
+/// After this time, files are listed again. A file younger than the list may count as covered for up to this much less
+/// time than possible.
 const LIST_AGE: Duration = Duration::from_secs(600);
-/// Threads that read when the rate is not limited: while one verifies, the device works for the other. Else one file is read at a time: others are to notice little of it.
+/// Reading threads when the rate is not limited: while one verifies, the device works for the other. Otherwise one file
+/// is read at a time, to disturb others little.
 const THREADS: usize = 2;
 
-/// How to scrub.
+/// The options of a scrub.
 #[derive(Clone, Copy, Debug)]
 pub struct ScrubOptions {
-    /// How fast.
+    /// The rate.
     pub rate: ScrubRate,
-    /// For how long at most. A partition of the object index that was begun is read to its end.
+    /// The longest time to scrub. A partition of the object index is still read to its end once begun.
     pub limit: Option<Duration>,
-    /// Whether to begin a new pass where one is under way.
+    /// Whether to begin a new pass even if one is under way.
     pub restart: bool,
 }
 
@@ -54,18 +60,19 @@ impl Default for ScrubOptions {
     }
 }
 
-/// How far scrubbing is, and what it found. Times are nanoseconds since 1970.
+/// The progress of scrubbing, and what it found. Times are nanoseconds since 1970.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScrubStatus {
-    /// Everything that is stored was read from the device, or written, since then; `None`: not everything was ever read, or the clock was set back.
+    /// Everything stored was read from the device, or written, since this time. `None`: not everything was ever read,
+    /// or the clock was set back.
     pub covered_since_ns: Option<i64>,
-    /// When the pass under way began, and the bytes that it has read; `None`: there is none.
+    /// The start of the current pass, and the bytes that it has read. `None`: no pass is under way.
     pub under_way: Option<(i64, u64)>,
-    /// When the last complete pass began and ended, and the bytes that it read.
+    /// The start and end of the last complete pass, and the bytes that it read.
     pub last: Option<(i64, i64, u64)>,
-    /// What was found damaged and not whole since; the first thousand.
+    /// Damage that was found and has not been found repaired since. The first thousand.
     pub damages: Vec<String>,
-    /// How many there are.
+    /// The number of all damages.
     pub damage_count: u64,
 }
 
@@ -74,24 +81,25 @@ pub struct ScrubStatus {
 pub struct ScrubReport {
     /// Bytes read by this call.
     pub read_bytes: u64,
-    /// Files and partitions of indexes looked at by this call.
+    /// Files and partitions of indexes read by this call.
     pub units: u64,
-    /// What this call made anew, containers and parity: one sentence each.
+    /// Containers and parity that this call rebuilt, one sentence each.
     pub repaired: Vec<String>,
-    /// What could not be done at the end, for want of room perhaps: what was read and found is not concerned.
+    /// What failed at the end, perhaps for lack of space. It does not affect what was read and found.
     pub failed: Option<String>,
-    /// Whether the pass came to its end.
+    /// Whether the pass is complete.
     pub is_complete: bool,
-    /// How things are at the end.
+    /// The status at the end.
     pub status: ScrubStatus,
 }
 
-/// Goes on with the pass under way, or begins one, until it is complete, the limit is reached or `go_on` says no. What was read until then stays read.
+/// Continues the current pass, or begins one, until it is complete, the limit is reached or `go_on` returns false.
+/// Progress is kept.
 pub fn scrub(engine: &Arc<Engine>, options: ScrubOptions, monitor: &dyn Monitor, go_on: &dyn Fn() -> bool) -> Result<ScrubReport> {
     scrub_by(&SystemClock::start(), engine, options, monitor, go_on)
 }
 
-/// The same by another clock.
+/// Does the same by another clock.
 pub fn scrub_by(
     clock: &dyn Clock,
     engine: &Arc<Engine>,
@@ -103,7 +111,7 @@ pub fn scrub_by(
     Scrub { engine, clock, threads, stop: AtomicBool::new(false) }.run(options, monitor, go_on)
 }
 
-/// How far scrubbing is. A state that cannot be read counts as none.
+/// Returns the progress of scrubbing. An unreadable state counts as none.
 pub fn scrub_status(engine: &Engine) -> Result<ScrubStatus> {
     Ok(status_of(&read_state(engine)?, SystemClock::start().wall_ns()))
 }
@@ -125,7 +133,7 @@ fn status_of(state: &State, now_ns: i64) -> ScrubStatus {
 
 /// What a step found.
 struct Step {
-    /// All before it was read.
+    /// Everything before this was read.
     position: Position,
     read_bytes: u64,
     units: u64,
@@ -143,15 +151,15 @@ struct Scrub<'a> {
     engine: &'a Arc<Engine>,
     clock: &'a dyn Clock,
     threads: ScrubThreads,
-    /// Tells the threads that read to stop.
+    /// Tells the reading threads to stop.
     stop: AtomicBool,
 }
 
-/// What a scrub asks whether to go on.
+/// Decides whether a scrub goes on.
 struct GoOn<'a> {
-    /// Whether it may: it was not cancelled.
+    /// Returns whether it may go on: it was not cancelled.
     may: &'a dyn Fn() -> bool,
-    /// And has time left.
+    /// Returns whether it has time left.
     has_time: &'a dyn Fn() -> bool,
 }
 
@@ -169,16 +177,16 @@ impl Scrub<'_> {
         let go_on = GoOn { may: &may, has_time: &has_time };
         let mut report = ScrubReport::default();
         let mut pace = Pace::new(options.rate, self.clock);
-        // The pass that is to be completed; another scrub may complete it too.
+        // The pass to complete. Another scrub may complete it too.
         let mut wanted: Option<i64> = None;
         let mut is_new = options.restart;
         let mut phase = None;
-        // Who once told the threads to stop has said no, whatever is said later.
+        // A stop of the threads is final, whatever `go_on` says later.
         while !self.is_stopped() && go_on.asks() {
             let Some(mut listing) = self.engine.scrub_turn() else { continue };
             let mut state = read_state(self.engine)?;
             if state.latest_ns() > self.clock.wall_ns() {
-                // The clock was set back: nothing can be told from these times.
+                // The clock was set back, so these times prove nothing.
                 (state.current, state.last) = (None, None);
                 (wanted, *listing) = (None, None);
             }
@@ -223,7 +231,8 @@ impl Scrub<'_> {
                 break;
             }
         }
-        // What had none, or lost it, has parity again. On a full disk what was found is said all the same.
+        // Groups without parity, or whose parity was lost, get it again. On a full disk the findings are still
+        // reported.
         if let Err(error) = self.engine.make_parity(true, &|| go_on.asks()).and_then(|_| self.engine.flush()) {
             report.failed =
                 Some(format!("parity is not made, or it is not written down how far the scrub is; the next one tries it again: {error}"));
@@ -249,12 +258,12 @@ impl Scrub<'_> {
         Ok(self.engine.submit(Transaction { changes, references: Vec::new() })?)
     }
 
-    /// A moment that a sample may be taken of; `None` where there is none now: see [`Engine::settled_moment`].
+    /// Returns a moment at which a sample may be taken, or `None` if there is none now. See [`Engine::settled_moment`].
     fn settled_moment(&self, go_on: &GoOn<'_>) -> Result<Option<i64>> {
         Ok(self.engine.settled_moment(&|| self.clock.wall_ns(), &|| go_on.asks())?)
     }
 
-    /// `None`: it is not begun, for the scrub is to stop.
+    /// Begins a pass. Returns `None` if the scrub must stop.
     fn new_pass(&self, go_on: &GoOn<'_>) -> Result<Option<Pass>> {
         Ok(match self.settled_moment(go_on)? {
             Some(moment) => Some(Pass::new(moment)),
@@ -262,7 +271,7 @@ impl Scrub<'_> {
         })
     }
 
-    /// Reads on from the position of a pass.
+    /// Continues reading at the position of a pass.
     fn step(&self, pass: &mut Pass, listing: &mut Option<ScrubListing>, pace: &mut Pace<'_>, go_on: &GoOn<'_>) -> Result<Step> {
         let from = pass.position;
         let (step, behind) = (Step::at(from), Step::at(from.phase.end()));
@@ -294,8 +303,9 @@ impl Scrub<'_> {
         }
     }
 
-    /// The files that come next, and when they were listed as a sample of the pass: what is not among them came later. So a list must not be
-    /// older than the last sample, which an earlier scrub may have taken. `None`: the scrub is to stop.
+    /// Returns the next files. Adds the time of their list to the pass as a sample, because files not in the list came
+    /// later. So the list must not be older than the last sample, which an earlier scrub may have taken. Returns `None`
+    /// if the scrub must stop.
     fn next_files(&self, pass: &mut Pass, listing: &mut Option<ScrubListing>, go_on: &GoOn<'_>) -> Result<Option<Vec<ContainerId>>> {
         let Position { phase, unit } = pass.position;
         let is_usable = |listing: &ScrubListing| {

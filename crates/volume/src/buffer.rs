@@ -1,17 +1,17 @@
-//! What was written to one block and is not stored yet.
+//! The bytes written to one block that are not stored yet.
 
 use std::collections::BTreeMap;
 
 /// What lies below the pieces that were written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Base {
-    /// What the block's mapping spells.
+    /// The bytes of the block's mapping.
     Stored,
     /// Zeros: the whole block was discarded or zeroed.
     Zeros,
 }
 
-/// The pieces written to a block, newest wins. They never overlap or touch: neighbours grow together.
+/// The pieces written to a block; the newest write wins. They never overlap or touch: adjacent pieces are joined.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     base: Base,
@@ -19,9 +19,9 @@ pub(crate) struct Buffer {
     bytes: usize,
 }
 
-/// Memory of a piece beside its bytes, rounded up.
+/// Memory of a piece besides its bytes, rounded up.
 const PIECE_BYTES: usize = 64;
-/// Memory of a buffer beside its pieces: its entries in the maps of blocks, rounded up.
+/// Memory of a buffer besides its pieces: its entries in the maps of blocks, rounded up.
 pub(crate) const BUFFER_BYTES: usize = 320;
 
 impl Buffer {
@@ -38,22 +38,22 @@ impl Buffer {
         BUFFER_BYTES + self.bytes
     }
 
-    /// Whether the block is all zeros because nothing was written on its zeros.
+    /// Returns whether the block is all zeros because nothing was written on top of its zeros.
     pub(crate) fn is_cleared(&self) -> bool {
         self.base == Base::Zeros && self.pieces.is_empty()
     }
 
-    /// The whole block, if all of it was written.
+    /// Returns the whole block, if all of it was written.
     pub(crate) fn whole(&self, block_bytes: usize) -> Option<&[u8]> {
         self.pieces.get(&0).filter(|piece| piece.len() == block_bytes).map(Vec::as_slice)
     }
 
-    /// Whether `start .. end` was written, or lies on zeros, so that what is stored does not matter.
+    /// Returns whether all of `start .. end` was written or lies on zeros, so that the stored bytes do not matter.
     pub(crate) fn covers(&self, start: usize, end: usize) -> bool {
         self.base == Base::Zeros || self.pieces.range(..=start).next_back().is_some_and(|(at, piece)| at + piece.len() >= end)
     }
 
-    /// Takes `data` at `at`.
+    /// Stores `data` at `at`.
     pub(crate) fn write(&mut self, at: usize, data: &[u8]) {
         self.put(at, data.len(), |piece, from| {
             let (over, behind) = data.split_at(data.len().min(piece.len() - from));
@@ -62,7 +62,7 @@ impl Buffer {
         });
     }
 
-    /// Takes `length` zeros at `at`.
+    /// Stores `length` zeros at `at`.
     pub(crate) fn write_zeros(&mut self, at: usize, length: usize) {
         self.put(at, length, |piece, from| {
             let over = length.min(piece.len() - from);
@@ -71,12 +71,12 @@ impl Buffer {
         });
     }
 
-    /// `fill` puts `length` bytes into the piece, from a place on that is in it or at its end.
+    /// Lets `fill` put `length` bytes into the piece, from a place in it or at its end.
     fn put(&mut self, at: usize, length: usize, fill: impl FnOnce(&mut Vec<u8>, usize)) {
         if length == 0 {
             return;
         }
-        // The piece that begins at or before `at` and reaches it grows; everything it then meets is taken into it.
+        // The piece that begins at or before `at` and reaches it grows, and absorbs all pieces that it then meets.
         let start = match self.pieces.range(..=at).next_back() {
             Some((start, piece)) if start + piece.len() >= at => *start,
             _ => at,
@@ -100,7 +100,7 @@ impl Buffer {
         Some(piece)
     }
 
-    /// Puts what was written of `start .. start + out.len()` over `out`.
+    /// Copies what was written of `start .. start + out.len()` over `out`.
     pub(crate) fn overlay(&self, start: usize, out: &mut [u8]) {
         let end = start + out.len();
         let first = self.pieces.range(..=start).next_back().map_or(start, |(at, _)| *at);

@@ -1,8 +1,10 @@
 //! The blocks of a volume that are in memory: their locks, their buffers, the cache of their mappings.
 //!
 //! Invariants:
-//! * A block has at most one cell; whoever holds it, holds the same lock. A cell leaves the map only when nobody holds it and it has no buffer.
-//! * The cached mapping is what the layers of the volume say of the block. It changes only under the cell's write lock, and is loaded under either lock.
+//! * A block has at most one cell, so all its users share one lock. A cell leaves the map only when nobody uses it and
+//!   it has no buffer.
+//! * The cached mapping is what the volume's layers have for the block. It changes only under the cell's write lock,
+//!   and is loaded under either lock.
 
 use crate::buffer::Buffer;
 use onefold_engine::Piece;
@@ -18,13 +20,13 @@ use std::time::Instant;
 pub(crate) struct Mapping {
     /// The level-0 pieces; none for a block of zeros.
     pub(crate) pieces: Arc<Vec<Piece>>,
-    /// The layer that has it; 0: none has.
+    /// The layer that has the mapping. 0: none has.
     pub(crate) layer: u32,
 }
 
-/// Stripes of the map: enough that threads rarely meet.
+/// Shards of the map: enough that threads rarely meet.
 const SHARDS: usize = 32;
-/// Memory of a cell beside mapping and buffer, rounded up.
+/// Memory of a cell besides mapping and buffer, rounded up.
 const CELL_BYTES: usize = 256;
 
 /// One block in memory.
@@ -36,7 +38,7 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    /// Waits for readers' access to the block.
+    /// Waits for shared access to the block.
     pub(crate) fn read<'c>(&'c self, profile: &Profile) -> RwLockReadGuard<'c, Option<Buffer>> {
         self.buffer.try_read().unwrap_or_else(|| {
             let start = Instant::now();
@@ -46,7 +48,7 @@ impl Cell {
         })
     }
 
-    /// Waits for the only access to the block.
+    /// Waits for exclusive access to the block.
     pub(crate) fn write<'c>(&'c self, profile: &Profile) -> RwLockWriteGuard<'c, Option<Buffer>> {
         self.buffer.try_write().unwrap_or_else(|| {
             let start = Instant::now();
@@ -56,7 +58,7 @@ impl Cell {
         })
     }
 
-    /// The cached mapping. The caller holds one of the block's locks.
+    /// Returns the cached mapping. The caller holds one of the block's locks.
     pub(crate) fn mapping(&self) -> Option<Mapping> {
         self.mapping.lock().clone()
     }
@@ -79,7 +81,7 @@ impl Cells {
         Cells { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), cached_bytes }
     }
 
-    /// The cell of a block.
+    /// Returns the cell of a block.
     pub(crate) fn get(&self, block: u64) -> Arc<Cell> {
         let mut shard = self.shards[(block % SHARDS as u64) as usize].lock();
         let cell = shard.entry(block).or_insert_with(|| {
@@ -99,28 +101,29 @@ impl Cells {
         }
     }
 
-    /// Forgets the mapping of a cell whose lock the caller holds: the object index may say something else now.
+    /// Forgets the mapping of a cell whose lock the caller holds, because the object index may have changed.
     pub(crate) fn forget(&self, cell: &Cell) {
         if let Some(old) = cell.mapping.lock().take() {
             self.cached_bytes.fetch_sub(mapping_bytes(&old), Ordering::Relaxed);
         }
     }
 
-    /// Forgets all mappings. The caller keeps everybody else from the cells.
+    /// Forgets all mappings. The caller keeps everyone else away from the cells.
     pub(crate) fn forget_all(&self) {
         for shard in &self.shards {
             shard.lock().values().for_each(|cell| self.forget(cell));
         }
     }
 
-    /// Forgets cells that are not in use and were not used since the last time, until the memory of all volumes is at most `limit_bytes`.
+    /// Evicts cells that are not in use and were not used since the last call, until the memory of all volumes is at
+    /// most `limit_bytes`.
     pub(crate) fn shrink(&self, limit_bytes: usize) {
         for shard in &self.shards {
             if self.cached_bytes.load(Ordering::Relaxed) <= limit_bytes {
                 return;
             }
             shard.lock().retain(|_, cell| {
-                // Nobody else can get hold of the cell while its shard is locked.
+                // Nobody else can get the cell while its shard is locked.
                 let Some(unused) = Arc::get_mut(cell) else { return true };
                 let was_used = std::mem::take(unused.was_used.get_mut());
                 if was_used || unused.buffer.get_mut().is_some() {

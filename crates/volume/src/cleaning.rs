@@ -1,12 +1,15 @@
-//! What nobody needs any more goes, in the background and in steps: mappings of dropped layers, and layers that only one other lies upon.
+//! Removes unneeded mappings and layers, in the background and in steps: mappings of dropped layers, and layers with a
+//! single child.
 //!
-//! A layer without a volume on it and with a single layer upon it is superfluous: the upper one *takes it in*. It gets both maps, and the smaller
-//! is emptied into the larger; so the cost follows the smaller, and the length of a chain the number of snapshots that there are. (Of a daily snapshot
-//! that goes, the full map below takes in a day's changes, not the day the full map.)
+//! A layer without a volume and with a single layer above it is superfluous: the upper one *takes it in*. The upper
+//! layer gets both maps, and the smaller map is emptied into the larger. So the cost follows the smaller map, and a
+//! chain is only as long as the number of snapshots. (When a daily snapshot is deleted, the full map below takes in a
+//! day's changes; the day does not take in the full map.)
 //!
-//! Each step is one transaction of at most 256 mappings and holds [`Volumes::structure`], so nobody makes or removes layers meanwhile. After a crash
-//! the records of the layers say what is to be done; nothing else is remembered. If a volume writes to the layer, a step also locks the cells
-//! of its blocks. Who reads is never waited for, except when a layer's record changes (`layers.rs`).
+//! Each step is one transaction of at most 256 mappings. It holds [`Volumes::structure`], so nobody adds or removes
+//! layers meanwhile. After a crash the records of the layers say what is left to do; nothing else is remembered. If a
+//! volume writes to the layer, a step also locks the cells of its blocks. A step never waits for readers, except when a
+//! layer's record changes (`layers.rs`).
 
 use crate::error::{Result, VolumeError};
 use crate::layer::{Layer, Merging};
@@ -23,7 +26,7 @@ use std::sync::atomic::Ordering;
 /// Steps between two flushes.
 const STEPS_PER_FLUSH: usize = 64;
 
-/// How far a map is emptied: what is before is gone, but would have to be stepped over.
+/// How far a map is emptied. The keys before that place are gone, but a scan would have to step over them.
 #[derive(Debug, Default)]
 struct Progress {
     map: u32,
@@ -31,7 +34,7 @@ struct Progress {
 }
 
 impl Progress {
-    /// Where to go on in a map, at or behind `first`.
+    /// Returns where to go on in a map, at or after `first`.
     fn of(&self, map: u32, first: u64) -> u64 {
         if self.map == map { self.block.max(first) } else { first }
     }
@@ -43,21 +46,22 @@ impl Progress {
     }
 }
 
-/// What is to be done next.
+/// The next thing to do.
 enum Work {
     /// A layer was dropped.
     Drop(Arc<Node>),
     /// A layer has two maps.
     Merge(Arc<Node>, Merging),
-    /// The first is superfluous below the second.
+    /// The first layer is superfluous below the second.
     TakeIn(Arc<Node>, Arc<Node>),
-    /// Nobody needs a layer, which was not known when its last user went.
+    /// Nobody needs the layer. This was unknown when its last user went.
     Abandon(Arc<Node>),
 }
 
 impl Volumes {
-    /// Drops what deleted volumes alone held, and shortens chains of layers, those of earlier runs included, until `go_on` says no. Returns whether
-    /// nothing is left to do. Everything else may be called meanwhile, and nobody waits while `go_on` takes its time between two steps.
+    /// Drops the mappings that only deleted volumes held, and shortens chains of layers, including leftovers of earlier
+    /// runs, until `go_on` returns false. Returns whether nothing is left to do. Anything else may be called meanwhile,
+    /// and nobody waits while `go_on` takes its time between two steps.
     pub fn resume_deletions(&self, go_on: &dyn Fn() -> bool) -> Result<bool> {
         self.waiting_cleaners.fetch_add(1, Ordering::Relaxed);
         let _one_at_a_time = self.cleaning.lock();
@@ -83,7 +87,7 @@ impl Volumes {
                 continue;
             }
             self.step(&work, &mut progress)?;
-            // Others who wait for it come first.
+            // Callers that wait for the structure take priority.
             MutexGuard::unlock_fair(structure);
             steps += 1;
             if steps % STEPS_PER_FLUSH == 0 {
@@ -96,16 +100,16 @@ impl Volumes {
         Ok(done)
     }
 
-    /// Whether somebody waits for whoever is in [`Volumes::resume_deletions`].
+    /// Returns whether another caller waits for [`Volumes::resume_deletions`] to finish.
     pub fn is_cleaning_wanted(&self) -> bool {
         self.waiting_cleaners.load(Ordering::Relaxed) > 0
     }
 
-    /// Drops the mappings behind the end of a volume that alone uses its layer: what a shrinking that a crash cut short has left, and what others
-    /// showed that are gone. Returns whether none is left.
+    /// Drops the mappings after the end of a volume that is the only user of its layer: leftovers of a resize that a
+    /// crash interrupted, and blocks that only removed volumes showed. Returns whether none is left.
     fn drop_behind_ends(&self, steps: &mut usize, go_on: &dyn Fn() -> bool) -> Result<bool> {
         if !self.damaged().is_empty() {
-            // A volume that cannot be read may use the layer too, and be larger.
+            // A volume that cannot be read may use the layer too, and may be larger.
             return Ok(true);
         }
         for info in self.list() {
@@ -113,7 +117,7 @@ impl Volumes {
             loop {
                 let structure = self.structure.lock();
                 let Ok(volume) = self.get(&info.name) else { break };
-                // Its size stays. Nothing is written behind it, and growing looks for what is there.
+                // The size stays. Nothing is written after the end, and growing looks for leftovers.
                 let gate = volume.gate.read();
                 let is_alone = self.users().get(&gate.record.layer).is_some_and(|users| users.volumes == 1 && users.children.is_empty());
                 let node = self
@@ -165,7 +169,7 @@ impl Volumes {
         })
     }
 
-    /// One step. The caller holds the structure.
+    /// Runs one step. The caller holds the structure.
     fn step(&self, work: &Work, progress: &mut Progress) -> Result<()> {
         match work {
             Work::Drop(node) => self.drop_step(node, progress),
@@ -179,7 +183,7 @@ impl Volumes {
         }
     }
 
-    /// Drops mappings of a layer that nobody needs, at last the layer.
+    /// Drops mappings of a layer that nobody needs, and finally the layer.
     fn drop_step(&self, node: &Node, progress: &mut Progress) -> Result<()> {
         let map = node.layer.merging.map_or(node.layer.map, |other| other.map);
         if self.drop_mappings(node, map, 0, progress)? {
@@ -193,7 +197,8 @@ impl Volumes {
         change.submit(&self.shared)
     }
 
-    /// Drops some mappings of one map of a layer from `first` on, with their references. Returns whether there were any.
+    /// Drops some mappings of one map of a layer from `first` on, with their references. Returns whether there were
+    /// any.
     fn drop_mappings(&self, node: &Node, map: u32, first: u64, progress: &mut Progress) -> Result<bool> {
         let first = progress.of(map, first);
         if let Some(change) = self.shared.engine.give_up_lost(node.partition, &mapping_key(map, first), &mappings_end(map))? {
@@ -212,10 +217,10 @@ impl Volumes {
         Ok(!blocks.is_empty())
     }
 
-    /// Moves mappings from one map of a layer to the other; at last the layer has one map.
+    /// Moves mappings from one map of a layer to the other. In the end the layer has one map.
     fn merge_step(&self, layer: u32, merging: Merging, progress: &mut Progress) -> Result<()> {
         let writer = self.writer_of(layer);
-        // Before the layer is looked at: a volume that shrinks changes its record.
+        // Before the layer is read, because a volume that shrinks changes its record.
         let gate = writer.as_ref().map(|volume| volume.gate.read());
         let Some(node) = self.shared.layers.get(layer) else { return Ok(()) };
         let blocks = self.mapped_in(&node, merging.map, progress.of(merging.map, 0))?;
@@ -243,19 +248,20 @@ impl Volumes {
     fn move_written(&self, volume: &Volume, node: &Node, merging: Merging, blocks: &BTreeMap<u64, Vec<u8>>) -> Result<()> {
         let cells: Vec<_> = blocks.keys().map(|block| volume.cells.get(*block)).collect();
         let _locked: Vec<_> = cells.iter().map(|cell| cell.write(self.shared.profile())).collect();
-        // Some may have been written since they were looked at, and need not be moved any more.
+        // Some may have been written since they were read, and need not be moved any more.
         let mut still = BTreeMap::new();
         for block in blocks.keys() {
             let value = self.shared.engine.get(node.partition, &mapping_key(merging.map, *block))?;
             still.extend(value.map(|value| (*block, value)));
         }
         let moved = self.move_mappings(node, merging, &still);
-        // The blocks are as before, but another map may have them, or none if they are zeros.
+        // The blocks are unchanged, but another map may have them, or none if they are zeros.
         cells.iter().for_each(|cell| volume.cells.forget(cell));
         moved
     }
 
-    /// Moves these mappings of the map `merging` to the other map of the layer. Of two of a block the upper one stays.
+    /// Moves these mappings of the map `merging` to the other map of the layer. If both maps have a block, the upper
+    /// mapping stays.
     fn move_mappings(&self, node: &Node, merging: Merging, blocks: &BTreeMap<u64, Vec<u8>>) -> Result<()> {
         let zeros = encode_zeros(node.layer.block_bytes, self.shared.engine.digest_bytes());
         let mut references = Vec::new();
@@ -266,7 +272,7 @@ impl Volumes {
             let there = self.shared.engine.get(node.partition, &key)?;
             more_mappings -= 1 + i64::from(there.is_some());
             let stays = there.as_ref().filter(|_| !merging.is_upper).unwrap_or(value);
-            // Zeros that hide nothing any more need no mapping.
+            // Zeros that no longer hide anything need no mapping.
             let stays = if *stays == zeros && !self.shared.layers.shows_through(node.number, *block)? { None } else { Some(stays) };
             more_mappings += i64::from(stays.is_some());
             if stays != there.as_ref() {
@@ -283,9 +289,9 @@ impl Volumes {
         self.submit_step(node, put, references, more_mappings)
     }
 
-    /// Brings `parent`, which only `child` needs, nearer to being taken in.
+    /// Does one step towards taking in `parent`, which only `child` needs.
     fn take_in_step(&self, parent: &Node, child: &Node, progress: &mut Progress) -> Result<()> {
-        // What does not show through must not come to light.
+        // Blocks that do not show through must not reappear.
         let hidden = child.layer.overlap_blocks;
         if self.drop_mappings(parent, parent.layer.map, hidden, progress)? {
             return Ok(());
@@ -293,7 +299,7 @@ impl Volumes {
         *progress = Progress::default();
         self.reshape(child.number, |child| {
             if child.layer.overlap_blocks < hidden {
-                // It has shrunk meanwhile: once more.
+                // It has shrunk meanwhile. Retry.
                 return Ok(None);
             }
             let (upper, lower) = (*child.mappings.lock(), *parent.mappings.lock());
@@ -318,14 +324,15 @@ impl Volumes {
         })
     }
 
-    /// Changes the record of a layer while nobody writes to it. `change` is passed what it is then, and says `None` to leave it.
+    /// Changes the record of a layer while nobody writes to it. `change` receives the current layer and returns `None`
+    /// to leave it.
     fn reshape(&self, layer: u32, change: impl FnOnce(&Node) -> Result<Option<Restructuring>>) -> Result<()> {
         let writer = self.writer_of(layer);
         let gate = writer.as_ref().map(|volume| volume.gate.write());
         let Some(node) = self.shared.layers.get(layer) else { return Ok(()) };
         if let Some(change) = change(&node)? {
             change.submit(&self.shared)?;
-            // Which mappings are the volume's own is another matter now.
+            // The set of mappings that are the volume's own has changed.
             writer.iter().for_each(|volume| volume.cells.forget_all());
         }
         drop(gate);
@@ -335,21 +342,21 @@ impl Volumes {
     fn mapped_in(&self, node: &Node, map: u32, first: u64) -> Result<BTreeMap<u64, Vec<u8>>> {
         let mut blocks = BTreeMap::new();
         let mut next = first;
-        // Nothing before something lost is not nothing at all: from there on it is an error.
+        // No mappings before a lost part does not mean no mappings at all: from the lost part on, this is an error.
         while blocks.is_empty() && next < u64::MAX {
             next = self.shared.layers.mapped_in(node.partition, map, next, u64::MAX, &mut blocks)?;
         }
         Ok(blocks)
     }
 
-    /// The references of a mapping that a map of a layer gets (1) or loses (-1).
+    /// Returns the references of a mapping that a map of a layer gets (1) or loses (-1).
     fn references(&self, node: &Node, map: u32, block: u64, value: &[u8], change: i64) -> Result<Vec<Reference>> {
         let pieces = decode_mapping(value, self.shared.engine.digest_bytes(), node.layer.block_bytes)
             .map_err(|reason| VolumeError::Damaged { object: format!("the mapping of block {block} in layer {}", node.number), reason })?;
         Ok(Reference::of(&pieces, group(map), change).collect())
     }
 
-    /// Submits a step, with the number of mappings that the layer has then.
+    /// Submits a step, with the layer's new number of mappings.
     fn submit_step(
         &self,
         node: &Node,

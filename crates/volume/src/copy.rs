@@ -1,12 +1,14 @@
-//! Copying without moving data: what is copied are mappings.
+//! Copies ranges without moving data: only mappings are copied.
 //!
-//! [`Volume::capture`] takes down what a range spells at one moment, [`Volume::place`] makes a range of any volume of the store spell the same. Blocks that are
-//! placed whole get the same pieces, wherever in the source their borders are; only the parts of blocks at the two ends are read and written.
+//! [`Volume::capture`] records what a range contains at one moment. [`Volume::place`] gives a range of any volume of
+//! the store the same content. Blocks that are placed whole get the same pieces, wherever the block borders of the
+//! source are. Only partial blocks at the two ends are read and written.
 //!
 //! Invariants:
-//! * A [`Content`] never changes, whatever happens to the volume it is of: it holds an in-flight guard from before its mappings were looked up, so no chunk of it
-//!   goes. That holds back the removal of all unused chunks, so it must not be kept for long.
-//! * A block is placed in one transaction, with the references that it gets and loses.
+//! * A [`Content`] never changes, whatever happens to its volume. It holds an in-flight guard from before its mappings
+//!   were looked up, so none of its chunks is removed. That holds back the removal of all unused chunks, so do not keep
+//!   it for long.
+//! * A block is placed in one transaction, with the references that it gains and loses.
 
 use crate::error::{Result, VolumeError};
 use crate::volume::{Part, Volume};
@@ -14,12 +16,12 @@ use crate::write_out::{Locked, batch_blocks};
 use onefold_engine::{Engine, InFlight, Piece};
 use std::sync::Arc;
 
-/// Batches of so many times the blocks of a write-out: they carry no data.
+/// A batch has this many times the blocks of a write-out, because it carries no data.
 const BATCH_FACTOR: usize = 4;
-/// Bytes that [`Volume::copy_from`] takes down at a time.
+/// Bytes that [`Volume::copy_from`] captures at a time.
 const COPY_BYTES: u64 = 64 << 20;
 
-/// What a range of a volume was at one moment.
+/// The content of a range of a volume at one moment.
 #[derive(Debug)]
 pub struct Content {
     engine: Arc<Engine>,
@@ -35,7 +37,7 @@ pub struct Content {
 struct Run {
     /// First byte within the content.
     at: u64,
-    /// First byte within what is known of the block.
+    /// First byte within the known bytes of the block.
     start: u64,
     length: u64,
     known: Known,
@@ -43,9 +45,9 @@ struct Run {
 
 #[derive(Debug)]
 enum Known {
-    /// The pieces of the whole block; none for zeros.
+    /// The pieces of the whole block. Empty for zeros.
     Pieces(Arc<Vec<Piece>>),
-    /// The block was being written to: its bytes in the range.
+    /// The block had unstored writes: its bytes within the range.
     Bytes(Vec<u8>),
 }
 
@@ -55,7 +57,7 @@ impl Content {
         self.length
     }
 
-    /// Memory that it takes, bytes.
+    /// Returns the memory that it takes, in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.memory_bytes
     }
@@ -75,7 +77,7 @@ impl Content {
         Ok(())
     }
 
-    /// The runs of a part of the content, with the first byte of what is known of each and the number of bytes.
+    /// Returns the runs of a part of the content, each with its first byte and its number of bytes.
     fn within(&self, from: u64, length: u64) -> impl Iterator<Item = (&Run, u64, u64)> {
         let end = from + length;
         let first = self.runs.partition_point(|run| run.at + run.length <= from);
@@ -85,7 +87,7 @@ impl Content {
         })
     }
 
-    /// The pieces that spell a part; none for zeros; `None` where not all of it is stored.
+    /// Returns the pieces of a part, empty for zeros. Returns `None` if some of it is not stored.
     fn pieces(&self, from: u64, length: u64) -> Option<Vec<Piece>> {
         let mut out = Vec::new();
         for (run, start, length) in self.within(from, length) {
@@ -102,7 +104,7 @@ impl Content {
     }
 }
 
-/// `length` bytes from byte `start` of pieces on.
+/// Returns the pieces of `length` bytes from byte `start` on.
 fn cut(pieces: &[Piece], start: u64, length: u64) -> impl Iterator<Item = Piece> {
     let end = start + length;
     let mut at = 0;
@@ -112,7 +114,7 @@ fn cut(pieces: &[Piece], start: u64, length: u64) -> impl Iterator<Item = Piece>
         let (from, to) = (first.max(start), at.min(end));
         (from < to).then(|| match *piece {
             Piece::Zeros { .. } => Piece::Zeros { length: to - from },
-            // Lengths of chunks, and places in them, are 32 bits.
+            // Chunk lengths, and offsets in chunks, have 32 bits.
             Piece::Chunk { fingerprint, address, offset, .. } => {
                 Piece::Chunk { fingerprint, address, offset: offset + (from - first) as u32, length: (to - from) as u32 }
             }
@@ -120,7 +122,7 @@ fn cut(pieces: &[Piece], start: u64, length: u64) -> impl Iterator<Item = Piece>
     })
 }
 
-/// Adds a piece; one that goes on where the last one ends becomes one with it.
+/// Appends a piece. Joins it with the last one if it continues it.
 fn append(out: &mut Vec<Piece>, piece: Piece) {
     match (out.last_mut(), piece) {
         (Some(Piece::Zeros { length }), Piece::Zeros { length: more }) => *length += more,
@@ -133,11 +135,12 @@ fn append(out: &mut Vec<Piece>, piece: Piece) {
 }
 
 impl Volume {
-    /// Takes down what a range spells now: everything whose write had returned before the call is in it. A write meanwhile is in it or not, block by block.
+    /// Captures the content of a range. Every write that returned before the call is in it. A concurrent write is in it
+    /// or not, block by block.
     pub fn capture(&self, offset: u64, length: u64) -> Result<Content> {
         self.check(offset, length)?;
         let engine = self.shared.engine.clone();
-        // From before the first look, as what is found must stay.
+        // Taken before the first lookup, so that whatever is found stays.
         let in_flight = engine.in_flight();
         let parts: Vec<Part> = self.parts(offset, length).collect();
         if let (Some(first), Some(last)) = (parts.first(), parts.last()) {
@@ -176,7 +179,7 @@ impl Volume {
         })
     }
 
-    /// Makes `length` bytes at `offset` the same as those of a content from byte `from` on, like a [write](Volume::write) of them.
+    /// Gives `length` bytes at `offset` the content from byte `from` on, like a [write](Volume::write) of these bytes.
     pub fn place(&self, offset: u64, content: &Content, from: u64, length: u64) -> Result<()> {
         self.check_writable()?;
         self.check(offset, length)?;
@@ -208,21 +211,21 @@ impl Volume {
         Ok(())
     }
 
-    /// Gives blocks, sorted, new mappings in one transaction. What was written to them and waits is dropped.
+    /// Gives sorted blocks new mappings in one transaction. Drops their unstored writes.
     fn place_mapped(&self, mapped: &mut Vec<(u64, Vec<Piece>)>) -> Result<()> {
         let Some(last) = mapped.last() else { return Ok(()) };
         let gate = self.enter(Part { block: last.0, start: 0, length: self.block_bytes() }.end(self.block_bytes()))?;
         let top = &*self.top(&gate)?;
         let (blocks, pieces): (Vec<u64>, Vec<Vec<Piece>>) = mapped.drain(..).unzip();
         let cells: Vec<_> = blocks.iter().map(|block| self.cells.get(*block)).collect();
-        // In ascending order, as wherever several blocks are locked.
+        // In ascending order, like everywhere that locks several blocks.
         let mut locked: Vec<Locked<'_>> =
             blocks.iter().zip(&cells).map(|(block, cell)| Locked::new(*block, cell, cell.write(self.shared.profile()))).collect();
         for entry in &mut locked {
             self.look_up_old(&gate, entry, true)?;
         }
         let result = self.replace(top, &locked, pieces);
-        // What waits in memory must not come to lie upon what is new.
+        // Older writes in memory must not cover the new content.
         for entry in locked.iter_mut().filter(|_| result.is_ok()) {
             if entry.buffer.take().is_some() {
                 self.count_removed(entry.block);
@@ -233,14 +236,15 @@ impl Volume {
         result
     }
 
-    /// Copies `length` bytes of `source`, which may be this volume, from `source_offset` to `offset`: as if all had been read before any of it is written, if
-    /// nobody else writes to either meanwhile. After an error a part may have been copied.
+    /// Copies `length` bytes of `source`, which may be this volume, from `source_offset` to `offset`. The result is the
+    /// same as if all bytes were read before any is written, unless either volume is written to meanwhile. Errors: a
+    /// part may have been copied.
     pub fn copy_from(&self, offset: u64, source: &Volume, source_offset: u64, length: u64) -> Result<()> {
         self.check_writable()?;
         self.check(offset, length)?;
         source.check(source_offset, length)?;
         let steps = length.div_ceil(COPY_BYTES);
-        // What is still to be copied must not be overwritten.
+        // Source bytes that are still to be copied must not be overwritten.
         let is_backward = source.number == self.number && source_offset < offset;
         for step in 0..steps {
             let start = if is_backward { steps - 1 - step } else { step } * COPY_BYTES;

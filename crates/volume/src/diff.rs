@@ -1,4 +1,4 @@
-//! What differs between two volumes, told from their mappings: no data is read, and of what both share in their layers nothing is looked at.
+//! Finds the differences between two volumes from their mappings. Reads no data, and skips the layers that both share.
 
 use crate::error::{Result, VolumeError};
 use crate::mapping::decode_mapping;
@@ -8,9 +8,10 @@ use onefold_engine::Piece;
 use std::ops::Range;
 
 impl Volumes {
-    /// Passes the ranges of bytes in which two volumes differ to `visit`, in order, until it says no. Ranges with the same mappings are the same; others
-    /// may be the same all the same, if the same bytes are cut into other chunks. What only the larger has is one range. Of a volume that is written
-    /// to meanwhile, each block is looked at at its own moment.
+    /// Passes the ranges of bytes in which two volumes differ to `visit`, in order, until it returns false. Ranges with
+    /// the same mappings are equal. A reported range may still be equal, if the same bytes are cut into other chunks.
+    /// The part that only the larger volume has is one range. If a volume is written to meanwhile, each block is
+    /// compared at a moment of its own.
     pub fn diff(&self, first: &Volume, second: &Volume, visit: &mut dyn FnMut(Range<u64>) -> bool) -> Result<()> {
         let pair = [first, second];
         let [first_bytes, second_bytes] = pair.map(|volume| volume.block_size());
@@ -54,7 +55,7 @@ impl Volumes {
     }
 }
 
-/// Ranges that touch become one.
+/// Joins ranges that touch.
 struct Joined<'v> {
     visit: &'v mut dyn FnMut(Range<u64>) -> bool,
     range: Range<u64>,
@@ -80,7 +81,7 @@ impl Joined<'_> {
     }
 }
 
-/// The ranges of a block in which two mappings say different things.
+/// Returns the ranges of a block in which two mappings differ.
 fn differing(one: &[Piece], two: &[Piece], block_bytes: u64) -> Vec<Range<u64>> {
     let mut ranges = Vec::new();
     let (mut left, mut right) = (Cursor::new(one, block_bytes), Cursor::new(two, block_bytes));
@@ -102,7 +103,7 @@ struct Cursor<'p> {
     pieces: &'p [Piece],
     /// Bytes into the first piece.
     within: u64,
-    /// Bytes behind the last piece: they are zeros.
+    /// Bytes after the last piece, which are zeros.
     behind: u64,
 }
 
@@ -115,7 +116,7 @@ impl<'p> Cursor<'p> {
         self.pieces.first().map_or(self.behind, |piece| piece.length() - self.within)
     }
 
-    /// The chunk and the byte in it; `None` for zeros.
+    /// Returns the chunk and the byte in it, or `None` for zeros.
     fn place(&self) -> Option<(onefold_fingerprint::Fingerprint, u64)> {
         match self.pieces.first()? {
             Piece::Chunk { fingerprint, offset, .. } => Some((*fingerprint, u64::from(*offset) + self.within)),

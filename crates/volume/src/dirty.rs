@@ -1,8 +1,8 @@
-//! Which blocks of a volume wait to be written out, and in which order.
+//! The blocks of a volume that wait to be written out, and their order.
 //!
 //! Invariants:
-//! * A block is listed exactly while its cell has a buffer; both change under the cell's lock.
-//! * A listed block is in one of the two queues, or some thread has picked it and is writing it out.
+//! * A block is listed exactly while its cell has a buffer. Both change under the cell's lock.
+//! * A listed block is in one of the two queues, or a thread has picked it and is writing it out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,12 +34,12 @@ impl DirtyList {
         self.bytes
     }
 
-    /// Memory of the buffers of whole blocks that nobody has picked, bytes.
+    /// Returns the memory of the buffers of whole blocks that nobody has picked, in bytes.
     pub(crate) fn whole_bytes(&self) -> usize {
         self.whole_bytes
     }
 
-    /// A block's buffer is new or has changed. Returns the memory it had before.
+    /// Lists a block whose buffer is new or has changed. Returns the memory it had before.
     pub(crate) fn update(&mut self, block: u64, bytes: usize, is_whole: bool, is_cleared: bool) -> usize {
         let old = self.blocks.get(&block).copied();
         let age = old.map_or_else(
@@ -78,7 +78,7 @@ impl DirtyList {
         }
     }
 
-    /// The block has no buffer any more. Returns the memory it had.
+    /// Removes a block that has no buffer any more. Returns the memory it had.
     pub(crate) fn remove(&mut self, block: u64) -> usize {
         self.unqueue(block);
         let bytes = self.blocks.remove(&block).map_or(0, |entry| entry.bytes);
@@ -86,7 +86,8 @@ impl DirtyList {
         bytes
     }
 
-    /// Picks up to `limit` blocks for the caller to write out, the oldest first, whole ones before others; sorted by block.
+    /// Picks up to `limit` blocks for the caller to write out: the oldest first, whole ones before others. Returns them
+    /// sorted by block.
     pub(crate) fn pick(&mut self, limit: usize, only_whole: bool) -> Vec<u64> {
         let queue = if only_whole || !self.whole.is_empty() { &self.whole } else { &self.partial };
         let mut picked: Vec<u64> = queue.iter().take(limit).map(|(_, block)| *block).collect();
@@ -100,7 +101,7 @@ impl DirtyList {
         picked
     }
 
-    /// Whoever picked these blocks is done with them; those that are still dirty wait again.
+    /// Returns picked blocks. Blocks that are still dirty wait again.
     pub(crate) fn unpick(&mut self, blocks: &[u64]) {
         for block in blocks {
             self.unqueue(*block);
@@ -111,7 +112,7 @@ impl DirtyList {
         }
     }
 
-    /// The dirty blocks from `from` up to but not `to`, sorted, and whether each is all zeros.
+    /// Returns the dirty blocks from `from` up to but not including `to`, sorted, and whether each is all zeros.
     pub(crate) fn range(&self, from: u64, to: u64, limit: usize) -> Vec<(u64, bool)> {
         if from >= to {
             return Vec::new();

@@ -1,14 +1,14 @@
-//! What can go wrong with a volume, with the values in it.
+//! The errors of volumes.
 
 use onefold_engine::EngineError;
 
 /// An error of a volume.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
-    /// The store below failed.
+    /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// A name that a volume cannot have.
+    /// A volume cannot have this name.
     #[error("{name:?} cannot be the name of a volume: {reason}")]
     Name {
         /// The name.
@@ -28,19 +28,19 @@ pub enum VolumeError {
         /// The name.
         name: String,
     },
-    /// The volume never changes.
+    /// The volume is read-only.
     #[error("volume {name:?} is read-only")]
     ReadOnly {
         /// The name.
         name: String,
     },
-    /// What a volume is rolled back to must never change.
+    /// A volume can only be rolled back to a snapshot, which never changes.
     #[error("volume {name:?} is no snapshot: it can change")]
     NoSnapshot {
         /// The name.
         name: String,
     },
-    /// A volume can be rolled back to what it, or what it was cloned from, once was.
+    /// A volume can only be rolled back to its own snapshots, or to snapshots of its origin.
     #[error("{snapshot:?} is a snapshot of another volume than {name:?}")]
     Unrelated {
         /// The volume.
@@ -48,7 +48,7 @@ pub enum VolumeError {
         /// The snapshot.
         snapshot: String,
     },
-    /// Volumes that cannot be compared.
+    /// Two volumes cannot be compared.
     #[error(
         "volume {first:?} has blocks of {first_bytes} bytes, volume {second:?} of {second_bytes}: they have nothing in common to compare by"
     )]
@@ -68,19 +68,19 @@ pub enum VolumeError {
         /// The name.
         name: String,
     },
-    /// A block size that a volume cannot have.
+    /// A volume cannot have this block size.
     #[error("a block size of {block_bytes} bytes: it must be a power of two from 64 KiB to 1 MiB")]
     BlockSize {
         /// The block size.
         block_bytes: u32,
     },
-    /// A size that a volume cannot have.
+    /// A volume cannot have this size.
     #[error("a volume of {size_bytes} bytes: it must have from 1 byte to 1 EiB")]
     Size {
         /// The size.
         size_bytes: u64,
     },
-    /// A request leaves the volume.
+    /// A request reaches beyond the volume.
     #[error("{length_bytes} bytes at offset {offset_bytes} of volume {name:?}, which has {size_bytes} bytes")]
     OutOfRange {
         /// The volume.
@@ -92,7 +92,7 @@ pub enum VolumeError {
         /// Size of the volume.
         size_bytes: u64,
     },
-    /// It is done for everybody, but could not be made durable.
+    /// The change is visible to all, but could not be made durable.
     #[error("volume {name:?} {what}, but not durably yet: {error}")]
     NotDurable {
         /// The volume.
@@ -106,7 +106,7 @@ pub enum VolumeError {
     /// No number is left for a new volume.
     #[error("all numbers of volumes are used")]
     NoNumberLeft,
-    /// An object of a volume does not hold what the format says.
+    /// An object of a volume does not follow the format.
     #[error("{object} is damaged: {reason}")]
     Damaged {
         /// Which object.
@@ -117,12 +117,12 @@ pub enum VolumeError {
 }
 
 impl VolumeError {
-    /// Whether what was asked for is in what a repair could not bring back: it can be overwritten, but not read.
+    /// Returns whether the range was lost in a repair: it can be overwritten, but not read.
     pub fn is_lost(&self) -> bool {
         matches!(self, VolumeError::Engine(error) if error.is_lost())
     }
 
-    /// Whether the disk is full: nothing is lost, and it succeeds once there is room.
+    /// Returns whether the disk is full. Nothing is lost, and the operation succeeds once there is space.
     pub fn is_full(&self) -> bool {
         match self {
             VolumeError::Engine(error) => error.is_full(),
@@ -131,7 +131,7 @@ impl VolumeError {
         }
     }
 
-    /// Whether bytes of the store are damaged or lost: the same will happen the next time.
+    /// Returns whether bytes of the store are damaged or lost, so that a retry fails too.
     pub fn is_damage(&self) -> bool {
         match self {
             VolumeError::Engine(error) => error.is_damage(),

@@ -1,11 +1,12 @@
-//! Several volumes as they were at one moment, for somebody who reads them while others go on writing to them, resize, roll back and delete them.
+//! Several volumes as of one moment, for readers, while others write to them, resize, roll back or delete them.
 //!
-//! What is frozen has layers like a snapshot and no record: nobody sees it in lists, and after a crash its layers are superfluous ones, which cleaning
-//! takes in or drops as it does any others.
+//! A frozen volume has layers like a snapshot but no record. No list shows it. After a crash its layers are
+//! superfluous, and cleaning takes them in or drops them like any others.
 //!
 //! Invariants:
-//! * All volumes are of one moment: their gates are held together.
-//! * As long as a [`Frozen`] lives, its layers have a user ([`Volumes::users`]), so that no cleaning changes what they show.
+//! * All volumes are of the same moment, because their gates are held together.
+//! * As long as a [`Frozen`] lives, its layers have a user ([`Volumes::users`]), so cleaning does not change what they
+//!   show.
 
 use crate::error::{Result, VolumeError};
 use crate::record::{Record, VolumeKind};
@@ -14,32 +15,33 @@ use crate::volumes::{Restructuring, VolumeInfo, Volumes};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Volumes as they were at one moment. Dropping it gives back what it holds.
+/// Volumes as of one moment. Dropping it releases its layers.
 #[derive(Debug)]
 pub struct Frozen<'v> {
     volumes: &'v Volumes,
-    /// By number, with what is known of the volume that it is of.
+    /// By number, with the info of the volume that was frozen.
     members: BTreeMap<u32, (VolumeInfo, Arc<Volume>)>,
-    /// Whether the members are volumes of their own, with users of layers that were counted.
+    /// Whether the members are volumes of their own, which count as users of their layers.
     is_counted: bool,
 }
 
 impl Volumes {
-    /// Freezes the volumes, snapshots and clones that `wanted` names, at one moment between call and return. Everything whose write had returned before the
-    /// call is in it; a write meanwhile is in it or not, block by block. Clients wait for what they wrote since it began to be written out.
-    /// Reads of what is frozen compare fingerprints; in a store that is open for reading, they do so if those of its volumes do.
+    /// Freezes the volumes, snapshots and clones that `wanted` accepts, at one moment during the call. Every write that
+    /// returned before the call is included. A concurrent write is included or not, block by block. Clients wait while
+    /// recent writes are written out. Reads of frozen volumes compare fingerprints. In a store that is open for
+    /// reading, they do so only if its volumes do.
     pub fn frozen(&self, wanted: &dyn Fn(&VolumeInfo) -> bool) -> Result<Frozen<'_>> {
         let chosen = || -> Vec<(Arc<Volume>, VolumeInfo)> {
-            // Without the lock of the structure one may have been deleted meanwhile.
+            // Without the lock of the structure, a volume may have been deleted meanwhile.
             self.list().into_iter().filter(wanted).filter_map(|info| Some((self.get(&info.name).ok()?, info))).collect()
         };
         if !self.shared.engine.is_writable() {
-            // Nobody changes them.
+            // Nobody changes these volumes.
             let members = chosen().into_iter().map(|(volume, info)| (info.number, (info, volume))).collect();
             return Ok(Frozen { volumes: self, members, is_counted: false });
         }
         self.shared.engine.check_room()?;
-        // Most of what waits in memory goes out before anybody has to wait.
+        // Write out most of the buffered data before anyone has to wait.
         for (volume, _) in chosen() {
             match volume.write_out_all() {
                 Err(VolumeError::Deleted { .. }) => {}
@@ -49,7 +51,7 @@ impl Volumes {
         let _structure = self.structure.lock();
         let mut chosen = chosen();
         chosen.sort_by_key(|(volume, _)| volume.number);
-        // Nobody else holds two gates, so nobody who has one waits for another.
+        // Nobody else holds two gates, so no holder of a gate waits for another gate.
         let mut gates: Vec<_> = chosen.iter().map(|(volume, _)| volume.gate.write()).collect();
         chosen.iter().zip(&gates).try_for_each(|((volume, _), gate)| volume.write_out_rest(gate))?;
         let count = u32::try_from(2 * chosen.len()).map_err(|_| VolumeError::NoNumberLeft)?;
@@ -61,7 +63,7 @@ impl Volumes {
             let (shown, record) = self.freeze(volume, gate, number + 1, &mut change)?;
             let content = Record { layer: shown.number, kind: VolumeKind::Clone, is_read_only: true, ..gate.record.clone() };
             let content = Volume::with(self.shared.clone(), number, volume.partition, content, true)?;
-            // A size may have changed since the list was read.
+            // The size may have changed since the list was read.
             let info = VolumeInfo { origin: info.origin.clone(), ..VolumeInfo::of(volume.number, &gate.record) };
             members.insert(volume.number, (info, content));
             records.push(record);
@@ -82,17 +84,17 @@ impl Volumes {
 }
 
 impl Frozen<'_> {
-    /// What is known of the volumes that were frozen, by number: as they were then.
+    /// Returns the info of the frozen volumes as of that moment, by number.
     pub fn list(&self) -> impl Iterator<Item = &VolumeInfo> {
         self.members.values().map(|(info, _)| info)
     }
 
-    /// The content that a volume had, by the volume's number; read-only.
+    /// Returns the content of a volume as of that moment, by the volume's number. It is read-only.
     pub fn get(&self, number: u32) -> Option<&Arc<Volume>> {
         self.members.get(&number).map(|(_, volume)| volume)
     }
 
-    /// The volumes of the store.
+    /// Returns the volumes of the store.
     pub fn volumes(&self) -> &Volumes {
         self.volumes
     }

@@ -1,36 +1,39 @@
-//! Layers: what volumes share. The record of one (`docs/format.md` section 7.3).
+//! Layers: what volumes share. This is the record of a layer (`docs/format.md` section 7.3).
 //!
-//! A layer is a set of block mappings upon another layer, its parent. A block that it has no mapping for is the parent's, as far as the parent
-//! shows through; what no layer has is zeros. So a snapshot or a clone is a new layer, whatever the size of what lies below it.
+//! A layer is a set of block mappings on top of another layer, its parent. A block without a mapping in the layer is
+//! the parent's, as far as the parent shows through. A block that no layer has is zeros. So a snapshot or a clone is
+//! just a new layer, whatever the size of the layers below it.
 //!
-//! The mappings of a layer are keyed by the number of a *map*. While a layer takes in its parent (`cleaning.rs`) it has two maps, one above the
-//! other, and the smaller is emptied into the larger; which map stays, and so the cost, does not depend on which layer it came from.
+//! The mappings of a layer are keyed by the number of a *map*. While a layer takes in its parent (`cleaning.rs`) it has
+//! two maps, one above the other, and the smaller is emptied into the larger. So the cost does not depend on which
+//! layer a map came from.
 
 use crate::error::{Result, VolumeError};
 use crate::record::{VERSION, check_block_size, check_version, choice};
 use onefold_ground::wire::{Reader, WireError};
 
-/// All layers are at or behind this key and before the next.
+/// The first key of all layers.
 pub(crate) const LAYERS_FROM: &[u8] = b"l";
-/// End of the keys of layers.
+/// The end of the keys of layers.
 pub(crate) const LAYERS_TO: &[u8] = b"m";
 
-/// What the object index says of a layer.
+/// The record of a layer in the object index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layer {
     /// The layer below, or 0. Its number is always less than the layer's own.
     pub parent: u32,
-    /// How many blocks of the parent show through, from the first on. It never grows: what a volume lost by shrinking stays lost.
+    /// How many blocks of the parent show through, from the first on. It never grows: blocks that a volume lost by
+    /// shrinking stay lost.
     pub overlap_blocks: u64,
-    /// The size of a block, bytes: the same in all layers of a chain.
+    /// The size of a block in bytes. All layers of a chain have the same.
     pub block_bytes: u32,
-    /// Nobody uses it any more: its mappings are being dropped, and it has no parent.
+    /// Nobody uses the layer any more: its mappings are being dropped, and it has no parent.
     pub is_dropped: bool,
     /// The number of mappings in its maps.
     pub mappings: u64,
-    /// The map that its mappings are in, and that new ones go to.
+    /// The map that holds its mappings and receives new ones.
     pub map: u32,
-    /// A second map, while the layer takes in what was its parent.
+    /// A second map, while the layer takes in its former parent.
     pub merging: Option<Merging>,
 }
 
@@ -39,13 +42,13 @@ pub struct Layer {
 pub struct Merging {
     /// Its number.
     pub map: u32,
-    /// Whether it lies above the other: its mappings then hide those of the other.
+    /// Whether it lies above the other map, so that its mappings hide the other's.
     pub is_upper: bool,
 }
 
 impl Layer {
-    /// The maps in the order in which a block is looked for in them. Mappings go from one map to the other in single transactions: whoever asks
-    /// the upper one before and after the lower one meets each of them.
+    /// Returns the maps in the order in which to search them for a block. Mappings move from one map to the other in
+    /// single transactions. A search that asks the upper map both before and after the lower one finds each of them.
     pub(crate) fn maps(&self) -> impl Iterator<Item = u32> + use<> {
         let (first, second) = match self.merging {
             None => (self.map, None),
@@ -55,7 +58,7 @@ impl Layer {
         std::iter::once(first).chain(second.into_iter().flat_map(move |second| [second, first]))
     }
 
-    /// The record as the object index has it.
+    /// Encodes the record for the object index.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![VERSION];
         out.extend_from_slice(&self.parent.to_le_bytes());
@@ -105,7 +108,7 @@ impl Layer {
     }
 }
 
-/// A record of a layer that does not hold what the format says.
+/// Returns the error for a record of a layer that does not follow the format.
 pub(crate) fn damaged(number: u32, reason: String) -> VolumeError {
     VolumeError::Damaged { object: format!("the record of layer {number}"), reason }
 }

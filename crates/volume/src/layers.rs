@@ -1,11 +1,11 @@
-//! The layers of a store in memory: who lies upon whom, and where a block is found.
+//! The layers of a store in memory: their order, and where to find a block.
 //!
 //! Invariants:
-//! * A layer that another lies upon, or that a read-only volume shows, never changes what it shows: no mapping of it is replaced, and moving
-//!   mappings within it or taking in its parent leaves every block as it is.
+//! * A layer below another one, or below a read-only volume, never changes what it shows. None of its mappings is
+//!   replaced. Moving mappings within it, or taking in its parent, leaves every block as it is.
 //! * A layer that a volume writes to has no other user.
-//! * The table changes after the object index does and before mappings of a layer that has gone from it are dropped; a search holds the table
-//!   from its first to its last look, so it never goes through a layer whose mappings are being dropped.
+//! * The table changes after the object index, and before the mappings of removed layers are dropped. A search holds
+//!   the table from its first to its last lookup, so it never goes through a layer whose mappings are being dropped.
 
 use crate::error::{Result, VolumeError};
 use crate::layer::{LAYERS_FROM, LAYERS_TO, Layer, damaged, layer_key, layer_number};
@@ -16,18 +16,18 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Objects that are read in one step; few in tests, so that their small volumes take several.
+/// Objects read in one step. In tests there are few, so that small volumes take several steps.
 pub(crate) const STEP_OBJECTS: usize = if cfg!(test) { 4 } else { 256 };
 
 /// A layer in memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) number: u32,
-    /// The partition of the object index that the layer and its mappings lie in: that of all layers of a chain.
+    /// The partition of the object index with the layer and its mappings. It is the same for all layers of a chain.
     pub(crate) partition: u16,
-    /// As of the last change of its shape; the number of mappings is the one below.
+    /// As of the last change of its shape. The current number of mappings is in `mappings`.
     pub(crate) layer: Layer,
-    /// How many mappings it has. Held from the reading of the number to the submission of the transaction that changes it.
+    /// The number of mappings. Locked from reading the number until the transaction that changes it is submitted.
     pub(crate) mappings: Arc<Mutex<u64>>,
 }
 
@@ -36,12 +36,12 @@ impl Node {
         Node { number, partition, mappings: Arc::new(Mutex::new(layer.mappings)), layer }
     }
 
-    /// The same layer in another shape.
+    /// Returns the same layer with another shape.
     pub(crate) fn with(&self, layer: Layer) -> Node {
         Node { layer, ..self.clone() }
     }
 
-    /// The change that makes the object index say what the layer is, with so many mappings.
+    /// Returns the change that writes the layer with this number of mappings to the object index.
     pub(crate) fn change(&self, mappings: u64) -> Change {
         (self.partition, layer_key(self.number), Some(Layer { mappings, ..self.layer.clone() }.encode()))
     }
@@ -54,11 +54,11 @@ pub(crate) struct Layers {
     nodes: RwLock<BTreeMap<u32, Arc<Node>>>,
 }
 
-/// Blocks that have a mapping, with the topmost one of each, and the block from which on to ask for more.
+/// Blocks with a mapping, with the topmost mapping of each, and the block at which to continue.
 pub(crate) type Mapped = (BTreeMap<u64, Vec<u8>>, u64);
 
 impl Layers {
-    /// Reads all layers. What is wrong with a layer goes to `problems`; it and those that lie upon it are left out.
+    /// Reads all layers. Reports damaged layers in `problems`, and leaves out these and the layers above them.
     pub(crate) fn open(engine: &Arc<Engine>, problems: &mut Vec<String>) -> Result<Layers> {
         let mut nodes: BTreeMap<u32, Arc<Node>> = BTreeMap::new();
         for_each_object(engine, LAYERS_FROM, LAYERS_TO, |partition, key, value| {
@@ -72,7 +72,7 @@ impl Layers {
             }
             Ok(())
         })?;
-        // Parents are older than their children: one pass leaves out all that lie upon what is left out.
+        // Parents are older than their children, so one pass finds all layers above those left out.
         let mut sound: BTreeMap<u32, Arc<Node>> = BTreeMap::new();
         for (number, node) in nodes {
             let why = match sound.get(&node.layer.parent) {
@@ -101,13 +101,14 @@ impl Layers {
         self.nodes.read().values().cloned().collect()
     }
 
-    /// The layer at the bottom of the chain that `top` stands on.
+    /// Returns the layer at the bottom of the chain below `top`.
     pub(crate) fn bottom(&self, top: u32) -> Result<u32> {
         let nodes = self.nodes.read();
         path(&nodes, top, |_| true).try_fold(top, |_, node| Ok(node?.number))
     }
 
-    /// Takes over what the object index says already: layers with their new shapes, or gone. Waits for searches.
+    /// Applies changes that are already in the object index: layers with new shapes, or removed layers. Waits for
+    /// searches.
     pub(crate) fn replace(&self, changed: &[(u32, Option<Arc<Node>>)]) {
         let mut nodes = self.nodes.write();
         for (number, node) in changed {
@@ -118,7 +119,7 @@ impl Layers {
         }
     }
 
-    /// The mapping that a volume on layer `top` has of a block, and the number of the layer that it is in.
+    /// Returns the mapping of a block for a volume on layer `top`, and the number of the layer that has it.
     pub(crate) fn find(&self, top: u32, block: u64) -> Result<Option<(u32, Vec<u8>)>> {
         let nodes = self.nodes.read();
         for node in path(&nodes, top, |node| block < node.layer.overlap_blocks) {
@@ -132,7 +133,7 @@ impl Layers {
         Ok(None)
     }
 
-    /// Whether the layers below `top` have something else than zeros for a block.
+    /// Returns whether the layers below `top` have anything but zeros for a block.
     pub(crate) fn shows_through(&self, top: u32, block: u64) -> Result<bool> {
         let Some(node) = self.get(top).filter(|node| node.layer.parent != 0 && block < node.layer.overlap_blocks) else {
             return Ok(false);
@@ -140,20 +141,22 @@ impl Layers {
         let zeros = encode_zeros(node.layer.block_bytes, self.engine.digest_bytes());
         match self.find(node.layer.parent, block) {
             Ok(found) => Ok(found.is_some_and(|(_, value)| value != zeros)),
-            // Nobody knows: what is above must hide it.
+            // Unknown, so the layer above must hide it.
             Err(error) if error.is_lost() => Ok(true),
             Err(error) => Err(error),
         }
     }
 
-    /// Whether a repair could not find out all mappings of a layer: it must neither be taken in nor lose its shape.
+    /// Returns whether a repair could not recover all mappings of a layer. Such a layer must not be taken in or change
+    /// its shape.
     pub(crate) fn has_lost(&self, node: &Node) -> bool {
         let is_lost =
             |map| self.engine.lost_within(node.partition, &mapping_key(map, 0), &mappings_end(map)).is_ok_and(|lost| !lost.is_empty());
         node.layer.maps().any(is_lost)
     }
 
-    /// The first blocks from `first` up to but not `last` that a volume on layer `top` has a mapping of.
+    /// Returns the first blocks from `first` up to but not including `last` that have a mapping for a volume on layer
+    /// `top`.
     pub(crate) fn mapped(&self, top: u32, first: u64, last: u64) -> Result<Mapped> {
         let nodes = self.nodes.read();
         let mut scan = Scan { layers: self, first, next: last, found: BTreeMap::new() };
@@ -166,7 +169,8 @@ impl Layers {
         Ok(scan.finish())
     }
 
-    /// Some of the first blocks from `first` up to but not `last`: all of them that may differ between volumes on the layers `tops`.
+    /// Returns some of the first blocks from `first` up to but not including `last`: all that may differ between
+    /// volumes on the layers `tops`.
     pub(crate) fn candidates(&self, tops: [u32; 2], first: u64, last: u64) -> Result<Mapped> {
         let nodes = self.nodes.read();
         let chain = |top| path(&nodes, top, |_| true).collect::<Result<Vec<_>>>();
@@ -174,7 +178,7 @@ impl Layers {
         let is_in = |chain: &[&Arc<Node>], number| chain.iter().any(|node| node.number == number);
         let common = chains[0].iter().map(|node| node.number).find(|number| is_in(&chains[1], *number));
         let mut scan = Scan { layers: self, first, next: last, found: BTreeMap::new() };
-        // What is above the layer that both lie upon; and of what is below it, what shows through on one side only.
+        // Everything above the layer that both share, and blocks below it that show through on one side only.
         let mut shown = [last; 2];
         for (chain, shown) in chains.iter().zip(&mut shown) {
             for node in chain.iter().take_while(|node| Some(node.number) != common) {
@@ -190,8 +194,9 @@ impl Layers {
         Ok(scan.finish())
     }
 
-    /// Adds the first blocks of one map from `first` up to but not `last` that are not found yet. Returns the block from which on to ask for more: at the latest the
-    /// first one of which a repair could not find out the mapping. If that is `first`, it is an error.
+    /// Adds the first blocks of one map, from `first` up to but not including `last`, that are not found yet. Returns
+    /// the block at which to continue: at the latest the first block whose mapping a repair could not recover. Errors:
+    /// that block is `first`.
     pub(crate) fn mapped_in(&self, partition: u16, map: u32, first: u64, last: u64, found: &mut BTreeMap<u64, Vec<u8>>) -> Result<u64> {
         let (from, mut to, mut last) = (mapping_key(map, first), mapping_key(map, last), last);
         if let Some((gap, _)) = self.engine.first_lost(partition, &from, &to)?
@@ -213,7 +218,7 @@ impl Layers {
     }
 }
 
-/// The layers from `top` down, as long as `goes_on` says of a layer that its parent is to come.
+/// Returns the layers from `top` down, as long as `goes_on` accepts going to a layer's parent.
 fn path(nodes: &BTreeMap<u32, Arc<Node>>, top: u32, goes_on: impl Fn(&Node) -> bool) -> impl Iterator<Item = Result<&Arc<Node>>> {
     let mut next = top;
     std::iter::from_fn(move || {
@@ -231,11 +236,11 @@ fn path(nodes: &BTreeMap<u32, Arc<Node>>, top: u32, goes_on: impl Fn(&Node) -> b
     })
 }
 
-/// A look for the first mapped blocks in several layers.
+/// A search for the first mapped blocks in several layers.
 struct Scan<'l> {
     layers: &'l Layers,
     first: u64,
-    /// What is found is complete up to here.
+    /// The result is complete up to here.
     next: u64,
     found: BTreeMap<u64, Vec<u8>>,
 }
@@ -246,7 +251,7 @@ impl Scan<'_> {
         self.part(node, self.first, end)
     }
 
-    /// Adds the blocks of a layer from `from` up to but not `end`. Those that are found already stay as they are.
+    /// Adds the blocks of a layer from `from` up to but not including `end`. Blocks already found stay as they are.
     fn part(&mut self, node: &Node, from: u64, end: u64) -> Result<()> {
         for map in node.layer.maps() {
             let (from, end) = (from.max(self.first), end.min(self.next));
@@ -266,7 +271,7 @@ impl Scan<'_> {
     }
 }
 
-/// Passes all objects with `from <= key < to` of all partitions to `visit`, with their partition.
+/// Passes all objects with `from <= key < to`, in all partitions, to `visit`, with their partition.
 pub(crate) fn for_each_object(
     engine: &Engine,
     from: &[u8],
@@ -287,7 +292,7 @@ pub(crate) fn for_each_object(
     Ok(())
 }
 
-/// The error of a layer that must be there.
+/// Returns the error for a layer that must exist but does not.
 pub(crate) fn missing(object: String, layer: u32) -> VolumeError {
     VolumeError::Damaged { object, reason: format!("its layer {layer} is missing") }
 }

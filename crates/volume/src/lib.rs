@@ -1,13 +1,14 @@
 //! Volumes: thin block devices on the store (M0.1, M0.16).
 //!
-//! A volume is an ordered set of blocks; each stored block has a *block mapping*, the recipe that spells it. [`Volumes`] is the list of
-//! them, [`Volume`] reads and writes one at any alignment. What a client writes gathers in a write-back buffer until a block is whole (or
-//! memory is wanted, or the client flushes), so that chunks are cut within aligned blocks and the same data deduplicates
-//! the same however it is cut into requests.
+//! A volume is an ordered set of blocks. Each stored block has a *block mapping*: its recipe. [`Volumes`] lists the
+//! volumes; [`Volume`] reads and writes one at any alignment. Writes gather in a write-back buffer until a block is
+//! whole, memory is needed, or the client flushes. So chunks are cut within aligned blocks, and the same data
+//! deduplicates the same way however clients cut it into requests.
 //!
-//! The mappings belong to *layers* that lie upon each other ([`Layer`]): a snapshot or a clone is a new layer and shares all below it.
+//! The mappings belong to *layers*, one on top of the other ([`Layer`]). A snapshot or a clone is a new layer and
+//! shares all layers below it.
 //!
-//! This crate must never know what carries the requests (NBD, iSCSI), nor how a chunk is found or stored.
+//! This crate must never know the protocol of the requests (NBD, iSCSI), nor how a chunk is found or stored.
 
 mod buffer;
 mod cells;
@@ -38,7 +39,7 @@ pub use sparse::Extent;
 pub use volume::Volume;
 pub use volumes::{VolumeInfo, Volumes, VolumesOptions};
 
-/// The block size of a volume when none is asked for.
+/// The block size of a volume if the user asks for none.
 pub const DEFAULT_BLOCK_BYTES: u32 = 256 << 10;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Block mappings: which chunks spell one block (`docs/format.md` sections 7 and 8.1).
+//! Block mappings: the chunks of one block (`docs/format.md` sections 7 and 8.1).
 
 use crate::error::{Result, VolumeError};
 use crate::record::{VERSION, check_version};
@@ -10,7 +10,7 @@ pub(crate) fn mapping_key(map: u32, block: u64) -> Vec<u8> {
     [b"m".as_slice(), &map.to_be_bytes(), &block.to_be_bytes()].concat()
 }
 
-/// The key behind all mappings of a map.
+/// Returns the end of the keys of a map's mappings.
 pub(crate) fn mappings_end(map: u32) -> Vec<u8> {
     let mut key = mapping_key(map, u64::MAX);
     key.push(0);
@@ -26,7 +26,8 @@ pub(crate) fn mapping_block(key: &[u8]) -> Result<u64> {
     })
 }
 
-/// The block of the first mapping of a map whose key is not before `bound`, which begins with the number of the map.
+/// Returns the block of the first possible mapping at or after the key `bound`, which begins with the number of the
+/// map.
 pub(crate) fn first_mapping_block(bound: &[u8]) -> u64 {
     let mut block = [0; 8];
     let digits = bound.get(5..).unwrap_or_default();
@@ -42,7 +43,7 @@ pub(crate) fn encode_mapping(pieces: &[Piece], digest_bytes: usize) -> Vec<u8> {
     out
 }
 
-/// Reads a mapping: the level-0 pieces of a whole block; none for zeros.
+/// Reads a mapping: the level-0 pieces of a whole block, empty for zeros.
 pub(crate) fn decode_mapping(value: &[u8], digest_bytes: usize, block_bytes: u32) -> std::result::Result<Vec<Piece>, String> {
     let mut reader = Reader::new(value);
     let recipe = check_version(&mut reader)
@@ -56,13 +57,14 @@ pub(crate) fn decode_mapping(value: &[u8], digest_bytes: usize, block_bytes: u32
     Ok(if is_zeros { Vec::new() } else { recipe.pieces })
 }
 
-/// A mapping that says that a block is zeros: it hides what the layers below have there.
+/// Encodes a mapping of zeros, which hides the layers below.
 pub(crate) fn encode_zeros(block_bytes: u32, digest_bytes: usize) -> Vec<u8> {
     encode_mapping(&[Piece::Zeros { length: u64::from(block_bytes) }], digest_bytes)
 }
 
-/// The group of the references of a map's mappings. A layer has one map, and a second one only while it takes in its parent: so a layer that takes in
-/// another need not state anew what either refers to, and what moves from one map to the other changes its group in the same transaction.
+/// Returns the group of the references of a map's mappings. A layer has one map, and a second one only while it takes
+/// in its parent. So a layer that takes in another need not restate the references of either. A mapping that moves
+/// between maps changes its group in the same transaction.
 pub(crate) const fn group(map: u32) -> Group {
     Group::new(b'm', map as u64)
 }

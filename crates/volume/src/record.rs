@@ -1,4 +1,4 @@
-//! The record of a volume in the object index, and what a volume may be like (`docs/format.md` sections 7 and 7.1).
+//! The record of a volume in the object index, and the limits of volumes (`docs/format.md` sections 7 and 7.1).
 
 use crate::error::{Result, VolumeError};
 use onefold_ground::wire::{Reader, WireError, put_bytes, put_signed};
@@ -16,28 +16,28 @@ pub(crate) const MAX_CHAIN_BYTES: usize = 1024;
 
 /// Version byte of all values.
 pub(crate) const VERSION: u8 = 1;
-/// The key of the number that the next volume, layer or map gets: they share one sequence.
+/// The key of the next number to use. Volumes, layers and maps share one sequence.
 pub(crate) const NEXT_NUMBER_KEY: &[u8] = b"n";
 /// The partition of that key.
 pub(crate) const NEXT_NUMBER_PARTITION: u16 = 0;
-/// All volumes are at or behind this key and before the next.
+/// The first key of all volumes.
 pub(crate) const VOLUMES_FROM: &[u8] = b"v";
-/// End of the keys of volumes.
+/// The end of the keys of volumes.
 pub(crate) const VOLUMES_TO: &[u8] = b"w";
 
 /// What kind of volume it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VolumeKind {
-    /// Made empty.
+    /// Created empty.
     Volume,
-    /// A moment of another volume; never changes.
+    /// The state of another volume at one moment. Never changes.
     Snapshot,
-    /// Began as a copy of another volume or a snapshot.
+    /// Created as a copy of another volume or a snapshot.
     Clone,
 }
 
 impl VolumeKind {
-    /// The word in lists and in JSON.
+    /// Returns the word used in lists and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             VolumeKind::Volume => "volume",
@@ -47,22 +47,22 @@ impl VolumeKind {
     }
 }
 
-/// What a snapshot or a clone was made of.
+/// What a snapshot or a clone was created from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// Number of that volume or snapshot. It may be deleted meanwhile; numbers are never used again.
+    /// Number of that volume or snapshot. It may have been deleted since. Numbers are never reused.
     pub number: u32,
-    /// Its name then.
+    /// Its name at that time.
     pub name: String,
 }
 
-/// What is known of a volume (7.1).
+/// The record of a volume (7.1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) name: String,
     pub(crate) size_bytes: u64,
     pub(crate) block_bytes: u32,
-    /// The layer that blocks are looked for in first; a volume that can be written to has it for itself.
+    /// The layer where the search for blocks begins. A writable volume is its only user.
     pub(crate) layer: u32,
     pub(crate) kind: VolumeKind,
     pub(crate) is_read_only: bool,
@@ -70,7 +70,7 @@ pub(crate) struct Record {
     pub(crate) origin: Option<Origin>,
     /// Nanoseconds since 1970.
     pub(crate) created_ns: i64,
-    /// The filter chain; empty: the store's.
+    /// The filter chain. Empty: the store's.
     pub(crate) chain: String,
 }
 

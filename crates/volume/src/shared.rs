@@ -1,4 +1,4 @@
-//! What the volumes of a store have in common: the engine, the bounds of memory, the list of those that are open.
+//! State that the volumes of a store share: the engine, the limits of memory, the list of open volumes.
 
 use crate::error::Result;
 use crate::layers::Layers;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How long a writer waits for others to write out before it looks again: a bound, not the rule, as it is woken.
+/// The longest time that a writer waits for others to write out. Usually it is woken earlier.
 const WAIT: Duration = Duration::from_millis(50);
 
 /// Shared by all volumes of a store.
@@ -25,7 +25,7 @@ pub(crate) struct Shared {
     dirty_bytes: AtomicUsize,
     /// Memory of the cells of all volumes, bytes.
     pub(crate) cached_bytes: Arc<AtomicUsize>,
-    /// By number.
+    /// The open volumes by number.
     open: Mutex<BTreeMap<u32, Weak<Volume>>>,
     written_out: (Mutex<()>, Condvar),
 }
@@ -63,36 +63,36 @@ impl Shared {
         self.dirty_bytes.load(Ordering::Relaxed)
     }
 
-    /// A buffer's memory changed.
+    /// Counts a change of a buffer's memory.
     pub(crate) fn count_dirty(&self, before: usize, after: usize) {
         self.dirty_bytes.fetch_add(after, Ordering::Relaxed);
         self.dirty_bytes.fetch_sub(before, Ordering::Relaxed);
     }
 
-    /// Wakes those who wait for memory.
+    /// Wakes the threads that wait for memory.
     pub(crate) fn notify_written_out(&self) {
         let _lock = self.written_out.0.lock();
         self.written_out.1.notify_all();
     }
 
-    /// Waits until somebody has written out something.
+    /// Waits until another thread has written something out.
     pub(crate) fn wait_for_others(&self) {
         let mut lock = self.written_out.0.lock();
         self.written_out.1.wait_for(&mut lock, WAIT);
     }
 
-    /// The volume with the largest buffers.
+    /// Returns the volume with the largest buffers.
     pub(crate) fn dirtiest(&self) -> Option<Arc<Volume>> {
         self.registered().into_iter().max_by_key(|volume| volume.dirty_bytes())
     }
 
-    /// Keeps the cache of mappings within its bound. The caller holds no cell.
+    /// Keeps the cache of mappings within its limit. The caller holds no cell.
     pub(crate) fn tidy(&self, first: &Volume) {
         let limit = self.options.mapping_cache_bytes;
         if self.cached_bytes.load(Ordering::Relaxed) <= limit {
             return;
         }
-        // A little lower, so that it is not the turn of every request.
+        // A little lower, so that not every request has to do this.
         let target = limit - limit / 8;
         first.shrink_cache(target);
         if self.cached_bytes.load(Ordering::Relaxed) > limit {

@@ -1,4 +1,5 @@
-//! Snapshots, clones and the way back: new layers upon old ones (M0.7, M0.21). The cost of none of it depends on the size of a volume.
+//! Snapshots, clones and rollback: new layers on top of old ones (M0.7, M0.21). The cost does not depend on the size of
+//! a volume.
 
 use crate::error::{Result, VolumeError};
 use crate::layers::{Node, missing};
@@ -8,13 +9,13 @@ use crate::volumes::{Restructuring, Volumes, new_layer, now_ns};
 use std::sync::Arc;
 
 impl Volumes {
-    /// Makes a snapshot of a volume: read-only, and what the volume is at one moment between call and return; durable on return. Everything whose
-    /// write had returned before the call is in it. A write meanwhile is in it or not, block by block.
+    /// Creates a read-only snapshot of a volume as of one moment during the call. Durable on return. Every write that
+    /// returned before the call is in it. A concurrent write is in it or not, block by block.
     pub fn snapshot(&self, volume: &str, name: &str) -> Result<Arc<Volume>> {
         self.derive(volume, name, VolumeKind::Snapshot, true)
     }
 
-    /// Makes a volume that begins as a copy of another volume, as it is at one moment, or of a snapshot; durable on return.
+    /// Creates a volume that begins as a copy of a snapshot, or of another volume as of one moment. Durable on return.
     pub fn make_clone(&self, source: &str, name: &str, is_read_only: bool) -> Result<Arc<Volume>> {
         self.derive(source, name, VolumeKind::Clone, is_read_only)
     }
@@ -27,7 +28,7 @@ impl Volumes {
         if kind == VolumeKind::Snapshot {
             source.check_writable()?;
         }
-        // Most of what waits in memory goes out before anybody has to wait.
+        // Write out most of the buffered data before anyone has to wait.
         source.write_out_all()?;
         let structure = self.structure.lock();
         self.check_free(name)?;
@@ -64,8 +65,9 @@ impl Volumes {
         Ok(new)
     }
 
-    /// Makes sure that a layer which shows what the volume shows never changes: the volume's own, which gets another upon it. Returns that layer, and what is
-    /// known of the volume then. The caller holds the gate alone.
+    /// Makes sure that a layer with the volume's current content never changes: the volume's own layer, which gets a
+    /// new one above it. Returns that layer and the volume's record at that moment. The caller holds the gate
+    /// exclusively.
     pub(crate) fn freeze(&self, volume: &Volume, gate: &Gate, new: u32, change: &mut Restructuring) -> Result<(Arc<Node>, Record)> {
         let record = gate.record.clone();
         let top = volume.top(gate)?;
@@ -73,7 +75,7 @@ impl Volumes {
             return Ok((top, record));
         }
         if *top.mappings.lock() == 0 && top.layer.parent != 0 && top.layer.overlap_blocks >= record.blocks() {
-            // Nothing was written since the last time: the layer below shows the same.
+            // Nothing was written since the last time, so the layer below shows the same.
             let below = top.layer.parent;
             let parent = self.shared.layers.get(below).ok_or_else(|| missing(format!("the record of layer {}", top.number), below))?;
             return Ok((parent, record));
@@ -84,8 +86,9 @@ impl Volumes {
         Ok((top, record))
     }
 
-    /// Makes a volume's content and size that of a snapshot (or of another volume that is read-only) of it, or of what it was cloned from; durable on
-    /// return. What was written since is gone, for connected clients too; other snapshots of it stay. Refused in append-only mode.
+    /// Gives a volume the content and size of a snapshot (or a read-only clone) of it or of its origin. Durable on
+    /// return. Later writes are gone, for connected clients too. Other snapshots of the volume stay. Errors:
+    /// append-only mode refuses it.
     pub fn rollback(&self, volume: &str, snapshot: &str) -> Result<()> {
         let _permit = self.shared.engine.permit_deletion("roll volumes back")?;
         let structure = self.structure.lock();

@@ -1,5 +1,6 @@
-//! Zeros, holes and sizes of a volume. What is zero is not stored: a block of zeros has no mapping, a discarded block loses the one it had (or gets
-//! one that hides what the layers below have there), and the cost of all this follows what is stored, not the size of the range.
+//! Zeros, holes and sizes of a volume. Zeros are not stored: a block of zeros has no mapping. A discarded block loses
+//! its mapping, or gets one that hides the layers below. The cost of all this follows the stored data, not the size of
+//! the range.
 
 use crate::buffer::{Base, Buffer};
 use crate::error::{Result, VolumeError};
@@ -22,10 +23,11 @@ pub struct Extent {
     pub is_hole: bool,
 }
 
-/// Mapped blocks after which a status ends: a question about a terabyte must not keep a thread busy for seconds.
+/// The mapped blocks after which a status request ends. A question about a terabyte must not keep a thread busy for
+/// seconds.
 const STATUS_BLOCKS: usize = 4096;
 
-/// What a block that is not a hole has.
+/// What is known of a block that is not a hole.
 enum Present {
     /// Data in memory, newer than what is stored.
     Buffer { is_cleared: bool },
@@ -34,15 +36,15 @@ enum Present {
 }
 
 impl Volume {
-    /// Makes zeros of a range, and gives back what was stored for it. Whole blocks cost no more than what is stored of them.
+    /// Zeroes a range and frees its stored data. The cost of whole blocks follows their stored data.
     pub fn write_zeroes(&self, offset: u64, length: u64) -> Result<()> {
-        // Whole blocks first: on a full disk their room may be what the rest needs.
+        // Whole blocks first: on a full disk, the rest may need their space.
         self.clear_whole_blocks(offset, length)?;
         self.zero_edges(offset, length)
     }
 
-    /// The range is not needed any more: it reads as zeros from now on. On a full disk this may hold for the whole blocks in it only: the rest of
-    /// a block would have to be stored anew.
+    /// Discards a range, which reads as zeros from now on. On a full disk this may hold only for the whole blocks in
+    /// it, because partial blocks would have to be stored again.
     pub fn discard(&self, offset: u64, length: u64) -> Result<()> {
         self.clear_whole_blocks(offset, length)?;
         match self.zero_edges(offset, length) {
@@ -51,7 +53,7 @@ impl Volume {
         }
     }
 
-    /// The blocks that are wholly within a range.
+    /// Returns the blocks that lie wholly within a range.
     fn whole_blocks(&self, offset: u64, length: u64) -> Range<u64> {
         let block_bytes = self.block_bytes() as u64;
         offset.div_ceil(block_bytes)..(offset + length) / block_bytes
@@ -78,7 +80,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Zeroes a part of a block, unless the block is zeros anyway.
+    /// Zeroes a part of a block, unless the block is all zeros already.
     fn zero_part(&self, part: Part) -> Result<()> {
         {
             let gate = self.enter(part.end(self.block_bytes()))?;
@@ -95,8 +97,8 @@ impl Volume {
         self.change_part(part, |buffer| buffer.write_zeros(part.start, part.length))
     }
 
-    /// Up to `limit` extents from `offset` on, within `length` bytes; together they may be shorter than `length`
-    /// if there are more, or very many blocks to look at.
+    /// Returns up to `limit` extents from `offset` on, within `length` bytes. They may cover less than `length` if
+    /// there are more extents, or very many blocks to examine.
     pub fn status(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>> {
         self.check(offset, length)?;
         let block_bytes = self.block_bytes() as u64;
@@ -122,7 +124,7 @@ impl Volume {
         let mut looked_at = 0;
         'steps: while block < blocks_end && looked_at < STATUS_BLOCKS {
             let (present, next) = match self.present(&self.gate.read(), block, blocks_end) {
-                // What a repair could not bring back is no hole: reading it is an error.
+                // Data lost in a repair is not a hole: reading it is an error.
                 Err(error) if error.is_lost() => {
                     looked_at += 1;
                     block += 1;
@@ -157,12 +159,13 @@ impl Volume {
         Ok(extents)
     }
 
-    /// Changes the size; durable on return. What is cut off is gone: a volume that grows again shows zeros there.
-    /// In append-only mode a volume can only grow.
+    /// Changes the size. Durable on return. Data beyond the new end is gone: if the volume grows again, it shows zeros
+    /// there. In append-only mode a volume can only grow.
     pub fn resize(&self, size_bytes: u64) -> Result<()> {
         check_size(size_bytes)?;
         self.check_writable()?;
-        // Asked for before the gate, as its rule demands; whether it is needed, is known behind it.
+        // Requested before the gate, as the permit's rule demands. Only behind the gate is it known whether it is
+        // needed.
         let permit = self.shared.engine.permit_deletion("make volumes smaller");
         let mut gate = self.gate.write();
         gate.check_live()?;
@@ -174,7 +177,7 @@ impl Volume {
                 self.shared.engine.submit(std::mem::take(&mut transaction))?;
                 self.shared.engine.flush()?;
             }
-            // What a shrinking that was cut short by a crash has left behind must not come back to light.
+            // Leftovers of a resize that a crash interrupted must not reappear.
             self.clear_from(&gate, old_bytes)?;
         }
         let record = Record { size_bytes, ..gate.record.clone() };
@@ -182,7 +185,7 @@ impl Volume {
         let mut top = self.top(&gate)?;
         let blocks = size_bytes.div_ceil(u64::from(self.block_size()));
         if blocks < top.layer.overlap_blocks {
-            // What the layers below have behind the end is out of sight from now on, whatever is there.
+            // Whatever the layers below have after the end is hidden from now on.
             top = Arc::new(top.with(Layer { overlap_blocks: blocks, ..top.layer.clone() }));
             transaction.changes.push(top.change(*top.mappings.lock()));
         }
@@ -193,7 +196,7 @@ impl Volume {
         if size_bytes < old_bytes {
             self.cells.forget_all();
             if gives_up {
-                // What was lost is known again once that is committed.
+                // Lost ranges are known again once this is committed.
                 self.shared.engine.flush()?;
             }
             self.clear_from(&gate, size_bytes)?;
@@ -203,7 +206,8 @@ impl Volume {
         self.shared.engine.flush().map_err(|error| VolumeError::NotDurable { name, what: "has its new size", error: error.into() })
     }
 
-    /// The changes that give up what a repair could not find out of the blocks that begin at byte `from` or behind it. The caller holds the gate alone.
+    /// Returns the changes that give up lost mappings of blocks that begin at byte `from` or later. The caller holds
+    /// the gate exclusively.
     fn give_up_behind(&self, gate: &Gate, from: u64) -> Result<Vec<Change>> {
         let first = from.div_ceil(self.block_bytes() as u64);
         let top = self.top(gate)?;
@@ -212,7 +216,7 @@ impl Volume {
         Ok(maps.into_iter().filter_map(give_up).collect::<std::result::Result<_, _>>()?)
     }
 
-    /// Clears everything from byte `from` on, whatever the size. The caller holds the gate alone.
+    /// Clears everything from byte `from` on, whatever the size. The caller holds the gate exclusively.
     fn clear_from(&self, gate: &Gate, from: u64) -> Result<()> {
         let block_bytes = self.block_bytes();
         let start = (from % block_bytes as u64) as usize;
@@ -225,7 +229,7 @@ impl Volume {
                 buffer.is_some()
                     || match self.mapping(gate, block, &cell) {
                         Ok(mapping) => !mapping.pieces.is_empty(),
-                        // It stays an error as a whole, until it is written as a whole.
+                        // The whole block stays an error until it is written as a whole.
                         Err(error) if error.is_lost() => false,
                         Err(error) => return Err(error),
                     }
@@ -248,15 +252,15 @@ impl Volume {
         Ok(())
     }
 
-    /// Runs `work` for the blocks from `first` up to but not `last` that are stored or dirty, or of which that is not known: up to
+    /// Runs `work` for the blocks from `first` up to but not including `last` that are stored, dirty or unknown: up to
     /// [`STEP_OBJECTS`] of them at a time.
     fn for_each_present(&self, first: u64, last: u64, mut work: impl FnMut(&[u64]) -> Result<()>) -> Result<()> {
         let mut at = first;
         while at < last {
-            // Not for longer: the work takes the gate itself.
+            // Not held longer, because the work takes the gate itself.
             let present = self.present(&self.gate.read(), at, last);
             at = match present {
-                // There may be something.
+                // There may be stored blocks.
                 Err(error) if error.is_lost() => {
                     work(&[at])?;
                     at + 1
@@ -271,9 +275,10 @@ impl Volume {
         Ok(())
     }
 
-    /// The first blocks from `first` up to but not `last` that are stored or dirty, sorted, and the block from which on to ask for more.
+    /// Returns the first blocks from `first` up to but not including `last` that are stored or dirty, sorted, and the
+    /// block at which to continue.
     fn present(&self, gate: &Gate, first: u64, last: u64) -> Result<(Vec<(u64, Present)>, u64)> {
-        // Dirty blocks are asked first: one that is written out meanwhile is then found among the stored ones.
+        // Dirty blocks first: a block written out meanwhile is then found among the stored ones.
         let dirty = self.dirty.lock().range(first, last, STEP_OBJECTS);
         let (stored, mut next) = self.shared.layers.mapped(gate.record.layer, first, last)?;
         if let Some((block, _)) = dirty.get(STEP_OBJECTS - 1) {

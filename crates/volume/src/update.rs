@@ -1,12 +1,12 @@
-//! Changing what is there as one step: what COMPARE AND WRITE and ORWRITE of disks are made of.
+//! Changes data in place as one step: the base of COMPARE AND WRITE and ORWRITE of disks.
 
 use crate::error::Result;
 use crate::volume::{Part, Volume};
 
 impl Volume {
-    /// Reads a range, lets `change` change it and takes it like a [write](Volume::write) if `change` returns true; nobody reads or writes the range in
-    /// between. Returns what `change` returned. Nothing was taken when it fails.
-    /// All of it is in the buffers at once, so it should be shorter than their bound.
+    /// Reads a range and lets `change` modify it. If `change` returns true, takes the result like a
+    /// [write](Volume::write). Nobody reads or writes the range in between. Returns what `change` returned. Errors:
+    /// nothing was taken. The whole range is in the buffers at once, so it should be smaller than their limit.
     pub fn update(&self, offset: u64, length: usize, change: &mut dyn FnMut(&mut [u8]) -> bool) -> Result<bool> {
         self.check_writable()?;
         self.check(offset, length as u64)?;
@@ -14,7 +14,7 @@ impl Volume {
         let Some(last) = parts.last() else { return Ok(change(&mut [])) };
         self.make_room(length)?;
         let gate = self.enter(last.end(self.block_bytes()))?;
-        // In ascending order, as wherever several blocks are locked.
+        // In ascending order, like everywhere that locks several blocks.
         let cells: Vec<_> = parts.iter().map(|part| self.cells.get(part.block)).collect();
         let mut places: Vec<_> = cells.iter().map(|cell| cell.write(self.shared.profile())).collect();
         let mut bytes = vec![0; length];

@@ -1,15 +1,16 @@
 //! One volume: reading, writing, flushing at any alignment (M0.16). Zeros and sizes are in [`crate::sparse`].
 //!
 //! Invariants:
-//! * What a read returns is the newest data that a write of this process put there, flushed or not.
-//! * After [`Volume::flush`] has returned, what was written before it survives a crash. Before, any part of it may.
-//! * Each stored block has a mapping that spells exactly a block; bytes of the last block behind the volume's end are zeros.
+//! * A read returns the newest data that this process wrote there, flushed or not.
+//! * After [`Volume::flush`] has returned, earlier writes survive a crash. Before that, any part of them may.
+//! * Each stored block has a mapping of exactly one block. Bytes of the last block after the volume's end are zeros.
 //!
-//! * What it writes goes to the layer that it has for itself; the layers below stay as they are. A volume that is read-only has none of its own.
+//! * Writes go to the volume's own layer; the layers below never change. A read-only volume has no layer of its own.
 //!
-//! Locks, in the order in which they are taken: the structure of all volumes ([`crate::volumes`]), the gate (shared by requests, alone for a change
-//! of size or layers), cells in ascending order of their blocks, the number of mappings of a layer; then the list of dirty blocks and the table of
-//! layers, each held for a look or a change only. Memory is waited for while none of them is held.
+//! Locks, in the order in which they are taken: the structure of all volumes ([`crate::volumes`]); the gate (shared by
+//! requests, exclusive for a change of size or layers); cells in ascending order of their blocks; the number of
+//! mappings of a layer. Then the list of dirty blocks and the table of layers, each held only for one lookup or change.
+//! Never wait for memory while holding any of them.
 
 use crate::buffer::{BUFFER_BYTES, Base, Buffer};
 use crate::cells::{Cell, Cells, Mapping};
@@ -27,10 +28,11 @@ use onefold_ground::profile::Component;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use std::sync::Arc;
 
-/// A client may ask for a whole volume of 1 EiB: beyond this, the caches would forget the first bytes for the last.
+/// A client may ask for a whole volume of 1 EiB. Beyond this limit, the caches would evict the first bytes for the
+/// last.
 const PREFETCH_BYTES: u64 = 32 << 20;
 
-/// A volume, open. All methods may be called from many threads at once.
+/// An open volume. Many threads may call all methods at once.
 #[derive(Debug)]
 pub struct Volume {
     pub(crate) shared: Arc<Shared>,
@@ -47,7 +49,7 @@ pub struct Volume {
     is_read_only: bool,
 }
 
-/// What changes only when no request is under way.
+/// State that changes only while no request runs.
 #[derive(Debug)]
 pub(crate) struct Gate {
     pub(crate) record: Record,
@@ -76,7 +78,7 @@ impl Volume {
         Volume::with(shared, number, partition, record, verify)
     }
 
-    /// One whose reads compare fingerprints, or do not, whatever the other volumes do.
+    /// Returns a volume that verifies fingerprints on reads or not, independent of the other volumes.
     pub(crate) fn with(shared: Arc<Shared>, number: u32, partition: u16, record: Record, verify: bool) -> Result<Arc<Volume>> {
         let chain = if record.chain.is_empty() { None } else { Some(shared.engine.chain(&record.chain)?) };
         let volume = Arc::new(Volume {
@@ -106,35 +108,35 @@ impl Volume {
         self.gate.read().record.size_bytes
     }
 
-    /// The block size, bytes: writes of whole aligned blocks are the fastest.
+    /// Returns the block size in bytes. Writes of whole aligned blocks are the fastest.
     pub fn block_size(&self) -> u32 {
         self.block_bytes
     }
 
-    /// Whether it never changes: a snapshot or a clone that was made so.
+    /// Returns whether it never changes: a snapshot or a read-only clone.
     pub fn is_read_only(&self) -> bool {
         self.is_read_only
     }
 
-    /// Bytes of the blocks whose mappings are in the volume's own layer: what it alone has beside what it shares with its origin. For a
-    /// snapshot, what changed between the snapshot before it and itself.
+    /// Returns the bytes of the blocks in the volume's own layer: its data that it does not share with its origin. For
+    /// a snapshot: what changed since the previous snapshot.
     pub fn own_bytes(&self) -> u64 {
         let layer = self.gate.read().record.layer;
         let mappings = self.shared.layers.get(layer).map_or(0, |node| *node.mappings.lock());
         mappings.saturating_mul(u64::from(self.block_bytes))
     }
 
-    /// Room on the device that the store is on.
+    /// Returns the space on the store's device.
     pub fn space(&self) -> Result<Space> {
         Ok(self.shared.engine.space()?)
     }
 
-    /// Memory of what was written and is not stored yet, bytes.
+    /// Returns the memory of writes that are not stored yet, in bytes.
     pub fn dirty_bytes(&self) -> usize {
         self.dirty.lock().bytes()
     }
 
-    /// What is known of the volume.
+    /// Returns the info of the volume.
     pub fn info(&self) -> VolumeInfo {
         VolumeInfo::of(self.number, &self.gate.read().record)
     }
@@ -167,7 +169,7 @@ impl Volume {
         self.read_locked(gate, part, &cell, &buffer, out)
     }
 
-    /// Reads a part of a block whose cell the caller has locked; `buffer` is what is in it.
+    /// Reads a part of a block whose cell the caller has locked. `buffer` is the cell's buffer.
     pub(crate) fn read_locked(&self, gate: &Gate, part: Part, cell: &Cell, buffer: &Option<Buffer>, out: &mut [u8]) -> Result<()> {
         let end = part.start + part.length;
         if buffer.as_ref().is_some_and(|buffer| buffer.covers(part.start, end)) {
@@ -186,9 +188,9 @@ impl Volume {
         Ok(())
     }
 
-    /// Takes `data` at `offset`: visible at once, durable after [`Volume::flush`]. When the buffers are full, it writes out other
-    /// blocks first; an error of that (a full disk) refuses the write, and what was taken before is kept. A write across blocks
-    /// that fails may have taken a part.
+    /// Writes `data` at `offset`. Visible at once, durable after [`Volume::flush`]. If the buffers are full, writes out
+    /// other blocks first. Errors: writing out failed (a full disk); earlier writes are kept. A write across blocks
+    /// that fails may have been taken in part.
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.check_writable()?;
         self.check(offset, data.len() as u64)?;
@@ -210,8 +212,8 @@ impl Volume {
         Ok(self.shared.engine.flush()?)
     }
 
-    /// Makes everything written before the call durable. After an error (a full disk) what was written is kept and readable, and
-    /// a later flush makes it durable. What was discarded becomes durable on a full disk too: it is what gives room.
+    /// Makes every earlier write durable. After an error (a full disk), the writes are kept and readable, and a later
+    /// flush makes them durable. Discards become durable even on a full disk, because they free space.
     pub fn flush(&self) -> Result<()> {
         match self.write_out_all() {
             Err(error) if error.is_full() => {
@@ -225,7 +227,7 @@ impl Volume {
         }
     }
 
-    /// Writes out everything written before the call; it is durable with the next flush of the engine.
+    /// Writes out every earlier write. It is durable with the next flush of the engine.
     pub(crate) fn write_out_all(&self) -> Result<()> {
         let (cleared, others) = self.dirty_blocks();
         self.write_out(&cleared)?;
@@ -234,7 +236,7 @@ impl Volume {
         Ok(())
     }
 
-    /// The dirty blocks: those of zeros, which need no room and go first, and the others.
+    /// Returns the dirty blocks: first the blocks of zeros, which need no space and go first, then the others.
     fn dirty_blocks(&self) -> (Vec<u64>, Vec<u64>) {
         let dirty = self.dirty.lock().range(0, u64::MAX, usize::MAX);
         let (cleared, others): (Vec<_>, Vec<_>) = dirty.into_iter().partition(|(_, is_cleared)| *is_cleared);
@@ -242,14 +244,15 @@ impl Volume {
         (blocks(cleared), blocks(others))
     }
 
-    /// Writes out everything that is not stored yet. The caller holds the gate alone, so nothing is written meanwhile.
+    /// Writes out everything that is not stored yet. The caller holds the gate exclusively, so nothing is written
+    /// meanwhile.
     pub(crate) fn write_out_rest(&self, gate: &Gate) -> Result<()> {
         let (cleared, others) = self.dirty_blocks();
         self.write_out_gated(gate, &cleared)?;
         self.write_out_gated(gate, &others)
     }
 
-    /// Brings the beginning of a range, up to 32 MiB, into the caches, so that reading it soon is fast.
+    /// Brings the first 32 MiB of a range into the caches, so that reading it soon is fast.
     pub fn prefetch(&self, offset: u64, length: u64) -> Result<()> {
         self.check(offset, length)?;
         let mut scratch = vec![0; self.block_bytes()];
@@ -261,19 +264,19 @@ impl Volume {
         Ok(())
     }
 
-    /// The change that makes the object index say this of the volume.
+    /// Returns the change that writes this record of the volume to the object index.
     pub(crate) fn change(&self, record: &Record) -> Change {
         (self.partition, volume_key(self.number), Some(record.encode()))
     }
 
-    /// Ends the volume's life in this process: every later request fails, what was not stored is dropped.
+    /// Ends the volume's life in this process: every later request fails, and unstored writes are dropped.
     pub(crate) fn close(&self, gate: &mut Gate) {
         gate.is_deleted = true;
         self.forget_written();
         self.shared.unregister(self.number);
     }
 
-    /// Drops what was written and is not stored, and all mappings in memory. The caller holds the gate alone.
+    /// Drops unstored writes and all mappings in memory. The caller holds the gate exclusively.
     pub(crate) fn forget_written(&self) {
         let dirty = self.dirty.lock().range(0, u64::MAX, usize::MAX);
         for (block, _) in dirty {
@@ -286,7 +289,7 @@ impl Volume {
         self.shared.notify_written_out();
     }
 
-    /// Waits until a change of a part fits into memory, then makes it, if the part is still in the volume.
+    /// Waits until a change of a part fits into memory, then makes it, if the part is still inside the volume.
     pub(crate) fn change_part(&self, part: Part, change: impl FnOnce(&mut Buffer)) -> Result<()> {
         self.make_room(part.length)?;
         let gate = self.enter(part.end(self.block_bytes()))?;
@@ -295,8 +298,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Makes zeros of whole blocks. On a full disk this is how room is made: once `is_full`, only blocks of zeros are written out, all that
-    /// there are after these. Until then these may be in memory beyond the limit.
+    /// Zeroes whole blocks. On a full disk this frees space: once `is_full`, the given blocks are zeroed in memory,
+    /// beyond the limit if needed. Then all blocks of zeros are written out, and no others.
     pub(crate) fn clear_blocks(&self, blocks: &[u64], is_full: &mut bool) -> Result<()> {
         for block in blocks {
             if !*is_full {
@@ -311,8 +314,8 @@ impl Volume {
         if *is_full { self.write_out(&self.dirty_blocks().0) } else { Ok(()) }
     }
 
-    /// A part of a block is taken only if the rest of the block can be told: what a repair could not bring back must be written as a whole, or zeroed. Else it
-    /// would be taken and could never be stored.
+    /// Refuses a part of a block if the rest of the block is lost. A lost block must be written or zeroed as a whole.
+    /// Otherwise the part would be taken but could never be stored.
     fn check_known(&self, gate: &Gate, part: Part) -> Result<()> {
         if part.length == self.block_bytes() || !self.shared.engine.has_lost() {
             return Ok(());
@@ -337,13 +340,13 @@ impl Volume {
         self.shared.count_dirty(before, after);
     }
 
-    /// The buffer of a block is gone. The caller holds its cell.
+    /// Counts a block whose buffer is gone. The caller holds its cell.
     pub(crate) fn count_removed(&self, block: u64) {
         let before = self.dirty.lock().remove(block);
         self.shared.count_dirty(before, 0);
     }
 
-    /// Waits until `length` bytes more fit into the buffers, writing out until they do. The caller holds no lock.
+    /// Waits until `length` more bytes fit into the buffers, and writes out until they do. The caller holds no lock.
     pub(crate) fn make_room(&self, length: usize) -> Result<()> {
         let limit = self.shared.options.dirty_bytes;
         let wanted = length + BUFFER_BYTES;
@@ -361,13 +364,13 @@ impl Volume {
                 picked = volume.dirty.lock().pick(batch_blocks(volume.block_bytes()), false);
             }
             if picked.is_empty() {
-                // All of it is being written out by other threads.
+                // Other threads are writing all of it out.
                 self.shared.wait_for_others();
             } else {
                 volume.write_out_picked(&picked)?;
             }
         }
-        // Whole blocks will not get cheaper by waiting; writing them early leaves less for the flush.
+        // Whole blocks get no cheaper by waiting. Writing them early leaves less for the flush.
         let picked = {
             let mut dirty = self.dirty.lock();
             if dirty.whole_bytes() > limit / 4 { dirty.pick(batch, true) } else { Vec::new() }
@@ -375,7 +378,7 @@ impl Volume {
         if !picked.is_empty()
             && let Err(error) = self.write_out_picked(&picked)
         {
-            // Nobody asked for it: the blocks stay dirty, and the next flush says what is wrong.
+            // No caller asked for this. The blocks stay dirty, and the next flush reports the error.
             tracing::debug!(volume = self.number, %error, "blocks not written out early");
         }
         Ok(())
@@ -383,12 +386,12 @@ impl Volume {
 
     fn write_out_picked(&self, picked: &[u64]) -> Result<()> {
         let result = self.write_out(picked);
-        // Those of batches that were not reached.
+        // The blocks of batches that were not reached.
         self.dirty.lock().unpick(picked);
         result
     }
 
-    /// Lets a request for a part of the volume up to `end` in, unless the volume has shrunk meanwhile.
+    /// Lets in a request for a part of the volume up to `end`, unless the volume has shrunk meanwhile.
     pub(crate) fn enter(&self, end: u64) -> Result<RwLockReadGuard<'_, Gate>> {
         let gate = self.gate.read();
         gate.check(0, end)?;
@@ -399,12 +402,12 @@ impl Volume {
         self.gate.read().check(offset, length)
     }
 
-    /// Whether requests that change something are in the right place here.
+    /// Refuses changes of a read-only volume.
     pub(crate) fn check_writable(&self) -> Result<()> {
         if self.is_read_only { Err(VolumeError::ReadOnly { name: self.name() }) } else { Ok(()) }
     }
 
-    /// The current mapping of a block whose cell the caller has locked; and the gate.
+    /// Returns the current mapping of a block. The caller has locked the block's cell and holds the gate.
     pub(crate) fn mapping(&self, gate: &Gate, block: u64, cell: &Cell) -> Result<Mapping> {
         if let Some(mapping) = cell.mapping() {
             return Ok(mapping);
@@ -423,7 +426,7 @@ impl Volume {
             .map_err(|reason| VolumeError::Damaged { object: format!("the mapping of block {block} of volume {}", self.number), reason })
     }
 
-    /// The parts of a range by block.
+    /// Splits a range into parts, one per block.
     pub(crate) fn parts(&self, offset: u64, length: u64) -> impl Iterator<Item = Part> + use<> {
         let block_bytes = u64::from(self.block_bytes);
         let (mut at, end) = (offset, offset + length);
@@ -440,7 +443,7 @@ impl Volume {
     }
 }
 
-/// A part of a request that lies in one block.
+/// The part of a request that lies in one block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
     pub(crate) block: u64,

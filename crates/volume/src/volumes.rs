@@ -1,10 +1,13 @@
-//! The volumes of a store: making, finding, resizing and deleting them by name.
+//! The volumes of a store: creates, finds, resizes and deletes them by name.
 //!
 //! Invariants:
-//! * A volume is open once in a process: everybody who asks gets the same [`Volume`], so there is one buffer and one lock for each block.
-//! * Names are unique. Numbers of volumes, layers and maps are never used again.
-//! * Whatever makes or removes volumes and layers is one transaction, under the lock `structure`: after a crash it happened or it did not.
-//! * A layer is marked as dropped in the transaction that takes its last user; only then do its mappings go ([`Volumes::resume_deletions`]).
+//! * A volume is open once in a process: all callers get the same [`Volume`], so there is one buffer and one lock for
+//!   each block.
+//! * Names are unique. Numbers of volumes, layers and maps are never reused.
+//! * Every creation or removal of volumes and layers is one transaction, under the lock `structure`. After a crash it
+//!   happened or it did not.
+//! * A layer is marked as dropped in the transaction that removes its last user. Only then do its mappings go
+//!   ([`Volumes::resume_deletions`]).
 
 use crate::error::{Result, VolumeError};
 use crate::layer::Layer;
@@ -23,14 +26,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Memory and ways of all volumes of a store together.
+/// Limits of memory and threads, for all volumes of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VolumesOptions {
-    /// Bound of the write-back buffers, bytes. Writing out needs up to 2 MiB (or one block) more on each thread that does it.
+    /// Limit of the write-back buffers in bytes. Writing out needs up to 2 MiB (or one block) more per thread.
     pub dirty_bytes: usize,
-    /// Bound of the cache of block mappings, bytes.
+    /// Limit of the cache of block mappings in bytes.
     pub mapping_cache_bytes: usize,
-    /// Writing streams of each volume: threads that write out at once. At least 1.
+    /// Writing streams of each volume: threads that write out at the same time. At least 1.
     pub streams: usize,
     /// Whether reads compare the fingerprints of what they read. Checksums are always verified.
     pub verify: bool,
@@ -42,7 +45,7 @@ impl Default for VolumesOptions {
     }
 }
 
-/// What is known of a volume.
+/// The info of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeInfo {
     /// Its name.
@@ -51,24 +54,24 @@ pub struct VolumeInfo {
     pub size: u64,
     /// Its block size, bytes.
     pub block_size: u32,
-    /// Its number: never that of another volume, whatever the names.
+    /// Its number. No other volume ever has it, whatever the names.
     pub number: u32,
-    /// The layer that its blocks are looked for in first.
+    /// The layer where the search for blocks begins.
     pub layer: u32,
     /// What kind of volume it is.
     pub kind: VolumeKind,
     /// Whether it never changes.
     pub is_read_only: bool,
-    /// What it was made of, if it was not made empty.
+    /// What it was created from, if it was not created empty.
     pub origin: Option<Origin>,
-    /// When it was made, nanoseconds since 1970.
+    /// When it was created, nanoseconds since 1970.
     pub created_ns: i64,
-    /// Its own filter chain; `None`: the store's.
+    /// Its own filter chain. `None`: the store's.
     pub chain: Option<String>,
 }
 
 impl VolumeInfo {
-    /// Reads the record of volume `number`, as the object index has it.
+    /// Reads the record of volume `number` from the object index.
     pub fn decode(number: u32, value: &[u8]) -> Result<VolumeInfo> {
         Ok(VolumeInfo::of(number, &Record::decode(number, value)?))
     }
@@ -93,17 +96,18 @@ impl VolumeInfo {
 #[derive(Debug)]
 pub struct Volumes {
     pub(crate) shared: Arc<Shared>,
-    /// Held by whatever changes the list or the layers: before the gates of volumes.
+    /// Held by every change of the list or the layers. Taken before the gates of volumes.
     pub(crate) structure: Mutex<()>,
-    /// Held for a look or a change only.
+    /// Held only for one lookup or change.
     list: Mutex<BTreeMap<String, Listed>>,
-    /// The layers that somebody reads as they were at a moment ([`crate::frozen`]), with how many do. Held for a look or a change only.
+    /// The layers that readers of frozen volumes use ([`crate::frozen`]), with the number of readers. Held only for one
+    /// lookup or change.
     pub(crate) frozen: Mutex<HashMap<u32, usize>>,
     /// What was left out of the list.
     damaged: Vec<String>,
-    /// One cleaning at a time goes on in a process.
+    /// Only one cleaning runs at a time in a process.
     pub(crate) cleaning: Mutex<()>,
-    /// Those who wait for it.
+    /// The number of callers that wait for it.
     pub(crate) waiting_cleaners: AtomicUsize,
     /// Whether there may be something to clean.
     work: (Mutex<bool>, Condvar),
@@ -115,7 +119,8 @@ struct Listed {
     layer: u32,
 }
 
-/// A transaction that changes volumes and layers: what the object index is told, and what memory takes over then.
+/// A transaction that changes volumes and layers: the changes of the object index, and the changes of memory that
+/// follow.
 #[derive(Debug, Default)]
 pub(crate) struct Restructuring {
     changes: Vec<Change>,
@@ -123,26 +128,26 @@ pub(crate) struct Restructuring {
 }
 
 impl Restructuring {
-    /// A layer is new, or has another shape.
+    /// Adds a new layer, or a layer with a new shape.
     pub(crate) fn put(&mut self, node: Node) {
         let mappings = *node.mappings.lock();
         self.changes.push(node.change(mappings));
         self.nodes.push((node.number, Some(Arc::new(node))));
     }
 
-    /// A layer is gone.
+    /// Removes a layer.
     pub(crate) fn remove(&mut self, node: &Node) {
         let (partition, key, _) = node.change(0);
         self.changes.push((partition, key, None));
         self.nodes.push((node.number, None));
     }
 
-    /// Anything else.
+    /// Adds any other change.
     pub(crate) fn change(&mut self, change: Change) {
         self.changes.push(change);
     }
 
-    /// Makes it visible to everybody.
+    /// Submits the transaction, then makes the changes visible.
     pub(crate) fn submit(self, shared: &Shared) -> Result<()> {
         shared.engine.submit(Transaction { changes: self.changes, references: Vec::new() })?;
         shared.layers.replace(&self.nodes);
@@ -150,16 +155,16 @@ impl Restructuring {
     }
 }
 
-/// Who needs a layer.
+/// The users of a layer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Users {
-    /// Volumes that stand on it, those that are frozen at a moment included.
+    /// Volumes on top of it, including frozen ones.
     pub(crate) volumes: usize,
-    /// Layers that lie upon it.
+    /// Layers on top of it.
     pub(crate) children: Vec<u32>,
 }
 
-/// Reads the record of a volume; `list` has those before it.
+/// Reads the record of a volume. `list` has the volumes read before it.
 fn read_volume(
     shared: &Arc<Shared>,
     partition: u16,
@@ -186,7 +191,8 @@ fn read_volume(
 }
 
 impl Volumes {
-    /// Reads the list of volumes. Volumes whose records, or layers, are damaged are left out: [`Volumes::damaged`] tells of them.
+    /// Reads the list of volumes. Volumes with damaged records or layers are left out; [`Volumes::damaged`] reports
+    /// them.
     pub fn open(engine: Arc<Engine>, options: VolumesOptions) -> Result<Volumes> {
         let mut damaged = Vec::new();
         let shared = Arc::new(Shared::open(engine, options, &mut damaged)?);
@@ -216,16 +222,18 @@ impl Volumes {
         Ok(volumes)
     }
 
-    /// What is damaged of volumes and layers: these cannot be used. While there is something, no layer is given up, as it may be needed by one of them.
+    /// Returns the damage of volumes and layers that cannot be used. As long as there is any, no layer is given up,
+    /// because one of them may need it.
     pub fn damaged(&self) -> &[String] {
         &self.damaged
     }
 
-    /// What somebody writes to must not be anybody else's.
+    /// A layer with a writer must have no other user.
     fn leave_out_shared_layers(&mut self) {
         let mut users = self.users();
         if self.damaged.is_empty() && !self.shared.engine.keeps_unused_layers() {
-            // Layers that nobody stands on go. They are those of a snapshot or a clone of which a repair found nothing else, and a person let them go.
+            // Layers without a user go. They belong to a snapshot or a clone of which a repair found nothing else, and
+            // a user gave it up.
             let is_used: HashSet<u32> = users.keys().copied().collect();
             users.values_mut().for_each(|users| users.children.retain(|child| is_used.contains(child)));
         }
@@ -242,8 +250,8 @@ impl Volumes {
         });
     }
 
-    /// Makes a volume of zeros; durable on return. `block_size` is a power of two from 64 KiB to 1 MiB
-    /// ([`crate::DEFAULT_BLOCK_BYTES`] when nothing speaks for another); `chain` names the filters of its own chain.
+    /// Creates a volume of zeros. Durable on return. `block_size` is a power of two from 64 KiB to 1 MiB
+    /// ([`crate::DEFAULT_BLOCK_BYTES`] is the usual choice). `chain` names the filters of its own chain.
     pub fn create(&self, name: &str, size: u64, block_size: u32, chain: Option<String>) -> Result<Arc<Volume>> {
         check_name(name)?;
         check_size(size)?;
@@ -285,7 +293,7 @@ impl Volumes {
     pub fn list(&self) -> Vec<VolumeInfo> {
         let volumes: Vec<_> = self.list.lock().values().map(|listed| listed.volume.clone()).collect();
         let mut infos: Vec<VolumeInfo> = volumes.iter().map(|volume| volume.info()).collect();
-        // The record has the name that the origin had then; one that is there goes by the name that it has now.
+        // The record has the origin's name at that time. If the origin still exists, show its current name.
         let names: HashMap<u32, String> = infos.iter().map(|info| (info.number, info.name.clone())).collect();
         for origin in infos.iter_mut().filter_map(|info| info.origin.as_mut()) {
             names.get(&origin.number).into_iter().for_each(|now| origin.name.clone_from(now));
@@ -293,18 +301,18 @@ impl Volumes {
         infos
     }
 
-    /// The volume of a name.
+    /// Returns the volume with this name.
     pub fn get(&self, name: &str) -> Result<Arc<Volume>> {
         let list = self.list.lock();
         list.get(name).map(|listed| listed.volume.clone()).ok_or_else(|| VolumeError::NotFound { name: name.to_owned() })
     }
 
-    /// Changes the size of a volume: [`Volume::resize`].
+    /// Changes the size of a volume; see [`Volume::resize`].
     pub fn resize(&self, name: &str, size: u64) -> Result<()> {
         self.get(name)?.resize(size)
     }
 
-    /// Gives a volume another name; durable on return. What was made of it keeps knowing it by its number.
+    /// Renames a volume. Durable on return. Its snapshots and clones still know it by its number.
     pub fn rename(&self, name: &str, new: &str) -> Result<()> {
         check_name(new)?;
         let structure = self.structure.lock();
@@ -324,7 +332,7 @@ impl Volumes {
         flushed.map_err(|error| VolumeError::NotDurable { name: new.to_owned(), what: "is renamed", error: error.into() })
     }
 
-    /// Writes out and makes durable what was written to all volumes.
+    /// Writes out everything written to all volumes and makes it durable.
     pub fn flush(&self) -> Result<()> {
         let volumes: Vec<_> = self.list.lock().values().map(|listed| listed.volume.clone()).collect();
         let mut result = Ok(());
@@ -335,8 +343,9 @@ impl Volumes {
         result.and(Ok(self.shared.engine.flush()?))
     }
 
-    /// Deletes a volume: on return it is gone for everybody, durably. What it alone held is given back by [`Volumes::resume_deletions`];
-    /// snapshots and clones of it stay as they are. Refused in append-only mode. With [`VolumeError::NotDurable`] it is gone, but may be back after a crash.
+    /// Deletes a volume. On return it is gone for all clients, durably. [`Volumes::resume_deletions`] frees the data
+    /// that only this volume held. Its snapshots and clones stay. Errors: append-only mode refuses it. After
+    /// [`VolumeError::NotDurable`] it is gone, but may reappear after a crash.
     pub fn delete(&self, name: &str) -> Result<()> {
         let _permit = self.shared.engine.permit_deletion("delete volumes")?;
         let structure = self.structure.lock();
@@ -355,8 +364,8 @@ impl Volumes {
         flushed.map_err(|error| VolumeError::NotDurable { name: name.to_owned(), what: "is deleted", error: error.into() })
     }
 
-    /// Waits until something was deleted or rolled back since [`Volumes::resume_deletions`] began to look last, at most `timeout`. Returns whether
-    /// something was.
+    /// Waits, for at most `timeout`, until something was deleted or rolled back since [`Volumes::resume_deletions`]
+    /// last looked. Returns whether something was.
     pub fn wait_for_work(&self, timeout: Duration) -> bool {
         let mut work = self.work.0.lock();
         if !*work {
@@ -378,15 +387,15 @@ impl Volumes {
         if self.list.lock().contains_key(name) { Err(VolumeError::Exists { name: name.to_owned() }) } else { Ok(()) }
     }
 
-    /// Lists a volume, or that it stands on another layer.
+    /// Adds a volume to the list, or records that it has another layer.
     pub(crate) fn insert(&self, volume: Arc<Volume>, record: &Record) {
         self.list.lock().insert(record.name.clone(), Listed { volume, layer: record.layer });
     }
 
-    /// The first of `count` numbers that nothing has, and the changes that use them.
+    /// Returns the first of `count` unused numbers, and the changes that take them.
     ///
-    /// The number that the object index says is next may be too small after a repair: then objects tell which numbers are taken. What was lost of maps with the new
-    /// numbers is given up, as nobody can have it any more.
+    /// After a repair, the next number in the object index may be too small. Then the objects tell which numbers are
+    /// taken. Lost parts of maps with the new numbers are given up, because nobody can have them any more.
     pub(crate) fn numbers(&self, count: u32) -> Result<(u32, Vec<Change>)> {
         let engine = &self.shared.engine;
         let said = engine.get(NEXT_NUMBER_PARTITION, NEXT_NUMBER_KEY)?;
@@ -411,18 +420,18 @@ impl Volumes {
         Ok((first, changes))
     }
 
-    /// The partition of the object index for a layer that lies upon no other.
+    /// Returns the partition of the object index for a layer without a parent.
     fn partition_of(&self, layer: u32) -> u16 {
         (layer % u32::from(self.shared.engine.object_partitions().max(1))) as u16
     }
 
-    /// The volume that writes to a layer.
+    /// Returns the volume that writes to a layer.
     pub(crate) fn writer_of(&self, layer: u32) -> Option<Arc<Volume>> {
         let list = self.list.lock();
         list.values().find(|listed| listed.layer == layer && !listed.volume.is_read_only()).map(|listed| listed.volume.clone())
     }
 
-    /// Who needs which layer, those included who read it as it was at a moment.
+    /// Returns the users of each layer, including readers of frozen volumes.
     pub(crate) fn users(&self) -> HashMap<u32, Users> {
         let mut users = self.lasting_users();
         for (layer, count) in &*self.frozen.lock() {
@@ -431,7 +440,7 @@ impl Volumes {
         users
     }
 
-    /// Who needs which layer for longer than this process lives.
+    /// Returns the users of each layer that outlive this process.
     fn lasting_users(&self) -> HashMap<u32, Users> {
         let mut users: HashMap<u32, Users> = HashMap::new();
         for listed in self.list.lock().values() {
@@ -443,8 +452,8 @@ impl Volumes {
         users
     }
 
-    /// A volume leaves a layer: marks it as dropped if nobody else needs it, and so on down.
-    /// While something is damaged nobody knows who needs it: then it stays, and is found later to be needed by nobody.
+    /// Removes a volume's use of a layer: marks the layer as dropped if nobody else needs it, and so on down. While
+    /// something is damaged, its users are unknown. Then the layer stays, and is found to be unused later.
     pub(crate) fn release(&self, layer: u32, change: &mut Restructuring) {
         if !self.damaged.is_empty() {
             return;
@@ -454,14 +463,14 @@ impl Volumes {
         }
     }
 
-    /// The layers that nobody needs but whoever uses this one, from it on down.
+    /// Returns the layers that only the user of this layer needs, from this one on down.
     fn of_one_user(&self, layer: u32, users: &HashMap<u32, Users>) -> Vec<Arc<Node>> {
         let has_one = |node: &Arc<Node>| users.get(&node.number).map_or(0, |users| users.volumes + users.children.len()) <= 1;
         let one = |layer| self.shared.layers.get(layer).filter(has_one);
         std::iter::successors(one(layer), |node| one(node.layer.parent)).collect()
     }
 
-    /// Bytes of the blocks that no other volume needs: what goes when this one is deleted.
+    /// Returns the bytes of the blocks that no other volume needs. Deleting this volume frees them.
     pub fn held_alone(&self, volume: &Volume) -> u64 {
         let layer = volume.gate.read().record.layer;
         let blocks: u64 = self.of_one_user(layer, &self.lasting_users()).iter().map(|node| *node.mappings.lock()).sum();
@@ -469,10 +478,11 @@ impl Volumes {
     }
 }
 
-/// First bytes of keys that go on with the number of a volume, a layer or a map.
+/// First bytes of keys that continue with the number of a volume, a layer or a map.
 const NUMBERED: [u8; 3] = [b'v', b'l', b'm'];
 
-/// The number in the first key that begins with `kind` and has at least the number `from`, as far as keys can be known.
+/// Returns the number in the first key that begins with `kind` and has at least the number `from`, as far as keys are
+/// known.
 fn first_number(engine: &Engine, partition: u16, kind: u8, from: u32) -> Result<Option<u32>> {
     let (mut from, end) = ([&[kind], from.to_be_bytes().as_slice()].concat(), [kind + 1]);
     loop {
@@ -490,13 +500,13 @@ fn first_number(engine: &Engine, partition: u16, kind: u8, from: u32) -> Result<
     }
 }
 
-/// A layer without mappings upon `parent`, of which so many blocks show through.
+/// Returns a layer without mappings on top of `parent`, of which this many blocks show through.
 pub(crate) fn new_layer(number: u32, partition: u16, parent: u32, overlap_blocks: u64, block_bytes: u32) -> Node {
     let layer = Layer { parent, overlap_blocks, block_bytes, is_dropped: false, mappings: 0, map: number, merging: None };
     Node::new(number, partition, layer)
 }
 
 pub(crate) fn now_ns() -> i64 {
-    // A clock before 1970 or after 2262 is wrong anyway; a volume can be made all the same.
+    // A clock before 1970 or after 2262 is wrong, but must not prevent creating a volume.
     SystemTime::now().duration_since(UNIX_EPOCH).ok().and_then(|since| i64::try_from(since.as_nanos()).ok()).unwrap_or(0)
 }

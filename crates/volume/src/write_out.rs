@@ -1,8 +1,9 @@
-//! The way of dirty blocks into the store.
+//! Writes dirty blocks to the store.
 //!
-//! A batch of blocks is locked in ascending order, each block is made whole (what was not written is read from what is stored), cut and
-//! stored through one writing stream, and one transaction puts the new mappings in place of the old ones and states what they refer to.
-//! Only then do the buffers go. After an error all blocks of the batch are dirty and readable as before.
+//! A batch of blocks is locked in ascending order. Each block is completed with stored bytes where it was not written.
+//! Then the blocks are chunked and stored through one writing stream. One transaction replaces the old mappings with
+//! the new ones and states their references. Only then do the buffers go. After an error, all blocks of the batch are
+//! dirty and readable as before.
 
 use crate::buffer::{Base, Buffer};
 use crate::cells::{Cell, Mapping};
@@ -17,15 +18,15 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Blocks of a batch together have at most this size (or are one): bounds the memory beside the buffers.
+/// The largest total size of the blocks in a batch, unless it is a single block. Limits the memory besides the buffers.
 const BATCH_BYTES: usize = 2 << 20;
 
-/// Blocks of one batch.
+/// Returns the number of blocks in one batch.
 pub(crate) fn batch_blocks(block_bytes: usize) -> usize {
     (BATCH_BYTES / block_bytes).max(1)
 }
 
-/// The writing streams of a volume: a bounded number, so that its chunks lie in few containers.
+/// The writing streams of a volume. Their number is limited, so that the volume's chunks lie in few containers.
 #[derive(Debug)]
 pub(crate) struct Streams {
     limit: usize,
@@ -62,7 +63,7 @@ impl Streams {
 impl Drop for Loan<'_> {
     fn drop(&mut self) {
         if let Some(stream) = &mut self.stream {
-            // What it returned is under the guard of the write-out.
+            // The guard of the write-out protects what the stream returned.
             stream.rest();
         }
         self.streams.idle.lock().0.extend(self.stream.take());
@@ -70,14 +71,14 @@ impl Drop for Loan<'_> {
     }
 }
 
-/// What a block becomes.
+/// The new content of a block.
 enum NewBlock<'a> {
     Zeros,
     Bytes(Cow<'a, [u8]>),
 }
 
 impl Volume {
-    /// Writes out the given blocks, as far as they are dirty. The caller holds no cell.
+    /// Writes out the dirty ones of the given blocks. The caller holds no cell.
     pub(crate) fn write_out(&self, blocks: &[u64]) -> Result<()> {
         let gate = self.gate.read();
         if gate.is_deleted {
@@ -86,7 +87,7 @@ impl Volume {
         self.write_out_gated(&gate, blocks)
     }
 
-    /// Writes out the given blocks in batches, on several threads if they are many. The caller holds the gate.
+    /// Writes out the given blocks in batches, on several threads if there are many. The caller holds the gate.
     pub(crate) fn write_out_gated(&self, gate: &Gate, blocks: &[u64]) -> Result<()> {
         let batches: Vec<&[u64]> = blocks.chunks(batch_blocks(self.block_bytes())).collect();
         let threads = self.streams.limit.min(batches.len());
@@ -97,7 +98,7 @@ impl Volume {
         let work = || {
             while let Some(batch) = batches.get(next.fetch_add(1, Ordering::Relaxed)) {
                 if let Err(error) = self.write_out_batch(gate, batch) {
-                    // The others end with the batch they are at.
+                    // The other threads stop after their current batch.
                     next.store(batches.len(), Ordering::Relaxed);
                     return Err(error);
                 }
@@ -115,7 +116,7 @@ impl Volume {
         })
     }
 
-    /// Writes out one batch of blocks, sorted. All or, after an error, none of them are clean then.
+    /// Writes out one batch of sorted blocks. Afterwards all of them are clean, or after an error none.
     fn write_out_batch(&self, gate: &Gate, blocks: &[u64]) -> Result<()> {
         debug_assert!(blocks.is_sorted(), "locks are taken in ascending order");
         let cells: Vec<(u64, Arc<Cell>)> = blocks.iter().map(|block| (*block, self.cells.get(*block))).collect();
@@ -142,7 +143,7 @@ impl Volume {
     /// Stores the blocks and submits their new mappings, which go to the volume's own layer.
     fn store(&self, gate: &Gate, locked: &mut [Locked<'_>]) -> Result<()> {
         let top = &*self.top(gate)?;
-        // From before the old mappings are read until the new ones are submitted.
+        // Held from before the old mappings are read until the new ones are submitted.
         let _in_flight = self.shared.engine.in_flight();
         for entry in locked.iter_mut() {
             let is_whole = entry.is_whole(self.block_bytes());
@@ -173,18 +174,19 @@ impl Volume {
         self.replace(top, locked, new)
     }
 
-    /// Finds out what a block is before it changes; `is_whole` says that it will be written whole.
+    /// Looks up the old mapping of a block before it changes. `is_whole`: the block will be written whole.
     pub(crate) fn look_up_old(&self, gate: &Gate, entry: &mut Locked<'_>, is_whole: bool) -> Result<()> {
         match self.mapping(gate, entry.block, entry.cell) {
             Ok(mapping) => entry.old = mapping,
-            // What is written whole needs nothing of what was there, and is known from then on.
+            // A block that is written whole does not need its old content. From then on it is known again.
             Err(error) if error.is_lost() && is_whole => entry.is_lost = true,
             Err(error) => return Err(error),
         }
         Ok(())
     }
 
-    /// Puts new mappings in place of the old ones of locked blocks. The caller has an in-flight guard from before it looked for what they refer to.
+    /// Replaces the mappings of locked blocks. The caller has held an in-flight guard since before it looked up the new
+    /// references.
     pub(crate) fn replace(&self, top: &Node, locked: &[Locked<'_>], new: Vec<Vec<Piece>>) -> Result<()> {
         let mut transaction = Transaction::default();
         let mut mappings: Vec<Mapping> = Vec::with_capacity(locked.len());
@@ -223,14 +225,14 @@ impl Volume {
         Ok(())
     }
 
-    /// The layer that the volume writes to. Its shape stays as it is while the caller holds the gate.
+    /// Returns the layer that the volume writes to. Its shape does not change while the caller holds the gate.
     pub(crate) fn top(&self, gate: &Gate) -> Result<Arc<Node>> {
         let layer = gate.record.layer;
         self.shared.layers.get(layer).ok_or_else(|| missing(format!("the record of volume {}", self.number), layer))
     }
 
-    /// The mappings of a block that the volume's own layer has, with their maps: these are replaced. While the layer takes in its parent, it
-    /// may have two, of which one hides the other.
+    /// Returns the mappings of a block in the volume's own layer, with their maps. They will be replaced. While the
+    /// layer takes in its parent, there may be two, of which one hides the other.
     fn own_mappings(&self, top: &Node, entry: &Locked<'_>) -> Result<Vec<(u32, Vec<Piece>)>> {
         let Some(other) = top.layer.merging else {
             let is_own = entry.old.layer == top.number;
@@ -248,7 +250,7 @@ impl Volume {
         Ok(own)
     }
 
-    /// Submits changes of mappings with the number of mappings that the layer has then.
+    /// Submits changes of mappings with the layer's new number of mappings.
     fn submit_mappings(&self, top: &Node, mut transaction: Transaction, more: i64) -> Result<()> {
         if more == 0 {
             return Ok(self.shared.engine.submit(transaction)?);
@@ -261,7 +263,7 @@ impl Volume {
         Ok(())
     }
 
-    /// The bytes that a dirty block has.
+    /// Returns the bytes of a dirty block.
     fn content<'e>(&self, entry: &'e Locked<'_>) -> Result<NewBlock<'e>> {
         let Some(buffer) = entry.buffer.as_ref() else { return Ok(NewBlock::Zeros) };
         if buffer.is_cleared() {
@@ -281,7 +283,8 @@ impl Volume {
         Ok(if is_zero(&bytes) { NewBlock::Zeros } else { NewBlock::Bytes(bytes) })
     }
 
-    /// The pieces that the engine returned for a block must spell exactly a block, before anything relies on them.
+    /// Checks that the pieces that the engine returned for a block spell exactly one block, before anything relies on
+    /// them.
     fn checked(&self, block: u64, pieces: Option<Vec<Piece>>) -> Result<Vec<Piece>> {
         let pieces = pieces.unwrap_or_default();
         let length: u64 = pieces.iter().map(Piece::length).sum();
@@ -299,7 +302,7 @@ pub(crate) struct Locked<'a> {
     cell: &'a Cell,
     pub(crate) buffer: RwLockWriteGuard<'a, Option<Buffer>>,
     old: Mapping,
-    /// What the block was before cannot be told any more: there may be a mapping or not.
+    /// The old content of the block is unknown: there may be a mapping or not.
     is_lost: bool,
 }
 
@@ -308,7 +311,7 @@ impl<'a> Locked<'a> {
         Locked { block, cell, buffer, old: Mapping::default(), is_lost: false }
     }
 
-    /// Whether the buffer says all of the block.
+    /// Returns whether the buffer has all bytes of the block.
     fn is_whole(&self, block_bytes: usize) -> bool {
         self.buffer.as_ref().is_some_and(|buffer| buffer.covers(0, block_bytes))
     }

@@ -1,10 +1,10 @@
-//! Periods of the calendar as people write them: `1y5m7d2h`.
+//! Calendar periods as users write them: `1y5m7d2h`.
 
 use jiff::{Span, Timestamp, Zoned};
 use std::fmt;
 use std::str::FromStr;
 
-/// Years, months, days and hours, not all zero. A month is as long as the calendar has it.
+/// Years, months, days and hours, not all zero. A month is as long as in the calendar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Deserialize, serde::Serialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Period {
@@ -14,52 +14,53 @@ pub struct Period {
     hours: u32,
 }
 
-/// A text that is no [`Period`].
+/// The text is not a [`Period`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadPeriod {
     /// A number, a unit or both are missing.
     #[error("`{text}` is not a period: write numbers with y (years), m (months), d (days) or h (hours), as in 30d or 1y6m")]
     Form {
-        /// What was written.
+        /// The text as written.
         text: String,
     },
-    /// An unknown unit.
+    /// The unit is unknown.
     #[error("`{unit}` in `{text}` is not a unit of a period: use y (years), m (months), d (days) or h (hours)")]
     Unit {
-        /// What was written.
+        /// The text as written.
         text: String,
-        /// What stands where the unit should.
+        /// The character in place of the unit.
         unit: char,
     },
-    /// A unit that stands in it twice.
+    /// A unit appears twice.
     #[error("`{unit}` stands in `{text}` twice")]
     Twice {
-        /// What was written.
+        /// The text as written.
         text: String,
         /// The unit.
         unit: char,
     },
-    /// No time at all.
+    /// The period is zero.
     #[error("`{text}` is no time: give at least one hour, as in 1h")]
     Nothing {
-        /// What was written.
+        /// The text as written.
         text: String,
     },
-    /// More than a calendar holds.
+    /// The period is longer than any calendar.
     #[error("`{text}` is too long: at most 10,000 years, or as much in other units")]
     TooLong {
-        /// What was written.
+        /// The text as written.
         text: String,
     },
 }
 
 impl Period {
-    /// The moment that lies so much before another, nanoseconds since 1970; `None` if it is before the year 1678.
+    /// Returns the moment this long before another, nanoseconds since 1970. Returns `None` if it is before the year
+    /// 1678.
     pub fn before(self, time: &Zoned) -> Option<i64> {
         nanoseconds(time.checked_sub(self.span()?).ok()?.timestamp())
     }
 
-    /// The moment that lies so much after another, nanoseconds since 1970; `None` if it is after the year 2261.
+    /// Returns the moment this long after another, nanoseconds since 1970. Returns `None` if it is after the year 2261.
     pub fn after(self, time: &Zoned) -> Option<i64> {
         nanoseconds(time.checked_add(self.span()?).ok()?.timestamp())
     }
@@ -127,7 +128,7 @@ impl FromStr for Period {
         if period.parts().iter().all(|(number, _)| *number == 0) {
             return Err(BadPeriod::Nothing { text: text() });
         }
-        // What no calendar holds is a typing error; what is only before or after all times is not.
+        // A period longer than any calendar is a typing error. A moment before or after all times is not.
         let hours_in_all = u64::from(years) * 8766 + u64::from(months) * 730 + u64::from(days) * 24 + u64::from(hours);
         if hours_in_all > 10_000 * 8766 || period.span().is_none() {
             return Err(BadPeriod::TooLong { text: text() });
@@ -175,7 +176,7 @@ mod tests {
             Timestamp::from_nanosecond(i128::from(ns)).unwrap().to_zoned(time.time_zone().clone()).strftime("%F %H:%M").to_string()
         };
         assert_eq!(before("1m"), "2026-02-28 12:00");
-        // Summer time began on the 29th: a day of 23 hours lies between.
+        // Summer time began on the 29th, so a day of 23 hours lies between.
         assert_eq!(before("3d"), "2026-03-28 12:00");
         assert_eq!(before("72h"), "2026-03-28 11:00");
         assert_eq!("10000y".parse::<Period>().unwrap().before(&time), None);

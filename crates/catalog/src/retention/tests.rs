@@ -5,7 +5,8 @@ use onefold_engine::Recipe;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-/// Zones with summer time, without, with a change of half an hour, and one that sets its clocks back from 0:01 to the day before.
+/// Zones with summer time, without it, with a change of half an hour, and one that sets its clocks back from 0:01 to
+/// the day before.
 fn zones() -> Vec<TimeZone> {
     ["UTC0", "CET-1CEST,M3.5.0,M10.5.0/3", "<+1030>-10:30<+11>-11,M10.1.0,M4.1.0", "NST3:30NDT,M3.2.0/0:01,M11.1.0/0:01"]
         .iter()
@@ -17,13 +18,13 @@ fn utc(text: &str) -> i64 {
     text.parse::<DateTime>().unwrap().to_zoned(TimeZone::UTC).unwrap().timestamp().as_nanosecond() as i64
 }
 
-/// Backups of these times, made while the store saw all time pass.
+/// Returns backups of these times, made while the store saw all time pass.
 fn made(times_ns: &[i64]) -> Vec<Made> {
     let since = |time: i64| time.abs_diff(times_ns[0]);
     times_ns.iter().map(|time| Made { date_ns: *time, seen_ns: since(*time), is_partial: false }).collect()
 }
 
-/// The moment of the newest.
+/// Returns the moment of the newest backup.
 fn then(made: &[Made]) -> Now {
     made.last().map_or(Now { date_ns: 0, seen_ns: 0 }, |made| Now { date_ns: made.date_ns, seen_ns: made.seen_ns })
 }
@@ -33,7 +34,7 @@ fn reasons_of(policy: &Policy, times_ns: &[i64], zone: &TimeZone) -> Vec<Vec<Rea
     policy.reasons(&made, then(&made), zone)
 }
 
-/// The times that are kept.
+/// Returns the times that are kept.
 fn kept<'a>(policy: &Policy, times: &[&'a str]) -> Vec<&'a str> {
     let ns: Vec<i64> = times.iter().map(|time| utc(time)).collect();
     let reasons = reasons_of(policy, &ns, &TimeZone::UTC);
@@ -141,13 +142,13 @@ fn groups_are_names_and_protected_backups_stay() {
 
 const YEAR_NS: i64 = 365 * 24 * 3_600_000_000_000;
 
-/// Makes those partial whose bit is set; the bits come again after 64.
+/// Makes the backups partial whose bit is set. The bits repeat after 64.
 fn with_partial(mut made: Vec<Made>, partial: u64) -> Vec<Made> {
     made.iter_mut().enumerate().for_each(|(index, made)| made.is_partial = partial >> (index % 64) & 1 == 1);
     made
 }
 
-/// The kept ones of a group in which `p` and `c` stand for partial and complete backups, a day each.
+/// Returns the kept days of a group with one backup a day: `p` is a partial and `c` a complete one.
 fn kept_days(policy: &Policy, group: &str) -> Vec<usize> {
     let day_ns = 24 * 3_600_000_000_000;
     let mut made = made(&(0..group.len() as i64).map(|day| utc("2026-03-02T12") + day * day_ns).collect::<Vec<_>>());
@@ -171,7 +172,7 @@ fn a_4_a_partial_backup_takes_the_place_of_no_complete_one() {
     assert_eq!(kept_days(&within, "cccppp"), [1, 2, 3, 4, 5], "reckoned from the newest complete one");
 }
 
-/// Four backups of January 2026, one of which has another date, are looked at on this day.
+/// Applies a policy on this day to four backups of January 2026, one of which has another date.
 fn with_dates(dates: [&str; 4], today: &str) -> Vec<Option<String>> {
     let right = made(&["2026-01-01T12", "2026-01-02T12", "2026-01-03T12", "2026-01-04T12"].map(utc));
     let made: Vec<Made> = right.iter().zip(dates).map(|(made, date)| Made { date_ns: utc(date), ..*made }).collect();
@@ -227,7 +228,8 @@ fn policy() -> impl Strategy<Value = Policy> {
     })
 }
 
-/// Sorted times: minutes, hours or days apart, some equal, some around the changes of clocks, which all lie between March and November.
+/// Returns sorted times: minutes, hours or days apart, some equal, some around clock changes, which are all between
+/// March and November.
 fn times() -> impl Strategy<Value = Vec<i64>> {
     let start = prop_oneof![Just("2026-10-24T20"), Just("2026-10-31T20"), Just("2025-12-27T00"), Just("2026-03-28T22")];
     let step = prop_oneof![Just(0), 1..100i64, 100..3000i64, 3000..200_000i64];
@@ -241,7 +243,7 @@ fn times() -> impl Strategy<Value = Vec<i64>> {
     })
 }
 
-/// The rules as the documentation says them: the newest of each of the newest so many hours, days, ...
+/// The rules as documented: the newest backup of each of the newest so many hours, days, ...
 fn model(policy: &Policy, times: &[i64], zone: &TimeZone) -> BTreeSet<usize> {
     let mut kept = BTreeSet::new();
     for (rule, limit) in policy.rules() {
@@ -324,7 +326,8 @@ proptest! {
         let wrong = wrong.index(times.len());
         let mut made = right.clone();
         made[wrong].date_ns += years * YEAR_NS;
-        // The policy is applied right after the newest was made; if that is the wrong one, perhaps by the same clock.
+        // The policy is applied right after the newest backup was made. If that one has the wrong date, `now` may be
+        // wrong too.
         let now = if clock_is_wrong && wrong + 1 == made.len() { then(&made) } else { then(&right) };
         let mut before = kept_of(&policy, &right, then(&right), zone);
         before.remove(&wrong);

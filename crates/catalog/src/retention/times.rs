@@ -1,32 +1,35 @@
-//! The times that a policy reckons with. A date may be wrong; the sequence of the backups and the time that the store saw pass are not. So:
+//! The times that a policy uses. The date of a backup may be wrong. The sequence of the backups is never wrong, nor is
+//! the time that the store saw pass. So:
 //!
-//! * Dates that rise with the sequence are believed: the longest run of such dates, without those beyond today.
-//! * A date outside of this run is replaced: the store's clock says how long after the believed one before it (or before the one behind it) it was made.
-//! * A date that lies more than [`LEAP_NS`] further ahead of the one before it than the store saw pass is in doubt, and so is all behind it, until the store
-//!   has seen [`BELIEVED_AFTER_NS`] pass since. What is in doubt is neither removed nor counted.
+//! * Dates that rise with the sequence are believed: the longest such run, without dates beyond today.
+//! * A date outside this run is replaced. The store's clock says how long after the previous believed one (or before
+//!   the next one) the backup was made.
+//! * A date may lie ahead of the previous one by more than the store saw pass. If the difference exceeds [`LEAP_NS`],
+//!   it and all later dates are in doubt, until the store has seen [`BELIEVED_AFTER_NS`] pass since. Backups in doubt
+//!   are neither removed nor counted.
 
 use super::Now;
 
-/// An hour: clocks are adjusted, and daylight is saved.
+/// An hour: clocks are adjusted, and summer time begins and ends.
 const TOLERANCE_NS: i64 = HOUR_NS as i64;
-/// How much longer than seen a machine may have been off without a doubt: a month.
+/// How much longer than the time seen a machine may have been off without doubt: a month.
 const LEAP_NS: u64 = 31 * 24 * HOUR_NS;
-/// How long a wrong date takes to be noticed: a week.
+/// How long it takes to notice a wrong date: a week.
 const BELIEVED_AFTER_NS: u64 = 7 * 24 * HOUR_NS;
 const HOUR_NS: u64 = 3_600_000_000_000;
 
-/// When a backup was made, by both clocks.
+/// The time at which a backup was made, by both clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Made {
-    /// The date that it has, nanoseconds since 1970.
+    /// The date in its record, nanoseconds since 1970.
     pub date_ns: i64,
-    /// What the store's clock showed.
+    /// The time of the store's clock.
     pub seen_ns: u64,
     /// Whether something is missing from it.
     pub is_partial: bool,
 }
 
-/// The date to reckon with for each of these, which are in the order of their sequence; they never fall. `None`: in doubt.
+/// Returns the date to use for each backup. `made` is in sequence order, and the dates never fall. `None`: in doubt.
 pub(super) fn settled(made: &[Made], now: Now) -> Vec<Option<i64>> {
     let today_ns = now.date_ns.saturating_add(TOLERANCE_NS);
     let mut believed = believed(made, today_ns);
@@ -36,7 +39,7 @@ pub(super) fn settled(made: &[Made], now: Now) -> Vec<Option<i64>> {
         let is_leap = moved_ns.saturating_sub(behind.seen_ns.saturating_sub(before.seen_ns)) > LEAP_NS;
         (is_leap && now.seen_ns.saturating_sub(behind.seen_ns) < BELIEVED_AFTER_NS).then_some(pair[1])
     });
-    // Behind the leap nothing is settled, whatever its date: not even which of the dates are wrong.
+    // After the leap nothing is settled, whatever the dates: it is not even known which of them are wrong.
     let end = leap.unwrap_or(made.len());
     believed.retain(|index| *index < end);
     let mut next = 0;
@@ -59,7 +62,7 @@ pub(super) fn settled(made: &[Made], now: Now) -> Vec<Option<i64>> {
     dates.collect()
 }
 
-/// The date of a backup whose own is wrong, from those around it.
+/// Computes the date of a backup with a wrong date from the backups around it.
 fn reckoned(made: &Made, before: Option<&Made>, behind: Option<&Made>) -> Option<i64> {
     let passed = |from: u64, to: u64| i64::try_from(to.saturating_sub(from)).unwrap_or(i64::MAX);
     match (before, behind) {
@@ -72,21 +75,22 @@ fn reckoned(made: &Made, before: Option<&Made>, behind: Option<&Made>) -> Option
     }
 }
 
-/// The places of the dates that are believed: the longest run that does not fall. Dates beyond today are left out, unless this leaves no more than half of
-/// all: then today is as doubtful as they are.
+/// Returns the indices of the believed dates: the longest run that does not fall. Dates beyond today are left out,
+/// unless this leaves no more than half of all dates. Then today is as doubtful as they are.
 fn believed(made: &[Made], today_ns: i64) -> Vec<usize> {
     let run = longest_rising(made, |made| made.date_ns <= today_ns);
     if run.len() * 2 > made.len() { run } else { longest_rising(made, |_| true) }
 }
 
-/// The places of the longest run of dates that do not fall; of several the one that spans the least time.
+/// Returns the indices of the longest run of dates that do not fall. If there are several, returns the one that spans
+/// the least time.
 fn longest_rising(made: &[Made], is_allowed: impl Fn(&Made) -> bool) -> Vec<usize> {
-    /// The best run that ends at a place: its length, then how late it begins.
+    /// The best run that ends at a backup: its length, then its start (later is better), then the backup's index.
     type Best = Option<(usize, i64, usize)>;
     let mut dates: Vec<i64> = made.iter().map(|made| made.date_ns).collect();
     dates.sort_unstable();
     dates.dedup();
-    // A Fenwick tree: by rank of the date, the best of all runs that end at a date up to it.
+    // A Fenwick tree. By rank of the date: the best of all runs that end at a date up to it.
     let mut best: Vec<Best> = vec![None; dates.len() + 1];
     let mut before: Vec<Option<usize>> = vec![None; made.len()];
     let mut longest: Option<(usize, i64, usize)> = None;

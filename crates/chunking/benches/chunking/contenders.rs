@@ -5,22 +5,22 @@ use onefold_chunking::{Chunker, Galois, Implementation, Kind, Sizes, chunker};
 /// Appends the ends of all chunks.
 type Cut = Box<dyn Fn(&[u8], &mut Vec<usize>)>;
 
-/// A chunker under its name. The first of all is what the others are compared with.
+/// A chunker under its name. All others are compared with the first one.
 pub struct Contender {
     pub name: String,
-    /// Whether no one before it cuts at the same places.
+    /// Whether no earlier contender cuts at the same places.
     pub cuts_by_itself: bool,
     cut: Cut,
 }
 
 impl Contender {
-    /// The ends of all chunks of `data`.
+    /// Returns the ends of all chunks of `data`.
     pub fn cut(&self, data: &[u8], cuts: &mut Vec<usize>) {
         cuts.clear();
         (self.cut)(data, cuts);
     }
 
-    /// The lengths of all chunks of `data`.
+    /// Returns the lengths of all chunks of `data`.
     pub fn lengths(&self, data: &[u8]) -> Vec<usize> {
         let mut cuts = Vec::new();
         self.cut(data, &mut cuts);
@@ -68,15 +68,15 @@ pub fn all(sizes: Sizes) -> Vec<Contender> {
     contenders
 }
 
-/// Version 2020, normalisation 2.
+/// Uses version 2020, normalisation 2.
 fn fastcdc_crate(data: &[u8], cuts: &mut Vec<usize>, sizes: Sizes) {
     let level = fastcdc::v2020::Normalization::Level2;
     let chunker = fastcdc::v2020::FastCDC::with_level(data, sizes.min, sizes.target, sizes.max, level);
     cuts.extend(chunker.map(|chunk| chunk.offset + chunk.length));
 }
 
-/// The crate has a search only; minimum and maximum are added as in the others. One mask, of as many bits as the target has, so chunks
-/// are of minimum + target on average.
+/// The crate only searches, so this adds minimum and maximum as in the other chunkers. It uses one mask with as many
+/// bits as the target has, so chunks average minimum + target.
 fn gearhash_crate(data: &[u8], cuts: &mut Vec<usize>, sizes: Sizes) {
     let mask = !(u64::MAX >> sizes.target.ilog2());
     let mut start = 0;

@@ -1,16 +1,16 @@
-//! Data as backups have it: the files of a machine, one behind the other as tar puts them, and an edited copy.
+//! Data as backups see it: the files of a machine, one after the other as in a tar file, and an edited copy.
 
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Of a longer file only so much is taken, that a few large ones do not make up the whole.
+/// A longer file is cut off here, so that a few large files do not dominate.
 const FILE_BYTES: u64 = 8 << 20;
-/// What tar aligns files and their headers to.
+/// The size to which tar aligns files and their headers.
 const BLOCK: usize = 512;
 
-/// Up to `length` bytes, the same share of each of `folders`. The same files give the same bytes.
+/// Reads up to `length` bytes, with the same share from each of `folders`. The same files give the same bytes.
 pub fn read(folders: &[PathBuf], length: usize) -> Vec<u8> {
     let mut data = Vec::with_capacity(length);
     for (number, folder) in folders.iter().enumerate() {
@@ -19,7 +19,7 @@ pub fn read(folders: &[PathBuf], length: usize) -> Vec<u8> {
     data
 }
 
-/// The Rust toolchain in use, and a Linux userland.
+/// Returns the folders of the Rust toolchain in use and of a Linux userland.
 pub fn usual_folders() -> Vec<PathBuf> {
     let sysroot = Command::new("rustc").args(["--print", "sysroot"]).output().expect("rustc is there: it built this program");
     let sysroot = PathBuf::from(String::from_utf8_lossy(&sysroot.stdout).trim());
@@ -43,7 +43,7 @@ fn append_folder(folder: &Path, data: &mut Vec<u8>, until: usize) {
     }
 }
 
-/// A header with name and length, and the contents, each filled up to whole blocks.
+/// Appends a header with name and length, then the contents, each padded to whole blocks.
 fn append_file(path: &Path, data: &mut Vec<u8>, until: usize) {
     let Ok(file) = fs::File::open(path) else { return };
     let header = data.len();
@@ -60,8 +60,8 @@ fn append_file(path: &Path, data: &mut Vec<u8>, until: usize) {
     data.truncate(until);
 }
 
-/// A copy with one edit for each `every` bytes, at a random place: 1 to 64 bytes are overwritten, inserted or removed. The same seed
-/// gives the same edits.
+/// Returns a copy with one edit for each `every` bytes, at a random place. An edit overwrites, inserts or removes 1 to
+/// 64 bytes. The same seed gives the same edits.
 pub fn edited(data: &[u8], every: usize, seed: u64) -> Vec<u8> {
     let mut random = Random(seed);
     let mut copy = Vec::with_capacity(data.len() + data.len() / every * 64);

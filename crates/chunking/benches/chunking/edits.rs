@@ -1,27 +1,27 @@
-//! The edit test: how much of an edited copy is in chunks that the original does not have.
+//! The edit test: what share of an edited copy lies in chunks that the original does not have.
 
 use crate::contenders::Contender;
 use crate::corpus;
 use std::collections::HashSet;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// One edit for each so many bytes.
+/// One edit per this many bytes.
 const EVERY_BYTES: usize = 400_000;
-/// Copies, each with other edits: about 5,000 edits together.
+/// Number of copies, each with different edits: about 5,000 edits in total.
 const COPIES: u64 = 8;
 
 pub struct Result {
     /// Mean length of a chunk.
     pub mean_bytes: f64,
-    /// Mean length of the chunk that a byte is in: what an edit costs, if the next boundary is found again.
+    /// Mean length of the chunk that a byte is in. This is the cost of an edit if the next boundary is found again.
     pub weighted_bytes: f64,
-    /// Length of all different chunks.
+    /// Total length of the distinct chunks.
     pub unique_bytes: usize,
-    /// New bytes of the copies, of all.
+    /// Share of the copies' bytes that are new.
     pub new_share: f64,
 }
 
-/// For each chunker, on the same copies.
+/// Measures each chunker on the same copies.
 pub fn measure(contenders: &[&Contender], data: &[u8]) -> Vec<Result> {
     let originals: Vec<Original> = contenders.iter().map(|contender| Original::new(contender, data)).collect();
     let mut new_bytes = vec![0; contenders.len()];
@@ -54,7 +54,7 @@ impl Original {
     }
 }
 
-/// The number of chunks, and the sum of what `weigh` gives for each and its hash.
+/// Returns the number of chunks, and the sum of what `weigh` returns for each chunk and its hash.
 fn each_chunk(contender: &Contender, data: &[u8], mut weigh: impl FnMut(&[u8], u64) -> usize) -> (usize, usize) {
     let mut cuts = Vec::new();
     contender.cut(data, &mut cuts);

@@ -1,8 +1,10 @@
-//! How fast each chunker cuts, how much of edited data is found again, and how long chunks are. All on the same data in one run,
-//! beside the crates `fastcdc` and `gearhash` and beside what the memory gives; `docs/chunking.md` has the results.
+//! Measures how fast each chunker cuts, how much of edited data it finds again, and how long its chunks are.
 //!
-//! `cargo bench -p onefold-chunking`, or `cargo bench -p onefold-chunking -- [--target BYTES] [--plot FILE.svg] [FOLDER...]` for other
-//! sizes, or other data than the Rust toolchain and `/usr`.
+//! All chunkers run on the same data in one run, beside the crates `fastcdc` and `gearhash` and beside the speed of
+//! memory. `docs/chunking.md` has the results.
+//!
+//! Run `cargo bench -p onefold-chunking`. For other sizes, or for data other than the Rust toolchain and `/usr`:
+//! `cargo bench -p onefold-chunking -- [--target BYTES] [--plot FILE.svg] [FOLDER...]`.
 
 mod contenders;
 mod corpus;
@@ -24,7 +26,7 @@ fn main() {
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match &*argument {
-            // Cargo's own.
+            // Cargo passes this one.
             "--bench" => {}
             "--target" => sizes = Sizes::around(arguments.next().and_then(|bytes| bytes.parse().ok()).expect("--target BYTES")),
             "--plot" => plot = Some(PathBuf::from(arguments.next().expect("--plot FILE"))),
@@ -82,7 +84,7 @@ fn main() {
     }
 }
 
-/// How many chunks, in percent, are shorter than each of these, and not than the one before.
+/// Returns the percentage of chunks shorter than each of these lengths but not shorter than the previous one.
 fn shares(lengths: &[usize]) -> [f64; 6] {
     let mut from = 0;
     [4, 8, 12, 16, 32, usize::MAX >> 10].map(|kib| {

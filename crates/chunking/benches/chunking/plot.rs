@@ -1,4 +1,4 @@
-//! A plot of how long chunks are, as SVG.
+//! An SVG plot of chunk lengths.
 
 use onefold_chunking::Sizes;
 use std::fmt::Write as _;
@@ -10,11 +10,11 @@ const LEFT: f64 = 48.0;
 const TOP: f64 = 14.0;
 const BELOW: f64 = 40.0;
 const RIGHT: f64 = 14.0;
-/// Lengths are counted in steps of the maximum divided by this.
+/// Lengths are counted in steps of this fraction of the maximum.
 const STEPS: usize = 64;
 const COLOURS: [&str; 3] = ["#1f6fb4", "#d9730d", "#6a6a6a"];
 
-/// One line for each name with the lengths of its chunks.
+/// Draws one line per name, from the lengths of its chunks.
 pub fn lengths(lines: &[(&str, Vec<usize>)], sizes: Sizes) -> String {
     let shares: Vec<Vec<f64>> = lines.iter().map(|(_, lengths)| histogram(lengths, sizes.max)).collect();
     let most = shares.iter().flatten().copied().fold(1.0, f64::max).ceil();
@@ -25,7 +25,7 @@ pub fn lengths(lines: &[(&str, Vec<usize>)], sizes: Sizes) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" font-size=\"12\">\n\
          <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n"
     );
-    // Labels of 12 pixels have room if there are few.
+    // With few ticks there is room for 12-pixel labels.
     for tick in (0..=most as usize).step_by(if most > 8.0 { 4 } else { 1 }) {
         let at = y(tick as f64);
         let _ = writeln!(svg, "<path d=\"M{LEFT} {at:.1}H{:.1}\" stroke=\"#ddd\"/>", WIDTH - RIGHT);
@@ -55,7 +55,7 @@ pub fn lengths(lines: &[(&str, Vec<usize>)], sizes: Sizes) -> String {
     svg + "</svg>\n"
 }
 
-/// In percent of all chunks; those of the maximum are in the last step.
+/// Returns the percentage of chunks in each step. Chunks of the maximum length count in the last step.
 fn histogram(lengths: &[usize], max: usize) -> Vec<f64> {
     let mut counts = vec![0usize; STEPS];
     for length in lengths {

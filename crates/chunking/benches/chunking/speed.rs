@@ -1,27 +1,27 @@
-//! Speed, of chunkers that take turns: what else runs on the machine meets all of them alike.
+//! Measures speed. The chunkers take turns, so that other load on the machine affects all of them equally.
 
 use crate::contenders::Contender;
 use rustix::time::{ClockId, clock_gettime};
 use std::hint::black_box;
 
-/// Stays in the second cache of a core.
+/// Fits in the second-level cache of a core.
 const HOT_BYTES: usize = 512 << 10;
-/// Places of the data that are measured hot.
+/// Number of places in the data that are measured hot.
 const HOT_PLACES: usize = 8;
-/// Each place is cut so often in a round, once more before.
+/// How often each place is cut per round, after one cut to warm up.
 const HOT_REPEATS: usize = 4;
 const HOT_ROUNDS: usize = 31;
 const MEMORY_ROUNDS: usize = 7;
 
 pub struct Speed {
     pub hot_gb: f64,
-    /// To the first contender.
+    /// Relative to the first contender.
     pub hot_ratio: f64,
     pub memory_gb: f64,
     pub memory_ratio: f64,
 }
 
-/// The speed of each, and of reading the data as the floor.
+/// Measures the speed of each contender. The floor is the speed of reading the data.
 pub fn measure(contenders: &[Contender], data: &[u8]) -> Vec<(String, Speed)> {
     type Work<'a> = Box<dyn Fn(&[u8], &mut Vec<usize>) + 'a>;
     let mut work: Vec<(String, Work)> = Vec::new();
@@ -64,7 +64,7 @@ pub fn measure(contenders: &[Contender], data: &[u8]) -> Vec<(String, Speed)> {
     work.iter().map(|(name, _)| name.clone()).zip(speeds).collect()
 }
 
-/// The medians of what `measure` gives for each index, and of its ratio to that of the first in the same round.
+/// Returns two medians for each index: what `measure` returns, and its ratio to the first index in the same round.
 fn rounds(count: usize, indices: usize, mut measure: impl FnMut(usize) -> f64) -> Vec<(f64, f64)> {
     let rounds: Vec<Vec<f64>> = (0..count).map(|_| (0..indices).map(&mut measure).collect()).collect();
     let median = |mut values: Vec<f64>| {
@@ -84,7 +84,7 @@ fn sum(data: &[u8]) -> usize {
     words.fold(0u64, u64::wrapping_add) as usize
 }
 
-/// What this thread has used.
+/// Returns the CPU time that this thread has used.
 fn cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9

@@ -1,28 +1,28 @@
-//! 32 places at once, by AVX2: with GFNI as [`avx512`](super::avx512) does it; without, the S-box by AES and the linear maps by
-//! tables of half bytes.
+//! 32 places at once with AVX2. With GFNI it works as [`avx512`](super::avx512) does. Without GFNI, AES computes the
+//! S-box, and tables of half bytes compute the linear maps.
 
 use super::field::{AES_CONSTANT, Linear, power};
 use super::hash::{Condition, GENERATOR, Hash};
 use super::vector::{self, Vector};
 use std::arch::x86_64::*;
 
-/// As [`vector::scan`].
+/// Does what [`vector::scan`] does.
 ///
 /// # Safety
-/// [`Implementation::Avx2Gfni`](super::Implementation::Avx2Gfni) is available.
+/// [`Implementation::Avx2Gfni`](super::Implementation::Avx2Gfni) must be available.
 #[target_feature(enable = "avx2,gfni")]
 pub(super) unsafe fn scan_gfni(hash: &Hash, data: &[u8], from: usize, to: usize, condition: Condition) -> Option<usize> {
-    // SAFETY: the features of this function are those of the vector.
+    // SAFETY: this function enables the features that the vector needs.
     unsafe { vector::scan::<Gfni>(hash, data, from, to, condition) }
 }
 
-/// As [`vector::scan`].
+/// Does what [`vector::scan`] does.
 ///
 /// # Safety
-/// [`Implementation::Avx2`](super::Implementation::Avx2) is available.
+/// [`Implementation::Avx2`](super::Implementation::Avx2) must be available.
 #[target_feature(enable = "avx2,aes")]
 pub(super) unsafe fn scan_aes(hash: &Hash, data: &[u8], from: usize, to: usize, condition: Condition) -> Option<usize> {
-    // SAFETY: the features of this function are those of the vectors.
+    // SAFETY: this function enables the features that the vectors need.
     unsafe {
         if hash.is_public {
             vector::scan::<Aes<false>>(hash, data, from, to, condition)
@@ -32,21 +32,21 @@ pub(super) unsafe fn scan_aes(hash: &Hash, data: &[u8], from: usize, to: usize, 
     }
 }
 
-/// `current` moved by `16 - AT` bytes, those of `previous` coming in.
+/// Returns `current` moved by `16 - AT` bytes, with bytes of `previous` shifted in.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn moved<const AT: i32>(current: __m256i, previous: __m256i) -> __m256i {
     _mm256_alignr_epi8::<AT>(current, moved_by_window(current, previous))
 }
 
-/// `current` moved by 16 bytes.
+/// Returns `current` moved by 16 bytes, with bytes of `previous` shifted in.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn moved_by_window(current: __m256i, previous: __m256i) -> __m256i {
     _mm256_permute2x128_si256::<0x21>(previous, current)
 }
 
-/// The condition in vectors, and what both kinds do with it.
+/// The constants of the condition as vectors, and the operations that both kinds of vector share.
 #[derive(Clone, Copy)]
 struct Bits {
     zeros: __m256i,
@@ -70,27 +70,27 @@ impl Bits {
     }
 }
 
-/// Whether a byte is zero, in either.
+/// Returns whether either vector has a zero byte.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn any_zero(first: __m256i, second: __m256i) -> bool {
     zeros(_mm256_min_epu8(first, second)) != 0
 }
 
-/// A bit for each byte that is zero.
+/// Returns a set bit for each zero byte.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn zeros(bytes: __m256i) -> u64 {
     u64::from(_mm256_movemask_epi8(_mm256_cmpeq_epi8(bytes, _mm256_setzero_si256())).cast_unsigned())
 }
 
-/// Places of which the hashes are made by GFNI.
+/// Places whose hashes GFNI computes.
 #[derive(Clone, Copy)]
 struct Gfni(__m256i);
 
 #[derive(Clone, Copy)]
 struct GfniConstants {
-    /// From the inverse of a byte to the linear part of `s`, and `g` times that.
+    /// The map from the inverse of a byte to the linear part of `s`, and `g` times that map.
     substitution: [__m256i; 2],
     /// Multiplication by `g^2`, `g^4`, `g^8`.
     powers: [__m256i; 3],
@@ -126,14 +126,14 @@ impl Vector for Gfni {
 
     #[inline(always)]
     fn prefetch(data: *const u8) {
-        // SAFETY: a prefetch reads nothing that is seen and never faults, wherever it points to.
+        // SAFETY: a prefetch has no visible effect and never faults, whatever the address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(data.cast()) }
     }
 
     #[inline]
     #[target_feature(enable = "avx2,gfni")]
     unsafe fn pairs(constants: &GfniConstants, data: *const u8, singles: Gfni, _: Gfni) -> Gfni {
-        // SAFETY: the caller vouches for 32 bytes and the one before.
+        // SAFETY: the caller vouches for the 32 bytes and the byte before them.
         let before = unsafe { _mm256_loadu_si256(data.sub(1).cast()) };
         Gfni(_mm256_xor_si256(singles.0, _mm256_gf2p8affineinv_epi64_epi8::<0>(before, constants.substitution[1])))
     }
@@ -179,11 +179,12 @@ impl Vector for Gfni {
     }
 }
 
-/// Places of which the hashes are made without GFNI. `M` of the hash is other than the identity only if `KEYED`.
+/// Places whose hashes are computed without GFNI. Unless `KEYED`, the hash's `M` is the identity.
 #[derive(Clone, Copy)]
 struct Aes<const KEYED: bool>(__m256i);
 
-/// A linear map: those of the low halves of bytes, and of the high ones, in each half of the vector.
+/// A linear map as two tables: for the low halves of bytes and for the high halves. Each table fills both 128-bit
+/// halves of its vector.
 type Map = [__m256i; 2];
 
 #[derive(Clone, Copy)]
@@ -195,7 +196,7 @@ struct AesConstants {
     bits: Bits,
 }
 
-/// Where AES's last round takes each byte from that it then moves: undoes ShiftRows.
+/// For each byte that AES's last round moves, the place to take it from. This undoes ShiftRows.
 static ROWS_BACK: [u8; 16] = [0, 13, 10, 7, 4, 1, 14, 11, 8, 5, 2, 15, 12, 9, 6, 3];
 
 #[inline]
@@ -242,7 +243,7 @@ impl<const KEYED: bool> Vector for Aes<KEYED> {
         // SAFETY: the caller vouches for the 32 bytes.
         let bytes = unsafe { _mm256_loadu_si256(data.cast()) };
         let bytes = _mm256_shuffle_epi8(bytes, in_both_halves(&ROWS_BACK));
-        // The last round's key takes the constant of the S-box away again.
+        // The key of the last round cancels the constant of the S-box.
         let key = _mm_set1_epi8(AES_CONSTANT.cast_signed());
         let low = _mm_aesenclast_si128(_mm256_castsi256_si128(bytes), key);
         let high = _mm_aesenclast_si128(_mm256_extracti128_si256::<1>(bytes), key);
@@ -252,7 +253,7 @@ impl<const KEYED: bool> Vector for Aes<KEYED> {
 
     #[inline(always)]
     fn prefetch(data: *const u8) {
-        // SAFETY: a prefetch reads nothing that is seen and never faults, wherever it points to.
+        // SAFETY: a prefetch has no visible effect and never faults, whatever the address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(data.cast()) }
     }
 
@@ -278,7 +279,7 @@ impl<const KEYED: bool> Vector for Aes<KEYED> {
     #[target_feature(enable = "avx2,aes")]
     unsafe fn windows(constants: &AesConstants, eights: Aes<KEYED>, previous: Aes<KEYED>) -> Aes<KEYED> {
         let moved = moved::<8>(eights.0, previous.0);
-        // g^8 is 2: a shift, and the polynomial where a bit was shifted out.
+        // g^8 is 2: shift, and add the polynomial wherever a bit was shifted out.
         let overflow = _mm256_and_si256(_mm256_cmpgt_epi8(_mm256_setzero_si256(), moved), _mm256_set1_epi8(0x1b));
         let weighed = _mm256_xor_si256(_mm256_add_epi8(moved, moved), overflow);
         Aes(_mm256_xor_si256(_mm256_xor_si256(eights.0, constants.bits.zeros), weighed))

@@ -1,17 +1,17 @@
-//! 64 places at once, by AVX-512 and GFNI: the linear maps of GF(2^8) are one instruction each, and so is the S-box.
+//! 64 places at once with AVX-512 and GFNI: a linear map of GF(2^8) is one instruction, and so is the S-box.
 
 use super::field::{Linear, power};
 use super::hash::{Condition, GENERATOR, Hash};
 use super::vector::{self, Vector};
 use std::arch::x86_64::*;
 
-/// As [`vector::scan`].
+/// Does what [`vector::scan`] does.
 ///
 /// # Safety
-/// [`Implementation::Avx512`](super::Implementation::Avx512) is available.
+/// [`Implementation::Avx512`](super::Implementation::Avx512) must be available.
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,gfni")]
 pub(super) unsafe fn scan(hash: &Hash, data: &[u8], from: usize, to: usize, condition: Condition) -> Option<usize> {
-    // SAFETY: the features of this function are those of the vector.
+    // SAFETY: this function enables the features that the vector needs.
     unsafe { vector::scan::<Places>(hash, data, from, to, condition) }
 }
 
@@ -20,18 +20,18 @@ struct Places(__m512i);
 
 #[derive(Clone, Copy)]
 struct Constants {
-    /// From the inverse of a byte to the linear part of `s`, and `g` times that.
+    /// The map from the inverse of a byte to the linear part of `s`, and `g` times that map.
     substitution: [__m512i; 2],
     /// Multiplication by `g^2`, `g^4`, `g^8`.
     powers: [__m512i; 3],
     zeros: __m512i,
     newer: __m512i,
     older: __m512i,
-    /// The last two of 64 bytes, and the first 62 of the 64 behind them.
+    /// Picks the last two of 64 bytes, and the first 62 of the next 64.
     moved_by_two: __m512i,
 }
 
-/// The index of each byte in two vectors, one behind the other, when the second is moved by two.
+/// For each byte, its index in two consecutive vectors when the second is moved by two.
 static MOVED_BY_TWO: [u8; 64] = {
     let mut indices = [0; 64];
     let mut at = 0;
@@ -76,14 +76,14 @@ impl Vector for Places {
 
     #[inline(always)]
     fn prefetch(data: *const u8) {
-        // SAFETY: a prefetch reads nothing that is seen and never faults, wherever it points to.
+        // SAFETY: a prefetch has no visible effect and never faults, whatever the address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(data.cast()) }
     }
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,gfni")]
     unsafe fn pairs(constants: &Constants, data: *const u8, singles: Places, _: Places) -> Places {
-        // SAFETY: the caller vouches for 64 bytes and the one before.
+        // SAFETY: the caller vouches for the 64 bytes and the byte before them.
         let before = unsafe { _mm512_loadu_si512(data.sub(1).cast()) };
         Places(_mm512_xor_si512(singles.0, _mm512_gf2p8affineinv_epi64_epi8::<0>(before, constants.substitution[1])))
     }
@@ -115,7 +115,7 @@ impl Vector for Places {
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,gfni")]
     unsafe fn misses(constants: &Constants, windows: Places, previous: Places) -> Places {
         let older = _mm512_alignr_epi64::<6>(windows.0, previous.0);
-        // `windows | (constants.older & !older)`; the bits of `newer` are picked by the tests below.
+        // `windows | (constants.older & !older)`. The tests below pick the bits of `newer`.
         Places(_mm512_ternarylogic_epi64::<0xf4>(windows.0, constants.older, older))
     }
 

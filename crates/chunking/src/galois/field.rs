@@ -1,7 +1,7 @@
-//! Arithmetic of GF(2^8) with the polynomial x^8 + x^4 + x^3 + x + 1, the field of AES (FIPS 197, section 4), at compile time
-//! wherever its result is a constant.
+//! Arithmetic of GF(2^8) with the polynomial x^8 + x^4 + x^3 + x + 1, the field of AES (FIPS 197, section 4). It runs
+//! at compile time wherever the result is a constant.
 
-/// `a * b`.
+/// Returns `a * b`.
 pub(super) const fn multiply(a: u8, b: u8) -> u8 {
     let (mut a, mut b, mut product) = (a, b, 0);
     while b != 0 {
@@ -14,12 +14,12 @@ pub(super) const fn multiply(a: u8, b: u8) -> u8 {
     product
 }
 
-/// `x * a`.
+/// Returns `x * a`.
 pub(super) const fn double(a: u8) -> u8 {
     (a << 1) ^ if a >> 7 == 1 { 0x1b } else { 0 }
 }
 
-/// `a` to a power.
+/// Returns `a` to a power.
 pub(super) const fn power(a: u8, exponent: u32) -> u8 {
     let (mut square, mut left, mut product) = (a, exponent, 1);
     while left > 0 {
@@ -32,7 +32,7 @@ pub(super) const fn power(a: u8, exponent: u32) -> u8 {
     product
 }
 
-/// The linear part of the S-box of AES: each bit of the inverse xored with four others.
+/// The linear part of the S-box of AES: each bit of the inverse, xored with four others.
 const AES_LINEAR: Linear = {
     let mut columns = [0; 8];
     let mut bit = 0;
@@ -43,15 +43,15 @@ const AES_LINEAR: Linear = {
     }
     Linear(columns)
 };
-/// What the S-box of AES adds behind its linear part.
+/// The constant that the S-box of AES adds after its linear part.
 pub(super) const AES_CONSTANT: u8 = 0x63;
 
-/// The S-box of AES (FIPS 197, section 5.1.1): the inverse, that of 0 being 0, a linear map and a constant.
+/// The S-box of AES (FIPS 197, section 5.1.1): the inverse (0 for 0), then a linear map, then a constant.
 pub(super) const fn aes_substitution(byte: u8) -> u8 {
     AES_LINEAR.of(power(byte, 254)) ^ AES_CONSTANT
 }
 
-/// A linear map of bytes, bit by bit: what the bits of a byte are mapped to, lowest bit first.
+/// A linear map of bytes, given by the images of a byte's bits, lowest bit first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Linear(pub(super) [u8; 8]);
 
@@ -59,7 +59,7 @@ impl Linear {
     /// Maps every byte to itself.
     pub(super) const IDENTITY: Linear = Linear::times(1);
 
-    /// Multiplication by a constant.
+    /// Returns the multiplication by a constant.
     pub(super) const fn times(factor: u8) -> Linear {
         let mut columns = [0; 8];
         let mut bit = 0;
@@ -70,7 +70,7 @@ impl Linear {
         Linear(columns)
     }
 
-    /// The map of a byte.
+    /// Maps a byte.
     pub(super) const fn of(self, byte: u8) -> u8 {
         let mut sum = 0;
         let mut bit = 0;
@@ -83,19 +83,20 @@ impl Linear {
         sum
     }
 
-    /// First `inner`, then this one.
+    /// Returns the map that applies `inner` first, then this one.
     #[cfg_attr(not(any(test, target_arch = "x86_64")), expect(dead_code, reason = "only x86-64 has an instruction for any map"))]
     pub(super) fn after(self, inner: Linear) -> Linear {
         Linear(inner.0.map(|column| self.of(column)))
     }
 
-    /// The linear part of the S-box of AES, then this one.
+    /// Returns the map that applies the linear part of the S-box of AES first, then this one.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn after_aes(self) -> Linear {
         self.after(AES_LINEAR)
     }
 
-    /// The maps of the low halves of bytes, and of the high ones: a byte's map is the sum of two of these.
+    /// Returns the images of all low halves of bytes, and of all high halves. The image of a byte is the sum of one of
+    /// each.
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     pub(super) const fn halves(self) -> [[u8; 16]; 2] {
         let mut halves = [[0; 16]; 2];
@@ -108,12 +109,13 @@ impl Linear {
         halves
     }
 
-    /// Whether no two bytes are mapped to the same.
+    /// Returns whether no two bytes have the same image.
     pub(super) fn is_invertible(self) -> bool {
         (1..=255).all(|byte| self.of(byte) != 0)
     }
 
-    /// The matrix as the instruction GF2P8AFFINEQB takes it: bit `i` of the result is the parity of the argument and byte `7 - i`.
+    /// Returns the matrix for the instruction GF2P8AFFINEQB: bit `i` of the result is the parity of the argument and
+    /// byte `7 - i`.
     #[cfg(target_arch = "x86_64")]
     pub(super) const fn matrix(self) -> i64 {
         let mut matrix = 0u64;

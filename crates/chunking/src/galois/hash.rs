@@ -1,17 +1,18 @@
-//! The hash of windows and the condition of a boundary, as the module above defines them: what all implementations follow.
+//! The hash of windows and the condition of a boundary, as the parent module defines them. All implementations follow
+//! these.
 
 use super::field::{AES_CONSTANT, Linear, aes_substitution, multiply, power};
 
-/// Bytes that are hashed to one.
+/// Bytes in a window. The hash of a window is one byte.
 pub(super) const WINDOW: usize = 16;
-/// Bytes that a boundary depends on: two windows, one behind the other.
+/// Bytes that a boundary depends on: two adjacent windows.
 pub(super) const MEMORY: usize = 2 * WINDOW;
-/// `g`. Its eighth power is 2, by which every processor multiplies easily, and its first 51 powers differ.
+/// `g`. Its eighth power is 2, which is cheap to multiply by on every processor, and its first 51 powers differ.
 pub(super) const GENERATOR: u8 = power(2, 32);
 
-/// The words of the mix without a key: the first hexadecimal digits of pi's fraction.
+/// The words of the mix if there is no key: the first hexadecimal digits of the fraction of pi.
 const PUBLIC_MIX: [u64; 4] = [0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344, 0xa409_3822_299f_31d0, 0x082e_fa98_ec4e_6c89];
-/// What BLAKE3 derives the keyed hash for.
+/// The context from which BLAKE3 derives the keyed hash.
 const KEY_CONTEXT: &str = "onefold-chunking galois keyed hash, version 1";
 
 /// The S-box of AES.
@@ -25,35 +26,36 @@ static SUBSTITUTION: [u8; 256] = {
     table
 };
 
-/// What a key chooses, and tables made of it.
+/// What a key chooses, and tables derived from it.
 pub(super) struct Hash {
-    /// Words of the mix.
+    /// The words of the mix.
     mix: [u64; 4],
     /// Whether there is no key: `M` is the identity.
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     pub(super) is_public: bool,
-    /// `M`, by half bytes.
+    /// `M` as tables of half bytes.
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     pub(super) matrix_halves: [[u8; 16]; 2],
-    /// From the inverse of a byte to the linear part of `s`, and `g` times that, as GFNI takes them.
+    /// The map from the inverse of a byte to the linear part of `s`, and `g` times that map, in the form that GFNI
+    /// takes.
     #[cfg(target_arch = "x86_64")]
     pub(super) inverse_matrices: [i64; 2],
-    /// The hash of a window whose bytes all have the S-box 0.
+    /// The hash of a window of bytes whose S-box value is 0.
     #[cfg(target_arch = "aarch64")]
     pub(super) offset: u8,
     /// `z`, the hash of a window of zeros.
     pub(super) zeros: u8,
-    /// For each byte `b`: in byte `k`, lowest first, `g^k s(b)`.
+    /// For each byte `b`, byte `k` is `g^k s(b)`, the lowest byte first.
     pub(super) powers: [u64; 256],
 }
 
 impl Hash {
-    /// Without a key; `zeros` is the hash of a window of zeros.
+    /// Returns the hash without a key. `zeros` is the hash of a window of zeros.
     pub(super) fn public(zeros: u8) -> Hash {
         Hash::new(Linear::IDENTITY, PUBLIC_MIX, zeros)
     }
 
-    /// By a key, from which nothing but this hash is made.
+    /// Returns the hash for a key. Use the key for nothing else.
     pub(super) fn keyed(key: &[u8; 32], zeros: u8) -> Hash {
         let mut stream = blake3::Hasher::new_derive_key(KEY_CONTEXT).update(key).finalize_xof();
         let mix = std::array::from_fn(|_| {
@@ -61,7 +63,7 @@ impl Hash {
             stream.fill(&mut word);
             u64::from_le_bytes(word)
         });
-        // Three matrices of ten are invertible.
+        // About three random matrices in ten are invertible.
         let mut matrix = Linear([0; 8]);
         while !matrix.is_invertible() {
             stream.fill(&mut matrix.0);
@@ -93,13 +95,13 @@ impl Hash {
         }
     }
 
-    /// `h` of a window.
+    /// Returns `h` of a window.
     pub(super) fn window(&self, bytes: &[u8]) -> u8 {
         debug_assert_eq!(bytes.len(), WINDOW, "a window");
         self.zeros ^ bytes.iter().fold(0, |sum, byte| multiply(sum, GENERATOR) ^ self.powers[usize::from(*byte)] as u8)
     }
 
-    /// The mix of the two windows.
+    /// Returns the mix of the two windows.
     pub(super) fn mix(&self, bytes: &[u8]) -> u64 {
         let word = |index: usize| {
             let bytes = bytes[8 * index..8 * index + 8].try_into().expect("a slice of as many bytes as the array has");
@@ -113,19 +115,19 @@ impl Hash {
     }
 }
 
-/// What makes a place a boundary.
+/// The condition that makes a place a boundary.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Condition {
     /// These bits are zero in the hash of the last 16 bytes.
     pub(super) newer: u8,
-    /// These are one in the hash of the 16 bytes before; they are among `newer`, and at least one.
+    /// These bits are one in the hash of the 16 bytes before. They are a subset of `newer`, with at least one bit.
     pub(super) older: u8,
-    /// These are zero in the mix of all 32.
+    /// These bits are zero in the mix of all 32 bytes.
     mixed: u64,
 }
 
 impl Condition {
-    /// On random bytes one place of `2^bits` meets it; from 2 to 24.
+    /// Returns the condition that one place in `2^bits` meets on random bytes. `bits` is from 2 to 24.
     pub(super) fn new(bits: u32) -> Condition {
         let newer = (bits - 1).min(8);
         let older = (bits - newer).min(8);
@@ -133,19 +135,19 @@ impl Condition {
         Condition { newer: ones(newer), older: ones(older), mixed: (1 << (bits - newer - older)) - 1 }
     }
 
-    /// Whether the hashes of the two windows make the place a candidate.
+    /// Returns whether the hashes of the two windows make the place a candidate.
     #[inline]
     pub(super) fn admits(self, newer: u8, older: u8) -> bool {
         (newer & self.newer) | (!older & self.older) == 0
     }
 
-    /// Whether the candidate that ends with these 32 bytes is a boundary.
+    /// Returns whether the candidate that ends with these 32 bytes is a boundary.
     #[inline]
     pub(super) fn confirms(self, hash: &Hash, bytes: &[u8]) -> bool {
         self.mixed == 0 || hash.mix(bytes) & self.mixed == 0
     }
 
-    /// The definition: whether there is a boundary behind these 32 bytes.
+    /// Returns whether there is a boundary after these 32 bytes. This is the definition.
     pub(super) fn holds(self, hash: &Hash, bytes: &[u8]) -> bool {
         let (older, newer) = bytes.split_at(WINDOW);
         self.admits(hash.window(newer), hash.window(older)) && self.confirms(hash, bytes)
@@ -156,7 +158,7 @@ impl Condition {
 mod tests {
     use super::*;
 
-    /// All conditions that the sizes allow.
+    /// Returns all conditions that the sizes allow.
     fn conditions() -> impl Iterator<Item = Condition> {
         (6..=24).map(Condition::new)
     }
@@ -171,7 +173,7 @@ mod tests {
 
     #[test]
     fn windows_of_the_same_hash_never_make_a_candidate() {
-        // So no input is cut that has a period of 16 bytes or of a divisor of 16, whatever its bytes and whatever the key.
+        // So an input with a period of 16 bytes, or of a divisor of 16, is never cut, whatever its bytes and the key.
         for condition in conditions() {
             assert!((0..=255).all(|hash| !condition.admits(hash, hash)));
         }
@@ -188,7 +190,7 @@ mod tests {
 
     #[test]
     fn the_hash_is_defined_by_these_values() {
-        // For other implementations to compare with; also docs/format.md.
+        // Values for other implementations to compare with; docs/format.md has them too.
         assert_eq!(GENERATOR, 0xe4);
         assert_eq!(Hash::public(7).window(&[0; 16]), 7);
         let bytes: Vec<u8> = (0..32).collect();

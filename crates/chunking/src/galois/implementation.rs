@@ -1,4 +1,4 @@
-//! Which instructions search for boundaries. All cut at the same places.
+//! The choice of instructions that search for boundaries. All of them cut at the same places.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 /// The environment variable that caps the instructions of [`Implementation::best`] by name, such as `avx2`.
 pub const SIMD_VARIABLE: &str = "ONEFOLD_SIMD";
 
-/// A way to search for the boundaries of [`Galois`](crate::Galois), by the instructions it needs.
+/// A way to search for the boundaries of [`Galois`](crate::Galois), named after the instructions that it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Implementation {
     /// x86-64 with AVX-512 (F, BW, VBMI) and GFNI: 64 places at once.
@@ -17,24 +17,26 @@ pub enum Implementation {
     Avx2,
     /// AArch64 with NEON and AES: 16 places at once.
     Neon,
-    /// Every processor.
+    /// Any processor.
     Scalar,
 }
 
 impl Implementation {
-    /// All that there are, the fastest first.
+    /// All implementations, the fastest first.
     pub const ALL: [Implementation; 5] =
         [Implementation::Avx512, Implementation::Avx2Gfni, Implementation::Avx2, Implementation::Neon, Implementation::Scalar];
 
-    /// Those that this processor runs, the fastest first. The last is [`Implementation::Scalar`].
+    /// Returns the implementations that this processor can run, the fastest first. The last is
+    /// [`Implementation::Scalar`].
     pub fn available() -> impl Iterator<Item = Implementation> {
         Implementation::ALL.into_iter().filter(|implementation| implementation.is_available())
     }
 
-    /// The fastest one that this processor runs and [`SIMD_VARIABLE`] allows; found out by the first call.
+    /// Returns the fastest implementation that this processor can run and [`SIMD_VARIABLE`] allows. The first call
+    /// decides.
     pub fn best() -> Implementation {
         static BEST: OnceLock<Implementation> = OnceLock::new();
-        // A value that is no name caps nothing: the cuts are the same, and this is no place to stop.
+        // An unknown name caps nothing: the cuts are the same, and this is no place to fail.
         *BEST.get_or_init(|| Implementation::best_below(std::env::var(SIMD_VARIABLE).ok().as_deref().and_then(Implementation::named)))
     }
 
@@ -47,7 +49,7 @@ impl Implementation {
         Implementation::ALL.into_iter().find(|one| one.name() == name)
     }
 
-    /// Whether this processor runs it.
+    /// Returns whether this processor can run it.
     pub fn is_available(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -64,13 +66,13 @@ impl Implementation {
             #[cfg(target_arch = "aarch64")]
             Implementation::Neon => std::arch::is_aarch64_feature_detected!("neon") && std::arch::is_aarch64_feature_detected!("aes"),
             Implementation::Scalar => true,
-            // Of another kind of processor.
+            // Needs another kind of processor.
             #[allow(unreachable_patterns)]
             _ => false,
         }
     }
 
-    /// A short name, such as `avx2-gfni`.
+    /// Returns a short name, such as `avx2-gfni`.
     pub fn name(self) -> &'static str {
         match self {
             Implementation::Avx512 => "avx512",

@@ -1,17 +1,17 @@
-//! 16 places at once, by NEON: the S-box by AES, the linear maps by tables of half bytes.
+//! 16 places at once with NEON: AES computes the S-box, and tables of half bytes compute the linear maps.
 
 use super::field::{Linear, power};
 use super::hash::{Condition, GENERATOR, Hash};
 use super::vector::{self, Vector};
 use std::arch::aarch64::*;
 
-/// As [`vector::scan`].
+/// Does what [`vector::scan`] does.
 ///
 /// # Safety
-/// [`Implementation::Neon`](super::Implementation::Neon) is available.
+/// [`Implementation::Neon`](super::Implementation::Neon) must be available.
 #[target_feature(enable = "neon,aes")]
 pub(super) unsafe fn scan(hash: &Hash, data: &[u8], from: usize, to: usize, condition: Condition) -> Option<usize> {
-    // SAFETY: the features of this function are those of the vectors.
+    // SAFETY: this function enables the features that the vectors need.
     unsafe {
         if hash.is_public {
             vector::scan::<Places<false>>(hash, data, from, to, condition)
@@ -21,11 +21,11 @@ pub(super) unsafe fn scan(hash: &Hash, data: &[u8], from: usize, to: usize, cond
     }
 }
 
-/// `M` of the hash is other than the identity only if `KEYED`.
+/// Unless `KEYED`, the hash's `M` is the identity.
 #[derive(Clone, Copy)]
 struct Places<const KEYED: bool>(uint8x16_t);
 
-/// A linear map: those of the low halves of bytes, and of the high ones.
+/// A linear map as two tables: for the low halves of bytes and for the high halves.
 type Map = [uint8x16_t; 2];
 
 #[derive(Clone, Copy)]
@@ -34,14 +34,14 @@ struct Constants {
     matrix: Map,
     /// Multiplication by `g`, `g^2`, `g^4`.
     powers: [Map; 3],
-    /// What makes `h` of the sum: `z`, and the constant of the S-box taken away.
+    /// Turns the sum into `h`: adds `z` and removes the constant of the S-box.
     offset: uint8x16_t,
     newer: uint8x16_t,
     older: uint8x16_t,
     rows_back: uint8x16_t,
 }
 
-/// Where a round of AES takes each byte from that it then moves: undoes ShiftRows.
+/// For each byte that a round of AES moves, the place to take it from. This undoes ShiftRows.
 static ROWS_BACK: [u8; 16] = [0, 13, 10, 7, 4, 1, 14, 11, 8, 5, 2, 15, 12, 9, 6, 3];
 
 #[inline]
@@ -92,7 +92,7 @@ impl<const KEYED: bool> Vector for Places<KEYED> {
         Places(if KEYED { mapped(&constants.matrix, substituted) } else { substituted })
     }
 
-    /// Rust has no stable prefetch here.
+    /// Does nothing: Rust has no stable prefetch for this processor.
     #[inline(always)]
     fn prefetch(_: *const u8) {}
 
@@ -118,7 +118,7 @@ impl<const KEYED: bool> Vector for Places<KEYED> {
     #[target_feature(enable = "neon,aes")]
     unsafe fn windows(constants: &Constants, eights: Places<KEYED>, previous: Places<KEYED>) -> Places<KEYED> {
         let moved = vextq_u8::<8>(previous.0, eights.0);
-        // g^8 is 2: a shift, and the polynomial where a bit was shifted out.
+        // g^8 is 2: shift, and add the polynomial wherever a bit was shifted out.
         let overflow = vandq_u8(vcltzq_s8(vreinterpretq_s8_u8(moved)), vdupq_n_u8(0x1b));
         let weighed = veorq_u8(vshlq_n_u8::<1>(moved), overflow);
         Places(veorq_u8(veorq_u8(eights.0, constants.offset), weighed))
@@ -127,7 +127,7 @@ impl<const KEYED: bool> Vector for Places<KEYED> {
     #[inline]
     #[target_feature(enable = "neon,aes")]
     unsafe fn misses(constants: &Constants, windows: Places<KEYED>, previous: Places<KEYED>) -> Places<KEYED> {
-        // The windows 16 bytes before are those of the block before. `a & !b` is `vbicq(a, b)`.
+        // The windows 16 bytes back are the windows of the previous block. `a & !b` is `vbicq(a, b)`.
         let older = vbicq_u8(constants.older, previous.0);
         Places(vorrq_u8(vandq_u8(windows.0, constants.newer), older))
     }
@@ -141,7 +141,7 @@ impl<const KEYED: bool> Vector for Places<KEYED> {
     #[inline]
     #[target_feature(enable = "neon,aes")]
     unsafe fn candidates(_: &Constants, misses: Places<KEYED>) -> u64 {
-        // A bit for each place, weighed and summed in each half.
+        // One bit per place: each is weighted, and each half is summed.
         let weights = loaded(&[1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128]);
         let bits = vandq_u8(vceqzq_u8(misses.0), weights);
         u64::from(vaddv_u8(vget_low_u8(bits))) | u64::from(vaddv_u8(vget_high_u8(bits))) << 8

@@ -1,28 +1,31 @@
-//! Byte by byte, for every processor.
+//! The search byte by byte, for any processor.
 //!
-//! A word holds the unfinished hashes of the next eight places: byte `k` is what the bytes so far add to `h_8(i + k)`, the hash of
-//! the 8 bytes up to there. The next byte shifts it by a place and adds its weighed values, one look into a table. Each step waits for the
-//! one before, so several places of a chunk are hashed at once. The hashes of 8 bytes are collected, and in a second pass, which
-//! the compiler turns into whatever vectors there are, become those of windows: `h(i) = h_8(i) + g^8 h_8(i - 8)`, where `g^8` is 2.
+//! A word holds the unfinished hashes of the next eight places. Byte `k` is what the bytes so far add to `h_8(i + k)`,
+//! the hash of the 8 bytes up to that place. The next byte shifts the word by one place and adds its weighted values,
+//! with one table lookup. Each step waits for the one before, so several places of a chunk are hashed at once.
+//!
+//! The hashes of 8 bytes are collected. A second pass turns them into hashes of windows:
+//! `h(i) = h_8(i) + g^8 h_8(i - 8)`, where `g^8` is 2. The compiler uses whatever vectors the processor has for that
+//! pass.
 
 use super::hash::{Condition, Hash, MEMORY, WINDOW};
 
-/// Places that are hashed at once.
+/// Lanes that are hashed at once.
 const LANES: usize = 4;
-/// Bytes of each.
+/// Bytes per lane.
 const LANE: usize = 64;
-/// Bytes between two tests.
+/// Bytes between two tests for candidates.
 const BLOCK: usize = LANES * LANE;
-/// Bytes that [`HALF`] hashes take in before the first is complete.
+/// Bytes that go into [`HALF`] hashes before the first one is complete.
 const RAMP: usize = HALF - 1;
 /// Half a window.
 const HALF: usize = WINDOW / 2;
-/// How far back the condition of a place looks for hashes of half windows.
+/// How far back the condition of a place reads hashes of half windows.
 const BACK: usize = WINDOW + HALF;
 
-/// The first boundary among the places `from .. to` of `data`.
+/// Returns the first boundary among the places `from .. to` of `data`.
 pub(super) fn scan(hash: &Hash, data: &[u8], from: usize, to: usize, condition: Condition) -> Option<usize> {
-    // Of half windows, those of the block behind the last ones of the block before.
+    // Hashes of half windows: the last ones of the previous block, then this block's.
     let mut halves = [0; BACK + BLOCK];
     hash_halves(hash, &data[from - BACK - RAMP..from], &mut halves[..BACK]);
     let mut at = from;
@@ -33,7 +36,7 @@ pub(super) fn scan(hash: &Hash, data: &[u8], from: usize, to: usize, condition: 
             (Ok(bytes), Some(halves)) => hash_block(hash, bytes, halves),
             _ => hash_halves(hash, bytes, &mut halves[BACK..BACK + length]),
         }
-        // Behind `length` the block is of bytes from before; it may seem to have candidates, but none is looked at.
+        // After `length`, the block holds stale hashes. They may look like candidates, but none of them is used.
         if has_candidates(hash.zeros, &halves, condition) {
             let candidates = (0..length).filter(|offset| {
                 let [older, newer] = windows(hash.zeros, &halves, *offset);
@@ -51,20 +54,20 @@ pub(super) fn scan(hash: &Hash, data: &[u8], from: usize, to: usize, condition: 
     None
 }
 
-/// The hashes of the older and the newer window of the place `offset` of the block.
+/// Returns the hashes of the older and the newer window of the place `offset` of the block.
 #[inline(always)]
 fn windows(zeros: u8, halves: &[u8; BACK + BLOCK], offset: usize) -> [u8; 2] {
     let window = |at: usize| halves[at + HALF] ^ double(halves[at]) ^ zeros;
     [window(offset), window(offset + WINDOW)]
 }
 
-/// [`field::double`](super::field::double) without a branch.
+/// Does what [`field::double`](super::field::double) does, without a branch.
 #[inline(always)]
 fn double(byte: u8) -> u8 {
     byte << 1 ^ (byte.cast_signed() >> 7).cast_unsigned() & 0x1b
 }
 
-/// Whether a place of the block is a candidate.
+/// Returns whether any place of the block is a candidate.
 fn has_candidates(zeros: u8, halves: &[u8; BACK + BLOCK], condition: Condition) -> bool {
     let mut any = 0u8;
     for offset in 0..BLOCK {
@@ -74,13 +77,13 @@ fn has_candidates(zeros: u8, halves: &[u8; BACK + BLOCK], condition: Condition) 
     any != 0
 }
 
-/// The next state of a lane.
+/// Returns the next state of a lane.
 #[inline(always)]
 fn step(hash: &Hash, state: u64, byte: u8) -> u64 {
     state >> 8 ^ hash.powers[usize::from(byte)]
 }
 
-/// The hashes of half windows for all of `bytes` but the first [`RAMP`].
+/// Hashes the half windows of all of `bytes` except the first [`RAMP`].
 fn hash_halves(hash: &Hash, bytes: &[u8], halves: &mut [u8]) {
     let (ramp, bytes) = bytes.split_at(RAMP);
     let mut state = ramp.iter().fold(0, |state, byte| step(hash, state, *byte));
@@ -90,7 +93,7 @@ fn hash_halves(hash: &Hash, bytes: &[u8], halves: &mut [u8]) {
     }
 }
 
-/// As [`hash_halves`], in all lanes at once.
+/// Does what [`hash_halves`] does, in all lanes at once.
 fn hash_block(hash: &Hash, bytes: &[u8; RAMP + BLOCK], halves: &mut [u8; BLOCK]) {
     let mut states: [u64; LANES] =
         std::array::from_fn(|lane| bytes[lane * LANE..lane * LANE + RAMP].iter().fold(0, |state, byte| step(hash, state, *byte)));

@@ -1,10 +1,10 @@
-//! That all implementations cut by the definition.
+//! Tests that all implementations cut as the definition says.
 
 use super::*;
 use crate::testing::mixed;
 use proptest::prelude::*;
 
-/// The cuts by their definition: place by place.
+/// Computes the cuts by their definition, place by place.
 fn model(key: Option<&[u8; 32]>, data: &[u8], sizes: Sizes) -> Vec<usize> {
     let bits = sizes.target.ilog2();
     let zeros = Condition::new(bits - 2).older;
@@ -29,13 +29,14 @@ fn cut(galois: &Galois, data: &[u8]) -> Vec<usize> {
     cuts
 }
 
-/// One for each implementation that this processor runs.
+/// Returns one chunker for each implementation that this processor can run.
 fn all(sizes: Sizes, key: Option<&[u8; 32]>) -> Vec<Galois> {
     let make = || key.map_or_else(|| Galois::new(sizes), |key| Galois::keyed(sizes, key)).unwrap();
     Implementation::available().map(|implementation| make().by(implementation).unwrap()).collect()
 }
 
-/// A period that has a place which meets the condition of so many bits in both windows; so, repeated, many candidates.
+/// Returns a period with a place that meets the condition of `bits` bits in both windows. Repeated, it has many
+/// candidates.
 fn period_with_candidates(period: usize, bits: u32, seed: u64) -> Vec<u8> {
     let hash = Hash::public(Condition::new(6).older);
     let condition = Condition::new(bits.min(16));
@@ -63,7 +64,7 @@ proptest! {
         let sizes = Sizes { min, target: 1 << bits, max };
         prop_assume!(sizes.check(Kind::Galois).is_ok());
         let data = mixed(length + skipped, seed);
-        // Off the alignment of the allocation.
+        // Not at the alignment of the allocation.
         let data = &data[skipped..];
         let expected = model(key.as_ref(), data, sizes);
         for galois in all(sizes, key.as_ref()) {
@@ -81,7 +82,7 @@ proptest! {
 
     #[test]
     fn m0_2_many_candidates_are_cut_alike(period in 17..80usize, seed: u32, bits in 8..=18u32, noise in 0..50usize) {
-        // Above 16 bits the mix refuses most of them.
+        // Above 16 bits, the mix refuses most candidates.
         let period = period_with_candidates(period, 8, u64::from(seed));
         let mut data: Vec<u8> = period.into_iter().cycle().take(300_000).collect();
         let length = data.len();
@@ -110,7 +111,7 @@ fn m0_2_inputs_of_every_length_are_cut_alike() {
 
 #[test]
 fn m0_2_inputs_of_a_period_that_divides_16_are_cut_at_the_maximum() {
-    // That no hash of such a window meets a condition is shown for all of them in `hash.rs`; this is the whole way.
+    // `hash.rs` shows for all such windows that no hash meets a condition. This tests the whole path.
     let sizes = Sizes { min: 64, target: 256, max: 1024 };
     let galois = Galois::new(sizes).unwrap();
     let periods = (0..=255u8).map(|byte| vec![byte]).chain((0..=u16::MAX).map(|pair| pair.to_le_bytes().to_vec()));
@@ -131,7 +132,8 @@ fn m0_2_inputs_of_other_periods_give_chunks_that_repeat() {
         assert!(cuts.len() <= data.len().div_ceil(sizes.min));
         let starts = [0].into_iter().chain(cuts.iter().copied());
         let chunks: std::collections::BTreeSet<&[u8]> = starts.zip(&cuts).map(|(start, end)| &data[start..*end]).collect();
-        // Chunks begin at places of the period; each is followed by the same one. The tail may be another.
+        // Chunks begin at places of the period, and each place is always followed by the same chunk. The tail may
+        // differ.
         assert!(chunks.len() <= length + 1, "period {length}: {} different chunks", chunks.len());
     }
 }
@@ -175,7 +177,7 @@ fn a_key_is_not_printed() {
     assert!(text.starts_with("Galois { sizes: Sizes {") && text.ends_with(".. }"), "{text}");
 }
 
-/// Small enough for Miri, which runs scalar code, and that of AVX2 if it is told that there is one (CONTRIBUTING.md).
+/// Small enough for Miri. Miri runs scalar code, and AVX2 code if told that it is available (CONTRIBUTING.md).
 #[test]
 fn m0_2_miri_cuts_by_the_definition() {
     let sizes = Sizes { min: 64, target: 256, max: 1024 };

@@ -1,53 +1,57 @@
-//! The search by vectors: as many places at once as a vector has bytes. What a processor must do for it is the trait [`Vector`].
+//! The search with vectors: as many places at once as a vector has bytes. The trait [`Vector`] says what a processor
+//! must provide.
 //!
-//! A window's hash grows by doubling: with `h_k(i)` the hash of the `k` bytes up to `i`, `h_2k(i) = h_k(i) + g^k h_k(i - k)`. The
-//! bytes of a vector are neighbouring places, so `h_k(i - k)` is the vector moved by `k` bytes, those of the vector before coming
-//! in. Nothing waits for the block before but for that: the processor overlaps the blocks.
+//! The hash of a window grows by doubling. With `h_k(i)` the hash of the `k` bytes up to `i`,
+//! `h_2k(i) = h_k(i) + g^k h_k(i - k)`. The bytes of a vector are adjacent places, so `h_k(i - k)` is the vector moved
+//! by `k` bytes, with bytes of the previous vector shifted in. Nothing else depends on the previous block, so the
+//! processor overlaps the blocks.
 
 use super::hash::{Condition, Hash, MEMORY};
 
-/// A vector of bytes, one for each place, and what the search does with it.
+/// A vector of bytes, one per place, and the operations of the search.
 ///
 /// # Safety
-/// All methods may be called only where the implementation's processor features were detected.
+/// Call the methods only where the processor features of the implementation were detected.
 pub(super) trait Vector: Copy {
-    /// Places in a vector: at most 64.
+    /// Places in a vector, at most 64.
     const BYTES: usize;
-    /// The hash's and the condition's constants in vectors.
+    /// The constants of the hash and of the condition, as vectors.
     type Constants: Copy;
 
-    /// The constants of a search.
+    /// Returns the constants of a search.
     unsafe fn constants(hash: &Hash, condition: Condition) -> Self::Constants;
 
-    /// `s` of the bytes at `data`, of which there are [`Vector::BYTES`]; all of them plus a constant, if `windows` takes it away.
+    /// Returns `s` of the [`Vector::BYTES`] bytes at `data`. All of them may have a constant added, if `windows`
+    /// removes it.
     unsafe fn singles(constants: &Self::Constants, data: *const u8) -> Self;
 
-    /// Fetches the line of `data`, which may lie anywhere, into the cache.
+    /// Prefetches the cache line of `data`, which may point anywhere.
     fn prefetch(data: *const u8);
 
-    /// `h_2`. There is a byte before `data`; `previous` are the singles of the block before.
+    /// Returns `h_2`. There is a byte before `data`. `previous` holds the singles of the previous block.
     unsafe fn pairs(constants: &Self::Constants, data: *const u8, singles: Self, previous: Self) -> Self;
 
-    /// `h_4` from `h_2` of this block and the block before.
+    /// Returns `h_4` from `h_2` of this block and the previous block.
     unsafe fn fours(constants: &Self::Constants, pairs: Self, previous: Self) -> Self;
 
-    /// `h_8` from `h_4`.
+    /// Returns `h_8` from `h_4`.
     unsafe fn eights(constants: &Self::Constants, fours: Self, previous: Self) -> Self;
 
-    /// `h_16` from `h_8`: the hash of windows.
+    /// Returns `h_16`, the hash of windows, from `h_8`.
     unsafe fn windows(constants: &Self::Constants, eights: Self, previous: Self) -> Self;
 
-    /// What keeps places from being candidates, by the window up to each of them and the one 16 bytes before.
+    /// Returns the bits that keep places from being candidates, from the window up to each place and the window 16
+    /// bytes before.
     unsafe fn misses(constants: &Self::Constants, windows: Self, previous: Self) -> Self;
 
-    /// Whether one of the blocks has a candidate: a byte without misses.
+    /// Returns whether one of the blocks has a candidate: a byte without misses.
     unsafe fn any(constants: &Self::Constants, misses: [Self; 2]) -> bool;
 
-    /// The candidates of a block, the bit of its first place lowest.
+    /// Returns the candidates of a block, with its first place in the lowest bit.
     unsafe fn candidates(constants: &Self::Constants, misses: Self) -> u64;
 }
 
-/// The hashes of a block, of which the next one needs the ends.
+/// The hashes of a block. The next block needs their ends.
 #[derive(Clone, Copy)]
 struct Block<V> {
     singles: V,
@@ -57,10 +61,10 @@ struct Block<V> {
     windows: V,
 }
 
-/// The first boundary among the places `from .. to` of `data`.
+/// Returns the first boundary among the places `from .. to` of `data`.
 ///
 /// # Safety
-/// The processor has the features of `V`.
+/// The processor must have the features of `V`.
 #[inline(always)]
 pub(super) unsafe fn scan<V: Vector>(hash: &Hash, data: &[u8], from: usize, to: usize, condition: Condition) -> Option<usize> {
     let to = to.min(data.len());
@@ -93,7 +97,7 @@ pub(super) unsafe fn scan<V: Vector>(hash: &Hash, data: &[u8], from: usize, to: 
         for line in (0..2 * V::BYTES).step_by(LINE) {
             V::prefetch(bytes.wrapping_add(AHEAD + line));
         }
-        // SAFETY: two blocks and the byte before them are inside of the slice just made.
+        // SAFETY: two blocks and the byte before them lie inside the slice just made.
         let (first, second) = unsafe {
             let first = hashes(&constants, bytes.add(1), Some(previous));
             (first, hashes(&constants, bytes.add(1 + V::BYTES), Some(first)))
@@ -129,16 +133,16 @@ pub(super) unsafe fn scan<V: Vector>(hash: &Hash, data: &[u8], from: usize, to: 
     None
 }
 
-/// All hashes of the block at `data`.
+/// Returns all hashes of the block at `data`.
 ///
 /// # Safety
-/// The processor has the features of `V`; the block and the byte before it may be read.
+/// The processor must have the features of `V`. The block and the byte before it must be readable.
 #[inline(always)]
 unsafe fn hashes<V: Vector>(constants: &V::Constants, data: *const u8, previous: Option<Block<V>>) -> Block<V> {
     // SAFETY: the caller vouches for both.
     unsafe {
         let singles = V::singles(constants, data);
-        // Before the first block there is nothing: those places whose hash would need it are not asked for.
+        // There is nothing before the first block. Places whose hash would need it are not tested.
         let previous = previous.unwrap_or(Block { singles, pairs: singles, fours: singles, eights: singles, windows: singles });
         let pairs = V::pairs(constants, data, singles, previous.singles);
         let fours = V::fours(constants, pairs, previous.pairs);
@@ -148,21 +152,22 @@ unsafe fn hashes<V: Vector>(constants: &V::Constants, data: *const u8, previous:
     }
 }
 
-/// Bytes that memory gives at once.
+/// Bytes in a cache line.
 const LINE: usize = 64;
-/// How far ahead of the search memory is asked for bytes: beyond the minimum of the next chunk, which is skipped, so the processor does not
-/// see by itself how the search goes on.
+/// How far ahead of the search memory is prefetched. This reaches beyond the minimum of the next chunk, which the
+/// search skips, so the processor cannot predict by itself where the search goes on.
 const AHEAD: usize = 8 << 10;
 
-/// A byte, and the longest vector.
+/// One byte, and the longest vector.
 const SPARE: usize = 1 + 64;
 
-/// A pointer to the block at `at`, which can be read, with the byte before it. What lies outside of `data` reads as anything.
+/// Returns a pointer to the block at `at`. The block and the byte before it are readable. Bytes outside `data` have any
+/// value.
 #[inline(always)]
 fn bytes_at<V: Vector>(data: &[u8], at: isize, spare: &mut [u8; SPARE]) -> *const u8 {
     const { assert!(V::BYTES < SPARE) };
     if at >= 1 && at.cast_unsigned() + V::BYTES <= data.len() {
-        // Not of the slice from `at` on: the byte before it must belong to what the pointer may read.
+        // Not a slice from `at` on: the pointer must also be allowed to read the byte before.
         data[at.cast_unsigned() - 1..].as_ptr().wrapping_add(1)
     } else {
         copied(data, at, spare)

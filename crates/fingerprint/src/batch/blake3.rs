@@ -1,12 +1,14 @@
 //! BLAKE3 of many inputs at once (the BLAKE3 paper, sections 2.1 to 2.6).
 //!
-//! An input is cut into *leaves* of 1 KiB (the paper says chunks), the last one shorter. Each leaf becomes a chaining value of 32
-//! bytes; two neighbouring values become their parent's, level by level, until one is left: the digest. All leaves of all inputs are
-//! independent of each other, and so are all parents of a level: they fill the lanes whatever the lengths of the inputs are.
+//! An input is cut into *leaves* of 1 KiB (the paper calls them chunks); the last one may be shorter. Each leaf becomes
+//! a chaining value of 32 bytes. Two adjacent values become their parent's value, level by level, until one is left:
+//! the digest. All leaves of all inputs are independent of each other, and so are all parents of a level. So they fill
+//! the lanes whatever the lengths of the inputs.
 //!
-//! - Whole leaves have 16 blocks, so lanes filled with them begin and end together. The shorter ones are hashed with others of about
-//!   their length; a lane that is done before the others keeps its value.
-//! - A parent without a neighbour moves up a level unchanged. That makes the paper's tree, whose left subtrees are powers of two.
+//! - Whole leaves have 16 blocks, so lanes filled with them start and end together. Shorter leaves are hashed with
+//!   others of about the same length. A lane that is done before the others keeps its value.
+//! - A parent without a neighbour moves up a level unchanged. That gives the paper's tree, whose left subtrees are
+//!   powers of two.
 //! - Memory is bounded by [`GROUP_LEAVES`], not by the batch.
 
 use super::times::four_times;
@@ -23,10 +25,10 @@ const CHUNK_END: u32 = 2;
 const PARENT: u32 = 4;
 const ROOT: u32 = 8;
 
-/// The paper's table 1: those of SHA-256.
+/// The paper's table 1: the same values as for SHA-256.
 const IV: [u32; 8] = [0x6a09_e667, 0xbb67_ae85, 0x3c6e_f372, 0xa54f_f53a, 0x510e_527f, 0x9b05_688c, 0x1f83_d9ab, 0x5be0_cd19];
 
-/// The paper's table 2, applied again and again: which word of the block each step of each round takes.
+/// The paper's table 2, applied repeatedly: the word of the block that each step of each round takes.
 const SCHEDULE: [[usize; 16]; 7] = [
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15],
     [2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8],
@@ -37,23 +39,25 @@ const SCHEDULE: [[usize; 16]; 7] = [
     [11, 15, 5, 0, 1, 9, 8, 6, 14, 10, 2, 12, 3, 4, 7, 13],
 ];
 
-/// Inputs longer than this fill the lanes by themselves: they go to the crate `blake3`. A leaf's number fits in 32 bits.
+/// Inputs longer than this fill the lanes on their own, so the crate `blake3` hashes them. The number of a leaf fits in
+/// 32 bits.
 const LONG_BYTES: usize = 256 << 10;
 
-/// Inputs are worked on together until they have so many leaves (at least one input, at most this and a long one). Chaining values
-/// are the memory that this needs, twice 32 bytes for each leaf.
+/// Inputs are hashed together as soon as they have this many leaves. A group has at least one input and at most this
+/// many leaves plus the leaves of one more input. Memory is for chaining values: twice 32 bytes per leaf.
 const GROUP_LEAVES: usize = 1024;
 
-/// A batch is worth its lanes if it has so many leaves, each input counted as two more: measured, with chunks of 8 KiB and with small ones.
+/// A batch is worth its lanes from this many leaves on, where each input counts as two extra leaves. Measured with
+/// chunks of 8 KiB and with small chunks.
 const LEAST: usize = 22;
 
-/// Bytes that are asked for ahead of their use: chunks usually lie one behind the other, and this is what 32 lanes read at a time. From
-/// memory it makes batches faster by 40 %, in cache slower by 4 %.
+/// How far ahead data is prefetched: chunks usually lie one after the other, and 32 lanes read this much at a time.
+/// Batches from memory become 40 % faster, batches in cache 4 % slower.
 const AHEAD_BYTES: usize = 32 * LEAF_BYTES;
 
 type Value = [u8; 32];
 
-/// Writes the fingerprints of `inputs` to `out`, which is as long.
+/// Writes the fingerprints of `inputs` to `out`, which has the same length.
 pub(crate) fn fingerprint<L: Lanes>(lanes: L, inputs: &[&[u8]], out: &mut [Fingerprint]) {
     let mut group = Group::new();
     for (at, input) in inputs.iter().enumerate() {
@@ -70,27 +74,28 @@ pub(crate) fn fingerprint<L: Lanes>(lanes: L, inputs: &[&[u8]], out: &mut [Finge
     group.finish(lanes, out);
 }
 
-/// An input without bytes has one leaf without bytes.
+/// Returns the number of leaves. An empty input has one empty leaf.
 fn leaves_of(input: &[u8]) -> usize {
     input.len().div_ceil(LEAF_BYTES).max(1)
 }
 
 /// Inputs whose leaves fill lanes together.
 struct Group<'a> {
-    /// Each with its place in the batch.
+    /// Each input, with its place in the batch.
     inputs: Vec<(usize, &'a [u8])>,
-    /// Of all inputs.
+    /// The number of leaves of all inputs.
     leaves: usize,
-    /// The chaining values of a level of all trees, one tree after the other; and those of the next level.
+    /// The chaining values of one level of all trees, one tree after the other. `next` has the values of the next
+    /// level.
     level: Vec<Value>,
     next: Vec<Value>,
-    /// The trees of `level`: place of the input in the batch, number of values.
+    /// The trees of `level`: the input's place in the batch, and the number of values.
     trees: Vec<(usize, usize)>,
-    /// The last leaves that are shorter than 1 KiB.
+    /// The last leaves of inputs, if shorter than 1 KiB.
     short: Vec<ShortLeaf<'a>>,
 }
 
-/// A leaf of less than 1 KiB; for the rest see [`Job`].
+/// A leaf of less than 1 KiB. [`Job`] describes the other fields.
 struct ShortLeaf<'a> {
     bytes: &'a [u8],
     counter: usize,
@@ -103,7 +108,7 @@ impl<'a> Group<'a> {
         Group { inputs: Vec::new(), leaves: 0, level: Vec::new(), next: Vec::new(), trees: Vec::new(), short: Vec::new() }
     }
 
-    /// Hashes the inputs, and is empty then.
+    /// Hashes the inputs and leaves the group empty.
     fn finish<L: Lanes>(&mut self, lanes: L, out: &mut [Fingerprint]) {
         if self.leaves + 2 * self.inputs.len() < LEAST {
             for (at, input) in &self.inputs {
@@ -141,7 +146,7 @@ impl<'a> Group<'a> {
             self.trees.push((*at, count));
             target += count;
         }
-        // The longest first: they go on with the whole leaves that are left.
+        // Longest first: these share lanes with the whole leaves that are left.
         self.short.sort_unstable_by_key(|leaf| std::cmp::Reverse(leaf.bytes.len()));
         let mut padded = [[[0; 64]; LEAF_BLOCKS]; MAX_LANES];
         let mut short = self.short.drain(..);
@@ -161,7 +166,7 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// Takes out the digests of trees that have only one value left. Tells whether any tree has more.
+    /// Writes out the digests of trees that have only one value left. Returns whether any tree has more.
     fn collect_roots(&mut self, out: &mut [Fingerprint]) -> bool {
         let mut start = 0;
         for (at, count) in &self.trees {
@@ -177,7 +182,7 @@ impl<'a> Group<'a> {
         more
     }
 
-    /// Makes the values of the next level from those of this one. Trees that are done are left out.
+    /// Computes the values of the next level from this level's. Leaves out finished trees.
     fn hash_parents<L: Lanes>(&mut self, lanes: L) {
         let next_count = self.trees.iter().filter(|(_, count)| *count > 1).map(|(_, count)| count.div_ceil(2)).sum();
         self.next.resize(next_count, [0; 32]);
@@ -213,30 +218,30 @@ impl<'a> Group<'a> {
     }
 }
 
-/// A leaf, or a parent: what becomes a chaining value.
+/// A leaf or a parent: the input of one chaining value.
 struct Job<'a> {
     /// At least one.
     blocks: &'a [Block],
-    /// Bytes that count; the rest of the last block is zeros.
+    /// Bytes that count. The rest of the last block is zeros.
     length: usize,
-    /// The leaf's number in its input.
+    /// The number of the leaf in its input.
     counter: usize,
-    /// Flags of the first block, and of the last one. If there is only one, it has both.
+    /// Flags of the first block and of the last block. A single block has both.
     start_flags: u32,
     end_flags: u32,
-    /// Where the chaining value goes in the level.
+    /// Where in the level the chaining value goes.
     target: usize,
 }
 
-/// What a lane reads when it has nothing to do.
+/// Read by lanes that have nothing to do.
 static NOTHING: Block = [0; 64];
 
-/// A job for each lane. Together they should have about the same number of blocks.
+/// One job per lane. Together they should have about the same number of blocks.
 struct Work<'a> {
-    /// So many lanes have a job.
+    /// The number of lanes with a job.
     count: usize,
     blocks: [&'a [Block]; MAX_LANES],
-    /// For each lane: length, counter, flags of its job.
+    /// Length, counter and flags of each lane's job.
     lengths: Row,
     counters: Row,
     start_flags: Row,
@@ -251,7 +256,7 @@ impl<'a> Work<'a> {
         Work { count: 0, blocks, lengths: rows, counters: rows, start_flags: rows, end_flags: rows, targets: [0; MAX_LANES] }
     }
 
-    /// The same jobs, to which others of a shorter life can be added; leaves none behind.
+    /// Moves the jobs out, so that jobs with a shorter lifetime can be added.
     fn take<'b>(&mut self) -> Work<'b>
     where
         'a: 'b,
@@ -273,7 +278,7 @@ impl<'a> Work<'a> {
         self.count += 1;
     }
 
-    /// Does the jobs, writes the chaining values to their targets, and is empty then.
+    /// Does the jobs, writes the chaining values to their targets, and leaves no jobs.
     fn hash<L: Lanes>(&mut self, lanes: L, level: &mut [Value]) {
         let mut values = [[0; 8]; MAX_LANES];
         lanes.run(Hash { lanes, work: self, values: &mut values });
@@ -285,12 +290,12 @@ impl<'a> Work<'a> {
         self.count = 0;
     }
 
-    /// Blocks of the longest job.
+    /// Returns the number of blocks of the longest job.
     fn steps(&self) -> usize {
         self.blocks[..self.count].iter().map(|blocks| blocks.len()).max().unwrap_or(0)
     }
 
-    /// What each lane does with its block number `at`.
+    /// Returns what each lane does with its block number `at`.
     #[inline(always)]
     fn step(&self, at: usize) -> Step<'a> {
         let mut step =
@@ -300,7 +305,7 @@ impl<'a> Work<'a> {
         }
         for lane in 0..MAX_LANES {
             let (length, start) = (self.lengths[lane], 64 * at as u32);
-            // A job without bytes has one block all the same.
+            // An empty job still has one block.
             step.active[lane] = if length > start || at == 0 { u32::MAX } else { 0 };
             step.lengths[lane] = length.saturating_sub(start).min(64);
             step.flags[lane] =
@@ -312,14 +317,14 @@ impl<'a> Work<'a> {
 
 struct Step<'a> {
     blocks: [&'a Block; MAX_LANES],
-    /// Bytes of the block.
+    /// Bytes that count in the block.
     lengths: Row,
     flags: Row,
-    /// All ones where the lane is not done yet.
+    /// All ones in lanes that are not done yet.
     active: Row,
 }
 
-/// Makes the chaining values of the jobs.
+/// Computes the chaining values of the jobs.
 struct Hash<'a, L> {
     lanes: L,
     work: &'a Work<'a>,
@@ -352,7 +357,7 @@ impl<L: Lanes> Task for Hash<'_, L> {
     }
 }
 
-/// The compression function (the paper's section 2.2), as far as chaining values need it.
+/// The compression function (section 2.2 of the paper), as far as chaining values need it.
 #[inline(always)]
 fn compress<L: Lanes>(
     lanes: L,
@@ -365,7 +370,7 @@ fn compress<L: Lanes>(
     let [a, b, c, d, e, f, g, h] = *state;
     let [iv0, iv1, iv2, iv3] = [lanes.splat(IV[0]), lanes.splat(IV[1]), lanes.splat(IV[2]), lanes.splat(IV[3])];
     let mut v = [a, b, c, d, e, f, g, h, iv0, iv1, iv2, iv3, counters, lanes.splat(0), lengths, flags];
-    // Numbers of words are constants, so that the words can be registers.
+    // Word indices are constants, so that the words can stay in registers.
     round::<L, 0>(lanes, &mut v, words);
     round::<L, 1>(lanes, &mut v, words);
     round::<L, 2>(lanes, &mut v, words);
@@ -389,8 +394,8 @@ fn round<L: Lanes, const ROUND: usize>(lanes: L, v: &mut [L::Word; 16], m: &[L::
     half_step::<L, ROUND, 1, 1, 8, 7>(lanes, v, m);
 }
 
-/// The first or second (`HALF`) half of the function G for four columns (`DIAGONAL` 0) or diagonals (1). Each waits for its own result
-/// again and again: the others fill the time.
+/// One half (`HALF`) of the function G for four columns (`DIAGONAL` 0) or four diagonals (1). Each column waits for its
+/// own results, and the other columns fill that time.
 #[inline(always)]
 fn half_step<L: Lanes, const ROUND: usize, const DIAGONAL: usize, const HALF: usize, const D_BITS: i32, const B_BITS: i32>(
     lanes: L,
@@ -447,7 +452,7 @@ mod tests {
         check(Portable, &inputs);
         check(Pair(Portable), &inputs);
         if !cfg!(miri) {
-            // More than one group.
+            // Makes more than one group.
             inputs = inputs.repeat(60);
             check(Portable, &inputs);
         }

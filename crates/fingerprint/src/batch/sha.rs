@@ -1,10 +1,11 @@
-//! SHA-1 and SHA-256 of many inputs at once (FIPS 180-4), an input in each lane.
+//! SHA-1 and SHA-256 of many inputs at once (FIPS 180-4), with an input in each lane.
 //!
-//! An input's blocks must follow one another in the same lane. A lane whose input ends takes the next one; the longest are taken first,
-//! so that all lanes end at about the same time. When too few lanes are left to be worth it, their inputs are finished one by one, from
-//! where they are, with the crates `sha1` and `sha2`.
+//! The blocks of an input must follow one another in the same lane. A lane whose input ends takes the next one. The
+//! longest inputs go first, so that all lanes end at about the same time. When too few lanes are left to pay off, the
+//! crates `sha1` and `sha2` finish those inputs one by one, from where they are.
 //!
-//! The lanes go on together in *stretches*: as many blocks as every lane has before it ends or comes to its padding.
+//! The lanes advance together in *stretches*. A stretch is as many blocks as every lane has before its input ends or
+//! reaches its padding.
 
 use crate::Fingerprint;
 use crate::lanes::{Block, ByteOrder, Lanes, MAX_LANES, Row, Task};
@@ -12,21 +13,22 @@ use std::cmp::Reverse;
 
 /// A hash function that works on blocks of 16 big-endian words with the padding of FIPS 180-4, section 5.1.1.
 pub(crate) trait Function {
-    /// Words of the state, which are those of the digest: at most 8.
+    /// Words of the state and of the digest, at most 8.
     const WORDS: usize;
-    /// The state before the first block; words beyond [`Function::WORDS`] are not used.
+    /// The state before the first block. Words beyond [`Function::WORDS`] are not used.
     const INITIAL: [u32; 8];
 
-    /// Takes a block of each lane into the state.
+    /// Updates the state with a block of each lane.
     fn step<L: Lanes>(lanes: L, state: &mut [L::Word; 8], words: [L::Word; 16]);
 
-    /// Takes blocks of one input into its state.
+    /// Updates the state of one input with its blocks.
     fn finish(state: &mut [u32; 8], blocks: &[Block]);
 }
 
-/// Writes the fingerprints of `inputs` to `out`, which is as long. With less than `worth` lanes in use it goes one by one.
+/// Writes the fingerprints of `inputs` to `out`, which has the same length. Goes one by one when fewer than `worth`
+/// lanes are in use.
 pub(crate) fn fingerprint<F: Function, L: Lanes>(lanes: L, worth: usize, inputs: &[&[u8]], out: &mut [Fingerprint]) {
-    // So that as long as inputs wait, there are enough lanes in use.
+    // The limit keeps enough lanes in use as long as inputs wait.
     let worth = worth.clamp(1, L::COUNT);
     let mut order: Vec<usize> = (0..inputs.len()).collect();
     order.sort_unstable_by_key(|at| Reverse(inputs[*at].len()));
@@ -60,15 +62,15 @@ pub(crate) fn fingerprint<F: Function, L: Lanes>(lanes: L, worth: usize, inputs:
     }
 }
 
-/// Bytes of each lane that are asked for ahead of their use. From memory it makes batches faster by 25 % (SHA-256) and 50 % (SHA-1).
+/// How far ahead each lane prefetches. Batches from memory become 25 % (SHA-256) and 50 % (SHA-1) faster.
 const AHEAD_BYTES: usize = 256;
 
-/// What lanes are at.
+/// The state of the lanes.
 struct Work<'a> {
     inputs: [Option<Input<'a>>; MAX_LANES],
-    /// The end of each lane's input with its padding: the last one or two blocks.
+    /// The end of each lane's input with padding: the last one or two blocks.
     tails: [[Block; 2]; MAX_LANES],
-    /// A row for each word of the state.
+    /// One row per word of the state.
     states: [Row; 8],
 }
 
@@ -78,7 +80,7 @@ struct Input<'a> {
     /// Its place in the batch.
     at: usize,
     blocks: &'a [Block],
-    /// So many of its tail, at the end.
+    /// Blocks of the tail that are left. They are the last ones of the tail.
     tail_blocks: usize,
 }
 
@@ -89,7 +91,7 @@ impl<'a> Work<'a> {
 
     fn put_in<F: Function>(&mut self, lane: usize, at: usize, bytes: &'a [u8]) {
         let (blocks, rest) = bytes.as_chunks::<64>();
-        // A one, zeros, and the length in bits as the last eight bytes.
+        // A one bit, zeros, and the length in bits as the last eight bytes.
         let tail_blocks = if rest.len() + 9 <= 64 { 1 } else { 2 };
         let tail = self.tails[lane][2 - tail_blocks..].as_flattened_mut();
         tail.fill(0);
@@ -111,7 +113,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// A stretch.
+    /// Runs one stretch.
     fn go_on<F: Function, L: Lanes>(&mut self, lanes: L) {
         let nothing: &[Block] = &[];
         let mut blocks = [nothing; MAX_LANES];
@@ -132,17 +134,17 @@ impl<'a> Work<'a> {
     }
 }
 
-/// Takes `length` blocks of each lane into the states.
+/// Updates the states with `length` blocks of each lane.
 struct Stretch<'a, F, L> {
     lanes: L,
     length: usize,
-    /// Lanes without an input have none.
+    /// Empty for lanes without an input.
     blocks: &'a [&'a [Block]; MAX_LANES],
     states: &'a mut [Row; 8],
     function: std::marker::PhantomData<F>,
 }
 
-/// What lanes without an input read.
+/// Read by lanes without an input.
 static NOTHING: Block = [0; 64];
 
 impl<F: Function, L: Lanes> Task for Stretch<'_, F, L> {
@@ -181,7 +183,7 @@ mod tests {
     use crate::lanes::{Avx2, Avx512};
     use crate::lanes::{Pair, Portable};
 
-    /// With any number of lanes that must be in use, the digests are those of the crates.
+    /// Checks that the digests are the same as from the crates, however many lanes must be in use.
     fn check<L: Lanes>(lanes: L, inputs: &[&[u8]]) {
         for worth in [0, 1, 3, L::COUNT, L::COUNT + 1] {
             let mut out = vec![Fingerprint::from_digest(&[]); inputs.len()];

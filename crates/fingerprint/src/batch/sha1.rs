@@ -6,7 +6,7 @@ use crate::lanes::{Block, Lanes};
 
 pub(crate) struct Sha1;
 
-/// Section 4.2.1: one for each 20 rounds.
+/// Section 4.2.1: one constant for each 20 rounds.
 const K: [u32; 4] = [0x5a82_7999, 0x6ed9_eba1, 0x8f1b_bcdc, 0xca62_c1d6];
 
 impl Function for Sha1 {
@@ -32,7 +32,8 @@ impl Function for Sha1 {
     }
 }
 
-/// Round `20 * PART + T`. Instead of each word moving on by a place, the places' names do; 20 rounds bring them back.
+/// Round `20 * PART + T`. The words stay where they are and their names rotate instead. After 20 rounds the names are
+/// back in place.
 #[inline(always)]
 fn round<L: Lanes, const PART: usize, const T: usize>(lanes: L, v: &mut [L::Word; 5], w: &mut [L::Word; 16]) {
     macro_rules! name {

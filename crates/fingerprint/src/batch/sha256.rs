@@ -41,7 +41,7 @@ impl Function for Sha256 {
     }
 }
 
-/// Round `T` modulo 16. Instead of each word moving on by a place, the places' names do.
+/// Round `T` modulo 16. The words stay where they are and their names rotate instead.
 #[inline(always)]
 fn round<L: Lanes, const T: usize>(lanes: L, v: &mut [L::Word; 8], w: L::Word, k: u32) {
     macro_rules! name {
@@ -60,7 +60,7 @@ fn round<L: Lanes, const T: usize>(lanes: L, v: &mut [L::Word; 8], w: L::Word, k
     name!(7) = lanes.add(t1, t2);
 }
 
-/// Word `T` of the message schedule, modulo 16, from the 16 before it.
+/// Word `T` modulo 16 of the message schedule, computed from the 16 words before it.
 #[inline(always)]
 fn expand<L: Lanes, const T: usize>(lanes: L, w: &mut [L::Word; 16]) {
     let w1 = w[const { (T + 1) % 16 }];

@@ -1,6 +1,7 @@
-//! Loops written out, with the number as a constant: places in an array of words must be constants, so that the words can be registers.
+//! Unrolled loops with the number as a constant. Indices into an array of words must be constants, so that the words
+//! can stay in registers.
 
-/// Does `$step` with the constant `$number` = each of the numbers.
+/// Repeats `$step` with the constant `$number` set to each of the numbers.
 macro_rules! written_out {
     ($number:ident => $step:expr, $($value:literal)*) => {
         $({

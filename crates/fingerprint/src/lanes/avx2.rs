@@ -3,18 +3,18 @@
 use super::{Block, ByteOrder, Lanes, Task};
 use std::arch::x86_64::*;
 
-/// The machine has AVX2.
+/// Proof that the machine has AVX2.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2(());
 
 impl Avx2 {
-    /// Nothing if the machine has not got the instructions.
+    /// Returns `None` if the machine lacks the instructions.
     pub(crate) fn new() -> Option<Avx2> {
         is_x86_feature_detected!("avx2").then_some(Avx2(()))
     }
 }
 
-/// Runs instructions of AVX2 in a method of [`Avx2`].
+/// Runs AVX2 instructions in a method of [`Avx2`].
 macro_rules! run {
     ($instructions:expr) => {
         // SAFETY: the method has an `Avx2`, which exists only where the machine has these instructions.
@@ -25,7 +25,7 @@ macro_rules! run {
 const COUNT: usize = 8;
 
 impl Avx2 {
-    /// The 8 by 8 transposition: pairs of rows, then fours, are interleaved within 128 bits; then the 128 bits change places.
+    /// Transposes 8 by 8: interleaves pairs of rows, then fours, within 128 bits, then swaps the 128-bit halves.
     #[inline(always)]
     fn transposed(self, rows: &[__m256i; 8]) -> [__m256i; 8] {
         let mut fours = [rows[0]; 8];
@@ -68,14 +68,16 @@ impl Lanes for Avx2 {
     #[inline(always)]
     fn load(self, row: &[u32]) -> __m256i {
         let row: &[u32; COUNT] = row.first_chunk().expect("a number for each lane");
-        // SAFETY: the 32 bytes that are read are those of `row`; the load needs no alignment. For the instruction see `run`.
+        // SAFETY: reads the 32 bytes of `row`. The load needs no alignment. `run` says why the instruction is
+        // available.
         unsafe { _mm256_loadu_si256(row.as_ptr().cast()) }
     }
 
     #[inline(always)]
     fn save(self, word: __m256i, row: &mut [u32]) {
         let row: &mut [u32; COUNT] = row.first_chunk_mut().expect("a number for each lane");
-        // SAFETY: the 32 bytes that are written are those of `row`; the store needs no alignment. For the instruction see `run`.
+        // SAFETY: writes the 32 bytes of `row`. The store needs no alignment. `run` says why the instruction is
+        // available.
         unsafe { _mm256_storeu_si256(row.as_mut_ptr().cast(), word) }
     }
 
@@ -128,7 +130,7 @@ impl Lanes for Avx2 {
 
     #[inline(always)]
     fn shift_right<const BITS: u32>(self, a: __m256i) -> __m256i {
-        // The count is a constant, which the compiler puts into the instruction.
+        // The count is a constant, so the compiler puts it into the instruction.
         run!(_mm256_srl_epi32(a, _mm_cvtsi32_si128(BITS as i32)))
     }
 
@@ -140,8 +142,8 @@ impl Lanes for Avx2 {
             let mut rows = [self.splat(0); 8];
             for lane in 0..COUNT {
                 let bytes = if half == 0 { &blocks[lane][..32] } else { &blocks[lane][32..] };
-                // SAFETY: the 32 bytes that are read are the half of the block; the load needs no alignment. For the instruction see
-                // `run`.
+                // SAFETY: reads the 32 bytes of the half block. The load needs no alignment. `run` says why the
+                // instruction is available.
                 rows[lane] = unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) };
             }
             let columns = self.transposed(&rows);
@@ -167,7 +169,7 @@ impl Lanes for Avx2 {
 
     #[inline(always)]
     fn prefetch(self, block: &Block, ahead_bytes: usize) {
-        // SAFETY: a prefetch reads nothing that the program could notice, whatever the address is.
+        // SAFETY: a prefetch has no visible effect, whatever the address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(block.as_ptr().wrapping_add(ahead_bytes).cast()) }
     }
 
@@ -176,7 +178,8 @@ impl Lanes for Avx2 {
         let out: &mut [[u32; 8]; COUNT] = out.first_chunk_mut().expect("a row for each lane");
         let rows = self.transposed(words);
         for lane in 0..COUNT {
-            // SAFETY: the 32 bytes that are written are those of the row; the store needs no alignment. For the instruction see `run`.
+            // SAFETY: writes the 32 bytes of the row. The store needs no alignment. `run` says why the instruction is
+            // available.
             unsafe { _mm256_storeu_si256(out[lane].as_mut_ptr().cast(), rows[lane]) };
         }
     }

@@ -3,18 +3,18 @@
 use super::{Block, ByteOrder, Lanes, Task};
 use std::arch::x86_64::*;
 
-/// The machine has AVX-512 F and BW.
+/// Proof that the machine has AVX-512 F and BW.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512(());
 
 impl Avx512 {
-    /// Nothing if the machine has not got the instructions.
+    /// Returns `None` if the machine lacks the instructions.
     pub(crate) fn new() -> Option<Avx512> {
         (is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw")).then_some(Avx512(()))
     }
 }
 
-/// Runs instructions of AVX-512 F and BW in a method of [`Avx512`].
+/// Runs AVX-512 F and BW instructions in a method of [`Avx512`].
 macro_rules! run {
     ($instructions:expr) => {
         // SAFETY: the method has an `Avx512`, which exists only where the machine has these instructions.
@@ -45,14 +45,16 @@ impl Lanes for Avx512 {
     #[inline(always)]
     fn load(self, row: &[u32]) -> __m512i {
         let row: &[u32; COUNT] = row.first_chunk().expect("a number for each lane");
-        // SAFETY: the 64 bytes that are read are those of `row`; the load needs no alignment. For the instruction see `run`.
+        // SAFETY: reads the 64 bytes of `row`. The load needs no alignment. `run` says why the instruction is
+        // available.
         unsafe { _mm512_loadu_si512(row.as_ptr().cast()) }
     }
 
     #[inline(always)]
     fn save(self, word: __m512i, row: &mut [u32]) {
         let row: &mut [u32; COUNT] = row.first_chunk_mut().expect("a number for each lane");
-        // SAFETY: the 64 bytes that are written are those of `row`; the store needs no alignment. For the instruction see `run`.
+        // SAFETY: writes the 64 bytes of `row`. The store needs no alignment. `run` says why the instruction is
+        // available.
         unsafe { _mm512_storeu_si512(row.as_mut_ptr().cast(), word) }
     }
 
@@ -91,16 +93,17 @@ impl Lanes for Avx512 {
         run!(_mm512_srli_epi32::<BITS>(a))
     }
 
-    /// The 16 by 16 transposition: pairs of rows, then fours, are interleaved within 128 bits; then the 128 bits change places.
+    /// Transposes 16 by 16: interleaves pairs of rows, then fours, within 128 bits, then swaps the 128-bit parts.
     #[inline(always)]
     fn load_blocks(self, blocks: &[&Block], order: ByteOrder) -> [__m512i; 16] {
         let blocks: &[&Block; COUNT] = blocks.first_chunk().expect("a block for each lane");
         let mut rows = [self.splat(0); 16];
         for lane in 0..COUNT {
-            // SAFETY: the 64 bytes that are read are those of the block; the load needs no alignment. For the instruction see `run`.
+            // SAFETY: reads the 64 bytes of the block. The load needs no alignment. `run` says why the instruction is
+            // available.
             rows[lane] = unsafe { _mm512_loadu_si512(blocks[lane].as_ptr().cast()) };
         }
-        // fours[4 * i + j]: in its 128 bits number q, words 4q + j of lanes 4i..4i + 4.
+        // fours[4 * i + j] holds in its 128-bit part q: words 4q + j of lanes 4i..4i + 4.
         let mut fours = [self.splat(0); 16];
         for i in 0..4 {
             let [a, b, c, d] = [rows[4 * i], rows[4 * i + 1], rows[4 * i + 2], rows[4 * i + 3]];
@@ -114,7 +117,7 @@ impl Lanes for Avx512 {
         let mut words = [self.splat(0); 16];
         for j in 0..4 {
             let [a, b, c, d] = [fours[j], fours[4 + j], fours[8 + j], fours[12 + j]];
-            // Of lanes 0..8 and 8..16: words j and 8 + j, words 4 + j and 12 + j.
+            // Of lanes 0..8 and 8..16: words j and 8 + j, then words 4 + j and 12 + j.
             let (ab_even, ab_odd) = run!((_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b)));
             let (cd_even, cd_odd) = run!((_mm512_shuffle_i32x4::<0x88>(c, d), _mm512_shuffle_i32x4::<0xdd>(c, d)));
             words[j] = run!(_mm512_shuffle_i32x4::<0x88>(ab_even, cd_even));
@@ -133,15 +136,15 @@ impl Lanes for Avx512 {
 
     #[inline(always)]
     fn prefetch(self, block: &Block, ahead_bytes: usize) {
-        // SAFETY: a prefetch reads nothing that the program could notice, whatever the address is.
+        // SAFETY: a prefetch has no visible effect, whatever the address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(block.as_ptr().wrapping_add(ahead_bytes).cast()) }
     }
 
-    /// The 8 by 16 transposition, the other way round.
+    /// Transposes 8 by 16, in the other direction.
     #[inline(always)]
     fn store(self, words: &[__m512i; 8], out: &mut [[u32; 8]]) {
         let out: &mut [[u32; 8]; COUNT] = out.first_chunk_mut().expect("a row for each lane");
-        // fours[j] and fours[4 + j]: in their 128 bits number q, words 0..4 and 4..8 of lane 4q + j.
+        // fours[j] and fours[4 + j] hold in their 128-bit part q: words 0..4 and 4..8 of lane 4q + j.
         let mut fours = [self.splat(0); 8];
         for half in 0..2 {
             let [a, b, c, d] = [words[4 * half], words[4 * half + 1], words[4 * half + 2], words[4 * half + 3]];
@@ -154,7 +157,7 @@ impl Lanes for Avx512 {
         }
         for j in 0..4 {
             let (low, high) = (fours[j], fours[4 + j]);
-            // Lane 4q + j is put together from 128 bits of each.
+            // Lane 4q + j is assembled from 128 bits of each.
             let rows = run!({
                 let even = _mm512_shuffle_i32x4::<0x88>(low, high);
                 let odd = _mm512_shuffle_i32x4::<0xdd>(low, high);
@@ -167,7 +170,8 @@ impl Lanes for Avx512 {
                 ]
             });
             for q in 0..4 {
-                // SAFETY: the 32 bytes that are written are those of the row; the store needs no alignment. For the instruction see `run`.
+                // SAFETY: writes the 32 bytes of the row. The store needs no alignment. `run` says why the instruction
+                // is available.
                 unsafe { _mm256_storeu_si256(out[4 * q + j].as_mut_ptr().cast(), rows[q]) };
             }
         }

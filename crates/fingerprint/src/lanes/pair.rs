@@ -1,11 +1,11 @@
 //! Two sets of lanes as one.
 //!
-//! A step of a hash function waits for the one before it. With two independent sets of lanes the machine works on one while the
-//! other waits.
+//! Each step of a hash function waits for the one before it. With two independent sets of lanes, the machine works on
+//! one while the other waits.
 
 use super::{Block, ByteOrder, Lanes, Task};
 
-/// Twice the lanes: the first half in one word, the second half in another.
+/// Twice the lanes: the first half in one word, the second half in the other.
 #[derive(Clone, Copy)]
 pub(crate) struct Pair<L>(pub(crate) L);
 

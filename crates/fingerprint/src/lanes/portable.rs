@@ -1,14 +1,14 @@
-//! Four lanes in plain Rust: the twin that the vector instructions are tested against, and what Miri runs.
+//! Four lanes in plain Rust. Tests compare the vector instructions with it, and Miri runs it.
 
 use super::{Block, ByteOrder, Lanes, Task};
 
-/// Any machine.
+/// Lanes for any machine.
 #[derive(Clone, Copy)]
 pub(crate) struct Portable;
 
 const COUNT: usize = 4;
 
-/// Not inlined: the compiler would take minutes for hundreds of steps of four lanes each.
+/// Not inlined: the compiler would take minutes for hundreds of steps with four lanes each.
 #[inline(never)]
 fn each(work: impl Fn(usize) -> u32) -> [u32; COUNT] {
     std::array::from_fn(work)

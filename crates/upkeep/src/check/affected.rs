@@ -1,4 +1,4 @@
-//! Step 4 of `check`: who needs a lost chunk. Every path of every backup, and every range of every volume, by name.
+//! Step 4 of `check`: names every path of every backup, and every range of every volume, that needs a lost chunk.
 
 use super::{Check, Lost, ProblemKind};
 use crate::Result;
@@ -12,7 +12,7 @@ use onefold_volume::{VolumeInfo, VolumeKind};
 pub(crate) fn name(check: &mut Check<'_>) -> Result<()> {
     let moment = check.engine.moment(None)?;
     volumes(check, &moment);
-    // What of the object index cannot be read was reported before, and so were records that cannot be decoded.
+    // Unreadable parts of the object index and records that cannot be decoded were reported before.
     let mut backups = Vec::new();
     let digest_bytes = check.engine.digest_bytes();
     objects(&moment, Kind::Backup, &mut |_, value| backups.extend(Backup::decode(value, digest_bytes)), &mut |_| {});
@@ -50,7 +50,7 @@ fn volumes(check: &mut Check<'_>, moment: &Moment<'_>) {
         if ranges.is_empty() {
             return;
         }
-        // Snapshots and clones share mappings: everybody who has the block from this one needs it.
+        // Snapshots and clones share mappings: every volume that has the block from this map needs the chunk.
         for info in volumes.showing(moment, map, block) {
             for range in ranges.iter().filter(|range| range.start < info.size) {
                 let (start, end) = (range.start, range.end.min(info.size));
@@ -72,7 +72,7 @@ fn is_lost(piece: &Piece, lost: &Lost) -> bool {
 fn paths(check: &mut Check<'_>, backup: &Backup) {
     let what =
         |path: &[u8], why: &str| format!("backup {} ({}): {:?}: {why}", backup.id.short(), backup.name, String::from_utf8_lossy(path));
-    // A directory is named once: what its parent knew of it is not said again by reading it.
+    // A directory is named once: reading it does not repeat what its parent already knew.
     let mut named = None;
     if needs_lost(check, &backup.root, ChunkKind::Directory) {
         check.report.add(ProblemKind::Affected, what(b"", "a part of this directory is lost"));
@@ -92,7 +92,7 @@ fn paths(check: &mut Check<'_>, backup: &Backup) {
             Ok(entry) => {
                 let (recipe, of, why) = match &entry.content {
                     Content::File { recipe, .. } => (recipe, ChunkKind::Data, "a part of this file is lost"),
-                    // It may be readable right now where its recipe says; what is in quarantine is needed all the same.
+                    // It may be readable right now where its recipe points. A chunk in quarantine is still reported.
                     Content::Directory { recipe } => (recipe, ChunkKind::Directory, "a part of this directory is lost"),
                     _ => continue,
                 };
@@ -105,12 +105,12 @@ fn paths(check: &mut Check<'_>, backup: &Backup) {
     }
 }
 
-/// Whether something that a recipe of chunks of kind `of` spells, or a chunk of the recipe itself, is lost.
+/// Returns whether a chunk of kind `of` that the recipe names, or a chunk of the recipe itself, is lost.
 fn needs_lost(check: &mut Check<'_>, recipe: &Recipe, of: ChunkKind) -> bool {
     pieces_need_lost(check, &recipe.pieces, recipe.level, of)
 }
 
-/// Looks at all pieces, to learn what each lost one is. Depth is bounded by the greatest level, which decoding enforces.
+/// Visits all pieces, to learn the kind of each lost one. Decoding limits the level, and so the depth.
 fn pieces_need_lost(check: &mut Check<'_>, pieces: &[Piece], level: u8, of: ChunkKind) -> bool {
     let kind = if level > 0 { ChunkKind::Recipe } else { of };
     let mut is_any = false;

@@ -1,4 +1,4 @@
-//! Step 2 of a check: forwards of merged containers and containers, and what is lost with what is damaged.
+//! Step 2 of a check: forwards of merged containers, containers, and the chunks that are lost with damaged ones.
 
 use super::Check;
 use super::report::ProblemKind;
@@ -9,8 +9,9 @@ use onefold_ground::ReadBuffer;
 use onefold_storage::{Catalog, ContainerId, StorageError};
 
 impl Check<'_> {
-    /// Step 2: all containers, then those that came meanwhile: merging may have brought chunks into them that were not read where they were. What is
-    /// written later has been checked by its writer only. Returns how many there are.
+    /// Runs step 2: all containers, then those added meanwhile, because merging may have moved chunks into them that
+    /// were not read in their old place. Later containers are only checked by their writers. Returns the number of
+    /// containers.
     pub(super) fn all_containers(&mut self) -> Result<usize> {
         if self.engine.is_writable() {
             self.report.repaired += self.engine.storage().repair_lost(&|| !self.monitor.is_cancelled())?.0.len() as u64;
@@ -25,12 +26,12 @@ impl Check<'_> {
         if !newer.is_empty() {
             self.containers(&newer, &mut suspects);
         }
-        // One that is gone was merged away while it was read: what it had is in another one.
+        // A container that is gone was merged while it was read. Its chunks are in another one.
         if !suspects.is_empty() {
             let now = self.engine.storage().containers()?;
             self.see_present(&now)?;
             suspects.retain(|container| now.binary_search(container).is_ok());
-            // What a store that is open for writing can make anew from parity is no finding.
+            // Damage that a store open for writing can repair from parity is not a finding.
             suspects.retain(|container| !self.is_repaired(*container));
             suspects.into_iter().try_for_each(|container| self.report_container(container))?;
         }
@@ -52,7 +53,8 @@ impl Check<'_> {
         is_repaired
     }
 
-    /// Notes what there is, after `containers` were listed: one that was merged since is in neither list otherwise.
+    /// Notes the existing containers and forwards. Forwards are listed after `containers`, so a container merged in
+    /// between is not missed.
     fn see_present(&mut self, containers: &[ContainerId]) -> Result<()> {
         let forwards = self.engine.storage().forwards()?;
         self.present = containers.iter().chain(&forwards).copied().collect();
@@ -73,7 +75,7 @@ impl Check<'_> {
             }
             self.monitor.advance(1);
         }
-        // One that is gone has no chunks any more.
+        // A forward that is gone has no chunks any more.
         if !suspects.is_empty() {
             let now = storage.forwards()?;
             for id in suspects.into_iter().filter(|id| now.binary_search(id).is_ok()) {
@@ -95,7 +97,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Looks at containers; those in which something is wrong go to `suspects`.
+    /// Checks containers and adds those with problems to `suspects`.
     fn containers(&mut self, containers: &[ContainerId], suspects: &mut Vec<ContainerId>) {
         let what = if self.options.read_data { "containers and data" } else { "containers" };
         self.monitor.step(what, containers.len() as u64);
@@ -126,7 +128,7 @@ impl Check<'_> {
             }
         }
         let is_damaged = found.as_ref().map_or_else(StorageError::is_damage, |found| !found.damage.is_empty());
-        // Readers have it through parity: nothing is lost.
+        // Readers can read it through parity, so nothing is lost.
         if is_damaged && !self.engine.is_writable() && self.engine.storage().is_repairable(container).unwrap_or(false) {
             found.iter().for_each(|found| self.homes(container, &found.homes));
             let why = found.map_or_else(Some, |found| found.damage.into_iter().next()).map_or_else(String::new, |error| error.to_string());
@@ -139,13 +141,13 @@ impl Check<'_> {
                 self.homes(container, &found.homes);
                 found.damage.iter().for_each(|damage| self.container_damage(catalog.as_deref(), &dead, damage));
             }
-            // It says nothing of what is stored: damage is in the report.
+            // The error says nothing about the stored data. Damage is in the report.
             Err(error) => return Err(error.into()),
         }
         Ok(())
     }
 
-    /// Notes that addresses of chunks of a merged container do not lead there any more.
+    /// Reports homes of a merged container whose addresses no longer lead to it.
     fn homes(&mut self, container: ContainerId, homes: &[ContainerId]) {
         for home in homes.iter().filter(|home| !self.present.contains(home)) {
             let what = format!("container {container} has chunks of container {home}, whose forward is missing");
@@ -154,15 +156,15 @@ impl Check<'_> {
         }
     }
 
-    /// Chunks that are in a merged container, but whose addresses do not lead there any more.
+    /// Marks the chunks of a merged container as lost if their addresses no longer lead to it.
     fn lose_dead_ends(&mut self, container: ContainerId) {
         let slots = self.engine.storage().slots(container).unwrap_or_default();
         let lost = slots.iter().filter(|(address, _)| self.dead_ends.contains(&address.container()));
         lost.for_each(|(_, slot)| self.lost.insert(slot.fingerprint));
     }
 
-    /// Notes what a damage of a container takes with it. Without a catalog nobody knows what the container held; the counts will show
-    /// what is missing. Where nothing counts any more, nothing is lost.
+    /// Marks the chunks that a container's damage affects as lost. Without a catalog it is unknown what the container
+    /// held; the counts will show what is missing. If none of its chunks counts any more, nothing is lost.
     fn container_damage(&mut self, catalog: Option<&Catalog>, dead: &DeadSlots, damage: &StorageError) {
         let Some(catalog) = catalog else {
             if !dead.is_given_up() {

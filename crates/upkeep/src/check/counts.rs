@@ -1,16 +1,19 @@
-//! Step 3 of `check`: what the chunk index says of each chunk, compared with what containers hold and with the sum of all references.
+//! Step 3 of `check`: compares the chunk index's entry of each chunk with the content of containers and with the sum of
+//! all references.
 //!
-//! One pass for each range of fingerprints, so many that the table of a pass fits into its memory. Nothing else is kept: references are
-//! counted as they are read, so each pass reads the metadata chunks again.
+//! There is one pass per range of fingerprints, with enough passes that the table of each fits into memory. Nothing is
+//! kept between passes: references are counted as they are read, so each pass reads the metadata chunks again.
 //!
-//! # Why there are no false findings while others write
-//! Entries, objects and stored metadata chunks change together, in commits. So a pass compares them as of one moment between two commits
-//! ([`Moment`]); passes may have different moments, for they compare different chunks.
-//! * *Entries of the index* with the pass's range: copied, or kept from being swept, at the moment. They are read first, so sweeps wait shortly.
-//! * *Objects*: those that were durable. Objects that are submitted are not looked at: their counts come with their commit.
-//! * *Stored metadata chunks*: slots never change once they are durable, so it suffices to know how many each container had. Whether the index named
-//!   a copy at the moment is told from what it says later ([`metadata_of`]).
-//! * *Where chunks are*: the slots that were durable, too. The list of containers is made after the moment; newer ones have no such slots.
+//! # Why concurrent writes cause no false findings
+//! Entries, objects and stored metadata chunks change together, in commits. So a pass compares them as of one moment
+//! between two commits ([`Moment`]). Passes may use different moments, because they compare different chunks.
+//! * *Entries of the index* in the range of the pass: copied at that moment, or protected from sweeps from then on.
+//!   They are read first, so sweeps wait only briefly.
+//! * *Objects*: the durable ones. Submitted objects are ignored, because their counts come with their commit.
+//! * *Stored metadata chunks*: slots never change once they are durable, so it is enough to know how many each
+//!   container had. Whether the index named a copy at the moment is derived from what it names later ([`metadata_of`]).
+//! * *Where chunks are*: again the durable slots. The list of containers is read after the moment; newer containers
+//!   have no such slots.
 
 use super::{Check, ProblemKind};
 use crate::Result;
@@ -21,30 +24,30 @@ use onefold_index::IndexEntry;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::RangeInclusive;
 
-/// Memory of one chunk in the table of counts: a hash map that has just grown is less than half full.
+/// Memory of one chunk in the table of counts. A hash map that has just grown is less than half full.
 const CHUNK_BYTES: usize = 192;
-/// More passes than this are not made: each reads all metadata.
+/// The most passes. Each pass reads all metadata.
 const PASSES: usize = 1 << 12;
 
-/// What is known of a chunk in one pass.
+/// What one pass knows about a chunk.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
-    /// From the index.
+    /// The address in the index.
     address: u64,
     count: u32,
     is_indexed: bool,
-    /// A container has it at that address.
+    /// Whether a container has it at that address.
     is_stored_there: bool,
-    /// A container has it somewhere.
+    /// Whether any container has it.
     is_stored: bool,
-    /// Its length in the last container that has it.
+    /// Its length in the last container found to have it.
     length_bytes: u32,
     references: u64,
-    /// A metadata chunk refers to it of which is not known whether it counts.
+    /// Whether it is referred to by a metadata chunk that may or may not count.
     is_uncertain: bool,
-    /// The furthest byte that a reference wants.
+    /// The end of the furthest byte that a reference needs.
     wanted_bytes: u64,
-    /// A reference names another container than the index does.
+    /// The address in a reference to another container than the index names.
     other: u64,
 }
 
@@ -65,7 +68,7 @@ pub(crate) fn compare(check: &mut Check<'_>, containers: usize) -> Result<()> {
     Ok(())
 }
 
-/// The prefixes of fingerprints of a pass.
+/// Returns the fingerprint prefixes of a pass.
 fn range(pass: u64, passes: usize) -> RangeInclusive<u64> {
     let shift = 64 - passes.trailing_zeros();
     match shift {
@@ -74,10 +77,10 @@ fn range(pass: u64, passes: usize) -> RangeInclusive<u64> {
     }
 }
 
-/// How often a pass is begun anew because the object index failed under it.
+/// How often a pass is restarted because the object index failed during it.
 const ATTEMPTS: usize = 3;
 
-/// Returns false if the check was cancelled.
+/// Runs one pass. Returns false if the check was cancelled.
 fn one_pass(check: &mut Check<'_>, range: RangeInclusive<u64>, missing: &mut BTreeSet<ContainerId>) -> Result<bool> {
     let (engine, monitor) = (check.engine, check.monitor);
     let is_first = *range.start() == 0;
@@ -94,12 +97,12 @@ fn one_pass(check: &mut Check<'_>, range: RangeInclusive<u64>, missing: &mut BTr
         }
     };
     monitor.advance(1);
-    // After the moment: all that were there then are in the list.
+    // Listed after the moment, so it has all containers of that moment.
     let containers = engine.storage().containers()?;
     let forwards = engine.storage().forwards()?;
     let answering = engine.storage().answering(&containers, &forwards)?;
     table.missing_containers(check, &containers, &forwards, missing);
-    // Where a chunk that refers to others cannot be read, counts may rightly be greater than what is found.
+    // If a chunk with references cannot be read, counts may rightly be greater than the references found.
     let mut knows_all = check.knows_all_objects && !check.counts_more;
     for container in containers {
         if monitor.is_cancelled() {
@@ -110,7 +113,7 @@ fn one_pass(check: &mut Check<'_>, range: RangeInclusive<u64>, missing: &mut BTr
             continue;
         }
         monitor.advance(1);
-        // Damage of the container itself was reported by step 2. Where nobody knows what is dead, all of it may be there.
+        // Step 2 reported damage of the container itself. If the dead slots are unknown, all slots may be alive.
         let dead = check.dead_slots(container)?;
         knows_all &= dead.is_some();
         let dead = dead.unwrap_or_default();
@@ -118,7 +121,7 @@ fn one_pass(check: &mut Check<'_>, range: RangeInclusive<u64>, missing: &mut BTr
             Ok(slots) => slots,
             Err(error) => {
                 knows_all &= dead.is_given_up();
-                // It says nothing of what is stored.
+                // The error says nothing about the stored data.
                 if !error.is_damage() && !dead.is_given_up() {
                     return Err(error.into());
                 }
@@ -126,7 +129,7 @@ fn one_pass(check: &mut Check<'_>, range: RangeInclusive<u64>, missing: &mut BTr
             }
         };
         let homes = answering.homes(container, &slots)?;
-        // What was removed or put in quarantine is not stored, whatever the catalog says.
+        // Removed chunks and chunks in quarantine are not stored, whatever the catalog says.
         let alive = slots.iter().enumerate().take(durable).filter(|(number, _)| !dead.contains(*number)).map(|(_, slot)| slot);
         let alive = alive.filter(|(address, _)| homes.contains(&address.container()));
         for (address, slot) in alive.filter(|(_, slot)| is_mine(&slot.fingerprint)) {
@@ -153,7 +156,7 @@ fn one_pass(check: &mut Check<'_>, range: RangeInclusive<u64>, missing: &mut BTr
     Ok(true)
 }
 
-/// Takes over what the index says of the range of a moment.
+/// Adds the index entries of the moment's range to the table.
 fn read_index(check: &mut Check<'_>, table: &mut Table, moment: &mut Moment<'_>) {
     let Some(chunks) = moment.take_chunks() else { return };
     let mut failed = Vec::new();
@@ -163,7 +166,7 @@ fn read_index(check: &mut Check<'_>, table: &mut Table, moment: &mut Moment<'_>)
     };
     chunks.for_each(visit, &mut |error| failed.push(error));
     for error in failed {
-        // The damaged pages were named one by one; an error of the device was not.
+        // Damaged pages were reported one by one, but an error of the device was not.
         if check.knows_all_entries {
             check.report.add(ProblemKind::IndexPage, error.to_string());
             check.knows_all_entries = false;
@@ -171,7 +174,7 @@ fn read_index(check: &mut Check<'_>, table: &mut Table, moment: &mut Moment<'_>)
     }
 }
 
-/// A metadata chunk that cannot be read takes everything below it with it.
+/// Reports a metadata chunk that cannot be read. Everything below it is lost with it.
 fn unreadable(check: &mut Check<'_>, chunk: &MetadataChunk) {
     let what = format!("metadata chunk {} at {} cannot be read", chunk.fingerprint, chunk.address);
     check.report.add(ProblemKind::Container, what);
@@ -185,7 +188,7 @@ struct Table {
 }
 
 impl Table {
-    /// Containers that the index names and that are not there go to `missing`, each once into the report.
+    /// Adds containers that the index names and that do not exist to `missing`, and reports each once.
     fn missing_containers(
         &self,
         check: &mut Check<'_>,
@@ -204,7 +207,7 @@ impl Table {
         }
     }
 
-    /// Notes a reference that counts `times` times (1), or perhaps does (0).
+    /// Adds a reference that counts once (`times` is 1), or may count (0).
     fn count(&mut self, piece: &Piece, times: u64, is_mine: impl Fn(&Fingerprint) -> bool) {
         let Piece::Chunk { fingerprint, address, offset, length } = piece else { return };
         if !is_mine(fingerprint) {
@@ -223,13 +226,13 @@ impl Table {
         }
     }
 
-    /// Compares what is known of each chunk. Without `knows_all` references a count may be too great, but never too small. Without
-    /// `is_one_moment` counts and references are of different times, and nothing can be said of counts.
+    /// Compares what is known of each chunk. Without `knows_all`, a count may be too great, but never too small.
+    /// Without `is_one_moment`, counts and references are of different times, so counts are not compared.
     fn judge(self, check: &mut Check<'_>, knows_all: bool, is_one_moment: bool) -> Result<()> {
         for (fingerprint, chunk) in self.known {
             let address = Address::from_bits(chunk.address);
             let mut problem = |kind, what: String| check.report.add(kind, format!("chunk {fingerprint}{what}"));
-            // A copy that the index does not name helps nobody: reads and writes ask the index.
+            // A copy that the index does not name is of no use: reads and writes ask the index.
             let is_nowhere = is_one_moment && chunk.is_indexed && chunk.address == 0;
             let is_missing = chunk.references > 0 && (!chunk.is_stored || is_nowhere);
             if is_missing {
@@ -243,14 +246,14 @@ impl Table {
             } else if is_one_moment && !chunk.is_indexed && chunk.references > 0 && check.knows_all_entries {
                 problem(ProblemKind::WrongCount, format!(" has {} but no entry in the index", referred(chunk.references)));
             }
-            // A count that has reached its end stays there; the true one is not known any more.
+            // A count that has reached its maximum stays there. The true count is unknown.
             let count = u64::from(chunk.count);
             let is_wrong = count < chunk.references || (count > chunk.references && knows_all && !chunk.is_uncertain);
             if is_one_moment && chunk.is_indexed && chunk.count != u32::MAX && is_wrong {
                 let what = format!(" at {address}: the index counts {} instead of {}", referred(count), chunk.references);
                 check.report.add(ProblemKind::WrongCount, format!("chunk {fingerprint}{what}"));
             }
-            // A read looks where the index says when the chunk is not where its recipe says.
+            // A read looks where the index says if the chunk is not where its recipe says.
             if chunk.other != 0 && !is_missing && chunk.is_stored && !chunk.is_stored_there {
                 other_place(check, &fingerprint, Address::from_bits(chunk.other))?;
             }
@@ -259,12 +262,12 @@ impl Table {
     }
 }
 
-/// A number of references: `1 reference`, `2 references`.
+/// Formats a number of references: `1 reference`, `2 references`.
 fn referred(count: u64) -> String {
     if count == 1 { "1 reference".to_owned() } else { format!("{count} references") }
 }
 
-/// A chunk that is referred to and that nobody can read.
+/// Reports a chunk that has references and cannot be read.
 fn missing(check: &mut Check<'_>, fingerprint: &Fingerprint, chunk: &Known) {
     let references = referred(chunk.references);
     match check.engine.quarantined(fingerprint) {
@@ -288,7 +291,7 @@ fn missing(check: &mut Check<'_>, fingerprint: &Fingerprint, chunk: &Known) {
     check.lost.insert(*fingerprint);
 }
 
-/// A reference names another container than the index does. That is right if this one has the chunk too.
+/// Checks a reference to another container than the index names. That is correct if this container has the chunk too.
 fn other_place(check: &mut Check<'_>, fingerprint: &Fingerprint, address: Address) -> Result<()> {
     let storage = check.engine.storage();
     let slots = match storage.current(address.container()).and_then(|container| Ok((container, storage.slots(container)?))) {

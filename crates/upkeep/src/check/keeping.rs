@@ -1,11 +1,11 @@
-//! What refers to no chunk: what keeps things from being deleted (protections of backups, append-only mode), and what initiators are shown (iSCSI targets,
-//! reservations). Damaged, it stands in the way of who wants to delete, or to log in, and of nothing else.
+//! Checks objects that refer to no chunk: those that prevent deletion (protections of backups, append-only mode) and
+//! those shown to initiators (iSCSI targets, reservations). Damage to them blocks only deletions and logins.
 
 use super::{Check, ProblemKind};
 use onefold_catalog::Catalog;
 
 impl Check<'_> {
-    /// A part of step 3.
+    /// Runs a part of step 3.
     pub(crate) fn keeping(&mut self) {
         let protections = Catalog::new(self.engine.clone()).damaged_protections();
         let mut wrong = protections.unwrap_or_else(|error| vec![format!("protections of backups cannot be read: {error}")]);

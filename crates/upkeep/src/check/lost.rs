@@ -1,11 +1,11 @@
-//! Chunks that a check knows to be lost.
+//! The chunks that a check found to be lost.
 
 use onefold_engine::Piece;
 use onefold_fingerprint::Fingerprint;
 use onefold_storage::ChunkKind;
 use std::collections::{HashMap, HashSet};
 
-/// Chunks that cannot be read, as many as memory allows.
+/// Chunks that cannot be read, up to a limit of memory.
 #[derive(Debug, Default)]
 pub(crate) struct Lost {
     chunks: HashSet<Fingerprint>,
@@ -46,7 +46,7 @@ impl Lost {
     }
 }
 
-/// Lost chunks of which it is not known what they were: who needs them tells it.
+/// Lost chunks of unknown kind. Whatever needs a chunk reveals its kind.
 #[derive(Debug, Default)]
 pub(crate) struct Kinds {
     chunks: HashMap<Fingerprint, Option<ChunkKind>>,
@@ -58,14 +58,14 @@ impl Kinds {
         Kinds { limit: (memory_bytes / Lost::CHUNK_BYTES).max(1), ..Kinds::default() }
     }
 
-    /// Asks for the kind of a chunk. Without memory for it, a later check may tell it.
+    /// Asks for the kind of a chunk. If there is no memory for it, a later check may find it out.
     pub(crate) fn want(&mut self, chunk: Fingerprint) {
         if self.chunks.len() < self.limit {
             self.chunks.entry(chunk).or_default();
         }
     }
 
-    /// A piece is needed as a chunk of this kind.
+    /// Notes that a piece is needed as a chunk of this kind.
     pub(crate) fn learn(&mut self, piece: &Piece, kind: ChunkKind) {
         if let Some(fingerprint) = piece.fingerprint()
             && let Some(known) = self.chunks.get_mut(&fingerprint)
@@ -74,7 +74,7 @@ impl Kinds {
         }
     }
 
-    /// What was learned of a chunk.
+    /// Returns the kind learned for a chunk.
     pub(crate) fn of(&self, chunk: &Fingerprint) -> Option<ChunkKind> {
         self.chunks.get(chunk).copied().flatten()
     }

@@ -2,15 +2,16 @@
 
 use onefold_engine::EngineError;
 
-/// More problems than this are counted but not listed.
+/// Further problems are counted but not listed.
 pub(super) const LISTED: usize = 10_000;
 
 /// Kinds of findings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ProblemKind {
-    /// A part that every opening needs: nothing else could be looked at.
+    /// A part that every opening needs is damaged, so nothing else could be checked.
     Opening,
-    /// Something is damaged that this opening did not need, because there is another copy or because it only read.
+    /// Something is damaged that this opening did not need, because there is another copy or because the store was only
+    /// read.
     Spare,
     /// A page of the chunk index is damaged.
     IndexPage,
@@ -18,13 +19,13 @@ pub enum ProblemKind {
     ObjectIndex,
     /// A container or a chunk in it is damaged.
     Container,
-    /// A chunk that is referred to is not stored.
+    /// A chunk with references is not stored.
     MissingChunk,
-    /// A chunk that is referred to is lost, and known to be: it is in quarantine.
+    /// A chunk with references is known to be lost: it is in quarantine.
     Quarantined,
-    /// The index names a place where the chunk is not.
+    /// The index names a place that does not have the chunk.
     WrongAddress,
-    /// A usage count is not the number of references.
+    /// A usage count differs from the number of references.
     WrongCount,
     /// An object (mapping, backup, volume) cannot be read.
     Object,
@@ -33,7 +34,7 @@ pub enum ProblemKind {
 }
 
 impl ProblemKind {
-    /// The word in JSON output.
+    /// Returns the word used in JSON output.
     pub fn name(self) -> &'static str {
         match self {
             ProblemKind::Opening => "opening",
@@ -73,7 +74,7 @@ pub struct CheckReport {
     pub references: u64,
     /// Bytes read and fingerprinted again.
     pub read_bytes: u64,
-    /// Damaged or lost containers that were made anew from parity.
+    /// Damaged or lost containers that were rebuilt from parity.
     pub repaired: u64,
     /// Passes over the references.
     pub passes: u64,
@@ -86,12 +87,12 @@ pub struct CheckReport {
 }
 
 impl CheckReport {
-    /// Whether nothing was found.
+    /// Returns whether nothing was found.
     pub fn is_clean(&self) -> bool {
         self.problem_count == 0
     }
 
-    /// What a check of a store finds that does not open for damage.
+    /// Returns the report for a store that cannot be opened because of damage.
     pub fn of_opening(damage: &EngineError) -> CheckReport {
         let mut report = CheckReport::default();
         report.add(ProblemKind::Opening, damage.to_string());

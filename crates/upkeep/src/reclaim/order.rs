@@ -1,8 +1,9 @@
-//! In which order the chunks of some containers are read: first as the newest backup reads them, then as the volumes do. Chunks that are merged
-//! into one container are put there in this order.
+//! The order in which chunks are read: first as the newest backup reads them, then as the volumes do. Chunks that are
+//! merged into one container are written in this order.
 //!
-//! Finding it out takes a walk through recipes and mappings, which may be many when few chunks move: it ends when it has cost as much as it can be
-//! worth. What it did not come to keeps the order in which it was written, which is mostly the order in which it is read.
+//! Finding the order takes a walk through recipes and mappings, and there may be many of them when few chunks move. So
+//! the walk ends when it has cost as much as it can be worth. The remaining chunks keep the order in which they were
+//! written, which is usually the reading order anyway.
 
 use crate::Result;
 use crate::references::{Kind, mapping, objects_while};
@@ -11,27 +12,28 @@ use onefold_engine::{Address, ContainerId, Engine, Piece};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// Chunks whose place is remembered: bounds memory to about 100 MB. The others keep the order in which they were written.
+/// Chunks whose place is remembered: limits memory to about 100 MB. Further chunks keep the order in which they were
+/// written.
 const MAX_CHUNKS: usize = 4 << 20;
-/// Pieces that are looked at for each chunk that may move, and at least.
+/// Pieces visited per chunk that may move, and the minimum in total.
 const PIECES_FOR_A_CHUNK: u64 = 64;
 const LEAST_PIECES: u64 = 1 << 16;
 
-/// Mappings that are looked at before it is asked whether to go on.
+/// Mappings visited between two calls of `go_on`.
 const OBJECTS_OF_A_STEP: u64 = 4096;
-/// Entries of directories, each with the recipe of its file.
+/// Directory entries visited between two calls of `go_on`, each with the recipe of its file.
 const ENTRIES_OF_A_STEP: u64 = 256;
 
 /// The places of chunks in the order in which they are read.
 #[derive(Debug, Default)]
 pub(crate) struct ReadingOrder {
     places: HashMap<Address, u32>,
-    /// Pieces that may still be looked at.
+    /// Pieces that may still be visited.
     left: u64,
 }
 
 impl ReadingOrder {
-    /// Of the chunks of these containers. Without containers nothing is read.
+    /// Returns the order of the chunks of these containers. Without containers, reads nothing.
     pub(crate) fn of(
         engine: &Arc<Engine>,
         containers: impl Iterator<Item = ContainerId>,
@@ -41,7 +43,7 @@ impl ReadingOrder {
         let mut homes: HashSet<ContainerId> = HashSet::new();
         let mut chunks = 0;
         for container in containers {
-            // The order is a help: what cannot be read has none.
+            // The order is only a help, so containers that cannot be read are skipped.
             if let Ok(catalog) = engine.storage().catalog(container) {
                 homes.extend(catalog.home_containers());
                 chunks += catalog.slots.len() as u64;
@@ -55,7 +57,7 @@ impl ReadingOrder {
         let newest = Catalog::new(engine.clone()).newest(|_| true);
         if let Ok(Some(backup)) = newest {
             for (looked_at, item) in (1u64..).zip(TreeWalk::new(engine, b"", &backup.root)) {
-                // One that is no file costs a look too.
+                // Entries that are not files cost one visit too.
                 order.left = order.left.saturating_sub(1);
                 if order.left == 0 || (looked_at.is_multiple_of(ENTRIES_OF_A_STEP) && !go_on()) {
                     return Ok(order);
@@ -70,7 +72,7 @@ impl ReadingOrder {
         let digest_bytes = engine.digest_bytes();
         let mut objects = 0u64;
         let visit = &mut |_: &[u8], value: &[u8]| {
-            // One of zeros costs a look too.
+            // Mappings of zeros cost one visit too.
             order.left = order.left.saturating_sub(1);
             objects += 1;
             if order.left == 0 || (objects.is_multiple_of(OBJECTS_OF_A_STEP) && !go_on()) {
@@ -83,7 +85,7 @@ impl ReadingOrder {
         Ok(order)
     }
 
-    /// Takes a piece; `false`: no more.
+    /// Visits a piece. Returns false when no more may be visited.
     fn note(&mut self, piece: &Piece, homes: &HashSet<ContainerId>) -> bool {
         if let Piece::Chunk { address, .. } = piece
             && homes.contains(&address.container())
@@ -96,7 +98,8 @@ impl ReadingOrder {
         self.left > 0
     }
 
-    /// What to sort by. Chunks that are not read in order (metadata, and what only older backups have) come behind.
+    /// Returns the sort key of a chunk. Chunks without a place in the order (metadata, and chunks of older backups
+    /// only) come last.
     pub(crate) fn rank(&self, address: Address) -> u64 {
         self.places.get(&address).map_or(u64::MAX, |place| u64::from(*place))
     }

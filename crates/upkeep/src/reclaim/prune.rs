@@ -1,8 +1,9 @@
-//! Giving back space: unused chunks are removed, then containers of which little is needed are merged (M0.19, M0.20).
+//! Frees space: removes unused chunks, then merges containers of which little is needed (M0.19, M0.20).
 //!
-//! Containers are merged in the order of what they give back, until no more than the wanted share of all bytes is unused. Those that end up
-//! in one container are taken in the order of their numbers, as chunks that were written together are read together; inside, chunks lie as the newest
-//! backup reads them, and behind those as the volumes do (`order.rs`): with age, restores get faster.
+//! Containers that free the most space are merged first, until at most the wanted share of all bytes is unused.
+//! Containers merged into one are neighbours by number, because chunks that were written together are read together.
+//! Inside, chunks are sorted as the newest backup reads them, then as the volumes do (`order.rs`). So restores get
+//! faster with age.
 
 use super::order::ReadingOrder;
 use super::unused::{RemovalReport, remove_unused};
@@ -13,17 +14,17 @@ use onefold_storage::StorageError;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Most slots that merged containers have together: the limit of a container is 65,535.
+/// The most slots that containers merged into one may have in total. A container can have 65,535.
 const MAX_SLOTS: usize = 60_000;
 
-/// When containers are merged.
+/// When to merge containers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PruneOptions {
     /// The share of all stored bytes (0 to 1, before compression) that may stay unused.
     pub max_unused: f64,
-    /// Containers of which a greater share is needed are left alone (0 to 1).
+    /// Containers of which a greater share is needed are not merged (0 to 1).
     pub max_fill: f64,
-    /// Only say what would be done.
+    /// Only report what would be done.
     pub dry_run: bool,
 }
 
@@ -40,21 +41,22 @@ pub struct PruneReport {
     pub chunks: u64,
     /// Their bytes before compression.
     pub chunk_bytes: u64,
-    /// Container files that went.
+    /// Container files removed.
     pub containers_before: u64,
-    /// Container files that came.
+    /// Container files created.
     pub containers_after: u64,
-    /// Bytes of container files given back. Of a dry run: an estimate, by the mean compression of the store.
+    /// Bytes of container files that were freed. For a dry run this is an estimate, by the mean compression of the
+    /// store.
     pub freed_bytes: u64,
-    /// Unused bytes, before compression, that are still in containers.
+    /// Unused bytes, before compression, that remain in containers.
     pub unused_bytes: u64,
-    /// Bytes of all chunks, before compression, that are in containers.
+    /// Bytes of all chunks in containers, before compression.
     pub raw_bytes: u64,
-    /// What could not be judged or merged, and why: one sentence each.
+    /// What could not be examined or merged, with the reason, one sentence each.
     pub problems: Vec<String>,
-    /// Which reader unused chunks are kept for, if there is one.
+    /// The reader that unused chunks are kept for, if any.
     pub kept_for: Option<String>,
-    /// Whether all unused chunks were removed and no container was left that should be merged.
+    /// Whether all unused chunks were removed and no container is left to merge.
     pub is_complete: bool,
 }
 
@@ -66,7 +68,8 @@ struct Victim {
     live_bytes: u64,
 }
 
-/// Removes unused chunks and merges containers. `go_on` is asked between steps; what was done until then is durable. With `dry_run` nothing is changed.
+/// Removes unused chunks and merges containers. Calls `go_on` between steps; finished steps are durable. With `dry_run`
+/// nothing is changed.
 pub fn prune(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Monitor, go_on: &dyn Fn() -> bool) -> Result<PruneReport> {
     let mut report = PruneReport::default();
     loop {
@@ -81,11 +84,12 @@ pub fn prune(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Monitor,
             let place = engine.ground().describe("");
             return if report.freed_bytes > 0 { Ok(report) } else { Err(UpkeepError::Engine(EngineError::Full { place })) };
         }
-        // What was given back may be the room that was missing.
+        // The space freed may be what was missing. Retry.
     }
 }
 
-/// Prunes; also returns whether something was left because the disk has no room for a larger index or for a merged container.
+/// Prunes once. Also returns whether work is left because the disk has no space for a larger index or a merged
+/// container.
 fn prune_once(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Monitor, go_on: &dyn Fn() -> bool) -> Result<(PruneReport, bool)> {
     let go_on = || go_on() && !monitor.is_cancelled();
     let mut report = PruneReport::default();
@@ -135,7 +139,7 @@ fn prune_once(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Monitor
         is_short |= !merge(engine, group, &order, &mut report)?;
         monitor.advance(group.len() as u64);
     }
-    // The files of a merge may have waited for room.
+    // The files of a merge may have waited for space.
     match engine.maintain(false) {
         Err(error) if error.is_full() => is_short = true,
         maintained => maintained?,
@@ -144,7 +148,7 @@ fn prune_once(engine: &Arc<Engine>, options: PruneOptions, monitor: &dyn Monitor
 }
 
 impl PruneReport {
-    /// Adds what a later pruning did, which knows best what is left.
+    /// Adds the report of a later pruning. What the later one says is left replaces what this one says.
     fn add(&mut self, later: PruneReport) {
         *self = PruneReport {
             chunks: self.chunks + later.chunks,
@@ -157,7 +161,8 @@ impl PruneReport {
     }
 }
 
-/// The sealed containers with unused chunks. What cannot be read cannot be merged, and what is in quarantine stays where it is.
+/// Returns the sealed containers with unused chunks. Containers that cannot be read cannot be merged. Chunks in
+/// quarantine stay where they are.
 fn candidates(engine: &Engine, dead: &BTreeMap<ContainerId, DeadSlots>) -> Result<Vec<Victim>> {
     let quarantined = engine.quarantined_containers()?;
     let sealed = dead
@@ -172,14 +177,14 @@ fn candidates(engine: &Engine, dead: &BTreeMap<ContainerId, DeadSlots>) -> Resul
 }
 
 impl Victim {
-    /// The share that is needed, 0 to 1.
+    /// Returns the share that is needed, from 0 to 1.
     fn fill(&self) -> f64 {
         self.live_bytes as f64 / (self.live_bytes + self.dead_bytes).max(1) as f64
     }
 }
 
-/// The containers to merge: the most profitable first, until little enough of the `raw` bytes of the store is `unused`. Those without any needed
-/// chunk always.
+/// Returns the containers to merge: those that free the most first, until little enough of the `raw` bytes of the store
+/// is `unused`. Containers without any needed chunk are always included.
 fn chosen(mut candidates: Vec<Victim>, mut unused: u64, mut raw: u64, options: PruneOptions) -> Vec<Victim> {
     candidates.sort_by(|one, other| one.fill().total_cmp(&other.fill()).then(one.container.cmp(&other.container)));
     candidates.retain(|candidate| {
@@ -194,15 +199,15 @@ fn chosen(mut candidates: Vec<Victim>, mut unused: u64, mut raw: u64, options: P
     candidates
 }
 
-/// Containers that become one: neighbours of a partition, as many as fill a container. Those without needed chunks go together.
-/// `compression` is stored by raw bytes.
+/// Returns groups of containers that become one: neighbours of a partition, as many as fill a container. Containers
+/// without needed chunks form groups of their own. `compression` is stored bytes divided by raw bytes.
 fn groups(engine: &Engine, mut wanted: Vec<Victim>, compression: f64) -> Vec<Vec<Victim>> {
     let room = (f64::from(engine.descriptor().container_bytes) / compression.max(1e-3)) as u64;
     wanted.sort_by_key(|candidate| (candidate.live_bytes > 0, candidate.container));
     let mut groups: Vec<Vec<Victim>> = Vec::new();
     let (mut live, mut slots) = (0, 0);
     for candidate in wanted {
-        // What cannot be read is left to the merge, which says so.
+        // Containers that cannot be read are left to the merge, which reports them.
         let own = engine.storage().slots(candidate.container).map_or(0, |slots| slots.len());
         let fits = |group: &Vec<Victim>| {
             let first = &group[0];
@@ -221,8 +226,8 @@ fn groups(engine: &Engine, mut wanted: Vec<Victim>, compression: f64) -> Vec<Vec
     groups
 }
 
-/// Merges a group. A container that cannot be merged is left alone and named, the others of its group are merged without it. Returns false if some are
-/// left because the disk has no room for what they would become.
+/// Merges a group. A container that cannot be merged is reported and left alone, and the others are merged without it.
+/// Returns false if some are left because the disk has no space for the merged container.
 fn merge(engine: &Engine, group: &[Victim], order: &ReadingOrder, report: &mut PruneReport) -> Result<bool> {
     let victims: Vec<ContainerId> = group.iter().map(|candidate| candidate.container).collect();
     match engine.merge_containers(&victims, &|address| order.rank(address)) {
@@ -243,7 +248,8 @@ fn merge(engine: &Engine, group: &[Victim], order: &ReadingOrder, report: &mut P
                 }
                 return Ok(!error.is_full());
             }
-            // There may be room for the one with the least in it, and what it gives back may be enough for the next.
+            // There may be space for the container with the least needed data. What it frees may be enough for the next
+            // one.
             let mut alone: Vec<&Victim> = group.iter().collect();
             alone.sort_by_key(|candidate| candidate.live_bytes);
             alone.into_iter().try_fold(true, |all, candidate| Ok(merge(engine, std::slice::from_ref(candidate), order, report)? && all))
@@ -252,7 +258,7 @@ fn merge(engine: &Engine, group: &[Victim], order: &ReadingOrder, report: &mut P
     }
 }
 
-/// Whether the error is about what is in the containers, so that others can still be merged.
+/// Returns whether the error concerns only these containers, so that others can still be merged.
 fn is_of_one_container(error: &EngineError) -> bool {
     matches!(
         error,

@@ -1,40 +1,43 @@
-//! How long the thread that gives space back rests between its steps (M0.20: limited against the load of others).
+//! How long the reclaiming thread rests between its steps (M0.20: limited so that other load is not slowed).
 //!
-//! A step takes processor and disk for some milliseconds, in which whoever reads or writes may have to wait. So while somebody does, the steps are
-//! a 250th of the time: then fewer than one request in a hundred meets one, and the 99th percentile stays what it was. Work that does not come to its
-//! end like that takes a fortieth after a while. Where nobody reads or writes, steps follow each other quickly. Where the disk gets full, or half of what containers have is of chunks that are removed already, giving back is what everybody waits for. No rest is longer
-//! than half a minute, so a step of more than an eighth of a second takes a greater share.
+//! A step uses processor and disk for some milliseconds, and readers and writers may have to wait meanwhile. So while
+//! there are any, steps take only a 250th of the time. Then fewer than one request in a hundred meets a step, and the
+//! 99th percentile does not change. Work that takes too long that way gets a fortieth of the time after a while.
+//!
+//! While nobody reads or writes, steps follow each other quickly. When the disk gets full, or half of the container
+//! data is dead, reclamation takes priority. No rest is longer than half a minute, so steps longer than an eighth of a
+//! second take a greater share.
 
 use crate::Clock;
 use onefold_engine::Engine;
 use std::cell::Cell;
 use std::time::Duration;
 
-/// Rests by the length of the step before, while nobody reads or writes.
+/// The length of a rest, as a multiple of the step before it, while nobody reads or writes.
 const REST_ALONE: u32 = 1;
-/// The same while somebody does, and when that was not enough for so long.
+/// The same while others read or write, and after this has gone on for too long.
 const REST_BESIDE_OTHERS: u32 = 249;
 const REST_WHEN_BEHIND: u32 = 39;
 const BEHIND_AFTER: Duration = Duration::from_secs(300);
-/// The same when room is short.
+/// The same when space is short.
 const REST_WHEN_URGENT: u32 = 3;
 /// The longest rest.
 const LONGEST: Duration = Duration::from_secs(30);
-/// Room is short when so much of the disk is used, or of the store unused, in percent.
+/// Space is short when this share of the disk is used, or of the store unused, in percent.
 const URGENT_DISK_PERCENT: u64 = 95;
 const URGENT_UNUSED_PERCENT: u64 = 50;
-/// A rest is slept in parts, so that whoever is to stop does.
+/// A rest is slept in parts, so that a thread that must stop does so soon.
 const NAP: Duration = Duration::from_millis(50);
 
-/// What the length of a rest depends on.
+/// What determines the length of a rest.
 trait Load {
-    /// Grows whenever somebody reads or writes.
+    /// Returns a number that grows whenever others read or write.
     fn served_bytes(&self) -> u64;
-    /// Whether room is short.
+    /// Returns whether space is short.
     fn is_urgent(&self) -> bool;
 }
 
-/// The rests of a thread that works beside those who are served.
+/// The rests of a thread that works beside clients.
 pub struct Rests<'a> {
     load: &'a dyn Load,
     clock: &'a dyn Clock,
@@ -45,7 +48,7 @@ pub struct Rests<'a> {
 }
 
 impl<'a> Rests<'a> {
-    /// Before the first step. `stopping` is asked while it rests.
+    /// Call before the first step. `stopping` is called during rests.
     pub fn new(engine: &'a Engine, clock: &'a dyn Clock, stopping: &'a dyn Fn() -> bool) -> Rests<'a> {
         Rests::beside(engine, clock, stopping)
     }
@@ -55,7 +58,7 @@ impl<'a> Rests<'a> {
         Rests { load, clock, stopping, begun: now, worked_since: Cell::new(now), served: Cell::new(load.served_bytes()) }
     }
 
-    /// Between two steps: rests; `false` if the thread is to stop.
+    /// Rests between two steps. Returns `false` if the thread must stop.
     pub fn rest(&self) -> bool {
         let served = self.load.served_bytes();
         let now = self.clock.elapsed();
@@ -77,7 +80,7 @@ impl<'a> Rests<'a> {
             }
             self.clock.sleep(left.min(NAP));
         }
-        // What is served during the next step counts, and during this rest.
+        // What is served during the next step counts too, not only during this rest.
         self.served.set(served);
         self.worked_since.set(self.clock.elapsed());
         !(self.stopping)()
@@ -90,7 +93,7 @@ impl Load for Engine {
     }
 
     fn is_urgent(&self) -> bool {
-        // Where nobody can tell how full the disk is, it is not taken for full.
+        // If the fill level of the disk is unknown, the disk counts as not full.
         let is_full = self.space().is_ok_and(|space| {
             percent_of(space.total_bytes - space.free_bytes.min(space.total_bytes), space.total_bytes) >= URGENT_DISK_PERCENT
         });

@@ -1,8 +1,10 @@
-//! Removing all chunks that nothing refers to (M0.19): what a deleted backup or volume, an overwritten block, or a backup that was cut short
-//! leaves behind. The engine decides on each chunk (`onefold_engine`, `removal.rs`); here it is decided which to ask about.
+//! Removes all chunks without references (M0.19): leftovers of deleted backups and volumes, overwritten blocks, and
+//! interrupted backups. The engine decides about each chunk (`onefold_engine`, `removal.rs`). This module decides which
+//! chunks to ask about.
 //!
-//! A backup's root goes with its record; the chunks of its tree follow level by level, as each removed metadata chunk gives up what it refers to.
-//! These are asked about at once, so one pass over the pages of the chunk index that have unused chunks is enough.
+//! The root of a backup goes with its record. The chunks of its tree follow level by level, because each removed
+//! metadata chunk releases the chunks it refers to. These are tried at once, so one pass over the pages of the chunk
+//! index is enough.
 
 use crate::Monitor;
 use crate::Result;
@@ -14,11 +16,11 @@ use onefold_storage::ChunkKind;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Candidates taken together, so that those of a container meet in one removal; 40 bytes each.
+/// Candidates collected together, so that those of one container are removed together. 40 bytes each.
 const GATHERED: usize = 16 * MAX_CANDIDATES;
-/// Chunks that are removed on a full disk before containers are given back.
+/// Chunks removed on a full disk before containers are freed.
 const AT_ONCE_ON_A_FULL_DISK: usize = 1024;
-/// Passes over the index in one call: later ones only have what the first had no room for.
+/// Passes over the index in one call. Later passes only handle what did not fit into the first.
 const MAX_PASSES: usize = 64;
 
 /// What was removed.
@@ -28,18 +30,19 @@ pub struct RemovalReport {
     pub chunks: u64,
     /// Their bytes before compression.
     pub bytes: u64,
-    /// What could not be judged, because a container or a page of the index cannot be read, or why nothing may be removed: one sentence each, the first
-    /// hundred.
+    /// Chunks that could not be examined, because a container or a page of the index cannot be read, or the reason why
+    /// nothing may be removed. One sentence each, the first hundred.
     pub damaged: Vec<String>,
-    /// Which reader they are kept for, if there is one: it reads what was removed.
+    /// The reader that removed chunks are kept for, if any: it still reads them.
     pub kept_for: Option<String>,
-    /// Whether some are left because the disk has no room for it before containers are given back.
+    /// Whether chunks are left because the disk has no space to remove more before containers are freed.
     pub is_short_of_room: bool,
-    /// Whether all unused chunks are gone: not if some cannot be judged, if writes in flight did not end or asked for some, or the monitor cancelled.
+    /// Whether all unused chunks are gone. False if some cannot be examined, writes in flight did not end or used some,
+    /// or the monitor cancelled.
     pub is_complete: bool,
 }
 
-/// Sentences that a report has at most.
+/// The most sentences in a report.
 const LISTED: usize = 100;
 
 impl RemovalReport {
@@ -49,7 +52,7 @@ impl RemovalReport {
         removed.damaged.iter().for_each(|what| self.note(what.clone()));
     }
 
-    /// Notes what could not be judged, once.
+    /// Adds what could not be examined, once.
     fn note(&mut self, what: String) {
         if self.damaged.len() < LISTED && !self.damaged.contains(&what) {
             self.damaged.push(what);
@@ -57,14 +60,14 @@ impl RemovalReport {
     }
 }
 
-/// Removes all chunks that nothing refers to; the space in their containers comes back with merging. `go_on` is asked while writes in flight are
-/// waited for. What was removed is durable whatever comes after; after an error or a crash the next call goes on.
+/// Removes all chunks without references. Merging frees their space in containers later. Calls `go_on` while waiting
+/// for writes in flight. Removals are durable whatever comes after. After an error or a crash, the next call continues.
 pub fn remove_unused(engine: &Arc<Engine>, monitor: &dyn Monitor, go_on: &dyn Fn() -> bool) -> Result<RemovalReport> {
-    // What was stored and never referred to is in the index only when it is durable.
+    // Chunks that were stored but never referred to are in the index only once they are durable.
     engine.flush()?;
     let mut removal = Removal { engine, monitor, report: RemovalReport::default(), was_left: false, was_in_use: false };
     match engine.settle_quarantine() {
-        // What hangs on that is kept, and said to be.
+        // Chunks that depend on that are kept, and reported.
         Ok(()) | Err(EngineError::Index(IndexError::ChunkIndexDamaged { .. })) => {}
         Err(error) => return Err(error.into()),
     }
@@ -87,21 +90,21 @@ struct Removal<'a> {
     engine: &'a Arc<Engine>,
     monitor: &'a dyn Monitor,
     report: RemovalReport,
-    /// Some were released for which there was no room.
+    /// Whether released chunks were left out for lack of memory.
     was_left: bool,
-    /// Some stay because somebody asked for them.
+    /// Whether chunks stay because others used them meanwhile.
     was_in_use: bool,
 }
 
 impl Removal<'_> {
-    /// One pass over the pages of the chunk index. Returns false if it was cut short.
+    /// Makes one pass over the pages of the chunk index. Returns false if it was interrupted.
     fn pass(&mut self, go_on: &dyn Fn() -> bool) -> Result<bool> {
-        // What only the memory knows is brought into the pages, where the search looks.
+        // Writes entries that are only in memory into the pages, where the search looks.
         match self.engine.maintain(true) {
             Ok(()) => {}
-            // A damaged page keeps its partition from being swept; what is in other pages can be removed all the same.
+            // A damaged page prevents the sweep of its partition. Chunks in other pages can still be removed.
             Err(EngineError::Index(error @ IndexError::ChunkIndexDamaged { .. })) => self.report.note(error.to_string()),
-            // So does one that has no room to grow on a full disk; what the others give may be what it needs.
+            // The same holds for a page that has no space to grow on a full disk. Other removals may free that space.
             Err(EngineError::Index(error)) if error.is_full() => self.report.is_short_of_room = true,
             Err(error) => return Err(error.into()),
         }
@@ -118,7 +121,7 @@ impl Removal<'_> {
         Ok(true)
     }
 
-    /// Removes candidates, then those of what they referred to that nothing refers to any more, and so on.
+    /// Removes candidates, then the chunks that only they referred to, and so on.
     fn levels(&mut self, mut level: Vec<Candidate>, go_on: &dyn Fn() -> bool) -> Result<bool> {
         let digest_bytes = self.engine.digest_bytes();
         let references = |kind, content: &[u8]| {
@@ -126,7 +129,7 @@ impl Removal<'_> {
             Ok(pieces.iter().filter_map(Piece::fingerprint).collect())
         };
         while !level.is_empty() {
-            // By container: each is looked into once or twice, not once for each removal.
+            // Sorted by container, so that each is read once or twice and not for each removal.
             level.sort_unstable();
             level.dedup();
             let mut next = Vec::new();
@@ -161,7 +164,8 @@ impl Removal<'_> {
                 let room = GATHERED.saturating_sub(next.len());
                 next.extend(removed.released.into_iter().take(room));
                 if self.engine.is_reserve_in_use() && self.report.chunks >= AT_ONCE_ON_A_FULL_DISK as u64 {
-                    // The reserve may not do for all of it. First the containers go of which nothing is needed any more.
+                    // The reserve may not suffice for all of it. First free the containers of which nothing is needed
+                    // any more.
                     self.report.is_short_of_room = true;
                     return Ok(false);
                 }
@@ -183,8 +187,8 @@ pub(crate) struct WouldRemove {
     pub(crate) dead: BTreeMap<ContainerId, DeadSlots>,
 }
 
-/// Finds out what [`remove_unused`] would remove, changing nothing: which chunks would lose references is kept in memory, about 60
-/// bytes for each. The whole chunk index is read once.
+/// Finds out what [`remove_unused`] would remove, without changing anything. Keeps the chunks that would lose
+/// references in memory, about 60 bytes each. Reads the whole chunk index once.
 pub(crate) fn would_remove(engine: &Arc<Engine>, go_on: &dyn Fn() -> bool) -> Result<WouldRemove> {
     let mut would = WouldRemove::default();
     would.damaged.extend(engine.why_nothing_is_removed()?);
@@ -218,7 +222,7 @@ pub(crate) fn would_remove(engine: &Arc<Engine>, go_on: &dyn Fn() -> bool) -> Re
 }
 
 impl WouldRemove {
-    /// Chunks of one container.
+    /// Adds chunks of one container.
     fn add(&mut self, engine: &Arc<Engine>, run: &[Candidate], release: &mut dyn FnMut(Fingerprint)) -> Result<()> {
         let container = engine.storage().catalog(run[0].address.container())?.container;
         let slots = engine.storage().slots(container)?;

@@ -1,22 +1,23 @@
-//! The volumes and layers of a store as `check` sees them: who shows what, and what cannot be (M0.21).
+//! The volumes and layers of a store as `check` sees them: which volumes show which layers, and which layers cannot be
+//! shown (M0.21).
 
 use super::{Gap, Kind, objects};
 use onefold_engine::Moment;
 use onefold_volume::{Layer, VolumeInfo};
 use std::collections::{BTreeSet, HashMap};
 
-/// The volumes and the layers of a store, those being dropped too.
+/// The volumes and the layers of a store, including layers that are being dropped.
 #[derive(Debug, Default)]
 pub(crate) struct VolumeList {
     pub(crate) by_number: HashMap<u32, VolumeInfo>,
     layers: HashMap<u32, Layer>,
     /// Map -> the layer that has it.
     owners: HashMap<u32, u32>,
-    /// Whether all could be read.
+    /// Whether all records could be read.
     is_complete: bool,
 }
 
-/// Reads volumes and layers. `problem` gets what cannot be read, and what does not fit together.
+/// Reads volumes and layers. Passes unreadable and inconsistent records to `problem`.
 pub(crate) fn volumes(moment: &Moment<'_>, problem: &mut dyn FnMut(String)) -> VolumeList {
     let mut list = VolumeList::default();
     let (mut problems, mut gaps) = (Vec::new(), Vec::new());
@@ -58,7 +59,7 @@ fn maps(layer: &Layer) -> impl Iterator<Item = u32> {
 }
 
 impl VolumeList {
-    /// What does not fit together.
+    /// Adds inconsistencies to `problems`.
     fn misfits(&self, problems: &mut Vec<String>) {
         let mut users: HashMap<u32, usize> = HashMap::new();
         for info in self.by_number.values() {
@@ -96,14 +97,14 @@ impl VolumeList {
         }
     }
 
-    /// The layers that a volume stands on, from the top down.
+    /// Returns the layers of a volume, from the top down.
     fn path(&self, volume: &VolumeInfo) -> impl Iterator<Item = (u32, &Layer)> {
-        // A parent's number is less than its child's, else the record is not read: there is an end.
+        // Records whose parent number is not below their own are not read, so this ends.
         let get = |number: u32| self.layers.get(&number).map(|layer| (number, layer));
         std::iter::successors(get(volume.layer), move |(_, layer)| get(layer.parent))
     }
 
-    /// The volumes that a layer lies below, by number.
+    /// Returns the volumes on top of a layer, by number.
     fn shown_by(&self, layer: u32) -> Vec<&VolumeInfo> {
         let mut found: Vec<_> = self.by_number.values().filter(|info| self.path(info).any(|(number, _)| number == layer)).collect();
         found.sort_by_key(|info| info.number);
@@ -115,13 +116,13 @@ impl VolumeList {
         if names.is_empty() { "below no volume that is known".to_owned() } else { format!("below {}", names.join(", ")) }
     }
 
-    /// The layer that has a map, with its number.
+    /// Returns the layer that has a map, with its number.
     pub(crate) fn owner(&self, map: u32) -> Option<(u32, &Layer)> {
         let number = self.owners.get(&map)?;
         self.layers.get(number).map(|layer| (*number, layer))
     }
 
-    /// The volumes whose block is spelled by the mapping of a map, by number.
+    /// Returns the volumes that get this block from this map, by number.
     pub(crate) fn showing(&self, moment: &Moment<'_>, map: u32, block: u64) -> Vec<&VolumeInfo> {
         let Some((owner, _)) = self.owner(map) else { return Vec::new() };
         let mut found = self.shown_by(owner);
@@ -132,7 +133,7 @@ impl VolumeList {
         found
     }
 
-    /// The map that a volume has a block from.
+    /// Returns the map from which a volume gets a block.
     fn source(&self, moment: &Moment<'_>, volume: &VolumeInfo, block: u64) -> Option<u32> {
         let mut is_hidden = false;
         for (_, layer) in self.path(volume) {
@@ -152,24 +153,24 @@ impl VolumeList {
         None
     }
 
-    /// Volumes whose mappings may be those of maps from `first` to `last`, with the map.
+    /// Returns volumes that may get mappings from maps `first` to `last`, with the map.
     pub(crate) fn with_maps(&self, first: u32, last: u32) -> Vec<(u32, &VolumeInfo)> {
         let owners = self.owners.iter().filter(|(map, _)| (first..=last).contains(*map));
         owners.flat_map(|(map, layer)| self.shown_by(*layer).into_iter().map(|info| (*map, info))).collect()
     }
 
-    /// Whether a layer may have a map from `first` to `last`.
+    /// Returns whether a layer may have a map from `first` to `last`.
     pub(crate) fn may_have_maps(&self, first: u32, last: u32) -> bool {
         !self.is_complete || self.owners.keys().any(|map| (first..=last).contains(map))
     }
 
-    /// What is wrong with a mapping of a map that no layer has.
+    /// Describes what is wrong with a mapping of a map that no layer has.
     pub(crate) fn orphan(&self, map: u32, block: u64) -> Option<String> {
         let is_orphan = self.is_complete && self.owner(map).is_none();
         is_orphan.then(|| format!("the mapping of block {block} belongs to map {map}, which no layer has"))
     }
 
-    /// Compares how many mappings each layer has with what its record says.
+    /// Compares the number of mappings of each layer with its record.
     pub(crate) fn compare_mappings(&self, counted: &HashMap<u32, u64>, problem: &mut dyn FnMut(String)) {
         let mut wrong: Vec<(u32, u64, u64)> = Vec::new();
         for (number, layer) in &self.layers {
@@ -187,13 +188,14 @@ fn mapping_key_of(map: u32, block: u64) -> Vec<u8> {
     [b"m".as_slice(), &map.to_be_bytes(), &block.to_be_bytes()].concat()
 }
 
-/// An object, in whichever partition it is.
+/// Returns an object, from whichever partition has it.
 fn value(moment: &Moment<'_>, key: &[u8]) -> Option<(u16, Vec<u8>)> {
     (0..moment.object_partitions()).find_map(|partition| Some((partition, moment.get(partition, key).ok()??)))
 }
 
 impl Gap {
-    /// What of volumes is lost where mappings cannot be read: `(map, block)` from `first` to `last`.
+    /// Describes the ranges of volumes that are lost where mappings cannot be read: `(map, block)` from `first` to
+    /// `last`.
     pub(crate) fn lost_ranges(volumes: &VolumeList, (first, from): (u32, u64), (last, to): (u32, u64)) -> String {
         let mut hit = BTreeSet::new();
         for (map, info) in volumes.with_maps(first, last) {

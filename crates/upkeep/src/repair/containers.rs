@@ -1,4 +1,4 @@
-//! Steps 2, 4 and 5 of a repair: container files, what leads to them, and what of them cannot be read.
+//! Steps 2, 4 and 5 of a repair: container files, the forwards to them, and the chunks in them that cannot be read.
 
 use super::Repair;
 use super::suspects::{self, Suspects};
@@ -8,18 +8,18 @@ use onefold_engine::{Address, ContainerId, Engine, LostChunk, Repair as Repaired
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Lost chunks that are gathered from the index before they are put in quarantine: bounds memory.
+/// Lost chunks collected from the index before they are put in quarantine. Limits memory.
 const LOST_AT_ONCE: usize = 1 << 16;
 
-/// Lost chunks by the container of their addresses, with why it cannot be read.
+/// Lost chunks by the container of their addresses, with the reason why it cannot be read.
 type LostByHome = BTreeMap<ContainerId, (Arc<str>, Vec<LostChunk>)>;
 
-/// Why the chunks with addresses of a container cannot be had; `None`: they can.
+/// Returns why the chunks with addresses of a container cannot be read, or `None` if they can.
 type WhyNot<'a> = dyn FnMut(ContainerId) -> Result<Option<Arc<str>>> + 'a;
 
 impl Repair<'_> {
-    /// Containers without a file that parity gives back, and containers whose header can be written anew: before forwards are looked at, for these lead to what
-    /// can be read. What cannot be made anew (the disk is full) keeps nobody from looking at the rest.
+    /// Rebuilds containers without a file from parity, and headers that can be recomputed. This comes before the
+    /// forwards, which must lead to readable containers. A failed rebuild (the disk is full) does not stop the others.
     pub(super) fn lost_containers(&mut self, engine: &Arc<Engine>) -> Result<()> {
         match engine.storage().repair_lost(&|| self.go_on()) {
             Ok((repaired, lost)) => {
@@ -54,7 +54,7 @@ impl Repair<'_> {
         if self.options.dry_run { "would be" } else { "was" }
     }
 
-    /// Makes a container anew from parity, or its header; what of this is not possible is noted.
+    /// Rebuilds a container, or its header, from parity. Notes whatever is not possible.
     fn container_anew(&mut self, engine: &Arc<Engine>, container: ContainerId) -> Result<()> {
         match engine.repair_container(container) {
             Ok(Repaired::Repaired) => {
@@ -73,7 +73,7 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// Step 2. A merged container says itself whose chunks it has; of several the one that was made last counts.
+    /// Runs step 2. A merged container itself says whose chunks it has. Of several such containers, the newest counts.
     pub(super) fn forwards(&mut self, engine: &Arc<Engine>) -> Result<()> {
         let storage = engine.storage();
         let containers = storage.containers()?;
@@ -102,7 +102,7 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// Step 4. Returns the container files whose catalog cannot be read, and why.
+    /// Runs step 4. Returns the container files whose catalog cannot be read, and why.
     pub(super) fn containers(&mut self, engine: &Arc<Engine>) -> Result<BTreeMap<ContainerId, Arc<str>>> {
         let containers = engine.storage().containers()?;
         self.monitor.step("containers and data", containers.len() as u64);
@@ -127,7 +127,7 @@ impl Repair<'_> {
         Ok(unreadable)
     }
 
-    /// Step 5: what the index has in files that are missing or whose catalog cannot be read.
+    /// Runs step 5: chunks that the index has in files that are missing or whose catalog cannot be read.
     pub(super) fn what_was_in(&mut self, engine: &Arc<Engine>, unreadable: &BTreeMap<ContainerId, Arc<str>>) -> Result<()> {
         let ask = |home: ContainerId| -> Result<Option<Arc<str>>> {
             let file = match suspects::lasting(|| engine.storage().current(home))? {
@@ -170,7 +170,8 @@ impl Repair<'_> {
         self.give_up_dead_ends(engine)
     }
 
-    /// Some chunks that a partition of the index has where they cannot be, from a prefix on, and where to go on.
+    /// Returns some chunks of a partition whose place in the index cannot be read, from a prefix on, and where to
+    /// continue.
     fn lost_places(&self, engine: &Arc<Engine>, partition: u32, from: u64, why_not: &mut WhyNot<'_>) -> Result<(LostByHome, Option<u64>)> {
         let mut lost = LostByHome::new();
         let (mut count, mut last, mut next, mut failed) = (0, 0, None, None);
@@ -181,7 +182,7 @@ impl Repair<'_> {
             let address = Address::from_bits(entry.address);
             match why_not(address.container()) {
                 Ok(None) => {}
-                // All with one prefix together, so that the next call knows where to begin.
+                // All chunks with one prefix together, so that the next call knows where to begin.
                 Ok(Some(_)) if count >= LOST_AT_ONCE && last != fingerprint.prefix() => next = Some(fingerprint.prefix()),
                 Ok(Some(why)) => {
                     let chunk = LostChunk { fingerprint: *fingerprint, address, slot: None };
@@ -195,7 +196,7 @@ impl Repair<'_> {
         failed.map_or(Ok((lost, next)), Err)
     }
 
-    /// Forwards that lead nowhere have lost their chunks to the quarantine by now.
+    /// Gives up forwards that lead nowhere. By now their chunks are in quarantine.
     fn give_up_dead_ends(&mut self, engine: &Arc<Engine>) -> Result<()> {
         let storage = engine.storage();
         for id in storage.forwards()? {

@@ -1,4 +1,4 @@
-//! The first part of a repair: what opening a store needs, and a chunk index to go with it.
+//! The first part of a repair: what opening a store needs, and a matching chunk index.
 
 use super::rebuild_chunk_index;
 use crate::{Monitor, Result};
@@ -8,21 +8,21 @@ use onefold_ground::Ground;
 use onefold_ground::wire::Reader;
 use std::sync::Arc;
 
-/// What a repair of what opening needs would lose.
+/// What would be lost if a repair fixed what opening needs.
 #[derive(Clone, Debug, Default)]
 pub struct Losses {
-    /// A sentence each. None: nothing is lost.
+    /// One sentence each. Empty: nothing is lost.
     pub sentences: Vec<String>,
-    /// Backups that were made or changed in what is lost, as far as that can still be understood.
+    /// Backups created or changed in the lost part, as far as they can still be decoded.
     pub backups: Vec<Backup>,
-    /// The names of volumes that were made or changed there.
+    /// The names of volumes created or changed there.
     pub volumes: Vec<String>,
-    /// Blocks of volumes that were written there.
+    /// Blocks of volumes written there.
     pub blocks: u64,
 }
 
 impl Losses {
-    /// What a salvage of a store of these digests found.
+    /// Returns what a salvage found. `digest_bytes` is the store's.
     pub(crate) fn of(found: Salvaged, digest_bytes: usize) -> Losses {
         let mut losses = Losses { sentences: found.losses, ..Losses::default() };
         for (_, key, value) in &found.lost_objects {
@@ -40,11 +40,12 @@ impl Losses {
     }
 }
 
-/// Makes a store open again, as far as what keeps it from opening can be repaired: descriptor, owner epoch, object index, operations log, chunk index. Returns a sentence
-/// for everything that was repaired and for everything that is lost; nothing if the store was sound. In a dry run nothing is changed, and the
-/// sentences tell what would be done. Nobody else may have the store open. Cut short, it is to be run again.
+/// Makes a store open again, as far as possible: repairs descriptor, owner epoch, object index, operations log and
+/// chunk index. Returns a sentence for everything repaired and everything lost; none if the store was sound. A dry run
+/// changes nothing, and the sentences say what would be done. Nobody else may have the store open. If interrupted, run
+/// it again.
 ///
-/// What is damaged inside the containers is not looked at.
+/// Ignores damage inside containers.
 pub fn salvage(
     ground: &Arc<dyn Ground>,
     settings: &Settings,

@@ -1,4 +1,4 @@
-//! Rebuilding the chunk index from the containers and from everything that refers to chunks (M0.13: the index is a view).
+//! Rebuilds the chunk index from the containers and from everything that refers to chunks (M0.13: the index is a view).
 
 use crate::Monitor;
 use crate::Result;
@@ -9,12 +9,12 @@ use onefold_ground::Ground;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Different chunks whose references are summed up before they go to the index.
+/// Distinct chunks whose references are summed up before they go to the index.
 const BATCH: usize = 1 << 18;
 
-/// Throws the chunk index away and makes a new one: places from the catalogs of all containers, usage counts from all references. What
-/// is damaged or lost is returned, and is not in the new index. Anything else that cannot be read is an error, for counts must never be too low. After an error, or cut
-/// short, it must be done again before the store opens.
+/// Discards the chunk index and builds a new one: places from the catalogs of all containers, usage counts from all
+/// references. Returns what is damaged or lost, which is not in the new index. Errors: anything else cannot be read,
+/// because counts must never be too low. After an error or an interruption, rebuild again before the store opens.
 pub fn rebuild_chunk_index(ground: Arc<dyn Ground>, settings: Settings, command: &str, monitor: &dyn Monitor) -> Result<Vec<String>> {
     let mut problems = Vec::new();
     monitor.step("places of chunks", 1);
@@ -29,7 +29,7 @@ pub fn rebuild_chunk_index(ground: Arc<dyn Ground>, settings: Settings, command:
     for container in containers {
         let slots = match engine.storage().slots(container) {
             Ok(slots) => slots,
-            // It was named with the places.
+            // It was reported with the places.
             Err(error) if error.is_damage() => Vec::new(),
             Err(error) => return Err(error.into()),
         };
@@ -50,7 +50,7 @@ pub fn rebuild_chunk_index(ground: Arc<dyn Ground>, settings: Settings, command:
     }
     let names = volumes(&moment, &mut |problem| problems.push(problem));
     if let Some(why) = of_objects(&moment, &names, &mut |piece| counts.add(piece), &mut |problem| problems.push(problem)) {
-        // Counts would be less than there are references.
+        // Counts would be lower than the number of references.
         return Err(EngineError::Inconsistent {
             why: format!("the chunk index was not rebuilt, as not everything that counts could be read: {why}"),
         }

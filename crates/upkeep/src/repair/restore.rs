@@ -1,5 +1,5 @@
-//! Step 3 of a repair: chunks in quarantine that can be read again come out of it, container by container, where they were lost or where there is
-//! another copy of them.
+//! Step 3 of a repair: takes chunks out of quarantine that can be read again, container by container: where they were
+//! lost, or where there is another copy.
 
 use super::Repair;
 use super::suspects;
@@ -11,17 +11,17 @@ use onefold_storage::ChunkKind;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Memory of a chunk that is looked for.
+/// Memory of a chunk that is searched for.
 const WANTED_BYTES: usize = 256;
-/// Most chunks, and most references of them, that are restored together.
+/// The most chunks, and the most references of them, restored together.
 const TOGETHER: usize = 4096;
 const REFERENCES_TOGETHER: usize = 1 << 16;
 
-/// A place where a chunk may be: the file, its address there, its number among those that are looked for.
+/// A place where a chunk may be: the file, its address there, its index in the list of wanted chunks.
 type Place = (ContainerId, Address, usize);
 
 impl Repair<'_> {
-    /// Looks for all chunks in quarantine, as many at a time as memory allows.
+    /// Searches for all chunks in quarantine, as many at a time as memory allows.
     pub(super) fn restore(&mut self, engine: &Arc<Engine>) -> Result<()> {
         let mut given_up = Vec::new();
         engine.for_each_dead(&mut |container, dead| given_up.extend(dead.is_given_up().then_some(container)))?;
@@ -36,7 +36,8 @@ impl Repair<'_> {
         self.monitor.step("chunks in quarantine", total);
         let before = self.report.restored_chunks;
         let limit = (self.options.memory_bytes / 4 / WANTED_BYTES).max(TOGETHER);
-        // What is restored may need others that are nowhere, which nobody knew: each time those of one level more.
+        // Restored chunks may need others that are nowhere, which was not known before. Each round finds one more level
+        // of these.
         loop {
             let known = self.report.quarantined_chunks;
             engine.for_each_quarantined_batch(limit, &mut |batch| self.restore_some(engine, batch))?;
@@ -66,7 +67,7 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// Every copy in a container of chunks that were not found, also those that the index never knew.
+    /// Returns every copy, in any container, of chunks that were not found, including copies that the index never knew.
     fn other_places(&self, engine: &Arc<Engine>, chunks: &[Quarantined], is_found: &[bool]) -> Result<Vec<Place>> {
         let wanted = chunks.iter().enumerate().filter(|(number, _)| !is_found[*number]);
         let wanted: HashMap<Fingerprint, usize> = wanted.map(|(number, chunk)| (chunk.fingerprint, number)).collect();
@@ -83,7 +84,7 @@ impl Repair<'_> {
         Ok(places)
     }
 
-    /// Restores those of the chunks that can be read at one of these places.
+    /// Restores the chunks that can be read at one of these places.
     fn restore_at(&mut self, engine: &Arc<Engine>, chunks: &[Quarantined], mut places: Vec<Place>, is_found: &mut [bool]) -> Result<()> {
         places.sort_unstable();
         for of_file in places.chunk_by(|one, next| one.0 == next.0) {
@@ -122,7 +123,8 @@ impl Repair<'_> {
         self.lose_needed(engine, fitting)
     }
 
-    /// Where the chunk index was made anew without a chunk, what that one refers to may be in it for the first time now, and nowhere.
+    /// Loses chunks that restored ones need and that are nowhere. If the chunk index was rebuilt without a chunk, its
+    /// references may be new to the index.
     fn lose_needed(&mut self, engine: &Arc<Engine>, restored: &[Readable]) -> Result<()> {
         let mut needed: Vec<Fingerprint> = restored.iter().flat_map(|chunk| &chunk.references).copied().collect();
         needed.sort_unstable();
@@ -139,7 +141,7 @@ impl Repair<'_> {
     }
 }
 
-/// What a chunk refers to, if it can be read.
+/// Returns what a chunk refers to, if it can be read.
 fn references_of(engine: &Arc<Engine>, address: Address, fingerprint: &Fingerprint, kind: ChunkKind) -> Result<Option<Vec<Fingerprint>>> {
     let Some(content) = suspects::content(engine, address, fingerprint, kind)? else { return Ok(None) };
     let pieces = of_chunk(&content, kind, engine.digest_bytes());

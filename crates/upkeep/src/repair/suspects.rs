@@ -1,4 +1,4 @@
-//! What of a container cannot be read, slot by slot: for `repair`, which must know it exactly.
+//! Finds out exactly, slot by slot, what cannot be read in a container. `repair` must know it precisely.
 
 use crate::Result;
 use crate::reading::{Looked, look_into};
@@ -9,7 +9,7 @@ use onefold_storage::{ChunkKind, Slice, StorageError};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often something is read before it is taken for lost that is not damaged, and the pause before each further time.
+/// How often to read undamaged data before it is taken for lost, and the pause before each retry.
 const ATTEMPTS: usize = 3;
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -18,18 +18,18 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(crate) enum Suspects {
     /// Nothing that counts.
     None,
-    /// These chunks cannot be read, or are not what their names say.
+    /// These chunks cannot be read, or have other bytes than their names say.
     Chunks { lost: Vec<LostChunk>, why: String },
     /// Its catalog cannot be read.
     All { why: String },
 }
 
-/// Whether something in a container is not as it should be.
+/// Returns whether something is wrong with a container.
 pub(crate) fn is_suspect(looked: &Looked) -> bool {
     !looked.wrong.is_empty() || !looked.found.as_ref().is_ok_and(|found| found.damage.is_empty())
 }
 
-/// Reads a container, and what seems to be wrong once more by itself, as an error of a device may pass.
+/// Reads a container, and reads suspicious parts again one by one, because an error of a device may pass.
 pub(crate) fn of(engine: &Arc<Engine>, container: ContainerId) -> Result<Suspects> {
     let looked = look_into(engine, container, true, &mut ReadBuffer::default());
     if !is_suspect(&looked) {
@@ -56,7 +56,8 @@ pub(crate) fn of(engine: &Arc<Engine>, container: ContainerId) -> Result<Suspect
     Ok(if lost.is_empty() { Suspects::None } else { Suspects::Chunks { lost, why } })
 }
 
-/// The bytes of a chunk, if they can be read and are what its name says. An error is one that tells nothing of what is stored.
+/// Returns the bytes of a chunk, if they can be read and match its name. Errors: those that say nothing about the
+/// stored data.
 pub(crate) fn content(engine: &Arc<Engine>, address: Address, fingerprint: &Fingerprint, kind: ChunkKind) -> Result<Option<Slice>> {
     let load = || {
         let mut slices = Vec::new();
@@ -68,9 +69,9 @@ pub(crate) fn content(engine: &Arc<Engine>, address: Address, fingerprint: &Fing
     Ok((name == *fingerprint).then_some(content))
 }
 
-/// Reads something whose loss has consequences: what fails for other reasons than damage is tried again after a pause. The inner error says that it is
-/// damaged, or that the device refuses it every time; the outer one is any other. A device that is gone as a whole refuses the log as well, so nothing
-/// is put in quarantine for its sake.
+/// Reads something whose loss has consequences. Retries failures other than damage, after a pause. The inner error
+/// means damage, or that the device refuses every time. The outer error is any other. If the whole device is gone, the
+/// log cannot be written either, so nothing is put in quarantine because of that.
 pub(crate) fn lasting<T>(mut read: impl FnMut() -> onefold_storage::Result<T>) -> Result<std::result::Result<T, StorageError>> {
     for _ in 1..ATTEMPTS {
         match read() {

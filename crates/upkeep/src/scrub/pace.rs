@@ -1,4 +1,4 @@
-//! How fast a scrub reads.
+//! The rate at which a scrub reads.
 
 use crate::clock::Clock;
 use std::time::Duration;
@@ -6,29 +6,29 @@ use std::time::Duration;
 /// How fast a scrub reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScrubRate {
-    /// As fast as the device gives it.
+    /// As fast as the device can.
     Unlimited,
-    /// At most so many bytes a second, at least 1.
+    /// At most this many bytes a second, at least 1.
     BytesPerSecond(u64),
-    /// A quarter of the time: where others keep the device busy reading takes longer, and so do the pauses.
+    /// A quarter of the time. If others keep the device busy, reading takes longer, and so do the pauses.
     Quarter,
 }
 
-/// A longer wait is made in steps, so that a scrub that is to stop does.
+/// A longer wait is split into steps, so that a scrub that must stop does so soon.
 const STEP: Duration = Duration::from_millis(50);
 /// The longest pause of a scrub that reads a quarter of the time.
 const LONGEST_REST: Duration = Duration::from_secs(10);
-/// What was not read in time is not made up for, except for so long.
+/// Reading that fell behind is caught up for at most this long.
 const CATCH_UP: Duration = Duration::from_secs(1);
 
-/// Keeps a scrub to its rate. Times are those of the clock.
+/// Keeps a scrub to its rate. Times are by the clock.
 #[derive(Debug)]
 pub(super) struct Pace<'a> {
     rate: ScrubRate,
     clock: &'a dyn Clock,
     /// When the next bytes may be read.
     due: Duration,
-    /// When the last wait was over.
+    /// When the last wait ended.
     worked_since: Duration,
 }
 
@@ -38,12 +38,12 @@ impl<'a> Pace<'a> {
         Pace { rate, clock, due: now, worked_since: now }
     }
 
-    /// How many files may be read without a wait in between.
+    /// Returns how many files may be read without a wait in between.
     pub(super) fn files_at_once(&self) -> usize {
         if self.rate == ScrubRate::Unlimited { usize::MAX } else { 1 }
     }
 
-    /// Waits until the next bytes may be read; `false`: the scrub is to stop, which `go_on` is asked meanwhile.
+    /// Waits until the next bytes may be read. Calls `go_on` meanwhile. Returns `false` if the scrub must stop.
     pub(super) fn wait(&mut self, go_on: &dyn Fn() -> bool) -> bool {
         let now = self.clock.elapsed();
         match self.rate {
@@ -58,7 +58,7 @@ impl<'a> Pace<'a> {
         go_on()
     }
 
-    /// So many bytes were read since the last wait: the next ones are due when these have taken their time.
+    /// Charges bytes read since the last wait. The next bytes are due when these have taken their time.
     pub(super) fn charge(&mut self, bytes: u64) {
         if let ScrubRate::BytesPerSecond(rate) = self.rate {
             self.due += Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(read(500), seconds(0.0), "the first bytes are due at once");
         assert_eq!(read(2000), seconds(0.5));
         assert_eq!(read(100), seconds(2.5));
-        // An hour later one second of it is made up for, no more.
+        // After an hour, it catches up for one second only.
         clock.sleep(seconds(3600.0));
         assert_eq!(read(1500), seconds(3602.5));
         assert_eq!(read(0), seconds(3603.0));

@@ -1,4 +1,4 @@
-//! What a step of a scrub does with what comes next.
+//! The work of each step of a scrub.
 
 use super::pace::Pace;
 use super::state::{Damage, Phase, Position};
@@ -9,11 +9,11 @@ use onefold_index::objects::Verified;
 use onefold_storage::{FORWARD_BYTES, Scrubbed, ScrubbedParity, StorageError};
 use std::sync::atomic::Ordering;
 
-/// Of the damaged pages of the chunk index that a step finds so many are named, the others counted.
+/// A step names this many damaged pages of the chunk index and counts the others.
 const NAMED_PAGES: usize = 10;
 
 impl Scrub<'_> {
-    /// Has the threads that read stop when it is time.
+    /// Stops the reading threads if the scrub must stop.
     fn look(&self, go_on: &GoOn<'_>) {
         if !go_on.asks() {
             self.stop.store(true, Ordering::Relaxed);
@@ -39,7 +39,7 @@ impl Scrub<'_> {
     fn containers_at_once(&self, ids: &[ContainerId], step: &mut Step, go_on: &GoOn<'_>) {
         let mut found = |container: ContainerId, scrubbed: Scrubbed| {
             let position = Position { phase: Phase::Containers, unit: container.bits() };
-            // Where it has parity, a damaged one is made anew.
+            // A damaged container with parity is rebuilt.
             let repaired = if scrubbed.damage.is_empty() { Ok(Repair::Whole) } else { self.engine.repair_container(container) };
             match repaired {
                 Ok(Repair::Repaired) => step.repaired.push(format!("container {container} was damaged and is made anew from parity")),
@@ -81,7 +81,7 @@ impl Scrub<'_> {
         Ok(step)
     }
 
-    /// Parity files; and members that have lost theirs.
+    /// Reads parity files, and rebuilds members that were lost.
     pub(super) fn parity(&self, groups: &[ContainerId], mut step: Step, pace: &mut Pace<'_>, go_on: &GoOn<'_>) -> Result<Step> {
         for groups in groups.chunks(pace.files_at_once()) {
             if self.is_stopped() || !pace.wait(&|| go_on.asks()) {
@@ -112,7 +112,7 @@ impl Scrub<'_> {
             let of_members = scrubbed.damage.iter().map(|damage| Damage { position, what: damage.to_string() });
             step.found.extend(of_members);
             if let Some(what) = scrubbed.damaged_parity {
-                // Its members get parity anew; those that cannot be read still need it.
+                // Its members get new parity. Members that cannot be read still need the old one.
                 let made = self.engine.make_parity(true, &|| go_on.asks());
                 let is_there = self.engine.storage().parity_groups()?.binary_search(&group).is_ok();
                 if is_there && !go_on.asks() {
@@ -131,7 +131,7 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    /// Pages of one partition of the chunk index, as many as a step takes.
+    /// Reads pages of one partition of the chunk index, as many as a step takes.
     pub(super) fn chunk_index(&self, mut step: Step, pace: &mut Pace<'_>, go_on: &GoOn<'_>) -> Step {
         let (partition, mut place) = ((step.position.unit >> u32::BITS) as u32, step.position.unit as u32);
         let (mut named, mut others) = (0, None);
@@ -163,8 +163,8 @@ impl Scrub<'_> {
         step
     }
 
-    /// A partition of the object index: it is read as a whole, so one that was begun is read to its end though the time be up, unless the scrub was cancelled. Else
-    /// short scrubs would never get past a long one.
+    /// Reads a partition of the object index. It is read as a whole: once begun, it is read to its end even if the time
+    /// is up, unless the scrub was cancelled. Otherwise short scrubs would never get past a long partition.
     pub(super) fn object_index(&self, mut step: Step, pace: &mut Pace<'_>, go_on: &GoOn<'_>) -> Step {
         let partition = step.position.unit as u16;
         let bytes = self.engine.object_index().file_bytes(partition);

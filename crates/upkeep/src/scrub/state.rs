@@ -1,23 +1,25 @@
-//! How far scrubbing is, and what it can claim: the object `s` of the object index (`docs/format.md` section 7.6).
+//! The progress of scrubbing, and what it proves: the object `s` of the object index (`docs/format.md` section 7.6).
 //!
 //! # The proof of coverage
-//! All that is read has a place in one order, the [`Position`]s, and a pass goes through them upwards. A [`Sample`] says: of all that was there at
-//! `time`, what lies at `position` or behind it was read after `time` by this pass. What came later was written after `time`: so a sample is only taken at a moment
-//! at which nothing is written that nobody sees yet (`Engine::settled_moment`). So:
-//! * all behind the position of the pass under way was read or written since the last sample of the pass *before* that is not behind this position;
-//! * all before it was read or written since the first sample of the pass under way, which is later.
+//! Everything that is read has a place in one order, its [`Position`], and a pass goes through the positions upwards. A
+//! [`Sample`] says: of everything that existed at `time`, whatever is at or after `position` was read after `time` by
+//! this pass. Anything newer was written after `time`. For that, a sample is taken only at a moment without writes in
+//! progress that are still invisible (`Engine::settled_moment`). So:
+//! * Everything after the position of the current pass was read or written since a sample of the *previous* pass: the
+//!   last one that is not after this position.
+//! * Everything before it was read or written since the first sample of the current pass, which is later.
 //!
-//! The claim is the earlier of the two. It needs no list of what was read, and leaving out samples makes it weaker, never wrong. A clock that was set back
-//! could make it wrong: a state with times of the future claims nothing.
+//! The claim is the earlier of the two. It needs no list of what was read. Leaving out samples makes it weaker but
+//! never wrong. A clock that was set back could make it wrong, so a state with times in the future claims nothing.
 
 use onefold_ground::wire::{Reader, WireError, put_bytes, put_signed, put_varint};
 
 const VERSION: u8 = 1;
-/// Most samples of a pass.
+/// The most samples of a pass.
 const MAX_SAMPLES: usize = 256;
-/// Most damages that are kept by name.
+/// The most damages that are kept by name.
 pub(super) const MAX_DAMAGES: usize = 1000;
-/// The time of a sample that says nothing: before it there is no store.
+/// The time of a sample that proves nothing: no store is that old.
 const NEVER: i64 = 0;
 /// Longest description of a damage, bytes.
 const MAX_WHAT_BYTES: usize = 1000;
@@ -36,7 +38,7 @@ pub(super) enum Phase {
     ChunkIndex = 3,
     /// Partitions of the object index.
     ObjectIndex = 4,
-    /// All was read.
+    /// Everything was read.
     End = 5,
 }
 
@@ -47,18 +49,19 @@ impl Phase {
         Phase::ALL.into_iter().find(|phase| *phase as u8 == number)
     }
 
-    /// What comes behind all of this phase.
+    /// Returns the position after everything in this phase.
     pub(super) fn end(self) -> Position {
         let next = Phase::ALL.into_iter().find(|phase| *phase > self).unwrap_or(Phase::End);
         Position { phase: next, unit: 0 }
     }
 }
 
-/// A place in the order of all that is read.
+/// A place in the order of everything that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Position {
     pub(super) phase: Phase,
-    /// A container, a group, a partition of the object index, or a place in one of the chunk index ([`Position::in_chunk_index`]).
+    /// A container, a group, a partition of the object index, or a place in a partition of the chunk index
+    /// ([`Position::in_chunk_index`]).
     pub(super) unit: u64,
 }
 
@@ -69,18 +72,19 @@ impl Position {
         self.phase == Phase::End
     }
 
-    /// The pages for the fingerprints of a partition that begin at `place`, a 32-bit fraction of them: so it stays right when the partition grows.
+    /// Returns the position of the pages whose fingerprints begin at `place`, a 32-bit fraction of a partition. So it
+    /// stays correct when the partition grows.
     pub(super) fn in_chunk_index(partition: u32, place: u32) -> Position {
         Position { phase: Phase::ChunkIndex, unit: u64::from(partition) << 32 | u64::from(place) }
     }
 
-    /// The place right behind this one.
+    /// Returns the next position.
     pub(super) fn next(self) -> Position {
         Position { unit: self.unit + 1, ..self }
     }
 }
 
-/// See the proof above. Times are nanoseconds since 1970.
+/// The proof above defines it. The time is nanoseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sample {
     pub(super) position: Position,
@@ -91,24 +95,25 @@ pub(super) struct Sample {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pass {
     pub(super) started_ns: i64,
-    /// Of the last step.
+    /// The end of the last step.
     pub(super) ended_ns: i64,
-    /// All before this was read.
+    /// Everything before this was read.
     pub(super) position: Position,
     pub(super) read_bytes: u64,
-    /// Ascending in both; the first is where and when the pass began.
+    /// Ascending by position and by time. The first is the start of the pass.
     samples: Vec<Sample>,
-    /// Damages of this pass that are not listed.
+    /// The number of damages of this pass that are not listed.
     pub(super) unlisted: u64,
 }
 
 impl Pass {
-    /// One that begins at a moment of which it may claim something.
+    /// Returns a pass that begins at a moment about which it may claim something.
     pub(super) fn new(now_ns: i64) -> Pass {
         Pass::with_first_sample(now_ns, now_ns)
     }
 
-    /// One that claims nothing of what was written before its next sample, and so nothing at all until another pass has read that.
+    /// Returns a pass that claims nothing about data written before its next sample. So it claims nothing at all until
+    /// another pass has read that data.
     pub(super) fn without_claim(now_ns: i64) -> Pass {
         Pass::with_first_sample(now_ns, NEVER)
     }
@@ -123,14 +128,15 @@ impl Pass {
         self.samples.last().map_or(NEVER, |sample| sample.time_ns)
     }
 
-    /// Nothing at the pass's position or behind it was read before `time_ns`, and what is there then will be.
+    /// Takes a sample: nothing at or after the pass's position was read before `time_ns`, and everything there at that
+    /// time will be.
     pub(super) fn sample(&mut self, time_ns: i64) {
         let last = self.samples.last().expect("a pass has its first sample");
         if last.position == self.position || time_ns <= last.time_ns {
             return;
         }
         if self.samples.len() >= MAX_SAMPLES {
-            // The one goes whose neighbours are nearest to each other: that weakens the claim least.
+            // Removes the sample whose neighbours are closest in time, which weakens the claim least.
             let gap = |at: &usize| self.samples[at + 1].time_ns.saturating_sub(self.samples[at - 1].time_ns);
             let least = (1..self.samples.len() - 1).min_by_key(gap).expect("there are many");
             self.samples.remove(least);
@@ -138,33 +144,33 @@ impl Pass {
         self.samples.push(Sample { position: self.position, time_ns });
     }
 
-    /// Since when everything at `position` and behind it was read, once the pass is complete, or written.
+    /// Returns since when everything at or after `position` was read or written, once the pass is complete.
     fn since(&self, position: Position) -> i64 {
         let before = self.samples.iter().rev().find(|sample| sample.position <= position);
         before.map_or(NEVER, |sample| sample.time_ns)
     }
 }
 
-/// What is wrong at a place.
+/// Damage at a place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Damage {
     pub(super) position: Position,
     pub(super) what: String,
 }
 
-/// How far scrubbing is.
+/// The progress of scrubbing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct State {
     /// The pass under way.
     pub(super) current: Option<Pass>,
     /// The last complete one.
     pub(super) last: Option<Pass>,
-    /// What was found and not found whole since, ascending.
+    /// Damage that was found and has not been found repaired since, ascending.
     pub(super) damages: Vec<Damage>,
 }
 
 impl State {
-    /// Since when everything was read, or written; `None`: not everything was ever read.
+    /// Returns since when everything was read or written, or `None` if not everything was ever read.
     pub(super) fn covered_since(&self, now_ns: i64) -> Option<i64> {
         if self.latest_ns() > now_ns {
             return None;
@@ -175,13 +181,13 @@ impl State {
         Some(since).filter(|since| *since > NEVER)
     }
 
-    /// The latest time that it names.
+    /// Returns the latest time in the state.
     pub(super) fn latest_ns(&self) -> i64 {
         let times = |pass: &Pass| pass.samples.iter().map(|sample| sample.time_ns).chain([pass.started_ns, pass.ended_ns]).max();
         self.current.iter().chain(&self.last).filter_map(times).max().unwrap_or(i64::MIN)
     }
 
-    /// What lies from `from` on and before the position of the pass was read: of what was wrong there only `found` still is.
+    /// Replaces the damages between `from` and the position of the pass, which was just read, with `found`.
     pub(super) fn replace_damages(&mut self, from: Position, found: Vec<Damage>) {
         let Some(pass) = &mut self.current else { return };
         self.damages.retain(|damage| damage.position < from || damage.position >= pass.position);
@@ -197,13 +203,13 @@ impl State {
         }
     }
 
-    /// Damages that are known of, listed or not.
+    /// Returns the number of known damages, listed or not.
     pub(super) fn damage_count(&self) -> u64 {
         let unlisted = self.current.iter().chain(&self.last).map(|pass| pass.unlisted).max().unwrap_or(0);
         self.damages.len() as u64 + unlisted
     }
 
-    /// The pass under way was the whole of it.
+    /// Marks the current pass as complete.
     pub(super) fn complete(&mut self) {
         self.last = self.current.take().or(self.last.take());
     }
