@@ -147,12 +147,12 @@ impl Filter {
         Filter { groups: RwLock::new(groups) }
     }
 
-    /// Memory, and what to expect of the answers.
-    pub fn figures(&self) -> FilterFigures {
+    /// Memory, and what to expect of the answers for a partition of `pages` pages: in the middle of growth not all numbers are pages.
+    pub fn figures(&self, pages: u64) -> FilterFigures {
         let groups = self.groups.read();
         let known: u64 = groups.known.iter().sum();
         let false_known: f64 = groups.known.iter().enumerate().map(|(level, pages)| *pages as f64 * false_share(level)).sum();
-        FilterFigures { bytes: groups.bytes(), pages: groups.pages, false_pages: false_known + (groups.pages - known) as f64 }
+        FilterFigures { bytes: groups.bytes(), pages, false_pages: false_known + pages.saturating_sub(known) as f64 }
     }
 
     /// Where the fingerprint, at home in `page`, may be.
@@ -654,7 +654,7 @@ mod tests {
             }
             let rate = f64::from(false_positives) / (256.0 * 400.0);
             assert!(rate < 0.0056, "{rate}");
-            let bytes_per_chunk = filter.figures().bytes as f64 / (256 * per_page) as f64;
+            let bytes_per_chunk = filter.figures(256).bytes as f64 / (256 * per_page) as f64;
             assert!(bytes_per_chunk <= 1.3, "{bytes_per_chunk} at {per_page}");
         }
     }
@@ -697,7 +697,7 @@ mod tests {
         }
         assert!(!Filter::new(2000, usize::MAX).load(&ground, "filter", stamp, 0, 0).unwrap());
         assert!(loaded.load(&ground, "filter", stamp, 70, 0).unwrap());
-        assert_eq!(loaded.figures().bytes, filter.figures().bytes);
+        assert_eq!(loaded.figures(1000).bytes, filter.figures(1000).bytes);
         for number in 0..1000 {
             assert!(loaded.ask(number, &fingerprint(u64::from(number) * 1000 + 99)).home);
             let strangers = (0..20).filter(|stranger| loaded.ask(number, &fingerprint(u64::from(number) * 1000 + 500 + stranger)).home);
@@ -724,7 +724,7 @@ mod tests {
         let ground = LocalGround::open(directory.path()).unwrap();
         let stamp = Stamp { generation: 1, moved_from: 4, applied: 1 };
         whole.save(&ground, "filter", stamp).unwrap();
-        let whole_bytes = whole.figures().bytes;
+        let whole_bytes = whole.figures(PAGES.into()).bytes;
         let mut last_shares = [1.0; 2];
         for limit_bytes in [0, 100, 127, 128, 2000, 10_000].into_iter().chain((1..=21).map(|twentieth| whole_bytes * twentieth / 20)) {
             let filled = Filter::new(PAGES.into(), limit_bytes);
@@ -736,12 +736,12 @@ mod tests {
                     ),
                     _ => set(&filled, number, &written[number as usize]),
                 }
-                assert!(filled.figures().bytes <= limit_bytes);
+                assert!(filled.figures(PAGES.into()).bytes <= limit_bytes);
             }
             let loaded = Filter::new(PAGES.into(), limit_bytes);
             loaded.load(&ground, "filter", stamp, 0, u64::from(PAGES) * 90).unwrap();
             for (filter, last_share) in [&filled, &loaded].into_iter().zip(&mut last_shares) {
-                let figures = filter.figures();
+                let figures = filter.figures(PAGES.into());
                 assert!(figures.bytes <= limit_bytes, "{} bytes of {limit_bytes}", figures.bytes);
                 let groups = filter.groups.read();
                 let own: usize = groups.list.iter().flatten().map(|group| group.len() + ALLOCATION_BYTES).sum();

@@ -65,6 +65,11 @@ fn most_entries(page_bits: u32, capacity: usize) -> u64 {
     fit
 }
 
+/// So many entries that a step of growth is due in any shape of as many pages.
+pub(super) fn more_than_fit(shape: &Shape) -> u64 {
+    most_entries(shape.page_bits, page_capacity(shape.digest_bytes)) + 1
+}
+
 /// Whether a step is due before so many entries are in pages.
 pub(super) fn is_due(entries: u64, shape: &Shape) -> bool {
     if shape.page_bits >= MAX_PAGE_BITS {
@@ -76,6 +81,15 @@ pub(super) fn is_due(entries: u64, shape: &Shape) -> bool {
     let early = if pages <= u64::from(STEP_PAGES) { 0 } else { most / EARLY_PART };
     let moved = pages - u64::from(shape.moved_from);
     entries > most || (entries.saturating_sub(most - early)) * pages > moved * early.max(1)
+}
+
+/// Where the step ends that moves the pages before `from`. It writes `2 * to .. 2 * from`, and without a journal, so there may be no page that has not moved;
+/// the last step (0) goes through the journal.
+fn step_end(from: u32) -> u32 {
+    match from.saturating_sub(STEP_PAGES) {
+        0 => 0,
+        to => to.max(from.div_ceil(2).next_multiple_of(2)),
+    }
 }
 
 /// What the header says when the pages from `to` on have moved; `shape` is what it says now.
@@ -100,7 +114,7 @@ impl Partition {
             return Err(IndexError::Skewed { path, entries: most_entries, pages: shape.pages() });
         }
         let from = shape.moved_from;
-        let to = from.saturating_sub(STEP_PAGES);
+        let to = step_end(from);
         let next = moved(&header, shape, to);
         let pages = Arc::new(old.reshaped(shape_of(&next, shape)));
         let mut journal = Journal::new(shape.generation, from, 0);

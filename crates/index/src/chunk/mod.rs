@@ -284,7 +284,7 @@ impl ChunkIndex {
         self.counters.auxiliary_bytes.load(Ordering::Relaxed) > self.options.auxiliary_bytes
     }
 
-    /// Does a bounded piece of a sweep (at most 1,024 pages are written, by three syncs or four): of the one under way, or of that of the partition which gets most changes for
+    /// Does a bounded piece of a sweep (at most 1,024 pages are written, by three to seven syncs): of the one under way, or of that of the partition which gets most changes for
     /// each page that is written. Lookups and batches go on meanwhile. Returns whether there was something to do. After an error nothing is
     /// lost; the next call tries another partition first and later this one again.
     pub fn step(&self) -> Result<bool> {
@@ -333,9 +333,9 @@ impl ChunkIndex {
         while is_behind() {
             let mut under_way = self.sweeping.lock();
             if is_behind() {
-                let stepped = partition.step()?;
-                under_way.take_if(|other| *other == number && stepped != Stepped::UnderWay);
-                if stepped == Stepped::Nothing {
+                let stepped = partition.step();
+                under_way.take_if(|other| *other == number && !matches!(stepped, Ok(Stepped::UnderWay)));
+                if stepped? == Stepped::Nothing {
                     break;
                 }
             }
@@ -454,9 +454,9 @@ impl ChunkIndex {
             let state = partition.state.read();
             statistics.entries += state.entries;
             statistics.auxiliary_entries += (state.active.len() + state.frozen.as_ref().map_or(0, |frozen| frozen.changes.len())) as u64;
-            filter.add(state.pages.filter.figures());
+            filter.add(state.pages.filter.figures(state.pages.shape.pages()));
             statistics.page_cache_bytes += state.pages.cache.bytes() as u64;
-            statistics.page_bytes += state.pages.shape.end() * page::PAGE_BYTES as u64;
+            statistics.page_bytes += state.pages.shape.pages() * page::PAGE_BYTES as u64;
         }
         statistics.filter_bytes = filter.bytes as u64;
         statistics.filter_limit_bytes = self.options.filter_bytes as u64;

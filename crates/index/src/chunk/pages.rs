@@ -315,8 +315,9 @@ impl PageFile {
         if written.is_err() {
             self.overlay(journal);
         } else if self.has_overlay.load(Ordering::Acquire) {
-            self.in_place.write().clear();
-            self.has_overlay.store(false, Ordering::Release);
+            let mut overlay = self.in_place.write();
+            journal.pages().for_each(|(page, _)| drop(overlay.remove(&page)));
+            self.has_overlay.store(!overlay.is_empty(), Ordering::Release);
         }
         written
     }

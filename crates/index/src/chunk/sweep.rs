@@ -141,8 +141,9 @@ impl Partition {
         let most_entries = files.header.current().entries + frozen.changes.len() as u64;
         if grow::is_due(work.expected_entries, &shape) {
             match self.grow(files, most_entries) {
-                // The pages may have room all the same: a pair that has none says so below.
-                Err(error) if error.is_full() && !files.header.is_in_doubt() => {}
+                // The pages may have room all the same: a pair that has none says so below. But where the last pages have begun to move, their journal is
+                // the only copy of them: it is repeated before anything else is written.
+                Err(error) if error.is_full() && !files.header.is_in_doubt() && self.state.read().pages.shape == shape => {}
                 grown => return grown.map(|()| false),
             }
         }
@@ -159,6 +160,8 @@ impl Partition {
             let first = at;
             at = pairs.last().map_or(changes.len(), |(_, range)| range.end);
             let Some(merged) = batch.fill(&pairs, &changes, pages, header.applied)? else {
+                // Until this doubling has ended, no step looks for room in vain.
+                work.expected_entries = work.expected_entries.max(grow::more_than_fit(&shape));
                 return self.grow(files, most_entries).map(|()| false);
             };
             let progress = if at < changes.len() { shape.home(&changes.get(at).0) & !1 } else { shape.end() as u32 };

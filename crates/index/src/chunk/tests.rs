@@ -575,7 +575,9 @@ fn who_reads_pages_by_runs_goes_on_at_the_right_place_when_the_partition_grows()
             }
         }
         index.sweep_all().unwrap();
-        index.statistics().page_bytes
+        // In the middle of growth some numbers are no pages; reading passes over them.
+        let shape = index.partitions[0].state.read().pages.shape;
+        shape.end() * page::PAGE_BYTES as u64
     };
     let before = add(0..60_000);
     let run = index.verify_run(0, 0);
