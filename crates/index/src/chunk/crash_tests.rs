@@ -121,6 +121,81 @@ fn m2_3_after_a_crash_at_any_operation_of_growth_over_many_pages_nothing_is_lost
     crash_everywhere(&log(5, 1000));
 }
 
+/// `log2` of the pages before the sweep that fills a page.
+const CROWDED_BITS: u32 = 7;
+/// A page for which there is no room in its pair even when it has moved once. It is the first of the second batch of that sweep (`BATCH_PAIRS`), and has a step of
+/// growth in common with the last pair of the first one.
+const CROWDED_PAGE: u32 = 86;
+/// Evenly spread chunks for so many pages.
+const SPREAD_CHUNKS: usize = 8500;
+
+/// Chunks of the first partition: evenly spread ones, and then a batch that changes all counts, removes some chunks and fills the page.
+fn crowded_log() -> Vec<LogBatch> {
+    let bits = PARTITIONS.trailing_zeros();
+    let shape = pages::Shape::whole(0, bits, CROWDED_BITS, DIGEST_BYTES);
+    let own = || (0..).filter(|chunk| partition_of(key(*chunk).prefix(), bits) == 0);
+    let spread: Vec<u64> = own().take(SPREAD_CHUNKS).collect();
+    let is_crowd = |chunk: &u64| shape.home(&key(*chunk)) == CROWDED_PAGE;
+    let crowd = own().skip(SPREAD_CHUNKS).filter(is_crowd).take(2 * page::page_capacity(DIGEST_BYTES) + 20).collect();
+    let mut model = Model::new();
+    let mut log = Vec::new();
+    for (number, new) in [spread.clone(), crowd].into_iter().enumerate() {
+        let inserts: Vec<_> = new.iter().map(|chunk| (*chunk, chunk + 1)).collect();
+        let deltas: Vec<_> = spread.iter().chain(&new).map(|chunk| (*chunk, 1)).collect();
+        let removals: Vec<_> = spread.iter().copied().step_by(50).filter(|_| number > 0).collect();
+        let batch = log_batch((number as u64 + 1) * 512, &model, &removals, &inserts, &deltas);
+        apply_to_model(&mut model, &batch);
+        log.push(batch);
+    }
+    log
+}
+
+/// The second batch is in memory, the pages have the first one.
+fn begin_crowded(ground: &Arc<dyn Ground>, log: &[LogBatch]) -> ChunkIndex {
+    let index = open(ground, PARTITIONS, Access::ReadWrite, 1).unwrap();
+    apply(&index, &log[0]);
+    index.sweep_all().unwrap();
+    let shape = index.partitions[0].state.read().pages.shape;
+    assert_eq!((shape.page_bits, shape.is_growing()), (CROWDED_BITS, false), "{shape:?}");
+    apply(&index, &log[1]);
+    index
+}
+
+/// Growth in the middle of a sweep, twice: first it moves pages that the journal of the sweep's last batch names and that the sweep has
+/// come beyond, and then more while the sweep stands among those that have moved. The target stays. Counts show a change that is applied twice or not at all.
+#[test]
+fn m2_3_after_a_crash_at_any_operation_of_growth_in_the_middle_of_a_sweep_changes_are_applied_exactly_once() {
+    let log = crowded_log();
+    let (disk, ground) = created(0);
+    let index = begin_crowded(&ground, &log);
+    let before = disk.operations();
+    let mut moved = [0; 2];
+    while index.step().unwrap() {
+        let state = index.partitions[0].state.read();
+        let shape = state.pages.shape;
+        if let Some(frozen) = &state.frozen
+            && frozen.progress > 0
+            && shape.is_growing()
+        {
+            moved[usize::from(frozen.progress > 2 * shape.moved_from)] += 1;
+        }
+    }
+    let operations = disk.operations() - before;
+    check(&index, &model_of(&log));
+    assert_eq!(index.verify().unwrap(), []);
+    assert!(moved[0] > 5 && moved[1] > 5, "{moved:?}");
+    for crash in 0..operations {
+        // A step of growth has other operations than a multiple of three: each kind of them meets each policy.
+        let policy = [CrashPolicy::DropAll, CrashPolicy::KeepAll, CrashPolicy::Random { seed: crash }][crash as usize % 3];
+        let (disk, ground) = created(crash);
+        let index = begin_crowded(&ground, &log);
+        disk.crash_after_operations(crash);
+        while index.step().is_ok_and(|stepped| stepped) {}
+        assert!(disk.is_crashed());
+        check_restart(disk.restart(policy), &log, log.len());
+    }
+}
+
 #[test]
 fn m0_14_an_operation_that_fails_once_loses_nothing_and_the_sweep_can_be_repeated() {
     let log = log(12, 60);

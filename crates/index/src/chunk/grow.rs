@@ -120,7 +120,7 @@ impl Partition {
         let mut journal = Journal::new(shape.generation, from, 0);
         journal.head.is_growth = true;
         let mut records = Vec::with_capacity(2 * (from - to) as usize);
-        split(&old, to..from, &pages.shape, (header.applied, target), &mut |page, flags, position, entries| {
+        split(&old, to..from, &pages.shape, (header.applied, target), |page, flags, position, entries| {
             journal.push(page, |out| encode_page(out, pages.shape.place(page), position, flags, entries));
             records.push((page, PageRecord::of_entries(entries, flags)));
         })?;
@@ -179,7 +179,7 @@ fn split(
     range: Range<u32>,
     shape: &Shape,
     positions: (u64, u64),
-    each: &mut dyn FnMut(u32, u16, u64, &[Entry]),
+    mut each: impl FnMut(u32, u16, u64, &[Entry]),
 ) -> Result<()> {
     let (mut bytes, mut entries) = (Vec::new(), Vec::new());
     old.read_run(range.start, range.len(), &mut bytes)?;

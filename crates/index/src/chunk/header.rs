@@ -188,8 +188,9 @@ fn slot_offset(sequence: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use onefold_ground::LocalGround;
+    use onefold_ground::{CrashPolicy, LocalGround, SimulatedGround};
     use proptest::prelude::*;
+    use std::io::ErrorKind;
 
     fn header() -> Header {
         Header {
@@ -234,6 +235,25 @@ mod tests {
         file.write(header()).unwrap();
         ground.open("header", Access::ReadWrite).unwrap().write_at(0, &[0; 2 * SLOT_BYTES]).unwrap();
         assert!(HeaderFile::open(&ground, "header", Access::Read).is_err());
+    }
+
+    #[test]
+    fn a_header_whose_write_failed_does_not_count_once_it_is_settled() {
+        for policy in [CrashPolicy::DropAll, CrashPolicy::KeepAll] {
+            let disk = SimulatedGround::new(1);
+            HeaderFile::create(&disk, "header", header()).unwrap();
+            disk.sync_directory("").unwrap();
+            let mut file = HeaderFile::open(&disk, "header", Access::ReadWrite).unwrap();
+            // The write itself goes well.
+            disk.fail_operation(1, ErrorKind::Other);
+            assert!(file.write(Header { moved_from: 16, ..header() }).is_err() && file.is_in_doubt());
+            assert_eq!(HeaderFile::open(&disk, "header", Access::Read).unwrap().current().moved_from, 16);
+            file.settle().unwrap();
+            assert!(!file.is_in_doubt());
+            // Whoever opens it finds the one before, whatever the sequence.
+            let found = HeaderFile::open(&disk.restart(policy), "header", Access::Read).unwrap().current();
+            assert_eq!(Header { sequence: 1, ..found }, header());
+        }
     }
 
     proptest! {

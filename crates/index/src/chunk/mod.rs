@@ -134,7 +134,7 @@ pub struct ChunkIndexStatistics {
     pub page_cache_hits: u64,
     /// Pages that lookups had to read.
     pub page_cache_misses: u64,
-    /// Bytes of all pages on disk.
+    /// Bytes that the pages take on disk, with those of pages that have moved away; the holes of a growing file are none.
     pub page_bytes: u64,
     /// Pages read.
     pub page_reads: u64,
@@ -348,7 +348,9 @@ impl ChunkIndex {
     pub fn close(&self) -> Result<()> {
         let _one = self.sweeping.lock();
         for partition in self.partitions.iter().filter(|partition| partition.access == Access::ReadWrite) {
-            partition.save_filter(&mut partition.files.lock())?;
+            let mut files = partition.files.lock();
+            partition.save_filter(&mut files)?;
+            files.release_journal();
         }
         Ok(())
     }
@@ -456,7 +458,7 @@ impl ChunkIndex {
             statistics.auxiliary_entries += (state.active.len() + state.frozen.as_ref().map_or(0, |frozen| frozen.changes.len())) as u64;
             filter.add(state.pages.filter.figures(state.pages.shape.pages()));
             statistics.page_cache_bytes += state.pages.cache.bytes() as u64;
-            statistics.page_bytes += state.pages.shape.pages() * page::PAGE_BYTES as u64;
+            statistics.page_bytes += state.pages.shape.allocated() * page::PAGE_BYTES as u64;
         }
         statistics.filter_bytes = filter.bytes as u64;
         statistics.filter_limit_bytes = self.options.filter_bytes as u64;

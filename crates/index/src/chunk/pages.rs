@@ -57,6 +57,13 @@ impl Shape {
         (1 << self.page_bits) << u32::from(self.is_growing())
     }
 
+    /// Pages for which the file has room on the device: those of before the growth, of which some are no pages any more and pages come there again, and those that
+    /// have moved behind them. What lies between is a hole.
+    pub fn allocated(&self) -> u64 {
+        let before = 1 << self.page_bits;
+        before + self.end().saturating_sub(before.max(2 * u64::from(self.moved_from)))
+    }
+
     /// The pages from `first` up to but not `end`, as ranges of their numbers. Both are even.
     pub fn ranges(&self, first: u64, end: u64) -> impl Iterator<Item = Range<u64>> + use<> {
         let moved_from = u64::from(self.moved_from);
@@ -97,7 +104,8 @@ impl Shape {
         }
     }
 
-    /// What a page number up to which a sweep has come is then.
+    /// What a page number up to which a sweep has come is then. Never a greater one: pages would be passed over. (A smaller one would only cost time, as
+    /// each page says itself how far it is.)
     pub fn moved_progress(&self, progress: u64, moved_from: u32) -> u64 {
         if progress > u64::from(moved_from) && progress <= u64::from(self.moved_from) { 2 * progress } else { progress }
     }

@@ -88,6 +88,15 @@ pub(super) struct Files {
     pub work: Option<Work>,
 }
 
+impl Files {
+    /// Gives the journal's room back, unless it is still needed.
+    pub fn release_journal(&mut self) {
+        if !self.has_failed && !self.header.is_in_doubt() {
+            self.journal.release();
+        }
+    }
+}
+
 impl Partition {
     /// Creates an empty partition in a directory that exists.
     pub fn create(ground: &dyn Ground, directory: &str, shape: Shape, partition: u32) -> Result<()> {

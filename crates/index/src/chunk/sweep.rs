@@ -31,8 +31,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Pairs of a batch: all their pages fit into a journal.
-const BATCH_PAIRS: usize = MAX_JOURNAL_PAGES / 2;
+/// Pairs of a batch: all their pages fit into a journal. Few in tests, so that small partitions take many batches, and odd, so that growth
+/// moves pages that the last batch wrote.
+const BATCH_PAIRS: usize = if cfg!(test) { 43 } else { MAX_JOURNAL_PAGES / 2 };
 /// Pages read at once at most.
 const RUN_PAGES: usize = 128;
 /// Pairs that do not change are read over up to this distance, rather than to begin another read.
