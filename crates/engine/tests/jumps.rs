@@ -11,8 +11,11 @@ fn small() -> Settings {
     Settings { log_segment_bytes: 16 << 10, log_limit_bytes: 256 << 10, ..settings(DEFAULT_CHAIN) }
 }
 
+/// Bytes, and the pieces that spell them.
+type Written = (Vec<u8>, Vec<Piece>);
+
 /// A store of `rounds` runs of data, a jump of the log before each opening, each opening ended by a crash.
-fn jumping(rounds: u64) -> (SimulatedGround, Vec<(Vec<u8>, Vec<Piece>)>) {
+fn jumping(rounds: u64) -> (SimulatedGround, Vec<Written>) {
     let mut ground = store(&descriptor());
     let mut written = Vec::new();
     for round in 0..rounds {

@@ -197,7 +197,7 @@ impl Log {
 
     /// The position from which on all batches are there. The first of them is here, or where the log [jumps](Log::jump_to) to from here.
     pub fn start(&self) -> Position {
-        self.state.lock().start()
+        self.state.lock().first_position()
     }
 
     /// The position that the next batch gets.
@@ -457,12 +457,13 @@ impl Log {
 }
 
 impl State {
-    fn start(&self) -> Position {
+    /// Everything from here on is in the log, or was never written.
+    fn first_position(&self) -> Position {
         self.segments[0].follows
     }
 
     fn used_bytes(&self) -> u64 {
-        self.end.0 - self.start().0 - self.segments.iter().map(Segment::gap_bytes).sum::<u64>()
+        self.end.0 - self.first_position().0 - self.segments.iter().map(Segment::gap_bytes).sum::<u64>()
     }
 
     /// Where the end of the log is in the last segment's file.

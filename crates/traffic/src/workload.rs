@@ -25,9 +25,9 @@ pub enum Set {
     Generations(Model),
     /// Files without duplicates (E3.1). The generation is the number of the file.
     UniqueFiles,
-    /// Fingerprints of 32 bytes, one after the other, without data (E2.2). There are ten versions. Version v has (v -
-    /// 1) tenths of the fingerprints of the previous version, in the same places, in runs of 512. The tenths are exact
-    /// if the size is a multiple of 5,120 fingerprints.
+    /// Fingerprints of 32 bytes, one after the other, without data (E2.2). There are ten versions. Version v has
+    /// (v - 1) tenths of the fingerprints of the previous version, in the same places, in runs of 512. The tenths are
+    /// exact if the size is a multiple of 5,120 fingerprints.
     Fingerprints,
     /// Blocks of 4 KiB, all of them different (E1.1).
     DisjointBlocks,

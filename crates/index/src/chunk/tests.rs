@@ -180,7 +180,7 @@ fn filled(batches: u64, chunks: u64) -> (Vec<LogBatch>, Model) {
 #[derive(Clone, Debug)]
 enum Step {
     Batch { removals: Vec<u64>, inserts: Vec<(u64, u64)>, deltas: Vec<(u64, i64)> },
-    Step,
+    Bounded,
     Sweep,
     SweepAll,
     Close,
@@ -198,7 +198,7 @@ fn step() -> impl Strategy<Value = Step> {
         .prop_map(|(removals, inserts, deltas)| Step::Batch { removals, inserts, deltas });
     prop_oneof![
         8 => batch,
-        3 => Just(Step::Step),
+        3 => Just(Step::Bounded),
         3 => Just(Step::Sweep),
         1 => Just(Step::SweepAll),
         1 => Just(Step::Close),
@@ -231,7 +231,7 @@ proptest! {
                     apply(&index, &batch);
                     log.push(batch);
                 }
-                Step::Step => { index.step().unwrap(); }
+                Step::Bounded => { index.step().unwrap(); }
                 Step::Sweep => { index.sweep().unwrap(); }
                 Step::SweepAll => {
                     index.sweep_all().unwrap();
