@@ -113,10 +113,14 @@ impl Forwards {
     pub(crate) fn forget<'a>(&self, ids: impl Iterator<Item = &'a ContainerId>) {
         let mut known = self.known.lock();
         ids.for_each(|id| known.read.remove(id));
+        // Under the lock: who read before it notes nothing behind it.
+        self.count_move();
     }
 
     /// The disk is to be asked again about all, whatever the log says.
     pub(crate) fn forget_all(&self) {
-        *self.known.lock() = Known::new();
+        let mut known = self.known.lock();
+        *known = Known::new();
+        self.count_move();
     }
 }

@@ -116,7 +116,7 @@ pub(crate) struct FrameJob {
 pub(crate) struct OpenFrame {
     pub(crate) slots: Vec<Slot>,
     pub(crate) raw: Vec<u8>,
-    /// Whether a sequential writer began it.
+    /// Whether a sequential writer fills it.
     pub(crate) is_sequential: bool,
 }
 
@@ -125,6 +125,8 @@ pub(crate) struct OpenFrame {
 pub(crate) struct Limits {
     pub(crate) container_bytes: u64,
     pub(crate) frame_bytes: usize,
+    /// What another kind of writer left in the open frame is a frame of its own from here on.
+    pub(crate) least_frame_bytes: usize,
     /// Whether these are the frames of a sequential writer.
     pub(crate) is_sequential: bool,
     pub(crate) digest_bytes: usize,
@@ -214,15 +216,17 @@ impl State {
         let number = self.open_number();
         let first_slot = self.open_first_slot();
         for chunk in chunks {
-            if self.open.raw.len() >= limits.frame_bytes {
+            let is_other_kind = self.open.is_sequential != limits.is_sequential;
+            if self.open.raw.len() >= limits.frame_bytes || is_other_kind && self.open.raw.len() >= limits.least_frame_bytes {
                 return Stopped::FrameFull;
             }
             let slot = first_slot + self.open.slots.len();
             if slot >= MAX_SLOTS || number >= MAX_FRAMES || (slot > 0 && !self.has_room(chunk.data.len(), slot, limits)) {
                 return Stopped::ContainerFull;
             }
+            // What is not worth a frame of its own goes with its neighbours.
+            self.open.is_sequential = limits.is_sequential;
             if self.open.slots.is_empty() {
-                self.open.is_sequential = limits.is_sequential;
                 self.open.raw.reserve(limits.frame_bytes + limits.frame_bytes / 2);
             }
             self.open.slots.push(Slot {

@@ -10,7 +10,9 @@
 //! 3. [adopt](ContainerStore::adopt) the partition, with a greater epoch;
 //! 4. open it with its own log.
 //!
-//! A missing or damaged file is rebuilt. Then nothing that is there counts as the owner's: nothing is removed, which costs space at most.
+//! A missing or damaged file is rebuilt at the end of an opening for writing. Until then nobody knows whose the containers are: none of them is removed, and all
+//! of them must fit the log. From then on they count as another owner's. A leftover among them stays, and `check` takes it for a damaged container, which
+//! `check --repair` gives up.
 
 use crate::recovery::Recovery;
 use crate::store::{ContainerStore, Shared};
@@ -87,6 +89,7 @@ impl ContainerStore {
             return Err(fenced(ground, directory, owned, stored.epoch));
         }
         let recovery = Recovery::start(ground, directory, std::iter::once(owned.number))?;
+        ground.create_directory(&owners(directory))?;
         Owner { epoch: owned.epoch, first: recovery.next_number(partition) }.write(ground, directory, partition)
     }
 
@@ -106,30 +109,43 @@ pub(crate) fn create(ground: &dyn Ground, directory: &str, partition: u16) -> Re
     Owner { epoch: 0, first: 0 }.write(ground, directory, partition)
 }
 
-/// Returns for each opened partition from which number on containers are its owner's. With `takes` the partitions are opened for writing: one that was opened with
-/// a greater epoch is refused, and the others have this one from here on, durably.
-pub(crate) fn open(ground: &dyn Ground, directory: &str, ownership: &Ownership, recovery: &Recovery, takes: bool) -> Result<Vec<u32>> {
+/// Returns for each opened partition from which number on containers are its owner's; `None`: the file does not say. With `takes` the partitions are opened for
+/// writing: one that was opened with a greater epoch is refused, and the others have this one from here on, durably. Files that say nothing are left for
+/// [`rebuild`].
+pub(crate) fn open(ground: &dyn Ground, directory: &str, ownership: &Ownership, takes: bool) -> Result<Vec<Option<u32>>> {
     let mut firsts = Vec::with_capacity(ownership.owned().len());
     for owned in ownership.owned() {
         let partition = owned.number as u16;
         let read = if takes { Owner::read } else { look }(ground, directory, partition)?;
-        let known = match &read {
+        match read {
             Ok(stored) if takes && stored.epoch > owned.epoch => return Err(fenced(ground, directory, *owned, stored.epoch)),
-            Ok(stored) => *stored,
+            Ok(stored) => {
+                if takes && stored.epoch != owned.epoch {
+                    Owner { epoch: owned.epoch, ..stored }.write(ground, directory, partition)?;
+                }
+                firsts.push(Some(stored.first));
+            }
             Err(why) => {
                 if takes {
                     tracing::warn!(why, "no container of a partition is taken for a leftover: it is not known which are its owner's");
-                    ground.create_directory(&owners(directory))?;
                 }
-                Owner { epoch: 0, first: recovery.next_number(partition) }
+                firsts.push(None);
             }
-        };
-        if takes && read != Ok(Owner { epoch: owned.epoch, ..known }) {
-            Owner { epoch: owned.epoch, ..known }.write(ground, directory, partition)?;
         }
-        firsts.push(known.first);
     }
     Ok(firsts)
+}
+
+/// Makes the files anew that say nothing: from here on what is made is the owner's. Not before recovery has found nothing that contradicts the log, or what it
+/// looks at then would count as another owner's at the next opening.
+pub(crate) fn rebuild(shared: &Shared, recovery: &Recovery) -> Result<()> {
+    let unknown = shared.ownership.owned().iter().zip(&shared.own_from).filter(|(_, first)| first.is_none());
+    for (owned, _) in unknown {
+        let partition = owned.number as u16;
+        shared.ground.create_directory(&owners(&shared.directory))?;
+        Owner { epoch: owned.epoch, first: recovery.next_number(partition) }.write(&*shared.ground, &shared.directory, partition)?;
+    }
+    Ok(())
 }
 
 /// The greatest epoch that has opened a partition for writing, as far as it can be read.

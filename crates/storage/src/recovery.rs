@@ -2,6 +2,7 @@
 
 use crate::groups::highest_member;
 use crate::open::OpenContainer;
+use crate::owner;
 use crate::sealed::Bytes;
 use crate::store::{ContainerStore, Shared};
 use crate::{ContainerId, ContainerRecord, FOOTER_BYTES, Footer, HEADER_BYTES, Header, Result, StorageError, file};
@@ -200,6 +201,7 @@ impl ContainerStore {
             shared.remove_leftovers(&leftovers)?;
             *shared.leftovers.lock() = empty;
             shared.resume_merges(&recovery.fates, recovery.finished, log_start)?;
+            owner::rebuild(shared, &recovery)?;
             shared.writable.store(true, Relaxed);
             shared.finish_or_warn();
         } else {
@@ -231,7 +233,7 @@ impl Shared {
     fn check_log_end(&self, newest: &BTreeMap<u16, Vec<u32>>, log_end: Position) -> Result<()> {
         let files = newest.iter().filter_map(|(partition, numbers)| Some(ContainerId::new(*partition, *numbers.first()?)));
         // What another owner made says where the log of that one ended.
-        for container in files.filter(|container| self.is_own(*container)) {
+        for container in files.filter(|container| self.is_own(*container) != Some(false)) {
             let header = match self.check_header(container) {
                 Err(error) if !error.is_damage() => return Err(error),
                 header => header.ok(),
@@ -349,8 +351,8 @@ impl Shared {
     /// sectors of header and footer are written at once, so a crash leaves each whole or as zeros. Without a header the footer says it; without
     /// either there was no seal, and only what is sealed can be missing in the log. What is neither is damaged and stays.
     pub(crate) fn unnamed(&self, container: ContainerId, log_start: Position) -> Result<Unnamed> {
-        if !self.is_own(container) {
-            // It is in the log of the owner before, if in any.
+        if self.is_own(container) != Some(true) {
+            // It may be in the log of the owner before.
             return Ok(Unnamed::Committed);
         }
         let file = self.ground.open(&file::path(&self.directory, container), Access::Read)?;

@@ -144,6 +144,7 @@ impl Shared {
         // Moves of chunks between files before it is read; and of one that is not sealed, what is in its file.
         let generation = self.forwards.generation();
         let open = self.open.read().get(&container).map(|open| open.state.lock().catalog.clone());
+        let is_open = open.is_some();
         let mut scrubbed = Scrubbed::default();
         let verified = match self.ground.open_past_cache(&file::path(&self.directory, container)).and_then(|file| Ok((file.len()?, file))) {
             Ok((length, file)) => {
@@ -162,7 +163,9 @@ impl Shared {
             Err(error) => Err(self.read_error(container, None, error)),
         };
         scrubbed.damage.extend(verified.err());
-        if !scrubbed.damage.is_empty() && !self.is_still_there(container, generation) {
+        // After a failed sync the system may have thrown away frames of open containers that the next opening brings back.
+        let is_untold = || is_open && self.flow.lock().check_poison().is_err();
+        if !scrubbed.damage.is_empty() && (is_untold() || !self.is_still_there(container, generation)) {
             scrubbed.damage.clear();
         }
         scrubbed

@@ -112,7 +112,7 @@ pub(crate) struct Shared {
     /// Which partitions are opened, out of how many.
     pub(crate) ownership: Ownership,
     /// By opened partition: containers from this number on were made by its owner.
-    pub(crate) own_from: Vec<u32>,
+    pub(crate) own_from: Vec<Option<u32>>,
     pub(crate) profile: Arc<Profile>,
     pub(crate) access: Access,
     /// Set when replay is over and the store is open for writing.
@@ -247,7 +247,7 @@ impl ContainerStore {
             return Err(StorageError::Option { option: "partitions", value: "0".to_owned(), allowed: "at least 1" });
         }
         let recovery = Recovery::start(&*ground, directory, ownership.numbers())?;
-        let own_from = owner::open(&*ground, directory, ownership, &recovery, access == Access::ReadWrite)?;
+        let own_from = owner::open(&*ground, directory, ownership, access == Access::ReadWrite)?;
         let shared = Arc::new(Shared {
             ground,
             directory: directory.to_owned(),
@@ -462,9 +462,10 @@ impl Shared {
         self.ownership.place(u32::from(container.partition())).map_or(0, |place| self.ownership.owned()[place].epoch)
     }
 
-    /// Whether the owner of an opened partition made this container, or will: no owner before it did.
-    pub(crate) fn is_own(&self, container: ContainerId) -> bool {
-        self.ownership.place(u32::from(container.partition())).is_some_and(|place| container.number() >= self.own_from[place])
+    /// Whether the owner of an opened partition made this container, or will: no owner before it did. `None`: nobody knows.
+    pub(crate) fn is_own(&self, container: ContainerId) -> Option<bool> {
+        let Some(place) = self.ownership.place(u32::from(container.partition())) else { return Some(false) };
+        self.own_from[place].map(|first| container.number() >= first)
     }
 
     /// Leaves an open container to the next writer.

@@ -125,6 +125,7 @@ impl Shared {
         Limits {
             container_bytes: u64::from(self.options.container_bytes),
             frame_bytes: frame_bytes as usize,
+            least_frame_bytes: self.options.frame_bytes.min(self.options.sequential_frame_bytes) as usize / 4,
             is_sequential,
             digest_bytes: self.options.digest_bytes,
             // Never more than four times as much raw data as fits uncompressed, however well the last frames compressed.

@@ -163,3 +163,20 @@ fn where_nobody_knows_whose_containers_are_nothing_is_removed_and_the_next_owner
         assert!(matches!(opened(&ground, &log, &own(1, 4)), Err(StorageError::Fenced { stored_epoch: 5, .. })));
     }
 }
+
+#[test]
+fn a_log_that_lost_its_end_is_refused_also_where_nobody_knows_whose_containers_are() {
+    let ground = create(3);
+    let (mut log, mut chunks, mut next_name) = (Log::default(), Chunks::new(), 0);
+    let store = opened(&ground, &log, &own(1, 4)).unwrap();
+    fill(&store, &mut log, &mut next_name, &mut chunks);
+    let older = log.clone();
+    fill(&store, &mut log, &mut next_name, &mut chunks);
+    drop(store);
+    ground.remove("owners/0001").unwrap();
+    // Twice: the first opening must not make the second one believe it.
+    for _ in 0..2 {
+        assert!(matches!(opened(&ground, &older, &own(1, 5)), Err(StorageError::Log { .. })));
+    }
+    check(&opened(&ground, &log, &own(1, 5)).unwrap(), &chunks);
+}
