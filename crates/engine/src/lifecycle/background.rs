@@ -255,7 +255,7 @@ impl Engine {
             self.commit_full_frames()?;
         }
         // Step by step, and not until the background is content: others write meanwhile.
-        for (component, view) in self.views() {
+        for (component, view) in self.indexes() {
             self.step_while(component, view, Pressure::Full)?;
         }
         if self.log.is_over_limit() {

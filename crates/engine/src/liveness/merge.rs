@@ -92,6 +92,7 @@ impl Engine {
         self.make_room_in_log();
         let record = merge.record();
         let of = merge.statistics;
+        let merging = self.filters.merging();
         let committed = self.with_room_in_the_log(|write| {
             let _permit = self.permit_deletion("merge containers")?;
             let guard = self.commits.alone();
@@ -120,6 +121,7 @@ impl Engine {
             Ok(Some(((start, end), guard))) => {
                 // Whoever commits next finds chunks where the log says that they are.
                 self.storage.merge_logged(merge, start, end);
+                drop(merging);
                 drop(guard);
                 if let Err(error) = self.storage.finish_merges() {
                     tracing::warn!(%error, "files of merged containers are not replaced yet; it will be tried again");

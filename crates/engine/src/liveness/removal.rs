@@ -192,6 +192,8 @@ impl Engine {
     /// Finds slot and length of each chunk, and what metadata chunks refer to. What cannot be read stays: its references would stay counted for ever.
     fn look_at(&self, mut chunks: Vec<Candidate>, references: ReferencesOf<'_>, removed: &mut Removed) -> Vec<Doomed> {
         chunks.sort_unstable();
+        // What a metadata chunk refers to is released once, however often it is named.
+        chunks.dedup();
         // The file that has it now may be another one, as merging keeps the addresses; and one file may answer to many containers.
         let mut by_file: BTreeMap<ContainerId, Vec<Candidate>> = BTreeMap::new();
         for run in chunks.chunk_by(|one, next| one.address.container() == next.address.container()) {

@@ -17,7 +17,8 @@
 //!      until the removal is over. By then the caches have forgotten the chunk, or it was not removed.
 //!    * The watch has ended when the stream touches: the caches forgot the chunk before the watch ended.
 //!
-//! A cache may be filled beside a removal: `container_cache.rs` drops a catalog that it began to load before the removal ended. `NON-EXISTING` needs a claim: another stream may have stored the chunk since a filter denied it. So the claim asks that
+//! A cache may be filled beside a removal: `container_cache.rs` drops a catalog that it began to load before the removal ended, or that
+//! it loaded while a merge was committed. `NON-EXISTING` needs a claim: another stream may have stored the chunk since a filter denied it. So the claim asks that
 //! filter again ([`Search::Denied`]) before it believes it.
 //!
 //! # Why nobody waits in a circle

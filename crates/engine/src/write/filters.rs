@@ -70,9 +70,24 @@ impl Filters {
         self.all.removed(names);
     }
 
+    /// To be held from before the commit of a merge until the containers are where the log says: see [`Filter::merging`].
+    pub(crate) fn merging(&self) -> Merging<'_> {
+        self.all.merging(true);
+        Merging(&self.all)
+    }
+
     /// What every filter has said so far.
     pub(crate) fn statistics(&self) -> Vec<FilterStatistics> {
         self.all.statistics()
+    }
+}
+
+/// Ends what [`Filters::merging`] began.
+pub(crate) struct Merging<'a>(&'a Chain);
+
+impl Drop for Merging<'_> {
+    fn drop(&mut self) {
+        self.0.merging(false);
     }
 }
 

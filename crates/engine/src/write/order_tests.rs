@@ -253,3 +253,44 @@ fn a_4_what_a_filter_denied_before_another_stored_it_is_found_by_the_claim() {
     assert_eq!(claims, [Claim::Known(engine.locate(&chunk).unwrap().unwrap())]);
     assert_eq!(engine.claims.count(), 0);
 }
+
+#[test]
+fn a_4_while_a_merge_is_committed_no_catalog_comes_into_the_cache() {
+    let disk = SimulatedGround::new(1);
+    let ground: Arc<dyn Ground> = Arc::new(disk.clone());
+    let frame_bytes = 4 << 10;
+    let descriptor =
+        Descriptor { container_bytes: 64 << 10, frame_bytes, sequential_frame_bytes: frame_bytes, ..Descriptor::new().unwrap() };
+    Engine::create(&ground, &descriptor).unwrap();
+    let noise = |at: u32| onefold_ground::checksum(&at.to_le_bytes()).to_le_bytes();
+    let data: Vec<u8> = (0..64 << 10).flat_map(noise).collect();
+    let write = |engine: &Arc<Engine>| {
+        engine.stream().write(&data, true, Hints::default(), &mut Vec::new()).unwrap();
+        engine.flush().unwrap();
+    };
+    let found = |engine: &Engine| engine.filters.statistics().into_iter().find(|one| one.filter == "container-cache").unwrap().strong_maybe;
+    let engine = open(&disk);
+    write(&engine);
+    engine.close().unwrap();
+    drop(engine);
+    let engine = open(&disk);
+    let merging = engine.filters.merging();
+    write(&engine);
+    assert_eq!(found(&engine), 0);
+    drop(merging);
+    write(&engine);
+    assert!(found(&engine) > 0);
+}
+
+#[test]
+fn m0_19_what_is_named_twice_is_removed_once() {
+    let (engine, _, chunk) = with_an_unused_chunk();
+    let (mut stream, content) = (engine.stream(), b"a recipe");
+    let piece = stream.write_metadata(MetadataKind::Recipe, content, &[chunk]).unwrap();
+    drop(stream);
+    engine.flush().unwrap();
+    let Piece::Chunk { fingerprint, address, .. } = piece else { unreachable!("metadata has an address") };
+    let candidate = Candidate { address, fingerprint };
+    let removed = engine.remove_unused(&[candidate, candidate], &|_, _| Ok(vec![chunk]), &|| true).unwrap();
+    assert_eq!(removed.chunks, 1, "{removed:?}");
+}

@@ -395,6 +395,8 @@ impl WriteStream {
         }
         let new: Vec<_> = mine.iter().map(|(number, search)| (chunks[*number].0, *search)).collect();
         self.add(batch, &new, places)?;
+        // All of them are placed, and after the next commit others may claim them.
+        held.names.clear();
         drop(held);
         Ok(again)
     }

@@ -33,8 +33,11 @@ struct Cache {
     /// Last use -> container.
     ages: BTreeMap<u64, ContainerId>,
     clock: u64,
-    /// Counts removals: what was loaded before one may have what it removed.
+    /// Counts removals, and beginnings and ends of merges: what was loaded before one may have what is not stored any more.
     removals: u64,
+    /// The commit of a merge is under way: it forgets the dead slots of its victims before their catalogs are replaced. What is loaded meanwhile may take a dead
+    /// chunk for one that is stored.
+    is_merging: bool,
     /// Chunks whose copy in some container was found damaged (or another one) and that were stored anew: the chunk index knows where.
     replaced: FingerprintMap<()>,
 }
@@ -154,6 +157,12 @@ impl Filter for ContainerCacheFilter {
         }
     }
 
+    fn merging(&self, is_under_way: bool) {
+        let mut cache = self.cache.lock();
+        cache.removals += 1;
+        cache.is_merging = is_under_way;
+    }
+
     fn post_process(&self, found: &[Address]) -> Result<()> {
         let mut last = None;
         for address in found {
@@ -176,7 +185,7 @@ impl Filter for ContainerCacheFilter {
             let Ok(catalog) = self.storage.catalog(container) else { continue };
             let Ok(dead) = DeadSlots::read(&self.blocks, catalog.container) else { continue };
             let mut cache = self.cache.lock();
-            if cache.removals == removals {
+            if cache.removals == removals && !cache.is_merging {
                 cache.insert(&catalog, &dead, self.limit_entries);
             }
         }

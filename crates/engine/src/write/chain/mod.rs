@@ -100,9 +100,14 @@ pub trait Filter: Send + Sync + Debug {
     fn abort(&self, failed: &[Fingerprint]) {
         let _ = failed;
     }
-    /// These chunks are not stored any more. Nobody asks for them meanwhile: whoever removes them has doomed them (`claims.rs`).
+    /// These chunks are not stored any more. Nobody asks for them meanwhile: a removal has doomed them (`claims.rs`), or they are lost.
     fn removed(&self, chunks: &[Fingerprint]) {
         let _ = chunks;
+    }
+    /// A merge is about to be committed, or (false) its containers are where the log says. In between, the dead slots of its victims are forgotten and
+    /// their catalogs still read: nobody may tell from the two what is stored.
+    fn merging(&self, is_under_way: bool) {
+        let _ = is_under_way;
     }
     /// After the chain: the addresses at which chunks were found by filters (post-processing of the container cache, M0.10).
     fn post_process(&self, found: &[Address]) -> Result<()> {
@@ -276,6 +281,13 @@ impl Chain {
     pub fn abort(&self, failed: &[Fingerprint]) {
         for filter in self.filters() {
             filter.abort(failed);
+        }
+    }
+
+    /// See [`Filter::merging`].
+    pub fn merging(&self, is_under_way: bool) {
+        for filter in self.filters() {
+            filter.merging(is_under_way);
         }
     }
 
