@@ -171,7 +171,7 @@ impl Engine {
             Err(()) => return Ok(Removed { was_busy: true, ..Removed::default() }),
         }
         // Not before: whoever reads all containers one after the other would wait for those in flight too.
-        let _reclaiming = self.reclaiming.alone();
+        let reclaiming = self.reclaiming.alone();
         let mut unused = self.still_unneeded(candidates, &mut removed.damaged)?;
         let count = unused.len();
         unused.retain(|candidate| self.reclaiming.watch().is_watched(&candidate.fingerprint));
@@ -179,13 +179,19 @@ impl Engine {
         let mut doomed = self.look_at(unused, references, &mut removed);
         self.leave_what_a_batch_has_no_room_for(&mut doomed, &mut removed);
         self.keep_only_what_is_ours(&mut doomed, &mut held, &mut removed)?;
+        let mut gone = Vec::new();
         if !doomed.is_empty() {
             // Not held while others are waited for: who switches append-only mode on would wait with us.
             let _permit = self.permit_deletion("remove unused chunks")?;
-            self.commit_removal(doomed, &mut removed)?;
+            gone = self.commit_removal(doomed, &mut removed)?;
         }
         drop(watching);
         drop(held);
+        drop(reclaiming);
+        // There may be many, and nobody has to wait for what they are. What was removed stays removed.
+        if let Err(error) = self.liveness.unneeded_without(&gone, &mut removed.released, &mut removed.damaged) {
+            removed.damaged.push(error.to_string());
+        }
         Ok(removed)
     }
 
@@ -286,7 +292,8 @@ impl Engine {
         Ok(())
     }
 
-    fn commit_removal(&self, doomed: Vec<Doomed>, removed: &mut Removed) -> Result<()> {
+    /// Returns what the removed metadata chunks referred to.
+    fn commit_removal(&self, doomed: Vec<Doomed>, removed: &mut Removed) -> Result<Vec<(Fingerprint, u32)>> {
         let mut marks = Marks::default();
         for one in &doomed {
             one.chunks.iter().for_each(|chunk| marks.set(one.container, one.dead.of_bytes, chunk.slot, chunk.length_bytes, true));
@@ -301,8 +308,7 @@ impl Engine {
         self.filters.removed(&chunks.iter().map(|chunk| chunk.fingerprint).collect::<Vec<_>>());
         removed.chunks = chunks.len() as u64;
         let released: BTreeSet<Fingerprint> = released().copied().collect();
-        let gone: Vec<_> = released.into_iter().map(|fingerprint| (fingerprint, 0)).collect();
-        self.liveness.unneeded_without(&gone, &mut removed.released, &mut removed.damaged)
+        Ok(released.into_iter().map(|fingerprint| (fingerprint, 0)).collect())
     }
 
     /// The dead slots of a container file.
