@@ -1,5 +1,7 @@
-//! Grounds and files that stand on another one. They spell out only what they do differently: what they leave out is done by the one below,
-//! so that none of them can forget to pass a call on. Whoever spells out `read_at` spells out `try_read_at` too, which is another way to the same bytes.
+//! Grounds and files that wrap another one. An `impl` lists only the calls that it changes. The rest go to the wrapped
+//! one, so no wrapper can forget to forward a call.
+//!
+//! If you override `read_at`, override `try_read_at` too: it is another way to the same bytes.
 
 use crate::{Access, DirectoryEntry, Exposure, File, Ground, Holder, Identity, LockError, LockGuard, Result, Space};
 use std::fmt::Debug;
@@ -12,7 +14,7 @@ macro_rules! delegating {
     ) => {
         $(#[$what])*
         pub trait $name: Send + Sync + Debug {
-            /// The one below.
+            /// Returns the wrapped one.
             fn below(&self) -> &dyn $base;
             $(
                 #[doc = concat!("As [`", stringify!($base), "::", stringify!($method), "`].")]
@@ -31,7 +33,8 @@ macro_rules! delegating {
 }
 
 delegating! {
-    /// A [`Ground`] that stands on another one. Name it by its path in the `impl`: where both traits are imported, calls are ambiguous.
+    /// A [`Ground`] that wraps another one. Name this trait by its path in the `impl`: if a file imports both traits,
+    /// calls are ambiguous.
     trait DelegatingGround over Ground;
     fn create(&self, path: &str) -> Result<Arc<dyn File>>;
     fn open(&self, path: &str, access: Access) -> Result<Arc<dyn File>>;
@@ -51,7 +54,8 @@ delegating! {
 }
 
 delegating! {
-    /// A [`File`] that stands on another one. Name it by its path in the `impl`: where both traits are imported, calls are ambiguous.
+    /// A [`File`] that wraps another one. Name this trait by its path in the `impl`: if a file imports both traits,
+    /// calls are ambiguous.
     trait DelegatingFile over File;
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()>;
     fn try_read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<bool>;

@@ -1,9 +1,9 @@
-//! Reading past the page cache (O_DIRECT): what the device has, whatever the system remembers, and without driving out of memory what others
-//! use.
+//! Reads that bypass the page cache (O_DIRECT). They return what the device holds, not what the system remembers, and
+//! evict nothing that others use.
 //!
-//! The device wants offsets, lengths and buffers aligned. Callers need not care: what is not goes through a buffer of at most a mebibyte. Who reads much has a
-//! [`ReadBuffer`], into which the device writes itself, and uses it again: new memory has to be made by the system, page by page, which takes as long as a quick
-//! device needs to fill it.
+//! The device wants aligned offsets, lengths and buffers. Callers need not care: an unaligned read goes through a
+//! buffer of at most one mebibyte. A caller that reads much uses a [`ReadBuffer`] and reuses it: the device writes into
+//! it directly. The system would make new memory page by page, which takes as long as a fast device needs to fill it.
 
 use crate::error::refused;
 use crate::{File, Result};
@@ -17,17 +17,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What every device in use is content with.
+/// Alignment that every device in use accepts.
 const ALIGNMENT_BYTES: usize = 4096;
-/// Read at once where the caller's memory is not aligned.
+/// Bytes per read when the caller's memory is not aligned.
 const BOUNCE_BYTES: usize = 1 << 20;
 
-/// A block that begins where the device wants it.
+/// A block that starts where the device wants it.
 #[repr(C, align(4096))]
 struct Block([u8; ALIGNMENT_BYTES]);
 
-/// Memory to read into, again and again: as long as the longest read so far, and aligned as [`Ground::open_past_cache`](crate::Ground::open_past_cache) likes it. It
-/// holds what was read last.
+/// A reusable read buffer, as long as the longest read so far. It is aligned as
+/// [`Ground::open_past_cache`](crate::Ground::open_past_cache) prefers, and holds the last read.
 #[derive(Debug, Default)]
 pub struct ReadBuffer {
     memory: Vec<u8>,
@@ -36,11 +36,11 @@ pub struct ReadBuffer {
 }
 
 impl ReadBuffer {
-    /// Reads exactly so many bytes; after an error the buffer holds none.
+    /// Reads exactly `length_bytes` bytes. After an error the buffer is empty.
     pub fn read(&mut self, file: &dyn File, offset: u64, length_bytes: usize) -> Result<&[u8]> {
         self.length_bytes = 0;
         if self.memory.len() < length_bytes + ALIGNMENT_BYTES {
-            // What was in it goes first: it need not be copied.
+            // Drop the old contents first: there is no need to copy them.
             self.memory = Vec::new();
             self.memory = vec![0; length_bytes + ALIGNMENT_BYTES];
             self.start = self.memory.as_ptr().align_offset(ALIGNMENT_BYTES).min(ALIGNMENT_BYTES);
@@ -59,18 +59,19 @@ impl Deref for ReadBuffer {
     }
 }
 
-/// A file that is read past the page cache.
+/// A file whose reads bypass the page cache.
 #[derive(Debug)]
 pub(crate) struct DirectFile {
     file: fs::File,
     path: PathBuf,
-    /// The same file, through the cache: for all but reading, and where the device turns out to want a greater alignment.
+    /// The same file, through the cache. It serves everything but reads, and reads too if the device turns out to want
+    /// a larger alignment.
     cached: Arc<dyn File>,
     is_refused: AtomicBool,
 }
 
 impl DirectFile {
-    /// `None` where the file system cannot do it.
+    /// Returns `None` if the file system does not support it.
     pub(crate) fn open(path: &Path, cached: Arc<dyn File>) -> Option<DirectFile> {
         let flags = (OFlags::DIRECT | OFlags::NONBLOCK).bits() as i32;
         let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
@@ -89,12 +90,12 @@ impl DirectFile {
         })
     }
 
-    /// Into memory that is aligned, from an offset that is.
+    /// Reads into aligned memory from an aligned offset.
     fn read_aligned(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let mut tail = Block([0; ALIGNMENT_BYTES]);
         let mut done = 0;
         while done < out.len() {
-            // The last bytes do not fill a block: they come from one beside, in the same read.
+            // The last bytes do not fill a block. The same read puts them into a separate block.
             let rest = &mut out[done..];
             let wanted = rest.len();
             let (whole, last) = rest.split_at_mut(wanted - wanted % ALIGNMENT_BYTES);
@@ -121,7 +122,7 @@ impl DirectFile {
         Ok(())
     }
 
-    /// Into any memory, from any offset.
+    /// Reads into any memory from any offset.
     fn read_through_buffer(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let before = (offset % ALIGNMENT_BYTES as u64) as usize;
         let most = (before + out.len()).next_multiple_of(ALIGNMENT_BYTES).min(BOUNCE_BYTES);
@@ -175,7 +176,7 @@ impl crate::DelegatingFile for DirectFile {
         Ok(false)
     }
 
-    /// Would put it into memory.
+    /// Does nothing: read-ahead would fill the cache.
     fn read_ahead(&self, _offset: u64, _length: u64) {}
 }
 
@@ -186,7 +187,7 @@ mod tests {
 
     #[test]
     fn any_range_of_a_file_is_read_past_the_cache_as_it_was_written() {
-        // Where temporary files lie in memory the ground falls back; then this shows that it does so.
+        // If temporary files live in memory, the ground falls back. Then this test covers the fallback.
         let directory = tempfile::tempdir().unwrap();
         let ground = LocalGround::open(directory.path()).unwrap();
         let content: Vec<u8> = (0..9_500_000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();

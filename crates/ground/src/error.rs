@@ -1,4 +1,4 @@
-//! What can go wrong with a file, with the path and the operation in it.
+//! File errors, each with the path and the operation.
 
 use std::io;
 use std::path::Path;
@@ -9,14 +9,14 @@ pub enum GroundError {
     /// The operating system refused an operation.
     #[error("cannot {operation} {path}: {source}")]
     Io {
-        /// What was tried, as a verb: `read`, `write`, `sync`.
+        /// The operation, as a verb: `read`, `write`, `sync`.
         operation: &'static str,
-        /// The file as a person knows it.
+        /// The file, named as users know it.
         path: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A file is longer than such a file can be.
+    /// A file is longer than this kind of file can be.
     #[error("{path} has {length_bytes} bytes, more than the {limit_bytes} that such a file can have")]
     TooLong {
         /// The file.
@@ -29,7 +29,7 @@ pub enum GroundError {
 }
 
 impl GroundError {
-    /// The kind of the system's error.
+    /// Returns the kind of the system's error.
     pub fn kind(&self) -> io::ErrorKind {
         match self {
             GroundError::Io { source, .. } => source.kind(),
@@ -37,15 +37,17 @@ impl GroundError {
         }
     }
 
-    /// Whether there is no room on the device (or the quota is used up): nothing is damaged, the operation may be tried again.
+    /// Returns whether the device is full or the quota is used up. Nothing is damaged, and the caller may retry.
     pub fn is_full(&self) -> bool {
         matches!(self.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
     }
 
-    /// Whether it says something of what is stored: the file or its end is missing, or the device or file system cannot give it. Anything else (too many
-    /// open files, no memory, no room) may be over the next time.
+    /// Returns whether the error says something about stored data. Either the file or its end is missing, or the device
+    /// or file system cannot read it. Any other error (too many open files, no memory, no space) may be gone on the
+    /// next try.
     pub fn is_lasting(&self) -> bool {
-        /// `EIO`, `ENODATA` (a bad sector), `EBADMSG` and `EUCLEAN` (checksums and structures of file systems), `EILSEQ` (protection information).
+        /// `EIO`, `ENODATA` (a bad sector), `EBADMSG` and `EUCLEAN` (checksums and structures of file systems),
+        /// `EILSEQ` (protection information).
         const OF_THE_DEVICE: [i32; 5] = [5, 61, 74, 117, 84];
         let code = match self {
             GroundError::Io { source, .. } => source.raw_os_error(),
@@ -55,16 +57,16 @@ impl GroundError {
             || code.is_some_and(|code| OF_THE_DEVICE.contains(&code))
     }
 
-    /// Whether the file does not exist.
+    /// Returns whether the file does not exist.
     pub fn is_not_found(&self) -> bool {
         self.kind() == io::ErrorKind::NotFound
     }
 }
 
-/// The system refused an operation on a path.
+/// Makes the error for an operation that the system refused on a path.
 pub(crate) fn refused(operation: &'static str, path: &Path, source: impl Into<io::Error>) -> GroundError {
     GroundError::Io { operation, path: path.display().to_string(), source: source.into() }
 }
 
-/// A result of the ground.
+/// Result of ground operations.
 pub type Result<T> = std::result::Result<T, GroundError>;

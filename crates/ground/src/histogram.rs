@@ -1,9 +1,9 @@
-//! Many numbers in little memory: counted in buckets, each less than 1 % wide.
+//! Counts many numbers in little memory. Each bucket is less than 1 % wide.
 
-/// Buckets for each power of two.
+/// Bits of a number below its highest one that choose its bucket: 2^7 buckets for each power of two.
 const SUB_BITS: u32 = 7;
 
-/// How often which numbers came. It takes 59 KB, however many there are.
+/// How often each number occurred. It takes 59 KB for any count.
 #[derive(Clone, Debug)]
 pub struct Histogram {
     buckets: Vec<u64>,
@@ -20,7 +20,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// No numbers.
+    /// Creates an empty histogram.
     pub fn new() -> Histogram {
         Histogram::default()
     }
@@ -30,7 +30,7 @@ impl Histogram {
         ((shift as usize) << SUB_BITS) + (number >> shift) as usize
     }
 
-    /// The least number in a bucket: what [`Histogram::bucket`] came from.
+    /// Returns the smallest number in a bucket: the inverse of [`Histogram::bucket`].
     fn least(bucket: usize) -> u64 {
         let shift = (bucket >> SUB_BITS).saturating_sub(1);
         ((bucket - (shift << SUB_BITS)) as u64) << shift
@@ -45,7 +45,7 @@ impl Histogram {
         self.maximum = self.maximum.max(number);
     }
 
-    /// Counts all that another one has counted.
+    /// Adds all counts of another histogram.
     pub fn add_all(&mut self, other: &Histogram) {
         self.buckets.iter_mut().zip(&other.buckets).for_each(|(sum, count)| *sum += count);
         self.count += other.count;
@@ -54,32 +54,32 @@ impl Histogram {
         self.maximum = self.maximum.max(other.maximum);
     }
 
-    /// How many numbers came.
+    /// Returns how many numbers were counted.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Their sum.
+    /// Returns their sum.
     pub fn sum(&self) -> u64 {
         self.sum
     }
 
-    /// The least of them; of none, the greatest number there is.
+    /// Returns the smallest number; `u64::MAX` if the histogram is empty.
     pub fn minimum(&self) -> u64 {
         self.minimum
     }
 
-    /// The greatest of them; of none, 0.
+    /// Returns the largest number; 0 if the histogram is empty.
     pub fn maximum(&self) -> u64 {
         self.maximum
     }
 
-    /// Their mean; of none, no number.
+    /// Returns the mean; NaN if the histogram is empty.
     pub fn mean(&self) -> f64 {
         self.sum as f64 / self.count as f64
     }
 
-    /// The number that this share of them (0 to 1) does not exceed: at most 1 % too low.
+    /// Returns the number that this share of them (0 to 1) does not exceed. It is at most 1 % too low.
     pub fn quantile(&self, share: f64) -> u64 {
         let wanted = (share * self.count as f64).ceil().max(1.0) as u64;
         let mut seen = 0;

@@ -1,16 +1,16 @@
-//! The ground: what onefold stands on. Files in a directory, the bytes in them, the time they cost.
+//! The ground that onefold stands on: files in a directory, their bytes, and the time they cost.
 //!
-//! * [`Ground`] and [`File`]: the few file operations that the parts use, so that the same part runs on a local
-//!   directory ([`LocalGround`]) or on a simulated disk that crashes, tears and fills up ([`simulation`]).
-//! * [`DelegatingGround`] and [`DelegatingFile`]: what stands on another one and does some things differently.
-//! * [`ModelledGround`]: another ground's files with the time that devices would take which are not there, for experiments.
+//! * [`Ground`] and [`File`]: the few file operations that the parts use. The same part runs on a local directory
+//!   ([`LocalGround`]) or on a simulated disk that crashes, tears and fills up ([`simulation`]).
+//! * [`DelegatingGround`] and [`DelegatingFile`]: wrappers that change some operations and forward the rest.
+//! * [`ModelledGround`]: another ground's files with the timing of modelled devices, for experiments.
 //! * [`Readers`]: many places read at once.
-//! * [`reserve`]: room that is kept for freeing room, and a ground whose writes may use it.
+//! * [`reserve`]: space kept for reclamation, and a ground whose writes may use it.
 //! * [`lock`]: who holds a store; [`permissions`]: who may open its files.
 //! * [`wire`]: writing and bounded reading of the integers and byte strings that all formats are made of.
 //! * [`profile`]: time and bytes by component (M0.22); [`histogram`]: quantiles of many numbers.
-//! * [`size`], [`words`]: sizes as people write them, the word that they may have meant.
-//! * [`fill_random`]: random numbers of the system; [`time`]: its clocks.
+//! * [`size`], [`words`]: sizes as people write them, and the nearest known word to a typo.
+//! * [`fill_random`]: the system's random numbers; [`time`]: its clocks.
 //!
 //! This crate must never know what a chunk, a container or a log is.
 
@@ -50,7 +50,7 @@ use std::sync::Arc;
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Reads only; writing is an error.
+    /// Reads only. Writes fail.
     Read,
     /// Reads and writes.
     ReadWrite,
@@ -59,13 +59,13 @@ pub enum Access {
 /// One name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DirectoryEntry {
-    /// The name, without the directory.
+    /// The name, without its directory.
     pub name: String,
-    /// Whether the name is a directory.
+    /// Whether it is a directory.
     pub is_directory: bool,
 }
 
-/// Room on the device below.
+/// Space on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
     /// Bytes that this process can still allocate.
@@ -74,90 +74,96 @@ pub struct Space {
     pub total_bytes: u64,
 }
 
-/// What a file has that a copy of it does not.
+/// What tells a file from a copy of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// When it was made, ns since 1970. Its number in the file system would add nothing: FAT and some network file systems give another one after each mount.
+    /// Time of creation, ns since 1970. The inode number would add nothing: FAT and some network file systems assign
+    /// new ones after each mount.
     pub born_ns: u64,
 }
 
-/// A directory tree that a store lives in.
+/// A directory tree that holds a store.
 ///
-/// Paths are relative, separated by `/`, without `.` and `..`. Operations on names (create, rename, remove) are
-/// durable only after [`Ground::sync_directory`] of the directory that holds the name; contents only after
-/// [`File::sync`]. Between two syncs a crash may keep any part of what was written, torn at 512 bytes.
+/// Paths are relative, separated by `/`, without `.` and `..`. Changes of names (create, rename, remove) become durable
+/// with [`Ground::sync_directory`] of the directory that holds the name. Contents become durable with [`File::sync`].
+/// Between two syncs a crash may keep any part of the writes, torn at 512 bytes.
 pub trait Ground: Send + Sync + Debug {
-    /// Creates a new file for reading and writing; an existing name is an error.
+    /// Creates a new file for reading and writing. Errors: the name exists.
     fn create(&self, path: &str) -> Result<Arc<dyn File>>;
     /// Opens an existing file.
     fn open(&self, path: &str, access: Access) -> Result<Arc<dyn File>>;
-    /// Opens an existing file for reading what the device has, not what the system keeps of it in memory, and without putting anything there.
-    /// Where the ground cannot do that it is an ordinary opening.
+    /// Opens an existing file for reads that bypass the page cache: they return what the device holds and cache
+    /// nothing. A ground that cannot do that opens the file as usual.
     fn open_past_cache(&self, path: &str) -> Result<Arc<dyn File>>;
-    /// Returns whether the device is known to hold `data` at this place of a file: it was read from there, past what the system keeps in memory. False
-    /// also where that cannot be done. Call only after a [`File::sync`]: what is held then is durable.
+    /// Returns whether the device is known to hold `data` at this place of a file, by a read that bypassed the page
+    /// cache. Returns false if the ground cannot do that. Call only after a [`File::sync`]: then the data that it
+    /// confirms is durable.
     fn device_holds(&self, path: &str, offset: u64, data: &[u8]) -> Result<bool>;
     /// Removes a file.
     fn remove(&self, path: &str) -> Result<()>;
-    /// Renames a file, replacing the target atomically.
+    /// Renames a file and replaces the target atomically.
     fn rename(&self, from: &str, to: &str) -> Result<()>;
-    /// The names in a directory, sorted.
+    /// Lists the names in a directory, sorted.
     fn list(&self, directory: &str) -> Result<Vec<DirectoryEntry>>;
-    /// Creates a directory and those above it; existing ones are kept. The new names are durable on return.
+    /// Creates a directory and its parents. Existing ones stay. The new names are durable on return.
     fn create_directory(&self, directory: &str) -> Result<()>;
     /// Makes the names in a directory durable.
     fn sync_directory(&self, directory: &str) -> Result<()>;
-    /// Whether a file or directory exists.
+    /// Returns whether a file or directory exists.
     fn exists(&self, path: &str) -> Result<bool>;
-    /// Room on the device.
+    /// Returns the space on the device.
     fn space(&self) -> Result<Space>;
-    /// Takes the store's lock without waiting: exclusive for whoever writes, shared for those who only read. It is held until the
-    /// guard is dropped or the process ends. `holder` is written down for the people (and processes) that find it taken.
+    /// Takes the store's lock without waiting: exclusive for writers, shared for readers. The guard holds it until it
+    /// is dropped or the process ends. The lock file records `holder`, for people and processes that find the lock
+    /// taken.
     fn lock(&self, path: &str, exclusive: bool, holder: &Holder) -> std::result::Result<LockGuard, LockError>;
-    /// What a file has that a copy of it does not: when it was made. `None`: the ground cannot tell.
+    /// Returns what tells a file from a copy of it: when it was created. `None`: the ground cannot tell.
     fn identity(&self, path: &str) -> Result<Option<Identity>>;
-    /// What a person knows this place as, for messages: the absolute path of a local directory.
+    /// Returns the name that people know this place by, for messages: the absolute path in a local directory.
     fn describe(&self, path: &str) -> String;
-    /// Returns how somebody beside the owner, and beside the group that the place is shared with, can open files here. Nobody can where
-    /// there are no users.
+    /// Returns how users other than the owner and the group of the store can open files here. Returns `None` if nobody
+    /// else can, or if the ground has no users.
     fn exposure(&self) -> Result<Option<Exposure>>;
 }
 
-/// An open file. Every method may be called from many threads at once.
+/// An open file. Any number of threads may call its methods at once.
 pub trait File: Send + Sync + Debug {
-    /// Reads exactly `buffer.len()` bytes; the end of the file before that is an error of kind `UnexpectedEof`.
+    /// Reads exactly `buffer.len()` bytes. Errors: `UnexpectedEof` if the file ends before that.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()>;
-    /// Reads like [`File::read_at`] if no device has to be waited for. False: one would have to be, and what is in the buffer means nothing.
+    /// Reads like [`File::read_at`], but only if that needs no wait for a device. False: it would have to wait, and the
+    /// contents of the buffer mean nothing.
     fn try_read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<bool>;
-    /// Writes all of `data`; extends the file where needed.
+    /// Writes all of `data` and extends the file as needed.
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()>;
-    /// Takes the time of a write, and writes nothing: for stores that keep no data. Only [modelled devices](ModelledGround) take any.
+    /// Takes the time of a write and writes nothing, for stores that keep no data. Only [modelled
+    /// devices](ModelledGround) take any time.
     fn pretend_write(&self, offset: u64, length: u64) -> Result<()>;
-    /// The length in bytes.
+    /// Returns the length in bytes.
     fn len(&self) -> Result<u64>;
-    /// Whether the file has no bytes.
+    /// Returns whether the file is empty.
     fn is_empty(&self) -> Result<bool> {
         Ok(self.len()? == 0)
     }
-    /// Bytes of the device that the file takes. Fewer than its length: it has holes, or is compressed.
+    /// Returns the bytes that the file takes on the device. They are fewer than its length if it has holes or is
+    /// compressed.
     fn allocated_bytes(&self) -> Result<u64>;
-    /// Truncates or extends with zeros.
+    /// Truncates the file or extends it with zeros.
     fn set_len(&self, length: u64) -> Result<()>;
     /// Makes contents and length durable (fdatasync).
     fn sync(&self) -> Result<()>;
-    /// Reserves room so that writes into the range cannot fail for want of space; extends the length.
+    /// Reserves space, so that later writes into the range cannot find the device full. Extends the length.
     fn allocate(&self, offset: u64, length: u64) -> Result<()>;
-    /// The same for what the owner needs to give room back: it may use the [reserve](ReservedGround).
+    /// Allocates like [`File::allocate`], for reclamation: it may use the [reserve](ReservedGround).
     fn allocate_from_reserve(&self, offset: u64, length: u64) -> Result<()>;
-    /// Asks for the range, just written, to be written back soon, without waiting. A hint.
+    /// Asks the system to write back a freshly written range soon. Does not wait. A hint.
     fn start_writeback(&self, offset: u64, length: u64);
-    /// Asks for the range to be read soon, without waiting. A hint.
+    /// Asks the system to read the range soon. Does not wait. A hint.
     fn read_ahead(&self, offset: u64, length: u64);
-    /// Asks the system to forget what it keeps of the range in memory, so that the next read comes from the device. A hint.
+    /// Asks the system to drop the range from its cache, so that the next read goes to the device. A hint.
     fn drop_cached(&self, offset: u64, length: u64);
 }
 
-/// Reads a whole file of at most `limit_bytes`; a longer one is an error, so that a damaged length cannot eat memory.
+/// Reads a whole file of at most `limit_bytes`. Errors: the file is longer. So a damaged length cannot eat memory.
 pub fn read_file(ground: &dyn Ground, path: &str, limit_bytes: u64) -> Result<Vec<u8>> {
     let file = ground.open(path, Access::Read)?;
     let length = file.len()?;
@@ -169,7 +175,8 @@ pub fn read_file(ground: &dyn Ground, path: &str, limit_bytes: u64) -> Result<Ve
     Ok(bytes)
 }
 
-/// Replaces a file so that after a crash either the old or the new content is there, whole; durable on return.
+/// Replaces a file atomically: after a crash it holds either all of the old content or all of the new. The new content
+/// is durable on return.
 pub fn replace_file(ground: &dyn Ground, path: &str, content: &[u8]) -> Result<()> {
     let temporary = format!("{path}.new");
     if ground.exists(&temporary)? {
@@ -183,12 +190,12 @@ pub fn replace_file(ground: &dyn Ground, path: &str, content: &[u8]) -> Result<(
     ground.sync_directory(parent(path))
 }
 
-/// The directory part of a path; empty for a name at the top.
+/// Returns the directory part of a path; empty for a name at the top.
 pub fn parent(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(directory, _)| directory)
 }
 
-/// The checksum of every structure on disk and wire: XXH3, 64 bits. It finds accidents, not attackers.
+/// Returns the checksum of every structure on disk and wire: XXH3, 64 bits. It finds accidents, not attackers.
 pub fn checksum(bytes: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(bytes)
 }

@@ -15,7 +15,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What the system calls a file system in memory (TMPFS_MAGIC).
+/// The system's id of in-memory file systems (TMPFS_MAGIC).
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
 /// A local directory as the ground of a store.
@@ -23,14 +23,15 @@ const TMPFS_MAGIC: u64 = 0x0102_1994;
 pub struct LocalGround {
     root: PathBuf,
     permissions: Permissions,
-    /// Who gets what root makes here: a store that root has used stays its owner's. `None`: whoever makes it.
+    /// Owner of the files that root creates here, so that root's use of a store changes no owner. `None`: files belong
+    /// to their creator.
     owner: Option<(Uid, Gid)>,
-    /// Directories whose names are durable, as this process has seen to it.
+    /// Directories whose names this process knows to be durable.
     durable_directories: Mutex<HashSet<PathBuf>>,
 }
 
 impl LocalGround {
-    /// Stands on an existing directory.
+    /// Opens an existing directory as a ground.
     pub fn open(root: impl AsRef<Path>) -> Result<LocalGround> {
         let root = root.as_ref();
         let found = fs::metadata(root).map_err(|source| refused("open", root, source))?;
@@ -43,7 +44,7 @@ impl LocalGround {
         Ok(LocalGround { root, permissions: Permissions::below(&found), owner, durable_directories: Mutex::default() })
     }
 
-    /// The absolute path of the directory.
+    /// Returns the absolute path of the directory.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -53,8 +54,8 @@ impl LocalGround {
         self.root.join(path)
     }
 
-    /// Gives what was made at `path` to the owner of the store. Nothing that a link has led out of the store is given away. A file system without
-    /// owners is no error.
+    /// Gives a new file or directory at `path` to the owner of the store. If a link led out of the store, it gives
+    /// nothing away. A file system without owners is no error.
     fn give(&self, path: &Path) {
         let Some((user, group)) = self.owner else { return };
         let is_owners =
@@ -76,7 +77,7 @@ impl Ground for LocalGround {
 
     fn open(&self, path: &str, access: Access) -> Result<Arc<dyn File>> {
         let path = self.path(path);
-        // Nobody waits for the other end of a pipe that somebody has put into a store.
+        // Do not block on a pipe that somebody put into a store.
         let file = fs::OpenOptions::new()
             .read(true)
             .write(access == Access::ReadWrite)
@@ -115,7 +116,7 @@ impl Ground for LocalGround {
         for entry in fs::read_dir(&path).map_err(|source| refused("list", &path, source))? {
             let entry = entry.map_err(|source| refused("list", &path, source))?;
             let is_directory = entry.file_type().map_err(|source| refused("list", &path, source))?.is_dir();
-            // A name that is not UTF-8 is none of ours.
+            // A name that is not UTF-8 is not ours.
             if let Ok(name) = entry.file_name().into_string() {
                 entries.push(DirectoryEntry { name, is_directory });
             }
@@ -132,7 +133,7 @@ impl Ground for LocalGround {
             let path = self.root.join(&made);
             match create_directory(&path, self.permissions.directory) {
                 Ok(()) => self.give(&path),
-                // Whoever made it may have died before it was durable.
+                // Its creator may have died before the name was durable.
                 Err(source) if source.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {
                     if self.durable_directories.lock().contains(&path) {
                         continue;
@@ -168,14 +169,16 @@ impl Ground for LocalGround {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 let holder = read_holder(&file).filter(|holder| !holder.has_ended());
-                // Of several readers the line names the last that came; when that one has gone, the system knows the others.
+                // If several readers share the lock, the line names the last to come. When that one is gone, the system
+                // knows the others.
                 let holder = holder.or_else(|| file.metadata().ok().and_then(|found| Holder::of_lock_on(found.dev(), found.ino())));
                 return Err(LockError::Held { path: path.display().to_string(), holder });
             }
             Err(source) => return Err(refused("lock", &path, source).into()),
         }
         self.give(&path);
-        // From here on no exclusive holder lives, so the line is ours to write; it is for people, so failing to write it is no error.
+        // No exclusive holder is alive now, so we may write the line. It is for people: failing to write it is no
+        // error.
         if writable {
             let line = holder.line();
             let _ = file.write_all_at(&line, 0).and_then(|()| file.set_len(line.len() as u64));
@@ -205,11 +208,11 @@ impl Ground for LocalGround {
     }
 }
 
-/// Creates a file that nobody else may open at any moment, then gives it its mode.
+/// Creates a file that nobody else can open at any moment, then sets its mode.
 fn create_file(path: &Path, mode: u32) -> io::Result<fs::File> {
     let file = fs::OpenOptions::new().read(true).write(true).create_new(true).mode(Permissions::PRIVATE.file).open(path)?;
     if let Err(source) = permissions::set_mode(&file, mode) {
-        // Else whoever tries again would find it.
+        // Otherwise a retry would find it.
         let _ = fs::remove_file(path);
         return Err(source);
     }
@@ -221,11 +224,11 @@ fn create_directory(path: &Path, mode: u32) -> io::Result<()> {
     permissions::set_mode_of(path, mode)
 }
 
-/// Opens the lock file, making it if need be. A reader may lack the right to write to it; then it locks without leaving its name.
+/// Opens the lock file and creates it if needed. A reader without write permission locks it but leaves no name.
 fn open_lock(path: &Path, exclusive: bool, mode: u32) -> io::Result<(fs::File, bool)> {
     let open = || match fs::OpenOptions::new().read(true).write(true).open(path) {
         Err(source) if source.kind() == io::ErrorKind::NotFound => match create_file(path, mode) {
-            // Another process made it meanwhile.
+            // Another process created it in between.
             Err(source) if source.kind() == io::ErrorKind::AlreadyExists => fs::OpenOptions::new().read(true).write(true).open(path),
             created => created,
         },
@@ -245,7 +248,7 @@ fn read_holder(file: &fs::File) -> Option<Holder> {
     Holder::parse(&line[..length])
 }
 
-/// A taken lock. Closing the file ends it.
+/// A held lock. Closing the file releases it.
 #[derive(Debug)]
 struct LocalLock {
     file: fs::File,
@@ -258,7 +261,7 @@ impl Held for LocalLock {
         let fail = |source| refused("look for", &self.path, source);
         match fs::metadata(&self.path) {
             Ok(named) => {
-                // The open file keeps its inode number from being used again.
+                // The open file keeps its inode number from being reused.
                 let locked = self.file.metadata().map_err(fail)?;
                 Ok((named.dev(), named.ino()) == (locked.dev(), locked.ino()))
             }
@@ -270,7 +273,7 @@ impl Held for LocalLock {
 
 impl Drop for LocalLock {
     fn drop(&mut self) {
-        // Whoever shares the lock may be the one that the line names; an exclusive holder is alone.
+        // With a shared lock, the line may name another holder. An exclusive holder is alone.
         if self.exclusive {
             let _ = self.file.set_len(0);
         }
@@ -286,7 +289,7 @@ fn sync_directory(path: &Path) -> Result<()> {
 struct LocalFile {
     file: fs::File,
     path: PathBuf,
-    /// Whether its file system has no device (tmpfs): reading never waits.
+    /// Whether its file system has no device (tmpfs): then reads never wait.
     is_in_memory: bool,
 }
 
@@ -305,10 +308,10 @@ impl File for LocalFile {
     fn try_read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<bool> {
         let length = buffer.len();
         match preadv2(&self.file, &mut [IoSliceMut::new(buffer)], offset, ReadWriteFlags::NOWAIT) {
-            // Less than all: the rest is not in memory, or the file ends, which a read that waits will say.
+            // A short read: either the rest is not in memory, or the file ends. A read that waits will tell.
             Ok(read) => Ok(read == length),
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) if self.is_in_memory => self.read_at(offset, buffer).map(|()| true),
-            // Also where the system cannot tell: then nobody knows that it would not wait.
+            // This includes systems that cannot tell: then we cannot know that a read would not wait.
             Err(_) => Ok(false),
         }
     }
@@ -337,7 +340,7 @@ impl File for LocalFile {
     fn allocate(&self, offset: u64, length: u64) -> Result<()> {
         match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), offset, length) {
             Ok(()) => Ok(()),
-            // A file system without fallocate: zeros written now keep the promise that later writes have room.
+            // The file system has no fallocate. Zeros written now guarantee space for later writes.
             Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
                 let present = self.len()?;
                 let zeros = vec![0; 1 << 16];
@@ -362,9 +365,9 @@ impl File for LocalFile {
     }
 
     fn start_writeback(&self, offset: u64, length: u64) {
-        // sync_file_range needs `unsafe`, as no crate wraps it. On Linux this advice starts writing the dirty pages without waiting
-        // for them and keeps them cached while they are being written (100 us for 4 MiB); it drops pages of the range that were
-        // clean already, so it is for ranges just written. Elsewhere the sync that follows does all the work.
+        // sync_file_range needs `unsafe`: no crate wraps it. On Linux this advice starts writeback of the dirty pages,
+        // does not wait, and keeps them cached meanwhile (100 us for 4 MiB). It evicts pages of the range that were
+        // clean, so use it only for freshly written ranges. Elsewhere the sync that follows does all the work.
         if let Some(length) = std::num::NonZeroU64::new(length) {
             let _ = rustix::fs::fadvise(&self.file, offset, Some(length), Advice::DontNeed);
         }
@@ -398,7 +401,7 @@ mod tests {
             let file = LocalGround::open(directory.path()).unwrap().create("file").unwrap();
             file.write_at(0, &[7; 10_000]).unwrap();
             let mut bytes = [0; 5000];
-            // Just written, it is in memory, unless the file system cannot tell.
+            // The range was just written, so it is in memory, unless the file system cannot tell.
             assert!(!file.try_read_at(3000, &mut bytes).unwrap() || bytes == [7; 5000]);
             assert!(!matches!(file.try_read_at(5001, &mut bytes), Ok(true)), "behind the end of the file");
         }
@@ -523,7 +526,7 @@ mod tests {
         assert!(held_by(ground.lock("lock", true, &holder("backup"))).unwrap().starts_with(this_program));
     }
 
-    /// The files of `/proc` cannot be synced, and say so: a sync that asked nobody would succeed.
+    /// A sync of files in `/proc` fails. A sync that never asked the system would succeed.
     fn that_cannot_be_synced() -> LocalGround {
         LocalGround::open("/proc/self").unwrap()
     }

@@ -1,13 +1,13 @@
 //! Who holds a store (`docs/format.md` section 3).
 //!
-//! What counts is the operating system's lock on the file; it ends with the process, so a crash leaves nothing to clean up.
-//! The line in the file is for people: it lets an error say which process is in the way.
+//! The operating system's lock on the file is what counts. It ends with the process, so a crash leaves nothing to clean
+//! up. The line in the file is for people: errors use it to say which process is in the way.
 
 use crate::GroundError;
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Longest line that is read from a lock file.
+/// Longest line that we read from a lock file.
 pub(crate) const LINE_MAX_BYTES: usize = 4096;
 
 /// Who holds a lock.
@@ -24,13 +24,13 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// This process, now.
+    /// Describes this process, as of now.
     pub fn this_process(command: &str) -> Holder {
         Holder { pid: std::process::id(), host: this_host(), command: command.to_owned(), since: utc(SystemTime::now()) }
     }
 
-    /// A process that holds a lock on the file with this device and inode, as Linux lists them (proc(5), `/proc/locks`). Nobody where a file
-    /// system gives files other device numbers than its own.
+    /// Returns a process that holds a lock on the file with this device and inode, from Linux's list (proc(5),
+    /// `/proc/locks`). Finds none on a file system that shows other device numbers for files than its own.
     pub(crate) fn of_lock_on(device: u64, inode: u64) -> Option<Holder> {
         let locks = std::fs::read_to_string("/proc/locks").ok()?;
         // "1: FLOCK  ADVISORY  READ 1234 fe:00:5678 0 EOF"
@@ -50,19 +50,19 @@ impl Holder {
         Some(Holder { pid, host: this_host(), command: command.trim_end().escape_debug().to_string(), since })
     }
 
-    /// The holder that a lock file names; `None` when the line is empty or is not understood.
+    /// Parses the line of a lock file. `None`: the line is empty or not valid.
     pub fn parse(line: &[u8]) -> Option<Holder> {
         serde_json::from_slice(line).ok()
     }
 
-    /// The line for the lock file.
+    /// Returns the line for the lock file.
     pub fn line(&self) -> Vec<u8> {
         let mut line = serde_json::to_vec(self).expect("strings and a number always have a JSON form");
         line.push(b'\n');
         line
     }
 
-    /// Whether the process is known to have ended: the line was left behind by a crash or by a reader that is gone.
+    /// Returns whether the process is known to have ended. Then a crash or a departed reader left the line behind.
     pub(crate) fn has_ended(&self) -> bool {
         let pid = i32::try_from(self.pid).ok().and_then(rustix::process::Pid::from_raw);
         self.host == this_host() && pid.is_none_or(|pid| rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH))
@@ -79,11 +79,12 @@ fn this_host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// A time as RFC 3339 in UTC, to the second. Days to dates after Howard Hinnant, "chrono-compatible low-level date algorithms".
+/// Formats a time as RFC 3339 in UTC, to the second. It converts days to dates as in Howard Hinnant, "chrono-compatible
+/// low-level date algorithms".
 fn utc(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Years counted from March, so that the day that comes and goes is the last one.
+    // Years start in March, so that the leap day comes last.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
@@ -95,15 +96,15 @@ fn utc(time: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", second / 3_600, second / 60 % 60, second % 60)
 }
 
-/// A lock could not be taken.
+/// Why a lock could not be taken.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// Another process holds it.
+    /// Another process holds the lock.
     #[error("{path} is locked by {}", .holder.as_ref().map_or_else(|| "another process".to_owned(), Holder::to_string))]
     Held {
         /// The lock file.
         path: String,
-        /// Who, as far as the file tells: of several that share the lock, the last that came.
+        /// The holder, as far as the file tells. If several share the lock, the last to come.
         holder: Option<Holder>,
     },
     /// The lock file could not be used.
@@ -111,23 +112,23 @@ pub enum LockError {
     Ground(#[from] GroundError),
 }
 
-/// A lock of the system's, as a ground takes it. Dropping it ends the lock.
+/// A system lock, as a ground takes it. Dropping it releases the lock.
 pub trait Held: Send + Sync {
-    /// Returns whether the name of the lock file still leads to the file that is locked.
+    /// Returns whether the lock file's name still leads to the locked file.
     fn is_held(&self) -> crate::Result<bool>;
 }
 
-/// A lock that is held until this is dropped.
+/// Holds a lock until it is dropped.
 pub struct LockGuard(Box<dyn Held>);
 
 impl LockGuard {
-    /// Wraps whatever ends the lock when it is dropped.
+    /// Wraps a lock that ends when it is dropped.
     pub fn new(held: impl Held + 'static) -> LockGuard {
         LockGuard(Box::new(held))
     }
 
-    /// Returns whether the lock still keeps others out. It does not if somebody removed or replaced the lock file: others then
-    /// lock the file that has the name now. Errors: nothing is known of the lock.
+    /// Returns whether the lock still keeps others out. It does not if somebody removed or replaced the lock file: then
+    /// others lock the new file of that name. Errors: the state of the lock is unknown.
     pub fn is_held(&self) -> crate::Result<bool> {
         self.0.is_held()
     }

@@ -1,12 +1,14 @@
-//! A ground whose parts lie on devices that are not there: hard disks, old or new SSDs, fast ones that are limited. For experiments.
+//! A ground whose parts lie on modelled devices: hard disks, old or new SSDs, fast devices with a limit. For
+//! experiments.
 //!
-//! Every operation is done on the real files first; then its caller waits as long as the modelled device would take. So the time of the device is added to
-//! that of the real files, which should be quick ones. Files are not cached by the model: each read and each write takes the time of the device, as if the
-//! file had been opened past the page cache.
+//! Each operation first runs on the real files. Then its caller waits as long as the modelled device would take. So the
+//! device's time adds to that of the real files, which should be fast. The model caches nothing: each read and each
+//! write takes the device's time, as if the file bypassed the page cache.
 //!
-//! What is read and written is counted for each part of the store, whether it has a model or not.
+//! It counts reads and writes for each part of the store, with or without a model.
 //!
-//! What takes no time: names (creating, opening, renaming, removing, listing), lengths, reserving room, locks and hints. A directory's sync takes the time of a sync.
+//! Some operations take no modelled time: names (creating, opening, renaming, removing, listing), lengths, allocation,
+//! locks and hints. A sync of a directory takes the time of a sync.
 
 mod clock;
 mod device;
@@ -18,39 +20,41 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// How a device behaves that is not there.
+/// How a modelled device behaves.
 ///
-/// An operation is one contiguous read or write of any length. It waits until one of the `queue` places is free and `operations_per_s` lets it begin; then it takes its
-/// time and that of a seek, then its bytes go through the device, those of one operation after those of another.
+/// An operation is one contiguous read or write of any length. It waits for one of the `queue` places and until
+/// `operations_per_s` lets it start. Then it takes its own time and that of a seek. Then its bytes pass through the
+/// device, one operation after another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceModel {
     /// What people call it.
     pub name: String,
-    /// Time of a read, microseconds; at most a minute, as all times.
+    /// Time of a read in microseconds. No time may exceed a minute.
     pub read_us: u64,
     /// Time of a write, microseconds.
     pub write_us: u64,
-    /// Time of a sync, microseconds. It takes a place in the queue, and is none of `operations_per_s`.
+    /// Time of a sync, microseconds. It takes a place in the queue, but does not count towards `operations_per_s`.
     pub sync_us: u64,
-    /// Added to a read or write that does not begin where the last one on this device ended: the same file, the next byte. Microseconds.
+    /// Extra time of a read or write that does not start where the device's last one ended: same file, next byte.
+    /// Microseconds.
     pub seek_us: u64,
-    /// Bytes per second that can be read from one device; 0: no bound.
+    /// Read throughput of one device, bytes per second; 0: unlimited.
     pub read_bytes_per_s: u64,
-    /// Bytes per second that can be written to one device; 0: no bound.
+    /// Write throughput of one device, bytes per second; 0: unlimited.
     pub write_bytes_per_s: u64,
-    /// Reads and writes per second of one device at most; 0: no bound.
+    /// Limit of reads and writes per second of one device; 0: unlimited.
     pub operations_per_s: u64,
-    /// Operations that one device works on at a time: 1 to 1024.
+    /// Operations that one device handles at a time: 1 to 1024.
     pub queue: usize,
-    /// Devices that the files are spread over: 1 to 1024.
+    /// Devices that share the files: 1 to 1024.
     pub devices: usize,
-    /// Bytes of a file that lie on one device before it goes on on the next; which device has the first of them follows from the file's name. At least 512; 0: a
-    /// file lies on one device.
+    /// Bytes of a file on one device before it continues on the next. The file's name decides which device holds the
+    /// first stripe. At least 512; 0: a file lies on one device.
     pub stripe_bytes: u64,
 }
 
 impl Default for DeviceModel {
-    /// One device that takes no time.
+    /// Creates a single device that takes no time.
     fn default() -> DeviceModel {
         DeviceModel {
             name: String::new(),
@@ -69,7 +73,7 @@ impl Default for DeviceModel {
 }
 
 impl DeviceModel {
-    /// Whether all values are in their ranges; the error names the field and its range.
+    /// Checks that all values are in range. The error names the field and its range.
     pub fn check(&self) -> std::result::Result<(), String> {
         const MINUTE_US: u64 = 60_000_000;
         let times = [("read_us", self.read_us), ("write_us", self.write_us), ("sync_us", self.sync_us), ("seek_us", self.seek_us)];
@@ -88,19 +92,19 @@ impl DeviceModel {
     }
 }
 
-/// A part of the store: all paths that begin with a prefix.
+/// A part of the store: all paths with a common prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelledPart {
     /// What people call it.
     pub name: String,
-    /// How its paths begin, as `index/`. Of several prefixes that a path begins with the longest counts.
+    /// How its paths begin, such as `index/`. If several prefixes match a path, the longest counts.
     pub prefix: String,
-    /// The devices that it has for itself; `None`: what is really there, only counted.
+    /// The devices that this part alone uses. `None`: real files, only counted.
     pub model: Option<DeviceModel>,
 }
 
-/// What was read and written of a part since the ground was made. Operations that failed, or that had no bytes, are not counted; what is
-/// [only pretended](File::pretend_write) is.
+/// Reads and writes of a part since the ground was created. Failed and empty operations do not count; [pretended
+/// writes](File::pretend_write) do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PartCounters {
     /// Reads.
@@ -115,20 +119,21 @@ pub struct PartCounters {
     pub syncs: u64,
     /// Time that callers waited for modelled devices, nanoseconds, summed over threads.
     pub waited_ns: u64,
-    /// Devices that the part is spread over; 1 for what is really there.
+    /// Devices that share the part; 1 without a model.
     pub devices: u32,
 }
 
-/// Files of another ground, with the time that modelled devices would take.
+/// Another ground's files with the timing of modelled devices.
 #[derive(Debug)]
 pub struct ModelledGround {
     inner: Arc<dyn Ground>,
-    /// In the order in which they were given.
+    /// In the order given.
     parts: Vec<Arc<Part>>,
 }
 
 impl ModelledGround {
-    /// Puts parts of `inner` on modelled devices. A model's values are to be [checked](DeviceModel::check) before; those out of range are taken as the nearest in range.
+    /// Puts parts of `inner` on modelled devices. [Check](DeviceModel::check) the models first: values out of range are
+    /// clamped.
     pub fn new(inner: Arc<dyn Ground>, parts: Vec<ModelledPart>) -> ModelledGround {
         ModelledGround::with_clock(inner, parts, Arc::new(SystemClock::new()))
     }
@@ -141,7 +146,7 @@ impl ModelledGround {
         ModelledGround { inner, parts: parts.into_iter().map(part).collect() }
     }
 
-    /// What was read and written so far, by part.
+    /// Returns the reads and writes so far, by part.
     pub fn traffic(&self) -> Vec<(String, PartCounters)> {
         self.parts.iter().map(|part| (part.name.clone(), part.counters())).collect()
     }
@@ -150,7 +155,7 @@ impl ModelledGround {
         self.parts.iter().filter(|part| path.starts_with(&part.prefix)).max_by_key(|part| part.prefix.len())
     }
 
-    /// The file as those who open it shall see it.
+    /// Wraps a file if its path belongs to a part.
     fn file(&self, path: &str, file: Arc<dyn File>) -> Arc<dyn File> {
         match self.part_of(path) {
             Some(part) => Arc::new(ModelledFile { file, part: part.clone(), name: checksum(path.as_bytes()) }),
@@ -186,7 +191,7 @@ impl crate::DelegatingGround for ModelledGround {
     }
 }
 
-/// A part while it is used.
+/// A part in use.
 #[derive(Debug)]
 struct Part {
     name: String,
@@ -207,7 +212,7 @@ struct Counters {
 }
 
 impl Part {
-    /// Counts what was done on the real file with this name, and waits until the modelled devices would have done it, too.
+    /// Counts an operation on the real file of this name, then waits until the modelled devices would have finished it.
     fn done(&self, work: Work, name: u64, offset: u64, length_bytes: u64) {
         let counters = &self.counters;
         match work {
@@ -223,7 +228,7 @@ impl Part {
         }
         let Some(devices) = &self.devices else { return };
         let (now_ns, end_ns) = {
-            // Under the lock, so that operations come to the devices in the order of their times.
+            // Holding the lock keeps the operations of a device in the order of their times.
             let mut devices = devices.lock();
             let now_ns = self.clock.now_ns();
             (now_ns, devices.end_of(now_ns, work, name, offset, length_bytes))
@@ -252,7 +257,7 @@ impl Part {
 struct ModelledFile {
     file: Arc<dyn File>,
     part: Arc<Part>,
-    /// What the devices know it by.
+    /// The name by which the devices know the file.
     name: u64,
 }
 

@@ -1,12 +1,12 @@
 //! Who may open the files of a store.
 //!
-//! A store holds the content of everything that was ever written into it, so it belongs to its owner alone: directories 0700, files 0600.
-//! It is shared with a group by the mode of its own directory, as `init --group` sets it: setgid, with rights for the group. Then every
-//! file below has the same rights for that group.
+//! A store holds the content of everything ever written to it, so it belongs to its owner alone: directories 0700,
+//! files 0600. The mode of its own directory shares it with a group, as `init --group` sets it: setgid, with rights for
+//! the group. Then every file below has the same rights for that group.
 //!
 //! Invariants:
-//! * The mode of a new file depends on the store's directory alone, never on the umask of the process that makes it.
-//! * Nobody outside owner and group is ever given anything.
+//! * The mode of a new file depends on the store's directory alone, never on the umask of the creating process.
+//! * Nobody outside owner and group ever gets any right.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -17,7 +17,7 @@ const SET_GROUP: u32 = 0o2000;
 const GROUP: u32 = 0o070;
 const OTHERS: u32 = 0o007;
 
-/// The modes of what is made in a store.
+/// Modes of new files and directories in a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permissions {
     /// Mode of files and sockets.
@@ -27,12 +27,12 @@ pub struct Permissions {
 }
 
 impl Permissions {
-    /// For the owner alone.
+    /// Access for the owner alone.
     pub const PRIVATE: Permissions = Permissions { file: 0o600, directory: 0o700 };
-    /// For the owner and a group that may do everything.
+    /// Full access for the owner and a group.
     pub const SHARED: Permissions = Permissions { file: 0o660, directory: SET_GROUP | 0o770 };
 
-    /// Returns the modes for what is made below a directory.
+    /// Returns the modes for everything created below a directory.
     pub fn below(directory: &Metadata) -> Permissions {
         let mode = directory.mode();
         if mode & SET_GROUP == 0 {
@@ -48,12 +48,13 @@ impl Permissions {
     }
 }
 
-/// Sets a mode whatever the umask is. A file system that keeps no modes (FAT, some network shares) is no error: `check` names what is open.
+/// Sets a mode regardless of the umask. A file system without modes (FAT, some network shares) is no error: `check`
+/// reports what is open.
 pub fn set_mode(file: &fs::File, mode: u32) -> io::Result<()> {
     kept(file.set_permissions(fs::Permissions::from_mode(mode)))
 }
 
-/// The same for a path.
+/// Sets the mode of a path, like [`set_mode`].
 pub fn set_mode_of(path: &Path, mode: u32) -> io::Result<()> {
     kept(fs::set_permissions(path, fs::Permissions::from_mode(mode)))
 }
@@ -65,10 +66,10 @@ fn kept(set: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// A way into a store for somebody who is neither its owner nor in the group that it is shared with.
+/// A way into a store for a user who is neither its owner nor in its group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exposure {
-    /// Every local user, or only the group of the files.
+    /// Whether every local user has access, not only the group of the files.
     pub to_everybody: bool,
     /// Whether the store is shared with a group.
     pub is_shared: bool,
@@ -78,7 +79,8 @@ pub struct Exposure {
     pub mode: u32,
 }
 
-/// Returns the widest way in, if there is one: the store's directory lets somebody pass, and something right below it lets the same one in.
+/// Returns the widest way in, if there is one. The store's directory lets a user pass, and an entry right below it lets
+/// the same user in.
 pub(crate) fn exposure(root: &Path) -> io::Result<Option<Exposure>> {
     let found = fs::metadata(root)?;
     let is_shared = found.mode() & SET_GROUP != 0;

@@ -1,11 +1,13 @@
-//! Random numbers of the system.
+//! The system's random numbers.
 
 use std::io;
 
-/// Fills `out` with random bytes that nobody can guess. Waits only in the first seconds of a machine, until its system has gathered enough.
+/// Fills `out` with random bytes that nobody can guess. Blocks only in the first seconds after boot, until the system
+/// has gathered enough entropy.
 ///
 /// # Errors
-/// What the system says when it has none to give (a kernel without the call, a sandbox that forbids it). Then nothing in `out` may be used.
+/// The system's error if it has none to give (a kernel without the call, a sandbox that forbids it). Then nothing in
+/// `out` may be used.
 pub fn fill_random(out: &mut [u8]) -> io::Result<()> {
     fill_from(out, &mut |rest| Ok(rustix::rand::getrandom(rest, rustix::rand::GetRandomFlags::empty())?))
 }
@@ -16,7 +18,7 @@ fn fill_from(out: &mut [u8], source: &mut dyn FnMut(&mut [u8]) -> io::Result<usi
         match source(&mut out[filled..]) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(count) => filled += count,
-            // By a signal, before there was any.
+            // A signal interrupted it before any bytes came.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }

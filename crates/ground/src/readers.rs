@@ -1,15 +1,18 @@
-//! Reading many places at once.
+//! Reads many places at once.
 //!
-//! A device works on many requests at a time, and a thread has one in flight. [`Readers`] is a bounded pool of threads: a caller hands it the places that it
-//! wants, and gets each as soon as it is read.
+//! A device works on many requests at a time, but a thread has only one in flight. [`Readers`] is a bounded pool of
+//! threads. A caller hands it the places that it wants and gets each one as soon as it is read.
 //!
-//! Handing a read to another thread costs some microseconds, several times what a read from the system's memory costs. So the caller's own thread reads what no
-//! device has to be waited for ([`File::try_read_at`]), and one of the other places.
+//! Handing a read to another thread costs some microseconds, several times a read from the system's memory. So the
+//! caller's own thread does the reads that need no wait for a device ([`File::try_read_at`]), and one of the others.
 //!
-//! Threads, not io_uring: modelled devices, simulated disks and overlays answer through [`File`], which a ring would pass by, and a ring needs `unsafe`.
+//! We use threads, not io_uring. Modelled devices, simulated disks and overlays answer through [`File`], and a ring
+//! would bypass it. A ring also needs `unsafe`.
 //!
-//! Invariants: at most `in_flight` threads read, and a caller has at most twice as many buffers; an answer comes for each request exactly once, after failures
-//! and panics too; a caller waits only for its own requests.
+//! Invariants:
+//! * At most `in_flight` threads read, and a caller has at most twice as many buffers.
+//! * Each request gets exactly one answer, even after failures and panics.
+//! * A caller waits only for its own requests.
 
 use crate::{File, Result};
 use parking_lot::{Condvar, Mutex};
@@ -21,24 +24,24 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 
-/// Reading needs little.
+/// Reads need little stack.
 const STACK_BYTES: usize = 256 << 10;
 
-/// Gets the number of a request, and its bytes unless there was an error.
+/// Takes the number of a request and its bytes. After an error the bytes mean nothing.
 pub type EachRead<'a> = dyn FnMut(usize, &[u8], Result<()>) + 'a;
 
-/// A place of a file.
+/// A place to read in a file.
 #[derive(Clone, Debug)]
 pub struct ReadRequest {
     /// The file.
     pub file: Arc<dyn File>,
-    /// Where the place begins.
+    /// Where to start.
     pub offset: u64,
-    /// Its length.
+    /// How many bytes to read.
     pub length_bytes: usize,
 }
 
-/// A bounded pool of threads that read. They are started when there is something to do for them, and end with the pool.
+/// A bounded pool of reader threads. They start on demand and end with the pool.
 pub struct Readers {
     in_flight: usize,
     shared: Arc<Shared>,
@@ -48,14 +51,14 @@ pub struct Readers {
 #[derive(Default)]
 struct Shared {
     queue: Mutex<Queue>,
-    /// Signalled for each job that an idle thread shall take, and at the end.
+    /// Signalled for each job that an idle thread should take, and at the end.
     has_work: Condvar,
 }
 
 #[derive(Default)]
 struct Queue {
     jobs: VecDeque<Job>,
-    /// Threads that there are.
+    /// Threads that exist.
     threads: usize,
     /// Threads that wait for a job.
     idle: usize,
@@ -72,7 +75,7 @@ struct Job {
 struct Answer {
     number: usize,
     buffer: Vec<u8>,
-    /// The outer error: the file's implementation has panicked.
+    /// The outer error: the file's implementation panicked.
     read: std::result::Result<Result<()>, Box<dyn Any + Send>>,
 }
 
@@ -83,17 +86,18 @@ impl fmt::Debug for Readers {
 }
 
 impl Readers {
-    /// A pool of at most `in_flight` threads; with 0 or 1 the callers' own threads read.
+    /// Creates a pool of at most `in_flight` threads. With 0 or 1 the caller's own thread reads.
     pub fn new(in_flight: usize) -> Readers {
         Readers { in_flight, shared: Arc::default(), threads: Mutex::default() }
     }
 
-    /// Reads all of `requests`, many at a time. Calls `each` with the number of a request and its bytes (whatever they are after an error), in any order, from the
-    /// caller's thread.
+    /// Reads all of `requests`, many at a time. Calls `each` on the caller's thread, in any order, with the number of a
+    /// request and its bytes. After an error the bytes mean nothing.
     pub fn read_each(&self, requests: &mut dyn Iterator<Item = ReadRequest>, each: &mut EachRead<'_>) {
         let (answers, answered): (Sender<Answer>, Receiver<Answer>) = channel();
         let mut buffers: Vec<Vec<u8>> = Vec::new();
-        // What the pool has; and the place that this thread reads itself when it has nothing else to do.
+        // `waiting`: requests in the pool. `own`: the place that this thread reads itself when it has nothing else to
+        // do.
         let (mut waiting, mut own) = (0, None);
         for (number, request) in requests.enumerate() {
             let mut buffer = buffers.pop().unwrap_or_default();
@@ -136,7 +140,7 @@ impl Readers {
                     queue.threads += 1;
                     self.threads.lock().push(thread);
                 }
-                // The system has no more threads: those that there are do it, or this one.
+                // The system has no more threads. The existing ones do the job, or this one.
                 Err(_) if queue.threads > 0 => {}
                 Err(_) => {
                     let job = queue.jobs.pop_back();
@@ -156,7 +160,7 @@ impl Drop for Readers {
         self.shared.queue.lock().has_ended = true;
         self.shared.has_work.notify_all();
         for thread in self.threads.get_mut().drain(..) {
-            // It cannot have panicked: what could is caught.
+            // It cannot have panicked: jobs catch their panics.
             let _ = thread.join();
         }
     }
@@ -186,12 +190,12 @@ impl Job {
         let Job { number, request, mut buffer, answers } = self;
         let read = catch_unwind(AssertUnwindSafe(|| request.file.read_at(request.offset, &mut buffer)));
         drop(request);
-        // Nobody waits any more where the caller has panicked.
+        // If the caller panicked, nobody waits any more.
         let _ = answers.send(Answer { number, buffer, read });
     }
 }
 
-/// Waits for an answer and passes it on. Returns its buffer for another use.
+/// Waits for an answer and passes it on. Returns the buffer for reuse.
 fn take(answered: &Receiver<Answer>, each: &mut EachRead<'_>) -> Vec<u8> {
     let Answer { number, buffer, read } = answered.recv().expect("the caller has a sender too");
     match read {
@@ -208,7 +212,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::{Duration, Instant};
 
-    /// A file whose reads take a millisecond, or panic at one place, and that counts how many there are at once.
+    /// A file whose reads take a millisecond, or panic at one place. It counts concurrent reads.
     #[derive(Debug)]
     struct SlowFile {
         file: Arc<dyn File>,
@@ -259,7 +263,7 @@ mod tests {
             let mut seen = vec![0; 201];
             readers.read_each(&mut requests(&file, 201), &mut |number, bytes, read| {
                 seen[number] += 1;
-                // The last place is behind the end of the file.
+                // The last place is past the end of the file.
                 assert_eq!(read.is_ok(), number < 200);
                 assert!(number == 200 || *bytes == [number as u8; PLACE_BYTES]);
             });
@@ -285,7 +289,7 @@ mod tests {
                 });
             }
         });
-        // Each of the four callers reads one by itself.
+        // Each of the four callers reads one itself.
         assert!(file.most.load(Ordering::Relaxed) <= 16 + 4);
     }
 
@@ -334,7 +338,7 @@ mod tests {
         let start = Instant::now();
         let mut requests = (0..161).map(|page| ReadRequest { file: file.clone(), offset: page * 4096, length_bytes: 4096 });
         readers.read_each(&mut requests, &mut |_, _, read| read.unwrap());
-        // Eleven rounds of sixteen: 22 ms, where one after the other would take 322.
+        // Eleven rounds of sixteen: 22 ms. One after another they would take 322 ms.
         assert!(start.elapsed() < Duration::from_millis(150), "{:?}", start.elapsed());
     }
 }

@@ -1,14 +1,18 @@
-//! Room that is kept for freeing room: a file without content that is given up when the device is full.
+//! Space kept for reclamation: a file without content that shrinks when the device is full.
 //!
-//! Deleting writes, too: records of the log, pages of indexes, forwards. So a device that is full to its last block could never be emptied.
-//! A [`ReservedGround`] keeps a file of its own, the *reserve*. When a write finds the device full, a part of the reserve is given up and the
-//! write is made again, until it succeeds or nothing is left of the reserve.
+//! Deleting also writes: records of the log, pages of indexes, forwards. So without a reserve nobody could empty a
+//! device that is full to its last block. A [`ReservedGround`] keeps a file of its own, the *reserve*. When a write
+//! finds the device full, the ground releases a part of the reserve and retries the write. It repeats this until the
+//! write succeeds or the reserve is empty.
 //!
 //! Invariants:
-//! * [`File::allocate`] never touches the reserve. It is how new data asks for room, so new data finds the device full first.
-//! * As soon as a part was given up, [`Reserve::is_in_use`] says so until the reserve is whole again: its owner lets no new data in meanwhile.
-//! * Only writes that may be repeated are made again. A sync that failed is not, nor is the creation of a directory, which syncs: nobody
-//!   knows what it has done. The creation gives up a part all the same, so that its caller finds room when trying again.
+//! * [`File::allocate`] never touches the reserve. New data asks for space this way, so new data finds the device full
+//!   first.
+//! * Once a part is released, [`Reserve::is_in_use`] says so until the reserve is complete again. Meanwhile its owner
+//!   accepts no new data.
+//! * The ground retries only repeatable writes. It retries neither a failed sync nor the creation of a directory, which
+//!   syncs: nobody knows what they have done. A failed creation still releases a part, so that its caller finds space
+//!   on a retry.
 //! * The content of the file means nothing, and losing it harms nothing.
 
 use crate::{Access, File, Ground, Result};
@@ -16,11 +20,11 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A reserve is given up in so many parts.
+/// Number of parts in which the reserve is released.
 const PARTS: u64 = 8;
-/// No part is smaller, bytes.
+/// Smallest part, bytes.
 const PART_MIN_BYTES: u64 = 256 << 10;
-/// The share of a device that a reserve takes at most: one in so many bytes.
+/// Limit of a reserve: one byte in so many of the device.
 const SHARE: u64 = 50;
 
 /// The reserve of a ground.
@@ -29,10 +33,10 @@ pub struct Reserve {
     ground: Arc<dyn Ground>,
     path: String,
     state: Mutex<State>,
-    /// As the state was when its lock was released last, to be asked without waiting.
+    /// The state when its lock was last released, for readers that must not wait.
     held_bytes: AtomicU64,
     is_in_use: AtomicBool,
-    /// How often a part was given up. It changes under the lock of the state; writes ask for it without.
+    /// How many parts were released. It changes under the lock of the state, but writes read it without.
     given_up: AtomicU64,
 }
 
@@ -40,9 +44,9 @@ pub struct Reserve {
 struct State {
     held_bytes: u64,
     wanted_bytes: u64,
-    /// Whether all of the file is known to have its room. A file that was copied may be a hole.
+    /// Whether all of the file is known to be allocated. A copied file may be a hole.
     is_checked: bool,
-    /// Whether the file could not be had the last time, for another reason than a full device.
+    /// Whether the last attempt to get the file failed, for another reason than a full device.
     has_failed: bool,
 }
 
@@ -53,7 +57,7 @@ impl State {
 }
 
 impl Reserve {
-    /// Finds the reserve as it was left. It is as large as it should be when [`Reserve::keep`] has said so.
+    /// Opens the reserve as it was left. [`Reserve::keep`] sets its size.
     pub fn open(ground: &Arc<dyn Ground>, path: &str) -> Reserve {
         let held_bytes = ground.open(path, Access::Read).and_then(|file| file.len()).unwrap_or(0);
         Reserve {
@@ -66,26 +70,29 @@ impl Reserve {
         }
     }
 
-    /// Bytes that are kept now.
+    /// Returns the bytes in reserve now.
     pub fn held_bytes(&self) -> u64 {
         self.held_bytes.load(Ordering::Acquire)
     }
 
-    /// Returns whether a part was given up, or could not be had: what is left of the device is for freeing room.
+    /// Returns whether a part was released or could not be allocated. Then reclamation takes priority: the rest of the
+    /// device is reserved for it.
     pub fn is_in_use(&self) -> bool {
         self.is_in_use.load(Ordering::Acquire)
     }
 
-    /// Makes the reserve as large as `wanted_bytes`, but no more than a fiftieth of the device; a larger one shrinks. It only takes room of which as
-    /// much again is free, so that it is not given up at once. Returns whether it is whole now.
+    /// Grows the reserve to `wanted_bytes`, but at most a fiftieth of the device. A larger one shrinks. It takes space
+    /// only if as much again stays free, so that it is not released at once. Returns whether the reserve is complete
+    /// now.
     ///
-    /// Errors: the file cannot be had, though the device is not full. That is said once; until it can be had, what is held is all that is wanted.
+    /// Errors: the file cannot be had, though the device is not full. Reports that once. Until it can be had, the
+    /// reserve wants no more than it holds.
     pub fn keep(&self, wanted_bytes: u64) -> Result<bool> {
         let space = self.ground.space()?;
         let mut state = self.state.lock();
         state.wanted_bytes = wanted_bytes.min(space.total_bytes / SHARE);
         let kept = self.adjust(&mut state, space.free_bytes);
-        // Writers see nothing of what was between.
+        // Writers do not see the states in between.
         self.publish(&state);
         kept.map(|()| !state.is_in_use())
     }
@@ -96,7 +103,7 @@ impl Reserve {
         }
         if let Err(error) = self.take_missing(state, free_bytes) {
             if error.is_full() {
-                // It may have taken all the room that there was, which others miss since.
+                // The attempt may have taken all the free space, and others need it.
                 let held_bytes = if state.is_checked { state.held_bytes } else { 0 };
                 self.shrink(state, held_bytes)?;
                 self.given_up.fetch_add(1, Ordering::Release);
@@ -110,11 +117,11 @@ impl Reserve {
         Ok(())
     }
 
-    /// Allocates what is missing and nothing else: a file system may want free room for what the file has already.
+    /// Allocates only the missing part. A file system may want free space even for the part that the file already has.
     fn take_missing(&self, state: &mut State, free_bytes: u64) -> Result<()> {
         if !state.is_checked {
             if self.file()?.allocated_bytes()? < state.held_bytes {
-                // Not every file system can give a hole its room: the file is made again.
+                // Not every file system can allocate a hole, so rebuild the file.
                 self.shrink(state, 0)?;
             }
             state.is_checked = true;
@@ -129,7 +136,7 @@ impl Reserve {
         Ok(())
     }
 
-    /// Runs a write, and gives up parts of the reserve as long as it finds the device full.
+    /// Runs a write, and releases parts of the reserve as long as the device is full.
     fn run<T>(&self, write: impl Fn() -> Result<T>) -> Result<T> {
         loop {
             let given_up = self.given_up.load(Ordering::Acquire);
@@ -140,7 +147,8 @@ impl Reserve {
         }
     }
 
-    /// Gives up a part, unless somebody else has done so since `seen`. Returns whether there is room that was not there.
+    /// Releases a part, unless another thread did so since `seen`. Returns whether there is space that was not there
+    /// before.
     fn give_up(&self, seen: u64) -> bool {
         let mut state = self.state.lock();
         if self.given_up.load(Ordering::Acquire) != seen {
@@ -170,7 +178,7 @@ impl Reserve {
         let shrunk = if to_bytes == 0 { self.ground.remove(&self.path) } else { self.file()?.set_len(to_bytes) };
         match shrunk {
             Err(error) if error.is_not_found() => state.held_bytes = 0,
-            // A file system that copies what it changes may need room to make a file shorter, but not to remove it.
+            // A copy-on-write file system may need space to shorten a file, but not to remove it.
             Err(error) if error.is_full() && to_bytes > 0 => {
                 self.ground.remove(&self.path)?;
                 state.held_bytes = 0;
@@ -183,7 +191,7 @@ impl Reserve {
         Ok(())
     }
 
-    /// Tells those who do not wait for the lock.
+    /// Shows the state to readers that do not take the lock.
     fn publish(&self, state: &State) {
         self.held_bytes.store(state.held_bytes, Ordering::Release);
         self.is_in_use.store(state.is_in_use(), Ordering::Release);
@@ -205,7 +213,7 @@ pub struct ReservedGround {
 }
 
 impl ReservedGround {
-    /// Lets the writes to a ground use the reserve.
+    /// Lets writes to a ground use the reserve.
     pub fn new(ground: Arc<dyn Ground>, reserve: Arc<Reserve>) -> ReservedGround {
         ReservedGround { ground, reserve }
     }
@@ -271,7 +279,7 @@ impl crate::DelegatingFile for ReservedFile {
         let length_before = self.file.len()?;
         let allocate = || match self.file.allocate(offset, length) {
             Err(error) if error.is_full() => {
-                // It may have taken what room there was.
+                // The attempt may have taken the free space.
                 self.file.set_len(length_before)?;
                 Err(error)
             }
@@ -281,7 +289,7 @@ impl crate::DelegatingFile for ReservedFile {
             Err(error) if error.is_full() => error,
             result => return result,
         };
-        // Not in vain: what is asked for may be much larger than the reserve.
+        // Release parts only if they can help: the request may be much larger than the reserve.
         if self.ground.space()?.free_bytes.saturating_add(self.reserve.held_bytes()) < length {
             return Err(full);
         }
@@ -332,7 +340,7 @@ mod tests {
         assert_eq!(Reserve::open(&disk, "reserve").held_bytes(), 8 * MIB);
     }
 
-    /// A device that has less room than it says: under a quota, or when others fill it at the same time.
+    /// A device with less space than it reports: under a quota, or with others filling it at the same time.
     #[derive(Debug)]
     struct Quota(Arc<dyn Ground>);
 
@@ -378,7 +386,7 @@ mod tests {
         assert_eq!((reserve.held_bytes(), device.used_bytes()), (64 << 10, MIB + (64 << 10)));
     }
 
-    /// A file system without `fallocate`: only what is behind the end of a file is written.
+    /// A file system without `fallocate`: it writes only past the end of a file.
     #[derive(Debug)]
     struct NoAllocate(Arc<dyn Ground>);
 
@@ -429,8 +437,8 @@ mod tests {
         reserve.keep(128 << 10).expect_err("it is said again");
     }
 
-    /// A file system that wants free room for all that it is asked to allocate, what the file has already too, as XFS does. Nobody is told that
-    /// the reserve is in use while it allocates.
+    /// A file system that wants free space for the whole range it allocates, including the part that the file already
+    /// has, as XFS does. It checks that nobody sees the reserve in use while it allocates.
     #[derive(Debug)]
     struct WholeRanges {
         disk: Arc<dyn Ground>,
@@ -475,7 +483,7 @@ mod tests {
         let _ = reserve.set(Arc::new(Reserve::open(&ground, "reserve")));
         let reserve = reserve.get().unwrap();
         assert!(reserve.keep(4 * MIB).unwrap());
-        // Others leave room for what is missing, but not for the whole file.
+        // Others leave space for the missing part, but not for the whole file.
         let others = disk.create("others").unwrap();
         others.allocate(0, disk.space().unwrap().free_bytes - 5 * MIB).unwrap();
         assert!(reserve.keep(6 * MIB).unwrap());

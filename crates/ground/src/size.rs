@@ -1,8 +1,8 @@
 //! Sizes as people write and read them: a number and a unit.
 //!
-//! `B`, `K`/`Ki`/`KiB`, `M`.. up to `P` are powers of 1024; `kB`, `MB`, .. `PB` are powers of 1000.
-//! The case of the letters does not matter (`8kib` is `8KiB`), `8K` is binary, `8kB` decimal. A fraction is allowed where
-//! it spells whole bytes: `1.5MiB`.
+//! `B`, `K`/`Ki`/`KiB`, `M`.. up to `P` are powers of 1024; `kB`, `MB`, .. `PB` are powers of 1000. The case of the
+//! letters does not matter (`8kib` is `8KiB`), `8K` is binary, `8kB` decimal. A fraction is allowed where it spells
+//! whole bytes: `1.5MiB`.
 
 /// 1024 bytes.
 pub const KIB: u64 = 1 << 10;
@@ -13,45 +13,45 @@ pub const GIB: u64 = 1 << 30;
 /// 1024 GiB.
 pub const TIB: u64 = 1 << 40;
 
-/// A text that is no size.
+/// A text that is not a size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
-    /// No number at its beginning, or one that is written in a way that we do not know.
+    /// It does not start with a number, or writes it in an unknown way.
     #[error("`{text}` is not a size: write a number and a unit, as in 8KiB, 4MiB or 1TiB")]
     NotANumber {
-        /// What was written.
+        /// The text.
         text: String,
     },
     /// An unknown unit.
     #[error("`{unit}` in `{text}` is not a unit of size: use B, KiB, MiB, GiB, TiB, PiB or kB, MB, GB, TB, PB")]
     UnknownUnit {
-        /// What was written.
+        /// The text.
         text: String,
-        /// What stands where the unit should.
+        /// The text in place of the unit.
         unit: String,
     },
-    /// A fraction that does not spell whole bytes.
+    /// A fraction that does not give whole bytes.
     #[error("`{text}` is not a whole number of bytes")]
     NotWhole {
-        /// What was written.
+        /// The text.
         text: String,
     },
     /// More than 2^64 - 1 bytes.
     #[error("`{text}` is more than 16EiB, the largest size there is")]
     TooLarge {
-        /// What was written.
+        /// The text.
         text: String,
     },
 }
 
-/// Reads a size in bytes.
+/// Parses a size in bytes.
 pub fn parse_size(text: &str) -> Result<u64, SizeError> {
     let trimmed = text.trim();
     let not_a_number = || SizeError::NotANumber { text: text.to_owned() };
     let end = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
     let (number, unit) = trimmed.split_at(end);
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    // 18 digits after the point are more than any size can use, and keep the arithmetic within 128 bits.
+    // 18 digits after the point are more than any size needs, and keep the arithmetic within 128 bits.
     if whole.is_empty() || (number.contains('.') && fraction.is_empty()) || fraction.contains('.') || fraction.len() > 18 {
         return Err(not_a_number());
     }
@@ -92,7 +92,8 @@ fn unit_bytes(unit: &str) -> Option<u64> {
     }
 }
 
-/// Writes a size with a binary unit: exact (`8KiB`) where it is a whole number of units, else with three significant digits (`1.23GiB`).
+/// Formats a size with a binary unit. A whole number of units is exact (`8KiB`); others get three significant digits
+/// (`1.23GiB`).
 pub fn size(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut power = 0;

@@ -1,4 +1,4 @@
-//! The clocks of the machine: the date, which anybody with the right may set, and the time since boot, which nobody can.
+//! The machine's clocks: the date, which anybody with the right may set, and the time since boot, which nobody can set.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -7,18 +7,19 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Where the kernel names the current boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-/// The time namespaces of a process and of its children to be, and what the latter adds to the clocks.
+/// Time namespaces of a process and of its future children. The offsets file says what the children's namespace adds to
+/// the clocks.
 const NAMESPACES: [&str; 2] = ["/proc/self/ns/time", "/proc/self/ns/time_for_children"];
 const NAMESPACE_OFFSETS: &str = "/proc/self/timens_offsets";
 
-/// What all clocks show at one moment.
+/// All clocks at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// The date, nanoseconds since 1970; 0 if it lies before.
+    /// The date, nanoseconds since 1970; 0 for earlier dates.
     pub wall_ns: i64,
-    /// The name of this boot: `boot_ns` compares only within one.
+    /// The id of this boot. Values of `boot_ns` compare only within one boot.
     pub boot: u128,
-    /// Nanoseconds since boot, sleep included, without what a time namespace adds.
+    /// Nanoseconds since boot, including sleep, without the offset of a time namespace.
     pub boot_ns: u64,
 }
 
@@ -37,22 +38,22 @@ impl Reading {
     }
 }
 
-/// The boot that this process runs in.
+/// The boot in which this process runs.
 struct Boot {
     name: u128,
-    /// What the time namespace of this process adds to the time since boot. Anybody may make one, with any offset.
+    /// What this process's time namespace adds to the time since boot. Anybody may create a namespace with any offset.
     added_ns: i64,
 }
 
 impl Boot {
-    /// Asks the kernel. Where it does not tell all, every process counts as a boot of its own.
+    /// Asks the kernel. If it does not tell everything, each process counts as a boot of its own.
     fn find() -> Boot {
         let text = std::fs::read_to_string(BOOT_ID).unwrap_or_default().replace('-', "");
         match (u128::from_str_radix(text.trim(), 16), namespace_adds_ns()) {
             (Ok(name), Some(added_ns)) => Boot { name, added_ns },
             _ => {
                 let mut bytes = [0; 16];
-                // Without random bytes either, 0 is as good a name as any.
+                // Without random bytes, 0 is as good an id as any.
                 let _ = crate::fill_random(&mut bytes);
                 Boot { name: u128::from_le_bytes(bytes), added_ns: 0 }
             }
@@ -60,12 +61,12 @@ impl Boot {
     }
 }
 
-/// What the time namespace of this process adds to the time since boot; `None` if that cannot be told.
+/// Returns what this process's time namespace adds to the time since boot. `None`: unknown.
 fn namespace_adds_ns() -> Option<i64> {
     match NAMESPACES.map(std::fs::read_link) {
-        // The kernel tells the offsets of the children's.
+        // The kernel shows the offsets of the children's namespace.
         [Ok(own), Ok(children)] if own == children => boot_offset_ns(&std::fs::read_to_string(NAMESPACE_OFFSETS).ok()?),
-        // It has no time namespaces.
+        // The kernel has no time namespaces.
         [Err(own), Err(_)] if own.kind() == ErrorKind::NotFound => Some(0),
         _ => None,
     }
@@ -81,12 +82,12 @@ fn boot_offset_ns(offsets: &str) -> Option<i64> {
     })
 }
 
-/// Where readings come from: the machine, or a test.
+/// The source of readings: the machine, or a test.
 #[derive(Clone, Default)]
 pub struct TimeSource(Option<Arc<dyn Fn() -> Reading + Send + Sync>>);
 
 impl TimeSource {
-    /// Makes a source of readings that a test decides on.
+    /// Creates a source whose readings a test decides.
     pub fn of(read: impl Fn() -> Reading + Send + Sync + 'static) -> TimeSource {
         TimeSource(Some(Arc::new(read)))
     }

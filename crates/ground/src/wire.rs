@@ -1,19 +1,19 @@
-//! The bytes that all formats are made of: little-endian integers, LEB128 varints, byte strings with their length before them.
+//! The bytes that all formats are made of: little-endian integers, LEB128 varints, byte strings with a length prefix.
 //!
-//! Writing appends to a `Vec<u8>`; reading goes through [`Reader`], which never reads past its slice and never
-//! allocates before it has checked that the bytes are there.
+//! Writers append to a `Vec<u8>`. Parsers use [`Reader`], which never reads past its slice. It checks that the bytes
+//! are there before it allocates.
 
-/// The bytes end early, or a value is out of its range.
+/// The bytes end early, or a value is out of range.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// Fewer bytes are left than the structure needs.
     #[error("{wanted_bytes} bytes wanted at offset {offset_bytes}, {left_bytes} left")]
     Truncated {
-        /// Where in the slice.
+        /// Offset in the slice.
         offset_bytes: usize,
-        /// What the structure needs.
+        /// Bytes that the structure needs.
         wanted_bytes: u64,
-        /// What there is.
+        /// Bytes that are left.
         left_bytes: usize,
     },
     /// A value that this structure cannot have.
@@ -23,7 +23,7 @@ pub enum WireError {
         what: &'static str,
         /// Its value.
         value: u64,
-        /// Where in the slice.
+        /// Offset in the slice.
         offset_bytes: usize,
     },
     /// Bytes are left after the end of the structure.
@@ -43,7 +43,7 @@ pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Appends a signed integer, zigzag-coded, as a varint.
+/// Appends a signed integer as a zigzag-coded varint.
 pub fn put_signed(out: &mut Vec<u8>, value: i64) {
     put_varint(out, ((value << 1) ^ (value >> 63)) as u64);
 }
@@ -67,17 +67,17 @@ impl<'a> Reader<'a> {
         Reader { bytes, at: 0 }
     }
 
-    /// How many bytes were read.
+    /// Returns how many bytes were read.
     pub fn position(&self) -> usize {
         self.at
     }
 
-    /// How many bytes are left.
+    /// Returns how many bytes are left.
     pub fn left(&self) -> usize {
         self.bytes.len() - self.at
     }
 
-    /// The next `count` bytes.
+    /// Reads the next `count` bytes.
     pub fn take(&mut self, count: usize) -> Result<&'a [u8], WireError> {
         if count > self.left() {
             return Err(WireError::Truncated { offset_bytes: self.at, wanted_bytes: count as u64, left_bytes: self.left() });
@@ -91,27 +91,27 @@ impl<'a> Reader<'a> {
         Ok(self.take(N)?.try_into().expect("take returns as many bytes as asked"))
     }
 
-    /// One byte.
+    /// Reads one byte.
     pub fn u8(&mut self) -> Result<u8, WireError> {
         Ok(self.array::<1>()?[0])
     }
 
-    /// Two bytes, little-endian.
+    /// Reads two bytes, little-endian.
     pub fn u16(&mut self) -> Result<u16, WireError> {
         Ok(u16::from_le_bytes(self.array()?))
     }
 
-    /// Four bytes, little-endian.
+    /// Reads four bytes, little-endian.
     pub fn u32(&mut self) -> Result<u32, WireError> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
-    /// Eight bytes, little-endian.
+    /// Reads eight bytes, little-endian.
     pub fn u64(&mut self) -> Result<u64, WireError> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    /// A varint.
+    /// Reads a varint.
     pub fn varint(&mut self) -> Result<u64, WireError> {
         let start = self.at;
         let mut value = 0u64;
@@ -128,7 +128,7 @@ impl<'a> Reader<'a> {
         Err(WireError::OutOfRange { what: "varint", value: u64::MAX, offset_bytes: start })
     }
 
-    /// A varint of at most `limit`; `what` names the field in the error.
+    /// Reads a varint of at most `limit`. `what` names the field in the error.
     pub fn varint_to(&mut self, what: &'static str, limit: u64) -> Result<u64, WireError> {
         let offset_bytes = self.at;
         let value = self.varint()?;
@@ -138,13 +138,13 @@ impl<'a> Reader<'a> {
         Ok(value)
     }
 
-    /// A zigzag-coded signed integer.
+    /// Reads a zigzag-coded signed integer.
     pub fn signed(&mut self) -> Result<i64, WireError> {
         let value = self.varint()?;
         Ok((value >> 1) as i64 ^ -((value & 1) as i64))
     }
 
-    /// A byte string with its length before it.
+    /// Reads a byte string with a length prefix.
     pub fn bytes(&mut self) -> Result<&'a [u8], WireError> {
         let offset_bytes = self.at;
         let length = self.varint()?;
@@ -154,8 +154,8 @@ impl<'a> Reader<'a> {
         self.take(length as usize)
     }
 
-    /// A number of items that follow, each of at least `item_bytes`: more than can fit in what is left is an error,
-    /// so that the caller may allocate for them.
+    /// Reads the number of items that follow, each at least `item_bytes` long. Errors: the items cannot fit in the
+    /// bytes left. So the caller may allocate for them.
     pub fn count(&mut self, what: &'static str, item_bytes: usize) -> Result<usize, WireError> {
         let offset_bytes = self.at;
         let value = self.varint()?;
@@ -165,7 +165,7 @@ impl<'a> Reader<'a> {
         Ok(value as usize)
     }
 
-    /// Nothing may be left.
+    /// Checks that nothing is left.
     pub fn end(&self) -> Result<(), WireError> {
         if self.left() > 0 {
             return Err(WireError::Trailing { left_bytes: self.left() });

@@ -1,8 +1,8 @@
 //! Words that people type.
 
-/// The known word that is nearest to an unknown one, if it is near enough to have been meant.
+/// Returns the known word nearest to an unknown one, if it is near enough to be meant.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // Jaro-Winkler knows likeness, but not that `ndb` is `nbd` with two letters swapped.
+    // Jaro-Winkler measures likeness, but does not see that `ndb` is `nbd` with two letters swapped.
     let likeness = |candidate: &str| match strsim::osa_distance(word, candidate) {
         1 => 0.9,
         _ => strsim::jaro_winkler(word, candidate),

@@ -1,4 +1,4 @@
-//! The time that modelled devices go by.
+//! The clock of modelled devices.
 
 use rustix::io::Errno;
 use rustix::thread::{ClockId, clock_nanosleep_absolute, set_current_timer_slack};
@@ -10,13 +10,13 @@ use std::num::NonZeroU64;
 const SECOND_NS: u64 = 1_000_000_000;
 
 pub(super) trait Clock: Debug + Send + Sync {
-    /// Nanoseconds since some moment; they never go back.
+    /// Returns nanoseconds since some moment. Never goes back.
     fn now_ns(&self) -> u64;
-    /// Returns when `now_ns` would be at least so much.
+    /// Returns when `now_ns` has reached this time.
     fn sleep_until(&self, time_ns: u64);
 }
 
-/// The time of the machine, since it was started.
+/// The machine's time since boot.
 #[derive(Debug)]
 pub(super) struct SystemClock(());
 
@@ -27,7 +27,7 @@ impl SystemClock {
 }
 
 thread_local! {
-    /// Whether this thread's sleeps end when they should.
+    /// Whether this thread's sleeps end on time.
     static IS_EXACT: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -38,7 +38,8 @@ impl Clock for SystemClock {
     }
 
     fn sleep_until(&self, time_ns: u64) {
-        // The system lets a thread's sleep last up to 50 microseconds longer, to wake several at once: a fifth of a read of an SSD.
+        // By default the system lets a thread sleep up to 50 microseconds longer, to wake several at once. That is a
+        // fifth of an SSD read.
         if !IS_EXACT.replace(true) {
             let _ = set_current_timer_slack(NonZeroU64::new(1));
         }

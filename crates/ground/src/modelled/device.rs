@@ -1,6 +1,7 @@
-//! When operations end on devices that are not there.
+//! Computes when operations end on modelled devices.
 //!
-//! Nothing here waits: a device's state says up to when its places, its rate of operations and its channel are given away, and a new operation is put behind.
+//! Nothing here waits. A device records until when its places, its rate of operations and its channel are taken. A new
+//! operation goes behind them.
 
 use super::DeviceModel;
 
@@ -14,27 +15,27 @@ pub(super) enum Work {
     Sync,
 }
 
-/// The devices that a part is spread over.
+/// The devices that share a part.
 #[derive(Debug)]
 pub(super) struct Devices {
     model: DeviceModel,
     devices: Vec<Device>,
 }
 
-/// What of one device is given away. Times are nanoseconds of the clock.
+/// Until when the resources of one device are taken. Times are nanoseconds of the clock.
 #[derive(Clone, Debug)]
 struct Device {
     /// When each place of the queue becomes free.
     free_ns: Vec<u64>,
-    /// When the rate of operations lets the next one begin.
+    /// When the rate limit lets the next operation start.
     next_ns: u64,
-    /// When the bytes of all operations so far will have gone through.
+    /// When the bytes of all operations so far will have passed.
     channel_free_ns: u64,
-    /// Where the last operation ended: the file's name and the place on this device. `None`: nowhere yet.
+    /// Where the last operation ended: the file's name and the offset on this device. `None`: no operation yet.
     head: Option<(u64, u64)>,
 }
 
-/// What of an operation falls to one device: where it begins there, and its bytes.
+/// One device's share of an operation: its offset on that device, and its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Share {
     offset: u64,
@@ -56,7 +57,8 @@ impl Devices {
         self.devices.len()
     }
 
-    /// When an operation ends that comes now: on several devices it is done by all of them at the same time. Sound only if `now_ns` does not fall from call to call.
+    /// Returns when an operation that arrives now ends. If it spans several devices, they all work on it at the same
+    /// time. Sound only if `now_ns` never falls from call to call.
     pub(super) fn end_of(&mut self, now_ns: u64, work: Work, name: u64, offset: u64, length_bytes: u64) -> u64 {
         let shares = match work {
             Work::Sync => self.synced(name),
@@ -79,7 +81,8 @@ impl Devices {
         (name % self.devices.len() as u64) as usize
     }
 
-    /// By device: what of a range of a file lies there. Stripes of a file that follow each other on a device are contiguous there.
+    /// Returns, for each device, its share of a range of a file. Stripes of a file that follow each other on a device
+    /// are contiguous there.
     fn shares(&self, name: u64, offset: u64, length_bytes: u64) -> Vec<Option<Share>> {
         let mut shares: Vec<Option<Share>> = vec![None; self.devices.len()];
         let first = self.first_device(name);
@@ -102,7 +105,7 @@ impl Devices {
         shares
     }
 
-    /// By device: whether a sync of a file goes there.
+    /// Returns, for each device, whether a sync of a file goes there.
     fn synced(&self, name: u64) -> Vec<Option<Share>> {
         let first = self.first_device(name);
         let goes_to = |device| self.is_striped() || device == first;
@@ -125,7 +128,7 @@ impl Device {
         let mut start_ns = now_ns.max(*free_ns);
         let mut end_ns = start_ns + time_ns;
         if work != Work::Sync {
-            // `None`: no bound.
+            // `None`: no limit.
             if let Some(pause_ns) = SECOND_NS.checked_div(model.operations_per_s) {
                 start_ns = start_ns.max(self.next_ns);
                 self.next_ns = start_ns + pause_ns;

@@ -3,7 +3,8 @@ use crate::SimulatedGround;
 use std::io;
 use std::sync::atomic::AtomicBool;
 
-/// A clock that notes what it is asked to wait for. It goes on to there, unless it stands: then operations come at the same time, as from many threads.
+/// A clock that records what it is asked to wait for. It jumps to that time unless it is stopped. While it is stopped,
+/// operations arrive at the same time, as from many threads.
 #[derive(Debug, Default)]
 struct TestClock {
     now_ns: AtomicU64,
@@ -31,7 +32,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Directories `index` and `log`, of which the first is on modelled devices.
+    /// Directories `index` and `log`. The first is on modelled devices.
     fn new(model: DeviceModel) -> Bench {
         let disk = SimulatedGround::new(1);
         for directory in ["index/0000", "log", "containers"] {
@@ -44,18 +45,18 @@ impl Bench {
         Bench { clock, disk, ground }
     }
 
-    /// A file of 1 MiB, made without the model, so that no time has gone by.
+    /// Creates a file of 1 MiB without the model, so that no time passes.
     fn file(&self, path: &str) -> Arc<dyn File> {
         self.disk.create(path).unwrap().set_len(1 << 20).unwrap();
         self.ground.open(path, Access::ReadWrite).unwrap()
     }
 
-    /// Operations come at the same time from here on.
+    /// From now on operations arrive at the same time.
     fn stand(&self) {
         self.clock.stands.store(true, Relaxed);
     }
 
-    /// Ends of what was waited for since the last call, microseconds.
+    /// Returns the end times of all waits since the last call, microseconds.
     fn ends_us(&self) -> Vec<u64> {
         self.clock.waited_for.lock().drain(..).map(|time_ns| time_ns / 1000).collect()
     }
@@ -81,7 +82,7 @@ fn reads_writes_and_syncs_take_their_times_and_are_counted() {
     assert_eq!(bench.ends_us(), [245, 1036, 2036, 3036, 4036]);
     let expected = PartCounters { reads: 1, read_bytes: 4096, writes: 1, written_bytes: 100, syncs: 3, waited_ns: 4_036_000, devices: 1 };
     assert_eq!(bench.counters("chunk-index"), expected);
-    // What was written is there.
+    // The data is there.
     let mut bytes = [0; 102];
     file.read_at(8191, &mut bytes).unwrap();
     assert!(bytes[0] == 0 && bytes[1..101] == [1; 100] && bytes[101] == 0);
@@ -114,7 +115,7 @@ fn a_part_without_a_model_is_counted_and_what_is_in_no_part_is_neither_counted_n
     let other = bench.file("containers/one");
     other.write_at(0, b"data").unwrap();
     other.sync().unwrap();
-    // A name that only begins alike.
+    // This name only starts the same.
     bench.ground.sync_directory("containers").unwrap();
     bench.file("indexes").write_at(0, b"data").unwrap();
     assert_eq!(bench.ends_us(), [0u64; 0]);
@@ -138,7 +139,7 @@ fn operations_at_the_same_time_queue_on_their_device() {
     (0..3).for_each(|page| read(&*file, page * 4096, 4096));
     file.write_at(0, b"data").unwrap();
     file.sync().unwrap();
-    // The write takes the place of the second read; the sync comes behind the write.
+    // The write takes the place of the second read. The sync comes after the write.
     assert_eq!(two_at_a_time.ends_us(), [100, 100, 200, 130, 180]);
 }
 
@@ -159,7 +160,7 @@ fn operations_per_second_are_bounded_however_deep_the_queue() {
     let file = bench.file("index/pages");
     bench.stand();
     (0..4).for_each(|page| read(&*file, page * 4096, 4096));
-    // One may begin every 200 microseconds.
+    // One operation may start every 200 microseconds.
     assert_eq!(bench.ends_us(), [245, 445, 645, 845]);
 }
 
@@ -177,7 +178,7 @@ fn bytes_go_through_a_device_one_operation_after_the_other() {
     read(&*file, 0, 1000);
     read(&*file, 0, 500);
     file.write_at(0, &[0; 1000]).unwrap();
-    // Latencies pass at the same time, 1000 + 500 + 500 microseconds of bytes do not.
+    // Latencies overlap; the 1000 + 500 + 500 microseconds of bytes do not.
     assert_eq!(bench.ends_us(), [1100, 1600, 2100]);
 }
 
@@ -187,7 +188,7 @@ fn only_what_begins_where_the_last_operation_ended_needs_no_seek() {
     let (first, second) = (bench.file("index/first"), bench.file("index/second"));
     read(&*first, 0, 4096);
     read(&*first, 4096, 4096);
-    // The same file, opened once more.
+    // The same file, opened again.
     bench.ground.open("index/first", Access::ReadWrite).unwrap().write_at(8192, &[0; 100]).unwrap();
     first.sync().unwrap();
     first.write_at(8292, &[0; 100]).unwrap();
@@ -207,10 +208,10 @@ fn a_file_is_striped_over_devices_that_work_at_the_same_time() {
     // Each on its own device.
     (0..4).for_each(|stripe| read(&*file, stripe * 1000, 1000));
     assert_eq!(bench.ends_us(), [1100; 4]);
-    // The fifth comes to the device of the first.
+    // The fifth goes to the device of the first.
     read(&*file, 4000, 1);
     assert_eq!(bench.ends_us(), [1201]);
-    // Eight stripes: two on each device, behind what is there; the first device has the most.
+    // Eight stripes, two on each device, behind the earlier operations. The first device has the most.
     let bench = Bench::new(model.clone());
     let file = bench.file("index/pages");
     bench.stand();
@@ -223,7 +224,7 @@ fn a_file_is_striped_over_devices_that_work_at_the_same_time() {
         PartCounters { reads: 1, read_bytes: 8000, syncs: 1, waited_ns: 4_207_000, devices: 4, ..PartCounters::default() }
     );
 
-    // Without stripes all of a file is on one of them, and another file on another one.
+    // Without stripes, each file lies on one device, and another file may lie on another.
     let bench = Bench::new(DeviceModel { stripe_bytes: 0, read_bytes_per_s: 0, ..model });
     let files: Vec<_> = (0..8).map(|number| bench.file(&format!("index/{number}"))).collect();
     bench.stand();
@@ -238,7 +239,7 @@ fn stripes_of_a_file_follow_each_other_on_their_device() {
     let model = DeviceModel { seek_us: 1000, devices: 2, stripe_bytes: 1024, ..DeviceModel::default() };
     let bench = Bench::new(model);
     let file = bench.file("index/pages");
-    // Both devices seek at the same time, and then never again.
+    // Both devices seek once, at the same time.
     (0..16).for_each(|step| read(&*file, step * 1536, 1536));
     assert_eq!(bench.ends_us().last(), Some(&1000));
     // A read within one stripe moves one device.
@@ -264,7 +265,7 @@ fn errors_pass_through_without_time_and_without_being_counted() {
     assert_eq!((bench.ends_us(), bench.counters("chunk-index")), (vec![], PartCounters { devices: 1, ..PartCounters::default() }));
 }
 
-/// What is no reading and writing takes no time and comes to the ground below.
+/// Everything but reads and writes takes no time and reaches the wrapped ground.
 #[test]
 fn names_lengths_room_hints_and_locks_pass_through() {
     let bench = Bench::new(DeviceModel { read_us: 100, write_us: 100, sync_us: 100, ..DeviceModel::default() });
@@ -293,7 +294,7 @@ fn names_lengths_room_hints_and_locks_pass_through() {
     disk.lock("lock", true, &holder).unwrap();
     assert_eq!((bench.ends_us(), bench.counters("chunk-index")), (vec![], PartCounters { devices: 1, ..PartCounters::default() }));
 
-    // What is opened past the cache is opened so below, and takes the time of the device.
+    // A file opened past the cache is opened so below too, and its reads take the device's time.
     bench.file("index/pages").write_at(0, b"data").unwrap();
     read(&*ground.open_past_cache("index/pages").unwrap(), 0, 4);
     assert_eq!(bench.ends_us(), [100, 200]);
@@ -326,7 +327,7 @@ fn values_out_of_range_are_named() {
     assert!(refused(DeviceModel { devices: 2000, ..DeviceModel::default() }).contains("`devices` is 2000"));
     assert!(refused(DeviceModel { seek_us: 60_000_001, ..DeviceModel::default() }).contains("`seek_us` is 60000001"));
     assert!(refused(DeviceModel { stripe_bytes: 100, ..DeviceModel::default() }).contains("`stripe_bytes` is 100"));
-    // Whoever does not check gets the nearest.
+    // Without the check, values are clamped.
     let bench = Bench::new(DeviceModel { queue: 0, devices: 0, stripe_bytes: 1, read_us: 1, ..DeviceModel::default() });
     read(&*bench.file("index/pages"), 0, 4096);
     assert_eq!((bench.ends_us(), bench.counters("chunk-index").devices), (vec![1], 1));

@@ -1,14 +1,14 @@
 //! The bytes of a simulated file at one moment.
 //!
-//! Contents are maps of shared pages, so that syncing and restarting cost what was changed, not what is there: an
-//! allocated segment of 64 MiB is one number.
+//! Contents are maps of shared pages. So the cost of syncs and restarts follows the changes, not the size: an allocated
+//! segment of 64 MiB is one number.
 
 use super::ranges::Ranges;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What the device writes at once: a crash leaves a sector old or new, never mixed.
+/// The device's write unit. A crash leaves a sector old or new, never mixed.
 pub(super) const SECTOR_BYTES: u64 = 512;
 /// The unit of memory and of the capacity.
 pub(super) const PAGE_BYTES: u64 = 4096;
@@ -24,20 +24,20 @@ fn sectors_of(offset: u64, length: u64) -> Range<u64> {
     offset / SECTOR_BYTES..(offset + length).div_ceil(SECTOR_BYTES)
 }
 
-/// The bytes of a file. A page that is not there is zeros.
+/// The bytes of a file. Missing pages are zeros.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FileBytes {
     pub(super) length: u64,
     pages: BTreeMap<u64, Arc<Page>>,
-    /// Pages that take room on the device.
+    /// Pages that take space on the device.
     pub(super) room: Ranges,
-    /// Sectors that the device cannot read, until they are overwritten.
+    /// Sectors that the device cannot read until they are overwritten.
     unreadable: Ranges,
 }
 
 impl FileBytes {
-    /// The part of `offset .. offset + length` that is in one page, for each page: page number, place in it, place in
-    /// the range.
+    /// Splits `offset .. offset + length` by page. Yields the page number, the range in the page, and the range in the
+    /// input.
     fn split(offset: u64, length: u64) -> impl Iterator<Item = (u64, Range<usize>, Range<usize>)> {
         pages_of(offset, length).map(move |page| {
             let start = offset.max(page * PAGE_BYTES);
@@ -107,20 +107,20 @@ impl FileBytes {
         self.unreadable.overlap(&sectors_of(offset, length)) == 0
     }
 
-    /// Whether a write can be taken: of a sector that it covers in part, the rest has to be read.
+    /// Returns whether a write is possible. A sector that it covers only in part must be readable.
     pub(super) fn is_writable(&self, offset: u64, length: u64) -> bool {
         let is_open = |edge: u64| edge.is_multiple_of(SECTOR_BYTES) || self.is_readable(edge, 1);
         length == 0 || (is_open(offset) && is_open(offset + length))
     }
 
-    /// Forgets all pages from the one on that holds the end of a file of `length`, and takes that one from `from`.
+    /// Drops all pages from the one that holds the end of a file of `length`, and takes that one page from `from`.
     pub(super) fn cut_as(&mut self, length: u64, from: &FileBytes) {
         self.pages.split_off(&length.div_ceil(PAGE_BYTES));
         self.unreadable.cut(length.div_ceil(SECTOR_BYTES));
         self.take_page(length / PAGE_BYTES, from);
     }
 
-    /// Takes a page as it is in `from`.
+    /// Copies a page from `from`.
     pub(super) fn take_page(&mut self, page: u64, from: &FileBytes) {
         match from.pages.get(&page) {
             Some(bytes) => self.pages.insert(page, Arc::clone(bytes)),
@@ -135,7 +135,7 @@ impl FileBytes {
         }
     }
 
-    /// Pages that are not the same in both.
+    /// Returns the pages that differ.
     pub(super) fn differing_pages(&self, other: &FileBytes) -> Vec<u64> {
         let is_same = |page: &u64| match (self.pages.get(page), other.pages.get(page)) {
             (Some(one), Some(two)) => Arc::ptr_eq(one, two) || one == two,

@@ -8,7 +8,7 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 
-/// The device cannot read or write.
+/// The device cannot read or write (I/O error).
 pub(super) const EIO: i32 = 5;
 
 pub(super) struct SimulatedFile {
@@ -39,7 +39,7 @@ impl SimulatedFile {
         Ok(())
     }
 
-    /// The first of the two steps of a write; the part of the data that the second one has to write.
+    /// Does the first of the two steps of a write. Returns the part of the data that is left for the second.
     fn begin_write(&self, offset: u64, data: &[u8]) -> Result<Range<usize>> {
         let mut state = self.ground.state.lock();
         let fault = state.begin(false, "write", &self.path).err();
@@ -48,7 +48,7 @@ impl SimulatedFile {
             return Err(self.fail("write", io::Error::from_raw_os_error(EIO)));
         }
         let middle = middle(offset, data.len(), |limit| state.random.below(limit));
-        // Only what overwrites can go backwards: the length of a file follows what was written.
+        // Only an overwrite can go backwards: the length of a file follows the data written.
         let is_backwards = middle < data.len() && inode.is_inside(offset, data.len() as u64) && state.random.below(2) == 0;
         let (first, second) = match fault {
             None if is_backwards => (middle..data.len(), 0..middle),
@@ -78,8 +78,8 @@ impl SimulatedFile {
     }
 }
 
-/// Where a write of `length` bytes at `offset` is interrupted: at the end of a sector; at its end if it reaches into
-/// one sector only.
+/// Returns where a write of `length` bytes at `offset` splits: at the end of a sector. A write within one sector splits
+/// at its own end.
 fn middle(offset: u64, length: usize, below: impl FnOnce(u64) -> u64) -> usize {
     let first = SECTOR_BYTES - offset % SECTOR_BYTES;
     match (length as u64).checked_sub(first + 1) {

@@ -1,4 +1,4 @@
-//! The names of a simulated disk, and its lock, as users of a ground see them.
+//! The names and the lock of a simulated disk, as users of a ground see them.
 
 use super::content::{FileBytes, PAGE_BYTES};
 use super::inode::Inode;
@@ -12,14 +12,14 @@ use std::io;
 use std::sync::Arc;
 
 impl SimulatedGround {
-    /// The state for a change of names.
+    /// Returns the state for a change of names.
     fn begin(&self, is_sync: bool, operation: &'static str, path: &str) -> Result<MutexGuard<'_, State>> {
         let mut state = self.state.lock();
         state.begin(is_sync, operation, path).map_err(|fault| failure(operation, path, fault.source()))?;
         Ok(state)
     }
 
-    /// The state for a question about names.
+    /// Returns the state for a query about names.
     fn query(&self, operation: &'static str, path: &str) -> Result<MutexGuard<'_, State>> {
         let mut state = self.state.lock();
         state.begin_query().map_err(|fault| failure(operation, path, fault.source()))?;
@@ -107,7 +107,7 @@ impl Ground for SimulatedGround {
             if !self.state.lock().names.exists(made) {
                 self.begin(false, OPERATION, directory)?.names.create(made, Entry::Directory);
             }
-            // Whoever made it may have died before it was durable.
+            // Its creator may have died before the name was durable.
             if self.state.lock().names.is_pending(made) {
                 self.begin(true, OPERATION, directory)?.names.sync(parent(made));
             }

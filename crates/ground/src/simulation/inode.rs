@@ -25,20 +25,20 @@ impl Change {
     }
 }
 
-/// One file: contents and what happened to them since the last sync.
+/// One file: its contents and the changes since the last sync.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Inode {
     durable: FileBytes,
     current: FileBytes,
     pending: Vec<Change>,
-    /// Whether changes could not be written back, and no sync has said so yet.
+    /// Whether a writeback failed and no sync has reported it yet.
     has_lost_changes: bool,
-    /// Whether a name leads here; without one, the bytes are not counted as used.
+    /// Whether a name leads here. Without a name, its bytes do not count as used.
     pub(super) is_named: bool,
 }
 
 impl Inode {
-    /// A file whose content is durable.
+    /// Creates a file with durable content.
     pub(super) fn with(content: FileBytes) -> Inode {
         Inode { durable: content.clone(), current: content, pending: Vec::new(), has_lost_changes: false, is_named: true }
     }
@@ -47,7 +47,7 @@ impl Inode {
         self.current.length
     }
 
-    /// Pages that take room.
+    /// Returns how many pages take space.
     pub(super) fn room(&self) -> u64 {
         self.current.room.count()
     }
@@ -68,7 +68,7 @@ impl Inode {
         self.current.read(offset, buffer);
     }
 
-    /// Writes as much as fits into `free` more pages; returns how many bytes that was.
+    /// Writes as many bytes as fit into `free` more pages. Returns how many those were.
     pub(super) fn write(&mut self, offset: u64, data: &[u8], free: u64) -> usize {
         let fits = self.fits(offset, data.len() as u64, free) as usize;
         if fits > 0 {
@@ -77,7 +77,7 @@ impl Inode {
         fits
     }
 
-    /// Reserves as much as fits into `free` more pages; returns how many bytes that was.
+    /// Reserves as many bytes as fit into `free` more pages. Returns how many those were.
     pub(super) fn allocate(&mut self, offset: u64, length: u64, free: u64) -> u64 {
         let fits = self.fits(offset, length, free);
         if fits > 0 {
@@ -100,8 +100,8 @@ impl Inode {
         self.pending.push(change);
     }
 
-    /// Makes everything durable that was not lost before. Whole pages are written, as a page cache does. False if
-    /// changes were lost since the last sync: like Linux, one sync says so, and no other.
+    /// Makes everything durable that is not lost. Writes whole pages, like a page cache. Returns false if changes were
+    /// lost since the last sync: as in Linux, exactly one sync reports the loss.
     pub(super) fn sync(&mut self) -> bool {
         for change in std::mem::take(&mut self.pending) {
             match change {
@@ -110,7 +110,7 @@ impl Inode {
                         self.durable.take_page(page, &self.current);
                     }
                 }
-                // What was cut off may have been extended and written again since: the current page decides.
+                // The cut part may have been extended and written again since. The current page decides.
                 Change::SetLen { length } => self.durable.cut_as(length, &self.current),
                 Change::Allocate { .. } => {}
             }
@@ -120,9 +120,9 @@ impl Inode {
         !std::mem::take(&mut self.has_lost_changes)
     }
 
-    /// Writing back failed: some of the changes are on the device, the others never will be, although later syncs
-    /// succeed. Of the pages that lost changes, readers see some as they were written, until the machine restarts; the
-    /// others the system has given up, so that readers see what the device has. That is what Linux file systems do.
+    /// Simulates a failed writeback. Some of the changes are on the device; the others never will be, although later
+    /// syncs succeed. Readers see some pages with the lost changes until the machine restarts. The system has dropped
+    /// the other pages, so readers see the device's bytes there. Linux file systems do the same.
     fn lose_changes(&mut self, random: &mut Random) {
         self.durable = self.survivor(CrashPolicy::Random { seed: random.next() }, random);
         self.pending.clear();
@@ -133,19 +133,19 @@ impl Inode {
         }
     }
 
-    /// A sync that fails, and says so.
+    /// Fails a sync that reports its failure.
     pub(super) fn fail_sync(&mut self, random: &mut Random) {
         self.lose_changes(random);
         self.has_lost_changes = false;
     }
 
-    /// The system writes changes back on its own, and fails; the next sync says so.
+    /// Fails the system's own writeback. The next sync reports it.
     pub(super) fn fail_writeback(&mut self, random: &mut Random) {
         self.lose_changes(random);
         self.has_lost_changes = true;
     }
 
-    /// The content after a power cut.
+    /// Returns the content after a power cut.
     pub(super) fn survivor(&self, policy: CrashPolicy, random: &mut Random) -> FileBytes {
         let mut content = self.durable.clone();
         match policy {
@@ -157,9 +157,9 @@ impl Inode {
         content
     }
 
-    /// Zeros every sector that a pending change writes, as far as the content has it. A length in the middle of a page
-    /// makes the file system write that page: it zeros what is behind the length. So does XFS with the page in which the
-    /// file ended when the file becomes longer, by whatever change.
+    /// Zeros every sector that a pending change writes, as far as the content has it. If a length ends within a page,
+    /// the file system writes that page: it zeros the bytes past the length. When any change extends a file, XFS does
+    /// the same with the page in which the file ended.
     fn lose_sectors(&self, content: &mut FileBytes, sector_bytes: u64) {
         let page_of = |length: u64| (length / PAGE_BYTES * PAGE_BYTES, length.next_multiple_of(PAGE_BYTES));
         let mut length_before = self.durable.length;
@@ -184,7 +184,7 @@ impl Inode {
         }
     }
 
-    /// Whether the device has these bytes, whatever readers see.
+    /// Returns whether the device has these bytes, whatever readers see.
     pub(super) fn device_holds(&self, offset: u64, data: &[u8]) -> bool {
         let mut bytes = vec![0; data.len()];
         let is_inside = offset + data.len() as u64 <= self.durable.length && self.durable.is_readable(offset, data.len() as u64);
@@ -194,8 +194,8 @@ impl Inode {
         is_inside && bytes == data
     }
 
-    /// Each change is kept, dropped or torn. A sector that lost a write takes no later one that covers only a part of
-    /// it: it would be a state that the page cache never had.
+    /// Keeps, drops or tears each change. A sector that lost a write takes no later partial write: the page cache never
+    /// had that state.
     fn keep_some(&self, content: &mut FileBytes, random: &mut Random) {
         let mut lost = BTreeSet::new();
         for change in &self.pending {
@@ -216,14 +216,14 @@ impl Inode {
                         }
                     }
                 }
-                // A change of length or room is one record of the file system's journal.
+                // A change of length or allocation is one record of the file system's journal.
                 Change::SetLen { .. } | Change::Allocate { .. } if keep => change.apply(content),
                 Change::SetLen { .. } | Change::Allocate { .. } => {}
             }
         }
     }
 
-    /// Damages a byte, now and after any crash. False beyond the end.
+    /// Damages a byte, now and after any crash. Returns false past the end.
     pub(super) fn flip(&mut self, offset: u64, xor: u8) -> bool {
         let is_inside = offset < self.current.length;
         if is_inside {
@@ -235,7 +235,7 @@ impl Inode {
         is_inside
     }
 
-    /// The device cannot read the sectors of these bytes any more, until each is overwritten as a whole.
+    /// Makes the sectors of these bytes unreadable, until each is overwritten as a whole.
     pub(super) fn make_unreadable(&mut self, range: Range<u64>) {
         let length = range.end.min(self.current.length).saturating_sub(range.start);
         self.current.make_unreadable(range.start, length);

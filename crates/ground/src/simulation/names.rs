@@ -1,4 +1,4 @@
-//! The names on a simulated disk: which there are, which are durable, and the changes between the two.
+//! The names on a simulated disk: current ones, durable ones, and the changes between the two.
 
 use super::inode::Inode;
 use super::random::Random;
@@ -46,7 +46,7 @@ impl NameChange {
     }
 }
 
-/// All names of a disk. The directory at the top has the empty name, and is always there.
+/// All names of a disk. The root directory has the empty name and always exists.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     current: Entries,
@@ -55,7 +55,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Names that are durable.
+    /// Creates a set of durable names.
     fn with(entries: Entries) -> Names {
         Names { durable: entries.clone(), current: entries, pending: Vec::new() }
     }
@@ -75,12 +75,12 @@ impl Names {
         path.is_empty() || self.current.contains_key(path)
     }
 
-    /// Whether this name would be lost in a power cut.
+    /// Returns whether a power cut would lose this name.
     pub(super) fn is_pending(&self, path: &str) -> bool {
         self.current.contains_key(path) && !self.durable.contains_key(path)
     }
 
-    /// The paths in a directory, each with whether it is a directory.
+    /// Lists the paths in a directory, each with whether it is a directory.
     pub(super) fn inside<'a>(&'a self, directory: &'a str) -> impl Iterator<Item = (&'a str, bool)> {
         let inside = self.current.iter().filter(move |(path, _)| parent(path) == directory);
         inside.map(|(path, entry)| (path.as_str(), matches!(entry, Entry::Directory)))
@@ -110,8 +110,8 @@ impl Names {
         self.pending.push(change);
     }
 
-    /// Makes the names in a directory durable, with all that came before them in the directories they were renamed
-    /// from.
+    /// Makes the names in a directory durable. It does the same for all earlier changes in the directories from which
+    /// names were moved.
     pub(super) fn sync(&mut self, directory: &str) {
         let mut directories = BTreeSet::from([directory.to_owned()]);
         let mut is_covered = vec![false; self.pending.len()];
@@ -131,8 +131,8 @@ impl Names {
         }
     }
 
-    /// What the next process finds on a disk of its own: after a kill everything, and as little of it durable as
-    /// before; after a power cut what survived, names and contents.
+    /// Returns what the next process finds, on a separate disk. After a kill that is everything, and as little of it is
+    /// durable as before. After a power cut it is the names and contents that survived.
     pub(super) fn survivor(&self, policy: CrashPolicy, random: &mut Random) -> Names {
         if policy == CrashPolicy::KeepAll {
             return self.copy();
@@ -147,7 +147,7 @@ impl Names {
         Names::with(entries)
     }
 
-    /// Each directory keeps a prefix of its changes; what is in a directory that is not there is lost with it.
+    /// Keeps a prefix of each directory's changes. Everything in a lost directory is lost with it.
     fn surviving_entries(&self, policy: CrashPolicy, random: &mut Random) -> Entries {
         let mut entries = self.durable.clone();
         let mut ended = BTreeSet::new();
@@ -159,7 +159,7 @@ impl Names {
                 ended.extend(change.directories());
             }
         }
-        // A directory comes before what is in it.
+        // A directory sorts before its entries.
         let mut lost: BTreeSet<String> = BTreeSet::new();
         for path in entries.keys() {
             let above = parent(path);
@@ -171,7 +171,7 @@ impl Names {
         entries
     }
 
-    /// The same names with files of their own: what is done to these does not change the others.
+    /// Copies the names and their files, so that changes to the copy do not touch the original.
     fn copy(&self) -> Names {
         let mut copies: HashMap<*const Mutex<Inode>, SharedInode> = HashMap::new();
         let mut copy = |entry: &mut Entry| {

@@ -1,4 +1,4 @@
-//! Random numbers that a seed repeats (SplitMix64).
+//! Repeatable random numbers from a seed (SplitMix64).
 
 #[derive(Clone, Debug)]
 pub(super) struct Random(u64);
@@ -16,7 +16,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `limit`, which is small, so that the remainder's bias does not matter.
+    /// Returns a number below `limit`. The limit is small, so the remainder's bias does not matter.
     pub(super) fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }

@@ -16,7 +16,7 @@ impl Ranges {
         self.count
     }
 
-    /// How many numbers of `range` are in the set.
+    /// Returns how many numbers of `range` are in the set.
     pub(super) fn overlap(&self, range: &Range<u64>) -> u64 {
         self.ranges
             .range(..range.end)
@@ -26,12 +26,12 @@ impl Ranges {
             .sum()
     }
 
-    /// How many numbers of `range` are not in the set.
+    /// Returns how many numbers of `range` are not in the set.
     fn missing(&self, range: &Range<u64>) -> u64 {
         range.end - range.start - self.overlap(range)
     }
 
-    /// Cuts `range` short so that at most `free` of it are missing.
+    /// Shortens `range` so that at most `free` of its numbers are missing from the set.
     pub(super) fn fitting(&self, range: Range<u64>, free: u64) -> Range<u64> {
         if self.missing(&range) <= free {
             return range;

@@ -1,4 +1,4 @@
-//! What a simulated disk holds besides its files: counters, and the faults that wait for their moment.
+//! Everything that a simulated disk holds besides its files: counters, and faults that are still to come.
 
 use super::inode::Inode;
 use super::names::Names;
@@ -34,7 +34,7 @@ pub(super) struct State {
     pub(super) crash_site: Option<CrashSite>,
 }
 
-/// Why an operation is not carried out.
+/// Why an operation does not happen.
 pub(super) enum Fault {
     Crash,
     Injected(io::ErrorKind),
@@ -78,7 +78,7 @@ impl State {
         }
     }
 
-    /// The disk as the next process finds it.
+    /// Returns the disk as the next process finds it.
     pub(super) fn survivor(&self, policy: CrashPolicy) -> State {
         let mut random = match policy {
             CrashPolicy::Random { seed } => Random::new(seed),
@@ -102,7 +102,7 @@ impl State {
         fault.map_or(Ok(()), |(_, kind)| Err(Fault::Injected(kind)))
     }
 
-    /// Counts a query, and decides whether it is answered.
+    /// Counts a query, and decides whether it succeeds.
     pub(super) fn begin_query(&mut self) -> Begun {
         self.check_crash()?;
         let fault = self.failing_query.take_if(|(query, _)| *query == self.queries);
@@ -110,7 +110,7 @@ impl State {
         fault.map_or(Ok(()), |(_, code)| Err(Fault::System(code)))
     }
 
-    /// Counts a read of contents, which is a query, and decides whether it is answered.
+    /// Counts a read of contents, which is a query too, and decides whether it succeeds.
     pub(super) fn begin_read(&mut self) -> Begun {
         self.check_crash()?;
         let fault = self.failing_read.take_if(|(read, _)| *read == self.reads);
@@ -123,7 +123,7 @@ impl State {
         if self.is_crashed { Err(Fault::Crash) } else { Ok(()) }
     }
 
-    /// Whether what was just written cannot be written back.
+    /// Returns whether the writeback of the last write fails.
     pub(super) fn is_writeback_failing(&mut self) -> bool {
         self.failing_writeback.take_if(|operation| *operation < self.operations).is_some()
     }
@@ -132,7 +132,7 @@ impl State {
         if inode.is_named { self.capacity_pages.saturating_sub(self.used_pages) } else { u64::MAX }
     }
 
-    /// Changes a file and keeps the count of used pages.
+    /// Changes a file and updates the count of used pages.
     pub(super) fn change<T>(&mut self, inode: &mut Inode, change: impl FnOnce(&mut Inode) -> T) -> T {
         let before = inode.room();
         let result = change(inode);
@@ -142,7 +142,7 @@ impl State {
         result
     }
 
-    /// A file that has lost its name.
+    /// Handles a file that lost its name.
     pub(super) fn forget(&mut self, inode: &SharedInode) {
         let mut inode = inode.lock();
         self.used_pages -= inode.room();

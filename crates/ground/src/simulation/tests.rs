@@ -1,4 +1,4 @@
-//! What the simulated disk promises, and what it takes back.
+//! Tests what the simulated disk keeps and what it loses.
 
 use super::*;
 use crate::{Access, Ground, Holder, read_file, replace_file};
@@ -311,7 +311,7 @@ fn writing_back_that_fails_is_reported_by_the_next_sync_and_loses_changes() {
         ground.fail_writeback(0);
         file.write_at(0, &[2; 512]).unwrap();
         let seen = content(&ground, "f").unwrap()[0];
-        // The next process hears of it as well.
+        // The next process gets the report as well.
         let ground = ground.restart(CrashPolicy::KeepAll);
         let file = ground.open("f", Access::ReadWrite).unwrap();
         assert!(file.sync().unwrap_err().is_lasting());

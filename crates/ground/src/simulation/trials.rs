@@ -1,8 +1,8 @@
-//! Trials that everything that writes has to stand, for tests: a process that is killed, fails or cannot read, another
-//! process after it, and a power cut at the end.
+//! Trials that every writer must pass, for tests: one process is killed, fails, or cannot read; another follows; a
+//! power cut ends it.
 //!
-//! A [`Subject`] says how its part is opened, what it does and what must be there; the trials choose the moments. A
-//! trial panics when something is missing or wrong, and says before at which moment.
+//! A [`Subject`] knows how to open its part, what work to do and what must be there. The trials choose the moments. If
+//! something is missing or wrong, a trial prints the moment and panics.
 
 use super::file::EIO;
 use super::{CrashPolicy, SimulatedGround};
@@ -10,35 +10,35 @@ use std::io::ErrorKind;
 
 /// Too many open files.
 const EMFILE: i32 = 24;
-/// No memory.
+/// Out of memory.
 const ENOMEM: i32 = 12;
-/// Two errors that can only pass, and one that looks as if the device had lost something.
+/// Two transient errors, and one that looks as if the device lost data.
 const CODES: [i32; 3] = [EMFILE, EIO, ENOMEM];
 
-/// A part that writes.
+/// A part under test.
 pub trait Subject {
-    /// The part, open.
+    /// The open part.
     type Part;
-    /// What must be there: all that was acknowledged, and what may be there besides.
+    /// What must be there: everything acknowledged. It also holds what else may be there.
     type Known: Clone;
 
-    /// Returns a disk on which the part was created, and what is known of it.
+    /// Creates the part on a new disk. Returns the disk and what is known of it.
     fn create(&self, seed: u64) -> (SimulatedGround, Self::Known);
     /// Opens the part.
     fn open(&self, ground: &SimulatedGround, known: &mut Self::Known) -> Result<Self::Part, String>;
-    /// What was in doubt and a process has seen becomes known. An error can only be a crash.
+    /// Turns doubtful state into known state once a process has seen it. Errors: only a crash.
     fn learn(&self, _part: &mut Self::Part, _known: &mut Self::Known) -> Result<(), String> {
         Ok(())
     }
-    /// Does everything that the part can do, until the first error; what is acknowledged becomes known. May be called
-    /// again, also in the next process.
+    /// Does everything that the part can do, until the first error. Acknowledged work becomes known. May run again,
+    /// also in the next process.
     fn work(&self, part: &mut Self::Part, known: &mut Self::Known) -> Result<(), String>;
-    /// Panics unless everything is there that is known, and nothing wrong; learns what was in doubt. Nothing fails
+    /// Panics unless everything known is there and nothing is wrong. Learns what was in doubt. No operation fails
     /// meanwhile.
     fn compare(&self, ground: &SimulatedGround, part: &mut Self::Part, known: &mut Self::Known);
 }
 
-/// Says at which moment a trial is when it panics.
+/// Prints the moment of a trial on a panic.
 struct Moment(String);
 
 impl Drop for Moment {
@@ -49,25 +49,25 @@ impl Drop for Moment {
     }
 }
 
-/// At most `most` of `total` moments, spread over all of them.
+/// Returns at most `most` of `total` moments, spread over all of them.
 fn moments(total: u64, most: u64) -> impl Iterator<Item = u64> {
     let taken = total.min(most);
     (0..taken).map(move |index| index * total / taken)
 }
 
-/// What is left after a power cut: the least, or some of it.
+/// Returns what a power cut leaves: the least, or some of it.
 fn power_cut(ground: &SimulatedGround, seed: u64) -> SimulatedGround {
     ground.restart(if seed.is_multiple_of(2) { CrashPolicy::DropAll } else { CrashPolicy::Random { seed } })
 }
 
-/// Opens and compares; nothing fails.
+/// Opens and compares, without faults.
 fn check<S: Subject>(subject: &S, ground: &SimulatedGround, known: &mut S::Known) {
     ground.calm();
     let mut part = subject.open(ground, known).unwrap_or_else(|error| panic!("it cannot be opened: {error}"));
     subject.compare(ground, &mut part, known);
 }
 
-/// A process that may meet a crash or a failing operation: opens and works.
+/// Runs a process that may hit a crash or a failing operation: it opens and works.
 fn live<S: Subject>(subject: &S, ground: &SimulatedGround, known: &mut S::Known, goes_on: bool) {
     let Ok(mut part) = subject.open(ground, known) else { return };
     if let Err(why) = subject.learn(&mut part, known) {
@@ -79,9 +79,9 @@ fn live<S: Subject>(subject: &S, ground: &SimulatedGround, known: &mut S::Known,
     }
 }
 
-/// The process after one that was killed, in one of three ways: it only looks; it works; it is cut off at some moment.
-/// Then the power is cut, and everything must be there. With `hears`, the system may tell the next process what could
-/// not be written back for the one before; then one opening fails.
+/// Runs the process after a killed one, in one of three ways: it only looks, it works, or it dies at some moment. Then
+/// the power is cut, and everything must be there. With `hears`, the system may report the lost writeback of the first
+/// process to the next one. Then one opening fails.
 fn next_process_and_power_cut<S: Subject>(subject: &S, killed: &SimulatedGround, known: &mut S::Known, seed: u64, hears: bool) {
     let next = killed.restart(CrashPolicy::KeepAll);
     match seed % 3 {
@@ -100,7 +100,7 @@ fn next_process_and_power_cut<S: Subject>(subject: &S, killed: &SimulatedGround,
     check(subject, &power_cut(&next, seed), known);
 }
 
-/// Operations of a process on a new disk.
+/// Counts the operations of a process on a new disk.
 fn operations<S: Subject>(subject: &S) -> u64 {
     let (ground, mut known) = subject.create(0);
     let before = ground.operations();
@@ -110,8 +110,8 @@ fn operations<S: Subject>(subject: &S) -> u64 {
     ground.operations() - before
 }
 
-/// A process is killed, another one opens what it left, the power is cut: at most `most` moments of the first process,
-/// each three times. Returns how many moments there are.
+/// Kills a process, opens its disk in another one, then cuts the power. Tries at most `most` moments of the first
+/// process, each three times. Returns how many moments there are.
 pub fn kills_then_power_cuts<S: Subject>(subject: &S, most: u64) -> u64 {
     let operations = operations(subject);
     for operation in moments(operations, most) {
@@ -126,8 +126,8 @@ pub fn kills_then_power_cuts<S: Subject>(subject: &S, most: u64) -> u64 {
     operations
 }
 
-/// An operation fails, or what was written cannot be written back; the process goes on or not; another one opens what
-/// it left; the power is cut: at most `most` moments, each in three ways. Returns how many moments there are.
+/// Fails an operation or a writeback. The process goes on or stops; another one opens its disk; then the power is cut.
+/// Tries at most `most` moments, each in three ways. Returns how many moments there are.
 pub fn failures_then_power_cuts<S: Subject>(subject: &S, most: u64) -> u64 {
     let operations = operations(subject);
     for operation in moments(operations, most) {
@@ -147,9 +147,9 @@ pub fn failures_then_power_cuts<S: Subject>(subject: &S, most: u64) -> u64 {
     operations
 }
 
-/// A query fails while the part is opened that a killed process or a power cut left: the opening fails, or everything
-/// is there (unless the error looks like damage); and the next one finds everything. At most `most_disks` disks, on
-/// each at most `most` queries. Returns how many queries failed.
+/// Fails a query while a process opens the part that a killed process or a power cut left. Either the opening fails, or
+/// everything is there, unless the error looks like damage. The next opening must find everything. Tries at most
+/// `most_disks` disks with at most `most` queries each. Returns how many queries failed.
 pub fn failed_queries_of_openings<S: Subject>(subject: &S, most_disks: u64, most: u64) -> u64 {
     let operations = operations(subject);
     let mut failed = 0;
@@ -169,7 +169,7 @@ pub fn failed_queries_of_openings<S: Subject>(subject: &S, most_disks: u64, most
             let (ground, mut known) = (left.snapshot(CrashPolicy::KeepAll), known.clone());
             let code = CODES[((operation + query) % 3) as usize];
             ground.fail_query(query, code);
-            // A process may go on without what seems to be lost. Only it must not make that true.
+            // A process may go on without data that seems lost. But it must not make the loss real.
             if let Ok(mut part) = subject.open(&ground, &mut known)
                 && code != EIO
             {
@@ -185,8 +185,8 @@ pub fn failed_queries_of_openings<S: Subject>(subject: &S, most_disks: u64, most
     failed
 }
 
-/// A query fails while the part works: the next process finds everything, also after a power cut. The same process does
-/// too, if the part goes on after errors (`goes_on`). At most `most` moments; returns how many there are.
+/// Fails a query while the part works. The next process finds everything, also after a power cut. So does the same
+/// process, if the part goes on after errors (`goes_on`). Tries at most `most` moments and returns how many there are.
 pub fn failed_queries_of_work<S: Subject>(subject: &S, goes_on: bool, most: u64) -> u64 {
     let (ground, mut known) = subject.create(0);
     let mut part = subject.open(&ground, &mut known).expect("nothing fails");
@@ -218,21 +218,21 @@ mod tests {
     use crate::{Access, Ground, read_file, replace_file};
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    /// What may be wrong with the small part below.
+    /// Mistakes of the small part below.
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum Mistake {
         None,
         /// Acknowledges without a sync.
         NoSync,
-        /// Believes what a killed process left behind without making it durable.
+        /// Trusts what a killed process left behind and does not make it durable.
         Believes,
-        /// Takes any error for absence, and begins anew.
+        /// Takes any error for absence and starts from scratch.
         AnyErrorIsAbsence,
-        /// Goes on after a failed sync as if the next one made up for it.
+        /// Goes on after a failed sync, as if the next sync repaired it.
         SyncsAgain,
     }
 
-    /// A number in a file, which is made at the first opening.
+    /// A number in a file. The first opening creates the file.
     struct Number(Mistake);
 
     #[derive(Clone)]
