@@ -1,7 +1,7 @@
-//! Durable batches of several sizes, one after the other: how long each takes, and how much the log grows by it.
+//! Durable batches of several sizes, one after the other: how long each takes, and how much it grows the log.
 //!
-//! `cargo bench -p onefold-oplog --bench commits [-- DIRECTORY [COMMITS]]`. The floor beside each figure is a write of the same bytes and a sync at the end of an
-//! allocated file, without a log.
+//! `cargo bench -p onefold-oplog --bench commits [-- DIRECTORY [COMMITS]]`. Beside each figure stands its floor: a
+//! write and a sync of the same bytes at the end of an allocated file, without a log.
 
 use onefold_ground::{Ground, LocalGround};
 use onefold_oplog::{Log, LogOptions, Opening, Partition, PartitionClass, Record};
@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Bytes of records: a change of one object; a small transaction; a block of 4 KiB in an open frame; four of them; a full commit.
+/// Bytes of records: one object's change; a small transaction; a block of 4 KiB in an open frame; four such blocks; a
+/// full commit.
 const SIZES: [usize; 5] = [100, 900, 4_300, 17_000, 130_000];
 
 fn main() {
@@ -29,7 +30,7 @@ fn main() {
         file.sync().expect("a sync");
         let data = vec![7; bytes];
         let (mut times, mut floor, mut offset) = (Vec::new(), Vec::new(), 0);
-        // By turns, so that both see the same device.
+        // Alternate, so that both see the same device.
         for _ in 0..commits {
             times.push(timed(|| {
                 log.commit(std::slice::from_ref(&record)).expect("a commit");

@@ -6,38 +6,39 @@ use xxhash_rust::xxh3::Xxh3;
 
 /// The largest payload of a batch.
 pub const BATCH_MAX_BYTES: u64 = 256 << 20;
-/// Batches start at multiples of this, and are padded to it: what the page cache and disks write at once. A batch that shared it with the one before
-/// would have that one, which was acknowledged, written again (`docs/decisions/0029-batches-are-aligned-to-4-kib.md`).
+/// Batches start at multiples of this and are padded to it: it is the write unit of page caches and disks. If two
+/// batches shared a unit, writing the second would rewrite the first, which is already acknowledged
+/// (`docs/decisions/0029-batches-are-aligned-to-4-kib.md`).
 pub const ALIGNMENT_BYTES: u64 = 4096;
 pub(crate) const HEADER_BYTES: usize = 64;
-/// The part of the header that the checksum covers: all before it.
+/// The part of the header that the checksum covers: everything before it.
 const CHECKED_BYTES: usize = 56;
 pub(crate) const MAGIC: u32 = 0x3147_4f4c;
 
-/// A batch as it was read.
+/// A parsed batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// Where it says it is.
+    /// The position in its header.
     pub position: Position,
-    /// Everything before this was durable when the batch was written; not after `position`.
+    /// Everything before this was durable when the batch was written. At most `position`.
     pub durable: Position,
     /// The start of the store's name.
     pub store: [u8; 16],
-    /// The owner that wrote it.
+    /// The epoch of the owner that wrote it.
     pub epoch: u64,
-    /// Bytes with header and padding: the next batch is at `position` + this.
+    /// Length with header and padding: the next batch is at `position` + this.
     pub length_bytes: u64,
-    /// What it says.
+    /// Its records.
     pub records: Vec<Record>,
 }
 
 /// Bytes that are not a batch.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BatchError {
-    /// There is no header of a batch.
+    /// No batch header starts here.
     #[error("no batch starts here")]
     NoHeader,
-    /// A field of the header has a value that it cannot have here.
+    /// A header field has a value that is not possible here.
     #[error("the batch's {what} is {value}, which cannot be here")]
     Header {
         /// The field.
@@ -50,19 +51,19 @@ pub enum BatchError {
     Truncated {
         /// Header and payload.
         wanted_bytes: u64,
-        /// What there is.
+        /// Bytes that are there.
         left_bytes: u64,
     },
-    /// The checksum is not that of the bytes.
+    /// The checksum does not match the bytes.
     #[error("the batch's checksum is wrong")]
     Checksum,
-    /// The bytes are as they were written, but are not records that this version knows.
+    /// The bytes are intact, but this version does not know the records.
     #[error("the batch's records cannot be read: {0}")]
     Records(#[from] WireError),
 }
 
-/// Reads the batch that starts at the first of `bytes`; what follows it is ignored. No input makes it panic or allocate more than
-/// a small multiple of `bytes`.
+/// Parses the batch at the start of `bytes` and ignores what follows. On any input it does not panic, nor allocate more
+/// than a small multiple of `bytes`.
 pub fn parse_batch(bytes: &[u8]) -> Result<Batch, BatchError> {
     let header = BatchHeader::parse(bytes)?;
     header.check(bytes)?;
@@ -83,7 +84,7 @@ pub fn parse_batch(bytes: &[u8]) -> Result<Batch, BatchError> {
     })
 }
 
-/// The records of a batch that does not have its checksum, as far as they can be understood.
+/// Decodes as many records as possible from a batch with a wrong checksum.
 pub(crate) fn guess_batch(bytes: &[u8]) -> Vec<Record> {
     let mut reader = Reader::new(bytes.get(HEADER_BYTES..).unwrap_or_default());
     std::iter::from_fn(|| Record::decode(&mut reader).ok()).collect()
@@ -102,7 +103,7 @@ pub(crate) struct BatchHeader {
 }
 
 impl BatchHeader {
-    /// Reads a header and checks what does not depend on the rest.
+    /// Parses a header and checks the fields that need no other data.
     pub(crate) fn parse(bytes: &[u8]) -> Result<BatchHeader, BatchError> {
         let mut reader = Reader::new(bytes);
         if reader.u32() != Ok(MAGIC) || bytes.len() < HEADER_BYTES {
@@ -140,7 +141,7 @@ impl BatchHeader {
         self.unpadded_bytes().next_multiple_of(ALIGNMENT_BYTES)
     }
 
-    /// Checks the checksum; `bytes` start with this header.
+    /// Verifies the checksum. `bytes` start with this header.
     pub(crate) fn check(&self, bytes: &[u8]) -> Result<(), BatchError> {
         let wanted_bytes = self.unpadded_bytes();
         if wanted_bytes > bytes.len() as u64 {
@@ -153,7 +154,7 @@ impl BatchHeader {
     }
 }
 
-/// The checksum of a batch: of header and payload, without the checksum's own field.
+/// Computes a batch's checksum over header and payload, without the checksum field.
 fn checksum(unpadded: &[u8]) -> u64 {
     let mut state = Xxh3::new();
     state.update(&unpadded[..CHECKED_BYTES]);
@@ -161,8 +162,8 @@ fn checksum(unpadded: &[u8]) -> u64 {
     state.digest()
 }
 
-/// Spells a batch, padded, into `out`, which is cleared first. All before `position` must be durable. Returns the payload's length;
-/// one of more than [`BATCH_MAX_BYTES`] must not be written.
+/// Encodes a batch with padding into `out`, which it clears first. Everything before `position` must be durable.
+/// Returns the payload's length. Do not write a batch with more than [`BATCH_MAX_BYTES`].
 pub(crate) fn encode_batch(out: &mut Vec<u8>, records: &[Record], position: Position, store: &[u8; 16], epoch: u64) -> u64 {
     out.clear();
     out.resize(HEADER_BYTES, 0);

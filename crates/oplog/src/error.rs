@@ -1,4 +1,4 @@
-//! What can go wrong with the log.
+//! Errors of the log.
 
 use crate::Position;
 use onefold_ground::GroundError;
@@ -6,20 +6,21 @@ use onefold_ground::GroundError;
 /// An error of the operations log.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// A file operation failed. When the disk is full ([`GroundError::is_full`]) nothing has changed and the same may be tried again.
+    /// A file operation failed. If the disk is full ([`GroundError::is_full`]), nothing has changed and the caller may
+    /// retry.
     #[error(transparent)]
     Ground(#[from] GroundError),
-    /// The log is not what was written: bytes that were durable are missing or changed.
+    /// The log is damaged: bytes that were durable are missing or changed.
     #[error("the operations log is damaged: {path} at byte {offset_bytes}: {why}")]
     Damaged {
         /// The file.
         path: String,
-        /// Where in the file.
+        /// Offset in the file.
         offset_bytes: u64,
         /// What is wrong there.
         why: String,
     },
-    /// There is a log already where one was to be created.
+    /// A log exists where one was to be created.
     #[error("there is an operations log in {path} already")]
     Exists {
         /// The directory.
@@ -33,13 +34,13 @@ pub enum LogError {
         /// The greatest epoch in the log.
         found: u64,
     },
-    /// A sync failed before, so what is on disk is not known. Reopen the store.
+    /// An earlier sync failed, so the state on disk is unknown. Reopen the store.
     #[error("an earlier sync of the operations log failed; the store must be reopened")]
     Poisoned,
-    /// The log was opened for reading.
+    /// The log was opened read-only.
     #[error("the operations log was opened for reading only")]
     ReadOnly,
-    /// The log has reached its hard limit: nothing was written. Trimming makes room.
+    /// The log is at its hard limit. Nothing was written. Trimming makes room.
     #[error("the operations log is full: {used_bytes} bytes, its limit is {limit_bytes}")]
     Full {
         /// Bytes from start to end.
@@ -47,7 +48,7 @@ pub enum LogError {
         /// The hard limit.
         limit_bytes: u64,
     },
-    /// A batch is larger than any batch may be: nothing was written.
+    /// The batch is larger than the limit. Nothing was written.
     #[error("a batch of {length_bytes} bytes is more than the {limit_bytes} that one may have")]
     TooLarge {
         /// Payload of the batch.
@@ -55,32 +56,32 @@ pub enum LogError {
         /// The limit.
         limit_bytes: u64,
     },
-    /// A position before the start of the log: its records were trimmed, or the log's first segments are lost.
+    /// The position is before the start of the log: its records were trimmed, or the log's first segments are lost.
     #[error("the log starts at {}, after position {}", .start.0, .from.0)]
     BeforeStart {
-        /// The position asked for.
+        /// The requested position.
         from: Position,
-        /// The start.
+        /// The start of the log.
         start: Position,
     },
-    /// A position after the end of the log: whoever has it applied batches that are lost.
+    /// The position is after the end of the log: its holder applied batches that are lost.
     #[error("the log ends at {}, before position {}: its tail is lost", .end.0, .from.0)]
     PastEnd {
-        /// The position asked for.
+        /// The requested position.
         from: Position,
-        /// The end.
+        /// The end of the log.
         end: Position,
     },
-    /// A position at which no batch starts.
+    /// No batch starts at this position.
     #[error("no batch of the log starts at position {}", .from.0)]
     NotABoundary {
-        /// The position asked for.
+        /// The requested position.
         from: Position,
     },
 }
 
 impl LogError {
-    /// Whether there is no room, on the device or in the log: nothing has changed and the same may be tried again.
+    /// Returns whether the device or the log is full. Nothing has changed, and the caller may retry.
     pub fn is_full(&self) -> bool {
         match self {
             LogError::Ground(error) => error.is_full(),
@@ -90,5 +91,5 @@ impl LogError {
     }
 }
 
-/// A result of the operations log.
+/// Result of log operations.
 pub type Result<T> = std::result::Result<T, LogError>;

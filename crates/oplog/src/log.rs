@@ -1,4 +1,4 @@
-//! The log as its owner uses it: open, replay, commit, trim. The argument why it is safe stands at the head of the crate.
+//! The log as its owner uses it: open, replay, commit, trim. The head of the crate argues why it is safe.
 
 use crate::batch::{ALIGNMENT_BYTES, BATCH_MAX_BYTES, encode_batch};
 use crate::segment::{Cursor, Remains, SEGMENT_HEADER_BYTES, Segment, encode_header, parse_name, segment_path, spare_path};
@@ -9,26 +9,28 @@ use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// Old segments that are kept for reuse.
+/// Old segments kept for reuse.
 const SPARES_MAX: usize = 2;
-/// A larger buffer is given back after a batch.
+/// A larger buffer is freed after a batch.
 const BUFFER_KEPT_BYTES: usize = 8 << 20;
-/// Limits at which the log takes no more.
+/// Multiple of the limit at which the log is full.
 const FULL_AT: u64 = 2;
-/// No log comes here.
+/// Upper bound of positions.
 pub(crate) const POSITIONS_END: u64 = 1 << 62;
-/// Segments that the limit has room for, at least.
+/// The limit holds at least this many segments.
 const SEGMENTS_MIN: u64 = 4;
 
-/// The sizes of a log.
+/// Sizes of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogOptions {
-    /// Size of a segment file; a batch that needs more gets a segment of its own size. At least 8 KiB are used, and at most a quarter
-    /// of the limit: the log is given back in whole segments, so with larger ones it could never get below it. Default 64 MiB.
+    /// Size of a segment file. A batch that needs more gets a segment of its own size. The log uses at least 8 KiB and
+    /// at most a quarter of the limit. It frees whole segments, so with larger ones it could never get below the limit.
+    /// Default 64 MiB.
     pub segment_bytes: u64,
-    /// From this size on the log wants to be trimmed ([`Log::is_over_limit`]); at twice this size (of a log that was longer when it was
-    /// opened: at one limit more than that) it takes no more ([`LogError::Full`]), save for what lets it be trimmed
-    /// ([`Log::commit_beyond_limit`]). A batch of any size is taken below the limit. Default 512 MiB.
+    /// Soft limit of the log's size: above it, the log needs trimming ([`Log::is_over_limit`]). At twice this size the
+    /// log is full ([`LogError::Full`]). If it was longer when opened, it is full at one limit more than its length
+    /// then. A full log accepts only records that allow trimming ([`Log::commit_beyond_limit`]). Below the limit it
+    /// accepts a batch of any size. Default 512 MiB.
     pub limit_bytes: u64,
 }
 
@@ -43,25 +45,26 @@ impl LogOptions {
         self.segment_bytes.min(self.limit_bytes / SEGMENTS_MIN).max(2 * SEGMENT_HEADER_BYTES)
     }
 
-    /// A log that was left longer, under another limit, must take what is written until its users let it be trimmed.
+    /// A log left longer under another limit must accept batches until its users allow trimming.
     fn full_at_bytes(&self, opened_with_bytes: u64) -> u64 {
         self.limit_bytes.saturating_mul(FULL_AT).max(opened_with_bytes.saturating_add(self.limit_bytes))
     }
 }
 
-/// What a log is opened for.
+/// How to open a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opening {
-    /// By its owner, for replaying and writing.
+    /// For replay and writing, by its owner.
     ReadWrite {
-        /// The owner epoch: greater than that of every earlier owner.
+        /// The owner epoch, higher than that of every earlier owner.
         epoch: u64,
     },
-    /// For replaying. Nothing on disk changes, a torn tail stays where it is.
+    /// For replay only. Nothing on disk changes; a torn tail stays.
     ReadOnly,
 }
 
-/// What [`Log::replay`] calls for each batch: with its position, the position after it, and its records. `Break` ends the replay.
+/// Called by [`Log::replay`] for each batch with its position, the position after it, and its records. `Break` ends the
+/// replay.
 pub type Visit<'a> = dyn FnMut(Position, Position, &[Record]) -> ControlFlow<()> + 'a;
 
 /// An open log.
@@ -72,43 +75,45 @@ pub struct Log {
     store: [u8; 16],
     options: LogOptions,
     is_writable: bool,
-    /// Held while a batch is written and synced: that is what makes one batch follow the other.
+    /// Held while a batch is written and synced. That orders the batches.
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
-    /// All segments, ascending. There is always one.
+    /// All segments, ascending. Never empty.
     segments: VecDeque<Segment>,
     end: Position,
-    /// The epoch of this owner; for a reader the greatest in the log.
+    /// The epoch of this owner; when reading, the highest in the log.
     epoch: u64,
-    /// The last segment; none when reading, or before the first segment.
+    /// The last segment. None when reading, or before the first segment.
     writer: Option<Writer>,
-    /// Files that may become segments. Their names are durable, so that no old segment is overwritten that a crash could bring back.
+    /// Files that may become segments. Their names are durable. So no write can hit an old segment that a crash could
+    /// bring back.
     spares: Vec<String>,
     is_poisoned: bool,
     buffer: Vec<u8>,
-    /// Size at which the log takes no more.
+    /// Size at which the log is full.
     full_at_bytes: u64,
 }
 
-/// The segment that is written to.
+/// The segment being written.
 #[derive(Debug)]
 struct Writer {
     file: Arc<dyn File>,
     file_bytes: u64,
-    /// Something that is not zeros may lie behind the end: the next batch opens another segment.
+    /// Whether bytes other than zeros may lie past the end. Then the next batch opens another segment.
     has_remains: bool,
 }
 
 impl Log {
-    /// Creates an empty log at position 0 in `directory`, which is made if need be. `store` is the start of the store's name.
+    /// Creates an empty log at position 0 in `directory`, and creates the directory if needed. `store` is the start of
+    /// the store's name.
     pub fn create(ground: &Arc<dyn Ground>, directory: &str, store: [u8; 16], options: LogOptions) -> Result<()> {
         Log::create_at(ground, directory, store, options, 0, Position(0))
     }
 
-    /// The same at another position, by the owner of `epoch`.
+    /// Does the same at another position, for the owner of `epoch`.
     pub(crate) fn create_at(
         ground: &Arc<dyn Ground>,
         directory: &str,
@@ -141,11 +146,12 @@ impl Log {
         log.open_segment(&mut log.state.lock(), start, 0)
     }
 
-    /// Opens the log and finds its start and end. A torn tail is dropped; bytes that were durable and are not there any more are an
-    /// error. The last segment is read to its end, of the others the headers: [`Log::replay`] finds damage in them.
+    /// Opens the log and finds its start and end. Drops a torn tail. Errors: bytes that were durable are missing. It
+    /// reads the last segment to its end and only the headers of the others: [`Log::replay`] finds damage in those.
     pub fn open(ground: Arc<dyn Ground>, directory: &str, store: [u8; 16], options: LogOptions, opening: Opening) -> Result<Log> {
         if let Opening::ReadWrite { .. } = opening {
-            // A process that died may have left names that are not durable yet. Nothing may be built on them before they are.
+            // A process that died may have left names that are not durable yet. Make them durable before anything
+            // builds on them.
             ground.sync_directory(directory)?;
         }
         let entries = ground.list(directory)?;
@@ -179,7 +185,7 @@ impl Log {
             let file = ground.open(&segment_path(directory, start), Access::ReadWrite)?;
             let (offset, length) = (SEGMENT_HEADER_BYTES + (last_batch.start.0 - start.0), last_batch.end.0 - last_batch.start.0);
             settle(&*ground, &segment_path(directory, start), &*file, offset, length)?;
-            // A segment that was cut to its content goes on at its full size, if there is room now.
+            // A segment that was cut to its content gets its full size again, if there is space now.
             let wanted_bytes = options.segment_bytes_within_limit();
             let file_bytes = match file.len()? {
                 short if short < wanted_bytes && remains == Remains::Blank && file.allocate(0, wanted_bytes).is_ok() => file.len()?,
@@ -195,37 +201,39 @@ impl Log {
         Ok(Log { ground, directory: directory.to_owned(), store, options, is_writable, state: Mutex::new(state) })
     }
 
-    /// The position from which on all batches are there. The first of them is here, or where the log [jumps](Log::jump_to) to from here.
+    /// Returns the position from which all batches are there. The first batch is here, or where the log
+    /// [jumps](Log::jump_to) from here.
     pub fn start(&self) -> Position {
         self.state.lock().first_position()
     }
 
-    /// The position that the next batch gets.
+    /// Returns the position of the next batch.
     pub fn end(&self) -> Position {
         self.state.lock().end
     }
 
-    /// The owner epoch of this opening; of one for reading, the greatest in the log.
+    /// Returns the owner epoch of this opening; when reading, the highest in the log.
     pub fn epoch(&self) -> u64 {
         self.state.lock().epoch
     }
 
-    /// Bytes of the batches from start to end, without what the log jumped over.
+    /// Returns the bytes of the batches from start to end, without the positions that the log jumped over.
     pub fn used_bytes(&self) -> u64 {
         self.state.lock().used_bytes()
     }
 
-    /// Whether the log is larger than its limit, so that what holds its start should be moved.
+    /// Returns whether the log is over its limit. Then whatever holds its start should move on.
     pub fn is_over_limit(&self) -> bool {
         self.used_bytes() > self.options.limit_bytes
     }
 
-    /// How many segments there are.
+    /// Returns the number of segments.
     pub fn segments(&self) -> usize {
         self.state.lock().segments.len()
     }
 
-    /// Passes the batches from `from` (the start of a batch, the end of one, or the end of the log) on to `visit`, in order. Batches that are committed meanwhile are not passed on; what is replayed must not be trimmed meanwhile.
+    /// Passes the batches from `from` on to `visit`, in order. `from` is the start or end of a batch, or the end of the
+    /// log. Skips batches committed during the replay. Do not trim the replayed part meanwhile.
     pub fn replay(&self, from: Position, visit: &mut Visit<'_>) -> Result<()> {
         let (segments, end) = {
             let state = self.state.lock();
@@ -265,16 +273,18 @@ impl Log {
         Ok(())
     }
 
-    /// Writes the records as one batch, which is durable on return; returns its position and the one after it. No records: no batch.
+    /// Writes the records as one batch, durable on return. Returns its position and the position after it. Without
+    /// records it writes nothing.
     ///
-    /// After an error the batch may still be found when the log is opened again, or not: never a part of it, and never after the next
-    /// one that succeeded. When there was no room ([`LogError::is_full`]) the same may be tried again.
+    /// After an error the next opening may or may not find the batch. It never finds a part of it, and never finds it
+    /// after a later batch that succeeded. If the log or the device was full ([`LogError::is_full`]), the caller may
+    /// retry.
     pub fn commit(&self, records: &[Record]) -> Result<(Position, Position)> {
         self.commit_as(false, records)
     }
 
-    /// Like [`Log::commit`], for records that let the log be trimmed: a full log takes them too, or it would stay full for ever. The caller
-    /// sees to it that the log is trimmed behind it.
+    /// Commits like [`Log::commit`], for records that allow trimming. Even a full log accepts them, or it would stay
+    /// full for ever. The caller must trim the log afterwards.
     pub fn commit_beyond_limit(&self, records: &[Record]) -> Result<(Position, Position)> {
         self.commit_as(true, records)
     }
@@ -299,11 +309,15 @@ impl Log {
         written.map(|()| (start, state.end))
     }
 
-    /// Makes the next batch begin at `position`, unless the end of the log is there or behind it already: durable on return. What lies between holds
-    /// no batch and never will. `position` is a multiple of [`ALIGNMENT_BYTES`](crate::ALIGNMENT_BYTES) below 2^62. For whoever goes on behind another log
-    /// (an adopter): what it writes from now on is later than all that was written before that position, in whatever log.
+    /// Makes the next batch start at `position`, durable on return. Does nothing if the log already ends there or
+    /// later. The positions in between hold no batch and never will. `position` must be a multiple of
+    /// [`ALIGNMENT_BYTES`](crate::ALIGNMENT_BYTES) below 2^62.
     ///
-    /// An error that does not close the log changed nothing; after one that does, the next opening finds the log at either place.
+    /// An adopter calls it to continue after another log. From then on its writes are later than everything written
+    /// before that position, in any log.
+    ///
+    /// An error that does not close the log changed nothing. After one that does, the next opening finds the log at
+    /// either place.
     pub fn jump_to(&self, position: Position) -> Result<()> {
         if !position.0.is_multiple_of(ALIGNMENT_BYTES) || position.0 >= POSITIONS_END {
             return Err(LogError::NotABoundary { from: position });
@@ -315,13 +329,13 @@ impl Log {
         self.open_segment(&mut state, position, 0)
     }
 
-    /// Whether [`Log::trim`] would give up a segment.
+    /// Returns whether [`Log::trim`] would drop a segment.
     pub fn has_segments_before(&self, upto: Position) -> bool {
         self.state.lock().segments.get(1).is_some_and(|second| second.follows <= upto)
     }
 
-    /// Gives up the segments that end at or before `upto`: they are kept for reuse or removed. All that is before `upto` must be
-    /// durable elsewhere.
+    /// Drops the segments that end at or before `upto`: keeps them for reuse or removes them. Everything before `upto`
+    /// must be durable elsewhere.
     pub fn trim(&self, upto: Position) -> Result<()> {
         let mut state = self.writable()?;
         let mut recycled = Vec::new();
@@ -351,8 +365,8 @@ impl Log {
         Ok(())
     }
 
-    /// Gives back the room that is kept for further batches, for a log that is closed: the next opening reserves it again. Failing harms
-    /// nothing but the free space.
+    /// Frees the space kept for further batches, when the log closes. The next opening reserves it again. A failure
+    /// only leaves that space in use.
     pub fn release_room(&self) {
         let Ok(mut state) = self.writable() else { return };
         for spare in std::mem::take(&mut state.spares) {
@@ -378,16 +392,17 @@ impl Log {
         if state.is_poisoned { Err(LogError::Poisoned) } else { Ok(state) }
     }
 
-    /// Writes and syncs a spelled batch at the end.
+    /// Writes and syncs an encoded batch at the end.
     fn write_batch(&self, state: &mut State, batch: &[u8], limit_bytes: u64) -> Result<()> {
         let length_bytes = batch.len() as u64;
-        // The last segment cannot be trimmed: behind a batch that fills a long one alone, one more must open the next.
+        // The last segment cannot be trimmed. If one batch fills a long segment alone, one more batch must open the
+        // next.
         let can_be_trimmed = state.used_bytes() > self.options.limit_bytes && state.segments.len() > 1;
         if can_be_trimmed && state.used_bytes() + length_bytes > limit_bytes {
             return Err(LogError::Full { used_bytes: state.used_bytes(), limit_bytes });
         }
         let fits = |writer: &Writer| {
-            // A file that is larger than segments are now (another setting made it) is not filled further than they are.
+            // A file may be larger than segments are now, from another setting. Do not fill it further than a segment.
             let is_empty = state.end_offset() == SEGMENT_HEADER_BYTES;
             let room = if is_empty { writer.file_bytes } else { writer.file_bytes.min(self.segment_bytes()) };
             !writer.has_remains && state.end_offset() + length_bytes <= room
@@ -407,11 +422,12 @@ impl Log {
         Ok(())
     }
 
-    /// Opens a segment at `start`, the end of the log or behind it, with room for a batch of `batch_bytes`: on a full disk for this batch only, as it may be one
-    /// that frees room. On an error that does not poison, nothing changed.
+    /// Opens a segment at `start`, the end of the log or later, with space for a batch of `batch_bytes`. A full disk
+    /// needs space for this batch only: the batch may be one that frees space. An error that does not poison changed
+    /// nothing.
     fn open_segment(&self, state: &mut State, start: Position, batch_bytes: u64) -> Result<()> {
         let least_bytes = SEGMENT_HEADER_BYTES + batch_bytes;
-        // A segment without a batch is replaced by one at the same place, and what it says of the place before it goes on.
+        // The new segment replaces one without a batch at the same place, and keeps its `follows`.
         let replaced = state.segments.back().filter(|last| last.start == start);
         let segment = Segment { start, follows: replaced.map_or(state.end, |last| last.follows) };
         let path = segment_path(&self.directory, start);
@@ -423,7 +439,7 @@ impl Log {
         let file_bytes = match prepared {
             Ok(file_bytes) => file_bytes,
             Err(error) => {
-                // Room that was reserved in vain is given back, whoever fills the disk may need it; the next try starts anew anyway.
+                // Free the space: others may need it on a full disk, and a retry starts from scratch anyway.
                 let _ = self.ground.remove(&spare);
                 return Err(error.into());
             }
@@ -440,7 +456,7 @@ impl Log {
         Ok(())
     }
 
-    /// A file that is to become a segment: one that is kept for that, or a new one.
+    /// Returns a file to become a segment: a spare or a new one.
     fn take_spare(&self, state: &mut State) -> Result<(String, Arc<dyn File>)> {
         if let Some(spare) = state.spares.pop() {
             let file = self.ground.open(&spare, Access::ReadWrite)?;
@@ -457,7 +473,7 @@ impl Log {
 }
 
 impl State {
-    /// Everything from here on is in the log, or was never written.
+    /// Returns the position from which everything is in the log or was never written.
     fn first_position(&self) -> Position {
         self.segments[0].follows
     }
@@ -466,34 +482,34 @@ impl State {
         self.end.0 - self.first_position().0 - self.segments.iter().map(Segment::gap_bytes).sum::<u64>()
     }
 
-    /// Where the end of the log is in the last segment's file.
+    /// Returns the offset of the log's end in the last segment's file.
     fn end_offset(&self) -> u64 {
         SEGMENT_HEADER_BYTES + self.end.0 - self.segments.back().map_or(self.end.0, |last| last.start.0)
     }
 
-    /// After a sync that failed nobody knows what is on disk.
+    /// Poisons the log after a failed sync: the state on disk is unknown.
     fn poison_unless(&mut self, synced: std::result::Result<(), GroundError>) -> Result<()> {
         self.is_poisoned |= synced.is_err();
         Ok(synced?)
     }
 
-    /// Goes on in a segment that starts at the end or behind it.
+    /// Continues in a segment that starts at the end or later.
     fn enter_segment(&mut self, segment: Segment, file: Arc<dyn File>, file_bytes: u64) {
         let end_offset = self.end_offset();
         let left = self.writer.replace(Writer { file, file_bytes, has_remains: false });
         self.end = segment.start;
         if self.segments.back() == Some(&segment) {
-            return; // It has replaced one that had no batch.
+            return; // It replaced one without a batch.
         }
         if let Some(left) = left.filter(|left| left.has_remains) {
-            // What lies behind the segment's last batch is nothing. A segment left early has most of its room there.
+            // Bytes past the segment's last batch mean nothing. A segment left early has most of its space there.
             let _ = left.file.set_len(end_offset);
         }
         self.segments.push_back(segment);
     }
 }
 
-/// Reserves room for a segment: `wanted_bytes`, or on a full disk `least_bytes`. Returns how much it is.
+/// Reserves space for a segment: `wanted_bytes`, or `least_bytes` on a full disk. Returns how much that is.
 fn allocate_segment(file: &dyn File, wanted_bytes: u64, least_bytes: u64) -> std::result::Result<u64, GroundError> {
     match file.allocate(0, wanted_bytes) {
         Err(error) if error.is_full() => {
@@ -505,7 +521,7 @@ fn allocate_segment(file: &dyn File, wanted_bytes: u64, least_bytes: u64) -> std
     }
 }
 
-/// Checks the headers of all segments; returns the segments, and the cursor of the last one.
+/// Checks the headers of all segments. Returns the segments, and the cursor of the last one.
 fn check_headers(
     ground: &dyn Ground,
     directory: &str,
@@ -534,7 +550,7 @@ fn check_headers(
     Ok((segments, last.ok_or_else(why)?))
 }
 
-/// Goes to the batch at `from`.
+/// Moves the cursor to the batch at `from`.
 fn seek_batch(cursor: &mut Cursor, from: Position) -> Result<()> {
     let start = cursor.at();
     let epoch_of_segment = cursor.epoch();
@@ -542,7 +558,7 @@ fn seek_batch(cursor: &mut Cursor, from: Position) -> Result<()> {
         cursor.rewind(from, epoch_of_segment);
         return Ok(());
     }
-    // There is none: is it lost, or is this not the start of one?
+    // No batch starts there. Either it is lost, or this is not the start of a batch.
     cursor.rewind(start, epoch_of_segment);
     while cursor.at() < from {
         if let Err(why) = cursor.next()? {
@@ -556,14 +572,14 @@ fn seek_batch(cursor: &mut Cursor, from: Position) -> Result<()> {
     }
 }
 
-/// Makes a batch durable whatever happened to earlier syncs. It is written again only if the device may not have it: an acknowledged batch is on the device,
-/// and a power cut during the write would cost it.
+/// Makes a batch durable, whatever happened to earlier syncs. Rewrites it only if the device may lack it. An
+/// acknowledged batch is on the device, and a power cut during a rewrite would lose it.
 fn settle(ground: &dyn Ground, path: &str, file: &dyn File, offset: u64, length: u64) -> Result<()> {
     if length == 0 {
         return Ok(());
     }
     let mut bytes = vec![0; length as usize];
-    // The last batch of a segment that was cut to its content may lack a part of its padding.
+    // If the segment was cut to its content, its last batch may lack a part of its padding.
     let present = (file.len()?.saturating_sub(offset)).min(length) as usize;
     file.read_at(offset, &mut bytes[..present])?;
     file.sync()?;

@@ -1,7 +1,8 @@
-//! What of a damaged log can still be had, and a new log in its place (`docs/decisions/0021-salvage.md`).
+//! Salvages what is left of a damaged log and puts a new log in its place (`docs/decisions/0021-salvage.md`).
 //!
-//! Every batch with a valid checksum at the place that it names is taken, in order, also behind a hole. Owner epochs never fall from one taken batch to
-//! the next. A place inside the payload of a lost batch could hold the image of a batch only if whoever wrote that data knew the store's random name.
+//! Salvage takes every batch with a valid checksum at the position that it names, in order, even after a hole. Owner
+//! epochs never fall from one taken batch to the next. The payload of a lost batch could fake a batch only if its
+//! writer knew the store's random name.
 
 use crate::batch::ALIGNMENT_BYTES;
 use crate::log::{Log, LogOptions, POSITIONS_END};
@@ -10,31 +11,33 @@ use crate::{Batch, LogError, Position, Record, Result};
 use onefold_ground::Ground;
 use std::sync::Arc;
 
-/// What a look at all segments found.
+/// The result of a scan of all segments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Remnants {
-    /// Valid batches.
+    /// Number of valid batches.
     pub batches: u64,
     /// Where the first of them starts.
     pub start: Position,
     /// Where the last of them ends.
     pub end: Position,
-    /// Parts of the log between valid batches, or before the first one in its segment, that are lost.
+    /// Lost parts of the log: between valid batches, or before the first one of a segment.
     pub holes: Vec<(Position, Position)>,
-    /// What is wrong with segments as files.
+    /// Problems with the segment files themselves.
     pub problems: Vec<String>,
-    /// The greatest owner epoch in headers of segments and in batches.
+    /// The highest owner epoch in segment headers and batches.
     pub epoch: u64,
-    /// No batch that ever was in these segments reaches behind this place.
+    /// No batch that was ever in these segments ends after this position.
     pub reach: Position,
 }
 
-/// Where the log in `directory` starts, as the names of its segments say; `None`: there are none, and nobody can tell.
+/// Returns where the log in `directory` starts, from the names of its segments. `None`: it has no segments, so nobody
+/// can tell.
 pub fn first_segment(ground: &dyn Ground, directory: &str) -> Result<Option<Position>> {
     Ok(segment_starts(ground, directory)?.first().copied())
 }
 
-/// Passes every valid batch of the log in `directory` to `visit`, in order. Segments without a valid header are read as their name says.
+/// Passes every valid batch of the log in `directory` to `visit`, in order. A segment without a valid header is read by
+/// its name.
 pub fn salvage_batches(
     ground: &dyn Ground,
     directory: &str,
@@ -43,7 +46,7 @@ pub fn salvage_batches(
 ) -> Result<Remnants> {
     let starts = segment_starts(ground, directory)?;
     let mut found = Remnants::default();
-    // Where the next batch is expected; nothing is before the first segment.
+    // Where the next batch is expected. Nothing precedes the first segment.
     let mut expected = starts.first().copied().unwrap_or_default();
     found.end = expected;
     for (index, start) in starts.iter().enumerate() {
@@ -70,7 +73,7 @@ pub fn salvage_batches(
                     cursor.rewind(Position(at.0 + ALIGNMENT_BYTES), epoch);
                     continue;
                 }
-                // Somewhere in what was read ahead; when no more is read than the batch has, it is in it.
+                // The bad sector is somewhere in the read-ahead. Without read-ahead it is in the batch itself.
                 Err(LogError::Ground(error)) if error.is_lasting() => {
                     let behind = if is_narrow { ALIGNMENT_BYTES } else { 0 };
                     unreadable += u64::from(is_narrow);
@@ -97,7 +100,7 @@ pub fn salvage_batches(
             let path = ground.describe(&segment_path(directory, *start));
             found.problems.push(format!("{path}: at {unreadable} places there may be batches that the device cannot read"));
         }
-        // A segment ends where the next one says that it follows. What the log jumps over from there is no hole.
+        // A segment ends at the `follows` of the next one. A jump from there is no hole.
         if let (Some(end), Some(next)) = (next, starts.get(index + 1)) {
             if end > expected {
                 found.holes.push((expected, end));
@@ -109,8 +112,8 @@ pub fn salvage_batches(
     Ok(found)
 }
 
-/// Where the segment at `start` ends, as the header of the one at `next` says. One that cannot be read may be behind a jump or not: then what is missing before it
-/// counts as a hole.
+/// Returns where the segment at `start` ends, from the header of the segment at `next`. If that header is unreadable,
+/// there may or may not be a jump. Then everything missing before it counts as a hole.
 fn end_before(ground: &dyn Ground, directory: &str, start: Position, next: Position, store: &[u8; 16]) -> Result<Position> {
     match Cursor::open(ground, directory, next, store) {
         Ok(cursor) => Ok(cursor.segment().follows.max(start)),
@@ -120,8 +123,8 @@ fn end_before(ground: &dyn Ground, directory: &str, start: Position, next: Posit
     }
 }
 
-/// The records of lost batches between two places of one segment, as far as they can be understood: they do not have their checksum, so they are good for telling a
-/// person what may have been lost, and for nothing else.
+/// Guesses the records of lost batches between two places of one segment, as far as they can be decoded. They have no
+/// valid checksum. Use them only to tell a person what may have been lost.
 pub fn guess_records(ground: &dyn Ground, directory: &str, store: &[u8; 16], from: Position, to: Position) -> Result<Vec<Record>> {
     let mut guessed = Vec::new();
     let Some(start) = segment_starts(ground, directory)?.into_iter().rfind(|start| *start <= from) else { return Ok(guessed) };
@@ -141,15 +144,16 @@ pub fn guess_records(ground: &dyn Ground, directory: &str, store: &[u8; 16], fro
     };
     match guess() {
         Err(LogError::Ground(error)) if error.is_lasting() => Ok(guessed),
-        // The segment is another store's.
+        // The segment belongs to another store.
         Err(LogError::Damaged { .. }) => Ok(guessed),
         guess => guess.map(|()| guessed),
     }
 }
 
-/// Moves all segments of a log into the directory `into`, which is made, and starts an empty log at `start`, behind every position that any part
-/// of the store has seen and at a multiple of [`ALIGNMENT_BYTES`]. Durable on return. Cut short it may be repeated with the same `into` and `start`, until
-/// somebody has written to the new log.
+/// Moves all segments of a log into the directory `into`, which it creates, and starts an empty log at `start`. `start`
+/// must lie after every position that any part of the store has seen, and be a multiple of [`ALIGNMENT_BYTES`]. Durable
+/// on return. If it is cut short, it may be repeated with the same `into` and `start`, until somebody has written to
+/// the new log.
 pub fn replace_log(
     ground: &Arc<dyn Ground>,
     directory: &str,
@@ -181,18 +185,18 @@ fn segment_starts(ground: &dyn Ground, directory: &str) -> Result<Vec<Position>>
         Err(error) if error.is_not_found() => Vec::new(),
         entries => entries?,
     };
-    // A start near the end of all numbers is no position that a log reaches.
+    // No log reaches a position near the end of the number range.
     let starts = entries.iter().filter_map(|entry| parse_name(&entry.name, "log"));
     Ok(starts.filter(|start| start.0.is_multiple_of(ALIGNMENT_BYTES) && start.0 < POSITIONS_END).collect())
 }
 
 impl Cursor {
-    /// How many bytes of batches the file has room for.
+    /// Returns how many bytes of batches fit into the file.
     fn room_bytes(&self) -> u64 {
         self.file_bytes().saturating_sub(SEGMENT_HEADER_BYTES)
     }
 
-    /// Whether a batch can begin where the cursor is.
+    /// Returns whether a batch can start at the cursor.
     fn has_room(&self) -> bool {
         self.offset() + ALIGNMENT_BYTES <= self.file_bytes().next_multiple_of(ALIGNMENT_BYTES)
     }

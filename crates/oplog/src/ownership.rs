@@ -1,15 +1,16 @@
-//! Which partitions of a class an opening has, and the number of each ownership.
+//! Which partitions of a class an opening has, and the epoch of each ownership.
 
-/// A partition that somebody owns.
+/// An owned partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owned {
-    /// The partition, below the number of all.
+    /// The partition's number, below the total.
     pub number: u32,
-    /// The number of this ownership. It only grows: whoever has a lower one has lost the partition.
+    /// The epoch of this ownership. Epochs only grow: an owner with a lower one has lost the partition.
     pub epoch: u64,
 }
 
-/// The partitions of a class that are opened, out of all that the store has. On one machine these are all, and each epoch is the number of the opening.
+/// The opened partitions of a class, out of all that the store has. On one machine these are all, and each epoch is the
+/// number of the opening.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ownership {
     total: u32,
@@ -17,33 +18,33 @@ pub struct Ownership {
 }
 
 impl Ownership {
-    /// All `total` partitions, by one epoch.
+    /// Owns all `total` partitions under one epoch.
     pub fn all(total: u32, epoch: u64) -> Ownership {
         Ownership { total, owned: (0..total).map(|number| Owned { number, epoch }).collect() }
     }
 
-    /// Some of `total` partitions. `None`: their numbers do not ascend, or one is not below the total.
+    /// Owns some of `total` partitions. `None`: their numbers do not ascend, or one is not below the total.
     pub fn of(total: u32, owned: Vec<Owned>) -> Option<Ownership> {
         let ascends = owned.windows(2).all(|pair| pair[0].number < pair[1].number);
         (ascends && owned.last().is_none_or(|last| last.number < total)).then_some(Ownership { total, owned })
     }
 
-    /// How many partitions the store has, opened or not: what is spread over them is spread over so many.
+    /// Returns how many partitions the store has, opened or not. Data is spread over this number.
     pub fn total(&self) -> u32 {
         self.total
     }
 
-    /// The partitions that are opened, ascending.
+    /// Returns the opened partitions, ascending.
     pub fn owned(&self) -> &[Owned] {
         &self.owned
     }
 
-    /// The numbers of the partitions that are opened, ascending.
+    /// Returns the numbers of the opened partitions, ascending.
     pub fn numbers(&self) -> impl ExactSizeIterator<Item = u32> + '_ {
         self.owned.iter().map(|owned| owned.number)
     }
 
-    /// Which of the opened partitions this number is; `None`: it is not opened.
+    /// Returns the index of this number among the opened partitions. `None`: it is not opened.
     pub fn place(&self, number: u32) -> Option<usize> {
         self.owned.binary_search_by_key(&number, |owned| owned.number).ok()
     }

@@ -1,9 +1,9 @@
-//! Positions, partitions and records, and how records are spelled in a batch.
+//! Positions, partitions and records, and how a batch encodes records.
 
 use onefold_ground::wire::{Reader, WireError, put_bytes};
 
-/// A place in the log: the number of batch bytes before it since the store was created, and of positions that the log [jumped](crate::Log::jump_to) over. Positions
-/// are only taken at batch boundaries.
+/// A position in the log. It counts the batch bytes before it since the store was created, plus the positions that the
+/// log [jumped](crate::Log::jump_to) over. Positions are always batch boundaries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position(pub u64);
 
@@ -22,33 +22,34 @@ pub enum PartitionClass {
 /// The partition that a record is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Partition {
-    /// Its kind.
+    /// Its class.
     pub class: PartitionClass,
     /// Its number, or [`Partition::ANY`].
     pub number: u16,
 }
 
 impl Partition {
-    /// The number of a record for all partitions of the class; each takes what is its own (chunk index: by fingerprint).
+    /// The number in a record for all partitions of the class. Each partition takes its own share (chunk index: by
+    /// fingerprint).
     pub const ANY: u16 = u16::MAX;
 }
 
-/// One record. The log keeps `kind` and `payload` as they are; the parts that write and read them give them a meaning.
+/// One record. The log keeps `kind` and `payload` as they are. The parts that write and read them define their meaning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// The type, from the table in `docs/format.md`.
     pub kind: u8,
-    /// Whose it is.
+    /// Its partition.
     pub partition: Partition,
-    /// What it says.
+    /// Its content.
     pub payload: Vec<u8>,
 }
 
 impl Record {
-    /// Fewest bytes of a record: kind, class, partition, length.
+    /// Smallest record: kind, class, partition, length.
     pub(crate) const MIN_BYTES: usize = 5;
 
-    /// No more bytes than this are appended by [`Record::encode`].
+    /// Upper bound of the bytes that [`Record::encode`] appends.
     pub(crate) fn length_bound_bytes(&self) -> u64 {
         self.payload.len() as u64 + 14
     }

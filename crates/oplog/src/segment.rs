@@ -1,4 +1,4 @@
-//! One segment file: its name, its header, and reading its batches one after the other.
+//! One segment file: its name, its header, and a cursor over its batches.
 
 use crate::batch::{ALIGNMENT_BYTES, BatchHeader, HEADER_BYTES, MAGIC, guess_batch};
 use crate::{Batch, BatchError, LogError, Position, Record, Result, parse_batch};
@@ -12,45 +12,45 @@ const MAGIC_BYTES: &[u8; 8] = b"1FLDLOG1";
 const VERSION: u32 = 1;
 /// The part of the header that its checksum covers.
 const CHECKED_BYTES: usize = 56;
-/// What is said of a segment that does not belong here.
+/// Why a segment does not belong here.
 const OTHER_STORE: &str = "the segment is of another store";
-/// How much is read at once.
+/// Bytes per read.
 const WINDOW_BYTES: u64 = 1 << 20;
 
-/// The path of the segment that starts at `start`.
+/// Returns the path of the segment that starts at `start`.
 pub(crate) fn segment_path(directory: &str, start: Position) -> String {
     format!("{directory}/{:016x}.log", start.0)
 }
 
-/// The path of a file that waits to become a segment.
+/// Returns the path of a spare file, which will become a segment.
 pub(crate) fn spare_path(directory: &str, start: Position) -> String {
     format!("{directory}/{:016x}.spare", start.0)
 }
 
-/// The start of the segment (extension `log`) or spare (`spare`) with this name; `None` for any other name.
+/// Returns the start of the segment (extension `log`) or spare (`spare`) with this name; `None` for any other name.
 pub(crate) fn parse_name(name: &str, extension: &str) -> Option<Position> {
     let (start, found) = name.split_once('.')?;
     let is_ours = found == extension && start.len() == 16 && start.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     if is_ours { u64::from_str_radix(start, 16).ok().map(Position) } else { None }
 }
 
-/// Where a segment belongs in the log.
+/// A segment's place in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
-    /// Its first batch is here.
+    /// Where its first batch starts.
     pub(crate) start: Position,
-    /// The last batch before it ends here. Less than `start` where the log jumps: there is nothing between.
+    /// Where the last batch before it ends. Less than `start` if the log jumps: there is nothing in between.
     pub(crate) follows: Position,
 }
 
 impl Segment {
-    /// Positions before the segment that no batch has.
+    /// Returns how many positions before the segment have no batch.
     pub(crate) fn gap_bytes(&self) -> u64 {
         self.start.0 - self.follows.0
     }
 }
 
-/// The header of a segment, as written.
+/// Encodes the header of a segment.
 pub(crate) fn encode_header(store: &[u8; 16], epoch: u64, segment: Segment) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(SEGMENT_HEADER_BYTES as usize);
     bytes.extend_from_slice(MAGIC_BYTES);
@@ -65,7 +65,7 @@ pub(crate) fn encode_header(store: &[u8; 16], epoch: u64, segment: Segment) -> V
     bytes
 }
 
-/// Checks a header and returns the owner epoch in it and what the segment follows, or what is wrong.
+/// Checks a header. Returns its owner epoch and its `follows`, or what is wrong.
 fn parse_header(bytes: &[u8], store: &[u8; 16], start: Position) -> std::result::Result<(u64, Position), String> {
     let mut reader = Reader::new(bytes);
     let mut fields = || {
@@ -97,7 +97,7 @@ fn parse_header(bytes: &[u8], store: &[u8; 16], start: Position) -> std::result:
     Ok((epoch, Position(follows)))
 }
 
-/// Goes through the batches of a segment.
+/// Reads the batches of a segment in order.
 #[derive(Debug)]
 pub(crate) struct Cursor {
     file: Arc<dyn File>,
@@ -108,23 +108,23 @@ pub(crate) struct Cursor {
     follows: Position,
     /// Where the next batch is expected.
     at: Position,
-    /// The epoch of the last batch, before it that of the segment; the next one's is not lower.
+    /// The epoch of the last batch; before the first, that of the segment. The next batch's epoch is not lower.
     epoch: u64,
     /// Bytes `window_offset ..` of the file.
     window: Vec<u8>,
     window_offset: u64,
-    /// Whether only what is asked for is read at once: near a sector that the device cannot read.
+    /// Whether to read without read-ahead: set near a sector that the device cannot read.
     is_narrow: bool,
 }
 
-/// What is behind the last batch.
+/// What is past the last batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Remains {
     /// Only zeros, up to the end of the file.
     Blank,
     /// Bytes that mean nothing.
     Arbitrary,
-    /// A batch at this offset of the file that was written when the place of the cursor was durable.
+    /// A batch at this offset of the file. When it was written, the cursor's position was durable.
     Proof(u64),
 }
 
@@ -162,7 +162,8 @@ impl Cursor {
         })
     }
 
-    /// Opens a segment as its name says, whatever its header says; what is wrong with that comes with it. A segment of another store is refused.
+    /// Opens a segment by its name, whatever its header says. Also returns what is wrong with the header. Refuses a
+    /// segment of another store.
     pub(crate) fn open_damaged(
         ground: &dyn Ground,
         directory: &str,
@@ -194,7 +195,7 @@ impl Cursor {
             file_bytes,
             store: *store,
             start,
-            // Whether the log jumps here nobody can tell.
+            // Nobody can tell whether the log jumps here.
             follows: start,
             at: start,
             epoch: 0,
@@ -205,32 +206,32 @@ impl Cursor {
         Ok((cursor, Some(why)))
     }
 
-    /// From here on reads no more at once than is asked for, so that a sector that cannot be read costs nothing but itself.
+    /// Switches read-ahead off, so that an unreadable sector costs nothing but itself.
     pub(crate) fn read_narrowly(&mut self) {
         self.is_narrow = true;
     }
 
-    /// Bytes of the file.
+    /// Returns the length of the file.
     pub(crate) fn file_bytes(&self) -> u64 {
         self.file_bytes
     }
 
-    /// The segment as its header says.
+    /// Returns the segment's place from its header.
     pub(crate) fn segment(&self) -> Segment {
         Segment { start: self.start, follows: self.follows }
     }
 
-    /// Where the next batch is expected.
+    /// Returns where the next batch is expected.
     pub(crate) fn at(&self) -> Position {
         self.at
     }
 
-    /// The epoch of what was read last.
+    /// Returns the epoch of the last batch read.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Goes to a place in the segment; false if it is outside.
+    /// Moves to a position in the segment. Returns false if it is outside.
     pub(crate) fn seek(&mut self, to: Position) -> bool {
         let is_inside = to >= self.start && to.0 - self.start.0 <= self.file_bytes.saturating_sub(SEGMENT_HEADER_BYTES);
         if is_inside {
@@ -239,22 +240,22 @@ impl Cursor {
         is_inside
     }
 
-    /// Goes back to a place where the cursor was, with the epoch that it had there.
+    /// Moves back to an earlier position, with the epoch it had there.
     pub(crate) fn rewind(&mut self, to: Position, epoch: u64) {
         (self.at, self.epoch) = (to, epoch);
     }
 
-    /// The place in the file where the next batch is expected.
+    /// Returns the file offset where the next batch is expected.
     pub(crate) fn offset(&self) -> u64 {
         SEGMENT_HEADER_BYTES + (self.at.0 - self.start.0)
     }
 
-    /// An error about the place where the next batch is expected.
+    /// Makes an error about the place where the next batch is expected.
     pub(crate) fn damaged(&self, why: impl ToString) -> LogError {
         LogError::Damaged { path: self.path.clone(), offset_bytes: self.offset(), why: why.to_string() }
     }
 
-    /// The next batch, or why there is none here. A batch that is as it was written but cannot be understood is an error.
+    /// Reads the next batch, or returns why there is none. Errors: the batch is intact but cannot be decoded.
     pub(crate) fn next(&mut self) -> Result<std::result::Result<Batch, BatchError>> {
         let header = match self.header(self.offset())? {
             Ok(header) => header,
@@ -272,7 +273,8 @@ impl Cursor {
         }
     }
 
-    /// The records of a batch that is not whole, as far as they can be understood, and where it ends; `None`: nobody can tell what was here.
+    /// Decodes as many records as possible from a batch that is not intact. Also returns where it ends. `None`: nobody
+    /// can tell what was here.
     pub(crate) fn guess(&mut self) -> Result<Option<(Vec<Record>, Position)>> {
         let Ok(header) = self.header(self.offset())? else { return Ok(None) };
         let end = Position(self.at.0 + header.length_bytes());
@@ -280,7 +282,7 @@ impl Cursor {
         Ok(Some((records, end)))
     }
 
-    /// Looks at everything from the place of the cursor on, where no batch was found.
+    /// Examines everything from the cursor on, after no batch was found there.
     pub(crate) fn remains(&mut self) -> Result<Remains> {
         let hole = self.at;
         let mut is_blank = true;
@@ -308,7 +310,7 @@ impl Cursor {
         Ok(if is_blank { Remains::Blank } else { Remains::Arbitrary })
     }
 
-    /// The header at an offset of the file, if there is one that belongs there.
+    /// Returns the header at an offset of the file, if one belongs there.
     fn header(&mut self, offset: u64) -> Result<std::result::Result<BatchHeader, BatchError>> {
         let position = Position(self.start.0 + (offset - SEGMENT_HEADER_BYTES));
         let left_bytes = self.file_bytes.saturating_sub(offset);
@@ -335,13 +337,13 @@ impl Cursor {
         Ok(Ok(header))
     }
 
-    /// Bytes of the file; the caller has checked that they are inside.
+    /// Returns bytes of the file. The caller checked that they are inside.
     fn window(&mut self, offset: u64, length: u64) -> Result<&[u8]> {
         let window_end = self.window_offset + self.window.len() as u64;
         if offset < self.window_offset || offset + length > window_end {
             let ahead = if self.is_narrow { length } else { length.max(WINDOW_BYTES) };
             let wanted = ahead.min(self.file_bytes - offset);
-            // Empty until the read has succeeded, so that a failure leaves no bytes of another place.
+            // The window stays empty until the read succeeds, so a failure leaves no bytes of another place.
             let mut window = std::mem::take(&mut self.window);
             window.resize(wanted as usize, 0);
             self.file.read_at(offset, &mut window)?;

@@ -1,69 +1,76 @@
-//! What lives off the log: the chunk index, the object index and the container store are *views* of it.
+//! A *view* lives off the log: the chunk index, the object index and the container store are views.
 //!
-//! Their owner knows them by one trait. It applies every batch to all of them, live and in a replay, and in the same order of views. It trims the
-//! log up to the least of their positions, and has them catch up in the background.
+//! Their owner knows them by one trait. It applies every batch to all of them, always in the same order of views, both
+//! live and in a replay. It trims the log up to the lowest of their positions, and has them catch up in the background.
 //!
-//! What every view keeps:
-//! * Batches come in the order of the log, each once in the life of an opening, and only when they are durable.
-//! * A view that is ahead of a batch passes it over: a replay may start at or before its [`View::position`].
-//! * What [`View::position`] covers needs no batch before it, whatever crash follows.
+//! Every view relies on or keeps these rules:
+//! * Batches come in the order of the log, each once per opening, and only when they are durable.
+//! * A view that is ahead of a batch skips it: a replay may start at or before its [`View::position`].
+//! * Everything before [`View::position`] survives any crash without its batches.
 
 use crate::{Position, Record};
 use onefold_fingerprint::Fingerprint;
 
-/// A changed object: its partition, its key, and its value (`None`: it is deleted).
+/// A changed object: its partition, its key, and its value (`None`: deleted).
 pub type Change = (u16, Vec<u8>, Option<Vec<u8>>);
 
-/// What one batch of the log does to the views. Removals take effect first, then places, then what is stored, then changes of counts.
+/// The effects of one batch on the views. Removals take effect first, then places, then stored chunks, then count
+/// changes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Effects<'a> {
     /// Where the batch starts.
     pub start: Position,
-    /// In a replay the records of the batch, from which the container store takes its own. In a live commit none: it made them itself.
+    /// In a replay, the batch's records: the container store takes its own from them. Empty in a live commit: the store
+    /// made them itself.
     pub replayed: &'a [Record],
-    /// Chunks that are not stored any more: their entries go, with their counts.
+    /// Chunks that are no longer stored. Their entries go, with their counts.
     pub removals: &'a [Fingerprint],
-    /// Chunks that have another address now, or none (0). Their counts stay.
+    /// Chunks with a new address, or with none (0). Their counts stay.
     pub places: &'a [(Fingerprint, u64)],
-    /// Chunks that the batch stores, and their addresses (not 0).
+    /// Chunks that the batch stores, and their addresses (never 0).
     pub stored: &'a [(Fingerprint, u64)],
     /// Changes of usage counts.
     pub deltas: &'a [(Fingerprint, i64)],
     /// Changes of objects, in the order of the batch.
     pub changes: &'a [Change],
-    /// Staged changes of objects up to this number are durable with the batch; 0 in a replay.
+    /// The batch makes staged object changes up to this number durable; 0 in a replay.
     pub sequence: u64,
 }
 
-/// How far a view is behind what it has applied in memory.
+/// How far a view is behind the batches that it has applied in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pressure {
-    /// There is nothing to do yet.
+    /// Nothing to do yet.
     Idle,
-    /// It is time for a [`View::step`].
+    /// Time for a [`View::step`].
     Behind,
-    /// Its memory is used up: writers wait for steps.
+    /// Memory is used up: writers wait for steps.
     Full,
 }
 
-/// Lives off the log. `E` is the error of the owner, which the views' own errors become.
+/// A view of the log. `E` is the owner's error type; the views' own errors convert into it.
 pub trait View<E> {
-    /// Takes the batch that ends at `end` into memory. An error leaves memory and log in disagreement: only another opening mends that.
+    /// Applies the batch that ends at `end` in memory. After an error memory and log disagree: only a reopen repairs
+    /// that.
     fn apply(&self, end: Position, effects: &Effects<'_>) -> Result<(), E>;
 
-    /// Everything before it is durable here: the log is not needed up to here, and a replay starts here.
+    /// Returns the position before which everything is durable in this view. The log before it is not needed, and a
+    /// replay starts here.
     fn position(&self) -> Position;
 
-    /// Nothing that is durable here is of a batch behind it. A log that ends before it has lost its end.
+    /// Returns a position after which no batch has left anything durable in this view. A log that ends before it has
+    /// lost its end.
     fn required_end(&self) -> Position;
 
-    /// How far it is behind. Asked before every batch of a writer: it waits for no step, and looks at counters only as long as there is little to do.
+    /// Returns how far the view is behind. The owner asks before every batch of a writer. It waits for no step, and
+    /// reads only counters while there is little to do.
     fn pressure(&self) -> Pressure;
 
-    /// Does a bounded piece of work of the background; reads and batches go on meanwhile. Returns whether there was any. After an error nothing is lost, and
-    /// a later step goes on.
+    /// Does a bounded piece of background work. Reads and batches go on meanwhile. Returns whether there was any work.
+    /// After an error nothing is lost, and a later step continues.
     fn step(&self) -> Result<bool, E>;
 
-    /// Brings [`View::position`] to what was applied before the call. Where a part of the view fails the others get on, and the first error is returned.
+    /// Brings [`View::position`] to everything applied before the call. If a part of the view fails, the others still
+    /// proceed. Returns the first error.
     fn catch_up(&self) -> Result<(), E>;
 }

@@ -1,4 +1,4 @@
-//! What the log promises, against a disk that crashes.
+//! Tests the log's promises on a disk that crashes.
 
 mod crash;
 mod damage;
@@ -56,8 +56,8 @@ fn fill(log: &Log, batches: u64) -> Replayed {
     (0..batches).map(|tag| commit(log, tag, 1500)).collect()
 }
 
-/// A record for a batch at `start` whose second page is the image of a batch that belongs there. The image claims no more than that
-/// everything before `start` was durable.
+/// Returns a record for a batch at `start`. The batch's second page is the image of a batch that belongs there. The
+/// image claims only that everything before `start` was durable.
 fn record_with_image(start: Position, epoch: u64) -> Record {
     let mut image = Vec::new();
     encode_batch(&mut image, &[record(99, 50)], Position(start.0 + ALIGNMENT_BYTES), &STORE, epoch);
@@ -66,7 +66,7 @@ fn record_with_image(start: Position, epoch: u64) -> Record {
     let checked = [&image[..56], &image[64..64 + 5 + 50]].concat();
     image[56..64].copy_from_slice(&onefold_ground::checksum(&checked).to_le_bytes());
     assert_eq!(crate::parse_batch(&image).unwrap().durable, start);
-    // Before it, the header of the batch (64) and of the record (6).
+    // Before it come the headers of the batch (64) and of the record (6).
     let mut record = record(2, ALIGNMENT_BYTES as usize - 64 - 6);
     record.payload.extend(&image);
     record.payload.extend([5; 300]);
@@ -308,7 +308,7 @@ fn m0_17_a_sync_that_failed_closes_the_log_until_it_is_opened_again() {
         assert!(matches!(log.commit(&doubtful), Err(LogError::Poisoned)));
         assert!(matches!(log.trim(log.end()), Err(LogError::Poisoned)));
         drop(log);
-        // The page cache may show the batch, and the disk lack it: opening makes sure of what it accepts.
+        // The page cache may show the batch while the disk lacks it. Opening makes the batches it accepts durable.
         let log = open(&ground, 2).unwrap();
         if log.end() > committed[0].1 {
             committed.push((committed[0].1, log.end(), doubtful));

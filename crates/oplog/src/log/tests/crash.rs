@@ -1,18 +1,18 @@
-//! Runs that crash, against the list of what was acknowledged.
+//! Compares runs that crash with the list of acknowledged batches.
 
 use super::*;
 use proptest::prelude::*;
 
-/// What must be there after a crash: every acknowledged batch, then at most one of those that were tried last.
+/// What must be there after a crash: every acknowledged batch, then at most one of the last attempts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Model {
     acknowledged: Replayed,
-    /// Batches that were tried since, and did not succeed.
+    /// Batches that were tried since and failed.
     doubtful: Vec<Vec<Record>>,
     trimmed: Position,
-    /// Where the log jumped to last.
+    /// The target of the last jump.
     jumped: Position,
-    /// Jumps that were tried since, and did not succeed.
+    /// Jumps that were tried since and failed.
     doubtful_jumps: Vec<Position>,
     next_tag: u64,
 }
@@ -29,7 +29,7 @@ enum Step {
     Jump {
         pages: u64,
     },
-    /// Opens the log again without a crash.
+    /// Reopens the log without a crash.
     Reopen,
     /// An operation fails soon.
     Fail {
@@ -47,7 +47,7 @@ impl Model {
         self.acknowledged.last().map_or(Position(0), |(_, end, _)| *end).max(self.jumped)
     }
 
-    /// How many batches were acknowledged.
+    /// Returns how many batches were acknowledged.
     pub(super) fn acknowledged(&self) -> usize {
         self.acknowledged.len()
     }
@@ -69,7 +69,7 @@ impl Model {
         }
     }
 
-    /// What was tried before and did not succeed is out of the log for good.
+    /// Earlier failed attempts are out of the log for good.
     fn settle(&mut self) {
         self.doubtful.clear();
         self.doubtful_jumps.clear();
@@ -96,8 +96,8 @@ impl Model {
         Ok(())
     }
 
-    /// Compares a log that was just opened, and takes a doubtful batch that is there for acknowledged: consumers have seen it.
-    /// An error is one of reading.
+    /// Compares a log that was just opened. Counts a doubtful batch that is there as acknowledged: consumers have seen
+    /// it. Errors: a read failed.
     pub(super) fn check(&mut self, log: &Log) -> Result<()> {
         assert!(log.start() <= self.trimmed, "only what was trimmed may be missing");
         let found = replay(log, log.start())?;
@@ -138,7 +138,7 @@ impl Run {
         Run { ground, log: None, model: Model::default(), epoch: 1, policies }
     }
 
-    /// Opens the log, through as many crashes as it takes.
+    /// Opens the log, through any number of crashes.
     fn reopen(&mut self) {
         while self.log.is_none() {
             self.epoch += 1;
@@ -148,7 +148,7 @@ impl Run {
             match open(&self.ground, self.epoch) {
                 Ok(log) => match self.model.check(&log) {
                     Ok(()) => self.log = Some(log),
-                    // Opening goes on without room for a short segment, also when that is a crash.
+                    // Opening goes on if a short segment finds no space, also if that is a crash.
                     Err(LogError::Ground(_)) if self.ground.is_crashed() => {}
                     Err(error) => panic!("{error}"),
                 },
@@ -173,7 +173,7 @@ impl Run {
             Step::Crash { operation } => return self.ground.crash_after_operations(operation),
         };
         match done {
-            // A log that is not poisoned goes on at once after a failure.
+            // A log that is not poisoned continues at once after a failure.
             Ok(()) | Err(LogError::Full { .. }) => {}
             Err(LogError::Ground(_)) if !self.ground.is_crashed() => {}
             Err(LogError::Ground(_) | LogError::Poisoned) => self.log = None,
@@ -195,7 +195,7 @@ impl Run {
     }
 }
 
-/// A run through all that a log does: segments, trims, recycled segments, a large batch, more openings.
+/// A run through everything that a log does: segments, trims, recycled segments, a large batch, reopens.
 fn tour() -> Vec<Step> {
     let mut steps = Vec::new();
     for turn in 0..4 {
@@ -210,7 +210,7 @@ fn tour() -> Vec<Step> {
     steps
 }
 
-/// Operations and syncs of the tour.
+/// Counts the operations and syncs of the tour.
 fn tour_costs() -> (u64, u64) {
     let mut run = Run::new(0, vec![CrashPolicy::DropAll]);
     let before = (run.ground.operations(), run.ground.syncs());

@@ -1,4 +1,4 @@
-//! Bytes that change or vanish after they were durable, and torn tails, which never were.
+//! Damage to durable bytes, and torn tails, which never were durable.
 
 use super::*;
 
@@ -6,14 +6,14 @@ fn is_damaged<T: std::fmt::Debug>(result: Result<T>) -> bool {
     matches!(result, Err(LogError::Damaged { .. }))
 }
 
-/// A log of several segments and what is in it.
+/// Creates a log of several segments. Returns it with its content.
 fn filled() -> (SimulatedGround, Replayed) {
     let ground = SimulatedGround::new(1);
     let committed = fill(&create(&ground), 22);
     (ground, committed)
 }
 
-/// File and place in it of a position.
+/// Returns the file of a position and the offset in it.
 fn place(ground: &SimulatedGround, position: Position) -> (String, u64) {
     let starts: Vec<Position> = names(ground).iter().filter_map(|name| parse_name(name, "log")).collect();
     let start = starts[starts.partition_point(|start| *start <= position) - 1];
@@ -30,7 +30,7 @@ fn m0_17_a_changed_byte_in_any_batch_but_the_last_is_found() {
             ground.corrupt(&path, offset + at, 0x10).unwrap();
             let found = open(&ground, 2).and_then(|log| replay(&log, *start));
             assert!(is_damaged(found), "batch {index}, byte {at}");
-            // Damage in what a consumer has applied already does not keep it from going on, unless it is in the last segment.
+            // Damage in batches that a consumer has applied does not stop it, unless it is in the last segment.
             if let Ok(log) = open(&ground, 2) {
                 assert_eq!(replay(&log, *end).unwrap(), committed[index + 1..]);
             }
@@ -111,7 +111,7 @@ fn a_truncated_segment_is_found() {
 
 #[test]
 fn m0_17_a_torn_tail_is_dropped_and_its_remains_are_never_replayed() {
-    // The image that the torn batch holds would be next if the batch that comes after opening were written over it.
+    // The torn batch holds an image. If the first batch after opening overwrote it, the image would come next.
     for torn in [0, 64, 511, 1023, 1100] {
         for next_bytes in [10, 400, 440, 500, 900] {
             let ground = SimulatedGround::new(1);

@@ -1,4 +1,4 @@
-//! Positions that nobody has: the log says that it jumps over them, and anything else that is missing is damage.
+//! Jumps: the log declares the positions that it skips. Anything else that is missing is damage.
 
 use super::*;
 use crate::salvage_batches;
@@ -10,7 +10,8 @@ fn gap() -> (Position, Position) {
     (Position(FAR.0 + 100 * ALIGNMENT_BYTES), Position(2 * FAR.0))
 }
 
-/// A log that jumps twice, with several segments before, between and behind. Returns the ends of the log before the jumps too.
+/// Creates a log that jumps twice, with several segments before, between and after. Also returns the log's ends before
+/// the jumps.
 fn filled() -> (SimulatedGround, Replayed, [Position; 2]) {
     let ground = SimulatedGround::new(1);
     let log = create(&ground);
@@ -36,7 +37,7 @@ fn batches_go_on_where_the_log_jumped_to_and_nothing_counts_as_used_between() {
     for log in [read_only(&ground), open(&ground, 2).unwrap()] {
         assert_eq!((log.start(), log.end(), log.used_bytes()), (Position(0), committed[29].1, used_bytes));
         assert_eq!(replay(&log, Position(0)).unwrap(), committed);
-        // A view that has everything before a jump goes on behind it.
+        // A view that has everything before a jump continues after it.
         for (from, first) in [(before, 10), (FAR, 10), (between, 20), (gap().1, 20), (committed[3].1, 4)] {
             assert_eq!(replay(&log, from).unwrap(), committed[first..]);
         }
@@ -88,7 +89,7 @@ fn a_segment_that_takes_the_place_of_an_empty_one_still_says_where_the_log_jumpe
     let log = create(&ground);
     let first = commit(&log, 1, 100);
     log.jump_to(FAR).unwrap();
-    // What it leaves behind makes the next batch open another segment at the same place.
+    // The failure leaves remains. So the next batch opens another segment at the same place.
     ground.fail_operation(0, std::io::ErrorKind::Other);
     log.commit(&[record(2, 100)]).unwrap_err();
     let second = commit(&log, 3, 100);
@@ -157,7 +158,7 @@ fn a_salvage_takes_a_jump_for_no_hole_and_what_is_missing_before_it_for_one() {
     ground.corrupt(&segment_path(DIRECTORY, segment), SEGMENT_HEADER_BYTES + start.0 - segment.0 + 100, 1).unwrap();
     let (remnants, found) = salvage(&ground);
     assert_eq!((remnants.holes, found.len()), (vec![(start, before)], 29));
-    // Without its header nobody can tell whether a segment is behind a jump or behind lost ones.
+    // Without its header nobody can tell whether a segment follows a jump or lost segments.
     ground.open(&segment_path(DIRECTORY, gap().1), Access::ReadWrite).unwrap().write_at(0, &[0; 4096]).unwrap();
     let (remnants, found) = salvage(&ground);
     assert_eq!((remnants.holes, found.len()), (vec![(start, before), (between, gap().1)], 29));

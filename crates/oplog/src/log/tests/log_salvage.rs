@@ -1,4 +1,4 @@
-//! What is had of a damaged log: every valid batch in order, and nothing else.
+//! Salvage of a damaged log returns every valid batch in order, and nothing else.
 
 use super::*;
 use crate::{ALIGNMENT_BYTES, Remnants, guess_records, replace_log, salvage_batches};

@@ -1,10 +1,10 @@
-//! The trials that everything that writes has to stand.
+//! The trials that every writer must pass.
 
 use super::crash::Model;
 use super::*;
 use onefold_ground::simulation::trials::*;
 
-/// A log that is filled and trimmed.
+/// A log that fills up and gets trimmed.
 struct Batches;
 
 #[derive(Clone, Default)]
