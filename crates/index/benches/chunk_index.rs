@@ -1,7 +1,8 @@
 //! The chunk index with random keys of 20 bytes: durable batches of 50 thousand, then hits and misses (M0.13-M0.15).
 //!
-//! `cargo bench -p onefold-index --bench chunk_index [-- KEYS]`. Figures are thousands per second of this process's CPU time. The store's files are
-//! in the system's page cache, the index keeps no pages at first; hits are measured again while it keeps all of them.
+//! `cargo bench -p onefold-index --bench chunk_index [-- KEYS]`. Figures are thousands per second of this process's CPU
+//! time. The store's files are in the system's page cache. The first measurement of hits runs without the index's own
+//! page cache, the second with all pages in it.
 
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Access, Ground, LocalGround, checksum};
@@ -27,7 +28,7 @@ fn cpu_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Runs `work` over batches of keys that are made outside the measured time.
+/// Runs `work` over batches of keys. It makes the keys outside the measured time.
 fn measure(name: &str, from: u64, count: u64, order: impl Fn(u64) -> u64, mut work: impl FnMut(u64, &[Fingerprint])) {
     let (mut cpu, mut wall) = (0.0, 0.0);
     for start in (from..from + count).step_by(BATCH as usize) {

@@ -1,7 +1,9 @@
-//! How long batches wait while the partitions of a chunk index grow (M2.2, M2.3, M0.15): new chunks are looked up and applied, and another thread
-//! sweeps beside it, as in an engine. A writer that finds the auxiliary index over its bound does a part of the sweeps itself.
+//! How long batches wait while the partitions of a chunk index grow (M2.2, M2.3, M0.15). The benchmark looks up and
+//! applies new chunks while another thread sweeps, as in an engine. If the auxiliary index is over its bound, the
+//! writer itself does a part of the sweeps.
 //!
-//! `cargo bench -p onefold-index --bench growth [-- KEYS [PER_SECOND]]`. The files are in the temporary directory (`TMPDIR`).
+//! `cargo bench -p onefold-index --bench growth [-- KEYS [PER_SECOND]]`. The files are in the temporary directory
+//! (`TMPDIR`).
 
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Access, Ground, LocalGround, checksum};
@@ -50,7 +52,7 @@ fn main() {
             let due = Duration::from_secs_f64(first as f64 / per_second as f64);
             std::thread::sleep(due.saturating_sub(start.elapsed()));
             let new: Vec<_> = (first..first + BATCH).map(|number| (key(number), number + 1)).collect();
-            // Half new ones, half known ones.
+            // Half of them new, half known.
             let wanted: Vec<_> =
                 new.iter().map(|(key, _)| *key).chain((0..BATCH).map(|at| key((first + at) * 7919 % first.max(1)))).collect();
             let began = Instant::now();

@@ -1,35 +1,36 @@
 //! The auxiliary index: changes that are in the log but not yet in the pages (M0.14).
 //!
-//! Slots lie in blocks that are never moved, so memory grows by a block at a time and not by doubling; a table of slot numbers, five
-//! bytes a bucket, finds them. An entry costs 48 bytes and 6 to 12 in the table.
+//! Slots lie in blocks that never move, so memory grows block by block instead of doubling. A table of slot numbers
+//! finds them, with five bytes per bucket. An entry costs 48 bytes, and 6 to 12 in the table.
 
 use super::IndexEntry;
 use hashbrown::HashTable;
 use onefold_fingerprint::Fingerprint;
 use std::hash::{BuildHasher, RandomState};
 
-/// Slots of a block.
+/// Slots per block.
 const BLOCK_SLOTS: usize = 256;
-/// What a sweep's sorted list adds to an entry while it is frozen, bytes.
+/// Extra bytes per entry of a sweep's sorted list while the entry is frozen.
 pub(super) const SORTED_BYTES: usize = 16;
 
-/// What the log says of a chunk beyond its page.
+/// The log's changes to a chunk beyond its page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Change {
-    /// Its newest address; 0: none was named; [`NOWHERE`]: it has none any more. With [`REMOVED`]: the page's entry is gone, and address and
-    /// delta are of the time behind that.
+    /// The newest address. 0: the log named none; [`NOWHERE`]: the chunk no longer has one. With [`REMOVED`], the
+    /// page's entry is gone, and address and delta count from then on.
     address: u64,
     /// Sum of the changes of its count.
     delta: i64,
 }
 
-/// No address has this bit: partitions have at most 15 bits.
+/// No address has this bit: partition numbers have at most 15 bits.
 pub(super) const REMOVED: u64 = 1 << 63;
-/// Stands for "no address any more". It is none: a container has at most 65,535 slots, so the last slot number is never used.
+/// Means "no longer has an address". It is no real address: a container has at most 65,535 slots, so the last slot
+/// number is never used.
 const NOWHERE: u64 = REMOVED - 1;
 
 impl Change {
-    /// The entry after the change, if there is one; whether its count would have fallen below zero.
+    /// Returns the entry after the change, if there is one, and whether its count would have fallen below zero.
     pub fn apply(self, entry: Option<IndexEntry>) -> (Option<IndexEntry>, bool) {
         let before = entry.filter(|_| self.address & REMOVED == 0).unwrap_or_default();
         let named = self.address & !REMOVED;
@@ -39,12 +40,13 @@ impl Change {
             address => address,
         };
         if before.count == u32::MAX {
-            // A count that once reached its end is no longer known: it stays there, so that the chunk is never taken for unused.
+            // A saturated count is no longer the true one. It stays saturated, so that nobody takes the chunk for
+            // unused.
             return (Some(IndexEntry { address, count: u32::MAX }), false);
         }
         let count = i64::from(before.count).saturating_add(self.delta);
         let after = IndexEntry { address, count: count.clamp(0, i64::from(u32::MAX)) as u32 };
-        // Without an address and without references there is nothing to know.
+        // Without an address and references there is no entry.
         (Some(after).filter(|after| *after != IndexEntry::default()), count < 0)
     }
 }
@@ -59,53 +61,53 @@ pub(super) struct Auxiliary {
 
 impl Default for Auxiliary {
     fn default() -> Auxiliary {
-        // Seeded, so that nobody can choose data whose fingerprints fall into one bucket.
+        // Seeded, so that nobody can choose data whose fingerprints share a bucket.
         Auxiliary { blocks: Vec::new(), table: HashTable::new(), seed: RandomState::new().hash_one(0u8) }
     }
 }
 
 impl Auxiliary {
-    /// Number of chunks.
+    /// Returns the number of chunks.
     pub fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// Whether nothing is in it.
+    /// Returns whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.table.is_empty()
     }
 
-    /// Bytes of memory.
+    /// Returns its memory in bytes.
     pub fn bytes(&self) -> usize {
         self.blocks.len() * BLOCK_SLOTS * size_of::<(Fingerprint, Change)>() + self.table.allocation_size()
     }
 
-    /// What is known of a chunk.
+    /// Returns the change of a chunk.
     pub fn get(&self, fingerprint: &Fingerprint) -> Option<Change> {
         let number = self.table.find(hash(self.seed, fingerprint), |number| self.slot(*number).0 == *fingerprint)?;
         Some(self.slot(*number).1)
     }
 
-    /// Notes an address; it replaces an older one.
+    /// Records an address and replaces an older one.
     pub fn insert(&mut self, fingerprint: &Fingerprint, address: u64) {
         debug_assert!(address & REMOVED == 0, "an address with the bit of removed chunks");
         let change = self.entry(fingerprint);
         change.address = address | (change.address & REMOVED);
     }
 
-    /// Notes where the chunk is now; 0: nowhere. Its count stays.
+    /// Records the chunk's new address; 0: nowhere. Its count stays.
     pub fn place(&mut self, fingerprint: &Fingerprint, address: u64) {
         self.insert(fingerprint, if address == 0 { NOWHERE } else { address });
     }
 
-    /// Notes that the chunk is gone: what was known of it counts no more.
+    /// Records that the chunk is gone. Earlier changes no longer count.
     pub fn remove(&mut self, fingerprint: &Fingerprint) {
         *self.entry(fingerprint) = Change { address: REMOVED, delta: 0 };
     }
 
-    /// Notes a change of a count. Returns whether the count of a removed chunk would have fallen below zero: such a one was removed with the
-    /// count 0 and nothing can refer to it, so the change is of a reference that was never counted. It is left out, or the next
-    /// reference would be set off against it and its chunk taken for unused.
+    /// Records a change of a count. Returns whether the count of a removed chunk would have fallen below zero. A chunk
+    /// is removed at count 0, and nothing can refer to it, so such a change belongs to a reference that was never
+    /// counted. It must be dropped. Otherwise it would cancel out the next reference, and the chunk would look unused.
     pub fn add(&mut self, fingerprint: &Fingerprint, delta: i64) -> bool {
         let change = self.entry(fingerprint);
         change.delta = change.delta.saturating_add(delta);
@@ -116,7 +118,7 @@ impl Auxiliary {
         falls_below
     }
 
-    /// The slots in the order of their fingerprints.
+    /// Returns the slots in the order of their fingerprints.
     pub fn sorted(&self) -> Vec<u32> {
         let slots = self.blocks.iter().flatten().enumerate();
         let mut order: Vec<(u64, u32)> = slots.map(|(number, (fingerprint, _))| (fingerprint.prefix(), number as u32)).collect();
@@ -124,7 +126,7 @@ impl Auxiliary {
         order.into_iter().map(|(_, number)| number).collect()
     }
 
-    /// Slot `number`, as [`Auxiliary::sorted`] gave it.
+    /// Returns slot `number` of [`Auxiliary::sorted`].
     pub fn slot(&self, number: u32) -> &(Fingerprint, Change) {
         &self.blocks[number as usize / BLOCK_SLOTS][number as usize % BLOCK_SLOTS]
     }

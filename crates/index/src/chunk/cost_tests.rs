@@ -1,4 +1,4 @@
-//! What work on the chunk index costs: it is done by batches of pages, not page by page.
+//! The cost of work on the chunk index: it goes by batches of pages, not page by page.
 
 use super::tests::{LogBatch, apply, check, key, open};
 use super::*;

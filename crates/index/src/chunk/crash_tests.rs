@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 
 pub(super) const PARTITIONS: u32 = 2;
 
-/// A log with many changes of the same chunks, so that a change applied twice or not at all shows.
+/// Makes a log with many changes of the same chunks, so that a lost or repeated change shows.
 pub(super) fn log(batches: u64, new_chunks: u64) -> Vec<LogBatch> {
     let mut model = Model::new();
     let mut log = Vec::new();
@@ -32,7 +32,8 @@ pub(super) fn model_of(log: &[LogBatch]) -> Model {
     model
 }
 
-/// Applies the batches from the index's position on, sweeping now and then. Returns how many of the log it has applied, and the error.
+/// Applies the batches from the index's position on and sweeps now and then. Returns how many batches it applied, and
+/// the error.
 fn run(index: &ChunkIndex, log: &[LogBatch]) -> (usize, Result<()>) {
     let position = index.position();
     for (number, batch) in log.iter().enumerate().filter(|(_, batch)| batch.end > position.0) {
@@ -57,7 +58,7 @@ pub(super) fn created(seed: u64) -> (SimulatedGround, Arc<dyn Ground>) {
     (disk, ground)
 }
 
-/// How many operations a run without a crash takes.
+/// Counts the operations of a run without a crash.
 fn operations_of(log: &[LogBatch]) -> u64 {
     let (disk, ground) = created(0);
     let before = disk.operations();
@@ -68,7 +69,7 @@ fn operations_of(log: &[LogBatch]) -> u64 {
     disk.operations() - before
 }
 
-/// After a restart: replay of what the log has spells the model; reading only, and then writing on to the end of the log.
+/// Checks a restart: replaying the log gives the model, first read-only, then for writing up to the end of the log.
 fn check_restart(disk: SimulatedGround, log: &[LogBatch], applied: usize) {
     let ground: Arc<dyn Ground> = Arc::new(disk.clone());
     let model = model_of(&log[..applied]);
@@ -121,15 +122,16 @@ fn m2_3_after_a_crash_at_any_operation_of_growth_over_many_pages_nothing_is_lost
     crash_everywhere(&log(5, 1000));
 }
 
-/// `log2` of the pages before the sweep that fills a page.
+/// `log2` of the number of pages before the sweep that fills a page.
 const CROWDED_BITS: u32 = 7;
-/// A page for which there is no room in its pair even when it has moved once. It is the first of the second batch of that sweep (`BATCH_PAIRS`), and has a step of
-/// growth in common with the last pair of the first one.
+/// A page whose pair has no room even after it has moved once. It is the first page of that sweep's second batch
+/// (`BATCH_PAIRS`). The same step of growth moves it and the last pair of the first batch.
 const CROWDED_PAGE: u32 = 86;
-/// Evenly spread chunks for so many pages.
+/// Evenly spread chunks for this many pages.
 const SPREAD_CHUNKS: usize = 8500;
 
-/// Chunks of the first partition: evenly spread ones, and then a batch that changes all counts, removes some chunks and fills the page.
+/// Makes a log for the first partition: evenly spread chunks, then a batch that changes all counts, removes some chunks
+/// and fills the page.
 fn crowded_log() -> Vec<LogBatch> {
     let bits = PARTITIONS.trailing_zeros();
     let shape = pages::Shape::whole(0, bits, CROWDED_BITS, DIGEST_BYTES);
@@ -150,7 +152,7 @@ fn crowded_log() -> Vec<LogBatch> {
     log
 }
 
-/// The second batch is in memory, the pages have the first one.
+/// Opens with the first batch in pages and the second in memory.
 fn begin_crowded(ground: &Arc<dyn Ground>, log: &[LogBatch]) -> ChunkIndex {
     let index = open(ground, PARTITIONS, Access::ReadWrite, 1).unwrap();
     apply(&index, &log[0]);
@@ -161,8 +163,9 @@ fn begin_crowded(ground: &Arc<dyn Ground>, log: &[LogBatch]) -> ChunkIndex {
     index
 }
 
-/// Growth in the middle of a sweep, twice: first it moves pages that the journal of the sweep's last batch names and that the sweep has
-/// come beyond, and then more while the sweep stands among those that have moved. The target stays. Counts show a change that is applied twice or not at all.
+/// Growth in the middle of a sweep, twice. First it moves pages that the journal of the sweep's last batch names and
+/// that the sweep has passed. Then it moves more while the sweep is within the moved pages. The target stays. Counts
+/// reveal a change that is applied twice or never.
 #[test]
 fn m2_3_after_a_crash_at_any_operation_of_growth_in_the_middle_of_a_sweep_changes_are_applied_exactly_once() {
     let log = crowded_log();
@@ -185,7 +188,8 @@ fn m2_3_after_a_crash_at_any_operation_of_growth_in_the_middle_of_a_sweep_change
     assert_eq!(index.verify().unwrap(), []);
     assert!(moved[0] > 5 && moved[1] > 5, "{moved:?}");
     for crash in 0..operations {
-        // A step of growth has other operations than a multiple of three: each kind of them meets each policy.
+        // The number of operations in a growth step is no multiple of three, so each kind of operation meets each
+        // policy.
         let policy = [CrashPolicy::DropAll, CrashPolicy::KeepAll, CrashPolicy::Random { seed: crash }][crash as usize % 3];
         let (disk, ground) = created(crash);
         let index = begin_crowded(&ground, &log);
@@ -196,7 +200,8 @@ fn m2_3_after_a_crash_at_any_operation_of_growth_in_the_middle_of_a_sweep_change
     }
 }
 
-/// A full disk may be passed over only where nothing has begun to move: in the last step of growth the journal is the only copy of its pages.
+/// A sweep may ignore a full disk only before anything has moved. In the last step of growth, the journal is the only
+/// copy of its pages.
 #[test]
 fn m2_3_a_full_disk_in_the_middle_of_growth_and_sweep_loses_nothing() {
     let log = crowded_log();
@@ -244,7 +249,7 @@ fn m0_14_an_operation_that_fails_once_loses_nothing_and_the_sweep_can_be_repeate
             apply(&index, batch);
         }
         check(&index, &model_of(&log));
-        // Half of the time the process goes on, half of the time the machine fails after the error.
+        // In one of two cases the process goes on; in the other, the machine fails after the error.
         if failing % 3 == 0 {
             check_restart(disk.restart(CrashPolicy::Random { seed: failing }), &log, log.len());
         } else {
@@ -256,7 +261,7 @@ fn m0_14_an_operation_that_fails_once_loses_nothing_and_the_sweep_can_be_repeate
     }
 }
 
-/// The operations of a run that sync a journal, counted from its opening.
+/// Returns the operations of a run that sync a journal, counted from its opening.
 fn syncs_of_journals(log: &[LogBatch]) -> Vec<u64> {
     let is_one = |operation: &u64| {
         let (disk, ground) = created(0);
@@ -268,8 +273,8 @@ fn syncs_of_journals(log: &[LogBatch]) -> Vec<u64> {
     (0..operations_of(log)).filter(is_one).collect()
 }
 
-/// Then only the cache of the system has the journal whole. Whoever writes its pages in place must make it durable first: a power failure
-/// tears the pages, and on the device there would be nothing to repeat them from.
+/// After that failure only the system's cache holds the whole journal. Make it durable before its pages are written in
+/// place. Otherwise a power cut tears the pages, and the device has nothing to repeat them from.
 #[test]
 fn a_journal_whose_sync_failed_is_durable_before_its_pages_are_written() {
     let log = log(12, 60);
@@ -277,7 +282,7 @@ fn a_journal_whose_sync_failed_is_durable_before_its_pages_are_written() {
     assert!(journals.len() >= 3, "few sweeps had a journal: {journals:?}");
     let mut torn = 0;
     for failing in journals {
-        // The next process repeats the journal, or this one does when it goes on with its sweep.
+        // Either the next process repeats the journal, or this one does when it continues its sweep.
         for is_next_process in [true, false] {
             for crash in 0.. {
                 let (disk, ground) = created(failing + crash);

@@ -1,17 +1,21 @@
-//! The filter in memory: which fingerprints a page may hold, so that a miss does not read the page.
+//! The filter in memory: it knows which fingerprints a page may hold, so that a miss reads no page.
 //!
-//! A page of `n` entries is a set of `n` numbers below `208 n`, hashed from the fingerprints, in Elias-Fano code: the low 7 bits of each
-//! packed, the high part unary (bucket after bucket, a one for each number and a zero for the end). 9.6 bits an entry; a fingerprint that is
-//! not there passes with a probability of 1/208. The records of 64 pages share one allocation, found by 64 offsets of two bytes, so
-//! that the whole costs at most 1.3 bytes a chunk when pages are half full.
+//! A page of `n` entries is a set of `n` numbers below `208 n`, hashed from the fingerprints, in Elias-Fano code. The
+//! low 7 bits of each number are packed. The high part is unary: bucket after bucket, a one for each number and a zero
+//! for the end. That is 9.6 bits per entry, and an absent fingerprint passes with a probability of 1/208. The records
+//! of 64 pages share one allocation, with 64 offsets of two bytes. The whole costs at most 1.3 bytes per chunk when
+//! pages are half full.
 //!
-//! The filter has a bound. Beyond it groups become coarser, one after the other: a group of level `k` keeps only the upper `7 - k` low bits of
-//! its numbers, so each level saves a bit an entry and doubles the share of false answers. Nothing is read for that, the bits that stay are
-//! those that were there. Behind level 7 a group is dropped, and behind the last group the list of groups.
+//! The filter has a bound. Above it, groups become coarser, one after the other. A group of level `k` keeps only the
+//! upper `7 - k` low bits of its numbers. So each level saves a bit per entry and doubles the share of false answers.
+//! That reads nothing: the remaining bits stay as they are. After level 7 the filter drops the group; after the last
+//! group, it drops the list of groups.
 //!
-//! Invariants: a page whose record is not known answers *maybe*; a record covers at least what its page held when the record
-//! was asked (records are replaced after the page is written and before the changes that it took are dropped from memory); the memory of
-//! groups and their list is at most the bound whenever the lock is free.
+//! Invariants:
+//! * A page without a known record answers *maybe*.
+//! * A record covers at least everything that its page held when the record was asked. A sweep replaces records after
+//!   it writes the page and before it drops the merged changes from memory.
+//! * The memory of the groups and their list is at most the bound whenever the lock is free.
 
 use super::page::{Entry, FLAG_SPILLS, Page, u32_at, u64_at};
 use crate::Result;
@@ -20,37 +24,38 @@ use onefold_ground::{Access, Ground, checksum};
 use parking_lot::RwLock;
 use std::hint::black_box;
 
-/// Pages whose records share an allocation.
+/// Pages that share an allocation.
 const GROUP_PAGES: usize = 64;
-/// Numbers per entry in the universe: one over the probability of a false positive.
+/// Size of the universe per entry: one over the probability of a false positive.
 const UNIVERSE_PER_ENTRY: usize = 208;
 const LOW_BITS: usize = 7;
-/// The level at which nothing is kept of a group.
+/// The level at which nothing is left of a group.
 const NOTHING: usize = LOW_BITS + 1;
-/// What an allocation costs beside its bytes.
+/// Overhead of an allocation in bytes.
 const ALLOCATION_BYTES: usize = 16;
-/// Fingerprints whose memory is waited for at once.
+/// Fingerprints whose memory loads overlap.
 const WINDOW: usize = 32;
-/// The head of a group: for each page the end of its record (14 bits) and the two flags below, then a bit for each page with unused chunks, then its level.
+/// The head of a group. For each page it has the end of its record (14 bits) and the two flags below. Then come a bit
+/// per page that has unused chunks, and the group's level.
 const GROUP_HEAD_BYTES: usize = LEVEL_OFFSET + 1;
 const UNUSED_OFFSET: usize = 2 * GROUP_PAGES;
 const LEVEL_OFFSET: usize = UNUSED_OFFSET + GROUP_PAGES / 8;
 const END_MASK: u16 = (1 << 14) - 1;
 const SPILLS: u16 = 1 << 14;
 const KNOWN: u16 = 1 << 15;
-/// Zeros behind the records, so that a record can be read in words.
+/// Zeros after the records, so that records can be read in words.
 const PADDING_BYTES: usize = 8;
 
 const FILE_MAGIC: &[u8; 8] = b"1FLDFLT1";
 const FILE_HEADER_BYTES: usize = 44;
 const FILE_STEP_BYTES: usize = 1 << 20;
 
-/// What the filter knows of a fingerprint.
+/// The filter's answer for a fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
-    /// Its own page may hold it.
+    /// Whether its home page may hold it.
     pub home: bool,
-    /// Its page spills, and the neighbour may hold it.
+    /// Whether the home page spills and the neighbour may hold it.
     pub neighbour: bool,
 }
 
@@ -58,21 +63,21 @@ pub(super) struct Answer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PageRecord {
     spills: bool,
-    /// Whether some of its chunks have the count 0.
+    /// Whether some of its chunks have count 0.
     has_unused: bool,
     /// At the finest level.
     bytes: Vec<u8>,
 }
 
 impl PageRecord {
-    /// Of the entries that a page is about to hold.
+    /// Makes the record of a page from its new entries.
     pub fn of_entries(entries: &[Entry], flags: u16) -> PageRecord {
         let mut hashes: Vec<u16> = entries.iter().map(|entry| place(entry.fingerprint.hash_bits(), entries.len()) as u16).collect();
         let has_unused = entries.iter().any(|entry| entry.value.count == 0);
         PageRecord { spills: flags & FLAG_SPILLS != 0, has_unused, bytes: encode(&mut hashes) }
     }
 
-    /// Of the entries that lie in `page`.
+    /// Makes the record of a page as it is.
     pub fn of(page: &Page<'_>) -> PageRecord {
         let count = page.len();
         let hashes = (0..count).map(|number| {
@@ -84,30 +89,30 @@ impl PageRecord {
     }
 }
 
-/// What a saved filter belongs to: pages at their places, all applied up to one position.
+/// What a saved filter describes: pages at their places, all applied up to one position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     /// Generation of the pages.
     pub generation: u32,
-    /// Pages from here on have moved to the next one.
+    /// Pages from here on have moved to the next generation.
     pub moved_from: u32,
     /// Position up to which they are applied.
     pub applied: u64,
 }
 
-/// What the filters of an index have and know.
+/// Size and quality of an index's filters.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FilterFigures {
     /// Bytes of memory.
     pub bytes: usize,
     /// Pages.
     pub pages: u64,
-    /// Of how many pages a fingerprint that they do not have passes, on average.
+    /// Expected number of pages that an absent fingerprint passes.
     pub false_pages: f64,
 }
 
 impl FilterFigures {
-    /// Adds those of another partition.
+    /// Adds the figures of another partition.
     pub fn add(&mut self, other: FilterFigures) {
         self.bytes += other.bytes;
         self.pages += other.pages;
@@ -118,13 +123,13 @@ impl FilterFigures {
 /// The filter of a file of pages.
 #[derive(Debug)]
 pub(super) struct Filter {
-    /// One lock for all of them, which a batch takes once; whoever writes takes it for one group at a time.
+    /// One lock for all groups. A batch takes it once; a writer takes it for one group at a time.
     groups: RwLock<Groups>,
 }
 
 #[derive(Debug)]
 struct Groups {
-    /// Empty where the bound has no room even for the list.
+    /// Empty if not even the list fits into the bound.
     list: Vec<Option<Box<[u8]>>>,
     pages: u64,
     limit_bytes: usize,
@@ -132,14 +137,14 @@ struct Groups {
     group_bytes: usize,
     /// Known pages by level.
     known: [u64; NOTHING],
-    /// Level of the groups from `next` on; those before it have one more.
+    /// Level of the groups from `next` on. Earlier groups have one more.
     level: usize,
     /// The group that becomes coarser next.
     next: usize,
 }
 
 impl Filter {
-    /// Nothing known of `pages` pages, in at most `limit_bytes`.
+    /// Creates a filter for `pages` pages, all unknown, in at most `limit_bytes`.
     pub fn new(pages: u64, limit_bytes: usize) -> Filter {
         let list = (0..pages.div_ceil(GROUP_PAGES as u64)).map(|_| None).collect();
         let mut groups = Groups { list, pages, limit_bytes, group_bytes: 0, known: [0; NOTHING], level: 0, next: 0 };
@@ -147,7 +152,8 @@ impl Filter {
         Filter { groups: RwLock::new(groups) }
     }
 
-    /// Memory, and what to expect of the answers for a partition of `pages` pages: in the middle of growth not all numbers are pages.
+    /// Returns its memory and the expected quality of its answers for a partition of `pages` pages. During growth some
+    /// page numbers are unused.
     pub fn figures(&self, pages: u64) -> FilterFigures {
         let groups = self.groups.read();
         let known: u64 = groups.known.iter().sum();
@@ -155,16 +161,16 @@ impl Filter {
         FilterFigures { bytes: groups.bytes(), pages, false_pages: false_known + pages.saturating_sub(known) as f64 }
     }
 
-    /// Where the fingerprint, at home in `page`, may be.
+    /// Returns which pages may hold a fingerprint whose home is `page`.
     pub fn ask(&self, page: u32, fingerprint: &Fingerprint) -> Answer {
         answer(&self.groups.read(), page, fingerprint.hash_bits())
     }
 
-    /// The same for many: calls `each` with the number of each of `wanted`, in their order.
+    /// Answers many fingerprints: calls `each` with the number of each of `wanted`, in their order.
     pub fn ask_many<T>(&self, wanted: &[T], key: impl Fn(&T) -> (u32, u64), mut each: impl FnMut(usize, Answer)) {
         let groups = self.groups.read();
         for (window, wanted) in wanted.chunks(WINDOW).enumerate() {
-            // First a byte of all that will be needed, so that the processor waits for the memory of all of them at once.
+            // First touch a byte of everything needed, so that the processor waits for all of that memory at once.
             let mut starts = [(&[] as &[u8], 0); WINDOW];
             for (start, wanted) in starts.iter_mut().zip(wanted) {
                 let page = key(wanted).0 as usize;
@@ -185,14 +191,14 @@ impl Filter {
         }
     }
 
-    /// Whether a page may have chunks with the count 0: surely if its record is not known.
+    /// Returns whether a page may have chunks with count 0. True for a page without a known record.
     pub fn may_have_unused(&self, page: u32) -> bool {
         let groups = self.groups.read();
         let number = page as usize % GROUP_PAGES;
         groups.get(page as usize).is_none_or(|group| head(group, number) & KNOWN == 0 || has_unused(group, number))
     }
 
-    /// Replaces the records of pages; their numbers ascend.
+    /// Replaces the records of pages. Their numbers ascend.
     pub fn set(&self, records: &[(u32, PageRecord)]) {
         for records in records.chunk_by(|one, next| one.0 as usize / GROUP_PAGES == next.0 as usize / GROUP_PAGES) {
             self.groups.write().rebuild(records[0].0 as usize / GROUP_PAGES, |number| {
@@ -201,7 +207,7 @@ impl Filter {
         }
     }
 
-    /// Has records of so many pages.
+    /// Makes room for the records of this many pages.
     pub fn extend(&self, pages: u64) {
         let mut groups = self.groups.write();
         groups.pages = groups.pages.max(pages);
@@ -214,18 +220,19 @@ impl Filter {
         }
     }
 
-    /// Forgets pages that are none any more: those of whole groups. Where it is not, a later page at the same place replaces what is known.
+    /// Forgets the records of pages that no longer exist, as far as they fill whole groups. A later page at the same
+    /// place replaces the others.
     pub fn forget(&self, pages: std::ops::Range<u32>) {
         for place in (pages.start as usize).div_ceil(GROUP_PAGES)..pages.end as usize / GROUP_PAGES {
             self.groups.write().replace(place, None);
         }
     }
 
-    /// Notes the record of a page that was read; a record that is known stays, it may be newer.
+    /// Learns the record of a page that was read. A known record stays: it may be newer.
     pub fn learn(&self, page: u32, read: &Page<'_>) {
         let number = page as usize % GROUP_PAGES;
         let place = page as usize / GROUP_PAGES;
-        // Nothing to learn, too, where no record would be kept.
+        // There is also nothing to learn if the record would not be kept.
         let is_done = |groups: &Groups| {
             groups.level_of(place) == NOTHING || groups.get(page as usize).is_some_and(|group| head(group, number) & KNOWN != 0)
         };
@@ -252,7 +259,7 @@ impl Filter {
         for number in 0..groups {
             // Not held while the file is written.
             let groups = self.groups.read();
-            // Only a few remain where the bound was met meanwhile.
+            // If the bound shrank the list meanwhile, fewer groups remain.
             let bytes = groups.list.get(number).and_then(Option::as_deref).unwrap_or_default();
             out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
             out.extend_from_slice(&group_checksum(bytes, number, stamp).to_le_bytes());
@@ -271,8 +278,8 @@ impl Filter {
         Ok(())
     }
 
-    /// Takes what is saved at `path`, if it is of `stamp`, for the pages from `first_page` on. Returns whether it was; a group that is damaged
-    /// stays unknown, and so does one that is far coarser than the bound asks for with `entries` entries.
+    /// Loads the filter saved at `path` for the pages from `first_page` on, if its stamp is `stamp`. Returns whether it
+    /// was. A damaged group stays unknown. So does a group far coarser than the bound requires for `entries` entries.
     pub fn load(&self, ground: &dyn Ground, path: &str, stamp: Stamp, first_page: u64, entries: u64) -> Result<bool> {
         if !ground.exists(path)? {
             return Ok(false);
@@ -294,7 +301,7 @@ impl Filter {
         let mut buffer = Vec::new();
         let (mut start, mut offset) = (0, FILE_HEADER_BYTES as u64);
         for number in 0..groups {
-            // Head and bytes of a group are far smaller than a step.
+            // The head and bytes of a group are far smaller than a step.
             if buffer.len() - start < (GROUP_HEAD_BYTES + (1 << 14) + PADDING_BYTES + 12) && offset < length {
                 buffer.drain(..start);
                 start = 0;
@@ -321,7 +328,8 @@ impl Filter {
                 let mut groups = self.groups.write();
                 let bytes = match groups.level_of(number) {
                     NOTHING.. => None,
-                    // Before it counts: else the others would make room for what it drops.
+                    // Coarsen it before it counts. Otherwise other groups would make room for bytes that this one
+                    // drops.
                     to if to > level(&bytes) => Some(rebuilt(Some(&bytes), to, |_| None)),
                     _ => Some(bytes),
                 };
@@ -333,7 +341,7 @@ impl Filter {
 }
 
 impl Groups {
-    /// The group of a page, if something is known of one of its pages.
+    /// Returns the group of a page, if any of its pages is known.
     fn get(&self, page: usize) -> Option<&[u8]> {
         self.list.get(page / GROUP_PAGES).and_then(Option::as_deref)
     }
@@ -342,12 +350,12 @@ impl Groups {
         self.list.capacity() * size_of::<Option<Box<[u8]>>>() + self.group_bytes
     }
 
-    /// The level that group `number` is to have.
+    /// Returns the level that group `number` should have.
     fn level_of(&self, number: usize) -> usize {
         if number < self.list.len() { self.level + usize::from(number < self.next) } else { NOTHING }
     }
 
-    /// The finest level at which so many entries have room.
+    /// Returns the finest level at which this many entries fit.
     fn level_for(&self, entries: u64) -> usize {
         let list =
             self.pages as usize / GROUP_PAGES * (size_of::<Option<Box<[u8]>>>() + GROUP_HEAD_BYTES + PADDING_BYTES + ALLOCATION_BYTES);
@@ -356,7 +364,7 @@ impl Groups {
         (0..NOTHING).find(|level| bytes(*level) <= self.limit_bytes as f64).unwrap_or(NOTHING)
     }
 
-    /// Builds a group anew: each page has its new record, or keeps its old one.
+    /// Rebuilds a group: each page gets its new record or keeps its old one.
     fn rebuild<'a>(&mut self, place: usize, new: impl Fn(usize) -> Option<&'a PageRecord>) {
         let old = self.list.get(place).and_then(Option::as_deref);
         let to = self.level_of(place).max(old.map_or(0, level));
@@ -367,7 +375,7 @@ impl Groups {
         self.replace(place, Some(bytes));
     }
 
-    /// Replaces a group, and keeps the bound.
+    /// Replaces a group and keeps the bound.
     fn replace(&mut self, place: usize, new: Option<Box<[u8]>>) {
         let Some(group) = self.list.get_mut(place) else { return };
         let old = std::mem::replace(group, new);
@@ -383,7 +391,7 @@ impl Groups {
         self.shrink();
     }
 
-    /// Makes groups coarser until all are within the bound.
+    /// Makes groups coarser until all fit into the bound.
     fn shrink(&mut self) {
         while self.bytes() > self.limit_bytes && !self.list.is_empty() {
             if self.next == self.list.len() {
@@ -402,7 +410,7 @@ impl Groups {
     }
 }
 
-/// A group of level `to`: each page has its new record, or that of `old`, which is no coarser.
+/// Builds a group of level `to`. Each page gets its new record, or its record from `old`, which is no coarser.
 fn rebuilt<'a>(old: Option<&[u8]>, to: usize, new: impl Fn(usize) -> Option<&'a PageRecord>) -> Box<[u8]> {
     let mut bytes = vec![0; GROUP_HEAD_BYTES];
     bytes[LEVEL_OFFSET] = to as u8;
@@ -429,12 +437,12 @@ fn rebuilt<'a>(old: Option<&[u8]>, to: usize, new: impl Fn(usize) -> Option<&'a 
     bytes.into_boxed_slice()
 }
 
-/// How often a fingerprint that is not there passes a record of this level.
+/// Returns the probability that an absent fingerprint passes a record of this level.
 fn false_share(level: usize) -> f64 {
     1.0 - (-f64::from(1 << level) / UNIVERSE_PER_ENTRY as f64).exp()
 }
 
-/// Where the fingerprint with these [`Fingerprint::hash_bits`], at home in `page`, may be.
+/// Returns which pages may hold the fingerprint with these [`Fingerprint::hash_bits`] and home `page`.
 fn answer(groups: &Groups, page: u32, hash: u64) -> Answer {
     let Some(group) = groups.get(page as usize) else { return Answer { home: true, neighbour: true } };
     let number = page as usize % GROUP_PAGES;
@@ -459,14 +467,15 @@ fn file_header(groups: usize, stamp: Stamp) -> Vec<u8> {
     header
 }
 
-/// The checksum of a group's bytes, at its place in its filter: bytes of an older file at the same place do not match.
+/// Computes the checksum of a group's bytes, including its place and stamp. So an older file's bytes at the same place
+/// do not match.
 fn group_checksum(bytes: &[u8], number: usize, stamp: Stamp) -> u64 {
     let stamped =
         [stamp.applied, u64::from(stamp.generation) << 32 | u64::from(stamp.moved_from), number as u64].map(u64::to_le_bytes).concat();
     checksum(bytes) ^ checksum(&stamped)
 }
 
-/// Whether the offsets of a group are such that every record lies in it.
+/// Returns whether a group's offsets keep every record inside it.
 fn is_sound(group: &[u8]) -> bool {
     if group.len() < GROUP_HEAD_BYTES + PADDING_BYTES || level(group) >= NOTHING {
         return false;
@@ -476,44 +485,44 @@ fn is_sound(group: &[u8]) -> bool {
     ends.clone().is_sorted() && ends.next_back() == Some(last)
 }
 
-/// End and flags of a page.
+/// Returns the end and flags of a page.
 fn head(group: &[u8], number: usize) -> u16 {
     u16::from_le_bytes([group[2 * number], group[2 * number + 1]])
 }
 
-/// The level of a group.
+/// Returns the level of a group.
 fn level(group: &[u8]) -> usize {
     usize::from(group[LEVEL_OFFSET])
 }
 
-/// Pages of a group whose records are known.
+/// Returns how many pages of a group have known records.
 fn known_pages(group: &[u8]) -> u64 {
     (0..GROUP_PAGES).map(|number| u64::from(head(group, number) & KNOWN != 0)).sum()
 }
 
-/// Whether a page whose record is known has chunks with the count 0.
+/// Returns whether a page with a known record has chunks with count 0.
 fn has_unused(group: &[u8], number: usize) -> bool {
     group[UNUSED_OFFSET + number / 8] >> (number % 8) & 1 != 0
 }
 
-/// Where the record of a page lies, if it is known.
+/// Returns where the record of a page lies, if it is known.
 fn record(group: &[u8], number: usize) -> Option<(usize, usize)> {
     let flags = head(group, number);
     let start = if number == 0 { 0 } else { head(group, number - 1) & END_MASK };
     (flags & KNOWN != 0).then_some((GROUP_HEAD_BYTES + usize::from(start), GROUP_HEAD_BYTES + usize::from(flags & END_MASK)))
 }
 
-/// The number of a fingerprint in the set of a page with `count` entries.
+/// Maps a fingerprint to its number in the set of a page with `count` entries.
 fn place(hash: u64, count: usize) -> usize {
     ((u128::from(hash) * (count * UNIVERSE_PER_ENTRY) as u128) >> 64) as usize
 }
 
-/// Bytes of the unary part.
+/// Returns the bytes of the unary part.
 fn unary_bytes(count: usize) -> usize {
     (count + ((count * UNIVERSE_PER_ENTRY) >> LOW_BITS) + 1).div_ceil(8)
 }
 
-/// A record: the number of entries in a byte, the unary part, the low bits. An empty page has an empty record.
+/// Encodes a record: the number of entries in a byte, the unary part, the low bits. An empty page has an empty record.
 fn encode(numbers: &mut [u16]) -> Vec<u8> {
     let count = numbers.len();
     if count == 0 {
@@ -536,7 +545,8 @@ fn encode(numbers: &mut [u16]) -> Vec<u8> {
     bytes
 }
 
-/// Appends a record of level `from` to `out` as one of level `to`, which is no finer. False, and nothing is appended, if it is no record.
+/// Appends a record of level `from` to `out` as one of level `to`, which is no finer. If the bytes are not a record,
+/// appends nothing and returns false.
 fn coarsen(record: &[u8], from: usize, to: usize, out: &mut Vec<u8>) -> bool {
     if from == to || record.is_empty() {
         out.extend_from_slice(record);
@@ -563,7 +573,8 @@ fn coarsen(record: &[u8], from: usize, to: usize, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Whether the set of the record `start..end` of `group` may have the number of `hash`. Bytes that are no record say yes.
+/// Returns whether the set of the record `start..end` of `group` may have the number of `hash`. True for bytes that are
+/// not a record.
 fn contains(group: &[u8], start: usize, end: usize, hash: u64) -> bool {
     if start >= end {
         return start > end;
@@ -574,7 +585,7 @@ fn contains(group: &[u8], start: usize, end: usize, hash: u64) -> bool {
     let low_bits = LOW_BITS - level;
     let (high, low) = (number >> LOW_BITS, ((number & ((1 << LOW_BITS) - 1)) >> level) as u16);
     let unary = &group[start + 1..];
-    // The bit behind `high` zeros is where the bucket starts; the ones before it count the numbers before it.
+    // The bucket starts at the bit after `high` zeros. The ones before it count the earlier numbers.
     let mut bit = 0;
     let mut zeros_left = high as u32;
     let mut word = 0;
@@ -667,7 +678,7 @@ mod tests {
         let older = page(1, 0..1, 0);
         filter.learn(1, &Page::decode(&older, Place { page: 1, generation: 0, digest_bytes: 20 }).unwrap());
         assert!(filter.ask(1, &fingerprint(50)).home);
-        // Page 0 is not known: it may spill into page 1.
+        // Page 0 is unknown: it may spill into page 1.
         assert!(filter.ask(0, &fingerprint(50)).home && filter.ask(0, &fingerprint(50)).neighbour);
     }
 
@@ -704,7 +715,7 @@ mod tests {
             assert_eq!(strangers.count() == 20, number < 70, "page {number}");
         }
 
-        // A damaged group is unknown, the others are not.
+        // The damaged group is unknown, the others are known.
         let file = ground.open("filter", Access::ReadWrite).unwrap();
         file.write_at(5000, &[0xaa; 16]).unwrap();
         let loaded = Filter::new(1000, usize::MAX);
@@ -754,7 +765,8 @@ mod tests {
                 }
                 let (share, expected) = (passed as f64 / f64::from(PAGES * 100), figures.false_pages / figures.pages as f64);
                 assert!((share - expected).abs() < 0.01 + expected / 20.0, "{share} passed, {expected} expected at {limit_bytes}");
-                // Where not even the coarsest of all groups have room, it is a matter of a group or two which ones stay.
+                // If not all groups fit even at the coarsest level, the choice of the remaining ones varies by a group
+                // or two.
                 assert!(share <= *last_share + 0.02 || limit_bytes < whole_bytes / 3, "{share} at {limit_bytes}");
                 *last_share = share;
             }

@@ -1,27 +1,35 @@
 //! Growth by doubling (M2.3): page `i` goes to `2i` and `2i + 1` of the next generation, by the true fingerprint.
 //!
-//! Pages move in their file, from the last to the first, a few in each *step*. In between those from [`Shape::moved_from`] on are of the next
-//! generation, at `2i` and `2i + 1`, the others are where they were; everybody finds both by arithmetic, sweeps and replay too. So a partition may
-//! stay in the middle of its growth for as long as it likes. It goes on as entries come: each sweep first has so many pages moved that the last one
-//! has when the entries no longer fit into half of the pages. Nothing waits for more than a step.
+//! Pages move within their file, from the last to the first, a few in each *step*. Between steps, the pages from
+//! [`Shape::moved_from`] on are of the next generation, at `2i` and `2i + 1`. The others are where they were. Lookups,
+//! sweeps and replay find both by arithmetic, so a partition may stay half-grown for any time.
+//!
+//! Growth follows the entries: each sweep first moves as many pages as it must. So the last page has moved by the time
+//! the entries no longer fit into half of the pages. Nothing waits for more than a step.
 //!
 //! # Why a crash at any time is safe
-//! A step moves the pages `to..from`, where none from `from` on is in the old generation any more. It changes no entry and no position.
-//! * While `2 to >= from`, the new places `2 to..2 from` are no pages: no header, no look-up and no journal speaks of them. They are written and synced,
-//!   then one header says that the pages have moved. Before it, the old pages count, which are as they were. After it, the new ones do.
-//! * The last pages (`to` is 0) go over themselves. They are written into the journal, which is synced; then they are written in place and synced,
-//!   then the header says that the next generation is whole. From the synced journal until that header, an opening repeats the journal. It is
-//!   of use for that header only, as it names its generation and `moved_from`.
-//! * A journal of a sweep names them too. So one that is left from before a step is not repeated over pages that have moved since.
-//! * A header whose write failed may be on the device. [`HeaderFile::settle`](super::header::HeaderFile) writes the one before over it before anything
-//!   else is done: old pages are not written as long as it is not known whether they count.
-//! * The position of each page goes with it (a pair that spills is of one position), and the progress of a sweep is translated in the same header. So replay applies
-//!   to each page what it lacks, and the position of the partition, up to which the log is trimmed, does not change at all.
+//! A step moves the pages `to..from`. By then all pages from `from` on have left the old generation. A step changes no
+//! entry and no position.
+//! * While `2 to >= from`, the new places `2 to..2 from` are no pages: no header, lookup or journal refers to them. The
+//!   step writes and syncs them. Then one header says that the pages have moved. Before that header the old pages
+//!   count, and they are unchanged. After it the new ones count.
+//! * The last pages (`to` is 0) overwrite themselves. The step writes them into the journal and syncs it, then writes
+//!   them in place and syncs them. Then the header says that the next generation is complete. Between the synced
+//!   journal and that header, an opening repeats the journal. The journal fits that header only, since it names the
+//!   generation and `moved_from`.
+//! * The journal of a sweep names them too. So an opening does not repeat a journal from before a step over pages that
+//!   have moved since.
+//! * A header whose write failed may be on the device. [`HeaderFile::settle`](super::header::HeaderFile) overwrites it
+//!   with the one before, ahead of everything else: nothing writes old pages while it is unknown whether they count.
+//! * A page keeps its position when it moves (a pair that spills has one position), and the same header translates the
+//!   sweep's progress. So replay applies to each page exactly what it lacks. The position of the partition, up to which
+//!   the log is trimmed, does not change.
 //!
-//! # Why look-ups are right meanwhile
-//! A look-up takes the changes and the shape at one instant, and asks the filter at the same one. A page that it reads later at an old place either is as it was (a
-//! sweep that wrote it since shows in its position), or has been written over by a page of the next generation, or is half written: then the shape has
-//! changed, and the look-up starts again. For the last step, the shape changes under the lock that keeps readers from half-written pages.
+//! # Why lookups are right meanwhile
+//! A lookup takes the changes and the shape at one instant, and asks the filter at the same one. Later it reads a page
+//! at its old place. Either the page is as it was; a sweep that wrote it since shows in its position. Or a page of the
+//! next generation has overwritten it, at least in part. Then the shape has changed, and the lookup starts again. In
+//! the last step, the shape changes under the lock that keeps readers from half-written pages.
 
 use super::filter::PageRecord;
 use super::header::{Header, MAX_PAGE_BITS};
@@ -35,18 +43,19 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Fill of all pages beyond which a partition grows.
+/// Average fill at which a partition grows.
 const FILL_LIMIT: f64 = 0.88;
-/// Growth begins when there are entries for all but this part of it.
+/// Growth starts when all but this fraction of that many entries are there.
 const EARLY_PART: u64 = 8;
-/// Doublings beyond what evenly spread fingerprints would need, after which they are not fingerprints.
+/// If this many doublings more than for evenly spread fingerprints do not suffice, the keys are no fingerprints.
 const SKEW_LIMIT_BITS: u32 = 6;
-/// Pages moved in a step: as many as fill half a journal, or fewer. Few in tests, so that small partitions take many steps.
+/// Pages moved per step: as many as fill half a journal, or fewer. Few in tests, so that small partitions take many
+/// steps.
 const STEP_PAGES: u32 = if cfg!(test) { 4 } else { 256 };
 const _: () = assert!(2 * STEP_PAGES as usize <= MAX_JOURNAL_PAGES);
 
-/// Whether so many entries fit into `2^page_bits` pages, each pair of them. Fingerprints spread evenly: the fullest of many pairs is some
-/// standard deviations above the mean.
+/// Returns whether this many entries fit into `2^page_bits` pages, in each pair of them. Fingerprints spread evenly:
+/// the fullest of many pairs is some standard deviations above the mean.
 pub(super) fn fits(entries: u64, page_bits: u32, capacity: usize) -> bool {
     let pairs = (1u64 << (page_bits - 1)) as f64;
     let mean = entries as f64 / pairs;
@@ -55,7 +64,7 @@ pub(super) fn fits(entries: u64, page_bits: u32, capacity: usize) -> bool {
     mean <= FILL_LIMIT * room && mean + deviations * mean.sqrt() <= room
 }
 
-/// Most entries that fit into `2^page_bits` pages.
+/// Returns the most entries that fit into `2^page_bits` pages.
 fn most_entries(page_bits: u32, capacity: usize) -> u64 {
     let (mut fit, mut too_many) = (0, (capacity as u64) << page_bits);
     while too_many - fit > 1 {
@@ -65,26 +74,26 @@ fn most_entries(page_bits: u32, capacity: usize) -> u64 {
     fit
 }
 
-/// So many entries that a step of growth is due in any shape of as many pages.
+/// Returns a number of entries for which growth is due in any shape with this many pages.
 pub(super) fn more_than_fit(shape: &Shape) -> u64 {
     most_entries(shape.page_bits, page_capacity(shape.digest_bytes)) + 1
 }
 
-/// Whether a step is due before so many entries are in pages.
+/// Returns whether a step is due before this many entries are in pages.
 pub(super) fn is_due(entries: u64, shape: &Shape) -> bool {
     if shape.page_bits >= MAX_PAGE_BITS {
         return false;
     }
     let most = most_entries(shape.page_bits, page_capacity(shape.digest_bytes));
     let pages = 1u64 << shape.page_bits;
-    // What takes a single step has time.
+    // Growth that takes a single step can wait.
     let early = if pages <= u64::from(STEP_PAGES) { 0 } else { most / EARLY_PART };
     let moved = pages - u64::from(shape.moved_from);
     entries > most || (entries.saturating_sub(most - early)) * pages > moved * early.max(1)
 }
 
-/// Where the step ends that moves the pages before `from`. It writes `2 * to .. 2 * from`, and without a journal, so there may be no page that has not moved;
-/// the last step (0) goes through the journal.
+/// Returns the end of the step that moves the pages before `from`. It writes `2 * to .. 2 * from` without a journal, so
+/// that range may hold no page that has not moved. The last step (0) uses the journal.
 fn step_end(from: u32) -> u32 {
     match from.saturating_sub(STEP_PAGES) {
         0 => 0,
@@ -92,7 +101,7 @@ fn step_end(from: u32) -> u32 {
     }
 }
 
-/// What the header says when the pages from `to` on have moved; `shape` is what it says now.
+/// Returns the header after the pages from `to` on have moved. `shape` is the current one.
 pub(super) fn moved(header: &Header, shape: Shape, to: u32) -> Header {
     let next = shape.moved(to);
     let progress = shape.moved_progress(header.progress, to);
@@ -100,7 +109,7 @@ pub(super) fn moved(header: &Header, shape: Shape, to: u32) -> Header {
 }
 
 impl Partition {
-    /// Moves some pages; most entries that the partition is about to have is `most_entries`.
+    /// Moves some pages. `most_entries` bounds the entries that the partition will soon have.
     pub fn grow(&self, files: &mut Files, most_entries: u64) -> Result<()> {
         let (old, target) = {
             let state = self.state.read();
@@ -137,13 +146,13 @@ impl Partition {
         old.filter.set(&records);
         files.header.write(next)?;
         self.reshape(&pages, &next);
-        // Nobody asks for these any more.
+        // Nobody asks for these pages any more.
         old.filter.forget(to..from);
         self.counters.growth_page_writes.fetch_add(records.len() as u64, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Writes the last pages that move in place, from a journal that is durable.
+    /// Writes the last pages that move in place, from a durable journal.
     pub fn finish_growth(&self, files: &mut Files, next: Header, journal: &Journal) -> Result<()> {
         let old = self.state.read().pages.clone();
         let pages = Arc::new(old.reshaped(shape_of(&next, old.shape)));
@@ -173,7 +182,8 @@ fn set_shape(state: &mut State, pages: &Arc<PageFile>, header: &Header) {
     }
 }
 
-/// Splits the pages `range` of `old` into those of `shape`, and hands each on: number, flags, position, entries. `positions` are those that the pages may have.
+/// Splits the pages `range` of `old` into pages of `shape`. Passes each on: number, flags, position, entries.
+/// `positions` are those that the pages may have.
 fn split(
     old: &PageFile,
     range: Range<u32>,
@@ -194,7 +204,7 @@ fn split(
         let mut rest: &[Entry] = &entries;
         for (number, page) in (left..).zip(both) {
             let new_left = 2 * number;
-            // The pages of a whole pair have room for what one page and its neighbour had.
+            // The pages of a whole pair have room for the entries of one page and its neighbour.
             let (own, others) = rest.split_at(rest.partition_point(|entry| shape.home(&entry.fingerprint) <= new_left + 1));
             let left_entries = own.partition_point(|entry| shape.home(&entry.fingerprint) <= new_left);
             let layout = PairLayout::of(left_entries, own.len() - left_entries, page_capacity(shape.digest_bytes));

@@ -1,7 +1,8 @@
-//! The header of a chunk-index partition: what its pages are and up to where they are applied (`docs/format.md` section 6).
+//! The header of a chunk-index partition: which pages it has, and up to where they are applied (`docs/format.md`
+//! section 6).
 //!
-//! Two slots are written in turn, so that a torn write leaves the header before it. The sequence advances only when a write is synced: a
-//! write that failed is repeated into the *same* slot, and the good one stays.
+//! Writes alternate between two slots, so a torn write leaves the previous header. The sequence advances only after a
+//! synced write: a failed write repeats into the *same* slot, and the good one stays.
 
 use super::page::{PAGE_BYTES, u32_at, u64_at};
 use crate::{IndexError, Result};
@@ -14,40 +15,40 @@ const VERSION: u32 = 2;
 pub const SLOT_BYTES: usize = PAGE_BYTES;
 /// Bytes of the header before its checksum.
 const CHECKED_BYTES: usize = 88;
-/// Greatest `log2` of the number of pages: page numbers are 32 bits.
+/// Highest `log2` of the number of pages: page numbers are 32 bits.
 pub const MAX_PAGE_BITS: u32 = 31;
 
-/// What a partition is and up to where it is applied.
+/// A partition's shape, and up to where it is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Bytes of a digest.
     pub digest_bytes: u8,
-    /// Number of this partition.
+    /// This partition's number.
     pub partition: u32,
-    /// Number of all partitions, a power of two.
+    /// Total number of partitions, a power of two.
     pub partitions: u32,
-    /// Who wrote it; only grows.
+    /// The epoch of its writer. Only grows.
     pub epoch: u64,
-    /// Counts the writes of headers.
+    /// Counts header writes.
     pub sequence: u64,
     /// How often the pages have doubled.
     pub generation: u32,
-    /// `log2` of the number of pages before those that have moved, 1 to [`MAX_PAGE_BITS`].
+    /// `log2` of the number of pages before any moved, 1 to [`MAX_PAGE_BITS`].
     pub page_bits: u32,
-    /// Pages from here on have moved to the next generation (growth); the number of pages: none has.
+    /// Pages from here on have moved to the next generation (growth). Equal to the number of pages if none has.
     pub moved_from: u64,
     /// Log position up to which all pages are applied.
     pub applied: u64,
     /// Entries in all pages.
     pub entries: u64,
-    /// Log position to which the sweep under way brings the pages; 0: there is none.
+    /// Log position to which the current sweep brings the pages; 0: no sweep.
     pub target: u64,
-    /// Pages before it are applied up to the target.
+    /// Pages before this one are applied up to the target.
     pub progress: u64,
 }
 
 impl Header {
-    /// The bytes of a slot.
+    /// Encodes a slot.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(SLOT_BYTES);
         bytes.extend_from_slice(MAGIC);
@@ -68,7 +69,7 @@ impl Header {
         bytes
     }
 
-    /// Reads a slot; the error says what is wrong with it.
+    /// Decodes a slot. The error says what is wrong with it.
     pub fn decode(bytes: &[u8]) -> std::result::Result<Header, &'static str> {
         if bytes.len() < CHECKED_BYTES + 8 {
             return Err("the header is too short");
@@ -109,18 +110,18 @@ impl Header {
         if sound { Ok(header) } else { Err("a field of the header is out of its range") }
     }
 
-    /// Behind the number of the last page.
+    /// Returns the end of the page numbers: one past the last.
     pub fn end(&self) -> u64 {
         (1 << self.page_bits) << u32::from(self.moved_from < 1 << self.page_bits)
     }
 }
 
-/// The header file, open.
+/// The open header file.
 #[derive(Debug)]
 pub(super) struct HeaderFile {
     file: Arc<dyn File>,
     current: Header,
-    /// A write failed: the device may have one or the other.
+    /// Whether a write failed, so that the device may have the old or the new header.
     is_in_doubt: bool,
 }
 
@@ -134,7 +135,7 @@ impl HeaderFile {
         Ok(())
     }
 
-    /// Opens the file and finds the header that counts: the valid one with the greatest sequence.
+    /// Opens the file and finds the current header: the valid one with the highest sequence.
     pub fn open(ground: &dyn Ground, path: &str, access: Access) -> Result<HeaderFile> {
         let file = ground.open(path, access)?;
         let damaged = |what: String| IndexError::ChunkIndexDamaged { path: ground.describe(path), page: None, what };
@@ -154,12 +155,12 @@ impl HeaderFile {
         }
     }
 
-    /// The header that counts.
+    /// Returns the current header.
     pub fn current(&self) -> Header {
         self.current
     }
 
-    /// Makes `header` the one that counts, durable on return. Its sequence is set here.
+    /// Makes `header` the current one, durable on return. Sets its sequence.
     pub fn write(&mut self, header: Header) -> Result<()> {
         let header = Header { sequence: self.current.sequence + 1, ..header };
         self.is_in_doubt = true;
@@ -170,12 +171,12 @@ impl HeaderFile {
         Ok(())
     }
 
-    /// Whether the device may have another header than [`HeaderFile::current`].
+    /// Returns whether the device may have another header than [`HeaderFile::current`].
     pub fn is_in_doubt(&self) -> bool {
         self.is_in_doubt
     }
 
-    /// Makes the current header the one that counts for certain.
+    /// Makes sure that the device has the current header.
     pub fn settle(&mut self) -> Result<()> {
         if self.is_in_doubt { self.write(self.current) } else { Ok(()) }
     }
@@ -244,13 +245,13 @@ mod tests {
             HeaderFile::create(&disk, "header", header()).unwrap();
             disk.sync_directory("").unwrap();
             let mut file = HeaderFile::open(&disk, "header", Access::ReadWrite).unwrap();
-            // The write itself goes well.
+            // The write itself succeeds.
             disk.fail_operation(1, ErrorKind::Other);
             assert!(file.write(Header { moved_from: 16, ..header() }).is_err() && file.is_in_doubt());
             assert_eq!(HeaderFile::open(&disk, "header", Access::Read).unwrap().current().moved_from, 16);
             file.settle().unwrap();
             assert!(!file.is_in_doubt());
-            // Whoever opens it finds the one before, whatever the sequence.
+            // An opening finds the header before it, whatever the sequence.
             let found = HeaderFile::open(&disk.restart(policy), "header", Access::Read).unwrap().current();
             assert_eq!(Header { sequence: 1, ..found }, header());
         }

@@ -1,8 +1,9 @@
-//! Entries as of one moment, read while batches are applied.
+//! Reads entries as of one moment while batches are applied.
 //!
-//! Two steps, because whoever wants the moment to be that of other things too must hold up everybody else only for the second, short one:
-//! [`ChunkIndex::hold`] waits until no sweep is under way in the partitions concerned, and keeps sweeps away; [`Held::take`] copies the changes that
-//! are not in pages. Pages are written by sweeps only, so pages and copies together are the entries as of the copying, however long they are read.
+//! It takes two steps. A caller that wants one moment across several things must block others, but only for the second,
+//! short step. [`ChunkIndex::hold`] waits until no sweep runs in the wanted partitions and keeps sweeps out.
+//! [`Held::take`] copies the changes that are not in pages. Only sweeps write pages, so pages and copies together are
+//! the entries as of the copy, however long the read takes.
 
 use super::auxiliary::Auxiliary;
 use super::merge::{Pair, SortedChanges, merge};
@@ -16,10 +17,11 @@ use parking_lot::MutexGuard;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// Pages read at once.
+/// Pages per read.
 const STEP_PAGES: u64 = 256;
 
-/// Partitions that are not swept, and their changes as of one moment. Writers wait when the auxiliary index is full meanwhile: not to be kept for long.
+/// Unswept partitions and their changes as of one moment. If the auxiliary index fills up meanwhile, writers wait: do
+/// not hold it for long.
 #[derive(Debug)]
 pub struct Held<'a> {
     partitions: Vec<HeldPartition<'a>>,
@@ -28,14 +30,14 @@ pub struct Held<'a> {
 #[derive(Debug)]
 struct HeldPartition<'a> {
     partition: &'a Partition,
-    /// The prefixes that are wanted of those that it has; `None`: all.
+    /// The prefixes wanted from this partition; `None`: all.
     prefixes: Option<RangeInclusive<u64>>,
-    /// No sweep while it is held: pages stay as they are.
+    /// Blocks sweeps while it is held: pages stay unchanged.
     _files: MutexGuard<'a, Files>,
     entries: Option<Entries>,
 }
 
-/// What makes up a partition's entries.
+/// The sources of a partition's entries.
 #[derive(Debug)]
 struct Entries {
     pages: Arc<PageFile>,
@@ -45,11 +47,11 @@ struct Entries {
 }
 
 impl ChunkIndex {
-    /// Keeps the opened partitions of the fingerprints with these prefixes ([`Fingerprint::prefix`]) from being swept.
+    /// Blocks sweeps of the opened partitions that hold fingerprints with these prefixes ([`Fingerprint::prefix`]).
     pub fn hold(&self, prefixes: RangeInclusive<u64>) -> Held<'_> {
         let bits = self.partition_bits();
         let numbers = partition_of(*prefixes.start(), bits)..=partition_of(*prefixes.end(), bits);
-        // Ascending, as everybody does who holds several.
+        // Ascending order, like every other holder of several partitions.
         let opened = self.ownership.numbers().zip(&self.partitions).filter(|(number, _)| numbers.contains(number));
         let held = opened.map(|(number, partition)| {
             let own = self.prefixes_of(number);
@@ -61,15 +63,15 @@ impl ChunkIndex {
 }
 
 impl ChunkIndex {
-    /// The prefixes of the fingerprints of a partition.
+    /// Returns the prefixes of a partition's fingerprints.
     fn prefixes_of(&self, partition: u32) -> RangeInclusive<u64> {
         let bits = self.partition_bits();
         let first = u64::from(partition).checked_shl(64 - bits).unwrap_or(0);
         first..=first | u64::MAX.checked_shr(bits).unwrap_or(0)
     }
 
-    /// Visits entries of a partition as [`for_each`](Self::for_each) does, those whose fingerprints have this [prefix](Fingerprint::prefix) or a greater one,
-    /// until `visit` returns false.
+    /// Visits entries of a partition like [`for_each`](Self::for_each), from a [prefix](Fingerprint::prefix) on, until
+    /// `visit` returns false.
     pub fn for_each_from(&self, partition: u32, prefix: u64, visit: &mut dyn FnMut(&Fingerprint, IndexEntry) -> bool) -> Result<()> {
         let found = self.opened(partition)?;
         let own = self.prefixes_of(partition);
@@ -81,13 +83,13 @@ impl ChunkIndex {
 }
 
 impl Held<'_> {
-    /// From here on [`Held::for_each`] means the entries of now.
+    /// Fixes the moment: [`Held::for_each`] will visit the entries as of now.
     pub fn take(&mut self) {
         self.partitions.iter_mut().for_each(HeldPartition::take);
     }
 
-    /// Visits the entries with these prefixes, ascending, as of [`Held::take`]; without it, as of now. Each partition is given free when it was read;
-    /// one that cannot be read goes to `failed`, and the next one follows.
+    /// Visits the entries with these prefixes, ascending, as of [`Held::take`]; without it, as of now. Releases each
+    /// partition after reading it. A partition that cannot be read goes to `failed`, and the next one follows.
     pub fn for_each(self, visit: &mut dyn FnMut(&Fingerprint, IndexEntry), failed: &mut dyn FnMut(IndexError)) {
         for mut partition in self.partitions {
             let read = partition.for_each(&mut |fingerprint, entry| {
@@ -112,7 +114,7 @@ impl<'a> HeldPartition<'a> {
         self.entries = Some(Entries { pages, applied: state.applied, frozen, active });
     }
 
-    /// Visits the entries that are wanted, ascending, until `visit` returns false.
+    /// Visits the wanted entries, ascending, until `visit` returns false.
     fn for_each(&mut self, visit: &mut dyn FnMut(&Fingerprint, IndexEntry) -> Result<bool>) -> Result<()> {
         if self.entries.is_none() {
             self.take();
@@ -123,7 +125,7 @@ impl<'a> HeldPartition<'a> {
         let (frozen, active) = (SortedChanges::of(&frozen), SortedChanges::of(&active));
         let prefixes = self.prefixes.as_ref();
         let is_wanted = |fingerprint: &Fingerprint| prefixes.is_none_or(|prefixes| prefixes.contains(&fingerprint.prefix()));
-        // Both pages of a pair together: an entry may be in the neighbour of its home.
+        // Read both pages of a pair together: an entry may be in the neighbour of its home.
         let shape = &pages.shape;
         let first = prefixes.map_or(0, |prefixes| u64::from(shape.home_of(*prefixes.start()) & !1));
         let end = prefixes.map_or(shape.end(), |prefixes| u64::from(shape.home_of(*prefixes.end()) | 1) + 1);

@@ -1,7 +1,8 @@
-//! The journal: the pages of the sweep batch under way, so that a torn write of a page can be repeated (`docs/format.md` section 6).
+//! The journal holds the pages of the current sweep batch, so that an opening can repeat a torn write (`docs/format.md`
+//! section 6).
 //!
-//! The journal is synced before the pages are written in place, and the pages and the header's progress before the next journal is: at any
-//! time either the journal is whole or the pages in place are.
+//! A sweep syncs the journal before it writes the pages in place. It syncs the pages and the header's progress before
+//! the next journal. So at any time either the journal or the pages in place are intact.
 
 use super::page::{PAGE_BYTES, u32_at, u64_at};
 use crate::Result;
@@ -11,75 +12,76 @@ use std::sync::Arc;
 const MAGIC: &[u8; 8] = b"1FLDJRN1";
 const VERSION: u32 = 2;
 const CHECKSUM_OFFSET: usize = 40;
-/// Greatest number of pages in a journal: their numbers fill one block.
+/// Highest number of pages in a journal: their numbers fill one block.
 pub const MAX_JOURNAL_PAGES: usize = 1024;
-/// Bytes before the first page: header and numbers.
+/// Bytes before the first page: header and page numbers.
 const PAGES_OFFSET: usize = 2 * PAGE_BYTES;
 
-/// What a journal is for.
+/// What a journal belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalHead {
     /// Generation of the pages.
     pub generation: u32,
-    /// Which of them had moved to the next one: a journal is of no use any more when others have.
+    /// Which of them had moved to the next generation. A journal is stale once more have moved.
     pub moved_from: u32,
-    /// Whether these are the last pages that move, and not those of a sweep.
+    /// Whether these are the last pages that move, rather than those of a sweep.
     pub is_growth: bool,
-    /// How many entries these pages have more (or less) than those that they replace.
+    /// How many more entries these pages have than those they replace; may be negative.
     pub added_entries: i32,
     /// Target of the sweep.
     pub target: u64,
-    /// Pages before it are applied once this journal is.
+    /// Once this journal is applied, pages before this one are.
     pub progress: u64,
 }
 
-/// A journal in memory: being built, or read and found whole.
+/// A journal in memory: being built, or read and found intact.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Journal {
-    /// What it is for.
+    /// What it belongs to.
     pub head: JournalHead,
     numbers: Vec<u32>,
-    /// The whole journal as it lies in the file.
+    /// The whole journal as in the file.
     bytes: Vec<u8>,
 }
 
 impl Journal {
-    /// An empty journal.
+    /// Creates an empty journal.
     pub fn new(generation: u32, moved_from: u32, target: u64) -> Journal {
         let head = JournalHead { generation, moved_from, is_growth: false, added_entries: 0, target, progress: 0 };
         Journal { head, numbers: Vec::new(), bytes: vec![0; PAGES_OFFSET] }
     }
 
-    /// Begins the next batch in the same buffers.
+    /// Starts the next batch in the same buffers.
     pub fn clear(&mut self) {
         self.numbers.clear();
         self.bytes.truncate(PAGES_OFFSET);
         self.head.added_entries = 0;
     }
 
-    /// Number of pages.
+    /// Returns the number of pages.
     pub fn len(&self) -> usize {
         self.numbers.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether it has no pages.
     pub fn is_empty(&self) -> bool {
         self.numbers.is_empty()
     }
 
-    /// Appends a page: `write` appends its [`PAGE_BYTES`] bytes. Numbers ascend, at most [`MAX_JOURNAL_PAGES`] of them.
+    /// Appends a page: `write` appends its [`PAGE_BYTES`] bytes. Numbers ascend, with at most [`MAX_JOURNAL_PAGES`] of
+    /// them.
     pub fn push(&mut self, number: u32, write: impl FnOnce(&mut Vec<u8>)) {
         self.numbers.push(number);
         write(&mut self.bytes);
         assert_eq!(self.bytes.len(), PAGES_OFFSET + self.numbers.len() * PAGE_BYTES, "a page has its size");
     }
 
-    /// The pages with their numbers.
+    /// Returns the pages with their numbers.
     pub fn pages(&self) -> impl Iterator<Item = (u32, &[u8])> {
         self.numbers.iter().copied().zip(self.bytes[PAGES_OFFSET..].chunks_exact(PAGE_BYTES))
     }
 
-    /// Runs of pages with consecutive numbers: the first number and their bytes.
+    /// Returns runs of pages with consecutive numbers: the first number, and the bytes.
     pub fn runs(&self) -> impl Iterator<Item = (u32, &[u8])> {
         let pages = &self.bytes[PAGES_OFFSET..];
         self.numbers.chunk_by(|one, next| one.checked_add(1) == Some(*next)).scan(0, move |at, run| {
@@ -89,7 +91,7 @@ impl Journal {
         })
     }
 
-    /// Completes header and checksum; the bytes that go into the file.
+    /// Completes header and checksum. Returns the bytes for the file.
     pub fn seal(&mut self) -> &[u8] {
         assert!(self.numbers.len() <= MAX_JOURNAL_PAGES, "the caller bounds its batches");
         self.bytes[..PAGES_OFFSET].fill(0);
@@ -110,7 +112,8 @@ impl Journal {
         &self.bytes
     }
 
-    /// Reads a journal: the bytes of the whole file or more. `None`: it is not whole, as after a crash while it was written.
+    /// Decodes a journal from the bytes of the whole file or more. `None`: it is not intact, as after a crash during
+    /// its write.
     pub fn decode(bytes: &[u8]) -> Option<Journal> {
         let total = journal_bytes(bytes)?;
         let mut bytes = bytes.get(..total)?.to_vec();
@@ -135,7 +138,7 @@ impl Journal {
     }
 }
 
-/// Bytes of the journal that starts here, if its first block says so.
+/// Returns the bytes of the journal that starts here, if its first block is valid.
 fn journal_bytes(block: &[u8]) -> Option<usize> {
     if block.len() < PAGE_BYTES || &block[..8] != MAGIC || u32_at(block, 8) != VERSION {
         return None;
@@ -144,7 +147,7 @@ fn journal_bytes(block: &[u8]) -> Option<usize> {
     (pages <= MAX_JOURNAL_PAGES).then_some(PAGES_OFFSET + pages * PAGE_BYTES)
 }
 
-/// The journal file, open.
+/// The open journal file.
 #[derive(Debug)]
 pub(super) struct JournalFile {
     file: Arc<dyn File>,
@@ -169,15 +172,15 @@ impl JournalFile {
         Ok(())
     }
 
-    /// Gives its room back. The caller knows that all its pages are in place, durably, and that the header says so.
+    /// Frees its space. Call only when all its pages are durable in place and the header says so.
     pub fn release(&self) {
-        // It needs no sync: a journal that is still there after a crash is repeated no more than before.
+        // This needs no sync. If the journal is still there after a crash, it is repeated no more often than before.
         if let Err(error) = self.file.set_len(0) {
             tracing::warn!(%error, "the room of a journal of the chunk index was not given back");
         }
     }
 
-    /// Reads the journal, if it is whole.
+    /// Reads the journal, if it is intact.
     pub fn read(&self) -> Result<Option<Journal>> {
         let length = self.file.len()?;
         if length < PAGE_BYTES as u64 {

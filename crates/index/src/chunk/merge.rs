@@ -1,4 +1,4 @@
-//! Merging sorted changes into sorted entries: what sweep, growth and visiting have in common.
+//! Merges sorted changes into sorted entries: the common part of sweep, growth and visits.
 
 use super::auxiliary::{Auxiliary, Change};
 use super::page::{Entry, Page, PageDamage};
@@ -12,19 +12,19 @@ use std::sync::Arc;
 pub(super) struct Merged {
     /// Entries that were not there before.
     pub added: u32,
-    /// Entries that are not there any more.
+    /// Entries that are no longer there.
     pub removed: u32,
     /// Counts that would have fallen below zero.
     pub underflows: u32,
 }
 
 impl Merged {
-    /// How many entries there are more than before.
+    /// Returns the growth in entries.
     pub fn balance(&self) -> i32 {
         self.added as i32 - self.removed as i32
     }
 
-    /// Adds what another merge did.
+    /// Adds the result of another merge.
     pub fn add(&mut self, other: Merged) {
         self.added += other.added;
         self.removed += other.removed;
@@ -53,7 +53,7 @@ pub(super) fn merge<'a>(old: &[Entry], changes: impl Iterator<Item = &'a (Finger
     merged
 }
 
-/// Sorted changes of which some are waiting for their page.
+/// Sorted changes, some of which wait for their page.
 #[derive(Clone, Debug)]
 pub(super) struct SortedChanges<'a> {
     changes: &'a Auxiliary,
@@ -66,32 +66,32 @@ impl<'a> SortedChanges<'a> {
         SortedChanges { changes, order: Arc::new(changes.sorted()) }
     }
 
-    /// Takes changes whose order is known.
+    /// Takes changes with a known order.
     pub fn ordered(changes: &'a Auxiliary, order: Arc<Vec<u32>>) -> SortedChanges<'a> {
         SortedChanges { changes, order }
     }
 
-    /// Their order.
+    /// Returns their order.
     pub fn order(&self) -> Arc<Vec<u32>> {
         self.order.clone()
     }
 
-    /// Number of changes.
+    /// Returns the number of changes.
     pub fn len(&self) -> usize {
         self.order.len()
     }
 
-    /// Change `at`, in order of fingerprints.
+    /// Returns change `at`, in the order of fingerprints.
     pub fn get(&self, at: usize) -> &'a (Fingerprint, Change) {
         self.changes.slot(self.order[at])
     }
 
-    /// The first change whose home is at or behind `page`.
+    /// Returns the index of the first change whose home is `page` or later.
     pub fn first_at(&self, shape: &Shape, page: u64) -> usize {
         self.order.partition_point(|slot| u64::from(shape.home(&self.changes.slot(*slot).0)) < page)
     }
 
-    /// The changes from `start` on whose home is `page` or a page before it: where they end.
+    /// Returns where the changes from `start` on with home `page` or earlier end.
     pub fn end_of(&self, shape: &Shape, start: usize, page: u32) -> usize {
         let mut end = start;
         while end < self.len() && shape.home(&self.get(end).0) <= page {
@@ -100,25 +100,25 @@ impl<'a> SortedChanges<'a> {
         end
     }
 
-    /// The changes of a range.
+    /// Returns the changes of a range.
     pub fn range(&self, range: std::ops::Range<usize>) -> impl Iterator<Item = &'a (Fingerprint, Change)> {
         self.order[range].iter().map(|slot| self.changes.slot(*slot))
     }
 }
 
-/// The entries of a pair of pages as they are on disk.
+/// The entries of a pair of pages as on disk.
 #[derive(Debug, Default)]
 pub(super) struct Pair {
     /// Entries of both pages, ascending.
     pub entries: Vec<Entry>,
-    /// Whether left and right page already have the changes of the sweep to its target.
+    /// Whether the left and the right page already have the sweep's changes up to its target.
     pub is_merged: [bool; 2],
     /// Whether one of them spills.
     pub spills: bool,
 }
 
 impl Pair {
-    /// Reads a pair out of `bytes`. `applied` and `target` are the positions that its pages may have (0: no target).
+    /// Reads a pair from `bytes`. `applied` and `target` are the positions that its pages may have (0: no target).
     pub fn read(&mut self, pages: &PageFile, left: u32, bytes: &[u8], applied: u64, target: u64) -> Result<()> {
         let (one, other) = bytes.split_at(bytes.len() / 2);
         let both = [pages.decode(left, one)?, pages.decode(left + 1, other)?];
@@ -133,7 +133,7 @@ impl Pair {
     }
 }
 
-/// A page is applied up to the header's position or, in a sweep, exactly to its target.
+/// Checks that a page is applied up to at most the header's position or, in a sweep, exactly to its target.
 pub(super) fn check_position(page: &Page<'_>, applied: u64, target: u64) -> std::result::Result<(), PageDamage> {
     let position = page.position();
     if position <= applied || (target > 0 && position == target) {

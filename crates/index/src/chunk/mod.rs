@@ -1,19 +1,26 @@
 //! The chunk index: fingerprint -> address and usage count (M0.13).
 //!
-//! A view of the operations log in partitions by fingerprint prefix. Each is a paged hash table on disk (a page is found by arithmetic), an
-//! *auxiliary index* in memory with what the log says beyond the pages (M0.14), and a filter in memory that keeps misses from reading.
-//! Nothing is written to the pages when a batch is applied (M0.15): the log makes it safe to wait, and [`ChunkIndex::sweep`] merges many
-//! batches in one sorted pass while lookups go on.
+//! It is a view of the operations log, in partitions by fingerprint prefix. Each partition is a paged hash table on
+//! disk, and arithmetic finds a page. In memory it has an *auxiliary index* with the log's changes beyond the pages
+//! (M0.14), and a filter that saves misses from reading. Applying a batch writes nothing to the pages (M0.15): the log
+//! makes it safe to wait. [`ChunkIndex::sweep`] merges many batches in one sorted pass while lookups go on.
 //!
 //! Invariants:
-//! * What a lookup returns is what the batches applied so far spell, whichever of them are in pages.
-//! * [`ChunkIndex::position`] only covers what is durable in the pages of every partition; the log from there on spells the rest.
-//! * A change of a count takes effect exactly once, however often sweeps are interrupted (the argument is at `sweep.rs`).
-//! * No step of background work takes longer than some pages take ([`ChunkIndex::step`]), growth included.
-//! * A page that is not whole is an error that names it, never an answer.
+//! * A lookup returns the result of all batches applied so far, whichever of them are in pages.
+//! * [`ChunkIndex::position`] covers only what is durable in the pages of every partition. The log has the rest.
+//! * A change of a count takes effect exactly once, however often sweeps are interrupted (`sweep.rs` has the argument).
+//! * A step of background work takes as long as some pages take, and no longer ([`ChunkIndex::step`]). This includes
+//!   growth.
+//! * A damaged page gives an error that names it, never an answer.
 //!
-//! The files: `header.rs` and `journal.rs` (who counts, what is being written), `page.rs` and `pages.rs` (entries), `auxiliary.rs`, `filter.rs` and
-//! `page_cache.rs` (memory), `partition.rs` (opening and apply), `lookup.rs`, `sweep.rs`, `grow.rs` and `merge.rs` (pages get the changes), `held.rs` and `visit.rs` (check).
+//! The files:
+//! * `header.rs` and `journal.rs`: which pages count, and which are being written.
+//! * `page.rs` and `pages.rs`: entries.
+//! * `auxiliary.rs`, `filter.rs` and `page_cache.rs`: memory.
+//! * `partition.rs`: opening and applying.
+//! * `lookup.rs`: lookups.
+//! * `sweep.rs`, `grow.rs` and `merge.rs`: bringing changes into pages.
+//! * `held.rs` and `visit.rs`: checks.
 
 mod auxiliary;
 mod filter;
@@ -59,20 +66,20 @@ use sweep::Stepped;
 pub use held::Held;
 pub use visit::{DamagedPage, VerifiedRun};
 
-/// Greatest number of partitions: their names have four hex digits.
+/// Highest number of partitions: their names have four hex digits.
 const MAX_PARTITIONS: u32 = 1 << 16;
 
 /// How the chunk index uses memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkIndexOptions {
-    /// Bound of the auxiliary index over all partitions, bytes. A sweep is wanted at three quarters of it; beyond it
-    /// [`ChunkIndex::is_over_limit`] asks writers to wait.
+    /// Bound of the auxiliary index over all partitions, bytes. At three quarters of it the index wants a sweep. Above
+    /// it, [`ChunkIndex::is_over_limit`] asks writers to wait.
     pub auxiliary_bytes: usize,
-    /// Bound of the pages that are kept in memory, bytes; 0: none are.
+    /// Bound of the page cache, bytes; 0: no cache.
     pub page_cache_bytes: usize,
-    /// Bound of the filter, bytes. Beyond it the filter is coarser: it keeps fewer misses from reading a page.
+    /// Bound of the filter, bytes. At the bound the filter becomes coarser and saves fewer misses from reading a page.
     pub filter_bytes: usize,
-    /// Pages that are read at a time, by all lookups together; 0 or 1: each lookup reads one after the other.
+    /// Page reads in flight, over all lookups; 0 or 1: each lookup reads page after page.
     pub reads_in_flight: usize,
 }
 
@@ -82,29 +89,30 @@ impl Default for ChunkIndexOptions {
     }
 }
 
-/// What the index knows of a chunk.
+/// The index's entry for a chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IndexEntry {
-    /// Where it is; 0: only changes of its count are known, no address.
+    /// Its address; 0: only changes of its count are known.
     pub address: u64,
-    /// How often it is referred to. `u32::MAX` stays: the true count is not known any more.
+    /// Number of references. `u32::MAX` stays: the true count is no longer known.
     pub count: u32,
 }
 
-/// What one batch of the log says of chunks. It takes effect in the order of the fields, so what a batch says beside a removal stands for itself.
+/// One log batch's changes to chunks. They take effect in the order of the fields, so the other fields still apply to a
+/// chunk that the same batch removes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ChunkBatch<'a> {
-    /// Chunks that are not stored any more: their entries go.
+    /// Chunks that are no longer stored: their entries go.
     pub removals: &'a [Fingerprint],
-    /// Chunks that are at another address now, or at none (0); their counts stay.
+    /// Chunks with a new address, or with none (0). Their counts stay.
     pub places: &'a [(Fingerprint, u64)],
-    /// Chunks that were stored, and their addresses (not 0).
+    /// Newly stored chunks and their addresses (never 0).
     pub inserts: &'a [(Fingerprint, u64)],
     /// Changes of counts.
     pub deltas: &'a [(Fingerprint, i64)],
 }
 
-/// A place in the search for chunks that nothing refers to; the default is the start.
+/// A position in the search for unused chunks. The default is the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnusedCursor {
     partition: u32,
@@ -116,43 +124,45 @@ pub struct UnusedCursor {
 pub struct ChunkIndexStatistics {
     /// Entries in pages.
     pub entries: u64,
-    /// Chunks in the auxiliary index; some have entries in pages too.
+    /// Chunks in the auxiliary index. Some have entries in pages too.
     pub auxiliary_entries: u64,
     /// Memory of the auxiliary index.
     pub auxiliary_bytes: u64,
     /// Memory of the filter.
     pub filter_bytes: u64,
-    /// Bound of the memory of the filter.
+    /// Bound of the filter's memory.
     pub filter_limit_bytes: u64,
-    /// How many of a million chunks that are not there the filter is expected to let pass. Pages that it does not know yet let all pass.
+    /// Expected number of absent chunks that the filter passes, per million. Pages that it does not know yet pass
+    /// everything.
     pub filter_false_maybes_ppm: u32,
-    /// Memory of the pages that are kept.
+    /// Memory of the page cache.
     pub page_cache_bytes: u64,
-    /// Bytes that it may take ([`ChunkIndexOptions::page_cache_bytes`]).
+    /// Bound of the page cache ([`ChunkIndexOptions::page_cache_bytes`]).
     pub page_cache_limit_bytes: u64,
-    /// Pages that lookups found in memory.
+    /// Pages that lookups found in the cache.
     pub page_cache_hits: u64,
     /// Pages that lookups had to read.
     pub page_cache_misses: u64,
-    /// Bytes that the pages take on disk, with those of pages that have moved away; the holes of a growing file are none.
+    /// Bytes that the pages take on disk, including those of pages that have moved away. Holes of a growing file do not
+    /// count.
     pub page_bytes: u64,
     /// Pages read.
     pub page_reads: u64,
     /// Changes that sweeps merged into pages.
     pub swept_changes: u64,
-    /// Pages that sweeps wrote for them. The more changes a page got, the better.
+    /// Pages that sweeps wrote. The more changes per page, the better.
     pub sweep_page_writes: u64,
     /// Pages that growth wrote.
     pub growth_page_writes: u64,
     /// Lookups that the filter answered without a page.
     pub filter_negatives: u64,
-    /// Lookups that read a page and did not find the chunk there.
+    /// Lookups that read a page without finding the chunk.
     pub filter_false_positives: u64,
     /// Sweeps of a partition.
     pub sweeps: u64,
     /// Doublings of a partition.
     pub growths: u64,
-    /// Counts that would have fallen below zero: the references are wrong somewhere, `check` finds out.
+    /// Counts that would have fallen below zero. Some references are wrong; `check` finds them.
     pub count_underflows: u64,
 }
 
@@ -181,25 +191,27 @@ impl Counters {
     }
 }
 
-/// The chunk index of a store, open.
+/// The open chunk index of a store.
 #[derive(Debug)]
 pub struct ChunkIndex {
-    /// Where it is, for people.
+    /// Its path, for messages.
     path: String,
     /// Which partitions are opened, out of how many.
     ownership: Ownership,
-    /// Those that are opened, in the order of their numbers.
+    /// The opened partitions, in the order of their numbers.
     partitions: Vec<Partition>,
     options: ChunkIndexOptions,
     counters: Arc<Counters>,
     /// Reads the pages of lookups.
     readers: Readers,
-    /// One step at a time, so that its buffers exist once (about 6 MiB). Number of the partition whose sweep is under way.
+    /// Allows one step at a time, so that its buffers exist only once (about 6 MiB). Holds the number of the partition
+    /// whose sweep is unfinished.
     sweeping: Mutex<Option<usize>>,
 }
 
 impl ChunkIndex {
-    /// Creates an empty index of `partitions` partitions (a power of two up to 65,536) for digests of `digest_bytes` (16 to 32), durable on return.
+    /// Creates an empty index, durable on return. `partitions` is a power of two up to 65,536. `digest_bytes` is 16 to
+    /// 32.
     pub fn create(ground: &Arc<dyn Ground>, directory: &str, partitions: u32, digest_bytes: usize) -> Result<()> {
         let shape = shape(ground, directory, partitions, digest_bytes)?;
         for number in 0..partitions {
@@ -210,9 +222,9 @@ impl ChunkIndex {
         Ok(())
     }
 
-    /// Opens some partitions of an index. An interrupted sweep is made safe here; what the log says from [`ChunkIndex::position`] on is then to be
-    /// [applied](ChunkIndex::apply). With [`Access::Read`] nothing is ever written, and the epochs do not matter; else a partition that a later
-    /// owner has opened is refused.
+    /// Opens some partitions of an index and makes an interrupted sweep safe. The caller must then
+    /// [apply](ChunkIndex::apply) the log from [`ChunkIndex::position`] on. With [`Access::Read`] it never writes, and
+    /// epochs do not matter. Otherwise it refuses a partition that a later owner has opened.
     pub fn open(
         ground: &Arc<dyn Ground>,
         directory: &str,
@@ -223,7 +235,7 @@ impl ChunkIndex {
     ) -> Result<ChunkIndex> {
         let shape = shape(ground, directory, ownership.total(), digest_bytes)?;
         let counters = Arc::new(Counters::default());
-        // Fingerprints are uniform: all partitions need as much.
+        // Fingerprints are uniform: all partitions need the same amount.
         let of_each = |bytes: usize| bytes / ownership.owned().len().max(1);
         let memory = Memory { cache_bytes: of_each(options.page_cache_bytes), filter_bytes: of_each(options.filter_bytes) };
         let open = |Owned { number, epoch }: &Owned| {
@@ -236,15 +248,18 @@ impl ChunkIndex {
         Ok(ChunkIndex { path, ownership, partitions, options, counters, readers, sweeping: Mutex::new(None) })
     }
 
-    /// Takes one batch of the log that ends at `end`, as far as it concerns partitions that are opened: new addresses (not 0) and changes of counts, in any order within the batch. Batches come in the order
-    /// of the log, from one thread, and only when they are durable there. What a partition has already is passed over, so a replay may start at or before [`ChunkIndex::position`].
+    /// Applies one batch of the log that ends at `end`, as far as it concerns opened partitions: new addresses (never
+    /// 0) and changes of counts. Their order within the batch does not matter. Batches must come in the order of the
+    /// log, from one thread, and only once they are durable there. A partition skips what it already has, so a replay
+    /// may start at or before [`ChunkIndex::position`].
     ///
-    /// An address of a chunk that is known replaces the older one and keeps the count. A change of a count that is not known starts from 0.
+    /// A new address of a known chunk replaces the old one and keeps the count. The count of an unknown chunk starts at
+    /// 0.
     pub fn apply(&self, end: Position, inserts: &[(Fingerprint, u64)], deltas: &[(Fingerprint, i64)]) -> Result<()> {
         self.apply_batch(end, ChunkBatch { inserts, deltas, ..ChunkBatch::default() })
     }
 
-    /// [`ChunkIndex::apply`] of a batch that does more than that.
+    /// Applies a batch like [`ChunkIndex::apply`], with all kinds of changes.
     pub fn apply_batch(&self, end: Position, batch: ChunkBatch<'_>) -> Result<()> {
         let ChunkBatch { removals, places, inserts, deltas } = batch;
         let mut removals_by_partition = self.by_partition(removals.iter()).into_iter();
@@ -263,35 +278,38 @@ impl ChunkIndex {
         Ok(())
     }
 
-    /// Everything before it is durable in all partitions: the log may be trimmed up to here, and a replay starts here.
+    /// Returns the position before which everything is durable in all partitions. The log may be trimmed up to here,
+    /// and a replay starts here.
     pub fn position(&self) -> Position {
         Position(self.partitions.iter().map(|partition| partition.state.read().applied).min().unwrap_or(0))
     }
 
-    /// Up to here the log must reach: some pages are applied up to it. A log that ends before it has lost its tail.
+    /// Returns the position that the log must reach: some pages are applied up to it. A log that ends before it has
+    /// lost its tail.
     pub fn required_end(&self) -> Position {
         Position(self.partitions.iter().map(|partition| partition.state.read().floor()).max().unwrap_or(0))
     }
 
-    /// Whether [`ChunkIndex::step`] should be called.
+    /// Returns whether to call [`ChunkIndex::step`].
     pub fn wants_sweep(&self) -> bool {
         let bytes = self.counters.auxiliary_bytes.load(Ordering::Relaxed);
         bytes > self.options.auxiliary_bytes / 4 * 3 && self.partitions.iter().any(|partition| partition.yield_of_sweep().is_some())
     }
 
-    /// Whether the auxiliary index is beyond its bound: writers should wait for a sweep. Takes no lock.
+    /// Returns whether the auxiliary index is over its bound, so that writers should wait for a sweep. Takes no lock.
     pub fn is_over_limit(&self) -> bool {
         self.counters.auxiliary_bytes.load(Ordering::Relaxed) > self.options.auxiliary_bytes
     }
 
-    /// Does a bounded piece of a sweep (at most 1,024 pages are written, by three to seven syncs): of the one under way, or of that of the partition which gets most changes for
-    /// each page that is written. Lookups and batches go on meanwhile. Returns whether there was something to do. After an error nothing is
-    /// lost; the next call tries another partition first and later this one again.
+    /// Does a bounded piece of a sweep: writes at most 1,024 pages, with three to seven syncs. It continues the
+    /// unfinished sweep, or picks the partition with the most changes per page written. Lookups and batches go on
+    /// meanwhile. Returns whether there was work. After an error nothing is lost: the next call tries another partition
+    /// first, and this one later.
     pub fn step(&self) -> Result<bool> {
         Ok(self.step_of_sweep()? != Stepped::Nothing)
     }
 
-    /// [Steps](ChunkIndex::step) until a sweep of one partition ends. Returns whether there was one.
+    /// [Steps](ChunkIndex::step) until the sweep of one partition ends. Returns whether there was one.
     pub fn sweep(&self) -> Result<bool> {
         loop {
             match self.step_of_sweep()? {
@@ -318,8 +336,8 @@ impl ChunkIndex {
         Ok(stepped)
     }
 
-    /// Merges all changes applied before the call into the pages, so that [`ChunkIndex::position`] reaches them. Where one partition fails, the
-    /// others are swept all the same, and the first error is returned.
+    /// Merges all changes applied before the call into the pages, so that [`ChunkIndex::position`] reaches them. If one
+    /// partition fails, it still sweeps the others. Returns the first error.
     pub fn sweep_all(&self) -> Result<()> {
         let goals: Vec<u64> = self.partitions.iter().map(|partition| partition.state.read().last).collect();
         let swept = goals.into_iter().enumerate().map(|(number, goal)| self.sweep_to(number, goal));
@@ -329,7 +347,7 @@ impl ChunkIndex {
     fn sweep_to(&self, number: usize, goal: u64) -> Result<()> {
         let partition = &self.partitions[number];
         let is_behind = || partition.state.read().applied < goal;
-        // Where an interrupted sweep has to end first, another one follows.
+        // If an interrupted sweep must end first, another one follows.
         while is_behind() {
             let mut under_way = self.sweeping.lock();
             if is_behind() {
@@ -343,8 +361,8 @@ impl ChunkIndex {
         Ok(())
     }
 
-    /// Saves the filter, so that the next opening knows the pages without reading them. The last call before the index is dropped; without it
-    /// nothing is lost but time.
+    /// Saves the filter, so that the next opening knows the pages without reading them. Call it last, before dropping
+    /// the index. Without it the next opening only takes longer.
     pub fn close(&self) -> Result<()> {
         let _one = self.sweeping.lock();
         for partition in self.partitions.iter().filter(|partition| partition.access == Access::ReadWrite) {
@@ -355,31 +373,32 @@ impl ChunkIndex {
         Ok(())
     }
 
-    /// The numbers of the partitions that are opened, ascending.
+    /// Returns the numbers of the opened partitions, ascending.
     pub fn partitions(&self) -> impl ExactSizeIterator<Item = u32> + '_ {
         self.ownership.numbers()
     }
 
-    /// The opened partition of this number, or an error.
+    /// Returns the opened partition of this number. Errors: it is not opened.
     fn opened(&self, number: u32) -> Result<&Partition> {
         let place = self.ownership.place(number);
         place.map(|place| &self.partitions[place]).ok_or_else(|| IndexError::NotOpened { path: self.path.clone(), partition: number })
     }
 
-    /// How many bits of a fingerprint say which partition it is in.
+    /// Returns how many bits of a fingerprint choose its partition.
     fn partition_bits(&self) -> u32 {
         self.ownership.total().trailing_zeros()
     }
 
-    /// Visits all entries of a partition, ascending by fingerprint: pages and auxiliary index together, as of the call. The partition is not swept
-    /// meanwhile. An error if the partition is not one of [`ChunkIndex::partitions`].
+    /// Visits all entries of a partition, ascending by fingerprint: pages and auxiliary index together, as of the call.
+    /// No sweep of the partition runs meanwhile. Errors: the partition is not one of [`ChunkIndex::partitions`].
     pub fn for_each(&self, partition: u32, visit: &mut dyn FnMut(&Fingerprint, IndexEntry) -> Result<()>) -> Result<()> {
         self.opened(partition)?.for_each(visit)
     }
 
-    /// Appends chunks with the count 0 and their addresses, from `cursor` on, at least `limit` of them if there are so many. Returns where to go on.
-    /// What only the auxiliary index has is passed over: a [sweep](ChunkIndex::sweep_all) before makes all of them known. Chunks in pages that cannot
-    /// be read are passed over too; these pages are appended to `damaged`.
+    /// Appends unused chunks (count 0) and their addresses from `cursor` on: at least `limit`, if there are as many.
+    /// Returns where to continue. Skips chunks that only the auxiliary index has: a [sweep](ChunkIndex::sweep_all)
+    /// before the call brings them all into pages. Also skips chunks in unreadable pages, and appends those pages to
+    /// `damaged`.
     pub fn unused(
         &self,
         cursor: UnusedCursor,
@@ -396,7 +415,8 @@ impl ChunkIndex {
         Ok(((next.partition as usize) < self.partitions.len()).then_some(next))
     }
 
-    /// How many chunks with the count 0 there are, found by reading at most `runs` times some pages that may have one; and whether these were all.
+    /// Counts the unused chunks (count 0). Makes at most `runs` reads of some pages that may have one. Returns the
+    /// count and whether it is complete.
     pub fn count_unused(&self, runs: usize) -> Result<(u64, bool)> {
         let (mut count, mut left) = (0, runs);
         let (mut found, mut damaged) = (Vec::new(), Vec::new());
@@ -408,7 +428,7 @@ impl ChunkIndex {
                 }
                 found.clear();
                 next = partition.unused_of_run(first, &mut found, &mut damaged)?;
-                // Where no page may have one nothing was read.
+                // If no page may have an unused chunk, it read nothing.
                 left -= usize::from(next.is_some() || !found.is_empty());
                 count += found.len() as u64;
             }
@@ -416,22 +436,24 @@ impl ChunkIndex {
         Ok((count, damaged.is_empty()))
     }
 
-    /// Reads every page and lists those that are damaged.
+    /// Reads every page and lists the damaged ones.
     pub fn verify(&self) -> Result<Vec<DamagedPage>> {
         Ok(self.verify_while(&mut || true))
     }
 
-    /// The same, as long as `go_on`, asked before every MiB or so, says true: then the list is of what was read until then.
+    /// Does the same as long as `go_on` returns true; it asks about every MiB. The list covers the pages read until
+    /// then.
     pub fn verify_while(&self, go_on: &mut dyn FnMut() -> bool) -> Vec<DamagedPage> {
         self.partitions.iter().flat_map(|partition| partition.verify(go_on)).collect()
     }
 
-    /// Reads some pages of one partition from the device, from `place` on, which is 0 or what a run before said, and says which are damaged and where to go on.
+    /// Reads some pages of one partition from the device. `place` is 0 or where an earlier run stopped. Returns the
+    /// damaged pages and where to continue.
     pub fn verify_run(&self, partition: u32, place: u32) -> VerifiedRun {
         self.opened(partition).map_or_else(|_| VerifiedRun::default(), |partition| partition.verify_run(place, true))
     }
 
-    /// Figures.
+    /// Returns the figures.
     pub fn statistics(&self) -> ChunkIndexStatistics {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &self.counters;
@@ -466,7 +488,8 @@ impl ChunkIndex {
         statistics
     }
 
-    /// The numbers of a batch's fingerprints by opened partition, each ascending by fingerprint (equal ones in the order of the batch).
+    /// Groups the indexes of a batch's fingerprints by opened partition, each group ascending by fingerprint. Equal
+    /// fingerprints keep the order of the batch.
     fn by_partition<'a>(&self, fingerprints: impl Iterator<Item = &'a Fingerprint>) -> Vec<Vec<u32>> {
         let order = order_of(fingerprints);
         let bits = self.partition_bits();
@@ -484,7 +507,7 @@ impl ChunkIndex {
     }
 }
 
-/// The prefixes and numbers of a batch's fingerprints, ascending.
+/// Returns the prefixes and indexes of a batch's fingerprints, ascending.
 fn order_of<'a>(fingerprints: impl Iterator<Item = &'a Fingerprint>) -> Vec<(u64, u32)> {
     let mut order: Vec<(u64, u32)> = fingerprints.enumerate().map(|(number, fingerprint)| (fingerprint.prefix(), number as u32)).collect();
     order.sort_unstable();

@@ -1,9 +1,12 @@
-//! One page of the chunk index: 4096 bytes, a sorted run of entries (`docs/format.md` section 6).
+//! One page of the chunk index: 4096 bytes with a sorted run of entries (`docs/format.md` section 6).
 //!
-//! Invariants: entries are strictly ascending by fingerprint; a page is written only as a whole and with its checksum, so a page that
-//! decodes is a page that was written. Two pages `2j` and `2j + 1` are a *pair*: together they hold the entries of both in order, and
-//! one that is full spills into the other (largest of the left, smallest of the right), which its flag [`FLAG_SPILLS`] says. A pair of which
-//! one page spills is written together: both pages have the same position, and two of them with different positions are not of one moment.
+//! Invariants:
+//! * Entries ascend strictly by fingerprint.
+//! * A page is written only as a whole and with its checksum, so a page that decodes is a page that was written.
+//! * Two pages `2j` and `2j + 1` are a *pair*: together they hold the entries of both in order. A full page spills into
+//!   the other (largest of the left, smallest of the right). Its flag [`FLAG_SPILLS`] says so.
+//! * If one page of a pair spills, both are written together, with the same position. Two pages of such a pair with
+//!   different positions are not of one moment.
 
 use super::IndexEntry;
 use onefold_fingerprint::Fingerprint;
@@ -13,21 +16,21 @@ use onefold_ground::checksum;
 pub const PAGE_BYTES: usize = 4096;
 /// Bytes of a page before its entries.
 pub const PAGE_HEADER_BYTES: usize = 32;
-/// Bytes of an entry beside its digest: address and count.
+/// Bytes of an entry without its digest: address and count.
 const ENTRY_VALUE_BYTES: usize = 12;
 /// Page flag: some entries of this page are in its neighbour.
 pub const FLAG_SPILLS: u16 = 1;
 
 const CHECKSUM_OFFSET: usize = 24;
-/// What the processor gets from memory at once.
+/// The processor's memory transfer unit.
 const CACHE_LINE_BYTES: usize = 64;
 
-/// How many entries a page can hold.
+/// Returns how many entries fit into a page.
 pub const fn page_capacity(digest_bytes: usize) -> usize {
     (PAGE_BYTES - PAGE_HEADER_BYTES) / (digest_bytes + ENTRY_VALUE_BYTES)
 }
 
-/// Which page it is: a page that was read from anywhere else is not taken for it.
+/// The identity of a page. A page read from anywhere else does not match it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Number within the partition.
@@ -38,30 +41,30 @@ pub struct Place {
     pub digest_bytes: usize,
 }
 
-/// An entry as it lies in a page.
+/// An entry of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The chunk.
     pub fingerprint: Fingerprint,
-    /// What is known of it.
+    /// Its address and count.
     pub value: IndexEntry,
 }
 
-/// Why bytes are not the page they should be.
+/// Why bytes are not the expected page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PageDamage {
-    /// Not the size of a page.
+    /// They do not have the size of a page.
     #[error("{0} bytes are not a page")]
     Length(usize),
     /// The bytes are not those that were written.
     #[error("the checksum is {stored:016x}, the bytes have {computed:016x}")]
     Checksum {
-        /// What the page says.
+        /// The checksum in the page.
         stored: u64,
-        /// What it has.
+        /// The checksum of its bytes.
         computed: u64,
     },
-    /// A whole page, but another one.
+    /// An intact page, but another one.
     #[error("it is page {page} of generation {generation}")]
     Misplaced {
         /// Its number.
@@ -69,7 +72,7 @@ pub enum PageDamage {
         /// Its generation.
         generation: u32,
     },
-    /// More entries than a page can have.
+    /// More entries than fit into a page.
     #[error("{0} entries do not fit into a page")]
     Entries(usize),
     /// Entries out of order.
@@ -80,20 +83,20 @@ pub enum PageDamage {
     Foreign {
         /// Its number within the page.
         entry: usize,
-        /// Where it belongs.
+        /// Its home page.
         home: u32,
     },
-    /// The page says that it is applied up to a position that its partition does not know.
+    /// The page claims a position that its partition has not reached.
     #[error("it is applied up to {position}, the partition only up to {limit}")]
     Ahead {
-        /// What the page says.
+        /// The page's position.
         position: u64,
-        /// What the header says.
+        /// The limit from the header.
         limit: u64,
     },
 }
 
-/// A page that was read and found whole.
+/// A page that was read and found intact.
 #[derive(Clone, Copy, Debug)]
 pub struct Page<'a> {
     bytes: &'a [u8],
@@ -102,7 +105,8 @@ pub struct Page<'a> {
 }
 
 impl<'a> Page<'a> {
-    /// Checks length, checksum, place and number of entries; not the order, which the checksum vouches for ([`Page::check_order`]).
+    /// Checks length, checksum, place and number of entries. It does not check the order, since the checksum vouches
+    /// for it ([`Page::check_order`]).
     pub fn decode(bytes: &'a [u8], place: Place) -> Result<Page<'a>, PageDamage> {
         if bytes.len() != PAGE_BYTES || !(16..=32).contains(&place.digest_bytes) {
             return Err(PageDamage::Length(bytes.len()));
@@ -122,55 +126,55 @@ impl<'a> Page<'a> {
         Ok(Page { bytes, entries, entry_bytes: place.digest_bytes + ENTRY_VALUE_BYTES })
     }
 
-    /// The page in bytes that [`Page::decode`] has found whole before.
+    /// Wraps bytes that [`Page::decode`] has already verified.
     pub fn of_verified(bytes: &'a [u8; PAGE_BYTES], digest_bytes: usize) -> Page<'a> {
         let entries = usize::from(u16_at(bytes, 12)).min(page_capacity(digest_bytes));
         Page { bytes, entries, entry_bytes: digest_bytes + ENTRY_VALUE_BYTES }
     }
 
-    /// Generation of which it is.
+    /// Returns its generation.
     pub fn generation(&self) -> u32 {
         u32_at(self.bytes, 16)
     }
 
-    /// Log position up to which the page is applied.
+    /// Returns the log position up to which the page is applied.
     pub fn position(&self) -> u64 {
         u64_at(self.bytes, 0)
     }
 
-    /// Number of entries.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.entries
     }
 
-    /// Whether there are none.
+    /// Returns whether it has no entries.
     pub fn is_empty(&self) -> bool {
         self.entries == 0
     }
 
-    /// Whether some entries of this page are in its neighbour.
+    /// Returns whether some entries of this page are in its neighbour.
     pub fn spills(&self) -> bool {
         u16_at(self.bytes, 14) & FLAG_SPILLS != 0
     }
 
-    /// The bytes of entry `number`'s digest. `number` is below [`Page::len`].
+    /// Returns the digest of entry `number`, which is below [`Page::len`].
     pub fn digest(&self, number: usize) -> &'a [u8] {
         let start = PAGE_HEADER_BYTES + number * self.entry_bytes;
         &self.bytes[start..start + self.entry_bytes - ENTRY_VALUE_BYTES]
     }
 
-    /// Entry `number`, below [`Page::len`].
+    /// Returns entry `number`, which is below [`Page::len`].
     pub fn entry(&self, number: usize) -> Entry {
         Entry { fingerprint: Fingerprint::from_digest(self.digest(number)), value: self.value(number) }
     }
 
-    /// All entries, ascending.
+    /// Returns all entries, ascending.
     pub fn entries(self) -> impl Iterator<Item = Entry> + 'a {
         (0..self.entries).map(move |number| self.entry(number))
     }
 
-    /// Looks an entry up in place. `fraction` says where among the page's entries it should be, in units of 2^-64: fingerprints are uniform, so
-    /// the search begins a few entries from its end.
+    /// Finds an entry in place. `fraction` says where among the page's entries it should be, in units of 2^-64.
+    /// Fingerprints are uniform, so the search starts only a few entries away from it.
     pub fn find(&self, fingerprint: &Fingerprint, fraction: u64) -> Option<IndexEntry> {
         let wanted = fingerprint.prefix();
         let mut at = self.likely(fraction);
@@ -190,20 +194,20 @@ impl<'a> Page<'a> {
         None
     }
 
-    /// Reads a byte of each part of the page that [`Page::find`] will need first. Many pages are asked for together this way: the processor waits for
-    /// the memory of all of them at once.
+    /// Reads a byte of each part of the page that [`Page::find`] needs first. A caller touches many pages this way, so
+    /// that the processor waits for all of their memory at once.
     pub fn touch(&self, fraction: u64) -> u8 {
         let likely = PAGE_HEADER_BYTES + self.likely(fraction) * self.entry_bytes;
         let places = [likely.saturating_sub(CACHE_LINE_BYTES), likely, likely + CACHE_LINE_BYTES, likely + 2 * CACHE_LINE_BYTES];
         places.into_iter().fold(0, |sum, place| sum ^ self.bytes[place.min(PAGE_BYTES - 1)])
     }
 
-    /// The entry where the search for a fingerprint at this fraction of the page begins.
+    /// Returns where the search for a fingerprint at this fraction of the page starts.
     fn likely(&self, fraction: u64) -> usize {
         ((u128::from(fraction) * self.entries as u128) >> 64) as usize
     }
 
-    /// The first 64 bits of entry `number`'s digest, as [`Fingerprint::prefix`].
+    /// Returns the first 64 bits of entry `number`'s digest, like [`Fingerprint::prefix`].
     fn prefix(&self, number: usize) -> u64 {
         let start = PAGE_HEADER_BYTES + number * self.entry_bytes;
         u64::from_be_bytes(self.bytes[start..start + 8].try_into().expect("eight bytes"))
@@ -217,7 +221,7 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// The count of entry `number`, below [`Page::len`].
+    /// Returns the count of entry `number`, which is below [`Page::len`].
     pub fn count(&self, number: usize) -> u32 {
         u32_at(self.bytes, PAGE_HEADER_BYTES + (number + 1) * self.entry_bytes - 4)
     }
@@ -228,7 +232,7 @@ impl<'a> Page<'a> {
     }
 }
 
-/// Appends the page of `entries`, which ascend and are at most [`page_capacity`].
+/// Appends the page of `entries`. They ascend, and there are at most [`page_capacity`].
 pub fn encode_page(out: &mut Vec<u8>, place: Place, position: u64, flags: u16, entries: &[Entry]) {
     assert!(entries.len() <= page_capacity(place.digest_bytes), "the caller lays out pages that fit");
     debug_assert!(entries.windows(2).all(|two| two[0].fingerprint < two[1].fingerprint));
@@ -249,10 +253,10 @@ pub fn encode_page(out: &mut Vec<u8>, place: Place, position: u64, flags: u16, e
     out[start + CHECKSUM_OFFSET..start + CHECKSUM_OFFSET + 8].copy_from_slice(&checksum.to_le_bytes());
 }
 
-/// How the sorted entries of a pair lie in its two pages.
+/// How the sorted entries of a pair are split over its two pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PairLayout {
-    /// How many entries are in the left page; the others are in the right one.
+    /// Number of entries in the left page. The rest are in the right one.
     pub left_entries: usize,
     /// Flags of the left page.
     pub left_flags: u16,
@@ -261,7 +265,7 @@ pub struct PairLayout {
 }
 
 impl PairLayout {
-    /// Lays out `left` entries that belong into the left page and `right` that belong into the right one; `None`: they do not fit.
+    /// Lays out `left` entries with the left page as home and `right` with the right one. `None`: they do not fit.
     pub fn of(left: usize, right: usize, capacity: usize) -> Option<PairLayout> {
         if left + right > 2 * capacity {
             None
@@ -275,7 +279,7 @@ impl PairLayout {
     }
 }
 
-/// The checksum of the page with the checksum field zero.
+/// Computes the checksum of the page, with the checksum field zero.
 fn page_checksum(bytes: &[u8]) -> u64 {
     let mut copy = [0; PAGE_BYTES];
     copy.copy_from_slice(bytes);
@@ -283,12 +287,12 @@ fn page_checksum(bytes: &[u8]) -> u64 {
     checksum(&copy)
 }
 
-/// The little-endian integer at `offset`; the caller has checked the length.
+/// Returns the little-endian integer at `offset`. The caller has checked the length.
 pub(super) fn u64_at(bytes: &[u8], offset: usize) -> u64 {
     u64::from_le_bytes(bytes[offset..offset + 8].try_into().expect("eight bytes"))
 }
 
-/// The little-endian integer at `offset`; the caller has checked the length.
+/// Returns the little-endian integer at `offset`. The caller has checked the length.
 pub(super) fn u32_at(bytes: &[u8], offset: usize) -> u32 {
     u32::from_le_bytes(bytes[offset..offset + 4].try_into().expect("four bytes"))
 }

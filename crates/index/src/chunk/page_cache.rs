@@ -1,26 +1,28 @@
-//! Pages kept in memory: advice, bounded in bytes.
+//! The page cache: pages in memory, as advice, bounded in bytes.
 //!
-//! A page has one place where it can lie, its number modulo the places; fingerprints are uniform, so no page is asked for more often than others and any
-//! other rule would keep no better ones. Bytes lie in blocks that are made when the first page comes into them.
+//! A page has one place where it can lie: its number modulo the number of places. Fingerprints are uniform, so no page
+//! is asked for more often than others. No other rule would keep better pages. Bytes lie in blocks, made when the first
+//! page comes into them.
 //!
 //! Invariants:
-//! * What is kept was found whole when it was read from the file.
-//! * A page that is written again is forgotten before the changes that it got are dropped from memory. So a lookup that takes the changes first and asks the
-//!   cache then finds a page that lacks none but those that it has in hand.
-//! * A page that was read before or while others were written is not kept ([`PageCache::insert`] compares the number of writes): it may be an old one.
+//! * Every page in the cache was found intact when it was read from the file.
+//! * When a page is rewritten, the cache forgets it before its merged changes are dropped from memory. So take the
+//!   changes first, then ask the cache: the page lacks at most changes that the lookup already has.
+//! * A page that was read before or during the writing of others may be old. The cache does not keep it
+//!   ([`PageCache::insert`] compares the number of writes).
 
 use super::page::{PAGE_BYTES, Page};
 use parking_lot::{RwLock, RwLockReadGuard};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Pages of a block: 1 MiB.
+/// Pages per block: 1 MiB.
 const BLOCK_PAGES: usize = 256;
-/// Memory of a page that is kept.
+/// Memory of a cached page.
 const PLACE_BYTES: usize = PAGE_BYTES + size_of::<u32>();
 /// No page has this number.
 const NONE: u32 = u32::MAX;
 
-/// A page where the processor likes it.
+/// A page, aligned for the processor.
 #[derive(Clone, Debug)]
 #[repr(align(64))]
 struct Frame([u8; PAGE_BYTES]);
@@ -29,7 +31,7 @@ struct Frame([u8; PAGE_BYTES]);
 #[derive(Debug)]
 pub(super) struct PageCache {
     kept: RwLock<Kept>,
-    /// Even: no page is being written. Counts beginnings and ends of writes.
+    /// Counts starts and ends of writes. Even: no write is in progress.
     writes: AtomicU64,
     limit_bytes: usize,
     digest_bytes: usize,
@@ -39,52 +41,52 @@ pub(super) struct PageCache {
 struct Kept {
     /// The page at each place.
     numbers: Vec<u32>,
-    /// Their bytes; a block without pages is empty.
+    /// Their bytes. A block without pages is empty.
     blocks: Vec<Vec<Frame>>,
 }
 
-/// The pages as they are as long as this is held. Nothing may be waited for meanwhile.
+/// A view of the cache, unchanged while it is held. Do not wait for anything meanwhile.
 pub(super) struct KeptPages<'a> {
     kept: RwLockReadGuard<'a, Kept>,
     digest_bytes: usize,
 }
 
 impl PageCache {
-    /// Keeps pages out of `pages` in at most `limit_bytes`.
+    /// Creates a cache for `pages` pages in at most `limit_bytes`.
     pub fn new(limit_bytes: usize, pages: u64, digest_bytes: usize) -> PageCache {
         PageCache { kept: RwLock::new(Kept::new(limit_bytes, pages)), writes: AtomicU64::new(0), limit_bytes, digest_bytes }
     }
 
-    /// Has places for so many pages, as far as the bound lets it. What is kept is forgotten where places change.
+    /// Makes places for this many pages, as far as the bound allows. If the places change, drops all cached pages.
     pub fn extend(&self, pages: u64) {
         let mut kept = self.kept.write();
         if places(self.limit_bytes, pages) != kept.numbers.len() {
-            // First the old ones go.
+            // Free the old pages first.
             *kept = Kept::new(0, 0);
             *kept = Kept::new(self.limit_bytes, pages);
         }
     }
 
-    /// Bytes of memory.
+    /// Returns its memory in bytes.
     pub fn bytes(&self) -> usize {
         let kept = self.kept.read();
         kept.numbers.len() * size_of::<u32>() + kept.blocks.iter().map(|block| block.len() * PAGE_BYTES).sum::<usize>()
     }
 
-    /// The pages that are kept now.
+    /// Returns the pages cached now.
     pub fn pages(&self) -> KeptPages<'_> {
         KeptPages { kept: self.kept.read(), digest_bytes: self.digest_bytes }
     }
 
-    /// To be asked before a page is read that shall be kept.
+    /// Returns the count of writes. Ask before reading a page to cache.
     pub fn writes(&self) -> u64 {
         self.writes.load(Ordering::Acquire)
     }
 
-    /// Keeps a page that was found whole, unless pages were written since `writes` was asked for.
+    /// Caches a verified page, unless a write was under way when `writes` was asked, or began since.
     pub fn insert(&self, page: u32, bytes: &[u8; PAGE_BYTES], writes: u64) {
         let mut kept = self.kept.write();
-        // Under the lock: whoever writes counts first and forgets under the lock later.
+        // Checked under the lock: a writer counts first and later forgets its pages under the lock.
         if !writes.is_multiple_of(2) || self.writes.load(Ordering::Acquire) != writes || kept.numbers.is_empty() {
             return;
         }
@@ -98,12 +100,12 @@ impl PageCache {
         kept.numbers[place] = page;
     }
 
-    /// Call before pages are written; [`PageCache::end_write`] follows in any case.
+    /// Call before writing pages. [`PageCache::end_write`] must follow in any case.
     pub fn begin_write(&self) {
         self.writes.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Forgets pages that were written, or may have been.
+    /// Forgets pages that were or may have been written.
     pub fn end_write(&self, pages: impl Iterator<Item = u32>) {
         self.writes.fetch_add(1, Ordering::AcqRel);
         let mut kept = self.kept.write();
@@ -119,10 +121,10 @@ impl PageCache {
     }
 }
 
-/// In how many places pages are kept.
+/// Returns the number of places for pages.
 fn places(limit_bytes: usize, pages: u64) -> usize {
     let places = ((limit_bytes / PLACE_BYTES) as u64).min(pages) as usize;
-    // Whole blocks, where there is more than one, so that the bound holds.
+    // Use whole blocks if there is more than one, so that the bound holds.
     if places > BLOCK_PAGES && (places as u64) < pages { places - places % BLOCK_PAGES } else { places }
 }
 
@@ -134,7 +136,7 @@ impl Kept {
 }
 
 impl KeptPages<'_> {
-    /// A page, if it is kept and of this generation.
+    /// Returns a page, if it is cached and of this generation.
     pub fn get(&self, page: u32, generation: u32) -> Option<Page<'_>> {
         if self.kept.numbers.is_empty() {
             return None;

@@ -1,9 +1,10 @@
-//! One partition: its pages, and what the log says beyond them.
+//! One partition: its pages, and the log's changes beyond them.
 //!
-//! A chunk's entry is its page, then the *frozen* changes (those a sweep is merging into the pages), then the *active* ones. A lookup (`lookup.rs`) takes
-//! both kinds of changes at one instant and reads the page after it. The page says up to which position it is applied, so the lookup
-//! knows what the page already has: at the sweep's target, it has the frozen changes; beyond it, a later sweep has passed and
-//! the lookup takes the changes again.
+//! Three sources make up a chunk's entry. They are its page, then the *frozen* changes, which a sweep is merging into
+//! the pages, then the *active* ones. A lookup (`lookup.rs`) takes both kinds of changes at one instant and then reads
+//! the page. The page says up to which position it is applied, so the lookup knows what it already has. A page at the
+//! sweep's target has the frozen changes. If the page is beyond the target, a later sweep has passed, and the lookup
+//! takes the changes again.
 
 use super::auxiliary::{Auxiliary, Change, SORTED_BYTES};
 use super::filter::{PageRecord, Stamp};
@@ -21,9 +22,9 @@ use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// What a sweep costs beside its pages, in pages.
+/// The fixed cost of a sweep, in pages.
 const SWEEP_PAGES: f64 = 64.0;
-/// Pages of a new partition, `log2`.
+/// `log2` of the pages of a new partition.
 const FIRST_PAGE_BITS: u32 = 1;
 
 /// A partition of the chunk index.
@@ -33,11 +34,11 @@ pub(super) struct Partition {
     pub directory: String,
     pub access: Access,
     pub state: RwLock<State>,
-    /// Of the changes, as [`Counters::auxiliary_bytes`] counts it.
+    /// Memory of the changes, as counted in [`Counters::auxiliary_bytes`].
     memory_bytes: AtomicUsize,
     /// Held by the sweep.
     pub files: Mutex<Files>,
-    /// The last sweep failed: others come first.
+    /// The last sweep failed: other partitions come first.
     pub failed: AtomicBool,
     pub counters: Arc<Counters>,
 }
@@ -46,12 +47,12 @@ pub(super) struct Partition {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opening {
     pub access: Access,
-    /// The owner's.
+    /// The owner's epoch.
     pub epoch: u64,
     pub memory: Memory,
 }
 
-/// What lookups see.
+/// The state that lookups see.
 #[derive(Debug)]
 pub(super) struct State {
     pub pages: Arc<PageFile>,
@@ -59,37 +60,37 @@ pub(super) struct State {
     pub frozen: Option<Frozen>,
     /// All pages are applied up to here, durably.
     pub applied: u64,
-    /// The end of the last batch that was applied in memory.
+    /// The end of the last batch applied in memory.
     pub last: u64,
     /// Entries in pages.
     pub entries: u64,
 }
 
-/// The changes of a sweep that has not ended.
+/// The changes of an unfinished sweep.
 #[derive(Clone, Debug)]
 pub(super) struct Frozen {
     pub changes: Arc<Auxiliary>,
-    /// The position up to which they are.
+    /// The position up to which they go.
     pub target: u64,
-    /// Pages before it have them durably.
+    /// Pages before this one have them durably.
     pub progress: u32,
 }
 
-/// What only the sweep touches.
+/// Parts that only the sweep touches.
 #[derive(Debug)]
 pub(super) struct Files {
     pub header: HeaderFile,
     pub journal: JournalFile,
-    /// Where the saved filter belongs, if it is that of the pages.
+    /// The stamp of the saved filter, if it matches the pages.
     pub saved_filter: Option<Stamp>,
-    /// A step failed: the next one finds out first what is on the device.
+    /// A step failed. The next one first finds out what is on the device.
     pub has_failed: bool,
     /// The sweep under way.
     pub work: Option<Work>,
 }
 
 impl Files {
-    /// Gives the journal's room back, unless it is still needed.
+    /// Frees the journal's space, unless it is still needed.
     pub fn release_journal(&mut self) {
         if !self.has_failed && !self.header.is_in_doubt() {
             self.journal.release();
@@ -98,7 +99,7 @@ impl Files {
 }
 
 impl Partition {
-    /// Creates an empty partition in a directory that exists.
+    /// Creates an empty partition in an existing directory.
     pub fn create(ground: &dyn Ground, directory: &str, shape: Shape, partition: u32) -> Result<()> {
         let shape = Shape::whole(0, shape.partition_bits, FIRST_PAGE_BITS, shape.digest_bytes);
         let mut bytes = Vec::new();
@@ -128,7 +129,7 @@ impl Partition {
         Ok(())
     }
 
-    /// Opens a partition; `shape` says what the caller expects of partition bits and digest.
+    /// Opens a partition. `shape` has the partition bits and digest length that the caller expects.
     pub fn open(
         ground: &Arc<dyn Ground>,
         directory: String,
@@ -158,8 +159,8 @@ impl Partition {
         let mut header = header;
         if let Some(mut journal) = journal_of(&journal_file, &header)? {
             if access == Access::ReadWrite {
-                // The journal itself first: it may have been read from the system's cache, and a power failure while the pages are written must
-                // find it on the device.
+                // Write the journal itself first: it may have come from the system's cache. If the power fails while
+                // the pages are written, the device must have it.
                 journal_file.write(&mut journal)?;
                 pages.expect_journal(&journal)?;
                 pages.write_in_place(&journal)?;
@@ -203,7 +204,8 @@ impl Partition {
         })
     }
 
-    /// Takes the changes of one log batch that ends at `end`; in the order of the log. What the pages already have is passed over.
+    /// Applies the changes of one log batch that ends at `end`, in the order of the log. Skips what the pages already
+    /// have.
     pub fn apply(
         &self,
         end: u64,
@@ -219,7 +221,8 @@ impl Partition {
         }
         state.last = end;
         let shape = state.pages.shape;
-        // After an interrupted sweep the log is replayed: up to the sweep's target only for the pages that it did not reach.
+        // After an interrupted sweep the log is replayed. Up to the sweep's target, only pages that it did not reach
+        // take changes.
         let (into, first_page) = match &mut state.frozen {
             Some(frozen) if end <= frozen.target => (Arc::make_mut(&mut frozen.changes), frozen.progress),
             _ => (&mut state.active, 0),
@@ -248,15 +251,15 @@ impl Partition {
         self.count_memory(state);
     }
 
-    /// Notes what memory the changes have now.
+    /// Counts the changes' current memory.
     pub fn count_memory(&self, state: &State) {
         let bytes = state.memory_bytes();
         let before = self.memory_bytes.swap(bytes, Ordering::Relaxed);
-        // Wraps where it has become less.
+        // Wraps if the memory has shrunk.
         self.counters.auxiliary_bytes.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
     }
 
-    /// Saves the filter for the next opening, unless what is saved is as good.
+    /// Saves the filter for the next opening, unless the saved one is as good.
     pub fn save_filter(&self, files: &mut Files) -> Result<()> {
         let header = files.header.current();
         let stamp = stamp(&header);
@@ -268,7 +271,7 @@ impl Partition {
         Ok(())
     }
 
-    /// How much a sweep would give for what it costs: changes for each page that it would write. `None`: no sweep can be made.
+    /// Returns the benefit of a sweep for its cost: changes per page written. `None`: no sweep is possible.
     pub fn yield_of_sweep(&self) -> Option<f64> {
         let state = self.state.read();
         let (changes, can_sweep) = match &state.frozen {
@@ -276,47 +279,48 @@ impl Partition {
             None => (state.active.len(), !state.active.is_empty()),
         };
         let (changes, pages) = (changes as f64, state.pages.shape.pages() as f64);
-        // Fingerprints are uniform: so many pages have at least one.
+        // Fingerprints are uniform: this many pages have at least one change.
         let written = pages * (1.0 - (-changes / pages).exp());
         (can_sweep && self.access == Access::ReadWrite).then(|| changes / (written + SWEEP_PAGES))
     }
 }
 
 impl State {
-    /// Memory of the changes.
+    /// Returns the memory of the changes.
     pub fn memory_bytes(&self) -> usize {
         let frozen = self.frozen.as_ref().map(|frozen| frozen.changes.bytes() + frozen.changes.len() * SORTED_BYTES);
         self.active.bytes() + frozen.unwrap_or(0)
     }
 
-    /// Pages may be applied up to here, and active changes are all after it.
+    /// Returns the position up to which pages may be applied. All active changes are after it.
     pub fn floor(&self) -> u64 {
         self.frozen.as_ref().map_or(self.applied, |frozen| frozen.target)
     }
 }
 
-/// The entry that page and log spell.
+/// Combines page and log into the entry.
 pub(super) fn resolve(page: Option<IndexEntry>, frozen: Option<Change>, active: Option<Change>) -> Option<IndexEntry> {
     [frozen, active].into_iter().flatten().fold(page, |entry, change| change.apply(entry).0)
 }
 
-/// Reads both pages of a pair as they are together at one time.
+/// Reads both pages of a pair as of one time.
 pub(super) fn read_pair<'a>(pages: &PageFile, left: u32, buffer: &'a mut Vec<u8>) -> Result<(Page<'a>, Page<'a>)> {
     pages.read_run(left, 2, buffer)?;
     Ok((pages.decode(left, &buffer[..PAGE_BYTES])?, pages.decode(left + 1, &buffer[PAGE_BYTES..])?))
 }
 
-/// Where the pages are, as the header says.
+/// Returns where the pages lie, according to the header.
 pub(super) fn shape_of(header: &Header, shape: Shape) -> Shape {
     Shape { generation: header.generation, page_bits: header.page_bits, moved_from: header.moved_from as u32, ..shape }
 }
 
-/// What a filter of these pages is saved as.
+/// Returns the stamp for saving a filter of these pages.
 fn stamp(header: &Header) -> Stamp {
     Stamp { generation: header.generation, moved_from: header.moved_from as u32, applied: header.applied }
 }
 
-/// The journal, if it is of what the header says is under way: the sweep, or the last step of growth, which nothing else announces.
+/// Returns the journal if it belongs to the work under way according to the header. That is the sweep, or the last step
+/// of growth, which nothing else announces.
 fn journal_of(file: &JournalFile, header: &Header) -> Result<Option<Journal>> {
     let journal = file.read()?;
     Ok(journal.filter(|journal| {
@@ -333,12 +337,12 @@ fn journal_of(file: &JournalFile, header: &Header) -> Result<Option<Journal>> {
     }))
 }
 
-/// What the filter knows of a journal's pages, which are in place in `pages`.
+/// Makes the filter's records for a journal's pages, which are in place in `pages`.
 pub(super) fn records_of(journal: &Journal, pages: &PageFile) -> Result<Vec<(u32, PageRecord)>> {
     journal.pages().map(|(number, bytes)| Ok((number, PageRecord::of(&pages.decode(number, bytes)?)))).collect()
 }
 
-/// What the header says once the journal is applied.
+/// Advances the header past an applied journal.
 fn advance(header: &mut Header, shape: Shape, journal: &Journal) {
     if journal.head.is_growth {
         *header = grow::moved(header, shape, 0);
@@ -349,13 +353,13 @@ fn advance(header: &mut Header, shape: Shape, journal: &Journal) {
 }
 
 impl Partition {
-    /// Finds out, after a step that failed, what is on the device: repeats a journal whose pages may be half in place.
+    /// Finds out what is on the device after a failed step: repeats a journal whose pages may be half in place.
     pub fn recover(&self, files: &mut Files) -> Result<()> {
         files.header.settle()?;
         let mut header = files.header.current();
         let pages = self.state.read().pages.clone();
         let Some(mut journal) = journal_of(&files.journal, &header)? else {
-            // Pages of the next generation are in place, and nobody but the journal could say so after a crash.
+            // Pages of the next generation are in place, and after a crash only the journal could say so.
             let is_ahead = pages.shape != shape_of(&header, pages.shape);
             return if is_ahead { Err(pages.lost_journal(0)) } else { pages.nothing_in_memory() };
         };

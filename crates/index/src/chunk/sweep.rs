@@ -1,22 +1,27 @@
-//! The sweep: merging the changes of many log batches into the pages in one sorted pass (M0.14, M0.15).
+//! The sweep: merges the changes of many log batches into the pages in one sorted pass (M0.14, M0.15).
 //!
 //! # Steps, and why a crash between any two is safe
-//! 1. *Freeze.* The active changes, all of log positions in `(applied, target]`, become the frozen ones. Nothing on disk has changed.
-//! 2. *Header: target, progress 0.* After a crash no page has the target yet: the log is replayed for all pages from `applied`.
-//! 3. For each batch of pairs: *journal, sync.* A crash leaves a torn journal, which is ignored (pages in place are still whole, because
-//!    those of the batch before were synced before this journal was begun), or a whole one, which is written in place at opening.
-//! 4. *Pages in place, sync.* A crash tears pages at any sector; the journal has them all and is repeated at opening. Repeating it
-//!    is harmless, it holds whole pages.
-//! 5. *Header: progress, sync.* Now the journal is not needed and the next batch may overwrite it. Until then the journal's own progress
-//!    counts. So at every instant the greater of both says exactly which pages are at the target and which at `applied`: replay applies each
-//!    change to a page once.
-//! 6. *Header: applied = target, no target.* All pages were synced. The log before the target is not needed any more.
-//! 7. The frozen changes are dropped from memory. Lookups in between know by a page's own position whether it has them.
+//! 1. *Freeze.* The active changes, all at log positions in `(applied, target]`, become the frozen ones. Nothing on
+//!    disk has changed.
+//! 2. *Header: target, progress 0.* After a crash no page has the target yet: the log is replayed for all pages from
+//!    `applied`.
+//! 3. For each batch of pairs: *journal, sync.* A crash leaves a torn or an intact journal. A torn one is ignored: the
+//!    pages in place are intact, because the previous batch's pages were synced before this journal was begun. An
+//!    opening writes an intact one in place.
+//! 4. *Pages in place, sync.* A crash tears pages at any sector. The journal has them all, and an opening repeats it.
+//!    That is harmless, since it holds whole pages.
+//! 5. *Header: progress, sync.* Now the journal is not needed, and the next batch may overwrite it. Until then the
+//!    journal's own progress counts. So at every instant the greater of both says exactly which pages are at the target
+//!    and which at `applied`. Replay applies each change to a page once.
+//! 6. *Header: applied = target, no target.* All pages are synced. The log before the target is no longer needed.
+//! 7. The sweep drops the frozen changes from memory. Lookups in between know by a page's own position whether it has
+//!    them.
 //!
-//! Between two batches, pages may move to the next generation (`grow.rs`): a batch and such a move are the steps that are done at a time.
+//! Between two batches, pages may move to the next generation (`grow.rs`). Each step does one batch or one such move.
 //!
-//! An error at any step leaves the frozen changes where they are; the next sweep goes on with the same target, after repeating the journal.
-//! When the log ends before the target of an interrupted sweep (it is being replayed), no sweep is made until it reaches it.
+//! An error at any step leaves the frozen changes where they are. The next sweep continues with the same target after
+//! it repeats the journal. If a replayed log ends before the target of an interrupted sweep, no sweep runs until the
+//! log reaches it.
 
 use super::header::Header;
 use super::journal::{Journal, MAX_JOURNAL_PAGES};
@@ -31,17 +36,17 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Pairs of a batch: all their pages fit into a journal. Few in tests, so that small partitions take many batches, and odd, so that growth
-/// moves pages that the last batch wrote.
+/// Pairs per batch: all their pages fit into a journal. In tests there are few, so that small partitions take many
+/// batches. Their number is odd, so that growth moves pages that the last batch wrote.
 const BATCH_PAIRS: usize = if cfg!(test) { 43 } else { MAX_JOURNAL_PAGES / 2 };
-/// Pages read at once at most.
+/// Most pages per read.
 const RUN_PAGES: usize = 128;
-/// Pairs that do not change are read over up to this distance, rather than to begin another read.
+/// A read continues across unchanged pairs up to this distance instead of starting another read.
 const GAP_PAGES: u32 = 8;
-/// The filter is saved at the end of a sweep that wrote at least one page in so many.
+/// A sweep saves the filter at its end if it wrote at least one page in this many.
 const SAVE_FILTER_SHARE: u64 = 8;
 
-/// What a sweep has to do.
+/// The work of a sweep.
 enum Task {
     Nothing,
     /// No changes: only the position moves.
@@ -49,31 +54,32 @@ enum Task {
     Merge(Frozen, Arc<PageFile>),
 }
 
-/// The sweep under way, in memory.
+/// The current sweep, in memory.
 #[derive(Debug)]
 pub(super) struct Work {
     target: u64,
     /// The changes in order.
     order: Arc<Vec<u32>>,
-    /// Entries in pages behind it, as far as the filter tells.
+    /// Expected entries in pages after the sweep, as far as the filter can tell.
     expected_entries: u64,
     /// Pages written.
     written: u64,
 }
 
-/// What a step did.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stepped {
     /// There was nothing to do.
     Nothing,
     /// The sweep has not ended.
     UnderWay,
-    /// It has.
+    /// The sweep has ended.
     Ended,
 }
 
 impl Partition {
-    /// Does a bounded piece of the sweep under way, or begins one: some pages are merged, or moved where the partition has to grow first.
+    /// Does a bounded piece of the current sweep, or starts one. It merges some pages, or moves some if the partition
+    /// must grow first.
     pub fn step(&self) -> Result<Stepped> {
         if self.access == Access::Read {
             return Err(IndexError::ReadOnly { path: self.ground.describe(&self.directory) });
@@ -110,7 +116,7 @@ impl Partition {
                 }
                 self.counters.sweeps.fetch_add(1, Ordering::Relaxed);
                 if work.written * SAVE_FILTER_SHARE >= pages.shape.pages() {
-                    // The filter only saves reads after a crash: that it cannot be saved now is no failure of the sweep.
+                    // The filter only saves reads after a crash, so failing to save it now does not fail the sweep.
                     if let Err(error) = self.save_filter(files) {
                         tracing::warn!(%error, "the filter of a chunk-index partition was not saved");
                     }
@@ -136,14 +142,15 @@ impl Partition {
         }
     }
 
-    /// Moves some pages, or brings some to the target. Returns whether all are there.
+    /// Moves some pages, or brings some to the target. Returns whether all pages are there.
     fn merge_step(&self, files: &mut Files, work: &mut Work, frozen: &Frozen, pages: &Arc<PageFile>) -> Result<bool> {
         let shape = pages.shape;
         let most_entries = files.header.current().entries + frozen.changes.len() as u64;
         if grow::is_due(work.expected_entries, &shape) {
             match self.grow(files, most_entries) {
-                // The pages may have room all the same: a pair that has none says so below. But where the last pages have begun to move, their journal is
-                // the only copy of them: it is repeated before anything else is written.
+                // The pages may have room all the same: a pair without room says so below. But once the last pages have
+                // begun to move, their journal is the only copy of them. It must be repeated before anything else is
+                // written.
                 Err(error) if error.is_full() && !files.header.is_in_doubt() && self.state.read().pages.shape == shape => {}
                 grown => return grown.map(|()| false),
             }
@@ -161,7 +168,7 @@ impl Partition {
             let first = at;
             at = pairs.last().map_or(changes.len(), |(_, range)| range.end);
             let Some(merged) = batch.fill(&pairs, &changes, pages, header.applied)? else {
-                // Until this doubling has ended, no step looks for room in vain.
+                // Until this doubling has ended, no step needs to look for room in vain.
                 work.expected_entries = work.expected_entries.max(grow::more_than_fit(&shape));
                 return self.grow(files, most_entries).map(|()| false);
             };
@@ -195,7 +202,7 @@ impl Partition {
             self.count_memory(&state);
             merged
         };
-        // It may be large: nobody waits for it.
+        // It may be large. Free it when nobody waits for it.
         drop(merged);
         Ok(true)
     }
@@ -205,7 +212,7 @@ impl Work {
     fn of(frozen: &Frozen, pages: &PageFile, header: &Header) -> Work {
         let changes = SortedChanges::of(&frozen.changes);
         let at = changes.first_at(&pages.shape, if header.target == frozen.target { header.progress } else { 0 });
-        // A change whose page may hold the chunk is most likely to an entry that exists.
+        // If its page may hold the chunk, the change most likely belongs to an existing entry.
         let is_new = |at: &usize| {
             let fingerprint = &changes.get(*at).0;
             let answer = pages.filter.ask(pages.shape.home(fingerprint), fingerprint);
@@ -216,7 +223,7 @@ impl Work {
     }
 }
 
-/// The pairs of the next batch: left page and changes.
+/// Returns the pairs of the next batch: left page and changes.
 fn next_pairs(changes: &SortedChanges<'_>, pages: &PageFile, mut at: usize) -> Vec<(u32, Range<usize>)> {
     let mut pairs = Vec::new();
     while at < changes.len() && pairs.len() < BATCH_PAIRS {
@@ -228,7 +235,7 @@ fn next_pairs(changes: &SortedChanges<'_>, pages: &PageFile, mut at: usize) -> V
     pairs
 }
 
-/// The pages of a batch while they are made, in buffers that serve all batches of a sweep.
+/// The pages of a batch while it is built, in buffers that all batches of a sweep share.
 struct Batch {
     journal: Journal,
     records: Vec<(u32, PageRecord)>,
@@ -293,7 +300,7 @@ impl Batch {
         let merged = merge(&self.pair.entries, changes.range(to_left).chain(changes.range(to_right)), &mut self.merged);
         let left_entries = self.merged.partition_point(|entry| shape.home(&entry.fingerprint) <= left);
         let layout = PairLayout::of(left_entries, self.merged.len() - left_entries, page_capacity(shape.digest_bytes))?;
-        // Where one page spills, both change together: a lookup that reads both then sees one instant.
+        // If one page spills, both change together: then a lookup that reads both sees one instant.
         let together = is_touched.contains(&true) && (self.pair.spills || layout.left_flags | layout.right_flags != 0);
         let (for_left, for_right) = self.merged.split_at(layout.left_entries);
         let sides = [(left, layout.left_flags, for_left), (left + 1, layout.right_flags, for_right)];
@@ -308,7 +315,7 @@ impl Batch {
     }
 }
 
-/// Ranges of pairs that are read at once.
+/// Groups pairs into ranges that are read at once.
 fn runs(pairs: &[(u32, Range<usize>)]) -> impl Iterator<Item = Range<usize>> {
     let mut start = 0;
     std::iter::from_fn(move || {
@@ -323,7 +330,7 @@ fn runs(pairs: &[(u32, Range<usize>)]) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-/// First page and number of pages from the first to the last pair.
+/// Returns the first page and the number of pages, from the first to the last pair.
 fn extent(pairs: &[(u32, Range<usize>)]) -> (u32, usize) {
     let (first, last) = (pairs[0].0, pairs[pairs.len() - 1].0);
     (first, (last - first) as usize + 2)

@@ -1,4 +1,4 @@
-//! The chunk index against a map.
+//! Compares the chunk index with a map.
 
 use super::*;
 use onefold_ground::{LocalGround, SimulatedGround, checksum};
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 
 pub(super) const DIGEST_BYTES: usize = 20;
 
-/// A digest that looks random.
+/// Returns a digest that looks random.
 pub(super) fn key(number: u64) -> Fingerprint {
     let mut digest = [0; DIGEST_BYTES];
     for (part, bytes) in digest.chunks_mut(8).enumerate() {
@@ -47,7 +47,7 @@ pub(super) fn apply_to_model(model: &mut Model, batch: &LogBatch) {
     model.retain(|_, entry| *entry != IndexEntry::default());
 }
 
-/// Makes a batch of the log out of chunk numbers: changes that would bring a count below zero are left out.
+/// Makes a log batch from chunk numbers. Drops changes that would bring a count below zero.
 pub(super) fn log_batch(end: u64, model: &Model, removals: &[u64], inserts: &[(u64, u64)], deltas: &[(u64, i64)]) -> LogBatch {
     let removals: Vec<_> = removals.iter().map(|chunk| key(*chunk)).collect();
     let inserts = inserts.iter().map(|(chunk, address)| (key(*chunk), *address)).collect();
@@ -65,7 +65,7 @@ pub(super) fn log_batch(end: u64, model: &Model, removals: &[u64], inserts: &[(u
     LogBatch { end, removals, places: Vec::new(), inserts, deltas: kept }
 }
 
-/// What tests open an index with: few pages are kept, so that many take the place of others.
+/// Test options: the page cache is small, so that many pages evict others.
 pub(super) const OPTIONS: ChunkIndexOptions =
     ChunkIndexOptions { auxiliary_bytes: 1 << 16, page_cache_bytes: 1 << 16, filter_bytes: 1 << 20, reads_in_flight: 8 };
 
@@ -82,7 +82,7 @@ pub(super) fn apply(index: &ChunkIndex, batch: &LogBatch) {
     index.apply_batch(Position(*end), ChunkBatch { removals, places, inserts, deltas }).unwrap();
 }
 
-/// Lookups of all chunks and of strangers, and the visit, say what the model says.
+/// Checks lookups of all chunks and of absent ones, and the visit, against the model.
 pub(super) fn check(index: &ChunkIndex, model: &Model) {
     let mut wanted: Vec<Fingerprint> = model.keys().copied().collect();
     wanted.extend((0..500).map(|stranger| key(1 << 40 | stranger)));
@@ -104,7 +104,7 @@ pub(super) fn check(index: &ChunkIndex, model: &Model) {
     assert!(visited == expected, "{} visited, {} expected", visited.len(), expected.len());
 }
 
-/// The search for unused chunks finds those of the model; everything is in pages.
+/// Checks the search for unused chunks against the model. Everything must be in pages.
 pub(super) fn check_unused(index: &ChunkIndex, model: &Model) {
     let (mut found, mut damaged) = (Vec::new(), Vec::new());
     let mut cursor = Some(UnusedCursor::default());
@@ -163,7 +163,7 @@ fn created(partitions: u32) -> (SimulatedGround, Arc<dyn Ground>) {
     (disk, ground)
 }
 
-/// A log of `batches` batches of `chunks` new chunks each, and what they spell.
+/// Makes a log of `batches` batches with `chunks` new chunks each, and its model.
 fn filled(batches: u64, chunks: u64) -> (Vec<LogBatch>, Model) {
     let mut model = Model::new();
     let mut log = Vec::new();
@@ -281,7 +281,7 @@ fn m2_3_a_partition_doubles_while_it_is_used_and_keeps_every_entry() {
     assert!(fill > 0.35, "{fill}");
 }
 
-/// A partition in the middle of its growth is as good as any other: for lookups, visits, the search for unused chunks, verifying and reopening.
+/// A half-grown partition works like any other: lookups, visits, the search for unused chunks, verification, reopening.
 #[test]
 fn m2_3_between_any_two_steps_of_growth_every_chunk_is_found_and_no_other() {
     let (_, ground) = created(1);
@@ -333,7 +333,7 @@ fn m2_3_a_growing_partition_has_no_room_on_the_device_for_numbers_that_are_no_pa
             while index.step().unwrap() {
                 let file = ground.open(&format!("index/0000/{}", pages::FILE_NAME), Access::Read).unwrap();
                 let (taken, counted) = (file.allocated_bytes().unwrap(), index.statistics().page_bytes);
-                // A file system may have larger blocks, and blocks of its own for a file.
+                // A file system may have larger blocks, and extra blocks per file.
                 let slack = if is_simulated { 0 } else { 1 << 16 };
                 assert!((counted..=counted + slack).contains(&taken), "{taken} taken, {counted} counted");
                 holes += u64::from(counted < file.len().unwrap());
@@ -364,7 +364,7 @@ fn m0_13_a_full_page_puts_entries_into_its_neighbour_and_they_are_found_there() 
         let sided = |side: u8| (0..).map(key).filter(move |fingerprint| fingerprint.as_bytes()[0] >> 7 == side);
         let chunks: Vec<_> = sided(0).take(left).chain(sided(1).take(right)).collect();
         let mut model = Model::new();
-        // In two halves, so that pages begin to spill that did not before.
+        // In two halves, so that pages start to spill that did not before.
         for (number, half) in [0, 1].into_iter().enumerate() {
             let inserts: Vec<_> = chunks.iter().skip(half).step_by(2).map(|fingerprint| (*fingerprint, 9)).collect();
             let deltas = inserts.iter().map(|(fingerprint, _)| (*fingerprint, 2)).collect();
@@ -375,7 +375,7 @@ fn m0_13_a_full_page_puts_entries_into_its_neighbour_and_they_are_found_there() 
             check(&index, &model);
         }
         assert_eq!(index.statistics().growths, 0);
-        // One side only changes: the other one's entries stay found.
+        // Only one side changes: the other side's entries are still found.
         let deltas: Vec<_> = sided(1).take(right).map(|fingerprint| (fingerprint, 1)).collect();
         let batch = LogBatch { end: 2048, deltas, ..LogBatch::default() };
         apply_to_model(&mut model, &batch);
@@ -389,7 +389,7 @@ fn m0_13_a_full_page_puts_entries_into_its_neighbour_and_they_are_found_there() 
         }
         assert!(disk.reads() - before < 40, "{}", disk.reads() - before);
         drop(index);
-        // Without a filter too.
+        // The same without a filter.
         ground.remove("index/0000/filter").unwrap();
         check(&open(&ground, 1, Access::ReadWrite, 2).unwrap(), &model);
     }
@@ -482,7 +482,8 @@ fn lookups_beside_sweeps(page_cache_bytes: usize, has_device: bool) {
                     let wanted: Vec<u64> = (0..200).map(|at| checksum(&(round * 1000 + at).to_le_bytes()) % known.max(1)).collect();
                     index.lookup(&wanted.iter().map(|chunk| key(*chunk)).collect::<Vec<_>>(), &mut out).unwrap();
                     for (chunk, found) in wanted.iter().zip(&out).filter(|_| known > 0) {
-                        // Every chunk is inserted once, with one reference: twice would be a change applied twice.
+                        // Every chunk is inserted once, with one reference. A count of two would be a change applied
+                        // twice.
                         assert_eq!(*found, Some(IndexEntry { address: chunk + 1, count: 1 }), "chunk {chunk}");
                     }
                     if known == BATCHES * CHUNKS {
@@ -503,11 +504,11 @@ fn lookups_beside_sweeps(page_cache_bytes: usize, has_device: bool) {
                 }
             }
         });
-        // Beside it, so that sweeps pass batches too.
+        // In parallel, so that sweeps also pass batches.
         while !batches.is_finished() {
             index.sweep().unwrap();
         }
-        // When the batches failed, the lookups end too.
+        // If the batches failed, the lookups end too.
         applied.store(BATCHES, Ordering::Release);
     });
     assert!(index.statistics().growths > 0);
@@ -599,7 +600,7 @@ fn who_reads_pages_by_runs_goes_on_at_the_right_place_when_the_partition_grows()
             }
         }
         index.sweep_all().unwrap();
-        // In the middle of growth some numbers are no pages; reading passes over them.
+        // During growth some page numbers are unused. Reads skip them.
         let shape = index.partitions[0].state.read().pages.shape;
         shape.end() * page::PAGE_BYTES as u64
     };
@@ -609,7 +610,7 @@ fn who_reads_pages_by_runs_goes_on_at_the_right_place_when_the_partition_grows()
     let place = run.next.unwrap();
     let after = add(60_000..200_000);
     assert!(after > before);
-    // What is damaged before the place is not seen any more, what is damaged behind it is.
+    // Damage before the place is not seen any more; damage after it is.
     let pages = ground.list("index/0000").unwrap().into_iter().find(|entry| entry.name.starts_with("pages-")).unwrap().name;
     let first_behind = after * u64::from(place) / (1 << 32);
     disk.corrupt(&format!("index/0000/{pages}"), first_behind - 4096 + 100, 0x10).unwrap();
@@ -647,13 +648,13 @@ fn a_damaged_page_is_found_and_never_returned_as_data() {
         }
     }
     assert!(errors > 50, "{errors}");
-    // The search for unused chunks names it and finds those of the other pages.
+    // The search for unused chunks names the page and finds the chunks of the others.
     let (mut unused, mut damaged) = (Vec::new(), Vec::new());
     assert_eq!(index.unused(UnusedCursor::default(), usize::MAX, &mut unused, &mut damaged).unwrap(), None);
     assert_eq!(damaged.iter().map(|page| page.page).collect::<Vec<_>>(), [3]);
     let expected = model.iter().filter(|(_, entry)| entry.count == 0 && entry.address != 0).count();
     assert!(unused.len() < expected && unused.len() + errors >= expected, "{} of {expected}", unused.len());
-    // A sweep that meets it fails, and keeps its changes.
+    // A sweep that hits it fails and keeps its changes.
     let deltas: Vec<_> = model.keys().map(|fingerprint| (*fingerprint, 1)).collect();
     index.apply(Position(1 << 20), &[], &deltas).unwrap();
     assert!(index.sweep_all().unwrap_err().is_damage());
@@ -718,7 +719,7 @@ fn held_entries_are_those_of_one_moment_in_any_range() {
                 model.iter().filter(|(key, _)| wanted.contains(&key.prefix())).map(|(key, entry)| (*key, *entry)).collect();
             let mut held = index.hold(prefixes);
             held.take();
-            // The next batch changes entries that are held.
+            // The next batch changes held entries.
             let changed: Vec<_> = model.keys().step_by(3).map(|key| (*key, 1)).collect();
             let end = 10_000 + index.statistics().auxiliary_entries * 512 + model.len() as u64 * 512;
             index.apply(Position(end), &[], &changed).unwrap();
@@ -762,7 +763,7 @@ fn partitions_are_opened_by_a_list_and_others_are_neither_changed_nor_asked() {
     assert!(matches!(index.for_each(2, &mut |_, _| Ok(())), Err(IndexError::NotOpened { partition: 2, .. })));
     assert_eq!(index.position(), Position(8192));
     drop(index);
-    // Each partition has the epoch of its own owner.
+    // Each partition has its own owner's epoch.
     let fenced = some(4).unwrap_err();
     assert!(matches!(fenced, IndexError::Fenced { stored_epoch: 6, epoch: 5, .. }), "{fenced}");
     let all = open(&ground, 4, Access::ReadWrite, 9).unwrap();

@@ -1,4 +1,4 @@
-//! Lookups beside a sweep whose writes are seen in part.
+//! Lookups in parallel with a sweep, with its writes seen in part.
 
 use super::crash_tests::{PARTITIONS, created, log, model_of};
 use super::tests::{apply, open};
@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// The sweep writes while it holds a lock; whoever saw a page half written waits for that lock and reads again.
+/// The sweep writes while it holds a lock. A lookup that saw a half-written page waits for that lock and reads again.
 #[test]
 fn m0_14_a_page_that_a_lookup_sees_half_written_is_read_again() {
     const LOOKS: usize = 12;
@@ -30,7 +30,7 @@ fn m0_14_a_page_that_a_lookup_sees_half_written_is_read_again() {
                 let wanted: Vec<_> = expected.keys().copied().collect();
                 let mut found = Vec::new();
                 let result = index.lookup(&wanted, &mut found);
-                // The write went on while nobody waited.
+                // The write went on and nobody waited.
                 let _ = ended.send(());
                 result.unwrap();
                 assert!(expected.values().zip(&found).all(|(entry, found)| *found == Some(*entry)));
@@ -45,11 +45,11 @@ fn m0_14_a_page_that_a_lookup_sees_half_written_is_read_again() {
         apply(&index, batch);
         *expected.lock() = Arc::new(model_of(&log[..=number]));
         if number == 5 {
-            // There are pages enough now that none grows in the middle of a look.
+            // There are now enough pages that none grows during a look.
             disk.during_writes(look.clone());
         }
         index.sweep_all().unwrap();
-        // Those that waited find what this batch spells, not the next.
+        // The waiting lookups find the result of this batch, not of the next.
         let waited: Vec<_> = lookups.lock().iter_mut().filter_map(Option::take).collect();
         waited.into_iter().for_each(|lookup| lookup.join().unwrap());
     }

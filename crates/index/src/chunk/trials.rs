@@ -1,4 +1,4 @@
-//! The trials that everything that writes has to stand: pages, the journal, growth, the saved filter.
+//! The trials that every writer must pass: pages, the journal, growth, the saved filter.
 
 use super::crash_tests::{PARTITIONS, created, log, model_of};
 use super::tests::{LogBatch, check, open};
@@ -9,14 +9,14 @@ use onefold_ground::simulation::trials::*;
 /// Batches that one process applies.
 const BATCHES: usize = 8;
 
-/// An index behind a log that is durable.
+/// An index behind a durable log.
 struct Sweeps {
     log: Vec<LogBatch>,
 }
 
 #[derive(Clone)]
 struct Known {
-    /// Batches that the log has.
+    /// Batches in the log.
     applied: usize,
     epoch: u64,
 }

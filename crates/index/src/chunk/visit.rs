@@ -1,4 +1,4 @@
-//! Reading all of a partition's pages: whether they are whole.
+//! Reads all of a partition's pages to check whether they are intact.
 
 use super::merge::{Pair, check_position};
 use super::page::{PAGE_BYTES, Page, PageDamage};
@@ -7,12 +7,12 @@ use super::partition::{Partition, resolve};
 use crate::{IndexError, Result};
 use onefold_fingerprint::Fingerprint;
 
-/// Pages read at once.
+/// Pages per read.
 const STEP_PAGES: usize = 256;
-/// Pairs of pages asked for ahead in the search for unused chunks.
+/// Pairs of pages per read-ahead in the search for unused chunks.
 const UNUSED_PAIRS: usize = 64;
 
-/// A page that is not what was written.
+/// A page that is not as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DamagedPage {
     /// The file.
@@ -23,21 +23,22 @@ pub struct DamagedPage {
     pub why: String,
 }
 
-/// What reading a run of pages found. A *place* in a partition is the beginning of the fingerprints that a page is for, as a 32-bit fraction of all in the partition:
-/// it stays what it is when the partition grows.
+/// The result of reading a run of pages. A *place* in a partition is the start of a page's fingerprints, as a 32-bit
+/// fraction of the partition. It stays the same when the partition grows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerifiedRun {
-    /// Pages that are damaged, and their places.
+    /// Damaged pages and their places.
     pub damaged: Vec<(u32, DamagedPage)>,
     /// Bytes read.
     pub read_bytes: u64,
-    /// Where to go on; `None`: these were the last pages.
+    /// Where to continue; `None`: these were the last pages.
     pub next: Option<u32>,
 }
 
 impl Partition {
-    /// Appends the chunks with the count 0 that lie in pages, from page `first` on, until there are at least `limit` of them or the pages are at
-    /// their end. Returns the page to go on with. Only pages that may have some are read; those that are damaged are passed over and noted.
+    /// Appends unused chunks (count 0) from the pages, from page `first` on, until there are at least `limit` or no
+    /// more pages. Returns the page to continue with. Reads only pages that may have some. Skips damaged pages and
+    /// records them.
     pub fn unused(
         &self,
         first: u32,
@@ -55,10 +56,10 @@ impl Partition {
         Ok(next)
     }
 
-    /// The next pages that have some. Sweeps may come between two runs; when the partition grows, pages move to higher numbers, so some are looked
-    /// at twice and none is passed over.
+    /// Reads the next pages that may have some. Sweeps may come between two runs. Growth moves pages to higher numbers,
+    /// so it may visit some twice but skips none.
     pub fn unused_of_run(&self, first: u32, out: &mut Vec<(Fingerprint, u64)>, damaged: &mut Vec<DamagedPage>) -> Result<Option<u32>> {
-        // No sweep meanwhile: pages stay as they are.
+        // No sweep runs meanwhile: pages stay unchanged.
         let _files = self.files.lock();
         let (pages, applied, target) = {
             let state = self.state.read();
@@ -92,7 +93,7 @@ impl Partition {
         Ok(next)
     }
 
-    /// Reads all pages, as long as `go_on` says true, and returns those that are damaged.
+    /// Reads all pages as long as `go_on` returns true. Returns the damaged ones.
     pub fn verify(&self, go_on: &mut dyn FnMut() -> bool) -> Vec<DamagedPage> {
         let (mut damaged, mut next) = (Vec::new(), Some(0));
         while let Some(place) = next.filter(|_| go_on()) {
@@ -103,15 +104,15 @@ impl Partition {
         damaged
     }
 
-    /// Reads the pages that come next from `place` on, at most so many that sweeps, which wait meanwhile, hardly notice. With `from_device` what the system keeps of
-    /// them in memory is forgotten first.
+    /// Reads the next pages from `place` on, few enough that waiting sweeps hardly notice. With `from_device`, first
+    /// drops these pages from the system's cache.
     pub fn verify_run(&self, place: u32, from_device: bool) -> VerifiedRun {
         let _files = self.files.lock();
         let (pages, applied, target) = {
             let state = self.state.read();
             (state.pages.clone(), state.applied, state.frozen.as_ref().map_or(0, |frozen| frozen.target))
         };
-        // A place in the middle of a page is there where the partition had more pages once.
+        // A place in the middle of a page comes from a time when the partition had more pages.
         let first = pages.shape.page_at(place);
         let mut ranges = pages.shape.ranges(u64::from(first), pages.shape.end());
         let range = ranges.next().unwrap_or_default();
@@ -128,7 +129,7 @@ impl Partition {
             let found = if is_read {
                 pages.decode(page, &bytes[number * PAGE_BYTES..(number + 1) * PAGE_BYTES])
             } else {
-                // Where the device cannot read a run, it may be for one page of it.
+                // The device cannot read the run, perhaps because of one page.
                 pages.read(page, &mut alone)
             };
             let checked =
