@@ -1,4 +1,4 @@
-//! What can go wrong with an index, with the values in it.
+//! Index errors, with the values in them.
 
 use onefold_ground::GroundError;
 use onefold_ground::wire::WireError;
@@ -9,16 +9,16 @@ pub enum IndexError {
     /// A file operation failed.
     #[error(transparent)]
     Ground(#[from] GroundError),
-    /// The database of an object-index partition failed. After a full disk or a failed device the partition opens it anew by itself; what was
-    /// applied stays in memory and in the log, so the operation may be tried again.
+    /// The database of an object-index partition failed. After a full disk or a failed device, the partition reopens it
+    /// by itself. Applied changes stay in memory and in the log, so the caller may retry.
     #[error("object index {path}: {source}")]
     Database {
         /// The partition's file.
         path: String,
-        /// What the database said.
+        /// The database's error.
         source: redb::Error,
     },
-    /// An object-index partition does not hold what the format says.
+    /// An object-index partition violates its format.
     #[error("object index {path} is damaged: {what}")]
     ObjectIndexDamaged {
         /// The partition's file.
@@ -26,7 +26,7 @@ pub enum IndexError {
         /// What is wrong.
         what: String,
     },
-    /// What the object index said of a key is lost with damage that was repaired: there may have been an object or not.
+    /// The keys are lost: salvage could not read them, so nobody knows whether they have objects.
     #[error("object index {path}: what it said of {} is lost; what is written there anew can be read again", lost_keys(.from, .to))]
     Lost {
         /// The partition's file.
@@ -36,7 +36,7 @@ pub enum IndexError {
         /// Its end.
         to: Vec<u8>,
     },
-    /// Another owner wrote to the partition since: this one has lost it.
+    /// Another owner has written to the partition since, so this one has lost it.
     #[error("{path} belongs to owner epoch {stored_epoch}, this process has {epoch}")]
     Fenced {
         /// The partition's file.
@@ -46,53 +46,54 @@ pub enum IndexError {
         /// The epoch of this process.
         epoch: u64,
     },
-    /// The index was opened for reading.
+    /// The index was opened read-only.
     #[error("{path} is open for reading only")]
     ReadOnly {
         /// The partition's file.
         path: String,
     },
-    /// A file of a chunk-index partition does not hold what the format says. The index can be rebuilt from containers and recipes.
+    /// A file of a chunk-index partition violates its format. The index can be rebuilt from containers and recipes.
     #[error("chunk index {path}{} is damaged: {what}", .page.map_or(String::new(), |page| format!(" page {page}")))]
     ChunkIndexDamaged {
         /// The file.
         path: String,
-        /// The page, if it is one.
+        /// The page, if a page is damaged.
         page: Option<u32>,
         /// What is wrong.
         what: String,
     },
-    /// An index is not the one that the store's descriptor speaks of, or cannot be made like this.
+    /// An index does not match the store's descriptor, or cannot be created with these values.
     #[error("{path}: {what} is {found}, not {expected}")]
     Mismatch {
         /// The file.
         path: String,
         /// What differs.
         what: &'static str,
-        /// What is there.
+        /// The actual value.
         found: u64,
-        /// What should be.
+        /// The expected value.
         expected: u64,
     },
-    /// The fingerprints of a chunk-index partition share their first bits far beyond chance: doubling does not part them.
+    /// The fingerprints of a chunk-index partition share their first bits far beyond chance: doubling does not separate
+    /// them.
     #[error("chunk index {path}: {entries} fingerprints are not spread evenly over {pages} pages; they are no digests")]
     Skewed {
         /// The partition.
         path: String,
-        /// Entries.
+        /// Number of entries.
         entries: u64,
-        /// Pages now.
+        /// Current number of pages.
         pages: u64,
     },
-    /// There is no such partition.
+    /// No such partition exists.
     #[error("object-index partition {partition} of {partitions}")]
     NoPartition {
-        /// The number asked for.
+        /// The requested number.
         partition: u16,
         /// How many there are.
         partitions: u32,
     },
-    /// The partition is there, but this opening does not have it: somebody else may own it.
+    /// The partition exists, but this opening does not have it. Another node may own it.
     #[error("partition {partition} of {path} is not opened here")]
     NotOpened {
         /// The index.
@@ -100,13 +101,13 @@ pub enum IndexError {
         /// The partition.
         partition: u32,
     },
-    /// A record of the log does not hold what the format says.
+    /// A record of the log violates its format.
     #[error("log record for the object index: {0}")]
     Record(#[from] WireError),
 }
 
 impl IndexError {
-    /// Whether there is no room on the device: nothing is damaged, the operation may be tried again.
+    /// Returns whether the device is full. Nothing is damaged, and the caller may retry.
     pub fn is_full(&self) -> bool {
         match self {
             IndexError::Ground(error) => error.is_full(),
@@ -117,7 +118,7 @@ impl IndexError {
         }
     }
 
-    /// Whether it says something of what is stored. Otherwise it may be over the next time.
+    /// Returns whether the error says something about stored data. Any other error may be gone on the next try.
     pub fn is_lasting(&self) -> bool {
         match self {
             IndexError::Ground(error) => error.is_lasting(),
@@ -130,7 +131,7 @@ impl IndexError {
         }
     }
 
-    /// Whether bytes of the index are damaged.
+    /// Returns whether bytes of the index are damaged.
     pub fn is_damage(&self) -> bool {
         match self {
             IndexError::ObjectIndexDamaged { .. }
@@ -143,7 +144,7 @@ impl IndexError {
     }
 }
 
-/// A range of keys for people: the letter of their kind, the rest in hex.
+/// Formats a range of keys for people: the letter of their kind, the rest in hex.
 fn lost_keys(from: &[u8], to: &[u8]) -> String {
     let text = |key: &[u8]| match key.split_first() {
         Some((kind, rest)) => rest.iter().fold(format!("{}:", char::from(*kind)), |text, byte| format!("{text}{byte:02x}")),
@@ -152,5 +153,5 @@ fn lost_keys(from: &[u8], to: &[u8]) -> String {
     format!("keys {} to {}", text(from), text(to))
 }
 
-/// A result of an index.
+/// Result of index operations.
 pub type Result<T> = std::result::Result<T, IndexError>;

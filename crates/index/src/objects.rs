@@ -1,15 +1,20 @@
-//! The object index (M0.16): an ordered map of objects, key bytes -> value bytes. What an object is (a block mapping, a volume, a backup) is the
-//! business of those above.
+//! The object index (M0.16): an ordered map of objects, key bytes -> value bytes. The layers above define what an
+//! object is (a block mapping, a volume, a backup).
 //!
-//! It is a view of the operations log. A change goes through three tiers: it is [staged](ObjectIndex::stage) (visible, volatile),
-//! [applied](ObjectIndex::apply) when the log holds it durably, and [persisted](ObjectIndex::persist) later, many in one sorted transaction, into
-//! the partition's database. No request waits for the database to be written.
+//! It is a view of the operations log. A change goes through three tiers:
+//! * [Staged](ObjectIndex::stage): visible, volatile.
+//! * [Applied](ObjectIndex::apply): the log holds it durably.
+//! * [Persisted](ObjectIndex::persist): in the partition's database. One sorted transaction persists many changes,
+//!   later.
+//!
+//! No request waits for a database write.
 //!
 //! Invariants:
-//! * The database of a partition holds exactly what the log says up to the position that is written in the same transaction; behind a full disk
-//!   some objects may be newer, of which replaying the log from that position says the same again.
-//! * Reads see one moment of a partition: all tiers and the database's snapshot are taken under one lock.
-//! * Memory: what is applied and not persisted is counted; the writer of the log waits while [`ObjectIndex::is_over_limit`].
+//! * The database of a partition holds exactly the log's state at the position that the same transaction writes. After
+//!   a full disk some objects may be newer; replaying the log from that position writes the same again.
+//! * Reads see one moment of a partition: they take all tiers and the database's snapshot under one lock.
+//! * Memory: applied changes that are not persisted are counted. The writer of the log waits while
+//!   [`ObjectIndex::is_over_limit`].
 
 mod backend;
 mod blocks;
@@ -40,12 +45,12 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 use tiers::Tiers;
 
-/// Memory of an object index, all partitions together.
+/// Memory of an object index, over all partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectIndexOptions {
     /// Cache of the databases, bytes.
     pub cache_bytes: usize,
-    /// Bound of what is applied but not persisted, bytes.
+    /// Bound of changes applied but not persisted, bytes.
     pub pending_bytes: usize,
 }
 
@@ -55,7 +60,7 @@ impl Default for ObjectIndexOptions {
     }
 }
 
-/// A partition whose file is not what was written.
+/// A partition whose file is not as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DamagedPartition {
     /// The file.
@@ -64,32 +69,32 @@ pub struct DamagedPartition {
     pub why: String,
 }
 
-/// What the verification of a partition's file came to.
+/// The result of verifying a partition's file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verified {
-    /// The file is what was written.
+    /// The file is as it was written.
     Whole,
-    /// It is not.
+    /// The file is damaged.
     Damaged(DamagedPartition),
-    /// It was stopped before it knew.
+    /// The verification was stopped early.
     Stopped,
 }
 
-/// How often somebody is asked whether a verification shall go on.
+/// How often a verification asks whether to go on.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 
-/// The object index of a store, open.
+/// The open object index of a store.
 #[derive(Debug)]
 pub struct ObjectIndex {
     ground: Arc<dyn Ground>,
     directory: String,
     /// Which partitions are opened, out of how many.
     ownership: Ownership,
-    /// Those that are opened, in the order of their numbers.
+    /// The opened partitions, in the order of their numbers.
     partitions: Vec<Partition>,
     access: Access,
     pending_limit_bytes: usize,
-    /// Sum over the partitions, kept beside them so that asking takes no lock.
+    /// Sum over the partitions, kept separately so that reading it takes no lock.
     pending_bytes: AtomicUsize,
     persisting: Mutex<()>,
 }
@@ -98,21 +103,21 @@ pub struct ObjectIndex {
 struct Partition {
     file: PartitionFile,
     tiers: RwLock<Tiers>,
-    /// As of what is applied. Locked behind `tiers`.
+    /// As of what is applied. Lock it after `tiers`.
     lost: RwLock<Arc<LostRanges>>,
-    /// Whether there are any: without, nobody asks.
+    /// Whether there are any. If not, nobody takes the lock.
     has_lost: AtomicBool,
-    /// What this opening's last second copy is as of. Locked while one is written.
+    /// Position of the last second copy that this opening wrote. Locked while one is written.
     copied: Mutex<Option<Position>>,
 }
 
-/// The name of a partition's file in the directory of the object index.
+/// Returns the path of a partition's file in the directory of the object index.
 fn file_name(directory: &str, partition: u16) -> String {
     format!("{directory}/{partition:04x}.redb")
 }
 
 impl ObjectIndex {
-    /// Creates an empty object index of `partitions` files in a new `directory`; durable on return.
+    /// Creates an empty object index of `partitions` files in a new `directory`, durable on return.
     pub fn create(ground: &Arc<dyn Ground>, directory: &str, partitions: u16) -> Result<()> {
         ground.create_directory(directory)?;
         for partition in 0..partitions {
@@ -121,8 +126,8 @@ impl ObjectIndex {
         Ok(ground.sync_directory(directory)?)
     }
 
-    /// Opens some partitions of an object index. With [`Access::Read`] not a byte of it is written, and the epochs do not matter; else a partition that a
-    /// later owner has written to is refused.
+    /// Opens some partitions of an object index. With [`Access::Read`] it writes nothing, and epochs do not matter.
+    /// Otherwise it refuses a partition that a later owner has written to.
     pub fn open(
         ground: Arc<dyn Ground>,
         directory: &str,
@@ -163,7 +168,7 @@ impl ObjectIndex {
         })
     }
 
-    /// The owner epoch that the file of a partition names.
+    /// Returns the owner epoch in a partition's file.
     pub fn epoch(ground: &Arc<dyn Ground>, directory: &str, partition: u16) -> Result<u64> {
         PartitionFile::open(ground, file_name(directory, partition), Access::Read, 0, 1 << 20)?.0.epoch()
     }
@@ -172,26 +177,26 @@ impl ObjectIndex {
         Ok(&self.partitions[self.place(partition)?])
     }
 
-    /// Which of the opened partitions this number is, or an error.
+    /// Returns the index of this number among the opened partitions. Errors: it is not opened.
     fn place(&self, partition: u16) -> Result<usize> {
         self.check_number(partition)?;
         let not_opened = || IndexError::NotOpened { path: self.ground.describe(&self.directory), partition: u32::from(partition) };
         self.ownership.place(u32::from(partition)).ok_or_else(not_opened)
     }
 
-    /// An error if no owner has such a partition.
+    /// Checks that the store has a partition of this number.
     fn check_number(&self, partition: u16) -> Result<()> {
         let partitions = self.ownership.total();
         if u32::from(partition) < partitions { Ok(()) } else { Err(IndexError::NoPartition { partition, partitions }) }
     }
 
-    /// The opened partitions with their numbers.
+    /// Returns the opened partitions with their numbers.
     fn numbered(&self) -> impl Iterator<Item = (u16, &Partition)> {
         self.ownership.numbers().map(|number| number as u16).zip(&self.partitions)
     }
 
-    /// Makes changes visible before they are durable. `sequence` grows from call to call and is at least 1.
-    /// The changes of one partition become visible together. An error changes nothing.
+    /// Makes changes visible before they are durable. `sequence` grows from call to call and is at least 1. The changes
+    /// of one partition become visible together. An error changes nothing.
     pub fn stage(&self, sequence: u64, changes: &[Change]) -> Result<()> {
         self.each(changes, |tiers, own| {
             for (_, key, value) in own {
@@ -200,12 +205,13 @@ impl ObjectIndex {
         })
     }
 
-    /// The batch of the log that ends at `end` is durable, and `changes` is all that it says of objects, in its order: one call for each
-    /// batch, with those that have no changes too, in the order of the log.
+    /// Applies the batch of the log that ends at `end`, which is durable. `changes` are all its changes of objects, in
+    /// its order. Call once for each batch, even without changes, in the order of the log.
     ///
-    /// What was staged with at most `sequence` leaves the volatile tier; a version of a key that was staged later stays the visible one.
-    /// In a replay `sequence` is 0, and a batch that a partition held when it was opened is skipped for that partition. Changes in partitions that are not
-    /// opened are passed over: the log may be older than their move to another owner.
+    /// Everything staged with at most `sequence` leaves the volatile tier. If a later version of a key is staged, that
+    /// version stays visible. In a replay `sequence` is 0, and a partition skips a batch that it held when it was
+    /// opened. Changes in partitions that are not opened are skipped too: the log may be older than their move to
+    /// another owner.
     pub fn apply(&self, end: Position, sequence: u64, changes: &[Change]) -> Result<()> {
         changes.iter().try_for_each(|(partition, ..)| self.check_number(*partition))?;
         for (number, partition) in self.numbered() {
@@ -244,9 +250,9 @@ impl ObjectIndex {
         }
     }
 
-    /// Writes everything applied before the call into the databases, one transaction for each partition; durable on return. Everything else
-    /// may be called meanwhile; a second call waits for the first. After an error the changes of the partitions that failed are still
-    /// in memory and visible, and a later call writes them.
+    /// Writes everything applied before the call into the databases, in one transaction per partition. Durable on
+    /// return. Everything else may be called meanwhile; a second call waits for the first. After an error the changes
+    /// of failed partitions stay in memory and visible, and a later call writes them.
     pub fn persist(&self) -> Result<()> {
         let _one_at_a_time = self.persisting.lock();
         let mut result = Ok(());
@@ -265,7 +271,7 @@ impl ObjectIndex {
         }
         let Some(frozen) = partition.tiers.write().freeze() else { return Ok(()) };
         let mut result = partition.file.write(&frozen.objects, frozen.position);
-        // What is lost is told by ranges that change together: they are not taken apart.
+        // Lost ranges change together, so they must not be split over several transactions.
         if result.as_ref().is_err_and(IndexError::is_full) && !partition.has_lost.load(Ordering::Acquire) {
             result = partition.file.write_in_steps(&frozen.objects, frozen.position);
         }
@@ -285,8 +291,8 @@ impl ObjectIndex {
         result
     }
 
-    /// Writes the second copies of the objects that everything hangs on, as they are persisted, where they are older; durable on return. Persisting goes
-    /// on meanwhile.
+    /// Writes the second copies of the vital objects, as persisted, where the copies are older. Durable on return.
+    /// Persisting goes on meanwhile.
     pub fn copy_objects(&self) -> Result<()> {
         for (number, partition) in self.numbered() {
             if self.access == Access::Read {
@@ -301,7 +307,8 @@ impl ObjectIndex {
         Ok(())
     }
 
-    /// What keeps the file of a partition from being used, by reading all of it; and up to where the log is applied in it, if that can be read.
+    /// Reads all of a partition's file. Returns what keeps the file from being used, and up to where the log is applied
+    /// in it, if that can be read.
     pub fn problem_of(ground: &Arc<dyn Ground>, directory: &str, partition: u16) -> Result<(Option<String>, Option<Position>)> {
         let path = file_name(directory, partition);
         if partition_salvage::is_unfinished(&**ground, &path)? {
@@ -315,13 +322,14 @@ impl ObjectIndex {
         };
         match file.examine(Position(0)..=Position(u64::MAX), Fault::default()) {
             Ok(found) => Ok((found, Some(position))),
-            // A sound file must not be given up because memory or descriptors were short.
+            // A shortage of memory or descriptors must not condemn a sound file.
             Err(error) if error.is_lasting() => Ok((Some(error.to_string()), Some(position))),
             Err(error) => Err(error),
         }
     }
 
-    /// What is wrong with the second copies, for a log that starts at `log_start`: one that was trimmed is of use with copies only that are as new.
+    /// Returns what is wrong with the second copies, for a log that starts at `log_start`. A trimmed log needs copies
+    /// at least as new as its start.
     pub fn damaged_copies(&self, log_start: Position) -> Vec<String> {
         let problem = |number| {
             let name = copy::file_name(&self.directory, number);
@@ -338,28 +346,30 @@ impl ObjectIndex {
         self.numbered().filter_map(|(number, _)| problem(number)).collect()
     }
 
-    /// The position of the second copy of a partition; `None`: there is none that can be read.
+    /// Returns the position of a partition's second copy. `None`: there is no readable one.
     pub fn copied_position(ground: &dyn Ground, directory: &str, partition: u16) -> Option<Position> {
         copy::open(ground, &copy::file_name(directory, partition)).ok().flatten().map(|copied| copied.position)
     }
 
-    /// Reads the files of all partitions past all caches, those of the system too, and returns those that are damaged. Persisting waits meanwhile.
+    /// Reads the files of all partitions, bypassing all caches, including the system's. Returns the damaged ones.
+    /// Persisting waits meanwhile.
     pub fn verify(&self) -> Vec<DamagedPartition> {
         let verified = self.numbered().map(|(number, _)| self.verify_partition(number, &|| true));
         verified.filter_map(|verified| if let Verified::Damaged(damaged) = verified { Some(damaged) } else { None }).collect()
     }
 
-    /// The same of one partition, until `go_on`, which is asked ten times a second, says no.
+    /// Does the same for one partition, as long as `go_on` returns true. It asks ten times a second.
     pub fn verify_partition(&self, partition: u16, go_on: &dyn Fn() -> bool) -> Verified {
         let _no_persist = self.persisting.lock();
         let Ok(partition) = self.partition(partition) else { return Verified::Whole };
-        // A transaction whose commit said an error may be there all the same: then the file is ahead of what is known to be persisted.
+        // A transaction whose commit failed may be there all the same. Then the file is ahead of the known persisted
+        // position.
         let known = {
             let tiers = partition.tiers.read();
             tiers.persisted()..=tiers.applied()
         };
         let stop = Fault::default();
-        // The database reads its file in one go: only reads that fail can stop it.
+        // The database reads its file in one go: only failing reads can stop it.
         let (found, was_stopped) = std::thread::scope(|scope| {
             let (sender, receiver) = mpsc::channel();
             let reads = stop.clone();
@@ -384,42 +394,45 @@ impl ObjectIndex {
         }
     }
 
-    /// The length of a partition's file, bytes; 0 where it cannot be asked.
+    /// Returns the length of a partition's file in bytes; 0 if it is unknown.
     pub fn file_bytes(&self, partition: u16) -> u64 {
         self.partition(partition).map_or(0, |partition| partition.file.length_bytes())
     }
 
-    /// The position up to which all partitions are persisted: what the log must keep begins here.
+    /// Returns the position up to which all partitions are persisted. The log must keep everything from here on.
     pub fn position(&self) -> Position {
         self.partitions.iter().map(|partition| partition.tiers.read().persisted()).min().unwrap_or_default()
     }
 
-    /// The furthest position of a partition. A log that ends before it has lost its tail.
+    /// Returns the furthest position of a partition. A log that ends before it has lost its tail.
     pub fn furthest_position(&self) -> Position {
         self.partitions.iter().map(|partition| partition.tiers.read().persisted()).max().unwrap_or_default()
     }
 
-    /// Memory of what is applied and not persisted, bytes.
+    /// Returns the memory of changes applied but not persisted, bytes.
     pub fn pending_bytes(&self) -> usize {
         self.pending_bytes.load(Ordering::Relaxed)
     }
 
-    /// Memory of what is staged and not applied, bytes. It is bounded by whoever stages: by flushing the log.
+    /// Returns the memory of changes staged but not applied, bytes. The caller of [`ObjectIndex::stage`] bounds it by
+    /// flushing the log.
     pub fn volatile_bytes(&self) -> usize {
         self.partitions.iter().map(|partition| partition.tiers.read().volatile_bytes()).sum()
     }
 
-    /// Whether it is time for [`ObjectIndex::persist`]: half of the bound is used. Never with [`Access::Read`].
+    /// Returns whether it is time for [`ObjectIndex::persist`]: half of the bound is used. Never true with
+    /// [`Access::Read`].
     pub fn wants_persist(&self) -> bool {
         self.access == Access::ReadWrite && self.pending_bytes() >= self.pending_limit_bytes / 2
     }
 
-    /// Whether the bound is passed: whoever applies should wait for a persist. Never with [`Access::Read`].
+    /// Returns whether the index is over its bound. Then wait for a persist before applying more. Never true with
+    /// [`Access::Read`].
     pub fn is_over_limit(&self) -> bool {
         self.access == Access::ReadWrite && self.pending_bytes() > self.pending_limit_bytes
     }
 
-    /// The value of an object.
+    /// Returns the value of an object.
     pub fn get(&self, partition: u16, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let partition = self.partition(partition)?;
         partition.read(|| {
@@ -437,26 +450,26 @@ impl ObjectIndex {
         })
     }
 
-    /// Whether there are lost ranges.
+    /// Returns whether there are lost ranges.
     pub fn has_lost(&self) -> bool {
         self.partitions.iter().any(|partition| partition.has_lost.load(Ordering::Acquire))
     }
 
-    /// The lost ranges of a partition that have keys with `from <= key < to`, as far as they do.
+    /// Returns the lost ranges of a partition, cut to `from <= key < to`.
     pub fn lost_within(&self, partition: u16, from: &[u8], to: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let Some(lost) = self.partition(partition)?.lost_now() else { return Ok(Vec::new()) };
         let cut = |(first, end): (&[u8], &[u8])| (first.max(from).to_vec(), end.min(to).to_vec());
         Ok(lost.iter().map(cut).filter(|(first, end)| first < end).collect())
     }
 
-    /// The first of them.
+    /// Returns the first lost range, cut to `from <= key < to`.
     pub fn first_lost(&self, partition: u16, from: &[u8], to: &[u8]) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
         let Some(lost) = self.partition(partition)?.lost_now() else { return Ok(None) };
         Ok(lost.within(from, to).map(|(first, end)| (first.max(from).to_vec(), end.min(to).to_vec())))
     }
 
-    /// The change that makes lost keys with `from <= key < to` known again, once it is applied: those without a value have none. `None`: none of them is lost.
-    /// For who knows that nobody needs them.
+    /// Returns a change that, once applied, makes lost keys with `from <= key < to` known again: keys without a value
+    /// then have none. `None`: none of them is lost. Call only when the keys are unreferenced.
     pub fn give_up_lost(&self, partition: u16, from: &[u8], to: &[u8]) -> Result<Option<Change>> {
         let lost = self.partition(partition)?.lost_now();
         Ok(lost.filter(|lost| lost.within(from, to).is_some()).map(|_| {
@@ -465,7 +478,8 @@ impl ObjectIndex {
         }))
     }
 
-    /// Up to `limit` objects with `from <= key < to`, sorted by key, as they are at one moment. An error if one of them may be lost.
+    /// Returns up to `limit` objects with `from <= key < to`, sorted by key, as of one moment. Errors: one of them may
+    /// be lost.
     pub fn range(&self, partition: u16, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let partition = self.partition(partition)?;
         if from >= to || limit == 0 {
@@ -484,7 +498,7 @@ impl ObjectIndex {
     }
 }
 
-/// An error if what was found of a range, up to `limit` objects, passes over lost keys.
+/// Fails if the result of a range read, up to `limit` objects, skips lost keys.
 fn check_range(
     lost: Option<&LostRanges>,
     path: impl Fn() -> String,
@@ -498,7 +512,7 @@ fn check_range(
     lost.check(&path(), from, last.as_deref().unwrap_or(to))
 }
 
-/// What memory says of a range laid over what the database says of it: up to `limit` objects, sorted by key.
+/// Lays memory's state of a range over the database's: up to `limit` objects, sorted by key.
 fn laid_over(
     memory: Vec<(Vec<u8>, Option<Vec<u8>>)>,
     snapshot: &Snapshot,
@@ -531,12 +545,13 @@ fn laid_over(
 }
 
 impl Partition {
-    /// Takes over what the changes of a batch say of lost ranges: what they write, delete or give up is known again. What follows from that is passed to `apply`.
+    /// Updates lost ranges from the changes of a batch: keys that they write, delete or give up are known again. Passes
+    /// the resulting changes to `apply`.
     fn find_again(&self, changes: &mut dyn Iterator<Item = &Change>, mut apply: impl FnMut(&[u8], &Option<Vec<u8>>)) {
         for (_, key, value) in changes {
             let is_of_ranges = key.first() == Some(&lost::PREFIX);
             if is_of_ranges {
-                // It was for the ranges and is no object.
+                // It was meant for the ranges and is not an object.
                 apply(key, &None);
             }
             if !self.has_lost.load(Ordering::Acquire) {
@@ -556,12 +571,12 @@ impl Partition {
         }
     }
 
-    /// The lost ranges, if there are any.
+    /// Returns the lost ranges, if there are any.
     fn lost_now(&self) -> Option<Arc<LostRanges>> {
         self.has_lost.load(Ordering::Acquire).then(|| self.lost.read().clone())
     }
 
-    /// An error if a key from `from` up to but not `to` is lost; without `to`, `from` alone.
+    /// Fails if a key with `from <= key < to` is lost; without `to`, if `from` is.
     fn check_lost(&self, from: &[u8], to: Option<&[u8]>) -> Result<()> {
         if !self.has_lost.load(Ordering::Acquire) {
             return Ok(());
@@ -570,7 +585,7 @@ impl Partition {
         self.lost.read().check(&self.file.describe(), from, to.unwrap_or(&behind))
     }
 
-    /// Runs a read, once more if the database failed meanwhile and was opened anew.
+    /// Runs a read, and retries it once if the database failed meanwhile and was reopened.
     fn read<T>(&self, read: impl Fn() -> Result<T>) -> Result<T> {
         match read() {
             Err(IndexError::Database { .. }) if self.file.has_failed() => read(),

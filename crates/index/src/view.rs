@@ -56,7 +56,7 @@ impl<E: From<IndexError>> View<E> for ObjectIndex {
         pressure(self.is_over_limit(), || self.wants_persist())
     }
 
-    /// Persists all that is applied: its bound in memory bounds the work.
+    /// Persists everything applied. Its memory bound limits the work.
     fn step(&self) -> Result<bool, E> {
         self.persist()?;
         Ok(true)

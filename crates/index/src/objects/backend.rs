@@ -1,10 +1,11 @@
-//! A redb storage backend on [`Blocks`] of a file of the ground, so that every byte that redb sees is verified, and the database crashes, tears
-//! and fills up in tests like every other file.
+//! A redb storage backend on [`Blocks`] of a file of the ground. So every byte that redb sees is verified. In tests the
+//! database crashes, tears and fills up like every other file.
 //!
 //! Invariants:
-//! * After the first error nothing more is written through a backend. redb gives up a database after an I/O error; the owner then opens the
-//!   file anew through a new backend, and readers that still hold the old one cannot disturb the new one.
-//! * An [`Overlay`] never writes a byte to its file. redb writes when it opens a database after a crash; those pages stay in memory.
+//! * After the first error a backend writes nothing more. redb gives up a database after an I/O error, and the owner
+//!   then reopens the file through a new backend. Readers that still hold the old backend cannot disturb the new one.
+//! * An [`Overlay`] never writes to its file. redb writes when it opens a database after a crash; those pages stay in
+//!   memory.
 
 use super::blocks::{Blocks, PAGE_BYTES, by_page};
 use parking_lot::RwLock;
@@ -15,17 +16,17 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Set when a backend has failed: the database above it must be opened anew.
+/// Set when a backend has failed: its database must be reopened.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fault(Arc<AtomicBool>);
 
 impl Fault {
-    /// Whether an operation failed.
+    /// Returns whether an operation failed.
     pub(super) fn is_set(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 
-    /// From now on nothing is written.
+    /// Stops all writes from now on.
     pub(super) fn set(&self) {
         self.0.store(true, Ordering::Release);
     }
@@ -77,7 +78,7 @@ impl StorageBackend for Direct {
     }
 }
 
-/// Reads a file and keeps what is written to it in memory.
+/// Reads a file and keeps writes in memory.
 #[derive(Debug)]
 pub(super) struct Overlay {
     blocks: Blocks,
@@ -89,7 +90,7 @@ pub(super) struct Overlay {
 struct Written {
     pages: HashMap<u64, Box<[u8]>>,
     length: u64,
-    /// The smallest length so far: what the file holds behind it is gone.
+    /// The smallest length so far: the file's content past it is gone.
     kept: u64,
 }
 
@@ -99,7 +100,7 @@ impl Overlay {
         Overlay { blocks, fault, written: RwLock::new(Written { pages: HashMap::new(), length, kept: length }) }
     }
 
-    /// Reads what the file still says about `offset ..`; zeros behind its end.
+    /// Reads the file's content from `offset` on; zeros past its end.
     fn read_below(&self, kept: u64, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let present = (kept.saturating_sub(offset)).min(out.len() as u64) as usize;
         if present > 0 {
@@ -163,7 +164,7 @@ impl StorageBackend for Overlay {
                 Entry::Occupied(present) => present.into_mut(),
                 Entry::Vacant(absent) => {
                     let mut bytes = vec![0; PAGE_BYTES].into_boxed_slice();
-                    // What is written whole is not read: nobody knows whether it was ever written before.
+                    // A page that is written whole is not read: it may never have been written before.
                     if count < PAGE_BYTES {
                         self.read_below(kept, page * PAGE_BYTES as u64, &mut bytes)?;
                     }

@@ -1,17 +1,19 @@
-//! The file below redb: blocks with checksums, so that a damaged byte is an error and never reaches redb, which trusts what it reads
-//! (`docs/format.md` section 7, `docs/decisions/0012-checksums-below-redb.md`).
+//! The file below redb: blocks with checksums. redb trusts what it reads, so a damaged byte must give an error before
+//! it reaches redb (`docs/format.md` section 7, `docs/decisions/0012-checksums-below-redb.md`).
 //!
-//! redb sees 4096-byte pages; page `n > 0` is stored in slot `n + 1` of 4608 bytes: the page and a 512-byte trailer. Its header page is stored
-//! in slots 0 and 1 in turn, the valid one with the greatest sequence counts.
+//! redb sees 4096-byte pages. Page `n > 0` is stored in slot `n + 1` of 4608 bytes: the page and a 512-byte trailer.
+//! Its header page alternates between slots 0 and 1. The valid one with the highest sequence counts.
 //!
 //! Invariants:
-//! * At every moment one header slot is durable and untouched: a header is written at a sync, into the other slot, and counts when the sync is done.
-//! * Every page that the durable header leads to was synced before it and is not overwritten before the next header is durable. This is redb's
-//!   copy-on-write with two-phase commits; so a page torn by a crash is one that nobody reads.
-//! * No page carries a sequence greater than that of the durable header plus one. So pages tell when the newest header was lost to damage:
-//!   the older one must then not be used, because its pages may have been overwritten.
-//! * A page that is not durable yet is read as it was written, or not at all. Linux may fail to write a page back, evict it, and return the
-//!   page before it, whose checksum is right, until a sync reports the failure. So the checksums of such pages are remembered.
+//! * At every moment one header slot is durable and untouched. A sync writes the header into the other slot, and it
+//!   counts when the sync is done.
+//! * Every page that the durable header leads to was synced before it. It is not overwritten before the next header is
+//!   durable. This is redb's copy-on-write with two-phase commits. So nobody reads a page that a crash tore.
+//! * No page has a sequence above that of the durable header plus one. So pages show when damage took the newest
+//!   header. The older header must then not be used, because its pages may have been overwritten.
+//! * A page that is not durable yet is read as it was written, or not at all. Linux may fail to write a page back and
+//!   evict it. Until a sync reports the failure, Linux returns the page's old content, whose checksum is right. So we
+//!   remember the checksums of such pages.
 
 use onefold_ground::{Access, File, GroundError, checksum};
 use parking_lot::{Mutex, RwLock};
@@ -20,17 +22,17 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A page of redb.
+/// Bytes of a redb page.
 pub(super) const PAGE_BYTES: usize = 4096;
 /// A stored page with its trailer: a whole number of sectors, so that no torn sector holds bytes of two pages.
 const SLOT_BYTES: usize = PAGE_BYTES + 512;
-/// What is before the checksum in a slot: the page, magic, number, sequence, length.
+/// Bytes before the checksum in a slot: page, magic, number, sequence, length.
 const CHECKED_BYTES: usize = PAGE_BYTES + 32;
 const MAGIC: &[u8; 8] = b"1FLDBLK1";
-/// Pages read or written at a time.
+/// Pages per read or write.
 const RUN_PAGES: usize = 64;
 
-/// Bytes of the file that are not what was written.
+/// Bytes of the file that are not as they were written.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Damage {
     /// A page.
@@ -57,17 +59,17 @@ impl From<Damage> for io::Error {
     }
 }
 
-/// Keeps kind and text of the ground's error.
+/// Wraps the ground's error and keeps its kind and text.
 pub(super) fn into_io(error: GroundError) -> io::Error {
     io::Error::new(error.kind(), error)
 }
 
-/// Whether an error that came through [`into_io`] is one that reading again does not mend.
+/// Returns whether an error made by [`into_io`] remains on a second read.
 pub(super) fn is_unreadable(error: &io::Error) -> bool {
     error.get_ref().and_then(|inner| inner.downcast_ref::<GroundError>()).is_some_and(GroundError::is_lasting)
 }
 
-/// The parts of `offset .. offset + length` by page: page number, first byte within the page, bytes.
+/// Splits `offset .. offset + length` by page: page number, first byte within the page, number of bytes.
 pub(super) fn by_page(offset: u64, length: usize) -> impl Iterator<Item = (u64, usize, usize)> {
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -86,7 +88,7 @@ pub(super) fn by_page(offset: u64, length: usize) -> impl Iterator<Item = (u64, 
 #[derive(Debug)]
 pub(super) struct Blocks {
     file: Arc<dyn File>,
-    /// Bytes that redb sees. Beside the header, so that no read waits for a sync.
+    /// Bytes that redb sees. Kept outside the header, so that no read waits for a sync.
     length: AtomicU64,
     header: Mutex<Header>,
     /// Pages written since the last sync, with their checksums.
@@ -102,7 +104,7 @@ struct Header {
     is_dirty: bool,
 }
 
-/// Appends a stored page and its trailer; returns its checksum.
+/// Appends a page and its trailer. Returns the checksum.
 fn seal(page: &[u8], number: u64, sequence: u64, length: u64, out: &mut Vec<u8>) -> u64 {
     let start = out.len();
     out.extend_from_slice(page);
@@ -116,12 +118,12 @@ fn seal(page: &[u8], number: u64, sequence: u64, length: u64, out: &mut Vec<u8>)
     sum
 }
 
-/// The checksum that a slot says it has.
+/// Returns the checksum in a slot.
 fn checksum_of(slot: &[u8]) -> Option<u64> {
     slot.get(CHECKED_BYTES..CHECKED_BYTES + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes)
 }
 
-/// (sequence, length) of a slot that holds page `number` unharmed.
+/// Returns (sequence, length) of a slot that holds page `number` intact.
 fn unseal(slot: &[u8], number: u64) -> Option<(u64, u64)> {
     let field = |index: usize| {
         let start = PAGE_BYTES + 8 * index;
@@ -137,7 +139,7 @@ fn slot_offset(slot: u64) -> u64 {
     slot * SLOT_BYTES as u64
 }
 
-/// Bytes of the file for `length` bytes of redb.
+/// Returns the file bytes for `length` bytes of redb.
 fn stored_length(length: u64) -> u64 {
     if length == 0 { 0 } else { slot_offset(length.div_ceil(PAGE_BYTES as u64) + 1) }
 }
@@ -147,14 +149,14 @@ impl Blocks {
         Blocks { file, length: AtomicU64::new(length), header: Mutex::new(header), unsynced: RwLock::default() }
     }
 
-    /// An empty file.
+    /// Creates an empty file.
     pub(super) fn create(file: Arc<dyn File>) -> Blocks {
         let header = Header { page: vec![0; PAGE_BYTES].into(), sequence: 0, slot: 1, is_dirty: false };
         Blocks::with(file, 0, header)
     }
 
-    /// Opens a file that has a header. For writing, the header that counts is made durable first: it may be one that only the cache of
-    /// the system has, after a sync that failed.
+    /// Opens a file that has a header. For writing, it first makes the current header durable: after a failed sync it
+    /// may be only in the system's cache.
     pub(super) fn open(file: Arc<dyn File>, access: Access) -> io::Result<Blocks> {
         let present = file.len().map_err(into_io)?;
         let mut newest: Option<(Header, u64)> = None;
@@ -165,7 +167,7 @@ impl Blocks {
                 continue;
             }
             file.read_at(slot_offset(slot), &mut bytes).map_err(into_io)?;
-            // A header that survived a crash without the growth before it was never durable.
+            // If a header survived a crash but the growth before it did not, the header was never durable.
             let Some((sequence, length)) = unseal(&bytes, 0).filter(|(_, length)| is_within(*length, present)) else { continue };
             valid += 1;
             if newest.as_ref().is_none_or(|(header, _)| header.sequence < sequence) {
@@ -184,7 +186,7 @@ impl Blocks {
         Ok(Blocks::with(file, length, header))
     }
 
-    /// Opens what is left of a damaged file for reading, by the newest header that is valid; `None`: there is none.
+    /// Opens the remains of a damaged file for reading, with the newest valid header. `None`: there is none.
     pub(super) fn open_damaged(file: Arc<dyn File>) -> io::Result<Option<Blocks>> {
         let present = file.len().map_err(into_io)?;
         let mut newest: Option<(Header, u64)> = None;
@@ -204,7 +206,8 @@ impl Blocks {
         Ok(newest.map(|(header, length)| Blocks::with(file, length, header)))
     }
 
-    /// Like [`Blocks::read`], but a page that is newer than the header counts as damaged: it was written for a header that is lost. Not for the header.
+    /// Reads like [`Blocks::read`], but treats a page newer than the header as damaged: it belongs to a lost header.
+    /// Not for the header page.
     pub(super) fn read_known(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let known = self.header.lock().sequence;
         for (page, within, count) in by_page(offset, out.len()) {
@@ -217,12 +220,12 @@ impl Blocks {
         Ok(())
     }
 
-    /// Bytes that redb sees.
+    /// Returns the bytes that redb sees.
     pub(super) fn len(&self) -> u64 {
         self.length.load(Ordering::Acquire)
     }
 
-    /// Fills `out` with the bytes from `offset`, every page of them verified.
+    /// Fills `out` with the bytes from `offset` on and verifies every page.
     pub(super) fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let end = offset.checked_add(out.len() as u64).filter(|end| *end <= self.len());
         if end.is_none() {
@@ -257,7 +260,7 @@ impl Blocks {
             let slot = &slots[(page - first) as usize * SLOT_BYTES..][..SLOT_BYTES];
             let is_whole = unseal(slot, page).is_some();
             match unsynced.get(&page) {
-                // Not damage: what is durable is sound, and the next sync says that this was not written.
+                // This is no damage: the durable content is sound, and the next sync will report the failed write.
                 Some(written) if !is_whole || checksum_of(slot) != Some(*written) => {
                     return Err(io::Error::other(format!("the system could not write page {page} of the object index")));
                 }
@@ -270,7 +273,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// Writes whole pages, or a part of the header page, which reaches the file with the next sync.
+    /// Writes whole pages, or a part of the header page. The header page reaches the file with the next sync.
     pub(super) fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut header = self.header.lock();
         let first = offset / PAGE_BYTES as u64;
@@ -300,16 +303,16 @@ impl Blocks {
         Ok(())
     }
 
-    /// Changes the length that redb sees. The file itself shrinks when a header that says so is durable.
+    /// Changes the length that redb sees. The file itself shrinks once a header with the new length is durable.
     ///
-    /// redb doubles the file and then writes what it needs of that. On a full disk the rest stays a hole: a small change may find room where
-    /// the doubled file does not.
+    /// redb doubles the file and then writes only the part it needs. On a full disk the rest stays a hole. So a small
+    /// change may fit where the doubled file does not.
     pub(super) fn set_len(&self, length: u64) -> io::Result<()> {
         let (present, wanted) = (self.file.len().map_err(into_io)?, stored_length(length));
         if wanted > present {
             match self.file.allocate(present, wanted - present) {
                 Err(error) if error.is_full() => {
-                    // Room that was had in vain is needed for the pages.
+                    // Free the allocated space: the pages need it.
                     self.file.set_len(present).map_err(into_io)?;
                     self.file.set_len(wanted).map_err(into_io)?;
                 }
@@ -320,7 +323,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// Makes everything written durable; the header changes from its old state to the new one at once.
+    /// Makes everything written durable. The header changes from old to new in one step.
     pub(super) fn sync(&self) -> io::Result<()> {
         let mut header = self.header.lock();
         if !header.is_dirty {
@@ -341,7 +344,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// Gives back what is behind `wanted` bytes, if the older header does not need it either.
+    /// Frees everything past `wanted` bytes, if the older header does not need it either.
     fn shrink(&self, header: &Header, wanted: u64) -> io::Result<()> {
         let mut other = vec![0; SLOT_BYTES];
         self.file.read_at(slot_offset(header.slot ^ 1), &mut other).map_err(into_io)?;
@@ -353,7 +356,7 @@ impl Blocks {
 }
 
 fn is_within(length: u64, present: u64) -> bool {
-    // A length that does not fit in the file cannot overflow the arithmetic after this comparison.
+    // A length that fits into the file cannot overflow the arithmetic after this comparison.
     length <= present && length > 0 && stored_length(length) <= present
 }
 
@@ -363,8 +366,8 @@ fn write_header(file: &dyn File, page: &[u8], slot: u64, sequence: u64, length: 
     file.write_at(slot_offset(slot), &bytes).map_err(into_io)
 }
 
-/// One header slot is not valid. If a crash tore it, it was never durable, and no page is newer than the next commit; otherwise it was
-/// the newest header, and damage took it.
+/// Checks the file when one header slot is invalid. If a crash tore it, it was never durable, and no page is newer than
+/// the next commit. Otherwise it was the newest header, and damage took it.
 fn prove_newest(file: &dyn File, present: u64, header: u64) -> io::Result<()> {
     let pages = (present / SLOT_BYTES as u64).saturating_sub(2);
     let mut slots = vec![0; RUN_PAGES * SLOT_BYTES];
@@ -390,7 +393,7 @@ mod tests {
         vec![value; PAGE_BYTES]
     }
 
-    /// Header page and three pages, synced twice as a commit does.
+    /// Writes a header page and three pages, and syncs twice as a commit does.
     fn written(ground: &SimulatedGround) -> Blocks {
         let blocks = Blocks::create(ground.create("file").unwrap());
         ground.sync_directory("").unwrap();
@@ -474,8 +477,8 @@ mod tests {
         }
     }
 
-    /// After a sync that failed, the cache of the system may have a header that the device does not have. What is built on it overwrites
-    /// pages that the header before it leads to, so whoever opens the file makes it durable first.
+    /// After a failed sync the system's cache may have a header that the device lacks. The next commit overwrites pages
+    /// that the previous header leads to. So an opening makes the header durable first.
     #[test]
     fn a_header_that_an_opening_has_seen_is_there_after_a_power_failure() {
         let mut lost = 0;
@@ -483,7 +486,7 @@ mod tests {
             let ground = SimulatedGround::new(seed);
             let blocks = written(&ground);
             blocks.write(0, &[7; 320]).unwrap();
-            // Behind the writing of the header, its sync.
+            // The header's write succeeds; its sync fails.
             ground.fail_operation(1, io::ErrorKind::Other);
             assert!(blocks.sync().is_err());
             drop(blocks);
@@ -507,14 +510,14 @@ mod tests {
         blocks.write(0, &[2; 320]).unwrap();
         blocks.sync().unwrap();
         drop(blocks);
-        // The newest header is gone, and page 1 may be what the older one does not know: it may be a torn commit.
+        // The newest header is gone. The older one may not know page 1, so this may be a torn commit.
         let torn = ground.snapshot(CrashPolicy::KeepAll);
         torn.corrupt("file", 5, 1).unwrap();
         let blocks = open(&torn).unwrap();
         let mut header = [0; 320];
         blocks.read(0, &mut header).unwrap();
         assert_eq!(header, [1; 320]);
-        // A page of the commit after it proves that it was durable.
+        // A page of the next commit proves that it was durable.
         let blocks = open(&ground).unwrap();
         blocks.write(2 * PAGE_BYTES as u64, &page(9)).unwrap();
         blocks.sync().unwrap();

@@ -3,10 +3,11 @@
 use onefold_ground::wire::{Reader, WireError, put_bytes, put_varint};
 use onefold_oplog::Change;
 
-/// Smallest encoding of an object: an empty key and its absence.
+/// Smallest encoding of an object: an empty key and no value.
 const OBJECT_MIN_BYTES: usize = 2;
 
-/// The payloads of the records for `changes`: one for each partition that has any, its objects in the order of the changes.
+/// Encodes the record payloads for `changes`: one for each partition that has any, with its objects in the order of the
+/// changes.
 pub fn encode_changes(changes: &[Change]) -> Vec<(u16, Vec<u8>)> {
     let mut partitions: Vec<u16> = changes.iter().map(|(partition, ..)| *partition).collect();
     partitions.sort_unstable();
@@ -29,7 +30,7 @@ pub fn encode_changes(changes: &[Change]) -> Vec<(u16, Vec<u8>)> {
         .collect()
 }
 
-/// Reads the payload of a record for `partition`.
+/// Decodes the payload of a record for `partition`.
 pub fn decode_changes(partition: u16, payload: &[u8]) -> Result<Vec<Change>, WireError> {
     let mut reader = Reader::new(payload);
     let count = reader.count("objects", OBJECT_MIN_BYTES)?;

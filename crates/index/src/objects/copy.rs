@@ -1,10 +1,10 @@
-//! The second copy of the few objects that everything hangs on: all but those of which there is one for each block or container, and figures (`docs/format.md`
-//! section 7.7).
+//! The second copy of the few vital objects (`docs/format.md` section 7.7). It leaves out figures and the kinds with
+//! one object for each block or container.
 //!
-//! It is written when the log is about to be trimmed, from what the database holds then. So the copy and the log behind it together always say what
-//! these objects are, whatever becomes of the database: objects that were deleted since do not come back.
+//! It is written from the database when the log is about to be trimmed. So the copy and the log after it together
+//! always give the state of these objects, whatever happens to the database. Objects deleted since do not come back.
 //!
-//! It is written and read in parts, so its length is no matter of memory.
+//! It is written and read in parts, so its length does not matter for memory.
 
 use super::database::PartitionFile;
 use crate::error::{IndexError, Result};
@@ -17,25 +17,25 @@ use xxhash_rust::xxh3::Xxh3;
 const MAGIC: &[u8; 8] = b"1FLDCPY1";
 const VERSION: u32 = 1;
 const HEADER_BYTES: u64 = 48;
-/// What is written or read at a time.
+/// Bytes per read or write.
 const PART_BYTES: usize = 1 << 20;
-/// First bytes of the keys of which there is no copy, sorted: block mappings, dead slots, figures, and how far scrubbing is.
+/// First bytes of the keys that are not copied, sorted: block mappings, dead slots, figures, and how far scrubbing is.
 const LEFT_OUT: [u8; 5] = [b'd', b'm', b'p', b's', b't'];
 
 /// Takes an object's key and value.
 type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> Result<()> + 'a;
 
-/// The name of the copy of a partition.
+/// Returns the path of a partition's copy.
 pub(super) fn file_name(directory: &str, partition: u16) -> String {
     format!("{directory}/{partition:04x}.copy")
 }
 
-/// Whether objects with this key are in a copy.
+/// Returns whether a copy has objects with this key.
 pub(super) fn has(key: &[u8]) -> bool {
     key.first().is_some_and(|first| !LEFT_OUT.contains(first))
 }
 
-/// Objects on their way into a new copy.
+/// A new copy while it is written.
 struct Output {
     file: Arc<dyn File>,
     part: Vec<u8>,
@@ -58,7 +58,7 @@ impl Output {
         Ok(())
     }
 
-    /// The header, which is complete only when all objects are there.
+    /// Writes the header. It is complete only when all objects are there.
     fn finish(mut self, position: Position) -> Result<()> {
         self.write()?;
         let mut header = Vec::with_capacity(HEADER_BYTES as usize);
@@ -74,7 +74,8 @@ impl Output {
     }
 }
 
-/// Writes the copy of a partition as its database is now, in the place of the one that is there; durable on return. Returns the position that it is of.
+/// Writes the copy of a partition from its current database and replaces the old copy. Durable on return. Returns its
+/// position.
 pub(super) fn write(ground: &dyn Ground, path: &str, file: &PartitionFile) -> Result<Position> {
     let temporary = format!("{path}.new");
     if ground.exists(&temporary)? {
@@ -83,7 +84,7 @@ pub(super) fn write(ground: &dyn Ground, path: &str, file: &PartitionFile) -> Re
     let position = match write_new(ground, &temporary, file) {
         Ok(position) => position,
         Err(error) => {
-            // Others need the room that it took on a full disk.
+            // On a full disk others need the space.
             let _ = ground.remove(&temporary);
             return Err(error);
         }
@@ -112,15 +113,15 @@ fn write_new(ground: &dyn Ground, path: &str, file: &PartitionFile) -> Result<Po
     Ok(position)
 }
 
-/// A copy whose bytes have their checksum.
+/// A copy with a valid checksum.
 pub(super) struct Copied {
-    /// The log up to which it is applied.
+    /// The log position up to which it is applied.
     pub(super) position: Position,
     file: Arc<dyn File>,
     end: u64,
 }
 
-/// Reads all of a copy and looks whether it is whole; `None`: there is none.
+/// Reads and verifies all of a copy. `None`: there is none.
 pub(super) fn open(ground: &dyn Ground, path: &str) -> Result<Option<Copied>> {
     let file = match ground.open(path, Access::Read) {
         Err(error) if error.is_not_found() => return Ok(None),
@@ -155,7 +156,7 @@ pub(super) fn open(ground: &dyn Ground, path: &str) -> Result<Option<Copied>> {
 }
 
 impl Copied {
-    /// Adds the bytes from `at` on to `out`; returns how many.
+    /// Appends the bytes from `at` on to `out`. Returns how many.
     fn read_part(&self, at: u64, out: &mut Vec<u8>) -> Result<u64> {
         let count = (self.end - at).min(PART_BYTES as u64);
         let start = out.len();
@@ -175,7 +176,7 @@ impl Copied {
                     visit(key, value)?;
                     start += reader.position();
                 }
-                // There may be more of it.
+                // The rest may follow.
                 Err(_) if at < self.end => {
                     bytes.drain(..start);
                     start = 0;

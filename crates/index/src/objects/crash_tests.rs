@@ -1,4 +1,5 @@
-//! The object index on a disk that crashes at every sync, fails at every operation and fills up: what the log says is what it says.
+//! The object index on a disk that crashes at every sync, fails at every operation and fills up: it always agrees with
+//! the log.
 
 use super::*;
 use onefold_ground::{CrashPolicy, SimulatedGround};
@@ -21,7 +22,7 @@ pub(super) fn created() -> SimulatedGround {
 
 pub(super) type Log = Vec<(Position, Vec<Change>)>;
 
-/// Batch `number` of the log: overwrites, deletes and adds.
+/// Makes batch `number` of the log: it overwrites, deletes and adds.
 pub(super) fn batch(number: u64) -> (Position, Vec<Change>) {
     let changes = (0..40u64).map(|key| {
         let value = (!(key + number).is_multiple_of(5)).then(|| vec![number as u8; 300 + (key * 37 % 900) as usize]);
@@ -30,7 +31,7 @@ pub(super) fn batch(number: u64) -> (Position, Vec<Change>) {
     (Position((number + 1) * 512), changes.collect())
 }
 
-/// A life of the index: batches, every second one followed by a persist that may fail. Returns its log.
+/// Runs an index: applies batches, with a persist after every second one that may fail. Returns the log.
 fn live(index: &ObjectIndex, batches: u64) -> (Log, Result<()>) {
     let mut log = Log::new();
     let mut result = Ok(());
@@ -58,7 +59,7 @@ pub(super) fn check(index: &ObjectIndex, log: &Log) {
     assert!(found == model.into_iter().collect::<Vec<_>>());
 }
 
-/// Opens after a crash, first to read, then to write; replays the log; persists; opens once more.
+/// Opens after a crash, first read-only, then for writing. Replays the log, persists and opens again.
 fn check_after_crash(ground: &SimulatedGround, log: &Log) {
     let operations = ground.operations();
     let reader = open(ground, Access::Read, 0).unwrap();
@@ -129,7 +130,7 @@ fn a_full_disk_loses_nothing_and_the_index_goes_on_when_there_is_room() {
     ground.set_capacity(ground.used_bytes() + 8192);
     let mut log = Log::new();
     for number in 0..60 {
-        // New keys each time, so that the database has to grow.
+        // New keys each time, so that the database must grow.
         let (end, mut changes) = batch(number);
         changes.iter_mut().for_each(|(_, key, value)| {
             key.push(number as u8);
@@ -162,7 +163,7 @@ fn a_read_that_fails_once_is_tried_again() {
     check(&index, &log);
 }
 
-/// Every second of many objects goes, wherever it lies: in one transaction nearly all pages would be copied at once.
+/// Removes every second of many objects, spread over all pages. One transaction would copy nearly all pages at once.
 #[test]
 fn on_a_full_disk_removals_are_persisted_in_steps_that_need_little_room() {
     let changes = |value: &dyn Fn(u32) -> Option<Vec<u8>>, step| -> Vec<Change> {
@@ -173,7 +174,7 @@ fn on_a_full_disk_removals_are_persisted_in_steps_that_need_little_room() {
     let made = (Position(512), changes(&|key| Some(vec![key as u8; 1000]), 1));
     index.apply(made.0, 0, &made.1).unwrap();
     index.persist().unwrap();
-    // What one small transaction needs; all at once needs more than a megabyte.
+    // Enough for one small transaction. All at once needs more than a megabyte.
     ground.set_capacity(ground.used_bytes() + (400 << 10));
     let removed = (Position(1024), changes(&|_| None, 2));
     index.apply(removed.0, 0, &removed.1).unwrap();

@@ -1,4 +1,5 @@
-//! The object index on files with damaged bytes: an error that names the file, or the right answer, and never a panic.
+//! The object index on files with damaged bytes: it gives an error that names the file, or the right answer, and never
+//! panics.
 
 use super::*;
 use onefold_ground::{CrashPolicy, SimulatedGround};
@@ -12,7 +13,7 @@ fn open(ground: &SimulatedGround, access: Access) -> Result<ObjectIndex> {
     ObjectIndex::open(Arc::new(ground.clone()), "objects", &Ownership::all(1, 9), OPTIONS, access)
 }
 
-/// A store after several commits, and what it holds.
+/// Makes a store after several commits. Returns it with its content.
 fn filled() -> (SimulatedGround, BTreeMap<Vec<u8>, Vec<u8>>) {
     let ground = SimulatedGround::new(1);
     let shared: Arc<dyn Ground> = Arc::new(ground.clone());
@@ -31,7 +32,7 @@ fn filled() -> (SimulatedGround, BTreeMap<Vec<u8>, Vec<u8>>) {
     (ground.restart(CrashPolicy::KeepAll), model)
 }
 
-/// Opens, reads, verifies and writes. Everything that is read is right. Returns whether damage was seen.
+/// Opens, reads, verifies and writes. Checks that everything it reads is right. Returns whether it saw damage.
 fn use_it(ground: &SimulatedGround, model: &BTreeMap<Vec<u8>, Vec<u8>>, what: &str) -> bool {
     let is_named = |error: &IndexError| {
         assert!(error.to_string().contains(FILE), "{what}: {error}");
@@ -47,7 +48,7 @@ fn use_it(ground: &SimulatedGround, model: &BTreeMap<Vec<u8>, Vec<u8>>, what: &s
                 continue;
             }
         };
-        // A header that is older by one commit is a state too, if the log goes on from there.
+        // A header one commit older is a valid state too, if the log goes on from there.
         if index.position() != Position(512 * 6) {
             assert_eq!(index.position(), Position(512 * 5), "{what}");
             continue;

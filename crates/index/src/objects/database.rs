@@ -1,10 +1,11 @@
 //! The file of an object-index partition: a redb database on pages with checksums (`docs/format.md` section 7).
 //!
-//! redb gives up a database after the first I/O error, a full disk included. [`PartitionFile`] then opens the file anew, which rolls back what was
-//! under way, so that one failed transaction costs that transaction only.
+//! redb gives up a database after the first I/O error, even after a full disk. [`PartitionFile`] then reopens the file,
+//! which rolls back the open transaction. So a failed transaction costs only itself.
 //!
-//! Every transaction saves redb's allocator state (`quick_repair`): after a crash the file is open at once, however large it is. So there is no
-//! other way to end than a crash: closing writes nothing, and an owner that ends late cannot disturb the one that took the partition over.
+//! Every transaction saves redb's allocator state (`quick_repair`), so after a crash the file opens at once, however
+//! large it is. That lets every end be like a crash: closing writes nothing, and an owner that ends late cannot disturb
+//! the next owner of the partition.
 
 use super::backend::{Direct, Fault, Overlay};
 use super::blocks::{Blocks, Damage};
@@ -20,12 +21,12 @@ use std::sync::Arc;
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 const OBJECTS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("objects");
 const FORMAT: u64 = 1;
-/// Cache of a verification.
+/// Cache size of a verification.
 const VERIFY_CACHE_BYTES: usize = 4 << 20;
-/// Objects of a transaction on a full disk.
+/// Objects per transaction on a full disk.
 const STEP_OBJECTS: usize = 64;
 
-/// What an error of redb means: damage that the layer below found is told as such.
+/// Converts an error of redb. Reports damage found by the layer below as damage.
 fn database_error(path: String, source: redb::Error) -> IndexError {
     match &source {
         redb::Error::Io(error) if error.get_ref().is_some_and(|inner| inner.is::<Damage>()) => {
@@ -36,7 +37,7 @@ fn database_error(path: String, source: redb::Error) -> IndexError {
     }
 }
 
-/// One partition's file, open.
+/// The open file of one partition.
 #[derive(Debug)]
 pub(super) struct PartitionFile {
     ground: Arc<dyn Ground>,
@@ -44,7 +45,7 @@ pub(super) struct PartitionFile {
     access: Access,
     epoch: u64,
     cache_bytes: usize,
-    /// `None` while it could not be opened anew after an error.
+    /// `None` while reopening after an error fails.
     current: RwLock<Option<Arc<Handle>>>,
 }
 
@@ -60,7 +61,7 @@ impl Drop for Handle {
     }
 }
 
-/// The database as it was at one moment.
+/// The database as of one moment.
 pub(super) struct Snapshot {
     transaction: ReadTransaction,
     path: String,
@@ -89,7 +90,7 @@ impl PartitionFile {
         initialise().map_err(failed)
     }
 
-    /// Opens a partition; returns the position in the log up to which it is applied.
+    /// Opens a partition. Returns the log position up to which it is applied.
     pub(super) fn open(
         ground: &Arc<dyn Ground>,
         path: String,
@@ -114,17 +115,17 @@ impl PartitionFile {
         value.ok_or_else(|| self.damaged(format!("it has no {name}")))
     }
 
-    /// Up to where the file is applied.
+    /// Returns the log position up to which the file is applied.
     pub(super) fn position(&self) -> Result<Position> {
         Ok(Position(self.meta("position")?))
     }
 
-    /// The owner epoch that the file names.
+    /// Returns the owner epoch in the file.
     pub(super) fn epoch(&self) -> Result<u64> {
         self.meta("epoch")
     }
 
-    /// What a person knows the file as.
+    /// Returns the file's name for messages.
     pub(super) fn describe(&self) -> String {
         self.ground.describe(&self.path)
     }
@@ -144,7 +145,7 @@ impl PartitionFile {
         Ok(())
     }
 
-    /// The database, opened anew if it failed.
+    /// Returns the database and reopens it if it failed.
     fn handle(&self) -> Result<Arc<Handle>> {
         let sound = |current: &Option<Arc<Handle>>| current.as_ref().filter(|handle| !handle.fault.is_set()).cloned();
         if let Some(handle) = sound(&self.current.read()) {
@@ -156,7 +157,8 @@ impl PartitionFile {
         }
         *current = None;
         let file = self.ground.open(&self.path, self.access)?;
-        // redb would make a new database of an empty file, and a lost one would look like an empty one: a file without header is refused here.
+        // redb would create a new database in an empty file, and a lost one would look empty. So refuse a file without
+        // a header here.
         let blocks = Blocks::open(file, self.access).map_err(|error| self.failed(redb::Error::Io(error)))?;
         let fault = Fault::default();
         let mut builder = Database::builder();
@@ -171,32 +173,33 @@ impl PartitionFile {
         Ok(handle)
     }
 
-    /// Keeps everybody from the database.
+    /// Blocks all access to the database.
     #[cfg(test)]
     pub(super) fn hold(&self) -> impl Sized + '_ {
         self.current.write()
     }
 
-    /// Whether the database failed since it was opened: the operation that met the error may be tried again.
+    /// Returns whether the database failed since it was opened. Then the caller may retry the operation.
     pub(super) fn has_failed(&self) -> bool {
         self.current.read().as_ref().is_none_or(|handle| handle.fault.is_set())
     }
 
-    /// The database as it is now.
+    /// Returns the database as of now.
     pub(super) fn snapshot(&self) -> Result<Snapshot> {
         let handle = self.handle()?;
         let transaction = handle.database.begin_read().map_err(|error| self.failed(error))?;
         Ok(Snapshot { transaction, path: self.describe(), handle })
     }
 
-    /// Writes `objects` and the position that they reach in one transaction; durable on return. After an error either all or nothing is there.
+    /// Writes `objects` and the position that they reach in one transaction, durable on return. After an error either
+    /// all or nothing is there.
     pub(super) fn write(&self, objects: &Objects, position: Position) -> Result<()> {
         self.transact(&mut objects.iter(), Some(position))
     }
 
-    /// The same in many small transactions, those that remove first: each finds the pages free that the one before gave up, so on a full disk
-    /// a few pages of room are enough. The position comes with the last of them. After an error or a crash some objects may be newer than
-    /// the position says; replaying the log from there says the same of them again.
+    /// Does the same in many small transactions, removals first. Each finds the pages free that the one before
+    /// released, so a few free pages are enough on a full disk. The last one writes the position. After an error or a
+    /// crash some objects may be newer than the position; replaying the log from there writes the same again.
     pub(super) fn write_in_steps(&self, objects: &Objects, position: Position) -> Result<()> {
         let (written, removed): (Vec<_>, Vec<_>) = objects.iter().partition(|(_, value)| value.is_some());
         for step in removed.chunks(STEP_OBJECTS).chain(written.chunks(STEP_OBJECTS)) {
@@ -232,13 +235,13 @@ impl PartitionFile {
         transaction.commit().map_err(|error| self.failed(error))
     }
 
-    /// The length of the file; 0 where it cannot be asked.
+    /// Returns the length of the file; 0 if it is unknown.
     pub(super) fn length_bytes(&self) -> u64 {
         self.ground.open(&self.path, Access::Read).and_then(|file| file.len()).unwrap_or(0)
     }
 
-    /// Reads the whole file past all caches: checksums, trees, the position, which must be in `known`. Returns what is wrong, or `None`.
-    /// Nothing may write meanwhile. Once `stop` is set, reading fails.
+    /// Reads the whole file, bypassing all caches. Checks checksums, trees, and the position, which must be in `known`.
+    /// Returns what is wrong, or `None`. Nothing may write meanwhile. Once `stop` is set, reading fails.
     pub(super) fn verify(&self, known: RangeInclusive<Position>, stop: Fault) -> Option<String> {
         match self.examine(known, stop) {
             Ok(found) => found,
@@ -247,7 +250,7 @@ impl PartitionFile {
         }
     }
 
-    /// The same; what could not be read is an error, though it may be damage.
+    /// Does the same, but returns unreadable data as an error, although it may be damage.
     pub(super) fn examine(&self, known: RangeInclusive<Position>, stop: Fault) -> Result<Option<String>> {
         {
             let file = self.ground.open(&self.path, Access::Read)?;
@@ -270,13 +273,13 @@ impl PartitionFile {
 }
 
 impl Snapshot {
-    /// Up to where the log is applied in it.
+    /// Returns the log position up to which it is applied.
     pub(super) fn position(&self) -> Result<Position> {
         let value = self.meta()?.get("position").map_err(|error| self.failed(error))?.map(|value| value.value());
         value.map(Position).ok_or_else(|| IndexError::ObjectIndexDamaged { path: self.path.clone(), what: "it has no position".into() })
     }
 
-    /// Whether its database failed: it may give nothing more.
+    /// Returns whether its database failed. Then reads may fail too.
     pub(super) fn has_failed(&self) -> bool {
         self.handle.fault.is_set()
     }
@@ -293,7 +296,7 @@ impl Snapshot {
         self.transaction.open_table(OBJECTS).map_err(|error| self.failed(error))
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let value = self.objects()?.get(key).map_err(|error| self.failed(error))?;
         Ok(value.map(|value| value.value().to_vec()))

@@ -1,11 +1,13 @@
-//! Lost ranges: keys of which nobody knows whether they have objects, since a salvage of the partition's file could not read them.
+//! Lost ranges: a salvage could not read these keys of the partition's file, so nobody knows whether they have objects.
 //!
-//! They are objects themselves, `x` + the first key -> the end, so they are durable and replayed like all others. A key in a lost range that has no value is
-//! an error and never looks as if there were nothing. What is written or deleted is known again: it leaves its range, which gets smaller or falls into two. That
-//! follows from the batch and the ranges before it, so a replay comes to the same ranges.
+//! They are objects themselves, `x` + the first key -> the end. So they are durable and replayed like all others.
+//! Reading a key in a lost range that has no value is an error, so it never looks absent. A key that is written or
+//! deleted is known again. It leaves its range, which shrinks or splits in two. The batch and the earlier ranges
+//! determine the result, so a replay gets the same ranges.
 //!
-//! The log never names the ranges as they are, for a later salvage may make others of them. Whoever gives up lost keys logs which keys these are: the object `x` +
-//! the first one of them, with a value that says so. It cuts them out of whatever ranges there are, and is never stored.
+//! The log never contains the ranges themselves, because a later salvage may change them. To give up lost keys, the log
+//! names those keys: the object `x` + the first one, with a value that says so. That object cuts them out of whatever
+//! ranges there are, and is never stored.
 
 use crate::error::{IndexError, Result};
 use onefold_ground::wire::{Reader, put_bytes};
@@ -14,9 +16,9 @@ use std::collections::BTreeMap;
 /// First byte of the keys of lost ranges.
 pub(super) const PREFIX: u8 = b'x';
 const VERSION: u8 = 1;
-/// What an object says of its keys: nobody knows them.
+/// Value of a lost range: its keys are unknown.
 const LOST: u8 = 0;
-/// Those that have no value have none. Only in the log.
+/// Value for given-up keys: those without a value have none. Only in the log.
 const GIVEN_UP: u8 = 1;
 
 /// The lost ranges of a partition: first key -> end. They do not overlap.
@@ -29,17 +31,17 @@ fn object(what: u8, from: &[u8], to: &[u8]) -> (Vec<u8>, Vec<u8>) {
     ([&[PREFIX], from].concat(), value)
 }
 
-/// The object of a lost range.
+/// Encodes the object of a lost range.
 pub(super) fn encode(from: &[u8], to: &[u8]) -> (Vec<u8>, Vec<u8>) {
     object(LOST, from, to)
 }
 
-/// What the log says where keys with `from <= key < to` are given up.
+/// Encodes the log's object for giving up keys with `from <= key < to`.
 pub(super) fn give_up(from: &[u8], to: &[u8]) -> (Vec<u8>, Vec<u8>) {
     object(GIVEN_UP, from, to)
 }
 
-/// The end of the keys that a change of the log gives up; `None`: it gives up none.
+/// Returns the end of the keys that a change in the log gives up. `None`: it gives up none.
 pub(super) fn given_up(value: Option<&[u8]>) -> Option<Vec<u8>> {
     decode(GIVEN_UP, value?)
 }
@@ -53,7 +55,8 @@ fn decode(what: u8, value: &[u8]) -> Option<Vec<u8>> {
     reader.end().ok().map(|()| to)
 }
 
-/// The next key of the same length: all keys that begin with one letter have one length, so nothing is between.
+/// Returns the next key of the same length. All keys that start with one letter have the same length, so nothing lies
+/// in between.
 pub(super) fn successor(key: &[u8]) -> Vec<u8> {
     let mut next = key.to_vec();
     for byte in next.iter_mut().rev() {
@@ -65,7 +68,7 @@ pub(super) fn successor(key: &[u8]) -> Vec<u8> {
     [key, &[0]].concat()
 }
 
-/// The first key of this length that is not before `bound`.
+/// Returns the first key of this length that is not before `bound`.
 fn of_length(bound: &[u8], length: usize) -> Vec<u8> {
     match bound.get(..length) {
         Some(key) if key.len() < bound.len() => successor(key),
@@ -83,14 +86,14 @@ impl LostRanges {
         self.0.is_empty()
     }
 
-    /// Takes over an object `x` of a database. One that cannot be read is taken for a range up to the end of its kind of keys.
+    /// Adds an object `x` of a database. An undecodable one counts as a range up to the end of its kind of keys.
     pub(super) fn note(&mut self, key: &[u8], value: &[u8]) {
         let Some(from) = key.get(1..) else { return };
         let to = decode(LOST, value).unwrap_or_else(|| vec![from.first().copied().unwrap_or(0).saturating_add(1)]);
         self.add(from.to_vec(), to);
     }
 
-    /// Keys with `from <= key < to` are lost. What overlaps becomes one range.
+    /// Marks keys with `from <= key < to` as lost. Merges overlapping ranges.
     pub(super) fn add(&mut self, mut from: Vec<u8>, mut to: Vec<u8>) {
         if from >= to {
             return;
@@ -103,7 +106,7 @@ impl LostRanges {
         self.0.insert(from, to);
     }
 
-    /// The first lost range that has keys with `from <= key < to`.
+    /// Returns the first lost range that has keys with `from <= key < to`.
     pub(super) fn within(&self, from: &[u8], to: &[u8]) -> Option<(&[u8], &[u8])> {
         if from >= to {
             return None;
@@ -114,13 +117,14 @@ impl LostRanges {
         Some((hit.0, hit.1))
     }
 
-    /// Keys with `from <= key < to` are known now: the changes of objects that say so.
+    /// Marks keys with `from <= key < to` as known. Returns the object changes that record it.
     pub(super) fn cut(&mut self, from: &[u8], to: &[u8]) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
         let mut changes = Vec::new();
         while let Some((first, end)) = self.within(from, to).map(|(first, end)| (first.to_vec(), end.to_vec())) {
             self.0.remove(&first);
             changes.push(([&[PREFIX], first.as_slice()].concat(), None));
-            // Bounds stay as they are: one that is made longer might pass the end of its kind of keys, and others of another length would cut it off.
+            // Bounds keep their length. A longer one might pass the end of its kind of keys, and keys of another length
+            // would cut it off.
             let has_keys = |part: &(Vec<u8>, Vec<u8>)| of_length(&part.0, from.len()) < of_length(&part.1, from.len());
             for (first, end) in [(first, from.to_vec()), (to.to_vec(), end)].into_iter().filter(has_keys) {
                 let (key, value) = encode(&first, &end);
@@ -131,7 +135,7 @@ impl LostRanges {
         changes
     }
 
-    /// An error if a key with `from <= key < to` is lost.
+    /// Fails if a key with `from <= key < to` is lost.
     pub(super) fn check(&self, path: &str, from: &[u8], to: &[u8]) -> Result<()> {
         match self.within(from, to) {
             None => Ok(()),
@@ -139,7 +143,7 @@ impl LostRanges {
         }
     }
 
-    /// All of them.
+    /// Returns all lost ranges.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.0.iter().map(|(from, to)| (from.as_slice(), to.as_slice()))
     }

@@ -1,7 +1,8 @@
-//! The objects as of one moment between two batches of the log, while changes go on: what is durable, nothing that is only staged.
+//! The objects as of one moment between two batches of the log, while changes go on. It shows durable objects and
+//! nothing that is only staged.
 //!
-//! The database is read through one of its snapshots; what it has not yet is copied. While a moment is kept the database frees no page that
-//! the snapshot needs: its file may grow by what is changed meanwhile.
+//! It reads the database through a snapshot and copies what the database does not have yet. While a moment lives, the
+//! database frees no page that the snapshot needs. So its file may grow by the changes made meanwhile.
 
 use super::database::Snapshot;
 use super::lost::LostRanges;
@@ -19,7 +20,7 @@ pub struct Moment<'a> {
     has_moved: AtomicBool,
 }
 
-/// A partition: what is applied and not persisted, and the rest.
+/// One partition: its applied changes that are not persisted, and a snapshot of the rest.
 struct State {
     tiers: Tiers,
     snapshot: Snapshot,
@@ -34,7 +35,7 @@ impl State {
 }
 
 impl ObjectIndex {
-    /// The objects as of now. All partitions are of the same moment if nothing is applied during the call.
+    /// Returns the objects as of now. All partitions are of the same moment if nothing is applied during the call.
     pub fn moment(&self) -> Result<Moment<'_>> {
         let partitions = self.partitions.iter().map(|partition| Ok(Mutex::new(State::of(partition)?))).collect::<Result<Vec<_>>>()?;
         Ok(Moment { index: self, partitions, has_moved: AtomicBool::new(false) })
@@ -42,7 +43,7 @@ impl ObjectIndex {
 }
 
 impl Moment<'_> {
-    /// Up to `limit` objects with `from <= key < to`, sorted by key.
+    /// Returns up to `limit` objects with `from <= key < to`, sorted by key.
     pub fn range(&self, partition: u16, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let current = self.index.partition(partition)?;
         if from >= to || limit == 0 {
@@ -55,7 +56,7 @@ impl Moment<'_> {
             Ok(found)
         };
         match read(&state) {
-            // The snapshot ends with its database, which was opened anew or has to be.
+            // The snapshot ends with its database, which was reopened or must be.
             Err(IndexError::Database { .. }) if state.snapshot.has_failed() => {
                 let newer = State::of(current)?;
                 if newer.tiers.applied() != state.tiers.applied() {
@@ -68,13 +69,14 @@ impl Moment<'_> {
         }
     }
 
-    /// The value of an object.
+    /// Returns the value of an object.
     pub fn get(&self, partition: u16, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let behind = [key, &[0]].concat();
         Ok(self.range(partition, key, &behind, 1)?.pop().map(|(_, value)| value))
     }
 
-    /// Whether a partition had to be read as of a later moment, because its database failed (a full disk) and was opened anew.
+    /// Returns whether a partition had to be read as of a later moment: its database failed (a full disk) and was
+    /// reopened.
     pub fn has_moved(&self) -> bool {
         self.has_moved.load(Ordering::Relaxed)
     }

@@ -1,7 +1,7 @@
-//! A partition made anew from what is left of it: whole pages of its database, and the second copy of its objects.
+//! Rebuilds a partition from its remains: the intact pages of its database, and the second copy of its objects.
 //!
-//! The old file is renamed, not removed. The new one is complete and durable under a name of its own ([`MADE`]) before it takes the old one's, so a salvage
-//! that was cut short goes on from there.
+//! It renames the old file and does not remove it. The new file is complete and durable under a name of its own
+//! ([`MADE`]) before it takes the old name. So a salvage that was cut short continues from there.
 
 use super::blocks::Blocks;
 use super::copy::{self, Copied};
@@ -16,53 +16,54 @@ use onefold_oplog::Position;
 use std::io;
 use std::sync::Arc;
 
-/// What is added to the name of a partition's file while the new one is complete and has not its place yet.
+/// Suffix of the new file's name once it is complete, until it takes its place.
 const MADE: &str = ".salvaged";
-/// The same while it is made.
+/// Suffix of the new file's name while it is being written.
 const MAKING: &str = ".salvaging";
-/// Bytes of objects in one transaction.
+/// Bytes of objects per transaction.
 const BATCH_BYTES: usize = 8 << 20;
 
-/// How much it matters that objects are what was written last.
+/// How much it matters that objects are the latest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// What cannot be read of objects that only the database has becomes a lost range: reading it is an error until it is written anew. Of those that
-    /// have a second copy only one will do that is as new as the log's start.
+    /// Unreadable keys that only the database has become a lost range: reading it fails until it is rewritten. Objects
+    /// with a second copy need one that is at least as new as the log's start.
     Needed,
-    /// What cannot be read, and is in no copy, is as if it had never been. An older copy will do.
+    /// Unreadable keys without a copy count as never written. An older copy will do.
     Helpful,
 }
 
-/// What a salvage made of a partition.
+/// The result of salvaging a partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SalvagedPartition {
     /// Objects read from the old file.
     pub objects: u64,
     /// Objects taken from the second copy; `None`: there is none.
     pub copied: Option<u64>,
-    /// Ranges of keys that cannot be read and that no copy has, by how much they matter.
+    /// Ranges of keys that are unreadable and in no copy, by how much they matter.
     pub lost: Vec<(Vec<u8>, Vec<u8>, Need)>,
-    /// What is wrong with the second copy. It is written anew with the file.
+    /// What is wrong with the second copy. It is rewritten with the file.
     pub copy_problem: Option<String>,
-    /// Up to where the log is applied in what was read of the old file, if that is before the log's start: what changed between is not in it.
+    /// The old file's log position, as read from it, if it is before the log's start. Changes in between are missing.
     pub older: Option<Position>,
 }
 
-/// How partitions are made anew.
+/// How to salvage partitions.
 pub struct Salvage<'a> {
     /// Where the store is.
     pub ground: &'a Arc<dyn Ground>,
     /// The directory of the object index.
     pub directory: &'a str,
-    /// The owner that writes.
+    /// The epoch of the writing owner.
     pub epoch: u64,
-    /// Where the log starts: the new file is applied up to there, so a replay brings everything to its end that the log has.
+    /// The start of the log. The new file counts as applied up to there, so a replay brings everything to the log's
+    /// end.
     pub position: Position,
-    /// Whether the log is whole and was never trimmed: then a replay brings everything back, and nothing is lost.
+    /// Whether the log is complete and was never trimmed. Then a replay brings everything back, and nothing is lost.
     pub has_whole_log: bool,
-    /// How much it matters that keys are lost, by their first byte.
+    /// How much lost keys matter, by their first byte.
     pub content: &'a dyn Fn(u8) -> Need,
-    /// What is added to the name of the old file, which is kept beside the new one.
+    /// Suffix for the name of the old file, which stays beside the new one.
     pub aside: &'a str,
     /// Whether to change nothing.
     pub dry_run: bool,
@@ -74,8 +75,8 @@ impl std::fmt::Debug for Salvage<'_> {
     }
 }
 
-/// Makes the file of a partition anew, and its second copy. It may be repeated. An error if objects that belong in the second copy are lost, and there is no
-/// copy, or an older one than they may be taken from.
+/// Rebuilds the file of a partition and its second copy. May be repeated. Errors: objects that belong in the second
+/// copy are lost, and there is no copy, or only one that is too old.
 pub fn salvage_partition(salvage: &Salvage<'_>, partition: u16) -> Result<SalvagedPartition> {
     let Salvage { ground, directory, epoch, position, has_whole_log, content, aside, dry_run } = *salvage;
     let path = file_name(directory, partition);
@@ -127,7 +128,8 @@ pub fn salvage_partition(salvage: &Salvage<'_>, partition: u16) -> Result<Salvag
     output.write()?;
     let done = output.done;
     if let Some(file) = output.file {
-        // Before the file has its place: it has lost ranges that the copy, which may be needed next, does not know.
+        // Write the copy before the file takes its place. The file has lost ranges, and the copy may be needed next and
+        // must know them.
         copy::write(&**ground, &copy::file_name(directory, partition), &file)?;
         drop(file);
         ground.rename(&making, &made)?;
@@ -137,7 +139,7 @@ pub fn salvage_partition(salvage: &Salvage<'_>, partition: u16) -> Result<Salvag
     Ok(done)
 }
 
-/// Whether a salvage of the file of a partition has not put the new file into its place yet.
+/// Returns whether a salvage of a partition's file has not yet put the new file in place.
 pub(super) fn is_unfinished(ground: &dyn Ground, path: &str) -> Result<bool> {
     Ok(ground.exists(&format!("{path}{MADE}"))?)
 }
@@ -150,28 +152,29 @@ fn put_in_place(ground: &dyn Ground, made: &str, path: &str, aside: &str) -> Res
     Ok(ground.sync_directory(parent(path))?)
 }
 
-/// The new file while it is filled.
+/// The new file while it fills.
 struct Output {
     /// `None` in a dry run.
     file: Option<PartitionFile>,
     objects: Objects,
     bytes: usize,
-    /// What the next transaction says that the file is applied up to: 0 until all is in it.
+    /// The applied position that the next transaction writes; 0 until everything is in the file.
     position: Position,
     log_start: Position,
     done: SalvagedPartition,
-    /// What this salvage cannot read.
+    /// Ranges that this salvage cannot read.
     lost: Vec<KeyRange>,
-    /// What nobody knows: what earlier ones could not read and nobody wrote since, and what this one adds.
+    /// Ranges that nobody knows: those that earlier salvages could not read and nobody wrote since, and those that this
+    /// one adds.
     ranges: LostRanges,
     failed: Option<IndexError>,
-    /// The copy and the log together say what its objects are.
+    /// The copy and the log together give the state of its objects.
     has_fresh_copy: bool,
-    /// Nobody knows up to where the log is applied in the old file.
+    /// The log position of the old file is unknown.
     is_of_unknown_time: bool,
 }
 
-/// What is wrong with a copy of position `of`, where the log starts behind it.
+/// Says what is wrong with a copy of position `of` when the log starts after it.
 pub(super) fn outdated_copy(of: Position, log_start: Position) -> String {
     format!("of position {} of the log, which starts at {}: it does not know what changed between", of.0, log_start.0)
 }
@@ -203,8 +206,10 @@ impl Output {
         }
     }
 
-    /// What the copy has takes the place of what the old file has, which may be older or younger: the log brings both to the same end. So only what is lost is
-    /// taken from it, unless the old file is, or may be, older than the log's start. An older copy is for what nothing hangs on: what was deleted since is in it.
+    /// Adds the copy's objects to those of the old file. The copy may be older or newer than the old file, but the log
+    /// brings both to the same end. So it takes only lost objects from the copy, unless the old file is, or may be,
+    /// older than the log's start. An older copy serves only objects that nothing depends on: it still has objects that
+    /// were deleted since.
     fn add_copied(&mut self, copied: &Option<Copied>, path: &str, has_whole_log: bool, content: &dyn Fn(u8) -> Need) -> Result<()> {
         let lost = std::mem::take(&mut self.lost);
         let is_superseded = self.is_superseded();
@@ -247,12 +252,12 @@ impl Output {
         Ok(())
     }
 
-    /// Whether the copy has all of its objects newer than the old file does, or may have.
+    /// Returns whether all objects of the copy are, or may be, newer than in the old file.
     fn is_superseded(&self) -> bool {
         self.has_fresh_copy && (self.is_of_unknown_time || self.done.older.is_some())
     }
 
-    /// An object of the new file.
+    /// Adds an object to the new file.
     fn keep(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         if self.file.is_none() {
             return Ok(());
@@ -272,7 +277,7 @@ impl Output {
     }
 }
 
-/// The parts of a range of keys by the first byte of the keys, of the kinds that there are.
+/// Splits a range of keys by first byte, over the existing kinds.
 fn by_kind(range: &KeyRange) -> Vec<KeyRange> {
     let (from, to) = range;
     (b'a'..=b'z').map(|kind| (from.clone().max(vec![kind]), to.clone().min(vec![kind + 1]))).filter(|(from, to)| from < to).collect()
@@ -280,7 +285,7 @@ fn by_kind(range: &KeyRange) -> Vec<KeyRange> {
 
 impl Visitor for Output {
     fn object(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
-        // Of an older file too: what was lost then and written since is not in it.
+        // Also from an older file: it lacks objects that were lost then and written since.
         if key.first() == Some(&lost::PREFIX) {
             self.ranges.note(key, value);
             return Ok(());

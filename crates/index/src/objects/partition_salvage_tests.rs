@@ -1,4 +1,4 @@
-//! A damaged file, salvaged: every key is read as it was, or is an error, or was never there.
+//! Salvage of a damaged file: every key reads as it was, or gives an error, or never existed.
 
 use super::*;
 use onefold_ground::{CrashPolicy, SimulatedGround};
@@ -23,12 +23,13 @@ fn mapping(number: u32) -> Vec<u8> {
     [b"m".as_slice(), &number.to_be_bytes()].concat()
 }
 
-/// Mappings, with holes, and some of the objects that have a second copy; the batches since that copy.
+/// Makes a store with mappings, with gaps, and some of the objects that have a second copy. Also returns its model and
+/// the batches since that copy.
 fn filled(mappings: u32) -> (SimulatedGround, Model, Vec<(u64, Vec<Change>)>) {
     filled_and_seen(mappings, &mut |_| {})
 }
 
-/// The same; `see` is shown the store after each commit.
+/// Does the same, and shows `see` the store after each commit.
 fn filled_and_seen(mappings: u32, see: &mut dyn FnMut(&SimulatedGround)) -> (SimulatedGround, Model, Vec<(u64, Vec<Change>)>) {
     let ground = SimulatedGround::new(1);
     ObjectIndex::create(&shared(&ground), "objects", 1).unwrap();
@@ -100,7 +101,7 @@ fn salvage_to(ground: &SimulatedGround, position: u64, dry_run: bool) -> Result<
     salvage_partition(&how, 0)
 }
 
-/// Salvages and looks at all keys. Returns how many are lost.
+/// Salvages and checks all keys. Returns how many are lost.
 fn salvaged(ground: &SimulatedGround, model: &Model, log: &[(u64, Vec<Change>)], mappings: u32) -> usize {
     let had_file = ground.exists(FILE).unwrap();
     let planned = salvage(ground, true).unwrap();
@@ -123,14 +124,14 @@ fn salvaged(ground: &SimulatedGround, model: &Model, log: &[(u64, Vec<Change>)],
             index.get(0, &key).is_err() || !index.lost_within(0, &key, &behind).unwrap().is_empty()
         );
     }
-    // Nothing that has a second copy is lost, and nothing that was deleted is back.
+    // Nothing that has a second copy is lost, and nothing deleted is back.
     for kind in [b"b", b"v"] {
         let found = index.range(0, kind, &[kind[0] + 1], 99).unwrap();
         assert!(found.iter().map(|(key, value)| (key, value)).eq(model.range(kind.to_vec()..vec![kind[0] + 1])), "{found:?}");
     }
     assert_eq!(index.range(0, b"m", b"n", usize::MAX).is_err(), lost > 0 || !index.lost_within(0, b"m", b"n").unwrap().is_empty());
     assert_eq!(index.moment().unwrap().range(0, b"m", b"n", usize::MAX).is_err(), index.range(0, b"m", b"n", usize::MAX).is_err());
-    // Written and deleted anew everything is known, also after it was persisted.
+    // Once rewritten or deleted again, every key is known, also after a persist.
     let changes: Vec<Change> = (0..mappings).map(|number| (0, mapping(number), (number % 2 == 0).then(|| vec![1]))).collect();
     index.apply(Position(512 * 9), 0, &changes[..changes.len() / 2]).unwrap();
     index.persist().unwrap();
@@ -204,7 +205,7 @@ fn without_the_file_the_second_copy_and_the_log_have_what_everything_hangs_on() 
             1 => damaged.open(FILE, Access::ReadWrite).unwrap().set_len(0).unwrap(),
             _ => damaged.open(FILE, Access::ReadWrite).unwrap().write_at(0, &[0; 2 * SLOT_BYTES as usize]).unwrap(),
         }
-        // What the last batch wrote is in the log.
+        // The log has the last batch's writes.
         assert!((100..200).contains(&salvaged(&damaged, &model, &log, 200)));
     }
     ground.remove(FILE).unwrap();
@@ -217,19 +218,19 @@ fn a_copy_from_before_the_start_of_the_log_brings_back_nothing_that_matters_and_
     let (ground, ..) = filled(400);
     let copied = |ground: &SimulatedGround| ObjectIndex::copied_position(ground, "objects", 0).unwrap();
     assert_eq!(copied(&ground), Position(512 * 3));
-    // Nothing is lost that is in it.
+    // Nothing in it is lost.
     let sound = ground.snapshot(CrashPolicy::KeepAll);
     let done = salvage_to(&sound, 512 * 4, false).unwrap();
     assert!(done.copied == Some(0) && done.copy_problem.is_some() && done.lost.is_empty(), "{done:?}");
     assert_eq!(copied(&sound), Position(512 * 4));
     assert_eq!(open(&sound).unwrap().damaged_copies(Position(512 * 4)), [] as [String; 0]);
-    // Objects of kind b are.
+    // Objects of kind b are lost.
     let lost = ground.snapshot(CrashPolicy::KeepAll);
     lost.remove(FILE).unwrap();
     let error = salvage_to(&lost, 512 * 4, false).unwrap_err().to_string();
     assert!(error.contains("'b'") && error.contains("starts at 2048"), "{error}");
     assert_eq!(copied(&lost), Position(512 * 3));
-    // A file that is older than a copy which is older than the log's start is no better for it.
+    // If the copy is older than the log's start, a file older than that copy does not help.
     let older = ground.snapshot(CrashPolicy::KeepAll);
     let index = open(&older).unwrap();
     index.apply(Position(512 * 5), 0, &[(0, vec![b'b', 0], None)]).unwrap();
@@ -281,7 +282,7 @@ fn what_one_salvage_lost_stays_lost_in_the_next_one() {
     }
 }
 
-/// Two salvages, with a second copy between them, or none but what the first one writes.
+/// Salvages twice, with a new second copy in between, or with only the one that the first salvage writes.
 fn lost_twice(is_copied: bool) {
     let (ground, model, log) = filled(3000);
     let position = Position(if is_copied { 512 * 5 } else { 512 * 3 });
@@ -293,7 +294,7 @@ fn lost_twice(is_copied: bool) {
         salvage(&damaged, false).unwrap();
         let index = open(&damaged).unwrap();
         log.iter().for_each(|(end, changes)| index.apply(Position(*end), 0, changes).unwrap());
-        // Some of what is lost is written again; the second copy knows what is left.
+        // Rewrites some of the lost keys. The second copy knows the rest.
         let lost: Vec<u32> = (0..3000).filter(|number| index.get(0, &mapping(*number)).is_err()).collect();
         let again: Vec<u32> = lost.iter().copied().filter(|number| number % 3 == 0).collect();
         let changes: Vec<Change> = again.iter().map(|number| (0, mapping(*number), Some(vec![5]))).collect();

@@ -1,4 +1,4 @@
-//! The object index against a `BTreeMap`.
+//! Compares the object index with a `BTreeMap`.
 
 use super::*;
 use onefold_ground::LocalGround;
@@ -19,7 +19,7 @@ fn open(ground: &Arc<dyn Ground>, partitions: u16, access: Access, epoch: u64) -
     ObjectIndex::open(ground.clone(), "objects", &Ownership::all(u32::from(partitions), epoch), OPTIONS, access).unwrap()
 }
 
-/// An index with its log: what a store does with it, and what it must say.
+/// An index with its log, used as a store does, and its model.
 struct Store {
     ground: Arc<dyn Ground>,
     index: ObjectIndex,
@@ -44,7 +44,7 @@ impl Store {
         self.staged.push((self.sequence, changes));
     }
 
-    /// The log takes the first `count` staged transactions in one batch.
+    /// Writes the first `count` staged transactions to the log in one batch.
     fn flush(&mut self, count: usize) {
         let taken: Vec<_> = self.staged.drain(..count.min(self.staged.len())).collect();
         let sequence = taken.last().map_or(0, |(sequence, _)| *sequence);
@@ -54,7 +54,7 @@ impl Store {
         self.log.push((end, changes));
     }
 
-    /// Ends without any goodbye, opens again, and replays the whole log.
+    /// Ends without closing, reopens and replays the whole log.
     fn reopen(&mut self, access: Access) {
         self.epoch += 1;
         self.staged.clear();
@@ -222,7 +222,7 @@ fn nobody_who_applies_a_batch_waits_for_the_database_that_is_written() {
     std::thread::scope(|scope| {
         let database = partition.file.hold();
         let persisting = scope.spawn(|| index.persist().unwrap());
-        // The object is on its way to the database, which cannot be had.
+        // The object is on its way to the database, which is blocked.
         let deadline = Instant::now() + Duration::from_secs(10);
         while !partition.tiers.try_read().is_some_and(|tiers| tiers.is_frozen()) {
             assert!(Instant::now() < deadline, "whoever persists keeps everybody from the objects in memory");
@@ -260,7 +260,7 @@ fn a_reader_writes_nothing() {
     store.stage(vec![put(1, 1)]);
     store.flush(1);
     store.index.persist().unwrap();
-    // The writer still has the file open: as after a crash, it was not closed.
+    // The writer still has the file open: it was not closed, as after a crash.
     let path = directory.path().join("objects/0000.redb");
     let before = std::fs::read(&path).unwrap();
     let reader = open(&ground, 2, Access::Read, 0);

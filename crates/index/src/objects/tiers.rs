@@ -1,14 +1,15 @@
-//! What an object-index partition holds in memory: the tiers above its database.
+//! The in-memory tiers of an object-index partition, above its database.
 //!
-//! A key is looked for from the newest tier to the oldest:
+//! A lookup of a key goes from the newest tier to the oldest:
 //! 1. *volatile*: staged, not yet durable in the log;
 //! 2. *committed*: durable in the log;
 //! 3. *frozen*: committed, being written to the database right now;
 //! 4. the database.
 //!
 //! Invariants:
-//! * Tiers 2 and 3 and the database together hold exactly what the log says up to `applied`; tier 1 alone may be lost with a crash.
-//! * A frozen tier stays visible until the transaction that holds it is durable. If that fails it goes back below the committed tier.
+//! * Tiers 2 and 3 and the database together hold exactly the log's state at `applied`. A crash may lose only tier 1.
+//! * A frozen tier stays visible until its transaction is durable. If that fails, it goes back below the committed
+//!   tier.
 
 use onefold_oplog::Position;
 use std::collections::BTreeMap;
@@ -18,18 +19,18 @@ use std::sync::Arc;
 /// Keys and their values; `None`: deleted.
 pub(super) type Objects = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
-/// Memory that an entry needs beside its key and value: two `Vec`s and its share of a B-tree node, rounded up.
+/// Memory of an entry beyond its key and value: two `Vec`s and its share of a B-tree node, rounded up.
 const ENTRY_BYTES: usize = 80;
 
 fn entry_bytes(key: &[u8], value: &Option<Vec<u8>>) -> usize {
     ENTRY_BYTES + key.len() + value.as_ref().map_or(0, Vec::len)
 }
 
-/// What is being written to the database.
+/// The objects being written to the database.
 #[derive(Clone, Debug)]
 pub(super) struct Frozen {
     pub(super) objects: Arc<Objects>,
-    /// The log up to which `objects` and the database together go.
+    /// The log position that `objects` and the database together reach.
     pub(super) position: Position,
     bytes: usize,
 }
@@ -42,19 +43,19 @@ pub(super) struct Tiers {
     committed: Objects,
     committed_bytes: usize,
     frozen: Option<Frozen>,
-    /// Where the database was when it was opened: a replay passes what is before it again.
+    /// The database's position when it was opened. A replay passes earlier batches again.
     opened: Position,
     applied: Position,
     persisted: Position,
 }
 
 impl Tiers {
-    /// No objects in memory; the database is applied up to `position`.
+    /// Starts without objects in memory. The database is applied up to `position`.
     pub(super) fn at(position: Position) -> Tiers {
         Tiers { opened: position, applied: position, persisted: position, ..Tiers::default() }
     }
 
-    /// What is applied and not persisted, without what is only staged.
+    /// Copies the applied changes that are not persisted, without those that are only staged.
     pub(super) fn applied_only(&self) -> Tiers {
         Tiers {
             committed: self.committed.clone(),
@@ -75,12 +76,12 @@ impl Tiers {
         self.applied
     }
 
-    /// Bytes of memory of what is applied and not persisted.
+    /// Returns the memory of changes applied but not persisted, bytes.
     pub(super) fn pending_bytes(&self) -> usize {
         self.committed_bytes + self.frozen.as_ref().map_or(0, |frozen| frozen.bytes)
     }
 
-    /// Bytes of memory of what is staged and not applied.
+    /// Returns the memory of changes staged but not applied, bytes.
     pub(super) fn volatile_bytes(&self) -> usize {
         self.volatile_bytes
     }
@@ -92,12 +93,12 @@ impl Tiers {
         }
     }
 
-    /// Whether the database had the batch that ends here when it was opened.
+    /// Returns whether the database had the batch that ends here when it was opened.
     pub(super) fn had(&self, end: Position) -> bool {
         end <= self.opened
     }
 
-    /// Puts a change into the committed tier, if the database does not have it from an earlier life.
+    /// Puts a change into the committed tier, unless the database had it when it was opened.
     pub(super) fn apply(&mut self, end: Position, sequence: u64, key: &[u8], value: &Option<Vec<u8>>) {
         if self.volatile.get(key).is_some_and(|(staged, _)| *staged <= sequence)
             && let Some((_, staged)) = self.volatile.remove(key)
@@ -113,13 +114,13 @@ impl Tiers {
         }
     }
 
-    /// All changes of the batch that ends at `end` were applied.
+    /// Records that all changes of the batch that ends at `end` are applied.
     pub(super) fn advance(&mut self, end: Position) {
         debug_assert!(end > self.applied || end <= self.opened, "a batch is applied once, with all its changes");
         self.applied = self.applied.max(end);
     }
 
-    /// Freezes the committed tier; `None` if the database is already applied up to the same position.
+    /// Freezes the committed tier. `None`: the database is already at this position.
     pub(super) fn freeze(&mut self) -> Option<Frozen> {
         debug_assert!(self.frozen.is_none(), "one persist at a time");
         if self.applied == self.persisted {
@@ -131,13 +132,14 @@ impl Tiers {
         Some(frozen)
     }
 
-    /// Whether objects are on their way to the database.
+    /// Returns whether objects are on their way to the database.
     #[cfg(test)]
     pub(super) fn is_frozen(&self) -> bool {
         self.frozen.is_some()
     }
 
-    /// The database holds the frozen tier durably. Returns it, to be freed outside of any lock.
+    /// Ends a successful write: the database holds the frozen tier durably. Returns the tier, so that the caller frees
+    /// it outside of any lock.
     pub(super) fn thaw(&mut self) -> Option<Frozen> {
         let frozen = self.frozen.take();
         if let Some(frozen) = &frozen {
@@ -146,7 +148,7 @@ impl Tiers {
         frozen
     }
 
-    /// The frozen tier could not be written: it goes back below the committed one.
+    /// Ends a failed write: puts the frozen tier back below the committed one.
     pub(super) fn refreeze(&mut self) {
         let Some(frozen) = self.frozen.take() else { return };
         let newer = std::mem::take(&mut self.committed);
@@ -155,7 +157,7 @@ impl Tiers {
         self.committed_bytes = self.committed.iter().map(|(key, value)| entry_bytes(key, value)).sum();
     }
 
-    /// What memory says of a key: `None`: nothing; `Some(None)`: deleted.
+    /// Returns memory's version of a key. `None`: memory has none; `Some(None)`: deleted.
     pub(super) fn get(&self, key: &[u8]) -> Option<&Option<Vec<u8>>> {
         self.volatile
             .get(key)
@@ -164,7 +166,8 @@ impl Tiers {
             .or_else(|| self.frozen.as_ref().and_then(|frozen| frozen.objects.get(key)))
     }
 
-    /// What memory says of the keys `from <= key < to`, sorted, up to and with the `limit`-th key that has a value.
+    /// Returns memory's versions of the keys `from <= key < to`, sorted, up to and including the `limit`-th key that
+    /// has a value.
     pub(super) fn range(&self, from: &[u8], to: &[u8], limit: usize) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
         type Layer<'a> = std::iter::Peekable<Box<dyn Iterator<Item = (&'a Vec<u8>, &'a Option<Vec<u8>>)> + 'a>>;
         let bounds = (Bound::Included(from), Bound::Excluded(to));

@@ -1,10 +1,12 @@
-//! Reading the objects of a database that redb refuses to open, as far as its pages are whole.
+//! Reads the objects of a database that redb refuses to open, as far as its pages are intact.
 //!
-//! redb reads nothing of a file if one page is damaged that it needs for opening, its allocator's state among them. This walks the tree of the objects
-//! by itself (redb's `docs/design.md`, file format 3) and steps over what is damaged: the keys that the rest of the tree leaves for it are a *lost range*.
-//! It trusts nothing but checksums: those of [`Blocks`] say that a page is one that was written once, and the one that the parent has of its child says that
-//! it is the one that was meant. So an older version of a page, which a lost write leaves behind, is lost too. Pages that are newer than the header are
-//! of a commit that the header does not know.
+//! redb opens no file with damage in a page that opening needs, such as its allocator's state. This module walks the
+//! tree of objects itself (redb's `docs/design.md`, file format 3) and steps over damage. The keys between the intact
+//! parts of the tree become a *lost range*.
+//!
+//! It trusts nothing but checksums. Those of [`Blocks`] prove that a page was once written. The parent's checksum of
+//! its child proves that it is the right version. So an older version of a page, left behind by a lost write, is lost
+//! too. Pages newer than the header belong to a commit that the header does not know.
 
 use super::blocks::{Blocks, PAGE_BYTES, is_unreadable};
 use std::collections::BTreeMap;
@@ -14,21 +16,21 @@ const REDB_MAGIC: &[u8; 9] = b"redb\x1a\x0a\xa9\x0d\x0a";
 const REDB_FORMAT: u8 = 3;
 const LEAF: u8 = 1;
 const BRANCH: u8 = 2;
-/// Bytes of the reference to a tree: page number, checksum of the page, length of the tree.
+/// Bytes of a reference to a tree: page number, checksum of the page, length of the tree.
 const ROOT_BYTES: usize = 32;
-/// Bytes of a value of the table `meta`.
+/// Bytes of a value in the table `meta`.
 const NUMBER_BYTES: usize = 8;
-/// No tree is deeper: each branch has at least two children.
+/// Maximum depth of a tree: each branch has at least two children.
 const MAX_DEPTH: u32 = 48;
-/// Greatest order of a page: 2^20 pages of 4096 bytes.
+/// Highest order of a page: 2^20 pages of 4096 bytes.
 const MAX_ORDER: u32 = 20;
-/// Behind all keys.
+/// After all keys.
 pub(super) const END: &[u8] = &[0xff];
 
-/// Keys from `.0` up to but not `.1`.
+/// Keys from `.0` up to but not including `.1`.
 pub(super) type KeyRange = (Vec<u8>, Vec<u8>);
 
-/// Where a page is, and the XXH3-128 of the bytes that are used of it.
+/// The location of a page, and the XXH3-128 of its used bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Reference {
     page: u64,
@@ -36,29 +38,29 @@ struct Reference {
 }
 
 impl Reference {
-    /// A reference whose number and checksum are beside each other.
+    /// Decodes a reference whose number and checksum are adjacent.
     fn at(bytes: &[u8], at: usize) -> Option<Reference> {
         Some(Reference { page: u64_at(bytes, at)?, checksum: u128_at(bytes, at + 8)? })
     }
 }
 
-/// What a walk passes on.
+/// Receives the results of a walk.
 pub(super) trait Visitor {
-    /// An object that can be read.
+    /// Takes a readable object.
     fn object(&mut self, key: &[u8], value: &[u8]) -> io::Result<()>;
-    /// Keys of which nothing is known.
+    /// Takes a range of unknown keys.
     fn lost(&mut self, range: KeyRange);
 }
 
-/// A database whose tables can be found.
+/// A database with readable tables.
 pub(super) struct Database<'a> {
     tree: Tree<'a>,
-    /// Roots of the tables, by name; an empty table has none.
+    /// Roots of the tables by name. An empty table has none.
     tables: BTreeMap<Vec<u8>, Option<Reference>>,
 }
 
 impl<'a> Database<'a> {
-    /// Finds the tables; `None`: the way to them cannot be read.
+    /// Finds the tables. `None`: the path to them is unreadable.
     pub(super) fn open(blocks: &'a Blocks) -> io::Result<Option<Database<'a>>> {
         let mut header = [0; PAGE_BYTES];
         if sound(blocks.read(0, &mut header))?.is_none()
@@ -79,19 +81,20 @@ impl<'a> Database<'a> {
         Ok(Some(Database { tree, tables: found.0 }))
     }
 
-    /// The number of this name in the table `meta`; `None`: it cannot be read.
+    /// Returns the number of this name in the table `meta`. `None`: it is unreadable.
     pub(super) fn meta(&self, name: &str) -> io::Result<Option<u64>> {
         let Some(root) = self.tables.get(b"meta".as_slice()).copied().flatten() else { return Ok(None) };
         Ok(self.tree.page(root, Some(NUMBER_BYTES))?.and_then(|bytes| number(&bytes, name.as_bytes())))
     }
 
-    /// Passes all objects to `visitor`, sorted, and the ranges between them that cannot be read. An error is one of `visitor`, or of the device.
+    /// Passes all objects to `visitor`, sorted, with the unreadable ranges between them. Errors: those of `visitor` or
+    /// of the device.
     pub(super) fn walk_objects(&self, visitor: &mut dyn Visitor) -> io::Result<()> {
         let all = (Vec::new(), END.to_vec());
         match self.tables.get(b"objects".as_slice()) {
             Some(Some(root)) => self.tree.walk(*root, all, 0, visitor),
             Some(None) => Ok(()),
-            // Every partition has the table.
+            // Every partition has this table, so it is lost.
             None => {
                 visitor.lost(all);
                 Ok(())
@@ -100,7 +103,7 @@ impl<'a> Database<'a> {
     }
 }
 
-/// The pages of trees whose keys may have any length.
+/// The pages of trees. Their keys may have any length.
 struct Tree<'a> {
     blocks: &'a Blocks,
     region_header_bytes: u64,
@@ -108,7 +111,7 @@ struct Tree<'a> {
 }
 
 impl Tree<'_> {
-    /// Values may have any length too.
+    /// Walks a tree whose values may have any length too.
     fn walk(&self, page: Reference, range: KeyRange, depth: u32, visitor: &mut dyn Visitor) -> io::Result<()> {
         let Some(bytes) = (if depth < MAX_DEPTH { self.page(page, None)? } else { None }) else {
             visitor.lost(range);
@@ -129,7 +132,8 @@ impl Tree<'_> {
                 };
                 let (mut from, end) = range;
                 for (at, child) in children.into_iter().enumerate() {
-                    // A key of a branch is not before any key of the child before it, and before all of the child behind it.
+                    // A branch key is at or after all keys of the child before it, and before all keys of the child
+                    // after it.
                     let to = keys.get(at).map_or_else(|| end.clone(), |key| [key, &[0][..]].concat());
                     self.walk(child, (from, to.clone()), depth + 1, visitor)?;
                     from = to;
@@ -143,7 +147,8 @@ impl Tree<'_> {
         }
     }
 
-    /// The bytes of a page of redb, whose values have `value_bytes` if all have the same; `None`: it is damaged, or not the page that is meant.
+    /// Returns the bytes of a redb page. If all values have the same length, that is `value_bytes`. `None`: the page is
+    /// damaged, or not the right version.
     fn page(&self, reference: Reference, value_bytes: Option<usize>) -> io::Result<Option<Vec<u8>>> {
         let number = reference.page;
         let order = (number >> 59) as u32;
@@ -177,11 +182,11 @@ impl Visitor for Tables {
         Ok(())
     }
 
-    /// Nobody knows whether a table is in what is lost: then it is not found.
+    /// The lost part may hold a table. Then the table is not found.
     fn lost(&mut self, _range: KeyRange) {}
 }
 
-/// The number with this key in a leaf whose values are numbers of 64 bits.
+/// Returns the number with this key in a leaf whose values are 64-bit numbers.
 fn number(bytes: &[u8], key: &[u8]) -> Option<u64> {
     let count = usize::from(u16::from_le_bytes(bytes.get(2..4)?.try_into().ok()?));
     let ends = (0..count).map(|at| Some(u32_at(bytes, 4 + 4 * at)? as usize)).collect::<Option<Vec<usize>>>()?;
@@ -190,7 +195,7 @@ fn number(bytes: &[u8], key: &[u8]) -> Option<u64> {
     (bytes[0] == LEAF).then(|| u64_at(bytes, ends.last()? + NUMBER_BYTES * place))?
 }
 
-/// The bytes of a page that its checksum is made of: up to the end of its last value, or of the last key of a branch.
+/// Returns the bytes of a page that its checksum covers: up to the end of its last value, or of a branch's last key.
 fn used(bytes: &[u8], value_bytes: Option<usize>) -> Option<&[u8]> {
     let count = usize::from(u16::from_le_bytes(bytes.get(2..4)?.try_into().ok()?));
     let last = count.checked_sub(1)?;
@@ -203,7 +208,7 @@ fn used(bytes: &[u8], value_bytes: Option<usize>) -> Option<&[u8]> {
     bytes.get(..end)
 }
 
-/// Children and keys of a branch.
+/// Returns children and keys of a branch.
 fn branch(bytes: &[u8]) -> Option<(Vec<Reference>, Vec<&[u8]>)> {
     let count = usize::from(u16::from_le_bytes(bytes.get(2..4)?.try_into().ok()?));
     let checksums = 8;
@@ -221,7 +226,7 @@ fn branch(bytes: &[u8]) -> Option<(Vec<Reference>, Vec<&[u8]>)> {
     Some((children, keys))
 }
 
-/// Keys and values of a leaf.
+/// Returns keys and values of a leaf.
 fn leaf(bytes: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
     let count = usize::from(u16::from_le_bytes(bytes.get(2..4)?.try_into().ok()?));
     let ends = |base: usize| (0..count).map(|at| Some(u32_at(bytes, base + 4 * at)? as usize)).collect::<Option<Vec<usize>>>();
@@ -248,7 +253,7 @@ fn u128_at(bytes: &[u8], at: usize) -> Option<u128> {
     Some(u128::from_le_bytes(bytes.get(at..at + 16)?.try_into().ok()?))
 }
 
-/// Damage is no error here.
+/// Turns damage into `None`.
 fn sound<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),

@@ -1,11 +1,11 @@
-//! The trials that everything that writes has to stand: databases and their second copies.
+//! The trials that every writer must pass: databases and their second copies.
 
 use super::crash_tests::{Log, batch, check, created, open};
 use super::*;
 use onefold_ground::SimulatedGround;
 use onefold_ground::simulation::trials::*;
 
-/// An index behind a log that is durable.
+/// An index behind a durable log.
 struct Persists;
 
 #[derive(Clone)]
