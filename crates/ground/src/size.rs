@@ -1,8 +1,8 @@
 //! Sizes as people write and read them: a number and a unit.
 //!
 //! `B`, `K`/`Ki`/`KiB`, `M`.. up to `P` are powers of 1024; `kB`, `MB`, .. `PB` are powers of 1000. The case of the
-//! letters does not matter (`8kib` is `8KiB`), `8K` is binary, `8kB` decimal. A fraction is allowed where it spells
-//! whole bytes: `1.5MiB`.
+//! letters does not matter (`8kib` is `8KiB`), `8K` is binary, `8kB` decimal. A fraction is allowed if it gives whole
+//! bytes: `1.5MiB`.
 
 /// 1024 bytes.
 pub const KIB: u64 = 1 << 10;

@@ -27,10 +27,11 @@ pub struct LogOptions {
     /// at most a quarter of the limit. It frees whole segments, so with larger ones it could never get below the limit.
     /// Default 64 MiB.
     pub segment_bytes: u64,
-    /// Soft limit of the log's size: above it, the log needs trimming ([`Log::is_over_limit`]). At twice this size the
-    /// log is full ([`LogError::Full`]). If it was longer when opened, it is full at one limit more than its length
-    /// then. A full log accepts only records that allow trimming ([`Log::commit_beyond_limit`]). Below the limit it
-    /// accepts a batch of any size. Default 512 MiB.
+    /// Soft limit of the log's size: above it, the log needs trimming ([`Log::is_over_limit`]). Default 512 MiB.
+    ///
+    /// At twice this size the log is full ([`LogError::Full`]). If it was longer when opened, it is full at one limit
+    /// more than its length then. A full log accepts only records that allow trimming ([`Log::commit_beyond_limit`]).
+    /// Below the limit it accepts a batch of any size.
     pub limit_bytes: u64,
 }
 

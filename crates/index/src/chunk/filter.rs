@@ -2,14 +2,17 @@
 //!
 //! A page of `n` entries is a set of `n` numbers below `208 n`, hashed from the fingerprints, in Elias-Fano code. The
 //! low 7 bits of each number are packed. The high part is unary: bucket after bucket, a one for each number and a zero
-//! for the end. That is 9.6 bits per entry, and an absent fingerprint passes with a probability of 1/208. The records
-//! of 64 pages share one allocation, with 64 offsets of two bytes. The whole costs at most 1.3 bytes per chunk when
-//! pages are half full.
+//! for the end.
+//!
+//! That is 9.6 bits per entry, and an absent fingerprint passes with a probability of 1/208. The records of 64 pages
+//! share one allocation, with 64 offsets of two bytes. The whole costs at most 1.3 bytes per chunk when pages are half
+//! full.
 //!
 //! The filter has a bound. Above it, groups become coarser, one after the other. A group of level `k` keeps only the
 //! upper `7 - k` low bits of its numbers. So each level saves a bit per entry and doubles the share of false answers.
-//! That reads nothing: the remaining bits stay as they are. After level 7 the filter drops the group; after the last
-//! group, it drops the list of groups.
+//! That reads nothing: the remaining bits stay as they are.
+//!
+//! After level 7 the filter drops the group; after the last group, it drops the list of groups.
 //!
 //! Invariants:
 //! * A page without a known record answers *maybe*.

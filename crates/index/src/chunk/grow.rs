@@ -27,9 +27,12 @@
 //!
 //! # Why lookups are right meanwhile
 //! A lookup takes the changes and the shape at one instant, and asks the filter at the same one. Later it reads a page
-//! at its old place. Either the page is as it was; a sweep that wrote it since shows in its position. Or a page of the
-//! next generation has overwritten it, at least in part. Then the shape has changed, and the lookup starts again. In
-//! the last step, the shape changes under the lock that keeps readers from half-written pages.
+//! at its old place:
+//! * Either the page is as it was. A sweep that wrote it since shows in its position.
+//! * Or a page of the next generation has overwritten it, at least in part. Then the shape has changed, and the lookup
+//!   starts again.
+//!
+//! In the last step, the shape changes under the lock that keeps readers from half-written pages.
 
 use super::filter::PageRecord;
 use super::header::{Header, MAX_PAGE_BITS};

@@ -1,7 +1,7 @@
 //! The page cache: pages in memory, as advice, bounded in bytes.
 //!
-//! A page has one place where it can lie: its number modulo the number of places. Fingerprints are uniform, so no page
-//! is asked for more often than others. No other rule would keep better pages. Bytes lie in blocks, made when the first
+//! A page has one place where it can lie: its number modulo the number of places. Fingerprints are uniform, so lookups
+//! ask for all pages equally often. No other rule would keep better pages. Bytes lie in blocks, made when the first
 //! page comes into them.
 //!
 //! Invariants:

@@ -1,10 +1,11 @@
 //! One partition: its pages, and the log's changes beyond them.
 //!
 //! Three sources make up a chunk's entry. They are its page, then the *frozen* changes, which a sweep is merging into
-//! the pages, then the *active* ones. A lookup (`lookup.rs`) takes both kinds of changes at one instant and then reads
-//! the page. The page says up to which position it is applied, so the lookup knows what it already has. A page at the
-//! sweep's target has the frozen changes. If the page is beyond the target, a later sweep has passed, and the lookup
-//! takes the changes again.
+//! the pages, then the *active* ones.
+//!
+//! A lookup (`lookup.rs`) takes both kinds of changes at one instant and then reads the page. The page says up to which
+//! position it is applied, so the lookup knows what it already has. A page at the sweep's target has the frozen
+//! changes. If the page is beyond the target, a later sweep has passed, and the lookup takes the changes again.
 
 use super::auxiliary::{Auxiliary, Change, SORTED_BYTES};
 use super::filter::{PageRecord, Stamp};

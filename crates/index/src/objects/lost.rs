@@ -1,6 +1,7 @@
 //! Lost ranges: a salvage could not read these keys of the partition's file, so nobody knows whether they have objects.
 //!
 //! They are objects themselves, `x` + the first key -> the end. So they are durable and replayed like all others.
+//!
 //! Reading a key in a lost range that has no value is an error, so it never looks absent. A key that is written or
 //! deleted is known again. It leaves its range, which shrinks or splits in two. The batch and the earlier ranges
 //! determine the result, so a replay gets the same ranges.
