@@ -1,25 +1,34 @@
-//! Looking a batch up: its pages are a set, and the set is read with as many requests in flight as the device wants.
+//! Looks up a batch: its pages form a set, and the reads of the set keep the device busy with many requests in flight.
 //!
 //! Steps of a round, over all partitions of the batch:
-//! 1. *Changes*, partition by partition: what the log says of each fingerprint, at one instant ([`Snapshot`]).
-//! 2. *Filter*: fingerprints whose page cannot hold them are answered. For the others it names one page, their home or, where only that one may hold them, its neighbour.
-//! 3. *Pages*: those in memory are searched where they lie; the others are read together ([`Readers`]), each is searched when it comes.
-//! 4. *Neighbours*: what a full home does not hold may be in its neighbour; these pages are step 3 once more.
+//! 1. *Changes*, partition by partition: take the log's changes of each fingerprint, at one instant ([`Snapshot`]).
+//! 2. *Filter*: answer the fingerprints whose page cannot hold them. For the others the filter names one page: the
+//!    home, or the neighbour if only that one may hold them.
+//! 3. *Pages*: search cached pages in place. Read the others together ([`Readers`]) and search each when it arrives.
+//! 4. *Neighbours*: if a full home does not hold an entry, its neighbour may. Do step 3 again for these pages.
 //! 5. Fingerprints whose page was ahead of the changes go into the next round.
 //!
 //! # Locks
-//! Nothing is held while the set is read. Steps 1 and 2 hold a partition's state for reading, step 2 its filter, step 3 its cache, one at a time and without waiting for
-//! a device. So a sweep or growth never waits for a lookup's reads, except for those of a whole pair below, and neither deadlocks with it.
+//! A lookup holds no lock while it reads the set. It holds a partition's state for reading in steps 1 and 2, its filter
+//! in step 2, and its cache in step 3. It takes those of one partition at a time and waits for no device under them. So
+//! a sweep or growth never waits for a lookup's reads, except for those of a whole pair (below). Neither deadlocks with
+//! a lookup.
 //!
-//! Why the answers are right although sweeps write meanwhile:
-//! * A page is read, or taken from memory, after the changes were taken. It is whole, and has all changes up to its position. What else is to be added follows from the
-//!   position: at the target of the frozen changes it has them, below it has not, above it is ahead and the fingerprint goes into the next round.
-//!   Where growth has moved pages meanwhile, the place of a page has either what it had, or a page of the next generation, which is not taken for it: then the
-//!   fingerprint goes into the next round, too.
-//!   Pages in memory are as good: one that is written is forgotten before its changes are dropped (`page_cache.rs`).
-//! * Home and neighbour are read at two instants. An entry moves from one to the other only when both are written together, to one position, because the pair spills
-//!   (`page.rs`). So a home that spills and a neighbour of the same position are of one moment. An entry in the neighbour of its home shows that the pair spilled when that page was
-//!   written, so the neighbour's position is the home's, too. In all other cases, which are few, both are read under the lock that the sweep holds while it writes.
+//! # Why the answers are right although sweeps write meanwhile
+//! * A lookup gets a page, from disk or cache, after it took the changes. The page is intact and has all changes up to
+//!   its position. The position tells what to add:
+//!   - At the target of the frozen changes, the page has them.
+//!   - Below it, the page lacks them.
+//!   - Above it, the page is ahead, and the fingerprint goes into the next round.
+//! * Growth may have moved pages meanwhile. Then the page's place has either its old content or a page of the next
+//!   generation. The lookup does not accept the latter, and the fingerprint also goes into the next round.
+//! * Cached pages are as good: the cache forgets a rewritten page before its changes are dropped (`page_cache.rs`).
+//! * Home and neighbour are read at two instants. An entry moves between them only when both are written together, to
+//!   one position, because the pair spills (`page.rs`).
+//!   - So a home that spills and a neighbour of the same position are of one moment.
+//!   - An entry in the neighbour of its home shows that the pair spilled when that page was written. So the neighbour's
+//!     position is the home's, too.
+//!   - In all other cases, which are few, the lookup reads both under the lock that the sweep holds while it writes.
 
 use super::auxiliary::Change;
 use super::page::{PAGE_BYTES, Page, PageDamage};
@@ -34,23 +43,23 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Pages whose memory is waited for at once.
+/// Pages whose memory loads overlap.
 const WINDOW: usize = 32;
-/// A fingerprint of which the log says nothing beyond its page.
+/// Marks a fingerprint without changes in the log beyond its page.
 const UNCHANGED: u32 = u32::MAX;
 
 /// The instant at which a lookup took the changes of a partition.
 struct Snapshot {
     partition: u32,
     pages: Arc<PageFile>,
-    /// Target of the frozen changes; without any, the position of the pages.
+    /// Target of the frozen changes; without them, the position of the pages.
     floor: u64,
     is_frozen: bool,
-    /// Of the page cache, before any page was read.
+    /// The page cache's count of writes, before any page was read.
     writes: u64,
 }
 
-/// What a partition was like when its changes were taken: the same twice means that no sweep has passed.
+/// The state of a partition when its changes were taken. Two equal instants mean that no sweep has passed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Instant {
     partition: u32,
@@ -61,29 +70,29 @@ struct Instant {
 /// A fingerprint under lookup.
 struct Wanted<'a> {
     fingerprint: &'a Fingerprint,
-    /// Its number in the caller's batch.
+    /// Its index in the caller's batch.
     at: u32,
     home: u32,
-    /// What the log says of it: a number in [`Lookup::changes`], or [`UNCHANGED`].
+    /// Its changes in the log: an index in [`Lookup::changes`], or [`UNCHANGED`].
     changes: u32,
-    /// Which page is looked at.
+    /// The page to search.
     page: Looked,
 }
 
-/// Which page of its pair a fingerprint is looked for in.
+/// Which page of its pair to search for a fingerprint.
 #[derive(Clone, Copy)]
 enum Looked {
     Home,
-    /// The neighbour alone, as the filter says.
+    /// Only the neighbour, by the filter's answer.
     Neighbour,
-    /// The neighbour, behind a home of this position that spills and does not have it.
+    /// The neighbour, after a home of this position that spills and does not have the entry.
     Behind(u64),
 }
 
-/// A page that is needed, and for whom. Sorted, those of one page stand together.
+/// A page needed by a fingerprint. Sorted order groups those of one page.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Needed {
-    /// Number of the snapshot and of the page.
+    /// Index of the snapshot, and number of the page.
     place: (u32, u32),
     wanted: u32,
 }
@@ -95,19 +104,20 @@ struct Lookup<'a> {
     snapshots: &'a [Snapshot],
     wanted: Vec<Wanted<'a>>,
     changes: Vec<(Option<Change>, Option<Change>)>,
-    /// Neighbours that are needed.
+    /// Neighbours needed.
     neighbours: Vec<Needed>,
-    /// Left pages of pairs that have to be read as they are together.
+    /// Left pages of pairs that must be read as of one moment.
     pairs: Vec<Needed>,
-    /// Numbers in the batch of those whose page was ahead.
+    /// Indexes in the batch of fingerprints whose page was ahead.
     left: Vec<u32>,
     /// One of these pages: snapshot, number and position.
     ahead: Option<(u32, u32, u64)>,
 }
 
 impl ChunkIndex {
-    /// Looks many chunks up: `out` becomes one answer for each of `fingerprints`. Reads one page for a hit that is not in memory, many pages at a time, and, once
-    /// the filter knows the pages, hardly any for a miss. From any number of threads at once.
+    /// Looks up many chunks: `out` gets one answer for each of `fingerprints`. A hit that is not cached reads one page;
+    /// the reads of many pages run at the same time. Once the filter knows the pages, a miss hardly ever reads one. Any
+    /// number of threads may call it at once.
     pub fn lookup(&self, fingerprints: &[Fingerprint], out: &mut Vec<Option<IndexEntry>>) -> Result<()> {
         out.clear();
         out.resize(fingerprints.len(), None);
@@ -122,7 +132,8 @@ impl ChunkIndex {
         Ok(())
     }
 
-    /// Answers what can be answered of `order`. Returns the numbers of the others, whose pages were ahead, and the instants of this round.
+    /// Answers as much of `order` as possible. Returns the indexes of the others, whose pages were ahead, and the
+    /// instants of this round.
     fn lookup_round(
         &self,
         fingerprints: &[Fingerprint],
@@ -136,7 +147,7 @@ impl ChunkIndex {
         for order in order.chunk_by(|one, next| partition_of(one.0, bits) == partition_of(next.0, bits)) {
             let number = partition_of(order[0].0, bits);
             own.clear();
-            // Held until the filter is asked: it answers for pages where they are now.
+            // Held until the filter has answered: the filter knows the pages where they are now.
             let state = self.opened(number)?.state.read();
             let snapshot = take_changes(&state, number, fingerprints, order, &mut own, &mut changes);
             let number = snapshots.len() as u32;
@@ -189,7 +200,7 @@ impl ChunkIndex {
         if let Some((snapshot, page, position)) = ahead {
             let snapshot = &snapshots[snapshot as usize];
             if last_tries.contains(&snapshot.instant()) {
-                // Nothing has changed since the last try: no sweep has passed, the header is older than the pages.
+                // Nothing has changed since the last try: no sweep has passed, so the header is older than the pages.
                 return Err(snapshot.pages.damaged(page, &PageDamage::Ahead { position, limit: snapshot.floor }));
             }
         }
@@ -199,7 +210,7 @@ impl ChunkIndex {
 }
 
 impl Snapshot {
-    /// A page, if it is kept.
+    /// Returns a page if it is cached.
     fn kept<'a>(&self, kept: &'a super::page_cache::KeptPages<'_>, page: u32) -> Option<Page<'a>> {
         kept.get(page, self.pages.shape.place(page).generation)
     }
@@ -209,7 +220,7 @@ impl Snapshot {
     }
 }
 
-/// Takes what the log says of the fingerprints of `order` at one instant.
+/// Takes the log's changes of the fingerprints of `order` at one instant.
 fn take_changes<'a>(
     state: &State,
     partition: u32,
@@ -238,7 +249,7 @@ fn take_changes<'a>(
 }
 
 impl Lookup<'_> {
-    /// Looks at the pages of `needed`, which is sorted: first at those in memory, then at the others as they are read.
+    /// Searches the pages of `needed`, which is sorted: first the cached ones, then the others as they arrive.
     fn read(&mut self, readers: &Readers, needed: &[Needed]) -> Result<()> {
         let mut unread: Vec<Range<usize>> = Vec::new();
         let snapshots = self.snapshots;
@@ -281,9 +292,9 @@ impl Lookup<'_> {
             let snapshot = &snapshots[snapshot as usize];
             match snapshot.pages.take(page, bytes, read, snapshot.writes, &mut alone) {
                 Ok(page) => self.search(group, &page),
-                // Other pages are where it was.
+                // The page moved, and another one is in its place.
                 Err(_) if self.has_moved(snapshot) => moved.push(number),
-                // The first of the set, whichever comes first.
+                // Report the first error of the set, in whatever order they come.
                 Err(error) if failed.as_ref().is_none_or(|(first, _)| number < *first) => failed = Some((number, error)),
                 Err(_) => {}
             }
@@ -294,12 +305,12 @@ impl Lookup<'_> {
         failed.map_or(Ok(()), |(_, error)| Err(error))
     }
 
-    /// Whether pages have moved since the changes were taken.
+    /// Returns whether pages have moved since the changes were taken.
     fn has_moved(&self, snapshot: &Snapshot) -> bool {
         self.index.opened(snapshot.partition).is_ok_and(|partition| partition.state.read().pages.shape != snapshot.pages.shape)
     }
 
-    /// Has the processor get what the pages in memory are searched by.
+    /// Makes the processor load the parts of cached pages that the search needs.
     fn touch(&self, kept: &super::page_cache::KeptPages<'_>, window: &[Needed]) {
         let mut pages = [None; WINDOW];
         for (page, needed) in pages.iter_mut().zip(window) {
@@ -313,25 +324,25 @@ impl Lookup<'_> {
         black_box(touched);
     }
 
-    /// How far into the page's entries the fingerprint should be.
+    /// Returns how far into the page's entries the fingerprint should be.
     fn fraction(&self, needed: &Needed) -> u64 {
         let one = &self.wanted[needed.wanted as usize];
         let shape = &self.snapshots[needed.place.0 as usize].pages.shape;
         match one.page {
             Looked::Home => shape.fraction(one.fingerprint),
-            // The greatest of the left page are the first of the right one, and the other way round.
+            // The largest entries of the left page come first in the right one, and the other way round.
             Looked::Neighbour | Looked::Behind(_) if one.home.is_multiple_of(2) => 0,
             Looked::Neighbour | Looked::Behind(_) => u64::MAX,
         }
     }
 
-    /// Looks for those who need a page in it.
+    /// Searches a page for all fingerprints that need it.
     fn search(&mut self, group: &[Needed], page: &Page<'_>) {
         let (position, spills) = (page.position(), page.spills());
         for needed in group {
             let number = needed.wanted as usize;
             let one = &self.wanted[number];
-            // Whatever the filter said: the page may have been written since.
+            // Search it whatever the filter said: the page may have been rewritten since.
             let found = page.find(one.fingerprint, self.fraction(needed));
             let (snapshot, read) = needed.place;
             match one.page {
@@ -352,7 +363,7 @@ impl Lookup<'_> {
         }
     }
 
-    /// Reads both pages of a pair, where that is needed, as they are at one moment.
+    /// Reads both pages of a pair as of one moment, for the fingerprints that need it.
     fn read_pairs(&mut self) -> Result<()> {
         let mut pairs = std::mem::take(&mut self.pairs);
         pairs.sort_unstable();
@@ -386,7 +397,7 @@ impl Lookup<'_> {
         Ok(())
     }
 
-    /// Notes what page and log say together.
+    /// Combines page and log into an answer.
     fn settle(&mut self, snapshot: u32, wanted: usize, found: Option<IndexEntry>, position: u64) {
         if found.is_none() {
             self.index.counters.filter_false_positives.fetch_add(1, Ordering::Relaxed);

@@ -14,9 +14,9 @@ struct Reads {
     all: AtomicUsize,
     now: AtomicUsize,
     most: AtomicUsize,
-    /// A read does not end before so many were in flight, or ten seconds are over: a busy machine starts threads late.
+    /// A read does not end before this many were in flight, or after ten seconds: a busy machine starts threads late.
     expected: AtomicUsize,
-    /// What is done once, before the place is read.
+    /// An action to run once, before the read of this place.
     before: Mutex<Option<(u64, Deed)>>,
 }
 
@@ -28,7 +28,7 @@ impl std::fmt::Debug for Reads {
     }
 }
 
-/// A ground on which each read of pages has to wait for the device.
+/// A ground on which each page read must wait for the device.
 #[derive(Debug)]
 struct Device {
     ground: Arc<dyn Ground>,
@@ -98,7 +98,7 @@ impl DelegatingFile for DeviceFile {
     }
 }
 
-/// Has every read of pages go through the pool.
+/// Makes every page read go through the pool.
 pub(super) fn on_a_device(ground: Arc<dyn Ground>) -> Arc<dyn Ground> {
     Device::over(ground, Duration::ZERO).0
 }
@@ -120,7 +120,7 @@ fn m0_13_the_pages_of_a_batch_are_read_at_once_over_all_partitions() {
     let pages = (index.statistics().page_bytes / page::PAGE_BYTES as u64) as usize;
     index.close().unwrap();
     drop(index);
-    // Two pages in each partition: only a set over all partitions keeps so many in flight.
+    // Two pages in each partition: only a set over all partitions keeps this many in flight.
     assert_eq!(pages, 2 * PARTITIONS as usize);
 
     let (device, reads) = Device::over(disk, Duration::from_millis(2));
@@ -165,11 +165,11 @@ fn pages_are_kept_within_the_bound_and_found_there_until_they_are_written() {
     let pages = (index.statistics().page_bytes / page::PAGE_BYTES as u64) as usize;
     assert!(count(&index, &model) >= pages - 2);
     assert_eq!((count(&index, &model), index.statistics().page_cache_bytes as usize), (0, pages * (page::PAGE_BYTES + 4)));
-    // One chunk is changed: its page is read again, perhaps with its neighbour.
+    // One chunk changed: its page is read again, perhaps with its neighbour.
     let model = add(&index, 1024, 0..0, &[(7, 1)]);
     assert!((1..=2).contains(&count(&index, &model)));
     assert_eq!(count(&index, &model), 0);
-    // Growth makes other pages of all.
+    // Growth rewrites all pages.
     let model = add(&index, 1536, 3000..30_000, &[]);
     assert!(index.statistics().page_bytes > 1 << 20);
     assert!(count(&index, &model) > 256);
@@ -178,7 +178,8 @@ fn pages_are_kept_within_the_bound_and_found_there_until_they_are_written() {
     check(&index, &model);
 }
 
-/// Chunks of a pair of pages that spills to one side and to the other, as sweeps go on, are found at any time: home and neighbour are never of two moments.
+/// Finds the chunks of a pair of pages at any time, while sweeps make it spill to one side and the other. Home and
+/// neighbour are never of two moments.
 #[test]
 fn m0_14_entries_that_move_between_the_pages_of_a_pair_are_found_meanwhile() {
     const STAYING: usize = 75;
@@ -225,7 +226,8 @@ fn m0_14_entries_that_move_between_the_pages_of_a_pair_are_found_meanwhile() {
     }
 }
 
-/// The neighbour is read when a sweep has just written both pages, and the home before it: together they do not have the entry that the sweep moved home.
+/// A sweep writes both pages after the lookup read the home and before it reads the neighbour. Together they lack the
+/// entry that the sweep moved home.
 #[test]
 fn m0_14_a_home_and_a_neighbour_of_two_moments_are_read_again_as_a_pair() {
     let simulated = SimulatedGround::new(1);
@@ -239,11 +241,11 @@ fn m0_14_a_home_and_a_neighbour_of_two_moments_are_read_again_as_a_pair() {
     index.apply(Position(512), &inserts, &[]).unwrap();
     index.sweep_all().unwrap();
     drop(index);
-    // A filter that knows nothing has the home read first.
+    // With a filter that knows nothing, the lookup reads the home first.
     disk.remove("index/0000/filter").unwrap();
     let index = Arc::new(open(&device, 1, 1 << 20, 4));
     index.apply_batch(Position(1024), ChunkBatch { removals: &own[..20], ..ChunkBatch::default() }).unwrap();
-    // This sweep has taken its changes and has written nothing.
+    // This sweep took its changes and wrote nothing.
     simulated.fail_operation(0, std::io::ErrorKind::Other);
     index.sweep_all().unwrap_err();
     let sweeping = index.clone();
