@@ -27,7 +27,7 @@ const ATTEMPTS: usize = 3;
 enum Attempt {
     Merged(MergeStatistics),
     NothingToDo,
-    /// A write found a chunk damaged and stored it anew while the containers were copied.
+    /// A write found a chunk damaged and stored it again while the containers were copied.
     MoreDied,
 }
 
