@@ -178,7 +178,9 @@ impl Engine {
 
     /// Takes chunks that can be read again out of quarantine. Durable on return. Cheapest for many chunks of one
     /// container. Chunks that are stored elsewhere or no longer in quarantine are left alone. Returns how many were
-    /// restored. If it is cut short, it has done this for some of them.
+    /// restored.
+    ///
+    /// If it is cut short, it has done this for some of them.
     pub fn restore_chunks(&self, chunks: &[Readable]) -> Result<u64> {
         self.repairable()?;
         self.flush_before_repair()?;

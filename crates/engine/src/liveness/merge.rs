@@ -34,6 +34,7 @@ enum Attempt {
 impl Engine {
     /// Merges container files, all of one partition, into one. Durable on return. The needed chunks lie in the new file
     /// by ascending `rank`. Containers that have no dead slots (any more), or chunks in quarantine, are left alone.
+    ///
     /// `None`: all of them were. Errors: everything stays as it is; damage means that a container cannot be merged.
     pub fn merge_containers(&self, victims: &[ContainerId], rank: &dyn Fn(Address) -> u64) -> Result<Option<MergeStatistics>> {
         self.writable()?;

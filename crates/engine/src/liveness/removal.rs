@@ -141,8 +141,9 @@ impl Engine {
     }
 
     /// Removes those of `candidates` that are unneeded and that nobody is about to refer to. Durable on return. Takes
-    /// at most [`MAX_CANDIDATES`] and leaves the rest. It asks `go_on` while it waits for those in flight. One removal
-    /// runs at a time: a second call waits. Candidates that lie in few containers cost least.
+    /// at most [`MAX_CANDIDATES`] and leaves the rest. It asks `go_on` while it waits for those in flight.
+    ///
+    /// One removal runs at a time: a second call waits. Candidates that lie in few containers cost least.
     pub fn remove_unused(&self, candidates: &[Candidate], references: ReferencesOf<'_>, go_on: &dyn Fn() -> bool) -> Result<Removed> {
         self.writable()?;
         drop(self.permit_deletion("remove unused chunks")?);

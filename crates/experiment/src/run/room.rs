@@ -24,7 +24,7 @@ pub fn choose_directory(candidates: &[PathBuf], specs: &[(Spec, Vec<String>)], s
     chosen.cloned().unwrap_or_else(std::env::temp_dir)
 }
 
-/// Errors: too little room for a variant.
+/// Errors: too little space for a variant.
 pub(super) fn check(spec: &Spec, variants: &[(&VariantSpec, Scaled)], directory: &Path) -> Result<()> {
     let room = rustix::fs::statvfs(directory);
     let room = room.map_err(|error| RunError::Io { operation: "use", path: directory.to_owned(), source: error.into() })?;

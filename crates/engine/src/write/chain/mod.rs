@@ -8,7 +8,7 @@
 //! The chain has two parts. Filters before `chunk-index` are [asked](Chain::ask) without a claim. Chunks that they do
 //! not know are [claimed](Chain::claim), which looks them up in the chunk index. The filters after it then
 //! [confirm](Chain::confirm) what either part found. After new chunks are stored, [`Chain::update`] runs the update
-//! pass. If storing fails, [`Chain::abort`] reverts what filters noted.
+//! pass; if storing fails, [`Chain::abort`] reverts what filters noted.
 
 mod block_index;
 mod bloom;
