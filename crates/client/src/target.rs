@@ -144,9 +144,8 @@ impl Directory {
         let (device, is_mount_point) = if is_new { (self.device, false) } else { store.place_of(&file, self.device)? };
         if is_new && !is_wanted {
             // A killed restore never sets the attributes. With this mode, users with access in the backup can still
-            // reach what
-        // was restored.
-        let _ = rustix::fs::fchmod(&file, Mode::from_raw_mode((attributes.mode & 0o777 | 0o700).into()));
+            // reach what was restored.
+            let _ = rustix::fs::fchmod(&file, Mode::from_raw_mode((attributes.mode & 0o777 | 0o700).into()));
         }
         let attributes = (is_new || is_wanted).then_some(attributes);
         if !is_new && attributes.is_some() {
