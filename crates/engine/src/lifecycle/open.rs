@@ -62,7 +62,7 @@ impl Engine {
         Engine::open_with(ground, settings, mode, command, |liveness| liveness)
     }
 
-    /// Opens a store with a wrapper around its [`Liveness`](crate::Liveness): tests compare it with a model.
+    /// Opens a store with a wrapper around its [`Liveness`]: tests compare it with a model.
     pub fn open_with(
         ground: Arc<dyn Ground>,
         settings: Settings,
