@@ -1,7 +1,7 @@
-//! A file or directory of a backup as a tar archive, in a stream: POSIX.1-2001 (pax), as GNU tar and bsdtar read it.
+//! Streams a file or directory of a backup as a tar archive: POSIX.1-2001 (pax), as GNU tar and bsdtar read it.
 //!
-//! What the old header cannot say stands in records in front of it: long names, times to the nanosecond, large numbers, extended
-//! attributes (`SCHILY.xattr.`), ACLs (`SCHILY.acl.`), holes (GNU's sparse format 1.0).
+//! Records in front of the old header carry what it cannot hold: long names, times to the nanosecond, large numbers,
+//! extended attributes (`SCHILY.xattr.`), ACLs (`SCHILY.acl.`), holes (GNU's sparse format 1.0).
 
 mod header;
 
@@ -18,13 +18,14 @@ use std::ops::Range;
 
 /// Archives are made of blocks of this size.
 const BLOCK_BYTES: u64 = 512;
-/// Holes are worth a map from here on.
+/// Holes of at least this many bytes in total are worth a map.
 const SPARSE_BYTES: u64 = 64 << 10;
-/// With more pieces of data than this between holes, a file is written with its zeros: the map stands in memory.
+/// A file with more pieces of data between holes is written with its zeros: the map is kept in memory.
 const MAX_SEGMENTS: usize = 64 << 10;
 
-/// Writes what is at `path` of a backup, with everything below it, as a tar archive. Names in it begin with the last component of
-/// the path. Of a damaged file, `damaged` says whether the archive ends there with an error or has zeros, of which the monitor hears.
+/// Writes the entry at `path` of a backup, with everything below it, as a tar archive. Names in it begin with the last
+/// component of the path. If a file is damaged, `damaged` decides: the archive ends there with an error, or it has
+/// zeros, which the monitor is told.
 pub fn archive(
     catalog: &Catalog,
     backup: &Backup,
@@ -71,9 +72,9 @@ struct Archiver<'a> {
     watch: &'a Watch<'a>,
     damaged: Damaged,
     out: &'a mut dyn Write,
-    /// So many bytes of each path are not in the archive's names.
+    /// This many bytes at the front of each path are not in the archive's names.
     above: usize,
-    /// Names in the archive of files with several, by the paths of their first ones in the backup.
+    /// Archive names of files with several names, by the paths of their first names in the backup.
     first_names: HashMap<Vec<u8>, Vec<u8>>,
 }
 
@@ -190,7 +191,7 @@ impl Archiver<'_> {
         self.zeros(stored.next_multiple_of(BLOCK_BYTES) - stored)
     }
 
-    /// Where a file has data, if its holes are worth a map; or what is wrong with its recipe.
+    /// Returns where a file has data, if its holes are worth a map; or what is wrong with its recipe.
     fn segments(&self, recipe: &Recipe, size_bytes: u64) -> std::result::Result<Option<Vec<Range<u64>>>, String> {
         let (mut segments, mut at, mut holes): (Vec<Range<u64>>, u64, u64) = (Vec::new(), 0, 0);
         for part in Parts::new(self.catalog.engine(), recipe, size_bytes) {
@@ -203,7 +204,7 @@ impl Archiver<'_> {
                     Some(last) if last.end == at => last.end += length,
                     _ => segments.push(at..at + length),
                 }
-                // Too many stay too many; the rest only has to spell the file's size.
+                // Once too many, always too many. The rest is only checked for the file's size.
                 segments.truncate(MAX_SEGMENTS + 1);
             }
             at += length;
@@ -212,7 +213,8 @@ impl Archiver<'_> {
     }
 }
 
-/// The map in front of the data of a file with holes: how many pieces of data there are, then where each begins and its length.
+/// Returns the map in front of the data of a file with holes: the number of pieces of data, then the offset and length
+/// of each.
 fn sparse_map(segments: &[Range<u64>], size_bytes: u64) -> Vec<u8> {
     let ends_with_hole = segments.last().is_none_or(|last| last.end < size_bytes);
     let mut map = format!("{}\n", segments.len() + usize::from(ends_with_hole));

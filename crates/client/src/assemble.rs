@@ -1,4 +1,4 @@
-//! The assembler of a backup: entries in the order of the tree become directories, from the leaves up.
+//! The assembler of a backup: turns entries in tree order into directories, from the leaves up.
 
 use crate::Result;
 use crate::monitor::{Counter, Watch};
@@ -13,19 +13,19 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Entries held back while a directory is the same as before, so that it need not be encoded again.
+/// Entries held back while a directory is unchanged, so that it need not be encoded again.
 const HELD_ENTRIES: usize = 4096;
-/// While no answer comes, the assembler looks this often whether the backup has been stopped.
+/// How often the assembler checks whether the backup was stopped, while it waits for an answer.
 const LOOKS_UP_AFTER: Duration = Duration::from_millis(100);
 
-/// A directory that is being built.
+/// A directory under construction.
 struct Frame {
     name: Vec<u8>,
     attributes: Attributes,
     earlier: Option<Entry>,
     path: Vec<u8>,
     writer: DirectoryWriter,
-    /// While all entries are the earlier ones, they wait here.
+    /// While all entries equal the earlier ones, they wait here.
     held: Vec<Entry>,
     same: bool,
 }
@@ -37,7 +37,7 @@ struct Assembler<'a> {
     entries: Receiver<Answer>,
     /// Entries that came before their turn.
     early: HashMap<u64, Option<Entry>>,
-    /// First names, of files with several, that could not be stored.
+    /// First names of files with several names, if they could not be stored.
     missing: HashSet<Vec<u8>>,
     frames: Vec<Frame>,
 }
@@ -133,7 +133,7 @@ impl Assembler<'_> {
         Ok(true)
     }
 
-    /// Returns what a reader answered to a ticket; `None` if no answer will come.
+    /// Returns a reader's answer to a ticket. `None`: no answer will come.
     fn wait(&mut self, ticket: u64) -> Option<Option<Entry>> {
         loop {
             if let Some(answer) = self.early.remove(&ticket) {
@@ -141,7 +141,8 @@ impl Assembler<'_> {
             }
             match self.entries.recv_timeout(LOOKS_UP_AFTER) {
                 Ok((ticket, answer)) => drop(self.early.insert(ticket, answer)),
-                // A reader that stops answers nothing more, but the queue stays open: the other reader waits for the walk, and the walk for us.
+                // A reader that stops answers nothing more, but the queue stays open: the other reader waits for the
+                // walk, and the walk for us.
                 Err(RecvTimeoutError::Timeout) if !self.watch.should_stop() => {}
                 Err(_) => return None,
             }
@@ -156,12 +157,12 @@ impl Assembler<'_> {
         join(&self.frame().path, name)
     }
 
-    /// A name that the directory will not have.
+    /// Notes that a name will be missing from the directory.
     fn skip(&mut self) {
         self.frame().same = false;
     }
 
-    /// Appends an entry to the innermost directory; `same` if it is exactly the earlier one.
+    /// Appends an entry to the innermost directory. `same`: it equals the earlier one exactly.
     fn push(&mut self, entry: Entry, same: bool) -> Result<()> {
         let frame = self.frames.last_mut().expect("the root is left last");
         frame.same &= same;
@@ -172,7 +173,7 @@ impl Assembler<'_> {
         Ok(())
     }
 
-    /// The recipe of a directory that is complete.
+    /// Returns the recipe of a complete directory.
     fn close(&mut self, mut frame: Frame, has_all: bool) -> Result<Recipe> {
         if frame.same
             && has_all
@@ -186,7 +187,7 @@ impl Assembler<'_> {
     }
 }
 
-/// Counts an entry that is done.
+/// Counts a finished entry.
 pub(crate) fn count(watch: &Watch<'_>, entry: &Entry, size_bytes: u64, state: State) {
     if !matches!(entry.content, Content::File { .. } | Content::HardLink { .. }) {
         watch.count(Counter::Others, 1);
@@ -199,7 +200,7 @@ pub(crate) fn count(watch: &Watch<'_>, entry: &Entry, size_bytes: u64, state: St
         State::Same => Counter::UnmodifiedFiles,
     };
     watch.count(counter, 1);
-    // The bytes of a file with several names are there once.
+    // The bytes of a file with several names count once.
     if let Content::File { .. } = entry.content {
         watch.count(Counter::LogicalBytes, size_bytes);
     }
@@ -207,7 +208,7 @@ pub(crate) fn count(watch: &Watch<'_>, entry: &Entry, size_bytes: u64, state: St
 
 /// Encodes the entries that were held back.
 fn write_held(frame: &mut Frame, metadata: &Mutex<WriteStream>, watch: &Watch<'_>) -> Result<()> {
-    // A directory with some of its entries encoded is encoded to the end.
+    // Once some entries of a directory are encoded, the rest is too.
     let mut metadata = metadata.lock();
     for mut entry in frame.held.drain(..) {
         match frame.writer.push(&mut metadata, &entry) {

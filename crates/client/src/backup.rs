@@ -5,16 +5,20 @@
 //!      \--jobs: files to read--> read (2 threads) --entries-->/
 //!                                   \-> data streams
 //! ```
-//! The walk lists and asks for attributes, and takes over what did not change from the backup before. Files that are new or changed go to the
-//! readers in batches: small ones are stored together, large ones flow through a buffer; each reader waits for the disk
-//! while the other computes. The assembler waits for the entries in the order of the tree and builds the directories
-//! from the leaves up. Where somebody looks on, a second walk that reads nothing runs ahead of the first and counts what there is to do.
+//! The walk lists names, reads attributes, and reuses everything unchanged from the previous backup. New and changed
+//! files go to the readers in batches. Small files are stored together, large ones flow through a buffer. Each reader
+//! waits for the disk while the other computes. The assembler waits for the entries in tree order and builds the
+//! directories from the leaves up.
+//!
+//! If somebody watches the progress, a second walk that reads nothing runs ahead of the first and counts the work.
 //!
 //! # Invariants
-//! * The record is committed last: a backup that was interrupted is not visible, and its chunks make the next one cheap.
-//! * Queues are bounded. The walk hands its unfinished batch over before it waits, so nobody waits for a file that nobody reads.
-//! * A file is taken over unread only if type, size, mtime, ctime, inode and device are those of the backup before. A file
-//!   that changed so recently that a further change could keep its ctime is read only after the clock has moved on.
+//! * The record is committed last: an interrupted backup is not visible, and its chunks make the next one cheap.
+//! * Queues are bounded. The walk hands its unfinished batch over before it waits, so nobody waits for a file that
+//!   nobody reads.
+//! * A file is reused unread only if type, size, mtime, ctime, inode and device equal those in the previous backup. A
+//!   file that changed so recently that a further change could keep its ctime is read only after the clock has moved
+//!   on.
 
 use crate::assemble::assemble;
 use crate::job::Job;
@@ -41,18 +45,18 @@ const EVENTS: usize = 8192;
 /// Batches of files on their way to the readers.
 const BATCHES: usize = 2;
 
-/// Everything about a backup that is known before it begins.
+/// Everything known about a backup before it begins.
 struct Plan<'a> {
     options: &'a BackupOptions,
     excludes: Excludes,
-    /// All that is wanted, sorted.
+    /// All wanted paths, sorted.
     wanted: Vec<Vec<u8>>,
-    /// What the record will say was backed up.
+    /// The paths that the record will name.
     paths: Vec<Vec<u8>>,
     parent: Option<Backup>,
     /// Device and inode of the store's directory.
     store: Option<(u64, u64)>,
-    /// Keeps what the parent has until the backup's record is there.
+    /// Keeps the parent's chunks until the backup's record is committed.
     _in_flight: InFlight,
 }
 
@@ -105,7 +109,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// The walk that only counts, for the sake of whoever looks on.
+    /// Walks only to count, for the progress display.
     fn scan(&self, engine: &Arc<Engine>, watch: &Watch<'_>, is_over: &AtomicBool) -> Result<()> {
         let ahead = Ahead { watch, is_over };
         let counting = Watch::new(&ahead);
@@ -119,7 +123,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// What a scan may tell: what it found. Everything else is told by the walk that follows.
+/// Passes on only what a scan found. The walk that follows reports everything else.
 struct Ahead<'a> {
     watch: &'a Watch<'a>,
     is_over: &'a AtomicBool,
@@ -139,7 +143,7 @@ impl Monitor for Ahead<'_> {
     }
 }
 
-/// Makes a backup; durable when this returns.
+/// Makes a backup. Durable on return.
 pub fn backup(catalog: &Catalog, options: &BackupOptions, monitor: &dyn Monitor) -> Result<BackupOutcome> {
     let started_ns = catalog.engine().date_ns();
     let plan = Plan::new(catalog, options, monitor)?;
@@ -174,7 +178,7 @@ pub fn backup(catalog: &Catalog, options: &BackupOptions, monitor: &dyn Monitor)
         is_over.store(true, Ordering::Relaxed);
         let results: Vec<Result<()>> =
             threads.into_iter().map(|thread| thread.join().expect("the threads of a backup do not panic")).collect();
-        // What failed first is what the others stumbled over; that a queue closed tells nothing.
+        // The first failure is the cause; "a queue closed" explains nothing.
         results.into_iter().collect::<Result<()>>()?;
         root
     })?
@@ -187,7 +191,7 @@ pub fn backup(catalog: &Catalog, options: &BackupOptions, monitor: &dyn Monitor)
     commit(catalog, options, &watch, metadata.into_inner(), made)
 }
 
-/// Says what a backup would do. Reads no file, writes nothing.
+/// Says what a backup would do. Reads no file and writes nothing.
 pub fn rehearse(catalog: &Catalog, options: &BackupOptions, monitor: &dyn Monitor) -> Result<Rehearsal> {
     let plan = Plan::new(catalog, options, monitor)?;
     let watch = Watch::new(monitor);
@@ -216,7 +220,7 @@ pub fn rehearse(catalog: &Catalog, options: &BackupOptions, monitor: &dyn Monito
     Ok(Rehearsal { parent: plan.parent.map(|parent| parent.id), statistics, warnings: watch.get(Counter::Warnings) })
 }
 
-/// Counts what would come of an event.
+/// Counts what an event would add.
 fn count(watch: &Watch<'_>, event: &Event) {
     match event {
         Event::Enter { .. } => {}
@@ -229,7 +233,7 @@ fn count(watch: &Watch<'_>, event: &Event) {
     }
 }
 
-/// Makes a backup of one file, whose content comes from an open file or pipe: all that comes, or nothing.
+/// Makes a backup of one file, whose content comes from an open file or pipe: everything that comes, or nothing.
 pub fn backup_stream(
     catalog: &Catalog,
     options: &BackupOptions,
@@ -275,7 +279,7 @@ pub fn backup_stream(
     commit(catalog, options, &watch, metadata, made)
 }
 
-/// What a backup has become but for its record.
+/// A finished backup without its record.
 struct Made {
     started_ns: i64,
     stored_before: u64,
@@ -284,13 +288,13 @@ struct Made {
     parent: Option<BackupId>,
 }
 
-/// Makes the record; durable when this returns.
+/// Makes the record. Durable on return.
 fn commit(catalog: &Catalog, options: &BackupOptions, watch: &Watch<'_>, metadata: WriteStream, made: Made) -> Result<BackupOutcome> {
     let engine = catalog.engine();
     watch.count(Counter::AddedBytes, metadata.added_bytes());
     drop(metadata);
     if watch.get(Counter::AddedBytes) > 0 {
-        // How small the last frames became is known when they are written.
+        // The compressed size of the last frames is known when they are written.
         engine.flush()?;
     }
     let mut id = [0; 16];
@@ -314,12 +318,12 @@ fn commit(catalog: &Catalog, options: &BackupOptions, watch: &Watch<'_>, metadat
     Ok(BackupOutcome { backup: record, parent: made.parent, errors: watch.get(Counter::Errors), warnings: watch.get(Counter::Warnings) })
 }
 
-/// Finds the newest backup that `is_parent` accepts. What it has does not go as long as the guard is held, which was there before it was looked
-/// for: to be kept until the record of the new backup is there.
+/// Finds the newest backup that `is_parent` accepts. Its chunks stay while the guard is held, which is taken before the
+/// search. Hold it until the record of the new backup is committed.
 fn find_parent(catalog: &Catalog, is_parent: impl Fn(&Backup) -> bool, monitor: &dyn Monitor) -> Result<(InFlight, Option<Backup>)> {
     let in_flight = catalog.engine().in_flight();
     let parent = match catalog.newest(is_parent) {
-        // Damage to an old backup is no reason to have no new one: without a parent, every file is read.
+        // Damage to an old backup must not prevent a new one: without a parent, every file is read.
         Err(error @ CatalogError::Damaged { .. }) => {
             let reason = format!("every file is read, as the backups before cannot all be: {error}");
             monitor.problem(&Problem::new(b"/", reason, Severity::Warning));
@@ -330,7 +334,7 @@ fn find_parent(catalog: &Catalog, is_parent: impl Fn(&Backup) -> bool, monitor: 
     Ok((in_flight, parent))
 }
 
-/// A backup without any file is nobody's wish, unless there are none.
+/// Refuses a backup without any file, unless there are none to back up.
 fn refuse_empty(watch: &Watch<'_>) -> Result<()> {
     let (excluded, errors) = (watch.get(Counter::Excluded), watch.get(Counter::Errors));
     let has_files = watch.get(Counter::Files) + watch.get(Counter::Others) > 0;
@@ -381,7 +385,7 @@ mod tests {
         std::fs::create_dir(directory.path().join("source")).unwrap();
         let options = BackupOptions { name: "group".into(), paths: vec![directory.path().join("source")], ..BackupOptions::default() };
         backup(&catalog, &options, &Tally::default()).unwrap();
-        // What nothing refers to, and what would go if it could.
+        // A chunk that nothing refers to, and that would go if it could.
         engine.stream().write_runs(&[b"a chunk that no backup has"], Hints::default()).unwrap();
         engine.flush().unwrap();
         engine.maintain(true).unwrap();

@@ -1,7 +1,8 @@
-//! Files of which a part cannot be read: which bytes are lost, and what becomes of the rest.
+//! Files with an unreadable part: which bytes are lost, and what happens to the rest.
 //!
-//! A lost chunk takes its own bytes. A lost recipe chunk takes all bytes that it spells; how many follows from the size of the
-//! file. Of several lost recipe chunks nobody knows where the bytes between them stand, so these count as lost too.
+//! A lost chunk takes its own bytes. A lost recipe chunk takes all bytes that it spells; the file's size tells how
+//! many. If several recipe chunks are lost, the position of the bytes between them is unknown, so these count as lost
+//! too.
 
 use onefold_catalog::PieceReader;
 use onefold_engine::{Engine, Piece, Recipe};
@@ -9,30 +10,30 @@ use std::fmt::Write;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What becomes of a file of which a part cannot be read.
+/// How to treat a file with an unreadable part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Damaged {
-    /// It is left out.
+    /// Leave it out.
     Skip,
-    /// It is restored under a name that ends with [`DAMAGED_SUFFIX`], with zeros in place of what is lost.
+    /// Restore it under a name that ends with [`DAMAGED_SUFFIX`], with zeros in place of lost bytes.
     #[default]
     Zero,
-    /// The operation ends with an error.
+    /// End the operation with an error.
     Fail,
 }
 
-/// What the name of a file ends with in which zeros stand in place of lost bytes.
+/// The suffix of files that have zeros in place of lost bytes.
 pub const DAMAGED_SUFFIX: &str = ".onefold-damaged";
 
-/// Longest name that Linux file systems have.
+/// The longest name in Linux file systems.
 const MAX_NAME_BYTES: usize = 255;
-/// Most ranges that a message names; a [`Problem`](crate::Problem) has them all.
+/// Most ranges in a message. A [`Problem`](crate::Problem) has them all.
 const NAMED_RANGES: usize = 20;
 
-/// The name of a file that is restored with zeros in place of lost bytes.
+/// Returns the name of a file that is restored with zeros in place of lost bytes.
 pub(crate) fn damaged_name(name: &[u8]) -> Vec<u8> {
     let mut end = name.len().min(MAX_NAME_BYTES - DAMAGED_SUFFIX.len());
-    // A character of UTF-8 is not cut in two.
+    // Do not cut a UTF-8 character in two.
     while end > 0 && end < name.len() && name[end] & 0xc0 == 0x80 {
         end -= 1;
     }
@@ -80,7 +81,7 @@ impl Lost {
     }
 }
 
-/// Ranges for people: `bytes 0..4096 and 8192..12288 (8192 of 100000)`.
+/// Returns ranges for people: `bytes 0..4096 and 8192..12288 (8192 of 100000)`.
 pub(crate) fn ranges_text(ranges: &[Range<u64>], size_bytes: u64) -> String {
     let sum: u64 = ranges.iter().map(|range| range.end - range.start).sum();
     let mut text = "bytes ".to_owned();
@@ -106,7 +107,7 @@ pub(crate) fn ranges_text(ranges: &[Range<u64>], size_bytes: u64) -> String {
 #[derive(Debug)]
 pub(crate) enum Part {
     Piece(Piece),
-    /// What a recipe chunk spelled that cannot be read.
+    /// The bytes that an unreadable recipe chunk spelled.
     Lost {
         length: u64,
         why: String,
@@ -121,7 +122,7 @@ impl Part {
         }
     }
 
-    /// The piece; zeros in place of what is lost.
+    /// Returns the piece, or zeros in place of lost bytes.
     pub(crate) fn into_piece(self) -> Piece {
         match self {
             Part::Piece(piece) => piece,
@@ -130,7 +131,7 @@ impl Part {
     }
 }
 
-/// A recipe does not spell the bytes that its file has: nothing of it can be trusted to stand where it seems to.
+/// A recipe does not spell as many bytes as its file has: no position in it can be trusted.
 #[derive(Debug)]
 pub(crate) struct DoesNotSpell(pub(crate) u64);
 
@@ -140,7 +141,8 @@ impl std::fmt::Display for DoesNotSpell {
     }
 }
 
-/// The parts of a file in order, in bounded memory; together they have exactly the file's size, or the last item is an error.
+/// The parts of a file in order, in bounded memory. Together they have exactly the file's size, or the last item is an
+/// error.
 #[derive(Debug)]
 pub(crate) struct Parts<'a> {
     engine: &'a Arc<Engine>,
@@ -158,7 +160,7 @@ impl<'a> Parts<'a> {
         Parts { engine, recipe, size_bytes, reader: PieceReader::new(engine, recipe), taken: 0, at: 0, ended: false }
     }
 
-    /// The length of what is lost up to and with the last unreadable recipe chunk; goes on behind it.
+    /// Returns the length of the loss up to and including the last unreadable recipe chunk, and continues after it.
     fn lost(&mut self) -> Option<u64> {
         let left = self.size_bytes - self.at;
         let (mut read, mut last, mut tail) = (self.taken, self.taken, 0u64);
@@ -211,7 +213,7 @@ impl Iterator for Parts<'_> {
     }
 }
 
-/// Reads pieces, which begin at `start` of the file, verified; zeros stand where one cannot be read.
+/// Reads and verifies pieces that begin at `start` of the file. An unreadable piece becomes zeros.
 pub(crate) fn read_around(engine: &Engine, pieces: &[Piece], start: u64, out: &mut [u8]) -> Lost {
     let mut lost = Lost::default();
     if engine.read(pieces, 0, out, true).is_ok() {

@@ -1,4 +1,4 @@
-//! Files of a backup as streams of bytes, verified.
+//! Streams files of a backup, verified.
 
 use crate::damage::{Damaged, Lost, Part, Parts, ranges_text};
 use crate::monitor::{Monitor, Watch};
@@ -8,13 +8,14 @@ use onefold_engine::{Engine, Piece, Recipe};
 use std::io::Write;
 use std::sync::Arc;
 
-/// How much is read at a time.
+/// Bytes read at a time.
 const STEP_BYTES: u64 = 4 << 20;
 /// Zeros are written from a buffer of this size.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// Writes the bytes of one file of a backup, verified; returns how many. Of a damaged file the bytes before the damage are
-/// written, then it is an error; with [`Damaged::Zero`] zeros take the place of what is lost, and the monitor hears of it.
+/// Writes the bytes of one file of a backup, verified. Returns how many. If the file is damaged, it writes the bytes
+/// before the damage and then returns an error. With [`Damaged::Zero`] zeros replace the lost bytes, and the monitor is
+/// told.
 pub fn dump(catalog: &Catalog, backup: &Backup, path: &[u8], damaged: Damaged, monitor: &dyn Monitor, out: &mut dyn Write) -> Result<u64> {
     let _in_flight = catalog.engine().in_flight();
     let not_a_file = |kind| ClientError::NotAFile { path: String::from_utf8_lossy(path).into_owned(), kind };
@@ -31,7 +32,7 @@ pub fn dump(catalog: &Catalog, backup: &Backup, path: &[u8], damaged: Damaged, m
     Ok(*size_bytes)
 }
 
-/// Bytes of a file that follow each other.
+/// Consecutive bytes of a file.
 pub(crate) enum Run<'a> {
     Bytes(&'a [u8]),
     Zeros(u64),
@@ -78,10 +79,10 @@ struct Stream<'a> {
     path: &'a [u8],
     damaged: Damaged,
     write: &'a mut dyn FnMut(Run<'_>) -> Result<()>,
-    /// Chunks that wait to be read together.
+    /// Chunks that wait for a common read.
     pieces: Vec<Piece>,
     held: u64,
-    /// So much was written.
+    /// Bytes written.
     at: u64,
     lost: Lost,
     buffer: Vec<u8>,
@@ -107,7 +108,7 @@ impl Stream<'_> {
         (self.write)(Run::Zeros(length))
     }
 
-    /// Says that bytes are lost, or ends.
+    /// Reports lost bytes, or ends.
     fn lose(&mut self, length: u64, why: &str) -> Result<()> {
         self.flush()?;
         let range = self.at..self.at + length;
@@ -131,7 +132,7 @@ impl Stream<'_> {
             self.at += length as u64;
             (self.write)(Run::Bytes(&buffer[..length]))?;
         } else {
-            // Piece by piece: what is sound before and behind the damage is written.
+            // Piece by piece: sound pieces before and after the damage are written.
             for piece in &pieces {
                 let bytes = &mut buffer[..piece.length() as usize];
                 match self.engine.read(std::slice::from_ref(piece), 0, bytes, true) {

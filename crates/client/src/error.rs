@@ -1,4 +1,4 @@
-//! What ends a backup or a restore. What concerns one path is a [`Problem`](crate::Problem) and does not end it.
+//! Errors that end a backup or a restore. A [`Problem`](crate::Problem) concerns one path and does not end it.
 
 use onefold_catalog::CatalogError;
 use onefold_engine::EngineError;
@@ -7,23 +7,23 @@ use std::io;
 /// An error of the client.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The catalog or the store refused or found damage.
+    /// The catalog or the store refused, or found damage.
     #[error(transparent)]
     Catalog(#[from] CatalogError),
-    /// The store refused or found damage.
+    /// The store refused, or found damage.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// The operating system refused something that everything else needs.
+    /// The operating system refused something essential.
     #[error("cannot {operation} {path}: {source}")]
     Io {
-        /// What was tried, as a verb.
+        /// The operation, as a verb.
         operation: &'static str,
-        /// On what.
+        /// Its object.
         path: String,
-        /// What the system said.
+        /// The system's answer.
         source: io::Error,
     },
-    /// A pattern that nothing can be told from.
+    /// An invalid pattern.
     #[error("pattern {pattern:?}: {reason}")]
     BadPattern {
         /// The pattern.
@@ -37,15 +37,15 @@ pub enum ClientError {
         /// Why.
         reason: String,
     },
-    /// What was asked for is not a regular file.
+    /// The requested path is not a regular file.
     #[error("{path:?} is a {kind}, not a file")]
     NotAFile {
         /// The path.
         path: String,
-        /// What it is.
+        /// Its kind.
         kind: &'static str,
     },
-    /// A part of a file cannot be read, and nothing is to take its place.
+    /// A part of a file cannot be read, and nothing may replace it.
     #[error("{path}: {reason}")]
     Lost {
         /// The file, as far as its name is text.
@@ -53,7 +53,7 @@ pub enum ClientError {
         /// Which bytes, and why.
         reason: String,
     },
-    /// What was asked for would do harm.
+    /// The request would do harm.
     #[error("refused: {why}")]
     Refused {
         /// Why.

@@ -1,16 +1,18 @@
 //! Exclude patterns, as users of restic and git know them.
 //!
 //! * Without `/`: matches a name at any depth (`*.o`, `node_modules`).
-//! * With `/` in it: matches a run of components anywhere (`target/debug`); with `/` in front, from the root (`/home/*/.cache`).
-//! * A trailing `/` is ignored. What is below a match is excluded with it.
-//! * `*` any bytes, `?` any one byte, `[abc]`, `[a-z]`, `[!a]` one byte of a set, `**` any number of components, `\` takes the next byte as it is.
-//! * `!` in front takes back what an earlier pattern excluded; it cannot reach into a directory that is excluded.
+//! * With `/` in it: matches a run of components anywhere (`target/debug`); with a leading `/`, from the root
+//!   (`/home/*/.cache`).
+//! * A trailing `/` is ignored. Everything below a match is excluded with it.
+//! * `*` any bytes, `?` any one byte, `[abc]`, `[a-z]`, `[!a]` one byte of a set, `**` any number of components, `\`
+//!   takes the next byte literally.
+//! * A leading `!` includes again what an earlier pattern excluded. It cannot reach into an excluded directory.
 //!
 //! Patterns and names are bytes.
 
 use crate::{ClientError, Result};
 
-/// A list of patterns; the last that matches decides.
+/// A list of patterns. The last match decides.
 #[derive(Clone, Debug, Default)]
 pub struct Excludes {
     patterns: Vec<Pattern>,
@@ -40,18 +42,18 @@ enum Token {
 }
 
 impl Excludes {
-    /// Reads patterns; an unreadable one is an error.
+    /// Parses patterns. Errors: one is invalid.
     pub fn new<P: AsRef<str>>(patterns: &[P]) -> Result<Excludes> {
         let patterns = patterns.iter().map(|pattern| Pattern::parse(pattern.as_ref())).collect::<Result<_>>()?;
         Ok(Excludes { patterns })
     }
 
-    /// Whether there is no pattern.
+    /// Returns whether there is no pattern.
     pub fn is_empty(&self) -> bool {
         self.patterns.is_empty()
     }
 
-    /// Whether the absolute path is excluded by itself (not by one of the directories above it).
+    /// Returns whether the absolute path is excluded by itself, not by a directory above it.
     pub fn matches(&self, path: &[u8]) -> bool {
         if self.patterns.is_empty() {
             return false;
@@ -62,7 +64,7 @@ impl Excludes {
 }
 
 impl Pattern {
-    /// Reads a pattern for paths to look for; one that takes back is an error.
+    /// Parses a pattern for a search. Errors: it is invalid, or begins with `!`.
     pub fn new(text: &str) -> Result<Pattern> {
         let pattern = Pattern::parse(text)?;
         if pattern.takes_back {
@@ -72,12 +74,12 @@ impl Pattern {
         Ok(pattern)
     }
 
-    /// Reads a pattern that is meant from the root, with `/` in front or without.
+    /// Parses a pattern from the root, with or without the leading `/`.
     pub(crate) fn from_root(text: &str) -> Result<Pattern> {
         Pattern::new(&format!("/{text}"))
     }
 
-    /// Whether a path below a directory may match, the directory given by its components from the root.
+    /// Returns whether a path below a directory may match. The directory is given by its components from the root.
     pub fn leads_to(&self, directory: &[&[u8]]) -> bool {
         if !self.from_root {
             return true;
@@ -113,7 +115,7 @@ impl Pattern {
         Ok(Pattern { takes_back, from_root: rest.starts_with('/'), components })
     }
 
-    /// Whether a path matches, given by its components from the root.
+    /// Returns whether a path matches, given by its components from the root.
     pub fn matches(&self, path: &[&[u8]]) -> bool {
         if self.from_root {
             return components_match(&self.components, path);
@@ -150,7 +152,7 @@ fn tokens(component: &[u8]) -> std::result::Result<Vec<Token>, &'static str> {
     Ok(tokens)
 }
 
-/// Reads a set behind its `[`; returns what is behind its `]`.
+/// Parses a set after its `[`. Returns what follows its `]`.
 fn set(mut rest: &[u8]) -> std::result::Result<(Token, &[u8]), &'static str> {
     let mut negated = false;
     if let [b'!' | b'^', tail @ ..] = rest {
@@ -160,7 +162,7 @@ fn set(mut rest: &[u8]) -> std::result::Result<(Token, &[u8]), &'static str> {
     let mut ranges = Vec::new();
     loop {
         let (from, tail) = match rest {
-            // A `]` in front is one of the set.
+            // A leading `]` belongs to the set.
             [b']', tail @ ..] if !ranges.is_empty() => return Ok((Token::Set { ranges, negated }, tail)),
             [b'\\', byte, tail @ ..] | [byte, tail @ ..] => (*byte, tail),
             [] => return Err("a `[` without its `]`"),
@@ -176,7 +178,7 @@ fn set(mut rest: &[u8]) -> std::result::Result<(Token, &[u8]), &'static str> {
     }
 }
 
-/// Greedy matching with one place to come back to: linear for one `*`, never exponential.
+/// Matches greedily with one place to return to: linear for one `*`, never exponential.
 fn name_matches(pattern: &[Token], name: &[u8]) -> bool {
     let (mut at, mut byte) = (0, 0);
     let mut retry: Option<(usize, usize)> = None;
@@ -208,7 +210,7 @@ fn name_matches(pattern: &[Token], name: &[u8]) -> bool {
     pattern[at..].iter().all(|token| matches!(token, Token::Many))
 }
 
-/// The same on components, with `**` in the place of `*`.
+/// Matches components in the same way, with `**` in place of `*`.
 fn components_match(pattern: &[Component], path: &[&[u8]]) -> bool {
     let (mut at, mut place) = (0, 0);
     let mut retry: Option<(usize, usize)> = None;

@@ -1,4 +1,4 @@
-//! What the walk hands to the readers.
+//! The work that the walk hands to the readers.
 
 use rustix::fd::OwnedFd;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ pub(crate) struct Job {
     pub(crate) ticket: u64,
     pub(crate) directory: Arc<OwnedFd>,
     pub(crate) name: Vec<u8>,
-    /// Path from the root, without the `/` in front.
+    /// Path from the root, without the leading `/`.
     pub(crate) path: Vec<u8>,
     /// As the walk saw it.
     pub(crate) size_bytes: u64,

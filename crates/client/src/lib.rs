@@ -1,14 +1,14 @@
 //! The backup client: Linux file trees into backups and back.
 //!
-//! * [`backup()`]: reads a tree into the store, only what changed since the backup before; [`backup_stream`]: one file from a pipe; [`rehearse`]: what it
-//!   would do.
+//! * [`backup()`]: reads a tree into the store, only what changed since the previous backup; [`backup_stream`]: one
+//!   file from a pipe; [`rehearse`]: what a backup would do.
 //! * [`restore()`], [`dump`] and [`archive()`]: write a tree, parts of it, or one file, verified.
-//! * [`Monitor`]: watches both; [`Excludes`]: what a backup leaves out.
+//! * [`Monitor`]: watches an operation; [`Excludes`]: what a backup leaves out.
 //!
-//! Problems with one path ([`Problem`]) are told to the monitor and counted in the outcome; only what concerns everything is
-//! a [`ClientError`].
+//! A problem with one path ([`Problem`]) is reported to the monitor and counted in the outcome. Only a failure of the
+//! whole operation is a [`ClientError`].
 //!
-//! This crate must never know how the store keeps what it is given.
+//! This crate must never know how the store keeps its data.
 
 mod archive;
 mod assemble;
@@ -43,16 +43,16 @@ pub use restore::{RestoreOutcome, restore};
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// Open files that are enough for any tree.
+/// This many open files suffice for any tree.
 const OPEN_FILES: u64 = 1 << 16;
 
-/// Directories are held open while they are walked: takes as many open files as the system lets this process have.
+/// Raises the limit of open files as far as the system allows: directories are held open while they are walked.
 fn raise_open_file_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     let wanted = limit.maximum.map_or(OPEN_FILES, |maximum| maximum.min(OPEN_FILES));
     if limit.current.is_some_and(|current| current < wanted) {
         limit.current = Some(wanted);
-        // With fewer, very deep trees report that they cannot be opened.
+        // With fewer, very deep trees are reported as not openable.
         let _ = setrlimit(Resource::Nofile, limit);
     }
 }

@@ -1,57 +1,58 @@
-//! What a long operation tells while it runs: counters, the current path, problems. The terminal shows them, tests assert them.
+//! What a long operation reports while it runs: counters, the current path, problems. The terminal shows them, tests
+//! assert them.
 
 use parking_lot::Mutex;
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What is counted.
+/// The counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Counter {
-    /// Names found by whoever looks ahead: the scan where the monitor wants one, else the walk.
+    /// Names found by the walk that is ahead: the scan if the monitor wants one, otherwise the walk.
     Found,
     /// Bytes of the files found.
     FoundBytes,
-    /// Names that were left out on request, with everything below them.
+    /// Names left out on request, with everything below them.
     Excluded,
-    /// Regular files done, further names of hard links included.
+    /// Regular files done, including further names of hard links.
     Files,
-    /// Files that the backup before did not have.
+    /// Files that the previous backup did not have.
     NewFiles,
-    /// Files that were different in the backup before.
+    /// Files that were different in the previous backup.
     ChangedFiles,
-    /// Files taken over from the backup before without reading them.
+    /// Files reused from the previous backup without reading them.
     UnmodifiedFiles,
     /// Directories done.
     Directories,
-    /// Directories taken over from the backup before with everything in them.
+    /// Directories reused from the previous backup with everything in them.
     UnmodifiedDirectories,
     /// Symlinks, devices, fifos and sockets done.
     Others,
-    /// Bytes of the files done, as they are seen; holes included.
+    /// Apparent bytes of the files done, including holes.
     LogicalBytes,
     /// Bytes read from files, or written to them.
     DataBytes,
-    /// Bytes of files gone through, read or taken over: what is done of the bytes found.
+    /// Bytes of files read or reused: the finished part of the bytes found.
     DoneBytes,
     /// Bytes of chunks that were new to the store.
     AddedBytes,
-    /// Existing files of any kind that a restore left as they were because they were equal.
+    /// Existing files of any kind that a restore left alone because they were equal.
     KeptFiles,
-    /// Existing files of any kind that a restore left as they were though they differ; each is an error too.
+    /// Existing files of any kind that a restore left alone although they differ. Each is also an error.
     InTheWay,
-    /// Files restored with zeros in place of lost bytes; each is an error too.
+    /// Files restored with zeros in place of lost bytes. Each is also an error.
     DamagedFiles,
-    /// Files and directories that a restore deleted because the backup has them not.
+    /// Files and directories that a restore deleted because the backup does not have them.
     Deleted,
-    /// Things that were skipped and are missing from the result.
+    /// Skipped things that are missing from the result.
     Errors,
     /// Things worth knowing; nothing is missing.
     Warnings,
 }
 
 impl Counter {
-    /// All of them.
+    /// All counters.
     pub const ALL: [Counter; 20] = [
         Counter::Found,
         Counter::FoundBytes,
@@ -79,13 +80,13 @@ impl Counter {
 /// How bad a problem is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// Worth knowing; what could be had is there.
+    /// Worth knowing; nothing obtainable is missing.
     Warning,
     /// Something is missing from the result.
     Error,
 }
 
-/// Something that went wrong with one path while the rest went on.
+/// A failure with one path; everything else continued.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// The path: absolute for a backup, relative to the backup's root for a restore.
@@ -94,25 +95,25 @@ pub struct Problem {
     pub reason: String,
     /// How bad it is.
     pub severity: Severity,
-    /// The bytes of the file that are lost, if only a part of it is.
+    /// The lost bytes of the file, if only a part of it is lost.
     pub lost: Vec<Range<u64>>,
 }
 
 impl Problem {
-    /// A problem of a path as a whole.
+    /// Returns a problem of a whole path.
     pub fn new(path: &[u8], reason: impl fmt::Display, severity: Severity) -> Problem {
         Problem { path: path.to_vec(), reason: reason.to_string(), severity, lost: Vec::new() }
     }
 }
 
-/// What a dry run of a restore would do with a name.
+/// What a dry run of a restore would do to a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plan {
-    /// Nothing is there.
+    /// Nothing exists there.
     Create,
-    /// Something else is there.
+    /// Something else exists there.
     Replace,
-    /// The backup has it not.
+    /// The backup does not have it.
     Delete,
 }
 
@@ -122,36 +123,36 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Watches an operation. Called from several threads, often: be quick.
+/// Watches an operation. Several threads call it often: be quick.
 pub trait Monitor: Send + Sync {
     /// Adds to a counter.
     fn count(&self, counter: Counter, increment: u64);
-    /// Something is being worked on.
+    /// Reports the path in progress.
     fn current(&self, path: &[u8]) {
         let _ = path;
     }
-    /// A dry run would do this.
+    /// Reports what a dry run would do.
     fn planned(&self, plan: Plan, path: &[u8]) {
         let _ = (plan, path);
     }
-    /// Something went wrong; the operation goes on.
+    /// Reports a problem. The operation continues.
     fn problem(&self, problem: &Problem);
-    /// Whether somebody looks on, so that it is worth finding out first how much there is to do.
+    /// Returns whether somebody watches the progress, so that counting the work first is worthwhile.
     fn wants_totals(&self) -> bool {
         false
     }
-    /// What was [found](Counter::Found) so far is all there is.
+    /// Reports that everything has been [found](Counter::Found).
     fn has_totals(&self) {}
-    /// Whether the operation should stop; asked often.
+    /// Returns whether the operation should stop. Called often.
     fn cancelled(&self) -> bool {
         false
     }
 }
 
-/// Most problems that a [`Tally`] keeps the text of.
+/// Most problems whose text a [`Tally`] keeps.
 const KEPT_PROBLEMS: usize = 1000;
 
-/// A monitor that adds up.
+/// A monitor that adds everything up.
 #[derive(Debug, Default)]
 pub struct Tally {
     counters: [AtomicU64; Counter::ALL.len()],
@@ -160,12 +161,12 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// The sum so far.
+    /// Returns the sum so far.
     pub fn get(&self, counter: Counter) -> u64 {
         self.counters[counter as usize].load(Ordering::Relaxed)
     }
 
-    /// The first thousand problems.
+    /// Returns the first thousand problems.
     pub fn problems(&self) -> Vec<Problem> {
         self.problems.lock().clone()
     }
@@ -193,7 +194,7 @@ impl Monitor for Tally {
     }
 }
 
-/// What the parts of an operation share: the user's monitor, the sums for the outcome, the sign to stop.
+/// State shared by the parts of an operation: the user's monitor, the sums for the outcome, the stop signal.
 pub(crate) struct Watch<'a> {
     monitor: &'a dyn Monitor,
     tally: Tally,
@@ -232,13 +233,13 @@ impl<'a> Watch<'a> {
         self.monitor.problem(&Problem::new(path, reason, Severity::Error));
     }
 
-    /// An error of a part of a file.
+    /// Reports a lost part of a file as an error.
     pub(crate) fn lost(&self, path: &[u8], reason: impl fmt::Display, lost: Vec<Range<u64>>) {
         self.count(Counter::Errors, 1);
         self.monitor.problem(&Problem { lost, ..Problem::new(path, reason, Severity::Error) });
     }
 
-    /// All there is to do has been found.
+    /// Reports that all the work has been found.
     pub(crate) fn has_totals(&self) {
         self.monitor.has_totals();
     }
@@ -247,7 +248,7 @@ impl<'a> Watch<'a> {
         self.monitor.planned(plan, path);
     }
 
-    /// One part has failed: the others need not go on.
+    /// Tells all parts to stop, because one has failed.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! What can be asked of a backup, and what comes of it.
+//! Options of a backup, and its outcome.
 
 use crate::{ClientError, Result};
 use onefold_catalog::{Backup, BackupId, Statistics, components};
@@ -10,38 +10,39 @@ use std::path::{Path, PathBuf};
 pub struct BackupOptions {
     /// The backup group.
     pub name: String,
-    /// The machine, as it will be shown.
+    /// The machine's name to show.
     pub host: String,
-    /// The person, as it will be shown.
+    /// The user's name to show.
     pub user: String,
-    /// Files and directories; relative ones are made absolute.
+    /// Files and directories. Relative ones are made absolute.
     pub paths: Vec<PathBuf>,
-    /// Words to find it by ([`onefold_catalog::is_valid_tag`]), sorted, each once.
+    /// Tags to find it by ([`onefold_catalog::is_valid_tag`]), sorted, each once.
     pub tags: Vec<String>,
-    /// Paths from a list that was too long to be remembered: backed up like the others. The record names the directory that they have in common.
+    /// Paths from a list that is too long for the record. They are backed up like the others. The record names their
+    /// common directory.
     pub listed_paths: Vec<PathBuf>,
-    /// Patterns of what to leave out ([`Excludes`]).
+    /// Patterns of names to leave out ([`Excludes`]).
     pub excludes: Vec<String>,
-    /// Leave directories of caches empty but for their CACHEDIR.TAG.
+    /// Leave cache directories empty except for their CACHEDIR.TAG.
     pub exclude_caches: bool,
-    /// Leave directories empty that have a file of one of these names, but for that file.
+    /// Leave directories with a file of one of these names empty, except for that file.
     pub exclude_if_present: Vec<Vec<u8>>,
     /// Read the content of block devices and FIFOs among the paths, and store it as files.
     pub read_special: bool,
-    /// Keep to the file system of each path; directories where another one is mounted are stored empty.
+    /// Stay on the file system of each path. Mount points of other file systems are stored empty.
     pub one_file_system: bool,
-    /// Read every file, even those that look as they did.
+    /// Read every file, even if it looks unchanged.
     pub force_read: bool,
     /// The backup to compare with.
     pub parent: Parent,
-    /// The directory of the store, which is never backed up into itself.
+    /// The store's directory, which is never backed up into itself.
     pub store_directory: Option<PathBuf>,
 }
 
-/// Which backup a new one is compared with.
+/// The backup to compare a new one with.
 #[derive(Clone, Debug, Default)]
 pub enum Parent {
-    /// The newest of the same name, host and paths.
+    /// The newest with the same name, host and paths.
     #[default]
     Newest,
     /// This one.
@@ -50,21 +51,21 @@ pub enum Parent {
     None,
 }
 
-/// How a backup ended.
+/// The outcome of a backup.
 #[derive(Clone, Debug)]
 pub struct BackupOutcome {
-    /// What was committed.
+    /// The committed backup.
     pub backup: Backup,
     /// The backup it was compared with.
     pub parent: Option<BackupId>,
     /// Files and directories that are missing because they could not be read.
     pub errors: u64,
-    /// Files that changed or vanished meanwhile.
+    /// Files that changed or vanished during the backup.
     pub warnings: u64,
 }
 
 impl BackupOutcome {
-    /// Whether everything that was asked for is in the backup.
+    /// Returns whether everything requested is in the backup.
     pub fn is_complete(&self) -> bool {
         self.errors == 0
     }
@@ -75,14 +76,15 @@ impl BackupOutcome {
 pub struct Rehearsal {
     /// The backup it would be compared with.
     pub parent: Option<BackupId>,
-    /// What it would count. Bytes that would be read are those of new and changed files, as large as they are now; nobody knows what would be added.
+    /// What it would count. The bytes to read are those of new and changed files at their current size. The added bytes
+    /// are unknown.
     pub statistics: Statistics,
     /// Things worth knowing.
     pub warnings: u64,
 }
 
 impl BackupOptions {
-    /// As the record of the backup has them.
+    /// Returns the options as the backup's record stores them.
     pub(crate) fn to_json(&self) -> String {
         serde_json::json!({
             "excludes": self.excludes,
@@ -97,7 +99,7 @@ impl BackupOptions {
     }
 }
 
-/// Absolute, without `.` and `..`.
+/// Returns absolute paths without `.` and `..`.
 pub(crate) fn cleaned(paths: &[PathBuf]) -> Result<Vec<Vec<u8>>> {
     let clean = |path: &PathBuf| {
         if path.as_os_str().is_empty() {
@@ -109,7 +111,7 @@ pub(crate) fn cleaned(paths: &[PathBuf]) -> Result<Vec<Vec<u8>>> {
     paths.iter().map(clean).collect()
 }
 
-/// The directory that all of these are in; `None` if there are none.
+/// Returns the common directory of these paths. `None`: there are no paths.
 pub(crate) fn common_directory(paths: &[Vec<u8>]) -> Option<Vec<u8>> {
     let above = |path: &[u8]| components(path).map(<[u8]>::to_vec).collect::<Vec<_>>();
     let mut common = above(paths.first()?);
@@ -122,7 +124,7 @@ pub(crate) fn common_directory(paths: &[Vec<u8>]) -> Option<Vec<u8>> {
     Some([b"/".as_slice(), &common.join(&b'/')].concat())
 }
 
-/// Takes `..` away with the component before it, as a person reads it.
+/// Removes each `..` together with the component before it, as a person reads it.
 pub(crate) fn clean(path: &Path) -> Vec<u8> {
     let mut kept: Vec<&[u8]> = Vec::new();
     for component in components(path.as_os_str().as_bytes()) {

@@ -1,7 +1,8 @@
-//! The readers of a backup: open, read, store, and say what they found.
+//! The readers of a backup: open, read, store, and report.
 //!
-//! A file's entry has the attributes it had when it was opened, so a change while it is read shows in its ctime next time.
-//! A name that is gone is only warned of. One that is something else now is an error, as the backup lacks what is there.
+//! A file's entry has the attributes as of its opening, so a change while it is read shows in its ctime next time. A
+//! name that is gone is only a warning. A name that is something else now is an error, as the backup lacks what is
+//! there.
 
 use crate::job::Job;
 use crate::monitor::{Counter, Watch};
@@ -27,26 +28,26 @@ const SMALL_BYTES: u64 = 1 << 20;
 const GATHER_BYTES: usize = 4 << 20;
 /// Large files go through a buffer of this size.
 const BUFFER_BYTES: usize = 4 << 20;
-/// A buffer that holds no whole chunk grows up to this.
+/// The limit to which a buffer grows if it holds no whole chunk.
 const MAX_BUFFER_BYTES: usize = 64 << 20;
-/// Files of no size that have bytes all the same (`/proc`) are read up to here.
+/// Files of size 0 that have bytes all the same (`/proc`) are read up to this limit.
 const UNSIZED_BYTES: u64 = 16 << 20;
-/// Holes are looked for in files of at least this size.
+/// The smallest file in which holes are searched.
 const SPARSE_BYTES: u64 = 64 << 10;
-/// How long to wait, in all, for the clock to leave the moment of a file's last change.
+/// Most steps, of a millisecond each, to wait for the clock to leave the moment of a file's last change.
 const SETTLE_STEPS: u32 = 20;
 
-/// What a reader made of a job: the entry, or `None` if there is nothing to store, which has been reported.
+/// A reader's answer to a job: the entry. `None`: there is nothing to store, which has been reported.
 pub(crate) type Answer = (u64, Option<Entry>);
 
-/// Small files that were read and wait to be stored together.
+/// Small files that have been read and wait to be stored together.
 #[derive(Debug, Default)]
 struct Gathered {
     bytes: Vec<u8>,
     files: Vec<(u64, Entry, Range<usize>)>,
 }
 
-/// One reader, with its own stream for data; metadata of all go to one stream.
+/// One reader, with its own data stream. The metadata of all readers goes to one stream.
 pub(crate) struct Reader<'a> {
     watch: &'a Watch<'a>,
     data: WriteStream,
@@ -56,7 +57,7 @@ pub(crate) struct Reader<'a> {
     buffer: Vec<u8>,
 }
 
-/// A file that is being read, and what it was when it was opened.
+/// A file being read, and its attributes as of its opening.
 struct Open<'a> {
     job: &'a Job,
     file: OwnedFd,
@@ -145,7 +146,7 @@ impl<'a> Reader<'a> {
         Some(Open { job, file, found })
     }
 
-    /// Reads a small file to the others; false if it cannot be read, which has been reported.
+    /// Reads a small file into the common buffer. Returns false if it cannot be read, which has been reported.
     fn small(&mut self, open: &Open<'_>, path: &[u8]) -> bool {
         let start = self.gathered.bytes.len();
         let wanted = open.found.size_bytes as usize;
@@ -189,7 +190,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Reads and stores a file piece by piece; `None` if it cannot be read, which has been reported.
+    /// Reads and stores a file piece by piece. `None`: it cannot be read, which has been reported.
     fn large(&mut self, open: &Open<'_>, path: &[u8], is_sparse: bool) -> Result<Option<Entry>> {
         let end = if open.found.size_bytes == 0 { UNSIZED_BYTES } else { open.found.size_bytes };
         let _ = rustix::fs::fadvise(&open.file, 0, None, rustix::fs::Advice::Sequential);
@@ -227,11 +228,11 @@ impl<'a> Reader<'a> {
         Ok(Some(Entry { name: open.job.name.clone(), attributes: open.found.attributes.clone(), content }))
     }
 
-    /// Stores the bytes of a range; returns how many there were, or why they cannot be read.
+    /// Stores the bytes of a range. Returns how many there were, or why they cannot be read.
     fn run_of_data(&mut self, file: &From<'_>, range: Range<u64>, recipe: &mut RecipeWriter) -> Result<rustix::io::Result<u64>> {
         let mut pieces = Vec::new();
         let mut at = range.start;
-        // The first `kept` bytes of the buffer are the tail whose boundary is not known yet.
+        // The first `kept` bytes of the buffer are the tail without a known boundary.
         let mut kept = 0;
         self.buffer.resize(BUFFER_BYTES, 0);
         loop {
@@ -266,9 +267,10 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads and stores what a block device or FIFO has, as a regular file; `None` if it cannot be read, which has been reported.
+    /// Reads the content of a block device or FIFO and stores it as a regular file. `None`: it cannot be read, which
+    /// has been reported.
     fn special(&mut self, job: &Job, path: &[u8]) -> Result<Option<Entry>> {
-        // A FIFO is waited for until somebody writes to it: so was it asked.
+        // Opening a FIFO waits until somebody writes to it, as requested.
         let opened = source::open(&*job.directory, &job.name, OFlags::empty()).and_then(|file| Ok((source::find_open(&file)?, file)));
         let (found, file) = match opened {
             Ok(opened) => opened,
@@ -296,7 +298,7 @@ impl<'a> Reader<'a> {
         Ok(Some(Entry { name: job.name.clone(), attributes, content }))
     }
 
-    /// Stores all that comes from an open file, whatever it is; `Err` inside: it cannot be read.
+    /// Stores everything that comes from an open file of any kind. `Err` inside: it cannot be read.
     pub(crate) fn everything_from(&mut self, file: &OwnedFd) -> Result<rustix::io::Result<Content>> {
         let mut recipe = RecipeWriter::new(self.digest_bytes);
         if let Err(error) = self.run_of_data(&From::Here(file), 0..u64::MAX, &mut recipe)? {
@@ -320,15 +322,15 @@ impl<'a> Reader<'a> {
 }
 
 fn answer(answers: &Sender<Answer>, ticket: u64, entry: Option<Entry>) {
-    // When the assembler has gone, it has said why, and the jobs end soon.
+    // If the assembler is gone, it has said why, and the jobs end soon.
     let _ = answers.send((ticket, entry));
 }
 
-/// Where bytes come from.
+/// A source of bytes.
 enum From<'a> {
     /// A file with offsets.
     At(&'a OwnedFd),
-    /// A pipe, or whatever standard input is: it goes on where it is.
+    /// A pipe, or whatever standard input is: read from its current position.
     Here(&'a OwnedFd),
 }
 
@@ -352,31 +354,32 @@ impl From<'_> {
     }
 }
 
-/// The next range at or after `at` that is not a hole; empty at `end` if there is none.
+/// Returns the next range at or after `at` that is not a hole; empty at `end` if there is none.
 fn next_data(file: &OwnedFd, at: u64, end: u64) -> rustix::io::Result<Range<u64>> {
     let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
         Ok(start) => start.min(end),
         Err(Errno::NXIO) => end,
-        // A file system that does not know its holes.
+        // This file system cannot report holes.
         Err(Errno::INVAL | Errno::NOTSUP) => return Ok(at..end),
         Err(error) => return Err(error),
     };
     if start == end {
         return Ok(end..end);
     }
-    // A file that shrinks meanwhile has no hole behind its data: the reading will find its end.
+    // A file that shrinks meanwhile has no hole after its data: the read will find its end.
     let hole = rustix::fs::seek(file, SeekFrom::Hole(start)).unwrap_or(end);
     Ok(start..hole.clamp(start, end))
 }
 
-/// The attributes of an open file, once the clock has left the moment of its last change: a further change then gets
-/// another ctime, and the next backup will see it. The file systems take their times from a clock of a few milliseconds.
+/// Returns the attributes of an open file after the clock has left the moment of its last change. A further change then
+/// gets another ctime, and the next backup will see it. File systems take their times from a clock with a step of a few
+/// milliseconds.
 fn settled(file: &OwnedFd) -> rustix::io::Result<Found> {
     let mut found = source::find_open(file)?;
     for _ in 0..SETTLE_STEPS {
         let now = rustix::time::clock_gettime(ClockId::RealtimeCoarse);
         let age_ns = i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec) - i128::from(found.attributes.ctime_ns);
-        // A time far in the future comes from another clock; waiting would not help.
+        // A time far in the future comes from another clock. Waiting would not help.
         if !(-20_000_000..=0).contains(&age_ns) {
             break;
         }

@@ -4,18 +4,19 @@
 //! walk of the backup (caller)  --files-->  write (2 threads)
 //! walk that runs ahead and counts what there is to do (1 thread), where only parts are wanted
 //! ```
-//! The caller walks the backup and makes directories and whatever has no data; files go to the writers in batches, large files in
-//! ranges, both in the order in which they were stored. Further names of hard links come last.
+//! The caller walks the backup and makes directories and everything without data. Files go to the writers in batches,
+//! large files in ranges, both in the order in which they were stored. Further names of hard links come last.
 //!
 //! # Invariants
 //! * Nothing is written outside of the target, and nothing into the store ([`target`](crate::target)).
-//! * A file gets its name only when all its bytes are there and their fingerprints were verified. One that is damaged gets
-//!   another name, or none ([`Damaged`]); the rest goes on.
-//! * No power cut leaves a file with its name, size and time but without its bytes: large files, and files with holes, are synced before they
-//!   get their names. Of others the file system must write the bytes before the size (`docs/decisions/0040-restores-around-damage.md`).
-//! * With [`Overwrite::Never`] nothing that exists is touched, except that directories are entered and get their attributes, and what
-//!   [`RestoreOptions::delete`] removes.
-//! * A directory that only leads to what is wanted is made when something comes into it.
+//! * A file gets its name only when all its bytes are there and their fingerprints are verified. A damaged file gets
+//!   another name, or none ([`Damaged`]); the rest continues.
+//! * No power cut leaves a file with its name, size and time but without its bytes. Large files, and files with holes,
+//!   are synced before they get their names. For other files the file system must write the bytes before the size
+//!   (`docs/decisions/0040-restores-around-damage.md`).
+//! * With [`Overwrite::Never`] nothing existing is touched, with two exceptions: directories are entered and get their
+//!   attributes, and [`RestoreOptions::delete`] removes names.
+//! * A directory that only leads to wanted names is made when something comes into it.
 
 mod delete;
 mod existing;
@@ -45,10 +46,10 @@ const WRITERS: usize = 2;
 /// Batches on their way to the writers.
 const BATCHES: usize = 4;
 
-/// How a restore ended.
+/// The outcome of a restore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RestoreOutcome {
-    /// Regular files written, further names of hard links included.
+    /// Regular files written, including further names of hard links.
     pub files: u64,
     /// Directories made or entered.
     pub directories: u64,
@@ -56,31 +57,31 @@ pub struct RestoreOutcome {
     pub others: u64,
     /// Existing files of any kind that were equal and were kept.
     pub kept_files: u64,
-    /// Existing files of any kind that differ and were kept; each is an error.
+    /// Existing files of any kind that differ and were kept. Each is an error.
     pub in_the_way: u64,
-    /// Files restored with zeros in place of lost bytes; each is an error.
+    /// Files restored with zeros in place of lost bytes. Each is an error.
     pub damaged_files: u64,
     /// Names deleted.
     pub deleted: u64,
     /// Bytes written.
     pub written_bytes: u64,
-    /// What is missing.
+    /// Missing things.
     pub errors: u64,
-    /// What is there, but not in every detail.
+    /// Things restored, but not in every detail.
     pub warnings: u64,
 }
 
 impl RestoreOutcome {
-    /// Whether everything that was asked for is in the target.
+    /// Returns whether everything requested is in the target.
     pub fn is_complete(&self) -> bool {
         self.errors == 0
     }
 }
 
-/// Restores a backup. What is written is synced when this returns.
+/// Restores a backup. Everything written is synced on return.
 pub fn restore(catalog: &Catalog, backup: &Backup, options: &RestoreOptions, monitor: &dyn Monitor) -> Result<RestoreOutcome> {
     crate::raise_open_file_limit();
-    // The backup may be forgotten meanwhile: what it needs stays until it is restored.
+    // If the backup is forgotten meanwhile, its chunks stay until it is restored.
     let _in_flight = catalog.engine().in_flight();
     let watch = Watch::new(monitor);
     let selection = Selection::new(catalog, backup, &options.paths, &options.include, &options.exclude)?;
@@ -150,7 +151,7 @@ fn target_name(options: &RestoreOptions) -> &[u8] {
     options.target.as_os_str().as_bytes()
 }
 
-/// The target, created if it is not there; `None` if a dry run would create it.
+/// Opens the target, and creates it if it does not exist. `None`: a dry run would create it.
 fn open_target(options: &RestoreOptions) -> Result<Option<Arc<Directory>>> {
     let name = target_name(options);
     if options.dry_run && !options.target.exists() {
@@ -163,10 +164,11 @@ fn open_target(options: &RestoreOptions) -> Result<Option<Arc<Directory>>> {
     opened.and_then(|target| Directory::new(target, Vec::new())).map(Some).map_err(|error| ClientError::io("open", name, error))
 }
 
-/// What is called with a path, what is there, and whether it is wanted. It ends the walk, or says whether to go into a directory.
+/// A visitor of the walk. It gets a path, its content, and whether it is wanted. It ends the walk, or says whether to
+/// enter a directory.
 type Visit<'a> = dyn FnMut(&[u8], &Content, bool) -> ControlFlow<(), bool> + 'a;
 
-/// Walks the wanted part of a backup. What cannot be read is left out.
+/// Walks the wanted part of a backup. Unreadable entries are left out.
 fn for_each_wanted(catalog: &Catalog, backup: &Backup, selection: &Selection, visit: &mut Visit<'_>) -> ControlFlow<()> {
     let reader = |recipe: &Recipe| DirectoryReader::new(catalog.engine(), recipe);
     let mut levels = vec![(Vec::new(), selection.root(), reader(&backup.root))];
@@ -194,7 +196,7 @@ fn for_each_wanted(catalog: &Catalog, backup: &Backup, selection: &Selection, vi
     ControlFlow::Continue(())
 }
 
-/// Counts what there is to do, ahead of those who do it.
+/// Counts the work, ahead of those who do it.
 fn count_ahead(catalog: &Catalog, backup: &Backup, selection: &Selection, watch: &Watch<'_>, is_over: &AtomicBool) {
     let counted = for_each_wanted(catalog, backup, selection, &mut |_, content, is_wanted| {
         if is_wanted && !matches!(content, Content::Directory { .. }) {
@@ -210,7 +212,7 @@ fn count_ahead(catalog: &Catalog, backup: &Backup, selection: &Selection, watch:
     }
 }
 
-/// Of two directories that become one, each would lose what only the other has.
+/// Refuses a restore in which two directories become one: each would lose what only the other has.
 fn refuse_several_roots(catalog: &Catalog, backup: &Backup, options: &RestoreOptions, selection: &Selection) -> Result<()> {
     let mut roots: Vec<Vec<u8>> = Vec::new();
     let _ = for_each_wanted(catalog, backup, selection, &mut |path, content, _| {
@@ -218,7 +220,7 @@ fn refuse_several_roots(catalog: &Catalog, backup: &Backup, options: &RestoreOpt
         if depth == options.strip_components && matches!(content, Content::Directory { .. }) {
             roots.push(path.to_vec());
         }
-        // What lies below the roots is not read.
+        // Entries below the roots are not read.
         if roots.len() < 2 { ControlFlow::Continue(depth < options.strip_components) } else { ControlFlow::Break(()) }
     });
     match &roots[..] {

@@ -1,14 +1,14 @@
-//! Which names of a backup are wanted: paths and patterns, what is included and what is excluded.
+//! Which names of a backup are wanted: paths and patterns, includes and excludes.
 //!
-//! A path is taken as it stands if the backup has it, else as a pattern from the root (`home/*/notes`). What lies below a wanted
-//! directory is wanted, unless it is excluded.
+//! A path is taken literally if the backup has it, otherwise as a pattern from the root (`home/*/notes`). Everything
+//! below a wanted directory is wanted, unless it is excluded.
 
 use crate::glob::{Excludes, Pattern};
 use crate::{ClientError, Result};
 use onefold_catalog::{Backup, Catalog, CatalogError, components};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What is wanted of a backup.
+/// The wanted part of a backup.
 #[derive(Debug)]
 pub(crate) struct Selection {
     paths: Vec<Wanted>,
@@ -29,28 +29,28 @@ enum Kind {
     Pattern(Pattern),
 }
 
-/// How a directory's content stands to the selection.
+/// How the selection applies to a directory's content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reach {
-    /// A path that was asked for is this directory or above it.
+    /// A requested path is this directory or above it.
     chosen: bool,
-    /// The same of a pattern to include.
+    /// An include pattern matches this directory or one above it.
     included: bool,
 }
 
-/// What is to be done with a name.
+/// What to do with a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It is wanted, and so is what is below it.
+    /// It is wanted, with everything below it.
     Wanted(Reach),
-    /// A directory in which something may be wanted.
+    /// A directory that may contain wanted names.
     OnTheWay(Reach),
-    /// Neither it nor what is below it.
+    /// Neither it nor anything below it is wanted.
     Unwanted,
 }
 
 impl Selection {
-    /// Reads paths and patterns. A path without a wildcard that the backup has not is an error.
+    /// Parses paths and patterns. Errors: the backup does not have a path without a wildcard.
     pub(crate) fn new(catalog: &Catalog, backup: &Backup, paths: &[Vec<u8>], include: &[String], exclude: &[String]) -> Result<Selection> {
         let wanted = |text: &Vec<u8>| {
             let kind = match catalog.lookup(backup, text) {
@@ -73,12 +73,12 @@ impl Selection {
         })
     }
 
-    /// Whether everything is wanted.
+    /// Returns whether everything is wanted.
     pub(crate) fn is_everything(&self) -> bool {
         self.paths.is_empty() && self.include.is_empty() && self.exclude.is_empty()
     }
 
-    /// How the root stands to the selection.
+    /// Returns how the selection applies to the root.
     pub(crate) fn root(&self) -> Reach {
         Reach { chosen: self.paths.is_empty(), included: self.include.is_empty() }
     }
@@ -115,12 +115,12 @@ impl Selection {
         }
     }
 
-    /// Whether a name is excluded by itself.
+    /// Returns whether a name is excluded by itself.
     pub(crate) fn excludes(&self, path: &[u8]) -> bool {
         self.exclude.matches(path)
     }
 
-    /// The patterns that have matched nothing.
+    /// Returns the patterns that have matched nothing.
     pub(crate) fn unmatched(&self) -> impl Iterator<Item = &[u8]> {
         self.paths.iter().filter(|wanted| !wanted.matched.load(Ordering::Relaxed)).map(|wanted| &wanted.text[..])
     }

@@ -1,4 +1,4 @@
-//! Reading a Linux file system: names, attributes, extended attributes, everything relative to an open directory.
+//! Reads a Linux file system: names, attributes, extended attributes, everything relative to an open directory.
 
 use onefold_catalog::{Attributes, CHATTR_FLAGS};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
@@ -9,15 +9,15 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 
-/// Longest list of names, or value, of extended attributes that Linux has.
+/// The longest list of names, and the longest value, of extended attributes in Linux.
 const XATTR_MAX_BYTES: usize = 64 << 10;
 
-/// What the system says of one name.
+/// The system's answer about one name.
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
     pub(crate) kind: FileType,
     pub(crate) attributes: Attributes,
-    /// Something is mounted there. Kernels before 5.8 do not say so.
+    /// It is a mount point. Kernels before 5.8 do not say so.
     is_mount_root: bool,
     pub(crate) size_bytes: u64,
     /// Bytes that the file system has allocated.
@@ -27,24 +27,25 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Which file this is, whatever its name.
+    /// Returns the identity of the file, whatever its name.
     pub(crate) fn identity(&self) -> (u64, u64) {
         (self.attributes.device, self.attributes.inode)
     }
 
-    /// Returns whether something is mounted there, a directory of the same file system too. `device`: that of the directory above.
+    /// Returns whether it is a mount point, also of a directory on the same file system. `device`: the device of the
+    /// directory above.
     pub(crate) fn is_mount_point(&self, device: u64) -> bool {
         self.is_mount_root || self.attributes.device != device
     }
 }
 
-/// Asks for a name in a directory.
+/// Looks up a name in a directory.
 pub(crate) fn find(directory: impl AsFd, name: &[u8], follow: bool) -> rustix::io::Result<Found> {
     let flags = if follow { AtFlags::NO_AUTOMOUNT } else { AtFlags::NO_AUTOMOUNT | AtFlags::SYMLINK_NOFOLLOW };
     rustix::fs::statx(directory, OsStr::from_bytes(name), flags, StatxFlags::BASIC_STATS).map(|found| understand(&found))
 }
 
-/// Asks for an open file.
+/// Looks up an open file.
 pub(crate) fn find_open(file: impl AsFd) -> rustix::io::Result<Found> {
     rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS).map(|found| understand(&found))
 }
@@ -72,28 +73,28 @@ fn understand(found: &Statx) -> Found {
     }
 }
 
-/// Times outside of the years 1678 to 2262 become the nearest that can be told.
+/// Clamps times outside of the years 1678 to 2262.
 fn nanoseconds(time: &StatxTimestamp) -> i64 {
     time.tv_sec.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec.into())
 }
 
-/// The system's form of a time.
+/// Returns the system's form of a time.
 pub(crate) fn timespec(time_ns: i64) -> Timespec {
     Timespec { tv_sec: time_ns.div_euclid(1_000_000_000), tv_nsec: time_ns.rem_euclid(1_000_000_000) as _ }
 }
 
-/// Opens for reading without changing the access time where that is allowed.
+/// Opens for reading, without changing the access time if that is allowed.
 pub(crate) fn open(directory: impl AsFd, name: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
     let flags = flags | OFlags::RDONLY | OFlags::CLOEXEC;
     let name = OsStr::from_bytes(name);
     match rustix::fs::openat(&directory, name, flags | OFlags::NOATIME, Mode::empty()) {
-        // Only the owner and root may leave the access time alone.
+        // Only the owner and root may leave the access time unchanged.
         Err(Errno::PERM) => rustix::fs::openat(&directory, name, flags, Mode::empty()),
         result => result,
     }
 }
 
-/// The names in a directory, sorted as bytes, without `.` and `..`; kept in one piece of memory.
+/// The names in a directory, sorted as bytes, without `.` and `..`, in one piece of memory.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
     bytes: Vec<u8>,
@@ -117,7 +118,7 @@ impl Listing {
         Ok(listing)
     }
 
-    /// Names that are sorted already.
+    /// Returns a listing of names that are sorted already.
     pub(crate) fn of<'a>(names: impl Iterator<Item = &'a Vec<u8>>) -> Listing {
         let mut listing = Listing::default();
         names.for_each(|name| listing.push(name));
@@ -139,7 +140,8 @@ impl Listing {
     }
 }
 
-/// Returns whether a name in a directory is a regular file that begins with these bytes. Errors: it is there and cannot be read.
+/// Returns whether a name in a directory is a regular file that begins with these bytes. Errors: it exists and cannot
+/// be read.
 pub(crate) fn begins_with(directory: impl AsFd, name: &[u8], expected: &[u8]) -> rustix::io::Result<bool> {
     let opened = find(&directory, name, false).and_then(|found| match found.kind {
         FileType::RegularFile => open(&directory, name, OFlags::NOFOLLOW | OFlags::NONBLOCK).map(Some),
@@ -155,30 +157,31 @@ pub(crate) fn begins_with(directory: impl AsFd, name: &[u8], expected: &[u8]) ->
     Ok(bytes[..read] == *expected)
 }
 
-/// The size of a block device.
+/// Returns the size of a block device.
 pub(crate) fn device_bytes(directory: impl AsFd, name: &[u8]) -> rustix::io::Result<u64> {
     rustix::fs::seek(open(directory, name, OFlags::NONBLOCK)?, rustix::fs::SeekFrom::End(0))
 }
 
-/// The path of a name in an open directory, for calls that know only paths. Nothing above the name is looked up again.
+/// Returns the path of a name in an open directory, for calls that take only paths. Nothing above the name is looked up
+/// again.
 pub(crate) fn path_through(directory: impl AsFd, name: &[u8]) -> Option<CString> {
     let mut path = format!("/proc/self/fd/{}/", directory.as_fd().as_raw_fd()).into_bytes();
     path.extend_from_slice(name);
     CString::new(path).ok()
 }
 
-/// The flags of `chattr` of an open file; none where the file system has no such thing.
+/// Returns the `chattr` flags of an open file; none if the file system does not have them.
 pub(crate) fn flags_of(file: impl AsFd) -> u32 {
     rustix::fs::ioctl_getflags(file).map_or(0, |flags| flags.bits() & CHATTR_FLAGS)
 }
 
-/// The extended attributes of an open file, sorted by name.
+/// Returns the extended attributes of an open file, sorted by name.
 pub(crate) fn xattrs_of(file: impl AsFd) -> rustix::io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let file = file.as_fd();
     read_xattrs(|list| rustix::fs::flistxattr(file, list), |name, value| rustix::fs::fgetxattr(file, name, value))
 }
 
-/// The extended attributes of a name in a directory, of the link itself if it is one.
+/// Returns the extended attributes of a name in a directory. For a link, those of the link itself.
 pub(crate) fn xattrs_at(directory: impl AsFd, name: &[u8]) -> rustix::io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let path = path_through(directory, name).ok_or(Errno::INVAL)?;
     read_xattrs(|list| rustix::fs::llistxattr(&path, list), |name, value| rustix::fs::lgetxattr(&path, name, value))
@@ -188,7 +191,7 @@ fn read_xattrs(
     list: impl Fn(&mut [u8]) -> rustix::io::Result<usize>,
     get: impl Fn(&OsStr, &mut [u8]) -> rustix::io::Result<usize>,
 ) -> rustix::io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    // Most files have none or few: a short buffer first, the longest only where it is needed.
+    // Most files have none or few: try a short buffer first, the longest only if needed.
     let mut short = [0; 512];
     let mut long = Vec::new();
     let names: &[u8] = match list(&mut short) {
@@ -207,7 +210,7 @@ fn read_xattrs(
         value.resize(XATTR_MAX_BYTES, 0);
         match get(OsStr::from_bytes(name), &mut value) {
             Ok(length) => xattrs.push((name.to_vec(), value[..length].to_vec())),
-            // Removed meanwhile, or not for us to see.
+            // Removed meanwhile, or not visible to us.
             Err(Errno::NODATA | Errno::NOTSUP) => {}
             Err(error) => return Err(error),
         }

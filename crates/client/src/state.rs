@@ -1,28 +1,30 @@
-//! How a file stands to the one of its name in the backup before.
+//! How a file compares with the entry of its name in the previous backup.
 
 use crate::monitor::Watch;
 use onefold_catalog::{Attributes, Content, Entry};
 use onefold_engine::Piece;
 
-/// The ctime of an entry that lacks its extended attributes. No file has it, so the next backup does not take the entry over.
+/// The ctime of an entry that lacks its extended attributes. No file has it, so the next backup does not reuse the
+/// entry.
 const LACKS_XATTRS: i64 = i64::MIN;
 
-/// How a name stands to the backup before.
+/// How a name compares with the previous backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     New,
     Changed,
-    /// The entry is exactly the earlier one.
+    /// The entry equals the earlier one exactly.
     Same,
 }
 
 impl State {
-    /// How a file that was read stands to the one of this name before. Times of the file system and inodes are no change that a person would see.
+    /// Compares a file that was read with the earlier entry of this name. Internal times and inodes are no change that
+    /// a person would see.
     pub(crate) fn between(earlier: Option<&Entry>, entry: &Entry) -> State {
         let Some(earlier) = earlier else { return State::New };
         let (a, b) = (&earlier.attributes, &entry.attributes);
         let same_content = match (&earlier.content, &entry.content) {
-            // The same bytes may lie elsewhere.
+            // The same bytes may be stored elsewhere.
             (Content::File { size_bytes: a, recipe: x }, Content::File { size_bytes: b, recipe: y }) => {
                 a == b && x.level == y.level && x.pieces.iter().map(spelled).eq(y.pieces.iter().map(spelled))
             }
@@ -34,7 +36,7 @@ impl State {
     }
 }
 
-/// What a piece stands for, wherever it is stored.
+/// Returns what a piece spells, wherever it is stored.
 fn spelled(piece: &Piece) -> impl PartialEq + use<> {
     let (offset, length) = match piece {
         Piece::Chunk { offset, length, .. } => (*offset, u64::from(*length)),
@@ -43,7 +45,7 @@ fn spelled(piece: &Piece) -> impl PartialEq + use<> {
     (piece.fingerprint(), offset, length)
 }
 
-/// Whether a file is the one that it was: every change of content or attributes moves the ctime.
+/// Returns whether a file is unchanged: every change of content or attributes moves the ctime.
 pub(crate) fn looks_same(earlier: &Attributes, found: &Attributes) -> bool {
     (earlier.mtime_ns, earlier.ctime_ns, earlier.inode, earlier.device, earlier.links, earlier.mode, earlier.uid, earlier.gid)
         == (found.mtime_ns, found.ctime_ns, found.inode, found.device, found.links, found.mode, found.uid, found.gid)
@@ -60,7 +62,7 @@ pub(crate) fn set_xattrs(attributes: &mut Attributes, read: rustix::io::Result<V
     }
 }
 
-/// Leaves the extended attributes out, so that every later backup tries again to store them.
+/// Leaves the extended attributes out, so that every later backup retries to store them.
 pub(crate) fn drop_xattrs(attributes: &mut Attributes) {
     attributes.xattrs.clear();
     attributes.ctime_ns = LACKS_XATTRS;

@@ -1,13 +1,14 @@
-//! The place that a restore writes to, and the attributes of what it writes.
+//! The target of a restore, and the attributes of what is written there.
 //!
 //! # Invariants
-//! * Every name is created relative to an open directory that was itself opened without following links: nothing in the target,
-//!   and no name in the store, leads out of it.
-//! * A file gets its final name when it is whole; until then it is called `.onefold-` and a number that no other process has.
+//! * Every name is created relative to an open directory that was itself opened without following links: nothing in the
+//!   target, and no name in the store, leads out of it.
+//! * A file gets its final name when it is complete. Until then it is called `.onefold-` and a number that no other
+//!   process has.
 //! * Attributes are set in an order in which none undoes another: owner (clears set-user-id bits and capabilities),
 //!   extended attributes and ACLs, mode, times. A directory gets its own when nothing more is written into it.
-//! * A file that could not get its owner gets no right that goes with the owner: no set-user-id and set-group-id bits, no
-//!   capabilities.
+//! * A file that could not get its owner gets no right that goes with the owner: no set-user-id and set-group-id bits,
+//!   no capabilities.
 
 use crate::monitor::Watch;
 use crate::{ClientError, Result, source};
@@ -29,7 +30,7 @@ const CAPABILITIES: &[u8] = b"security.capability";
 /// Set-user-id and set-group-id.
 const SET_ID: u16 = 0o6000;
 
-/// What may be set here, and what was said about it already.
+/// What this process may set, and what it has reported about that.
 #[derive(Debug)]
 pub(crate) struct Powers {
     is_root: bool,
@@ -37,7 +38,8 @@ pub(crate) struct Powers {
     set_id_reported: AtomicBool,
     xattrs_reported: AtomicBool,
     flags_reported: AtomicBool,
-    /// What becomes immutable only when nothing else is to be done with it: open files and directories, flags, and paths for messages.
+    /// Files and directories that become immutable when nothing else is done to them: open files, flags, and paths for
+    /// messages.
     last: Mutex<Vec<(OwnedFd, u32, Vec<u8>)>>,
 }
 
@@ -57,7 +59,7 @@ impl Powers {
         self.is_root
     }
 
-    /// Gives a file or directory its flags of `chattr`. One that could not be linked to or filled any more has to wait.
+    /// Sets the `chattr` flags of a file or directory. A flag that would prevent links or new entries has to wait.
     pub(crate) fn set_flags(&self, file: impl AsFd, attributes: &Attributes, is_directory: bool, path: &[u8], watch: &Watch<'_>) {
         if attributes.flags == 0 {
             return;
@@ -73,7 +75,7 @@ impl Powers {
         self.add_flags(file, attributes.flags, path, watch);
     }
 
-    /// Does what had to wait. Call only when everything else is done.
+    /// Sets the flags that had to wait. Call only when everything else is done.
     pub(crate) fn set_last_flags(&self, watch: &Watch<'_>) {
         for (file, flags, path) in self.last.lock().drain(..) {
             self.add_flags(file, flags, &path, watch);
@@ -94,34 +96,34 @@ impl Powers {
     }
 }
 
-/// A directory of the target, open. Its attributes are set when the last who needs it calls [`Directory::release`].
+/// An open directory of the target. Its attributes are set when its last user calls [`Directory::release`].
 #[derive(Debug)]
 pub(crate) struct Directory {
     pub(crate) file: OwnedFd,
     /// Path in the backup, for messages.
     pub(crate) path: Vec<u8>,
     device: u64,
-    /// Something is mounted there.
+    /// It is a mount point.
     is_mount_point: bool,
-    /// What it will have at the end; `None` leaves it alone.
+    /// Its final attributes. `None`: they stay as they are.
     attributes: Option<Attributes>,
     above: Option<Arc<Directory>>,
-    /// New files here get an ACL that they must lose.
+    /// New files here inherit an ACL that they must lose.
     inherits_acl: bool,
-    /// This restore made it: nothing is in it but what the restore puts there.
+    /// This restore made it: it contains only what the restore puts there.
     is_new: bool,
 }
 
 impl Directory {
-    /// The target itself, or a directory in it that the backup says nothing about.
+    /// Returns the target itself, or a directory in it of which the backup says nothing.
     pub(crate) fn new(file: OwnedFd, path: Vec<u8>) -> rustix::io::Result<Arc<Directory>> {
         let device = source::find_open(&file)?.attributes.device;
         let inherits_acl = inherits_acl(&file);
         Ok(Arc::new(Directory { file, path, device, is_mount_point: false, attributes: None, above: None, inherits_acl, is_new: false }))
     }
 
-    /// Creates or enters a directory; what stands there and is none, a link too, is an error. One that only leads to what is
-    /// wanted gets its attributes if it is new; one that was there is left as it is.
+    /// Creates or enters a directory. Errors: something else exists there, such as a link. A directory that only leads
+    /// to wanted names gets its attributes if it is new; an existing one is left as it is.
     pub(crate) fn enter(
         self: &Arc<Directory>,
         name: &[u8],
@@ -141,19 +143,20 @@ impl Directory {
         let file = open_directory(&self.file, name)?;
         let (device, is_mount_point) = if is_new { (self.device, false) } else { store.place_of(&file, self.device)? };
         if is_new && !is_wanted {
-            // A restore that is killed sets no attributes; the way to what it has restored is then open to those who had it.
+            // A killed restore never sets the attributes. With this mode, users with access in the backup can still
+            // reach what was restored.
             let _ = rustix::fs::fchmod(&file, Mode::from_raw_mode((attributes.mode & 0o777 | 0o700).into()));
         }
         let attributes = (is_new || is_wanted).then_some(attributes);
         if !is_new && attributes.is_some() {
-            // An earlier restore that was cut short may have given it its mode already.
+            // An earlier restore that was cut short may have set its mode already.
             let_owner_in(&file);
         }
         let inherits_acl = inherits_acl(&file);
         Ok(Arc::new(Directory { file, path, device, is_mount_point, attributes, above: Some(self.clone()), inherits_acl, is_new }))
     }
 
-    /// Enters a directory that is there, to look only: its attributes stay.
+    /// Enters an existing directory, only to look: its attributes stay.
     pub(crate) fn look_into(
         self: &Arc<Directory>,
         name: &[u8],
@@ -169,22 +172,23 @@ impl Directory {
         Ok(Arc::new(Directory { file, path, device, is_mount_point, attributes: None, above, inherits_acl: false, is_new: false }))
     }
 
-    /// Whether nothing that was there before can be in the way: what comes meanwhile is found when a file gets its name.
+    /// Returns whether nothing that existed before can be in the way. Names that appear meanwhile are noticed when a
+    /// file gets its name.
     pub(crate) fn is_new(&self) -> bool {
         self.is_new
     }
 
-    /// The file system that it is on.
+    /// Returns the file system that it is on.
     pub(crate) fn device(&self) -> u64 {
         self.device
     }
 
-    /// Whether something is mounted there. The target itself is where it is wanted.
+    /// Returns whether it is a mount point. The target itself may be one.
     pub(crate) fn is_mount_point(&self) -> bool {
         self.is_mount_point
     }
 
-    /// One user less; the last sets the attributes, of this directory and then of those above that nobody else needs.
+    /// Drops one user. The last one sets the attributes of this directory, then of those above that have no other user.
     pub(crate) fn release(self: Arc<Directory>, powers: &Powers, watch: &Watch<'_>) {
         let mut next = Some(self);
         while let Some(directory) = next.and_then(Arc::into_inner) {
@@ -197,7 +201,7 @@ impl Directory {
         }
     }
 
-    /// Whether new files here get an ACL by themselves.
+    /// Returns whether new files here inherit an ACL.
     pub(crate) fn inherits_acl(&self) -> bool {
         self.inherits_acl
     }
@@ -206,7 +210,7 @@ impl Directory {
 /// Why a directory of the target cannot be entered.
 #[derive(Debug)]
 pub(crate) enum NoEntry {
-    /// It is the store that is read.
+    /// It is the store being read.
     Store,
     System(Errno),
 }
@@ -227,14 +231,14 @@ impl fmt::Display for NoEntry {
     }
 }
 
-/// The directory that nothing is restored into and that is not deleted: the store's.
+/// The directory that is never restored into and never deleted: the store's.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Keepout {
     identity: Option<(u64, u64)>,
 }
 
 impl Keepout {
-    /// The directory of a store; `None`: the store is in no directory.
+    /// Takes the directory of a store. `None`: the store is in no directory.
     pub(crate) fn new(store: Option<&Path>) -> Result<Keepout> {
         let Some(store) = store else { return Ok(Keepout::default()) };
         let name = store.as_os_str().as_bytes();
@@ -242,7 +246,8 @@ impl Keepout {
         Ok(Keepout { identity: Some(found.identity()) })
     }
 
-    /// The file system of an open directory, and whether it is mounted there. Errors: it is the one to keep out of.
+    /// Returns the file system of an open directory, and whether it is a mount point. Errors: it is the directory to
+    /// keep out of.
     fn place_of(&self, directory: &OwnedFd, device_above: u64) -> std::result::Result<(u64, bool), NoEntry> {
         let found = source::find_open(directory)?;
         if self.is_found(&found) { Err(NoEntry::Store) } else { Ok((found.attributes.device, found.is_mount_point(device_above))) }
@@ -254,7 +259,7 @@ impl Keepout {
 
     /// Refuses a target that is the store or lies in it.
     pub(crate) fn refuse_target(&self, target: &Path) -> Result<()> {
-        // What is not there yet is made below the nearest directory that is.
+        // Missing directories are made below the nearest existing one.
         let there = target.ancestors().find_map(|path| match path.as_os_str().is_empty() {
             true => Path::new(".").canonicalize().ok(),
             false => path.canonicalize().ok(),
@@ -269,11 +274,12 @@ impl Keepout {
     }
 }
 
-/// Lets its owner, who is not root, write into a directory whose mode forbids it. Returns what it was before, for whoever sets it back.
+/// Lets the owner, who is not root, write into a directory whose mode forbids it. Returns the earlier state, for the
+/// caller to restore.
 pub(crate) fn let_owner_in(directory: &OwnedFd) -> Option<source::Found> {
     let found = source::find_open(directory).ok()?;
     if found.attributes.mode & 0o300 != 0o300 {
-        // Where it is not allowed, what is to be written says so.
+        // If that is not allowed, the later write reports it.
         let _ = rustix::fs::fchmod(directory, Mode::from_raw_mode((found.attributes.mode | 0o300).into()));
     }
     Some(found)
@@ -292,7 +298,7 @@ pub(crate) fn os(name: &[u8]) -> &OsStr {
     OsStr::from_bytes(name)
 }
 
-/// A name that nobody has yet: a random beginning for this process, and a number.
+/// Returns an unused name: a random beginning for this process, and a number.
 pub(crate) fn temporary_name() -> Result<Vec<u8>> {
     static BEGINNING: OnceLock<u32> = OnceLock::new();
     static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -307,13 +313,13 @@ pub(crate) fn temporary_name() -> Result<Vec<u8>> {
     Ok(format!(".onefold-{beginning:08x}{:08x}", NUMBER.fetch_add(1, Ordering::Relaxed)).into_bytes())
 }
 
-/// Gives what is called `temporary` its final name; with `replace`, over a file that has it. On failure it is removed.
+/// Renames `temporary` to its final name; with `replace`, over an existing file. On failure it is removed.
 pub(crate) fn give_name(directory: &OwnedFd, temporary: &[u8], name: &[u8], replace: bool) -> rustix::io::Result<()> {
     let result = if replace {
         rustix::fs::renameat(directory, os(temporary), directory, os(name))
     } else {
         match rustix::fs::renameat_with(directory, os(temporary), directory, os(name), RenameFlags::NOREPLACE) {
-            // A file system that cannot: a hard link does not replace either.
+            // The file system does not support this. A hard link does not replace anything either.
             Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
                 rustix::fs::linkat(directory, os(temporary), directory, os(name), AtFlags::empty())
                     .and_then(|()| rustix::fs::unlinkat(directory, os(temporary), AtFlags::empty()))
@@ -327,14 +333,14 @@ pub(crate) fn give_name(directory: &OwnedFd, temporary: &[u8], name: &[u8], repl
     result
 }
 
-/// How the file to set attributes of is reached.
+/// How to reach the file whose attributes are set.
 pub(crate) enum Place<'a> {
     Open(rustix::fd::BorrowedFd<'a>),
     /// A name that is not followed if it is a link.
     Name(&'a OwnedFd, &'a [u8]),
 }
 
-/// Sets owner, extended attributes, mode and times; what cannot be set is told, once for all files where the reason is a lack of rights.
+/// Sets owner, extended attributes, mode and times. Failures are reported; a lack of rights only once for all files.
 pub(crate) fn set_attributes(
     place: &Place<'_>,
     attributes: &Attributes,
@@ -441,7 +447,7 @@ fn set_xattr(place: &Place<'_>, name: &[u8], value: &[u8]) -> rustix::io::Result
     }
 }
 
-/// Removes an attribute that is only perhaps there.
+/// Removes an attribute that may not exist.
 fn remove_xattr(place: &Place<'_>, name: &str) {
     let _ = match place {
         Place::Open(file) => rustix::fs::fremovexattr(file, name),
@@ -452,7 +458,7 @@ fn remove_xattr(place: &Place<'_>, name: &str) {
     };
 }
 
-/// An open file as a path, for calls that do not take a file opened only for its path.
+/// Returns an open file as a path, for calls that do not take a file opened only for its path.
 fn through(file: &OwnedFd) -> CString {
     use rustix::fd::AsRawFd;
     CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).expect("a number has no zero byte")

@@ -1,6 +1,7 @@
-//! The walk of a backup: lists directories, asks for attributes, decides what has to be read.
+//! The walk of a backup: lists directories, reads attributes, decides what has to be read.
 //!
-//! Everything is found relative to an open directory, so a directory that is renamed meanwhile cannot lead the walk astray.
+//! Everything is looked up relative to an open directory, so a directory that is renamed meanwhile cannot lead the walk
+//! astray.
 
 use crate::job::Job;
 use crate::marker::Markers;
@@ -27,8 +28,8 @@ const BATCH_FILES: usize = 256;
 /// or files of this many directories, each of which is kept open.
 const BATCH_DIRECTORIES: usize = 32;
 
-/// What the walk tells the assembler, in the order of the tree: a directory's names are sorted, and what is in a directory comes
-/// between its `Enter` and its `Leave`. The root has neither.
+/// What the walk tells the assembler, in tree order: names of a directory are sorted, and its content comes between its
+/// `Enter` and its `Leave`. The root has neither.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// A directory begins.
@@ -41,7 +42,7 @@ pub(crate) enum Event {
     Reading { ticket: u64, name: Vec<u8>, earlier: Option<Entry> },
 }
 
-/// The paths that were asked for, as a tree of components.
+/// The requested paths, as a tree of components.
 #[derive(Debug, Default)]
 pub(crate) struct Wanted {
     /// Everything below is wanted.
@@ -59,19 +60,19 @@ impl Wanted {
     }
 }
 
-/// What a walk needs to know.
+/// The context of a walk.
 pub(crate) struct Walk<'a> {
     pub(crate) engine: &'a Arc<Engine>,
     pub(crate) watch: &'a Watch<'a>,
     pub(crate) excludes: &'a Excludes,
     pub(crate) one_file_system: bool,
     pub(crate) force_read: bool,
-    /// Contents of named devices and FIFOs are read.
+    /// The content of named devices and FIFOs is read.
     pub(crate) read_special: bool,
     pub(crate) markers: Markers<'a>,
-    /// Nothing is told or read, only counted.
+    /// Only count; report and read nothing.
     pub(crate) is_scan: bool,
-    /// Nothing is counted as found: a scan does that.
+    /// Count nothing as found: a scan does that.
     pub(crate) is_scanned: bool,
     /// Device and inode of the store's directory.
     pub(crate) store: Option<(u64, u64)>,
@@ -79,11 +80,11 @@ pub(crate) struct Walk<'a> {
     pub(crate) jobs: Sender<Vec<Job>>,
 }
 
-/// The assembler is gone: it knows why.
+/// The assembler is gone; it knows why.
 struct Closed;
 
 impl Walk<'_> {
-    /// Walks what is `wanted`, compared with the directory `earlier`.
+    /// Walks the `wanted` paths, compared with the directory `earlier`.
     pub(crate) fn run(self, wanted: &Wanted, earlier: Option<&Recipe>) -> Result<()> {
         let root = source::open(rustix::fs::CWD, b"/", OFlags::DIRECTORY).map_err(|error| ClientError::io("open", "/", error))?;
         let found = source::find_open(&root).map_err(|error| ClientError::io("look at", "/", error))?;
@@ -100,7 +101,7 @@ impl Walk<'_> {
         if let Some(level) = walker.list(level, earlier) {
             walker.levels.push(level);
         }
-        // When the assembler has gone, it has said why.
+        // If the assembler is gone, it has said why.
         let _ = walker.run();
         Ok(())
     }
@@ -119,18 +120,18 @@ impl<'a> Names<'a> {
     }
 }
 
-/// A directory that the walk is in.
+/// A directory on the current path of the walk.
 struct Level<'a> {
     directory: Arc<OwnedFd>,
-    /// Path from the root, without the `/` in front.
+    /// Path from the root, without the leading `/`.
     path: Vec<u8>,
     names: Names<'a>,
     listing: Listing,
     next: usize,
     earlier: Option<Peekable<DirectoryReader>>,
-    /// Whether every name of the earlier directory was met.
+    /// Whether every name of the earlier directory was found again.
     has_all: bool,
-    /// The device to keep to.
+    /// The device to stay on.
     device: u64,
 }
 
@@ -139,7 +140,7 @@ impl<'a> Level<'a> {
         Level { directory: Arc::new(directory), path, names, listing: Listing::default(), next: 0, earlier: None, has_all: true, device }
     }
 
-    /// The earlier entry of this name; names are asked for in their order.
+    /// Returns the earlier entry of this name. Names must be looked up in order.
     fn earlier(&mut self, name: &[u8], watch: &Watch<'_>) -> Option<Entry> {
         loop {
             let order = match self.earlier.as_mut()?.peek()? {
@@ -158,7 +159,7 @@ impl<'a> Level<'a> {
         }
     }
 
-    /// Whether nothing is left of the earlier directory and nothing was missed.
+    /// Returns whether nothing is left of the earlier directory and nothing was missed.
     fn has_all(&mut self) -> bool {
         self.has_all && self.earlier.as_mut().is_none_or(|earlier| earlier.peek().is_none())
     }
@@ -167,7 +168,7 @@ impl<'a> Level<'a> {
 struct Walker<'a> {
     walk: &'a Walk<'a>,
     levels: Vec<Level<'a>>,
-    /// The first name of each file that has several.
+    /// The first name of each file with several names.
     first_names: HashMap<(u64, u64), Vec<u8>>,
     batch: Vec<Job>,
     batch_bytes: u64,
@@ -200,7 +201,7 @@ impl<'a> Walker<'a> {
         let walk = self.walk;
         let level = self.levels.last_mut().expect("run has looked");
         let path = join(&level.path, &name);
-        // On the way to a wanted path links are followed: the person has named what is behind them.
+        // On the way to a wanted path, links are followed: the user named what is behind them.
         let (names, was_named) = match level.names {
             Names::All => (Names::All, false),
             Names::These(wanted) => match wanted.below.get(&name) {
@@ -228,7 +229,7 @@ impl<'a> Walker<'a> {
             walk.watch.count(Counter::Excluded, 1);
             return Ok(());
         }
-        // A device or FIFO that was named is read through links to it.
+        // A named device or FIFO is read through links to it.
         let special = if was_named && walk.read_special { special(&level.directory, &name) } else { None };
         let (found, is_special) = special.map_or((found, false), |special| (special, true));
         if !walk.is_scanned && found.kind != FileType::Directory {
@@ -278,7 +279,7 @@ impl<'a> Walker<'a> {
         let flags = if on_the_way { OFlags::DIRECTORY } else { OFlags::DIRECTORY | OFlags::NOFOLLOW };
         let directory = match source::open(&*level.directory, &name, flags) {
             Ok(directory) => directory,
-            // A place where a file system cannot be mounted says the same as one that has gone.
+            // A mount point where nothing can be mounted reports the same error as a missing name.
             Err(Errno::NOENT) if !was_named && !on_the_way && has_vanished(&level.directory, &name) => {
                 walk.watch.warn(&absolute(&path), "vanished before it was read");
                 return self.leave_out();
@@ -297,7 +298,7 @@ impl<'a> Walker<'a> {
             }
             None => found.attributes.device,
         };
-        // The file system to keep to is that of the path that was named.
+        // The file system to stay on is that of the named path.
         let device = if matches!(level.names, Names::All) { level.device } else { own_device };
         match &earlier {
             Some(earlier) if looks_same(&earlier.attributes, &found.attributes) => {
@@ -330,13 +331,14 @@ impl<'a> Walker<'a> {
         Ok(())
     }
 
-    /// A name is left out although the earlier directory may have it: that directory cannot be taken over whole.
+    /// Notes that a name is left out although the earlier directory may have it: that directory cannot be reused
+    /// completely.
     fn leave_out(&mut self) -> std::result::Result<(), Closed> {
         self.levels.last_mut().expect("visit has looked").has_all = false;
         Ok(())
     }
 
-    /// Reads the names of a directory; `None` if that cannot be done, which has been reported.
+    /// Reads the names of a directory. `None`: that failed, which has been reported.
     fn list(&self, mut level: Level<'a>, earlier: Option<&Recipe>) -> Option<Level<'a>> {
         level.listing = match level.names {
             Names::These(wanted) => Listing::of(wanted.below.keys()),
@@ -372,17 +374,17 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// Whether a file can be taken over without reading it.
+    /// Returns whether a file can be reused without reading it.
     fn is_unchanged(&self, earlier: &Entry, found: &Found) -> bool {
         let Content::File { size_bytes, recipe } = &earlier.content else { return false };
         *size_bytes == found.size_bytes
             && looks_same(&earlier.attributes, &found.attributes)
             && !self.walk.force_read
-            // What is lost comes back when its file is read again.
+            // Reading the file again restores lost chunks.
             && self.walk.engine.needs_quarantined(recipe).is_ok_and(|needs| !needs)
     }
 
-    /// Has a file read.
+    /// Hands a file to the readers.
     fn read(
         &mut self,
         name: Vec<u8>,
@@ -406,7 +408,7 @@ impl<'a> Walker<'a> {
         self.tell(Event::Reading { ticket, name, earlier })
     }
 
-    /// Anything that has no data of its own; `content` is that of a hard link.
+    /// Adds an entry without data of its own. `content` is that of a hard link.
     fn other(
         &mut self,
         name: Vec<u8>,
@@ -492,12 +494,13 @@ impl<'a> Walker<'a> {
     }
 }
 
-/// Returns whether a name is gone. One that is something else now is missing from the backup, so the backup must be partial.
+/// Returns whether a name is gone. A name that is something else now is missing from the backup, so the backup must be
+/// partial.
 fn has_vanished(directory: &OwnedFd, name: &[u8]) -> bool {
     source::find(directory, name, false).is_err_and(|error| error == Errno::NOENT)
 }
 
-/// What a named device or FIFO is, whatever links lead to it; `None`: it is none of these.
+/// Returns a named device or FIFO, following links. `None`: it is neither.
 fn special(directory: &OwnedFd, name: &[u8]) -> Option<Found> {
     let mut found = source::find(directory, name, true).ok()?;
     if !matches!(found.kind, FileType::BlockDevice | FileType::Fifo) {
@@ -509,7 +512,7 @@ fn special(directory: &OwnedFd, name: &[u8]) -> Option<Found> {
     Some(found)
 }
 
-/// The path as a person knows it.
+/// Returns the path as a person knows it.
 pub(crate) fn absolute(path: &[u8]) -> Vec<u8> {
     let mut absolute = vec![b'/'];
     absolute.extend_from_slice(path);

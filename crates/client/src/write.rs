@@ -1,4 +1,4 @@
-//! The writers of a restore: batches of small files read from the store at once, large files in ranges.
+//! The writers of a restore: they read batches of small files from the store at once, and large files in ranges.
 
 use crate::damage::{Damaged, DoesNotSpell, Lost, Part, Parts, damaged_name, ranges_text, read_around};
 use crate::monitor::{Counter, Watch};
@@ -16,11 +16,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A batch has about this many bytes; larger files are written in ranges of this size.
+/// Approximate bytes of a batch. Larger files are written in ranges of this size.
 const BATCH_BYTES: u64 = 4 << 20;
 /// Most files of a batch.
 const BATCH_FILES: usize = 128;
-/// Most pieces of a range, and about those of a batch: those of files full of tiny chunks and holes.
+/// Most pieces of a range, and approximately of a batch: a bound for files full of tiny chunks and holes.
 const RANGE_PIECES: usize = 16 << 10;
 
 /// Work for a writer.
@@ -29,19 +29,19 @@ pub(crate) enum Batch {
     Range(Range),
 }
 
-/// A file that is written by one writer in one go.
+/// A file that one writer writes in one go.
 pub(crate) struct Small {
     directory: Arc<Directory>,
     entry: Entry,
     path: Vec<u8>,
-    /// Zeros stand in place of what is lost.
+    /// Zeros are in place of lost bytes.
     pieces: Vec<Piece>,
     lost: Lost,
     length: u64,
     replace: bool,
 }
 
-/// A part of a large file; the last to be done completes the file.
+/// A part of a large file. The last part to be done completes the file.
 pub(crate) struct Range {
     file: Arc<Large>,
     start: u64,
@@ -62,15 +62,15 @@ pub(crate) struct Large {
     failed: AtomicBool,
 }
 
-/// Where the first name of a file with several was restored to.
+/// Where the first name of a file with several names was restored.
 #[derive(Clone, Debug)]
 pub(crate) struct Restored {
-    /// Path in the backup, but for the last component of a damaged file.
+    /// Path in the backup, except that a damaged file has another last component.
     pub(crate) path: Vec<u8>,
     pub(crate) is_damaged: bool,
 }
 
-/// What walk and writers of a restore share.
+/// State shared by the walk and the writers of a restore.
 pub(crate) struct Output<'a> {
     pub(crate) engine: &'a Arc<Engine>,
     pub(crate) watch: &'a Watch<'a>,
@@ -95,7 +95,7 @@ impl<'a> Output<'a> {
         Output { engine, watch, powers, overwrite, dry_run, store, damaged, restored: Mutex::default() }
     }
 
-    /// The queue to the writers.
+    /// Returns the queue to the writers.
     pub(crate) fn queue(&'a self, batches: Sender<Batch>) -> Queue<'a> {
         Queue { output: self, batches, small: Vec::new(), small_bytes: 0, small_pieces: 0 }
     }
@@ -107,7 +107,7 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// A new file under a temporary name; `None` if that cannot be, which has been reported.
+    /// Creates a new file under a temporary name. `None`: that failed, which has been reported.
     fn create(&self, directory: &Directory, path: &[u8]) -> Result<Option<(OwnedFd, Vec<u8>)>> {
         let temporary = temporary_name()?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -120,7 +120,7 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// Attributes and name of a file whose bytes are there, or what becomes of it if some are lost.
+    /// Sets attributes and name of a file whose bytes are written, or treats its damage if some are lost.
     fn complete(&self, written: Written<'_>, lost: Lost) -> Result<()> {
         let Written { file, temporary, directory, name, path, size_bytes, attributes, replace } = written;
         let drop_it = || {
@@ -154,7 +154,7 @@ impl<'a> Output<'a> {
                 let name = damaged_name(name);
                 let shown = String::from_utf8_lossy(&name).into_owned();
                 set_attributes(&Place::Open(file.as_fd()), attributes, directory.inherits_acl(), path, self.powers, self.watch);
-                // Nobody's own file is replaced by a damaged one, only what is called damaged.
+                // A damaged file never replaces a user's own file, only one with the damaged suffix.
                 match give_name(&directory.file, temporary, &name, self.overwrite != Overwrite::Never) {
                     Ok(()) => {
                         self.watch.count(Counter::DamagedFiles, 1);
@@ -199,7 +199,8 @@ impl Queue<'_> {
         let Content::File { recipe, size_bytes } = &entry.content else { return Ok(()) };
         let length = *size_bytes;
         if recipe.length != length {
-            // The length decides what is read into memory as a whole, and a recipe of recipe chunks only claims its own.
+            // The length decides what is read into memory completely, and a recipe of recipe chunks only claims its own
+            // length.
             output.watch.error(&path, DoesNotSpell(length));
             return Ok(());
         }
@@ -225,7 +226,7 @@ impl Queue<'_> {
         Ok(())
     }
 
-    /// Queues what is left.
+    /// Queues the rest.
     pub(crate) fn finish(mut self) -> Result<()> {
         self.hand_over();
         Ok(())
@@ -241,7 +242,7 @@ impl Queue<'_> {
     }
 
     fn send(&self, batch: Batch) {
-        // When the writers have gone, one of them has said why and has asked all to stop.
+        // If the writers are gone, one of them has said why and has told all to stop.
         let _ = self.batches.send(batch);
     }
 
@@ -292,10 +293,11 @@ impl Large {
         }
     }
 
-    /// One range less; after the last the file gets attributes and name, or goes away.
+    /// Drops one range. After the last range, the file gets its attributes and name, or is removed.
     fn release(self: Arc<Large>, output: &Output<'_>) -> Result<()> {
         let Some(large) = Arc::into_inner(self) else { return Ok(()) };
-        // It has its whole size already: with a name, a power cut could leave a file that looks equal to the next restore and lacks bytes.
+        // It has its full size already. If it had its name, a power cut could leave a file that looks equal to the next
+        // restore and lacks bytes.
         if !large.failed.load(Ordering::Relaxed)
             && let Err(error) = rustix::fs::fdatasync(&large.file)
         {
@@ -323,7 +325,8 @@ impl Large {
     }
 }
 
-/// The pieces of a file that is read into memory as a whole, and what is lost of it; or what is wrong. `None`: they are too many for that.
+/// Returns the pieces of a file that is read into memory completely, and what is lost of it; or what is wrong. `None`:
+/// there are too many pieces.
 #[allow(clippy::type_complexity, reason = "said in the line above")]
 fn pieces_of(output: &Output<'_>, recipe: &Recipe, size_bytes: u64) -> Option<std::result::Result<(Vec<Piece>, Lost), DoesNotSpell>> {
     let (mut pieces, mut lost) = (Vec::new(), Lost::default());
@@ -356,7 +359,8 @@ impl<'a> Writer<'a> {
         Writer { output, buffer: Vec::new() }
     }
 
-    /// Works until there are no more batches. After an error the rest is only put away: no temporary file stays behind.
+    /// Works until there are no more batches. After an error the rest is only cleaned up: no temporary file stays
+    /// behind.
     pub(crate) fn run(&mut self, batches: &Receiver<Batch>) -> Result<()> {
         let mut ended = Ok(());
         for batch in batches {
@@ -428,7 +432,8 @@ impl<'a> Writer<'a> {
         if file.pieces.iter().any(is_zeros) {
             written = written.and_then(|()| rustix::fs::ftruncate(&opened, at));
             if !file.pieces.iter().all(is_zeros) {
-                // Its size says nothing about the bytes before a hole, which the system may write last: see `Large::release`.
+                // Its size says nothing about the bytes before a hole, which the system may write last: see
+                // `Large::release`.
                 written = written.and_then(|()| rustix::fs::fdatasync(&opened));
             }
         }
@@ -489,7 +494,7 @@ fn is_zeros(piece: &Piece) -> bool {
     matches!(piece, Piece::Zeros { .. })
 }
 
-/// Neighbouring pieces of a kind together: whether they are a hole, and their length.
+/// Joins neighbouring pieces of the same kind. Returns whether each run is a hole, and its length.
 fn runs(pieces: &[Piece]) -> impl Iterator<Item = (bool, u64)> + '_ {
     pieces.chunk_by(|a, b| is_zeros(a) == is_zeros(b)).map(|run| (is_zeros(&run[0]), run.iter().map(Piece::length).sum()))
 }

@@ -1,4 +1,4 @@
-//! Directories as tar archives: what GNU tar and bsdtar make of them is what was backed up.
+//! Directories as tar archives: GNU tar and bsdtar extract exactly what was backed up.
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-/// Extracts an archive with a program; false if it is not there.
+/// Extracts an archive with a program. Returns false if the program is not installed.
 fn extract(program: &str, options: &[&str], archive: &Path, target: &Path) -> bool {
     fs::create_dir_all(target).unwrap();
     let command = Command::new(program).args(options).arg("-xpf").arg(archive).arg("-C").arg(target).env("LC_ALL", "C.UTF-8").output();
@@ -30,7 +30,7 @@ fn archive(place: &common::Place, backup: &onefold_catalog::Backup, path: &[u8])
     (out, tally)
 }
 
-/// A tree without sockets, which no archive can have; with names, numbers and holes that no old header can say.
+/// Makes a tree without sockets, which no archive can have; with names, numbers and holes that no old header can hold.
 fn tree(root: &Path) {
     every_kind(root);
     fs::remove_file(root.join("socket")).unwrap();
@@ -46,7 +46,7 @@ fn tree(root: &Path) {
     fs::set_permissions(root.join("large"), fs::Permissions::from_mode(0o640)).unwrap();
 }
 
-/// libarchive forgets the sign of the nanoseconds of times before 1970: it gets none of those.
+/// Removes times before 1970: libarchive drops the sign of their nanoseconds.
 fn make_young(root: &Path) {
     for (name, look) in look(root).iter().rev().filter(|(_, look)| look.mtime.0 < 0) {
         let path = root.join(std::ffi::OsStr::from_bytes(name));
@@ -108,7 +108,7 @@ fn a_part_of_a_tree_and_single_files_are_archives_of_their_own() {
     assert_eq!(fs::read(target.join("deep/second name")).unwrap(), b"one file, three names");
     assert_eq!(fs::read(target.join("deep/er/medium")).unwrap(), noise(1, 300_000));
     assert_eq!(names("large").1, ["large"]);
-    // What an archive cannot have is said.
+    // Files that an archive cannot have are reported.
     let (_, tally) = archive(&place, &backup.backup, &place.root());
     assert!(tally.problems().iter().all(|problem| problem.path.ends_with(b"/socket")), "{:?}", tally.problems());
     assert_eq!(tally.problems().len(), 1);

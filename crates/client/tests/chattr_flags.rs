@@ -13,7 +13,7 @@ fn flags(path: &Path) -> Option<IFlags> {
         .map(|flags| flags & (IFlags::IMMUTABLE | IFlags::APPEND | IFlags::NODUMP | IFlags::NOATIME))
 }
 
-/// Takes all flags away when the test is over: else the directory could not be removed.
+/// Removes all flags after the test: otherwise the directory could not be removed.
 struct Freed<'a>(Vec<&'a Path>);
 
 impl Drop for Freed<'_> {
@@ -39,7 +39,7 @@ fn c_15_flags_of_chattr_come_back_when_nothing_else_is_to_be_done() {
     for (name, _) in wanted.iter().filter(|(name, _)| *name != "closed") {
         place.write(name, name);
     }
-    // Linked to from a closed directory: the links have to come first.
+    // Linked to from a closed directory: the links must be made first.
     std::fs::hard_link(source.join("immutable"), source.join("closed/second name")).unwrap();
     let _freed = Freed(vec![&source, &target]);
     for (name, flags) in wanted {

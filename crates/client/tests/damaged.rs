@@ -1,4 +1,4 @@
-//! Restoring and dumping files of which a part cannot be read.
+//! Restoring and dumping files with an unreadable part.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::fs;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-/// A large file of which one frame is damaged, and fifty small ones.
+/// Makes a large file with one damaged frame, and fifty small files.
 fn damaged() -> (Place, Backup) {
     let place = place();
     place.write("a", noise(1, 9 << 20));
@@ -23,7 +23,7 @@ fn damaged() -> (Place, Backup) {
     let Place { directory, catalog } = place;
     catalog.engine().close().unwrap();
     drop(catalog);
-    // Two hundred bytes of each container: in full ones a frame of the large file, in the others mostly nothing.
+    // Two hundred bytes of each container: in full containers a frame of the large file, in the others mostly nothing.
     for container in fs::read_dir(store.join("containers/0000/00000")).unwrap() {
         let container = fs::OpenOptions::new().write(true).open(container.unwrap().path()).unwrap();
         container.write_all_at(&[0x5a; 200], 1_500_000).unwrap();
@@ -31,7 +31,7 @@ fn damaged() -> (Place, Backup) {
     (Place { directory, catalog: common::open(&store) }, backup.backup)
 }
 
-/// The file with zeros where it is lost.
+/// Returns the file with zeros in its lost ranges.
 fn with_zeros(mut bytes: Vec<u8>, lost: &[Range<u64>]) -> Vec<u8> {
     lost.iter().for_each(|range| bytes[range.start as usize..range.end as usize].fill(0));
     bytes
@@ -57,12 +57,12 @@ fn a_damaged_file_is_restored_around_its_holes_under_a_name_that_says_so() {
         assert!(named(&place, &problems, "a").reason.contains(&name), "{problems:?}");
         let found = fs::read(place.target().join(&name)).unwrap();
         assert!(found == with_zeros(noise(1, 9 << 20), lost), "everything else is there, zeros stand for the rest");
-        // The further name is one of the same file, and says so as well.
+        // The further name refers to the same file, and has the suffix too.
         let inode = |name: &str| fs::metadata(place.target().join(format!("{name}{DAMAGED_SUFFIX}"))).unwrap().ino();
         assert_eq!(inode("a"), inode("b"));
         named(&place, &problems, "b");
     }
-    // Nothing is called as in the backup that is not equal to it, and nothing temporary stays.
+    // No file has a name of the backup unless it is equal, and nothing temporary stays.
     let expected = look(&place.source());
     for (name, found) in look(&place.target()) {
         match expected.get(&name) {
@@ -134,7 +134,7 @@ fn lost_recipe_chunks_take_what_they_spell_and_no_more() {
         .collect();
     let length: Vec<u64> = pieces.chunks(pieces.len() / 8).map(|pieces| pieces.iter().map(Piece::length).sum()).collect();
     let start = |part: usize| length[..part].iter().sum::<u64>();
-    // Data where a recipe chunk should be: it cannot be read as one.
+    // Data in place of a recipe chunk: it cannot be read as one.
     let lose = |parts: &[usize]| {
         let mut chunks = chunks.clone();
         parts.iter().for_each(|part| chunks[*part] = pieces[0]);

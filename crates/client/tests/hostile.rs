@@ -1,4 +1,4 @@
-//! Damaged stores, and stores and targets that were made to do harm.
+//! Damaged stores, and malicious stores and targets.
 
 mod common;
 
@@ -9,7 +9,7 @@ use onefold_engine::{MetadataKind, Piece, Recipe, encode_pieces};
 use std::fs;
 use std::os::unix::fs::symlink;
 
-/// A directory made of exactly these entries, whatever their names and order.
+/// Makes a directory of exactly these entries, whatever their names and order.
 fn directory(place: &common::Place, entries: &[Entry]) -> Recipe {
     let engine = place.catalog.engine();
     let content = encode_directory_chunk(entries, engine.digest_bytes());
@@ -109,7 +109,7 @@ fn recipes_that_do_not_spell_the_size_are_refused() {
     }
     let zeros = |length| Recipe { level: 0, length, pieces: vec![Piece::Zeros { length }] };
     let endless = entry(b"endless", Content::File { size_bytes: u64::MAX, recipe: zeros(u64::MAX) });
-    // Above level 0 a recipe only claims its length; what it spells shows later.
+    // Above level 0 a recipe only claims its length. What it spells shows later.
     let chunk = |pieces: &[Piece]| {
         let mut content = Vec::new();
         encode_pieces(pieces, place.catalog.engine().digest_bytes(), &mut content);

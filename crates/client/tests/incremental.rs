@@ -1,4 +1,4 @@
-//! What a second backup costs, and what happens when the tree moves under a backup.
+//! The cost of a second backup, and backups of a tree that changes meanwhile.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn an_unchanged_tree_is_neither_read_nor_encoded_again() {
     assert_eq!(second.parent, Some(first.backup.id));
     assert_eq!((statistics.new_files, statistics.changed_files, statistics.unmodified_files), (0, 0, statistics.files));
     assert_eq!(tally.get(Counter::DataBytes), 0);
-    // The directories above the source are others' too: their times may have moved.
+    // The directories above the source are shared: their times may have changed.
     let above = place.source().components().count() as u64 - 2;
     assert!(tally.get(Counter::AddedBytes) <= above * 200, "{} bytes added", tally.get(Counter::AddedBytes));
     assert!(tally.get(Counter::UnmodifiedDirectories) >= tally.get(Counter::Directories) - above);
@@ -83,7 +83,7 @@ fn force_read_reads_everything_and_stores_nothing_twice() {
     let options = BackupOptions { force_read: true, ..place.options() };
     onefold_client::backup(&place.catalog, &options, &tally).unwrap();
     assert_eq!(tally.get(Counter::DataBytes), (3 << 20) + 1000);
-    // Directories above the tree are in the backup too, and other tests change the one that all have in common.
+    // Directories above the tree are in the backup too, and other tests change their common one.
     assert!(tally.get(Counter::AddedBytes) < 1000, "nothing is stored twice");
 }
 
@@ -112,7 +112,7 @@ fn a_write_right_after_a_backup_is_seen_even_if_size_and_mtime_stay() {
     }
 }
 
-/// Does something the first time a path ending so is worked on, or once data of it were read.
+/// Acts the first time that a path with this ending is worked on, or once some of its data has been read.
 struct Disturb<F: Fn(&Tally) + Send + Sync> {
     tally: Tally,
     ending: &'static [u8],
@@ -249,7 +249,7 @@ fn a_backup_ends_when_a_reader_stops_while_the_queues_are_full() {
     assert!(matches!(made, Err(ClientError::Cancelled)));
 }
 
-/// Runs as a user without rights; threads started by it are without rights too.
+/// Runs as a user without privileges. Threads started by it have none either.
 fn without_rights(work: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -291,7 +291,7 @@ fn what_may_not_be_read_is_listed_and_the_rest_is_backed_up() {
         fs::remove_file(place.source().join("secret too")).unwrap();
         let mut expected = common::look(&place.source());
         let mut found = common::look(&place.target());
-        // Removing has moved the time of the root.
+        // The removal has changed the time of the root.
         expected.remove(&b""[..]);
         found.remove(&b""[..]);
         assert!(expected == found);
@@ -352,7 +352,7 @@ fn a_directory_that_lost_a_name_is_not_taken_over_whole() {
     assert!(!place.target().join("9").exists());
 }
 
-/// A place where a file system should be mounted on demand, but whose automounter has gone: the first attempt to open it fails.
+/// A mount point for mounting on demand whose automounter is gone: the first attempt to open it fails.
 struct DeadAutomount(PathBuf);
 
 impl DeadAutomount {

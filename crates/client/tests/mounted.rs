@@ -13,7 +13,7 @@ use std::process::Command;
 struct Mounted(PathBuf);
 
 impl Mounted {
-    /// Mounts at a place, which is made; nothing, said why, where that is not possible.
+    /// Creates the mount point and mounts there. Returns `None`, with a message, if that is not possible.
     fn mount(arguments: &[&str], place: &Path) -> Option<Mounted> {
         fs::create_dir_all(place).unwrap();
         let is_done = is_root() && run("mount", arguments, place);
@@ -92,7 +92,7 @@ fn what_is_bound_into_the_target_loses_nothing() {
     place.write("d/bound/file", "file");
     place.write("d/file", "file");
     let (backup, _) = place.backup();
-    // On the same device, in a directory that the backup has and in one that it has not.
+    // On the same device: in a directory that the backup has, and in one that it does not have.
     let outside = place.directory.path().join("outside");
     fs::create_dir_all(outside.join("deep")).unwrap();
     fs::write(outside.join("deep/other"), b"outside of the target").unwrap();
@@ -151,11 +151,11 @@ fn every_file_system_that_was_written_to_is_synced() {
     assert!(bytes.chunks(1024).any(|block| content.starts_with(block)), "the content is on the disk");
 }
 
-/// Whenever a file has its name, copies the image of the file system as a power cut would leave it.
+/// Each time a file gets its name, copies the image of the file system as a power cut would leave it.
 struct PowerCuts {
     image: PathBuf,
     other_file: fs::File,
-    /// Ends in bytes, behind a hole at 200,000.
+    /// Ends in bytes, after a hole at 200,000.
     holes: PathBuf,
     images: Mutex<Vec<PathBuf>>,
 }
@@ -168,7 +168,7 @@ impl Monitor for PowerCuts {
                 rustix::fs::fadvise(&file, 400_000, None, rustix::fs::Advice::DontNeed).unwrap();
                 std::thread::sleep(std::time::Duration::from_millis(100));
             }
-            // Names and sizes become durable with any sync, bytes that the system has not placed yet do not.
+            // Any sync makes names and sizes durable. It does not cover bytes that the system has not placed yet.
             self.other_file.sync_all().unwrap();
             let mut images = self.images.lock();
             let image = self.image.with_extension(images.len().to_string());

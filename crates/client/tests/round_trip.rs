@@ -1,4 +1,4 @@
-//! What was backed up comes back: every kind of file, every attribute, parts of a backup, one file.
+//! Round trips: every kind of file, every attribute, parts of a backup, one file.
 
 mod common;
 
@@ -20,7 +20,7 @@ fn a_tree_of_every_kind_comes_back_byte_for_byte_and_attribute_for_attribute() {
     assert!(restored.is_complete());
     assert_same(&place.source(), &place.target());
     assert_eq!(restored.files, backup.backup.statistics.files);
-    // The source itself and what is above it are the target.
+    // The source itself and the directories above it become the target.
     assert_eq!(restored.directories, backup.backup.statistics.directories - (place.source().components().count() as u64 - 1));
 }
 
@@ -152,7 +152,7 @@ fn root_gives_nobody_a_file_that_somebody_else_has_made_to_look_equal() {
         fs::File::open(&copy).unwrap().set_modified(fs::metadata(&program).unwrap().modified().unwrap()).unwrap();
         std::os::unix::fs::chown(&copy, Some(owner.0), Some(owner.1)).unwrap();
         let options = |overwrite| RestoreOptions { overwrite, ..RestoreOptions::default() };
-        // What gets no attributes may stay.
+        // A file that gets no attributes may stay.
         let (outcome, _) = place.restore_with(&backup.backup, options(Overwrite::Never));
         assert_eq!((outcome.kept_files, fs::metadata(&copy).unwrap().uid()), (1, owner.0));
         let (outcome, _) = place.restore_with(&backup.backup, options(Overwrite::IfChanged));
@@ -246,7 +246,7 @@ fn what_belongs_into_directories_that_forbid_writing_comes_there() {
         assert_eq!(fs::read(place.target().join("b/other")).unwrap(), b"other");
     };
     restored(Overwrite::Never);
-    // As after a restore that was cut short: the directories have their modes, a file is missing.
+    // As after a restore that was cut short: the directories have their modes, and a file is missing.
     let target = place.target().join("b");
     forbid(&target, 0o755);
     fs::remove_file(target.join("other")).unwrap();

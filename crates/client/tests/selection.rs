@@ -1,4 +1,4 @@
-//! Restoring parts of a backup, over what is there: which names, which attributes, what is deleted, what is counted.
+//! Restoring parts of a backup over existing files: names, attributes, deletions, counts.
 
 mod common;
 
@@ -78,7 +78,7 @@ fn components_are_stripped_and_what_has_no_more_is_left_out() {
     let tally = Tally::default();
     let options = RestoreOptions { target: place.target(), strip_components: depth, ..RestoreOptions::default() };
     let outcome = onefold_client::restore(&place.catalog, &backup, &options, &tally).unwrap();
-    // Two files become one name: the second is in the way of nobody, it is kept out.
+    // Two files get the same name: nothing was in the way of the second one, it is left out.
     assert_eq!(names(&place), ["deep", "deep/three.txt", "one.txt", "two.log"]);
     assert_eq!((outcome.files, outcome.warnings, outcome.errors), (3, 1, 1), "{:?}", tally.problems());
 }
@@ -93,7 +93,7 @@ fn parents_of_what_is_restored_get_their_recorded_mode_and_times() {
     place.restore_with(&backup.backup, paths(&["d/deep/three.txt"]));
     let found = place.target().join("d").metadata().unwrap();
     assert_eq!((found.mode() & 0o7777, found.mtime(), found.mtime_nsec()), (0o751, 1_000_000_000, 5));
-    // One that was there is its owner's.
+    // An existing directory keeps its owner's attributes.
     fs::set_permissions(place.target().join("d"), fs::Permissions::from_mode(0o700)).unwrap();
     place.restore_with(&backup.backup, paths(&["d/one.txt"]));
     assert_eq!(place.target().join("d").metadata().unwrap().mode() & 0o7777, 0o700);
@@ -119,7 +119,7 @@ fn set_id_bits_are_left_out_where_the_owner_is_not_restored() {
     let mode = |name: &str| place.target().join(name).metadata().unwrap().mode() & 0o7777;
     assert_eq!((mode("theirs"), mode("plain")), (0o755, 0o644));
     assert!(tally.problems().iter().any(|problem| problem.reason.contains("set-user-id")), "{:?}", tally.problems());
-    // The group of the process stayed root's: `mine` is not wholly his either.
+    // The group of the process stayed root's, so `mine` is not completely his either.
     assert_eq!(mode("mine") & 0o6000, if place.target().join("mine").metadata().unwrap().gid() == 65_534 { 0o6000 } else { 0 });
     // Root restores owners, and the bits with them.
     fs::remove_dir_all(place.target()).unwrap();
@@ -140,7 +140,7 @@ fn a_restore_that_is_repeated_says_what_is_equal_already_and_no_error() {
         assert_eq!(again.kept_files, first.files + first.others, "{overwrite:?}");
         assert_same(&place.source(), &place.target());
     }
-    // What is missing is restored, what differs is in the way.
+    // A missing file is restored, a different one is in the way.
     fs::remove_file(place.target().join("z/third name")).unwrap();
     fs::remove_file(place.target().join("link")).unwrap();
     fs::write(place.target().join("empty"), b"mine").unwrap();
@@ -149,7 +149,7 @@ fn a_restore_that_is_repeated_says_what_is_equal_already_and_no_error() {
     assert_eq!(again.kept_files, first.files + first.others - 3);
 }
 
-/// Remembers what a dry run says.
+/// Records the plans of a dry run.
 #[derive(Default)]
 struct Plans(Mutex<BTreeSet<String>>, Tally);
 
@@ -172,7 +172,7 @@ fn with(place: &Place, backup: &Backup, options: RestoreOptions, monitor: &dyn M
     onefold_client::restore(&place.catalog, backup, &options, monitor)
 }
 
-/// The target has all of the tree but `e`, and names of its own.
+/// Makes a target with all of the tree but `e`, and names of its own.
 fn restored_with_more() -> (Place, Backup) {
     let (place, backup) = tree();
     place.restore(&backup);
@@ -216,7 +216,7 @@ fn a_dry_run_into_nothing_makes_nothing() {
 #[test]
 fn only_directories_that_were_backed_up_lose_names() {
     let (place, backup) = tree();
-    // Restored with all its directories: what stands above the source was not backed up.
+    // Restored with all its directories: those above the source were not backed up.
     let options = RestoreOptions { target: place.target(), delete: true, ..RestoreOptions::default() };
     let source = place.target().join(String::from_utf8(place.root()).unwrap());
     fs::create_dir_all(&source).unwrap();
@@ -243,7 +243,7 @@ fn what_the_backup_left_out_and_partial_backups_delete_nothing() {
     partial.statistics.errors = 1;
     let refused = with(&place, &partial, delete(), &Tally::default());
     assert!(matches!(&refused, Err(ClientError::Refused { why }) if why.contains("partial")), "{refused:?}");
-    // Two directories that become one would take each other's names.
+    // Two directories that become one would delete each other's names.
     let strip_components = place.root().split(|byte| *byte == b'/').count() + 1;
     let refused = RestoreOptions { target: place.target(), strip_components, ..delete() };
     let refused = onefold_client::restore(&place.catalog, &backup, &refused, &Tally::default());
@@ -260,7 +260,7 @@ fn a_backup_that_does_not_say_what_it_left_out_deletes_nothing() {
         assert!(matches!(&refused, Err(ClientError::Refused { why }) if why.contains(expected) && why.contains("--delete")), "{refused:?}");
         assert!(place.target().join("d/more").exists());
     };
-    // Of a list of files: their directory had others.
+    // From a list of files: their directory had others.
     let listed = ["d/one.txt", "e/one.txt"].map(|name| place.source().join(name)).to_vec();
     let options = BackupOptions { paths: Vec::new(), listed_paths: listed, ..place.options() };
     refused(&onefold_client::backup(&place.catalog, &options, &Tally::default()).unwrap().backup, "--files-from");
@@ -324,7 +324,7 @@ fn nothing_is_restored_into_the_store_and_the_store_is_not_deleted() {
         let refused = onefold_client::restore(&place.catalog, &backup.backup, &options(target), &Tally::default());
         assert!(matches!(&refused, Err(ClientError::Refused { why }) if why.contains("store")), "{refused:?}");
     }
-    // Above it: the rest is restored, the store is neither entered nor deleted.
+    // Into a directory above it: the rest is restored, the store is neither entered nor deleted.
     let before = look(&place.store());
     let tally = Tally::default();
     let target = place.directory.path().to_owned();
@@ -340,7 +340,7 @@ fn no_store_is_deleted_whichever_is_read() {
     let (place, _) = tree();
     fs::create_dir_all(place.source().join("stores")).unwrap();
     fs::create_dir_all(place.source().join("was none")).unwrap();
-    // Left out of its own backup, without a word in the record; the copy that is read knows of itself only.
+    // Left out of its own backup without a note in the record. The copy that is read knows only about itself.
     let backup = place.backup().0.backup;
     place.restore(&backup);
     for store in ["stores/first", "was none"] {
@@ -364,7 +364,7 @@ fn no_store_is_deleted_whichever_is_read() {
     assert_eq!(look(&place.target()).len(), before - 2);
     assert_eq!(fs::metadata(&copy_only).unwrap().permissions().mode() & 0o777, 0o500, "it keeps its mode");
     mode(0o700);
-    // A store that the backup has is restored as everything else.
+    // A store in the backup is restored like everything else.
     let (place, _) = tree();
     fs::create_dir(place.source().join("store")).unwrap();
     fs::copy(place.store().join("descriptor"), place.source().join("store/descriptor")).unwrap();
@@ -385,7 +385,7 @@ fn what_there_is_to_do_is_known_while_it_is_done() {
     assert_eq!(outcome.errors, 0);
     let logical = backup.backup.statistics.logical_bytes;
     assert_eq!([tally.get(Counter::FoundBytes), tally.get(Counter::LogicalBytes)], [logical; 2]);
-    // Of a part, a walk that runs ahead finds out; it may be overtaken, but never counts what is not wanted.
+    // For a part, a walk that runs ahead finds out. It may be overtaken, but never counts unwanted names.
     fs::remove_dir_all(place.target()).unwrap();
     let (_, tally) = place.restore_with(&backup.backup, paths(&["more"]));
     assert_eq!(tally.get(Counter::LogicalBytes), 3 << 20);

@@ -1,18 +1,19 @@
 //! From volatile to durable: the one place where durability happens.
 //!
-//! A commit does, in this order, and the order is the proof of design rule 1:
-//! 1. takes the transactions submitted so far: all chunks that they refer to were appended to containers before;
-//! 2. [`prepare`](onefold_storage::ContainerStore::prepare): writes and syncs container data, which covers those chunks (chunks of open frames
-//!    come back as records that carry their bytes);
-//! 3. writes container records, usage counts and objects as one batch to the log and syncs it: all of it is durable, or none;
-//! 4. applies the batch to chunk index and object index in memory, then ends the claims and the staged objects.
+//! A commit takes these steps in this order. The order is the proof of design rule 1.
+//! 1. Take the transactions submitted so far. All chunks that they refer to were appended to containers before.
+//! 2. [`prepare`](onefold_storage::ContainerStore::prepare) writes and syncs container data, which covers those chunks.
+//!    Chunks of open frames come back as records that carry their bytes.
+//! 3. Write container records, usage counts and objects to the log as one batch, and sync it: all of it is durable, or
+//!    none.
+//! 4. Apply the batch to the chunk index and the object index in memory. Then end the claims and the staged objects.
 //!
-//! Before 2 and before 3 it looks whether the lock of the store is still its own, and once more when the batch is durable: whoever takes a lock
-//! whose file was removed sees every batch that is acknowledged.
+//! Before 2, before 3 and once more when the batch is durable, it checks that it still owns the store's lock. So
+//! whoever takes a lock whose file was removed sees every batch that is acknowledged.
 //!
-//! A crash before the end of 3 leaves container bytes that no record names: space, not damage. A crash after it replays the batch.
-//! When 2 or 3 fail, everything stays volatile and readable, and the next commit tries again.
-//! One commit runs at a time, so batches are applied in the order of the log.
+//! A crash before the end of 3 leaves container bytes that no record names: wasted space, not damage. A crash after it
+//! replays the batch. If 2 or 3 fails, everything stays volatile and readable, and the next commit retries. One commit
+//! runs at a time, so batches are applied in the order of the log.
 
 pub(crate) mod records;
 pub(crate) mod superseded;
@@ -34,9 +35,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Changes that become durable together.
 #[derive(Clone, Debug, Default)]
 pub struct Transaction {
-    /// Changes of objects.
+    /// Objects to write or delete.
     pub changes: Vec<Change>,
-    /// References that objects get and lose with them.
+    /// References that objects gain and lose in this transaction.
     pub references: Vec<Reference>,
 }
 
@@ -55,29 +56,29 @@ struct Queue {
     bytes: usize,
 }
 
-/// What commits share.
+/// The state that commits share.
 #[derive(Debug, Default)]
 pub(crate) struct Commits {
     queue: Mutex<Queue>,
     /// Held during a commit; the number of the last flush request that was served.
     served: Mutex<u64>,
     requests: AtomicU64,
-    /// Why nothing can be written any more.
+    /// Why the store accepts no more writes.
     stopped: OnceLock<String>,
 }
 
 impl Commits {
-    /// Keeps others from committing. Whoever has it may call [`Engine::log_and_apply`].
+    /// Keeps others from committing. [`Engine::log_and_apply`] needs this guard.
     pub(crate) fn alone(&self) -> MutexGuard<'_, u64> {
         self.served.lock()
     }
 
-    /// Nothing is written from here on, for this reason or an earlier one.
+    /// Stops all writes from now on, for this reason or an earlier one.
     pub(crate) fn stop(&self, why: String) {
         let _ = self.stopped.set(why);
     }
 
-    /// Returns why nothing can be written any more.
+    /// Returns why the store accepts no more writes.
     pub(crate) fn why_stopped(&self) -> Option<&str> {
         self.stopped.get().map(String::as_str)
     }
@@ -88,42 +89,42 @@ impl Commits {
     }
 }
 
-/// How a batch is written to the log.
+/// A function that writes a batch to the log.
 pub(crate) type Write = fn(&Log, &[Record]) -> onefold_oplog::Result<(Position, Position)>;
 
-/// Queued transactions that make the next submitter flush: bounds memory.
+/// Bytes of queued transactions from which the next submitter flushes first. Bounds memory.
 const QUEUE_BYTES: usize = 32 << 20;
-/// On a full disk the log is trimmed from this share of its limit on, one in so many bytes.
+/// On a full disk, the log is trimmed once it exceeds its limit divided by this.
 const SHORT_LOG_SHARE: u64 = 64;
-/// How often a commit that finds the log full makes room and tries again.
+/// How often a commit that finds the log full frees space and retries.
 const FULL_LOG_ATTEMPTS: usize = 8;
 
 impl Engine {
-    /// Makes a transaction visible at once and durable with the next [`Engine::flush`]. Transactions become durable in the order of their
-    /// submission. All chunks that its values refer to must have been written (their pieces returned) before.
-    /// Errors: nothing of it was taken.
+    /// Makes a transaction visible at once, and durable with the next [`Engine::flush`]. Transactions become durable in
+    /// the order of their submission. All chunks that its values refer to must have been written before (their pieces
+    /// returned). Errors: nothing of the transaction was taken.
     pub fn submit(&self, transaction: Transaction) -> Result<()> {
         self.submit_if(&[], transaction).map(drop)
     }
 
-    /// The same, if all these objects have these values when it becomes visible. Returns whether they had; else nothing of it was taken, and whoever decided by
-    /// what they had decides again.
+    /// Submits a transaction if all objects in `expected` have these values when it becomes visible. Returns whether
+    /// they had. If not, nothing was taken, and the caller must decide again from the new values.
     pub fn submit_if(&self, expected: &[Change], transaction: Transaction) -> Result<bool> {
         self.admit()?;
         self.reclaiming.watch().touch(transaction.references.iter().map(|reference| &reference.fingerprint));
-        // A batch must fit into the log several times. What waits goes first: a flush that fails behind the staging would leave a transaction
-        // that is taken and answered with an error.
+        // A batch must fit into the log several times. Queued transactions go first: if a flush failed after the
+        // staging, this transaction would be taken and answered with an error.
         if self.commits.queue.lock().bytes > QUEUE_BYTES.min(self.settings.log_limit_bytes as usize / 4) {
             self.flush()?;
         }
         let mut queue = self.commits.queue.lock();
-        // Nobody else makes anything visible as long as the queue is locked.
+        // While the queue is locked, nobody else makes anything visible.
         for (partition, key, value) in expected {
             if self.objects.get(*partition, key)? != *value {
                 return Ok(false);
             }
         }
-        // It fails only before it stages.
+        // This fails only before it stages.
         self.objects.stage(queue.sequence + 1, &transaction.changes)?;
         queue.sequence += 1;
         queue.bytes += transaction.bytes();
@@ -131,7 +132,7 @@ impl Engine {
         Ok(true)
     }
 
-    /// Everything written and submitted before the call is durable when it returns. Concurrent callers share one commit.
+    /// Makes everything durable that was written and submitted before the call. Concurrent callers share one commit.
     pub fn flush(&self) -> Result<()> {
         self.writable()?;
         self.make_room_in_log();
@@ -141,7 +142,7 @@ impl Engine {
             if *served >= mine {
                 return Ok(());
             }
-            // Requests made up to here have their data in memory already: this commit serves them too.
+            // The data of all requests up to here is in memory already: this commit serves them too.
             let reached = self.commits.requests.load(Ordering::SeqCst);
             self.commit(Scope::Everything, write)?;
             *served = reached;
@@ -149,9 +150,10 @@ impl Engine {
         })
     }
 
-    /// A log that is near its end is emptied before a commit. When that fails, what the log still takes becomes durable all the same.
+    /// Empties a log that is near its limit before a commit. If that fails, the commit still gets as much log as is
+    /// left.
     pub(crate) fn make_room_in_log(&self) {
-        // On a full disk the log is kept short while there is room to do so: it would use the reserve up.
+        // On a full disk the log is trimmed while there is still space to do so. Otherwise it would use up the reserve.
         let is_too_long = self.is_reserve_in_use() && self.log.used_bytes() > self.settings.log_limit_bytes / SHORT_LOG_SHARE;
         if is_too_long || self.log.is_over_limit() {
             self.try_to_trim_log();
@@ -164,16 +166,18 @@ impl Engine {
         }
     }
 
-    /// Others may fill the log after it was looked at: a commit that finds it full has written nothing, and is tried again behind a trim.
-    /// If that gives no room, the log may be held by containers or transactions that only a commit sets free: then it goes beyond the
-    /// limit. Writers are admitted by the limit, so it stays bounded. Files of merges that cannot be replaced (on a full disk) hold the
-    /// log whatever is committed.
+    /// Runs a commit, and frees log space when it needs some.
+    ///
+    /// Others may fill the log after it was checked. A commit that finds it full has written nothing, and is retried
+    /// after a trim. If the trim frees nothing, containers or transactions that only a commit releases may hold the
+    /// log: then it goes beyond the limit. Writers are admitted by the limit, so it stays bounded. On a full disk,
+    /// merge files that cannot be replaced hold the log, whatever is committed.
     pub(crate) fn with_room_in_the_log<T>(&self, mut commit: impl FnMut(Write) -> Result<T>) -> Result<T> {
         let mut is_disk_full = false;
         for _ in 0..FULL_LOG_ATTEMPTS {
             match commit(Log::commit) {
                 Err(EngineError::Log(LogError::Full { .. })) => self.try_to_trim_log(),
-                // On a full disk the log itself is room: what the indexes have of it is given back, once.
+                // On a full disk the log itself is space: the part that the indexes have is freed, once.
                 Err(EngineError::Log(error)) if error.is_full() && !is_disk_full => {
                     is_disk_full = true;
                     self.try_to_trim_log();
@@ -184,12 +188,13 @@ impl Engine {
         commit(if self.storage.has_pending_merges() { Log::commit } else { Log::commit_beyond_limit })
     }
 
-    /// Whether transactions wait for a flush.
+    /// Returns whether transactions wait for a flush.
     pub(crate) fn has_queued(&self) -> bool {
         !self.commits.queue.lock().transactions.is_empty()
     }
 
-    /// Makes full frames durable, without open frames and transactions: bounds what a crash can take from a long backup.
+    /// Makes full frames durable, without open frames and transactions. Bounds how much of a long backup a crash can
+    /// take.
     pub(crate) fn commit_full_frames(&self) -> Result<()> {
         self.make_room_in_log();
         self.with_room_in_the_log(|write| {
@@ -198,7 +203,7 @@ impl Engine {
         })
     }
 
-    /// The commit. The caller holds [`Commits::alone`].
+    /// Commits. The caller holds [`Commits::alone`].
     fn commit(&self, scope: Scope, write: Write) -> Result<()> {
         self.check_lock()?;
         let (taken, sequence) = match scope {
@@ -211,7 +216,7 @@ impl Engine {
         };
         let result = self.prepare(scope).and_then(|prepared| self.commit_prepared(prepared, &taken, sequence, write));
         if result.is_err() {
-            // Back to the front of the queue: they are older than what was submitted meanwhile.
+            // Put them back at the front of the queue: they are older than transactions submitted meanwhile.
             let mut queue = self.commits.queue.lock();
             queue.bytes += taken.iter().map(Transaction::bytes).sum::<usize>();
             queue.transactions.splice(0..0, taken);
@@ -219,8 +224,8 @@ impl Engine {
         result
     }
 
-    /// What the containers have for the log. A metadata chunk in a full frame may refer to chunks that another stream has in an open
-    /// one: these must not become durable later than it.
+    /// Returns what the containers write to the log. A metadata chunk in a full frame may refer to chunks that another
+    /// stream has in an open frame. Those must not become durable later than the metadata chunk.
     fn prepare(&self, scope: Scope) -> Result<Prepared> {
         let prepared = self.storage.prepare(scope)?;
         if scope == Scope::Everything || !self.refers_to_volatile(&prepared) {
@@ -230,7 +235,7 @@ impl Engine {
         Ok(self.storage.prepare(Scope::Everything)?)
     }
 
-    /// Whether a metadata chunk of `prepared` refers to a chunk that neither the index nor `prepared` has.
+    /// Returns whether a metadata chunk of `prepared` refers to a chunk that is neither in the index nor in `prepared`.
     fn refers_to_volatile(&self, prepared: &Prepared) -> bool {
         let mut references = Vec::new();
         for (fingerprint, _, _) in prepared.chunks.iter().filter(|(_, _, kind)| *kind != ChunkKind::Data) {
@@ -253,7 +258,7 @@ impl Engine {
         changes.extend(stored_again);
         let mut superseded = self.superseded_by(&prepared);
         let (dead, dead_bytes) = match superseded.marks.changes(&self.objects) {
-            // What is dead already cannot be read: the old copies then count as stored, which only costs space.
+            // Dead slots cannot be read: the old copies then count as stored, which only costs space.
             Err(error) if error.is_damage() => {
                 tracing::warn!(%error, "older copies of chunks that are stored anew are not marked as dead");
                 superseded.chunks.clear();
@@ -286,7 +291,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The totals after this commit, if it changes them.
+    /// Returns the totals after this commit, if it changes them.
     fn totals_with(&self, prepared: &Prepared) -> Option<Totals> {
         if prepared.chunks.is_empty() && prepared.raw_bytes == 0 {
             return None;
@@ -310,7 +315,8 @@ impl Engine {
         self.log_and_apply(Log::commit_beyond_limit, prepared, &records, Effects::default()).map(drop)
     }
 
-    /// Logs the removal of chunks with what follows from it; durable on return. An error before it is durable changes nothing.
+    /// Logs the removal of chunks and its consequences. Durable on return. An error before it is durable changes
+    /// nothing.
     pub(crate) fn commit_removals(&self, removed: &[Stored], marks: &Marks) -> Result<()> {
         let removals: Vec<Fingerprint> = removed.iter().map(|chunk| chunk.fingerprint).collect();
         self.make_room_in_log();
@@ -334,19 +340,20 @@ impl Engine {
         })
     }
 
-    /// The views that learn from the log what containers and transactions brought, in the order in which a batch is applied.
+    /// Returns the views that learn from the log about containers and transactions, in the order in which a batch is
+    /// applied.
     pub(crate) fn indexes(&self) -> [(Component, &dyn View<EngineError>); 2] {
         [(Component::ChunkIndex, &*self.index), (Component::ObjectIndex, &*self.objects)]
     }
 
-    /// All views.
+    /// Returns all views.
     pub(crate) fn views(&self) -> impl Iterator<Item = (Component, &dyn View<EngineError>)> {
         let containers: (Component, &dyn View<EngineError>) = (Component::StorageWrite, &*self.storage);
         std::iter::once(containers).chain(self.indexes())
     }
 
-    /// Writes the batch to the log and applies it. `effects` are those of the records that are not in `prepared`. The caller holds
-    /// [`Commits::alone`].
+    /// Writes the batch to the log and applies it. `effects` belongs to the records that are not in `prepared`. The
+    /// caller holds [`Commits::alone`].
     pub(crate) fn log_and_apply(
         &self,
         write: Write,
@@ -363,7 +370,8 @@ impl Engine {
                 return Err(error);
             }
         };
-        // Another writer may have opened the store before it could see this batch. If that cannot be told, the batch is not acknowledged either.
+        // Another writer may have opened the store before it could see this batch. If that is in doubt, the batch is
+        // not acknowledged either.
         if let Err(error) = self.check_lock() {
             self.commits.stop(error.to_string());
             return Err(error);
@@ -372,7 +380,7 @@ impl Engine {
         let effects = Effects { start, stored: &stored, ..effects };
         for (component, view) in self.indexes() {
             if let Err(error) = self.profile.time(component, bytes, || view.apply(end, &effects)) {
-                // The log has it, memory does not: only a replay brings them together again.
+                // The log has the batch, memory does not: only a replay brings them together again.
                 self.commits.stop(error.to_string());
                 return Err(error);
             }
@@ -383,7 +391,7 @@ impl Engine {
         Ok((start, end))
     }
 
-    /// The metadata chunks that become known with this commit, but for those whose references are known already.
+    /// Returns the metadata chunks that become known with this commit, except those whose references are known already.
     fn stored_metadata(&self, prepared: &Prepared, known: &HashSet<Fingerprint>) -> Vec<Stored> {
         let metadata = prepared.chunks.iter().filter(|(fingerprint, _, kind)| *kind != ChunkKind::Data && !known.contains(fingerprint));
         metadata
@@ -396,7 +404,7 @@ impl Engine {
     }
 }
 
-/// Of several changes of one object only the last counts.
+/// Returns the changes of objects. Of several changes of one object only the last counts.
 fn latest_changes(transactions: &[Transaction]) -> Vec<Change> {
     let mut seen = HashSet::new();
     let mut changes: Vec<Change> = Vec::new();

@@ -1,4 +1,4 @@
-//! What can go wrong in the engine.
+//! The errors of the engine.
 
 use onefold_ground::wire::WireError;
 use onefold_ground::{GroundError, LockError};
@@ -30,7 +30,7 @@ pub enum EngineError {
         /// The directory.
         place: String,
     },
-    /// There is something at the place where a store shall be created.
+    /// The place for a new store is not empty.
     #[error("{place} is not empty: a store is created only in an empty or new directory")]
     NotEmpty {
         /// The directory.
@@ -44,7 +44,7 @@ pub enum EngineError {
         /// The format known here.
         known: u64,
     },
-    /// The store was written by an earlier onefold, and would be misread.
+    /// The store was written by an earlier onefold. This version would misread it.
     #[error("the store has format {found}; this onefold reads format {known}")]
     Older {
         /// Format of the store.
@@ -52,13 +52,13 @@ pub enum EngineError {
         /// The format known here.
         known: u64,
     },
-    /// Only the experiment that made the store opens it.
+    /// The store keeps no data. Only the experiment that made it opens it.
     #[error("{place} keeps no data: it was made by an experiment, and nothing could be read from it")]
     KeepsNoData {
         /// The directory.
         place: String,
     },
-    /// The descriptor does not say what it must.
+    /// The descriptor is invalid.
     #[error("the store's descriptor {path} is damaged: {why}")]
     Descriptor {
         /// The file.
@@ -66,12 +66,12 @@ pub enum EngineError {
         /// What is wrong.
         why: String,
     },
-    /// A choice that cannot be made.
+    /// A choice is not possible.
     #[error("{what}: {why}")]
     Invalid {
         /// The setting.
         what: String,
-        /// What is wrong with it and what would do.
+        /// What is wrong with it, and what is allowed.
         why: String,
     },
     /// Parts of the store contradict each other.
@@ -88,7 +88,7 @@ pub enum EngineError {
         /// What is wrong with its bytes.
         source: WireError,
     },
-    /// The bytes of a chunk are not those that its fingerprint names.
+    /// The bytes of a chunk do not match its fingerprint.
     #[error("chunk {fingerprint} at {address} is damaged: its bytes have another fingerprint")]
     WrongChunk {
         /// Its name.
@@ -99,9 +99,9 @@ pub enum EngineError {
     /// A read reaches past the end of the recipe.
     #[error("bytes {start} to {end} wanted of a run of {length}")]
     PastEnd {
-        /// First byte wanted.
+        /// First byte of the read.
         start: u64,
-        /// End of what is wanted.
+        /// End of the read.
         end: u64,
         /// Length of the run.
         length: u64,
@@ -114,34 +114,35 @@ pub enum EngineError {
         /// The directory.
         place: String,
     },
-    /// An opening as of a moment has said which objects it reads: no others can be asked for.
+    /// The engine holds some objects as of a moment, so it cannot look up others.
     #[error("the store was opened as of a moment, and objects are asked for after it was said which of them are read")]
     Held,
     /// The store was opened for reading.
     #[error("the store is open for reading only")]
     ReadOnly,
-    /// The store does not let anyone delete.
+    /// The store is in append-only mode: nothing can be deleted.
     #[error("the store is in append-only mode: nobody can {what}")]
     AppendOnly {
-        /// What was asked for.
+        /// The operation that was refused.
         what: &'static str,
     },
-    /// Not the secret that append-only mode was switched on with.
+    /// This is not the secret with which append-only mode was switched on.
     #[error("this is not the secret that append-only mode was switched on with; the mode stays on")]
     WrongSecret,
-    /// An earlier error left memory and disk in disagreement; nothing acknowledged is lost, but the store must be opened again.
+    /// After an earlier error, memory and disk disagree. Nothing acknowledged is lost, but the store must be opened
+    /// again.
     #[error("the store stopped after an error and must be opened again: {why}")]
     Stopped {
         /// The earlier error.
         why: String,
     },
-    /// There is room left for freeing room only.
+    /// The space that is left is reserved for freeing space.
     #[error("{place} is on a full disk: what is left is kept for freeing room, and nothing new is stored until there is more")]
     Full {
         /// The store.
         place: String,
     },
-    /// The consumers of the log do not get on, so nothing more may be written.
+    /// The consumers of the log do not make progress, so nothing more may be written.
     #[error("the operations log is full and cannot be emptied: {why}")]
     Behind {
         /// What holds them up.
@@ -150,7 +151,7 @@ pub enum EngineError {
 }
 
 impl EngineError {
-    /// Whether the device is full: nothing is lost, and the operation succeeds once there is room.
+    /// Returns whether the device is full. Nothing is lost, and the operation succeeds once there is space.
     pub fn is_full(&self) -> bool {
         match self {
             EngineError::Ground(error) => error.is_full(),
@@ -162,21 +163,21 @@ impl EngineError {
         }
     }
 
-    /// Whether what was asked for is in what a repair could not bring back.
+    /// Returns whether the request was for something that a repair could not restore.
     pub fn is_lost(&self) -> bool {
         matches!(self, EngineError::Index(IndexError::Lost { .. }))
     }
 
-    /// Whether bytes of the store are damaged.
+    /// Returns whether bytes of the store are damaged.
     pub fn is_damage(&self) -> bool {
         match self {
-            // Of a store that has its descriptor: no file is looked for that need not be there.
+            // In a store that has its descriptor, every file that is opened must exist.
             EngineError::Ground(error) | EngineError::Index(IndexError::Ground(error)) | EngineError::Log(LogError::Ground(error)) => {
                 error.is_lasting()
             }
             EngineError::Storage(StorageError::Log { .. } | StorageError::Record { .. } | StorageError::Fenced { .. }) => true,
             EngineError::Storage(error) => error.is_damage(),
-            // The number of openings went back: under the lock of the store nobody else can have raised the others.
+            // The number of openings went back: under the store's lock nobody else can have raised the others.
             EngineError::Index(IndexError::Fenced { .. }) | EngineError::Log(LogError::StaleEpoch { .. }) => true,
             EngineError::Index(error) => error.is_damage(),
             EngineError::Log(LogError::Damaged { .. } | LogError::PastEnd { .. } | LogError::BeforeStart { .. }) => true,

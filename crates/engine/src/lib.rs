@@ -1,20 +1,25 @@
 //! The engine: chunk, fingerprint, filter chain, claim, place, recipe, log; and the way back.
 //!
-//! # The three tiers of everything that is written
-//! 1. *volatile*: in memory only. Chunks in [`WriteStream`]s behind claims, objects that were [submitted](Engine::submit).
-//! 2. *durable*: in containers and the operations log, applied to the indexes in memory. [`Engine::flush`] moves everything there.
+//! # The three tiers of all written data
+//! 1. *volatile*: in memory only. Chunks in [`WriteStream`]s behind claims, and objects that were
+//!    [submitted](Engine::submit).
+//! 2. *durable*: in containers and the operations log, applied to the indexes in memory. [`Engine::flush`] moves
+//!    everything there.
 //! 3. *persisted*: merged into the index files in the background, so that the log can be trimmed.
 //!
 //! # Invariants
-//! * A record in the log refers only to chunks that are durable in a container or in the log itself, in this batch or before it.
-//! * The chunk index and the object index in memory are exactly the log up to its end; on disk they are the log up to their position.
-//! * A fingerprint is in [`Claims`] until the chunk index has it, so a chunk is never stored twice for want of timing.
+//! * A record in the log refers only to chunks that are durable in a container or in the log itself, in this batch or
+//!   before it.
+//! * The chunk index and the object index in memory are exactly the log up to its end. On disk they are the log up to
+//!   their position.
+//! * A fingerprint is in [`Claims`] until the chunk index has it, so a race never stores a chunk twice.
 //!
 //! # Locks, in the order in which they are taken
-//! the turn of scrubs, that of removals, `reclaiming`, `deletions`, `maintaining`, [commits alone](commit), their queue; none but `deletions` is held while a stream waits for
-//! a claim.
+//! The turn of scrubs, the turn of removals, `reclaiming`, `deletions`, `maintaining`, [commits alone](commit), their
+//! queue. Only `deletions` may be held while a stream waits for a claim.
 //!
-//! This crate must never know what a volume, a backup or a client is: objects are keys and values, their references facts in numbered groups.
+//! This crate must never know what a volume, a backup or a client is: objects are keys and values, their references
+//! facts in numbered groups.
 
 mod commit;
 mod error;
@@ -67,17 +72,17 @@ use std::sync::atomic::AtomicU64;
 use write::chain::Chain;
 use write::claims::Claims;
 
-/// One store, open.
+/// An open store.
 pub struct Engine {
     ground: Arc<dyn Ground>,
-    /// Room for freeing room, which the writes to `ground` may use.
+    /// The space reserved for freeing space. Writes to `ground` may use it.
     reserve: Option<Arc<Reserve>>,
     descriptor: Descriptor,
     settings: Settings,
     mode: Mode,
-    /// How others know this opening.
+    /// How this opening identifies itself to others.
     holder: Holder,
-    /// What a reader beside a writer holds.
+    /// What this opening holds if it reads beside a writer.
     reading: read::snapshot::Reading,
     chunker: Arc<dyn Chunker>,
     storage: Arc<ContainerStore>,
@@ -85,9 +90,9 @@ pub struct Engine {
     objects: Arc<ObjectIndex>,
     log: Log,
     claims: Arc<dyn Claims>,
-    /// What is stored anew because it was found damaged.
+    /// Chunks that are stored again because a copy was damaged.
     superseded: commit::superseded::Superseded,
-    /// What cannot be read.
+    /// Chunks that cannot be read.
     quarantine: Arc<lost::quarantine::Quarantine>,
     filters: write::filters::Filters,
     liveness: Box<dyn Liveness>,
@@ -96,10 +101,10 @@ pub struct Engine {
     background: lifecycle::background::Background,
     scrubs: lost::scrubbing::Scrubs,
     rehearsal: lost::rehearsal::Rehearsal,
-    /// Held by those who delete; alone by who switches append-only mode.
+    /// Shared by deleters; exclusive while switching append-only mode.
     deletions: RwLock<()>,
     keeps_layers: bool,
-    /// What was read and written on behalf of others, bytes: whoever works beside them looks at it.
+    /// Bytes read and written on behalf of others. Background work watches it to stay out of their way.
     served_bytes: AtomicU64,
     totals: Mutex<statistics::Totals>,
     earlier: Mutex<lifecycle::activity::Earlier>,
@@ -107,9 +112,9 @@ pub struct Engine {
     /// End of the log when the store was opened.
     opened_at: Position,
     profile: Arc<Profile>,
-    /// The store's lock; a reader beside a writer has none. Last, so that it is released after everything else is gone.
+    /// The store's lock. A reader beside a writer has none. Last, so that it is released after everything else is gone.
     lock: Option<LockGuard>,
-    /// That of the views, where this opening needs it all the time.
+    /// The lock of the views, if this opening needs it all the time.
     _views: Option<LockGuard>,
 }
 
@@ -120,108 +125,112 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// Whether layers that no volume uses are to be kept: a repair found that a part of the log was lost, and nobody has looked at them since.
+    /// Returns whether layers that no volume uses must be kept: a repair found that a part of the log was lost, and
+    /// nobody has looked at these layers since.
     pub fn keeps_unused_layers(&self) -> bool {
         self.keeps_layers
     }
 
-    /// A new writing stream; its chunks lie together.
+    /// Returns a new writing stream. Its chunks lie together.
     pub fn stream(self: &Arc<Self>) -> WriteStream {
         WriteStream::new(self.clone())
     }
 
-    /// To be held by whoever uses what the store has, from before the first look until after the submission of what refers to it: until then no
-    /// chunk is removed that it could have seen. A [`WriteStream`] holds one for itself.
+    /// Keeps chunks from being removed under a caller that uses them. Take this guard before the first look at what the
+    /// store has. Hold it until everything that refers to a chunk seen meanwhile is submitted: until then no such chunk
+    /// is removed. A [`WriteStream`] holds a guard of its own.
     pub fn in_flight(&self) -> InFlight {
         self.reclaiming.enter()
     }
 
-    /// What was chosen when the store was created.
+    /// Returns the choices made when the store was created.
     pub fn descriptor(&self) -> &Descriptor {
         &self.descriptor
     }
 
-    /// What was chosen when the store was opened.
+    /// Returns the settings of this opening.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Bytes of a digest of this store.
+    /// Returns the length of this store's digests, bytes.
     pub fn digest_bytes(&self) -> usize {
         self.descriptor.fingerprint.digest_bytes()
     }
 
-    /// Object-index partitions of this store.
+    /// Returns the number of object-index partitions.
     pub fn object_partitions(&self) -> u16 {
         self.descriptor.object_partitions
     }
 
-    /// Time and bytes by component.
+    /// Returns time and bytes by component.
     pub fn profile(&self) -> &Arc<Profile> {
         &self.profile
     }
 
-    /// The chunk index, for check and statistics.
+    /// Returns the chunk index, for check and statistics.
     pub fn index(&self) -> &Arc<ChunkIndex> {
         &self.index
     }
 
-    /// The object index, for check.
+    /// Returns the object index, for check.
     pub fn object_index(&self) -> &ObjectIndex {
         &self.objects
     }
 
-    /// The containers, for check and statistics.
+    /// Returns the containers, for check and statistics.
     pub fn storage(&self) -> &Arc<ContainerStore> {
         &self.storage
     }
 
-    /// The files below the store.
+    /// Returns the ground: the files below the store.
     pub fn ground(&self) -> &Arc<dyn Ground> {
         &self.ground
     }
 
-    /// A filter chain from names separated by commas, for a volume of its own ways. The Bloom filter is left out of it when the settings
-    /// give this opening none: it only saves look-ups, and a change of settings must not lock volumes away.
+    /// Returns a filter chain from names separated by commas, for a volume with a chain of its own. The Bloom filter is
+    /// left out if the settings give this opening none. It only saves look-ups, and a change of settings must not lock
+    /// volumes out.
     pub fn chain(&self, names: &str) -> Result<Chain> {
         self.filters.select(names)
     }
 
-    /// The value of an object; what was submitted is seen at once.
+    /// Returns the value of an object. Submitted changes are visible at once.
     pub fn get(&self, partition: u16, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.check_looking()?;
         Ok(self.objects.get(partition, key)?)
     }
 
-    /// Up to `limit` objects with `from <= key < to`, sorted.
+    /// Returns up to `limit` objects with `from <= key < to`, sorted.
     pub fn range(&self, partition: u16, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         self.check_looking()?;
         Ok(self.objects.range(partition, from, to, limit)?)
     }
 
-    /// Whether there are keys of which a repair could not find out what the object index said.
+    /// Returns whether there are lost keys: a repair could not find out what the object index said of them.
     pub fn has_lost(&self) -> bool {
         self.objects.has_lost()
     }
 
-    /// The ranges of keys with `from <= key < to` of which a repair could not find out what the object index said. Reading in them is an error until
-    /// something is written there.
+    /// Returns the ranges of lost keys with `from <= key < to`. Reading a lost key is an error until something is
+    /// written there.
     pub fn lost_within(&self, partition: u16, from: &[u8], to: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         Ok(self.objects.lost_within(partition, from, to)?)
     }
 
-    /// The first of them.
+    /// Returns the first range of lost keys with `from <= key < to`.
     pub fn first_lost(&self, partition: u16, from: &[u8], to: &[u8]) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
         Ok(self.objects.first_lost(partition, from, to)?)
     }
 
-    /// The change that takes lost keys with `from <= key < to` for keys without objects, from the commit of its transaction on; `None`: none of them is lost. For who
-    /// knows that nobody needs them any more.
+    /// Returns the change that declares lost keys with `from <= key < to` to have no objects, once its transaction is
+    /// committed. `None`: none of them is lost. Call only when the keys are unreferenced.
     pub fn give_up_lost(&self, partition: u16, from: &[u8], to: &[u8]) -> Result<Option<Change>> {
         Ok(self.objects.give_up_lost(partition, from, to)?)
     }
 
-    /// Passes every object whose key begins with `prefix` to `visit`, partition by partition, sorted within each; some at a time, so memory is bounded.
+    /// Passes every object whose key begins with `prefix` to `visit`, partition by partition, sorted within each. Reads
+    /// a few at a time, so memory is bounded.
     pub fn for_each_object(&self, prefix: u8, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<()> {
         const PAGE: usize = 256;
         for partition in 0..self.object_partitions() {

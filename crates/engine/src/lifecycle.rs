@@ -1,4 +1,4 @@
-//! From the opening of a store to its end: what was chosen when it was made, locks, recovery, the background, the reserve, the clock.
+//! The life of an open store: its descriptor, locks, recovery, background threads, the reserve, the clock.
 
 pub(crate) mod activity;
 pub(crate) mod append_only;

@@ -1,7 +1,7 @@
-//! What is still needed, and what is done with the rest: the removal of unneeded chunks, dead slots, merging.
+//! Which chunks are still needed, and what happens to the rest: removal of unneeded chunks, dead slots, merging.
 //!
-//! Those who make objects state [facts](reference): who refers to what. [`Liveness`] knows what follows from them. Today that
-//! is [counting](counted); the rest of this folder asks the trait and knows nothing of counts.
+//! Creators of objects state [facts](reference): which group refers to which chunk. [`Liveness`] knows what follows
+//! from them. Today that is [counting](counted). The rest of this folder asks the trait and knows nothing of counts.
 
 use crate::write::in_flight::{Guards, Watch};
 use crate::{Address, InFlight, Result};
@@ -21,7 +21,7 @@ pub(crate) mod removal;
 
 pub use onefold_index::UnusedCursor as Cursor;
 
-/// A chunk that seemed to be unneeded when it was looked for.
+/// A chunk that looked unneeded when it was looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Candidate {
     /// Where it is.
@@ -30,66 +30,67 @@ pub struct Candidate {
     pub fingerprint: Fingerprint,
 }
 
-/// What a batch has to say because of the facts in it.
+/// What a batch must contain because of the facts in it.
 #[derive(Clone, Debug, Default)]
 pub struct Noted {
-    /// For the log.
+    /// Records for the log.
     pub records: Vec<Record>,
-    /// What these records do to the chunk index.
+    /// The changes that these records make in the chunk index.
     pub deltas: Vec<(Fingerprint, i64)>,
 }
 
-/// Which chunks are still needed. An answer holds for what is durable: whoever asks flushes before, and keeps off those who are
-/// about to refer to a chunk (`removal.rs`).
+/// Which chunks are still needed. An answer holds for durable references only. So the caller flushes before, and keeps
+/// off everybody who is about to refer to a chunk (`removal.rs`).
 ///
-/// A chunk is *unneeded* when no group refers to it and no stored metadata chunk does.
+/// A chunk is *unneeded* when no group and no stored metadata chunk refers to it.
 ///
-/// Chunks of which something cannot be read are needed, and `damaged` gets a sentence for each such place.
+/// Chunks whose state cannot be read count as needed, and `damaged` gets a sentence for each such place.
 pub trait Liveness: Send + Sync {
-    /// Returns what the next batch has to say because of these facts. The caller holds the lock of commits. The batch may fail:
-    /// then these facts are void, and those of transactions come again with a later batch. So nothing in memory may change
-    /// before [`committed`](Liveness::committed).
+    /// Returns what the next batch must contain because of these facts. The caller holds the commit lock. The batch may
+    /// fail: then these facts are void, and those of transactions come again with a later batch. So nothing in memory
+    /// may change before [`committed`](Liveness::committed).
     fn note(&self, facts: &Facts<'_>) -> Result<Noted>;
 
-    /// The batch of the last [`note`](Liveness::note) is durable and applied. The caller still holds the lock of commits.
-    /// Liveness that keeps nothing in memory has nothing to do.
+    /// Notes that the batch of the last [`note`](Liveness::note) is durable and applied. The caller still holds the
+    /// commit lock. Liveness that keeps nothing in memory has nothing to do.
     fn committed(&self) {}
 
-    /// Appends chunks that are unneeded, from `from` on, `max` or a few more. Returns where to go on. What only memory knows may
-    /// be passed over; [`Engine::maintain`](crate::Engine::maintain) before makes it known.
+    /// Appends unneeded chunks from `from` on: `max` or a few more. Returns where to continue. It may skip chunks whose
+    /// state is only in memory. To include those, call [`Engine::maintain`](crate::Engine::maintain) before.
     fn candidates(&self, from: Cursor, max: usize, out: &mut Vec<Candidate>, damaged: &mut Vec<String>) -> Result<Option<Cursor>>;
 
-    /// Returns all chunks that are unneeded, those too that only memory knows. It reads everything once and holds 40 bytes for
-    /// each of them: for dry runs.
+    /// Returns all unneeded chunks, including those whose state is only in memory. It reads everything once and holds
+    /// 40 bytes for each of them: for dry runs.
     fn all_candidates(&self, damaged: &mut Vec<String>) -> Result<Vec<Candidate>>;
 
-    /// Appends for each candidate whether it is unneeded, and still where it was found.
+    /// Appends for each candidate whether it is unneeded and still at the same place.
     fn unneeded(&self, candidates: &[Candidate], out: &mut Vec<bool>, damaged: &mut Vec<String>) -> Result<()>;
 
-    /// Appends those of these chunks, each named once, that would be unneeded if so many of their references went, beside those
-    /// that are gone: what removed metadata chunks leave behind (0), or would (dry runs).
+    /// Appends those of these chunks, each named once, that would be unneeded if that many more of their references
+    /// went. For references that removed metadata chunks left behind, the number is 0: they are gone already. Dry runs
+    /// pass the number that would go.
     fn unneeded_without(&self, lost: &[(Fingerprint, u32)], out: &mut Vec<Candidate>, damaged: &mut Vec<String>) -> Result<()>;
 }
 
-/// What removal and merging share with those who refer to chunks.
+/// The state that removal and merging share with those who refer to chunks.
 #[derive(Debug, Default)]
 pub(crate) struct Reclaiming {
     guards: Arc<Guards>,
-    /// What the removal of unused chunks has its eye on.
+    /// The chunks that the current removal watches.
     watch: Watch,
-    /// Held while chunks are removed or containers merged: what is dead changes only then.
+    /// Held while chunks are removed or containers merged: the set of dead chunks changes only then.
     running: Mutex<()>,
-    /// Held by the one removal, also while it waits for writes in flight.
+    /// Held by the one removal, even while it waits for writes in flight.
     removing: Mutex<()>,
 }
 
 impl Reclaiming {
-    /// Keeps removals that begin later from taking chunks away.
+    /// Returns a guard that keeps removals that begin later from taking chunks away.
     pub(crate) fn enter(&self) -> InFlight {
         self.guards.enter()
     }
 
-    /// Returns the list of chunks that a removal would take.
+    /// Returns the watch list of chunks that a removal would take.
     pub(crate) fn watch(&self) -> &Watch {
         &self.watch
     }
@@ -99,7 +100,7 @@ impl Reclaiming {
         self.running.lock()
     }
 
-    /// The same, if it can be had in this time.
+    /// Does the same if it gets the lock within `time`.
     pub(crate) fn alone_within(&self, time: Duration) -> Option<MutexGuard<'_, ()>> {
         self.running.try_lock_for(time)
     }

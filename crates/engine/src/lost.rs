@@ -1,5 +1,5 @@
-//! Putting chunks in quarantine, and taking those out that can be read again: the commits that change index, dead slots and
-//! objects together ([`crate::lost::quarantine`] says what that is for).
+//! Putting chunks in quarantine, and taking them out once they can be read again: the commits that change index, dead
+//! slots and objects together ([`crate::lost::quarantine`] explains why).
 
 pub(crate) mod parity;
 pub(crate) mod quarantine;
@@ -19,9 +19,9 @@ use onefold_oplog::Effects;
 use onefold_storage::{Address, ChunkKind, ContainerId, Prepared, Slot};
 use std::collections::{HashMap, HashSet};
 
-/// What the log takes for one lost chunk, at most.
+/// The most bytes that one lost chunk takes in the log.
 const LOST_BYTES: u64 = 192;
-/// Most lost chunks of one batch.
+/// The most lost chunks of one batch.
 const BATCH: u64 = 4096;
 
 /// A chunk that cannot be read.
@@ -35,16 +35,16 @@ pub struct LostChunk {
     pub slot: Option<(ChunkKind, u32)>,
 }
 
-/// What a commit does to the quarantine.
+/// The changes that a commit makes in the quarantine.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Settled {
     pub(crate) places: Vec<(Fingerprint, u64)>,
-    /// Metadata chunks that are known again, and whose references nobody knows.
+    /// Metadata chunks that are known again, and whose references were not counted.
     pub(crate) stored: Vec<Stored>,
     pub(crate) changes: Vec<Change>,
     /// Slots that die or live again.
     pub(crate) marks: Marks,
-    /// How many more chunks, and beside those of `marks` dead bytes, there are.
+    /// Changes of the number of chunks, and of the dead bytes beside those of `marks`.
     pub(crate) chunks: i64,
     pub(crate) dead_bytes: i64,
 }
@@ -56,16 +56,17 @@ pub struct Readable {
     pub fingerprint: Fingerprint,
     /// Where it can be read.
     pub address: Address,
-    /// What it refers to, one each time.
+    /// The chunks that it refers to, once for each reference.
     pub references: Vec<Fingerprint>,
 }
 
 impl Engine {
-    /// Puts chunks that cannot be read in quarantine, and marks their slots dead; durable on return. Those that the index has elsewhere, or that it
-    /// does not have, only lose their slots. Returns those that are lost. Cut short, it has done it for some of them.
+    /// Puts unreadable chunks in quarantine, and marks their slots dead. Durable on return. Chunks that the index has
+    /// elsewhere, or does not have, only lose their slots. Returns the lost chunks. If it is cut short, it has done
+    /// this for some of them.
     pub fn quarantine(&self, lost: &[LostChunk]) -> Result<Vec<Quarantined>> {
         self.repairable()?;
-        // What is on its way is counted before counts are looked at.
+        // Count what is on its way before looking at counts.
         self.flush_before_repair()?;
         let _one = self.reclaiming.alone();
         let mut done = Vec::new();
@@ -79,7 +80,7 @@ impl Engine {
         let since_ns = now_ns();
         let marks = self.marks_of(lost)?;
         let quarantine = &self.quarantine;
-        // From now on whoever stores chunks asks.
+        // From now on writers of chunks ask the quarantine.
         quarantine.set_used();
         let names: Vec<Fingerprint> = lost.iter().map(|chunk| chunk.fingerprint).collect();
         let mut found = Vec::new();
@@ -101,7 +102,7 @@ impl Engine {
                     address: chunk.address,
                     kind: chunk.slot.map(|(kind, _)| kind),
                     length_bytes: chunk.slot.map_or(0, |(_, length)| length),
-                    // An entry without an address was made by counting what can be read.
+                    // An entry without an address was made by counting the readable references.
                     is_counted: known.map_or(entry.address != 0, |known| known.is_counted),
                     is_unreachable: known.is_some_and(|known| known.is_unreachable),
                     since_ns: known.map_or(since_ns, |known| known.since_ns),
@@ -127,7 +128,7 @@ impl Engine {
         let mut sorted: Vec<&LostChunk> = lost.iter().filter(|chunk| chunk.slot.is_some()).collect();
         sorted.sort_unstable_by_key(|chunk| chunk.address);
         for run in sorted.chunk_by(|one, next| one.address.container() == next.address.container()) {
-            // The file that has them may be another one. One that cannot be read has no slots.
+            // Another file may have them. A file that cannot be read has no slots.
             let Ok(slots) = self.storage.slots(run[0].address.container()) else { continue };
             let container = self.storage.current(run[0].address.container())?;
             let of_bytes = bytes_of(&slots);
@@ -141,8 +142,8 @@ impl Engine {
         Ok(marks)
     }
 
-    /// Notes that the catalog of a container file cannot be read, so that none of its slots counts; durable on return. What the index has in it is to be put
-    /// in quarantine first.
+    /// Notes that the catalog of a container file cannot be read, so that none of its slots counts. Durable on return.
+    /// First put the chunks that the index has in this container in quarantine.
     pub fn give_up_container(&self, container: ContainerId) -> Result<()> {
         let _one = self.reclaiming.alone();
         self.commit_settled(&mut || {
@@ -152,8 +153,9 @@ impl Engine {
         })
     }
 
-    /// Of a container that was [given up](Self::give_up_container) and whose catalog can be read again: its slots are dead as those of others are, and each
-    /// chunk can be restored; durable on return. False if it was not given up or still cannot be read.
+    /// Takes back a container that was [given up](Self::give_up_container), if its catalog can be read again. Durable
+    /// on return. Its slots are then dead as those of others are, and each chunk can be restored. Returns false if it
+    /// was not given up or still cannot be read.
     pub fn take_up_container(&self, container: ContainerId) -> Result<bool> {
         let _one = self.reclaiming.alone();
         let before = DeadSlots::read(&self.objects, container)?;
@@ -162,7 +164,7 @@ impl Engine {
         }
         let Ok(catalog) = self.storage.catalog(container) else { return Ok(false) };
         let mut dead = DeadSlots::default();
-        // Of an id whose chunks another file has nothing is to be noted.
+        // If another file has the chunks of this id, there is nothing to note.
         if catalog.container == container {
             let slots = self.storage.slots(container)?;
             slots.iter().enumerate().for_each(|(number, (_, slot))| dead.insert(number, slot.length_bytes));
@@ -174,8 +176,11 @@ impl Engine {
         Ok(true)
     }
 
-    /// Takes chunks that can be read again out of quarantine, which is cheapest for many of one container; durable on return. Those that are stored elsewhere
-    /// or are in quarantine no more are left. Returns how many were restored. Cut short, it has done it for some of them.
+    /// Takes chunks that can be read again out of quarantine. Durable on return. Cheapest for many chunks of one
+    /// container. Chunks that are stored elsewhere or no longer in quarantine are left alone. Returns how many were
+    /// restored.
+    ///
+    /// If it is cut short, it has done this for some of them.
     pub fn restore_chunks(&self, chunks: &[Readable]) -> Result<u64> {
         self.repairable()?;
         self.flush_before_repair()?;
@@ -226,9 +231,10 @@ impl Engine {
         Ok(restored)
     }
 
-    /// Commits what is decided, under the lock of commits, so that what it was decided on still holds; durable on return. The caller holds `reclaiming`.
+    /// Calls `decide` under the commit lock, so that what it relies on still holds, and commits the result. Durable on
+    /// return. The caller holds `reclaiming`.
     pub(crate) fn commit_settled(&self, decide: &mut dyn FnMut() -> Result<Settled>) -> Result<()> {
-        // Without a way to write it is only tried.
+        // `None` means a trial: nothing is written.
         let mut commit = |write: Option<Write>| {
             let _guard = self.commits.alone();
             self.repairable()?;
@@ -265,12 +271,12 @@ impl Engine {
         self.with_room_in_the_log(|write| commit(Some(write)))
     }
 
-    /// Lost chunks for which a batch has room, several of which must fit into the log.
+    /// Returns how many lost chunks fit into a batch. The log must take several batches.
     pub(crate) fn lost_in_a_batch(&self) -> usize {
         (self.settings.log_limit_bytes / 8 / LOST_BYTES).clamp(1, BATCH) as usize
     }
 
-    /// How many of these, at least one, a batch has room for.
+    /// Returns how many of these chunks fit into a batch, at least one.
     fn restored_in_a_batch(&self, chunks: &[Readable]) -> usize {
         let limit = (self.settings.log_limit_bytes / 8) as usize;
         let mut bytes = 0;

@@ -1,4 +1,4 @@
-//! The way of a read: recipe, plan, containers, bytes.
+//! The path of a read: recipe, plan, containers, bytes.
 
 pub(crate) mod moment;
 pub(crate) mod recipe;
@@ -12,30 +12,32 @@ use onefold_ground::wire::Reader;
 use onefold_index::IndexEntry;
 use onefold_storage::{Address, ChunkKind, Slice, StorageError};
 
-/// Chunks loaded in one plan: neighbouring ones share a read.
+/// Chunks loaded in one plan: neighbours share a read.
 const BATCH_CHUNKS: usize = 128;
-/// Frames in memory for one plan, if every chunk lies in another one: fewer chunks of larger frames are loaded at once.
+/// Most bytes of frames in memory for one plan, if every chunk lies in a frame of its own. With larger frames, fewer
+/// chunks are loaded at once.
 const BATCH_BYTES: usize = 64 << 20;
 
-/// So many chunks are loaded at once. A frame takes chunks until it has `frame_bytes`, so it may be longer by nearly the longest chunk.
+/// Returns how many chunks are loaded at once. A frame takes chunks until it has `frame_bytes`, so it may be longer by
+/// nearly the longest chunk.
 fn batch_chunks(frame_bytes: usize, longest_chunk_bytes: usize) -> usize {
     (BATCH_BYTES / (frame_bytes + longest_chunk_bytes)).clamp(1, BATCH_CHUNKS)
 }
 
 impl Engine {
-    /// Reads bytes `start .. start + out.len()` of the run that level-0 `pieces` spell. Frame checksums are always verified;
-    /// with `verify`, fingerprints too. Damage is an error that names container and chunk, never wrong bytes.
+    /// Reads bytes `start .. start + out.len()` of the run that level-0 `pieces` spell. Frame checksums are always
+    /// verified; with `verify`, fingerprints too. Damage is an error that names container and chunk, never wrong bytes.
     pub fn read(&self, pieces: &[Piece], start: u64, out: &mut [u8], verify: bool) -> Result<()> {
         self.served(out.len());
         let end = start.saturating_add(out.len() as u64);
         let mut wanted = Vec::new();
-        // Where in `out` each wanted chunk goes, and which of its bytes.
+        // The place in `out` for each wanted chunk, and which of its bytes go there.
         let mut targets = Vec::new();
         let frame_bytes = self.descriptor.frame_bytes.max(self.descriptor.sequential_frame_bytes) as usize;
         let batch_chunks = batch_chunks(frame_bytes, self.chunker.limits().max);
         let mut at = 0u64;
         for piece in pieces {
-            // Lengths come from recipe chunks: their sum may be nonsense.
+            // Lengths come from recipe chunks: their sum may overflow.
             let (from, to) = (at.max(start), at.saturating_add(piece.length()).min(end));
             if from < to {
                 let target = (from - start) as usize..(to - start) as usize;
@@ -61,7 +63,7 @@ impl Engine {
         self.fill(&mut wanted, &mut targets, out, verify)
     }
 
-    /// Loads the wanted chunks and copies their parts to their targets; empties both lists.
+    /// Loads the wanted chunks, copies their parts to their targets, and empties both lists.
     fn fill(
         &self,
         wanted: &mut Vec<(Address, Fingerprint)>,
@@ -85,7 +87,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Loads chunks. If one cannot be read where its recipe says, the chunk index is asked for another copy.
+    /// Loads chunks. If a chunk cannot be read where its recipe says, asks the chunk index for another copy.
     fn load_chunks(&self, wanted: &[(Address, Fingerprint)], kind: ChunkKind, verify: bool) -> Result<Vec<Slice>> {
         let mut slices = Vec::with_capacity(wanted.len());
         let loaded = self
@@ -114,7 +116,7 @@ impl Engine {
             Ok(slice) => return Ok(slice),
             Err(error) => error,
         };
-        // Where there is parity, what is damaged is made anew before anything else is tried.
+        // First try to rebuild the container from parity.
         if self.repair_after(&error, wanted.0)
             && let Ok(slice) = load(wanted.0)
         {
@@ -134,7 +136,7 @@ impl Engine {
         Ok(slices)
     }
 
-    /// Where the indexes say that a chunk is.
+    /// Returns where the indexes have a chunk.
     pub fn locate(&self, fingerprint: &Fingerprint) -> Result<Option<Address>> {
         if let Some(address) = self.claims.address(fingerprint) {
             return Ok(Some(address));
@@ -142,7 +144,8 @@ impl Engine {
         Ok(self.places(&[*fingerprint])?.pop().flatten())
     }
 
-    /// Where the chunk index says that chunks are, one answer for each; `None`: nowhere. What is stored and not durable yet is nowhere.
+    /// Returns where the chunk index has these chunks, one answer for each. `None`: nowhere. A stored chunk that is not
+    /// durable yet is nowhere.
     pub fn places(&self, chunks: &[Fingerprint]) -> Result<Vec<Option<Address>>> {
         let mut entries = Vec::with_capacity(chunks.len());
         self.index.lookup(chunks, &mut entries)?;
@@ -150,7 +153,7 @@ impl Engine {
         Ok(entries.into_iter().map(|entry| entry.and_then(place)).collect())
     }
 
-    /// Compares bytes with the fingerprints that name them.
+    /// Compares bytes with their fingerprints.
     fn verify(&self, wanted: &[(Address, Fingerprint)], slices: &[Slice], kind: ChunkKind) -> Result<()> {
         let bytes = slices.iter().map(|slice| slice.len() as u64).sum();
         let algorithm = self.descriptor.fingerprint;
@@ -172,7 +175,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The content of a metadata chunk, verified against its fingerprint.
+    /// Returns the content of a metadata chunk, verified against its fingerprint.
     pub fn read_metadata(&self, piece: &Piece) -> Result<Slice> {
         let Piece::Chunk { fingerprint, address, .. } = piece else {
             return Err(EngineError::Inconsistent { why: "zeros stand where a metadata chunk is expected".into() });
@@ -181,7 +184,7 @@ impl Engine {
         slices.pop().ok_or_else(|| EngineError::Inconsistent { why: "a loaded chunk was not returned".into() })
     }
 
-    /// The level-0 pieces of a recipe, read level by level, passed on in order; `visit` returns false to stop.
+    /// Passes the level-0 pieces of a recipe, read level by level, to `visit` in order. `visit` returns false to stop.
     pub fn expand(&self, recipe: &Recipe, visit: &mut dyn FnMut(&Piece) -> bool) -> Result<()> {
         self.expand_level(&recipe.pieces, recipe.level, visit).map(|_| ())
     }
@@ -202,7 +205,7 @@ impl Engine {
         Ok(true)
     }
 
-    /// The pieces that a recipe chunk holds.
+    /// Returns the pieces in a recipe chunk.
     pub fn recipe_chunk(&self, piece: &Piece) -> Result<Vec<Piece>> {
         let content = self.read_metadata(piece)?;
         let mut reader = Reader::new(&content);
@@ -212,7 +215,7 @@ impl Engine {
     }
 }
 
-/// Whether another copy of the chunk may do: it is damaged, or the device cannot read it.
+/// Returns whether another copy of the chunk may help: it is damaged, or the device cannot read it.
 fn can_be_elsewhere(error: &EngineError) -> bool {
     error.is_damage() || matches!(error, EngineError::Storage(StorageError::Ground(_)))
 }

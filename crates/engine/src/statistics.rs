@@ -1,4 +1,4 @@
-//! What a store holds and what it costs.
+//! What a store holds, and what it costs.
 
 use crate::lifecycle::reserve::RESERVE;
 use crate::liveness::dead::{self, DeadSlots};
@@ -18,11 +18,11 @@ pub struct Statistics {
     pub unique_bytes: u64,
     /// Bytes of their frames after compression.
     pub stored_bytes: u64,
-    /// Bytes, before compression, of chunks that nothing needs any more and that are still in containers.
+    /// Bytes, before compression, of unneeded chunks that are still in containers.
     pub dead_bytes: u64,
-    /// Chunks that nothing refers to and that are not removed yet, as far as a few pages of the chunk index tell.
+    /// Unneeded chunks that are not removed yet, as far as a few pages of the chunk index show.
     pub candidates: u64,
-    /// Whether these are all.
+    /// Whether `candidates` counts all of them.
     pub candidates_are_all: bool,
     /// Chunks in quarantine that are needed: lost until they are written again.
     pub quarantined_chunks: u64,
@@ -32,61 +32,63 @@ pub struct Statistics {
     pub parity_groups: u64,
     /// Containers in them.
     pub parity_containers: u64,
-    /// Containers that were made anew from parity, since the store was made.
+    /// Containers that were rebuilt from parity since the store was made.
     pub repaired_containers: u64,
-    /// What is kept for freeing room on a full disk.
+    /// Space reserved for freeing space on a full disk.
     pub reserve_bytes: u64,
-    /// Whether the disk is so full that it is in use, and no new data is taken; `None` where the store was opened for reading.
+    /// Whether the disk is so full that the reserve is in use, and no new data is taken. `None`: the store is open for
+    /// reading.
     pub reserve_in_use: Option<bool>,
-    /// Everything that the store's files take on disk, but for the reserve; of a store that keeps no data, what they would take.
+    /// Disk space of all the store's files, except the reserve. For a store that keeps no data: what they would take.
     pub disk_bytes: u64,
-    /// Operations log, from its first needed to its last byte.
+    /// Operations log, from its first needed byte to its last.
     pub log_bytes: u64,
     /// Memory of the chunk index: auxiliary index and filters.
     pub index_memory_bytes: u64,
-    /// Of it, the filters.
+    /// The part of it that the filters take.
     pub index_filter_bytes: u64,
-    /// What the filters may have of memory.
+    /// Limit of the filters' memory.
     pub index_filter_limit_bytes: u64,
-    /// The share of chunks that are not stored which the filters are expected to let pass, each for a read of a page; those of pages that are not known yet
-    /// let all pass.
+    /// The expected share of chunks that are not stored but that the filters let pass. Each costs a read of a page.
+    /// Filters of pages that are not known yet let all pass.
     pub index_filter_false_maybes: f64,
-    /// Memory of the pages of the chunk index that are kept.
+    /// Memory of the cached pages of the chunk index.
     pub index_cache_bytes: u64,
-    /// Bytes that they may take.
+    /// Limit of that memory.
     pub index_cache_limit_bytes: u64,
-    /// Pages that lookups found there, since the store was opened.
+    /// Pages that lookups found in the cache, since the store was opened.
     pub index_cache_hits: u64,
     /// Pages that lookups had to read, since the store was opened.
     pub index_cache_misses: u64,
-    /// Entries of the chunk index: in its pages, and in the auxiliary index (one that is being changed is in both).
+    /// Entries of the chunk index: in its pages, and in the auxiliary index. An entry that is being changed is in both.
     pub index_entries: u64,
     /// Time and bytes by component (M0.22) and verdicts of the filters, over all openings.
     pub activity: Activity,
 }
 
-/// Reads of at most half a MiB of the chunk index that looking for unused chunks may take.
+/// Most reads, of at most half a MiB of the chunk index each, for the search of unneeded chunks.
 const CANDIDATE_RUNS: usize = 64;
 
 impl Engine {
-    /// Bytes of all stored chunks before compression, as of the last flush, and of those of open frames.
+    /// Returns the bytes of all stored chunks before compression, as of the last flush, plus those of open frames.
     pub fn unique_bytes(&self) -> u64 {
         let open = self.storage.statistics().open_frame_bytes;
         self.totals.lock().raw_bytes + open
     }
 
-    /// Bytes of all stored chunks after compression, as of the last flush; those of open frames as they are.
+    /// Returns the bytes of all stored chunks after compression, as of the last flush, plus the raw bytes of open
+    /// frames.
     pub fn stored_bytes(&self) -> u64 {
         let open = self.storage.statistics().open_frame_bytes;
         self.totals.lock().stored_bytes + open
     }
 
-    /// Bytes, before compression, of chunks that nothing needs any more and that are still in containers.
+    /// Returns the bytes, before compression, of unneeded chunks that are still in containers.
     pub fn dead_bytes(&self) -> u64 {
         self.totals.lock().dead_bytes
     }
 
-    /// What was read and written since the store was opened, bytes; looking after the store does not count.
+    /// Returns the bytes read and written since the store was opened, without maintenance.
     pub fn served_bytes(&self) -> u64 {
         self.served_bytes.load(Ordering::Relaxed)
     }
@@ -95,12 +97,12 @@ impl Engine {
         self.served_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Room on the device that the store is on.
+    /// Returns the space on the store's device.
     pub fn space(&self) -> Result<Space> {
         Ok(self.ground.space()?)
     }
 
-    /// Figures of now.
+    /// Returns the current figures.
     pub fn statistics(&self) -> Result<Statistics> {
         let storage = self.storage.statistics();
         let (candidates, candidates_are_all) = self.index.count_unused(CANDIDATE_RUNS)?;
@@ -140,7 +142,8 @@ impl Engine {
     }
 }
 
-/// Sums over all chunks and frames ever committed; an object of the object index (key `t`), changed in the batch that commits the frames.
+/// Sums over all chunks and frames ever committed. They are an object of the object index (key `t`), changed in the
+/// batch that commits the frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) raw_bytes: u64,
@@ -155,7 +158,7 @@ pub(crate) const TOTALS_KEY: &[u8] = b"t";
 pub(crate) const TOTALS_PARTITION: u16 = 0;
 
 impl Totals {
-    /// As a change of its object.
+    /// Returns the change of their object.
     pub(crate) fn change(&self) -> crate::Change {
         (TOTALS_PARTITION, TOTALS_KEY.to_vec(), Some(self.encode()))
     }
@@ -186,7 +189,8 @@ impl Totals {
 }
 
 impl Moment<'_> {
-    /// Says so if the figures of unused chunks are not those of the containers; `None` too where some of it cannot be read, which is found elsewhere.
+    /// Returns a sentence if the figures of dead chunks do not match the containers. `None`: they match, or some of it
+    /// cannot be read, which is reported elsewhere.
     pub fn wrong_totals(&self) -> Result<Option<String>> {
         const PAGE: usize = 256;
         let Some(totals) = self.get(TOTALS_PARTITION, TOTALS_KEY)?.map_or(Some(Totals::default()), |value| Totals::decode(&value).ok())
@@ -210,7 +214,7 @@ impl Moment<'_> {
     }
 }
 
-/// Lengths of all files below a directory.
+/// Returns the sum of the lengths of all files below a directory.
 fn file_bytes(ground: &dyn Ground, directory: &str) -> Result<u64> {
     let mut sum = 0;
     for entry in ground.list(directory)? {
@@ -218,7 +222,7 @@ fn file_bytes(ground: &dyn Ground, directory: &str) -> Result<u64> {
         sum += if entry.is_directory {
             file_bytes(ground, &path)?
         } else {
-            // A file may go while we look: a segment of the log, an older generation of pages.
+            // A file may go meanwhile: a segment of the log, an older generation of pages.
             ground.open(&path, Access::Read).and_then(|file| file.len()).unwrap_or(0)
         };
     }

@@ -1,4 +1,4 @@
-//! Writing: chunks are cut and named, asked of the filter chain, claimed, placed; what comes back is a recipe.
+//! Writing: chunks are cut, named, looked up in the filter chain, claimed and placed. The result is a recipe.
 
 pub mod chain;
 pub(crate) mod claims;

@@ -1,4 +1,4 @@
-//! Work is done by batches, not by single chunks: what a request costs in look-ups, reads, syncs and batches of the log.
+//! Work is done in batches, not chunk by chunk: the cost of a request in look-ups, reads, syncs and batches of the log.
 
 mod common;
 
@@ -8,7 +8,7 @@ use onefold_engine::{Descriptor, Engine, Hints, Settings, Transaction};
 use onefold_ground::Ground;
 use onefold_storage::Compression;
 
-/// How often a component was called.
+/// Returns how often a component was called.
 fn calls(engine: &Engine, component: &str) -> u64 {
     let report = engine.profile().report();
     report.iter().find(|(name, _)| *name == component).map_or(0, |(_, usage)| usage.calls)
@@ -69,7 +69,7 @@ fn chunks_that_lie_together_are_read_together() {
     let data = bytes(1, 512 << 10);
     let pieces = write(&mut engine.stream(), &data, 256 << 10);
     engine.flush().unwrap();
-    // All frames are full and in the file but for the last one.
+    // All frames are full and in the file, except the last one.
     let frames = engine.storage().statistics().frames;
     assert!(frames > 100 && ground.exists("containers/0000/00000").unwrap());
     let before = ground.reads();

@@ -1,4 +1,4 @@
-//! Bounds: the log, memory, containers, reads; and who may have a store open.
+//! Bounds of the log, memory, containers and reads; and which processes may have a store open.
 
 mod common;
 
@@ -9,7 +9,7 @@ use onefold_storage::Compression;
 
 const SLICE: usize = 16 << 10;
 
-/// Settings whose every bound is small.
+/// Settings with small bounds everywhere.
 fn tight(background: bool) -> Settings {
     Settings {
         auxiliary_index_bytes: 64 << 10,
@@ -57,7 +57,7 @@ fn m0_17_a_small_log_slows_writers_down_and_neither_fails_nor_grows() {
         assert!(statistics.unique_bytes >= 2 * 150 * 20_000);
         engine.close().unwrap();
         drop(engine);
-        // What the log gave up is in the indexes.
+        // The indexes have what the log gave up.
         let engine = open(&ground.restart(CrashPolicy::DropAll), tight(background));
         for (writer, round) in [(0u64, 0u64), (1, 149), (0, 77)] {
             let mut stream = engine.stream();
@@ -83,7 +83,7 @@ fn m0_17_a_log_left_long_under_a_greater_limit_takes_writes_under_a_smaller_one(
         assert!(engine.statistics().unwrap().log_bytes > 1 << 20, "{}", engine.statistics().unwrap().log_bytes);
         drop(writers);
         drop(engine);
-        // As after a crash, and with the limit that a person has set since.
+        // As after a crash, with a limit that a person has set since.
         let engine = open(&ground.restart(CrashPolicy::KeepAll), tight(false));
         let mut stream = engine.stream();
         for round in 1000..1050u64 {
@@ -97,11 +97,11 @@ fn m0_17_a_log_left_long_under_a_greater_limit_takes_writes_under_a_smaller_one(
 
 #[test]
 fn m0_12_small_flushes_do_not_make_small_containers_or_frames() {
-    // What a commit adds begins a page, so frames of a page or two would cost as much again.
+    // What a commit adds begins at a page, so frames of a page or two would cost as much again.
     let ground = store(&Descriptor { compression: Compression::None, container_bytes: 1 << 20, frame_bytes: 64 << 10, ..descriptor() });
     let mut pieces = Vec::new();
     for run in 0..4u64 {
-        // Each run is another process; it goes on with the container of the one before.
+        // Each run is another process. It continues the container of the run before.
         let engine = open(&ground, settings(DEFAULT_CHAIN));
         let mut stream = engine.stream();
         for flush in 0..50 {
@@ -194,7 +194,7 @@ fn readers_share_a_store_and_a_writer_has_it_alone() {
         let error = try_open(&ground, settings(DEFAULT_CHAIN), mode).unwrap_err();
         assert!(names_the_holder(&error), "{error}");
     }
-    // Dropped without a close, as after a crash: what was flushed is in the log.
+    // Dropped without a close, as after a crash: the log has what was flushed.
     drop(writer);
     let readers: Vec<_> = (0..3).map(|_| try_open(&ground, settings(DEFAULT_CHAIN), Mode::ReadOnly).unwrap()).collect();
     let before = ground.operations();
@@ -209,7 +209,7 @@ fn readers_share_a_store_and_a_writer_has_it_alone() {
     open(&ground, settings(DEFAULT_CHAIN));
 }
 
-/// Whether the error says who holds the store, as its opener named itself, and which process it is.
+/// Returns whether the error names the holder of the store, as its opener named itself, and its process.
 fn names_the_holder(error: &EngineError) -> bool {
     let text = error.to_string();
     matches!(error, EngineError::Lock(LockError::Held { .. })) && text.contains("`test`") && text.contains(&std::process::id().to_string())
@@ -247,7 +247,7 @@ fn a_transaction_that_was_answered_with_an_error_was_not_taken() {
     let ground: SimulatedGround = store(&descriptor());
     let engine = open(&ground, tight(false));
     let change = |key: &[u8], bytes: usize| Transaction { changes: vec![(0, key.to_vec(), Some(vec![1; bytes]))], references: vec![] };
-    // As much as may wait, nearly: the next one is more.
+    // Nearly as much as may wait: the next transaction goes beyond it.
     engine.submit(change(b"zfirst", FIRST)).unwrap();
     ground.fail_operation(0, std::io::ErrorKind::Other);
     engine.submit(change(b"zmore", 2 << 10)).unwrap();
@@ -261,9 +261,9 @@ fn a_transaction_that_was_answered_with_an_error_was_not_taken() {
 
 #[test]
 fn m0_18_opening_after_a_crash_replays_the_log_not_the_store() {
-    // Few containers: of the newest 512, opening looks whether a crash left them.
+    // Few containers: an opening checks the newest 512 for leftovers of a crash.
     let ground = store(&Descriptor { container_bytes: 1 << 20, ..descriptor() });
-    // Room for all that the log can hold: a sweep in the middle of a replay would read pages.
+    // Space for everything that the log can hold: a sweep during a replay would read pages.
     let roomy = || Settings { auxiliary_index_bytes: 8 << 20, ..tight(false) };
     let engine = open(&ground, roomy());
     let mut stream = engine.stream();
@@ -272,7 +272,8 @@ fn m0_18_opening_after_a_crash_replays_the_log_not_the_store() {
         drop(open(&crashed, roomy()));
         crashed.reads()
     };
-    // The most that an opening reads while the store has up to 3 MB, and while it has up to 12 MB: more than a cycle of the log each.
+    // The most that an opening reads while the store has up to 3 MB, and while it has up to 12 MB: more than one cycle
+    // of the log each.
     let mut most = [0, 0];
     for round in 0..600u64 {
         write(&mut stream, &bytes(round, 20_000), SLICE);

@@ -1,4 +1,4 @@
-//! Commits beside streams that write: what becomes durable is whole, whichever moment a commit takes.
+//! Commits beside streams that write: what becomes durable is complete, whichever moment a commit takes.
 
 mod common;
 
@@ -9,10 +9,11 @@ use onefold_ground::wire::Reader;
 use onefold_storage::ChunkKind;
 use std::sync::Arc;
 
-/// Pairs of a data chunk and a metadata chunk that refers to it, each by a thread, in two streams: so in two containers.
+/// Pairs of a data chunk and a metadata chunk that refers to it. Each thread writes its pairs in two streams, so in two
+/// containers.
 const PAIRS: u64 = 2000;
 const THREADS: u64 = 2;
-/// Each finds a commit that takes containers one after the other in about one of six.
+/// Each round catches a commit that takes containers one after the other with a chance of about one in six.
 const ROUNDS: u64 = 12;
 
 #[test]
@@ -50,7 +51,7 @@ fn write_pairs(engine: &Arc<Engine>, seed: u64) {
     }
 }
 
-/// References of stored metadata chunks to chunks that are not stored.
+/// Counts references of stored metadata chunks to chunks that are not stored.
 fn dangling(engine: &Engine) -> usize {
     let mut found = 0;
     for container in engine.storage().containers().unwrap() {

@@ -1,8 +1,9 @@
-//! The crash harness of the engine: a simulated disk crashes at every sync and at random operations, drops or tears what was not synced,
-//! and the reopened store is compared with a model (design rule 1, M0.18).
+//! The crash harness of the engine. A simulated disk crashes at every sync and at random operations, and drops or tears
+//! unsynced data. The reopened store is compared with a model (design rule 1, M0.18).
 //!
-//! The model: transactions are numbered; each writes its number under the key `n`. After a crash the number found says which prefix of
-//! the transactions survived. It must reach the last successful flush, and everything in the store must be exactly that prefix.
+//! The model: transactions are numbered, and each writes its number under the key `n`. After a crash, the number found
+//! says which prefix of the transactions survived. It must include the last successful flush, and everything in the
+//! store must be exactly that prefix.
 
 mod common;
 
@@ -38,7 +39,7 @@ impl Random {
     }
 }
 
-/// Bytes with duplicates in them: blocks from a small pool, some fresh ones, some zeros.
+/// Returns bytes with duplicates in them: blocks from a small pool, some fresh ones, some zeros.
 fn content(random: &mut Random) -> Vec<u8> {
     let mut data = Vec::new();
     for _ in 0..random.below(12) {
@@ -91,7 +92,7 @@ fn settings(seed: u64) -> Settings {
     Settings {
         log_segment_bytes: 64 << 10,
         log_limit_bytes: 256 << 10,
-        // Small enough to be swept in the middle of a run.
+        // Small enough for a sweep in the middle of a run.
         auxiliary_index_bytes: 8 << 10,
         object_index_pending_bytes: 8 << 10,
         bloom_bytes: 1 << 10,
@@ -103,10 +104,10 @@ fn settings(seed: u64) -> Settings {
     }
 }
 
-/// What the transactions say, and how far they were acknowledged.
+/// The content of the transactions, and how far they were acknowledged.
 #[derive(Clone, Default)]
 struct Model {
-    /// After transaction i: what each key holds.
+    /// After transaction i: the value of each key.
     states: Vec<BTreeMap<u64, Vec<u8>>>,
     /// Transactions that a successful flush covered.
     durable: usize,
@@ -125,7 +126,7 @@ fn root(engine: &Engine, number: u64) -> Result<Option<Recipe>, EngineError> {
     Ok(Some(recipe))
 }
 
-/// One random step; an error is the crash, or follows from it.
+/// Takes one random step. An error is the crash, or follows from it.
 fn step(engine: &Arc<Engine>, streams: &mut [WriteStream], random: &mut Random, model: &mut Model) -> Result<(), EngineError> {
     match random.below(10) {
         0..=5 => {
@@ -184,7 +185,7 @@ fn submit(
     result
 }
 
-/// Learns which prefix of the transactions the store has, just opened; at least up to the last flush.
+/// Learns which prefix of the transactions a just opened store has. It reaches at least the last flush.
 fn reach(engine: &Arc<Engine>, model: &mut Model, seed: u64) -> Result<(), EngineError> {
     let reached = engine.get(0, b"n")?.map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().unwrap()) as usize);
     assert!(reached >= model.durable, "seed {seed}: flushed up to {}, found {reached}", model.durable);
@@ -194,7 +195,7 @@ fn reach(engine: &Arc<Engine>, model: &mut Model, seed: u64) -> Result<(), Engin
     Ok(())
 }
 
-/// The store must be exactly one prefix of the transactions.
+/// Checks that the store is exactly one prefix of the transactions.
 fn verify(engine: &Arc<Engine>, model: &mut Model, seed: u64) {
     reach(engine, model, seed).unwrap();
     let state = model.states.last().unwrap();
@@ -220,7 +221,7 @@ fn verify(engine: &Arc<Engine>, model: &mut Model, seed: u64) {
     verify_counts(engine, references, seed);
 }
 
-/// Every count is the number of references, and every entry names a place where the chunk is.
+/// Checks that every count is the number of references, and that every entry names a place where the chunk is.
 fn verify_counts(engine: &Arc<Engine>, mut references: HashMap<Fingerprint, u32>, seed: u64) {
     let storage = engine.storage();
     let mut places = HashMap::new();
@@ -274,7 +275,7 @@ fn create_on(ground: SimulatedGround, seed: u64) -> SimulatedGround {
     ground
 }
 
-/// Runs `steps` random steps or until something fails; true if all were done.
+/// Takes `steps` random steps, or stops at a failure. Returns whether all steps were taken.
 fn run(engine: &Arc<Engine>, random: &mut Random, model: &mut Model, steps: u64) -> bool {
     let mut streams = [engine.stream(), engine.stream()];
     (0..steps).all(|_| step(engine, &mut streams, random, model).is_ok())
@@ -299,7 +300,8 @@ fn crash_run(seed: u64, rounds: u64, crash: impl Fn(&SimulatedGround, &mut Rando
     let mut ground = create(seed);
     for round in 0..rounds {
         crash(&ground, &mut random);
-        // A crash in an operation whose failure does no harm lets the opening succeed, but nothing can be read any more.
+        // If the crash hits an operation whose failure does no harm, the opening succeeds, but nothing can be read any
+        // more.
         if let Ok(engine) = open(&ground, seed).and_then(|engine| if ground.is_crashed() { Err(EngineError::ReadOnly) } else { Ok(engine) })
         {
             verify(&engine, &mut model, seed);
@@ -309,7 +311,7 @@ fn crash_run(seed: u64, rounds: u64, crash: impl Fn(&SimulatedGround, &mut Rando
     }
     let engine = open(&ground, seed).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     verify(&engine, &mut model, seed);
-    // Reading alone changes nothing and finds the same.
+    // Opening for reading changes nothing and finds the same.
     drop(engine);
     let before = ground.operations();
     let engine = Engine::open(Arc::new(ground.clone()), settings(seed), Mode::ReadOnly, "test").unwrap();
@@ -356,7 +358,8 @@ fn m0_18_many_random_crashes_lose_nothing_that_was_flushed() {
     }
 }
 
-/// Before each opening the log jumps, as behind a take-over: nothing is taken for lost or for full, and what views know stays comparable.
+/// Before each opening the log jumps, as after a take-over. Nothing is taken for lost or full, and the positions of the
+/// views stay comparable.
 #[test]
 fn a_log_that_jumps_between_crashes_loses_nothing_that_was_flushed() {
     for seed in 0..seeds(400) / 4 {
@@ -367,7 +370,7 @@ fn a_log_that_jumps_between_crashes_loses_nothing_that_was_flushed() {
     }
 }
 
-/// All but the bytes of user data: recipes, metadata chunks, what is in which container, counts.
+/// Everything except the bytes of user data: recipes, metadata chunks, the content lists of containers, counts.
 #[test]
 fn a_store_that_keeps_no_data_loses_nothing_else_in_crashes() {
     for seed in 0..seeds(200) / 2 {
@@ -389,9 +392,9 @@ fn a_full_disk_at_any_write_is_an_error_and_nothing_is_lost() {
             ground.fail_operation(random.below(60), std::io::ErrorKind::StorageFull);
             failed += u64::from(!run(&engine, &mut random, &mut model, 10));
         }
-        // There is room again: the same process goes on, and everything submitted is there. Only after a sync that failed must
-        // the store be opened again.
-        // The last failure may still be waiting. It counts, too: it may be the only one that no write from the reserve has made good.
+        // There is space again: the same process continues, and everything submitted is there. Only after a failed sync
+        // must the store be reopened. The last failure may still be waiting. It counts too: it may be the only one that
+        // no write from the reserve has made up for.
         let flushed = engine.flush().or_else(|_| {
             failed += 1;
             engine.flush()
@@ -413,7 +416,7 @@ fn a_full_disk_at_any_write_is_an_error_and_nothing_is_lost() {
     assert!(went_on * 2 > runs, "only {went_on} of {runs} runs went on after a full disk");
 }
 
-/// A store of some shape and random transactions, for the trials that everything that writes has to stand.
+/// A store of some shape with random transactions, for the tests that all writing code must pass.
 struct Store {
     seed: u64,
 }

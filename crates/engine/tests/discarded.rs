@@ -1,4 +1,4 @@
-//! Stores that keep no data: for experiments that write more than there is room for.
+//! Stores that keep no data: for experiments that write more data than there is space.
 
 mod common;
 
@@ -21,7 +21,7 @@ fn without_data() -> Settings {
     Settings { discards_data: true, log_segment_bytes: 1 << 20, ..settings(DEFAULT_CHAIN) }
 }
 
-/// Writes a run; its pieces, and how many of its bytes were new.
+/// Writes a run. Returns its pieces, and how many of its bytes were new.
 fn written(engine: &Arc<Engine>, data: &[u8]) -> (Vec<Piece>, u64) {
     let mut stream = engine.stream();
     let pieces = write(&mut stream, data, SLICE);
@@ -49,7 +49,7 @@ fn duplicates_are_found_whenever_it_is_opened_but_nothing_can_be_read() {
         let error = read(&engine, &pieces).unwrap_err();
         assert!(error.is_damage() && error.to_string().contains("this store keeps no data"), "{error}");
     }
-    // Killed without a warning, and opened again.
+    // Killed without warning, and reopened.
     let engine = open(&ground, without_data());
     let (again, added) = written(&engine, &data);
     assert_eq!((again == pieces, added), (true, 0));
@@ -61,7 +61,7 @@ fn duplicates_are_found_whenever_it_is_opened_but_nothing_can_be_read() {
     assert_eq!(written(&engine, &bytes(2, RUN)).1, 0);
 }
 
-/// Zeros are no chunks, and frames that have metadata are kept whole.
+/// Zeros are no chunks, and frames with metadata are kept completely.
 #[test]
 fn metadata_is_kept() {
     let ground = store(&discarding());
@@ -125,7 +125,7 @@ fn what_nothing_refers_to_is_counted_and_goes_with_its_container() {
     let mut dead = Vec::new();
     engine.for_each_dead(&mut |container, _| dead.push(container)).unwrap();
     let (mut gone, mut refused) = (0, 0);
-    // The last one still takes chunks.
+    // The last container still takes chunks.
     for container in dead.into_iter().filter(|container| engine.storage().is_sealed(*container)) {
         match engine.merge_containers(&[container], &|_| 0) {
             Ok(Some(_)) => gone += 1,
@@ -141,7 +141,7 @@ fn what_nothing_refers_to_is_counted_and_goes_with_its_container() {
     assert_eq!(written(&engine, &bytes(2, 900_000)).1, 900_000);
 }
 
-/// Everything below a directory: lengths of files, and what they take on disk.
+/// Returns the lengths of all files below a directory, and the disk space that they take.
 fn sizes(directory: &Path) -> (u64, u64) {
     std::fs::read_dir(directory).unwrap().fold((0, 0), |(length, disk), entry| {
         let found = entry.as_ref().unwrap().metadata().unwrap();
@@ -181,7 +181,7 @@ fn room_of_the_simulated_disk_is_not_reserved_either() {
     assert!(discarded + RUN as u64 * 3 / 4 < kept, "{discarded} instead of {kept}");
 }
 
-/// A model of the device of the containers is asked for the time of what is thrown away.
+/// A device model of the containers is charged the time for discarded data.
 #[test]
 fn what_is_thrown_away_counts_as_written() {
     let disk: Arc<dyn Ground> = Arc::new(SimulatedGround::new(1));
@@ -192,7 +192,7 @@ fn what_is_thrown_away_counts_as_written() {
     let (pieces, _) = written(&engine, &bytes(1, RUN));
     refer(&engine, 1, &pieces, 1);
     let traffic = ground.traffic()[0].1;
-    // The last frame of all is in the log so far.
+    // The very last frame is still in the log.
     assert!(traffic.written_bytes + (8 << 10) > RUN as u64 && traffic.writes > RUN as u64 / (8 << 10), "{traffic:?}");
     assert_eq!(traffic.read_bytes, 0);
 }

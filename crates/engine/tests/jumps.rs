@@ -1,4 +1,4 @@
-//! A store whose log jumps, as that of an owner does that takes over from another one.
+//! A store whose log jumps, like the log of an owner that takes over from another one.
 
 mod common;
 
@@ -14,7 +14,7 @@ fn small() -> Settings {
 /// Bytes, and the pieces that spell them.
 type Written = (Vec<u8>, Vec<Piece>);
 
-/// A store of `rounds` runs of data, a jump of the log before each opening, each opening ended by a crash.
+/// Returns a store with `rounds` runs of data. The log jumps before each opening, and each opening ends with a crash.
 fn jumping(rounds: u64) -> (SimulatedGround, Vec<Written>) {
     let mut ground = store(&descriptor());
     let mut written = Vec::new();

@@ -1,4 +1,5 @@
-//! A store whose lock file is removed or replaced while it is open: the writer stops before a second one and it write the same files.
+//! A store whose lock file is removed or replaced while it is open: the writer stops before it and a second writer
+//! write the same files.
 
 mod common;
 
@@ -50,7 +51,8 @@ fn a_batch_that_a_second_writer_may_not_have_seen_is_not_acknowledged() {
     let leaky = Arc::new(Leaky { inner: ground.clone(), looks: looks.clone() });
     let engine = Engine::open(leaky, settings(CHAIN), Mode::ReadWrite, "test").unwrap();
     let pieces = write(&mut engine.stream(), &bytes(1, 20_000), 4096);
-    // The commit looks before it takes anything, before it writes the batch, and when the batch is durable: then the lock is gone.
+    // The commit checks the lock before it takes anything, before it writes the batch, and when the batch is durable:
+    // then the lock is gone.
     looks.store(2, Ordering::SeqCst);
     let before = files(&ground, "log");
     let error = engine.flush().unwrap_err();
@@ -70,14 +72,14 @@ fn whoever_waited_for_readers_looks_again_before_changing_what_a_second_writer_m
     engine.flush().unwrap();
     let parts = |ground: &SimulatedGround| ["index", "objects", "log"].map(|directory| files(ground, directory));
     let before = parts(&ground);
-    // One look when it begins; the lock is lost while it waits for the lock of the views.
+    // One check when it begins. The lock is lost while it waits for the lock of the views.
     looks.store(1, Ordering::SeqCst);
     let error = engine.maintain(true).unwrap_err();
     assert!(matches!(&error, EngineError::Stopped { why } if why.contains("lock file")), "{error}");
     assert!(parts(&ground) == before);
 }
 
-/// A simulated disk whose lock is held for as many looks at it as `looks` says.
+/// A simulated disk whose lock is held for as many checks as `looks` says.
 #[derive(Debug)]
 struct Leaky {
     inner: SimulatedGround,

@@ -1,5 +1,5 @@
-//! Merging containers of a whole store: what is not dead stays readable by its address, whatever the index names, and a merge that the disk has no
-//! room for leaves nothing behind (M0.20).
+//! Merging containers of a whole store (M0.20). Slots that are not dead stay readable by their address, whatever the
+//! index names. A merge for which the disk has no space leaves nothing behind.
 
 mod common;
 
@@ -15,18 +15,18 @@ use std::sync::Arc;
 
 const SLICE: usize = 16 << 10;
 
-/// So small a log that segments end all the time.
+/// A log so small that segments end all the time.
 fn tight() -> Settings {
     Settings { log_segment_bytes: 64 << 10, log_limit_bytes: 1 << 20, ..settings(DEFAULT_CHAIN) }
 }
 
-/// Removes what nothing refers to.
+/// Removes everything that nothing refers to.
 fn remove(engine: &Engine) -> u64 {
     engine.flush().unwrap();
     engine.remove_unused(&unused(engine), &|_, _| Ok(Vec::<Fingerprint>::new()), &|| false).unwrap().chunks
 }
 
-/// The sealed containers with dead slots.
+/// Returns the sealed containers with dead slots.
 fn victims(engine: &Engine) -> Vec<ContainerId> {
     let mut found = Vec::new();
     engine.for_each_dead(&mut |container, _| found.push(container)).unwrap();
@@ -38,7 +38,7 @@ fn merge(engine: &Engine) -> onefold_engine::Result<bool> {
     Ok(engine.merge_containers(&victims(engine), &|address| address.bits())?.is_some())
 }
 
-/// Runs by turns, of which every second one stays.
+/// Writes runs in turn; every second one stays.
 fn written_by_turns(engine: &Arc<Engine>) -> Vec<(Vec<u8>, Vec<Piece>)> {
     let mut stream = engine.stream();
     let runs: Vec<_> = (0..20).map(|seed| bytes(seed, 30_000)).map(|data| (write(&mut stream, &data, SLICE), data)).collect();
@@ -50,13 +50,13 @@ fn written_by_turns(engine: &Arc<Engine>) -> Vec<(Vec<u8>, Vec<Piece>)> {
     kept
 }
 
-/// The files of containers, by name: those of the folder.
+/// Returns the names of the container files in the folder.
 fn container_files(ground: &SimulatedGround) -> BTreeSet<String> {
     let files = ground.list("containers/0000/00000").unwrap().into_iter();
     files.map(|entry| entry.name).collect()
 }
 
-/// The store as the next process finds it, merged.
+/// Reopens the store as the next process would, and merges it.
 fn opened_again(engine: Arc<Engine>, ground: &SimulatedGround) -> Arc<Engine> {
     drop(engine);
     let engine = open(&ground.snapshot(CrashPolicy::KeepAll), tight());
@@ -105,7 +105,7 @@ fn m0_20_a_merge_without_room_for_its_record_is_given_up_and_done_when_there_is_
                 refused += 1;
                 let after = container_files(&ground);
                 assert!(before.is_subset(&after), "operation {operation}: {:?} went", before.difference(&after).collect::<Vec<_>>());
-                // The file that was begun may wait to be removed.
+                // The file that was begun may wait for its removal.
                 let is_log_whole = engine.maintain(true).is_ok();
                 if is_log_whole {
                     assert_eq!(container_files(&ground), before, "operation {operation}");
@@ -113,7 +113,7 @@ fn m0_20_a_merge_without_room_for_its_record_is_given_up_and_done_when_there_is_
                 }
                 if is_log_whole { engine } else { opened_again(engine, &ground) }
             }
-            // After a sync that failed nobody knows what is on the disk.
+            // After a failed sync the state of the disk is unknown.
             Err(_) => opened_again(engine, &ground),
         };
         assert!(victims(&engine).is_empty(), "operation {operation}");
@@ -149,7 +149,7 @@ fn m0_20_copies_that_the_index_does_not_name_any_more_are_taken_along() {
         Piece::Zeros { .. } => panic!("the data has no zeros"),
     };
     let engine = open(&ground, settings("chunk-index,byte-compare"));
-    // As byte-compare would do with other bytes of the same fingerprints.
+    // As byte-compare would do for other bytes with the same fingerprints.
     let (mut new, mut at) = (Vec::new(), 0);
     let mut writer = engine.storage().writer();
     for piece in &old {
@@ -169,7 +169,7 @@ fn m0_20_copies_that_the_index_does_not_name_any_more_are_taken_along() {
     assert!(merge(&engine).unwrap());
     for pieces in [&old, &new] {
         assert_eq!(read(&engine, pieces).unwrap(), data);
-        // By their own addresses, not by way of the index.
+        // By their own addresses, not through the index.
         for piece in pieces {
             let mut slices = Vec::new();
             engine.storage().load(&[(address(piece), piece.fingerprint().unwrap())], &mut slices).unwrap();
@@ -177,7 +177,7 @@ fn m0_20_copies_that_the_index_does_not_name_any_more_are_taken_along() {
     }
 }
 
-/// The bytes of all dead chunks, as the containers say it.
+/// Returns the bytes of all dead chunks, according to the containers.
 fn dead_bytes(engine: &Engine) -> u64 {
     let mut sum = 0;
     engine.for_each_dead(&mut |_, dead| sum += dead.bytes).unwrap();
@@ -200,7 +200,8 @@ fn m0_20_a_copy_that_died_while_its_container_was_copied_is_left_behind_and_coun
     let victims = victims(&engine);
     assert_eq!(victims.len(), 1, "what is kept and what is not share a container, which is full");
     let path = format!("containers/{:04x}/{:05x}/{:08x}", victims[0].partition(), 0, victims[0].number());
-    // The merge has looked which chunks are dead, and asks for their order. Now a write meets a bad cable: it stores what it cannot read anew.
+    // The merge has checked which chunks are dead, and asks for their order. Now a write meets a bad cable: it stores
+    // the chunks that it cannot read again.
     let has_met = Cell::new(false);
     let rank = |address: onefold_engine::Address| {
         if !has_met.replace(true) {

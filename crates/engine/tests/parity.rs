@@ -1,4 +1,4 @@
-//! What cannot be read is made anew from parity, or read through it where nothing may be written.
+//! Unreadable data is rebuilt from parity, or read through it where nothing may be written.
 
 mod common;
 
@@ -11,7 +11,7 @@ fn with_parity() -> Settings {
     Settings { parity_group: 4, ..settings(DEFAULT_CHAIN) }
 }
 
-/// A store with a mebibyte, closed, all sealed containers of which have parity.
+/// Returns a closed store with a mebibyte, all of whose sealed containers have parity.
 fn filled() -> (SimulatedGround, Vec<u8>, Vec<Piece>) {
     let ground = store(&descriptor());
     let engine = open(&ground, with_parity());
@@ -25,7 +25,7 @@ fn filled() -> (SimulatedGround, Vec<u8>, Vec<Piece>) {
     (ground, data, pieces)
 }
 
-/// The container of a chunk.
+/// Returns the container of a chunk.
 fn container(pieces: &[Piece], at: usize) -> ContainerId {
     let Piece::Chunk { address, .. } = pieces[at] else { panic!("these are no zeros") };
     address.container()
@@ -61,7 +61,7 @@ fn who_only_reads_has_what_is_damaged_or_lost_through_parity_and_changes_nothing
     ground.remove(&path(lost)).unwrap();
     let before = files(&ground, "containers");
     let engine = try_open(&ground, with_parity(), Mode::ReadOnly).unwrap();
-    // They are in two groups: of one, parity would give back one of them only.
+    // They are in two groups: in a single group, parity would restore only one of them.
     assert!(read(&engine, &pieces).unwrap() == data);
     assert!(files(&ground, "containers") == before);
 }

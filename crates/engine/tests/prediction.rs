@@ -1,4 +1,4 @@
-//! Prediction of duplicates: it changes nothing but the time that is spent.
+//! Prediction of duplicates: it changes only the time spent.
 
 mod common;
 
@@ -17,7 +17,7 @@ const SLICE: usize = 40_000;
 #[derive(Clone, Debug)]
 enum Part {
     New(usize),
-    /// Run (modulo their number), where it begins and ends in thousandths of that run, and whether a byte of it is changed.
+    /// Run (modulo their number), its begin and end in thousandths of that run, and the byte to change, if any.
     Old(usize, u32, u32, Option<u32>),
     Zeros(usize),
 }
@@ -101,7 +101,7 @@ fn m0_10_a_run_that_was_stored_is_predicted_nearly_whole() {
         assert_eq!(predicted_bytes(&engine), 0);
         let again = write(&mut engine.stream(), &data, 512 << 10);
         assert_eq!(spelled(&again), spelled(&pieces));
-        // Not the first step, not a few chunks behind the end of each container, not what is still open.
+        // Except the first step, a few chunks after the end of each container, and everything that is still open.
         let predicted = predicted_bytes(&engine);
         assert!(predicted > data.len() as u64 / 2, "{kind}: {predicted} of {}", data.len());
     }
@@ -114,7 +114,7 @@ fn m0_10_the_end_of_an_earlier_run_is_no_boundary_within_a_later_one() {
         let [long, mut short] = [bytes(1, 700_000), bytes(1, 700_000)];
         short.truncate(333_333);
         for engine in &engines {
-            // The short run comes first: its last chunk ends where the long one has no boundary.
+            // The short run comes first: its last chunk ends where the long run has no boundary.
             write(&mut engine.stream(), &short, SLICE);
             engine.flush().unwrap();
         }

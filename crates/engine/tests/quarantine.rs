@@ -1,4 +1,4 @@
-//! Chunks that cannot be read: they are lost and said to be, nothing else suffers, and writing the same data again brings them back.
+//! Unreadable chunks: they are lost and reported, nothing else suffers, and writing the same data again restores them.
 
 mod common;
 
@@ -9,7 +9,7 @@ use onefold_ground::{CrashPolicy, Ground, SimulatedGround};
 use onefold_storage::ChunkKind;
 use std::sync::Arc;
 
-/// The chunks of pieces, as somebody would report them who cannot read them.
+/// Returns the chunks of pieces, as a reader would report them that cannot read them.
 fn lost(engine: &Engine, pieces: &[Piece]) -> Vec<LostChunk> {
     let lost = pieces.iter().filter_map(|piece| {
         let Piece::Chunk { fingerprint, address, .. } = *piece else { return None };
@@ -32,7 +32,7 @@ fn quarantined(engine: &Engine) -> usize {
     found
 }
 
-/// Reads recipe chunks as what they refer to.
+/// Returns a function that reads the references of recipe chunks.
 fn references(engine: &Engine) -> impl Fn(ChunkKind, &[u8]) -> Result<Vec<Fingerprint>, String> {
     let digest_bytes = engine.digest_bytes();
     move |kind, content| {
@@ -72,7 +72,7 @@ fn a_lost_chunk_is_stored_again_with_the_next_write_and_old_recipes_find_it() {
             assert_eq!(quarantined(&engine), 6);
             let lost_bytes: u64 = pieces[3..9].iter().map(Piece::length).sum();
             assert_eq!(engine.statistics().unwrap().dead_bytes, lost_bytes);
-            // Also over a block that has these very chunks.
+            // Also over a block that has exactly these chunks.
             let mut stream = engine.stream();
             let mut again = Vec::new();
             let hints = Hints { overwritten: &pieces, chain: None };
@@ -173,7 +173,7 @@ fn m0_19_nothing_is_removed_while_counts_made_anew_lack_what_a_lost_chunk_refers
     refer(&engine, 1, &[parent], 1);
     engine.quarantine(&lost(&engine, &[parent])).unwrap();
     drop((stream, engine));
-    // As if nothing could be read of the parent; the reference to it is known.
+    // As if the parent were unreadable; the reference to it is known.
     let mut rebuild = Rebuild::start(Arc::new(ground.clone()), settings(DEFAULT_CHAIN), "test", &mut |why| panic!("{why}")).unwrap();
     rebuild.count(&[(parent.fingerprint().unwrap(), 1)]).unwrap();
     rebuild.finish().unwrap();
@@ -186,7 +186,7 @@ fn m0_19_nothing_is_removed_while_counts_made_anew_lack_what_a_lost_chunk_refers
     let removed = remove(&engine);
     assert_eq!(removed.chunks, 0);
     assert!(removed.held.unwrap().contains("write the same data again"));
-    // Written again, its references are counted again, and removal goes on.
+    // After the next write, its references are counted again, and removal continues.
     let mut stream = engine.stream();
     let again = stream.write_metadata(MetadataKind::Recipe, &content, &children).unwrap();
     refer(&engine, 2, &[again], 1);
@@ -234,14 +234,14 @@ fn commits_of_new_chunks_ask_no_database_whether_they_were_lost() {
     engine.flush().unwrap();
     let reads = ground.reads() - before;
     assert!(new.len() > 400 && reads < 100, "{reads} reads for {} chunks", new.len());
-    // A lost one is found all the same.
+    // A lost chunk is found all the same.
     assert_eq!(quarantined(&engine), 6);
     write(&mut stream, &bytes(1, 200_000), 16 << 10);
     engine.flush().unwrap();
     assert_eq!(quarantined(&engine), 0);
 }
 
-/// Bytes of all dead slots, as the objects of the containers have them.
+/// Returns the bytes of all dead slots, according to the objects of the containers.
 fn dead_bytes(engine: &Engine) -> u64 {
     let mut sum = 0;
     engine.for_each_dead(&mut |_, dead| sum += dead.bytes).unwrap();
@@ -258,7 +258,7 @@ fn m0_8_a_copy_that_byte_compare_found_damaged_is_dead_with_the_batch_that_has_t
         let pieces = write(&mut engine.stream(), &data, 16 << 10);
         refer(&engine, 1, &pieces, 1);
         let chunks = engine.statistics().unwrap().chunks;
-        // The container with most of them, damaged past the caches.
+        // Damage the container with most of them, bypassing the caches.
         drop(engine);
         let rotten =
             pieces.iter().find_map(|piece| if let Piece::Chunk { address, .. } = piece { Some(address.container()) } else { None });

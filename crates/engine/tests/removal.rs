@@ -1,4 +1,4 @@
-//! Chunks that nothing refers to go; those that somebody has in hand stay (M0.19).
+//! Chunks that nothing refers to are removed. Chunks in somebody's hands stay (M0.19).
 
 mod common;
 
@@ -109,7 +109,7 @@ fn m0_19_what_somebody_asks_for_while_a_removal_waits_stays() {
         while !is_waiting.load(Ordering::SeqCst) {
             std::thread::yield_now();
         }
-        // Younger than the removal, and not waited for.
+        // Younger than the removal, so not waited for.
         let mut stream = engine.stream();
         assert_eq!(write(&mut stream, &asked, SLICE), pieces);
         drop(older);
@@ -135,7 +135,7 @@ fn m0_19_a_removed_metadata_chunk_gives_up_its_references_in_the_same_batch() {
     stream.write_metadata(MetadataKind::Recipe, &content, &references).unwrap();
     stream.rest();
     engine.flush().unwrap();
-    // One that cannot be understood stays, and so does what it refers to.
+    // A metadata chunk that cannot be decoded stays, and so does what it refers to.
     let candidates = unused(&engine);
     assert_eq!(candidates.len(), 1, "only the metadata chunk is unused");
     let refused = engine.remove_unused(&candidates, &|_, _| Err("no".into()), &|| false).unwrap();
@@ -168,7 +168,7 @@ fn m0_19_nobody_waits_while_containers_are_read_and_what_is_asked_for_then_stays
     other.rest();
     let other = std::cell::RefCell::new(other);
     let looks = |_, _: &[u8]| {
-        // Would wait for ever if the removal had reserved anything.
+        // This would wait for ever if the removal had reserved anything.
         let mut other = other.borrow_mut();
         assert_eq!(write(&mut other, &data, SLICE), pieces);
         assert_eq!(other.write_metadata(MetadataKind::Recipe, b"one", &[]).unwrap(), piece);
@@ -196,11 +196,11 @@ fn m0_19_a_damaged_page_of_the_index_keeps_its_chunks_and_no_others() {
     let pages = ground.list("index/0000").unwrap().into_iter().find(|entry| entry.name.starts_with("pages-")).unwrap().name;
     ground.corrupt(&format!("index/0000/{pages}"), 100, 1).unwrap();
     let engine = open(&ground, settings(DEFAULT_CHAIN));
-    // Known from before the damage, so some are in the page.
+    // The candidates are from before the damage, so some are in the damaged page.
     let removed = engine.remove_unused(&all, &nothing_inside, &|| false).unwrap();
     assert!(removed.damaged.len() == 1 && removed.damaged[0].contains("page 0"), "{:?}", removed.damaged);
     assert!(0 < removed.chunks && removed.chunks < all.len() as u64, "{} of {}", removed.chunks, all.len());
-    // Found by the search.
+    // The search finds it.
     let mut damaged = Vec::new();
     engine.candidates(Cursor::default(), usize::MAX, &mut damaged).unwrap();
     assert!(damaged.len() == 1 && damaged[0].contains("page 0"), "{damaged:?}");

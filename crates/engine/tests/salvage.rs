@@ -1,4 +1,4 @@
-//! Salvage of what opening needs, part by part, on a simulated disk.
+//! Salvage of the parts that an opening needs, one by one, on a simulated disk.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn a_flipped_bit_of_the_format_is_damage_and_is_repaired_under_the_lock_only() {
     assert!(matches!(repair(&ground, false), Err(EngineError::Lock(_))));
     assert!(read_file(&ground, "descriptor", 1 << 16).unwrap() == damaged);
     drop(engine);
-    // Who only reads goes on with the second copy.
+    // A reader continues with the second copy.
     drop(try_open(&ground, settings(DEFAULT_CHAIN), Mode::ReadOnly).unwrap());
     assert!(matches!(try_open(&ground, settings(DEFAULT_CHAIN), Mode::ReadWrite), Err(EngineError::Descriptor { .. })));
     assert_eq!(repair(&ground, true).unwrap().len(), 1);
@@ -56,7 +56,7 @@ fn a_damaged_marker_beside_a_sound_log_is_removed_and_the_chunk_index_made_anew(
             assert!(repair(&ground, dry_run).unwrap()[0].contains("log/replacing"));
             assert_eq!(ground.exists("log/replacing").unwrap(), dry_run);
         }
-        // What makes it whole is done by others.
+        // The caller rebuilds it.
         assert!(Engine::is_rebuild_cut_short(&ground).unwrap());
     }
 }

@@ -1,4 +1,4 @@
-//! Second copies of objects and the log: whatever is trimmed, together they say what the objects are.
+//! Second copies of objects and the log: whatever is trimmed, together they define the objects.
 
 mod common;
 
@@ -35,7 +35,7 @@ fn m0_18_as_long_as_no_second_copy_can_be_written_the_log_is_kept_up_to_its_limi
     let start = |engine: &Engine| engine.object_index().position().0 - engine.statistics().unwrap().log_bytes;
     let before = start(&engine);
     assert!(before > 0 && engine.damaged_spares().is_empty(), "{:?}", engine.damaged_spares());
-    // In its place nothing can be written.
+    // A directory in its place makes writing fail.
     ground.create_directory("objects/0000.copy.new").unwrap();
     for number in 30.. {
         write_one(&engine, number);
@@ -45,7 +45,7 @@ fn m0_18_as_long_as_no_second_copy_can_be_written_the_log_is_kept_up_to_its_limi
         assert!(engine.damaged_spares().is_empty(), "{:?}", engine.damaged_spares());
         assert!(engine.statistics().unwrap().log_bytes <= LOG_LIMIT_BYTES + 2 * OBJECT_BYTES as u64);
     }
-    // Beyond the limit writers go on all the same, and a check says what that means.
+    // Beyond the limit, writers continue all the same, and a check says what that means.
     assert!(start(&engine) >= before + (64 << 10));
     let damaged = engine.damaged_spares();
     assert!(damaged.len() == 1 && damaged[0].contains("0000.copy"), "{damaged:?}");

@@ -1,5 +1,5 @@
-//! The way of a write through real filters, containers and log: what is stored once, what each filter says and spares, and what a
-//! write does not touch.
+//! The path of a write through real filters, containers and log: what is stored once, what each filter says and saves,
+//! and what a write does not touch.
 
 mod common;
 
@@ -14,7 +14,7 @@ use std::sync::{Arc, Barrier};
 
 const SLICE: usize = 32 << 10;
 
-/// The addresses of chunks, in order.
+/// Returns the addresses of chunks, in order.
 fn addresses(pieces: &[Piece]) -> Vec<Address> {
     pieces.iter().filter_map(|piece| if let Piece::Chunk { address, .. } = piece { Some(*address) } else { None }).collect()
 }
@@ -69,7 +69,7 @@ fn streams_that_write_the_same_and_flush_meanwhile_store_it_once() {
 
 #[test]
 fn m0_2_m0_3_m0_12_a_store_of_every_chunker_fingerprint_and_codec_keeps_its_data() {
-    // Random and repeating parts, zeros at a chunk's place, and an odd end.
+    // Random and repeating parts, zeros in place of a chunk, and an odd end.
     let data = [bytes(1, 40_000), vec![7; 30_000], vec![0; 20_000], bytes(1, 40_001)].concat();
     let codecs = [Compression::None, Compression::Lz4, Compression::Zstd(3), Compression::Zlib(6), Compression::Bzip2(9)];
     for chunker in [Kind::FastCdc, Kind::Rabin, Kind::Fixed] {
@@ -160,7 +160,7 @@ fn m0_8_byte_compare_makes_strong_maybe_existing() {
     assert_eq!(verdicts(&engine, "byte-compare"), (0, 0, 0, count));
 }
 
-/// Writes, damages a stored frame, and opens the store again: the disk, the data and its pieces.
+/// Writes, damages a stored frame, and reopens the store. Returns the disk, the data and its pieces.
 fn damaged_store(chain: &str) -> (SimulatedGround, Vec<u8>, Vec<Piece>) {
     let ground = store(&descriptor());
     let engine = open(&ground, settings(chain));
@@ -243,7 +243,7 @@ fn m0_9_the_bloom_filter_never_denies_what_was_durable_before_a_crash() {
         let (durable, lost) = (bytes(9, 200_000), bytes(10, 50_000));
         let pieces = write(&mut engine.stream(), &durable, SLICE);
         engine.flush().unwrap();
-        // A part of the chunks is in the pages of the index, the rest only in the log.
+        // Some of the chunks are in the pages of the index, the rest only in the log.
         engine.maintain(true).unwrap();
         let more = bytes(11, 100_000);
         let more_pieces = write(&mut engine.stream(), &more, SLICE);
@@ -339,7 +339,7 @@ fn m0_14_chunks_that_are_not_committed_are_never_persisted() {
     let kept_pieces = write(&mut engine.stream(), &kept, SLICE);
     engine.flush().unwrap();
     let lost_pieces = write(&mut engine.stream(), &lost, SLICE);
-    // Everything that may be persisted is, though containers have frames that the log does not know.
+    // Everything that may be persisted is, although containers have frames that the log does not know.
     engine.maintain(true).unwrap();
     drop(engine);
     let engine = open(&ground.restart(CrashPolicy::KeepAll), settings(DEFAULT_CHAIN));
@@ -378,7 +378,7 @@ fn m0_15_neither_a_write_nor_its_flush_touches_an_index_file() {
     }
     assert!(index_files() == before, "a write or flush changed an index file");
     assert_eq!(engine.index().statistics().sweep_page_writes, writes);
-    // They do change when their time has come.
+    // They do change when it is time.
     engine.maintain(true).unwrap();
     assert!(index_files() != before);
 }

@@ -1,12 +1,14 @@
-//! Experiments that anyone can repeat: a file says what is written and on which devices, a run measures it, a report shows it beside the paper's figures.
+//! Repeatable experiments: a file says what is written and on which devices, a run measures it, a report shows the
+//! result beside the paper's figures.
 //!
 //! * [`spec`]: the declaration.
-//! * [`run`]: doing it, and measuring.
-//! * [`results`]: what was measured, as it is written to JSON and read by the report.
+//! * [`run`]: running it, and measuring.
+//! * [`results`]: the measurements, as a run writes them to JSON and the report reads them.
 //! * [`report`]: the page that shows results beside the paper's.
-//! * [`statistics`]: means with their confidence, the order that is expected of them.
+//! * [`statistics`]: means with their confidence intervals, and their expected order.
 //!
-//! This crate must never know a protocol: whoever runs an experiment over NBD or iSCSI brings the way to a volume with it.
+//! This crate must never know a protocol: a program that runs an experiment over NBD or iSCSI brings its own way to a
+//! volume.
 
 pub mod report;
 pub mod results;

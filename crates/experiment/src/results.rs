@@ -1,66 +1,67 @@
-//! What was measured: the file that `onefold bench run` writes and `onefold bench report` reads. Times are seconds and sizes bytes unless the name says otherwise.
+//! The measurements: the file that `onefold bench run` writes and `onefold bench report` reads. Times are seconds and
+//! sizes bytes unless the name says otherwise.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The version of the file that is written, and the only one that is read.
+/// The version of the file: the only one that is written or read.
 pub const VERSION: u32 = 1;
 
-/// One experiment, run once with all its variants and repetitions.
+/// The run of one experiment, with all its variants and repetitions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Results {
     /// [`VERSION`].
     pub version: u32,
-    /// What the experiment is, from its declaration.
+    /// The description of the experiment, from its declaration.
     pub about: About,
-    /// On what it ran.
+    /// The machine of the run.
     pub machine: Machine,
-    /// Version of onefold, as `onefold --version` says.
+    /// Version of onefold, as in `onefold --version`.
     pub onefold: String,
     /// When it began, seconds since 1970.
     pub began_unix_s: u64,
-    /// How long all of it took.
+    /// Duration of the whole run.
     pub took_s: f64,
-    /// Bytes of one generation, all clients together.
+    /// Bytes of one generation, over all clients.
     pub size_bytes: u64,
     /// The size that the paper used.
     pub full_size_bytes: u64,
-    /// One for each variant, in the order of the declaration.
+    /// The variants, in the order of the declaration.
     pub variants: Vec<Variant>,
 }
 
-/// What the experiment is.
+/// The description of an experiment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct About {
-    /// Its id in the list of experiments, as `E0.1`.
+    /// Its id in the list of experiments, such as `E0.1`.
     pub id: String,
-    /// A line.
+    /// Its title: one line.
     pub title: String,
-    /// What it shows and how, paragraphs of plain text.
+    /// Its purpose and method: paragraphs of plain text.
     pub text: String,
-    /// The paper.
+    /// The paper that it repeats.
     pub paper: String,
     /// The paper's figures.
     pub figures: Vec<PaperFigure>,
-    /// Which orders of results are expected.
+    /// Expected orders of results.
     pub expectations: Vec<Expectation>,
-    /// Why a result differs from the paper's, where it does: paragraphs of plain text.
+    /// Why results differ from the paper's, if they do: paragraphs of plain text.
     pub differs: String,
 }
 
-/// What is compared.
+/// A quantity to compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Quantity {
     /// Throughput in the steady state, MB/s.
     Throughput,
-    /// Bytes stored as new, of a hundred written.
+    /// Bytes stored as new, as a percentage of the bytes written.
     NewPercent,
     /// Seconds of background work after the last write.
     SettleTime,
-    /// Page reads of the chunk index per second in the steady state, of each device.
+    /// Page reads of the chunk index per second in the steady state, per device.
     IndexReads,
-    /// Percent of the time of the data path in the component or group of components named with it.
+    /// Percentage of the time of the data path in the named component or group of components.
     Share,
 }
 
@@ -68,23 +69,23 @@ pub enum Quantity {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PaperFigure {
-    /// The variant of ours that stands beside it; another name stands alone, as a system that the paper compares itself with.
+    /// Our variant to compare it with. Another name means a system that the paper compares itself with.
     pub variant: String,
-    /// Which generation, from 1.
+    /// The generation, from 1.
     pub generation: u32,
-    /// What it is a figure of.
+    /// Its quantity.
     pub quantity: Quantity,
     /// The figure.
     pub value: f64,
-    /// Half of its interval of 95 % confidence, where the paper says it.
+    /// Half of its 95 % confidence interval, if the paper gives it.
     pub plus_minus: Option<f64>,
 }
 
-/// An order of two results: the first is at least `factor` times the second.
+/// An expected order of two results: the first is at least `factor` times the second.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Expectation {
-    /// What is compared.
+    /// The quantity to compare.
     pub quantity: Quantity,
     /// The component, for [`Quantity::Share`].
     pub component: Option<String>,
@@ -94,110 +95,112 @@ pub struct Expectation {
     pub more: String,
     /// The variant that has less.
     pub less: String,
-    /// The component of the variant that has less, where it is another one than `component`.
+    /// The component of the variant that has less, if it differs from `component`.
     #[serde(default)]
     pub less_component: Option<String>,
-    /// At least so many times; without it 1.
+    /// The smallest ratio; 1 if absent.
     pub factor: Option<f64>,
-    /// Whether the paper has this order: then the report says `as in the paper`.
+    /// Whether the order is from the paper: then the report says `as in the paper`.
     pub of_paper: bool,
-    /// Whether the smallest run can show it, too: what the smoke test asserts.
+    /// Whether even the smallest run shows it: the smoke test asserts it.
     pub quick: bool,
 }
 
-/// The machine.
+/// A machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
-    /// The processor, as the system calls it.
+    /// The processor's name, from the system.
     pub processor: String,
-    /// How many of them there are.
+    /// The number of processors.
     pub processors: usize,
-    /// Its memory.
+    /// Its memory, bytes.
     pub memory_bytes: u64,
     /// The kernel.
     pub system: String,
-    /// The file system that the store was on.
+    /// The file system of the store.
     pub file_system: String,
 }
 
-/// One variant.
+/// The results of one variant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Variant {
     /// Its name.
     pub name: String,
-    /// How the store was reached: `in-process`, `nbd` or `iscsi`.
+    /// The way to the store: `in-process`, `nbd` or `iscsi`.
     pub face: String,
-    /// Clients that write at the same time.
+    /// Number of concurrent clients.
     pub clients: u32,
-    /// What parts of the store were on modelled devices, by part: a line for each. Nothing modelled: empty.
+    /// The parts of the store on modelled devices: a line for each part. Empty: nothing was modelled.
     pub modelled: BTreeMap<String, String>,
-    /// Whether bytes of chunks were thrown away.
+    /// Whether the bytes of chunks were discarded.
     pub discards_data: bool,
-    /// Everything that was set, as lines of TOML: the declaration with what this variant changes.
+    /// All settings, as lines of TOML: the declaration with the changes of this variant.
     pub settings: String,
-    /// For each repetition, what each generation took, in order.
+    /// For each repetition, the measurements of each generation, in order.
     pub repetitions: Vec<Vec<Measured>>,
-    /// Why it ended early; what was measured before stands.
+    /// Why it ended early. Earlier measurements remain valid.
     pub failure: Option<String>,
 }
 
-/// One generation, written once.
+/// The measurements of one generation in one repetition.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// The generation, from 1.
     pub generation: u32,
     /// Bytes written by all clients.
     pub written_bytes: u64,
-    /// From the first write to the end of the last flush.
+    /// Time from the first write to the end of the last flush.
     pub wall_s: f64,
-    /// Bytes written in the steady state: from the moment when all clients write to the first one's end.
+    /// Bytes written in the steady state: from the moment when all clients write until the first one ends.
     pub steady_bytes: u64,
-    /// How long that was.
+    /// Duration of the steady state.
     pub steady_s: f64,
-    /// Background work after the last flush: until the log is replayed.
+    /// Background work after the last flush, until the log is replayed.
     pub settle_s: f64,
-    /// Time of processors, all threads, from the first write to the end of the last flush; the making of the data included.
+    /// Processor time of all threads, from the first write to the end of the last flush. It includes the generation of
+    /// the data.
     pub cpu_s: f64,
-    /// Time of processors for the making of the data alone.
+    /// Processor time of the data generation alone.
     pub source_cpu_s: f64,
-    /// Greatest resident memory.
+    /// Peak resident memory.
     pub peak_memory_bytes: u64,
     /// Bytes that an ideal deduplication would store.
     pub present_new_bytes: u64,
     /// Bytes that were stored as new.
     pub stored_new_bytes: u64,
-    /// By how much the files of the store grew on disk.
+    /// Growth of the store's files on disk.
     pub disk_bytes: u64,
     /// Wall time by component of the data path, seconds summed over threads.
     pub components_s: BTreeMap<String, f64>,
-    /// What was read and written, background work after the last flush included, by part of the store: `chunk-index`, `block-index`, `containers`, `log`.
+    /// Reads and writes by part of the store: `chunk-index`, `block-index`, `containers`, `log`. They include
+    /// background work after the last flush.
     pub parts: BTreeMap<String, PartTraffic>,
-    /// The same, in the steady state only.
+    /// Reads and writes by part, in the steady state only.
     pub steady_parts: BTreeMap<String, PartTraffic>,
     /// Latency of requests in the steady state, milliseconds.
     pub latency_ms: Latency,
-    /// MB/s of all clients, by spans of time of `span_s` from the first write on.
+    /// MB/s of all clients, per time span of `span_s` from the first write on.
     pub course_mb_s: Vec<f64>,
-    /// See `course_mb_s`.
+    /// Length of a span in `course_mb_s`.
     pub span_s: f64,
 }
 
-/// What was read and written of one part of the store.
+/// Reads and writes of one part of the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PartTraffic {
     /// Reads.
     pub reads: u64,
-    /// Their bytes.
+    /// Bytes of the reads.
     pub read_bytes: u64,
     /// Writes.
     pub writes: u64,
-    /// Their bytes.
+    /// Bytes of the writes.
     pub written_bytes: u64,
     /// Syncs.
     pub syncs: u64,
-    /// Time that modelled devices made callers wait, summed over threads.
+    /// Waiting time caused by modelled devices, summed over threads.
     pub waited_s: f64,
-    /// Devices that it is spread over.
+    /// Number of devices that hold the part.
     pub devices: u32,
 }
 
@@ -213,13 +216,13 @@ pub struct Latency {
 }
 
 impl Measured {
-    /// Throughput in the steady state, MB/s; of a run that had none, over all of it.
+    /// Returns the throughput in the steady state, MB/s; without a steady state, over the whole run.
     pub fn throughput_mb_s(&self) -> f64 {
         let (bytes, seconds) = if self.steady_s > 0.0 { (self.steady_bytes, self.steady_s) } else { (self.written_bytes, self.wall_s) };
         bytes as f64 / 1e6 / seconds.max(1e-9)
     }
 
-    /// The figure of a quantity; `component` only for [`Quantity::Share`]. `None`: it was not measured.
+    /// Returns the figure of a quantity. `component` is only for [`Quantity::Share`]. `None`: it was not measured.
     pub fn figure(&self, quantity: Quantity, component: Option<&str>) -> Option<f64> {
         match quantity {
             Quantity::Throughput => Some(self.throughput_mb_s()),
@@ -240,7 +243,7 @@ impl Measured {
     }
 }
 
-/// The component of the paper's figure 4.4 that one of ours belongs to.
+/// Returns the component of the paper's figure 4.4 to which one of ours belongs.
 pub fn group(component: &str) -> &'static str {
     match component {
         "source" => "source",
@@ -255,11 +258,11 @@ pub fn group(component: &str) -> &'static str {
     }
 }
 
-/// The parts that [`group`] names, in the order of the data path.
+/// The groups that [`group`] returns, in the order of the data path.
 pub const GROUPS: [&str; 9] = ["source", "chunking", "fingerprint", "chunk-index", "block-index", "storage", "log", "lock", "other"];
 
 impl Variant {
-    /// The figure of each repetition that has one.
+    /// Returns the figure of each repetition that has one.
     pub fn figures(&self, generation: u32, quantity: Quantity, component: Option<&str>) -> Vec<f64> {
         let of = |repetition: &Vec<Measured>| repetition.iter().find(|measured| measured.generation == generation).cloned();
         self.repetitions.iter().filter_map(of).filter_map(|measured| measured.figure(quantity, component)).collect()
@@ -267,7 +270,7 @@ impl Variant {
 }
 
 impl Results {
-    /// The variant with a name.
+    /// Returns the variant with a name.
     pub fn variant(&self, name: &str) -> Option<&Variant> {
         self.variants.iter().find(|variant| variant.name == name)
     }

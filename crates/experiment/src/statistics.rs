@@ -1,4 +1,4 @@
-//! Means with their confidence, and whether results stand in the expected order.
+//! Means with their confidence intervals, and whether results are in the expected order.
 
 use crate::results::{Expectation, Results};
 
@@ -7,9 +7,9 @@ use crate::results::{Expectation, Results};
 pub struct Mean {
     /// The mean.
     pub value: f64,
-    /// Half of the interval of 95 % confidence (Student's t); `None` of a single measurement.
+    /// Half of the 95 % confidence interval (Student's t). `None`: a single measurement.
     pub plus_minus: Option<f64>,
-    /// Of how many.
+    /// Number of measurements.
     pub count: usize,
 }
 
@@ -19,7 +19,7 @@ const T95: [f64; 30] = [
     2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 ];
 
-/// The mean; `None` of nothing.
+/// Returns the mean. `None`: there are no values.
 pub fn mean(values: &[f64]) -> Option<Mean> {
     let count = values.len();
     let value = values.iter().sum::<f64>() / count as f64;
@@ -30,18 +30,18 @@ pub fn mean(values: &[f64]) -> Option<Mean> {
     (count > 0).then_some(Mean { value, plus_minus, count })
 }
 
-/// How an expectation fared.
+/// The outcome of an expectation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Outcome {
-    /// The order is as expected: the ratio.
+    /// The order is as expected, with this ratio.
     Holds(f64),
-    /// It is not: the ratio.
+    /// The order is not as expected, with this ratio.
     Fails(f64),
-    /// One of the two was not measured, or not to its end.
+    /// One of the two was not measured, or not completely.
     Missing,
 }
 
-/// Holds results against an expectation, by their means.
+/// Compares the means of results with an expectation.
 pub fn judge(results: &Results, expectation: &Expectation) -> Outcome {
     let of = |name: &str, component: Option<&String>| {
         let variant = results.variant(name).filter(|variant| variant.failure.is_none())?;

@@ -1,10 +1,10 @@
-//! What the tests of this crate share.
+//! Helpers of this crate's tests.
 
 use crate::spec::{SettingsReader, StoreSettings};
 use onefold_ground::size::{MIB, parse_size};
 use onefold_volume::VolumesOptions;
 
-/// Knows some settings.
+/// Knows a few settings.
 pub(crate) struct TestSettings;
 
 impl SettingsReader for TestSettings {

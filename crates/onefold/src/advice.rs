@@ -1,4 +1,4 @@
-//! The errors of the parts in the words of a person: the exit code they mean, and what to do next.
+//! Turns the errors of the parts into messages for people: the exit code, and what to do next.
 
 use crate::failure::{Exit, Failure};
 use crate::units::local_time;

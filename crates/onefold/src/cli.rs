@@ -1,4 +1,4 @@
-//! What can be typed: commands, options, their help. Completions and the manual page come from the same parser.
+//! The command line: commands, options, their help. Completions and the manual page come from the same parser.
 
 mod backup;
 mod bench;

@@ -1,4 +1,4 @@
-//! What a person is told when the clock of the machine does not fit what the store has seen.
+//! Warnings when the machine's clock does not fit what the store has seen.
 
 use crate::units::{duration, local_time};
 use onefold_catalog::{Backup, Catalog};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 const HOUR_NS: i64 = 3_600_000_000_000;
 
-/// What is wrong with the date, as far as the store can tell.
+/// Returns what is wrong with the date, as far as the store can tell.
 pub fn doubt(engine: &Engine) -> Option<String> {
     let jump = engine.clock_jump()?;
     let (direction, by) = (if jump.by_ns > 0 { "forward" } else { "back" }, span(jump.by_ns));
@@ -19,7 +19,7 @@ pub fn doubt(engine: &Engine) -> Option<String> {
     ))
 }
 
-/// The same, or that there is a backup of the future.
+/// Returns the same, or that there is a backup from the future.
 pub fn doubt_of_backup(catalog: &Catalog) -> Option<String> {
     if let Some(doubt) = doubt(catalog.engine()) {
         return Some(doubt);

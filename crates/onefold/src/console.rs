@@ -1,4 +1,5 @@
-//! Where a command shows what it finds, and who may stop it: the terminal of this process, or, in the daemon, the connection of a client.
+//! Where a command shows its output, and who may stop it: the terminal of this process, or, in the daemon, the
+//! connection of a client.
 
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
@@ -10,25 +11,25 @@ use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 
-/// The other end of a command: results, remarks, progress, and the wish to stop.
+/// The other end of a command: it gets results, remarks and progress, and may ask to stop.
 pub trait Console: Sync {
-    /// Standard output, not buffered.
+    /// Returns standard output, unbuffered.
     fn out(&self) -> Box<dyn Write + '_>;
-    /// Says something beside the result, on standard error.
+    /// Writes a remark beside the result, to standard error.
     fn note(&self, text: &str);
     /// A step of long work with `total` units begins.
     fn step(&self, what: &str, total: u64);
-    /// So many units of the step are done. Never waits for whoever looks on.
+    /// This many more units of the step are done. Never waits for a slow reader.
     fn advance(&self, units: u64);
-    /// Takes the progress away: the long work is over.
+    /// Removes the progress display: the long work is over.
     fn end_progress(&self);
-    /// Whether to stop early.
+    /// Returns whether to stop early.
     fn is_cancelled(&self) -> bool;
-    /// Asks a question whose answer is yes or no, and waits for it. `None`: nobody can be asked.
+    /// Asks a yes-or-no question, and waits for the answer. `None`: nobody can be asked.
     fn ask(&self, question: &str) -> Result<Option<bool>>;
 }
 
-/// Whether a person sits before this process.
+/// Returns whether a person is at the terminal of this process.
 pub fn can_ask() -> bool {
     std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }
@@ -47,12 +48,12 @@ impl Terminal {
         Terminal { talk, bar: Mutex::new(None), interrupt: OnceLock::new() }
     }
 
-    /// The same, for a command that watches for signals itself.
+    /// Returns the same, for a command that watches for signals itself.
     pub fn stopped_by(talk: Talk, interrupt: Interrupt) -> Terminal {
         Terminal { talk, bar: Mutex::new(None), interrupt: OnceLock::from(interrupt) }
     }
 
-    /// From here on the first signal is a wish to stop.
+    /// From here on the first signal asks the command to stop.
     pub fn watch_signals(&self) -> Result<()> {
         if self.interrupt.get().is_none() {
             let _ = self.interrupt.set(Interrupt::watch()?);
@@ -128,19 +129,19 @@ impl Console for Terminal {
     }
 }
 
-/// Shows everything but results on another console, and keeps these, for whoever makes something of them.
+/// Shows everything but results on another console, and keeps the results for later use.
 pub struct Keeping<'a> {
     console: &'a dyn Console,
     kept: Mutex<Vec<u8>>,
 }
 
 impl<'a> Keeping<'a> {
-    /// Nothing is kept yet.
+    /// Returns an empty one.
     pub fn new(console: &'a dyn Console) -> Keeping<'a> {
         Keeping { console, kept: Mutex::default() }
     }
 
-    /// The results so far.
+    /// Returns the results so far.
     pub fn take(self) -> Vec<u8> {
         self.kept.into_inner().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! What the daemon serves, for commands that run beside it.
+//! The faces of the daemon, for commands that run beside it.
 
 use crate::export::VolumeExports;
 use crate::failure::Result;
@@ -11,17 +11,17 @@ use std::sync::Arc;
 pub struct Daemon {
     /// Volumes over NBD.
     pub exports: Arc<VolumeExports>,
-    /// Volumes over iSCSI, if they are served so.
+    /// Volumes over iSCSI, if the daemon serves it.
     pub iscsi: Option<Arc<Iscsi>>,
 }
 
 impl Daemon {
-    /// The volumes.
+    /// Returns the volumes.
     pub fn volumes(&self) -> &Arc<Volumes> {
         self.exports.volumes()
     }
 
-    /// Does something to a volume that no client has open; none can open one meanwhile.
+    /// Runs `work` on a volume that no client has open. No client can open it meanwhile.
     pub fn on_unused<T>(&self, name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
         self.exports.on_unused(name, || match &self.iscsi {
             Some(iscsi) => iscsi.on_unused(name, work),
@@ -29,7 +29,7 @@ impl Daemon {
         })
     }
 
-    /// A command may have changed volumes or targets: clients see it from now on.
+    /// Shows clients the changes that a command may have made to volumes or targets.
     pub fn changed(&self) -> Result<()> {
         self.iscsi.as_ref().map_or(Ok(()), |iscsi| iscsi.refresh())
     }

@@ -30,17 +30,17 @@ impl Uses {
 }
 
 impl VolumeExports {
-    /// Exports each volume under its name; with `read_only` none can be changed.
+    /// Exports each volume under its name. With `read_only`, no volume can be changed.
     pub fn new(engine: Arc<Engine>, volumes: Arc<Volumes>, read_only: bool) -> VolumeExports {
         VolumeExports { engine, volumes, read_only, uses: Arc::default() }
     }
 
-    /// The volumes.
+    /// Returns the volumes.
     pub fn volumes(&self) -> &Arc<Volumes> {
         &self.volumes
     }
 
-    /// Does something to a volume that no client has open; none can open one meanwhile.
+    /// Runs `work` on a volume that no client has open. No client can open it meanwhile.
     pub fn on_unused<T>(&self, name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let uses = self.uses.lock();
         match uses.get(name) {

@@ -1,12 +1,12 @@
-//! What a person or a script gets when a command does not end well: one message with what happened and the values, one line
-//! of advice what to do next, one exit code.
+//! How a failed command ends, for people and scripts: one message with what happened and the values, one line of
+//! advice, one exit code.
 
 use std::fmt;
 
 /// How a command ended. The numbers are part of the interface (`docs/cli.md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// Everything was done.
+    /// Everything is done.
     Done = 0,
     /// The command ran and failed, or `check` found damage.
     Failed = 1,
@@ -16,24 +16,24 @@ pub enum Exit {
     Partial = 3,
     /// Stopped by ^C or SIGTERM before it was done.
     Interrupted = 130,
-    /// Whoever read the output has closed it (`onefold dump ... | head`); as if ended by SIGPIPE.
+    /// The reader of the output has closed it (`onefold dump ... | head`); as if ended by SIGPIPE.
     PipeClosed = 141,
 }
 
 impl Exit {
-    /// The exit with a number.
+    /// Returns the exit with a number.
     pub fn of(number: i32) -> Option<Exit> {
         use Exit::*;
         [Done, Failed, CannotRun, Partial, Interrupted, PipeClosed].into_iter().find(|exit| *exit as i32 == number)
     }
 }
 
-/// Why a command did not end well.
+/// Why a command failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The exit code.
     pub exit: Exit,
-    /// What happened, with the values. Empty: nothing is said (the reader of the output has gone).
+    /// What happened, with the values. Empty: print nothing (the reader of the output is gone).
     pub message: String,
     /// What to do next.
     pub advice: Option<String>,
@@ -43,17 +43,17 @@ pub struct Failure {
 pub type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
-    /// The command ran and failed.
+    /// Returns the failure of a command that ran.
     pub fn failed(message: impl fmt::Display) -> Failure {
         Failure { exit: Exit::Failed, message: message.to_string(), advice: None }
     }
 
-    /// The command could not start.
+    /// Returns the failure of a command that could not start.
     pub fn cannot_run(message: impl fmt::Display) -> Failure {
         Failure { exit: Exit::CannotRun, message: message.to_string(), advice: None }
     }
 
-    /// Stopped by a signal; `message` says what that means for the store.
+    /// Returns the end by a signal. `message` says what that means for the store.
     pub fn interrupted(message: impl fmt::Display) -> Failure {
         Failure { exit: Exit::Interrupted, message: message.to_string(), advice: None }
     }
@@ -64,7 +64,7 @@ impl Failure {
         self
     }
 
-    /// What failed to be written to standard output: silence when its reader has gone.
+    /// Returns the failure to write standard output: silent if its reader is gone.
     pub fn output(source: &std::io::Error) -> Failure {
         if source.kind() == std::io::ErrorKind::BrokenPipe {
             return Failure { exit: Exit::PipeClosed, message: String::new(), advice: None };

@@ -1,12 +1,12 @@
-//! ^C and SIGTERM during a command that ends by itself: a flag that the work looks at, so that it stops at a clean place.
-//! A second signal ends the process at once; nothing acknowledged can be lost by that either.
+//! ^C and SIGTERM during a command that ends by itself. A signal sets a flag that the work checks, so that it stops at
+//! a clean place. A second signal ends the process at once; that cannot lose anything acknowledged either.
 
 use crate::failure::{Exit, Failure, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether a signal came.
+/// Records whether a signal came.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt {
     came: Arc<AtomicBool>,
@@ -25,7 +25,7 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// Whether to stop.
+    /// Returns whether to stop.
     pub fn came(&self) -> bool {
         self.came.load(Ordering::Relaxed)
     }

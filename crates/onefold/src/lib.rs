@@ -1,11 +1,12 @@
 //! The one binary of onefold: command line and daemon.
 //!
-//! This library holds everything but `main`, so that tests and fuzz targets can reach it. From the outside in:
-//! [`cli`] is what can be typed, [`commands`] what it does (a file each), [`settings`] the store's `onefold.toml`,
-//! [`session`] what a command that needs nothing but the store runs with, [`console`] where it shows what it finds,
-//! [`failure`] how a command ends, [`output`] how results are printed, [`units`] how sizes, times and names are read and written.
+//! This library holds everything but `main`, so that tests and fuzz targets can reach it. From the outside in: [`cli`]
+//! parses the command line, [`commands`] runs it (a file each), and [`settings`] reads the store's `onefold.toml`.
+//! [`session`] is the context of a command that needs only the store, and [`console`] shows its output. [`failure`]
+//! says how a command ends, [`output`] prints results, and [`units`] reads and writes sizes, times and names.
 //!
-//! This crate puts the others together. Of all formats on disk and wire it knows one, its own between a command and the daemon: [`control`].
+//! This crate puts the others together. Of all formats on disk and wire it knows one, its own between a command and the
+//! daemon: [`control`].
 
 mod advice;
 pub mod cli;
@@ -33,7 +34,7 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use std::process::ExitCode;
 
-/// The whole program: reads the command line, does what it says, says how it went.
+/// Runs the whole program: reads the command line, does what it says, and reports the result.
 pub fn main() -> ExitCode {
     let has_store = std::env::var_os("ONEFOLD_STORE").is_some();
     let arguments = cli::with_store(std::env::args_os().collect(), has_store, std::env::var_os("ONEFOLD_REPOSITORY"));

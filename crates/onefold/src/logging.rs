@@ -1,12 +1,13 @@
-//! What the parts say about their work, to standard error.
+//! The log of the parts, on standard error.
 
 use crate::failure::{Failure, Result};
 use tracing_subscriber::EnvFilter;
 
-/// Variable whose filter stands above `-q` and `-v`.
+/// Environment variable whose filter overrides `-q` and `-v`.
 pub const LOG_VARIABLE: &str = "ONEFOLD_LOG";
 
-/// Starts logging to standard error: warnings, with `quiet` only errors, with one `verbose` also information, with more everything.
+/// Starts logging to standard error: warnings by default, only errors with `quiet`, also information with one
+/// `verbose`, everything with more.
 pub fn start(quiet: bool, verbose: u8) -> Result<()> {
     let level = match (quiet, verbose) {
         (true, _) => "error",

@@ -1,4 +1,4 @@
-//! Standard output: results for people or as JSON, and nothing else. A reader that goes away ends the command quietly.
+//! Standard output: results for people or as JSON, and nothing else. If the reader goes away, the command ends quietly.
 
 use crate::failure::{Failure, Result};
 use crate::units::is_bidirectional;
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use std::fmt::Display;
 use std::io::{BufWriter, Write};
 
-/// Standard output, buffered. To be [finished](Output::finish): what is still in the buffer can fail to be written.
+/// Buffered standard output. It must be [finished](Output::finish): writing the rest of the buffer can fail.
 pub struct Output<'a> {
     out: BufWriter<Box<dyn Write + 'a>>,
 }
@@ -33,7 +33,8 @@ impl<'a> Output<'a> {
         self.out.write_all(bytes).map_err(|error| Failure::output(&error))
     }
 
-    /// What writes bytes as they are, for those who know only [`Write`]; its errors become a failure by [`Failure::output`].
+    /// Returns a writer of raw bytes, for code that knows only [`Write`]. Callers turn its errors into a failure with
+    /// [`Failure::output`].
     pub fn writer(&mut self) -> &mut dyn Write {
         &mut self.out
     }
@@ -43,18 +44,18 @@ impl<'a> Output<'a> {
         self.line(value)
     }
 
-    /// Hands everything to the reader.
+    /// Flushes everything to the reader.
     pub fn flush(&mut self) -> Result<()> {
         self.out.flush().map_err(|error| Failure::output(&error))
     }
 
-    /// Hands everything to the reader; the end of the output.
+    /// Flushes everything to the reader, and ends the output.
     pub fn finish(mut self) -> Result<()> {
         self.flush()
     }
 }
 
-/// Puts a name of any bytes into a JSON object: as text, and beside it in hex where text cannot say it.
+/// Puts a name of any bytes into a JSON object: as text, and also in hex if it is not text.
 pub fn put_name(object: &mut Map<String, Value>, key: &str, name: &[u8]) {
     object.insert(key.to_owned(), Value::from(String::from_utf8_lossy(name)));
     if std::str::from_utf8(name).is_err() {
@@ -72,7 +73,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Starts a table; a column whose head begins with `>` is aligned to the right.
+    /// Starts a table. A column whose head begins with `>` is aligned to the right.
     pub fn new(heads: &[&'static str]) -> Table {
         let right = heads.iter().map(|head| head.starts_with('>')).collect();
         Table { heads: heads.iter().map(|head| head.trim_start_matches('>')).collect(), right, rows: Vec::new() }
@@ -105,7 +106,7 @@ impl Table {
     }
 }
 
-/// Says something beside the result, on standard error; a closed standard error is nobody's business.
+/// Writes a remark beside the result, to standard error. A closed standard error is ignored.
 pub fn note(text: impl Display) {
     let _ = writeln!(std::io::stderr(), "{}", harmless(&text.to_string()));
 }

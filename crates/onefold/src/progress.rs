@@ -1,8 +1,8 @@
-//! Progress of long work: how much of how much, how fast, how long still, which file.
+//! Progress of long work: how much of how much, how fast, how much time is left, which file.
 //!
-//! * [`Watch`]: the monitor of backups, restores and analyses. It shows a bar on a terminal, or lines for programs, prints problems as they come and keeps
-//!   them for the result.
-//! * [`Course`]: what the counters of such work say about rate and time left.
+//! * [`Watch`]: the monitor of backups, restores and analyses. It shows a bar on a terminal, or lines for programs. It
+//!   prints problems as they come and keeps them for the result.
+//! * [`Course`]: rate and time left, from the counters of such work.
 //! * [`bar`], [`titled_bar`], [`steps`]: bars of other work, on a terminal only.
 
 mod course;
@@ -16,7 +16,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::Duration;
 
-/// A bar over `total_bytes`; invisible when nobody looks.
+/// Returns a bar over `total_bytes`; invisible if nobody watches.
 pub fn bar(talk: Talk, total_bytes: u64) -> ProgressBar {
     styled(
         talk,
@@ -25,7 +25,7 @@ pub fn bar(talk: Talk, total_bytes: u64) -> ProgressBar {
     )
 }
 
-/// A bar below a line that says what it is of; of 0 bytes, as long as that is not known, the line alone.
+/// Returns a bar below a title line. With 0 bytes, the total is unknown, and there is only the line.
 pub fn titled_bar(talk: Talk, total_bytes: u64, title: String) -> ProgressBar {
     let template = match total_bytes {
         0 => "{elapsed_precise} {spinner} {wide_msg}",
@@ -36,12 +36,12 @@ pub fn titled_bar(talk: Talk, total_bytes: u64, title: String) -> ProgressBar {
     bar
 }
 
-/// A bar over the steps of something that is not counted in bytes; its message names the step.
+/// Returns a bar over steps that are not counted in bytes. Its message names the step.
 pub fn steps(talk: Talk) -> ProgressBar {
     styled(talk, 0, "{elapsed_precise} {msg} [{bar:30}] {pos}/{len}, {eta} left")
 }
 
-/// Whether anybody looks at a bar.
+/// Returns whether anybody watches a bar.
 pub fn is_shown(talk: Talk) -> bool {
     !talk.quiet && !talk.verbose && std::io::stderr().is_terminal()
 }

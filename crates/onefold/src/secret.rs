@@ -1,4 +1,4 @@
-//! Secrets: where they come from, so that they stand neither in a list of processes nor in a history of commands.
+//! Where secrets come from, so that they appear neither in a process list nor in a command history.
 
 use crate::failure::{Failure, Result};
 use crate::output::note;
@@ -19,12 +19,12 @@ const LIMIT_BYTES: usize = 1024;
 #[derive(Clone, Default, Deserialize, Serialize)]
 pub struct Secret(Vec<u8>);
 
-/// How often a person is asked for a secret.
+/// How often to ask a person for a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asking {
-    /// A wrong one does no harm.
+    /// Once: a wrong one does no harm.
     Once,
-    /// A mistyped one would be lost.
+    /// Twice: a mistyped one would be lost.
     Twice,
 }
 
@@ -35,12 +35,12 @@ impl fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// Its bytes.
+    /// Returns its bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// From the file, else from the environment, else from the terminal.
+    /// Reads it from the file, otherwise from the environment, otherwise from the terminal.
     pub fn read(file: Option<&Path>, asking: Asking) -> Result<Secret> {
         if let Some(path) = file {
             let cannot = |error| Failure::cannot_run(format!("cannot read the secret from {}: {error}", path.display()));
@@ -89,7 +89,7 @@ const CHAP_LEAST_BYTES: usize = 12;
 /// Most of them: more than what RFC 7143 wants to be possible. Some initiators, those of Windows among them, take 16.
 const CHAP_MOST_BYTES: usize = 128;
 
-/// The secret of CHAP in a file that only its owner, and perhaps the owner's group, may read.
+/// Reads a CHAP secret from a file that only its owner, and perhaps the owner's group, may read.
 pub fn chap_secret(path: &Path) -> Result<Secret> {
     let shown = path.display();
     let cannot = |error: std::io::Error| Failure::cannot_run(format!("cannot read the CHAP secret from {shown}: {error}"));

@@ -1,4 +1,4 @@
-//! What a command that needs nothing but an open store runs with.
+//! The context of a command that needs only an open store.
 
 use crate::cli::Wait;
 use crate::console::Console;
@@ -14,39 +14,43 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// A command that needs nothing but an open store: no file and no environment of whoever typed it. So it does the same in a process of its
-/// own and in a daemon that has the store open already.
+/// A command that needs only an open store: no file and no environment of its caller. So it does the same in a process
+/// of its own and in a daemon that has the store open already.
 pub trait StoreCommand {
-    /// As it is typed, for whoever finds the store locked by it.
+    /// Returns its name as typed, for others that find the store locked by it.
     fn name(&self) -> &'static str;
-    /// The store that it was typed for. In a daemon this means nothing.
+    /// Returns the store that it was typed for. In a daemon this means nothing.
     fn directory(&self) -> &Path;
-    /// How it opens the store. With [`Mode::Snapshot`] it says what it reads ([`Engine::hold`](onefold_engine::Engine::hold)) as soon as it knows; what it says
-    /// before is shown then, or at its end.
+    /// Returns how it opens the store. With [`Mode::Snapshot`] it declares what it reads
+    /// ([`Engine::hold`](onefold_engine::Engine::hold)) as soon as it knows. Its earlier output is shown then, or at
+    /// its end.
     fn mode(&self) -> Mode;
-    /// How long it waits for another process that has the store.
+    /// Returns how long it waits for another process that has the store.
     fn wait(&self) -> Option<Wait> {
         None
     }
-    /// Whether a daemon does it that has the store open, though it could be done beside the daemon: only the daemon knows all.
+    /// Returns whether a daemon that has the store open runs it, although it could run beside the daemon: only the
+    /// daemon has the complete state.
     fn asks_the_daemon(&self) -> bool {
         false
     }
-    /// Whether it looks at [`Session::is_cancelled`] and then ends at a clean place. Else a signal ends it at once.
+    /// Returns whether it checks [`Session::is_cancelled`] and then ends at a clean place. Otherwise a signal ends it
+    /// at once.
     fn ends_early(&self) -> bool {
         false
     }
-    /// Whether it takes so much memory or so much of the disk that a daemon does one such command at a time.
+    /// Returns whether it takes so much memory or disk that a daemon runs one such command at a time.
     fn is_heavy(&self) -> bool {
         false
     }
-    /// Whether it uses rights of whoever runs the daemon beyond the store: then only that user and root may have the daemon do it.
+    /// Returns whether it uses rights of the daemon's user beyond the store. Then only that user and root may have the
+    /// daemon run it.
     fn is_for_owner(&self) -> bool {
         false
     }
-    /// Does it.
+    /// Runs it.
     fn run(&self, session: &Session<'_>) -> Result<Exit>;
-    /// What it makes of a store that does not open; `None`: no more than the error.
+    /// Handles a store that does not open. `None`: there is nothing beyond the error.
     fn without_store(&self, _error: &EngineError, _console: &dyn Console, _quiet: bool) -> Option<Result<Exit>> {
         None
     }
@@ -56,7 +60,7 @@ pub trait StoreCommand {
 pub struct Session<'a> {
     /// The store.
     pub store: &'a Store,
-    /// Whether to leave out everything but errors and what was asked for.
+    /// Whether to print only errors and requested results.
     pub quiet: bool,
     console: &'a dyn Console,
     volumes: OnceLock<Arc<Volumes>>,
@@ -64,12 +68,13 @@ pub struct Session<'a> {
     said: Mutex<Vec<Said>>,
 }
 
-/// What a command says while writers may have to wait for it: nobody who reads slowly shall hold them up.
+/// Output of a command while writers may have to wait for it: it is kept back, so that a slow reader does not delay
+/// them.
 #[derive(Debug)]
 pub enum Said {
     /// For standard output.
     Output(Vec<u8>),
-    /// Beside the result.
+    /// For standard error, beside the result.
     Note(String),
 }
 
@@ -87,17 +92,18 @@ impl Said {
 }
 
 impl<'a> Session<'a> {
-    /// In a process of its own.
+    /// Returns the session of a command in its own process.
     pub fn new(store: &'a Store, console: &'a dyn Console, quiet: bool) -> Session<'a> {
         Session { store, quiet, console, volumes: OnceLock::new(), daemon: None, said: Mutex::default() }
     }
 
-    /// In the daemon, beside the clients of its volumes.
+    /// Returns the session of a command in the daemon, beside the clients of its volumes.
     pub fn beside(store: &'a Store, daemon: &'a Daemon, console: &'a dyn Console, quiet: bool) -> Session<'a> {
         Session { store, quiet, console, volumes: OnceLock::from(daemon.volumes().clone()), daemon: Some(daemon), said: Mutex::default() }
     }
 
-    /// The volumes of the store; those of the daemon where there is one, so that its clients see every change at once.
+    /// Returns the volumes of the store. In a daemon these are the daemon's, so that its clients see every change at
+    /// once.
     pub fn volumes(&self) -> Result<&Volumes> {
         if let Some(volumes) = self.volumes.get() {
             return Ok(volumes);
@@ -107,17 +113,18 @@ impl<'a> Session<'a> {
         Ok(self.volumes.get_or_init(|| opened))
     }
 
-    /// Whether a daemon does this beside its clients. It also drops, in the background, what nobody needs any more.
+    /// Returns whether a daemon runs this beside its clients. A daemon also frees unneeded data in the background.
     pub fn is_in_daemon(&self) -> bool {
         self.daemon.is_some()
     }
 
-    /// The daemon that this runs in.
+    /// Returns the daemon that runs this.
     pub fn daemon(&self) -> Option<&Daemon> {
         self.daemon
     }
 
-    /// Does something that a client of the volume would not survive: it is refused while one is connected, and none connects meanwhile.
+    /// Does something that a client of the volume would not survive. It is refused while a client is connected, and
+    /// none connects meanwhile.
     pub fn on_unused_volume<T>(&self, name: &str, work: impl FnOnce(&Volumes) -> Result<T>) -> Result<T> {
         let volumes = self.volumes()?;
         match self.daemon {
@@ -126,7 +133,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Asks whether to go on with something that destroys data. `losses` says what will be gone; `is_confirmed`: `--yes` was given.
+    /// Asks whether to continue with something that destroys data. `losses` says what will be lost. `is_confirmed`:
+    /// `--yes` was given.
     pub fn confirm(&self, is_confirmed: bool, losses: impl Display) -> Result<()> {
         if is_confirmed {
             return Ok(());
@@ -139,17 +147,17 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The other end.
+    /// Returns the other end.
     pub fn console(&self) -> &dyn Console {
         self.console
     }
 
-    /// Standard output, for results.
+    /// Returns standard output, for results.
     pub fn output(&self) -> Output<'_> {
         Output::to(Box::new(Later(self)))
     }
 
-    /// Says something beside the result.
+    /// Writes a remark beside the result.
     pub fn note(&self, text: impl Display) {
         let said = Said::Note(text.to_string());
         // A remark that cannot be shown is lost.
@@ -163,19 +171,19 @@ impl<'a> Session<'a> {
         if self.store.engine.is_looking() { Ok(()) } else { said.drain(..).try_for_each(|said| said.show(self.console)) }
     }
 
-    /// What was said and is not shown yet, to be shown when the store is closed.
+    /// Returns the output that was kept back, to be shown when the store is closed.
     pub fn take_said(&self) -> Vec<Said> {
         std::mem::take(&mut self.said.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Says something that the person may want to know, unless they asked for silence.
+    /// Writes advice, unless the user asked for silence.
     pub fn advise(&self, text: impl Display) {
         if !self.quiet {
             self.note(text);
         }
     }
 
-    /// Takes the progress away: the long work is over.
+    /// Removes the progress display: the long work is over.
     pub fn end_progress(&self) {
         self.console.end_progress();
     }

@@ -12,10 +12,10 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The file of settings in a store.
+/// The settings file in a store.
 pub const SETTINGS_FILE: &str = "onefold.toml";
 
-/// What to do about damage that keeps a store from opening.
+/// Advice about damage that keeps a store from opening.
 pub const OPENING_ADVICE: &str = "the store opens only when this is whole again: `onefold check --repair` makes whole what it can (with --dry-run it says what it \
     would do), of what is in index/ `onefold check --rebuild-index` does; anything else is to be brought back from a copy of the store";
 
@@ -29,7 +29,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the store in `directory` with its own settings. `command` is what others read about who holds it.
+    /// Opens the store in `directory` with its own settings. `command` is shown to others that find the store locked.
     pub fn open(directory: &Path, mode: Mode, command: &str) -> Result<Store> {
         Store::open_when_free(directory, mode, command, &mut Waiting::until(None, &Interrupt::default(), true))
     }
@@ -41,7 +41,8 @@ impl Store {
         Store::open_with(ground, settings, mode, command, waiting)
     }
 
-    /// Opens a store as of a moment. If damage keeps it from opening, what is sound of it is read, and `note` is told; so whoever can still be helped is.
+    /// Opens a store as of a moment. If damage keeps it from opening, its sound parts are read, and `note` is told. So
+    /// whatever can still be restored is.
     pub fn open_as_of_now(
         ground: Arc<dyn Ground>,
         settings: Settings,
@@ -77,7 +78,7 @@ impl Store {
         Ok(Store { engine, settings })
     }
 
-    /// What the volumes of this store are opened with.
+    /// Returns the options for opening the volumes of this store.
     pub fn volumes_options(&self) -> VolumesOptions {
         VolumesOptions {
             dirty_bytes: self.settings.volume_dirty_bytes,
@@ -86,13 +87,13 @@ impl Store {
         }
     }
 
-    /// Ends the work with the store: what was written is durable on return, and the next opening is quick.
+    /// Closes the store: everything written is durable on return, and the next opening is quick.
     pub fn close(self) -> Result<()> {
         Ok(self.engine.close()?)
     }
 }
 
-/// The directory of a store.
+/// Opens the directory of a store.
 pub fn ground(directory: &Path) -> Result<Arc<dyn Ground>> {
     match LocalGround::open(directory) {
         Ok(ground) => Ok(Arc::new(ground)),
@@ -104,7 +105,7 @@ pub fn ground(directory: &Path) -> Result<Arc<dyn Ground>> {
     }
 }
 
-/// Reads a file of settings; with `optional` one that is not there means the defaults.
+/// Reads a settings file. With `optional`, a missing file means the defaults.
 pub fn read_settings(path: &Path, optional: bool) -> Result<Settings> {
     let wrong = |why: String| Failure::cannot_run(format!("cannot use the settings in {}: {why}", path.display()));
     let mut text = String::new();
@@ -124,7 +125,7 @@ pub fn read_settings(path: &Path, optional: bool) -> Result<Settings> {
     }
 }
 
-/// Every failure to open means that the command could not run.
+/// Turns a failure to open into one that says that the command could not run.
 pub fn cannot_open(error: EngineError) -> Failure {
     let is_damage = error.is_damage();
     let failure = Failure { exit: Exit::CannotRun, ..Failure::from(error) };

@@ -1,10 +1,10 @@
 //! How much a command says beside its results.
 
-/// How much is said beside results.
+/// How much to say beside results.
 #[derive(Clone, Copy, Debug)]
 pub struct Talk {
     /// Nothing.
     pub quiet: bool,
-    /// The log takes standard error, so no progress bar.
+    /// The log uses standard error, so there is no progress bar.
     pub verbose: bool,
 }

@@ -1,4 +1,4 @@
-//! Rates, times and names as people write and read them; sizes are those of [`onefold_ground::size`].
+//! Rates, times and names as people write and read them. Sizes are in [`onefold_ground::size`].
 
 pub use onefold_ground::size::{GIB, KIB, MIB, SizeError, TIB, parse_size, size};
 
@@ -7,12 +7,12 @@ use std::cell::RefCell;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// A rate: bytes per second.
+/// Formats a rate: bytes per second.
 pub fn rate(bytes: u64, time: Duration) -> String {
     format!("{}/s", size((bytes as f64 / time.as_secs_f64().max(1e-6)) as u64))
 }
 
-/// A span of time: `340ms`, `4.2s`, `3m 05s`, `2h 10m`.
+/// Formats a duration: `340ms`, `4.2s`, `3m 05s`, `2h 10m`.
 pub fn duration(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
@@ -23,7 +23,7 @@ pub fn duration(time: Duration) -> String {
     }
 }
 
-/// A number with its thousands apart: `1,234,567`.
+/// Formats a number with separated thousands: `1,234,567`.
 pub fn number(value: u64) -> String {
     let digits = value.to_string();
     let mut out = String::new();
@@ -36,13 +36,13 @@ pub fn number(value: u64) -> String {
     out
 }
 
-/// A number and its noun: `1 file`, `2 files`.
+/// Formats a number and its noun: `1 file`, `2 files`.
 pub fn counted(value: u64, one: &str, many: &str) -> String {
     format!("{} {}", number(value), if value == 1 { one } else { many })
 }
 
-/// How much less `part` is than `whole`: `3.4 times less`; `None` where that says nothing, because there is no part, or it is
-/// about as much.
+/// Returns how much less `part` is than `whole`: `3.4 times less`. `None`: that says nothing, because there is no part,
+/// or it is about as much.
 pub fn times_less(whole: u64, part: u64) -> Option<String> {
     if part == 0 {
         return None;
@@ -60,17 +60,18 @@ thread_local! {
     static READERS_ZONE: RefCell<Option<TimeZone>> = const { RefCell::new(None) };
 }
 
-/// From here on [`local_time`] on this thread means this zone: in a daemon, that of the client for whom the thread works.
+/// Sets the zone of [`local_time`] on this thread: in a daemon, the zone of the client for whom the thread works.
 pub fn set_local_zone(zone: TimeZone) {
     READERS_ZONE.set(Some(zone));
 }
 
-/// The zone of whoever reads what this thread writes: where days begin for them.
+/// Returns the zone of the reader for whom this thread writes: it says where days begin.
 pub fn local_zone() -> TimeZone {
     READERS_ZONE.with_borrow(Clone::clone).unwrap_or_else(TimeZone::system)
 }
 
-/// A moment as people write it, in nanoseconds since 1970: a day (its beginning), a day and a time in the local zone, or RFC 3339 with its own zone.
+/// Parses a moment as people write it, to nanoseconds since 1970: a day (its beginning), a day and a time in the local
+/// zone, or RFC 3339 with its own zone.
 pub fn parse_moment(text: &str) -> Result<i64, String> {
     let zoned = |text: &str| text.parse::<jiff::Timestamp>().ok();
     let local = |text: &str| text.parse::<jiff::civil::DateTime>().ok()?.to_zoned(local_zone()).ok().map(|time| time.timestamp());
@@ -80,7 +81,7 @@ pub fn parse_moment(text: &str) -> Result<i64, String> {
     i64::try_from(moment.as_nanosecond()).map_err(|_| format!("`{text}` is too far off: dates must be from 1678 to 2261"))
 }
 
-/// A time in the local zone, as `2026-01-31 14:05:00`. `time_ns` counts from 1970, UTC.
+/// Formats a time in the local zone: `2026-01-31 14:05:00`. `time_ns` counts from 1970, UTC.
 pub fn local_time(time_ns: i64) -> String {
     match jiff::Timestamp::from_nanosecond(i128::from(time_ns)) {
         Ok(time) => time.to_zoned(local_zone()).strftime("%Y-%m-%d %H:%M:%S").to_string(),
@@ -88,7 +89,7 @@ pub fn local_time(time_ns: i64) -> String {
     }
 }
 
-/// A time in UTC, as RFC 3339 has it: `2026-01-31T13:05:00.123456789Z`. For JSON.
+/// Formats a time in UTC as in RFC 3339: `2026-01-31T13:05:00.123456789Z`. For JSON.
 pub fn utc_time(time_ns: i64) -> String {
     match jiff::Timestamp::from_nanosecond(i128::from(time_ns)) {
         Ok(time) => time.to_string(),
@@ -96,13 +97,14 @@ pub fn utc_time(time_ns: i64) -> String {
     }
 }
 
-/// Whether a letter changes the direction of the text around it: such a name would look like another one.
+/// Returns whether a letter changes the direction of the text around it: a name with it would look like another one.
 pub fn is_bidirectional(letter: char) -> bool {
     matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// A name of any bytes as one line that a terminal shows harmlessly and that names exactly these bytes: control characters,
-/// those that change the direction of text, and bytes that are not UTF-8 as `\n`, `\t`, `\x1b`; a backslash as `\\`.
+/// Formats a name of any bytes as one harmless line for a terminal that names exactly these bytes. Control characters,
+/// letters that change the direction of text, and bytes that are not UTF-8 become `\n`, `\t`, `\x1b`; a backslash
+/// becomes `\\`.
 pub fn printable(name: &[u8]) -> String {
     let mut out = String::with_capacity(name.len());
     for part in name.utf8_chunks() {

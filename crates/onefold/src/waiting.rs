@@ -15,7 +15,7 @@ const TRY_EVERY: Duration = Duration::from_millis(100);
 
 /// An error that may say that another process has the store.
 pub trait InUse {
-    /// Who has it; `None`: it is another error.
+    /// Returns the holder. `None`: it is another error.
     fn holder(&self) -> Option<String>;
 }
 
@@ -50,19 +50,19 @@ pub struct Waiting<'a> {
 }
 
 impl<'a> Waiting<'a> {
-    /// Begins now. Without `wait` nobody is waited for.
+    /// Starts the wait now. Without `wait` it waits for nobody.
     pub fn new(wait: Option<Wait>, console: &'a dyn Console, quiet: bool) -> Waiting<'a> {
         let (note, is_cancelled) = (Box::new(|text: &str| console.note(text)), Box::new(|| console.is_cancelled()));
         Waiting { wait, began: Instant::now(), told: None, note, is_cancelled, quiet }
     }
 
-    /// The same for a command that has no console.
+    /// Returns the same for a command without a console.
     pub fn until(wait: Option<Wait>, interrupt: &'a Interrupt, quiet: bool) -> Waiting<'a> {
         let (note, is_cancelled) = (Box::new(|text: &str| output::note(text)), Box::new(|| interrupt.came()));
         Waiting { wait, began: Instant::now(), told: None, note, is_cancelled, quiet }
     }
 
-    /// Opens the store, or does what opens it; while another process has it, again and again as long as this waits.
+    /// Opens the store, or runs what opens it. While another process has the store, retries as long as this waits.
     pub fn open<T, E: InUse>(&mut self, mut open: impl FnMut() -> Result<T, E>) -> Result<T, E> {
         loop {
             match open() {
@@ -72,13 +72,13 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// How the command ends if it was stopped while another process had the store.
+    /// Returns how the command ends if it was stopped while another process had the store.
     pub fn interruption(&self, error: &impl InUse) -> Option<Failure> {
         let was_stopped = error.holder().is_some() && (self.is_cancelled)();
         was_stopped.then(|| Failure::interrupted("stopped while another process had the store; nothing was done"))
     }
 
-    /// Waits a moment if another process has the store and this waits for it. False: the error stands.
+    /// Waits a moment if another process has the store and the command wants to wait. False: the error stands.
     pub fn goes_on_after(&mut self, error: &impl InUse) -> bool {
         let (Some(wait), Some(holder)) = (self.wait, error.holder()) else { return false };
         let is_over = matches!(wait, Wait::AtMost(span) if self.began.elapsed() >= Duration::from_secs(span.0));

@@ -1,10 +1,10 @@
-//! Who may come: patterns for names of initiators, and networks.
+//! Who may connect: patterns for names of initiators, and networks.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// A network: an address and how many of its first bits count.
+/// A network: an address and the number of its first bits that count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     address: IpAddr,
@@ -12,23 +12,24 @@ pub struct Network {
 }
 
 impl Network {
-    /// All addresses whose first bits are those of `address`; `None`: it has not so many, or others of its bits are set.
+    /// Returns the network of all addresses with the same first bits as `address`. `None`: the address does not have
+    /// that many bits, or has other bits set.
     pub fn new(address: IpAddr, bits: u8) -> Option<Network> {
         let (number, all) = number(address);
         (bits <= all && number & !mask(bits, all) == 0).then_some(Network { address, bits })
     }
 
-    /// Its address.
+    /// Returns its address.
     pub fn address(&self) -> IpAddr {
         self.address
     }
 
-    /// How many bits count.
+    /// Returns how many bits count.
     pub fn bits(&self) -> u8 {
         self.bits
     }
 
-    /// Whether an address is in it. One of version 4 that came over version 6 counts as the former.
+    /// Returns whether an address is in it. An IPv4 address mapped to IPv6 counts as IPv4.
     pub fn contains(&self, address: IpAddr) -> bool {
         let (own, all) = number(self.address);
         let (other, others) = number(address.to_canonical());
@@ -43,7 +44,7 @@ fn number(address: IpAddr) -> (u128, u8) {
     }
 }
 
-/// The first of `all` bits set.
+/// Returns a mask with the first `bits` of `all` bits set.
 fn mask(bits: u8, all: u8) -> u128 {
     let ones = |count: u8| if count == 0 { 0 } else { u128::MAX >> (128 - u32::from(count)) };
     ones(all) & !ones(all - bits)
@@ -71,11 +72,12 @@ impl fmt::Display for Network {
     }
 }
 
-/// Whether a name is as a pattern says, in which `*` stands for any number of characters and `?` for one. Letters count the same in both sizes.
+/// Returns whether a name matches a pattern. `*` stands for any number of characters and `?` for one. Case does not
+/// matter.
 pub fn matches_pattern(pattern: &str, name: &str) -> bool {
     let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
     let (mut at, mut of) = (0, 0);
-    // The last `*`, and how far the name was when it was met: there it goes on with one character more.
+    // The last `*`, and where the name was when it was met. From there the match retries with one more character.
     let mut star: Option<(usize, usize)> = None;
     while of < name.len() {
         match pattern.get(at) {

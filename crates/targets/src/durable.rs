@@ -1,26 +1,27 @@
-//! Changes of objects that are durable when they are answered, or are not done.
+//! Changes of objects that are durable when they are answered, or are not made.
 
 use crate::error::{Result, TargetError};
 use onefold_engine::{Change, Engine, Transaction};
 
-/// Makes these changes, durably on return. After an error they are taken back, but for [`TargetError::NotDurable`].
+/// Makes these changes. Durable on return. After an error they are reverted, except after [`TargetError::NotDurable`].
 ///
-/// A transaction whose flush fails stays in the queue of the engine, and the next flush that anybody asks for makes it durable: what was
-/// answered with an error would be there after a restart. So the values of before go behind it; of changes of one object in a batch the last one counts.
-/// Whoever calls sees to it that nobody else changes these objects meanwhile.
+/// If a flush fails, its transaction stays in the engine's queue, and the next flush by anybody makes it durable. So
+/// after a restart the change would exist although it was answered with an error. To prevent that, the old values are
+/// submitted after it: of several changes of one object in a batch, the last counts. The caller makes sure that nobody
+/// else changes these objects meanwhile.
 pub(crate) fn make_durable(engine: &Engine, changes: Vec<Change>) -> Result<()> {
     let before = |(partition, key, _): &Change| Ok((*partition, key.clone(), engine.get(*partition, key)?));
     let before = changes.iter().map(before).collect::<Result<Vec<Change>>>()?;
     let make = |changes| engine.submit(Transaction { changes, references: Vec::new() }).and_then(|()| engine.flush());
     let Err(error) = make(changes) else { return Ok(()) };
     if !is_as(engine, &before) {
-        // That this can be flushed is not needed: nothing that is flushed later comes before it.
+        // This need not be flushed: nothing that is flushed later comes before it.
         let _ = make(before.clone());
     }
     Err(if is_as(engine, &before) { TargetError::Engine(error) } else { TargetError::NotDurable(error) })
 }
 
-/// Whether objects have these values, with what is submitted and not durable yet.
+/// Returns whether objects have these values, including submitted values that are not durable yet.
 fn is_as(engine: &Engine, values: &[Change]) -> bool {
     values.iter().all(|(partition, key, value)| engine.get(*partition, key).is_ok_and(|found| found == *value))
 }
@@ -57,7 +58,7 @@ mod tests {
             ground.fail_operation(0, ErrorKind::Other);
             assert!(matches!(work(), Err(TargetError::Engine(_))), "{number}");
         }
-        // What is flushed afterwards takes everything along that waits.
+        // A later flush takes everything along that waits.
         keep_sanitize(&engine, 4, Some(&sanitize)).unwrap();
         drop(engine);
         let engine = open(&ground.restart(CrashPolicy::DropAll));

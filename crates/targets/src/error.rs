@@ -1,25 +1,25 @@
-//! What can go wrong with targets.
+//! The errors of targets.
 
 use onefold_engine::EngineError;
 
-/// Why something is not done.
+/// An error of a change or a lookup of targets.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
     /// The store refuses or fails.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// Something was changed, could not be made durable, and could not be taken back either: whether it is there after a restart is not known.
+    /// A change could neither be made durable nor be reverted. Whether it exists after a restart is unknown.
     #[error("the change may not survive a restart: {0}")]
     NotDurable(#[source] EngineError),
-    /// A name that no target can have.
+    /// An invalid name.
     #[error("{name:?} is not a valid target name: {reason}")]
     Name {
-        /// What was given.
+        /// The given name.
         name: String,
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// There is a target of that name.
+    /// A target of that name exists.
     #[error("target {name} exists already")]
     Exists {
         /// Its name.
@@ -41,7 +41,7 @@ pub enum TargetError {
         /// Why it cannot be used.
         reason: &'static str,
     },
-    /// A volume is in one target at a time.
+    /// The volume is in a target already: it can be in one at a time.
     #[error("the volume is LUN {lun} of target {name} already")]
     Attached {
         /// Its LUN there.
@@ -49,7 +49,7 @@ pub enum TargetError {
         /// That target.
         name: String,
     },
-    /// An object does not hold what the format says.
+    /// An object does not match its format.
     #[error("{object} is damaged: {reason}")]
     Damaged {
         /// Which object.
@@ -57,15 +57,15 @@ pub enum TargetError {
         /// What is wrong.
         reason: String,
     },
-    /// All numbers of targets were given away.
+    /// All target numbers are used up.
     #[error("no number is left for a target")]
     NoNumber,
-    /// More of something than a record has room for.
+    /// More of something than a record holds.
     #[error("a target has at most {limit} {what}")]
     TooMany {
-        /// What there is too much of.
+        /// What there are too many of.
         what: &'static str,
-        /// How many are possible.
+        /// The limit.
         limit: usize,
     },
 }

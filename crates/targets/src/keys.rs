@@ -9,12 +9,12 @@ pub(crate) const RESERVATIONS: u8 = b'r';
 /// First byte of the keys of erasures.
 pub(crate) const SANITIZE: u8 = b'e';
 
-/// The key of a target or of something of a volume.
+/// Returns the key of a target, or of an object of a volume.
 pub(crate) fn key(prefix: u8, number: u32) -> Vec<u8> {
     [&[prefix], number.to_be_bytes().as_slice()].concat()
 }
 
-/// The number in a key; `None`: it is not of the right length.
+/// Returns the number in a key. `None`: the key has the wrong length.
 pub(crate) fn number(key: &[u8]) -> Option<u32> {
     key.get(1..)?.try_into().ok().map(u32::from_be_bytes)
 }

@@ -1,8 +1,9 @@
-//! iSCSI targets as the store remembers them: which volumes they show under which numbers, who may come and on which terms; and what of logical units outlives a
-//! restart, persistent reservations and erasures under way (`docs/format.md` sections 7.9 to 7.11).
+//! iSCSI targets as the store remembers them: which volumes they show under which LUNs, who may connect, and how. It
+//! also keeps the state of logical units that survives a restart: persistent reservations and erasures under way
+//! (`docs/format.md` sections 7.9 to 7.11).
 //!
-//! Objects of the object index and the rules that they keep among each other. This crate must never know how targets are served, nor what is in a volume: it knows
-//! a volume by its number, which no other volume ever has.
+//! This crate holds objects of the object index and the rules between them. It must never know how targets are served,
+//! nor what is in a volume: it knows a volume by its number, which no other volume ever has.
 
 mod access;
 mod durable;

@@ -2,13 +2,13 @@
 
 use crate::error::{Result, TargetError};
 
-/// What stands before a name that is not a whole one.
+/// The prefix of names that are not complete.
 pub const DEFAULT_AUTHORITY: &str = "iqn.2026-01.io.github.onefold:";
 /// Longest name, bytes (RFC 7143 section 4.2.7.2).
 const MAX_NAME_BYTES: usize = 223;
 
-/// The iSCSI name that is meant: one of the kinds `iqn.`, `eui.` and `naa.` as it is, anything else behind [`DEFAULT_AUTHORITY`]. Names are in small letters, as
-/// the RFC has them prepared.
+/// Returns the iSCSI name that is meant. Names of the kinds `iqn.`, `eui.` and `naa.` stay as they are; anything else
+/// gets the prefix [`DEFAULT_AUTHORITY`]. The result is in lower case, as the RFC prescribes.
 pub fn whole_name(given: &str) -> Result<String> {
     let wrong = |reason: &'static str| TargetError::Name { name: given.to_owned(), reason };
     let given = given.to_ascii_lowercase();
@@ -33,7 +33,7 @@ pub fn whole_name(given: &str) -> Result<String> {
     }
 }
 
-/// Year and month, a point, a domain name the wrong way round, perhaps a colon and more.
+/// Returns whether it is a year and month, a dot, a reversed domain name, and perhaps a colon and more.
 fn is_qualified(rest: &str) -> bool {
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     let Some((date, rest)) = rest.split_at_checked(8) else { return false };

@@ -9,43 +9,43 @@ use std::net::IpAddr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-/// The version that values begin with.
+/// The version at the beginning of values.
 pub(crate) const VERSION: u8 = 1;
-/// The number of the record that has the LUNs of the target with all volumes. It has no name of its own.
+/// The record number for the LUNs of the target with all volumes. It has no name of its own.
 pub const DEFAULT_TARGET: u32 = 0;
-/// The number that targets have which are not in the store but in the file of settings. No record has it.
+/// The number of targets that are in the settings file and not in the store. No record has it.
 pub const FILE_TARGET: u32 = u32::MAX;
-/// Greatest LUN: one level, flat space.
+/// The greatest LUN: one level, flat space.
 pub const MAX_LUN: u16 = 0x3fff;
-/// Entries of each list of a record but the units.
+/// Most entries of each list in a record, except the units.
 pub(crate) const MAX_ENTRIES: usize = 256;
 
 /// A target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Target {
-    /// Its number, in its key.
+    /// Its number, which is in its key.
     pub number: u32,
     /// Its iSCSI name.
     pub name: String,
-    /// What it shows, by LUN.
+    /// Its units, by LUN.
     pub units: BTreeMap<u16, Unit>,
-    /// Patterns for names of initiators that may come; none: all.
+    /// Patterns for names of allowed initiators; none: all.
     pub initiators: Vec<String>,
-    /// Networks from which they may come; none: all.
+    /// Networks of allowed initiators; none: all.
     pub networks: Vec<Network>,
-    /// Who may come by CHAP; none: nobody is asked.
+    /// CHAP accounts of initiators; none: no proof is asked for.
     pub accounts: Vec<Account>,
-    /// How the target proves itself to who asks it.
+    /// The account with which the target proves itself on request.
     pub own_account: Option<Account>,
     /// The digest of headers.
     pub header_digest: Digest,
     /// The digest of data.
     pub data_digest: Digest,
-    /// Sessions at a time; 0: as many as the server takes.
+    /// Sessions at a time; 0: as many as the server accepts.
     pub max_sessions: u32,
     /// Whether all its units are write-protected.
     pub is_read_only: bool,
-    /// When it was made, nanoseconds since 1970.
+    /// When it was created, nanoseconds since 1970.
     pub created_ns: i64,
 }
 
@@ -58,23 +58,23 @@ pub struct Unit {
     pub block_bytes: u32,
     /// Whether it is write-protected, even if the volume is not.
     pub is_read_only: bool,
-    /// Whether initiators may take its medium out and put it back.
+    /// Whether initiators may eject and load its medium.
     pub is_removable: bool,
 }
 
-/// A name of CHAP and the file that has its secret.
+/// A CHAP name and the file with its secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
     /// CHAP_N.
     pub name: String,
-    /// Where the secret is. The store does not have it: who copies the store does not get it.
+    /// The file of the secret. The secret is not in the store, so a copy of the store does not reveal it.
     pub secret_file: PathBuf,
 }
 
 /// Whether a digest is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Digest {
-    /// As the initiator likes it.
+    /// The initiator decides.
     #[default]
     Optional,
     /// Always.
@@ -86,7 +86,7 @@ pub enum Digest {
 impl Digest {
     const ALL: [Digest; 3] = [Digest::Optional, Digest::Required, Digest::Off];
 
-    /// The word for it.
+    /// Returns its word.
     pub fn name(self) -> &'static str {
         match self {
             Digest::Optional => "optional",
@@ -95,24 +95,24 @@ impl Digest {
         }
     }
 
-    /// What a word means.
+    /// Returns the digest for a word.
     pub fn of(name: &str) -> Option<Digest> {
         Digest::ALL.into_iter().find(|digest| digest.name() == name)
     }
 }
 
 impl Target {
-    /// Whether anybody who reaches it may use it.
+    /// Returns whether anybody who reaches it may use it.
     pub fn is_open(&self) -> bool {
         self.initiators.is_empty() && self.networks.is_empty() && self.accounts.is_empty()
     }
 
-    /// The smallest LUN that is not taken.
+    /// Returns the smallest free LUN.
     pub fn free_lun(&self) -> Option<u16> {
         (0..=MAX_LUN).find(|lun| !self.units.contains_key(lun))
     }
 
-    /// The LUN of a volume.
+    /// Returns the LUN of a volume.
     pub fn lun_of(&self, volume: u32) -> Option<u16> {
         self.units.iter().find(|(_, unit)| unit.volume == volume).map(|(lun, _)| *lun)
     }
@@ -238,7 +238,7 @@ impl Account {
     }
 }
 
-/// A byte from 0 to `last`.
+/// Reads a byte from 0 to `last`.
 pub(crate) fn choice(reader: &mut Reader<'_>, what: &'static str, last: u8) -> std::result::Result<u8, WireError> {
     let offset_bytes = reader.position();
     match reader.u8()? {

@@ -1,4 +1,4 @@
-//! All targets of a store: reading them, and changing them as one step.
+//! All targets of a store: reading them, and changing them in one step.
 
 use crate::durable::make_durable;
 use crate::error::{Result, TargetError};
@@ -10,44 +10,48 @@ use onefold_engine::{Engine, Transaction};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 
-/// Held from the reading of targets until what is changed is durable, or taken back; and while a volume is deleted that no target may have.
+/// Held from the read of targets until the change is durable or reverted. Also held while a volume is deleted that must
+/// not be in any target.
 ///
-/// Conditional transactions ([`Engine::submit_if`]) do not take its place yet. Three things have to change together for that:
-/// * A volume goes only if no target has it, those made meanwhile included. So a deletion needs one object to expect that every change of targets
-///   renews; and as an attached volume must not be gone, a deletion has to renew it too.
-/// * The list of volumes in memory loses a volume after its deletion is submitted. An attach in between reads the renewed object and finds the
-///   volume still listed. It would have to expect the record of the volume too, which only the volumes know.
-/// * After a failed flush changes are taken back (`durable.rs`). That is right only as long as nobody has built on them.
+/// Conditional transactions ([`Engine::submit_if`]) cannot replace it yet. Three things have to change together for
+/// that:
+/// * A volume may be deleted only if no target has it, including targets made meanwhile. So a deletion needs one object
+///   to expect that every change of targets renews. And as an attached volume must not be gone, a deletion has to renew
+///   it too.
+/// * The list of volumes in memory loses a volume after its deletion is submitted. An attach in between reads the
+///   renewed object and finds the volume still listed. It would have to expect the volume's record too, which only the
+///   volumes know.
+/// * After a failed flush changes are reverted (`durable.rs`). That is right only while nobody has built on them.
 static CHANGING: Mutex<()> = Mutex::new(());
 
-/// What a store knows of targets.
+/// The targets that a store has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Known {
-    /// Those that can be read, by number: that with all volumes too, if it has LUNs.
+    /// Readable targets, by number. The target with all volumes is among them if it has LUNs.
     pub targets: Vec<Target>,
-    /// What is damaged. While there is something, nobody knows who may use what: a target with all volumes must not be shown.
+    /// Damage. While there is any, access rights are unknown: a target with all volumes must not be shown.
     pub damaged: Vec<String>,
     last_number: u32,
 }
 
 impl Known {
-    /// Targets that somebody made.
+    /// Returns the targets that somebody created.
     pub fn made(&self) -> impl Iterator<Item = &Target> {
         self.targets.iter().filter(|target| target.number != DEFAULT_TARGET)
     }
 
-    /// The target of a name.
+    /// Returns the target of a name.
     pub fn find(&self, name: &str) -> Result<&Target> {
         self.made().find(|target| target.name == name).ok_or_else(|| TargetError::NotFound { name: name.to_owned() })
     }
 
-    /// The same, to change it.
+    /// Returns the target of a name, for a change.
     pub fn find_mut(&mut self, name: &str) -> Result<&mut Target> {
         let mut made = self.targets.iter_mut().filter(|target| target.number != DEFAULT_TARGET);
         made.find(|target| target.name == name).ok_or_else(|| TargetError::NotFound { name: name.to_owned() })
     }
 
-    /// Adds a target; it gets its number.
+    /// Adds a target and gives it its number.
     pub fn add(&mut self, target: Target) -> Result<()> {
         if self.made().any(|other| other.name == target.name) {
             return Err(TargetError::Exists { name: target.name });
@@ -58,14 +62,14 @@ impl Known {
         Ok(())
     }
 
-    /// Takes a target away.
+    /// Removes a target.
     pub fn remove(&mut self, name: &str) -> Result<Target> {
         let number = self.find(name)?.number;
         let at = self.targets.iter().position(|target| target.number == number).expect("it was found");
         Ok(self.targets.remove(at))
     }
 
-    /// The LUNs of the target with all volumes.
+    /// Returns the LUNs of the target with all volumes.
     pub fn default_target(&mut self) -> &mut Target {
         let at = self.targets.iter().position(|target| target.number == DEFAULT_TARGET).unwrap_or_else(|| {
             self.targets.insert(0, Target::default());
@@ -74,7 +78,7 @@ impl Known {
         &mut self.targets[at]
     }
 
-    /// Whether a volume is in a target that somebody made: its LUN and that target's name.
+    /// Returns the LUN of a volume and its target's name, if it is in a target that somebody created.
     pub fn attached(&self, volume: u32) -> Option<(u16, &str)> {
         self.made().find_map(|target| target.lun_of(volume).map(|lun| (lun, target.name.as_str())))
     }
@@ -84,7 +88,7 @@ impl Known {
     }
 }
 
-/// The targets of a store.
+/// Returns the targets of a store.
 pub fn known(engine: &Engine) -> Result<Known> {
     let mut known = Known::default();
     engine.for_each_object(TARGET, &mut |key, value| {
@@ -105,7 +109,7 @@ pub fn known(engine: &Engine) -> Result<Known> {
     Ok(known)
 }
 
-/// What is damaged of targets, and of what logical units keep, for check.
+/// Returns the damage of targets and of the state of logical units, for check.
 pub fn damaged(engine: &Engine) -> Result<Vec<String>> {
     let mut wrong = known(engine)?.damaged;
     type Decode = fn(u32, &[u8]) -> Result<()>;
@@ -124,7 +128,8 @@ pub fn damaged(engine: &Engine) -> Result<Vec<String>> {
     Ok(wrong)
 }
 
-/// Changes targets: what `work` has changed when it returns is durable on return, all of it or, after an error other than [`TargetError::NotDurable`], nothing.
+/// Changes targets. Everything that `work` has changed when it returns is durable on return. After an error other than
+/// [`TargetError::NotDurable`], nothing is changed.
 pub fn change<T, E: From<TargetError>>(
     engine: &Engine,
     work: impl FnOnce(&mut Known) -> std::result::Result<T, E>,
@@ -144,7 +149,8 @@ pub fn change<T, E: From<TargetError>>(
     Ok(done)
 }
 
-/// Drops what is kept of volumes that are not among these: they were deleted, and their numbers are never used again. Durable with the next flush.
+/// Drops the state of volumes that are not among these: they were deleted, and their numbers are never used again.
+/// Durable with the next flush.
 pub fn forget_others(engine: &Engine, volumes: &HashSet<u32>) -> Result<()> {
     let mut changes = Vec::new();
     for prefix in [RESERVATIONS, SANITIZE] {

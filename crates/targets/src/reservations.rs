@@ -1,4 +1,4 @@
-//! Persistent reservations that are kept over restarts (APTPL; `docs/format.md` section 7.10).
+//! Persistent reservations that survive restarts (APTPL; `docs/format.md` section 7.10).
 
 use crate::durable::make_durable;
 use crate::error::{Result, TargetError};
@@ -7,10 +7,10 @@ use crate::record::{VERSION, check_version, choice, text};
 use onefold_engine::Engine;
 use onefold_ground::wire::{Reader, WireError, put_bytes, put_varint};
 
-/// Registrations of one volume, at most.
+/// Most registrations of one volume.
 const MAX_REGISTRATIONS: usize = 4096;
 
-/// An initiator port, and the target port that it came by.
+/// An initiator port, and the target port through which it came.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
     /// The initiator's name and ISID, as `name,i,0x` and hexadecimal digits.
@@ -22,16 +22,16 @@ pub struct Port {
 /// A reservation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptReservation {
-    /// Its type, as SPC-4 numbers them.
+    /// Its type, with the numbers of SPC-4.
     pub kind: u8,
-    /// Who holds it.
+    /// Its holder.
     pub holder: Port,
 }
 
-/// What is kept of a volume.
+/// The persistent reservations of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeptReservations {
-    /// Who is registered, with the key.
+    /// Registered ports with their keys.
     pub registrations: Vec<(Port, u64)>,
     /// The reservation.
     pub reservation: Option<KeptReservation>,
@@ -91,13 +91,14 @@ impl Port {
     }
 }
 
-/// What is kept of a volume; `None`: nothing is.
+/// Returns the stored reservations of a volume. `None`: there are none.
 pub fn kept_reservations(engine: &Engine, volume: u32) -> Result<Option<KeptReservations>> {
     let value = engine.get(PARTITION, &key(RESERVATIONS, volume))?;
     value.map(|value| KeptReservations::decode(volume, &value)).transpose()
 }
 
-/// Keeps this of a volume, or with `None` nothing any more; durable on return. After an error it is as before, but for [`TargetError::NotDurable`].
+/// Stores the reservations of a volume, or with `None` removes them. Durable on return. After an error the state is as
+/// before, except after [`TargetError::NotDurable`].
 pub fn keep_reservations(engine: &Engine, volume: u32, kept: Option<&KeptReservations>) -> Result<()> {
     make_durable(engine, vec![(PARTITION, key(RESERVATIONS, volume), kept.map(KeptReservations::encode))])
 }

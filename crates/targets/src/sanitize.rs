@@ -1,4 +1,4 @@
-//! Erasures of whole volumes that were begun and must be brought to their end (SANITIZE; `docs/format.md` section 7.11).
+//! Erasures of whole volumes that were begun and must be finished (SANITIZE; `docs/format.md` section 7.11).
 
 use crate::durable::make_durable;
 use crate::error::{Result, TargetError};
@@ -10,7 +10,7 @@ use onefold_ground::wire::{Reader, WireError, put_bytes};
 /// An erasure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeptSanitize {
-    /// What each logical block has afterwards, repeated: as many bytes as a logical block has, 512 or 4096; none: zeros.
+    /// The content of each logical block afterwards: as many bytes as a logical block has, 512 or 4096. Empty: zeros.
     pub pattern: Vec<u8>,
     /// Whether the volume may be used after a failure without another erasure.
     pub allows_exit: bool,
@@ -46,14 +46,14 @@ impl KeptSanitize {
     }
 }
 
-/// The erasure of a volume that is to be brought to its end.
+/// Returns the erasure of a volume that must be finished.
 pub fn kept_sanitize(engine: &Engine, volume: u32) -> Result<Option<KeptSanitize>> {
     let value = engine.get(PARTITION, &key(SANITIZE, volume))?;
     value.map(|value| KeptSanitize::decode(volume, &value)).transpose()
 }
 
-/// Keeps an erasure of a volume, or with `None` that there is none any more; durable on return. After an error it is as before, but for
-/// [`TargetError::NotDurable`].
+/// Stores an erasure of a volume, or with `None` removes it. Durable on return. After an error the state is as before,
+/// except after [`TargetError::NotDurable`].
 pub fn keep_sanitize(engine: &Engine, volume: u32, kept: Option<&KeptSanitize>) -> Result<()> {
     make_durable(engine, vec![(PARTITION, key(SANITIZE, volume), kept.map(KeptSanitize::encode))])
 }

@@ -1,4 +1,4 @@
-//! The header of a member of a tar archive, and the records in front of it that say what it cannot.
+//! The header of a member of a tar archive, and the records in front of it for what it cannot hold.
 
 use onefold_catalog::Attributes;
 
@@ -6,12 +6,12 @@ const BLOCK_BYTES: usize = 512;
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
-/// What a header says.
+/// The content of a header.
 pub(super) struct Header<'a> {
     pub(super) name: &'a [u8],
     pub(super) attributes: Attributes,
     pub(super) kind: u8,
-    /// Of symbolic and hard links.
+    /// Target of a symbolic or hard link.
     pub(super) target: Vec<u8>,
     pub(super) device: (u32, u32),
     /// Bytes that follow.
@@ -19,12 +19,12 @@ pub(super) struct Header<'a> {
 }
 
 impl<'a> Header<'a> {
-    /// Begins as the header of an empty file.
+    /// Returns the header of an empty file.
     pub(super) fn new(name: &'a [u8], attributes: &Attributes) -> Header<'a> {
         Header { name, attributes: attributes.clone(), kind: b'0', target: Vec::new(), device: (0, 0), size_bytes: 0 }
     }
 
-    /// The header with the records that it needs in front of it, and `more` of them.
+    /// Returns the header with the records that it needs in front of it, and those in `more`.
     pub(super) fn encode(&self, more: &[u8]) -> Vec<u8> {
         let mut name = self.name.to_vec();
         if self.kind == b'5' {
@@ -53,13 +53,13 @@ impl<'a> Header<'a> {
         if !block.octal(136, 12, u64::try_from(seconds).unwrap_or(u64::MAX)) || nanoseconds != 0 {
             extended.push((b"mtime", decimal_time(attributes.mtime_ns).into_bytes()));
         }
-        // Linux has 12 bits for a major number and 20 for a minor one, and 21 fit.
+        // Linux has 12 bits for a major number and 20 for a minor one; 21 fit.
         block.octal(329, 8, u64::from(self.device.0));
         block.octal(337, 8, u64::from(self.device.1));
         let named: Vec<(Vec<u8>, Vec<u8>)> = attributes.xattrs.iter().filter_map(|(name, value)| xattr_record(name, value)).collect();
         extended.extend(named.iter().map(|(key, value)| (&key[..], value.clone())));
         if self.kind == b'1' {
-            // A further name has what the file has.
+            // A further name shares the file's attributes.
             extended.retain(|(key, _)| !key.starts_with(b"SCHILY."));
         }
         let records = [records(&extended), more.to_vec()].concat();
@@ -81,11 +81,11 @@ impl<'a> Header<'a> {
     }
 }
 
-/// A header in the making.
+/// A header under construction.
 struct Block([u8; BLOCK_BYTES]);
 
 impl Block {
-    /// Puts a text; returns false where it does not fit, and is cut.
+    /// Writes a text. Returns false if it does not fit and is cut.
     fn text(&mut self, offset: usize, length: usize, text: &[u8]) -> bool {
         let fits = text.len() <= length;
         let text = &text[..text.len().min(length)];
@@ -93,7 +93,7 @@ impl Block {
         fits
     }
 
-    /// Puts a number; returns false where it does not fit, and 0 stands there.
+    /// Writes a number. Returns false if it does not fit; then the field is 0.
     fn octal(&mut self, offset: usize, length: usize, value: u64) -> bool {
         let digits = length - 1;
         let fits = value < 1 << (3 * digits);
@@ -105,7 +105,7 @@ impl Block {
     fn finish(mut self, kind: u8) -> [u8; BLOCK_BYTES] {
         self.0[156] = kind;
         self.0[257..265].copy_from_slice(b"ustar\x0000");
-        // The sum is made with spaces in its own place.
+        // The checksum counts spaces in its own place.
         self.0[148..156].fill(b' ');
         let sum: u64 = self.0.iter().map(|byte| u64::from(*byte)).sum();
         self.octal(148, 7, sum);
@@ -114,7 +114,7 @@ impl Block {
     }
 }
 
-/// Records: `LENGTH KEY=VALUE\n`, where the length counts itself.
+/// Encodes records: `LENGTH KEY=VALUE\n`, where the length counts itself.
 pub(super) fn records(pairs: &[(&[u8], Vec<u8>)]) -> Vec<u8> {
     let mut out = Vec::new();
     for (key, value) in pairs {
@@ -133,14 +133,14 @@ pub(super) fn records(pairs: &[(&[u8], Vec<u8>)]) -> Vec<u8> {
     out
 }
 
-/// Seconds with nanoseconds, as records have them: `-1.5` is one and a half seconds before 1970.
+/// Returns seconds with nanoseconds, as in records: `-1.5` is one and a half seconds before 1970.
 fn decimal_time(time_ns: i64) -> String {
     let sign = if time_ns < 0 { "-" } else { "" };
     let magnitude = time_ns.unsigned_abs();
     format!("{sign}{}.{:09}", magnitude / 1_000_000_000, magnitude % 1_000_000_000)
 }
 
-/// The record of an extended attribute; ACLs have a form of their own.
+/// Returns the record of an extended attribute. ACLs have a form of their own.
 fn xattr_record(name: &[u8], value: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     if name == ACCESS_ACL || name == DEFAULT_ACL {
         let key = if name == ACCESS_ACL { b"SCHILY.acl.access".to_vec() } else { b"SCHILY.acl.default".to_vec() };
@@ -159,7 +159,7 @@ fn xattr_record(name: &[u8], value: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     Some((key, value.to_vec()))
 }
 
-/// An ACL as people write it, from the form in which Linux keeps it: version 2, then tag, permissions and id of each entry.
+/// Returns an ACL as text, from Linux's binary form: version 2, then tag, permissions and id of each entry.
 fn acl_text(value: &[u8]) -> Option<String> {
     let entries = value.strip_prefix(&2u32.to_le_bytes())?;
     let (entries, []) = entries.as_chunks::<8>() else { return None };

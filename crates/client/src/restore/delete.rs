@@ -1,12 +1,15 @@
-//! Deleting what the backup has not from directories that are restored.
+//! Deletes names from restored directories that the backup does not have.
 //!
 //! # Invariants
-//! * Only directories that were backed up as a whole, and are wanted as a whole, lose names; never the directories above them.
-//! * A directory of which only the marker was backed up loses nothing, nor does one that `--one-file-system` may have left empty.
+//! * Only directories that were backed up completely, and are wanted completely, lose names; never the directories
+//!   above them.
+//! * A directory of which only the marker was backed up loses nothing. Nor does a directory that `--one-file-system`
+//!   may have left empty.
 //! * A directory of the backup that cannot be read to its end loses nothing.
-//! * What the user or the backup has excluded, whatever is mounted there, also by looking into it, and every store stay. So does what may
-//!   be a store and cannot be read. A directory of the backup at which something
-//!   is mounted loses nothing, nor does one that is a store of which the backup knows nothing.
+//! * Names that the user or the backup has excluded stay. So does everything mounted there, also if the look into it
+//!   mounted it, and every store. So does anything that may be a store and cannot be read.
+//! * A directory of the backup that is a mount point loses nothing. Nor does a directory that is a store of which the
+//!   backup knows nothing.
 
 use crate::glob::Excludes;
 use crate::marker::CACHE_TAG;
@@ -23,27 +26,28 @@ use rustix::fs::{AtFlags, FileType};
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// Directories that nest deeper are left alone.
+/// Directories that nest deeper than this are left alone.
 const MAX_DEPTH: usize = 1000;
 
 /// Files that a store begins with.
 const DESCRIPTORS: [&str; 2] = [DESCRIPTOR, DESCRIPTOR_COPY];
 
-/// What deletes.
+/// Deletes names.
 pub(crate) struct Deleter<'a> {
     output: &'a Output<'a>,
     selection: &'a Selection,
-    /// What the backup left out: that it has it not says nothing.
+    /// What the backup left out: its absence from the backup proves nothing.
     left_out: Excludes,
-    /// Names of files for the sake of which everything else in a directory was left out.
+    /// Names of marker files because of which everything else in a directory was left out.
     markers: Vec<Vec<u8>>,
-    /// Directories where another file system was mounted are empty in the backup.
+    /// Mount points of other file systems are empty in the backup.
     one_file_system: bool,
     paths: &'a [Vec<u8>],
 }
 
 impl<'a> Deleter<'a> {
-    /// Errors: the backup is partial, is one of a list of files, or does not say what it left out: it cannot tell what was not there.
+    /// Errors: the backup is partial, is one of a list of files, or does not say what it left out. In each case it
+    /// cannot tell what did not exist.
     pub(crate) fn new(output: &'a Output<'a>, selection: &'a Selection, backup: &'a Backup) -> Result<Deleter<'a>> {
         if backup.is_partial() {
             let why = format!("backup {} is partial: what it lacks may have been there and would be deleted", backup.id.short());
@@ -56,7 +60,7 @@ impl<'a> Deleter<'a> {
         Ok(Deleter { output, selection, left_out: excludes, markers, one_file_system, paths: &backup.paths })
     }
 
-    /// Deletes from a directory of the target what the directory `recipe` of the backup has not.
+    /// Deletes from a directory of the target what the directory `recipe` of the backup does not have.
     pub(crate) fn clean(&self, engine: &Arc<Engine>, recipe: &Recipe, directory: &Directory, path: &[u8]) {
         let path_names: Vec<&[u8]> = components(path).collect();
         let is_below = |above: &Vec<u8>| components(above).enumerate().all(|(at, name)| path_names.get(at) == Some(&name));
@@ -65,14 +69,14 @@ impl<'a> Deleter<'a> {
         }
         let watch = self.output.watch;
         if directory.is_mount_point() {
-            // The backup may have the directory that it is mounted on, and nothing of what is in it.
+            // The backup may have the mount point without anything in it.
             return watch.warn(path, "a file system is mounted there: nothing is deleted from this directory");
         }
         let mut names = HashSet::new();
         for entry in DirectoryReader::new(engine, recipe) {
             match entry {
                 Ok(entry) => names.insert(entry.name),
-                // The walk comes to this damage, too, and says so.
+                // The walk meets this damage too, and reports it.
                 Err(_) => return,
             };
         }
@@ -83,7 +87,7 @@ impl<'a> Deleter<'a> {
             Ok(listing) => listing,
             Err(error) => return watch.error(path, format_args!("cannot list it, so nothing is deleted from it: {error}")),
         };
-        // The backup may be of a time when there was no store, or is that of the store, which leaves itself out.
+        // The backup may be older than the store, or it may be in the store, which leaves itself out.
         if DESCRIPTORS.iter().all(|name| !names.contains(name.as_bytes())) {
             match is_store(&directory.file, &listing) {
                 Ok(false) => {}
@@ -102,8 +106,8 @@ impl<'a> Deleter<'a> {
         }
     }
 
-    /// Returns whether a directory of the backup with these names may lack everything else: because another file system was mounted there,
-    /// or because of a marker, which may itself be excluded.
+    /// Returns whether a directory of the backup with these names may lack everything else: because another file system
+    /// was mounted there, or because of a marker, which may itself be excluded.
     fn may_lack_everything(&self, names: &HashSet<Vec<u8>>, path: &[u8]) -> bool {
         if self.one_file_system && names.is_empty() {
             return true;
@@ -114,7 +118,7 @@ impl<'a> Deleter<'a> {
         })
     }
 
-    /// Deletes a name with everything below it; returns whether it is gone.
+    /// Deletes a name with everything below it. Returns whether it is gone.
     fn remove(&self, above: &OwnedFd, name: &[u8], path: Vec<u8>, device: u64, depth: usize) -> bool {
         let watch = self.output.watch;
         if self.selection.excludes(&path) || self.left_out.matches(&path) || watch.should_stop() {
@@ -169,7 +173,7 @@ impl<'a> Deleter<'a> {
                     return false;
                 }
             }
-            // Only now: what is kept keeps its mode.
+            // Only now: whatever is kept keeps its mode.
             if !self.output.dry_run {
                 let_owner_in(&directory);
             }
@@ -195,8 +199,8 @@ impl<'a> Deleter<'a> {
     }
 }
 
-/// Returns whether a directory with these names is a store. Backups do not have the store that they are in, and a copy of it does not know
-/// where it is. Errors: what may be a descriptor cannot be read.
+/// Returns whether a directory with these names is a store. Backups do not have the store that they are in, and a copy
+/// of it does not know where it is. Errors: a possible descriptor cannot be read.
 fn is_store(directory: &OwnedFd, listing: &Listing) -> rustix::io::Result<bool> {
     for name in DESCRIPTORS.map(str::as_bytes) {
         if listing.contains(name) && source::begins_with(directory, name, DESCRIPTOR_BEGINNING.as_bytes())? {
@@ -206,14 +210,15 @@ fn is_store(directory: &OwnedFd, listing: &Listing) -> rustix::io::Result<bool> 
     Ok(false)
 }
 
-/// What a backup left out of the directories that it has.
+/// What a backup left out of its directories.
 struct LeftOut {
     excludes: Excludes,
     markers: Vec<Vec<u8>>,
     one_file_system: bool,
 }
 
-/// Reads the options that a backup was made with; every key that decides must be there. Errors: why they do not say what was left out.
+/// Reads the options with which a backup was made. Every key that decides must be there. Errors: why they do not say
+/// what was left out.
 fn left_out(options: &str) -> std::result::Result<LeftOut, String> {
     let options: serde_json::Value = serde_json::from_str(options).map_err(|error| format!("its options cannot be read: {error}"))?;
     let flag = |key: &str| options[key].as_bool().ok_or_else(|| format!("its options do not say `{key}`"));

@@ -1,4 +1,4 @@
-//! What stands in the target already: equal to the backup, to be replaced, or in the way.
+//! Existing names in the target: equal to the backup, to be replaced, or in the way.
 
 use super::options::Overwrite;
 use crate::monitor::{Counter, Plan};
@@ -11,8 +11,8 @@ use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
 impl Output<'_> {
-    /// Returns whether a name may be written, and if so whether it replaces something: `Some(replace)`. `None`: what is there is
-    /// kept, as equal or in the way, and that has been counted and said.
+    /// Returns whether a name may be written, and if so whether it replaces something: `Some(replace)`. `None`: the
+    /// existing file is kept, as equal or in the way, which has been counted and reported.
     pub(crate) fn may_write(&self, directory: &Directory, entry: &Entry, path: &[u8]) -> Option<bool> {
         if directory.is_new() {
             return Some(false);
@@ -30,7 +30,7 @@ impl Output<'_> {
         self.replaces(path, "exists already and differs")
     }
 
-    /// The same of a further name of the file `first`.
+    /// Answers the same for a further name of the file `first`.
     pub(crate) fn may_link(&self, directory: &Directory, name: &[u8], path: &[u8], first: (u64, u64)) -> Option<bool> {
         let found = self.found(directory, name, path)?;
         let Some(found) = found else { return Some(false) };
@@ -45,7 +45,7 @@ impl Output<'_> {
         self.replaces(path, "exists already, not as another name of the same file as in the backup")
     }
 
-    /// Says what a dry run would do with a file, link or device; `directory` is `None` where it would be new.
+    /// Reports what a dry run would do with a file, link or device. `directory` is `None` if it would be new.
     pub(crate) fn plan(&self, directory: Option<&Directory>, entry: &Entry, path: &[u8]) {
         let replace = match directory {
             Some(directory) => self.may_write(directory, entry, path),
@@ -63,7 +63,7 @@ impl Output<'_> {
         }
     }
 
-    /// What stands under a name: `Some(None)` nothing, `None` nobody can tell, which has been said.
+    /// Returns what exists under a name. `Some(None)`: nothing. `None`: unknown, which has been reported.
     fn found(&self, directory: &Directory, name: &[u8], path: &[u8]) -> Option<Option<Found>> {
         match source::find(&directory.file, name, false) {
             Ok(found) => Some(Some(found)),
@@ -75,7 +75,7 @@ impl Output<'_> {
         }
     }
 
-    /// Whether what is kept gets the attributes of the backup.
+    /// Returns whether a kept file gets the attributes of the backup.
     fn sets_attributes(&self) -> bool {
         self.overwrite != Overwrite::Never
     }
@@ -93,9 +93,10 @@ impl Output<'_> {
         self.watch.error(path, reason);
     }
 
-    /// Whether what stands there needs no restoring: a file of the same size and time of change, a link to the same place, the
-    /// same device. If it would get the attributes of the backup, from root: of the same owner, too. Anyone can give a file a size and a time,
-    /// and one that is not his would be handed to the owner in the backup, with what he has put into it.
+    /// Returns whether the existing file needs no restoring: a file with the same size and modification time, a link to
+    /// the same place, the same device. If root would set the backup's attributes on it, it must also have the same
+    /// owner. Anyone can give a file a size and a time. Root would hand such a file to the owner in the backup, with
+    /// whatever its maker put into it.
     fn is_equal(&self, directory: &Directory, entry: &Entry, found: &Found) -> bool {
         let owner = |attributes: &Attributes| (attributes.uid, attributes.gid);
         if self.sets_attributes() && self.powers.is_root() && owner(&found.attributes) != owner(&entry.attributes) {
@@ -120,7 +121,7 @@ impl Output<'_> {
         }
     }
 
-    /// Keeps what is equal; where files may be changed, it gets its attributes.
+    /// Keeps an equal file. If files may be changed, it gets its attributes.
     fn keep(&self, directory: &Directory, entry: &Entry, found: &Found, path: &[u8]) {
         if self.sets_attributes() && !self.dry_run {
             let is_file = matches!(entry.content, Content::File { .. });

@@ -1,4 +1,4 @@
-//! A further name of a file, found by the walk and made when it is over.
+//! A further name of a file: the walk finds it, and it is made after the walk.
 
 use onefold_catalog::Attributes;
 

@@ -1,4 +1,4 @@
-//! Further names of files, made when the first ones are there.
+//! Further names of files, made after the first ones.
 
 use super::link::Link;
 use super::walk::Walk;
@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use std::sync::Arc;
 
 impl Walk<'_> {
-    /// Makes the further names of files, now that the first ones are there.
+    /// Makes the further names of files. The first ones exist by now.
     pub(super) fn hard_links(&mut self) -> Result<()> {
         for link in std::mem::take(&mut self.links) {
             if self.output.watch.should_stop() {
@@ -42,7 +42,7 @@ impl Walk<'_> {
             Some(known) => self.link_to(&known, &directory, name, link)?,
             None => self.in_place_of_first(&directory, name, link)?,
         }
-        // The directory had its attributes already; the new name has moved its time.
+        // The directory had its attributes already, and the new name has changed its time.
         if let Some(before) = before {
             if before.attributes.mode & 0o300 != 0o300 {
                 let _ = rustix::fs::fchmod(&directory.file, Mode::from_raw_mode(before.attributes.mode.into()));
@@ -55,7 +55,7 @@ impl Walk<'_> {
 
     fn link_to(&self, known: &Restored, directory: &Arc<Directory>, name: &[u8], link: &Link) -> Result<()> {
         let output = self.output;
-        // A further name of a damaged file is one of what was made of it.
+        // A further name of a damaged file refers to the file that was made of it.
         let name = if known.is_damaged { damaged_name(name) } else { name.to_vec() };
         let temporary = temporary_name()?;
         let (above, first) = split(&known.path);
@@ -64,7 +64,7 @@ impl Walk<'_> {
             let Some(replace) = output.may_link(directory, &name, &link.path, identity) else { return Ok(false) };
             rustix::fs::linkat(&first_directory, os(first), &directory.file, os(&temporary), AtFlags::empty())?;
             give_name(&directory.file, &temporary, &name, replace)?;
-            // Renaming onto another name of the same file does nothing and leaves the temporary one.
+            // Renaming onto another name of the same file does nothing, and leaves the temporary name.
             match rustix::fs::unlinkat(&directory.file, os(&temporary), AtFlags::empty()) {
                 Ok(()) | Err(Errno::NOENT) => Ok(true),
                 Err(error) => Err(error),
@@ -84,7 +84,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The first name was not restored, or not asked for: this one becomes the first.
+    /// Makes this name the first one, because the first name was not restored or not requested.
     fn in_place_of_first(&self, directory: &Arc<Directory>, name: &[u8], link: &Link) -> Result<()> {
         let output = self.output;
         let first = match self.catalog.lookup(self.backup, &link.first) {

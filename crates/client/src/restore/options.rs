@@ -1,41 +1,42 @@
-//! What a restore is asked for.
+//! Options of a restore.
 
 use crate::damage::Damaged;
 use std::path::PathBuf;
 
-/// What happens to what exists and differs. What is equal is kept by all but [`Overwrite::Always`]; a directory is never replaced.
+/// What happens to existing files that differ. All modes except [`Overwrite::Always`] keep an equal file. A directory
+/// is never replaced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overwrite {
-    /// It stays, and is listed as an error.
+    /// They stay, and are listed as errors.
     #[default]
     Never,
-    /// It is replaced; what is equal gets its attributes. As root, what has another owner is not equal.
+    /// They are replaced. An equal file gets its attributes. For root, a file with another owner is not equal.
     IfChanged,
     /// Everything is replaced.
     Always,
 }
 
-/// What to restore, and where to.
+/// What to restore, and to where.
 #[derive(Clone, Debug, Default)]
 pub struct RestoreOptions {
-    /// The directory to write to; created if it is not there.
+    /// The directory to write to; created if it does not exist.
     pub target: PathBuf,
-    /// What to restore: paths from the root of the backup, or patterns where it has no such path; empty for everything.
+    /// Paths from the root of the backup, or patterns where the backup has no such path. Empty: everything.
     pub paths: Vec<Vec<u8>>,
     /// Patterns of which one must match, if there are any.
     pub include: Vec<String>,
-    /// Patterns of what is left out.
+    /// Patterns of names to leave out.
     pub exclude: Vec<String>,
-    /// So many components are taken off the front of each path; what has no more is left out.
+    /// Number of components to remove from the front of each path. Shorter paths are left out.
     pub strip_components: usize,
-    /// What happens to what exists.
+    /// What happens to existing files.
     pub overwrite: Overwrite,
-    /// What becomes of files of which a part cannot be read.
+    /// How to treat files with an unreadable part.
     pub damaged: Damaged,
-    /// Deletes from the directories that are restored what the backup has not.
+    /// Delete names from the restored directories that the backup does not have.
     pub delete: bool,
-    /// Changes nothing: counts, and tells the monitor what would be done.
+    /// Change nothing: count, and tell the monitor what would be done.
     pub dry_run: bool,
-    /// The directory of the store, which stays as it is.
+    /// The store's directory, which stays as it is.
     pub store_directory: Option<PathBuf>,
 }

@@ -1,4 +1,5 @@
-//! The walk of a restore: goes through the backup, makes directories and what has no data, hands files to the writers.
+//! The walk of a restore: goes through the backup, makes directories and everything without data, and hands files to
+//! the writers.
 
 use super::delete::Deleter;
 use super::link::Link;
@@ -26,11 +27,11 @@ pub(super) struct Walk<'a> {
     pub(super) links: Vec<Link>,
     /// `None`: a dry run would make it.
     pub(super) target: Option<Arc<Directory>>,
-    /// The file systems that were written to, by device: a directory of each.
+    /// The file systems that were written to, by device, each with one of its directories.
     pub(super) file_systems: HashMap<u64, OwnedFd>,
 }
 
-/// A directory of the backup that is being restored.
+/// A directory of the backup during its restore.
 struct Level {
     place: At,
     entries: DirectoryReader,
@@ -39,10 +40,10 @@ struct Level {
     reach: Reach,
 }
 
-/// Where a directory is in the target.
+/// The place of a directory in the target.
 enum At {
     Open(Arc<Directory>),
-    /// It only leads to what is wanted, and is made when something comes into it.
+    /// The directory only leads to wanted names. It is made when something comes into it.
     Waiting(Attributes),
     /// A dry run would make it.
     Absent,
@@ -106,7 +107,7 @@ impl<'a> Walk<'a> {
         let Some(directory) = directory.filter(|_| !self.options.dry_run) else {
             let directory = levels.last().and_then(|level| level.place.open());
             let content = match &entry.content {
-                // Equal to what is there is a further name where the first one would be.
+                // A further name equals the existing file if its first name would be equal there.
                 Content::HardLink { path: first } => self.catalog.lookup(self.backup, first).ok().flatten().map(|first| first.content),
                 _ => None,
             };
@@ -152,8 +153,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Makes all directories that only waited for something to come into them. `None`: that failed and has been said, the levels
-    /// are gone. `Some(None)`: a dry run would make the last.
+    /// Makes all directories that waited for something to come into them. `None`: that failed and has been reported,
+    /// and the levels are gone. `Some(None)`: a dry run would make the last.
     fn open_all(&mut self, levels: &mut Vec<Level>) -> Option<Option<Arc<Directory>>> {
         for depth in 1..levels.len() {
             if matches!(levels[depth].place, At::Waiting(_)) {
@@ -167,11 +168,11 @@ impl<'a> Walk<'a> {
         Some(levels.last().and_then(|level| level.place.open().cloned()))
     }
 
-    /// Makes or enters the directory of the last level. Where that fails, it is said and the level is gone.
+    /// Makes or enters the directory of the last level. If that fails, it is reported, and the level is gone.
     fn open_level(&mut self, levels: &mut Vec<Level>, is_wanted: bool) -> bool {
         let output = self.output;
         if is_wanted {
-            // What stands above comes first.
+            // The levels above come first.
             let last = levels.pop();
             if self.open_all(levels).is_none() {
                 return false;
@@ -209,7 +210,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Keeps a way to the file system of a directory, for the sync at the end.
+    /// Keeps an open directory of each file system, for the sync at the end.
     fn will_sync(&mut self, directory: &Directory) -> rustix::io::Result<()> {
         if let hash_map::Entry::Vacant(new) = self.file_systems.entry(directory.device()) {
             new.insert(rustix::io::fcntl_dupfd_cloexec(&directory.file, 0)?);
@@ -217,7 +218,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Links, devices, fifos, sockets.
+    /// Restores links, devices, fifos and sockets.
     pub(super) fn special(&self, directory: &Arc<Directory>, entry: &Entry, path: &[u8]) -> Result<()> {
         let output = self.output;
         let Some(replace) = output.may_write(directory, entry, path) else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! A store in a temporary directory, trees with every kind of file, and what a tree looks like.
+//! Helpers: a store in a temporary directory, trees with every kind of file, and the visible state of a tree.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use onefold_catalog::{Backup, Catalog};
@@ -19,7 +19,7 @@ pub struct Place {
     pub catalog: Catalog,
 }
 
-/// A new store, and room beside it.
+/// Returns a new store, and space beside it.
 pub fn place() -> Place {
     let directory = tempfile::tempdir().unwrap();
     fs::create_dir(directory.path().join("store")).unwrap();
@@ -71,12 +71,12 @@ impl Place {
         onefold_client::backup(&self.catalog, &self.options(), monitor).unwrap()
     }
 
-    /// The source's place in a backup.
+    /// Returns the source's place in a backup.
     pub fn root(&self) -> Vec<u8> {
         self.source().as_os_str().as_bytes()[1..].to_vec()
     }
 
-    /// Restores the content of the source to the target; paths are meant from the source.
+    /// Restores the content of the source to the target. Paths are relative to the source.
     pub fn restore(&self, backup: &Backup) -> (RestoreOutcome, Tally) {
         self.restore_with(backup, RestoreOptions::default())
     }
@@ -106,7 +106,7 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Bytes that do not compress and do not repeat, the same for the same seed.
+/// Returns bytes that do not compress and do not repeat, the same for the same seed.
 pub fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(length + 8);
@@ -162,7 +162,7 @@ pub fn every_kind(root: &Path) {
         let _ = rustix::fs::setxattr(root.join("large"), name, value, XattrFlags::empty());
         let _ = rustix::fs::setxattr(root.join("a"), name, value, XattrFlags::empty());
     }
-    // u::rw- u:77:r-- g::r-- m::r-- o::---, as the kernel keeps it.
+    // u::rw- u:77:r-- g::r-- m::r-- o::---, in the kernel's form.
     let acl = [
         2u32.to_le_bytes().to_vec(),
         acl_entry(1, 6, u32::MAX),
@@ -201,7 +201,7 @@ pub struct Look {
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-/// All names below a directory, the directory itself under the empty name.
+/// Returns all names below a directory. The directory itself has the empty name.
 pub fn look(root: &Path) -> BTreeMap<Vec<u8>, Look> {
     let mut found = BTreeMap::new();
     let mut todo = vec![root.to_path_buf()];
@@ -245,12 +245,12 @@ fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
     xattrs
 }
 
-/// Compares two trees name by name, so that a failure says which name and not all contents.
+/// Compares two trees name by name, so that a failure names the file and does not print all contents.
 pub fn assert_same(expected: &Path, found: &Path) {
     let (expected, found) = (look(expected), look(found));
     let names = |looks: &BTreeMap<Vec<u8>, Look>| looks.keys().map(|name| String::from_utf8_lossy(name).into_owned()).collect::<Vec<_>>();
     assert_eq!(names(&expected), names(&found));
-    // The attributes of the target itself are nobody's but its owner's.
+    // The attributes of the target itself belong to its owner.
     for (name, expected) in expected.iter().filter(|(name, _)| !name.is_empty()) {
         let found = &found[name];
         let shown = String::from_utf8_lossy(name);
@@ -260,7 +260,7 @@ pub fn assert_same(expected: &Path, found: &Path) {
     }
 }
 
-/// Runs `work` as somebody who is not root, who alone is bound by the modes of directories.
+/// Runs `work` as a user who is not root: the modes of directories do not bind root.
 pub fn without_root<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     let as_somebody = || {
         if is_root() {

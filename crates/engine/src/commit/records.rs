@@ -1,5 +1,5 @@
-//! The records that the engine itself writes to the log: what becomes of chunks, and objects (`docs/format.md` section 4); and reading all that
-//! the records of a batch do to the views.
+//! The records that the engine itself writes to the log: removals, places and counts of chunks, and objects
+//! (`docs/format.md` section 4). This file also decodes everything that the records of a batch do to the views.
 
 use crate::{Change, EngineError, Result};
 use onefold_fingerprint::Fingerprint;
@@ -85,7 +85,7 @@ pub fn decode_deltas(payload: &[u8], digest_bytes: usize) -> std::result::Result
     Ok(deltas)
 }
 
-/// What the records of one batch do to the views, decoded.
+/// The decoded effects that the records of one batch have on the views.
 #[derive(Debug, Default)]
 pub(crate) struct Decoded {
     removals: Vec<Fingerprint>,
@@ -96,7 +96,7 @@ pub(crate) struct Decoded {
 }
 
 impl Decoded {
-    /// Reads the records of a batch. A record of a type that is not known is an error: its batch cannot be applied as a whole.
+    /// Reads the records of a batch. A record of an unknown type is an error: its batch cannot be applied as a whole.
     pub(crate) fn read(records: &[Record], digest_bytes: usize) -> Result<Decoded> {
         let mut decoded = Decoded::default();
         let damaged = |what: &str| {
@@ -128,7 +128,7 @@ impl Decoded {
         Ok(decoded)
     }
 
-    /// As the effects of the batch at `start` that `records` are of.
+    /// Returns the effects of the batch at `start`, whose records are `records`.
     pub(crate) fn effects<'a>(&'a self, start: Position, records: &'a [Record]) -> Effects<'a> {
         let Decoded { removals, places, stored, deltas, changes } = self;
         Effects { start, replayed: records, removals, places, stored, deltas, changes, sequence: 0 }

@@ -1,8 +1,8 @@
-//! Copies that a write found damaged: the chunk is stored anew, and in the batch that has the new copy the slot of the old one becomes dead, so that
-//! nobody counts it as stored and merging leaves it behind.
+//! Copies that a write found damaged. The chunk is stored again. The batch that has the new copy marks the slot of the
+//! old one dead, so that nobody counts it as stored and merging leaves it behind.
 //!
-//! Only a copy that is no good dies. Bytes that differ and have the same fingerprint are another chunk (a collision that `byte-compare` told apart):
-//! there are recipes that mean them by their address.
+//! Only a bad copy dies. Bytes that differ but have the same fingerprint are another chunk: a collision that
+//! `byte-compare` detected. Some recipes mean that chunk by its address.
 
 use crate::Engine;
 use crate::liveness::dead::Marks;
@@ -11,28 +11,28 @@ use onefold_storage::{Address, ChunkKind, Prepared, Slice, StorageError};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 
-/// Chunks that are stored anew because a copy of them seemed no good, until the new one is durable.
+/// Chunks that are stored again because a copy of them looked bad, until the new copy is durable.
 #[derive(Debug, Default)]
 pub(crate) struct Superseded(Mutex<HashSet<Fingerprint>>);
 
-/// What a commit does to older copies.
+/// The effects of a commit on older copies.
 #[derive(Debug, Default)]
 pub(crate) struct Superseding {
     /// The slots that die.
     pub(crate) marks: Marks,
-    /// The chunks of which a commit need not ask again.
+    /// The chunks that no later commit needs to check.
     noted: Vec<Fingerprint>,
-    /// Of these, those that were stored before and are no good there.
+    /// Of these, the chunks that were stored before with a bad copy.
     pub(crate) chunks: Vec<Fingerprint>,
 }
 
 impl Superseded {
-    /// A chunk is about to be stored although it seemed to be stored. To be called before it is.
+    /// Notes that a chunk is about to be stored although it seemed to be stored. Call it before the chunk is stored.
     pub(crate) fn note(&self, chunk: Fingerprint) {
         self.0.lock().insert(chunk);
     }
 
-    /// A commit with these new copies is durable.
+    /// Forgets these chunks: a commit with their new copies is durable.
     pub(crate) fn settled(&self, superseding: &Superseding) {
         if !superseding.noted.is_empty() {
             let mut chunks = self.0.lock();
@@ -53,8 +53,8 @@ impl Superseded {
 }
 
 impl Engine {
-    /// Which older copies die with a commit. The caller holds the lock of commits, so the index names what the new ones take the place of, and no merge
-    /// moves it. What cannot be found out only costs space.
+    /// Returns which older copies die with a commit. The caller holds the commit lock, so the index names the copies
+    /// that the new ones replace, and no merge moves them. A copy whose state cannot be determined only costs space.
     pub(crate) fn superseded_by(&self, prepared: &Prepared) -> Superseding {
         let again = self.superseded.of(prepared);
         let names: Vec<Fingerprint> = again.iter().map(|(chunk, _)| *chunk).collect();
@@ -78,7 +78,7 @@ impl Engine {
         found
     }
 
-    /// Whether nobody needs the copy at `old` when there is one at `new`.
+    /// Returns whether nobody needs the copy at `old` once there is one at `new`.
     fn is_no_good(&self, chunk: &Fingerprint, old: Address, new: Address) -> bool {
         let load = |address| -> Result<Slice, StorageError> {
             let mut slices = Vec::new();
@@ -92,7 +92,7 @@ impl Engine {
     }
 
     fn mark_dead(&self, chunk: &Fingerprint, address: Address, marks: &mut Marks) {
-        // In a file whose catalog cannot be read there is nothing to mark.
+        // If the catalog of a file cannot be read, there is nothing to mark.
         let Ok(file) = self.storage.current(address.container()) else { return };
         let Ok(slots) = self.storage.slots(file) else { return };
         let of_bytes = slots.iter().map(|(_, slot)| u64::from(slot.length_bytes)).sum();

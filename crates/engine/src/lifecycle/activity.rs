@@ -1,7 +1,7 @@
 //! What a store has been doing, over all openings: time and bytes by component (M0.22), verdicts of the filters.
 //!
-//! The sums are an object of the object index (key `p`), written when a store that was written to is closed and, while it is written to, about once
-//! a minute. What a crash takes of them is a minute of figures, nothing else.
+//! The sums are an object of the object index (key `p`). They are written about once a minute while the store is
+//! written to, and when it is closed after writes. A crash loses a minute of figures, nothing else.
 
 use crate::write::chain::{FilterStatistics, Verdict};
 use crate::{Engine, EngineError, Result, Transaction};
@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 /// The key and partition of the sums.
 const KEY: &[u8] = b"p";
 const PARTITION: u16 = 0;
-/// How often they are written while the store is open.
+/// How often the sums are written while the store is open.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// More names than this are no activity of ours.
+/// The most names in an object of ours. More is damage.
 const MAX_NAMES: u64 = 1000;
 
 /// Sums by name.
@@ -90,14 +90,14 @@ impl Activity {
 pub(crate) struct Earlier {
     activity: Activity,
     pub(crate) written: Instant,
-    /// End of the log behind what was written then, or at the opening: a log that ends there has nothing new.
+    /// End of the log after the last write of the sums, or at the opening. A log that ends there has nothing new.
     written_upto: Position,
-    /// Repairs that are in what was written then: they need no log.
+    /// Repairs that the last written sums include. Repairs write nothing to the log.
     written_repairs: u64,
 }
 
 impl Earlier {
-    /// From the object of the object index.
+    /// Reads the sums from their object.
     pub(crate) fn read(value: Option<Vec<u8>>, opened_at: Position) -> Result<Earlier> {
         let activity = value
             .map_or(Ok(Activity::default()), |value| Activity::decode(&value))
@@ -105,20 +105,20 @@ impl Earlier {
         Ok(Earlier { activity, written: Instant::now(), written_upto: opened_at, written_repairs: 0 })
     }
 
-    /// Where it is read from.
+    /// Partition and key of the object.
     pub(crate) const PLACE: (u16, &[u8]) = (PARTITION, KEY);
 }
 
 impl Engine {
-    /// The sums of all openings, this one included.
+    /// Returns the sums of all openings, including this one.
     pub fn activity(&self) -> Activity {
         let mut activity = self.earlier.lock().activity.clone();
         activity.add(self.profile.report(), &self.filters.statistics());
         activity
     }
 
-    /// Submits the sums and the clock, if something else was written since they were and they are old enough; or, when the store is closed (`now`), if
-    /// anything was written since the opening. Returns whether it did.
+    /// Submits the sums and the clock, if they are old enough and something else was written since. With `now`, at a
+    /// close, submits them if anything was written since the opening. Returns whether it did.
     pub(crate) fn note_activity(&self, now: bool) -> Result<bool> {
         let repairs = self.profile.usage(Component::Repair).calls;
         {
@@ -136,7 +136,7 @@ impl Engine {
         Ok(true)
     }
 
-    /// The log ends with the sums or the clock: they alone are no reason to write them again.
+    /// Notes that the log ends with the sums or the clock. They alone are no reason to write them again.
     pub(crate) fn has_noted(&self) {
         self.earlier.lock().written_upto = self.log.end();
     }

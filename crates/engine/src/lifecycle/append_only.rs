@@ -1,13 +1,15 @@
-//! Append-only mode: while it is on, nothing that was stored can be deleted through this library, whoever asks. Only who knows the secret
-//! that it was switched on with can switch it off.
+//! Append-only mode: while it is on, nobody can delete stored data through this library. Switching it off takes the
+//! secret with which it was switched on.
 //!
-//! The state is one object of the object index (key `a`), so that it is durable, crash-safe and moves with the store like all others. Of the secret
-//! it has a salted Argon2id hash: trying secrets costs time and memory. It keeps out whoever can only call the library (a stolen client, a
-//! mistaken script), not who can write the store's files.
+//! The state is one object of the object index (key `a`), so that it is durable, crash-safe and moves with the store
+//! like all others. It holds a salted Argon2id hash of the secret: trying secrets costs time and memory. The mode keeps
+//! out callers of the library (a stolen client, a mistaken script). It does not keep out anyone who can write the
+//! store's files.
 //!
 //! # Invariant
-//! Who deletes holds a [`DeletionPermit`] from the check to the submission, and the mode changes while nobody holds one: so nothing is deleted
-//! by a transaction that comes behind the one that switches the mode on. Everything that is in doubt (an unreadable object) counts as on.
+//! A deleter holds a [`DeletionPermit`] from the check to the submission. The mode changes only while nobody holds one.
+//! So no transaction after the one that switches the mode on deletes anything. Doubt (an unreadable object) counts as
+//! on.
 
 use crate::{Engine, EngineError, Result, Transaction, random_name};
 use onefold_ground::wire::{Reader, WireError, put_bytes, put_signed, put_varint};
@@ -19,19 +21,20 @@ const KEY: &[u8] = b"a";
 const PARTITION: u16 = 0;
 /// Version of the value.
 const VERSION: u8 = 1;
-/// Fewest and most bytes of a secret.
+/// Shortest and longest secret, bytes.
 const SECRET_BYTES: std::ops::RangeInclusive<usize> = 8..=1024;
-/// What a trial costs: the memory and passes that RFC 9106 recommends where memory is not plenty; one lane, as one thread computes it.
+/// The cost of a trial: the memory and passes that RFC 9106 recommends where memory is scarce. One lane, as one thread
+/// computes it.
 const COST: Cost = Cost { memory_kib: 64 << 10, passes: 3, lanes: 1 };
-/// A damaged object must not take all memory or time.
+/// Limits, so that a damaged object does not take all memory or time.
 const MAX_MEMORY_KIB: u64 = 1 << 20;
 const MAX_PASSES: u64 = 100;
 const MAX_LANES: u64 = 64;
 const HASH_BYTES: usize = 32;
-/// One secret is tried at a time, whoever tries: that bounds the memory, and makes guessing slow however many guess.
+/// One secret is tried at a time, over all callers. That bounds the memory, and makes guessing slow however many guess.
 static HASHING: Mutex<()> = Mutex::new(());
 
-/// Whoever deletes holds one until its transaction is submitted.
+/// Permission to delete. A deleter holds it until its transaction is submitted.
 #[derive(Debug)]
 #[must_use = "the mode can be switched on as soon as the permit is dropped"]
 pub struct DeletionPermit<'a> {
@@ -46,7 +49,7 @@ struct Cost {
     lanes: u32,
 }
 
-/// What is kept while the mode is on.
+/// The state that is stored while the mode is on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct State {
     /// When it was switched on, nanoseconds since 1970.
@@ -65,7 +68,7 @@ impl State {
 
     fn is_secret(&self, secret: &[u8]) -> Result<bool> {
         let hash = slow_hash(secret, &self.salt, self.cost)?;
-        // All bytes are looked at, however early they differ.
+        // Look at all bytes, however early they differ.
         Ok(hash.iter().zip(&self.hash).fold(0, |differences, (a, b)| differences | (a ^ b)) == 0)
     }
 
@@ -113,16 +116,18 @@ fn slow_hash(secret: &[u8], salt: &[u8], cost: Cost) -> Result<[u8; HASH_BYTES]>
 }
 
 impl Engine {
-    /// Since when the store is in append-only mode, nanoseconds since 1970; `None`: it is not.
+    /// Returns since when the store is in append-only mode, nanoseconds since 1970. `None`: it is not.
     pub fn append_only_since(&self) -> Result<Option<i64>> {
         Ok(self.append_only()?.map(|state| state.since_ns))
     }
 
-    /// Lets a deletion pass, or refuses it while the store is in append-only mode. `what` completes "nobody can ...". To be called before any lock
-    /// is taken that someone could hold who waits for the mode to change, and held until the deletion is submitted, but not
-    /// over a wait or long work: whoever switches the mode waits for it.
+    /// Permits a deletion, or refuses it while the store is in append-only mode. `what` completes "nobody can ...".
+    /// Hold the permit until the deletion is submitted.
+    ///
+    /// A switch of the mode waits for all permits. So call this before taking any lock that may be held by somebody who
+    /// waits for the switch. Never hold a permit over a wait or long work.
     pub fn permit_deletion(&self, what: &'static str) -> Result<DeletionPermit<'_>> {
-        // Recursive: who has a permit and asks for another must not wait for one who waits for the first.
+        // Recursive: a holder of a permit that asks for another must not wait for a writer that waits for the first.
         let permit = DeletionPermit { _nobody_switches: self.deletions.read_recursive() };
         match self.append_only()? {
             None => Ok(permit),
@@ -130,7 +135,8 @@ impl Engine {
         }
     }
 
-    /// Switches append-only mode on; durable on return. The secret, of 8 to 1,024 bytes, is needed to switch it off. Takes a moment, and 64 MiB.
+    /// Switches append-only mode on. Durable on return. The secret, of 8 to 1,024 bytes, is needed to switch it off.
+    /// Takes a moment, and 64 MiB.
     pub fn switch_append_only_on(&self, secret: &[u8]) -> Result<()> {
         self.writable()?;
         if !SECRET_BYTES.contains(&secret.len()) {
@@ -152,13 +158,14 @@ impl Engine {
         self.flush()
     }
 
-    /// Switches append-only mode off; durable on return. A wrong secret changes nothing, and trying one takes as long as the right one.
+    /// Switches append-only mode off. Durable on return. A wrong secret changes nothing, and trying one takes as long
+    /// as the right one.
     pub fn switch_append_only_off(&self, secret: &[u8]) -> Result<()> {
         self.writable()?;
         let Some(state) = self.append_only()? else {
             return Err(EngineError::Invalid { what: "append-only mode".into(), why: "it is not on".into() });
         };
-        // Longer ones cannot be it; hashing them would be work for whoever asks.
+        // A longer one cannot be the secret. Hashing it would let anyone make us work.
         if !SECRET_BYTES.contains(&secret.len()) || !state.is_secret(secret)? {
             return Err(EngineError::WrongSecret);
         }

@@ -1,4 +1,4 @@
-//! Threads in the background: commits that nobody asked for, sweeps, persisting, trimming the log; and back-pressure when they fall behind.
+//! Background threads: periodic commits, sweeps, persisting, trimming the log; and back-pressure when they fall behind.
 
 use super::copied;
 use crate::lifecycle::layout::LOCK;
@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Wakes the threads.
+/// Wakes a thread.
 #[derive(Debug, Default)]
 pub(crate) struct Signal {
     raised: Mutex<bool>,
@@ -35,19 +35,19 @@ impl Signal {
     }
 }
 
-/// The threads in the background, and what they share with writers.
+/// The background threads, and the state that they share with writers.
 #[derive(Debug, Default)]
 pub(crate) struct Background {
     threads: Mutex<Option<Vec<JoinHandle<()>>>>,
     signal: Arc<Signal>,
     /// Wakes the thread that makes parity.
     parity_signal: Arc<Signal>,
-    /// Held by whoever makes the indexes catch up with the log.
+    /// Held while the indexes catch up with the log.
     maintaining: Mutex<()>,
     is_closed: AtomicBool,
-    /// The second copies of objects could not be written the last time.
+    /// The last try to write the second copies of objects failed.
     copy_fails: AtomicBool,
-    /// New data since the threads were woken, bytes.
+    /// Bytes of new data since the threads were woken.
     new_bytes: AtomicU64,
 }
 
@@ -64,20 +64,20 @@ impl Background {
         self.signal.raise();
         self.parity_signal.raise();
         for thread in threads.into_iter().flatten() {
-            // A thread that panicked has said so; the store is closed all the same.
+            // A thread that panicked has said so. The store is closed all the same.
             let _ = thread.join();
         }
     }
 }
 
-/// Written bytes waiting for their sync, in units of [`crate::Settings::commit_bytes`], at which a writer commits itself.
+/// Unsynced bytes, in units of [`crate::Settings::commit_bytes`], from which a writer commits itself.
 const WRITER_COMMITS_AT: u64 = 4;
-/// Share of the log's limit at which the consumers are made to get on.
+/// Share of the log's limit from which the consumers must catch up.
 const TRIM_AT_PERCENT: u64 = 50;
-/// A log longer than this is brought down by a clean close, so that the next opening has little to replay.
+/// A clean close shortens a log that is longer than this, so that the next opening has little to replay.
 const CLOSE_LOG_BYTES: u64 = 16 << 20;
 
-/// Parity that could not be made (a full disk) is tried again after this time.
+/// Parity that could not be made (a full disk) is retried after this time.
 const PARITY_AFTER_ERROR: Duration = Duration::from_secs(60);
 
 /// Starts the threads. They hold the engine only while they work, so that dropping the last handle ends them.
@@ -89,7 +89,7 @@ pub(crate) fn start(engine: &Arc<Engine>) -> Result<()> {
     let mut threads =
         vec![spawn("onefold-maintain", engine, engine.background.signal.clone(), interval, interval, Engine::background_round)?];
     if engine.settings.parity_group > 0 {
-        // Commits do not wait for it.
+        // Commits do not wait for parity.
         let pause = interval.max(PARITY_AFTER_ERROR);
         threads.push(spawn("onefold-parity", engine, engine.background.parity_signal.clone(), interval, pause, Engine::parity_round)?);
     }
@@ -137,7 +137,7 @@ fn spawn(
                 }
                 match round(&engine) {
                     Ok(()) => failing = false,
-                    // Said once, not every round; whoever flushes or writes gets the error too.
+                    // Logged once, not every round. A caller that flushes or writes gets the error too.
                     Err(error) if !failing => {
                         failing = true;
                         tracing::warn!(%error, "work in the background failed and will be tried again");
@@ -150,7 +150,7 @@ fn spawn(
 }
 
 impl Engine {
-    /// What the thread does each time it wakes.
+    /// Does one round of the background thread.
     fn background_round(&self) -> Result<()> {
         let has_noted = self.note_activity(false)? || self.note_clock()?;
         if self.has_queued() {
@@ -164,8 +164,8 @@ impl Engine {
         self.maintain(false)
     }
 
-    /// Has each view do what it asks for; with `all`, or when the log is long, makes all of them catch up and trims the log. Where one view cannot get on,
-    /// the others do all the same. Returns the first error.
+    /// Lets each view do the work that it asks for. With `all`, or when the log is long, makes all views catch up and
+    /// trims the log. If one view fails, the others still make progress. Errors: the first one.
     pub fn maintain(&self, all: bool) -> Result<()> {
         self.writable()?;
         let mut done = Ok(());
@@ -175,12 +175,13 @@ impl Engine {
         let _guard = self.background.maintaining.lock();
         self.check_lock()?;
         let done = done.and(self.catch_up(all || self.is_reserve_in_use()));
-        // Merges that are finished and a shorter log have given room.
+        // Finished merges and a shorter log have freed space.
         self.keep_reserve();
         done
     }
 
-    /// Steps as long as a view is under such pressure. Nothing is held between two steps: readers and writers come in.
+    /// Steps a view while its pressure is at least `least`. Holds nothing between two steps, so readers and writers get
+    /// in.
     fn step_while(&self, component: Component, view: &dyn View<EngineError>, least: Pressure) -> Result<()> {
         while view.pressure() >= least {
             let _guard = self.background.maintaining.lock();
@@ -193,7 +194,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The caller keeps others from maintaining.
+    /// Makes the views catch up. The caller keeps others from maintaining.
     fn catch_up(&self, all: bool) -> Result<()> {
         let mut done = Ok(());
         if all || self.log.used_bytes() * 100 >= self.settings.log_limit_bytes * TRIM_AT_PERCENT {
@@ -207,10 +208,11 @@ impl Engine {
         done
     }
 
-    /// Gives back the part of the log that all views have applied. Open containers that still need older parts write themselves anew at its head.
+    /// Frees the part of the log that all views have applied. Open containers that still need older parts rewrite
+    /// themselves at its head.
     fn trim(&self) -> Result<()> {
         let indexed = self.indexes().into_iter().map(|(_, view)| view.position()).min().unwrap_or_default();
-        // First what can be had without writing: the log may be full.
+        // First free what needs no writing: the log may be full.
         self.trim_to(indexed)?;
         if self.views().any(|(_, view)| view.position() < indexed) {
             let _committing = self.commits.alone();
@@ -219,9 +221,12 @@ impl Engine {
         self.trim_to(indexed)
     }
 
-    /// Before segments go, the second copies of objects catch up: they and the log together say what these objects are. Where that cannot be done (a full
-    /// disk), the segments stay as long as the log is below its limit. Beyond it the log is trimmed all the same: nobody could go on otherwise, and a
-    /// copy is needed only if the object index is damaged before the next one.
+    /// Trims the log up to `target`. First the second copies of objects catch up: they and the log together define
+    /// these objects.
+    ///
+    /// If they cannot (a full disk), the segments stay while the log is below its limit. Beyond the limit the log is
+    /// trimmed all the same, because otherwise nobody could write. A copy is needed only if the object index gets
+    /// damaged before the next copy.
     fn trim_to(&self, target: Position) -> Result<()> {
         let upto = self.storage.trim_point(target);
         if self.log.has_segments_before(upto) {
@@ -239,7 +244,7 @@ impl Engine {
         Ok(self.log.trim(upto)?)
     }
 
-    /// A writer adds `bytes` of new data: commits are started before too much waits for its sync.
+    /// Counts `bytes` of new data from a writer, and starts a commit before too much data waits for its sync.
     pub(crate) fn written(&self, bytes: u64) {
         let waiting = self.background.new_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if waiting >= self.settings.commit_bytes / 2 && self.settings.background {
@@ -248,20 +253,20 @@ impl Engine {
         }
     }
 
-    /// Lets a writer in, or makes it do the work that is behind (back-pressure), or says why nothing can be written.
+    /// Lets a writer in, or makes it do overdue work (back-pressure), or returns why nothing can be written.
     pub(crate) fn admit(&self) -> Result<()> {
         self.writable()?;
         if self.storage.unsynced_bytes() >= self.settings.commit_bytes * WRITER_COMMITS_AT {
             self.commit_full_frames()?;
         }
-        // Step by step, and not until the background is content: others write meanwhile.
+        // Step by step, and only as long as the pressure is full: others write meanwhile.
         for (component, view) in self.indexes() {
             self.step_while(component, view, Pressure::Full)?;
         }
         if self.log.is_over_limit() {
             self.maintain(true)?;
             if self.log.is_over_limit() {
-                // The log may be held by transactions that are staged behind it: one commit more lets them through.
+                // Transactions staged behind the log may hold it. One more commit lets them through.
                 self.flush()?;
                 self.maintain(true)?;
             }
@@ -269,7 +274,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether writing is possible at all.
+    /// Returns an error if this opening cannot write at all.
     pub(crate) fn writable(&self) -> Result<()> {
         if self.mode != Mode::ReadWrite {
             return Err(EngineError::ReadOnly);
@@ -277,7 +282,8 @@ impl Engine {
         self.commits.why_stopped().map_or(Ok(()), |why| Err(EngineError::Stopped { why: why.to_owned() }))
     }
 
-    /// Looks whether this process may still write: another one may have opened the store if the lock file is not the one that was locked.
+    /// Checks that this process may still write. If the lock file is not the one that it locked, another process may
+    /// have opened the store.
     pub(crate) fn check_lock(&self) -> Result<()> {
         self.writable()?;
         if self.lock.as_ref().map_or(Ok(true), LockGuard::is_held)? {
@@ -289,7 +295,7 @@ impl Engine {
         self.writable()
     }
 
-    /// Adds everything that the chunk index has to the Bloom filter, then trusts it.
+    /// Adds all entries of the chunk index to the Bloom filter, then trusts it.
     fn fill_bloom(&self) -> Result<()> {
         let Some(bloom) = self.filters.bloom() else { return Ok(()) };
         for partition in self.index.partitions() {
@@ -305,7 +311,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes everything durable, stops the threads and leaves the store so that it opens quickly. Dropping the engine without it is like a crash.
+    /// Makes everything durable, stops the threads, and leaves a store that opens quickly. Dropping the engine without
+    /// a close is like a crash.
     pub fn close(&self) -> Result<()> {
         self.background.stop();
         if self.mode != Mode::ReadWrite {
@@ -340,7 +347,7 @@ mod tests {
         Engine::create(&ground, &Descriptor::new().unwrap()).unwrap();
         let settings = Settings { background: false, ..Settings::default() };
         let engine = Engine::open(ground, settings, Mode::ReadWrite, "test").unwrap();
-        // Returns whether a round writes after this time without any note.
+        // Sets the last notes back by `minutes`, and returns whether a round then writes.
         let writes_after = |minutes: u64| {
             let then = Instant::now() - Duration::from_secs(minutes * 60);
             *engine.clock.noted.lock() = then;
@@ -354,7 +361,7 @@ mod tests {
         write();
         engine.flush().unwrap();
         assert_eq!([2, 2, 61, 2].map(writes_after), [true, false, true, false]);
-        // What a round commits itself is no reason for a second note either.
+        // A commit that a round makes itself is no reason for a second note either.
         write();
         assert_eq!([2, 2].map(writes_after), [true, false]);
         let before = engine.log.end();

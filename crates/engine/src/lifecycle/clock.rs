@@ -1,12 +1,15 @@
-//! The store's clock: how much time was seen to pass since the store was made. The date of the machine can be set to anything; this can not.
+//! The store's clock: the time that the store has seen pass since it was made. The machine's date can be set to
+//! anything; this clock cannot.
 //!
-//! * While the store is open, and between two openings within one boot, time passes as the machine counts it since boot, sleep included.
-//! * Between openings in different boots (or on different machines), the date says how much time has passed; at most [`UNSEEN_NS`] of it is believed.
-//! * It never goes back, and a machine that is off for longer makes it lag behind the true time. So whatever waits for it may wait too long, never
-//!   too short (`docs/decisions/0038-sequence-and-seen-time.md`).
+//! * While the store is open, and between two openings within one boot, time passes as the machine counts it since
+//!   boot, including sleep.
+//! * Between openings in different boots (or on different machines), the date says how much time has passed. At most
+//!   [`UNSEEN_NS`] of it is believed.
+//! * The clock never goes back. It lags behind the true time if the machine is off for longer. So a wait by this clock
+//!   may be too long, never too short (`docs/decisions/0038-sequence-and-seen-time.md`).
 //!
-//! It is noted as an object of the object index (key `c`): with what is written whenever somebody relies on it, on a clean close, about once a minute
-//! while the store is written to, and once an hour otherwise.
+//! The clock is stored in an object of the object index (key `c`). The store notes it with every transaction that
+//! relies on it, at a clean close, about once a minute while the store is written to, and otherwise once an hour.
 
 use crate::{Change, Engine, Result, Transaction};
 use onefold_ground::time::{Reading, TimeSource};
@@ -18,17 +21,17 @@ const KEY: &[u8] = b"c";
 const PARTITION: u16 = 0;
 /// Version of the value.
 const VERSION: u8 = 1;
-/// How often it is noted while nothing is written.
+/// How often the clock is noted while nothing is written.
 const INTERVAL: Duration = Duration::from_secs(3600);
-/// Most of the time between two boots that is believed: a week.
+/// The most time between two boots that is believed: a week.
 pub(crate) const UNSEEN_NS: u64 = 7 * 24 * HOUR_NS;
-/// Dates may differ by this much from what was expected: clocks are adjusted.
+/// Dates may differ by this much from the expected date: clocks are adjusted.
 const TOLERANCE_NS: u64 = HOUR_NS;
-/// A machine that seems to have been off for longer more likely has a wrong date.
+/// A machine that seems to have been off for longer than this more likely has a wrong date.
 const LONG_OFF_NS: u64 = 366 * 24 * HOUR_NS;
 const HOUR_NS: u64 = 3_600_000_000_000;
 
-/// What was seen to pass up to a reading of the machine's clocks.
+/// The seen time at a reading of the machine's clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Note {
     seen_ns: u64,
@@ -36,7 +39,7 @@ pub(crate) struct Note {
 }
 
 impl Note {
-    /// The same at a later reading.
+    /// Returns the note at a later reading.
     fn advance(&self, now: Reading) -> Note {
         let passed_ns = if now.boot == self.at.boot {
             now.boot_ns.saturating_sub(self.at.boot_ns)
@@ -46,13 +49,13 @@ impl Note {
         Note { seen_ns: self.seen_ns.saturating_add(passed_ns), at: now }
     }
 
-    /// Whether the date has moved otherwise than time has passed.
+    /// Returns by how much the date moved differently from the time that passed, if it did.
     fn jump(&self, now: Reading) -> Option<ClockJump> {
         let moved_ns = now.wall_ns.saturating_sub(self.at.wall_ns);
         let (expected_ns, tolerance_ns) = if now.boot == self.at.boot {
             (i64::try_from(now.boot_ns.saturating_sub(self.at.boot_ns)).unwrap_or(i64::MAX), TOLERANCE_NS)
         } else {
-            // It may have been off for any time: only what is too long for that is told.
+            // The machine may have been off for any time: only an implausibly long time is reported.
             (0, if moved_ns > 0 { LONG_OFF_NS } else { TOLERANCE_NS })
         };
         let by_ns = moved_ns.saturating_sub(expected_ns);
@@ -82,10 +85,10 @@ impl Note {
     }
 }
 
-/// The date of the machine does not fit what the store noted last.
+/// The machine's date does not fit the store's last note.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockJump {
-    /// How far the date was set forward (or, below 0, back), nanoseconds.
+    /// How far the date was set forward (below 0: back), nanoseconds.
     pub by_ns: i64,
     /// The date that was noted last, nanoseconds since 1970.
     pub last_ns: i64,
@@ -99,15 +102,16 @@ pub(crate) struct Clock {
     source: TimeSource,
     opened: Note,
     jump: Option<ClockJump>,
-    /// When it was noted last.
+    /// When the clock was noted last.
     pub(crate) noted: parking_lot::Mutex<Instant>,
 }
 
 impl Clock {
-    /// Where the note is.
+    /// Partition and key of the note.
     pub(crate) const PLACE: (u16, &[u8]) = (PARTITION, KEY);
 
-    /// Goes on from the note. One that is absent or cannot be read starts the clock anew at 0: whatever waits for it waits longer.
+    /// Continues from the note. If it is absent or cannot be read, the clock restarts at 0: every wait by it gets
+    /// longer.
     pub(crate) fn open(source: TimeSource, value: Option<Vec<u8>>) -> Clock {
         let now = source.read();
         let note = value.and_then(|value| {
@@ -123,22 +127,24 @@ impl Clock {
 }
 
 impl Engine {
-    /// How much time the store has seen pass since it was made, nanoseconds. It lags behind the true time where the machine was off for long.
+    /// Returns how much time the store has seen pass since it was made, nanoseconds. It lags behind the true time if
+    /// the machine was off for long.
     pub fn seen_ns(&self) -> u64 {
         self.clock.now().seen_ns
     }
 
-    /// The date, nanoseconds since 1970, as the machine has it now, right or wrong.
+    /// Returns the machine's date, right or wrong, nanoseconds since 1970.
     pub fn date_ns(&self) -> i64 {
         self.clock.source.read().wall_ns
     }
 
-    /// Whether the date was set since the store was opened, or last written to before, by more than an hour, as far as that can be told.
+    /// Returns whether the date was set by more than an hour, as far as that can be told: since the store was opened,
+    /// or between the last note and the opening.
     pub fn clock_jump(&self) -> Option<ClockJump> {
         self.clock.opened.jump(self.clock.source.read()).or(self.clock.jump)
     }
 
-    /// The change that notes the clock: for the transaction of whoever writes down what [`Engine::seen_ns`] says.
+    /// Returns the change that notes the clock. Add it to a transaction that stores the result of [`Engine::seen_ns`].
     pub fn note_of_clock(&self) -> Change {
         *self.clock.noted.lock() = Instant::now();
         (PARTITION, KEY.to_vec(), Some(self.clock.now().encode()))

@@ -1,8 +1,10 @@
-//! The file `open` (`docs/format.md` section 3): there while a store is open for writing, it says in which directory.
+//! The file `open` (`docs/format.md` section 3). It exists while a store is open for writing, and says in which
+//! directory.
 //!
-//! A copy of a store that somebody has open is of no single moment: parts of it may be older than others, and not all of that can be told from the parts. So an
-//! opening for writing notes what the descriptor has here that a copy of it does not ([`Ground::identity`]), and a clean close takes the note away. A note of
-//! another identity says that this is such a copy, or a store that was moved after a crash. A note that cannot be read says nothing: it is there to warn.
+//! A copy of a store that is open has no single moment: parts of it may be older than others, and the parts alone
+//! cannot show all of that. So an opening for writing notes the identity of the descriptor's file, which a copy does
+//! not share ([`Ground::identity`]). A clean close removes the note. A note with another identity means such a copy, or
+//! a store that was moved after a crash. A note that cannot be read is ignored: it is only a warning.
 
 use crate::{DESCRIPTOR, EngineError, Result};
 use onefold_ground::{Ground, GroundError, Identity, checksum, read_file, replace_file};
@@ -10,7 +12,7 @@ use onefold_ground::{Ground, GroundError, Identity, checksum, read_file, replace
 /// The file.
 const NOTE: &str = "open";
 
-/// An error if this is a copy of a store that was open when it was copied.
+/// Errors: this is a copy of a store that was open when it was copied.
 pub(crate) fn refuse_a_copy(ground: &dyn Ground) -> Result<()> {
     let Some(noted) = noted(ground)? else { return Ok(()) };
     match here(ground)? {
@@ -26,7 +28,7 @@ pub(crate) fn note(ground: &dyn Ground) -> Result<()> {
     Ok(replace_file(ground, NOTE, format!("{line} {:016x}\n", checksum(line.as_bytes())).as_bytes())?)
 }
 
-/// The store is closed, or this copy is taken as it is.
+/// Removes the note: the store is closed, or this copy is accepted as it is.
 pub(crate) fn take_back(ground: &dyn Ground) -> Result<()> {
     match ground.remove(NOTE) {
         Err(error) if error.is_not_found() => Ok(()),
@@ -49,10 +51,10 @@ fn noted(ground: &dyn Ground) -> Result<Option<Identity>> {
     Ok(parse())
 }
 
-/// What the store has here that a copy of it does not.
+/// Returns the identity of the store here, which a copy of it does not share.
 fn here(ground: &dyn Ground) -> Result<Option<Identity>> {
     match ground.identity(DESCRIPTOR) {
-        // A repair puts it back.
+        // A repair restores the descriptor.
         Err(error) if error.is_not_found() => Ok(None),
         identity => Ok(identity?),
     }

@@ -1,4 +1,4 @@
-//! The descriptor: what was chosen when the store was created, and never changes (`docs/format.md` section 2).
+//! The descriptor: the choices made when the store was created, which never change (`docs/format.md` section 2).
 
 use crate::{EngineError, Result, Settings};
 use onefold_chunking::{Kind as ChunkerKind, Sizes};
@@ -9,30 +9,30 @@ use std::fmt::Write as _;
 
 /// The file.
 pub const DESCRIPTOR: &str = "descriptor";
-/// What it begins with.
+/// The beginning of the file.
 pub const DESCRIPTOR_BEGINNING: &str = "# Written by onefold at init.";
 /// Its second copy.
 pub const DESCRIPTOR_COPY: &str = "descriptor.copy";
-/// The format that this version reads and writes. What is stored in another one would be misread: in format 1 batches of the log were aligned to 512
-/// bytes, in format 2 the object index had other names.
+/// The format that this version reads and writes. It would misread a store in another format: in format 1, batches of
+/// the log were aligned to 512 bytes; in format 2, the object index had other names.
 pub const FORMAT: u64 = 3;
-/// No descriptor is longer.
+/// The longest descriptor.
 const LIMIT_BYTES: u64 = 64 << 10;
 /// The line that ends a descriptor.
 const CHECKSUM_KEY: &str = "checksum = ";
-/// What `data` is in a store that keeps none.
+/// The value of `data` in a store that keeps none.
 const DISCARDED: &str = "discarded";
 
-/// What was chosen at `init`.
+/// The choices made at `init`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Descriptor {
     /// Random name of the store.
     pub store: [u8; 16],
     /// Hash that names the chunks.
     pub fingerprint: Algorithm,
-    /// Who cuts the chunks.
+    /// Algorithm that cuts the chunks.
     pub chunker: ChunkerKind,
-    /// Smallest, wanted and greatest chunk.
+    /// Smallest, target and largest chunk.
     pub chunk_sizes: Sizes,
     /// Stored bytes of a full container.
     pub container_bytes: u32,
@@ -40,7 +40,7 @@ pub struct Descriptor {
     pub frame_bytes: u32,
     /// Codec of the frames.
     pub compression: Compression,
-    /// Raw bytes that are compressed together where a [sequential](crate::WriteStream::sequential) stream writes them.
+    /// Raw bytes that are compressed together in a [sequential](crate::WriteStream::sequential) stream.
     pub sequential_frame_bytes: u32,
     /// Codec of the frames of sequential streams.
     pub sequential_compression: Compression,
@@ -50,13 +50,14 @@ pub struct Descriptor {
     pub object_partitions: u16,
     /// Container partitions.
     pub container_partitions: u16,
-    /// Whether the bytes of user data are thrown away once they are chunked, named, looked up and given their place: for experiments with more data than there is room
-    /// for. Everything else is kept. Only who says so in the [settings](Settings::discards_data), too, opens such a store.
+    /// Whether the store discards the bytes of user data once they are chunked, named, looked up and given a place: for
+    /// experiments with more data than space. It keeps everything else. Such a store opens only if the
+    /// [settings](Settings::discards_data) say so too.
     pub discards_data: bool,
 }
 
 impl Descriptor {
-    /// The defaults with a new random name.
+    /// Returns the defaults with a new random name.
     pub fn new() -> Result<Descriptor> {
         Ok(Descriptor {
             store: random_name()?,
@@ -75,10 +76,10 @@ impl Descriptor {
         })
     }
 
-    /// Whether all choices are in their ranges and fit together.
+    /// Checks that all choices are in range and fit together.
     pub fn validate(&self) -> Result<()> {
         let invalid = |what: &str, why: String| Err(EngineError::Invalid { what: what.into(), why });
-        // Not the maximum that was chosen: a fixed chunker does not use it.
+        // Not the chosen maximum: a fixed chunker does not use it.
         let longest_chunk_bytes = match onefold_chunking::chunker(self.chunker, self.chunk_sizes) {
             Ok(chunker) => chunker.limits().max,
             Err(error) => return invalid("chunk sizes", error.to_string()),
@@ -103,7 +104,7 @@ impl Descriptor {
         Ok(())
     }
 
-    /// Whether the store on `ground` that has this descriptor may be opened with these settings.
+    /// Checks that the store on `ground`, which has this descriptor, may be opened with these settings.
     pub(crate) fn check_settings(&self, settings: &Settings, ground: &dyn Ground) -> Result<()> {
         let invalid = |what: &str, why: String| Err(EngineError::Invalid { what: what.into(), why });
         match (self.discards_data, settings.discards_data) {
@@ -118,7 +119,7 @@ impl Descriptor {
         }
     }
 
-    /// The text of the file.
+    /// Returns the text of the file.
     pub fn to_text(&self) -> String {
         let store = self.store.iter().fold(String::new(), |mut text, byte| {
             let _ = write!(text, "{byte:02x}");
@@ -159,7 +160,7 @@ impl Descriptor {
             .filter(|at| *at == 0 || text.as_bytes()[at - 1] == b'\n')
             .map(|at| text.split_at(at))
             .ok_or_else(|| damaged("the line `checksum` at its end is missing".into()))?;
-        // The checksum comes first, in every format: one flipped bit makes a greater format of this one.
+        // In every format the checksum is checked first: one flipped bit can turn this format into a greater one.
         if last != format!("{CHECKSUM_KEY}\"{:016x}\"\n", checksum(body.as_bytes())) {
             return Err(damaged("its checksum is wrong; the file was changed after it was written".into()));
         }
@@ -223,7 +224,7 @@ impl Descriptor {
         }
     }
 
-    /// The same; where it is damaged, its second copy does, for those who change nothing.
+    /// Reads the descriptor, or its second copy if it is damaged. Only for callers that change nothing.
     pub fn read_any(ground: &dyn Ground) -> Result<Descriptor> {
         match Descriptor::read(ground) {
             Err(error @ EngineError::Descriptor { .. }) => match Descriptor::read_copy(ground) {
@@ -237,7 +238,7 @@ impl Descriptor {
         }
     }
 
-    /// Reads the second copy; `None`: there is none.
+    /// Reads the second copy. `None`: there is none.
     pub fn read_copy(ground: &dyn Ground) -> Result<Option<Descriptor>> {
         Descriptor::read_file(ground, DESCRIPTOR_COPY)
     }
@@ -276,7 +277,7 @@ fn parse_name(text: &str) -> Option<[u8; 16]> {
     Some(name)
 }
 
-/// 16 bytes from the system's random numbers.
+/// Returns 16 bytes from the system's random numbers.
 pub fn random_name() -> Result<[u8; 16]> {
     let mut name = [0; 16];
     fill_random(&mut name).map_err(|error| EngineError::Invalid { what: "random numbers".into(), why: error.to_string() })?;
@@ -327,7 +328,7 @@ mod tests {
         };
         assert_eq!(validate(Kind::Galois, 64 << 10, 512 << 10), Ok(()));
         assert!(validate(Kind::Galois, 64 << 10, (512 << 10) + 2).unwrap_err().contains("524290 bytes must fit twice"));
-        // All chunks of a fixed chunker are of the target.
+        // All chunks of a fixed chunker have the target size.
         assert_eq!(validate(Kind::Fixed, 512 << 10, 16 << 20), Ok(()));
         assert!(validate(Kind::Fixed, 1 << 20, 64 << 10).unwrap_err().contains("1048576 bytes must fit twice"));
     }
@@ -336,7 +337,7 @@ mod tests {
     fn a_newer_and_an_older_format_are_named() {
         let of_format = |format: i64| {
             let text = Descriptor::new().unwrap().to_text().replace(&format!("format = {FORMAT}"), &format!("format = {format}"));
-            // Without the right checksum one flipped bit may have made it.
+            // Without the right checksum, one flipped bit may have made it.
             assert!(matches!(Descriptor::from_text(&text, "d"), Err(EngineError::Descriptor { .. })));
             let body = text.split(CHECKSUM_KEY).next().unwrap();
             Descriptor::from_text(&format!("{body}{CHECKSUM_KEY}\"{:016x}\"\n", checksum(body.as_bytes())), "d")

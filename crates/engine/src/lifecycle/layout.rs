@@ -1,4 +1,5 @@
-//! Where the parts of a store lie below its directory, what they are opened with, and the number of its openings.
+//! Where the parts of a store lie below its directory, the options that they are opened with, and the number of
+//! openings.
 
 use crate::lifecycle::descriptor::Descriptor;
 use crate::lifecycle::settings::Settings;
@@ -14,7 +15,8 @@ pub(crate) const CONTAINERS: &str = "containers";
 pub(crate) const LOG: &str = "log";
 pub(crate) const LOCK: &str = "lock";
 pub(crate) const OWNER: &str = "owner";
-/// While this file is there, layers stay that no volume uses: a part of the log was lost, and they may have what was written behind it.
+/// While this file exists, layers that no volume uses are kept: a part of the log was lost, and they may hold data
+/// written after that part.
 pub(crate) const LAYERS_KEPT: &str = "objects/layers-kept";
 
 pub(crate) fn storage_options(descriptor: &Descriptor, settings: &Settings) -> StorageOptions {

@@ -1,7 +1,8 @@
 //! Creating a store, opening it, and recovery (M0.18).
 //!
-//! Opening is the same after a crash and after a clean stop: the indexes say up to which position of the log they are durable, the log is
-//! replayed from there, and open containers are rebuilt from it. The time is bounded by the log's limit, not by the store's size.
+//! Opening is the same after a crash and after a clean stop. The indexes say up to which position of the log they are
+//! durable. The log is replayed from there, and open containers are rebuilt from it. The time is bounded by the log's
+//! limit, not by the store's size.
 
 use super::background::Background;
 use super::{background, copied, reserve};
@@ -50,18 +51,18 @@ impl Engine {
         ContainerStore::create(&**ground, CONTAINERS, descriptor.container_partitions)?;
         Log::create(ground, LOG, descriptor.store, log_options(&Settings::default()))?;
         write_epoch(&**ground, 0)?;
-        // Now there is room for it.
+        // Create the lock file now, while there is space for it.
         drop(lock_views_within(&**ground, true, &Holder::this_process("init"), OPENING_LIMIT)?);
         descriptor.write(&**ground)?;
         descriptor.write_copy(&**ground)
     }
 
-    /// Opens a store. `command` is what others are told who find it locked.
+    /// Opens a store. `command` is shown to others that find the store locked.
     pub fn open(ground: Arc<dyn Ground>, settings: Settings, mode: Mode, command: &str) -> Result<Arc<Engine>> {
         Engine::open_with(ground, settings, mode, command, |liveness| liveness)
     }
 
-    /// The same, with something around the part that knows what is still needed: tests compare it with a model.
+    /// Opens a store with a wrapper around its [`Liveness`]: tests compare it with a model.
     pub fn open_with(
         ground: Arc<dyn Ground>,
         settings: Settings,
@@ -69,7 +70,7 @@ impl Engine {
         command: &str,
         around: impl FnOnce(Box<dyn Liveness>) -> Box<dyn Liveness>,
     ) -> Result<Arc<Engine>> {
-        // A place that is no store is said to be none, and no lock file is left in it.
+        // If there is no store here, say so, and leave no lock file behind.
         let only_reads = matches!(mode, Mode::ReadOnly | Mode::Snapshot);
         let descriptor = if only_reads { Descriptor::read_any(&*ground)? } else { Descriptor::read(&*ground)? };
         descriptor.check_settings(&settings, &*ground)?;
@@ -127,7 +128,7 @@ impl Engine {
             Ok(Arc::new(ChunkIndex::open(&ground, INDEX, &ownership, digest_bytes, index_options, index_access)?))
         };
         let index = if mode == Mode::Rebuild {
-            // Everything that the new index is made of comes first: a store in which that cannot be read keeps the index that it has.
+            // Everything that goes into the new index is read first: if that fails, the store keeps its old index.
             recover(&storage, &[&*objects], &log, mode, digest_bytes)?;
             storage.allow_repairs();
             empty_index(&ground, INDEX, descriptor.index_partitions, digest_bytes)?;
@@ -154,7 +155,8 @@ impl Engine {
         let (partition, key) = Clock::PLACE;
         let clock = Clock::open(settings.time.clone(), objects.get(partition, key)?);
         let keeps_layers = ground.exists(LAYERS_KEPT)?;
-        // What another opening changes from here on is changed under the lock of the views again; a rebuild changes them all the time.
+        // From here on, other openings take the lock of the views again for each change. A rebuild changes them all the
+        // time.
         let (opening_views, rebuild_views) = if mode == Mode::Rebuild { (None, views) } else { (views, None) };
         let engine = Arc::new(Engine {
             totals: Mutex::new(totals),
@@ -194,7 +196,7 @@ impl Engine {
         if mode == Mode::ReadWrite {
             engine.keep_reserve();
             match engine.note_recount() {
-                // Until there is room, nothing is removed.
+                // Until there is space, nothing is removed.
                 Err(error) if error.is_full() => tracing::warn!(%error, "which chunks are lost is noted by a later opening"),
                 noted => noted?,
             }
@@ -206,7 +208,7 @@ impl Engine {
 
 /// The locks of an opening.
 struct Locks {
-    /// The mode that it gets.
+    /// The mode that the opening gets.
     mode: Mode,
     lock: Option<LockGuard>,
     views: Option<LockGuard>,
@@ -234,8 +236,8 @@ impl Locks {
     }
 }
 
-/// Opens the log. A writer may append to it meanwhile: then a batch that was not whole when it was read may look like a hole before those that
-/// followed. The next look finds it whole and comes further; the same hole twice is one.
+/// Opens the log. A writer may append to it meanwhile. A batch that was incomplete when it was read may then look like
+/// a hole before later batches. The next try finds it complete and gets further; the same hole twice is a real one.
 fn open_log(ground: &Arc<dyn Ground>, descriptor: &Descriptor, settings: &Settings, opening: Opening, mode: Mode) -> Result<Log> {
     let mut hole = None;
     loop {
@@ -248,7 +250,8 @@ fn open_log(ground: &Arc<dyn Ground>, descriptor: &Descriptor, settings: &Settin
     }
 }
 
-/// Brings the containers and `indexes` to the end of the log. What open containers are is in the log alone, so they take all of it.
+/// Brings the containers and `indexes` to the end of the log. The state of open containers is in the log alone, so they
+/// read all of it.
 fn recover(storage: &Arc<ContainerStore>, indexes: &[&dyn View<EngineError>], log: &Log, mode: Mode, digest_bytes: usize) -> Result<()> {
     let applied = indexes.iter().map(|view| view.position()).min().unwrap_or_default();
     let ahead = indexes.iter().map(|view| view.required_end()).max().unwrap_or_default();

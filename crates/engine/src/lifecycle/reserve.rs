@@ -1,7 +1,8 @@
-//! Room that is kept for freeing room (`docs/decisions/0033-a-reserve-for-freeing-room.md`).
+//! Space that is reserved for freeing space (`docs/decisions/0033-a-reserve-for-freeing-room.md`).
 //!
-//! Everything that the engine writes may use the reserve, except the room of containers for new data (`onefold_ground::reserve` says how that is
-//! told apart). Once it is in use, [`Engine::admit_data`] refuses new data, so what is left goes to what frees room or ends: discards, removals,
+//! Everything that the engine writes may use the reserve, except space in containers for new data
+//! (`onefold_ground::reserve` says how the two are told apart). Once the reserve is in use, [`Engine::admit_data`]
+//! refuses new data. So the remaining space goes to work that frees space or ends something: discards, removals,
 //! merges, the log and the indexes behind them, closing.
 
 use crate::lifecycle::settings::Settings;
@@ -11,18 +12,18 @@ use std::sync::Arc;
 
 /// The file (`docs/format.md` section 1).
 pub(crate) const RESERVE: &str = "reserve";
-/// What a small store keeps, bytes.
+/// The reserve of a small store, bytes.
 const LEAST_BYTES: u64 = 8 << 20;
-/// The share of what is stored that is kept: one in so many bytes. The indexes grow with what is stored.
+/// The reserve is the stored bytes divided by this. The indexes grow with the stored data.
 const SHARE: u64 = 8;
 
-/// The ground with its reserve, if the settings want one.
+/// Returns the ground with its reserve, if the settings want one.
 pub(crate) fn over(ground: Arc<dyn Ground>, settings: &Settings, mode: Mode) -> (Arc<dyn Ground>, Option<Arc<Reserve>>) {
     if mode != Mode::ReadWrite {
         return (ground, None);
     }
     if settings.reserve_bytes == 0 {
-        // One that another setting left is room for everybody.
+        // A reserve left by another setting becomes free space.
         let _ = ground.remove(RESERVE);
         return (ground, None);
     }
@@ -31,16 +32,17 @@ pub(crate) fn over(ground: Arc<dyn Ground>, settings: &Settings, mode: Mode) -> 
 }
 
 impl Engine {
-    /// Lets a writer of data in, as [`Engine::admit`] does, unless what is left of the disk is for freeing room.
+    /// Lets a writer of data in, as [`Engine::admit`] does, unless the remaining space is reserved for freeing space.
     pub(crate) fn admit_data(&self) -> Result<()> {
         self.check_room()?;
         self.admit()
     }
 
-    /// Returns an error if what is left of the disk is for freeing room. Called before anything is added that does not come through a stream.
+    /// Returns an error if the remaining space is reserved for freeing space. Called before adding anything that does
+    /// not come through a stream.
     pub fn check_room(&self) -> Result<()> {
         if self.is_reserve_in_use() {
-            // There may be room again since maintenance looked.
+            // Space may have been freed since maintenance looked.
             self.keep_reserve();
         }
         if self.is_reserve_in_use() {
@@ -49,7 +51,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The same, and where there is a reserve so many bytes must be free beside it: for what is written without asking for its room first.
+    /// Checks the same. If there is a reserve, also checks that `bytes` are free beside it: for writes that do not ask
+    /// for their space first.
     pub(crate) fn check_room_beside_reserve(&self, bytes: u64) -> Result<()> {
         self.check_room()?;
         if self.reserve.is_some() && self.ground.space()?.free_bytes < bytes {
@@ -58,17 +61,18 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether the disk is so full that the reserve is in use: no new data is taken until it is whole again.
+    /// Returns whether the disk is so full that the reserve is in use. The engine takes no new data until the reserve
+    /// is complete again.
     pub fn is_reserve_in_use(&self) -> bool {
         self.reserve.as_ref().is_some_and(|reserve| reserve.is_in_use())
     }
 
-    /// Bytes that are kept for freeing room.
+    /// Returns the bytes reserved for freeing space.
     pub fn reserve_bytes(&self) -> u64 {
         self.reserve.as_ref().map_or(0, |reserve| reserve.held_bytes())
     }
 
-    /// Makes the reserve as large as it should be for what is stored, where there is room.
+    /// Adjusts the reserve to the size that the stored data needs, if there is space.
     pub(crate) fn keep_reserve(&self) {
         let Some(reserve) = &self.reserve else { return };
         let wanted = self.settings.reserve_bytes.min((self.stored_bytes() / SHARE).max(LEAST_BYTES));

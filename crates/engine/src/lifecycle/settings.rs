@@ -1,4 +1,4 @@
-//! Settings: what may differ from one opening of a store to the next.
+//! Settings: choices that may differ from one opening of a store to the next.
 
 use onefold_ground::time::TimeSource;
 
@@ -11,7 +11,7 @@ pub struct Settings {
     pub chunk_index_cache_bytes: usize,
     /// Filter before the chunk index, bytes.
     pub chunk_index_filter_bytes: usize,
-    /// Pages of the chunk index that are read at a time; 1: each look-up reads one after the other.
+    /// Pages of the chunk index read in parallel. 1: a look-up reads one after the other.
     pub chunk_index_reads: usize,
     /// Decompressed frames kept for reading, bytes.
     pub frame_cache_bytes: usize,
@@ -35,20 +35,22 @@ pub struct Settings {
     pub log_limit_bytes: u64,
     /// Written data that may wait for its sync, bytes.
     pub commit_bytes: u64,
-    /// The longest time that written data waits for its sync when nobody asks for one, milliseconds.
+    /// The longest time that written data waits for its sync if nobody asks for one, milliseconds.
     pub commit_interval_ms: u64,
     /// Threads that compress.
     pub workers: usize,
-    /// Containers that share one parity file, 2 to 16; 0: no parity is made. What was made is used and kept sound in any case.
+    /// Containers that share one parity file, 2 to 16. 0: no parity is made. Existing parity is used and maintained in
+    /// any case.
     pub parity_group: usize,
-    /// The most that is kept for freeing room on a full disk, bytes; never more than a fiftieth of the device. 0: nothing is.
+    /// The most space reserved for freeing space on a full disk, bytes; never more than a fiftieth of the device. 0:
+    /// none.
     pub reserve_bytes: u64,
-    /// Whether the store is one that keeps no data: [`crate::Descriptor::discards_data`]. It opens only where both say the same.
+    /// Whether the store keeps no data: [`crate::Descriptor::discards_data`]. A store opens only if both agree.
     pub discards_data: bool,
-    /// Whether threads in the background commit, sweep and persist. Without, it happens only in [`crate::Engine::flush`] and
-    /// [`crate::Engine::maintain`]: for tests that count every operation.
+    /// Whether background threads commit, sweep and persist. Without them, this happens only in
+    /// [`crate::Engine::flush`] and [`crate::Engine::maintain`]: for tests that count every operation.
     pub background: bool,
-    /// The clocks; tests bring their own.
+    /// The clocks. Tests bring their own.
     pub time: TimeSource,
 }
 

@@ -1,8 +1,9 @@
-//! Liveness by usage counts in the chunk index (`docs/format.md` section 8.5): the only part of the engine, beside checks and
-//! repairs, that knows of them.
+//! Liveness by usage counts in the chunk index (`docs/format.md` section 8.5). No other part of the engine knows of
+//! counts, except checks and repairs.
 //!
-//! The count of a chunk is the number of its references, those of groups and those of stored metadata chunks. Groups and
-//! addresses make no difference: references move between groups without a change, and the index knows one place of a chunk.
+//! The count of a chunk is the number of its references: those of groups and those of stored metadata chunks. Groups
+//! and addresses make no difference. References move between groups without a change, and the index knows one place of
+//! a chunk.
 
 use crate::commit::records::encode_deltas;
 use crate::liveness::{Candidate, Cursor, Facts, Liveness, Noted};
@@ -24,7 +25,7 @@ impl Counted {
         Counted { index, digest_bytes }
     }
 
-    /// Looks up `chunks`, which ascend, as far as their pages can be read.
+    /// Looks up `chunks`, which are sorted, as far as their pages can be read.
     fn lookup_readable(
         &self,
         chunks: &[Fingerprint],
@@ -40,7 +41,7 @@ impl Counted {
             }
             Err(error @ IndexError::ChunkIndexDamaged { .. }) => {
                 if chunks.len() > 1 {
-                    // The chunks of a page are neighbours: few steps part them from the others.
+                    // The chunks of one page are neighbours: a few steps separate them from the others.
                     let (one, other) = chunks.split_at(chunks.len() / 2);
                     self.lookup_readable(one, damaged, found)?;
                     return self.lookup_readable(other, damaged, found);
@@ -56,7 +57,7 @@ impl Counted {
     }
 }
 
-/// A chunk that is stored and has so many references; one whose count is not known any more has more than any number.
+/// Returns a chunk that is stored and has exactly this many references. An unknown count is more than any number.
 fn candidate(fingerprint: &Fingerprint, entry: IndexEntry, references: u32) -> Option<Candidate> {
     let is_one = entry.count == references && entry.count != u32::MAX && entry.address != 0;
     is_one.then(|| Candidate { address: Address::from_bits(entry.address), fingerprint: *fingerprint })
@@ -79,7 +80,7 @@ impl Liveness for Counted {
         Ok(Noted { records, deltas })
     }
 
-    /// Only those that the chunk index has in its pages.
+    /// Returns only chunks that the chunk index has in its pages.
     fn candidates(&self, from: Cursor, max: usize, out: &mut Vec<Candidate>, damaged: &mut Vec<String>) -> Result<Option<Cursor>> {
         let (mut found, mut pages) = (Vec::new(), Vec::new());
         let next = self.index.unused(from, max, &mut found, &mut pages)?;
@@ -122,7 +123,7 @@ impl Liveness for Counted {
         let names: Vec<Fingerprint> = lost.iter().map(|(fingerprint, _)| *fingerprint).collect();
         let mut lost = lost.into_iter();
         self.lookup_readable(&names, damaged, &mut |fingerprint, entry| {
-            // Those that are found come in the order of the names.
+            // Found chunks come in the order of their names.
             let references = lost.find(|(of, _)| of == fingerprint).map(|(_, references)| references);
             out.extend(references.and_then(|references| candidate(fingerprint, entry, references)));
         })

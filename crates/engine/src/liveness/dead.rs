@@ -1,7 +1,8 @@
-//! Dead slots: which chunks of a container nothing refers to any more, so that merging knows what to leave behind and nobody takes the catalog
-//! of a container for a list of what is stored (`docs/format.md` section 7.4).
+//! Dead slots: the chunks of a container that nothing refers to any more (`docs/format.md` section 7.4). They tell
+//! merging what to leave behind. They also keep readers of a catalog from taking dead chunks for stored ones.
 //!
-//! The object of a container changes in the batch that removes its chunks from the chunk index: after any crash the two agree.
+//! The object of a container changes in the batch that removes its chunks from the chunk index: after any crash the two
+//! agree.
 
 use crate::{Change, EngineError, Result};
 use onefold_ground::wire::{Reader, put_bytes, put_varint};
@@ -9,7 +10,7 @@ use onefold_index::ObjectIndex;
 use onefold_storage::{ContainerId, MAX_SLOTS};
 use std::collections::BTreeMap;
 
-/// First byte of the keys, and the partition that they are in.
+/// First byte of the keys, and their partition.
 pub(crate) const PREFIX: u8 = b'd';
 pub(crate) const PARTITION: u16 = 0;
 const VERSION: u8 = 1;
@@ -19,24 +20,24 @@ const VERSION: u8 = 1;
 pub struct DeadSlots {
     /// Sum of the lengths of the dead chunks, bytes.
     pub bytes: u64,
-    /// Sum of the lengths of all chunks of the container, bytes, when the last one died.
+    /// Sum of the lengths of all chunks of the container when the last one died, bytes.
     pub of_bytes: u64,
     /// A bit for each slot.
     bits: Vec<u8>,
 }
 
 impl DeadSlots {
-    /// Whether a slot is dead.
+    /// Returns whether a slot is dead.
     pub fn contains(&self, slot: usize) -> bool {
         self.bits.get(slot / 8).is_some_and(|bits| bits >> (slot % 8) & 1 != 0)
     }
 
-    /// Number of dead slots.
+    /// Returns the number of dead slots.
     pub fn count(&self) -> usize {
         self.bits.iter().map(|bits| bits.count_ones() as usize).sum()
     }
 
-    /// Marks a slot whose chunk has so many bytes. One that is marked already stays so.
+    /// Marks a slot whose chunk has this length. Marking it twice changes nothing.
     pub fn insert(&mut self, slot: usize, length_bytes: u32) {
         if self.contains(slot) {
             return;
@@ -46,7 +47,7 @@ impl DeadSlots {
         self.bytes += u64::from(length_bytes);
     }
 
-    /// Takes a mark back.
+    /// Removes a mark.
     fn remove(&mut self, slot: usize, length_bytes: u32) {
         if self.contains(slot) {
             self.bits[slot / 8] &= !(1 << (slot % 8));
@@ -54,12 +55,13 @@ impl DeadSlots {
         }
     }
 
-    /// Whether all slots are marked that a container can have: its catalog could not be read, and nothing in it counts.
+    /// Returns whether all slots that a container can have are marked: its catalog could not be read, and nothing in it
+    /// counts.
     pub fn is_given_up(&self) -> bool {
         self.count() >= MAX_SLOTS
     }
 
-    /// All slots marked. The sums stay: of the others nobody knows the lengths.
+    /// Marks all slots. The sums stay: the lengths of the other slots are unknown.
     pub(crate) fn given_up(self) -> DeadSlots {
         DeadSlots { bits: vec![u8::MAX; MAX_SLOTS.div_ceil(8)], ..self }
     }
@@ -87,13 +89,14 @@ impl DeadSlots {
         read().map_err(|source| EngineError::Wire { what: "dead slots of a container".into(), source })
     }
 
-    /// The dead slots of a container file.
+    /// Reads the dead slots of a container file.
     pub(crate) fn read(objects: &ObjectIndex, container: ContainerId) -> Result<DeadSlots> {
         objects.get(PARTITION, &key(container))?.map_or_else(|| Ok(DeadSlots::default()), |value| DeadSlots::decode(&value))
     }
 }
 
-/// Slots that are marked dead, or alive again, in a batch. What else is dead is read when the batch is committed, so that marks of others stay.
+/// Slots that a batch marks dead or alive again. The other dead slots are read when the batch is committed, so that
+/// marks of others stay.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Marks(BTreeMap<ContainerId, MarksOfFile>);
 
@@ -106,14 +109,15 @@ struct MarksOfFile {
 }
 
 impl Marks {
-    /// Marks a slot of a container file whose chunks have `of_bytes` bytes altogether.
+    /// Marks a slot of a container file whose chunks have `of_bytes` bytes in total.
     pub(crate) fn set(&mut self, container: ContainerId, of_bytes: u64, slot: usize, length_bytes: u32, is_dead: bool) {
         let file = self.0.entry(container).or_default();
         file.of_bytes = of_bytes;
         file.slots.push((slot, length_bytes, is_dead));
     }
 
-    /// What changes of the objects, and of the sum of all dead bytes. The caller holds the lock of commits.
+    /// Returns the changes of the objects, and the change of the sum of all dead bytes. The caller holds the commit
+    /// lock.
     pub(crate) fn changes(&self, objects: &ObjectIndex) -> Result<(Vec<Change>, i64)> {
         let (mut changes, mut dead_bytes) = (Vec::new(), 0);
         for (container, file) in &self.0 {
@@ -144,7 +148,7 @@ pub(crate) fn key(container: ContainerId) -> Vec<u8> {
     key
 }
 
-/// The container of a key.
+/// Returns the container of a key.
 pub fn container_of(key: &[u8]) -> Option<ContainerId> {
     let bits = key.strip_prefix(&[PREFIX])?.try_into().ok()?;
     Some(ContainerId::from_bits(u64::from_be_bytes(bits)))

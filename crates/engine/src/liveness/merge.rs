@@ -1,10 +1,12 @@
-//! Merging containers of which little is needed (M0.20): which chunks move is decided here, moving them is the business of `onefold_storage`.
+//! Merging containers with little live data (M0.20). This file decides which chunks move; `onefold_storage` moves them.
 //!
 //! # Why no chunk is left behind that somebody needs
-//! A slot is left behind only if it is dead, that is, its chunk was removed from the chunk index in the batch that marked it, and the index does not
-//! name it. Nothing is removed or merged meanwhile, as both hold `reclaiming`, and a copy that a write supersedes meanwhile ends the merge; a chunk
-//! that is needed again after it died was stored anew. A copy that the index does not name is taken along too: references that name it may mean
-//! other bytes of the same fingerprint (a collision that `byte-compare` told apart).
+//! A slot is left behind only if it is dead: its chunk was removed from the chunk index in the batch that marked it,
+//! and the index does not name it. Nothing is removed meanwhile, and no other merge runs, as both hold `reclaiming`. A
+//! copy that a write supersedes meanwhile ends the merge. A chunk that is needed again after it died was stored again.
+//!
+//! A copy that is not dead is taken along even if the index does not name it. References that name it may mean other
+//! bytes with the same fingerprint (a collision that `byte-compare` detected).
 
 use crate::liveness::dead::{self, DeadSlots};
 use crate::{Change, Engine, EngineError, Result};
@@ -12,27 +14,28 @@ use onefold_fingerprint::Fingerprint;
 use onefold_oplog::{Effects, LogError};
 use onefold_storage::{Address, ContainerId, Merge, MergeStatistics, Prepared, StorageError};
 
-/// What becomes of the slots of a container.
+/// The slots of a container, sorted into live and dead.
 struct Sorted {
     live: Vec<(Address, Fingerprint)>,
     dead: DeadSlots,
 }
 
-/// How often a merge is tried, each time that a chunk in it died while it was copied.
+/// How often a merge is tried, if a chunk in it dies each time while it is copied.
 const ATTEMPTS: usize = 3;
 
-/// What became of a merge.
+/// The result of a merge.
 enum Attempt {
     Merged(MergeStatistics),
     NothingToDo,
-    /// A write found a chunk damaged and stored it anew while the containers were copied.
+    /// A write found a chunk damaged and stored it again while the containers were copied.
     MoreDied,
 }
 
 impl Engine {
-    /// Merges container files, all of one partition, into one; durable on return. The chunks that are needed lie in the new one by ascending
-    /// `rank`. Those that have no dead slots (any more), or chunks in quarantine, are left alone; `None`: these were all. An error leaves everything as it is; damage says
-    /// that a container cannot be merged.
+    /// Merges container files, all of one partition, into one. Durable on return. The needed chunks lie in the new file
+    /// by ascending `rank`. Containers that have no dead slots (any more), or chunks in quarantine, are left alone.
+    ///
+    /// `None`: all of them were. Errors: everything stays as it is; damage means that a container cannot be merged.
     pub fn merge_containers(&self, victims: &[ContainerId], rank: &dyn Fn(Address) -> u64) -> Result<Option<MergeStatistics>> {
         self.writable()?;
         drop(self.permit_deletion("merge containers")?);
@@ -87,7 +90,8 @@ impl Engine {
         Ok(Sorted { live, dead })
     }
 
-    /// `dead` is what was left behind of each container. False if there is more by now: then nothing was merged.
+    /// Commits a merge. `dead` lists the slots that it left behind, by container. Returns false, and merges nothing, if
+    /// there are more by now.
     fn commit_merge(&self, merge: Merge, dead: &[(ContainerId, DeadSlots)]) -> Result<bool> {
         self.make_room_in_log();
         let record = merge.record();
@@ -98,7 +102,7 @@ impl Engine {
             let guard = self.commits.alone();
             self.writable()?;
             for (container, known) in dead {
-                // A write found a chunk damaged and stored it anew: the next merge leaves it behind.
+                // A write found a chunk damaged and stored it again: the next merge leaves the old copy behind.
                 if self.dead_slots(*container)? != *known {
                     return Ok(None);
                 }
@@ -119,7 +123,7 @@ impl Engine {
         });
         match committed {
             Ok(Some(((start, end), guard))) => {
-                // Whoever commits next finds chunks where the log says that they are.
+                // The next committer finds chunks where the log says that they are.
                 self.storage.merge_logged(merge, start, end);
                 drop(merging);
                 drop(guard);
@@ -133,8 +137,8 @@ impl Engine {
                 Ok(false)
             }
             Err(error) => {
-                // Of an error of the log's file nobody knows whether the log has the record: then the merge is left as it is until the next
-                // opening. Where there was no room, it has not.
+                // If the log's file fails, it is unknown whether the log has the record. Then the merge stays as it is
+                // until the next opening. If only the space ran out, the log does not have it.
                 let is_unknown = matches!(&error, EngineError::Log(LogError::Ground(_) | LogError::Poisoned) if !error.is_full());
                 if !is_unknown && self.commits.why_stopped().is_none() {
                     self.storage.abandon_merge(merge);

@@ -1,5 +1,6 @@
-//! What making the chunk index anew leaves for the next opening for writing, as it cannot write objects itself: which chunks are counted and nowhere
-//! ([`crate::lost::quarantine`]), and the figures of the whole store, which a log with a hole has of another time.
+//! What a rebuild of the chunk index leaves for the next opening for writing, because a rebuild cannot write objects:
+//! which chunks are counted and nowhere ([`crate::lost::quarantine`]), and the figures of the whole store. A log with a
+//! hole has those figures as of another time.
 
 use crate::liveness::dead::{self, DeadSlots};
 use crate::lost::quarantine::{Quarantined, now_ns};
@@ -10,12 +11,12 @@ use onefold_ground::{Ground, checksum, parent, read_file, replace_file};
 use onefold_oplog::Position;
 use onefold_storage::Address;
 
-/// There when the chunk index was made anew and no opening for writing came since.
+/// This file exists if the chunk index was rebuilt and the store was not opened for writing since.
 pub(crate) const RECOUNTED: &str = "index/recounted";
 /// The file has one line of numbers and one with its checksum.
 const LIMIT_BYTES: u64 = 4096;
 
-/// What the containers hold that can be read, as of an end of the log.
+/// What the readable containers hold, as of an end of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Recounted {
     /// Where the log ended.
@@ -33,7 +34,7 @@ impl Recounted {
         Ok(replace_file(ground, RECOUNTED, format!("{line}{:016x}\n", checksum(line.as_bytes())).as_bytes())?)
     }
 
-    /// Reads the file; `None`: what it says cannot be read. That it is there says the rest.
+    /// Reads the file. `None`: its content cannot be read. Its existence says the rest.
     fn read(ground: &dyn Ground) -> Option<Recounted> {
         let bytes = read_file(ground, RECOUNTED, LIMIT_BYTES).ok()?;
         let (line, sum) = std::str::from_utf8(&bytes).ok()?.split_once('\n')?;
@@ -47,20 +48,21 @@ impl Recounted {
 }
 
 impl Engine {
-    /// Notes what making the chunk index anew found, if it was: the first thing that an opening for writing does. Cut short, the next one does it again.
+    /// Notes what a rebuild of the chunk index found, if there was one. An opening for writing does this first. If it
+    /// is cut short, the next opening does it again.
     pub(crate) fn note_recount(&self) -> Result<()> {
         if !self.quarantine.is_recounted() {
             return Ok(());
         }
-        // First, as these figures are of the end of the log as it is now: once they are in it, it may go on.
+        // First the figures, as they belong to the current end of the log. Once they are in the log, it may grow.
         self.note_recounted_frames()?;
         let mut is_used = false;
         self.for_each_quarantined_batch(self.lost_in_a_batch(), &mut |batch| {
             is_used = true;
-            // They are read as not counted.
+            // Until this is noted, they are read as not counted.
             self.note_changes(batch.iter().map(|chunk| self.quarantine.put(chunk)).collect())
         })?;
-        // From now on it is asked what is noted.
+        // From now on the quarantine is asked.
         self.quarantine.set_used();
         let mut stored_chunks = 0;
         for partition in self.index.partitions() {
@@ -85,12 +87,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Some chunks of a partition that are counted and nowhere, from a prefix on, and where to go on. Counts those that it comes by and that are somewhere.
+    /// Returns some chunks of a partition that are counted and nowhere, starting at a prefix, and where to continue.
+    /// Counts the chunks on its way that are somewhere.
     fn counted_and_nowhere(&self, partition: u32, from: u64, stored_chunks: &mut u64) -> Result<(Vec<Fingerprint>, Option<u64>)> {
         let (mut found, mut last, mut next): (Vec<Fingerprint>, _, _) = (Vec::new(), from, None);
         let limit = self.lost_in_a_batch();
         self.index.for_each_from(partition, from, &mut |fingerprint, entry| {
-            // All with one prefix together, so that the next call knows where to begin.
+            // Keeps chunks with the same prefix together, so that the next call knows where to begin.
             if found.len() >= limit && last != fingerprint.prefix() {
                 next = Some(fingerprint.prefix());
                 return false;
@@ -113,7 +116,8 @@ impl Engine {
         self.flush()
     }
 
-    /// Sets the figures of frames to what was found. After an opening that noted them and did no more, they went on from there.
+    /// Sets the figures of frames to what the rebuild found. If an earlier opening noted them and then stopped, they
+    /// have grown from there.
     fn note_recounted_frames(&self) -> Result<()> {
         let Some(found) = Recounted::read(&*self.ground).filter(|found| found.end == self.opened_at) else { return Ok(()) };
         let change = {
@@ -124,7 +128,7 @@ impl Engine {
         self.note_changes(vec![change])
     }
 
-    /// Sets the other figures of the store to what is there.
+    /// Returns the other figures of the store, computed from what is there.
     fn recounted_totals(&self, chunks: u64) -> Result<Totals> {
         let mut dead_bytes = 0;
         self.for_each_object(dead::PREFIX, &mut |_, value| dead_bytes += DeadSlots::decode(value).map_or(0, |dead| dead.bytes))?;

@@ -1,26 +1,27 @@
-//! What is said of references: facts, stated by those who add or drop them. What follows from them is the business of
+//! Facts about references, stated by those who add or drop them. What follows from the facts is the business of
 //! [`Liveness`](crate::Liveness).
 //!
-//! There are two kinds of them, and each reference is stated once:
+//! There are two kinds of references, and each reference is stated once:
 //! * *Objects* refer to chunks. A transaction states what its objects add and drop, and in which group.
-//! * *Metadata chunks* refer to chunks too. They belong to no group: one that is stored once may be needed by many groups. So
-//!   its references are stated when the chunk becomes known, and again when it is removed, not by those who refer to it.
+//! * *Metadata chunks* refer to chunks too. They belong to no group: many groups may need one stored metadata chunk. So
+//!   its references are stated when the chunk becomes known, and again when it is removed, and not by those who refer
+//!   to it.
 //!
-//! Counts take both kinds alike: every reference is one. Marks start at the references of a group and go down through the
-//! metadata chunks, so that what a metadata chunk refers to belongs to the group of whoever refers to the metadata chunk.
+//! Counts treat both kinds alike: every reference is one. Marks start at the references of a group and go down through
+//! the metadata chunks. So what a metadata chunk refers to belongs to every group that refers to the metadata chunk.
 
 use crate::Piece;
 use onefold_fingerprint::Fingerprint;
 use onefold_storage::Address;
 
-/// Objects whose references are tracked together, by a number that never means other objects: those of one map of block mappings,
-/// or the backups of one name.
+/// Objects whose references are tracked together: those of one map of block mappings, or the backups of one name. Its
+/// number never means other objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Group(u64);
 
 impl Group {
-    /// The group of a kind of objects (the first byte of their keys) with a number, of which the lowest 56 bits count. Two
-    /// groups that have the same number are one, which is harmless: it is only larger.
+    /// Returns the group of a kind of objects (the first byte of their keys) with a number. Only the lowest 56 bits of
+    /// the number count. Two groups with the same number become one, which is harmless: it is only larger.
     pub const fn new(kind: u8, number: u64) -> Group {
         Group((kind as u64) << 56 | number & (u64::MAX >> 8))
     }
@@ -29,18 +30,18 @@ impl Group {
 /// A change in how often the objects of a group refer to a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reference {
-    /// Whose objects refer to it.
+    /// The group whose objects refer to it.
     pub group: Group,
     /// The chunk's name.
     pub fingerprint: Fingerprint,
-    /// Where the recipe says that it is.
+    /// The address in the recipe.
     pub address: Address,
-    /// How many more references there are.
+    /// How many references are added; below 0: dropped.
     pub change: i64,
 }
 
 impl Reference {
-    /// The references of pieces: `change` for each that names a chunk.
+    /// Returns the references of pieces: `change` for each piece that names a chunk.
     pub fn of(pieces: &[Piece], group: Group, change: i64) -> impl Iterator<Item = Reference> + '_ {
         pieces.iter().filter_map(move |piece| match *piece {
             Piece::Chunk { fingerprint, address, .. } => Some(Reference { group, fingerprint, address, change }),
@@ -48,10 +49,11 @@ impl Reference {
         })
     }
 
-    /// Adds up what is said of one chunk in one group, and drops what comes to nothing.
+    /// Adds up the changes of each chunk in each group, and drops sums of 0.
     pub fn merge(references: &mut Vec<Reference>) {
         let place = |reference: &Reference| (reference.fingerprint, reference.group, reference.address);
-        // Nearly always the first eight bytes decide: that takes a third of the time of comparing all, and half of that of a hash map.
+        // Nearly always the first eight bytes decide. That takes a third of the time of comparing all bytes, and half
+        // the time of a hash map.
         references.sort_unstable_by(|one, other| {
             let by_prefix = one.fingerprint.prefix().cmp(&other.fingerprint.prefix());
             by_prefix.then_with(|| place(one).cmp(&place(other)))
@@ -65,23 +67,23 @@ impl Reference {
     }
 }
 
-/// A chunk that becomes known, or is removed, with what it refers to.
+/// A chunk that becomes known or is removed, and the chunks that it refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
     /// Its name.
     pub fingerprint: Fingerprint,
-    /// What it refers to, one for each time that it does: nothing if it is a data chunk.
+    /// The chunks that it refers to, once for each reference. Empty for a data chunk.
     pub references: Vec<Fingerprint>,
 }
 
-/// What one batch says of references.
+/// All that one batch states about references.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Facts<'a> {
-    /// What objects add and drop, by transaction. Several may be about the same chunk in the same group.
+    /// What objects add and drop, by transaction. Several entries may concern the same chunk in the same group.
     pub references: &'a [&'a [Reference]],
-    /// Metadata chunks that become known, but for those whose references are known still: a copy of them was lost.
+    /// Metadata chunks that become known, except those whose references are still known because only a copy was lost.
     pub stored: &'a [Stored],
-    /// Chunks that are removed.
+    /// Removed chunks.
     pub removed: &'a [Stored],
 }
 

@@ -1,27 +1,33 @@
-//! Removing chunks that nothing refers to (M0.19). Ingest goes on meanwhile.
+//! Removing chunks that nothing refers to (M0.19), while ingest goes on.
 //!
-//! # Why no chunk goes that somebody needs
-//! A candidate is a chunk that [`Liveness`](crate::Liveness) calls unneeded. A piece that refers to it may be on its way all the same: in a
-//! transaction that is submitted, or in the hands of somebody who has not submitted yet. The steps, of which each closes one gap:
-//! 1. *Watch.* The candidates go on the watch list ([`Watch`](crate::write::in_flight::Watch)). From now on whoever asks for one or
-//!    states a reference to one takes it off.
-//! 2. *Wait* until nobody is in flight who came before that: they may hold pieces that they got unwatched.
-//! 3. *Flush.* Now liveness has all that was submitted before, and by those who were waited for. Then readers in other processes
-//!    are looked for that hold what is not there any more (`snapshot.rs`): as long as there is one, nothing is removed.
-//! 4. *Look* where the candidates lie and what those that are metadata chunks refer to. This reads containers, so nobody is kept waiting yet.
-//!    What is found stays true: slots never change, a name stands for one content, and no container is merged while `reclaiming` is held.
-//! 5. *Claim and doom* each candidate. Whoever wants it from here on is told by the watch list not to ask a cache, and waits for our claim.
-//!    Those who came before us have taken it off the watch list before they asked a cache or claimed it: then it cannot be doomed. So: doomed,
-//!    still unneeded and still at the address that was looked at means that nobody has it and nobody can get it.
-//!    What somebody else has claimed or taken off the list is left.
-//! 6. *Commit*: the removals, with what removed metadata chunks referred to, and the dead slots of the containers, as one batch.
-//! 7. The filters forget the chunks; then the watch ends and the claims go, and whoever waited finds a chunk that is not stored.
+//! # Why no chunk is removed that somebody needs
+//! A candidate is a chunk that [`Liveness`](crate::Liveness) calls unneeded. A piece that refers to it may be on its
+//! way all the same: in a submitted transaction, or in the hands of somebody who has not submitted yet. Each of these
+//! steps closes one gap:
+//! 1. *Watch.* The candidates go on the watch list ([`Watch`](crate::write::in_flight::Watch)). From now on, asking for
+//!    a candidate or stating a reference to it takes it off the list.
+//! 2. *Wait* until everybody in flight who came before step 1 is gone: they may hold pieces that they got unwatched.
+//! 3. *Flush.* Now liveness has everything that was submitted before, also by those who were waited for. Then look for
+//!    readers in other processes that hold something that is gone (`snapshot.rs`). As long as there is one, nothing is
+//!    removed.
+//! 4. *Look* where the candidates lie, and what those that are metadata chunks refer to. This reads containers, so
+//!    nobody is kept waiting yet. The findings stay true: slots never change, a name stands for one content, and no
+//!    container is merged while `reclaiming` is held.
+//! 5. *Claim and doom* each candidate. From here on, the watch list tells everybody who wants it not to ask a cache,
+//!    and to wait for our claim. Those who came before us took it off the watch list before they asked a cache or
+//!    claimed it: then it cannot be doomed. So a chunk that is doomed, still unneeded and still at the address that was
+//!    looked at is in nobody's hands, and nobody can get it. A chunk that somebody else claimed or took off the list is
+//!    left alone.
+//! 6. *Commit* as one batch: the removals, the references that removed metadata chunks gave up, and the dead slots of
+//!    the containers.
+//! 7. The filters forget the chunks. Then the watch ends and the claims go. Everybody who waited finds a chunk that is
+//!    not stored.
 //!
-//! Could a chunk be reached through an object that became visible after step 1, whose reference came and went again before step 5? Both changes are
-//! submitted, and submitting takes the chunk off the list. Through a metadata chunk that is unneeded itself? As long as that one is stored, what
-//! it refers to is needed, so these are no candidates.
+//! Could somebody reach a chunk through an object that became visible after step 1, and whose reference came and went
+//! before step 5? No: both changes are submitted, and submitting takes the chunk off the list. Through a metadata chunk
+//! that is unneeded itself? No: while that chunk is stored, what it refers to is needed, so these are no candidates.
 //!
-//! A crash before the commit is durable changes nothing; candidates are found again.
+//! A crash before the commit is durable changes nothing; the candidates are found again.
 
 use crate::liveness::dead::{self, DeadSlots, Marks};
 use crate::liveness::reference::Stored;
@@ -34,14 +40,15 @@ use onefold_storage::{Address, ChunkKind, ContainerId, Slice};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
-/// Most candidates of one removal: bounds its memory, about 300 bytes each and 32 for each reference of a metadata chunk.
+/// Most candidates of one removal. Bounds its memory: about 300 bytes each, and 32 for each reference of a metadata
+/// chunk.
 pub const MAX_CANDIDATES: usize = 16 << 10;
-/// Bytes of a removal in the log, about: a full disk must have room for one.
+/// Approximate bytes of a removal in the log: a full disk must have space for one.
 const BATCH_BYTES: usize = 4 << 20;
-/// How often it is looked whether those in flight are gone.
+/// How often the removal checks whether those in flight are gone.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// What a metadata chunk refers to, from its kind and content.
+/// Returns what a metadata chunk refers to, from its kind and content.
 pub type ReferencesOf<'a> = &'a dyn Fn(ChunkKind, &[u8]) -> std::result::Result<Vec<Fingerprint>, String>;
 
 /// What a removal did.
@@ -51,23 +58,24 @@ pub struct Removed {
     pub chunks: u64,
     /// Their bytes before compression.
     pub bytes: u64,
-    /// What the removed metadata chunks referred to and nothing needs now.
+    /// Chunks that only the removed metadata chunks needed.
     pub released: Vec<Candidate>,
-    /// Candidates for which the batch had no room: to be asked about again.
+    /// Candidates for which the batch had no space. Try them again.
     pub left: Vec<Candidate>,
     /// Unneeded candidates that stay because somebody asked for them meanwhile or is writing them.
     pub in_use: u64,
-    /// Candidates that could not be judged because a container or a page of the index cannot be read: one sentence each.
+    /// One sentence for each candidate that could not be judged because a container or a page of the index cannot be
+    /// read.
     pub damaged: Vec<String>,
-    /// Which reader nothing was removed for: it reads what was removed before.
+    /// The reader for which nothing was removed: it reads something that was removed before.
     pub kept_for: Option<String>,
-    /// Why nothing was removed, if nothing may be: [`Engine::why_nothing_is_removed`].
+    /// Why nothing may be removed, if so: [`Engine::why_nothing_is_removed`].
     pub held: Option<String>,
-    /// Those in flight did not end in time: nothing was removed, it is to be tried again later.
+    /// Those in flight did not end in time. Nothing was removed; retry later.
     pub was_busy: bool,
 }
 
-/// Chunks of one container file about to be removed.
+/// Chunks of one container file that are about to be removed.
 struct Doomed {
     container: ContainerId,
     /// Its dead slots, before.
@@ -83,13 +91,13 @@ struct DoomedChunk {
 }
 
 impl Doomed {
-    /// What its dead slots take in a batch, at most, bytes.
+    /// Returns the most bytes that its dead slots take in a batch.
     fn dead_bytes_after(&self) -> usize {
         self.dead.encode().len() + self.chunks.iter().map(|chunk| chunk.slot / 8).max().unwrap_or(0)
     }
 }
 
-/// Ends the watch, whatever way the removal ends.
+/// Ends the watch when dropped, however the removal ends.
 struct Watching<'a>(&'a Watch);
 
 impl Drop for Watching<'_> {
@@ -99,41 +107,43 @@ impl Drop for Watching<'_> {
 }
 
 impl Engine {
-    /// Chunks that are unneeded: [`Liveness::candidates`](crate::Liveness::candidates).
+    /// Returns unneeded chunks: [`Liveness::candidates`](crate::Liveness::candidates).
     pub fn candidates(&self, from: Cursor, max: usize, damaged: &mut Vec<String>) -> Result<(Vec<Candidate>, Option<Cursor>)> {
         let mut found = Vec::new();
         let next = self.liveness.candidates(from, max, &mut found, damaged)?;
         Ok((found, next))
     }
 
-    /// All chunks that are unneeded: [`Liveness::all_candidates`](crate::Liveness::all_candidates).
+    /// Returns all unneeded chunks: [`Liveness::all_candidates`](crate::Liveness::all_candidates).
     pub fn all_candidates(&self, damaged: &mut Vec<String>) -> Result<Vec<Candidate>> {
         self.liveness.all_candidates(damaged)
     }
 
-    /// Those that would be unneeded if so many references went: [`Liveness::unneeded_without`](crate::Liveness::unneeded_without).
+    /// Returns the chunks that would be unneeded if that many of their references went:
+    /// [`Liveness::unneeded_without`](crate::Liveness::unneeded_without).
     pub fn unneeded_without(&self, lost: &[(Fingerprint, u32)], damaged: &mut Vec<String>) -> Result<Vec<Candidate>> {
         let mut found = Vec::new();
         self.liveness.unneeded_without(lost, &mut found, damaged)?;
         Ok(found)
     }
 
-    /// For each of these chunks, whether it is unneeded: [`Liveness::unneeded`](crate::Liveness::unneeded).
+    /// Returns for each of these chunks whether it is unneeded: [`Liveness::unneeded`](crate::Liveness::unneeded).
     pub fn unneeded(&self, chunks: &[Candidate], damaged: &mut Vec<String>) -> Result<Vec<bool>> {
         let mut unneeded = Vec::with_capacity(chunks.len());
         self.liveness.unneeded(chunks, &mut unneeded, damaged)?;
         Ok(unneeded)
     }
 
-    /// Those of `candidates` that are unneeded now.
+    /// Returns the candidates that are unneeded now.
     fn still_unneeded(&self, candidates: &[Candidate], damaged: &mut Vec<String>) -> Result<Vec<Candidate>> {
         let unneeded = self.unneeded(candidates, damaged)?;
         Ok(candidates.iter().zip(unneeded).filter(|(_, is_unneeded)| *is_unneeded).map(|(candidate, _)| *candidate).collect())
     }
 
-    /// Removes those of `candidates` (at most [`MAX_CANDIDATES`], further ones are left) that are unneeded and that nobody is about to refer to; durable
-    /// on return. `go_on` is asked while those in flight are waited for. One at a time: a second call waits. Candidates that lie in few
-    /// containers cost least.
+    /// Removes those of `candidates` that are unneeded and that nobody is about to refer to. Durable on return. Takes
+    /// at most [`MAX_CANDIDATES`] and leaves the rest. It asks `go_on` while it waits for those in flight.
+    ///
+    /// One removal runs at a time: a second call waits. Candidates that lie in few containers cost least.
     pub fn remove_unused(&self, candidates: &[Candidate], references: ReferencesOf<'_>, go_on: &dyn Fn() -> bool) -> Result<Removed> {
         self.writable()?;
         drop(self.permit_deletion("remove unused chunks")?);
@@ -154,7 +164,7 @@ impl Engine {
             return Ok(removed);
         }
         let mut held = Held::new(&*self.claims);
-        // Declared behind them, so that it ends before they are free.
+        // Declared after the claims, so that the watch ends before they are free.
         let watching = Watching(self.reclaiming.watch());
         self.reclaiming.watch().begin(candidates.iter().map(|candidate| candidate.fingerprint));
         let moment = self.reclaiming.guards.now();
@@ -170,7 +180,7 @@ impl Engine {
             Ok(Some(whose)) => return Ok(Removed { kept_for: Some(whose), ..Removed::default() }),
             Err(()) => return Ok(Removed { was_busy: true, ..Removed::default() }),
         }
-        // Not before: whoever reads all containers one after the other would wait for those in flight too.
+        // Not earlier: a reader of all containers, one after the other, would then wait for those in flight too.
         let reclaiming = self.reclaiming.alone();
         let mut unused = self.still_unneeded(candidates, &mut removed.damaged)?;
         let count = unused.len();
@@ -181,26 +191,28 @@ impl Engine {
         self.keep_only_what_is_ours(&mut doomed, &mut held, &mut removed)?;
         let mut gone = Vec::new();
         if !doomed.is_empty() {
-            // Not held while others are waited for: who switches append-only mode on would wait with us.
+            // Not held during the wait: a switch to append-only mode would wait with us.
             let _permit = self.permit_deletion("remove unused chunks")?;
             gone = self.commit_removal(doomed, &mut removed)?;
         }
         drop(watching);
         drop(held);
         drop(reclaiming);
-        // There may be many, and nobody has to wait for what they are. What was removed stays removed.
+        // There may be many of these, and nobody has to wait for this lookup. If it fails, the removal stands.
         if let Err(error) = self.liveness.unneeded_without(&gone, &mut removed.released, &mut removed.damaged) {
             removed.damaged.push(error.to_string());
         }
         Ok(removed)
     }
 
-    /// Finds slot and length of each chunk, and what metadata chunks refer to. What cannot be read stays: its references would stay counted for ever.
+    /// Finds slot and length of each chunk, and the references of metadata chunks. An unreadable chunk stays: otherwise
+    /// its references would stay counted for ever.
     fn look_at(&self, mut chunks: Vec<Candidate>, references: ReferencesOf<'_>, removed: &mut Removed) -> Vec<Doomed> {
         chunks.sort_unstable();
-        // What a metadata chunk refers to is released once, however often it is named.
+        // The references of a metadata chunk are released once, however often it is named.
         chunks.dedup();
-        // The file that has it now may be another one, as merging keeps the addresses; and one file may answer to many containers.
+        // Another file may have the container now, as merging keeps the addresses. And one file may answer to many
+        // containers.
         let mut by_file: BTreeMap<ContainerId, Vec<Candidate>> = BTreeMap::new();
         for run in chunks.chunk_by(|one, next| one.address.container() == next.address.container()) {
             match self.storage.current(run[0].address.container()) {
@@ -255,7 +267,7 @@ impl Engine {
         slices.pop().ok_or_else(|| "it was not found".to_owned())
     }
 
-    /// Cuts off what would make the batch too large for the log, in which several must fit.
+    /// Cuts the batch to a size of which the log can take several.
     fn leave_what_a_batch_has_no_room_for(&self, doomed: &mut Vec<Doomed>, removed: &mut Removed) {
         let limit = BATCH_BYTES.min((self.settings.log_limit_bytes / 8) as usize);
         let (mut bytes, mut is_first) = (0, true);
@@ -280,9 +292,9 @@ impl Engine {
         self.claims.claim(&wanted, &mut claims)?;
         let mine = all.iter().zip(claims).filter(|(_, claim)| *claim == Claim::Mine);
         held.names.extend(mine.map(|(candidate, _)| candidate.fingerprint));
-        // Whoever asks for one of these from here on gets no answer from a cache.
+        // From here on, nobody who asks for one of these gets an answer from a cache.
         let ours: HashSet<_> = held.names.iter().copied().filter(|fingerprint| self.reclaiming.watch().doom(fingerprint)).collect();
-        // From pages that were read a moment ago.
+        // These pages were read a moment ago.
         let unused = self.still_unneeded(&all, &mut removed.damaged)?;
         let count = unused.len() as u64;
         let ours: HashSet<Candidate> = unused.into_iter().filter(|candidate| ours.contains(&candidate.fingerprint)).collect();
@@ -292,7 +304,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns what the removed metadata chunks referred to.
+    /// Commits the removal. Returns what the removed metadata chunks referred to.
     fn commit_removal(&self, doomed: Vec<Doomed>, removed: &mut Removed) -> Result<Vec<(Fingerprint, u32)>> {
         let mut marks = Marks::default();
         for one in &doomed {
@@ -301,7 +313,7 @@ impl Engine {
         removed.bytes = doomed.iter().flat_map(|one| &one.chunks).map(|chunk| u64::from(chunk.length_bytes)).sum();
         let stored = |chunk: DoomedChunk| Stored { fingerprint: chunk.candidate.fingerprint, references: chunk.references };
         let chunks: Vec<Stored> = doomed.into_iter().flat_map(|one| one.chunks).map(stored).collect();
-        // Whoever watches what these referred to must hear of it as of any other change.
+        // Watchers of these references must see this change like any other.
         let released = || chunks.iter().flat_map(|chunk| &chunk.references);
         self.reclaiming.watch().touch(released());
         self.commit_removals(&chunks, &marks)?;
@@ -311,7 +323,7 @@ impl Engine {
         Ok(released.into_iter().map(|fingerprint| (fingerprint, 0)).collect())
     }
 
-    /// The dead slots of a container file.
+    /// Returns the dead slots of a container file.
     pub fn dead_slots(&self, container: ContainerId) -> Result<DeadSlots> {
         DeadSlots::read(&self.objects, container)
     }

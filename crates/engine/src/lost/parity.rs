@@ -5,14 +5,16 @@ use onefold_ground::profile::Component;
 use onefold_storage::{Address, ContainerId, Repair, StorageError};
 use std::cell::Cell;
 
-/// More groups than new data makes of one round of the thread in the background to the next. A store that had no parity before catches up slowly then.
+/// Groups that the background thread makes in one round. New data makes fewer than this from one round to the next. So
+/// a store without parity catches up slowly.
 const GROUPS_OF_A_ROUND: u32 = 4;
-/// A second of work or less.
+/// Groups that a close makes: a second of work or less.
 const GROUPS_OF_A_CLOSE: u32 = 4;
 
 impl Engine {
-    /// Makes parity for sealed containers that have none, a group at a time, if the settings want parity. With `all` for every one, else only whole
-    /// groups. `go_on` is asked between groups. Returns how many groups were made.
+    /// Makes parity for sealed containers that have none, a group at a time, if the settings want parity. With `all`
+    /// for every container, otherwise only for whole groups. It asks `go_on` between groups. Returns how many groups it
+    /// made.
     pub fn make_parity(&self, all: bool, go_on: &dyn Fn() -> bool) -> Result<u64> {
         let size = self.settings.parity_group;
         let mut groups = 0;
@@ -32,25 +34,26 @@ impl Engine {
         Ok(groups)
     }
 
-    /// What the thread in the background does of it each time.
+    /// Does the background thread's share of the work, once per round.
     pub(crate) fn parity_round(&self) -> Result<()> {
         let left = Cell::new(GROUPS_OF_A_ROUND);
         self.make_parity(false, &|| left.replace(left.get().saturating_sub(1)) > 0 && !self.background.is_closed()).map(drop)
     }
 
-    /// What closing does of it.
+    /// Does a close's share of the work.
     pub(crate) fn last_parity(&self) -> Result<()> {
         let left = Cell::new(GROUPS_OF_A_CLOSE);
         self.make_parity(false, &|| left.replace(left.get().saturating_sub(1)) > 0).map(drop)
     }
 
-    /// Whether this opening of the store may change it.
+    /// Returns whether this opening may change the store.
     pub fn is_writable(&self) -> bool {
         self.writable().is_ok()
     }
 
-    /// Makes a container that cannot be read anew from parity, where that is possible; durable on return. A store that is open for reading does it only while its chunk
-    /// index is made anew; one that [rehearses](Self::rehearse) reads it from then on as if it had been made.
+    /// Rebuilds an unreadable container from parity, if possible. Durable on return. An opening for reading does this
+    /// only while its chunk index is rebuilt. An opening that [rehearses](Self::rehearse) reads the container from then
+    /// on as if it had been rebuilt.
     pub fn repair_container(&self, container: ContainerId) -> Result<Repair> {
         if matches!(self.mode, Mode::ReadOnly | Mode::Snapshot) && !self.is_rehearsal() {
             return Ok(Repair::Impossible);
@@ -58,16 +61,17 @@ impl Engine {
         Ok(self.storage.repair(container)?)
     }
 
-    /// Makes the container anew that a read of the chunk at `address` could not read; where nothing may be written, it is read through parity. Whether it is worth reading again.
+    /// Rebuilds the container after a failed read of the chunk at `address`. If nothing may be written, reads go
+    /// through parity. Returns whether to retry.
     pub(crate) fn repair_after(&self, error: &EngineError, address: Address) -> bool {
         let container = match error {
             EngineError::Storage(StorageError::Damaged { container, .. }) => *container,
-            // A bad sector, for one: what the device says names no container.
+            // A bad sector, for example: the device's error names no container.
             EngineError::Storage(StorageError::Ground(_)) => match self.storage.current(address.container()) {
                 Ok(container) => container,
                 Err(_) => return false,
             },
-            // For one that the container is sound and the chunk is not there: parity does not help against that.
+            // For example, the container is sound and does not have the chunk: parity does not help against that.
             _ => return false,
         };
         let repaired = match self.mode {
@@ -87,7 +91,7 @@ impl Engine {
         }
     }
 
-    /// Containers that were made anew from parity, since the store was made.
+    /// Returns how many containers were rebuilt from parity since the store was made.
     pub fn repaired_containers(&self) -> u64 {
         self.activity().profile.get(Component::Repair.name()).map_or(0, |usage| usage.calls)
     }

@@ -1,16 +1,20 @@
-//! Quarantine: what becomes of a chunk that is stored and cannot be read (`docs/decisions/0020-repair-and-quarantine.md`).
+//! Quarantine: what happens to a stored chunk that cannot be read (`docs/decisions/0020-repair-and-quarantine.md`).
 //!
-//! It is *lost*: its entry in the chunk index keeps its count and has no address any more, its slot is dead, and an object (key `q`) remembers
-//! it. All three change in one batch. Nothing is destroyed: the bytes stay where they are, and merging leaves their container alone as long as the
-//! object is there. So the next write of the same data finds no address and stores the chunk anew, in whatever way it comes; the batch with the new
-//! copy takes the object away; and recipes that name the old address find the new copy through the index.
+//! The chunk is *lost*: its entry in the chunk index keeps its count but has no address any more, its slot is dead, and
+//! an object (key `q`) remembers it. All three change in one batch. Nothing is destroyed: the bytes stay where they
+//! are, and merging leaves their container alone while the object exists. So the next write of the same data, whatever
+//! its path, finds no address and stores the chunk again. The batch with the new copy removes the object, and recipes
+//! that name the old address find the new copy through the index.
 //!
-//! # What a lost metadata chunk refers to
-//! Nobody can read that any more, so it stays counted, and no chunk goes that it may need: [`Quarantined::is_counted`]. When it is
-//! stored again its references are not counted a second time. When counts were made anew ([`Rebuild`](crate::Rebuild)), they are not counted: then
-//! its children may look unused, and no chunk is removed until it is stored again or nobody needs it ([`Engine::why_nothing_is_removed`]).
-//! A rebuild cannot write objects. It leaves a file, and the next opening for writing notes what it did ([`crate::liveness::recount`]): that references of what is in
-//! quarantine are not counted, and which chunks are counted and nowhere.
+//! # The references of a lost metadata chunk
+//! Nobody can read them any more. So they stay counted, and no chunk goes that it may need:
+//! [`Quarantined::is_counted`]. When the chunk is stored again, its references are not counted a second time.
+//!
+//! After a rebuild of the counts ([`Rebuild`](crate::Rebuild)) they are not counted. Then its children may look unused,
+//! so no chunk is removed until the lost one is stored again or nobody needs it ([`Engine::why_nothing_is_removed`]). A
+//! rebuild cannot write objects. It leaves a file, and the next opening for writing notes what the rebuild did
+//! ([`crate::liveness::recount`]): that references of chunks in quarantine are not counted, and which chunks are
+//! counted and nowhere.
 
 use crate::lost::Settled;
 use crate::{Change, Engine, EngineError, Recipe, Result};
@@ -24,13 +28,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// First byte of the keys, and the partition that they are in.
+/// First byte of the keys, and their partition.
 const PREFIX: u8 = b'q';
 const PARTITION: u16 = 0;
 const VERSION: u8 = 1;
-/// The kind of a chunk of which it is not known.
+/// Encodes an unknown kind.
 const UNKNOWN_KIND: u8 = 255;
-/// What became of the references of a metadata chunk: 0 is that they are not counted.
+/// State of the references of a metadata chunk. 0: they are not counted.
 const COUNTED: u8 = 1;
 const UNREACHABLE: u8 = 2;
 
@@ -39,22 +43,22 @@ const UNREACHABLE: u8 = 2;
 pub struct Quarantined {
     /// Its name.
     pub fingerprint: Fingerprint,
-    /// Where it was; 0: not known.
+    /// Where it was; 0: unknown.
     pub address: Address,
-    /// What it was, if that is known.
+    /// Its kind, if known.
     pub kind: Option<ChunkKind>,
-    /// Its length, bytes; 0: not known.
+    /// Its length, bytes; 0: unknown.
     pub length_bytes: u32,
-    /// Whether what it refers to (if it is a metadata chunk) is still counted.
+    /// Whether its references (if it is a metadata chunk) are still counted.
     pub is_counted: bool,
-    /// Nothing reaches it, so nobody needs what it refers to: removal need not wait for it.
+    /// Nothing reaches it, so nobody needs what it refers to: a removal need not wait for it.
     pub is_unreachable: bool,
     /// When it was found to be lost, nanoseconds since 1970.
     pub since_ns: i64,
 }
 
 impl Quarantined {
-    /// Whether other chunks may hang on it.
+    /// Returns whether it may refer to other chunks.
     pub fn may_refer(&self) -> bool {
         self.kind != Some(ChunkKind::Data)
     }
@@ -101,16 +105,16 @@ impl Quarantined {
     }
 }
 
-/// Chunks that are kept in memory by name, at most: whoever stores chunks asks for each of them.
+/// Most chunk names kept in memory: writers ask for each chunk that they store.
 const NAMES: usize = 1 << 16;
 /// Objects read at a time.
 const PAGE: usize = 1024;
 
-/// The names of all chunks that may be in quarantine, those of some that left it among them.
+/// The names of all chunks that may be in quarantine, and some that left it.
 #[derive(Debug, Default)]
 struct Names {
     known: HashSet<Fingerprint>,
-    /// There are others: only the object index knows.
+    /// There are more: only the object index knows them.
     has_more: bool,
 }
 
@@ -141,10 +145,10 @@ impl FromIterator<Fingerprint> for Names {
 pub(crate) struct Quarantine {
     objects: Arc<ObjectIndex>,
     digest_bytes: usize,
-    /// Whether there may be some: without, nobody asks.
+    /// Whether there may be any. If not, nobody asks.
     is_used: AtomicBool,
     names: RwLock<Names>,
-    /// Counts were made anew and the objects do not say so yet.
+    /// Counts were rebuilt, and the objects do not say so yet.
     is_recounted: AtomicBool,
 }
 
@@ -166,12 +170,12 @@ impl Quarantine {
         Ok(Quarantine { objects, digest_bytes, is_used, names: RwLock::new(names), is_recounted })
     }
 
-    /// Whether counts were made anew and that is not noted yet.
+    /// Returns whether counts were rebuilt and that is not noted yet.
     pub(crate) fn is_recounted(&self) -> bool {
         self.is_recounted.load(Ordering::SeqCst)
     }
 
-    /// It is noted, and nothing is in quarantine if `is_used` is false.
+    /// Records that the rebuild is noted. If `is_used` is false, nothing is in quarantine.
     pub(crate) fn recount_noted(&self, is_used: bool) {
         self.is_used.store(is_used, Ordering::SeqCst);
         self.is_recounted.store(false, Ordering::SeqCst);
@@ -181,7 +185,7 @@ impl Quarantine {
         self.is_used.load(Ordering::SeqCst)
     }
 
-    /// Chunks are about to be put in it.
+    /// Announces that chunks are about to be put in quarantine.
     pub(crate) fn set_used(&self) {
         self.is_used.store(true, Ordering::SeqCst);
     }
@@ -197,7 +201,7 @@ impl Quarantine {
         Ok(Quarantined { is_counted: read.is_counted && !self.is_recounted(), ..read })
     }
 
-    /// A chunk, if it is in quarantine.
+    /// Returns a chunk, if it is in quarantine.
     pub(crate) fn get(&self, fingerprint: &Fingerprint) -> Result<Option<Quarantined>> {
         if !self.is_used() || !self.names.read().may_have(fingerprint) {
             return Ok(None);
@@ -206,19 +210,20 @@ impl Quarantine {
         self.objects.get(PARTITION, &key)?.map(|value| self.decode(&key, &value)).transpose()
     }
 
-    /// The change that puts a chunk in it, or changes what it says of one.
+    /// Returns the change that puts a chunk in quarantine, or changes its entry.
     pub(crate) fn put(&self, chunk: &Quarantined) -> Change {
-        // Before it is there: a name too many only makes others ask.
+        // Before the object exists: an extra name only costs a look-up.
         self.names.write().insert(chunk.fingerprint);
         (PARTITION, self.key(&chunk.fingerprint), Some(chunk.encode()))
     }
 
-    /// The change that takes a chunk out of it.
+    /// Returns the change that takes a chunk out.
     pub(crate) fn take(&self, fingerprint: &Fingerprint) -> Change {
         (PARTITION, self.key(fingerprint), None)
     }
 
-    /// What a commit that stores these chunks does to the quarantine, and which of them have their references counted already.
+    /// Returns the changes that a commit which stores these chunks makes in the quarantine, and the chunks among them
+    /// whose references are counted already.
     pub(crate) fn stored(&self, prepared: &Prepared) -> (Vec<Change>, HashSet<Fingerprint>) {
         let (mut changes, mut counted) = (Vec::new(), HashSet::new());
         if self.is_used() {
@@ -239,12 +244,12 @@ impl Quarantine {
 }
 
 impl Engine {
-    /// A chunk, if it is in quarantine.
+    /// Returns a chunk, if it is in quarantine.
     pub fn quarantined(&self, fingerprint: &Fingerprint) -> Result<Option<Quarantined>> {
         self.quarantine.get(fingerprint)
     }
 
-    /// Passes every chunk in quarantine to `visit`; those that nobody needs any more may be among them.
+    /// Passes every chunk in quarantine to `visit`. Some of them may be unneeded by now.
     pub fn for_each_quarantined(&self, visit: &mut dyn FnMut(Quarantined)) -> Result<()> {
         self.for_each_quarantined_batch(PAGE, &mut |batch| {
             batch.iter().for_each(|chunk| visit(*chunk));
@@ -252,8 +257,8 @@ impl Engine {
         })
     }
 
-    /// The same, `limit` of them at a time, in the order of their names. `visit` may change what is in quarantine. Objects that cannot be read are passed
-    /// over, and are an error at the end.
+    /// Does the same in batches of `limit`, in the order of their names. `visit` may change what is in quarantine.
+    /// Unreadable objects are skipped, and are an error at the end.
     pub fn for_each_quarantined_batch<E: From<EngineError>>(
         &self,
         limit: usize,
@@ -274,7 +279,7 @@ impl Engine {
         damaged.map_or(Ok(()), |error| Err(error.into()))
     }
 
-    /// How many chunks in quarantine are needed, and their bytes.
+    /// Returns how many chunks in quarantine are needed, and their bytes.
     pub(crate) fn needed_quarantined(&self) -> Result<(u64, u64)> {
         let mut sum = (0, 0);
         self.for_each_quarantined_batch(PAGE, &mut |batch| {
@@ -285,7 +290,7 @@ impl Engine {
         Ok(sum)
     }
 
-    /// Those of some chunks in quarantine that are counted and nowhere.
+    /// Returns the chunks among these that are counted and nowhere.
     fn needed_of(&self, chunks: &[Quarantined]) -> Result<Vec<Quarantined>> {
         let names: Vec<Fingerprint> = chunks.iter().map(|chunk| chunk.fingerprint).collect();
         let mut entries = Vec::with_capacity(names.len());
@@ -294,7 +299,7 @@ impl Engine {
         Ok(chunks.iter().zip(&entries).filter(|(_, entry)| is_needed(entry)).map(|(chunk, _)| *chunk).collect())
     }
 
-    /// Whether a recipe cannot be read whole because of chunks in quarantine.
+    /// Returns whether a recipe cannot be read completely because of chunks in quarantine.
     pub fn needs_quarantined(&self, recipe: &Recipe) -> Result<bool> {
         if !self.quarantine.is_used() {
             return Ok(false);
@@ -316,7 +321,8 @@ impl Engine {
         }
     }
 
-    /// Container files that have chunks in quarantine: they are not merged, so that nothing is destroyed that may be read again one day.
+    /// Returns the container files that have chunks in quarantine. They are not merged, so that nothing is destroyed
+    /// that may become readable again.
     pub fn quarantined_containers(&self) -> Result<HashSet<ContainerId>> {
         let mut homes = HashSet::new();
         self.for_each_quarantined(&mut |chunk| {
@@ -329,8 +335,8 @@ impl Engine {
         Ok(homes)
     }
 
-    /// Lets go of chunks in quarantine that are stored again or that nobody needs. Of metadata chunks whose references are counted the knowledge of that is
-    /// kept.
+    /// Releases chunks in quarantine that are stored again or that nobody needs. For metadata chunks whose references
+    /// are counted, it keeps that fact.
     pub fn settle_quarantine(&self) -> Result<()> {
         if !self.quarantine.is_used() {
             return Ok(());
@@ -355,7 +361,7 @@ impl Engine {
             Ok::<_, EngineError>(())
         })?;
         let is_empty = left.known.is_empty();
-        // Chunks are put in quarantine under the same lock.
+        // Putting a chunk in quarantine takes the same lock.
         *self.quarantine.names.write() = left;
         if is_empty && !self.quarantine.is_recounted() {
             self.quarantine.is_used.store(false, Ordering::SeqCst);
@@ -363,7 +369,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Passes lost metadata chunks to `visit` that are counted and whose references are not, as far as nobody found that nothing reaches them.
+    /// Passes lost metadata chunks to `visit` that are counted but whose references are not, except those found to be
+    /// unreachable.
     pub fn for_each_lost_in_doubt(&self, visit: &mut dyn FnMut(&Quarantined)) -> Result<()> {
         self.for_each_quarantined_batch(PAGE, &mut |batch| {
             let in_doubt = |chunk: &&Quarantined| chunk.may_refer() && !chunk.is_counted && !chunk.is_unreachable;
@@ -373,7 +380,8 @@ impl Engine {
         })
     }
 
-    /// Why no chunk may be removed, if that is so: a lost metadata chunk is needed whose references are not counted, so what only it needs looks unused.
+    /// Returns why no chunk may be removed, if so. The reason is a needed lost metadata chunk whose references are not
+    /// counted: what only it needs looks unused.
     pub fn why_nothing_is_removed(&self) -> Result<Option<String>> {
         if self.quarantine.is_recounted() {
             return Ok(Some("unused chunks are kept until an opening of the store had room to note which chunks are lost".into()));
@@ -394,7 +402,8 @@ impl Engine {
         }))
     }
 
-    /// Notes that no object reaches any of the chunks in quarantine, as the caller found; durable on return. What refers to them is unused itself.
+    /// Notes that no object reaches any of the chunks in quarantine, as the caller found. Durable on return. Anything
+    /// that refers to them is unused itself.
     pub fn note_unreachable(&self) -> Result<()> {
         self.note(&mut |chunk| {
             let in_doubt = chunk.may_refer() && !chunk.is_counted && !chunk.is_unreachable;
@@ -402,7 +411,8 @@ impl Engine {
         })
     }
 
-    /// Notes of which kind chunks in quarantine are that `kind` knows, and of which that was not known; durable on return. Returns how many these were.
+    /// Notes the kinds of chunks in quarantine that were unknown and that `kind` knows. Durable on return. Returns how
+    /// many these were.
     pub fn note_kinds(&self, kind: &dyn Fn(&Fingerprint) -> Option<ChunkKind>) -> Result<u64> {
         let mut count = 0;
         self.note(&mut |chunk| {
@@ -413,7 +423,7 @@ impl Engine {
         Ok(count)
     }
 
-    /// Writes what `change` makes of chunks in quarantine.
+    /// Writes the result of `change` for each chunk in quarantine.
     fn note(&self, change: &mut dyn FnMut(&Quarantined) -> Option<Quarantined>) -> Result<()> {
         let _one = self.reclaiming.alone();
         self.for_each_quarantined_batch(self.lost_in_a_batch(), &mut |batch| {

@@ -1,7 +1,9 @@
-//! Rebuilding the chunk index: it is a view, and everything in it can be had from the containers and from what refers to chunks.
+//! Rebuilding the chunk index. It is a view: everything in it can be had from the containers and from what refers to
+//! chunks.
 //!
-//! The old index is not read. A marker file makes every other opening refuse the store until the new one is whole, so a rebuild that is
-//! cut short is simply done again. Containers, log and object index are only read, but that damaged or lost containers are made anew first where parity allows it.
+//! The old index is not read. A marker file makes every other opening refuse the store until the new index is complete.
+//! So a rebuild that is cut short is simply done again. Containers, log and object index are only read, except that
+//! damaged or lost containers are first rebuilt from parity if possible.
 
 use crate::liveness::recount::Recounted;
 use crate::{Engine, EngineError, Mode, Result, Settings};
@@ -12,30 +14,31 @@ use onefold_oplog::Position;
 use onefold_storage::{Address, ContainerId, Repair, Slot};
 use std::sync::Arc;
 
-/// Stands in the directory of the chunk index while that is not whole.
+/// This file is in the directory of the chunk index while the index is incomplete.
 pub(crate) const MARKER: &str = "index/rebuilding";
 
 /// A store whose chunk index knows all places again, but no usage counts yet. It can be read.
 #[derive(Debug)]
 pub struct Rebuild {
     engine: Arc<Engine>,
-    /// Counts up: to the index each step looks like a batch of the log, before all real ones that it does not have.
+    /// Counts up. To the index each step looks like a batch of the log, before all real ones that it does not have.
     step: u64,
     /// What the containers hold.
     found: Recounted,
 }
 
 impl Rebuild {
-    /// Throws the chunk index away and fills a new one with the places of all chunks in all containers. Containers that cannot be
-    /// read are passed to `damaged`; their chunks are not in the new index.
+    /// Throws the chunk index away and fills a new one with the places of all chunks in all containers. Containers that
+    /// cannot be read are passed to `damaged`; their chunks are not in the new index.
     pub fn start(ground: Arc<dyn Ground>, settings: Settings, command: &str, damaged: &mut dyn FnMut(String)) -> Result<Rebuild> {
         let engine = Engine::open(ground, settings, Mode::Rebuild, command)?;
         let mut rebuild = Rebuild { engine, step: 0, found: Recounted::default() };
-        // First what parity gives back: chunks that no container has would not be in the index, and what they refer to would not be counted.
+        // First rebuild from parity: chunks in missing containers would not be in the index, and their references would
+        // not be counted.
         match rebuild.engine.storage.repair_lost(&|| true) {
             Ok((_, lost)) => {
                 for (container, _) in lost {
-                    // Of one that is given up nobody needs anything.
+                    // Nobody needs anything from a container that is given up.
                     if !rebuild.engine.dead_slots(container)?.is_given_up() {
                         damaged(format!("container {container} is missing, and parity does not give it back"));
                     }
@@ -53,7 +56,8 @@ impl Rebuild {
                         rebuild.found.raw_bytes += u64::from(frame.raw_bytes);
                         rebuild.found.stored_bytes += u64::from(frame.stored_bytes);
                     }
-                    // What was removed is not stored any more: its references are not counted, and what it refers to may be gone.
+                    // Removed chunks are not stored any more: their references are not counted, and what they refer to
+                    // may be gone.
                     let dead = rebuild.engine.dead_slots(container)?;
                     let homes = answering.homes(container, &slots)?;
                     let alive = slots.iter().enumerate().filter(|(number, _)| !dead.contains(*number));
@@ -68,7 +72,7 @@ impl Rebuild {
         Ok(rebuild)
     }
 
-    /// The store, for reading what refers to chunks.
+    /// Returns the store, for reading what refers to chunks.
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
@@ -78,14 +82,14 @@ impl Rebuild {
         self.apply(&[], references)
     }
 
-    /// Chunks that cannot be read: they are nowhere, so that whoever writes them again stores them.
+    /// Makes unreadable chunks point nowhere, so that the next write of them stores them.
     pub fn lose(&mut self, chunks: &[Fingerprint]) -> Result<()> {
         let places: Vec<_> = chunks.iter().map(|fingerprint| (*fingerprint, 0)).collect();
         self.step += 1;
         Ok(self.engine.index.apply_batch(Position(self.step), ChunkBatch { places: &places, ..ChunkBatch::default() })?)
     }
 
-    /// All references were counted: the new index is made durable and takes its place at the end of the log.
+    /// Makes the new index durable, at the end of the log. Call when all references were counted.
     pub fn finish(self) -> Result<()> {
         let engine = &self.engine;
         if self.step >= engine.log.end().0 && self.step > 0 {
@@ -102,7 +106,7 @@ impl Rebuild {
         Ok(engine.ground.sync_directory(parent(MARKER))?)
     }
 
-    /// The slots of a container, which is made anew from parity if it must be.
+    /// Returns the slots of a container, rebuilding it from parity if necessary.
     fn slots(&self, container: ContainerId) -> onefold_storage::Result<Vec<(Address, Slot)>> {
         let storage = &self.engine.storage;
         match storage.slots(container) {
@@ -127,13 +131,13 @@ impl Rebuild {
 }
 
 impl Engine {
-    /// Whether making the chunk index of a store anew was cut short: it must be done again before the store opens.
+    /// Returns whether a rebuild of the chunk index was cut short. It must be repeated before the store opens.
     pub fn is_rebuild_cut_short(ground: &dyn Ground) -> Result<bool> {
         Ok(ground.exists(MARKER)?)
     }
 }
 
-/// Puts an empty index in the place of whatever is there. The marker comes first.
+/// Replaces the index by an empty one, whatever is there. The marker comes first.
 pub(crate) fn empty_index(ground: &Arc<dyn Ground>, directory: &str, partitions: u32, digest_bytes: usize) -> Result<()> {
     ground.create_directory(directory)?;
     replace_file(&**ground, MARKER, b"the chunk index is being rebuilt\n")?;

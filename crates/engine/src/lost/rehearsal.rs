@@ -1,18 +1,18 @@
-//! Repairs that are tried and not made, for dry runs: a store that is open for reading takes what a repair commits into memory, as if the log had it.
-//! So every later step of the repair, and the check at its end, finds what it would find after the steps before.
+//! Trial repairs for dry runs: an opening for reading takes the commits of a repair into memory, as if the log had
+//! them. So every later step of the repair, and the check at its end, sees what it would see after a real repair.
 
 use crate::{Engine, Mode, Result};
 use onefold_oplog::{Effects, Position};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Batches of repairs that were only tried, counted from 1; 0: repairs are made.
+/// Number of trial batches, counted from 1. 0: repairs are real.
 #[derive(Debug, Default)]
 pub(crate) struct Rehearsal(AtomicU64);
 
 impl Engine {
-    /// From now on repairs change what this opening sees, and nothing else: quarantine and what comes out of it, containers made anew from parity, headers
-    /// and forwards of containers. Memory grows by about 500 bytes for each chunk that is put in quarantine or restored. Only in a store that is open
-    /// for reading; elsewhere it does nothing.
+    /// From now on repairs change only what this opening sees: quarantine and restored chunks, containers rebuilt from
+    /// parity, headers and forwards of containers. Memory grows by about 500 bytes for each chunk that is put in
+    /// quarantine or restored. Does nothing unless the store is open for reading.
     pub fn rehearse(&self) {
         if self.mode == Mode::ReadOnly {
             self.rehearsal.0.fetch_max(1, Ordering::SeqCst);
@@ -24,17 +24,17 @@ impl Engine {
         self.rehearsal.0.load(Ordering::SeqCst) > 0
     }
 
-    /// Whether repairs can be made, or are rehearsed.
+    /// Checks that repairs can be made, or are rehearsed.
     pub(crate) fn repairable(&self) -> Result<()> {
         if self.is_rehearsal() { Ok(()) } else { self.writable() }
     }
 
-    /// What is on its way is in the indexes when this returns.
+    /// Waits until everything on its way is in the indexes.
     pub(crate) fn flush_before_repair(&self) -> Result<()> {
         if self.is_rehearsal() { Ok(()) } else { self.flush() }
     }
 
-    /// Takes a batch into the indexes as if it stood behind the end of the log. The caller holds the lock of commits.
+    /// Takes a batch into the indexes as if it followed the end of the log. The caller holds the commit lock.
     pub(crate) fn rehearse_batch(&self, effects: Effects<'_>) -> Result<()> {
         let end = Position(self.log.end().0 + self.rehearsal.0.fetch_add(1, Ordering::SeqCst));
         self.indexes().into_iter().try_for_each(|(_, view)| view.apply(end, &effects))

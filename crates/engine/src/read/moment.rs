@@ -1,9 +1,13 @@
-//! What a store holds as of one moment between two commits, read while writers go on. Made for `check`, which compares parts that change together.
+//! The content of a store as of one moment between two commits, read while writers go on. Made for `check`, which
+//! compares parts that change together.
 //!
-//! A commit changes chunk index, objects and containers together, under one lock. [`Engine::moment`] takes that lock for as long as it
-//! takes to copy what each of them has only in memory: the changes that are in no page, the objects that are in no database, how
-//! many slots of the open containers the log has. All of these are bounded by settings, so commits wait for milliseconds. What is on disk needs no copy:
-//! pages of the chunk index are not written while their partition is held, the database keeps its snapshot, and slots of containers never change.
+//! A commit changes chunk index, objects and containers together, under one lock. [`Engine::moment`] takes that lock
+//! while it copies what each of them has only in memory: changes that are in no page, objects that are in no database,
+//! and how many slots of the open containers the log has. Settings bound all of these, so commits wait for
+//! milliseconds.
+//!
+//! Data on disk needs no copy. Pages of the chunk index are not written while their partition is held, the database
+//! keeps its snapshot, and slots of containers never change.
 
 use crate::{Engine, EngineError, Result};
 use onefold_index::{Held, objects};
@@ -21,12 +25,14 @@ pub struct Moment<'a> {
 }
 
 impl Engine {
-    /// The store as it is now: everything that is durable, nothing that is only submitted. With `prefixes`, entries of the chunk index too, those of
-    /// fingerprints with such prefixes: until they are read ([`Moment::take_chunks`]) their partitions are not swept, and as long as the moment
-    /// is kept no chunk is removed and no container merged, so all that was stored then can be read.
+    /// Returns the store as of now: everything durable, nothing that is only submitted. With `prefixes`, it includes
+    /// the entries of the chunk index whose fingerprints have such prefixes.
+    ///
+    /// The partitions of these entries are not swept until the entries are read ([`Moment::take_chunks`]). While such a
+    /// moment exists, no chunk is removed and no container merged, so everything that was stored then can be read.
     pub fn moment(&self, prefixes: Option<RangeInclusive<u64>>) -> Result<Moment<'_>> {
         let nothing_removed = prefixes.as_ref().map(|_| self.reclaiming.alone());
-        // May wait for a sweep, so it comes before commits are held up.
+        // This may wait for a sweep, so it comes before commits are held up.
         let mut chunks = prefixes.map(|prefixes| self.index.hold(prefixes));
         let _committing = self.commits.alone();
         if let Some(why) = self.commits.why_stopped() {
@@ -45,37 +51,38 @@ impl Engine {
 }
 
 impl<'a> Moment<'a> {
-    /// Up to `limit` objects with `from <= key < to`, sorted.
+    /// Returns up to `limit` objects with `from <= key < to`, sorted.
     pub fn range(&self, partition: u16, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         Ok(self.objects.range(partition, from, to, limit)?)
     }
 
-    /// The value of an object.
+    /// Returns the value of an object.
     pub fn get(&self, partition: u16, key: &[u8]) -> Result<Option<Vec<u8>>> {
         Ok(self.objects.get(partition, key)?)
     }
 
-    /// Whether some objects had to be read as of a later moment, because the database failed meanwhile (a full disk).
+    /// Returns whether some objects had to be read as of a later moment, because the database failed meanwhile (a full
+    /// disk).
     pub fn has_moved(&self) -> bool {
         self.objects.has_moved()
     }
 
-    /// How many slots of each container the log had.
+    /// Returns how many slots of each container the log had.
     pub fn containers(&self) -> &CommittedSlots {
         &self.containers
     }
 
-    /// The entries of the chunk index, once; to be read soon.
+    /// Returns the entries of the chunk index, once. Read them soon.
     pub fn take_chunks(&mut self) -> Option<Held<'a>> {
         self.chunks.take()
     }
 
-    /// Object-index partitions of the store.
+    /// Returns the number of object-index partitions.
     pub fn object_partitions(&self) -> u16 {
         self.engine.object_partitions()
     }
 
-    /// Bytes of a digest of the store.
+    /// Returns the length of the store's digests, bytes.
     pub fn digest_bytes(&self) -> usize {
         self.engine.digest_bytes()
     }

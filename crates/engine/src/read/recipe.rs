@@ -26,7 +26,7 @@ pub enum Piece {
 }
 
 impl Piece {
-    /// Bytes that the piece spells.
+    /// Returns the number of bytes that the piece spells.
     pub fn length(&self) -> u64 {
         match self {
             Piece::Chunk { length, .. } => u64::from(*length),
@@ -34,7 +34,7 @@ impl Piece {
         }
     }
 
-    /// The chunk that the piece refers to.
+    /// Returns the chunk that the piece refers to.
     pub fn fingerprint(&self) -> Option<Fingerprint> {
         match self {
             Piece::Chunk { fingerprint, .. } => Some(*fingerprint),
@@ -45,15 +45,18 @@ impl Piece {
 
 /// Smallest encoding of a piece: a tag and a varint.
 const PIECE_MIN_BYTES: usize = 2;
-/// No chunk is longer, so no piece of one is: bounds what a reader allocates for a piece before it sees the chunk.
+/// The longest chunk, and so the longest piece of one. It bounds what a reader allocates for a piece before it sees the
+/// chunk.
 const MAX_CHUNK_BYTES: u64 = onefold_storage::MAX_CHUNK_BYTES as u64;
-/// Deepest recipe that is written and read: 24 pieces a level on average make this far more than any file can need.
+/// The deepest recipe that is written and read. At 24 pieces a level on average, this is far more than any file can
+/// need.
 pub const MAX_LEVEL: u8 = 8;
 
-/// A run of bytes, spelled. At level 0 the pieces are the bytes; above, they are recipe chunks that hold the pieces of the level below.
+/// A run of bytes. At level 0 the pieces are the bytes. Above, they are recipe chunks that hold the pieces of the level
+/// below.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recipe {
-    /// How many levels of recipe chunks are between the pieces and the bytes.
+    /// Levels of recipe chunks between the pieces and the bytes.
     pub level: u8,
     /// Bytes spelled at level 0.
     pub length: u64,
@@ -62,12 +65,12 @@ pub struct Recipe {
 }
 
 impl Recipe {
-    /// A recipe of level 0.
+    /// Returns a recipe of level 0.
     pub fn flat(pieces: Vec<Piece>) -> Recipe {
         Recipe { level: 0, length: pieces.iter().map(Piece::length).sum(), pieces }
     }
 
-    /// Appends the encoding; `digest_bytes` of each fingerprint are kept.
+    /// Appends the encoding. It keeps `digest_bytes` of each fingerprint.
     pub fn encode(&self, digest_bytes: usize, out: &mut Vec<u8>) {
         out.push(self.level);
         put_varint(out, self.length);

@@ -1,27 +1,32 @@
 //! Reading as of a moment, beside a process that writes (`docs/decisions/0035-readers-beside-a-writer.md`).
 //!
 //! An engine that is open in [`Mode::Snapshot`](crate::Mode::Snapshot) is in one of two states:
-//! * *Looking.* It shares the lock of the views ([`crate::read::views`]), so it may ask for any object and read any chunk. Writers may have to wait for
-//!   it, so this must be short, and it must not wait for anybody: nothing is printed meanwhile.
-//! * *Holding*, from [`Engine::hold`] on. It reads the chunks that the held objects refer to. Its lease says which objects these are, and
-//!   keeps what they refer to from being removed, also if they are removed themselves. No object can be asked for any more.
+//! * *Looking.* It shares the lock of the views ([`crate::read::views`]), so it may ask for any object and read any
+//!   chunk. Writers may have to wait for it. So this phase must be short and must not wait for anybody: nothing is
+//!   printed meanwhile.
+//! * *Holding*, from [`Engine::hold`] on. It reads the chunks that the held objects refer to. Its lease names these
+//!   objects, and keeps what they refer to from being removed, even if the objects themselves are removed. It can look
+//!   up no further objects.
 //!
 //! # Why no chunk is removed that somebody holds
-//! A removal looks at the leases after it has flushed (step 3 in `removal.rs`), and takes the lock of the views alone for that. So every reader
-//! has either said what it holds, or comes later.
-//! * A reader that comes later sees all that was committed before the look. A candidate that is still on the watch list when it is removed was
-//!   referred to by no object since the flush: every change of its count since would have taken it off the list. So nothing that this
-//!   reader can find refers to it.
-//! * A reader that holds objects that are all there, unchanged: they refer to no chunk whose count is 0.
-//! * A reader that holds an object that is gone or changed: nothing is removed as long as it lives.
+//! A removal looks at the leases after it has flushed (step 3 in `removal.rs`). For that it takes the lock of the views
+//! alone. So every reader has either said what it holds, or comes later.
+//! * A reader that comes later sees everything that was committed before the look. If a candidate is still on the watch
+//!   list when it is removed, no object referred to it since the flush: every change of its count since would have
+//!   taken it off the list. So nothing that this reader can find refers to it.
+//! * A reader holds objects that all still exist, unchanged. They refer to no chunk whose count is 0.
+//! * A reader holds an object that is gone or changed. Then nothing is removed while the reader lives.
 //!
-//! A lease is a file that its reader has locked. The lock ends with the process, whatever ends it; who finds a lease without a lock removes it.
+//! A lease is a file that its reader has locked. The lock ends with the process, however it ends. Whoever finds a lease
+//! without a lock removes it.
 //!
 //! # How chunks are found while containers move
-//! Recipes have addresses. A sealed container never changes; when it is merged away, a forward is in its place before its file goes. Frames of
-//! a container that was open at the moment keep their places when it goes on and when it is sealed. Bytes that were only in the log are in this
-//! process' memory. So whatever misses a file looks for it again on the disk. The chunk index is advice from here on: its pages may
-//! be newer, torn or moved, and what it says is verified by the chunk's name.
+//! Recipes have addresses. A sealed container never changes; when it is merged away, a forward is in its place before
+//! its file goes. Frames of a container that was open at the moment keep their places when it grows and when it is
+//! sealed. Bytes that were only in the log are in this process's memory.
+//!
+//! So if a file is missing, the reader looks for it again on the disk. The chunk index is only advice from here on: its
+//! pages may be newer, torn or moved. The chunk's name verifies what the index says.
 
 use crate::read::views::{lock_views, lock_views_within};
 use crate::{Engine, EngineError, Result, random_name};
@@ -35,18 +40,18 @@ use std::time::Duration;
 
 /// The directory of the leases.
 pub(crate) const LEASES: &str = "leases";
-/// A lease has at most so many bytes: more than 200,000 objects.
+/// Most bytes of a lease: more than 200,000 objects.
 const LEASE_MAX_BYTES: u64 = 16 << 20;
 /// The last line of a lease that says what is held.
 const END: &str = "end";
 
-/// An object that is held: object-index partition and key.
+/// A held object: object-index partition and key.
 pub type Place = (u16, Vec<u8>);
 
 const LOOKING: u8 = 1;
 const HOLDING: u8 = 2;
 
-/// What an opening is in the way of.
+/// What a snapshot opening blocks.
 #[derive(Debug, Default)]
 pub(crate) struct Reading {
     /// [`LOOKING`] or [`HOLDING`]; 0 in another mode. Read without the lock.
@@ -66,16 +71,17 @@ struct Lease {
     ground: Arc<dyn Ground>,
     path: String,
     holder: Holder,
-    // Behind the file in the order of dropping: see `Drop`.
+    // After the file in the order of dropping: see `Drop`.
     _lock: LockGuard,
 }
 
 impl Lease {
-    /// Makes a lease that says nothing yet. The caller shares the lock of the views, so nobody looks at leases meanwhile.
+    /// Creates a lease that says nothing yet. The caller shares the lock of the views, so nobody looks at leases
+    /// meanwhile.
     fn take(ground: &Arc<dyn Ground>, holder: &Holder) -> Result<Lease> {
         let name: String = random_name()?.iter().map(|byte| format!("{byte:02x}")).collect();
         let path = format!("{LEASES}/{name}");
-        // A lease need not outlive a crash, so nothing is synced for it.
+        // A lease need not survive a crash, so nothing is synced for it.
         match ground.create(&path) {
             Err(error) if error.is_not_found() => {
                 ground.create_directory(LEASES)?;
@@ -113,16 +119,16 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // What is left over without a lock is removed by the next writer that looks.
+        // The next writer that looks removes a leftover lease without a lock.
         let _ = self.ground.remove(&self.path);
     }
 }
 
-/// Begins to look. `None`: nothing can be written here by this process, so it cannot have a lease, or somebody changes the views for longer than `limit`;
-/// then the lock of the store says whether anything can be read.
+/// Begins to look. `None`: this process cannot write here, so it cannot have a lease, or somebody changes the views for
+/// longer than `limit`. Then the store's lock says whether anything can be read.
 pub(crate) fn begin(ground: &Arc<dyn Ground>, holder: &Holder, limit: Duration) -> Result<Option<Reading>> {
     let no_right = |error: &GroundError| {
-        // Of a full disk too: what can be read must be readable there.
+        // This includes a full disk: the store must stay readable there.
         let kind = error.kind();
         matches!(kind, ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem | ErrorKind::NotFound) || error.is_full()
     };
@@ -141,12 +147,12 @@ pub(crate) fn begin(ground: &Arc<dyn Ground>, holder: &Holder, limit: Duration) 
     Ok(Some(Reading { state: AtomicU8::new(LOOKING), held: Mutex::new(held) }))
 }
 
-/// A lease that somebody has.
+/// A lease of a living process.
 #[derive(Debug)]
 pub(crate) struct LiveLease {
     path: String,
     holder: Option<Holder>,
-    /// What it relies on; `None`: it does not say.
+    /// The objects that it relies on. `None`: it does not say.
     objects: Option<Vec<(Place, u64)>>,
 }
 
@@ -179,7 +185,7 @@ impl LiveLease {
     }
 }
 
-/// The leases that living processes have; others are removed. The caller has the lock of the views alone.
+/// Returns the leases of living processes, and removes all others. The caller holds the lock of the views alone.
 pub(crate) fn live_leases(ground: &dyn Ground, holder: &Holder) -> Result<Vec<LiveLease>> {
     let entries = match ground.list(LEASES) {
         Err(error) if error.is_not_found() => return Ok(Vec::new()),
@@ -206,7 +212,7 @@ pub(crate) fn live_leases(ground: &dyn Ground, holder: &Holder) -> Result<Vec<Li
     Ok(live)
 }
 
-/// An error if a process reads the store as of a moment. The caller has the lock of the views alone.
+/// Errors: a process reads the store as of a moment. The caller holds the lock of the views alone.
 pub(crate) fn nobody_reads(ground: &dyn Ground, holder: &Holder) -> Result<()> {
     match live_leases(ground, holder)?.into_iter().next() {
         None => Ok(()),
@@ -221,10 +227,12 @@ impl Reading {
 }
 
 impl Engine {
-    /// Goes on with what these objects refer to, and with nothing else: it is not removed from now on, even if they are, as long as this engine is open. Writers
-    /// do not have to wait for this engine any more, however long it reads. Call it as soon as it is known what is read, and before anything is
-    /// printed. Only [`Mode::Snapshot`] needs it; in other modes it does nothing, as there the lock of the store or an [`InFlight`](crate::InFlight)
-    /// guard does this.
+    /// Restricts this engine to what these objects refer to. That is not removed from now on, even if the objects are,
+    /// as long as this engine is open. Writers do not have to wait for this engine any more, however long it reads.
+    ///
+    /// Call it as soon as it is known what is read, and before anything is printed. Only [`Mode::Snapshot`] needs it.
+    /// In other modes it does nothing, as there the store's lock or an [`InFlight`](crate::InFlight) guard protects the
+    /// chunks.
     pub fn hold(&self, objects: &[Place]) -> Result<()> {
         let mut held = self.reading.held.lock();
         if !self.reading.is(LOOKING) {
@@ -250,17 +258,19 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether writers may have to wait for this engine: [`Engine::hold`] was not called yet, so nothing should be waited for and nothing be printed.
+    /// Returns whether writers may have to wait for this engine, because [`Engine::hold`] was not called yet. If so,
+    /// wait for nothing and print nothing.
     pub fn is_looking(&self) -> bool {
         self.reading.is(LOOKING)
     }
 
-    /// An error if objects cannot be asked for any more.
+    /// Returns an error if objects can no longer be looked up.
     pub(crate) fn check_looking(&self) -> Result<()> {
         if self.reading.is(HOLDING) { Err(EngineError::Held) } else { Ok(()) }
     }
 
-    /// Who reads something that is not in the store any more, or does not say what: as long as they do, no chunk is removed. `Err(())` inside: `go_on` said no.
+    /// Returns the reader that reads something which is gone from the store, or does not say what it reads. While there
+    /// is one, no chunk is removed. `Err(())` inside: `go_on` said no.
     pub(crate) fn kept_for_readers(&self, go_on: &dyn Fn() -> bool) -> Result<std::result::Result<Option<String>, ()>> {
         let _views = match lock_views(&*self.ground, true, &self.holder, go_on) {
             Err(LockError::Held { .. }) => return Ok(Err(())),

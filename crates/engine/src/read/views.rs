@@ -1,9 +1,10 @@
-//! The lock on the persisted views (file `views`): what lets a process read the store as of a moment while another one writes
-//! (`docs/decisions/0035-readers-beside-a-writer.md`).
+//! The lock on the persisted views (file `views`): it lets a process read the store as of a moment while another one
+//! writes (`docs/decisions/0035-readers-beside-a-writer.md`).
 //!
-//! A reader shares it from before it looks at the first file until it has found what it reads. A writer takes it alone around whatever changes
-//! persisted views in place or gives up a part of the log: opening, sweeps, persisting, trimming, closing. Appending to the log and writing
-//! containers need no lock: a reader takes the log up to where it ended when the reader came, and finds containers however they move.
+//! A reader shares it from before it looks at the first file until it has found what it reads. A writer takes it alone
+//! around everything that changes persisted views in place or drops a part of the log: opening, sweeps, persisting,
+//! trimming, closing. Appending to the log and writing containers need no lock. A reader takes the log up to where it
+//! ended when the reader came, and finds containers however they move.
 
 use crate::{Engine, Result};
 use onefold_ground::{Ground, Holder, LockError, LockGuard};
@@ -11,16 +12,18 @@ use std::time::{Duration, Instant};
 
 /// The lock file.
 pub(crate) const VIEWS: &str = "views";
-/// A taken lock is tried again after this, and then after twice as long each time, up to [`LOOK_AT_LEAST_EVERY`]. A reader that says what it reads shares
-/// it for milliseconds; one that only lists what is in the store, and a sweep, may have it for seconds.
+/// First pause before retrying a taken lock. It doubles each time, up to [`LOOK_AT_LEAST_EVERY`]. A reader that says
+/// what it reads shares the lock for milliseconds. A reader that only lists the store, or a sweep, may hold it for
+/// seconds.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(1);
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_millis(20);
-/// An opening waits so long. Whoever has the lock then has the store in use, and the caller decides whether to go on waiting.
+/// How long an opening waits. After that, the lock's holder has the store in use, and the caller decides whether to
+/// keep waiting.
 pub(crate) const OPENING_LIMIT: Duration = Duration::from_secs(30);
-/// A wait that is longer than this is told.
+/// A longer wait than this is reported.
 const TELL_AFTER: Duration = Duration::from_secs(5);
 
-/// Waits for the lock as long as `go_on`; when it says no, the error is that the lock is held.
+/// Waits for the lock while `go_on` returns true. When it returns false, the error is that the lock is held.
 pub(crate) fn lock_views(
     ground: &dyn Ground,
     exclusive: bool,
@@ -47,7 +50,7 @@ pub(crate) fn lock_views(
     }
 }
 
-/// Waits for the lock at most so long.
+/// Waits for the lock, at most for `limit`.
 pub(crate) fn lock_views_within(
     ground: &dyn Ground,
     exclusive: bool,
@@ -59,8 +62,9 @@ pub(crate) fn lock_views_within(
 }
 
 impl Engine {
-    /// Keeps readers of other processes from the persisted views until the guard is dropped; those that look at them are waited for. During that wait
-    /// somebody may have taken the store's lock; whoever has it waits for this lock before reading anything, so one look is enough.
+    /// Keeps readers of other processes from the persisted views until the guard is dropped. Waits for those that look
+    /// at them now. During that wait somebody may have taken the store's lock. Its new holder waits for this lock
+    /// before it reads anything, so one check is enough.
     pub(crate) fn change_views(&self) -> Result<LockGuard> {
         let views = lock_views(&*self.ground, true, &self.holder, &|| true)?;
         self.check_lock()?;

@@ -1,29 +1,31 @@
 //! Claims: whether a chunk is stored, and if not, who stores it.
 //!
-//! A stream asks the caches of its filter chain first ([`Chain::ask`](crate::chain::Chain::ask)). It claims only the chunks that they
-//! could not answer. A claim that is [`Mine`](Claim::Mine) keeps every other writer of that chunk waiting until the chunk is placed or
-//! the claim is released.
+//! A stream asks the caches of its filter chain first ([`Chain::ask`](crate::chain::Chain::ask)). It claims only the
+//! chunks that they could not answer. A claim that is [`Mine`](Claim::Mine) keeps every other writer of that chunk
+//! waiting until the chunk is placed or the claim is released.
 //!
 //! # Why a cache may answer before a claim is made
-//! Without a claim, nothing keeps a removal (`liveness/removal.rs`) from taking the chunk away while the cache says that it is stored.
-//! Two things do it instead, and a stream needs both:
-//! 1. *The guard.* The stream holds an [`InFlight`](crate::InFlight) guard from before it asks until its pieces are submitted. A removal
-//!    waits for every guard that is older than its own beginning. So only a younger stream can meet a removal that is past its wait, and
-//!    a younger stream sees the watch list.
+//! Without a claim, nothing keeps a removal (`liveness/removal.rs`) from taking the chunk away while the cache says
+//! that it is stored. Two things do it instead, and a stream needs both:
+//! 1. *The guard.* The stream holds an [`InFlight`](crate::InFlight) guard from before it asks until its pieces are
+//!    submitted. A removal waits for every guard that is older than its own beginning. So only a younger stream can
+//!    meet a removal that is past its wait, and a younger stream sees the watch list.
 //! 2. *The watch.* A stream touches its chunks before it asks a cache. A removal claims a chunk and then *dooms* it
 //!    ([`Watch::doom`](crate::write::in_flight::Watch::doom)). Touching and dooming exclude each other under one mutex:
-//!    * The stream touches first: dooming fails, and the removal leaves the chunk. What the cache says stays true.
-//!    * The removal dooms first: touching names the chunk as doomed. The stream asks no cache for it. It claims the chunk, so it waits
-//!      until the removal is over. By then the caches have forgotten the chunk, or it was not removed.
+//!    * The stream touches first: dooming fails, and the removal leaves the chunk. The cache's answer stays true.
+//!    * The removal dooms first: touching names the chunk as doomed. The stream asks no cache for it. It claims the
+//!      chunk, so it waits until the removal is over. By then the caches have forgotten the chunk, or it was not
+//!      removed.
 //!    * The watch has ended when the stream touches: the caches forgot the chunk before the watch ended.
 //!
-//! A cache may be filled beside a removal: `container_cache.rs` drops a catalog that it began to load before the removal ended, or that
-//! it loaded while a merge was committed. `NON-EXISTING` needs a claim: another stream may have stored the chunk since a filter denied it. So the claim asks that
-//! filter again ([`Search::Denied`]) before it believes it.
+//! A cache may be filled beside a removal. So `container_cache.rs` drops a catalog that it began to load before the
+//! removal ended, or that it loaded while a merge was committed. `NON-EXISTING` needs a claim: another stream may have
+//! stored the chunk since a filter denied it. So the claim asks that filter again ([`Search::Denied`]) before it
+//! believes the answer.
 //!
 //! # Why nobody waits in a circle
-//! [`Claims::claim`] never waits. A stream calls [`Claims::wait`] only when it holds no claim. So whoever holds a claim is running, and
-//! its claims end.
+//! [`Claims::claim`] never waits. A stream calls [`Claims::wait`] only when it holds no claim. So every holder of a
+//! claim is running, and its claims end.
 
 use crate::Result;
 use crate::write::chain::BloomFilter;
@@ -35,30 +37,30 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// How much is known of a chunk that somebody wants.
+/// How much is known of a wanted chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Search {
     /// Nothing.
     Stored,
     /// A filter said, before the claim, that the chunk is not stored.
     Denied,
-    /// The copy at this address is as good as none: it is damaged, or about to be removed.
+    /// The copy at this address does not count: it is damaged, or about to be removed.
     Not(Address),
 }
 
-/// A chunk that somebody wants.
+/// A wanted chunk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub(crate) fingerprint: Fingerprint,
     pub(crate) search: Search,
 }
 
-/// The answer.
+/// The answer to a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// It is stored; nobody holds a claim.
+    /// It is stored, and nobody holds a claim.
     Known(Address),
-    /// A stream has stored it just now. It is in no index yet.
+    /// A stream has just stored it. It is in no index yet.
     Placed(Address),
     /// It is not stored. The caller must [place](Claims::placed) or [release](Claims::release) it.
     Mine,
@@ -66,46 +68,47 @@ pub(crate) enum Claim {
     Theirs,
 }
 
-/// Is this chunk stored, and if not, who stores it?
+/// Answers whether a chunk is stored, and if not, who stores it.
 pub(crate) trait Claims: Send + Sync + Debug {
     /// Appends one answer for each of `wanted`. Never waits. Errors: none of them is claimed.
     fn claim(&self, wanted: &[Wanted], out: &mut Vec<Claim>) -> Result<()>;
-    /// The holder is about to store a metadata chunk that refers to `references`.
+    /// Announces that the holder is about to store a metadata chunk that refers to `references`.
     fn announce(&self, name: &Fingerprint, references: &[Fingerprint]);
-    /// The holder has stored these chunks.
+    /// Reports that the holder has stored these chunks.
     fn placed(&self, at: &[(Fingerprint, Address)]);
-    /// The holder does not store these chunks. Placed ones stay placed.
+    /// Releases chunks that the holder does not store. Placed chunks stay placed.
     fn release(&self, names: &[Fingerprint]);
-    /// Waits until nobody else holds these claims, or until `until`. Appends an address for each, or `None`: claim it again.
+    /// Waits until nobody else holds these claims, or until `until`. Appends an address for each, or `None`: claim it
+    /// again.
     fn wait(&self, names: &[Fingerprint], until: Instant, out: &mut Vec<Option<Address>>);
-    /// The chunk index knows these chunks now.
+    /// Reports that the chunk index has these chunks now.
     fn durable(&self, names: &[Fingerprint]);
-    /// Returns where a chunk is that is placed and perhaps not durable yet.
+    /// Returns where a placed chunk is, durable or not.
     fn address(&self, name: &Fingerprint) -> Option<Address>;
-    /// Appends what a claimed or placed metadata chunk refers to, once for each time.
+    /// Appends what a claimed or placed metadata chunk refers to, once for each reference.
     fn references(&self, name: &Fingerprint, out: &mut Vec<Fingerprint>);
     /// Keeps everybody from the claim of this chunk, and from some others.
     #[cfg(test)]
     fn hold<'a>(&'a self, name: &Fingerprint) -> Box<dyn Anything + 'a>;
-    /// Claimed and placed chunks.
+    /// Returns the number of claimed and placed chunks.
     #[cfg(test)]
     fn count(&self) -> usize;
 }
 
-/// Whatever ends when it is dropped.
+/// A guard of any type.
 #[cfg(test)]
 pub(crate) trait Anything {}
 #[cfg(test)]
 impl<T> Anything for T {}
 
-/// Claims of one owner. However its work ends, those that were not placed are released.
+/// Claims of one owner. Dropping it releases those that were not placed.
 pub(crate) struct Held<'a> {
     claims: &'a dyn Claims,
     pub(crate) names: Vec<Fingerprint>,
 }
 
 impl<'a> Held<'a> {
-    /// None yet.
+    /// Returns an owner without claims.
     pub(crate) fn new(claims: &'a dyn Claims) -> Held<'a> {
         Held { claims, names: Vec::new() }
     }
@@ -117,7 +120,7 @@ impl Drop for Held<'_> {
     }
 }
 
-/// Claims of one process: its reservations before its chunk index.
+/// Claims of one process: its reservations in front of its chunk index.
 #[derive(Debug)]
 pub(crate) struct LocalClaims {
     reservations: Reservations,
@@ -126,12 +129,12 @@ pub(crate) struct LocalClaims {
 }
 
 impl LocalClaims {
-    /// Looks chunks up in `index`. `bloom` is asked again when a filter denied a chunk.
+    /// Returns claims that look chunks up in `index`. `bloom` is asked again if a filter denied a chunk.
     pub(crate) fn new(index: Arc<ChunkIndex>, bloom: Option<Arc<BloomFilter>>) -> LocalClaims {
         LocalClaims { reservations: Reservations::default(), index, bloom }
     }
 
-    /// Whether the index must be asked for a chunk whose claim is held.
+    /// Returns whether the index must be asked for a chunk whose claim is held.
     fn is_asked_for(&self, wanted: &Wanted) -> bool {
         wanted.search != Search::Denied || self.bloom.as_ref().is_none_or(|bloom| bloom.is_doubted(&wanted.fingerprint))
     }
@@ -144,7 +147,8 @@ impl Claims for LocalClaims {
         for (at, chunk) in wanted.iter().enumerate() {
             out.push(match self.reservations.reserve(&chunk.fingerprint) {
                 Reservation::Owned => {
-                    // Not before it is ours: until then another stream may store it, and no filter would have known.
+                    // Not before the claim is ours: until then another stream may store the chunk, and no filter would
+                    // have known.
                     if self.is_asked_for(chunk) {
                         asked.push(at);
                         names.push(chunk.fingerprint);

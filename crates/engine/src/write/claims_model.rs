@@ -1,5 +1,5 @@
-//! A model of a stream that believes a cache, beside a removal of the same chunk: all interleavings of their steps, with the real watch list,
-//! guards and reservations.
+//! A model of a stream that believes a cache, beside a removal of the same chunk: all interleavings of their steps,
+//! with the real watch list, guards and reservations.
 
 use crate::write::in_flight::{Guards, InFlight, Watch};
 use crate::write::reservation::{Reservation, Reservations};
@@ -21,7 +21,7 @@ struct World {
     count: u64,
 }
 
-/// How far one of them is. A step returns false when it has to wait for the other.
+/// Progress of the stream. A step returns false if it has to wait for the removal.
 #[derive(Default)]
 struct Stream {
     next: usize,
@@ -97,8 +97,8 @@ impl Removal {
     }
 }
 
-/// Runs one interleaving: the bits of `order` say whose step is next. Whoever cannot go on lets the other go on. Returns whether the chunk was
-/// removed, and whether the cache answered.
+/// Runs one interleaving: the bits of `order` say whose step is next. If one has to wait, the other steps. Returns
+/// whether the chunk was removed, and whether the cache answered.
 fn run(order: u32) -> (bool, bool) {
     let mut world = World {
         chunk: Fingerprint::from_digest(&[1; 32]),

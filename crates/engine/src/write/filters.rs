@@ -1,4 +1,4 @@
-//! The filters of a store, and the chains that are made of them.
+//! The filters of a store, and the chains made of them.
 
 use crate::lost::quarantine::Quarantine;
 use crate::write::chain::{
@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// Every filter of a store, and the chains for data and metadata.
 #[derive(Debug)]
 pub(crate) struct Filters {
-    /// All of them; chains are selections of it.
+    /// All filters. The chains are selections of it.
     all: Chain,
     data: Chain,
     metadata: Chain,
@@ -22,7 +22,7 @@ pub(crate) struct Filters {
 }
 
 impl Filters {
-    /// The filters, with the chain for data that the settings name.
+    /// Returns the filters, with the chain for data that the settings name.
     pub(crate) fn new(
         storage: &Arc<ContainerStore>,
         objects: &Arc<ObjectIndex>,
@@ -33,50 +33,52 @@ impl Filters {
         let bloom = settings.chain.iter().any(|name| name == "bloom").then(|| Arc::new(BloomFilter::new(settings.bloom_bytes)));
         let all = Chain::new(all_filters(storage, objects, quarantine, &bloom, settings), profile.clone());
         let data = checked_chain(&all, &settings.chain)?;
-        // A metadata chunk stored twice would count its references twice: whatever a user chooses for data, metadata asks the index.
+        // A metadata chunk that is stored twice would count its references twice. So metadata always asks the index,
+        // whatever the chain for data is.
         let metadata = all.select(&["container-cache", "chunk-index"])?;
         Ok(Filters { all, data, metadata, bloom })
     }
 
-    /// The chain for data.
+    /// Returns the chain for data.
     pub(crate) fn data(&self) -> &Chain {
         &self.data
     }
 
-    /// The chain for metadata chunks.
+    /// Returns the chain for metadata chunks.
     pub(crate) fn metadata(&self) -> &Chain {
         &self.metadata
     }
 
-    /// The Bloom filter, if the settings give this opening one.
+    /// Returns the Bloom filter, if the settings give this opening one.
     pub(crate) fn bloom(&self) -> Option<&Arc<BloomFilter>> {
         self.bloom.as_ref()
     }
 
-    /// A chain from names separated by commas; see [`crate::Engine::chain`].
+    /// Returns a chain from names separated by commas; see [`crate::Engine::chain`].
     pub(crate) fn select(&self, names: &str) -> Result<Chain> {
         let mut names: Vec<String> = names.split(',').map(|name| name.trim().to_string()).collect();
         names.retain(|name| name != "bloom" || self.bloom.is_some());
         checked_chain(&self.all, &names)
     }
 
-    /// New chunks are stored: see [`Filter::update`].
+    /// Tells all filters that new chunks are stored: see [`Filter::update`].
     pub(crate) fn update(&self, stored: &[(Fingerprint, Address)]) {
         self.all.update(stored);
     }
 
-    /// Chunks are not stored any more: see [`Filter::removed`].
+    /// Tells all filters that chunks are not stored any more: see [`Filter::removed`].
     pub(crate) fn removed(&self, names: &[Fingerprint]) {
         self.all.removed(names);
     }
 
-    /// To be held from before the commit of a merge until the containers are where the log says: see [`Filter::merging`].
+    /// Returns a guard to hold from before the commit of a merge until the containers are where the log says: see
+    /// [`Filter::merging`].
     pub(crate) fn merging(&self) -> Merging<'_> {
         self.all.merging(true);
         Merging(&self.all)
     }
 
-    /// What every filter has said so far.
+    /// Returns the verdicts of every filter so far.
     pub(crate) fn statistics(&self) -> Vec<FilterStatistics> {
         self.all.statistics()
     }
@@ -91,7 +93,7 @@ impl Drop for Merging<'_> {
     }
 }
 
-/// All filters of a store, each once.
+/// Returns all filters of a store, each once.
 fn all_filters(
     storage: &Arc<ContainerStore>,
     objects: &Arc<ObjectIndex>,
@@ -105,7 +107,7 @@ fn all_filters(
         Stage::filter(ContainerCacheFilter::new(storage.clone(), objects.clone(), settings.container_cache_entries)),
         Stage::ChunkIndex,
     ];
-    // There must be bytes to compare with.
+    // Comparing needs the bytes.
     if !settings.discards_data {
         filters.push(Stage::filter(ByteCompareFilter::new(storage.clone())));
     }
@@ -115,7 +117,7 @@ fn all_filters(
     filters
 }
 
-/// A chain for data: it must ask the chunk index, or chunks would be stored again and again.
+/// Returns a chain for data. It must ask the chunk index, or chunks would be stored again and again.
 fn checked_chain(filters: &Chain, names: &[String]) -> Result<Chain> {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let invalid = |why: String| EngineError::Invalid { what: format!("filter chain `{}`", names.join(",")), why };

@@ -1,5 +1,5 @@
-//! In which order things are done that others rely on. Each test holds a lock, so that whoever it watches comes as far as to it and no further,
-//! and looks what has been done by then.
+//! Tests of the order of steps that others rely on. Each test holds a lock, so that the watched code gets as far as
+//! that lock and no further. Then it checks what has been done by then.
 
 use crate::write::chain::{Chain, Filter, Lookup, Request, Stage, Verdict};
 use crate::write::claims::{Claim, Search, Wanted};
@@ -41,7 +41,7 @@ fn written(engine: &Arc<Engine>, data: &[u8]) -> Fingerprint {
     pieces.iter().find_map(Piece::fingerprint).unwrap()
 }
 
-/// Whether `is_done` comes true by what `act` does before it has to wait for what `stop` holds.
+/// Returns whether `is_done` becomes true by what `act` does before it has to wait for what `stop` holds.
 fn is_done_before<T>(stop: impl FnOnce() -> T, act: impl FnOnce() + Send, is_done: impl Fn() -> bool) -> bool {
     std::thread::scope(|scope| {
         let stopped = stop();
@@ -57,7 +57,7 @@ fn is_done_before<T>(stop: impl FnOnce() -> T, act: impl FnOnce() + Send, is_don
     })
 }
 
-/// Whether `act`, which cannot go on as long as `stop` is held, takes the watched chunk off the list before.
+/// Returns whether `act` takes the watched chunk off the list before it has to wait for what `stop` holds.
 fn is_taken_off<T>(engine: &Engine, chunk: Fingerprint, stop: impl FnOnce() -> T, act: impl FnOnce() + Send) -> bool {
     engine.reclaiming.watch().begin([chunk]);
     let is_off = is_done_before(stop, act, || !engine.reclaiming.watch().is_watched(&chunk));
@@ -167,7 +167,7 @@ impl<F: Fn() + Send + Sync> Filter for Cache<F> {
     }
 }
 
-/// A chain that asks a cache with this chunk before it claims, and calls `look` as soon as it asks it.
+/// Returns a chain that asks a cache with this chunk before it claims. It calls `look` as soon as it asks the cache.
 fn cached(engine: &Engine, chunk: Fingerprint, look: impl Fn() + Send + Sync + 'static) -> Chain {
     let address = engine.locate(&chunk).unwrap().unwrap();
     Chain::new(vec![Stage::filter(Cache(chunk, address, look)), Stage::ChunkIndex], Arc::default())
@@ -190,7 +190,8 @@ fn a_4_a_chunk_is_off_the_watch_list_before_a_cache_is_asked_for_it() {
     assert_eq!(engine.claims.count(), 0, "what a cache knows is not claimed");
 }
 
-/// A removal is stopped when it has decided on the chunk and not yet removed it. A stream asks for the chunk, which a cache still knows.
+/// A removal is stopped after it has decided on the chunk, but before it removes it. A stream asks for the chunk, which
+/// a cache still knows.
 #[test]
 fn a_4_no_cache_is_believed_of_a_chunk_that_a_removal_is_taking_away() {
     let (engine, data, chunk) = with_an_unused_chunk();

@@ -1,10 +1,12 @@
-//! Prediction of duplicates: what lies behind the last duplicate in its container is expected to come next.
+//! Prediction of duplicates: the chunks after the last duplicate in its container are expected to come next.
 //!
-//! Chunks that were written together come back together (M0.10). So the lengths of the next chunks are known before anything is scanned: if the
-//! run has boundaries there, the expected chunks are hashed at once, and a name that is equal proves the chunk. Then nothing was scanned for it.
+//! Chunks that were written together come back together (M0.10). So the lengths of the next chunks are known before
+//! anything is scanned. If the run has boundaries there, the expected chunks are hashed at once. An equal name proves
+//! the chunk, and nothing was scanned for it.
 //!
-//! The result is the same as without prediction: bytes that are equal to a chunk that this chunker cut have no earlier boundary, and that they
-//! have one at their end is asked ([`Chunker::confirms`]), since the chunk may once have been the end of a run. At the end of a run no boundary is needed.
+//! The result is the same as without prediction. Bytes that are equal to a chunk of this chunker have no earlier
+//! boundary. Whether they have one at their end is checked ([`Chunker::confirms`]), since the chunk may once have been
+//! the end of a run. At the end of a run no boundary is needed.
 
 use crate::write::chain::Chain;
 use onefold_chunking::Chunker;
@@ -12,19 +14,19 @@ use onefold_fingerprint::{Algorithm, Fingerprint};
 use onefold_storage::{Address, Catalog, ChunkKind, ContainerStore};
 use std::sync::Arc;
 
-/// Most chunks that are hashed ahead: enough to fill the lanes of the machine, few enough to stay in its cache.
+/// Most chunks that are hashed ahead: enough to fill the machine's lanes, few enough to stay in its cache.
 const MOST_CHUNKS: usize = 32;
 
 /// What one writing stream expects.
 #[derive(Debug, Default)]
 pub(crate) struct Prediction {
-    /// The container of the last duplicate, and the slot behind it.
+    /// The container of the last duplicate, and the slot after it.
     expected: Option<(Arc<Catalog>, usize)>,
 }
 
 impl Prediction {
-    /// Takes from the front of `data`, which begins at a boundary, those expected chunks that are there: appends them and their names, and returns
-    /// how many bytes they have. With `last` the end of `data` is the end of the run.
+    /// Takes the expected chunks at the front of `data`, which begins at a boundary: appends them and their names.
+    /// Returns how many bytes they have. With `last`, the end of `data` is the end of the run.
     pub(crate) fn take<'a>(
         &mut self,
         data: &'a [u8],
@@ -44,7 +46,7 @@ impl Prediction {
             if length == 0 || length > rest.len() {
                 break;
             }
-            // Before anything is hashed: other data seldom has a boundary just there.
+            // Before hashing: other data seldom has a boundary exactly there.
             is_right = (last && length == rest.len()) || chunker.confirms(rest, length);
             if !is_right {
                 break;
@@ -63,14 +65,15 @@ impl Prediction {
         expected[..right].iter().map(|chunk| chunk.len()).sum()
     }
 
-    /// A chunk was found or put at `address`; `None`: it was zeros, which take no place among others.
+    /// Notes that a chunk was found or put at `address`. `None`: it was zeros, which have no place among other chunks.
     pub(crate) fn learn(&mut self, address: Option<Address>, storage: &ContainerStore) {
         let Some(address) = address else { return };
         if self.expected.as_ref().is_some_and(|(catalog, expected)| catalog.position(address).is_some_and(|slot| slot + 1 == *expected)) {
             return;
         }
         self.expected = None;
-        // What is still being filled has nothing behind its last chunk, and its catalog is not to be held. Nor is a damaged one of use.
+        // A container that is still being filled has nothing after its last chunk, and its catalog must not be held. A
+        // damaged container does not help either.
         if storage.is_sealed(address.container())
             && let Ok(catalog) = storage.catalog(address.container())
             && let Some(slot) = catalog.position(address)
@@ -79,7 +82,7 @@ impl Prediction {
         }
     }
 
-    /// Whether a chain may be predicted for: one that loads the catalogs of containers anyway.
+    /// Returns whether prediction fits a chain: only one that loads the catalogs of containers anyway.
     pub(crate) fn suits(chain: &Chain) -> bool {
         chain.has("container-cache")
     }

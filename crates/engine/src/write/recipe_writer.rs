@@ -1,19 +1,22 @@
-//! Recipes of any length written piece by piece, in bounded memory: at most one unfinished chunk of pieces per level (`docs/format.md` 8.1).
+//! Recipes of any length, written piece by piece in bounded memory: at most one unfinished chunk of pieces per level
+//! (`docs/format.md` 8.1).
 //!
-//! A file of 1 TiB has more than a hundred million pieces. Chunks of pieces are cut where fingerprints say, so that a change in the middle of
-//! a file leaves most of them as they are.
+//! A file of 1 TiB has more than a hundred million pieces. Fingerprints decide where chunks of pieces are cut, so a
+//! change in the middle of a file leaves most of them as they are.
 
 use crate::{EngineError, MAX_LEVEL, MetadataKind, Piece, Recipe, Result, WriteStream, encode_pieces};
 use onefold_fingerprint::Fingerprint;
 
-/// A recipe of more pieces is stored at a higher level.
+/// A recipe of more pieces than this is stored at a higher level.
 const INLINE_PIECES: usize = 3;
-/// Fewest pieces of a recipe chunk that is not the last. [`crate::MAX_LEVEL`] levels of so few still spell a file of 32 TiB in chunks of 8 KiB.
+/// Fewest pieces of a recipe chunk that is not the last. [`crate::MAX_LEVEL`] levels of so few still spell a file of 32
+/// TiB in chunks of 8 KiB.
 const MIN_PIECES: usize = 16;
 /// Most pieces of a recipe chunk.
 const MAX_PIECES: usize = 256;
-/// A recipe chunk ends after a piece whose fingerprint's last byte is below this: after 24 pieces on average. An edit of a large file costs
-/// one such chunk on each level, about 1 KiB, and the chunks themselves one entry of the index for every 24.
+/// A recipe chunk ends after a piece whose fingerprint's last byte is below this: after 24 pieces on average. An edit
+/// of a large file costs one such chunk on each level, about 1 KiB. The chunks themselves cost one entry of the index
+/// for every 24 pieces.
 const CUT_BELOW: u8 = 32;
 
 /// Builds a recipe from level-0 pieces.
@@ -26,17 +29,17 @@ pub struct RecipeWriter {
 }
 
 impl RecipeWriter {
-    /// An empty recipe; fingerprints have `digest_bytes` ([`digest_bytes`](crate::Engine::digest_bytes)).
+    /// Returns an empty recipe. Fingerprints have `digest_bytes` ([`digest_bytes`](crate::Engine::digest_bytes)).
     pub fn new(digest_bytes: usize) -> RecipeWriter {
         RecipeWriter { digest_bytes, length: 0, levels: vec![Vec::new()] }
     }
 
-    /// Bytes spelled so far.
+    /// Returns the bytes spelled so far.
     pub fn length_bytes(&self) -> u64 {
         self.length
     }
 
-    /// Appends a piece; neighbouring zeros become one piece.
+    /// Appends a piece. Neighbouring zeros become one piece.
     pub fn push(&mut self, stream: &mut WriteStream, piece: Piece) -> Result<()> {
         self.length = self.length.saturating_add(piece.length());
         if let (Some(Piece::Zeros { length: before }), Piece::Zeros { length }) = (self.levels[0].last_mut(), piece) {
@@ -46,7 +49,7 @@ impl RecipeWriter {
         self.push_at(stream, 0, piece)
     }
 
-    /// The recipe of all pieces pushed.
+    /// Returns the recipe of all pushed pieces.
     pub fn finish(mut self, stream: &mut WriteStream) -> Result<Recipe> {
         let mut level = 0;
         while level + 1 < self.levels.len() || self.levels[level].len() > INLINE_PIECES {
@@ -75,7 +78,7 @@ impl RecipeWriter {
     fn store(&mut self, stream: &mut WriteStream, level: usize) -> Result<()> {
         if level + 1 == self.levels.len() {
             if level == usize::from(MAX_LEVEL) {
-                // What no reader takes must not be written.
+                // Never write a recipe that no reader accepts.
                 let why = format!("its recipe needs more than {MAX_LEVEL} levels");
                 return Err(EngineError::Invalid { what: format!("a run of more than {} bytes", self.length), why });
             }

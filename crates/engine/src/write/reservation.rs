@@ -1,9 +1,9 @@
-//! Reservations: duplicates in flight are duplicates (design rule 3), and the volatile tier of the chunk index. `claims.rs` puts them
-//! before the chunk index.
+//! Reservations: duplicates in flight are duplicates (design rule 3), and the volatile tier of the chunk index.
+//! `claims.rs` puts them in front of the chunk index.
 //!
-//! A fingerprint is here from the moment a stream claims it until the log record that makes its chunk known is durable and applied
-//! to the chunk index. So whoever looks here first and into the chunk index afterwards never misses a chunk: an entry leaves only
-//! after the index has it.
+//! A fingerprint is here from the moment a stream claims it until the log record that makes its chunk known is durable
+//! and applied to the chunk index. So a reader that looks here first and into the chunk index afterwards never misses a
+//! chunk: an entry leaves only after the index has it.
 //!
 //! ```text
 //!            reserve                    place                       committed
@@ -22,7 +22,7 @@ use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::time::Instant;
 
-/// Fingerprints are uniform already: the hash of one is eight of its bytes.
+/// Fingerprints are uniform already: the hash is eight of their bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FingerprintHasher(u64);
 
@@ -46,14 +46,14 @@ pub type FingerprintMap<V> = HashMap<Fingerprint, V, BuildHasherDefault<Fingerpr
 
 #[derive(Debug)]
 enum State {
-    /// A stream is finding out or storing. A commit can make the chunk durable before its stream comes to [`Reservations::place`]:
-    /// then it is `committed`, and what it refers to must be here already.
+    /// A stream is looking the chunk up or storing it. A commit can make the chunk durable before its stream reaches
+    /// [`Reservations::place`]. Then it is `committed`, and its references must be here already.
     Reserved { references: Box<[Fingerprint]>, committed: bool },
-    /// Stored at an address, not durable yet; with what it refers to, if it is a metadata chunk.
+    /// Stored at an address, not durable yet. A metadata chunk has its references here.
     Placed { address: Address, references: Box<[Fingerprint]> },
 }
 
-/// The answer to a wish for a fingerprint.
+/// The answer to a request for a fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reservation {
     /// The caller holds it now and must [place](Reservations::place) or [release](Reservations::release) it.
@@ -89,7 +89,7 @@ impl Reservations {
         &self.shards[fingerprint.prefix() as usize % SHARDS]
     }
 
-    /// Asks for a fingerprint.
+    /// Requests a fingerprint.
     pub fn reserve(&self, fingerprint: &Fingerprint) -> Reservation {
         match self.shard(fingerprint).states.lock().entry(*fingerprint) {
             Entry::Vacant(place) => {
@@ -103,12 +103,12 @@ impl Reservations {
         }
     }
 
-    /// The holder is about to store a metadata chunk that refers to `references`.
+    /// Announces that the holder is about to store a metadata chunk that refers to `references`.
     pub fn announce(&self, fingerprint: &Fingerprint, references: &[Fingerprint]) {
         self.shard(fingerprint).states.lock().insert(*fingerprint, State::Reserved { references: references.into(), committed: false });
     }
 
-    /// The holder has stored the chunk.
+    /// Records that the holder has stored the chunk.
     pub fn place(&self, fingerprint: &Fingerprint, address: Address) {
         let shard = self.shard(fingerprint);
         let mut states = shard.states.lock();
@@ -123,7 +123,7 @@ impl Reservations {
         shard.changed.notify_all();
     }
 
-    /// The holder needs it no more: the chunk was known, or storing it failed. Does nothing to a placed chunk.
+    /// Releases a reservation: the chunk was known, or storing it failed. Does nothing to a placed chunk.
     pub fn release(&self, fingerprint: &Fingerprint) {
         let shard = self.shard(fingerprint);
         let mut states = shard.states.lock();
@@ -133,7 +133,8 @@ impl Reservations {
         }
     }
 
-    /// Waits until no other stream holds the reservation, or until `until`: the address, or `None`: the fingerprint may be free again.
+    /// Waits until no other stream holds the reservation, or until `until`. Returns the address. `None`: the
+    /// fingerprint may be free again.
     pub fn wait(&self, fingerprint: &Fingerprint, until: Instant) -> Option<Address> {
         let shard = self.shard(fingerprint);
         let mut states = shard.states.lock();
@@ -150,7 +151,7 @@ impl Reservations {
         }
     }
 
-    /// Where a chunk is that is stored but perhaps not in the index yet.
+    /// Returns where a stored chunk is that may not be in the index yet.
     pub fn address(&self, fingerprint: &Fingerprint) -> Option<Address> {
         match self.shard(fingerprint).states.lock().get(fingerprint) {
             Some(State::Placed { address, .. }) => Some(*address),
@@ -167,7 +168,7 @@ impl Reservations {
         }
     }
 
-    /// The chunk index knows the chunk now.
+    /// Records that the chunk index has the chunk now.
     pub fn committed(&self, fingerprint: &Fingerprint) {
         let mut states = self.shard(fingerprint).states.lock();
         match states.get_mut(fingerprint) {
@@ -185,7 +186,7 @@ impl Reservations {
         self.shard(fingerprint).states.lock()
     }
 
-    /// Reserved and placed fingerprints.
+    /// Returns the number of reserved and placed fingerprints.
     #[cfg(test)]
     pub(crate) fn count(&self) -> usize {
         self.shards.iter().map(|shard| shard.states.lock().len()).sum()

@@ -1,4 +1,4 @@
-//! What the tests of the engine share: random bytes, small stores on a simulated disk, writing and reading runs.
+//! Helpers of the engine's tests: random bytes, small stores on a simulated disk, writing and reading runs.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use onefold_chunking::{Kind, Sizes};
@@ -11,7 +11,7 @@ use onefold_storage::Compression;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Bytes that nothing compresses and that are the same for the same seed (SplitMix64).
+/// Returns incompressible bytes, the same for the same seed (SplitMix64).
 pub fn bytes(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x5851_f42d_4c95_7f2d);
     let next = || {
@@ -24,7 +24,7 @@ pub fn bytes(seed: u64, length: usize) -> Vec<u8> {
     std::iter::repeat_with(next).flatten().take(length).collect()
 }
 
-/// Small chunks, frames and containers, so that a little data has many of each.
+/// Small chunks, frames and containers, so that little data has many of each.
 pub fn descriptor() -> Descriptor {
     Descriptor {
         chunker: Kind::FastCdc,
@@ -62,7 +62,7 @@ pub fn try_open(ground: &SimulatedGround, settings: Settings, mode: Mode) -> Res
     Engine::open(Arc::new(ground.clone()), settings, mode, "test")
 }
 
-/// Writes a whole run in slices of at most `slice_bytes`; its pieces.
+/// Writes a whole run in slices of at most `slice_bytes`. Returns its pieces.
 pub fn write(stream: &mut WriteStream, data: &[u8], slice_bytes: usize) -> Vec<Piece> {
     let mut pieces = Vec::new();
     let mut start = 0;
@@ -82,19 +82,19 @@ pub fn read(engine: &Engine, pieces: &[Piece]) -> Result<Vec<u8>, EngineError> {
     Ok(out)
 }
 
-/// What objects of the tests' group get (1) or lose (-1).
+/// Returns the references that objects of the tests' group gain (1) or lose (-1).
 pub fn references(pieces: &[Piece], change: i64) -> Vec<Reference> {
     Reference::of(pieces, Group::new(b'x', 0), change).collect()
 }
 
-/// Makes an object that refers to `pieces`, or (-1) takes it away.
+/// Makes an object that refers to `pieces`, or (-1) removes it.
 pub fn refer(engine: &Engine, key: u8, pieces: &[Piece], change: i64) {
     let references = references(pieces, change);
     engine.submit(Transaction { changes: vec![(0, vec![b'x', key], (change > 0).then(|| vec![key]))], references }).unwrap();
     engine.flush().unwrap();
 }
 
-/// What nothing refers to.
+/// Returns the chunks that nothing refers to.
 pub fn unused(engine: &Engine) -> Vec<Candidate> {
     engine.maintain(true).unwrap();
     let (mut found, mut cursor) = (Vec::new(), Some(Cursor::default()));
@@ -114,7 +114,8 @@ pub fn verdicts(engine: &Engine, filter: &str) -> (u64, u64, u64, u64) {
     (found.non_existing, found.weak_maybe, found.strong_maybe, found.existing)
 }
 
-/// Makes the log of a closed store go on `pages` of 4 KiB behind its end, as that of an owner does that takes over from another one.
+/// Makes the log of a closed store continue `pages` of 4 KiB after its end, like the log of an owner that takes over
+/// from another one.
 pub fn jump(ground: &SimulatedGround, pages: u64) {
     let segment = ground.list("log").unwrap().into_iter().find(|entry| entry.name.ends_with(".log")).unwrap().name;
     let mut store = [0; 16];
@@ -126,7 +127,7 @@ pub fn jump(ground: &SimulatedGround, pages: u64) {
     log.jump_to(Position(log.end().0 + pages * ALIGNMENT_BYTES)).unwrap();
 }
 
-/// All files below a directory and what is in them.
+/// Returns all files below a directory and their content.
 pub fn files(ground: &dyn Ground, directory: &str) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();
     for entry in ground.list(directory).unwrap() {

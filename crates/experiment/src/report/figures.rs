@@ -1,31 +1,31 @@
-//! Means of repetitions, and figures as readers of papers write them.
+//! Means of repetitions, and figures in the notation of papers.
 
 use crate::results::{Measured, Quantity, Variant};
 use crate::statistics::{Mean, mean};
 
-/// The greatest figure that is drawn or written: beyond it a file is wrong, and plots would have nothing but it.
+/// The greatest figure that is drawn or written. Beyond it the file is wrong, and plots would show nothing else.
 const GREATEST: f64 = 1e15;
 
-/// What a page has in place of a figure that was not measured.
+/// What a page shows in place of a figure that was not measured.
 pub const NOTHING: &str = "–";
 
-/// A figure within what can be drawn; `None` of what is no number.
+/// Clamps a figure to the range that can be drawn. `None`: it is not a number.
 pub fn bounded(value: f64) -> Option<f64> {
     value.is_finite().then(|| value.clamp(0.0, GREATEST))
 }
 
-/// The mean over the repetitions of a variant of something measured in a generation.
+/// Returns the mean of a measurement over the repetitions of a variant, in one generation.
 pub fn over(variant: &Variant, generation: u32, of: impl Fn(&Measured) -> Option<f64>) -> Option<Mean> {
     let values: Vec<f64> = measured(variant, generation).filter_map(|one| of(one).and_then(bounded)).collect();
     mean(&values)
 }
 
-/// What was measured of a generation, in each repetition that has it.
+/// Returns the measurements of a generation, from each repetition that has it.
 pub fn measured(variant: &Variant, generation: u32) -> impl Iterator<Item = &Measured> {
     variant.repetitions.iter().filter_map(move |one| one.iter().find(|measured| measured.generation == generation))
 }
 
-/// The generations of a variant.
+/// Returns the generations of a variant.
 pub fn generations(variant: &Variant) -> Vec<u32> {
     let mut all: Vec<u32> = variant.repetitions.iter().flatten().map(|measured| measured.generation).collect();
     all.sort_unstable();
@@ -33,14 +33,14 @@ pub fn generations(variant: &Variant) -> Vec<u32> {
     all
 }
 
-/// Whether a variant wrote data whose first generation is reconstructed.
+/// Returns whether a variant wrote data whose first generation is reconstructed.
 pub fn is_reconstructed(variant: &Variant) -> bool {
     let Ok(settings) = variant.settings.parse::<toml::Table>() else { return true };
     let set = settings.get("workload").and_then(|workload| workload.get("set")).and_then(toml::Value::as_str);
     set.is_none_or(|set| set == "generations")
 }
 
-/// A quantity, with its unit, as axes and heads of columns have it.
+/// Returns a quantity with its unit, as a title of axes and columns.
 pub fn title(quantity: Quantity) -> &'static str {
     match quantity {
         Quantity::Throughput => "throughput, MB/s",
@@ -51,7 +51,7 @@ pub fn title(quantity: Quantity) -> &'static str {
     }
 }
 
-/// Digits behind the point of a number that are worth reading.
+/// Returns how many decimal places of a number are worth reading.
 fn digits(value: f64) -> usize {
     match value {
         0.0 => 0,
@@ -63,7 +63,7 @@ fn digits(value: f64) -> usize {
     }
 }
 
-/// A number with as many digits as are worth reading: `0.0123`, `1.23`, `88.4`, `167.2`, `2,848`.
+/// Formats a number with as many digits as are worth reading: `0.0123`, `1.23`, `88.4`, `167.2`, `2,848`.
 pub fn number(value: f64) -> String {
     match bounded(value) {
         None => NOTHING.to_owned(),
@@ -71,18 +71,18 @@ pub fn number(value: f64) -> String {
     }
 }
 
-/// A number with so many digits behind its point.
+/// Formats a number with this many decimal places.
 fn with_digits(value: f64, digits: usize) -> String {
     if value >= 999.95 { thousands(value.round() as u64) } else { format!("{value:.digits$}") }
 }
 
-/// A round number, without the zeros at its end.
+/// Formats a round number, without trailing zeros.
 pub fn round_number(value: f64) -> String {
     let text = number(value);
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
-/// A number with its thousands apart.
+/// Formats a number with separated thousands.
 fn thousands(value: u64) -> String {
     let digits = value.to_string();
     let mut out = String::new();
@@ -95,7 +95,7 @@ fn thousands(value: u64) -> String {
     out
 }
 
-/// A figure with half of its interval of confidence: `167.2 ± 3.4`.
+/// Formats a figure with half of its confidence interval: `167.2 ± 3.4`.
 pub fn figure(value: f64, plus_minus: Option<f64>) -> String {
     match (bounded(value), plus_minus.and_then(bounded)) {
         (Some(value), Some(half)) => format!("{} ± {}", number(value), with_digits(half, digits(value))),
@@ -103,22 +103,22 @@ pub fn figure(value: f64, plus_minus: Option<f64>) -> String {
     }
 }
 
-/// A mean with its interval.
+/// Formats a mean with its interval.
 pub fn of_mean(mean: Option<Mean>) -> String {
     mean.map_or_else(|| NOTHING.to_owned(), |mean| figure(mean.value, mean.plus_minus))
 }
 
-/// The mean alone.
+/// Formats a mean without its interval.
 pub fn value_of(mean: Option<Mean>) -> String {
     mean.map_or_else(|| NOTHING.to_owned(), |mean| number(mean.value))
 }
 
-/// Bytes with a binary unit: `1.50GiB`.
+/// Formats bytes with a binary unit: `1.50GiB`.
 pub fn size(bytes: f64) -> String {
     bounded(bytes).map_or_else(|| NOTHING.to_owned(), |bytes| onefold_ground::size::size(bytes as u64))
 }
 
-/// A time for people: `0.41 s`, `85 s`, `12 min`, `3.2 h`.
+/// Formats a time for people: `0.41 s`, `85 s`, `12 min`, `3.2 h`.
 pub fn duration(seconds: f64) -> String {
     match bounded(seconds) {
         None => NOTHING.to_owned(),

@@ -1,8 +1,8 @@
-//! Made-up results, to test the report with. They are nobody's measurements.
+//! Invented results, to test the report with. Nobody measured them.
 
 use crate::results::{About, Expectation, Latency, Machine, Measured, PaperFigure, PartTraffic, Quantity, Results, VERSION, Variant};
 
-/// An experiment like E0.1, with three repetitions.
+/// Returns an experiment like E0.1, with three repetitions.
 pub fn results() -> Results {
     let paper = |variant: &str, generation, value, half| PaperFigure {
         variant: variant.into(),

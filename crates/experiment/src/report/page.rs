@@ -1,4 +1,4 @@
-//! The frame of the page: head, what the reader must know before looking at figures, machines, the list of experiments.
+//! The frame of the page: head, warnings for the reader, machines, the list of experiments.
 
 use super::figures::{self, duration};
 use super::{plot, section};
@@ -8,14 +8,14 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use std::collections::BTreeSet;
 
 const STYLE: &str = include_str!("style.css");
-/// Colours of the page itself by night; those of pictures come from `plot`.
+/// Dark colours of the page itself. Those of pictures come from `plot`.
 const NIGHT: &str = ":root{--ground:#15181b;--ink:#e6e8ea;--pale:#a4acb4;--line:#3a4046;--panel:#1f2428;--link:#7cb8ee;--good:#5fd39a;--bad:#ff9077;--note:#2b2618}";
 const PRINT: &str = "@media print{@page{margin:12mm}html{font-size:11px}body{max-width:none;padding:0;font-size:1rem}h2,h3,.legend,figcaption{break-after:avoid}figure,tr,.note{break-inside:avoid}.pair{grid-template-columns:1fr 1fr}.wide{overflow:visible}table{font-size:.8rem}th,td{padding:.2rem .3rem}}";
 
-/// The whole page.
+/// Returns the whole page.
 pub fn page(runs: &[Results]) -> Markup {
     let (day, night) = plot::style_sheets();
-    // What is printed is printed as by day, whatever the screen shows.
+    // Print in light colours, whatever the screen shows.
     let style = format!("{STYLE}{day}@media screen and (prefers-color-scheme:dark){{{NIGHT}{night}}}{PRINT}");
     html! {
         (DOCTYPE)
@@ -41,7 +41,7 @@ pub fn page(runs: &[Results]) -> Markup {
     }
 }
 
-/// Where an experiment is on the page. Ids come from files and may be anything, twice.
+/// Returns the place of an experiment on the page. Ids come from files and may be anything, even duplicates.
 fn anchor(at: usize) -> String {
     format!("experiment-{}", at + 1)
 }
@@ -50,7 +50,7 @@ fn variants(runs: &[Results]) -> impl Iterator<Item = &Variant> {
     runs.iter().flat_map(|run| &run.variants)
 }
 
-/// What stands between these figures and those of a paper.
+/// Returns the limits of comparing these figures with those of a paper.
 fn reservations(runs: &[Results]) -> Markup {
     let is_modelled = variants(runs).any(|variant| !variant.modelled.is_empty());
     let discards = variants(runs).any(|variant| variant.discards_data);
@@ -134,7 +134,7 @@ fn contents(runs: &[Results]) -> Markup {
     }
 }
 
-/// How many of the expectations held.
+/// Returns how many of the expectations held.
 fn verdict(run: &Results) -> Markup {
     let outcomes: Vec<Outcome> = run.about.expectations.iter().map(|one| judge(run, one)).collect();
     let held = outcomes.iter().filter(|outcome| matches!(outcome, Outcome::Holds(_))).count();

@@ -1,12 +1,12 @@
-//! Results files: what one `onefold bench run` has written.
+//! Results files, as one `onefold bench run` writes them.
 
 use crate::results::{Results, VERSION};
 use serde_json::Value;
 
-/// Why a file is not one of results.
+/// Why a file has no results.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// It is no JSON, or JSON of something else, or was damaged.
+    /// It is not JSON, or JSON of something else, or damaged.
     #[error("these are no results of experiments: {0}")]
     NotResults(#[from] serde_json::Error),
     /// It has another version.
@@ -15,14 +15,14 @@ pub enum ReadError {
         /// The version.
         found: u64,
     },
-    /// There is nothing in it.
+    /// It is empty.
     #[error("there are no results in it")]
     Empty,
 }
 
-/// Reads the text of a file: one run, or a list of them.
+/// Reads the text of a file: one run, or a list of runs.
 pub fn read(text: &[u8]) -> Result<Vec<Results>, ReadError> {
-    // The version is looked at before anything else: another one may have all fields, and mean other things by them.
+    // Check the version first: another version may have all fields, but with other meanings.
     let runs = match serde_json::from_slice(text)? {
         Value::Array(runs) => runs,
         run => vec![run],

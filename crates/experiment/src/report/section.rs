@@ -1,4 +1,4 @@
-//! One experiment: what it shows, pictures beside the paper's, shares, course, tables, and why ours differs.
+//! One experiment: its purpose, pictures beside the paper's, shares, course, tables, and why our results differ.
 
 use super::figures::{bounded, generations, is_reconstructed, measured, over, size, title};
 use super::plot::bars::{self, Bar};
@@ -9,7 +9,7 @@ use super::tables;
 use crate::results::{GROUPS, Quantity, Results, Variant, group};
 use maud::{Markup, PreEscaped, html};
 
-/// The section with this anchor.
+/// Returns the section with this anchor.
 pub fn section(run: &Results, anchor: &str) -> Markup {
     let about = &run.about;
     html! {
@@ -43,19 +43,20 @@ pub fn section(run: &Results, anchor: &str) -> Markup {
     }
 }
 
-/// Plain text with an empty line between its paragraphs.
+/// Returns plain text as paragraphs, which are separated by empty lines.
 fn paragraphs(text: &str) -> Markup {
     let all = text.split("\n\n").map(str::trim).filter(|paragraph| !paragraph.is_empty());
     html! { @for paragraph in all { p { (paragraph) } } }
 }
 
-/// A moment in UTC; of what is no moment, the number.
+/// Formats a moment in UTC, or the number if it is out of range.
 fn moment(unix_s: u64) -> String {
     let time = i64::try_from(unix_s).ok().and_then(|unix_s| jiff::Timestamp::from_second(unix_s).ok());
     time.map_or_else(|| unix_s.to_string(), |time| time.strftime("%Y-%m-%d %H:%M UTC").to_string())
 }
 
-/// What is drawn: throughput always, and whatever else the paper has figures of. Shares have a picture of their own.
+/// Returns the quantities to draw: throughput always, and all others of which the paper has figures. Shares have a
+/// picture of their own.
 fn quantities(run: &Results) -> Vec<Quantity> {
     let mut all = vec![Quantity::Throughput];
     for figure in &run.about.figures {
@@ -66,7 +67,7 @@ fn quantities(run: &Results) -> Vec<Quantity> {
     all
 }
 
-/// All generations of a run, and of its paper's figures.
+/// Returns all generations of a run, and of its paper's figures.
 fn all_generations(run: &Results) -> Vec<u32> {
     let ours = run.variants.iter().flat_map(generations);
     let mut all: Vec<u32> = ours.chain(run.about.figures.iter().map(|figure| figure.generation)).collect();
@@ -86,7 +87,7 @@ fn legend(run: &Results) -> Markup {
     }
 }
 
-/// The paper's figures of a quantity beside ours.
+/// Returns the paper's figures of a quantity beside ours.
 fn pair(run: &Results, quantity: Quantity) -> Markup {
     let (papers, ours) = (rows_of_paper(run, quantity), rows_of_ours(run, quantity));
     let draw = |rows: &[bars::Row], whose: &str| {
@@ -113,7 +114,7 @@ fn capitalised(text: &str) -> String {
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
-/// The paper's figures: first those of our variants, in our order, then other systems.
+/// Returns the paper's figures: first those of our variants, in our order, then other systems.
 fn rows_of_paper(run: &Results, quantity: Quantity) -> Vec<bars::Row> {
     let figures: Vec<_> = run.about.figures.iter().filter(|figure| figure.quantity == quantity).collect();
     let mut names: Vec<&str> = Vec::new();
@@ -145,7 +146,7 @@ fn rows_of_ours(run: &Results, quantity: Quantity) -> Vec<bars::Row> {
     run.variants.iter().map(row).filter(|row| !row.bars.is_empty()).collect()
 }
 
-/// Where the time of the data path went.
+/// Returns where the time of the data path went.
 fn time_shares(run: &Results) -> Markup {
     let row = |variant: &Variant| {
         let shares = generations(variant).into_iter().filter_map(|generation| share(variant, generation)).collect();
@@ -170,7 +171,7 @@ fn time_shares(run: &Results) -> Markup {
     }
 }
 
-/// The shares of all repetitions together.
+/// Returns the shares over all repetitions.
 fn share(variant: &Variant, generation: u32) -> Option<Share> {
     let mut percent = [0.0; GROUPS.len()];
     for (component, seconds) in measured(variant, generation).flat_map(|measured| &measured.components_s) {
@@ -181,7 +182,7 @@ fn share(variant: &Variant, generation: u32) -> Option<Share> {
     (sum > 0.0).then(|| Share { generation, percent: percent.map(|seconds| 100.0 * seconds / sum) })
 }
 
-/// How throughput went on, a picture for each variant.
+/// Returns the course of throughput, a picture for each variant.
 fn courses(run: &Results) -> Markup {
     let lines = |variant: &Variant| -> Vec<Line> {
         let all = variant.repetitions.iter().flatten().filter(|measured| !measured.course_mb_s.is_empty());

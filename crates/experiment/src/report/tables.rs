@@ -1,11 +1,11 @@
-//! Tables of one experiment.
+//! The tables of one experiment.
 
 use super::figures::{NOTHING, duration, figure, generations, number, of_mean, over, round_number, size, title, value_of};
 use crate::results::{Expectation, Measured, PaperFigure, Quantity, Results, Variant};
 use crate::statistics::{Mean, Outcome, judge};
 use maud::{Markup, html};
 
-/// What was expected, and whether it came so.
+/// Returns the expectations, and whether they held.
 pub fn expectations(run: &Results) -> Markup {
     if run.about.expectations.is_empty() {
         return html! {};
@@ -33,7 +33,7 @@ pub fn expectations(run: &Results) -> Markup {
     }
 }
 
-/// An expectation in words.
+/// Returns an expectation in words.
 fn expected(expectation: &Expectation) -> String {
     let Expectation { more, less, component, less_component, generation, quantity, factor, .. } = expectation;
     let times =
@@ -53,7 +53,7 @@ fn expected(expectation: &Expectation) -> String {
     }
 }
 
-/// A column: its head, its unit, and what stands in it for a variant and generation.
+/// A column: its title, its unit, and its content for a variant and generation.
 type Column = (&'static str, &'static str, fn(&Variant, u32) -> String);
 
 const COLUMNS: [Column; 12] = [
@@ -98,7 +98,7 @@ fn percent(part: u64, of: u64) -> Option<f64> {
     (of > 0).then(|| 100.0 * part as f64 / of as f64)
 }
 
-/// Of the bytes that were duplicates, those that were found to be.
+/// Returns the share of duplicate bytes that was detected.
 fn found(one: &Measured) -> Option<f64> {
     percent(one.written_bytes.saturating_sub(one.stored_new_bytes), one.written_bytes.saturating_sub(one.present_new_bytes))
 }
@@ -108,7 +108,7 @@ fn index_writes(one: &Measured) -> Option<f64> {
     (one.steady_s > 0.0).then(|| part.writes as f64 / one.steady_s / f64::from(part.devices.max(1)))
 }
 
-/// Everything that was measured, a line for each variant and generation.
+/// Returns all measurements, a row for each variant and generation.
 pub fn measurements(run: &Results) -> Markup {
     html! {
         h3 { "Measured" }
@@ -136,7 +136,7 @@ pub fn measurements(run: &Results) -> Markup {
     }
 }
 
-/// The paper's figures and ours in numbers, each also as a multiple of the first variant's: the shape.
+/// Returns the paper's figures and ours in numbers, each also as a multiple of the first variant's: the shape.
 pub fn beside_the_paper(run: &Results) -> Markup {
     if run.about.figures.is_empty() {
         return html! {};
@@ -183,7 +183,7 @@ pub fn beside_the_paper(run: &Results) -> Markup {
     }
 }
 
-/// How each variant was set.
+/// Returns the settings of each variant.
 pub fn variants(run: &Results) -> Markup {
     html! {
         h3 { "Variants" }

@@ -1,4 +1,4 @@
-//! The page says what must be said, escapes what comes from files, and needs nothing but itself.
+//! The page has all required statements, escapes text from files, and is self-contained.
 
 use super::fixture::results;
 use super::{ReadError, html, read};
@@ -23,7 +23,7 @@ fn a_file_is_a_run_or_a_list_of_runs() {
 fn files_of_another_version_and_damaged_ones_are_refused() {
     let mut other = serde_json::to_value(results()).unwrap();
     other["version"] = (VERSION + 1).into();
-    // A later version may have left out what this one wants: its number is looked at first.
+    // A later version may lack fields that this one requires, so its number is checked first.
     other.as_object_mut().unwrap().remove("machine");
     let error = read(other.to_string().as_bytes()).unwrap_err();
     assert!(matches!(error, ReadError::OtherVersion { found } if found == u64::from(VERSION) + 1), "{error}");
@@ -107,7 +107,7 @@ fn the_page_needs_nothing_but_itself() {
     let page = html(&[results()]);
     assert!(page.starts_with("<!DOCTYPE html>"));
     assert!(page.contains("content=\"default-src 'none'; style-src 'unsafe-inline'\""));
-    // The only address in it is the name of SVG's name space, which nobody loads.
+    // The only address in it is the name of SVG's name space, which is never loaded.
     let addresses = page.matches("http").count() - page.matches("http-equiv").count();
     assert_eq!(addresses, page.matches("xmlns=\"http://www.w3.org/2000/svg\"").count());
     assert!(!page.contains("src="));
@@ -125,7 +125,7 @@ fn runs_that_ended_early_or_measured_odd_things_are_shown() {
     for said in ["4 SSDs ended early: ", "the disk was full", "Some were run once."] {
         assert!(page.contains(said), "{said}");
     }
-    // Numbers that no run makes are no reason to draw for ever, or to fail.
+    // Impossible numbers must not make drawing fail or run for ever.
     let odd = &mut run.variants[0].repetitions[0][0];
     (odd.steady_s, odd.wall_s, odd.written_bytes, odd.steady_bytes) = (1e-300, -5.0, u64::MAX, u64::MAX);
     (odd.span_s, odd.cpu_s) = (1e300, -1e300);

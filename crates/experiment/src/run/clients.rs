@@ -1,4 +1,5 @@
-//! Clients that write at the same time, each its stream from the beginning to the end, and what is seen of them from outside.
+//! Concurrent clients, each of which writes its stream from beginning to end, and what is observed of them from
+//! outside.
 
 use super::face::{Way, WayError};
 use super::{Result, RunError, Watcher, measure};
@@ -12,11 +13,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex, OnceLock, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-/// Spans of the course of throughput: at most so many, none shorter than this.
+/// The most spans in the course of throughput, and the shortest span.
 const SPANS: f64 = 100.0;
 const LEAST_SPAN_S: f64 = 0.1;
 
-/// How often somebody looks whether to stop.
+/// How often a run checks whether to stop.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Counters of the parts of a store.
@@ -28,15 +29,15 @@ pub(super) struct Client {
     pub(super) stream: Stream,
 }
 
-/// What all clients together have done.
+/// The work of all clients together.
 pub(super) struct Written {
-    /// From the first write to the end of the last flush.
+    /// Time from the first write to the end of the last flush.
     pub(super) wall_s: f64,
     pub(super) bytes: u64,
-    /// `None`: at no time all of them wrote.
+    /// `None`: the clients never wrote all at once.
     pub(super) steady: Option<Steady>,
     pub(super) source_cpu_s: f64,
-    /// Of the steady state; of all requests where there was none.
+    /// Latency in the steady state, or of all requests without one.
     pub(super) latency: Latency,
     pub(super) course_mb_s: Vec<f64>,
     pub(super) span_s: f64,
@@ -64,7 +65,7 @@ struct Marks {
     end: Option<Mark>,
 }
 
-/// What the clients share.
+/// State shared by the clients.
 struct Shared<'a> {
     run: &'a RunSpec,
     traffic: &'a (dyn Fn() -> Traffic + Sync),
@@ -86,7 +87,8 @@ impl Shared<'_> {
         Mark { at: Instant::now(), bytes: self.bytes.load(Ordering::SeqCst), traffic: (self.traffic)() }
     }
 
-    /// A client writes. With the last one the steady state begins, unless one has ended already.
+    /// Notes that a client starts writing. The last one to start begins the steady state, unless a client has ended
+    /// already.
     fn begins(&self) {
         if self.begun.fetch_add(1, Ordering::SeqCst) + 1 == self.clients {
             let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -97,7 +99,7 @@ impl Shared<'_> {
         }
     }
 
-    /// A client has nothing more to write. With the first one the steady state ends.
+    /// Notes that a client has nothing more to write. The first one ends the steady state.
     fn ends(&self) {
         let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
         if marks.end.is_none() {
@@ -111,7 +113,7 @@ impl Shared<'_> {
     }
 }
 
-/// What a client has to tell at its end.
+/// A client's report at its end.
 struct Told {
     source_cpu_s: f64,
     steady: Histogram,
@@ -119,7 +121,8 @@ struct Told {
     ended_at: Instant,
 }
 
-/// Has all clients write, until all have flushed. Errors: of the first client that fails, which stops the others; somebody wants it to stop.
+/// Runs all clients until all have flushed. Errors: the first client that fails, which stops the others; the run is
+/// cancelled.
 pub(super) fn write(clients: Vec<Client>, run: &RunSpec, traffic: &(dyn Fn() -> Traffic + Sync), watcher: &dyn Watcher) -> Result<Written> {
     let shared = Shared {
         run,
@@ -144,7 +147,7 @@ pub(super) fn write(clients: Vec<Client>, run: &RunSpec, traffic: &(dyn Fn() -> 
                 if told.is_err() {
                     shared.stops.store(true, Ordering::SeqCst);
                 }
-                // Whoever waits is there as long as clients are.
+                // The receiver lives as long as the clients.
                 let _ = ended.send(told);
             });
         }
@@ -183,10 +186,11 @@ pub(super) fn write(clients: Vec<Client>, run: &RunSpec, traffic: &(dyn Fn() -> 
     })
 }
 
-/// What clients tell at their end.
+/// The result of a client.
 type Ended = std::result::Result<Told, WayError>;
 
-/// Waits for all clients, shows how far they are, and stops them where somebody wants that: what they tell, and how many bytes were written when.
+/// Waits for all clients, shows their progress, and stops them if the run is cancelled. Returns their reports, and how
+/// many bytes were written when.
 fn watch(shared: &Shared<'_>, has_ended: &mpsc::Receiver<Ended>, watcher: &dyn Watcher) -> (Vec<Ended>, Vec<(f64, u64)>) {
     let (mut told, mut samples, mut shown) = (Vec::new(), vec![(0.0, 0)], 0);
     loop {
@@ -205,11 +209,11 @@ fn watch(shared: &Shared<'_>, has_ended: &mpsc::Receiver<Ended>, watcher: &dyn W
     }
 }
 
-/// A client at work.
+/// A client while it writes.
 struct Writer<'a> {
     way: Box<dyn Way>,
     shared: &'a Shared<'a>,
-    /// Requests in flight: since when, how many bytes.
+    /// Requests in flight: start and bytes.
     sent: HashMap<u64, (Instant, usize)>,
     spare: Vec<Vec<u8>>,
     told: Told,
@@ -221,7 +225,7 @@ impl<'a> Writer<'a> {
         Writer { way, shared, sent: HashMap::new(), spare: Vec::new(), told }
     }
 
-    /// Writes a stream from its beginning to its end, and flushes.
+    /// Writes a stream from beginning to end, and flushes.
     fn write(mut self, mut stream: Stream) -> Ended {
         let (mut offset, mut tag) = (0, 0);
         while !self.shared.stops() {
@@ -234,7 +238,7 @@ impl<'a> Writer<'a> {
             self.way.submit(tag, offset, buffer)?;
             offset += length as u64;
             tag += 1;
-            // Before the next data is made, so that no latency has the making in it where one request is in flight.
+            // Before making the next data: with one request in flight, no latency includes that time.
             while self.sent.len() >= self.shared.run.depth {
                 self.take_answer()?;
             }
@@ -243,14 +247,14 @@ impl<'a> Writer<'a> {
             self.take_answer()?;
         }
         self.shared.ends();
-        // What is deleted at once need not be durable.
+        // A store that is deleted at once need not be durable.
         if !self.shared.stops() {
             self.way.flush()?;
         }
         Ok(Told { ended_at: Instant::now(), ..self.told })
     }
 
-    /// The data of the next request; `None`: there is no more.
+    /// Returns the data of the next request. `None`: there is no more.
     fn next_of(&mut self, stream: &mut Stream) -> Option<Vec<u8>> {
         let mut buffer = self.spare.pop().unwrap_or_default();
         buffer.resize(self.shared.run.request_bytes, 0);
@@ -284,12 +288,12 @@ fn latency(of: &Histogram) -> Latency {
     Latency { p50: at(0.5), p90: at(0.9), p99: at(0.99), p999: at(0.999), greatest: of.maximum() as f64 / 1e6 }
 }
 
-/// MB/s by spans of time, and how long a span is, from how many bytes were written when.
+/// Returns MB/s per time span, and the length of a span, from samples of the written bytes.
 fn course(samples: &[(f64, u64)]) -> (Vec<f64>, f64) {
     let Some(&(end, _)) = samples.last() else { return (Vec::new(), LEAST_SPAN_S) };
     let span_s = (end / SPANS).max(LEAST_SPAN_S);
     let mut at = 0;
-    // Between two samples bytes come evenly.
+    // Bytes between two samples count as evenly spread.
     let mut bytes_until = |time: f64| {
         while at + 1 < samples.len() && samples[at + 1].0 < time {
             at += 1;

@@ -5,7 +5,7 @@ use crate::spec::{PARTS, Scaled, VariantSpec};
 use onefold_ground::DeviceModel;
 use onefold_ground::size::size;
 
-/// A variant of which nothing is measured yet.
+/// Returns a variant without measurements.
 pub(super) fn variant(variant: &VariantSpec, scaled: &Scaled) -> Variant {
     let modelled = |((part, _), model): (&(&str, &str), &Option<DeviceModel>)| Some(((*part).to_owned(), device(model.as_ref()?)));
     Variant {
@@ -20,7 +20,7 @@ pub(super) fn variant(variant: &VariantSpec, scaled: &Scaled) -> Variant {
     }
 }
 
-/// A device in a line: its name, how many, and what takes which time.
+/// Describes a device in a line: its name, how many, and its times.
 fn device(model: &DeviceModel) -> String {
     let mut text = if model.devices == 1 { model.name.clone() } else { format!("{} x {}", model.devices, model.name) };
     text.push_str(&format!(": {} us a read, {} us a write, {} us a sync", model.read_us, model.write_us, model.sync_us));

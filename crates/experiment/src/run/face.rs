@@ -1,32 +1,32 @@
-//! Ways to volumes: the one in this process; others are brought by whoever knows a protocol.
+//! Ways to volumes: the one in this process. Programs that know a protocol bring others.
 
 use onefold_volume::{Volume, VolumeError, Volumes};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Serves volumes until it is dropped; then nobody holds a volume any more for it.
+/// Serves volumes until it is dropped. After that it holds no volume any more.
 pub trait Service {
-    /// A new connection to a volume.
+    /// Opens a new connection to a volume.
     fn connect(&self, volume: &str) -> Result<Box<dyn Way>, WayError>;
 }
 
 /// A client's connection to a volume. Requests may be answered in any order.
 pub trait Way: Send {
-    /// Sends a write of `data`. It may wait until earlier ones are taken, but not for their answers.
+    /// Sends a write of `data`. It may wait until earlier writes are accepted, but not for their answers.
     fn submit(&mut self, tag: u64, offset: u64, data: Vec<u8>) -> Result<(), WayError>;
-    /// Waits for the answer to any request in flight: its tag, and its buffer to be used again.
+    /// Waits for the answer to any request in flight. Returns its tag, and its buffer for reuse.
     fn wait(&mut self) -> Result<(u64, Vec<u8>), WayError>;
-    /// Makes durable what was answered; nothing else is in flight.
+    /// Makes all answered writes durable. Nothing else is in flight.
     fn flush(&mut self) -> Result<(), WayError>;
 }
 
-/// Why a request was not answered well.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum WayError {
     /// The volume refused it.
     #[error(transparent)]
     Volume(#[from] VolumeError),
-    /// The connection broke, or what came over it is nonsense.
+    /// The connection broke, or delivered nonsense.
     #[error("the connection to volume {volume:?} failed: {why}")]
     Broken {
         /// The volume.
@@ -39,14 +39,14 @@ pub enum WayError {
     Refused {
         /// The volume.
         volume: String,
-        /// What was asked for: `write` or `flush`.
+        /// The request: `write` or `flush`.
         request: &'static str,
-        /// What the server said.
+        /// The server's reason.
         why: String,
     },
 }
 
-/// Calls.
+/// Direct calls.
 pub(super) struct InProcess {
     pub(super) volumes: Arc<Volumes>,
 }

@@ -1,4 +1,4 @@
-//! What the operating system tells: time of processors, memory, room on disk, the machine.
+//! Measurements of the operating system: processor time, memory, disk space, the machine.
 
 use crate::results::Machine;
 use rustix::time::{ClockId, clock_gettime};
@@ -6,45 +6,47 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Seconds of a clock that counts time of processors.
+/// Returns the seconds of a processor-time clock.
 fn cpu_s(clock: ClockId) -> f64 {
     let time = clock_gettime(clock);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Time of processors of this process.
+/// Returns the processor time of this process.
 pub(super) fn process_cpu_s() -> f64 {
     cpu_s(ClockId::ProcessCPUTime)
 }
 
-/// Time of processors of this thread.
+/// Returns the processor time of this thread.
 pub(super) fn thread_cpu_s() -> f64 {
     cpu_s(ClockId::ThreadCPUTime)
 }
 
-/// Forgets the greatest resident memory up to now. Where the system does not allow that, [`peak_memory_bytes`] is that of the whole process.
+/// Resets the peak of resident memory. If the system does not allow that, [`peak_memory_bytes`] covers the whole life
+/// of the process.
 pub(super) fn forget_peak_memory() {
     let _ = fs::write("/proc/self/clear_refs", "5");
 }
 
-/// Greatest resident memory; 0 where the system does not tell.
+/// Returns the peak of resident memory; 0 if the system does not report it.
 pub(super) fn peak_memory_bytes() -> u64 {
     kib_of("/proc/self/status", "VmHWM:").unwrap_or(0) << 10
 }
 
-/// Memory that could be had without swapping; `None` where the system does not tell.
+/// Returns the memory available without swapping. `None`: the system does not report it.
 pub(super) fn available_memory_bytes() -> Option<u64> {
     Some(kib_of("/proc/meminfo", "MemAvailable:")? << 10)
 }
 
-/// The number behind a word at the beginning of a line.
+/// Returns the number after a word at the beginning of a line.
 fn kib_of(path: &str, word: &str) -> Option<u64> {
     let text = fs::read_to_string(path).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(word))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// What the files below a directory take on disk: blocks, not lengths. Files that go meanwhile are left out.
+/// Returns the disk space of the files below a directory: blocks, not lengths. Files that vanish meanwhile are left
+/// out.
 pub(super) fn disk_bytes(directory: &Path) -> u64 {
     let Ok(entries) = fs::read_dir(directory) else { return 0 };
     let of = |entry: fs::DirEntry| match entry.metadata() {
@@ -55,7 +57,7 @@ pub(super) fn disk_bytes(directory: &Path) -> u64 {
     entries.flatten().map(of).sum()
 }
 
-/// The machine, and the file system of a directory.
+/// Returns the machine, and the file system of a directory.
 pub(super) fn machine(directory: &Path) -> Machine {
     let processors = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let processor = processors.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
@@ -70,18 +72,18 @@ pub(super) fn machine(directory: &Path) -> Machine {
     }
 }
 
-/// The kind of file system that a directory is on, as `ext4`.
+/// Returns the kind of file system of a directory, such as `ext4`.
 pub(super) fn file_system(directory: &Path) -> String {
     let unknown = || "unknown".to_owned();
     let Ok(directory) = fs::canonicalize(directory) else { return unknown() };
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mount = |line: &str| {
         let (place, kind) = line.split_once(" - ")?;
-        // Blanks in the names of places are written as octal numbers.
+        // Blanks in mount points are written as octal numbers.
         let place = place.split(' ').nth(4)?.replace("\\040", " ");
         directory.starts_with(&place).then(|| (place.len(), kind.split(' ').next().unwrap_or_default().to_owned()))
     };
-    // Of places that are mounted over each other, the last one counts.
+    // If several file systems are mounted at one place, the last one counts.
     mounts.lines().filter_map(mount).max_by_key(|(length, _)| *length).map_or_else(unknown, |(_, kind)| kind)
 }
 

@@ -1,6 +1,8 @@
-//! Running an experiment: for each variant and repetition a new store, into which all clients write generation after generation, and what was measured of it.
+//! Running an experiment. Each variant and repetition gets a new store, into which all clients write generation after
+//! generation, while the run measures.
 //!
-//! A store of an experiment is worth nothing: it is deleted after each repetition, whatever became of it. Closing it takes time only where it is opened again.
+//! An experiment's store is disposable: it is deleted after each repetition, whatever happened. Closing it takes time
+//! only if it is opened again.
 
 mod clients;
 mod describe;
@@ -26,136 +28,137 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 use store::Repetition;
 
-/// Who runs experiments: it knows the settings of a store, and the protocols.
+/// The program that runs experiments: it knows the settings of a store, and the protocols.
 pub trait Program: SettingsReader {
-    /// Version of onefold.
+    /// Returns the version of onefold.
     fn version(&self) -> String;
-    /// Serves volumes over a face that is not in process, until what it returns is dropped. The error says what to do.
+    /// Serves volumes over a face that is not in process, until the returned service is dropped. The error says what to
+    /// do.
     fn serve(&self, face: Face, store: &Served<'_>) -> std::result::Result<Box<dyn Service>, String>;
 }
 
-/// What is served.
+/// What to serve.
 #[derive(Debug)]
 pub struct Served<'a> {
     /// The store.
     pub engine: &'a Arc<Engine>,
     /// Its volumes.
     pub volumes: &'a Arc<Volumes>,
-    /// Its settings, a line for each, as `section.key = value`.
+    /// Its settings, one per line, as `section.key = value`.
     pub settings: &'a str,
-    /// A directory for sockets, which goes with the store.
+    /// A directory for sockets, deleted with the store.
     pub directory: &'a Path,
-    /// Requests of a client in flight.
+    /// Requests in flight per client.
     pub depth: usize,
 }
 
-/// Who watches a run.
+/// Watches a run.
 pub trait Watcher: Sync {
-    /// Something of `total_bytes` begins; of 0 bytes: how long it takes is not known.
+    /// A step of `total_bytes` begins. 0 bytes: its duration is unknown.
     fn step(&self, what: &str, total_bytes: u64);
-    /// So much of it is done.
+    /// This many more bytes of the step are done.
     fn advance(&self, bytes: u64);
-    /// Whether to stop.
+    /// Returns whether to stop.
     fn is_cancelled(&self) -> bool;
-    /// A repetition has ended, well or not: what was measured up to now.
+    /// A repetition has ended, successfully or not. `results` are the measurements so far.
     fn measured(&self, results: &Results);
 }
 
-/// How large.
+/// The size of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
     /// As declared.
     Full,
-    /// A 256th of it, or the least that all variants can have.
+    /// A 256th of it, or the least that all variants allow.
     Quick,
-    /// Bytes of one generation, all clients together.
+    /// Bytes of one generation, over all clients.
     Bytes(u64),
 }
 
-/// What of an experiment is run.
+/// The part of an experiment to run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// How large.
+    /// The size.
     pub size: Size,
-    /// How often; `None`: as declared.
+    /// Number of repetitions. `None`: as declared.
     pub repetitions: Option<u32>,
-    /// Names of variants; none: all.
+    /// Names of variants. Empty: all.
     pub variants: Vec<String>,
-    /// Directory in which the stores are made, one at a time.
+    /// Directory for the stores, which are made one at a time.
     pub directory: PathBuf,
 }
 
-/// What came of it.
+/// The outcome of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// What was measured.
     pub results: Results,
-    /// Whether it was stopped.
+    /// Whether it was cancelled.
     pub is_cancelled: bool,
 }
 
-/// Why an experiment cannot run, or a repetition of it has failed.
+/// Why an experiment cannot run, or a repetition failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The declaration does not fit the plan.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// No such variant.
+    /// There is no such variant.
     #[error("experiment {id} has no variant {name:?}{}", .nearest.as_deref().map_or_else(String::new, |name| format!("; did you mean {name:?}?")))]
     NoVariant {
         /// The experiment.
         id: String,
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// The one that is nearest.
+        /// The nearest known name.
         nearest: Option<String>,
     },
-    /// Too little room.
+    /// Too little disk space.
     #[error("the stores of experiment {id} need about {} in {}, where {} are free", onefold_ground::size::size(*.needed_bytes), .directory.display(), onefold_ground::size::size(*.free_bytes))]
     NoRoom {
         /// The experiment.
         id: String,
-        /// Where.
+        /// The directory.
         directory: PathBuf,
-        /// An estimate.
+        /// The needed space, an estimate.
         needed_bytes: u64,
-        /// What there is.
+        /// The free space.
         free_bytes: u64,
     },
     /// The operating system refused something.
     #[error("cannot {operation} {}: {source}", .path.display())]
     Io {
-        /// What was tried, as a verb.
+        /// The operation, as a verb.
         operation: &'static str,
-        /// Of what.
+        /// Its object.
         path: PathBuf,
-        /// What the system said.
+        /// The system's answer.
         source: std::io::Error,
     },
-    /// Of the ground.
+    /// An error of the ground.
     #[error(transparent)]
     Ground(#[from] GroundError),
-    /// Of the store.
+    /// An error of the store.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// Of a volume.
+    /// An error of a volume.
     #[error(transparent)]
     Volume(#[from] VolumeError),
-    /// Of the way to a volume.
+    /// An error of the way to a volume.
     #[error(transparent)]
     Way(#[from] WayError),
-    /// Of the server.
+    /// A volume cannot be served.
     #[error("cannot serve over {face}: {why}")]
     Serve {
-        /// Over what.
+        /// The face.
         face: &'static str,
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// Of the data.
+    /// An error of the test data.
     #[error(transparent)]
     Traffic(#[from] onefold_traffic::TrafficError),
-    /// Somebody wants it to stop.
+    /// The run was cancelled.
     #[error("stopped before its end")]
     Cancelled,
 }
@@ -164,7 +167,7 @@ pub enum RunError {
 pub type Result<T> = std::result::Result<T, RunError>;
 
 impl Spec {
-    /// Bytes of one generation that a size means. Quick is a 256th, but not below what all variants need.
+    /// Returns the bytes of one generation for a size. Quick is a 256th, but not less than all variants need.
     pub fn size_bytes(&self, size: Size) -> u64 {
         match size {
             Size::Full => self.full_size_bytes,
@@ -176,7 +179,7 @@ impl Spec {
         }
     }
 
-    /// The variants of a plan, at its size. Errors: no such variant, too small a size.
+    /// Returns the variants of a plan, at its size. Errors: there is no such variant, or the size is too small.
     fn planned(&self, size: Size, names: &[String], reader: &dyn SettingsReader) -> Result<Vec<(&VariantSpec, Scaled)>> {
         if let Some(name) = names.iter().find(|name| self.variant(name).is_none()) {
             let nearest = nearest(name, self.variants.iter().map(|variant| variant.name.as_str())).map(str::to_owned);
@@ -184,7 +187,7 @@ impl Spec {
         }
         let size_bytes = self.size_bytes(size);
         let wanted = self.variants.iter().filter(|variant| names.is_empty() || names.contains(&variant.name));
-        // Of those for which it is too small, the one that needs most is told.
+        // If it is too small for several, report the one that needs most.
         if let Some(variant) = wanted.clone().max_by_key(|variant| variant.least_size_bytes(self.full_size_bytes)) {
             variant.scaled(size_bytes, self.full_size_bytes, reader)?;
         }
@@ -192,13 +195,14 @@ impl Spec {
     }
 }
 
-/// Whether the experiment can run so: before anything is made. Errors: no such variant, too small a size, settings that contradict each other at that size, no room.
+/// Checks that the experiment can run, before anything is made. Errors: there is no such variant, the size is too
+/// small, settings contradict each other at that size, or there is too little space.
 pub fn check(spec: &Spec, plan: &Plan, program: &dyn Program) -> Result<()> {
     let variants = spec.planned(plan.size, &plan.variants, program)?;
     room::check(spec, &variants, &plan.directory)
 }
 
-/// Runs it. A variant that fails is told in the results, and the next one goes on. Errors: those of [`check`].
+/// Runs an experiment. If a variant fails, the results say so, and the next variant runs. Errors: those of [`check`].
 pub fn run(spec: &Spec, plan: &Plan, program: &dyn Program, watcher: &dyn Watcher) -> Result<Outcome> {
     let variants = spec.planned(plan.size, &plan.variants, program)?;
     room::check(spec, &variants, &plan.directory)?;
@@ -238,16 +242,16 @@ pub fn run(spec: &Spec, plan: &Plan, program: &dyn Program, watcher: &dyn Watche
     Ok(Outcome { results, is_cancelled: false })
 }
 
-/// Puts what is known of a variant in the place of what was known before.
+/// Replaces the results of a variant.
 fn put(variants: &mut Vec<Variant>, variant: &Variant) {
     variants.retain(|old| old.name != variant.name);
     variants.push(variant.clone());
 }
 
-/// The machine, and the file system of a directory.
+/// Returns the machine, and the file system of a directory.
 pub fn machine(directory: &Path) -> Machine {
     measure::machine(directory)
 }
 
-/// Generations of one repetition, as they are measured.
+/// The generations of one repetition.
 type Generations = Vec<Measured>;

@@ -1,19 +1,19 @@
-//! Whether there is room for the stores of an experiment, before it is run. One store is there at a time.
+//! Checks before a run whether there is space for the stores of an experiment. They exist one at a time.
 
 use super::{Plan, Program, Result, RunError, Size, measure};
 use crate::spec::{Scaled, Spec, VariantSpec};
 use onefold_traffic::Set;
 use std::path::{Path, PathBuf};
 
-/// Index, recipe and catalog of a chunk (seen: 177), and the index once more while it is swept.
+/// Index, recipe and catalog of a chunk (measured: 177), and the index once more during a sweep.
 const METADATA_BYTES_PER_CHUNK: u64 = 256;
-/// What the log has of a chunk until it is replayed (seen: 92).
+/// Log bytes of a chunk until it is replayed (measured: 92).
 const LOG_BYTES_PER_CHUNK: u64 = 128;
-/// What any store takes: empty indexes, containers that are not full.
+/// The least that any store takes: empty indexes, containers that are not full.
 const LEAST_BYTES: u64 = 64 << 20;
 
-/// The first of some directories that has room for all experiments, each with some of its variants (none named: all); else the last one, in which the run will say what
-/// it lacks.
+/// Returns the first directory with space for all experiments, each with its named variants (none named: all). If none
+/// has, returns the last one, in which the run will report what it lacks.
 pub fn choose_directory(candidates: &[PathBuf], specs: &[(Spec, Vec<String>)], size: Size, program: &dyn Program) -> PathBuf {
     let fits = |directory: &PathBuf, spec: &Spec, variants: &Vec<String>| {
         let plan = Plan { size, repetitions: None, variants: variants.clone(), directory: directory.clone() };
@@ -24,12 +24,12 @@ pub fn choose_directory(candidates: &[PathBuf], specs: &[(Spec, Vec<String>)], s
     chosen.cloned().unwrap_or_else(std::env::temp_dir)
 }
 
-/// Errors: too little room for a variant.
+/// Errors: too little space for a variant.
 pub(super) fn check(spec: &Spec, variants: &[(&VariantSpec, Scaled)], directory: &Path) -> Result<()> {
     let room = rustix::fs::statvfs(directory);
     let room = room.map_err(|error| RunError::Io { operation: "use", path: directory.to_owned(), source: error.into() })?;
     let room_bytes = room.f_bavail.saturating_mul(room.f_frsize);
-    // Files there are in the memory that the store itself needs, too.
+    // On tmpfs, files take memory that the store itself needs too.
     let is_memory = measure::file_system(directory) == "tmpfs";
     let available_bytes = if is_memory { measure::available_memory_bytes() } else { None };
     for (variant, scaled) in variants {
@@ -42,7 +42,7 @@ pub(super) fn check(spec: &Spec, variants: &[(&VariantSpec, Scaled)], directory:
     Ok(())
 }
 
-/// What the store may take of memory beside its files.
+/// Returns the most memory that the store takes beside its files.
 fn memory_bytes(scaled: &Scaled) -> u64 {
     let (engine, volumes) = (&scaled.settings.engine, &scaled.settings.volumes);
     let bounds = [
@@ -60,7 +60,7 @@ fn memory_bytes(scaled: &Scaled) -> u64 {
     bounds.into_iter().fold(0, |sum, bytes| sum.saturating_add(bytes as u64))
 }
 
-/// What the store of a variant takes at most.
+/// Returns the most disk space that the store of a variant takes.
 fn needed_bytes(variant: &VariantSpec, scaled: &Scaled) -> u64 {
     let (mut data, mut written) = (0u64, 0u64);
     for generation in 1..=variant.workload.generations {
@@ -69,7 +69,8 @@ fn needed_bytes(variant: &VariantSpec, scaled: &Scaled) -> u64 {
             let length = stream.length_bytes();
             written = written.saturating_add(length);
             let is_copy = generation > 1 && stream.set.copies();
-            // Some 2 % of a later generation are new, and at the ends of its runs more is stored again; small ones differ a lot from that.
+            // About 2 % of a later generation is new, and more is stored again at the ends of its runs. Small
+            // generations differ a lot from that.
             data = data.saturating_add(match stream.set {
                 Set::DuplicateBlocks => length / 64,
                 _ if is_copy => length / 4,

@@ -14,22 +14,22 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
-/// How often the deletion of a store is tried while something of it still writes.
+/// How often the deletion of a store is tried while a thread still writes to it.
 const DELETIONS: u32 = 100;
 
 /// One repetition of a variant.
 pub(super) struct Repetition<'a> {
     pub(super) variant: &'a VariantSpec,
     pub(super) scaled: &'a Scaled,
-    /// Where stores are made.
+    /// The directory for stores.
     pub(super) directory: &'a Path,
-    /// What people are told.
+    /// The title for people.
     pub(super) title: String,
     pub(super) program: &'a dyn Program,
     pub(super) watcher: &'a dyn Watcher,
 }
 
-/// A directory that goes with everything in it.
+/// A directory that is deleted with its content when dropped.
 struct Place(PathBuf);
 
 impl Place {
@@ -54,7 +54,7 @@ impl Drop for Place {
     }
 }
 
-/// An open store. Dropped, it is as after a crash: quick, and good enough for one that is deleted.
+/// An open store. Dropping it is like a crash: quick, and good enough for a store that is deleted.
 struct Store {
     service: Box<dyn Service>,
     volumes: Arc<Volumes>,
@@ -62,7 +62,7 @@ struct Store {
 }
 
 impl Store {
-    /// So that it can be opened again.
+    /// Closes the store, so that it can be opened again.
     fn close(self) -> Result<()> {
         drop(self.service);
         self.volumes.flush()?;
@@ -72,7 +72,7 @@ impl Store {
 }
 
 impl Repetition<'_> {
-    /// Runs it. What was measured before a failure is in `measured`.
+    /// Runs the repetition. On a failure, `measured` has the earlier measurements.
     pub(super) fn run(&self, measured: &mut Generations) -> Result<()> {
         let place = Place::make(self.directory)?;
         let directory = place.0.join("store");
@@ -120,12 +120,12 @@ impl Repetition<'_> {
         Ok(Store { service, volumes, engine })
     }
 
-    /// The volume of a client for a generation.
+    /// Returns the name of a client's volume for a generation.
     fn volume(&self, client: u32, generation: u32) -> String {
         if generation == 1 || self.variant.run.clone { format!("client-{client}") } else { format!("client-{client}-g{generation}") }
     }
 
-    /// The volumes of all generations, where they are not there yet: servers see those that are there when they begin.
+    /// Makes the missing volumes of all generations. Servers see the volumes that exist when they start.
     fn make_volumes(&self, volumes: &Volumes) -> Result<()> {
         let workload = &self.variant.workload;
         for generation in 1..=workload.generations {
@@ -134,7 +134,7 @@ impl Repetition<'_> {
                 if volumes.list().iter().any(|info| info.name == name) {
                     continue;
                 }
-                // One that is overwritten has room for the longest of them.
+                // A volume that is overwritten has space for the longest generation.
                 let length = |generation| self.variant.stream_of(client, generation, self.scaled.size_bytes).length_bytes();
                 let longest = (1..=workload.generations).map(length).max().unwrap_or(GRAIN_BYTES);
                 volumes.create(&name, longest.next_multiple_of(GRAIN_BYTES), self.variant.store.block_bytes, None)?;
@@ -143,7 +143,7 @@ impl Repetition<'_> {
         Ok(())
     }
 
-    /// Has the system forget what it keeps of the files of the store, where that is wanted.
+    /// Makes the system drop its cache of the store's files, if the variant wants that.
     fn forget_cached(&self, files: &dyn Ground) -> Result<()> {
         fn forget(files: &dyn Ground, directory: &str) -> Result<()> {
             for entry in files.list(directory)? {
@@ -154,7 +154,7 @@ impl Repetition<'_> {
                 }
                 // An open store may remove a file meanwhile.
                 let Ok(file) = files.open(&path, Access::Read) else { continue };
-                // Only what is on the disk can be forgotten.
+                // Only bytes that are on the disk can be dropped.
                 file.sync()?;
                 file.drop_cached(0, file.len()?);
             }
@@ -211,12 +211,12 @@ impl Repetition<'_> {
         })
     }
 
-    /// Does what is behind until the indexes have all that is in the log; how long that took.
+    /// Does all overdue work, until the indexes have everything in the log. Returns how long that took.
     fn settle(&self, engine: &Arc<Engine>) -> Result<f64> {
         let begun = Instant::now();
         let (done, is_done) = mpsc::channel();
         let of_thread = engine.clone();
-        // On slow devices it takes minutes: whoever wants to stop does not wait for it.
+        // This takes minutes on slow devices, and cancelling must not wait for it.
         let thread = std::thread::spawn(move || {
             let result = of_thread.maintain(true);
             drop(of_thread);
@@ -238,13 +238,13 @@ impl Repetition<'_> {
     }
 }
 
-/// Seconds by component since the store was opened.
+/// Returns the seconds by component since the store was opened.
 fn components(engine: &Engine) -> BTreeMap<String, f64> {
     let seconds = |(name, usage): (&str, onefold_ground::profile::Usage)| (name.to_owned(), usage.time_ns as f64 / 1e9);
     engine.profile().report().into_iter().map(seconds).collect()
 }
 
-/// What was read and written between two moments, by part.
+/// Returns the reads and writes between two moments, by part.
 fn difference(before: &[(String, PartCounters)], after: &[(String, PartCounters)]) -> BTreeMap<String, PartTraffic> {
     let of = |((name, after), (_, before)): (&(String, PartCounters), &(String, PartCounters))| {
         let traffic = PartTraffic {

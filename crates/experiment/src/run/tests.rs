@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const MIB: u64 = 1 << 20;
 
-/// What is written at these sizes is in the buffers of the volumes until it is flushed, so nothing is said of speed.
+/// At these sizes all data stays in the buffers of the volumes until the flush, so the run says nothing about speed.
 const TINY: &str = r#"
 id = "T"
 title = "Tiny"
@@ -37,7 +37,8 @@ name = "two"
 run.face = "nbd"
 "#;
 
-/// A program whose only protocol is one that keeps nothing, and refuses writes behind the given number: of the first connection, the second and so on.
+/// A program with a single protocol that keeps nothing. It refuses writes after the given number, for the first
+/// connection, the second and so on.
 struct Failing {
     writes: Arc<Mutex<VecDeque<u64>>>,
 }
@@ -101,7 +102,7 @@ impl Way for Limit {
     }
 }
 
-/// Stops the run when so many bytes were written, or at a step.
+/// Stops the run after this many bytes, or at a step.
 struct Stopping {
     after_bytes: u64,
     at_step: &'static str,
@@ -227,7 +228,7 @@ fn a_run_that_is_stopped_leaves_no_files_and_keeps_what_was_measured() {
         let directory = tempfile::tempdir().unwrap();
         let watcher = Stopping { after_bytes, at_step, ..Stopping::never() };
         let large = TINY.replace("8MiB", "64MiB").replace("memory.auxiliary_index = \"64MiB\"", "memory.auxiliary_index = \"1MiB\"");
-        // Slow enough that somebody looks before it has ended.
+        // Slow enough for a check for cancellation before it ends.
         let slow = large.replace("read_us = 1", "write_us = 20_000");
         let outcome = run(&spec(&slow), &plan(directory.path(), &[]), &failing(&[]), &watcher).unwrap();
         is_empty(directory.path());
@@ -242,7 +243,7 @@ fn a_run_that_is_stopped_leaves_no_files_and_keeps_what_was_measured() {
 #[test]
 fn a_failure_in_the_middle_leaves_no_files_and_is_told() {
     let directory = tempfile::tempdir().unwrap();
-    // Each of two clients has 64 requests in a generation.
+    // Each of two clients has 64 requests per generation.
     for (writes, generations) in [(&[64, 10][..], 0), (&[64, 64, 64, 10], 1)] {
         let mut spec = spec(TINY);
         spec.variants.reverse();

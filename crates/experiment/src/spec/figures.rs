@@ -1,4 +1,4 @@
-//! What a declaration says of the paper: its figures, and the orders that are expected.
+//! The part of a declaration about the paper: its figures, and the expected orders.
 
 use super::table::{Result, SpecError, Table, meant};
 use crate::results::{Expectation, GROUPS, PaperFigure, Quantity};
@@ -21,7 +21,7 @@ fn generation(table: &Table<'_>, last: u32) -> Result<u32> {
     Ok(generation.ok_or_else(|| table.missing("generation", "which one, from 1"))? as u32)
 }
 
-/// `[[figure]]`. Its variant may be none of ours: then it stands alone.
+/// Parses `[[figure]]`. Its variant may be none of ours: then it stands alone.
 pub(super) fn figure(table: Table<'_>, generations: u32) -> Result<PaperFigure> {
     let table = table.only(&["variant", "generation", "quantity", "value", "plus_minus"])?;
     Ok(PaperFigure {
@@ -33,7 +33,7 @@ pub(super) fn figure(table: Table<'_>, generations: u32) -> Result<PaperFigure> 
     })
 }
 
-/// `[[expect]]`. Its variants are among `variants`.
+/// Parses `[[expect]]`. Its variants are among `variants`.
 pub(super) fn expectation(table: Table<'_>, generations: u32, variants: &[String]) -> Result<Expectation> {
     let keys = ["quantity", "component", "generation", "more", "less", "less_component", "factor", "of_paper", "quick"];
     let table = table.only(&keys)?;

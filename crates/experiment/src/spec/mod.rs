@@ -1,7 +1,7 @@
-//! The declaration of an experiment: a file of TOML (`docs/experiments.md`). It says what is written, how the store is made and opened, on which devices its parts are,
-//! and what the paper measured; variants change some of it.
+//! The declaration of an experiment: a TOML file (`docs/experiments.md`). It says what is written, how the store is
+//! made and opened, on which devices its parts are, and what the paper measured. Variants change some of it.
 //!
-//! Keys that are not known are refused with the nearest one, values out of their range with the range, both with the line.
+//! Unknown keys are refused with the nearest known key, out-of-range values with the range, both with the line.
 
 mod figures;
 mod parse;
@@ -23,67 +23,67 @@ use onefold_storage::Compression;
 use onefold_traffic::{Set, Workload};
 use onefold_volume::VolumesOptions;
 
-/// No declaration is longer, bytes.
+/// The longest declaration, bytes.
 pub const MAX_SPEC_BYTES: u64 = 256 << 10;
 
-/// No generation is larger, bytes: as the sets of data have it.
+/// The largest generation, bytes: the limit of the data sets.
 pub const MAX_SIZE_BYTES: u64 = 1 << 60;
 
-/// Parts of a store: their names in declarations and results, and how their paths begin.
+/// Parts of a store: their names in declarations and results, and the prefixes of their paths.
 pub const PARTS: [(&str, &str); 4] =
     [("chunk-index", "index/"), ("block-index", "objects/"), ("containers", "containers/"), ("log", "log/")];
 
 /// An experiment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spec {
-    /// What it is, and what is known of it.
+    /// Its description, with the paper's figures.
     pub about: About,
-    /// Bytes of one generation, all clients together, where a variant says nothing else.
+    /// Bytes of one generation, over all clients, unless a variant differs.
     pub full_size_bytes: u64,
-    /// At least one.
+    /// The variants; at least one.
     pub variants: Vec<VariantSpec>,
 }
 
-/// A variant, whole: what it does not say itself is that of the experiment.
+/// A complete variant: what it does not say itself comes from the experiment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VariantSpec {
     /// Its name.
     pub name: String,
-    /// What is written.
+    /// The data to write.
     pub workload: WorkloadSpec,
     /// How the store is made.
     pub store: StoreSpec,
-    /// With what it is opened.
+    /// The settings to open it with.
     pub settings: Vec<Setting>,
-    /// The settings whose values follow the size, as `memory.auxiliary_index`.
+    /// The settings whose values scale with the size, such as `memory.auxiliary_index`.
     pub scaled: Vec<String>,
     /// How it is run.
     pub run: RunSpec,
-    /// The devices of the parts, in the order of [`PARTS`]; `None`: on what is there.
+    /// The devices of the parts, in the order of [`PARTS`]. `None`: a real device.
     pub devices: [Option<DeviceModel>; PARTS.len()],
-    /// Everything that was said, a line of TOML for each value.
+    /// The complete declaration, a line of TOML for each value.
     pub lines: Vec<(String, String)>,
 }
 
-/// What is written.
+/// The data to write.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkloadSpec {
     /// The kind of data.
     pub set: Set,
-    /// Bytes of one generation, all clients together.
+    /// Bytes of one generation, over all clients.
     pub size_bytes: u64,
-    /// Clients that write at the same time.
+    /// Number of concurrent clients.
     pub clients: u32,
-    /// Generations, one after the other.
+    /// Number of generations, written one after the other.
     pub generations: u32,
-    /// What all data follows from.
+    /// The seed that determines all data.
     pub seed: u64,
 }
 
 /// How the store is made.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoreSpec {
-    /// Who cuts the chunks.
+    /// The chunker.
     pub chunker: Kind,
     /// Their sizes.
     pub chunk_sizes: Sizes,
@@ -97,23 +97,23 @@ pub struct StoreSpec {
     pub frame_bytes: u32,
     /// Bytes of a block of a volume.
     pub block_bytes: u32,
-    /// Whether the bytes of chunks are thrown away.
+    /// Whether the bytes of chunks are discarded.
     pub discard_data: bool,
 }
 
 /// A line of `[settings]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// The key with its section, as `memory.auxiliary_index`.
+    /// The key with its section, such as `memory.auxiliary_index`.
     pub key: String,
-    /// The value as TOML has it.
+    /// The value in TOML notation.
     pub value: String,
 }
 
 /// The way to the volumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Face {
-    /// Calls.
+    /// Direct calls.
     InProcess,
     /// NBD over a Unix socket.
     Nbd,
@@ -122,10 +122,10 @@ pub enum Face {
 }
 
 impl Face {
-    /// All of them, with their names.
+    /// All faces, with their names.
     pub const ALL: [(&str, Face); 3] = [("in-process", Face::InProcess), ("nbd", Face::Nbd), ("iscsi", Face::Iscsi)];
 
-    /// The name in declarations and results.
+    /// Returns the name in declarations and results.
     pub fn name(self) -> &'static str {
         match self {
             Face::InProcess => "in-process",
@@ -142,19 +142,19 @@ pub struct RunSpec {
     pub face: Face,
     /// Bytes of a write request.
     pub request_bytes: usize,
-    /// Requests of a client in flight.
+    /// Requests in flight per client.
     pub depth: usize,
     /// How often all generations are written, each time into a new store.
     pub repetitions: u32,
-    /// Whether the store is closed and opened again between generations.
+    /// Whether the store is closed and reopened between generations.
     pub restart: bool,
-    /// Whether the system forgets what it keeps of the store's files in memory between generations.
+    /// Whether the system drops its cache of the store's files between generations.
     pub cold_caches: bool,
-    /// Whether a generation overwrites the volumes of the one before.
+    /// Whether a generation overwrites the volumes of the previous one.
     pub clone: bool,
 }
 
-/// What a store of an experiment is opened with.
+/// The settings with which an experiment's store is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreSettings {
     /// For the engine.
@@ -163,36 +163,36 @@ pub struct StoreSettings {
     pub volumes: VolumesOptions,
 }
 
-/// The settings of a store, as those know them who read `onefold.toml`.
+/// The settings of a store, as defined by the reader of `onefold.toml`.
 pub trait SettingsReader {
-    /// Whether `section.key = value` may stand in settings. The error says what is wrong and what would be right; it names the key.
+    /// Checks that `section.key = value` is valid. The error names the key, and says what is wrong and what is allowed.
     fn check(&self, key: &str, value: &str) -> std::result::Result<(), String>;
-    /// The least value of a setting that is a size, bytes; `None`: it is none.
+    /// Returns the least value of a size setting, bytes. `None`: it is not a size.
     fn least_bytes(&self, key: &str) -> Option<u64>;
-    /// Reads settings, each on a line of its own as `section.key = value`. The error says what contradicts what.
+    /// Reads settings, one per line, as `section.key = value`. The error says what contradicts what.
     fn read(&self, text: &str) -> std::result::Result<StoreSettings, String>;
 }
 
 impl Spec {
-    /// Reads a declaration. `settings` judges its settings.
+    /// Parses a declaration. `settings` checks its settings.
     pub fn parse(text: &str, settings: &dyn SettingsReader) -> Result<Spec, SpecError> {
         parse::parse(text, settings)
     }
 
-    /// The variant with a name.
+    /// Returns the variant with a name.
     pub fn variant(&self, name: &str) -> Option<&VariantSpec> {
         self.variants.iter().find(|variant| variant.name == name)
     }
 }
 
 impl VariantSpec {
-    /// The data of a client in a generation, when a generation of all clients has `size_bytes`.
+    /// Returns the data of a client in a generation, if a generation of all clients has `size_bytes`.
     pub fn stream_of(&self, client: u32, generation: u32, size_bytes: u64) -> Workload {
         let WorkloadSpec { set, seed, clients, .. } = self.workload;
         Workload { set, seed, client, generation, size_bytes: size_bytes / u64::from(clients) / GRAIN_BYTES * GRAIN_BYTES }
     }
 
-    /// The parts of the store with their devices.
+    /// Returns the parts of the store that are on modelled devices.
     pub fn modelled_parts(&self) -> Vec<ModelledPart> {
         let part = |((name, prefix), model): (&(&str, &str), &Option<DeviceModel>)| ModelledPart {
             name: (*name).to_owned(),
@@ -203,11 +203,11 @@ impl VariantSpec {
     }
 }
 
-/// Streams, and so requests, consist of whole pieces of so many bytes: blocks of any disk.
+/// Streams, and so requests, consist of whole pieces of this many bytes: blocks of any disk.
 pub const GRAIN_BYTES: u64 = 4096;
 
 impl StoreSpec {
-    /// A new store of this kind.
+    /// Returns the descriptor of a new store of this kind.
     pub fn descriptor(&self) -> onefold_engine::Result<Descriptor> {
         Ok(Descriptor {
             fingerprint: self.fingerprint,

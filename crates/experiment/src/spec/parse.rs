@@ -1,4 +1,4 @@
-//! From the text of a declaration to its values.
+//! Parses the text of a declaration.
 
 use super::table::{Result, SpecError, Table, lay_over, line_of, lines, meant};
 use super::{
@@ -15,10 +15,10 @@ use onefold_traffic::{Model, Placement, Set, Trace, Variant};
 use std::collections::BTreeMap;
 use toml::de::{DeTable, DeValue};
 
-/// What variants can give again.
+/// The sections that variants can override.
 const CHANGEABLE: [&str; 7] = ["workload", "store", "settings", "scaled", "run", "devices", "parts"];
 
-/// A part with this device is on what is there.
+/// A part with this device is on a real device.
 const NO_DEVICE: &str = "none";
 
 pub(super) fn parse(text: &str, settings: &dyn SettingsReader) -> Result<Spec> {
@@ -117,7 +117,7 @@ fn workload(table: &Table<'_>) -> Result<WorkloadSpec> {
 }
 
 fn set(table: &Table<'_>) -> Result<Set> {
-    // Not `fingerprints`: they are no data to be cut.
+    // Without `fingerprints`: that set has no data to cut.
     let others = [
         ("unique-files", Set::UniqueFiles),
         ("disjoint-blocks", Set::DisjointBlocks),
@@ -179,7 +179,7 @@ fn store(table: &Table<'_>) -> Result<StoreSpec> {
     Ok(store)
 }
 
-/// Sections with keys, as `memory.auxiliary_index = "1GiB"`.
+/// Parses sections with keys, such as `memory.auxiliary_index = "1GiB"`.
 fn settings(table: &Table<'_>, reader: &dyn SettingsReader) -> Result<Vec<Setting>> {
     let mut found = Vec::new();
     for (section, (line, value)) in table.entries() {
@@ -278,7 +278,7 @@ fn device(name: &str, table: Table<'_>) -> Result<DeviceModel> {
     })
 }
 
-/// Part by part a device with a count, as `"ssd*4"`.
+/// Parses the device and count of each part, such as `"ssd*4"`.
 fn parts(table: &Table<'_>, devices: &BTreeMap<String, DeviceModel>) -> Result<[Option<DeviceModel>; PARTS.len()]> {
     let table = table.clone().only(&PARTS.map(|(name, _)| name))?;
     let mut found = [const { None }; PARTS.len()];

@@ -3,30 +3,32 @@
 use super::{MAX_SIZE_BYTES, SettingsReader, SpecError, StoreSettings, VariantSpec};
 use onefold_ground::size::{parse_size, size};
 
-/// What a variant is at a size.
+/// A variant at a size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scaled {
-    /// Bytes of one generation, all clients together.
+    /// Bytes of one generation, over all clients.
     pub size_bytes: u64,
-    /// What the store is opened with.
+    /// The settings to open the store with.
     pub settings: StoreSettings,
-    /// What the store is opened with, a line for each setting, for those who read `onefold.toml`.
+    /// The same settings as text, one per line, for readers of `onefold.toml`.
     pub settings_text: String,
-    /// Everything that is set, as lines of TOML.
+    /// The complete declaration, as lines of TOML.
     pub text: String,
 }
 
 impl VariantSpec {
-    /// The least size of the experiment, whose full size is `full_size_bytes`, at which each client of this variant has a request to write.
+    /// Returns the least size of the experiment at which each client of this variant has a request to write.
+    /// `full_size_bytes` is the experiment's full size.
     pub fn least_size_bytes(&self, full_size_bytes: u64) -> u64 {
         let (needed, whole) = (u64::from(self.workload.clients) * self.run.request_bytes as u64, self.workload.size_bytes.max(1));
         (u128::from(needed) * u128::from(full_size_bytes)).div_ceil(u128::from(whole)) as u64
     }
 
-    /// The variant when the experiment, whose full size is `full_size_bytes`, has `size_bytes`. A variant with another size than the experiment keeps its share of it.
-    /// Errors: too small for the clients and their requests, or settings that contradict each other at this size.
+    /// Returns the variant scaled to an experiment of `size_bytes` instead of `full_size_bytes`. A variant with another
+    /// size than the experiment keeps its share. Errors: too small for the clients and their requests, or settings
+    /// contradict each other at this size.
     pub fn scaled(&self, size_bytes: u64, full_size_bytes: u64, reader: &dyn SettingsReader) -> Result<Scaled, SpecError> {
-        // Numbers of TOML have a sign.
+        // TOML numbers are signed.
         let of =
             |bytes: u64| (u128::from(bytes) * u128::from(size_bytes) / u128::from(full_size_bytes.max(1))).min(i64::MAX as u128) as u64;
         let scaled_bytes = of(self.workload.size_bytes);

@@ -1,19 +1,19 @@
-//! Reading tables of a declaration: values of a kind, with the line of whatever is wrong.
+//! Reads tables of a declaration: typed values, and errors with their line.
 
 use onefold_ground::size::{parse_size, size};
 use onefold_ground::words::nearest;
 use std::ops::RangeInclusive;
 use toml::de::{DeTable, DeValue};
 
-/// Why a text is no declaration.
+/// Why a text is not a declaration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
-    /// Not TOML.
+    /// It is not TOML.
     #[error("line {line}: {why}")]
     Syntax {
         /// The line, from 1.
         line: usize,
-        /// What the parser says.
+        /// The parser's message.
         why: String,
     },
     /// An unknown key.
@@ -23,30 +23,30 @@ pub enum SpecError {
         line: usize,
         /// The key.
         key: String,
-        /// Where it stands, as ` in [run]`; empty at the top.
+        /// Its place, such as ` in [run]`; empty at the top.
         place: String,
-        /// The known one that is nearest.
+        /// The nearest known key.
         nearest: Option<String>,
     },
-    /// A value that the key cannot have.
+    /// A value that the key does not allow.
     #[error("line {line}: {key} {why}")]
     Value {
         /// The line, from 1.
         line: usize,
-        /// The key with its table, as `run.depth`.
+        /// The key with its table, such as `run.depth`.
         key: String,
         /// What is wrong with it, and what is allowed: the rest of a sentence.
         why: String,
     },
-    /// A key that has to be there.
+    /// A required key is missing.
     #[error("{key} is missing: {why}")]
     Missing {
         /// The key with its table.
         key: String,
-        /// What it is for.
+        /// Its purpose.
         why: String,
     },
-    /// Values that do not go together.
+    /// Values contradict each other.
     #[error("{why}")]
     Contradiction {
         /// Which, and why.
@@ -57,22 +57,22 @@ pub enum SpecError {
 /// The result of reading.
 pub type Result<T> = std::result::Result<T, SpecError>;
 
-/// The question after an unknown word.
+/// Returns the question after an unknown word.
 pub(super) fn meant(nearest: Option<&str>) -> String {
     nearest.map_or_else(String::new, |name| format!("; did you mean `{name}`?"))
 }
 
-/// The line of a place in a text, from 1.
+/// Returns the line of a place in a text, from 1.
 pub(super) fn line_of(text: &str, offset: usize) -> usize {
     1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|byte| **byte == b'\n').count()
 }
 
-/// A table, or what stands for one that is not there: all its values are absent.
+/// A table, or a placeholder for a missing one: all its values are absent.
 #[derive(Clone, Debug)]
 pub(super) struct Table<'a> {
-    /// The whole text: what lines are counted in.
+    /// The whole text, in which lines are counted.
     text: &'a str,
-    /// What people call it, as `devices.ssd`; empty: the top.
+    /// Its name for people, such as `devices.ssd`; empty: the top.
     name: String,
     entries: Option<&'a DeTable<'a>>,
 }
@@ -81,17 +81,17 @@ pub(super) struct Table<'a> {
 pub(super) type Found<'a> = (usize, &'a DeValue<'a>);
 
 impl<'a> Table<'a> {
-    /// The top of a document.
+    /// Returns the top of a document.
     pub(super) fn top(text: &'a str, entries: &'a DeTable<'a>) -> Table<'a> {
         Table { text, name: String::new(), entries: Some(entries) }
     }
 
-    /// A key with the name of the table before it.
+    /// Returns a key with the name of its table.
     pub(super) fn path(&self, key: &str) -> String {
         if self.name.is_empty() { key.to_owned() } else { format!("{}.{key}", self.name) }
     }
 
-    /// Refuses keys that are not among these.
+    /// Refuses unknown keys.
     pub(super) fn only(self, known: &[&str]) -> Result<Table<'a>> {
         for (key, _) in self.entries.into_iter().flatten() {
             let name: &str = key.get_ref();
@@ -104,12 +104,12 @@ impl<'a> Table<'a> {
         Ok(self)
     }
 
-    /// All that is in it, of a table that is there.
+    /// Returns the whole content; empty for a missing table.
     pub(super) fn content(&self) -> DeTable<'a> {
         self.entries.cloned().unwrap_or_default()
     }
 
-    /// The keys, sorted, with their values.
+    /// Returns the keys, sorted, with their values.
     pub(super) fn entries(&self) -> impl Iterator<Item = (&'a str, Found<'a>)> {
         let text = self.text;
         self.entries.into_iter().flatten().map(move |(key, value)| {
@@ -118,28 +118,28 @@ impl<'a> Table<'a> {
         })
     }
 
-    /// A value.
+    /// Returns a value.
     pub(super) fn get(&self, key: &str) -> Option<Found<'a>> {
         let (key, value) = self.entries?.get_key_value(key)?;
         Some((line_of(self.text, key.span().start), value.get_ref()))
     }
 
-    /// Says what is wrong with a value.
+    /// Returns the error of a wrong value.
     pub(super) fn wrong(&self, key: &str, line: usize, why: impl Into<String>) -> SpecError {
         SpecError::Value { line, key: self.path(key), why: why.into() }
     }
 
-    /// Says what a value must be instead.
+    /// Returns the error of a value of the wrong kind.
     fn expected(&self, key: &str, (line, value): Found<'_>, what: &str) -> SpecError {
         self.wrong(key, line, format!("is {}, it must be {what}", describe(value)))
     }
 
-    /// Says that a value has to be there.
+    /// Returns the error of a missing value.
     pub(super) fn missing(&self, key: &str, why: &str) -> SpecError {
         SpecError::Missing { key: self.path(key), why: why.to_owned() }
     }
 
-    /// The table below a key.
+    /// Returns the table below a key.
     pub(super) fn table(&self, key: &str) -> Result<Table<'a>> {
         let entries = match self.get(key) {
             None => None,
@@ -149,7 +149,7 @@ impl<'a> Table<'a> {
         Ok(Table { text: self.text, name: self.path(key), entries })
     }
 
-    /// The tables of an array of tables: `[[key]]`.
+    /// Returns the tables of an array of tables: `[[key]]`.
     pub(super) fn tables(&self, key: &str) -> Result<Vec<Table<'a>>> {
         let items = match self.get(key) {
             None => return Ok(Vec::new()),
@@ -163,7 +163,7 @@ impl<'a> Table<'a> {
         items.iter().map(table).collect()
     }
 
-    /// A text.
+    /// Returns a text.
     pub(super) fn text(&self, key: &str) -> Result<Option<&'a str>> {
         match self.get(key) {
             None => Ok(None),
@@ -172,7 +172,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// A text of one line that has to be there.
+    /// Returns a required text of one line.
     pub(super) fn words(&self, key: &str, why: &str) -> Result<String> {
         let text = self.text(key)?.ok_or_else(|| self.missing(key, why))?;
         let line = self.get(key).map_or(1, |(line, _)| line);
@@ -183,7 +183,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// One of some words.
+    /// Returns one of several words.
     pub(super) fn choice<T: Copy>(&self, key: &str, of: &[(&str, T)]) -> Result<Option<T>> {
         let Some(name) = self.text(key)? else { return Ok(None) };
         if let Some((_, choice)) = of.iter().find(|(known, _)| *known == name) {
@@ -195,14 +195,14 @@ impl<'a> Table<'a> {
         Err(self.wrong(key, line, format!("is {name:?}, it must be one of {}{hint}", names.join(", "))))
     }
 
-    /// What a word says to those who know it.
+    /// Returns a text parsed by its type.
     pub(super) fn parsed<T: std::str::FromStr<Err: std::fmt::Display>>(&self, key: &str) -> Result<Option<T>> {
         let Some(text) = self.text(key)? else { return Ok(None) };
         let line = self.get(key).map_or(1, |(line, _)| line);
         text.parse().map(Some).map_err(|error: T::Err| self.wrong(key, line, format!("is wrong: {error}")))
     }
 
-    /// True or false.
+    /// Returns true or false.
     pub(super) fn flag(&self, key: &str, default: bool) -> Result<bool> {
         match self.get(key) {
             None => Ok(default),
@@ -211,7 +211,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// A whole number in a range.
+    /// Returns an integer in a range.
     pub(super) fn count(&self, key: &str, range: RangeInclusive<u64>) -> Result<Option<u64>> {
         let Some(found) = self.get(key) else { return Ok(None) };
         match whole(found.1).filter(|number| range.contains(number)) {
@@ -220,7 +220,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// A size in a range; a number without unit is bytes.
+    /// Returns a size in a range. A number without a unit is bytes.
     pub(super) fn size(&self, key: &str, range: RangeInclusive<u64>) -> Result<Option<u64>> {
         let Some(found) = self.get(key) else { return Ok(None) };
         let wanted = || format!("a size from {} to {}, as in \"64MiB\"", size(*range.start()), size(*range.end()));
@@ -231,7 +231,7 @@ impl<'a> Table<'a> {
         if range.contains(&bytes) { Ok(Some(bytes)) } else { Err(self.expected(key, found, &wanted())) }
     }
 
-    /// A number that is not negative.
+    /// Returns a number that is not negative.
     pub(super) fn number(&self, key: &str) -> Result<Option<f64>> {
         let Some(found) = self.get(key) else { return Ok(None) };
         let number = match found.1 {
@@ -242,7 +242,7 @@ impl<'a> Table<'a> {
         number.map(Some).ok_or_else(|| self.expected(key, found, "a number that is not negative"))
     }
 
-    /// A list of texts, each with its line.
+    /// Returns a list of texts, each with its line.
     pub(super) fn texts(&self, key: &str) -> Result<Vec<(usize, &'a str)>> {
         let items = match self.get(key) {
             None => return Ok(Vec::new()),
@@ -272,7 +272,7 @@ fn describe(value: &DeValue<'_>) -> String {
     }
 }
 
-/// A value as it may stand in a file of TOML, on one line.
+/// Formats a value as TOML, on one line.
 pub(super) fn as_toml(value: &DeValue<'_>) -> String {
     match value {
         DeValue::String(text) => quoted(text),
@@ -288,18 +288,18 @@ pub(super) fn as_toml(value: &DeValue<'_>) -> String {
     }
 }
 
-/// A text as TOML has it: escaped as in JSON, and one letter more.
+/// Quotes a text for TOML: escaped as in JSON, and one letter more.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string().replace('\u{7f}', "\\u007f")
 }
 
-/// A key as it may stand in a file of TOML.
+/// Formats a key as TOML.
 fn as_key(key: &str) -> String {
     let is_bare = !key.is_empty() && key.chars().all(|letter| letter.is_ascii_alphanumeric() || "-_".contains(letter));
     if is_bare { key.to_owned() } else { quoted(key) }
 }
 
-/// All values of a table as lines of TOML, those of tables in it with dotted keys.
+/// Appends all values of a table as lines of TOML. Values of inner tables have dotted keys.
 pub(super) fn lines(prefix: &str, entries: &DeTable<'_>, out: &mut Vec<(String, String)>) {
     for (key, value) in entries {
         let path = if prefix.is_empty() { as_key(key.get_ref()) } else { format!("{prefix}.{}", as_key(key.get_ref())) };
@@ -310,11 +310,12 @@ pub(super) fn lines(prefix: &str, entries: &DeTable<'_>, out: &mut Vec<(String, 
     }
 }
 
-/// Lays one table over another: what only one has stays, tables that both have are laid over each other.
+/// Lays one table over another. Keys of only one of them stay; tables in both are merged recursively.
 pub(super) fn lay_over<'a>(base: &mut DeTable<'a>, upper: &DeTable<'a>) {
     for (key, value) in upper {
         let mut value = value.clone();
-        // Key and value of the upper table, so that lines are those of what counts; inside tables of both, each keeps its own.
+        // Take key and value from the upper table, so that lines belong to the effective value. Inside tables of both,
+        // each value keeps its own line.
         if let Some(below) = base.remove(&**key.get_ref())
             && let (DeValue::Table(below), DeValue::Table(above)) = (below.into_inner(), value.get_mut())
         {

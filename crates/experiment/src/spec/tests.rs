@@ -110,7 +110,7 @@ fn settings_follow_the_size_down_to_their_least() {
         assert!(half.text.contains(line), "{}", half.text);
     }
     assert_eq!(of(0, 1 << 20).unwrap().settings.engine.auxiliary_index_bytes, 1 << 20, "the least of the setting");
-    // A variant with half the size of the experiment keeps its half.
+    // A variant with half the size of the experiment keeps that share.
     assert_eq!(of(1, 1 << 30).unwrap().size_bytes, 512 << 20);
     let expected = "a size of 768KiB is too small for variant \"2 SSDs\", 4 clients with requests of 128KiB: it must be at least 1MiB";
     assert_eq!(of(1, 768 << 10).unwrap_err(), expected);

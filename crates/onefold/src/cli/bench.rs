@@ -1,4 +1,4 @@
-//! What can be typed after `onefold bench`.
+//! The command line of `onefold bench`.
 
 use super::Format;
 use crate::units::parse_size;

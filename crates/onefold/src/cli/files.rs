@@ -1,4 +1,4 @@
-//! What looks into backups: `ls`, `find`, `diff`, `restore`, `dump`.
+//! Commands that look into backups: `ls`, `find`, `diff`, `restore`, `dump`.
 
 use super::{Format, Store, any_path};
 use crate::units::{parse_moment, parse_size};

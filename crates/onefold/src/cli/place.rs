@@ -1,4 +1,5 @@
-//! Where the store may be named on the command line: `--store` before the command as well as after it, and the environment's second word for it.
+//! Where the command line may name the store: `--store` before or after the command, and the second environment
+//! variable for it.
 
 use super::Cli;
 use clap::CommandFactory;
@@ -7,8 +8,8 @@ use std::ffi::{OsStr, OsString};
 /// Options that name the store.
 const NAMES: [&str; 2] = ["--store", "--repository"];
 
-/// Moves options that name the store from before a command, or between it and its part, to behind both, where the parser takes them.
-/// `repository` is the value of `ONEFOLD_REPOSITORY`: it counts where nothing else names the store.
+/// Moves options that name the store behind the command and its subcommand, where the parser accepts them. `repository`
+/// is the value of `ONEFOLD_REPOSITORY`: it counts if nothing else names the store.
 pub fn with_store(arguments: Vec<OsString>, has_store: bool, repository: Option<OsString>) -> Vec<OsString> {
     let parser = Cli::command();
     let mut command = &parser;

@@ -1,4 +1,4 @@
-//! What is kept and what goes: `forget`, `prune`, `protect`, `append-only`.
+//! Retention: `forget`, `prune`, `protect`, `append-only`.
 
 use super::{Format, Store, StoreToOneself};
 use crate::secret::Secret;

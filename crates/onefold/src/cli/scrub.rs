@@ -1,4 +1,4 @@
-//! What can be typed to scrub a store.
+//! The command line of `onefold scrub`.
 
 use super::{Format, StoreToOneself};
 use crate::units::parse_size;

@@ -1,4 +1,4 @@
-//! What can be typed after `onefold traffic`.
+//! The command line of `onefold traffic`.
 
 use super::Format;
 use crate::units::parse_size;

@@ -1,4 +1,5 @@
-//! `onefold analyze`: what a store would save, for each way to cut data (crate `onefold_analyze`). No store is needed, and nothing is written.
+//! `onefold analyze`: what a store would save, for each way to cut data (crate `onefold_analyze`). It needs no store
+//! and writes nothing.
 
 mod report;
 
@@ -16,7 +17,7 @@ use onefold_client::Excludes;
 use report::Report;
 use std::os::unix::ffi::OsStrExt;
 
-/// Compares.
+/// Runs the comparison.
 pub fn run(options: &Analyze, talk: Talk) -> Result<Exit> {
     let kinds = if options.chunkers.is_empty() { &Kind::ALL[..] } else { &options.chunkers };
     let cuts = cuts(kinds, &options.sizes).map_err(|error| Failure::cannot_run(format!("--sizes: {error}")))?;

@@ -71,7 +71,7 @@ impl fmt::Display for State<'_> {
     }
 }
 
-/// What is known of a backup, and until when it is protected, if it is.
+/// Returns the facts about a backup, and until when it is protected, if it is.
 pub(super) fn to_json(backup: &Backup, protected_until_ns: Option<i64>) -> Value {
     let statistics = &backup.statistics;
     let paths = backup.paths.iter().map(|path| String::from_utf8_lossy(path).into_owned());

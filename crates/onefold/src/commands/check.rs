@@ -106,7 +106,7 @@ fn show(options: &Check, report: &CheckReport, exposure: Option<&Exposure>, cons
     Ok(if report.is_clean() { Exit::Done } else { Exit::Failed })
 }
 
-/// Makes the chunk index anew. What could not be read for it is found again, and listed, by the check that follows.
+/// Rebuilds the chunk index. The check that follows finds and lists everything that could not be read for it.
 pub fn rebuild(options: &Check, console: &dyn Console, quiet: bool) -> Result<()> {
     let directory = &options.store.directory;
     let ground = ground(directory)?;
@@ -122,7 +122,7 @@ pub fn rebuild(options: &Check, console: &dyn Console, quiet: bool) -> Result<()
     Ok(())
 }
 
-/// Repairs the store, which nobody else may have open meanwhile. Exit code 0: nothing is lost; 1: something is.
+/// Repairs the store. Nobody else may have it open meanwhile. Exit code 0: nothing is lost; 1: something is.
 pub fn repair(options: &Check, console: &dyn Console, quiet: bool) -> Result<Exit> {
     let directory = &options.store.directory;
     let ground = ground(directory)?;

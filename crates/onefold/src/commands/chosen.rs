@@ -4,7 +4,7 @@ use crate::failure::Result;
 use crate::units::{counted, local_time, printable};
 use onefold_catalog::{Backup, Catalog, Found};
 
-/// Looks up the backup that was asked for. Says so if it is partial, or if a newer one was passed over because it is.
+/// Looks up the requested backup. Says so if it is partial, or if a newer one was skipped because it is partial.
 pub(super) fn chosen(catalog: &Catalog, asked: &str, note: &dyn Fn(&str)) -> Result<Backup> {
     let Found { backup, newer_partial } = catalog.look_up(asked)?;
     if let Some(partial) = newer_partial {
@@ -24,7 +24,7 @@ fn facts(backup: &Backup) -> String {
     format!("{} of {} ({})", backup.id.short(), printable(backup.name.as_bytes()), local_time(backup.started_ns))
 }
 
-/// What is missing from a partial backup.
+/// Returns what is missing from a partial backup.
 pub(super) fn missing(backup: &Backup) -> String {
     counted(backup.statistics.errors, "file or directory is missing", "files or directories are missing")
 }

@@ -67,9 +67,10 @@ impl Done {
     }
 }
 
-/// Copies what was asked for: first the backups as of a moment, beside whoever writes to the store; then the volumes as of a moment, by a daemon that has the
-/// store open, or while nobody has. In between
-/// neither store is open, so that nobody who waits for one keeps the other.
+/// Copies what the options name. First the backups as of a moment, beside any writer of the store. Then the volumes as
+/// of a moment, by a daemon that has the store open, or while nobody has.
+///
+/// In between neither store is open: a command that waits for one store never holds the other.
 pub fn run(options: &Copy, talk: Talk) -> Result<Exit> {
     let interrupt = Interrupt::watch()?;
     let began = Instant::now();

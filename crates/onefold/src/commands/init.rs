@@ -65,7 +65,7 @@ pub fn run(options: &Init, talk: Talk) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Makes an empty store with its file of settings.
+/// Makes an empty store with its settings file.
 pub(super) fn create(directory: &Path, descriptor: &Descriptor, group: Option<u32>) -> Result<Arc<dyn Ground>> {
     make_directory(directory).map_err(|error| {
         Failure::cannot_run(format!("cannot make the directory {}: {error}", directory.display()))
@@ -188,7 +188,7 @@ fn descriptor(options: &Init) -> Result<Descriptor> {
     })
 }
 
-/// The fingerprint of this name.
+/// Returns the fingerprint of this name.
 pub(super) fn algorithm(name: FingerprintName) -> Algorithm {
     match name {
         FingerprintName::Blake3 => Algorithm::Blake3,

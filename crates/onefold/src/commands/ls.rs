@@ -107,7 +107,7 @@ pub(super) fn absolute(path: &[u8]) -> Vec<u8> {
     [b"/", path].concat()
 }
 
-/// The kind in one word without spaces, and the letter that `ls -l` has for it.
+/// Returns the kind in one word without spaces, and its letter in `ls -l`.
 pub(super) fn kind(content: &Content) -> (&'static str, char) {
     match content {
         Content::File { .. } => ("file", '-'),
@@ -142,7 +142,7 @@ fn to_line(path: &[u8], entry: &Entry) -> String {
     )
 }
 
-/// Permission bits as `ls -l` has them.
+/// Returns permission bits as `ls -l` shows them.
 pub(super) fn permissions(mode: u16) -> String {
     let mut text: Vec<char> = (0..9).map(|bit| if mode & (0o400 >> bit) != 0 { ['r', 'w', 'x'][bit % 3] } else { '-' }).collect();
     for (bit, place, letter) in [(0o4000, 2, 's'), (0o2000, 5, 's'), (0o1000, 8, 't')] {

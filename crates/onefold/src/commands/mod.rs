@@ -1,4 +1,5 @@
-//! What the commands do, a file each. A command opens what it needs, lets the parts work, prints what they say; it knows no more.
+//! The commands, a file each. A command opens what it needs, lets the parts work, and prints what they say; it knows no
+//! more.
 
 mod analyze;
 mod append_only;
@@ -45,7 +46,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 use std::sync::Arc;
 
-/// Does what the command line says.
+/// Runs the command line.
 pub fn run(cli: Cli) -> Result<Exit> {
     let talk = Talk { quiet: cli.quiet, verbose: cli.verbose > 0 };
     match cli.command {
@@ -142,7 +143,7 @@ macro_rules! requests {
         }
 
         impl Request {
-            /// The command.
+            /// Returns the command.
             pub fn command(&self) -> &dyn StoreCommand {
                 match self {
                     $(Request::$name(options) => options,)*
@@ -153,14 +154,17 @@ macro_rules! requests {
 }
 
 requests! {
-    /// The commands that need nothing but an open store.
+    /// The commands that need only an open store.
     ///
-    /// To make a command one of them: give its options in `cli.rs` `Deserialize, Serialize` and `#[serde(skip)]` on `store` (a path may be no
-    /// UTF-8: `#[serde(with = "any_path")]`), implement [`StoreCommand`] for them in the command's file, add them to the table and to
-    /// [`run`] above. The work prints through [`Session::output`] and [`Session::note`] only, takes volumes from [`Session::volumes`], passes the
-    /// session as monitor to long work and says so by `ends_early`. It must not read files or the environment (what does, with the rights of
-    /// whoever runs the daemon, [is for its owner](StoreCommand::is_for_owner)), and must not take for granted that nobody else uses the store:
-    /// in a daemon the clients of its volumes work on.
+    /// To make a command one of them: derive `Deserialize, Serialize` for its options in `cli.rs`, with
+    /// `#[serde(skip)]` on `store` (a path may not be UTF-8: `#[serde(with = "any_path")]`). Implement [`StoreCommand`]
+    /// for them in the command's file, and add them to the table and to [`run`] above.
+    ///
+    /// The work prints only through [`Session::output`] and [`Session::note`], and takes volumes from
+    /// [`Session::volumes`]. It passes the session as monitor to long work, and says so by `ends_early`. It must not
+    /// read files or the environment: work that does so with the daemon's rights [is for its
+    /// owner](StoreCommand::is_for_owner). It must not assume that nobody else uses the store: in a daemon, clients of
+    /// its volumes continue.
     Backups(cli::Backups): "backups",
     Forget(cli::Forget): "forget",
     Prune(cli::Prune): "prune",
@@ -199,7 +203,8 @@ requests! {
     AppendOnlyStatus(cli::AppendOnlyStatus): "append-only status",
 }
 
-/// Opens the store, does the command, closes the store; or has the daemon do it, if one has the store open. An error of the work comes before one of closing.
+/// Opens the store, runs the command, closes the store; or has the daemon run it, if one has the store open. An error
+/// of the work takes priority over one of closing.
 fn on_store(request: Request, talk: Talk) -> Result<Exit> {
     let terminal = Terminal::new(talk);
     let command = request.command();

@@ -39,7 +39,7 @@ impl StoreCommand for Prune {
     }
 }
 
-/// Gives back the space of what nobody needs. Chunks that could not be judged are named, with exit code 1.
+/// Frees space that nobody needs. Chunks that could not be judged are named, with exit code 1.
 fn run(options: &Prune, session: &Session<'_>) -> Result<Exit> {
     if !options.dry_run {
         drop(session.store.engine.permit_deletion("prune")?);

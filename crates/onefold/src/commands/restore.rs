@@ -16,7 +16,7 @@ use std::cell::RefCell;
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
-/// Brings files of a backup back.
+/// Restores files of a backup.
 pub fn run(options: &Restore, talk: Talk) -> Result<Exit> {
     let interrupt = Interrupt::watch()?;
     let ground = ground(&options.store.directory)?;

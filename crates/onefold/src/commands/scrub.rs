@@ -1,4 +1,4 @@
-//! `onefold scrub`, and the scrub that a daemon makes by itself.
+//! `onefold scrub`, and the scrub that a daemon runs by itself.
 
 use crate::cli::{Scrub, Wait};
 use crate::failure::{Exit, Failure, Result};
@@ -114,7 +114,7 @@ fn print(output: &mut Output<'_>, status: &ScrubStatus) -> Result<()> {
     output.line(format_args!("{:<9} {}", "damaged", counted(status.damage_count, "thing", "things")))
 }
 
-/// What can be claimed, in a sentence.
+/// Returns in a sentence what the scrub guarantees.
 pub fn coverage(status: &ScrubStatus) -> String {
     match status.covered_since_ns {
         Some(since) => format!("everything was read from the disk, or written, since {}", local_time(since)),
@@ -122,7 +122,7 @@ pub fn coverage(status: &ScrubStatus) -> String {
     }
 }
 
-/// The status as JSON.
+/// Returns the status as JSON.
 pub fn to_json(status: &ScrubStatus) -> Value {
     let time = |time: Option<i64>| time.map(utc_time);
     json!({
@@ -144,7 +144,8 @@ const FIRST_AFTER: Duration = Duration::from_secs(60);
 /// When it is tried again after an error.
 const RETRY_AFTER: Duration = Duration::from_secs(600);
 
-/// Scrubs beside the serving: goes on with a pass that is under way, and begins one when the last began long enough ago.
+/// Scrubs in the background of a daemon. Continues an unfinished pass, and begins a new one when the last began long
+/// enough ago.
 pub fn beside_the_serving(store: &Store, stopping: &Arc<AtomicBool>) -> Result<Option<JoinHandle<()>>> {
     let Settings { scrub: settings, .. } = store.settings;
     if settings.interval_days == 0 {

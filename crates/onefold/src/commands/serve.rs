@@ -245,7 +245,7 @@ fn socket_permissions(socket: &Path) -> Permissions {
     std::fs::metadata(directory).map_or(Permissions::PRIVATE, |found| Permissions::below(&found))
 }
 
-/// Bounds of the NBD server.
+/// Returns the limits of the NBD server.
 pub(super) fn nbd_limits(nbd: &Nbd) -> Limits {
     let defaults = Limits::default();
     Limits {
@@ -257,7 +257,7 @@ pub(super) fn nbd_limits(nbd: &Nbd) -> Limits {
     }
 }
 
-/// Bounds of the iSCSI server.
+/// Returns the limits of the iSCSI server.
 pub(super) fn iscsi_limits(settings: &Iscsi) -> onefold_iscsi::Limits {
     onefold_iscsi::Limits {
         queue_depth: settings.max_commands as u32,

@@ -1,4 +1,4 @@
-//! `onefold session`: who is logged in over iSCSI.
+//! `onefold session`: the sessions logged in over iSCSI.
 
 use crate::cli::{SessionDrop, SessionList};
 use crate::failure::{Exit, Failure, Result};

@@ -53,7 +53,7 @@ fn check_not_of_settings(session: &Session<'_>, name: &str) -> Result<()> {
         .advise("change it there (onefold.toml in the store, or what `serve --config` names), and restart the daemon"))
 }
 
-/// Whether the file of settings gives a volume to a target; the error says which.
+/// Checks that the settings file gives the volume to no target. The error names the target.
 pub(super) fn check_not_attached_by_settings(session: &Session<'_>, volume: &str) -> Result<()> {
     let shows = |(_, unit): &(&u16, &FileUnit)| unit.volume == volume;
     match session.store.settings.targets.iter().find_map(|target| target.luns.iter().find(shows).map(|(lun, _)| (target, lun))) {

@@ -1,4 +1,4 @@
-//! The command's side: hands the command to the daemon and shows what comes back as if it had been done here.
+//! The command's side: hands the command to the daemon and shows its output as if it had run here.
 
 use super::frame::{Found, Frame, GREETING_BYTES, Kind, Reader, VERSION, encode, greeting, version};
 use super::message::{Call, Ended, Progress};

@@ -1,40 +1,40 @@
-//! Greetings and frames: what lies on the socket between a command and the daemon.
+//! Greetings and frames: the bytes on the socket between a command and the daemon.
 
 use std::io::{self, ErrorKind, Read, Write};
 
 /// What both sides say first, before the number of the protocol's version.
 const MAGIC: &[u8; 8] = b"1FLDCTL1";
-/// The version that is spoken here.
+/// The protocol version of this program.
 pub const VERSION: u32 = 2;
 /// Length of a greeting.
 pub const GREETING_BYTES: usize = 12;
 /// Length of kind and length before a payload.
 const HEAD_BYTES: usize = 5;
-/// Longest payload that a reader takes.
+/// The longest payload that a reader accepts.
 pub const MAX_PAYLOAD_BYTES: usize = 1 << 20;
-/// Longest run of output or of a remark that is put into a frame.
+/// The longest piece of output or of a remark in one frame.
 pub const MAX_TEXT_BYTES: usize = 64 << 10;
 
-/// What a frame carries.
+/// The content of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// To the daemon: the command, JSON.
     Request = 1,
     /// To the daemon: stop early.
     Cancel = 2,
-    /// To the daemon: what the person says to a question, one byte: 1 is yes.
+    /// To the daemon: the user's answer to a question, one byte; 1 is yes.
     Answer = 3,
     /// Bytes for standard output.
     Output = 16,
     /// A remark for standard error, UTF-8.
     Note = 17,
-    /// How far the work is, JSON.
+    /// Progress of the work, JSON.
     Progress = 18,
     /// The long work is over.
     EndOfProgress = 19,
-    /// How the command ended, JSON; the last frame.
+    /// The result of the command, JSON; the last frame.
     Result = 20,
-    /// A question for the person, UTF-8. An Answer follows.
+    /// A question for the user, UTF-8. An Answer follows.
     Question = 21,
 }
 
@@ -48,13 +48,13 @@ impl Kind {
 /// A frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// What it carries.
+    /// Its kind.
     pub kind: Kind,
     /// Its content.
     pub payload: Vec<u8>,
 }
 
-/// The bytes of a frame. A payload is never longer than [`MAX_PAYLOAD_BYTES`]: who makes one sees to that.
+/// Encodes a frame. Call only with payloads of at most [`MAX_PAYLOAD_BYTES`].
 pub fn encode(kind: Kind, payload: &[u8]) -> Vec<u8> {
     debug_assert!(payload.len() <= MAX_PAYLOAD_BYTES, "a payload is cut before it is put into a frame");
     let mut bytes = Vec::with_capacity(HEAD_BYTES + payload.len());
@@ -64,7 +64,7 @@ pub fn encode(kind: Kind, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The greeting of this version.
+/// Returns the greeting of this version.
 pub fn greeting() -> [u8; GREETING_BYTES] {
     let mut bytes = [0; GREETING_BYTES];
     bytes[..8].copy_from_slice(MAGIC);
@@ -72,7 +72,7 @@ pub fn greeting() -> [u8; GREETING_BYTES] {
     bytes
 }
 
-/// The version that a greeting tells; `None` if it is none.
+/// Returns the version in a greeting. `None`: it is not a greeting.
 pub fn version(greeting: &[u8; GREETING_BYTES]) -> Option<u32> {
     let number = greeting.strip_prefix(MAGIC)?;
     Some(u32::from_le_bytes(number.try_into().ok()?))
@@ -83,25 +83,25 @@ pub fn send(mut stream: impl Write, kind: Kind, payload: &[u8]) -> io::Result<()
     stream.write_all(&encode(kind, payload))
 }
 
-/// Reads frames, and keeps the part of one that has come when the wait for the rest ends.
+/// Reads frames. If the wait for the rest of a frame ends, it keeps the part that has come.
 #[derive(Debug, Default)]
 pub struct Reader {
     buffer: Vec<u8>,
 }
 
-/// What a [`Reader`] found.
+/// The result of a [`Reader`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Found {
-    /// A whole frame.
+    /// A complete frame.
     Frame(Frame),
-    /// Nothing whole yet: the time that the stream waits is over.
+    /// No complete frame yet: the stream's timeout is over.
     Nothing,
     /// The other side has closed the connection.
     End,
 }
 
 impl Reader {
-    /// The next frame. What is no frame is [`ErrorKind::InvalidData`].
+    /// Reads the next frame. Bytes that are no frame are [`ErrorKind::InvalidData`].
     pub fn next(&mut self, mut stream: impl Read) -> io::Result<Found> {
         loop {
             // Never more than the rest of this frame, so nothing is kept beside it.

@@ -6,33 +6,33 @@ use jiff::fmt::temporal::{DateTimeParser, DateTimePrinter};
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
-/// What a client asks for: a command, and what it would have had from its own process.
+/// A client's request: a command, and the context of its own process.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct Call {
-    /// What to do.
+    /// The command.
     pub command: Request,
-    /// Whether to leave out everything but errors and what was asked for.
+    /// Whether to print only errors and requested results.
     pub quiet: bool,
-    /// Whether anybody looks at the progress.
+    /// Whether anybody watches the progress.
     pub progress: bool,
-    /// Whether somebody can be asked.
+    /// Whether a person can be asked.
     pub can_ask: bool,
     /// The zone in which times are shown, as RFC 9557 writes zones, or a POSIX string; `None`: UTC.
     zone: Option<String>,
 }
 
 impl Call {
-    /// A request of this process: its time zone goes with it.
+    /// Returns a request of this process, with its time zone.
     pub fn new(command: Request, quiet: bool, progress: bool, can_ask: bool) -> Call {
         Call { command, quiet, progress, can_ask, zone: DateTimePrinter::new().time_zone_to_string(&TimeZone::system()).ok() }
     }
 
-    /// The payload of a Request. Fails never for what was typed: all of it has a JSON form.
+    /// Encodes the payload of a Request. It never fails for typed commands: all of them have a JSON form.
     pub fn encode(&self) -> std::result::Result<Vec<u8>, serde_json::Error> {
         serde_json::to_vec(self)
     }
 
-    /// Reads a request. What this program does not know, a command or an option of it, is refused: to leave it out would be another command.
+    /// Reads a request. An unknown command or option is refused: without it, this would be another command.
     pub fn decode(payload: &[u8]) -> std::result::Result<Call, String> {
         let value: serde_json::Value = serde_json::from_slice(payload).map_err(|error| error.to_string())?;
         let call = Call::deserialize(&value).map_err(|error| error.to_string())?;
@@ -43,16 +43,16 @@ impl Call {
         Ok(call)
     }
 
-    /// The zone in which times are shown.
+    /// Returns the zone in which times are shown.
     pub fn zone(&self) -> TimeZone {
         self.zone.as_ref().and_then(|zone| DateTimeParser::new().parse_time_zone(zone).ok()).unwrap_or(TimeZone::UTC)
     }
 }
 
-/// How far the work is.
+/// The progress of the work.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Progress {
-    /// What is being done.
+    /// The step being done.
     pub step: String,
     /// Units of the step.
     pub total: u64,
@@ -60,7 +60,7 @@ pub struct Progress {
     pub done: u64,
 }
 
-/// How a command ended.
+/// The end of a command.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct Ended {
     exit: i32,
@@ -70,7 +70,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// The payload of a Result, from what the command ended with.
+    /// Returns the payload of a Result, from the command's result.
     pub fn new(result: Result<Exit>) -> Ended {
         match result {
             Ok(exit) => Ended { exit: exit as i32, message: String::new(), advice: None },
@@ -78,7 +78,7 @@ impl Ended {
         }
     }
 
-    /// What the command in a process of its own would have ended with; `None` for an exit code that there is not.
+    /// Returns what the command would have returned in a process of its own. `None`: the exit code does not exist.
     pub fn result(self) -> Option<Result<Exit>> {
         let exit = Exit::of(self.exit)?;
         let silent = self.message.is_empty() && self.advice.is_none();

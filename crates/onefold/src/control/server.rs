@@ -1,4 +1,4 @@
-//! The daemon's side: accepts clients, does their commands, each on a thread of its own, and sends what they say.
+//! The daemon's side: accepts clients, runs their commands, each on a thread of its own, and sends their output.
 
 use super::frame::{Found, GREETING_BYTES, Kind, MAX_TEXT_BYTES, Reader, VERSION, encode, greeting, send, version};
 use super::message::{Call, Ended, Progress};
@@ -31,7 +31,7 @@ const STOP_TIME: Duration = Duration::from_secs(1);
 /// How long nobody is accepted after an error of accepting (no file handles left), so that it is not tried without pause.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The daemon's ear for commands. When it is dropped it takes no more of them, stops those that are under way and waits for their end.
+/// Accepts commands for the daemon. Dropping it accepts no more, stops the running ones and waits for their end.
 pub struct ControlServer {
     shared: Arc<Shared>,
     listener: Arc<UnixListener>,

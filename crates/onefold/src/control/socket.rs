@@ -1,6 +1,7 @@
-//! Where the daemon of a store listens: the Unix socket `control` in the store's directory, so that whoever finds the store finds it.
+//! Where the daemon of a store listens: the Unix socket `control` in the store's directory. A command that finds the
+//! store finds the socket.
 //!
-//! A socket's address has room for 107 bytes. A longer path is named by way of the directory, which is opened first:
+//! A socket's address holds 107 bytes. A longer path goes through the directory, which is opened first:
 //! `/proc/self/fd/N/control` means the same file and is short.
 
 use onefold_ground::Permissions;
@@ -41,12 +42,12 @@ fn socket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)
 }
 
-/// Whether members of a group may use the daemon, as the mode of the store's directory says.
+/// Returns whether members of a group may use the daemon, according to the mode of the store's directory.
 pub(super) fn is_shared(directory: &Path) -> io::Result<bool> {
     Ok(Permissions::below(&std::fs::metadata(directory)?).let_group_write())
 }
 
-/// Listens. The caller holds the store's lock alone, so a socket that is there was left by a daemon that was killed.
+/// Listens. The caller holds the store's lock alone, so an existing socket is left from a daemon that was killed.
 pub(super) fn listen(directory: &Path) -> io::Result<UnixListener> {
     remove(directory)?;
     let socket = socket()?;
@@ -72,7 +73,7 @@ pub(super) fn remove(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Connects to the daemon; `None` if no daemon listens there.
+/// Connects to the daemon. `None`: no daemon listens there.
 pub(super) fn connect(directory: &Path) -> io::Result<Option<UnixStream>> {
     let address = match address(directory) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),

@@ -1,4 +1,4 @@
-//! A volume as the disk below a logical unit.
+//! A volume as the disk of a logical unit.
 
 use onefold_engine::EngineError;
 use onefold_iscsi::scsi::{Content, Disk, DiskError, Extent, Space, place_bytes};
@@ -24,7 +24,7 @@ impl VolumeDisk {
         VolumeDisk { volume, size: AtomicU64::new(size), is_protected: AtomicBool::new(is_protected) }
     }
 
-    /// The volume has this size now.
+    /// Records the volume's new size.
     pub(super) fn resized(&self, size: u64) {
         self.size.store(size, Ordering::Relaxed);
     }

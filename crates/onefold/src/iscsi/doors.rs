@@ -1,4 +1,4 @@
-//! Who is let in, and on which terms.
+//! Which initiators are let in, and how.
 
 use super::{Iscsi, ServedTarget};
 use crate::secret::chap_secret;

@@ -1,4 +1,4 @@
-//! What outlives a restart, between the logical unit that has it and the store that keeps it.
+//! State that survives restarts, passed between a logical unit and the store.
 
 use crate::failure::{Failure, Result};
 use crate::units::printable;
@@ -11,7 +11,8 @@ use onefold_targets::{
 use onefold_volume::Volumes;
 use std::sync::Arc;
 
-/// What was kept of a volume. Whoever was kept out by something that cannot be read any more must not be let in.
+/// Returns the stored reservations of a volume. Unreadable reservations are an error: an initiator that they exclude
+/// must not be let in.
 pub(super) fn reservations(engine: &Engine, volume: u32) -> Result<Reservations> {
     let Some(kept) = kept_reservations(engine, volume)? else { return Ok(Reservations::default()) };
     let nexus = |port: Port| Nexus { initiator: port.initiator, target_port: port.target_port };
@@ -27,7 +28,8 @@ pub(super) fn reservations(engine: &Engine, volume: u32) -> Result<Reservations>
     Ok(Reservations::restored(registrations, reservation))
 }
 
-/// Keeps reservations of a volume, durably, before the command that changed them is answered.
+/// Returns a function that stores the reservations of a volume durably, before the command that changed them is
+/// answered.
 pub(super) fn reservations_keeper(engine: Arc<Engine>, volume: u32) -> Keep {
     let port = |nexus: &Nexus| Port { initiator: nexus.initiator.clone(), target_port: nexus.target_port };
     Box::new(move |reservations| {
@@ -43,13 +45,13 @@ pub(super) fn reservations_keeper(engine: Arc<Engine>, volume: u32) -> Keep {
     })
 }
 
-/// The erasure of a volume that is not at its end.
+/// Returns the unfinished erasure of a volume.
 pub(super) fn sanitize(engine: &Engine, volume: u32) -> Result<Option<Sanitize>> {
     let kept = kept_sanitize(engine, volume)?;
     Ok(kept.map(|KeptSanitize { pattern, allows_exit, has_failed }| Sanitize { pattern, allows_exit, has_failed }))
 }
 
-/// Keeps erasures of a volume, durably, before the command that asks for one is answered.
+/// Returns a function that stores the erasures of a volume durably, before the command that requests one is answered.
 pub(super) fn sanitize_keeper(engine: Arc<Engine>, volume: u32) -> KeepSanitize {
     Box::new(move |sanitize| {
         let kept = sanitize.map(|sanitize| KeptSanitize {
@@ -64,8 +66,8 @@ pub(super) fn sanitize_keeper(engine: Arc<Engine>, volume: u32) -> KeepSanitize 
     })
 }
 
-/// A volume of which an erasure is not at its end keeps its size and its content until it is: the erasure would fail for good, or leave out what was not there
-/// when it began.
+/// Checks that no erasure of a volume is unfinished. Until it is finished, the volume keeps its size and content.
+/// Otherwise the erasure would fail for good, or leave out data that did not exist when it began.
 pub fn check_not_being_erased(engine: &Engine, volumes: &Volumes, name: &str) -> Result<()> {
     let number = volumes.list().into_iter().find(|info| info.name == name).map(|info| info.number);
     let Some(kept) = number.map(|number| kept_sanitize(engine, number)).transpose()?.flatten() else { return Ok(()) };

@@ -1,9 +1,11 @@
-//! Volumes as logical units of iSCSI targets: what the daemon shows to initiators, and to whom.
+//! Volumes as logical units of iSCSI targets: what the daemon shows to which initiators.
 //!
-//! A volume is one logical unit, whatever targets show it: its identity, its reservations and its unit attentions are its own. What is shown follows the
-//! objects of the store ([`onefold_targets`]) and its volumes: after each change [`Iscsi::refresh`] makes the targets that are served what they should be.
+//! A volume is one logical unit, whatever targets show it: it has one identity, one set of reservations and one set of
+//! unit attentions. The shown units follow the store's objects ([`onefold_targets`]) and its volumes: after each change
+//! [`Iscsi::refresh`] updates the served targets.
 //!
-//! Lock: `state`, held while what is served changes and while a login asks for it. Those who hold it may change targets in the store, not the other way round.
+//! Lock: `state`, held while the served targets change and while a login looks one up. Its holder may change targets in
+//! the store, not the other way round.
 
 mod disk;
 mod doors;
@@ -33,7 +35,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 /// What INQUIRY says of every volume. A name would not do: it can change, and initiators take a device whose product changes for another one.
 const PRODUCT: &str = "VOLUME";
-/// Bytes of a logical block where nobody has said otherwise.
+/// Default size of a logical block, bytes.
 pub const LOGICAL_BLOCK_BYTES: u32 = 512;
 
 /// All targets of a daemon.
@@ -46,20 +48,20 @@ pub struct Iscsi {
     state: Mutex<State>,
 }
 
-/// How targets are served.
+/// Options for serving targets.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Whether the store is only read.
+    /// Whether the store is open for reading only.
     pub is_read_only: bool,
-    /// Whether targets without any rule are for everybody who can reach this machine.
+    /// Whether targets without rules are open to everybody who can reach this machine.
     pub allows_open_off_loopback: bool,
     /// Numbers of the target ports.
     pub ports: Vec<u16>,
-    /// Targets of the file of settings.
+    /// Targets of the settings file.
     pub targets: Vec<FileTarget>,
 }
 
-/// A target of the file, as if it were one of the store. Volumes that there are not are left out.
+/// Returns a target of the file as if it were in the store. Missing volumes are left out.
 pub fn as_known(target: &FileTarget, volumes: &BTreeMap<u32, VolumeInfo>) -> onefold_targets::Target {
     let unit = |(lun, unit): (&u16, &FileUnit)| {
         let info = volumes.values().find(|info| info.name == unit.volume)?;
@@ -101,7 +103,7 @@ struct ServedTarget {
     target: Arc<Target>,
 }
 
-/// What is shown of a volume.
+/// A unit as initiators see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShownUnit {
     /// Its LUN.
@@ -115,7 +117,7 @@ pub struct ShownUnit {
 }
 
 impl Iscsi {
-    /// What initiators of a store see.
+    /// Returns what initiators of a store see.
     pub fn new(engine: Arc<Engine>, volumes: Arc<Volumes>, options: Options) -> Result<Iscsi> {
         let iscsi = Iscsi { engine, volumes, options, server: OnceLock::new(), state: Mutex::default() };
         iscsi.check_file()?;
@@ -153,24 +155,24 @@ impl Iscsi {
         Ok(())
     }
 
-    /// Tells it who serves it.
+    /// Attaches the server that serves it.
     pub fn attach(&self, server: Handle) {
         let _ = self.server.set(server);
     }
 
-    /// The server's sessions; `None` before it runs.
+    /// Returns the server's sessions. `None`: it does not run yet.
     pub fn server(&self) -> Option<&Handle> {
         self.server.get()
     }
 
-    /// The name of the target with all volumes, which is there while nobody has made one.
+    /// Returns the name of the target with all volumes, which exists until somebody creates one.
     pub fn default_name(engine: &Engine) -> String {
         let store = engine.descriptor().store;
         let hex = store[..8].iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
         whole_name(&hex).expect("hexadecimal digits make a name")
     }
 
-    /// Makes what is served what the store says.
+    /// Updates the served targets from the store.
     pub fn refresh(&self) -> Result<()> {
         self.refresh_within(&mut self.state.lock())
     }
@@ -309,13 +311,13 @@ impl Iscsi {
         Ok(ServedUnit { unit: Arc::new(unit), disk, block_bytes, is_removable, size: info.size })
     }
 
-    /// Ends what units do in the background, before the store is closed.
+    /// Ends the background work of units, before the store is closed.
     pub fn stop(&self) {
         let units: Vec<Arc<LogicalUnit>> = self.state.lock().units.values().map(|served| served.unit.clone()).collect();
         units.iter().for_each(|unit| unit.stop());
     }
 
-    /// The targets with what they show.
+    /// Returns the targets with their units.
     pub fn shown(&self) -> Vec<(String, Vec<ShownUnit>)> {
         let state = self.state.lock();
         let volumes: BTreeMap<u32, VolumeInfo> = self.volumes.list().into_iter().map(|info| (info.number, info)).collect();
@@ -327,7 +329,8 @@ impl Iscsi {
         state.targets.iter().map(|(name, target)| (name.clone(), shown(target))).collect()
     }
 
-    /// Does something to a volume that no initiator sees; none logs in to a target that shows it before what is served is again as the store says.
+    /// Runs `work` on a volume that no initiator sees. No initiator logs in to a target that shows it until the served
+    /// targets match the store again.
     pub fn on_unused<T>(&self, name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let mut state = self.state.lock();
         let number = self.volumes.list().into_iter().find(|info| info.name == name).map(|info| info.number);

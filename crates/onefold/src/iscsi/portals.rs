@@ -1,4 +1,4 @@
-//! Where to listen, as people write it.
+//! Addresses to listen on, as people write them.
 
 use onefold_iscsi::PortalConfig;
 use std::net::ToSocketAddrs;
@@ -6,8 +6,8 @@ use std::net::ToSocketAddrs;
 /// The port of iSCSI (RFC 7143 section 14).
 pub const DEFAULT_PORT: u16 = 3260;
 
-/// Reads `ADDRESS[:PORT]`, perhaps with `=ADVERTISED[:PORT]` behind it: what initiators are told, where that is another address. A name may have several
-/// addresses.
+/// Parses `ADDRESS[:PORT]`, optionally followed by `=ADVERTISED[:PORT]`: the address that initiators are told, if it
+/// differs. A name may have several addresses.
 pub fn parse_portal(text: &str) -> Result<Vec<PortalConfig>, String> {
     let (listen, advertised) = match text.split_once('=') {
         Some((listen, advertised)) => (listen, Some(advertised)),

@@ -1,4 +1,4 @@
-//! What is served follows the store, whatever happens at the same time.
+//! The served targets follow the store, whatever happens at the same time.
 
 use super::*;
 use crate::export::VolumeExports;

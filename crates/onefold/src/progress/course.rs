@@ -1,4 +1,4 @@
-//! How far work is that goes through files: counters in, rate and time left out.
+//! Progress of work on files: counters in, rate and time left out.
 
 use crate::units::{counted, duration, number, rate, size};
 use onefold_client::Counter;
@@ -15,7 +15,7 @@ const WINDOW: Duration = Duration::from_secs(20);
 /// How often the counters are noted.
 const STEP: Duration = Duration::from_millis(500);
 
-/// The counters of one piece of work.
+/// The counters of one operation.
 #[derive(Debug)]
 pub struct Course {
     began: Instant,
@@ -32,28 +32,28 @@ pub struct Course {
     notes: Mutex<VecDeque<(Instant, u64, u64)>>,
 }
 
-/// What is known at one moment.
+/// The progress at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// Since the beginning.
+    /// Time since the beginning.
     pub spent: Duration,
-    /// Files gone through.
+    /// Files done.
     pub files: u64,
-    /// Bytes gone through.
+    /// Bytes done.
     pub bytes: u64,
-    /// Files to go through, or found so far.
+    /// Files in total, or found so far.
     pub of_files: u64,
-    /// Bytes to go through, or found so far.
+    /// Bytes in total, or found so far.
     pub of_bytes: u64,
-    /// Whether all has been found.
+    /// Whether the totals are final.
     pub has_totals: bool,
-    /// Data read or written per second, lately.
+    /// Recent rate of data read or written, bytes per second.
     pub bytes_per_second: u64,
-    /// How long it will take still; `None`: that cannot be told yet.
+    /// Estimated time left. `None`: unknown yet.
     pub left: Option<Duration>,
     /// Problems so far.
     pub errors: u64,
-    /// Problems so far of which nothing is missing.
+    /// Problems so far that leave nothing missing.
     pub warnings: u64,
 }
 
@@ -78,7 +78,7 @@ impl Default for Course {
 }
 
 impl Course {
-    /// Takes note of what a monitor is told.
+    /// Counts what a monitor is told.
     pub fn count(&self, counter: Counter, increment: u64) {
         let counter = match counter {
             Counter::Files | Counter::Others | Counter::KeptFiles | Counter::InTheWay | Counter::DamagedFiles => &self.files,
@@ -94,12 +94,12 @@ impl Course {
         counter.fetch_add(increment, Ordering::Relaxed);
     }
 
-    /// All there is to do has been found.
+    /// Declares the totals final.
     pub fn set_totals(&self) {
         self.has_totals.store(true, Ordering::Relaxed);
     }
 
-    /// What is known now.
+    /// Returns the progress now.
     pub fn standing(&self) -> Standing {
         self.standing_at(Instant::now())
     }
@@ -150,12 +150,12 @@ fn work(files: u64, bytes: u64) -> u64 {
 }
 
 impl Standing {
-    /// Done and all work, for a bar; (0, 1) while it is not known how much there is.
+    /// Returns done and total work, for a bar; (0, 1) while the total is unknown.
     pub fn share(&self) -> (u64, u64) {
         if self.has_totals { (work(self.files, self.bytes), work(self.of_files, self.of_bytes).max(1)) } else { (0, 1) }
     }
 
-    /// As a person reads it.
+    /// Formats the progress for people.
     pub fn line(&self) -> String {
         let rate = rate(self.bytes_per_second, Duration::from_secs(1));
         let so_far = format!("{}, {}", size(self.bytes), counted(self.files, "file", "files"));
@@ -168,7 +168,7 @@ impl Standing {
         format!("{} of {}, {} of {of_files}, {rate}{left}", size(self.bytes), size(self.of_bytes), number(self.files))
     }
 
-    /// As a program reads it: an event of its own line.
+    /// Formats the progress for programs: an event on its own line.
     pub fn to_json(self) -> Value {
         json!({
             "event": "progress",

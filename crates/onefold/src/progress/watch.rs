@@ -23,21 +23,21 @@ const KINDS: usize = 8;
 const LINE_EVERY: Duration = Duration::from_secs(10);
 const EVENT_EVERY: Duration = Duration::from_secs(1);
 
-/// How progress is shown.
+/// How to show progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
     /// Not at all.
     Nothing,
     /// A bar on the terminal.
     Bar,
-    /// A line now and then.
+    /// A line every ten seconds.
     Lines,
     /// A line of JSON every second.
     Events,
 }
 
 impl Shown {
-    /// A bar where somebody looks; else what was asked for by `--progress`, as JSON beside a result in JSON.
+    /// Returns a bar if somebody watches. Otherwise what `--progress` asks for, as JSON beside a JSON result.
     pub fn of(talk: Talk, is_wanted: bool, is_json: bool) -> Shown {
         match (is_wanted, is_json) {
             (true, true) => Shown::Events,
@@ -48,7 +48,7 @@ impl Shown {
     }
 }
 
-/// Watches a backup or a restore.
+/// The monitor of a backup or a restore.
 #[derive(Debug)]
 pub struct Watch {
     bar: ProgressBar,
@@ -80,12 +80,12 @@ impl Watch {
         self
     }
 
-    /// Whether somebody looks on: then it is worth telling how much there is to do.
+    /// Returns whether somebody watches, so that counting the work first is worthwhile.
     pub fn is_seen(&self) -> bool {
         self.shown != Shown::Nothing
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn finish(&self) {
         let teller = self.teller.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some((over, thread)) = teller {
@@ -96,13 +96,13 @@ impl Watch {
         self.bar.finish_and_clear();
     }
 
-    /// Tells what concerns the whole and no path.
+    /// Prints a warning about the whole operation rather than a path.
     pub fn warn(&self, reason: &str) {
         self.bar.suspend(|| note(format_args!("warning: {reason}")));
         self.problems().push(Problem::new(WHOLE, reason, Severity::Warning));
     }
 
-    /// The problems, for JSON.
+    /// Returns the problems as JSON.
     pub fn problems_json(&self) -> Value {
         let object = |problem: &Problem| {
             let mut object = Map::new();
@@ -118,7 +118,8 @@ impl Watch {
         self.problems().iter().map(object).collect()
     }
 
-    /// How often what happened, with the first path of each kind: for the end of a long list that nobody reads.
+    /// Returns how often each kind of problem occurred, with the first path of each: for the end of a long list that
+    /// nobody reads.
     pub fn summary(&self, severity: Severity) -> Vec<String> {
         let problems = self.problems();
         // What concerns no path was said before the work began.
@@ -191,7 +192,7 @@ fn severity(problem: &Problem) -> &'static str {
     }
 }
 
-/// A problem on a line. A restore names what is in the backup, from its root on: shown as `ls` shows it.
+/// Formats a problem on one line. A restore's paths start at the root of the backup: they are shown as `ls` shows them.
 pub fn said(problem: &Problem) -> String {
     let slash = if problem.path.starts_with(b"/") { "" } else { "/" };
     format!("{}: {slash}{}: {}", severity(problem), printable(&problem.path), problem.reason)

@@ -6,20 +6,20 @@ use crate::units::{GIB, KIB, MIB, TIB, size};
 /// One key.
 #[derive(Debug)]
 pub struct Key {
-    /// The section it stands in.
+    /// Its section.
     pub section: &'static str,
     /// Its name.
     pub name: &'static str,
-    /// The default as TOML has it.
+    /// The default in TOML notation.
     pub default: &'static str,
-    /// What it may be.
+    /// The allowed values.
     pub kind: Kind,
     /// What it does, in one sentence.
     pub about: &'static str,
     pub(super) set: fn(&mut Settings, Value),
 }
 
-/// What the value of a key may be.
+/// The allowed values of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A size, bytes.
@@ -36,7 +36,7 @@ pub enum Kind {
         /// Largest.
         most: u64,
     },
-    /// Bytes a second, or "auto".
+    /// Bytes per second, or "auto".
     Rate,
     /// True or false.
     Flag,
@@ -49,7 +49,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The range for people.
+    /// Returns the range for people.
     pub fn describe(self) -> String {
         match self {
             Kind::Size { least, most } => format!("a size from {} to {}", size(least), size(most)),
@@ -63,7 +63,7 @@ impl Kind {
     }
 }
 
-/// A checked value. Its variant is that of the key's kind, so the setters below take it apart without a further error.
+/// A checked value. Its variant matches the key's kind, so the setters below unpack it without another error.
 #[derive(Clone, Debug)]
 pub(super) enum Value {
     Number(u64),

@@ -1,10 +1,10 @@
-//! The settings of a store: `STORE/onefold.toml`, every key of it described once.
+//! The settings of a store: `STORE/onefold.toml`, with every key described once.
 //!
-//! [`keys::KEYS`] is the one list of keys: reading, the commented file that `init` writes, and the test that
-//! `docs/configuration.md` names each key all come from it. A key that is not in it is refused with the nearest known one,
-//! a value out of its range with the range; both with the line.
+//! [`keys::KEYS`] is the one list of keys. Three things come from it: reading, the commented file that `init` writes,
+//! and the test that `docs/configuration.md` names each key. An unknown key is refused with the nearest known one, an
+//! out-of-range value with the range; both with the line.
 //!
-//! Settings change how a store is worked with, never what is in it: every file of settings opens every store.
+//! Settings change how a store is used, never its content: every settings file opens every store.
 
 mod keys;
 mod targets;
@@ -20,50 +20,50 @@ use onefold_ground::words::nearest;
 use std::path::PathBuf;
 use toml::de::{DeTable, DeValue};
 
-/// Longest file of settings that is read, bytes.
+/// Longest settings file that is read, bytes.
 pub const MAX_SETTINGS_BYTES: u64 = 256 * KIB;
 
 /// Filters that a chain can name.
 pub const FILTERS: [&str; 6] = ["zero-chunk", "block-index", "bloom", "container-cache", "chunk-index", "byte-compare"];
 
-/// All settings. `Settings::default()` is what an empty file means.
+/// All settings. `Settings::default()` is the meaning of an empty file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Sections `memory`, `log`, `filter` and `workers`: what the engine takes.
+    /// Sections `memory`, `log`, `filter` and `workers`: the settings of the engine.
     pub engine: onefold_engine::Settings,
-    /// Bound of the write-back buffers of all volumes together.
+    /// Limit of the write-back buffers of all volumes together.
     pub volume_dirty_bytes: usize,
-    /// Bound of the cached block mappings of all volumes together.
+    /// Limit of the cached block mappings of all volumes together.
     pub volume_mapping_cache_bytes: usize,
-    /// Giving back space beside the serving.
+    /// Background reclamation in the daemon.
     pub reclamation: Reclamation,
-    /// Scrubbing beside the serving.
+    /// Background scrubbing in the daemon.
     pub scrub: Scrub,
     /// The NBD server.
     pub nbd: Nbd,
     /// The iSCSI server.
     pub iscsi: Iscsi,
-    /// Its targets beside those that the store has.
+    /// Its targets in addition to those in the store.
     pub targets: Vec<FileTarget>,
 }
 
-/// How the daemon gives back the space of what nobody needs.
+/// How the daemon frees unneeded space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reclamation {
-    /// Seconds from one look to the next; 0: only `onefold prune` does it.
+    /// Seconds between two looks; 0: only `onefold prune` reclaims.
     pub interval_seconds: u64,
     /// Percent of all bytes that may be unused before containers are merged.
     pub max_unused_percent: u64,
-    /// Containers of which more than so many percent are needed are left alone.
+    /// Containers with a larger percentage of needed data are left alone.
     pub max_fill_percent: u64,
 }
 
 /// How the daemon scrubs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scrub {
-    /// Days from the beginning of one pass to that of the next; 0: only `onefold scrub` does it.
+    /// Days between the starts of two passes; 0: only `onefold scrub` scrubs.
     pub interval_days: u64,
-    /// The most that is read; `None`: a quarter of the time.
+    /// The highest read rate. `None`: a quarter of the time.
     pub bytes_per_second: Option<u64>,
 }
 
@@ -74,21 +74,21 @@ pub struct Nbd {
     pub listen: Option<String>,
     /// Path of a Unix socket; `None`: no socket.
     pub socket: Option<PathBuf>,
-    /// Connections at a time.
+    /// Most connections at a time.
     pub max_connections: usize,
-    /// Requests in flight of one connection.
+    /// Most requests in flight per connection.
     pub max_requests: usize,
-    /// Bound of the payloads of all requests in memory.
+    /// Limit of the payloads of all requests in memory.
     pub payload_bytes: usize,
     /// Server certificate chain, PEM.
     pub tls_certificate: Option<PathBuf>,
     /// Private key of the certificate, PEM.
     pub tls_key: Option<PathBuf>,
-    /// Authorities whose client certificates are accepted, PEM; given: every client over TCP must have one.
+    /// Certificate authorities for client certificates, PEM. If given, every client over TCP must have a certificate.
     pub tls_client_ca: Option<PathBuf>,
-    /// Whether clients over TCP without TLS are refused.
+    /// Whether TCP clients without TLS are refused.
     pub tls_required: bool,
-    /// Whether plain text may leave this machine.
+    /// Whether unencrypted traffic may leave this machine.
     pub allow_plain_off_loopback: bool,
     /// Whether all volumes are exported read-only.
     pub read_only: bool,
@@ -97,17 +97,17 @@ pub struct Nbd {
 /// The iSCSI server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Iscsi {
-    /// Portals, each as [`crate::iscsi::parse_portal`] reads it; none: no iSCSI.
+    /// Portals, each in the format of [`crate::iscsi::parse_portal`]. Empty: no iSCSI.
     pub listen: Vec<String>,
-    /// Sessions at a time.
+    /// Most sessions at a time.
     pub max_sessions: usize,
-    /// Commands of one session at a time.
+    /// Most commands of one session at a time.
     pub max_commands: usize,
-    /// Bound of the data of commands of all sessions in memory.
+    /// Limit of the data of commands of all sessions in memory.
     pub payload_bytes: u64,
-    /// Bound of the data of commands of one session in memory.
+    /// Limit of the data of commands of one session in memory.
     pub session_bytes: usize,
-    /// Whether targets without any rule are served on addresses that other machines can reach.
+    /// Whether targets without rules are served on addresses that other machines can reach.
     pub allow_open_off_loopback: bool,
 }
 
@@ -145,15 +145,15 @@ impl Default for Settings {
     }
 }
 
-/// Why a text is no settings.
+/// Why a text is not valid settings.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
-    /// Not TOML.
+    /// It is not TOML.
     #[error("line {line}: {why}")]
     Syntax {
         /// The line, from 1.
         line: usize,
-        /// What the parser says.
+        /// The parser's message.
         why: String,
     },
     /// An unknown section.
@@ -163,7 +163,7 @@ pub enum SettingsError {
         line: usize,
         /// Its name.
         section: String,
-        /// The known one that is nearest.
+        /// The nearest known section.
         nearest: Option<String>,
     },
     /// An unknown key.
@@ -175,10 +175,10 @@ pub enum SettingsError {
         section: String,
         /// The key.
         key: String,
-        /// The known one that is nearest.
+        /// The nearest known key.
         nearest: Option<String>,
     },
-    /// A value that the key cannot have.
+    /// A value that the key does not allow.
     #[error("line {line}: {section}.{key} {why}")]
     Value {
         /// The line, from 1.
@@ -199,7 +199,7 @@ pub enum SettingsError {
 }
 
 impl SettingsError {
-    /// What is wrong, for those whose text has other lines.
+    /// Returns what is wrong without the line, for callers whose text has other lines.
     pub fn without_line(&self) -> String {
         let text = self.to_string();
         match text.strip_prefix("line ").and_then(|rest| rest.split_once(": ")) {
@@ -213,7 +213,7 @@ fn meant(nearest: Option<String>) -> String {
     nearest.map_or_else(String::new, |name| format!("; did you mean `{name}`?"))
 }
 
-/// Reads settings; what is not named keeps its default.
+/// Parses settings. Missing keys keep their defaults.
 pub fn parse_settings(text: &str) -> Result<Settings, SettingsError> {
     let document = DeTable::parse(text).map_err(|error| SettingsError::Syntax {
         line: error.span().map_or(1, |span| line_of(text, span.start)),
@@ -254,7 +254,8 @@ pub fn parse_settings(text: &str) -> Result<Settings, SettingsError> {
 }
 
 impl Settings {
-    /// What single values cannot show: settings that contradict each other. To be asked again after command-line options were laid over.
+    /// Checks that settings do not contradict each other, which single values cannot show. Check again after
+    /// command-line options were laid over them.
     pub fn check(&self) -> Result<(), SettingsError> {
         let wrong = |why: String| Err(SettingsError::Contradiction { why });
         let (segment, limit) = (self.engine.log_segment_bytes, self.engine.log_limit_bytes);
@@ -337,7 +338,8 @@ fn texts(value: &DeValue<'_>, of: &str) -> Result<Vec<String>, String> {
     Ok(found)
 }
 
-/// Whether these names make a filter chain; the error ends a sentence that begins with the chain's key or option.
+/// Checks that these names make a filter chain. The error completes a sentence that begins with the chain's key or
+/// option.
 pub fn check_chain(names: &[String]) -> Result<(), String> {
     for (place, name) in names.iter().enumerate() {
         if !FILTERS.contains(&name.as_str()) {
@@ -374,7 +376,7 @@ fn describe(value: &DeValue<'_>) -> String {
     }
 }
 
-/// The commented file that `init` writes: every key with its default, unit and range, all commented out.
+/// Returns the commented file that `init` writes: every key with its default, unit and range, all commented out.
 pub fn template() -> String {
     let mut out = String::from(
         "# Settings of this onefold store. Every key shows its default; remove the `#` before a key to change it.\n\

@@ -1,4 +1,4 @@
-//! Targets in the file of settings: `[[target]]`, any number of them.
+//! Targets in the settings file: `[[target]]`, any number of them.
 
 use super::keys::Value;
 use super::{Kind, SettingsError, check_value, describe, line_of, texts};
@@ -7,12 +7,12 @@ use onefold_targets::{Account, Digest, MAX_LUN, Network, Target, whole_name};
 use std::collections::BTreeMap;
 use toml::de::{DeTable, DeValue};
 
-/// A target of the file. Its volumes are named, as the file does not know their numbers.
+/// A target of the file. It names its volumes, as the file does not know their numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileTarget {
-    /// All but the units.
+    /// Everything but the units.
     pub target: Target,
-    /// What it shows, by LUN.
+    /// Its units, by LUN.
     pub luns: BTreeMap<u16, FileUnit>,
     chap: [Option<String>; 2],
     mutual: [Option<String>; 2],
@@ -23,7 +23,7 @@ pub struct FileTarget {
 pub struct FileUnit {
     /// Its name.
     pub volume: String,
-    /// Whether initiators may take its medium out and put it back.
+    /// Whether initiators may eject and load its medium.
     pub is_removable: bool,
 }
 
@@ -32,9 +32,9 @@ pub struct FileUnit {
 pub struct TargetKey {
     /// Its name.
     pub name: &'static str,
-    /// The default as TOML has it; empty: it must be there.
+    /// The default in TOML notation. Empty: the key is required.
     pub default: &'static str,
-    /// What it may be, for people.
+    /// The allowed values, for people.
     pub values: &'static str,
     /// What it does, in one sentence.
     pub about: &'static str,

@@ -1,4 +1,4 @@
-//! What a repair changes is kept as it was, in the directory of what is set aside in this run (`log/damaged-...`).
+//! Keeps the old state of everything that a repair changes, in the set-aside directory of this run (`log/damaged-...`).
 
 use super::Work;
 use crate::Result;
@@ -9,8 +9,9 @@ use std::sync::Arc;
 const PART_BYTES: u64 = 1 << 20;
 
 impl Work<'_> {
-    /// Keeps a copy of a file that is about to be changed, durable on return. A file that is not there needs none; one that cannot be read is copied up to there. Once a run: what
-    /// is changed again later was kept as it was before.
+    /// Keeps a copy of a file that is about to be changed. Durable on return. A missing file needs none. An unreadable
+    /// file is copied as far as it can be read. Each file is copied once per run: a later change finds the older state
+    /// kept already.
     pub(super) fn set_aside(&mut self, path: &str) -> Result<()> {
         if !self.sets_aside {
             return Ok(());
@@ -31,7 +32,7 @@ impl Work<'_> {
         }
         let copied = copy(&*from, &self.ground.create(&temporary)?);
         if let Err(error) = copied {
-            // Others need the room that it took on a full disk.
+            // On a full disk others need its space.
             let _ = self.ground.remove(&temporary);
             return Err(error);
         }

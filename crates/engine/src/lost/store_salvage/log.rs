@@ -1,14 +1,14 @@
-//! A damaged operations log: what its valid batches say is applied, and a new log begins.
+//! A damaged operations log: its valid batches are applied, and a new log begins.
 //!
-//! The order of the steps is what makes it safe to be cut short. Until the last one the old log is there and damaged, or the marker says that the
-//! repair goes on, so that nothing else opens the store.
-//! 1. The object index takes the objects of all valid batches behind its own position, and then the position at which the new log starts: whoever
-//!    repeats this applies nothing twice. Objects are set by value, so batches behind a hole are right without those in it. In the same step
-//!    chunks of unsealed containers that cannot be read get dead.
-//! 2. Containers that the log spells are sealed. One that can be read is left alone, so this can be repeated.
-//!    What was found is written down before: afterwards nobody could tell what was lost from what was applied long ago.
-//! 3. The chunk index is marked as to be made anew: changes of counts cannot be applied without the lost ones before them.
-//! 4. The marker is written; the old segments are moved away; the new log begins; the marker goes.
+//! The order of the steps makes it safe to be cut short. Until the last step, either the old log is there and damaged,
+//! or the marker says that the repair goes on: so nothing else opens the store.
+//! 1. The object index takes the objects of all valid batches after its own position, and then the position at which
+//!    the new log starts: a repetition applies nothing twice. Objects are set by value, so batches after a hole are
+//!    right without those in it. In the same step unreadable chunks of unsealed containers become dead.
+//! 2. Containers that the log defines are sealed. A container that can be read is left alone, so this can be repeated.
+//!    The findings are written down before: afterwards nobody could distinguish lost parts from parts applied long ago.
+//! 3. The chunk index is marked for a rebuild: changes of counts cannot be applied without the lost ones before them.
+//! 4. The marker is written, the old segments are moved away, the new log begins, and the marker is removed.
 
 use super::{WholeLog, Work};
 use crate::OBJECTS_WRITTEN;
@@ -26,18 +26,20 @@ use onefold_storage::{Closed, ContainerStore, StorageError};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// Stands in the directory of the log while a new log takes the place of a damaged one: where it starts, and where the old one goes.
+/// This file is in the directory of the log while a new log replaces a damaged one. It says where the new log starts,
+/// and where the old one goes.
 pub(crate) const MARKER: &str = "log/replacing";
-/// What a repair found, until the new log is there; then it is kept with the old segments.
+/// The findings of a repair, until the new log is there. Then the file is kept with the old segments.
 const REPORT: &str = "log/replacing.report";
 const REPORT_ASIDE: &str = "report";
-/// Before a sentence of the report that says that something is lost.
+/// Prefix of the report's sentences about losses.
 const LOST: &str = "lost: ";
-/// Room between the furthest position that is known and the start of a new log, in limits of the log: positions of lost segments are not used again.
+/// Gap between the furthest known position and the start of a new log, in limits of the log: positions of lost segments
+/// are not used again.
 const LIMITS_AHEAD: u64 = 4;
 
 impl Work<'_> {
-    /// Looks whether the log is sound and fits the indexes; if not, replaces it.
+    /// Checks that the log is sound and fits the indexes; if not, replaces it.
     pub(super) fn repair_log(&mut self) -> Result<()> {
         if let Some((start, aside)) = self.read_marker()? {
             self.say("the operations log is replaced by a new one: that was begun before");
@@ -61,12 +63,13 @@ impl Work<'_> {
         self.replace_log(start, &aside)
     }
 
-    /// The log is sound: what an earlier repair left beside it goes.
+    /// Removes what an earlier repair left beside a sound log.
     fn clear_remains(&mut self) -> Result<()> {
         if !self.ground.exists(MARKER)? {
             return if self.dry_run { Ok(()) } else { forget_report(&**self.ground) };
         }
-        // The marker is damaged, or it would have said how to go on. The new log has its place; whether the chunk index fits nobody knows.
+        // The marker is damaged, or it would have said how to continue. The new log is in place, but whether the chunk
+        // index fits is unknown.
         self.say(format!("{} cannot be read, but the operations log is sound: it is removed", self.ground.describe(MARKER)));
         self.tell_again(&[REPORT.to_owned()])?;
         self.done.needs_index = true;
@@ -84,7 +87,7 @@ impl Work<'_> {
         self.end_replacement(aside)
     }
 
-    /// The new log is there: the report goes to what was set aside, then the marker goes.
+    /// Moves the report to the set-aside files, then removes the marker. The new log is there.
     fn end_replacement(&self, aside: &str) -> Result<()> {
         if self.ground.exists(REPORT)? {
             self.ground.create_directory(aside)?;
@@ -95,7 +98,8 @@ impl Work<'_> {
         Ok(self.ground.sync_directory(parent(MARKER))?)
     }
 
-    /// Says what an earlier run found that was cut short, if there was one: what it applied cannot be told from what was there before.
+    /// Repeats the findings of an earlier run that was cut short, if there was one: what it applied cannot be
+    /// distinguished from what was there before.
     fn tell_again(&mut self, paths: &[String]) -> Result<bool> {
         for path in paths {
             let bytes = match read_file(&**self.ground, path, 64 << 20) {
@@ -114,7 +118,7 @@ impl Work<'_> {
         Ok(false)
     }
 
-    /// Writes down what was found, before anything is changed that it is told from.
+    /// Writes down the findings before anything that they come from is changed.
     fn keep_report(&self) -> Result<()> {
         let line = |sentence: &String| {
             let prefix = if self.done.losses.contains(sentence) { LOST } else { "" };
@@ -124,8 +128,9 @@ impl Work<'_> {
         Ok(replace_file(&**self.ground, REPORT, lines.as_bytes())?)
     }
 
-    /// What the marker of an earlier run says. It is written whole, so one that cannot be read is damage on top, and the repair begins anew. So it does
-    /// where earlier builds wrote a start at which no log can begin.
+    /// Returns what the marker of an earlier run says. The marker is written atomically, so an unreadable one is
+    /// additional damage, and the repair starts over. It also starts over if an earlier build wrote a start at which no
+    /// log can begin.
     fn read_marker(&self) -> Result<Option<(Position, String)>> {
         let bytes = match read_file(&**self.ground, MARKER, 4096) {
             Err(error) if error.is_lasting() || matches!(error, GroundError::TooLong { .. }) => return Ok(None),
@@ -142,7 +147,7 @@ impl Work<'_> {
         Ok(parse())
     }
 
-    /// Why the store does not open with its log; `None`: it does.
+    /// Returns why the store does not open with its log. `None`: it does.
     fn problem_of_log(&mut self) -> Result<Option<String>> {
         let WholeLog { start, end, .. } = match &self.log {
             Ok(whole) => *whole,
@@ -170,7 +175,7 @@ impl Work<'_> {
         Ok(consumers.iter().find_map(lost))
     }
 
-    /// Looks whether the log can be read. An error is none of the log.
+    /// Checks whether the log can be read. Errors: those that are not of the log.
     pub(super) fn look_at_log(&mut self) -> Result<()> {
         self.log = match self.read_log() {
             Err(error) if !error.is_damage() => return Err(error),
@@ -179,7 +184,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// What is left of the log.
+    /// Returns what is left of the log.
     pub(super) fn remnants(&mut self) -> Result<&Remnants> {
         if self.remnants.is_none() {
             self.remnants = Some(salvage_batches(&**self.ground, LOG, &self.descriptor.store, &mut |_, _, _| {})?);
@@ -187,7 +192,7 @@ impl Work<'_> {
         Ok(self.remnants.get_or_insert_default())
     }
 
-    /// The greatest epoch and position in the headers of the containers.
+    /// Returns the greatest epoch and position in the headers of the containers.
     pub(super) fn furthest(&mut self) -> Result<(u64, Position)> {
         if self.furthest.is_none() {
             self.furthest = Some(self.containers(Access::Read)?.furthest()?);
@@ -195,7 +200,7 @@ impl Work<'_> {
         Ok(self.furthest.unwrap_or_default())
     }
 
-    /// Reads all of the log as opening does.
+    /// Reads the whole log as an opening does.
     fn read_log(&self) -> Result<WholeLog> {
         let log = Log::open(self.ground.clone(), LOG, self.descriptor.store, log_options(self.settings), Opening::ReadOnly)
             .map_err(lost_files)?;
@@ -215,7 +220,7 @@ impl Work<'_> {
         Ok(WholeLog { start: log.start(), end: log.end(), epoch: log.epoch() })
     }
 
-    /// A position behind all that any part of the store has seen.
+    /// Returns a position beyond everything that any part of the store has seen.
     fn start_of_new_log(&mut self) -> Result<Position> {
         let mut seen = self.remnants()?.reach;
         seen = seen.max(self.furthest()?.1);
@@ -233,7 +238,7 @@ impl Work<'_> {
             .ok_or_else(|| EngineError::Inconsistent { why: format!("a part of it names position {} of the log, which cannot be", seen.0) })
     }
 
-    /// Brings the object index to what all valid batches say, and seals containers.
+    /// Applies all valid batches to the object index, and seals containers.
     fn keep_remnants(&mut self, start: Position) -> Result<()> {
         let storage = self.containers(Access::Read)?;
         // Before it is opened for writing, which may write to it.
@@ -242,7 +247,7 @@ impl Work<'_> {
             self.set_aside(&format!("{OBJECTS}/{partition:04x}.copy"))?;
         }
         let objects = match self.objects_made {
-            // They would be there.
+            // A real repair would have made these files.
             Some(_) if self.dry_run => None,
             _ => Some(self.objects(if self.dry_run { Access::Read } else { Access::ReadWrite })?),
         };
@@ -260,10 +265,10 @@ impl Work<'_> {
         }
         let Some(objects) = objects.filter(|_| !self.dry_run) else { return Ok(()) };
         self.take_batches(&mut |_, end, batch| take_objects(&objects, end, batch))?;
-        // Before there are catalogs that have these chunks: an index made from them would take the chunks for stored.
+        // Before any catalog has these chunks: an index rebuilt from such catalogs would take the chunks for stored.
         objects.apply(start, 0, &dead(&objects, &closed)?)?;
         objects.persist()?;
-        // The new log starts there: a copy from before would bring back what was deleted since.
+        // The new log starts here: an older copy would bring back what was deleted since.
         objects.copy_objects()?;
         storage.close_damaged(self.epoch, log_start, &aside, false)?;
         Ok(())
@@ -280,14 +285,15 @@ impl Work<'_> {
         result.map(|()| remnants)
     }
 
-    /// How far the log went, as far as its consumers know.
+    /// Returns how far the log went, as far as its consumers know.
     fn furthest_applied(&self, objects: Position) -> Result<Position> {
         let headers = self.index_headers()?;
         Ok(headers.iter().map(|header| Position(header.applied)).fold(objects, Position::max))
     }
 
-    /// `before`: up to where the object index had the log; `furthest`: up to where it went at least; `is_repeated`: an earlier run, which was cut short, may
-    /// have brought the object index up to where it wanted to start the new log.
+    /// Reports what was found. `before`: how far the object index had applied the log. `furthest`: how far the log went
+    /// at least. `is_repeated`: an earlier run was cut short, and may have brought the object index up to the start of
+    /// its new log.
     fn tell(
         &mut self,
         remnants: &Remnants,
@@ -303,7 +309,7 @@ impl Work<'_> {
         if remnants.batches == 0 && furthest > before {
             ends.push((before, furthest));
         } else if remnants.batches > 0 {
-            // What was trimmed before the log's start was applied; what is missing there was not.
+            // Parts trimmed before the log's start were applied; parts missing there were not.
             let start = remnants.holes.first().map_or(remnants.start, |(from, _)| remnants.start.min(*from));
             ends.extend((before < start).then_some((before, start)));
             ends.extend((remnants.end < furthest).then_some((remnants.end, furthest)));
@@ -345,7 +351,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Finds out what objects lost batches may have written.
+    /// Finds out which objects lost batches may have written.
     fn guess_objects(&mut self, from: Position, to: Position) -> Result<()> {
         let records = guess_records(&**self.ground, LOG, &self.descriptor.store, from, to)?;
         let of_objects = records.iter().filter(|record| record.partition.class == PartitionClass::ObjectIndex);
@@ -353,7 +359,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Says what the loss of changes of objects means, and sees to it that nothing is destroyed for it.
+    /// Explains what the lost changes of objects mean, and makes sure that nothing is destroyed because of them.
     fn tell_of_holes(&mut self) -> Result<()> {
         self.say("what happened then is lost: backups that ended are missing, and blocks of volumes show what they had before");
         self.say(
@@ -370,7 +376,7 @@ impl Work<'_> {
         self.keep_layers()
     }
 
-    /// From here on no layer goes because no volume uses it.
+    /// From here on layers stay even if no volume uses them.
     pub(super) fn keep_layers(&self) -> Result<()> {
         if self.dry_run {
             return Ok(());
@@ -392,7 +398,7 @@ impl Work<'_> {
     }
 }
 
-/// Removes what a repair found that was given up because the log was put back.
+/// Removes the findings of a repair that was given up because the log was put back.
 pub(super) fn forget_report(ground: &dyn Ground) -> Result<()> {
     if ground.exists(REPORT)? {
         ground.remove(REPORT)?;
@@ -400,7 +406,7 @@ pub(super) fn forget_report(ground: &dyn Ground) -> Result<()> {
     Ok(())
 }
 
-/// The changes of dead slots that say that unreadable chunks are not stored.
+/// Returns the changes that mark unreadable chunks as dead slots.
 fn dead(objects: &ObjectIndex, closed: &Closed) -> Result<Vec<Change>> {
     let mut changes = Vec::new();
     for lost in &closed.unreadable {
@@ -412,7 +418,7 @@ fn dead(objects: &ObjectIndex, closed: &Closed) -> Result<Vec<Change>> {
     Ok(changes)
 }
 
-/// Takes over what one batch says of containers. Counts the records of the batch that are of no known kind.
+/// Applies the container records of one batch. Counts the records of unknown kinds.
 fn take_containers(storage: &ContainerStore, position: Position, batch: &Batch, unknown: &mut u64) -> Result<()> {
     for record in &batch.records {
         match record.partition.class {
@@ -422,14 +428,14 @@ fn take_containers(storage: &ContainerStore, position: Position, batch: &Batch, 
                 Err(error) => return Err(error.into()),
             },
             PartitionClass::ObjectIndex => *unknown += u64::from(objects_of(record).is_none()),
-            // Made anew from containers and objects.
+            // Rebuilt from containers and objects.
             PartitionClass::ChunkIndex => {}
         }
     }
     Ok(())
 }
 
-/// Takes over what one batch says of objects.
+/// Applies the object records of one batch.
 fn take_objects(objects: &ObjectIndex, end: Position, batch: &Batch) -> Result<()> {
     let of_objects = batch.records.iter().filter(|record| record.partition.class == PartitionClass::ObjectIndex);
     let changes: Vec<Change> = of_objects.filter_map(objects_of).flatten().collect();
@@ -440,13 +446,13 @@ fn take_objects(objects: &ObjectIndex, end: Position, batch: &Batch) -> Result<(
     Ok(())
 }
 
-/// The changes in a record of the object index; `None`: it cannot be understood.
+/// Returns the changes in a record of the object index. `None`: it cannot be understood.
 fn objects_of(record: &Record) -> Option<Vec<Change>> {
     let changes = objects::decode_changes(record.partition.number, &record.payload).ok();
     changes.filter(|_| record.kind == OBJECTS_WRITTEN)
 }
 
-/// A log whose directory or file is gone is damaged.
+/// Turns a missing directory or file of the log into damage.
 fn lost_files(error: LogError) -> EngineError {
     match error {
         LogError::Ground(error) if error.is_lasting() => EngineError::Inconsistent { why: error.to_string() },

@@ -1,7 +1,9 @@
-//! Repairing what opening a store needs: descriptor, owner epoch, object index, operations log (`docs/decisions/0021-salvage.md`).
+//! Repairs the parts that an opening needs: descriptor, owner epoch, object index, operations log
+//! (`docs/decisions/0021-salvage.md`).
 //!
-//! Every step looks whether its part is sound and leaves it alone if it is; so a run that was cut short is simply made again. Nothing that was damaged is
-//! destroyed: it is set aside. A log that is given up leaves a chunk index that does not fit any more, which is then made anew by the caller.
+//! Every step checks whether its part is sound and then leaves it alone. So a run that was cut short is simply
+//! repeated. Nothing damaged is destroyed: it is set aside. If a log is given up, the chunk index does not fit any
+//! more, and the caller rebuilds it.
 
 mod aside;
 mod log;
@@ -23,36 +25,38 @@ use std::sync::Arc;
 
 pub(crate) use log::MARKER;
 
-/// How to salvage.
+/// Options of a salvage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SalvageOptions {
-    /// Change nothing, only say what would be done.
+    /// Change nothing; only say what would be done.
     pub dry_run: bool,
-    /// Repair also what cannot be repaired without a loss.
+    /// Make repairs even if they lose something.
     pub may_lose: bool,
 }
 
 /// What a salvage did, or would do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Salvaged {
-    /// Nothing was done, for something would be lost that may not be: the rest says what would be done.
+    /// Nothing was done, because something would be lost without permission. The other fields say what would be done.
     pub is_refused: bool,
-    /// A sentence for everything that was repaired, and for everything that is lost.
+    /// A sentence for each repair and each loss.
     pub sentences: Vec<String>,
-    /// The chunk index is to be made anew before the store opens.
+    /// The chunk index must be rebuilt before the store opens.
     pub needs_index: bool,
-    /// Those of the sentences that say that something is lost.
+    /// The sentences about losses.
     pub losses: Vec<String>,
-    /// Objects that were written in lost parts of the log, as far as their bytes can be understood: good for telling a person what may be lost, and for nothing else.
+    /// Objects written in lost parts of the log, as far as their bytes can be understood. Use them only to tell a
+    /// person what may be lost.
     pub lost_objects: Vec<Change>,
 }
 
-/// Repairs what opening the store needs, as far as it is damaged. Nobody else may have the store open. In a dry run nothing is changed and the
-/// sentences tell what would be done. An error is what cannot be repaired, or a device that fails; it may be run again.
+/// Repairs the damaged parts that an opening needs. Nobody else may have the store open. A dry run changes nothing; its
+/// sentences say what would be done. Errors: something cannot be repaired, or a device fails; it may be run again.
 ///
-/// Whether something would be lost is found out under the lock under which it is done, and a sound store is read once for both.
+/// Whether anything would be lost is determined under the same lock as the repair, and a sound store is read once for
+/// both.
 pub fn salvage(ground: &Arc<dyn Ground>, settings: &Settings, options: SalvageOptions, command: &str) -> Result<Salvaged> {
-    // A place that is no store is said to be none, and no lock file is left in it. What was found counts under the lock only.
+    // If there is no store here, say so, and leave no lock file behind. The findings count only under the lock.
     look_at_descriptor(&**ground)?.0.check_settings(settings, &**ground)?;
     let holder = Holder::this_process(command);
     let _lock = ground.lock(LOCK, true, &holder)?;
@@ -72,12 +76,12 @@ pub fn salvage(ground: &Arc<dyn Ground>, settings: &Settings, options: SalvageOp
     repair_parts(ground, settings, Way::Repair)
 }
 
-/// What is done about damage.
+/// How to treat damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Repair,
     DryRun,
-    /// As a repair, but the chunk index is not looked at: it is not needed.
+    /// Repair, but do not look at the chunk index: it is not needed.
     WithoutIndex,
 }
 
@@ -121,24 +125,24 @@ struct Work<'a> {
     settings: &'a Settings,
     descriptor: Descriptor,
     dry_run: bool,
-    /// Whether what is changed is kept as it was.
+    /// Whether the old state of changed files is kept.
     sets_aside: bool,
     done: Salvaged,
-    /// The owner epoch of whatever this writes.
+    /// The owner epoch of everything that this writes.
     epoch: u64,
-    /// The name of what is set aside.
+    /// The name for set-aside files.
     aside: Option<String>,
-    /// Files of the object index are made anew, applied up to there: in a dry run they would be.
+    /// Position up to which rebuilt files of the object index are applied. In a dry run: would be.
     objects_made: Option<Position>,
-    /// Start, end and greatest epoch of the log; `Err`: what is wrong with it. Everything is read once.
+    /// Start, end and greatest epoch of the log, read once. `Err`: what is wrong with it.
     log: std::result::Result<WholeLog, String>,
-    /// What is left of a log that is not whole.
+    /// The remains of a log that is not complete.
     remnants: Option<Remnants>,
     /// Greatest epoch and position in the headers of the containers.
     furthest: Option<(u64, Position)>,
 }
 
-/// A log that can be read as opening reads it.
+/// A log that can be read as an opening reads it.
 #[derive(Clone, Copy, Debug)]
 struct WholeLog {
     start: Position,
@@ -146,14 +150,14 @@ struct WholeLog {
     epoch: u64,
 }
 
-/// What of the descriptor is to be written anew, and why.
+/// Which file of the descriptor must be rewritten, and why.
 enum Spelled {
     Sound,
     Copy(String),
     Main(String),
 }
 
-/// Reads the descriptor from where it is sound.
+/// Reads the descriptor from the file that is sound.
 fn look_at_descriptor(ground: &dyn Ground) -> Result<(Descriptor, Spelled)> {
     let main = match Descriptor::read(ground) {
         Err(error @ EngineError::Descriptor { .. }) => Err(error),
@@ -184,22 +188,23 @@ fn look_at_descriptor(ground: &dyn Ground) -> Result<(Descriptor, Spelled)> {
 }
 
 impl Engine {
-    /// Opens a damaged store for reading what is sound of it: what opening needs is repaired in memory, and nothing is changed. Returns what was found too. The chunk
-    /// index is not used, so a chunk that cannot be read where its recipe says is lost here. Nobody can write meanwhile.
+    /// Opens a damaged store for reading its sound parts. The parts that an opening needs are repaired in memory, and
+    /// nothing is changed. Returns the findings too. The chunk index is not used, so a chunk that cannot be read where
+    /// its recipe says is lost here. Nobody can write meanwhile.
     pub fn open_sound(ground: Arc<dyn Ground>, settings: Settings, command: &str) -> Result<(Arc<Engine>, Salvaged)> {
         look_at_descriptor(&*ground)?.0.check_settings(&settings, &*ground)?;
         let lock = ground.lock(LOCK, false, &Holder::this_process(command))?;
         let overlay: Arc<dyn Ground> = Arc::new(overlay::Overlay::new(ground, lock));
         let done = repair_parts(&overlay, &settings, Way::WithoutIndex)?;
         let engine = Engine::open(overlay, settings, Mode::Rebuild, command)?;
-        // What parity gives back is not written down: it would stay in memory.
+        // Containers rebuilt from parity are not written down: they would stay in memory.
         engine.storage.rehearse();
         Ok((engine, done))
     }
 }
 
 impl Work<'_> {
-    /// Says something, once: an earlier run that was cut short may have found it too.
+    /// Adds a sentence, once: an earlier run that was cut short may have added it too.
     fn say(&mut self, sentence: impl Into<String>) {
         let sentence = sentence.into();
         if !self.done.sentences.contains(&sentence) {
@@ -207,7 +212,7 @@ impl Work<'_> {
         }
     }
 
-    /// Says that something is lost.
+    /// Adds a sentence about a loss.
     fn lose(&mut self, sentence: String) {
         if !self.done.losses.contains(&sentence) {
             self.done.losses.push(sentence.clone());
@@ -215,7 +220,7 @@ impl Work<'_> {
         self.say(sentence);
     }
 
-    /// Puts the descriptor back from its second copy, or the copy from the descriptor.
+    /// Restores the descriptor from its second copy, or the copy from the descriptor.
     fn repair_descriptor(&mut self, spelled: Spelled) -> Result<()> {
         let (path, sentence) = match spelled {
             Spelled::Sound => return Ok(()),
@@ -230,7 +235,7 @@ impl Work<'_> {
         if path == DESCRIPTOR { self.descriptor.write(&**self.ground) } else { self.descriptor.write_copy(&**self.ground) }
     }
 
-    /// Makes the owner epoch one that is greater than every one that a part of the store has seen, if it is damaged or less than one of them.
+    /// Raises the owner epoch above every epoch in any part of the store, if it is damaged or less than one of them.
     fn repair_owner(&mut self) -> Result<()> {
         let seen = self.greatest_epoch()?;
         let why = match read_epoch(&**self.ground) {
@@ -251,7 +256,7 @@ impl Work<'_> {
         write_epoch(&**self.ground, self.epoch)
     }
 
-    /// The greatest owner epoch in any part of the store that can be read.
+    /// Returns the greatest owner epoch in any readable part of the store.
     fn greatest_epoch(&mut self) -> Result<u64> {
         let mut epoch = match &self.log {
             Ok(whole) => whole.epoch,
@@ -267,7 +272,7 @@ impl Work<'_> {
         Ok(epoch)
     }
 
-    /// The valid headers of the chunk index.
+    /// Returns the valid headers of the chunk index.
     fn index_headers(&self) -> Result<Vec<header::Header>> {
         let mut headers = Vec::new();
         for partition in 0..self.descriptor.index_partitions {
@@ -281,7 +286,7 @@ impl Work<'_> {
         Ok(headers)
     }
 
-    /// Finds out whether the chunk index must be made anew.
+    /// Determines whether the chunk index must be rebuilt.
     fn look_at_index(&mut self) -> Result<()> {
         if self.done.needs_index {
             return Ok(());
@@ -297,7 +302,7 @@ impl Work<'_> {
                 damaged.first().map(|page| format!("{} of its pages are damaged, first {} page {}", damaged.len(), page.path, page.page))
             }
             Err(error) if error.is_damage() || error.is_lasting() => Some(error.to_string()),
-            // The number of openings went back, and it was set right above; in a dry run it was not.
+            // The number of openings went back. It was set right above, but not in a dry run.
             Err(IndexError::Fenced { .. }) => None,
             Err(error @ IndexError::Mismatch { .. }) => Some(error.to_string()),
             Err(error) => return Err(error.into()),
@@ -310,7 +315,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// From here on nothing opens the store until its chunk index is made anew.
+    /// From here on nothing opens the store until its chunk index is rebuilt.
     fn mark_index(&self) -> Result<()> {
         if self.dry_run {
             return Ok(());
@@ -334,12 +339,12 @@ impl Work<'_> {
         ObjectIndex::open(self.ground.clone(), OBJECTS, &ownership, options, access)
     }
 
-    /// The directory for what is set aside in this run.
+    /// Returns the directory for the set-aside files of this run.
     fn aside(&mut self) -> String {
         format!("{LOG}/{}", self.aside_name())
     }
 
-    /// What is added to the names of what is set aside in this run.
+    /// Returns the suffix for the names of this run's set-aside files.
     fn aside_name(&mut self) -> String {
         let name = || {
             let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -350,9 +355,9 @@ impl Work<'_> {
 }
 
 impl Engine {
-    /// What is damaged that this opening did not need, but the next one may.
+    /// Returns the damaged parts that this opening did not need, but the next one may.
     pub fn damaged_spares(&self) -> Vec<String> {
-        // Before the copies are looked at: they are made first when the log is trimmed.
+        // Before looking at the copies: a trim of the log writes them first.
         let log_start = self.log.start();
         let mut damaged = Vec::new();
         for read in [Descriptor::read(&*self.ground).map(Some), Descriptor::read_copy(&*self.ground)] {

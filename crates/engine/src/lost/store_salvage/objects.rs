@@ -1,4 +1,5 @@
-//! A damaged object index: what can be read of it, the second copy of the objects that everything hangs on, and the log make a new one.
+//! A damaged object index: a new one is made from its readable parts, the second copy of the essential objects, and the
+//! log.
 
 use super::Work;
 use crate::Result;
@@ -8,9 +9,10 @@ use onefold_index::ObjectIndex;
 use onefold_index::objects::{Need, Salvage, SalvagedPartition, salvage_partition};
 use onefold_oplog::{Position, first_segment};
 
-/// The objects that do harm where they are lost, or are of another time than the others: block mappings, what they hang on (layers, volumes, the number of the next one), backups, and lost
-/// ranges; who may reach volumes, reservations, and erasures under way. Older ones bring back what was deleted, give numbers out twice, or erase once more. All others save time or room, or can be told from
-/// the containers, or are looked at by a person.
+/// The objects that do harm if they are lost, or older than the others: block mappings and what they depend on (layers,
+/// volumes, the next volume number), backups, and lost ranges; also access to volumes, reservations, and erasures under
+/// way. Older versions bring back deleted data, reuse numbers, or erase again. All other objects only save time or
+/// space, can be derived from the containers, or are checked by a person.
 const NEEDED: [u8; 9] = [b'b', b'e', b'i', b'l', b'm', b'n', b'r', b'v', b'x'];
 
 fn content(kind: u8) -> Need {
@@ -18,11 +20,12 @@ fn content(kind: u8) -> Need {
 }
 
 impl Work<'_> {
-    /// Makes partitions anew whose files are damaged, or older than the log and their second copy; and damaged second copies.
+    /// Rebuilds partitions whose files are damaged, or older than the log and their second copy. Also rewrites damaged
+    /// second copies.
     pub(super) fn repair_blocks(&mut self) -> Result<()> {
         let first = first_segment(&**self.ground, LOG)?;
         for partition in 0..self.descriptor.object_partitions {
-            // Without any segment the second copy is the newest that is left.
+            // Without any segment, the second copy is the newest state that is left.
             let copied = || ObjectIndex::copied_position(&**self.ground, OBJECTS, partition);
             let start = first.or_else(copied).unwrap_or_default();
             let (problem, position) = ObjectIndex::problem_of(self.ground, OBJECTS, partition)?;
@@ -38,7 +41,8 @@ impl Work<'_> {
         self.repair_copies(first.unwrap_or_default())
     }
 
-    /// `start`: what the new file is applied up to; `first`: where the log starts, if there is any of it.
+    /// Rebuilds a partition. `start`: the position up to which the new file is applied. `first`: the start of the log,
+    /// if any of it is left.
     fn salvage_partition(&mut self, partition: u16, start: Position, first: Option<Position>, problem: &str) -> Result<()> {
         let aside = self.aside_name();
         let has_whole_log = first == Some(Position(0)) && self.log.is_ok();
@@ -52,8 +56,9 @@ impl Work<'_> {
             aside: &aside,
             dry_run: self.dry_run,
         };
-        // The counts and removals of the chunk index may be of another time than the objects that are kept, and without dead slots chunks that were
-        // removed would be taken for stored. Marked first: a run that is cut short does not know any more why the file was made anew.
+        // The counts and removals of the chunk index may be as of another time than the kept objects. Without dead
+        // slots, removed chunks would be taken for stored. Mark first: after a cut, nobody knows any more why the file
+        // was rebuilt.
         self.done.needs_index = true;
         self.mark_index()?;
         let done = salvage_partition(&how, partition)?;
@@ -67,7 +72,7 @@ impl Work<'_> {
         let copied = done.copied.map_or(String::new(), |copied| format!(", {copied} from the second copy"));
         self.say(format!("{} objects are kept{copied}; the old file is {path}.{aside}", done.objects));
         if done.older.is_some() {
-            // Mappings and layers may be of two times.
+            // Mappings and layers may be as of two times.
             self.keep_layers()?;
         }
         if let Some(problem) = done.copy_problem {
@@ -88,7 +93,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// A second copy that is damaged, or older than the log's start, is written anew: the log behind the object index's position is there.
+    /// Rewrites second copies that are damaged or older than the log's start. The log after the object index's position
+    /// exists.
     fn repair_copies(&mut self, log_start: Position) -> Result<()> {
         let Ok(objects) = self.objects(Access::Read) else { return Ok(()) };
         let damaged = objects.damaged_copies(log_start);

@@ -1,6 +1,8 @@
-//! A ground that reads what another one has and keeps in memory what is written to it: a repair on it changes nothing, and what it makes can be read.
+//! A ground that reads another ground and keeps all writes in memory. A repair on it changes nothing, and its result
+//! can be read.
 //!
-//! Of a file that is changed only the changed pages are in memory. Locks are nobody's but this process': whoever makes it holds those of the store.
+//! Of a changed file only the changed pages are in memory. Its locks bind only this process: its creator holds the
+//! store's locks.
 
 use onefold_ground::{Access, DirectoryEntry, File, Ground, GroundError, Holder, Identity, LockError, LockGuard, Result, lock, parent};
 use parking_lot::{Mutex, RwLock};
@@ -11,12 +13,12 @@ use std::sync::Arc;
 
 const PAGE_BYTES: u64 = 4096;
 
-/// The ground; clones are the same one.
+/// The ground. Clones share its state.
 #[derive(Clone, Debug)]
 pub(crate) struct Overlay {
     inner: Arc<dyn Ground>,
     names: Arc<Mutex<Names>>,
-    /// The store's lock, as long as anybody reads here.
+    /// The store's lock, held as long as anybody reads here.
     _lock: Arc<LockGuard>,
 }
 
@@ -24,7 +26,7 @@ pub(crate) struct Overlay {
 struct Names {
     /// Files that are new, changed or renamed.
     files: BTreeMap<String, Arc<Changed>>,
-    /// Names of the ground below that are gone.
+    /// Names that are removed from the ground below.
     removed: BTreeSet<String>,
     directories: BTreeSet<String>,
 }
@@ -40,11 +42,11 @@ struct Changed {
 struct Pages {
     pages: BTreeMap<u64, Box<[u8]>>,
     length: u64,
-    /// The smallest length so far: what the file below has behind it is gone.
+    /// The smallest length so far: bytes of the file below beyond it are gone.
     kept: u64,
 }
 
-/// A file that is changed, or one of the ground below for as long as nobody changes it.
+/// A changed file, or a file of the ground below until somebody changes it.
 #[derive(Debug)]
 struct Handle {
     ground: Overlay,
@@ -66,7 +68,7 @@ fn failed(operation: &'static str, path: &str, kind: ErrorKind) -> GroundError {
 }
 
 impl Overlay {
-    /// Nothing is changed yet. `lock` keeps writers from the ground below.
+    /// Returns an overlay without changes. `lock` keeps writers from the ground below.
     pub(crate) fn new(inner: Arc<dyn Ground>, lock: LockGuard) -> Overlay {
         Overlay { inner, names: Arc::default(), _lock: Arc::new(lock) }
     }
@@ -75,13 +77,13 @@ impl Overlay {
         Ok(!names.removed.contains(path) && self.inner.exists(path)?)
     }
 
-    /// Whether the ground below has the same file under this name.
+    /// Returns whether the ground below has the same file under this name.
     fn is_untouched(&self, path: &str) -> bool {
         let names = self.names.lock();
         !names.files.contains_key(path) && !names.removed.contains(path)
     }
 
-    /// The file, to be changed.
+    /// Returns the file in a form that can be changed.
     fn to_change(&self, names: &mut Names, path: &str) -> Result<Arc<Changed>> {
         if let Some(changed) = names.files.get(path) {
             return Ok(changed.clone());
@@ -224,7 +226,7 @@ impl Changed {
         Ok(())
     }
 
-    /// What the file below has there; zeros behind its end.
+    /// Reads the bytes of the file below, with zeros after its end.
     fn read_below(&self, kept: u64, offset: u64, out: &mut [u8]) -> Result<()> {
         let present = kept.saturating_sub(offset).min(out.len() as u64) as usize;
         out[present..].fill(0);
@@ -246,7 +248,7 @@ impl Changed {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(vacant) => {
                     let mut bytes = vec![0; PAGE_BYTES as usize].into_boxed_slice();
-                    // What is written whole is not read: it may be damaged.
+                    // A page that is written completely is not read: it may be damaged.
                     if count < PAGE_BYTES as usize {
                         self.read_below(kept, page * PAGE_BYTES, &mut bytes)?;
                     }
@@ -296,7 +298,7 @@ impl File for Handle {
     fn try_read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<bool> {
         match (self.changed(), &self.below) {
             (None, Some(below)) => below.try_read_at(offset, buffer),
-            // What is changed may still have its other bytes below.
+            // A changed file may still have its other bytes below.
             _ => Ok(false),
         }
     }
@@ -316,7 +318,7 @@ impl File for Handle {
     fn allocated_bytes(&self) -> Result<u64> {
         match (self.changed(), &self.below) {
             (None, Some(below)) => below.allocated_bytes(),
-            // Memory has room for all of it.
+            // Memory is large enough for all of it.
             _ => self.len(),
         }
     }

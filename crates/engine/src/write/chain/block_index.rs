@@ -8,10 +8,10 @@ use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
 use std::sync::Arc;
 
-/// Says STRONG-MAYBE of chunks that the overwritten block has: its mapping keeps them until the new mapping is durable.
+/// Says STRONG-MAYBE for chunks of the overwritten block: its mapping keeps them until the new mapping is durable.
 #[derive(Debug, Default)]
 pub struct BlockIndexFilter {
-    /// What is in it must be stored anew, so the chunk index is asked.
+    /// Chunks in quarantine must be stored again, so the chunk index is asked.
     quarantine: Option<Arc<Quarantine>>,
 }
 

@@ -1,9 +1,11 @@
-//! Bloom filter (M0.9) that is safe after a crash: it says NON-EXISTING only when it is known to hold every stored chunk.
+//! A Bloom filter (M0.9) that is safe after a crash: it says NON-EXISTING only when it is known to hold every stored
+//! chunk.
 //!
-//! The bits live in memory only. After opening, the filter is *incomplete* and says WEAK-MAYBE of everything while a thread adds all entries
-//! of the chunk index; chunks stored meanwhile are added by the update pass. What is durable at the opening is in the index (pages
-//! or replayed log), what comes later passes the update pass: then nothing is missing, and the filter is *complete*.
-//! False positives: (1-(1-1/m)^(kn))^k for m bits, n chunks, k hashes.
+//! The bits are in memory only. After opening, the filter is *incomplete* and says WEAK-MAYBE to everything, while a
+//! thread adds all entries of the chunk index. The update pass adds chunks that are stored meanwhile. Everything
+//! durable at the opening is in the index (pages or replayed log), and everything later passes the update pass: then
+//! nothing is missing, and the filter is *complete*. False positives: (1-(1-1/m)^(kn))^k for m bits, n chunks, k
+//! hashes.
 
 use super::{Filter, Lookup, Request, Verdict};
 use crate::Result;
@@ -15,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// Bits set and tested per chunk; 5 is near the optimum for 7 to 8 bits per chunk.
 const HASHES: u64 = 5;
 
-/// Says NON-EXISTING of chunks that were never stored (of most of them), WEAK-MAYBE otherwise.
+/// Says NON-EXISTING to most chunks that were never stored, and WEAK-MAYBE otherwise.
 #[derive(Debug)]
 pub struct BloomFilter {
     words: Box<[AtomicU64]>,
@@ -23,7 +25,7 @@ pub struct BloomFilter {
 }
 
 impl BloomFilter {
-    /// A filter of about `bytes` bytes (rounded up to a power of two), incomplete.
+    /// Returns an incomplete filter of about `bytes` bytes (rounded up to a power of two).
     pub fn new(bytes: usize) -> BloomFilter {
         let words = (bytes / 8).next_power_of_two().max(8);
         BloomFilter { words: (0..words).map(|_| AtomicU64::new(0)).collect(), complete: AtomicBool::new(false) }
@@ -36,23 +38,23 @@ impl BloomFilter {
         }
     }
 
-    /// Everything stored was added: from now on misses are certain.
+    /// Declares the filter complete, as every stored chunk was added. From now on misses are certain.
     pub fn set_complete(&self) {
         self.complete.store(true, Ordering::Release);
     }
 
-    /// Whether the filter holds everything.
+    /// Returns whether the filter holds everything.
     pub fn is_complete(&self) -> bool {
         self.complete.load(Ordering::Acquire)
     }
 
-    /// Memory, bytes.
+    /// Returns its memory, bytes.
     pub fn memory_bytes(&self) -> usize {
         self.words.len() * 8
     }
 
-    /// Whether a chunk may be stored that the filter denied earlier. Ask with the chunk's claim held: then the answer stays true, because
-    /// whoever stored it added it here before its claim ended.
+    /// Returns whether a chunk may be stored that the filter denied earlier. Ask with the chunk's claim held. Then the
+    /// answer stays true, because every writer adds a chunk here before its claim ends.
     pub(crate) fn is_doubted(&self, fingerprint: &Fingerprint) -> bool {
         !self.is_complete() || self.contains(fingerprint)
     }

@@ -6,18 +6,18 @@ use onefold_ground::profile::Component;
 use onefold_storage::ContainerStore;
 use std::sync::Arc;
 
-/// Chunks compared per load: bounds the frames in memory.
+/// Chunks compared per load. Bounds the frames in memory.
 const BATCH: usize = 64;
 
-/// Turns STRONG-MAYBE into EXISTING when the stored bytes are equal. When they differ, or cannot be read, the chunk is NON-EXISTING and
-/// is stored anew: neither a collision nor damage ever makes a wrong duplicate.
+/// Turns STRONG-MAYBE into EXISTING if the stored bytes are equal. If they differ or cannot be read, the chunk is
+/// NON-EXISTING and is stored again: neither a collision nor damage ever makes a wrong duplicate.
 #[derive(Debug)]
 pub struct ByteCompareFilter {
     storage: Arc<ContainerStore>,
 }
 
 impl ByteCompareFilter {
-    /// Loads from `storage`.
+    /// Returns a filter that loads from `storage`.
     pub fn new(storage: Arc<ContainerStore>) -> ByteCompareFilter {
         ByteCompareFilter { storage }
     }
@@ -46,7 +46,7 @@ impl Filter for ByteCompareFilter {
             for (place, at) in batch.iter().enumerate() {
                 let equal = match &loaded {
                     Ok(()) => slices[place][..] == *lookups[*at].data,
-                    // One of the batch is damaged: look at each by itself.
+                    // A chunk of the batch is damaged: check each by itself.
                     Err(_) => {
                         let mut one = Vec::new();
                         self.storage.load(&wanted[place..=place], &mut one).is_ok() && one[0][..] == *lookups[*at].data

@@ -1,5 +1,6 @@
-//! Container-cache filter (M0.10): chunks that were written together come back together. When a chunk is found, the fingerprints of its
-//! container are loaded (the post-process step), and the chunks that follow it are found without the chunk index.
+//! Container-cache filter (M0.10): chunks that were written together come back together. When a chunk is found, the
+//! fingerprints of its container are loaded (the post-process step). Then the chunks after it are found without the
+//! chunk index.
 
 use super::{Filter, Lookup, Request, Verdict};
 use crate::Result;
@@ -13,32 +14,35 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Says STRONG-MAYBE of chunks of the containers that were used last, WEAK-MAYBE of others.
+/// Says STRONG-MAYBE to chunks of the most recently used containers, WEAK-MAYBE to others.
 #[derive(Debug)]
 pub struct ContainerCacheFilter {
     storage: Arc<ContainerStore>,
-    /// Knows the dead slots: a catalog still lists chunks that are not stored any more.
+    /// Holds the dead slots: a catalog still lists chunks that are not stored any more.
     blocks: Arc<ObjectIndex>,
     limit_entries: usize,
     cache: Mutex<Cache>,
 }
 
-/// Least recently used containers and their fingerprints.
+/// Recently used containers and their fingerprints. The least recently used go first.
 #[derive(Debug, Default)]
 struct Cache {
     chunks: FingerprintMap<Address>,
     containers: HashMap<ContainerId, Loaded>,
-    /// The containers that addresses name -> the one of `containers` that has their chunks: a merged one has those of many.
+    /// Containers that addresses name -> the one in `containers` that has their chunks. A merged container has the
+    /// chunks of many.
     homes: HashMap<ContainerId, ContainerId>,
     /// Last use -> container.
     ages: BTreeMap<u64, ContainerId>,
     clock: u64,
-    /// Counts removals, and beginnings and ends of merges: what was loaded before one may have what is not stored any more.
+    /// Counts removals, and starts and ends of merges. A catalog loaded before one of these may list chunks that are
+    /// not stored any more.
     removals: u64,
-    /// The commit of a merge is under way: it forgets the dead slots of its victims before their catalogs are replaced. What is loaded meanwhile may take a dead
-    /// chunk for one that is stored.
+    /// The commit of a merge is under way: it forgets the dead slots of its victims before their catalogs are replaced.
+    /// A catalog loaded meanwhile may show a dead chunk as stored.
     is_merging: bool,
-    /// Chunks whose copy in some container was found damaged (or another one) and that were stored anew: the chunk index knows where.
+    /// Chunks that were stored again because their copy in some container was damaged or another chunk: the chunk index
+    /// knows where they are.
     replaced: FingerprintMap<()>,
 }
 
@@ -50,14 +54,14 @@ struct Loaded {
 }
 
 impl ContainerCacheFilter {
-    /// Keeps at most about `limit_entries` fingerprints of containers of `storage`.
+    /// Returns a cache of at most about `limit_entries` fingerprints of containers of `storage`.
     pub fn new(storage: Arc<ContainerStore>, blocks: Arc<ObjectIndex>, limit_entries: usize) -> ContainerCacheFilter {
         ContainerCacheFilter { storage, blocks, limit_entries, cache: Mutex::default() }
     }
 }
 
 impl Cache {
-    /// Marks the container that has the chunks of `home` as used; false if it is not here.
+    /// Marks the container that has the chunks of `home` as used. Returns false if it is not here.
     fn touch(&mut self, home: ContainerId) -> bool {
         let Some(container) = self.homes.get(&home).copied() else { return false };
         let loaded = self.containers.get_mut(&container).expect("homes are those of the containers that are here");
@@ -74,7 +78,7 @@ impl Cache {
         if self.containers.contains_key(&catalog.container) {
             return; // another stream was faster
         }
-        // What has these homes now was merged into this container since.
+        // Containers with these homes have been merged into this one since.
         for home in catalog.home_containers() {
             self.homes.get(home).copied().into_iter().for_each(|merged| self.forget(merged));
         }
@@ -107,7 +111,7 @@ impl Cache {
         }
     }
 
-    /// A chunk was stored although its container is here: what is here led the chain to a copy that is no good.
+    /// Notes that a chunk was stored although its container is here: the entry here led the chain to a bad copy.
     fn replace(&mut self, fingerprint: &Fingerprint, address: Address, limit_entries: usize) {
         if self.chunks.get(fingerprint).is_some_and(|old| *old != address) {
             self.chunks.remove(fingerprint);
@@ -181,7 +185,7 @@ impl Filter for ContainerCacheFilter {
             if !self.storage.is_sealed(container) {
                 continue;
             }
-            // The cache is a help, not a need: a container whose catalog is damaged is left to the other filters, and to `check`.
+            // The cache is optional: a container with a damaged catalog is left to the other filters, and to `check`.
             let Ok(catalog) = self.storage.catalog(container) else { continue };
             let Ok(dead) = DeadSlots::read(&self.blocks, catalog.container) else { continue };
             let mut cache = self.cache.lock();

@@ -1,12 +1,14 @@
 //! The filter chain (M0.4, M0.5): the ordered tests that decide whether a chunk is already stored.
 //!
-//! Each filter gives each chunk one of four verdicts. A filter runs for a chunk while nothing is known of it (WEAK-MAYBE), or when it is
-//! STRONG-MAYBE and the filter is one that can say EXISTING. EXISTING and NON-EXISTING stop the chain for that chunk. At the end, EXISTING
-//! and STRONG-MAYBE mean *known*, and the chunk has an address; everything else means *new*.
+//! Each filter gives each chunk one of four verdicts. A filter runs for a chunk while nothing is known of it
+//! (WEAK-MAYBE), or if it is STRONG-MAYBE and the filter can say EXISTING. EXISTING and NON-EXISTING stop the chain for
+//! that chunk. At the end, EXISTING and STRONG-MAYBE mean *known*, and the chunk has an address; everything else means
+//! *new*.
 //!
-//! The chain has two parts. Filters before `chunk-index` are [asked](Chain::ask) without a claim. What they do not know is
-//! [claimed](Chain::claim), which looks into the chunk index. The filters behind it then [confirm](Chain::confirm) what was found by either.
-//! After new chunks are stored, [`Chain::update`] runs the update pass; when storing fails, [`Chain::abort`] takes back what filters noted.
+//! The chain has two parts. Filters before `chunk-index` are [asked](Chain::ask) without a claim. Chunks that they do
+//! not know are [claimed](Chain::claim), which looks them up in the chunk index. The filters after it then
+//! [confirm](Chain::confirm) what either part found. After new chunks are stored, [`Chain::update`] runs the update
+//! pass; if storing fails, [`Chain::abort`] reverts what filters noted.
 
 mod block_index;
 mod bloom;
@@ -52,19 +54,19 @@ pub struct Lookup<'a> {
     pub data: &'a [u8],
     /// Verdict so far.
     pub verdict: Verdict,
-    /// Where it is, when a filter has found out. A known chunk without an address is one that needs none (zeros).
+    /// Where it is, once a filter has found it. A known chunk without an address needs none (zeros).
     pub address: Option<Address>,
-    /// Where a stored copy is that was looked at and cannot be read, or has other bytes.
+    /// The address of a stored copy that was checked and cannot be read, or has other bytes.
     pub bad: Option<Address>,
 }
 
 impl<'a> Lookup<'a> {
-    /// A chunk of which nothing is known.
+    /// Returns a lookup of which nothing is known.
     pub fn new(fingerprint: Fingerprint, data: &'a [u8]) -> Lookup<'a> {
         Lookup { fingerprint, data, verdict: Verdict::WeakMaybe, address: None, bad: None }
     }
 
-    /// Whether the chain found it stored.
+    /// Returns whether the chain found it stored.
     pub fn is_known(&self) -> bool {
         self.verdict >= Verdict::StrongMaybe
     }
@@ -75,20 +77,20 @@ impl<'a> Lookup<'a> {
     }
 }
 
-/// What the writer of the request knows.
+/// What the writer of a request knows.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Request<'a> {
     /// The current pieces of the block that is being overwritten.
     pub overwritten: &'a [Piece],
 }
 
-/// One test of the chain. It sets `verdict` (and `address`) of those lookups that `active` lists.
+/// One test of the chain. It sets `verdict` (and `address`) of the lookups that `active` lists.
 pub trait Filter: Send + Sync + Debug {
-    /// The name in settings and statistics.
+    /// Returns the name in settings and statistics.
     fn name(&self) -> &'static str;
-    /// The most certain verdict it can give.
+    /// Returns the most certain verdict that it can give.
     fn max(&self) -> Verdict;
-    /// Where its time goes in the profile.
+    /// Returns the component that its time is charged to in the profile.
     fn component(&self) -> Component;
     /// Tests lookups. A verdict of STRONG-MAYBE or EXISTING comes with an address.
     fn check(&self, request: &Request<'_>, lookups: &mut [Lookup<'_>], active: &[usize]) -> Result<()>;
@@ -96,20 +98,23 @@ pub trait Filter: Send + Sync + Debug {
     fn update(&self, stored: &[(Fingerprint, Address)]) {
         let _ = stored;
     }
-    /// These chunks were tested, but the request failed before they were stored.
+    /// Reverts notes on these chunks: they were tested, but the request failed before they were stored.
     fn abort(&self, failed: &[Fingerprint]) {
         let _ = failed;
     }
-    /// These chunks are not stored any more. Nobody asks for them meanwhile: a removal has doomed them (`claims.rs`), or they are lost.
+    /// Forgets these chunks: they are not stored any more. Nobody asks for them meanwhile, because a removal has doomed
+    /// them (`claims.rs`), or they are lost.
     fn removed(&self, chunks: &[Fingerprint]) {
         let _ = chunks;
     }
-    /// A merge is about to be committed, or (false) its containers are where the log says. In between, the dead slots of its victims are forgotten and
-    /// their catalogs still read: nobody may tell from the two what is stored.
+    /// Announces that a merge is about to be committed, or (false) that its containers are where the log says. In
+    /// between, the dead slots of its victims are forgotten while their catalogs are still read. So the two together
+    /// must not decide what is stored.
     fn merging(&self, is_under_way: bool) {
         let _ = is_under_way;
     }
-    /// After the chain: the addresses at which chunks were found by filters (post-processing of the container cache, M0.10).
+    /// Runs after the chain, with the addresses at which filters found chunks (post-processing of the container cache,
+    /// M0.10).
     fn post_process(&self, found: &[Address]) -> Result<()> {
         let _ = found;
         Ok(())
@@ -135,7 +140,7 @@ pub struct FilterStatistics {
     pub existing: u64,
 }
 
-/// The name of the test that claims chunks, and looks for them in the chunk index (M0.6).
+/// The name of the test that claims chunks, and looks them up in the chunk index (M0.6).
 pub(crate) const CHUNK_INDEX: &str = "chunk-index";
 
 /// A test of a chain.
@@ -143,12 +148,13 @@ pub(crate) const CHUNK_INDEX: &str = "chunk-index";
 pub enum Stage {
     /// A filter.
     Filter(Arc<dyn Filter>),
-    /// Claiming what the filters before could not answer. It says STRONG-MAYBE of chunks in the chunk index and NON-EXISTING of all others.
+    /// Claims the chunks that earlier filters could not answer. It says STRONG-MAYBE to chunks in the chunk index and
+    /// NON-EXISTING to all others.
     ChunkIndex,
 }
 
 impl Stage {
-    /// A stage of this filter.
+    /// Returns a stage of this filter.
     pub fn filter(filter: impl Filter + 'static) -> Stage {
         Stage::Filter(Arc::new(filter))
     }
@@ -169,12 +175,13 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// A chain of `stages`, in order.
+    /// Returns a chain of `stages`, in order.
     pub fn new(stages: Vec<Stage>, profile: Arc<Profile>) -> Chain {
         Chain { stages: stages.into_iter().map(|stage| (stage, Arc::default())).collect(), profile }
     }
 
-    /// A chain of some of this chain's filters (by name, in a new order), sharing their state and counters.
+    /// Returns a chain of some of this chain's filters (by name, in a new order), which shares their state and
+    /// counters.
     pub fn select(&self, names: &[&str]) -> Result<Chain> {
         let stages = names.iter().map(|name| {
             self.stages.iter().find(|(stage, _)| stage.name() == *name).cloned().ok_or_else(|| EngineError::Invalid {
@@ -185,22 +192,22 @@ impl Chain {
         Ok(Chain { stages: stages.collect::<Result<_>>()?, profile: self.profile.clone() })
     }
 
-    /// The names of the filters.
+    /// Returns the names of the filters.
     pub fn names(&self) -> Vec<&'static str> {
         self.stages.iter().map(|(stage, _)| stage.name()).collect()
     }
 
-    /// Whether chunks of zeros are recognised before anything else looks at a chunk.
+    /// Returns whether chunks of zeros are recognised before anything else looks at a chunk.
     pub fn zero_first(&self) -> bool {
         self.stages.first().is_some_and(|(stage, _)| stage.name() == "zero-chunk")
     }
 
-    /// Whether it has the filter of this name.
+    /// Returns whether it has the filter of this name.
     pub fn has(&self, name: &str) -> bool {
         self.stages.iter().any(|(stage, _)| stage.name() == name)
     }
 
-    /// Where the chunk index stands; at the end of a chain without it.
+    /// Returns the place of the chunk index; in a chain without it, the end.
     fn chunk_index_at(&self) -> usize {
         self.stages.iter().position(|(stage, _)| matches!(stage, Stage::ChunkIndex)).unwrap_or(self.stages.len())
     }
@@ -209,13 +216,14 @@ impl Chain {
         self.stages.iter().filter_map(|(stage, _)| if let Stage::Filter(filter) = stage { Some(filter) } else { None })
     }
 
-    /// Asks the filters before the chunk index. No claim is needed, but the chunks must have been touched, and must not be doomed (`claims.rs`).
-    /// A verdict of NON-EXISTING holds only until somebody else stores the chunk.
+    /// Asks the filters before the chunk index. No claim is needed, but the chunks must have been touched, and must not
+    /// be doomed (`claims.rs`). A verdict of NON-EXISTING holds only until somebody else stores the chunk.
     pub fn ask(&self, request: &Request<'_>, lookups: &mut [Lookup<'_>]) -> Result<()> {
         self.run(&self.stages[..self.chunk_index_at()], request, lookups)
     }
 
-    /// Claims chunks of `bytes` bytes, and counts what the chunk index says. Appends one answer for each of `wanted`.
+    /// Claims chunks of `bytes` bytes in total, and counts the answers of the chunk index. Appends one answer for each
+    /// of `wanted`.
     pub(crate) fn claim(&self, claims: &dyn Claims, wanted: &[Wanted], bytes: u64, out: &mut Vec<Claim>) -> Result<()> {
         let begin = out.len();
         self.profile.time(Component::FilterChunkIndex, bytes, || claims.claim(wanted, out))?;
@@ -233,7 +241,7 @@ impl Chain {
         Ok(())
     }
 
-    /// Asks the filters behind the chunk index, and tells all filters where chunks were found.
+    /// Asks the filters after the chunk index, and tells all filters where chunks were found.
     pub fn confirm(&self, request: &Request<'_>, lookups: &mut [Lookup<'_>]) -> Result<()> {
         self.run(self.stages.get(self.chunk_index_at() + 1..).unwrap_or_default(), request, lookups)?;
         let found: Vec<Address> = lookups.iter().filter(|lookup| lookup.is_known()).filter_map(|lookup| lookup.address).collect();
@@ -270,14 +278,14 @@ impl Chain {
         Ok(())
     }
 
-    /// The update pass.
+    /// Runs the update pass.
     pub fn update(&self, stored: &[(Fingerprint, Address)]) {
         for filter in self.filters() {
             filter.update(stored);
         }
     }
 
-    /// The abort path.
+    /// Runs the abort path.
     pub fn abort(&self, failed: &[Fingerprint]) {
         for filter in self.filters() {
             filter.abort(failed);
@@ -291,14 +299,14 @@ impl Chain {
         }
     }
 
-    /// Chunks are not stored any more.
+    /// Makes all filters forget chunks that are not stored any more.
     pub fn removed(&self, chunks: &[Fingerprint]) {
         for filter in self.filters() {
             filter.removed(chunks);
         }
     }
 
-    /// Verdicts by filter.
+    /// Returns the verdicts by filter.
     pub fn statistics(&self) -> Vec<FilterStatistics> {
         let count = |counters: &Counters, verdict: Verdict| counters.0[verdict as usize].load(Ordering::Relaxed);
         self.stages

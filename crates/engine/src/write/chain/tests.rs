@@ -3,7 +3,7 @@
 use super::*;
 use parking_lot::Mutex;
 
-/// Answers from a script: one verdict per first byte of the data; notes which chunks it was asked.
+/// Answers from a script: one verdict per first byte of the data. It notes which chunks it was asked about.
 #[derive(Debug)]
 struct Scripted {
     name: &'static str,

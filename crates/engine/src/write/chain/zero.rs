@@ -4,13 +4,13 @@ use super::{Filter, Lookup, Request, Verdict};
 use crate::Result;
 use onefold_ground::profile::Component;
 
-/// Whether all bytes are zero. Compares blocks that the compiler turns into vector operations.
+/// Returns whether all bytes are zero. Compares blocks that the compiler turns into vector operations.
 pub fn is_zero(data: &[u8]) -> bool {
     let (blocks, rest) = data.as_chunks::<128>();
     blocks.iter().all(|block| block.iter().fold(0, |or, byte| or | byte) == 0) && rest.iter().all(|byte| *byte == 0)
 }
 
-/// Says EXISTING of chunks of zeros, and nothing of others.
+/// Says EXISTING to chunks of zeros, and nothing to others.
 #[derive(Debug, Default)]
 pub struct ZeroChunkFilter;
 

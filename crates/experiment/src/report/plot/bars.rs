@@ -1,4 +1,4 @@
-//! Bars from zero, a row for each variant, one bar for each generation, with the 95 % interval and the figure behind it.
+//! Bars from zero: a row for each variant, one bar for each generation, with the 95 % interval and the figure after it.
 
 use super::super::figures::{bounded, figure, round_number};
 use super::*;
@@ -6,9 +6,9 @@ use super::*;
 /// One bar.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bar {
-    /// The generation.
+    /// Its generation.
     pub generation: u32,
-    /// How long it is.
+    /// Its length.
     pub value: f64,
     /// Half of its interval.
     pub plus_minus: Option<f64>,
@@ -19,20 +19,20 @@ pub struct Bar {
 pub struct Row {
     /// The variant, or another system.
     pub name: String,
-    /// In the order of generations.
+    /// The bars, in the order of generations.
     pub bars: Vec<Bar>,
 }
 
-/// Room for a figure behind the longest bar.
+/// Width for a figure after the longest bar.
 const FIGURES: u32 = 80;
 
-/// Draws rows; `axis` says what with its unit, `said` is for who cannot see it.
+/// Draws rows. `axis` is the quantity with its unit; `said` describes the picture for screen readers.
 pub fn bars(rows: &[Row], axis: &str, said: &str) -> String {
     let places = Rows::new(rows.iter().map(|row| (row.bars.len(), lines_of(&row.name).len())));
     let ends = rows.iter().flat_map(|row| &row.bars).filter_map(|bar| bounded(bar.value + bar.plus_minus.unwrap_or(0.0)));
     let longest = ends.fold(0.0, f64::max);
     let width = WIDTH - NAMES - BEHIND;
-    // The scale goes on behind the longest bar, so that its figure has room.
+    // The scale extends beyond the longest bar, to leave space for its figure.
     let end = if longest > LEAST { longest * f64::from(width) / f64::from(width - FIGURES) } else { 1.0 };
     picture(places.height as u32 + AXIS, said, |area| {
         let mut chart = ChartBuilder::on(area)

@@ -8,18 +8,18 @@ use super::*;
 pub struct Line {
     /// The generation.
     pub generation: u32,
-    /// MB/s in spans of time, from the first write on.
+    /// MB/s per time span, from the first write on.
     pub mb_s: Vec<f64>,
-    /// Seconds of a span.
+    /// Length of a span, seconds.
     pub span_s: f64,
 }
 
 const HEIGHT: u32 = 170;
-/// More points than that are no longer told apart; neighbours are taken together.
+/// Most points that can be told apart. With more, neighbours are merged.
 const MOST_POINTS: usize = 160;
 
 impl Line {
-    /// Points of the line: the middle of each span, in seconds, and MB/s.
+    /// Returns the points of the line: the middle of each span, in seconds, and MB/s.
     fn points(&self) -> Vec<(f64, f64)> {
         let together = self.mb_s.len().div_ceil(MOST_POINTS).max(1);
         let span = bounded(self.span_s).unwrap_or(0.0);
@@ -32,14 +32,14 @@ impl Line {
     }
 }
 
-/// The ends of both axes.
+/// Returns the ends of both axes.
 fn ends(lines: &[Line]) -> (f64, f64) {
     let greatest = |one: (f64, f64), other: (f64, f64)| (one.0.max(other.0), one.1.max(other.1));
     let (seconds, mb_s) = lines.iter().flat_map(Line::points).fold((0.0, 0.0), greatest);
     (if seconds > LEAST { seconds * 1.02 } else { 1.0 }, if mb_s > LEAST { mb_s * 1.05 } else { 1.0 })
 }
 
-/// Draws lines; `said` is for who cannot see it.
+/// Draws lines. `said` describes the picture for screen readers.
 pub fn course(lines: &[Line], said: &str) -> String {
     let (seconds, mb_s) = ends(lines);
     picture(HEIGHT, said, |area| {
@@ -68,7 +68,7 @@ pub fn course(lines: &[Line], said: &str) -> String {
         for line in lines {
             let style = ShapeStyle::from(generation_shade(line.generation).day).stroke_width(2);
             let mut points = line.points();
-            // A run that is over within a span is a line all the same.
+            // A run that ends within one span still gets a line.
             if let [(_, only)] = points[..] {
                 points = vec![(0.0, only), (bounded(line.span_s).unwrap_or(0.0), only)];
             }

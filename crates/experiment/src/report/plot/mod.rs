@@ -1,7 +1,8 @@
-//! Pictures: SVG drawn with plotters, small enough to be read on a phone, in colours that the page's style sheet replaces where it is dark.
+//! Pictures: SVG drawn with plotters, small enough to read on a phone. The page's style sheet replaces their colours in
+//! dark mode.
 //!
-//! A thing has the same colour in every picture: a generation one, a group of components one. Both sets are told apart by the colour-blind: those of Okabe and Ito, and
-//! the muted scheme of Paul Tol.
+//! A thing has the same colour in every picture: each generation, and each group of components. Colour-blind readers
+//! can tell both sets apart: the colours of Okabe and Ito, and the muted scheme of Paul Tol.
 
 pub mod bars;
 pub mod course;
@@ -14,21 +15,21 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::fmt::Write;
 
-/// Width of every picture, in the pixels of its own: what a phone shows without making texts smaller than can be read.
+/// Width of every picture, in its own pixels: what a phone shows without shrinking the text too far.
 pub const WIDTH: u32 = 440;
 
-/// Width in front of bars, for names.
+/// Width before bars, for names.
 const NAMES: u32 = 132;
 /// Height of an axis with its labels and title.
 const AXIS: u32 = 40;
-/// Size of letters.
+/// Font size.
 const LETTERS: f64 = 12.0;
-/// As many letters of a name fit into a line.
+/// Letters of a name that fit into a line.
 const NAME_LETTERS: usize = 17;
-/// Lines of a name; what is longer is cut.
+/// Most lines of a name. A longer name is cut.
 const NAME_LINES: usize = 3;
 
-/// A colour, by day and by night.
+/// A colour, in light and in dark mode.
 struct Shade {
     day: RGBColor,
     night: &'static str,
@@ -38,7 +39,7 @@ const INK: Shade = Shade { day: RGBColor(0x22, 0x26, 0x2A), night: "#e6e8ea" };
 const GRID: Shade = Shade { day: RGBColor(0xD5, 0xD9, 0xDD), night: "#3a4046" };
 const PALE: Shade = Shade { day: RGBColor(0x5B, 0x63, 0x6B), night: "#a4acb4" };
 
-/// Generations from the first on; a sixth one has the first one's colour again.
+/// Colours of the generations from the first on. A sixth generation repeats the first colour.
 const GENERATIONS: [Shade; 5] = [
     Shade { day: RGBColor(0x00, 0x72, 0xB2), night: "#3d9be0" },
     Shade { day: RGBColor(0xE6, 0x9F, 0x00), night: "#f0b429" },
@@ -47,7 +48,7 @@ const GENERATIONS: [Shade; 5] = [
     Shade { day: RGBColor(0xD5, 0x5E, 0x00), night: "#f07f2e" },
 ];
 
-/// Groups of components in the order of [`GROUPS`], and whether letters on them are white.
+/// Colours of the component groups, in the order of [`GROUPS`], and whether letters on them are white.
 const COMPONENTS: [(Shade, bool); GROUPS.len()] = [
     (Shade { day: RGBColor(0xBB, 0xBB, 0xBB), night: "#bbbbbb" }, false),
     (Shade { day: RGBColor(0x88, 0xCC, 0xEE), night: "#88ccee" }, false),
@@ -60,10 +61,10 @@ const COMPONENTS: [(Shade, bool); GROUPS.len()] = [
     (Shade { day: RGBColor(0x99, 0x99, 0x33), night: "#999933" }, false),
 ];
 
-/// Less than that is nothing: no axis can be divided so finely.
+/// The smallest value that is not zero: no axis can be divided more finely.
 const LEAST: f64 = 1e-9;
 
-/// How drawing into a text ends.
+/// The result of drawing into a text.
 type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
 
 fn all_shades() -> impl Iterator<Item = &'static Shade> {
@@ -78,17 +79,18 @@ fn hex(colour: RGBColor) -> String {
     format!("#{:02X}{:02X}{:02X}", colour.0, colour.1, colour.2)
 }
 
-/// The colour of a generation, as a class of the style sheet.
+/// Returns the colour of a generation, as a class of the style sheet.
 pub fn generation_class(generation: u32) -> String {
     format!("g{}", (generation.max(1) as usize - 1) % GENERATIONS.len() + 1)
 }
 
-/// The colour of a group of components, as a class of the style sheet.
+/// Returns the colour of a group of components, as a class of the style sheet.
 pub fn component_class(group: usize) -> String {
     format!("c{group}")
 }
 
-/// Style sheets for the colours: the classes of legends, and (`night`) what stands for each colour of pictures on dark ground.
+/// Returns the style sheets for the colours: the classes of legends, and (`night`) the replacement of each picture
+/// colour in dark mode.
 pub fn style_sheets() -> (String, String) {
     let (mut day, mut night) = (String::new(), String::new());
     for (at, shade) in GENERATIONS.iter().enumerate() {
@@ -106,25 +108,25 @@ pub fn style_sheets() -> (String, String) {
     (day, night)
 }
 
-/// A picture that `draw` fills; `said` is what it shows, for who cannot see it.
+/// Returns a picture that `draw` fills. `said` describes it for screen readers.
 fn picture(height: u32, said: &str, draw: impl FnOnce(&DrawingArea<SVGBackend<'_>, Shift>) -> Drawn) -> String {
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
         draw(&area).and_then(|()| area.present()).expect("a text takes everything, and every area is larger than its margins");
     }
-    // The text of an attribute; plotters has no way to say it.
+    // The text of an attribute; plotters cannot set it.
     let said = maud::html! { (said) }.into_string();
     svg.replacen("<svg ", &format!("<svg role=\"img\" aria-label=\"{said}\" "), 1)
 }
 
-/// Letters of a colour, held at a point.
+/// Returns a text style of a colour, anchored at a point.
 fn letters(colour: RGBColor, horizontal: HPos, vertical: VPos) -> TextStyle<'static> {
     // The backend divides by 1.24.
     ("sans-serif", LETTERS * 1.24).into_font().color(&colour).pos(Pos::new(horizontal, vertical))
 }
 
-/// A name in lines that fit in front of bars.
+/// Splits a name into lines that fit before bars.
 fn lines_of(name: &str) -> Vec<String> {
     let mut lines: Vec<String> = vec![String::new()];
     for word in name.split_whitespace() {
@@ -154,7 +156,7 @@ fn lines_of(name: &str) -> Vec<String> {
     lines
 }
 
-/// Writes a name in front of a row of bars whose middle is at `middle`.
+/// Writes a name before a row of bars whose middle is at `middle`.
 fn name_in_front(area: &DrawingArea<SVGBackend<'_>, Shift>, name: &str, middle: i32) -> Drawn {
     let lines = lines_of(name);
     let height = LETTERS as i32 + 2;
@@ -166,21 +168,21 @@ fn name_in_front(area: &DrawingArea<SVGBackend<'_>, Shift>, name: &str, middle: 
     Ok(())
 }
 
-/// Rows of bars: where each begins, in pixels from the top.
+/// Vertical places of rows of bars, in pixels from the top.
 struct Rows {
     /// Top of each row's first bar.
     tops: Vec<i32>,
-    /// Height of all.
+    /// Height of all rows.
     height: i32,
 }
 
 impl Rows {
-    /// Rows of so many bars each, with so many lines of name.
+    /// Places rows with these numbers of bars and of name lines.
     fn new(rows: impl Iterator<Item = (usize, usize)>) -> Rows {
         let (mut tops, mut at) = (Vec::new(), 6);
         for (bars, lines) in rows {
             let bars = BAR * bars.max(1) as i32;
-            // A name of several lines may be higher than its bars.
+            // A name of several lines may be taller than its bars.
             let room = bars.max((LETTERS as i32 + 2) * lines as i32);
             tops.push(at + (room - bars) / 2);
             at += room + 10;
@@ -189,10 +191,10 @@ impl Rows {
     }
 }
 
-/// Height of a bar with the gap behind it.
+/// Height of a bar with the gap after it.
 const BAR: i32 = 17;
 
-/// Room behind the end of an axis: half of its last label.
+/// Width after the end of an axis: half of its last label.
 const BEHIND: u32 = 18;
 
 #[cfg(test)]

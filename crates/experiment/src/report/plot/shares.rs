@@ -1,4 +1,4 @@
-//! Stacked bars: what part of the time of the data path each group of components took.
+//! Stacked bars: the share of each group of components in the time of the data path.
 
 use super::super::figures::round_number;
 use super::*;
@@ -15,18 +15,18 @@ pub struct Share {
 /// The bars of one variant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// The variant.
+    /// The bars, in the order of generations.
     pub name: String,
     /// In the order of generations.
     pub shares: Vec<Share>,
 }
 
-/// Room in front of bars for the number of the generation.
+/// Width before bars for the number of the generation.
 const NUMBER: u32 = 14;
-/// From this share on there is room for its figure.
+/// The smallest share that has space for its figure.
 const READABLE_PERCENT: f64 = 9.0;
 
-/// Draws rows; `said` is for who cannot see it.
+/// Draws rows. `said` describes the picture for screen readers.
 pub fn shares(rows: &[Row], said: &str) -> String {
     let places = Rows::new(rows.iter().map(|row| (row.shares.len(), lines_of(&row.name).len())));
     picture(places.height as u32 + AXIS, said, |area| {

@@ -1,4 +1,4 @@
-//! What is printed: a table of what each way to cut saves and one of what it costs; or the same as JSON.
+//! The printed report: a table of what each way to cut saves, and one of what it costs; or the same as JSON.
 
 use crate::failure::Result;
 use crate::output::{Output, Table, put_name};
@@ -8,11 +8,11 @@ use serde_json::{Map, Value, json};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// What there is to say.
+/// The content of a report.
 pub struct Report<'a> {
-    /// What was found.
+    /// The findings.
     pub analysis: &'a Analysis,
-    /// The bound of memory.
+    /// The memory limit.
     pub memory_bytes: u64,
 }
 
@@ -59,7 +59,7 @@ fn name(row: &Row) -> (String, String) {
 }
 
 impl Report<'_> {
-    /// The keys are documented in `docs/cli.md`.
+    /// Returns the report as JSON. The keys are documented in `docs/cli.md`.
     pub fn to_json(&self, problems: Value) -> Value {
         let path = |root: &PathBuf| {
             let mut object = Map::new();
@@ -88,7 +88,7 @@ impl Report<'_> {
         })
     }
 
-    /// For people; `brief` leaves out the explanations.
+    /// Prints the report for people. `brief` leaves out the explanations.
     pub fn print(&self, output: &mut Output, brief: bool) -> Result<()> {
         let rows = &self.analysis.rows;
         let links = match self.analysis.counts.hard_links {

@@ -1,4 +1,4 @@
-//! `onefold bench`: experiments and their report. No store is needed.
+//! `onefold bench`: experiments and their report. It needs no store.
 
 mod program;
 pub mod report;

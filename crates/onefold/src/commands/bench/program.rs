@@ -1,4 +1,4 @@
-//! What experiments need of this program: the settings of a store, and ways to volumes over protocols.
+//! What experiments need from this program: the settings of a store, and ways to volumes over protocols.
 
 use super::services::{IscsiService, NbdService};
 use crate::settings::{KEYS, Kind, Settings, SettingsError, parse_settings};

@@ -13,7 +13,7 @@ use std::path::Path;
 /// More than any run writes: what is larger is something else, and is not read into memory.
 const MOST_BYTES: u64 = 256 * MIB;
 
-/// Reads results, writes the page.
+/// Reads results and writes the page.
 pub fn run(options: &BenchReport, talk: Talk) -> Result<Exit> {
     let mut runs = Vec::new();
     for file in &options.results {

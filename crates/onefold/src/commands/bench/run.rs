@@ -20,7 +20,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Files here are in memory: what is to be slow is modelled.
 const IN_MEMORY: &str = "/dev/shm";
 
-/// Runs experiments. An order that is not the expected one is a result, not a failure, unless `--strict` says otherwise.
+/// Runs experiments. An unexpected order is a result, not a failure, unless `--strict` says otherwise.
 pub fn run(options: &BenchRun, talk: Talk) -> Result<Exit> {
     let mut specs = Vec::new();
     for path in &options.specs {

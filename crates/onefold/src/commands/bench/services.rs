@@ -1,4 +1,4 @@
-//! Ways to volumes of an experiment over protocols: the daemon's servers in this process, with clients that measure.
+//! Ways to volumes of an experiment over protocols: the daemon's servers in this process, with measuring clients.
 
 use crate::commands::serve::{iscsi_limits, nbd_limits};
 use crate::export::VolumeExports;
@@ -66,7 +66,7 @@ pub(super) struct NbdService {
 }
 
 impl NbdService {
-    /// Serves all volumes at a Unix socket. The error ends a sentence that says that it cannot.
+    /// Serves all volumes at a Unix socket. The error completes a sentence that says that it cannot.
     pub(super) fn start(store: &Served<'_>, settings: &Settings) -> Result<NbdService, String> {
         let socket = store.directory.join("nbd");
         let length = socket.as_os_str().len();
@@ -145,7 +145,7 @@ pub(super) struct IscsiService {
 }
 
 impl IscsiService {
-    /// Serves all volumes that there are at the loopback address. The error ends a sentence that says that it cannot.
+    /// Serves all existing volumes at the loopback address. The error completes a sentence that says that it cannot.
     pub(super) fn start(store: &Served<'_>, settings: &Settings) -> Result<IscsiService, String> {
         let of_settings = iscsi_limits(&settings.iscsi);
         // As many as the experiment has in flight, or what waits for the window would count as latency.

@@ -1,4 +1,4 @@
-//! What was measured, for people: a table for each experiment, and which expected orders show.
+//! The measurements for people: a table for each experiment, and which expected orders show.
 
 use crate::failure::Result;
 use crate::output::{Output, Table};
@@ -118,7 +118,7 @@ fn told(results: &Results, expectation: &Expectation) -> String {
     )
 }
 
-/// The expected orders that should show at this size, of variants that were run to their end, and do not.
+/// Returns the expected orders that should show at this size and do not, of variants that ran to their end.
 pub fn unmet(results: &Results) -> Vec<&Expectation> {
     let is_whole = results.size_bytes >= results.full_size_bytes;
     let fails = |expectation: &&Expectation| matches!(judge(results, expectation), Outcome::Fails(_));

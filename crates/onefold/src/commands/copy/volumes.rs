@@ -1,5 +1,5 @@
-//! The part of `onefold copy` that copies volumes: a daemon that has the store open does it, as they are at one moment while their clients go on; else
-//! whoever typed it does.
+//! The part of `onefold copy` that copies volumes. A daemon that has the store open copies them as of one moment, while
+//! their clients continue. Otherwise the command's own process does it.
 
 use crate::cli::any_path;
 use crate::failure::{Exit, Failure, Result};
@@ -14,35 +14,35 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-/// What to copy where.
+/// A request to copy volumes.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct CopyVolumes {
-    /// Directory of the store that is copied from.
+    /// Directory of the source store.
     #[serde(skip)]
     pub from: PathBuf,
-    /// Directory of the store that is copied into, from the root of the file system.
+    /// Directory of the destination store, as an absolute path.
     #[serde(with = "any_path")]
     pub to: PathBuf,
-    /// The random name of that store: a daemon may see another one there.
+    /// The random name of that store: the path may mean another store for a daemon.
     pub to_store: [u8; 16],
     /// Names of volumes, snapshots and clones.
     pub volumes: Vec<String>,
 }
 
-/// What became of it; the command's output, as JSON.
+/// The result: the command's output, as JSON.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub struct Reply {
-    /// Who has the other store open, so that nothing was done.
+    /// The process that has the other store open, so that nothing was done.
     pub in_use: Option<String>,
-    /// Volumes that are in the other store now.
+    /// Volumes that were copied.
     pub copied: Vec<String>,
-    /// Volumes that it had, and that were left as they are.
+    /// Volumes that the other store had already, and that were left alone.
     pub there: Vec<String>,
     /// Volumes that were not copied, with the reasons.
     pub problems: Vec<(String, String)>,
     /// Bytes that were read.
     pub read_bytes: u64,
-    /// What is damaged in this store, so that it could not even be listed.
+    /// Damage in this store because of which volumes could not even be listed.
     pub damaged: Vec<String>,
 }
 

@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use onefold_traffic::{Description, FINGERPRINT_BYTES, Model, Placement, Set, State, Trace, Workload};
 use serde_json::{Value, json};
 
-/// Tells what is in a stream.
+/// Describes the content of a stream.
 pub fn run(options: &TrafficDescribe) -> Result<Exit> {
     let workload = workload(&options.stream)?;
     let description = workload.describe()?;

@@ -1,4 +1,4 @@
-//! `onefold traffic`: data to measure with, and what is in it. No store is needed.
+//! `onefold traffic`: data for measurements, and its description. It needs no store.
 
 pub mod describe;
 pub mod generate;

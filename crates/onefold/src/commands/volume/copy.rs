@@ -190,7 +190,7 @@ fn stopped(interrupt: &Interrupt, progress: &ProgressBar, at: u64) -> Result<()>
     Err(Failure::interrupted(format!("stopped after {}: the copy is not complete", size(at))))
 }
 
-/// Copies a volume out.
+/// Copies a volume into a file, a device or a pipe.
 pub fn export(options: &VolumeExport, talk: Talk) -> Result<Exit> {
     let interrupt = Interrupt::watch()?;
     let began = Instant::now();

@@ -1,9 +1,10 @@
-//! Where `volume export` writes to: never over something that somebody may still need.
+//! The destination of `volume export`: never anything that somebody may still need.
 //!
 //! Invariants:
-//! * What is there already is overwritten only with `--force`, and a device only while nobody else has it: not one that is mounted.
-//! * Before the first byte is written it is known that all of them fit on the device.
-//! * Nothing is written into the directory of the store.
+//! * An existing file is overwritten only with `--force`. A device is overwritten only with `--force`, and only while
+//!   nobody else has it: never a mounted one.
+//! * Before the first byte is written, it is known that all of them fit on the device.
+//! * Nothing is written into the store's directory.
 
 use super::copy::cannot;
 use crate::failure::{Failure, Result};
@@ -17,11 +18,11 @@ use std::path::Path;
 
 /// An open file or device.
 pub(super) enum Destination {
-    /// A file that was not there.
+    /// A new file.
     New(File),
-    /// A file that was, with its content cut off.
+    /// An existing file, truncated.
     Overwritten(File),
-    /// A block device, for us alone.
+    /// A block device, opened exclusively.
     Device(File),
 }
 
@@ -29,7 +30,7 @@ fn name(path: &Path) -> String {
     printable(path.as_os_str().as_bytes())
 }
 
-/// Refuses what is there and must not be overwritten.
+/// Refuses existing files that must not be overwritten.
 pub(super) fn check(path: &Path, force: bool) -> Result<Option<Metadata>> {
     let found = match std::fs::metadata(path) {
         Ok(found) => found,
@@ -48,7 +49,7 @@ pub(super) fn check(path: &Path, force: bool) -> Result<Option<Metadata>> {
     Ok(Some(found))
 }
 
-/// Refuses a file in the directory of the store, and that directory itself.
+/// Refuses the store's directory and any file in it.
 pub(super) fn check_outside(store: &Path, path: &Path) -> Result<()> {
     let Ok(store) = store.canonicalize() else { return Ok(()) };
     let absolute = std::path::absolute(path).map_err(|error| cannot("find", path, error))?;
@@ -62,7 +63,7 @@ pub(super) fn check_outside(store: &Path, path: &Path) -> Result<()> {
 }
 
 impl Destination {
-    /// Opens it. Nothing that was there is touched when this fails.
+    /// Opens the destination. If this fails, nothing existing is touched.
     pub(super) fn open(path: &Path, force: bool, volume_bytes: u64) -> Result<Destination> {
         let Some(found) = check(path, force)? else {
             let file = File::options().write(true).create_new(true).open(path).map_err(|error| cannot("create", path, error))?;
@@ -98,7 +99,7 @@ impl Destination {
         matches!(self, Destination::Device(_))
     }
 
-    /// Half an image must not be taken for a whole one.
+    /// Discards an incomplete export: half an image must not be taken for a complete one.
     pub(super) fn give_up(self, path: &Path) {
         match self {
             Destination::New(_) => drop(std::fs::remove_file(path)),

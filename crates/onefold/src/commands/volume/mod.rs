@@ -1,4 +1,5 @@
-//! `onefold volume`: makes, lists, resizes and deletes volumes; `snapshots` are more of them, `copy` brings their content in and out.
+//! `onefold volume`: makes, lists, resizes and deletes volumes. `snapshots` has more commands; `copy` moves content in
+//! and out.
 
 pub(super) mod copy;
 mod destination;
@@ -298,7 +299,8 @@ fn clean_up(session: &Session<'_>) -> Result<&'static str> {
     Ok(if done { "" } else { "; the rest of its data is dropped by the next `onefold serve` or `onefold volume delete`" })
 }
 
-/// An error if a name means another volume than it did: a person was asked about that one, and may have taken hours to answer.
+/// Returns an error if a name now means another volume: the user was asked about the earlier one, and may have taken
+/// hours to answer.
 pub(super) fn check_still_meant(volumes: &Volumes, name: &str, number: u32) -> Result<()> {
     if known(volumes, name)?.info().number == number { Ok(()) } else { Err(changed_meanwhile(name)) }
 }
@@ -308,7 +310,7 @@ fn changed_meanwhile(name: &str) -> Failure {
         .advise("look at it, and begin again")
 }
 
-/// The volume of a name; the nearest name is told if there is none.
+/// Returns the volume of a name. The error suggests the nearest name.
 pub(super) fn known(volumes: &Volumes, name: &str) -> Result<Arc<Volume>> {
     volumes.get(name).map_err(|error| {
         let list = volumes.list();
@@ -346,7 +348,7 @@ fn extents(volume: &Volume, mut at: u64, visit: &mut dyn FnMut(u64, u64, bool) -
     Ok(())
 }
 
-/// Bytes of a volume that are not holes.
+/// Returns the bytes of a volume that are not holes.
 pub(super) fn data_bytes(volume: &Volume) -> Result<u64> {
     data_bytes_from(volume, 0)
 }
