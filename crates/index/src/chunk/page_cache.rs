@@ -85,7 +85,7 @@ impl PageCache {
     pub fn insert(&self, page: u32, bytes: &[u8; PAGE_BYTES], writes: u64) {
         let mut kept = self.kept.write();
         // Under the lock: whoever writes counts first and forgets under the lock later.
-        if !writes.is_multiple_of(2) || self.writes.load(Ordering::Acquire) != writes || kept.numbers.is_empty() {
+        if !is_quiet(writes) || self.writes.load(Ordering::Acquire) != writes || kept.numbers.is_empty() {
             return;
         }
         let places = kept.numbers.len();
@@ -117,6 +117,11 @@ impl PageCache {
             }
         }
     }
+}
+
+/// Whether no page was being written at this number of [writes](PageCache::writes).
+pub(super) fn is_quiet(writes: u64) -> bool {
+    writes.is_multiple_of(2)
 }
 
 /// In how many places pages are kept.
