@@ -1,5 +1,7 @@
 //! Writing: chunks are cut and named, asked of the filter chain, claimed, placed; what comes back is a recipe.
 
+#[cfg(test)]
+mod ahead_tests;
 pub mod chain;
 pub(crate) mod claims;
 #[cfg(test)]

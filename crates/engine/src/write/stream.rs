@@ -19,7 +19,7 @@ const BATCH_CHUNKS: usize = 1024;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Bytes that are cut, named and placed before the next ones are looked at: they stay in the processor's cache meanwhile.
-const STEP_BYTES: usize = 256 << 10;
+pub(super) const STEP_BYTES: usize = 256 << 10;
 
 /// Bytes of the steps that are cut and named while a stream looks ahead: at 8 KiB a chunk, the reads of 128 chunks are in flight.
 const AHEAD_BYTES: usize = 1 << 20;
