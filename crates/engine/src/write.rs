@@ -1,5 +1,7 @@
 //! Writing: chunks are cut, named, looked up in the filter chain, claimed and placed. The result is a recipe.
 
+#[cfg(test)]
+mod ahead_tests;
 pub mod chain;
 pub(crate) mod claims;
 #[cfg(test)]

@@ -40,7 +40,7 @@ pub use lock::{Holder, LockError, LockGuard};
 pub use modelled::{DeviceModel, ModelledGround, ModelledPart, PartCounters};
 pub use permissions::{Exposure, Permissions};
 pub use random::fill_random;
-pub use readers::{ReadRequest, Readers};
+pub use readers::{ReadRequest, Readers, Reading};
 pub use reserve::{Reserve, ReservedGround};
 pub use simulation::{CrashPolicy, CrashSite, SimulatedGround};
 

@@ -48,6 +48,31 @@ pub struct Readers {
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
+/// A place that is being read, or has been read. Dropping it discards the bytes.
+#[derive(Debug)]
+pub struct Reading(Begun);
+
+#[derive(Debug)]
+enum Begun {
+    Waiting(Receiver<Answer>),
+    Read(Vec<u8>, Result<()>),
+}
+
+impl Reading {
+    /// Returns whether a device reads it: it was not in memory.
+    pub fn is_from_device(&self) -> bool {
+        matches!(self.0, Begun::Waiting(_))
+    }
+
+    /// Waits until it is read, and calls `take` with its bytes. After an error they mean nothing.
+    pub fn wait(self, mut take: impl FnMut(&[u8], Result<()>)) {
+        match self.0 {
+            Begun::Waiting(answered) => drop(pass_on(&answered, &mut |_, bytes, read| take(bytes, read))),
+            Begun::Read(bytes, read) => take(&bytes, read),
+        }
+    }
+}
+
 #[derive(Default)]
 struct Shared {
     queue: Mutex<Queue>,
@@ -72,6 +97,7 @@ struct Job {
     answers: Sender<Answer>,
 }
 
+#[derive(Debug)]
 struct Answer {
     number: usize,
     buffer: Vec<u8>,
@@ -92,8 +118,10 @@ impl Readers {
     }
 
     /// Reads all of `requests`, many at a time. Calls `each` on the caller's thread, in any order, with the number of a
-    /// request and its bytes. After an error the bytes mean nothing.
-    pub fn read_each(&self, requests: &mut dyn Iterator<Item = ReadRequest>, each: &mut EachRead<'_>) {
+    /// request and its bytes. After an error the bytes mean nothing. Returns for how many requests it waited for the
+    /// device. With one in flight it does not know, and returns 0.
+    pub fn read_each(&self, requests: &mut dyn Iterator<Item = ReadRequest>, each: &mut EachRead<'_>) -> usize {
+        let mut waited = 0;
         let (answers, answered): (Sender<Answer>, Receiver<Answer>) = channel();
         let mut buffers: Vec<Vec<u8>> = Vec::new();
         // `waiting`: requests in the pool. `own`: the place that this thread reads itself when it has nothing else to
@@ -108,6 +136,7 @@ impl Readers {
                 request.file.read_at(request.offset, &mut buffer).map(|()| true)
             };
             if let Ok(false) = read {
+                waited += 1;
                 if let Some(job) = own.replace(Job { number, request, buffer, answers: answers.clone() }) {
                     self.submit(job);
                     waiting += 1;
@@ -117,7 +146,7 @@ impl Readers {
                 buffers.push(buffer);
             }
             while waiting >= 2 * self.in_flight {
-                buffers.push(take(&answered, each));
+                buffers.push(pass_on(&answered, each));
                 waiting -= 1;
             }
         }
@@ -126,8 +155,25 @@ impl Readers {
             waiting += 1;
         }
         for _ in 0..waiting {
-            take(&answered, each);
+            pass_on(&answered, each);
         }
+        waited
+    }
+
+    /// Begins to read a place that is needed later. Returns `None` if there is no pool to read it.
+    pub fn begin(&self, request: ReadRequest) -> Option<Reading> {
+        if self.in_flight < 2 {
+            return None;
+        }
+        let mut buffer = vec![0; request.length_bytes];
+        Some(Reading(match request.file.try_read_at(request.offset, &mut buffer) {
+            Ok(false) => {
+                let (answers, answered) = channel();
+                self.submit(Job { number: 0, request, buffer, answers });
+                Begun::Waiting(answered)
+            }
+            read => Begun::Read(buffer, read.map(drop)),
+        }))
     }
 
     fn submit(&self, job: Job) {
@@ -196,8 +242,8 @@ impl Job {
 }
 
 /// Waits for an answer and passes it on. Returns the buffer for reuse.
-fn take(answered: &Receiver<Answer>, each: &mut EachRead<'_>) -> Vec<u8> {
-    let Answer { number, buffer, read } = answered.recv().expect("the caller has a sender too");
+fn pass_on(answered: &Receiver<Answer>, each: &mut EachRead<'_>) -> Vec<u8> {
+    let Answer { number, buffer, read } = answered.recv().expect("a job is answered before its sender goes");
     match read {
         Ok(read) => each(number, &buffer, read),
         Err(panic) => resume_unwind(panic),

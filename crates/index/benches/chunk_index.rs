@@ -113,7 +113,9 @@ fn main() {
     println!("{:<28} {:>8.1} ms", "open after close", start.elapsed().as_secs_f64() * 1e3);
     assert_eq!(index.position(), Position(keys.div_ceil(BATCH) * BATCH));
     let order = |number| (number * 7919) % keys;
-    measure("pages kept for the first time", 0, keys, order, |_, batch| index.lookup(batch, &mut out).expect("looked up"));
+    measure("pages kept for the first time", 0, keys, order, |_, batch| {
+        index.lookup(batch, &mut out).expect("looked up");
+    });
     let reads = index.statistics().page_reads;
     hits("hit, pages in memory, 50 k", &index, keys, BATCH as usize);
     hits("hit, pages in memory, 128", &index, keys, 128);

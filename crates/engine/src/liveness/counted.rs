@@ -34,7 +34,7 @@ impl Counted {
     ) -> Result<()> {
         let mut entries = Vec::with_capacity(chunks.len());
         match self.index.lookup(chunks, &mut entries) {
-            Ok(()) => {
+            Ok(_) => {
                 let known = chunks.iter().zip(entries).filter_map(|(chunk, entry)| entry.map(|entry| (chunk, entry)));
                 known.for_each(|(chunk, entry)| found(chunk, entry));
                 Ok(())

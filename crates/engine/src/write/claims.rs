@@ -70,8 +70,12 @@ pub(crate) enum Claim {
 
 /// Answers whether a chunk is stored, and if not, who stores it.
 pub(crate) trait Claims: Send + Sync + Debug {
-    /// Appends one answer for each of `wanted`. Never waits. Errors: none of them is claimed.
-    fn claim(&self, wanted: &[Wanted], out: &mut Vec<Claim>) -> Result<()>;
+    /// Begins the reads that claims of these chunks will wait for. Returns how many of them a device does. Advice: it
+    /// changes no answer.
+    fn expect(&self, names: &[Fingerprint]) -> usize;
+    /// Appends one answer for each of `wanted`. Never waits for another stream. Returns for how many reads it waited for a
+    /// device. Errors: none of them is claimed.
+    fn claim(&self, wanted: &[Wanted], out: &mut Vec<Claim>) -> Result<usize>;
     /// Announces that the holder is about to store a metadata chunk that refers to `references`.
     fn announce(&self, name: &Fingerprint, references: &[Fingerprint]);
     /// Reports that the holder has stored these chunks.
@@ -141,7 +145,11 @@ impl LocalClaims {
 }
 
 impl Claims for LocalClaims {
-    fn claim(&self, wanted: &[Wanted], out: &mut Vec<Claim>) -> Result<()> {
+    fn expect(&self, names: &[Fingerprint]) -> usize {
+        self.index.expect(names)
+    }
+
+    fn claim(&self, wanted: &[Wanted], out: &mut Vec<Claim>) -> Result<usize> {
         let begin = out.len();
         let (mut asked, mut names) = (Vec::with_capacity(wanted.len()), Vec::with_capacity(wanted.len()));
         for (at, chunk) in wanted.iter().enumerate() {
@@ -160,11 +168,14 @@ impl Claims for LocalClaims {
             });
         }
         let mut entries = Vec::with_capacity(names.len());
-        if let Err(error) = self.index.lookup(&names, &mut entries) {
-            let ours = out.drain(begin..).zip(wanted).filter(|(claim, _)| *claim == Claim::Mine);
-            ours.for_each(|(_, chunk)| self.reservations.release(&chunk.fingerprint));
-            return Err(error.into());
-        }
+        let waited = match self.index.lookup(&names, &mut entries) {
+            Ok(waited) => waited,
+            Err(error) => {
+                let ours = out.drain(begin..).zip(wanted).filter(|(claim, _)| *claim == Claim::Mine);
+                ours.for_each(|(_, chunk)| self.reservations.release(&chunk.fingerprint));
+                return Err(error.into());
+            }
+        };
         for (at, entry) in asked.into_iter().zip(entries) {
             // An entry without an address is a count whose chunk is not stored (any more): the chunk is new.
             let stored = entry.filter(|entry| entry.address != 0).map(|entry| Address::from_bits(entry.address));
@@ -175,7 +186,7 @@ impl Claims for LocalClaims {
                 self.reservations.release(&wanted[at].fingerprint);
             }
         }
-        Ok(())
+        Ok(waited)
     }
 
     fn announce(&self, name: &Fingerprint, references: &[Fingerprint]) {

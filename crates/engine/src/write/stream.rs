@@ -8,6 +8,7 @@ use crate::{Engine, EngineError, InFlight, Piece, Result};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
 use onefold_storage::{Address, ChunkKind, NewChunk, Writer};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,10 @@ const BATCH_CHUNKS: usize = 1024;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Bytes that are cut, named and placed before the next ones are looked at: they stay in the processor's cache meanwhile.
-const STEP_BYTES: usize = 256 << 10;
+pub(super) const STEP_BYTES: usize = 256 << 10;
+
+/// Bytes of the steps that are cut and named while a stream looks ahead: at 8 KiB a chunk, the reads of 128 chunks are in flight.
+const AHEAD_BYTES: usize = 1 << 20;
 
 /// What a writer knows that helps the filter chain.
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,8 +51,36 @@ pub struct WriteStream {
     /// How much is cut before it is placed: little behind a prediction, growing up to [`STEP_BYTES`].
     step_bytes: usize,
     added_bytes: u64,
+    /// Of the chunks stored last, those that no cache knew, and reads of the chunk index that they waited for.
+    claimed: usize,
+    waited: usize,
+    /// Most of them waited: the reads of the next steps begin before these are stored.
+    looks_ahead: bool,
     /// `None` while it [rests](WriteStream::rest).
     in_flight: Option<InFlight>,
+}
+
+/// Chunks that were cut and named together.
+#[derive(Default)]
+struct Step<'d> {
+    /// No step is on its way before it.
+    is_first: bool,
+    bytes: usize,
+    chunks: Vec<&'d [u8]>,
+    /// One for each chunk.
+    fingerprints: Vec<Fingerprint>,
+    /// Chunks of each run, where there are several.
+    counts: Vec<usize>,
+}
+
+impl Step<'_> {
+    fn clear(&mut self, is_first: bool) {
+        self.is_first = is_first;
+        self.bytes = 0;
+        self.chunks.clear();
+        self.fingerprints.clear();
+        self.counts.clear();
+    }
 }
 
 /// Chunks that go through filter chain and claims together.
@@ -92,7 +124,17 @@ impl WriteStream {
     pub(crate) fn new(engine: Arc<Engine>) -> WriteStream {
         let writer = engine.storage.writer();
         let in_flight = Some(engine.in_flight());
-        WriteStream { engine, writer, prediction: Prediction::default(), step_bytes: STEP_BYTES, added_bytes: 0, in_flight }
+        WriteStream {
+            engine,
+            writer,
+            prediction: Prediction::default(),
+            step_bytes: STEP_BYTES,
+            added_bytes: 0,
+            claimed: 0,
+            waited: 0,
+            looks_ahead: false,
+            in_flight,
+        }
     }
 
     /// What it writes will be read from its beginning to its end, as backups are: it goes into large frames, which compress better
@@ -121,86 +163,124 @@ impl WriteStream {
     /// Cuts `data` into chunks, stores the new ones and appends the pieces to `out`. With `last` the end of `data` is the end of a
     /// run and all of it is consumed; without, the tail whose boundary is not known yet is left to the caller, who passes it again at
     /// the front of more data. Returns the number of bytes consumed. Data of at least the chunker's maximum size is never consumed as 0.
-    pub fn write(&mut self, data: &[u8], last: bool, hints: Hints<'_>, out: &mut Vec<Piece>) -> Result<usize> {
+    pub fn write<'d>(&mut self, data: &'d [u8], last: bool, hints: Hints<'_>, out: &mut Vec<Piece>) -> Result<usize> {
         let engine = self.engine.clone();
         let chain = hints.chain.unwrap_or(engine.filters.data());
         engine.served(data.len());
-        let (most_bytes, least_bytes) = (STEP_BYTES.max(engine.chunker.limits().max), 2 * engine.chunker.limits().max);
         self.wake();
-        let (mut chunks, mut fingerprints, mut cuts) = (Vec::new(), Vec::new(), Vec::new());
         let mut at = 0;
-        while at < data.len() {
-            let rest = &data[at..];
-            chunks.clear();
-            fingerprints.clear();
-            let mut consumed = 0;
-            if Prediction::suits(chain) {
-                let (chunker, algorithm) = (&*engine.chunker, engine.descriptor.fingerprint);
-                let begun = Instant::now();
-                consumed = self.prediction.take(rest, last, chunker, algorithm, &mut chunks, &mut fingerprints);
-                if consumed > 0 {
-                    // The end of a container, or of what is known: a few chunks tell where it goes on.
-                    self.step_bytes = least_bytes;
-                    engine.profile.add(Component::Prediction, begun.elapsed().as_nanos() as u64, consumed as u64);
-                }
+        let cut = |stream: &mut WriteStream, step: &mut Step<'d>| {
+            if at == data.len() {
+                return false;
             }
-            if consumed == 0 {
-                self.step_bytes = self.step_bytes.clamp(least_bytes.min(most_bytes), most_bytes);
-                let step = &rest[..rest.len().min(self.step_bytes)];
-                self.step_bytes *= 2;
-                let last = last && step.len() == rest.len();
-                cuts.clear();
-                consumed = engine.profile.time(Component::Chunking, step.len() as u64, || engine.chunker.cut(step, last, &mut cuts));
-                push_chunks(&mut chunks, step, &cuts);
-                engine.name(&chunks, chain, &mut fingerprints);
-            }
-            if consumed == 0 {
-                break;
-            }
-            at += consumed;
-            self.store(&chunks, &fingerprints, hints, |piece| push_piece(out, piece))?;
-        }
+            step.bytes = stream.cut(&data[at..], last, chain, step);
+            at += step.bytes;
+            step.bytes > 0
+        };
+        self.store_steps(hints, cut, |_, pieces| pieces.for_each(|piece| push_piece(out, piece)))?;
         Ok(at)
     }
 
+    /// Cuts and names the next step of `data`: predicted chunks if there are some and nothing is on its way before them. Returns the number of bytes.
+    fn cut<'d>(&mut self, data: &'d [u8], last: bool, chain: &Chain, step: &mut Step<'d>) -> usize {
+        let engine = self.engine.clone();
+        let (most_bytes, least_bytes) = (STEP_BYTES.max(engine.chunker.limits().max), 2 * engine.chunker.limits().max);
+        if step.is_first && Prediction::suits(chain) {
+            let (chunker, algorithm) = (&*engine.chunker, engine.descriptor.fingerprint);
+            let begun = Instant::now();
+            let consumed = self.prediction.take(data, last, chunker, algorithm, &mut step.chunks, &mut step.fingerprints);
+            if consumed > 0 {
+                // The end of a container, or of what is known: a few chunks tell where it goes on.
+                self.step_bytes = least_bytes;
+                engine.profile.add(Component::Prediction, begun.elapsed().as_nanos() as u64, consumed as u64);
+                return consumed;
+            }
+        }
+        self.step_bytes = self.step_bytes.clamp(least_bytes.min(most_bytes), most_bytes);
+        let all = data;
+        let data = &all[..all.len().min(self.step_bytes)];
+        self.step_bytes *= 2;
+        let last = last && data.len() == all.len();
+        let mut cuts = Vec::new();
+        let consumed = engine.profile.time(Component::Chunking, data.len() as u64, || engine.chunker.cut(data, last, &mut cuts));
+        push_chunks(&mut step.chunks, data, &cuts);
+        engine.name(&step.chunks, chain, &mut step.fingerprints);
+        consumed
+    }
+
     /// Stores many whole short runs (small files) in few batches; returns the pieces of each.
-    pub fn write_runs(&mut self, runs: &[&[u8]], hints: Hints<'_>) -> Result<Vec<Vec<Piece>>> {
+    pub fn write_runs<'d>(&mut self, runs: &[&'d [u8]], hints: Hints<'_>) -> Result<Vec<Vec<Piece>>> {
         let engine = self.engine.clone();
         let chain = hints.chain.unwrap_or(engine.filters.data());
         engine.served(runs.iter().map(|run| run.len()).sum());
         self.wake();
-        let (mut chunks, mut fingerprints, mut counts, mut cuts) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut pieces = Vec::with_capacity(runs.len());
         let mut runs = runs.iter();
-        while !runs.as_slice().is_empty() {
-            chunks.clear();
-            fingerprints.clear();
-            counts.clear();
-            let mut bytes = 0;
+        let cut = |_: &mut WriteStream, step: &mut Step<'d>| {
+            let mut cuts = Vec::new();
             let begun = Instant::now();
             for run in runs.by_ref() {
-                let before = chunks.len();
+                let before = step.chunks.len();
                 cuts.clear();
                 engine.chunker.cut(run, true, &mut cuts);
-                push_chunks(&mut chunks, run, &cuts);
-                counts.push(chunks.len() - before);
-                bytes += run.len();
-                if bytes >= STEP_BYTES {
+                push_chunks(&mut step.chunks, run, &cuts);
+                step.counts.push(step.chunks.len() - before);
+                step.bytes += run.len();
+                if step.bytes >= STEP_BYTES {
                     break;
                 }
             }
-            engine.profile.add(Component::Chunking, begun.elapsed().as_nanos() as u64, bytes as u64);
-            engine.name(&chunks, chain, &mut fingerprints);
-            let mut stored = Vec::with_capacity(chunks.len());
-            self.store(&chunks, &fingerprints, hints, |piece| stored.push(piece))?;
-            let mut stored = stored.into_iter();
-            for count in &counts {
+            engine.profile.add(Component::Chunking, begun.elapsed().as_nanos() as u64, step.bytes as u64);
+            engine.name(&step.chunks, chain, &mut step.fingerprints);
+            !step.counts.is_empty()
+        };
+        self.store_steps(hints, cut, |step, stored| {
+            for count in &step.counts {
                 let mut run = Vec::with_capacity(*count);
-                stored.by_ref().take(*count).for_each(|piece| push_piece(&mut run, piece));
+                (&mut *stored).take(*count).for_each(|piece| push_piece(&mut run, piece));
                 pieces.push(run);
             }
-        }
+        })?;
         Ok(pieces)
+    }
+
+    /// Stores steps in their order. `cut` makes the next one, or returns false at the end; `stored` gets each with its pieces.
+    ///
+    /// While most chunks wait for reads of the chunk index, the stream cuts and names later steps and begins their reads
+    /// before it stores the first one. It claims nothing of a later step: it only
+    /// [expects](crate::write::claims::Claims::expect) it.
+    fn store_steps<'d>(
+        &mut self,
+        hints: Hints<'_>,
+        mut cut: impl FnMut(&mut WriteStream, &mut Step<'d>) -> bool,
+        mut stored: impl FnMut(&Step<'d>, &mut dyn Iterator<Item = Piece>),
+    ) -> Result<()> {
+        let unnamed = Fingerprint::from_digest(&[]);
+        let (mut steps, mut spare): (VecDeque<Step<'d>>, Option<Step<'d>>) = Default::default();
+        let (mut ahead_bytes, mut is_over) = (0, false);
+        let mut pieces = Vec::new();
+        loop {
+            while !is_over && (steps.is_empty() || self.looks_ahead && ahead_bytes < AHEAD_BYTES) {
+                let mut step = spare.take().unwrap_or_default();
+                step.clear(steps.is_empty());
+                if !cut(self, &mut step) {
+                    is_over = true;
+                    break;
+                }
+                if self.looks_ahead {
+                    let names: Vec<_> = step.fingerprints.iter().filter(|name| **name != unnamed).copied().collect();
+                    self.engine.claims.expect(&names);
+                }
+                ahead_bytes += step.bytes;
+                steps.push_back(step);
+            }
+            let Some(step) = steps.pop_front() else { return Ok(()) };
+            ahead_bytes -= step.bytes;
+            pieces.clear();
+            self.store(&step.chunks, &step.fingerprints, hints, &mut pieces)?;
+            stored(&step, &mut pieces.drain(..));
+            spare = Some(step);
+        }
     }
 
     /// Looks for chunks without having their bytes, for those who would have to fetch them: where each is, or `None` where it has to be
@@ -239,7 +319,7 @@ impl WriteStream {
         let mut fingerprints = Vec::with_capacity(chunks.len());
         engine.name(chunks, engine.filters.data(), &mut fingerprints);
         let mut pieces = Vec::with_capacity(chunks.len());
-        self.store(chunks, &fingerprints, Hints::default(), |piece| pieces.push(piece))?;
+        self.store(chunks, &fingerprints, Hints::default(), &mut pieces)?;
         Ok(pieces)
     }
 
@@ -265,8 +345,9 @@ impl WriteStream {
         }
     }
 
-    /// Stores data chunks, which have their names already, and passes the piece of each to `take`.
-    fn store(&mut self, chunks: &[&[u8]], fingerprints: &[Fingerprint], hints: Hints<'_>, mut take: impl FnMut(Piece)) -> Result<()> {
+    /// Stores data chunks, which have their names already, and appends the piece of each to `out`.
+    fn store(&mut self, chunks: &[&[u8]], fingerprints: &[Fingerprint], hints: Hints<'_>, out: &mut Vec<Piece>) -> Result<()> {
+        (self.claimed, self.waited) = (0, 0);
         let engine = self.engine.clone();
         let chain = hints.chain.unwrap_or(engine.filters.data());
         for (chunks, fingerprints) in chunks.chunks(BATCH_CHUNKS).zip(fingerprints.chunks(BATCH_CHUNKS)) {
@@ -276,7 +357,7 @@ impl WriteStream {
             let batch = Batch { chunks, fingerprints, kind, references: &[], chain, overwritten: hints.overwritten };
             self.place(&batch, &mut places)?;
             for ((chunk, fingerprint), place) in chunks.iter().zip(fingerprints).zip(&places) {
-                take(match *place {
+                out.push(match *place {
                     Place::At(address) => Piece::Chunk { fingerprint: *fingerprint, address, offset: 0, length: chunk.len() as u32 },
                     Place::Zeros => Piece::Zeros { length: chunk.len() as u64 },
                     Place::Unknown => return Err(EngineError::Inconsistent { why: "a chunk was left without a place".into() }),
@@ -287,6 +368,8 @@ impl WriteStream {
                 self.prediction.learn(last, &engine.storage);
             }
         }
+        // Not where caches know much: what they know would be read in vain.
+        self.looks_ahead = 4 * self.claimed >= 3 * chunks.len() && 8 * self.waited > chunks.len();
         Ok(())
     }
 
@@ -363,7 +446,8 @@ impl WriteStream {
         let mut claims = Vec::with_capacity(wanted.len());
         if !wanted.is_empty() {
             let bytes = unanswered.iter().map(|number| lookups[*number].data.len() as u64).sum();
-            batch.chain.claim(&*engine.claims, &wanted, bytes, &mut claims)?;
+            self.claimed += wanted.len();
+            self.waited += batch.chain.claim(&*engine.claims, &wanted, bytes, &mut claims)?;
         }
         let mut held = Held::new(&*engine.claims);
         let mut mine = Vec::new();

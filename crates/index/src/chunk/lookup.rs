@@ -23,6 +23,7 @@
 //! * Growth may have moved pages meanwhile. Then the page's place has either its old content or a page of the next
 //!   generation. The lookup does not accept the latter, and the fingerprint also goes into the next round.
 //! * Cached pages are as good: the cache forgets a rewritten page before its changes are dropped (`page_cache.rs`).
+//! * So are pages that were read before the changes were taken, if none was written in between (`expected.rs`).
 //! * Home and neighbour are read at two instants. An entry moves between them only when both are written together, to
 //!   one position, because the pair spills (`page.rs`).
 //!   - So a home that spills and a neighbour of the same position are of one moment.
@@ -37,7 +38,7 @@ use super::partition::{State, read_pair, resolve};
 use super::{ChunkIndex, IndexEntry, order_of, partition_of};
 use crate::{IndexError, Result};
 use onefold_fingerprint::Fingerprint;
-use onefold_ground::Readers;
+use onefold_ground::{Readers, Reading};
 use std::hint::black_box;
 use std::ops::Range;
 use std::sync::Arc;
@@ -117,19 +118,21 @@ struct Lookup<'a> {
 impl ChunkIndex {
     /// Looks up many chunks: `out` gets one answer for each of `fingerprints`. A hit that is not cached reads one page;
     /// the reads of many pages run at the same time. Once the filter knows the pages, a miss hardly ever reads one. Any
-    /// number of threads may call it at once.
-    pub fn lookup(&self, fingerprints: &[Fingerprint], out: &mut Vec<Option<IndexEntry>>) -> Result<()> {
+    /// number of threads may call it at once. Returns for how many pages it waited for the device. With one read in
+    /// flight it does not know, and returns 0.
+    pub fn lookup(&self, fingerprints: &[Fingerprint], out: &mut Vec<Option<IndexEntry>>) -> Result<usize> {
+        let mut waited = 0;
         out.clear();
         out.resize(fingerprints.len(), None);
         let mut order = order_of(fingerprints.iter());
         let mut last_tries: Vec<Instant> = Vec::new();
         while !order.is_empty() {
-            let (left, tries) = self.lookup_round(fingerprints, &order, &last_tries, out)?;
+            let (left, tries) = self.lookup_round(fingerprints, &order, &last_tries, out, &mut waited)?;
             order = left.into_iter().map(|at| (fingerprints[at as usize].prefix(), at)).collect();
             order.sort_unstable();
             last_tries = tries;
         }
-        Ok(())
+        Ok(waited)
     }
 
     /// Answers as much of `order` as possible. Returns the indexes of the others, whose pages were ahead, and the
@@ -140,6 +143,7 @@ impl ChunkIndex {
         order: &[(u64, u32)],
         last_tries: &[Instant],
         out: &mut [Option<IndexEntry>],
+        waited: &mut usize,
     ) -> Result<(Vec<u32>, Vec<Instant>)> {
         let bits = self.partition_bits();
         let (mut wanted, mut changes, mut needed) = (Vec::with_capacity(order.len()), Vec::new(), Vec::with_capacity(order.len()));
@@ -192,7 +196,7 @@ impl ChunkIndex {
             if !needed.is_sorted() {
                 needed.sort_unstable();
             }
-            lookup.read(&self.readers, &needed)?;
+            *waited += lookup.read(&self.readers, &needed)?;
             needed = std::mem::take(&mut lookup.neighbours);
         }
         lookup.read_pairs()?;
@@ -213,6 +217,11 @@ impl Snapshot {
     /// Returns a page if it is cached.
     fn kept<'a>(&self, kept: &'a super::page_cache::KeptPages<'_>, page: u32) -> Option<Page<'a>> {
         kept.get(page, self.pages.shape.place(page).generation)
+    }
+
+    /// A page that is read already, and is still what it was then.
+    fn expected(&self, page: u32) -> Option<Reading> {
+        self.pages.expected.take(page, self.pages.shape.place(page).generation, self.writes)
     }
 
     fn instant(&self) -> Instant {
@@ -249,8 +258,9 @@ fn take_changes<'a>(
 }
 
 impl Lookup<'_> {
-    /// Searches the pages of `needed`, which is sorted: first the cached ones, then the others as they arrive.
-    fn read(&mut self, readers: &Readers, needed: &[Needed]) -> Result<()> {
+    /// Searches the pages of `needed`, which is sorted: first the cached ones, then the others as they arrive. Returns
+    /// for how many it waited for the device.
+    fn read(&mut self, readers: &Readers, needed: &[Needed]) -> Result<usize> {
         let mut unread: Vec<Range<usize>> = Vec::new();
         let snapshots = self.snapshots;
         let (mut at, mut hits) = (0, 0);
@@ -277,16 +287,25 @@ impl Lookup<'_> {
         self.index.counters.page_cache_hits.fetch_add(hits, Ordering::Relaxed);
         self.index.counters.page_cache_misses.fetch_add(unread.len() as u64, Ordering::Relaxed);
         if unread.is_empty() {
-            return Ok(());
+            return Ok(0);
         }
-        let mut requests = unread.iter().map(|range| {
+        let mut expected: Vec<(usize, Reading)> = Vec::new();
+        let mut unexpected: Vec<usize> = Vec::with_capacity(unread.len());
+        for (number, range) in unread.iter().enumerate() {
             let (snapshot, page) = needed[range.start].place;
+            match snapshots[snapshot as usize].expected(page) {
+                Some(reading) => expected.push((number, reading)),
+                None => unexpected.push(number),
+            }
+        }
+        let mut requests = unexpected.iter().map(|number| {
+            let (snapshot, page) = needed[unread[*number].start].place;
             snapshots[snapshot as usize].pages.request(page)
         });
         let mut alone = [0; PAGE_BYTES];
         let mut failed: Option<(usize, IndexError)> = None;
         let mut moved: Vec<usize> = Vec::new();
-        readers.read_each(&mut requests, &mut |number, bytes, read| {
+        let mut arrived = |number: usize, bytes: &[u8], read: onefold_ground::Result<()>| {
             let group = &needed[unread[number].clone()];
             let (snapshot, page) = group[0].place;
             let snapshot = &snapshots[snapshot as usize];
@@ -298,11 +317,16 @@ impl Lookup<'_> {
                 Err(error) if failed.as_ref().is_none_or(|(first, _)| number < *first) => failed = Some((number, error)),
                 Err(_) => {}
             }
-        });
+        };
+        let mut waited = readers.read_each(&mut requests, &mut |number, bytes, read| arrived(unexpected[number], bytes, read));
+        for (number, reading) in expected {
+            waited += usize::from(reading.is_from_device());
+            reading.wait(|bytes, read| arrived(number, bytes, read));
+        }
         for needed in moved.into_iter().flat_map(|number| &needed[unread[number].clone()]) {
             self.left.push(self.wanted[needed.wanted as usize].at);
         }
-        failed.map_or(Ok(()), |(_, error)| Err(error))
+        failed.map_or(Ok(waited), |(_, error)| Err(error))
     }
 
     /// Returns whether pages have moved since the changes were taken.

@@ -178,6 +178,60 @@ fn pages_are_kept_within_the_bound_and_found_there_until_they_are_written() {
     check(&index, &model);
 }
 
+#[test]
+fn m0_13_pages_that_are_expected_are_read_ahead_once_and_taken_unless_they_were_written_since() {
+    const CHUNKS: u64 = 1600;
+    let disk: Arc<dyn Ground> = Arc::new(SimulatedGround::new(1));
+    ChunkIndex::create(&disk, "index", 4, DIGEST_BYTES).unwrap();
+    let (device, reads) = Device::over(disk, Duration::from_millis(2));
+    let index = open(&device, 4, 0, 16);
+    let mut model = BTreeMap::new();
+    let mut change = |end, chunks: std::ops::Range<u64>, deltas: &[(u64, i64)]| {
+        let batch = log_batch(end, &model, &[], &chunks.map(|chunk| (chunk, chunk + 1)).collect::<Vec<_>>(), deltas);
+        super::tests::apply_to_model(&mut model, &batch);
+        apply(&index, &batch);
+        index.sweep_all().unwrap();
+        model.clone()
+    };
+    let found = |model: &BTreeMap<Fingerprint, IndexEntry>| {
+        let before = reads.all.load(Ordering::Relaxed);
+        let mut out = Vec::new();
+        let waited = index.lookup(&model.keys().copied().collect::<Vec<_>>(), &mut out).unwrap();
+        assert!(model.values().zip(&out).all(|(entry, found)| *found == Some(*entry)));
+        (reads.all.load(Ordering::Relaxed) - before, waited)
+    };
+    let names = |model: &BTreeMap<Fingerprint, IndexEntry>| model.keys().copied().collect::<Vec<_>>();
+
+    let model = change(512, 0..CHUNKS, &[]);
+    let pages = (index.statistics().page_bytes / page::PAGE_BYTES as u64) as usize;
+    assert_eq!(found(&model), (pages, pages));
+    let before = reads.all.load(Ordering::Relaxed);
+    assert_eq!(index.expect(&names(&model)), pages);
+    assert_eq!(index.expect(&names(&model)), 0, "they are being read");
+    assert_eq!(found(&model).1, pages);
+    assert_eq!(reads.all.load(Ordering::Relaxed) - before, pages, "each page is read once");
+    assert_eq!(found(&model), (pages, pages), "what was taken is gone");
+
+    // Every page is written between: in place, then by growth. The log's changes are in memory no more.
+    index.expect(&names(&model));
+    let model = change(1024, 0..0, &(0..CHUNKS).map(|chunk| (chunk, 1)).collect::<Vec<_>>());
+    assert_eq!(found(&model).0, pages);
+    index.expect(&names(&model));
+    let model = change(1536, CHUNKS..8 * CHUNKS, &[]);
+    assert!(index.statistics().growths > 0);
+    assert!(found(&model).0 > pages);
+    // The pages that the pool may read ahead are bounded.
+    let pages = (index.statistics().page_bytes / page::PAGE_BYTES as u64) as usize;
+    assert!(index.expect(&names(&model)) <= pages.min(4 * 16 * EXPECTED_FOR_EACH_READER));
+    check(&index, &model);
+
+    // Without a pool nothing is read ahead.
+    index.close().unwrap();
+    drop(index);
+    let alone = open(&device, 4, 0, 1);
+    assert_eq!(alone.expect(&names(&model)), 0);
+}
+
 /// Finds the chunks of a pair of pages at any time, while sweeps make it spill to one side and the other. Home and
 /// neighbour are never of two moments.
 #[test]
@@ -203,6 +257,7 @@ fn m0_14_entries_that_move_between_the_pages_of_a_pair_are_found_meanwhile() {
                     let wanted: Vec<_> = staying.iter().map(|(key, _)| *key).collect();
                     let mut out = Vec::new();
                     while !has_ended.load(Ordering::Relaxed) {
+                        index.expect(&wanted[..STAYING]);
                         index.lookup(&wanted, &mut out).unwrap();
                         assert!(out.iter().all(|found| *found == Some(IndexEntry { address: 9, count: 1 })), "{out:?}");
                     }

@@ -23,6 +23,7 @@
 //! * `held.rs` and `visit.rs`: checks.
 
 mod auxiliary;
+mod expected;
 mod filter;
 mod grow;
 pub mod header;
@@ -68,6 +69,8 @@ pub use visit::{DamagedPage, VerifiedRun};
 
 /// Highest number of partitions: their names have four hex digits.
 const MAX_PARTITIONS: u32 = 1 << 16;
+/// Pages that may be read ahead of look-ups, for each read that may be in flight: 4 MiB with 64.
+const EXPECTED_FOR_EACH_READER: usize = 32;
 
 /// How the chunk index uses memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -237,7 +240,11 @@ impl ChunkIndex {
         let counters = Arc::new(Counters::default());
         // Fingerprints are uniform: all partitions need the same amount.
         let of_each = |bytes: usize| bytes / ownership.owned().len().max(1);
-        let memory = Memory { cache_bytes: of_each(options.page_cache_bytes), filter_bytes: of_each(options.filter_bytes) };
+        let memory = Memory {
+            cache_bytes: of_each(options.page_cache_bytes),
+            filter_bytes: of_each(options.filter_bytes),
+            expected_pages: of_each(EXPECTED_FOR_EACH_READER * options.reads_in_flight).max(options.reads_in_flight),
+        };
         let open = |Owned { number, epoch }: &Owned| {
             let opening = Opening { access, epoch: *epoch, memory };
             Partition::open(ground, partition_directory(directory, *number), shape, *number, opening, &counters)

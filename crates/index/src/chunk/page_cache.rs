@@ -87,7 +87,7 @@ impl PageCache {
     pub fn insert(&self, page: u32, bytes: &[u8; PAGE_BYTES], writes: u64) {
         let mut kept = self.kept.write();
         // Checked under the lock: a writer counts first and later forgets its pages under the lock.
-        if !writes.is_multiple_of(2) || self.writes.load(Ordering::Acquire) != writes || kept.numbers.is_empty() {
+        if !is_quiet(writes) || self.writes.load(Ordering::Acquire) != writes || kept.numbers.is_empty() {
             return;
         }
         let places = kept.numbers.len();
@@ -119,6 +119,11 @@ impl PageCache {
             }
         }
     }
+}
+
+/// Returns whether no page was being written at this number of [writes](PageCache::writes).
+pub(super) fn is_quiet(writes: u64) -> bool {
+    writes.is_multiple_of(2)
 }
 
 /// Returns the number of places for pages.

@@ -11,6 +11,7 @@
 //! journal's copy, which stays in memory until the pages are written.
 
 use super::Counters;
+use super::expected::ExpectedPages;
 use super::filter::Filter;
 use super::journal::Journal;
 use super::page::{PAGE_BYTES, Page, PageDamage, Place};
@@ -136,6 +137,8 @@ pub(super) struct Memory {
     pub cache_bytes: usize,
     /// Bound of the filter.
     pub filter_bytes: usize,
+    /// Pages that are read for look-ups to come.
+    pub expected_pages: usize,
 }
 
 /// The file of pages, and where they lie in it at one time.
@@ -153,6 +156,8 @@ pub(super) struct Kept {
     pub filter: Filter,
     /// Caches its pages.
     pub cache: PageCache,
+    /// Pages of it that are being read for look-ups to come.
+    pub expected: ExpectedPages,
     file: Arc<dyn File>,
     path: String,
     /// Held for writing while pages are written in place. Holds the journal's pages that are not in place.
@@ -175,7 +180,8 @@ impl PageFile {
     pub fn new(file: Arc<dyn File>, path: String, shape: Shape, memory: Memory, counters: Arc<Counters>) -> PageFile {
         let filter = Filter::new(shape.end(), memory.filter_bytes);
         let cache = PageCache::new(memory.cache_bytes, shape.end(), shape.digest_bytes);
-        let kept = Kept { filter, cache, file, path, in_place: RwLock::default(), has_overlay: AtomicBool::new(false), counters };
+        let expected = ExpectedPages::new(memory.expected_pages);
+        let kept = Kept { filter, cache, expected, file, path, in_place: RwLock::default(), has_overlay: AtomicBool::new(false), counters };
         PageFile { shape, kept: Arc::new(kept) }
     }
 

@@ -642,7 +642,7 @@ fn a_damaged_page_is_found_and_never_returned_as_data() {
     let mut errors = 0;
     for (fingerprint, entry) in &model {
         match index.lookup(&[*fingerprint], &mut out) {
-            Ok(()) => assert_eq!(out, [Some(*entry)]),
+            Ok(_) => assert_eq!(out, [Some(*entry)]),
             Err(IndexError::ChunkIndexDamaged { page: Some(3), .. }) => errors += 1,
             Err(error) => panic!("{error}"),
         }

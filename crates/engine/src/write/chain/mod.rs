@@ -223,10 +223,10 @@ impl Chain {
     }
 
     /// Claims chunks of `bytes` bytes in total, and counts the answers of the chunk index. Appends one answer for each
-    /// of `wanted`.
-    pub(crate) fn claim(&self, claims: &dyn Claims, wanted: &[Wanted], bytes: u64, out: &mut Vec<Claim>) -> Result<()> {
+    /// of `wanted`. Returns for how many reads it waited for a device.
+    pub(crate) fn claim(&self, claims: &dyn Claims, wanted: &[Wanted], bytes: u64, out: &mut Vec<Claim>) -> Result<usize> {
         let begin = out.len();
-        self.profile.time(Component::FilterChunkIndex, bytes, || claims.claim(wanted, out))?;
+        let waited = self.profile.time(Component::FilterChunkIndex, bytes, || claims.claim(wanted, out))?;
         if let Some((_, counters)) = self.stages.get(self.chunk_index_at()) {
             let asked = wanted.iter().zip(&out[begin..]).filter(|(wanted, _)| wanted.search != Search::Denied);
             let (mut known, mut new) = (0, 0);
@@ -238,7 +238,7 @@ impl Chain {
             counters.0[Verdict::StrongMaybe as usize].fetch_add(known, Ordering::Relaxed);
             counters.0[Verdict::NonExisting as usize].fetch_add(new, Ordering::Relaxed);
         }
-        Ok(())
+        Ok(waited)
     }
 
     /// Asks the filters after the chunk index, and tells all filters where chunks were found.
