@@ -264,7 +264,7 @@ pub const KEYS: &[Key] = &[
         name: "reads_in_flight",
         default: "64",
         kind: Kind::Count { least: 1, most: 1024 },
-        about: "Pages of the chunk index that are read from the disk at a time, all look-ups together, each by a thread; 1: each look-up reads one page after the other. A good number is four times what the devices below work on at a time.",
+        about: "Pages of the chunk index that are read from the disk at a time, all look-ups together, each by a thread; 1: each look-up reads one page after the other. A good number is four times what the devices below work on at a time. A stream that waits for them has its next pages read ahead: up to 32 for each of this number, 8 MiB of memory with 64.",
         set: |settings, value| settings.engine.chunk_index_reads = value.units(),
     },
     Key {
