@@ -44,6 +44,7 @@ mod merge;
 mod open;
 mod owner;
 mod parity;
+mod placement;
 mod prepare;
 mod protect;
 mod reader;
@@ -73,6 +74,7 @@ pub use groups::ParityStatistics;
 pub use homes::Homes;
 pub use merge::{Merge, MergeStatistics};
 pub use parity::MAX_MEMBERS as MAX_GROUP_MEMBERS;
+pub use placement::CommittedSlots;
 pub use prepare::{Prepared, Scope};
 pub use reader::Slice;
 pub use records::{
@@ -80,6 +82,6 @@ pub use records::{
 };
 pub use repair::{Repair, RepairedAndLost, ScrubbedParity};
 pub use scrub::{ScrubThreads, Scrubbed};
-pub use store::{CommittedSlots, ContainerStore, Statistics, StorageOptions};
+pub use store::{ContainerStore, Statistics, StorageOptions};
 pub use verify::{ChunkRead, ChunkVisitor, ContainerReport, FrameVisitor};
 pub use writer::{NewChunk, Writer};

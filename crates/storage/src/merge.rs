@@ -223,7 +223,7 @@ impl Shared {
 
     /// Writes the new container and makes it durable. On an error the claim says whether there is a file.
     fn write_merged(&self, partition: u16, created: Position, claim: &mut Claim, plan: &Plan) -> Result<Catalog> {
-        let id = self.next_container(partition)?;
+        let id = self.placement.give_out(partition)?;
         let path = file::path(&self.directory, id);
         self.claim_target(claim, id);
         self.ground.create_directory(parent(&path)).map_err(StorageError::cannot_write)?;

@@ -165,15 +165,7 @@ impl ContainerStore {
         let Some(recovery) = shared.recovery.lock().take() else { return Ok(()) };
         let containers: Vec<_> = shared.open.read().values().cloned().collect();
         self.check_spelled()?;
-        {
-            let mut placement = shared.placement.lock();
-            for (partition, next) in &mut placement.next_numbers {
-                *next = recovery.next_number(*partition);
-            }
-            for container in &containers {
-                shared.make_idle(&mut placement, container.id);
-            }
-        }
+        shared.placement.resume(|partition| recovery.next_number(partition), containers.iter().map(|container| container.id));
         shared.check_log_end(&recovery.newest, log_end)?;
         shared.log_end.store(log_end.0, Relaxed);
         if shared.follows_writers.load(Relaxed) {

@@ -388,8 +388,8 @@ impl Shared {
     fn keep_numbers(&self, removed: &[ContainerId]) -> Result<()> {
         let partitions: BTreeSet<u16> = removed.iter().map(|id| id.partition()).collect();
         for partition in partitions {
-            let Some(next) = self.placement.lock().next_numbers.get(&partition).copied() else { continue };
-            let last = ContainerId::new(partition, next.saturating_sub(1));
+            let Some(number) = self.placement.last_number(partition) else { continue };
+            let last = ContainerId::new(partition, number);
             let top = file::folder(&self.directory, last);
             if removed.iter().any(|id| file::folder(&self.directory, *id) == top)
                 && let Some(above) = file::folder_above(&self.directory, last)

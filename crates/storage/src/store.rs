@@ -4,6 +4,7 @@ use crate::cache::Lru;
 use crate::forwards::Forwards;
 use crate::groups::Groups;
 use crate::open::{OpenContainer, Seal};
+use crate::placement::{CommittedSlots, Placement};
 use crate::reader::FrameCache;
 use crate::recovery::Recovery;
 use crate::rehearsal::Rehearsal;
@@ -15,7 +16,7 @@ use onefold_ground::profile::Profile;
 use onefold_ground::{Access, File, Ground};
 use onefold_oplog::Ownership;
 use parking_lot::{Condvar, Mutex, RwLock};
-use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
@@ -141,7 +142,7 @@ pub(crate) struct Shared {
     pub(crate) replacing: Mutex<()>,
     /// There when repairs are only tried.
     pub(crate) rehearsal: OnceLock<Rehearsal>,
-    pub(crate) placement: Mutex<Placement>,
+    pub(crate) placement: Placement,
     pub(crate) flow: Mutex<Flow>,
     pub(crate) flow_changed: Condvar,
     /// One at a time writes footers and syncs.
@@ -152,19 +153,6 @@ pub(crate) struct Shared {
     pub(crate) catalogs: Mutex<Lru<ContainerId, Arc<Catalog>>>,
     pub(crate) files: Mutex<Lru<ContainerId, Arc<dyn File>>>,
     pub(crate) counters: Counters,
-}
-
-/// Which container a writer gets next.
-#[derive(Debug)]
-pub(crate) struct Placement {
-    /// By partition: the number of the next new container.
-    pub(crate) next_numbers: BTreeMap<u16, u32>,
-    /// Numbers that were given out and whose containers are not open yet: there may be a file, but nobody has written to it.
-    pub(crate) creating: BTreeSet<ContainerId>,
-    /// By opened partition: open containers without a writer.
-    pub(crate) idle: Vec<VecDeque<ContainerId>>,
-    /// The opened partition whose turn it is.
-    pub(crate) turn: usize,
 }
 
 #[derive(Debug, Default)]
@@ -268,12 +256,7 @@ impl ContainerStore {
             groups: Mutex::default(),
             replacing: Mutex::new(()),
             rehearsal: OnceLock::new(),
-            placement: Mutex::new(Placement {
-                next_numbers: ownership.numbers().map(|number| (number as u16, 1)).collect(),
-                creating: BTreeSet::new(),
-                idle: vec![VecDeque::new(); ownership.owned().len()],
-                turn: 0,
-            }),
+            placement: Placement::new(ownership),
             flow: Mutex::default(),
             flow_changed: Condvar::new(),
             settling: Mutex::new(()),
@@ -316,7 +299,7 @@ impl ContainerStore {
     pub fn statistics(&self) -> Statistics {
         let shared = &self.shared;
         let counters = &shared.counters;
-        let numbers = shared.placement.lock().next_numbers.values().map(|next| u64::from(*next) - 1).sum();
+        let numbers = shared.placement.given_out_count();
         // One guard, gone before the rest: a second one behind a writer that waits would wait for ever.
         let (open_containers, open_frame_bytes) = {
             let open = shared.open.read();
@@ -368,12 +351,12 @@ impl ContainerStore {
     /// the [`forwards`](Self::forwards). One that is being made has nothing to show.
     pub fn containers(&self) -> Result<Vec<ContainerId>> {
         let shared = &self.shared;
-        let before = shared.placement.lock().given_out();
+        let before = shared.placement.given_out();
         let mut found: Vec<ContainerId> = shared.open.read().keys().copied().collect();
         found.extend(shared.list(file::number)?);
         found.extend(shared.all_rehearsed());
         found.retain(|container| !shared.is_unlogged_merge(*container) && !shared.leftovers.lock().contains(container));
-        found.retain(|container| !before.is_later(*container) && !before.open.contains_key(container));
+        found.retain(|container| !before.is_not_made(*container));
         shared.forwards.retain_unlogged(&mut found);
         found.sort_unstable();
         found.dedup();
@@ -381,46 +364,12 @@ impl ContainerStore {
     }
 }
 
-/// Which slots of which containers are durable with the log, as of one moment between two batches.
-#[derive(Clone, Debug)]
-pub struct CommittedSlots {
-    /// By partition: numbers from here on were given out later.
-    next_numbers: BTreeMap<u16, u32>,
-    /// Of containers that were not sealed: how many.
-    open: BTreeMap<ContainerId, usize>,
-}
-
-impl Placement {
-    pub(crate) fn next_container(&mut self, partition: u16) -> Result<ContainerId> {
-        let next = self.next_numbers.get_mut(&partition).ok_or(StorageError::NotOpened { partition })?;
-        let number = *next;
-        *next = number.checked_add(1).ok_or(StorageError::NumbersUsedUp { partition })?;
-        Ok(ContainerId::new(partition, number))
-    }
-
-    /// The numbers given out by partition, and the containers among them that are not open yet.
-    fn given_out(&self) -> CommittedSlots {
-        CommittedSlots { next_numbers: self.next_numbers.clone(), open: self.creating.iter().map(|id| (*id, 0)).collect() }
-    }
-}
-
-impl CommittedSlots {
-    /// How many slots of a container were durable, counted from the first; `usize::MAX`: all that it has.
-    pub fn of(&self, container: ContainerId) -> usize {
-        if self.is_later(container) { 0 } else { self.open.get(&container).copied().unwrap_or(usize::MAX) }
-    }
-
-    fn is_later(&self, container: ContainerId) -> bool {
-        self.next_numbers.get(&container.partition()).is_none_or(|next| container.number() >= *next)
-    }
-}
-
 impl ContainerStore {
     /// Which slots are durable now. Of one moment if no batch is committed during the call.
     pub fn committed_slots(&self) -> CommittedSlots {
         // The numbers first: a container that is opened between the two is in the second, and has no slot that counts.
-        let mut committed = self.shared.placement.lock().given_out();
-        committed.open.extend(self.shared.open.read().iter().map(|(id, container)| (*id, container.state.lock().logged.slots)));
+        let mut committed = self.shared.placement.given_out();
+        committed.extend(self.shared.open.read().iter().map(|(id, container)| (*id, container.state.lock().logged.slots)));
         committed
     }
 }
@@ -466,18 +415,6 @@ impl Shared {
     pub(crate) fn is_own(&self, container: ContainerId) -> Option<bool> {
         let Some(place) = self.ownership.place(u32::from(container.partition())) else { return Some(false) };
         self.own_from[place].map(|first| container.number() >= first)
-    }
-
-    /// Leaves an open container to the next writer.
-    pub(crate) fn make_idle(&self, placement: &mut Placement, container: ContainerId) {
-        if let Some(place) = self.ownership.place(u32::from(container.partition())) {
-            placement.idle[place].push_back(container);
-        }
-    }
-
-    /// The next number of a partition, given out.
-    pub(crate) fn next_container(&self, partition: u16) -> Result<ContainerId> {
-        self.placement.lock().next_container(partition)
     }
 
     /// Whether anything may be appended.

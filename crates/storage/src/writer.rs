@@ -1,6 +1,7 @@
 //! Writing: a stream's chunks lie one behind the other, in containers that only this stream fills.
 
 use crate::open::{Limits, OpenContainer, Stopped};
+use crate::placement::Next;
 use crate::store::{ContainerStore, Shared};
 use crate::workers::Job;
 use crate::{Address, ChunkKind, ContainerId, HEADER_BYTES, Header, MAX_CHUNK_BYTES, Result, StorageError, file};
@@ -135,22 +136,17 @@ impl Shared {
 
     fn give_back(&self, container: &OpenContainer) {
         if !container.state.lock().full {
-            self.make_idle(&mut self.placement.lock(), container.id);
+            self.placement.leave(container.id);
         }
     }
 
-    /// A container for a writer: one that waits for one, else a new one; partitions in turn.
+    /// Gives a writer its next container, with its file open.
     fn take_container(&self) -> Result<Arc<OpenContainer>> {
         loop {
-            let (partition, idle) = {
-                let mut placement = self.placement.lock();
-                let partitions = placement.idle.len();
-                let turn = placement.turn;
-                placement.turn = (turn + 1) % partitions;
-                let idle = (0..partitions).find_map(|step| placement.idle[(turn + step) % partitions].pop_front());
-                (self.ownership.owned()[turn].number as u16, idle)
+            let id = match self.placement.next() {
+                Next::Open(id) => id,
+                Next::New(partition) => return self.new_container(partition),
             };
-            let Some(id) = idle else { return self.new_container(partition) };
             let Some(container) = self.open.read().get(&id).cloned() else { continue };
             let opened = self.open_for_writing(&container);
             match opened {
@@ -168,12 +164,7 @@ impl Shared {
     }
 
     fn new_container(&self, partition: u16) -> Result<Arc<OpenContainer>> {
-        let id = {
-            let mut placement = self.placement.lock();
-            let id = placement.next_container(partition)?;
-            placement.creating.insert(id);
-            id
-        };
+        let id = self.placement.begin_creation(partition)?;
         let mut claim = self.claim_nothing();
         let created = self.hold_log(&claim);
         let container = self.create_container(id, created, &mut claim.has_file);
@@ -189,7 +180,7 @@ impl Shared {
                 self.give_up(claim);
             }
         }
-        self.placement.lock().creating.remove(&id);
+        self.placement.end_creation(id);
         container
     }
 
