@@ -36,6 +36,7 @@ mod compression;
 mod container_salvage;
 mod error;
 mod file;
+mod flow;
 mod forward;
 mod forwards;
 mod groups;

@@ -143,7 +143,7 @@ impl ContainerStore {
         let is_left = state.file.is_some() && state.open.raw.len() >= options.frame_bytes.min(options.sequential_frame_bytes) as usize;
         if let Some((number, frame)) = is_left.then(|| state.hand_over()).flatten() {
             drop(state);
-            self.shared.flow.lock().in_flight_bytes += frame.raw.len();
+            self.shared.flow.add(frame.raw.len());
             self.send(Job::new(container, number, frame));
         }
     }
@@ -221,7 +221,7 @@ fn chunks_of(container: ContainerId, first_slot: usize, slots: &[Slot]) -> Vec<(
 impl Shared {
     /// Brings the targets' frames into their files, and the files to disk.
     fn settle(&self, targets: &[Target]) -> Result<()> {
-        let _settling = self.settling.lock();
+        let _settling = self.flow.settle_alone();
         self.write_failed_frames()?;
         self.wait_for_frames(targets)?;
         let mut unsynced = Vec::new();
@@ -253,7 +253,7 @@ impl Shared {
                 sync_all(&unsynced).and_then(|()| folders.iter().try_for_each(|folder| self.ground.sync_directory(folder)))
             })
             .map_err(|error| {
-                self.poison(&error.to_string());
+                self.flow.poison(&error.to_string());
                 StorageError::Poisoned { why: error.to_string().into() }
             })?;
         for Unsynced { container, frames, seal, .. } in unsynced {
@@ -272,41 +272,31 @@ impl Shared {
 
     /// Tries failed writes again; writers may go on when they are done.
     pub(crate) fn write_failed_frames(&self) -> Result<()> {
-        {
-            let mut flow = self.flow.lock();
-            flow.check_poison()?;
-            if flow.failed.take().is_none() {
-                return Ok(());
-            }
+        if !self.flow.take_failure()? {
+            return Ok(());
         }
         let containers: Vec<_> = self.open.read().values().cloned().collect();
         for container in containers {
             let result = container.state.lock().write_failed_again();
             match result {
-                Ok(released) => self.release_flow(released),
+                Ok(released) => self.flow.release(released),
                 Err(source) => {
                     let source = Arc::new(source);
-                    self.flow.lock().failed = Some(source.clone());
-                    self.flow_changed.notify_all();
+                    self.flow.fail(source.clone());
                     return Err(StorageError::CannotWrite { source });
                 }
             }
         }
-        self.flow_changed.notify_all();
+        self.flow.retried();
         Ok(())
     }
 
     fn wait_for_frames(&self, targets: &[Target]) -> Result<()> {
         for target in targets {
-            loop {
-                let mut flow = self.sound_flow()?;
-                if target.container.state.lock().catalog.frames.len() >= target.frames {
-                    break;
-                }
-                self.flow_changed.wait(&mut flow);
-            }
+            let is_written = || target.container.state.lock().catalog.frames.len() >= target.frames;
+            self.flow.wait_until(is_written, || self.write_failed_frames())?;
         }
-        self.flow.lock().check_poison()
+        self.flow.check_poison()
     }
 }
 

@@ -143,7 +143,7 @@ impl ContainerStore {
     pub fn load(&self, wanted: &[(Address, Fingerprint)], out: &mut Vec<Slice>) -> Result<()> {
         let loaded = self.shared.stable(|| self.load_once(wanted));
         if loaded.as_ref().is_err_and(StorageError::is_damage) {
-            self.shared.flow.lock().check_poison()?;
+            self.shared.flow.check_poison()?;
         }
         out.extend(loaded?);
         Ok(())

@@ -183,7 +183,7 @@ impl Shared {
         let mut result = Ok(());
         // No two of them concern the same files. On a full disk one may give the room that another one needs.
         for next in pending {
-            self.flow.lock().check_poison()?;
+            self.flow.check_poison()?;
             match self.replace(&next) {
                 Ok(()) => self.replaced(next),
                 Err(error) => result = result.and(Err(error)),
@@ -422,7 +422,7 @@ impl Shared {
     /// Syncs directories. If one fails nobody knows which names are there: then nothing is written any more.
     pub(crate) fn sync_folders(&self, folders: &BTreeSet<String>) -> Result<()> {
         folders.iter().try_for_each(|folder| self.ground.sync_directory(folder)).map_err(|error| {
-            self.poison(&error.to_string());
+            self.flow.poison(&error.to_string());
             StorageError::Poisoned { why: error.to_string().into() }
         })
     }

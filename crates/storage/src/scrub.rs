@@ -164,7 +164,7 @@ impl Shared {
         };
         scrubbed.damage.extend(verified.err());
         // After a failed sync the system may have thrown away frames of open containers that the next opening brings back.
-        let is_untold = || is_open && self.flow.lock().check_poison().is_err();
+        let is_untold = || is_open && self.flow.check_poison().is_err();
         if !scrubbed.damage.is_empty() && (is_untold() || !self.is_still_there(container, generation)) {
             scrubbed.damage.clear();
         }

@@ -1,6 +1,7 @@
 //! The store of containers as a whole: its options, opening and closing it, its figures.
 
 use crate::cache::Lru;
+use crate::flow::Flow;
 use crate::forwards::Forwards;
 use crate::groups::Groups;
 use crate::open::{OpenContainer, Seal};
@@ -9,13 +10,13 @@ use crate::reader::FrameCache;
 use crate::recovery::Recovery;
 use crate::rehearsal::Rehearsal;
 use crate::replace::Merging;
-use crate::workers::{Flow, Job, work};
+use crate::workers::{Job, work};
 use crate::{Catalog, Compression, ContainerId, Result, StorageError, file, owner};
 use crossbeam_channel::{Sender, unbounded};
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, File, Ground};
 use onefold_oplog::Ownership;
-use parking_lot::{Condvar, Mutex, RwLock};
+use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -143,12 +144,7 @@ pub(crate) struct Shared {
     /// There when repairs are only tried.
     pub(crate) rehearsal: OnceLock<Rehearsal>,
     pub(crate) placement: Placement,
-    pub(crate) flow: Mutex<Flow>,
-    pub(crate) flow_changed: Condvar,
-    /// One at a time writes footers and syncs.
-    pub(crate) settling: Mutex<()>,
-    /// Stored bytes of 1024 raw ones, lately.
-    pub(crate) stored_per_1024: AtomicU64,
+    pub(crate) flow: Flow,
     pub(crate) frames: FrameCache,
     pub(crate) catalogs: Mutex<Lru<ContainerId, Arc<Catalog>>>,
     pub(crate) files: Mutex<Lru<ContainerId, Arc<dyn File>>>,
@@ -257,10 +253,7 @@ impl ContainerStore {
             replacing: Mutex::new(()),
             rehearsal: OnceLock::new(),
             placement: Placement::new(ownership),
-            flow: Mutex::default(),
-            flow_changed: Condvar::new(),
-            settling: Mutex::new(()),
-            stored_per_1024: AtomicU64::new(1024),
+            flow: Flow::new(options.in_flight_bytes),
             frames: FrameCache::new(options.frame_cache_bytes),
             catalogs: Mutex::new(Lru::new(options.catalog_cache_bytes)),
             files: Mutex::new(Lru::new(OPEN_FILES)),
@@ -314,7 +307,7 @@ impl ContainerStore {
             plain_frames: counters.plain_frames.load(Relaxed),
             raw_bytes: counters.raw_bytes.load(Relaxed),
             stored_bytes: counters.stored_bytes.load(Relaxed),
-            in_flight_bytes: shared.flow.lock().in_flight_bytes as u64,
+            in_flight_bytes: shared.flow.in_flight_bytes() as u64,
             open_frame_bytes,
             unsynced_bytes: counters.unsynced_bytes.load(Relaxed),
             frame_hits: counters.frame_hits.load(Relaxed),
@@ -376,7 +369,7 @@ impl ContainerStore {
 
 impl Drop for ContainerStore {
     fn drop(&mut self) {
-        self.shared.flow.lock().closing = true;
+        self.shared.flow.close();
         self.jobs = None;
         for worker in self.workers.drain(..) {
             // A worker that panicked has poisoned the store; there is nothing left to save.
@@ -422,7 +415,7 @@ impl Shared {
         if !self.writable.load(Relaxed) {
             return Err(StorageError::ReadOnly);
         }
-        self.sound_flow().map(drop)
+        self.flow.check(|| self.write_failed_frames())
     }
 
     pub(crate) fn damaged(&self, container: ContainerId, frame: Option<u32>, slot: Option<u16>, why: impl Into<String>) -> StorageError {

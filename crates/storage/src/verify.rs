@@ -81,7 +81,7 @@ impl ContainerStore {
             let report = self.verify_once(container, read_data, buffer, visit.as_deref_mut())?;
             if !report.damage.is_empty() {
                 // As in `load`: after a failed sync damage may be none.
-                self.shared.flow.lock().check_poison()?;
+                self.shared.flow.check_poison()?;
             }
             if report.damage.is_empty() || self.shared.forwards.is_unmoved_since(generation) {
                 return Ok(report);

@@ -96,7 +96,7 @@ impl Drop for Writer {
 impl ContainerStore {
     /// Hands the open frame to the workers, waiting for its turn; with `last` the container takes no more.
     fn hand_over(&self, container: &Arc<OpenContainer>, open_bytes: usize, last: bool) -> Result<()> {
-        self.shared.reserve_flow(open_bytes)?;
+        self.shared.flow.reserve(open_bytes, || self.shared.write_failed_frames())?;
         let handed_over = {
             let mut state = container.state.lock();
             state.full |= last;
@@ -105,7 +105,7 @@ impl ContainerStore {
         match handed_over {
             Some((number, frame)) => self.send(Job::new(container, number, frame)),
             // A flush was faster.
-            None => self.shared.release_flow(open_bytes),
+            None => self.shared.flow.release(open_bytes),
         }
         Ok(())
     }
@@ -115,7 +115,7 @@ impl ContainerStore {
         self.shared.counters.unsynced_bytes.fetch_add(job.raw.len() as u64, Relaxed);
         let jobs = self.jobs.as_ref().expect("the channel is there until the store is dropped");
         if jobs.send(job).is_err() {
-            self.shared.poison("the storage workers are gone");
+            self.shared.flow.poison("the storage workers are gone");
         }
     }
 }
@@ -130,7 +130,7 @@ impl Shared {
             is_sequential,
             digest_bytes: self.options.digest_bytes,
             // Never more than four times as much raw data as fits uncompressed, however well the last frames compressed.
-            stored_per_1024: self.stored_per_1024.load(Relaxed).max(256),
+            stored_per_1024: self.flow.stored_per_1024().max(256),
         }
     }
 
