@@ -21,7 +21,7 @@ impl ContainerStore {
             return Err(StorageError::ReadOnly);
         }
         let containers: Vec<_> = self.shared.open.read().values().cloned().collect();
-        let position = self.shared.held_by_merges().map_or(position, |held| held.min(position));
+        let position = self.shared.merging.oldest_log().map_or(position, |held| held.min(position));
         let mut prepared = Prepared::default();
         for container in containers {
             if let Some((change, record)) = self.shared.checkpoint(&container, position)? {

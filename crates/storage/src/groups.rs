@@ -6,7 +6,7 @@
 //! the others. And no number of a member is ever given to another container.
 //!
 //! A group is made of sealed containers that the log knows; a file is put in its place under the lock that replacing files takes
-//! (`Shared::replacing`), so no merge takes a member away meanwhile. Of several groups with a common member the one with the greatest number counts for
+//! (`Merging::hold_files`), so no merge takes a member away meanwhile. Of several groups with a common member the one with the greatest number counts for
 //! it. The others stay, *outdated*, as long as a member counts on them: one that is damaged and could not go into the new group.
 
 use crate::parity::{parity_directory, parity_folder, parity_name, parity_path};

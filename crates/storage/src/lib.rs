@@ -42,6 +42,7 @@ mod forwards;
 mod groups;
 mod homes;
 mod merge;
+mod merging;
 mod open;
 mod owner;
 mod parity;

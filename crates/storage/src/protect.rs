@@ -80,7 +80,7 @@ impl ContainerStore {
         shared.know_containers_without(self)?;
         {
             // Left by a crash, or by a removal that failed.
-            let _nothing_goes = shared.replacing.lock();
+            let _nothing_goes = shared.merging.hold_files();
             shared.remove_groups(&shared.with_groups(|groups| Ok(groups.unneeded()))?)?;
         }
         loop {
@@ -98,7 +98,7 @@ impl ContainerStore {
 impl Shared {
     /// Lists, once, the sealed containers that are in no group.
     fn know_containers_without(&self, store: &ContainerStore) -> Result<()> {
-        let _nothing_goes = self.replacing.lock();
+        let _nothing_goes = self.merging.hold_files();
         let was_known = self.with_groups(|groups| {
             let was_known = groups.without.is_some();
             // Those that are sealed from here on are put into the list by whoever seals them.
@@ -207,7 +207,7 @@ impl Shared {
         let temporary = format!("{directory}/{:08x}.new", group.number());
         let written = self.create_beside(&temporary).and_then(|file| self.write_parity(group, gathered, &*file));
         let placed = written.and_then(|()| {
-            let _nothing_goes = self.replacing.lock();
+            let _nothing_goes = self.merging.hold_files();
             self.place_group(group, sources, &temporary, &folder)
         });
         if !matches!(placed, Ok(true)) {

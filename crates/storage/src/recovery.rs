@@ -267,10 +267,9 @@ impl Shared {
             }
             merges.entry(fate.target).or_default()[usize::from(fate.answers.is_none())].push(*id);
         }
-        for (target, [mut forwarded, mut removed]) in merges {
-            forwarded.sort_unstable();
-            removed.sort_unstable();
-            self.resume(log_start, target, forwarded, removed, self.access == Access::ReadWrite);
+        for (target, mut ids) in merges {
+            ids.iter_mut().for_each(|ids| ids.sort_unstable());
+            self.resume(log_start, target, ids, self.access == Access::ReadWrite);
         }
         Ok(())
     }

@@ -121,7 +121,7 @@ impl Shared {
         if self.with_groups(group)?.is_none() {
             return Ok(Repair::Impossible);
         }
-        let _nothing_goes = self.replacing.lock();
+        let _nothing_goes = self.merging.hold_files();
         let begun = Instant::now();
         // One that was merged and whose files wait for being replaced is not looked up any more.
         let was_merged = self.forwards.is_logged(container);
@@ -155,7 +155,7 @@ impl Shared {
             return Ok(scrubbed);
         }
         // It may have gone while it was read. Now nothing goes.
-        let _nothing_goes = self.replacing.lock();
+        let _nothing_goes = self.merging.hold_files();
         if is_there()? {
             match self.verify_parity(group, buffer) {
                 Ok(read_bytes) => scrubbed.read_bytes = read_bytes,
@@ -252,7 +252,7 @@ impl Shared {
         Ok(parity.header.file_bytes())
     }
 
-    /// Nothing goes meanwhile: `replacing` is held.
+    /// The caller [holds files in place](crate::merging::Merging::hold_files).
     fn make_anew(&self, group: ContainerId, container: ContainerId) -> Result<Repair> {
         let parity = match self.open_parity(group) {
             Ok(parity) => parity,
@@ -379,7 +379,8 @@ impl Shared {
     }
 
     /// Before the files of some members go: writes parity of the others and puts it in its place, durably. Where there is no room for it, what the others have
-    /// is made whole; if one of them cannot be, that is the error, and the files wait. Nothing goes meanwhile: `replacing` is held.
+    /// is made whole; if one of them cannot be, that is the error, and the files wait. The caller
+    /// [holds files in place](crate::merging::Merging::hold_files).
     pub(crate) fn shrink_or_verify(&self, group: ContainerId, gone: &BTreeSet<ContainerId>) -> Result<()> {
         let full = match self.shrink(group, gone) {
             Ok(true) => return Ok(()),

@@ -155,7 +155,7 @@ impl ContainerStore {
         shared.check_repairable()?;
         if !shared.rehearse_file(container, &with(&header)) {
             // The new header is not the one that parity was made of: it gets parity anew, the others of its group keep what they can.
-            let _nothing_goes = shared.replacing.lock();
+            let _nothing_goes = shared.merging.hold_files();
             shared.leave_parity([container].iter())?;
             shared.with_known_groups(|groups| groups.sealed(container));
             let path = file::path(&shared.directory, container);

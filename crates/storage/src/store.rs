@@ -4,12 +4,12 @@ use crate::cache::Lru;
 use crate::flow::Flow;
 use crate::forwards::Forwards;
 use crate::groups::Groups;
+use crate::merging::Merging;
 use crate::open::{OpenContainer, Seal};
 use crate::placement::{CommittedSlots, Placement};
 use crate::reader::FrameCache;
 use crate::recovery::Recovery;
 use crate::rehearsal::Rehearsal;
-use crate::replace::Merging;
 use crate::workers::{Job, work};
 use crate::{Catalog, Compression, ContainerId, Result, StorageError, file, owner};
 use crossbeam_channel::{Sender, unbounded};
@@ -134,13 +134,11 @@ pub(crate) struct Shared {
     /// Where the chunks of merged containers are.
     pub(crate) forwards: Forwards,
     /// What merges hold.
-    pub(crate) merging: Mutex<Merging>,
+    pub(crate) merging: Merging,
     /// One at a time makes parity.
     pub(crate) protecting: Mutex<()>,
     /// Which containers have parity; `None` until somebody asks.
     pub(crate) groups: Mutex<Option<Groups>>,
-    /// One at a time replaces files of merged containers, or puts files of repairs and parity in their place.
-    pub(crate) replacing: Mutex<()>,
     /// There when repairs are only tried.
     pub(crate) rehearsal: OnceLock<Rehearsal>,
     pub(crate) placement: Placement,
@@ -247,10 +245,9 @@ impl ContainerStore {
             log_end: AtomicU64::new(0),
             leftovers: Mutex::default(),
             forwards: Forwards::new(),
-            merging: Mutex::default(),
+            merging: Merging::default(),
             protecting: Mutex::new(()),
             groups: Mutex::default(),
-            replacing: Mutex::new(()),
             rehearsal: OnceLock::new(),
             placement: Placement::new(ownership),
             flow: Flow::new(options.in_flight_bytes),
@@ -348,7 +345,7 @@ impl ContainerStore {
         let mut found: Vec<ContainerId> = shared.open.read().keys().copied().collect();
         found.extend(shared.list(file::number)?);
         found.extend(shared.all_rehearsed());
-        found.retain(|container| !shared.is_unlogged_merge(*container) && !shared.leftovers.lock().contains(container));
+        found.retain(|container| !shared.merging.is_unlogged(*container) && !shared.leftovers.lock().contains(container));
         found.retain(|container| !before.is_not_made(*container));
         shared.forwards.retain_unlogged(&mut found);
         found.sort_unstable();

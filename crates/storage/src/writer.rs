@@ -165,18 +165,18 @@ impl Shared {
 
     fn new_container(&self, partition: u16) -> Result<Arc<OpenContainer>> {
         let id = self.placement.begin_creation(partition)?;
-        let mut claim = self.claim_nothing();
+        let mut claim = self.merging.claim_nothing();
         let created = self.hold_log(&claim);
         let container = self.create_container(id, created, &mut claim.has_file);
         match &container {
             Ok(container) => {
                 // From here on it holds the log itself.
                 self.open.write().insert(id, container.clone());
-                self.release(claim);
+                self.merging.release(&claim);
             }
             Err(_) => {
                 // The file goes durably before the log may be trimmed: if a crash brought it back later, nothing would tell what it is.
-                self.claim_target(&mut claim, id);
+                self.merging.claim_target(&mut claim, id);
                 self.give_up(claim);
             }
         }
