@@ -198,7 +198,7 @@ impl Shared {
         file.write_at(end, &tail)?;
         file.set_len(end + tail.len() as u64)?;
         file.sync()?;
-        self.files.lock().remove(&id);
+        self.caches.forget_file(id);
         // The log that spelled it goes because this is right: it is read as anybody else will read it.
         if self.read_catalog(id)? == catalog { Ok(()) } else { Err(self.damaged(id, None, None, "it is not what was just written")) }
     }
@@ -228,7 +228,7 @@ impl Shared {
         for container in containers {
             let path = file::path(&self.directory, *container);
             self.ground.rename(&path, &format!("{aside}/container-{:04x}-{:08x}", container.partition(), container.number()))?;
-            self.files.lock().remove(container);
+            self.caches.forget_file(*container);
             folders.insert(parent(&path).to_owned());
         }
         self.ground.sync_directory(aside)?;

@@ -177,12 +177,8 @@ impl Shared {
     /// The catalog of the container file that answers to a sealed container.
     pub(crate) fn sealed_catalog(&self, id: ContainerId) -> Result<Arc<Catalog>> {
         let known = self.forwards.get(id).flatten();
-        let cached = self.catalogs.lock().get(&known.unwrap_or(id));
-        let catalog = match cached {
-            Some(catalog) => {
-                self.counters.catalog_hits.fetch_add(1, Relaxed);
-                catalog
-            }
+        let catalog = match self.caches.catalog(known.unwrap_or(id)) {
+            Some(catalog) => catalog,
             None => self.answering(id).and_then(|container| self.file_catalog(container))?,
         };
         if id != catalog.container {
@@ -193,17 +189,13 @@ impl Shared {
 
     /// The catalog in a container file.
     fn file_catalog(&self, container: ContainerId) -> Result<Arc<Catalog>> {
-        if let Some(catalog) = self.catalogs.lock().get(&container) {
-            self.counters.catalog_hits.fetch_add(1, Relaxed);
+        if let Some(catalog) = self.caches.catalog(container) {
             return Ok(catalog);
         }
-        self.counters.catalog_misses.fetch_add(1, Relaxed);
+        self.caches.miss_catalog();
         let generation = self.forwards.generation();
         let catalog = Arc::new(self.read_catalog(container)?);
-        let mut catalogs = self.catalogs.lock();
-        if self.forwards.is_unmoved_since(generation) {
-            catalogs.insert(container, catalog.clone(), catalog.memory_bytes());
-        }
+        self.caches.keep_catalog_if(&catalog, || self.forwards.is_unmoved_since(generation));
         Ok(catalog)
     }
 
@@ -238,10 +230,7 @@ impl Shared {
     /// Merged containers do not have these files any more: nothing of them stays in memory. What readers were about to put there is not.
     pub(crate) fn retire<'a>(&self, containers: impl Iterator<Item = &'a ContainerId>) {
         self.forwards.count_move();
-        for container in containers {
-            self.catalogs.lock().remove(container);
-            self.files.lock().remove(container);
-        }
+        containers.for_each(|container| self.caches.forget(*container));
     }
 
     pub(crate) fn missing(&self, container: ContainerId) -> StorageError {

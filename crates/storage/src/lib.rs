@@ -30,6 +30,7 @@
 mod address;
 mod answering;
 mod cache;
+mod caches;
 mod catalog;
 mod checkpoint;
 mod compression;

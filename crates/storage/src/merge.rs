@@ -217,8 +217,7 @@ impl Shared {
 
     /// The catalog of a container, without keeping it: it will not be asked for again.
     fn catalog_for_once(&self, container: ContainerId) -> Result<Arc<Catalog>> {
-        let cached = self.catalogs.lock().get(&container);
-        cached.map_or_else(|| self.read_catalog(container).map(Arc::new), Ok)
+        self.caches.catalog_for_once(container).map_or_else(|| self.read_catalog(container).map(Arc::new), Ok)
     }
 
     /// Writes the new container and makes it durable. On an error the claim says whether there is a file.

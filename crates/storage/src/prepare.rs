@@ -114,7 +114,7 @@ impl ContainerStore {
             if change.seals {
                 let catalog = state.catalog.clone();
                 drop(state);
-                self.shared.remember_catalog(&catalog);
+                self.shared.caches.keep_catalog(&catalog);
                 if self.shared.open.write().remove(&change.container.id).is_some() {
                     self.shared.counters.sealed.fetch_add(1, Relaxed);
                     self.shared.with_known_groups(|groups| groups.sealed(change.container.id));

@@ -19,6 +19,7 @@ use std::fmt;
 use std::io;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// The bytes of a chunk: a part of a decompressed frame that others may share.
@@ -62,6 +63,8 @@ type FrameKey = (ContainerId, u32);
 pub(crate) struct FrameCache {
     inner: Mutex<Frames>,
     changed: Condvar,
+    hits: AtomicU64,
+    misses: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -72,11 +75,24 @@ struct Frames {
 
 impl FrameCache {
     pub(crate) fn new(limit_bytes: usize) -> FrameCache {
-        FrameCache { inner: Mutex::new(Frames { cached: Lru::new(limit_bytes), loading: HashSet::new() }), changed: Condvar::new() }
+        FrameCache {
+            inner: Mutex::new(Frames { cached: Lru::new(limit_bytes), loading: HashSet::new() }),
+            changed: Condvar::new(),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+        }
     }
 
     pub(crate) fn used_bytes(&self) -> usize {
         self.inner.lock().cached.used_bytes()
+    }
+
+    pub(crate) fn hits(&self) -> u64 {
+        self.hits.load(Relaxed)
+    }
+
+    pub(crate) fn misses(&self) -> u64 {
+        self.misses.load(Relaxed)
     }
 }
 
@@ -261,8 +277,8 @@ impl Shared {
                 }
             }
             if first_look {
-                self.counters.frame_hits.fetch_add(hits, Relaxed);
-                self.counters.frame_misses.fetch_add((mine.len() + waiting.len()) as u64, Relaxed);
+                self.frames.hits.fetch_add(hits, Relaxed);
+                self.frames.misses.fetch_add((mine.len() + waiting.len()) as u64, Relaxed);
                 first_look = false;
             }
             if mine.is_empty() && !waiting.is_empty() {
@@ -372,7 +388,7 @@ impl Shared {
 
     /// The file of a container; `None`: there is none.
     pub(crate) fn open_file(&self, container: ContainerId) -> Result<Option<Arc<dyn File>>> {
-        if let Some(file) = self.files.lock().get(&container) {
+        if let Some(file) = self.caches.file(container) {
             return Ok(Some(file));
         }
         let generation = self.forwards.generation();
@@ -385,16 +401,8 @@ impl Shared {
             Err(error) if error.is_not_found() => return Ok(None),
             Err(error) => return Err(self.read_error(container, None, error)),
         };
-        let mut files = self.files.lock();
-        if self.forwards.is_unmoved_since(generation) {
-            files.insert(container, file.clone(), 1);
-        }
+        self.caches.keep_file_if(container, file.clone(), || self.forwards.is_unmoved_since(generation));
         Ok(Some(file))
-    }
-
-    /// Keeps the catalog of a container that is just being sealed.
-    pub(crate) fn remember_catalog(&self, catalog: &Arc<Catalog>) {
-        self.catalogs.lock().insert(catalog.container, catalog.clone(), catalog.memory_bytes());
     }
 }
 

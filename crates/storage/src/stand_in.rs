@@ -44,7 +44,7 @@ impl ContainerStore {
         let Some(stand_in) = shared.stand_in(container)? else { return Ok(false) };
         tracing::warn!(%container, "a container is damaged or missing and is read through parity; a scrub makes it anew");
         shared.retire([container].iter());
-        shared.files.lock().insert(container, stand_in, 1);
+        shared.caches.keep_file(container, stand_in);
         Ok(true)
     }
 

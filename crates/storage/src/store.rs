@@ -1,6 +1,6 @@
 //! The store of containers as a whole: its options, opening and closing it, its figures.
 
-use crate::cache::Lru;
+use crate::caches::Caches;
 use crate::flow::Flow;
 use crate::forwards::Forwards;
 use crate::groups::Groups;
@@ -11,7 +11,7 @@ use crate::reader::FrameCache;
 use crate::recovery::Recovery;
 use crate::rehearsal::Rehearsal;
 use crate::workers::{Job, work};
-use crate::{Catalog, Compression, ContainerId, Result, StorageError, file, owner};
+use crate::{Compression, ContainerId, Result, StorageError, file, owner};
 use crossbeam_channel::{Sender, unbounded};
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, File, Ground};
@@ -93,9 +93,6 @@ impl StorageOptions {
     }
 }
 
-/// Open files kept for reading: more would use up the descriptors of a process.
-const OPEN_FILES: usize = 128;
-
 /// Containers of one or more partitions, open.
 #[derive(Debug)]
 pub struct ContainerStore {
@@ -144,8 +141,7 @@ pub(crate) struct Shared {
     pub(crate) placement: Placement,
     pub(crate) flow: Flow,
     pub(crate) frames: FrameCache,
-    pub(crate) catalogs: Mutex<Lru<ContainerId, Arc<Catalog>>>,
-    pub(crate) files: Mutex<Lru<ContainerId, Arc<dyn File>>>,
+    pub(crate) caches: Caches,
     pub(crate) counters: Counters,
 }
 
@@ -158,10 +154,6 @@ pub(crate) struct Counters {
     pub(crate) raw_bytes: AtomicU64,
     pub(crate) stored_bytes: AtomicU64,
     pub(crate) unsynced_bytes: AtomicU64,
-    pub(crate) catalog_hits: AtomicU64,
-    pub(crate) catalog_misses: AtomicU64,
-    pub(crate) frame_hits: AtomicU64,
-    pub(crate) frame_misses: AtomicU64,
 }
 
 /// Figures of a store since it was opened, unless said otherwise.
@@ -252,8 +244,7 @@ impl ContainerStore {
             placement: Placement::new(ownership),
             flow: Flow::new(options.in_flight_bytes),
             frames: FrameCache::new(options.frame_cache_bytes),
-            catalogs: Mutex::new(Lru::new(options.catalog_cache_bytes)),
-            files: Mutex::new(Lru::new(OPEN_FILES)),
+            caches: Caches::new(options.catalog_cache_bytes),
             counters: Counters::default(),
             options,
         });
@@ -307,12 +298,12 @@ impl ContainerStore {
             in_flight_bytes: shared.flow.in_flight_bytes() as u64,
             open_frame_bytes,
             unsynced_bytes: counters.unsynced_bytes.load(Relaxed),
-            frame_hits: counters.frame_hits.load(Relaxed),
-            frame_misses: counters.frame_misses.load(Relaxed),
+            frame_hits: shared.frames.hits(),
+            frame_misses: shared.frames.misses(),
             frame_cache_bytes: shared.frames.used_bytes() as u64,
-            catalog_hits: counters.catalog_hits.load(Relaxed),
-            catalog_misses: counters.catalog_misses.load(Relaxed),
-            catalog_cache_bytes: shared.catalogs.lock().used_bytes() as u64,
+            catalog_hits: shared.caches.catalog_hits(),
+            catalog_misses: shared.caches.catalog_misses(),
+            catalog_cache_bytes: shared.caches.catalog_bytes() as u64,
         }
     }
 
