@@ -117,7 +117,7 @@ impl ContainerStore {
                 self.shared.caches.keep_catalog(&catalog);
                 if self.shared.open.write().remove(&change.container.id).is_some() {
                     self.shared.counters.sealed.fetch_add(1, Relaxed);
-                    self.shared.with_known_groups(|groups| groups.sealed(change.container.id));
+                    self.shared.protection.with_known(|groups| groups.sealed(change.container.id));
                 }
                 continue;
             }

@@ -75,7 +75,7 @@ impl ContainerStore {
     pub fn make_parity(&self, size: usize, all: bool) -> Result<Option<usize>> {
         let shared = &self.shared;
         shared.check_writable()?;
-        let _one_at_a_time = shared.protecting.lock();
+        let _one_at_a_time = shared.protection.make_alone();
         let size = size.clamp(2, MAX_MEMBERS);
         shared.know_containers_without(self)?;
         {
@@ -99,23 +99,16 @@ impl Shared {
     /// Lists, once, the sealed containers that are in no group.
     fn know_containers_without(&self, store: &ContainerStore) -> Result<()> {
         let _nothing_goes = self.merging.hold_files();
-        let was_known = self.with_groups(|groups| {
-            let was_known = groups.without.is_some();
-            // Those that are sealed from here on are put into the list by whoever seals them.
-            groups.without.get_or_insert_default();
-            Ok(was_known)
-        })?;
-        if was_known {
+        if !self.with_groups(|groups| Ok(groups.begin_list()))? {
             return Ok(());
         }
         let listed = store.containers();
         let sealed: Vec<ContainerId> = listed.iter().flatten().copied().filter(|container| store.is_sealed(*container)).collect();
         self.with_groups(|groups| {
-            if listed.is_err() {
-                groups.without = None;
+            match &listed {
+                Ok(_) => groups.end_list(sealed),
+                Err(_) => groups.abandon_list(),
             }
-            let without: Vec<ContainerId> = sealed.into_iter().filter(|container| groups.group_of(*container).is_none()).collect();
-            groups.without.iter_mut().for_each(|known| known.extend(&without));
             Ok(())
         })?;
         listed.map(drop)

@@ -52,7 +52,7 @@ impl ContainerStore {
         shared.merging.logged(&mut claim, start);
         let replacement = Replacement { claim, target, forwarded, removed };
         shared.switch(&replacement);
-        target.iter().for_each(|target| shared.with_known_groups(|groups| groups.sealed(*target)));
+        target.iter().for_each(|target| shared.protection.with_known(|groups| groups.sealed(*target)));
         shared.merging.add_pending(replacement);
     }
 
@@ -87,7 +87,7 @@ impl ContainerStore {
 
     /// Does something while no file is on its way to its place: no forward, and no file of a repair or of parity.
     pub fn between_placements<T>(&self, work: impl FnOnce() -> T) -> T {
-        let _no_parity = self.shared.protecting.lock();
+        let _no_parity = self.shared.protection.make_alone();
         let _nothing_else = self.shared.merging.hold_files();
         work()
     }

@@ -157,7 +157,7 @@ impl ContainerStore {
             // The new header is not the one that parity was made of: it gets parity anew, the others of its group keep what they can.
             let _nothing_goes = shared.merging.hold_files();
             shared.leave_parity([container].iter())?;
-            shared.with_known_groups(|groups| groups.sealed(container));
+            shared.protection.with_known(|groups| groups.sealed(container));
             let path = file::path(&shared.directory, container);
             let file = shared.ground.open(&path, Access::ReadWrite)?;
             // Within one sector, so it is written whole or not at all.

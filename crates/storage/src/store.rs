@@ -3,7 +3,7 @@
 use crate::caches::Caches;
 use crate::flow::Flow;
 use crate::forwards::Forwards;
-use crate::groups::Groups;
+use crate::groups::Protection;
 use crate::merging::Merging;
 use crate::open::{OpenContainer, Seal};
 use crate::placement::{CommittedSlots, Placement};
@@ -132,10 +132,8 @@ pub(crate) struct Shared {
     pub(crate) forwards: Forwards,
     /// What merges hold.
     pub(crate) merging: Merging,
-    /// One at a time makes parity.
-    pub(crate) protecting: Mutex<()>,
-    /// Which containers have parity; `None` until somebody asks.
-    pub(crate) groups: Mutex<Option<Groups>>,
+    /// Which containers have parity.
+    pub(crate) protection: Protection,
     /// There when repairs are only tried.
     pub(crate) rehearsal: OnceLock<Rehearsal>,
     pub(crate) placement: Placement,
@@ -238,8 +236,7 @@ impl ContainerStore {
             leftovers: Mutex::default(),
             forwards: Forwards::new(),
             merging: Merging::default(),
-            protecting: Mutex::new(()),
-            groups: Mutex::default(),
+            protection: Protection::default(),
             rehearsal: OnceLock::new(),
             placement: Placement::new(ownership),
             flow: Flow::new(options.in_flight_bytes),
