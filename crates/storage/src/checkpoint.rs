@@ -20,7 +20,7 @@ impl ContainerStore {
         if !self.shared.writable.load(Relaxed) {
             return Err(StorageError::ReadOnly);
         }
-        let containers: Vec<_> = self.shared.open.read().values().cloned().collect();
+        let containers = self.shared.unsealed.all();
         let position = self.shared.merging.oldest_log().map_or(position, |held| held.min(position));
         let mut prepared = Prepared::default();
         for container in containers {
@@ -40,7 +40,7 @@ impl Shared {
             let state = container.state.lock();
             state.oldest.or(state.created)
         };
-        self.open.read().values().filter_map(needed).min()
+        self.unsealed.with_all(|containers| containers.filter_map(needed).min())
     }
 
     fn checkpoint(&self, container: &Arc<OpenContainer>, position: Position) -> Result<Option<(Change, ContainerRecord)>> {

@@ -15,7 +15,6 @@ use crate::{Codec, ContainerId, FOOTER_BYTES, Frame, HEADER_BYTES, Header, Resul
 use onefold_ground::{Access, checksum, parent};
 use onefold_oplog::Position;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 /// What became of the containers that the log spelled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,7 +56,7 @@ impl ContainerStore {
 
     /// Whether the records replayed so far spell every container that is not sealed.
     pub fn check_spelled(&self) -> Result<()> {
-        for container in self.shared.open.read().values() {
+        for container in self.shared.unsealed.all() {
             if let Some(why) = &container.state.lock().broken {
                 return Err(StorageError::Log { container: container.id, why: why.clone() });
             }
@@ -73,8 +72,7 @@ impl ContainerStore {
         let shared = &self.shared;
         let mut closed = Closed::default();
         let (mut folders, mut set_aside) = (BTreeSet::new(), Vec::new());
-        let spelled: Vec<Arc<OpenContainer>> = shared.open.read().values().cloned().collect();
-        for container in spelled {
+        for container in shared.unsealed.all() {
             let state = container.state.lock();
             if shared.is_forwarded(container.id)? || shared.is_readable(container.id)? {
                 continue;
@@ -100,7 +98,7 @@ impl ContainerStore {
         }
         shared.sync_folders(&folders)?;
         for container in shared.list(file::number)? {
-            let is_spelled = shared.open.read().contains_key(&container);
+            let is_spelled = shared.unsealed.contains(container);
             if !is_spelled
                 && !shared.is_forwarded(container)?
                 && !shared.was_sealed(container)?
@@ -244,6 +242,7 @@ mod tests {
     use onefold_ground::profile::Profile;
     use onefold_ground::{CrashPolicy, Ground, SimulatedGround};
     use onefold_oplog::{Ownership, Record};
+    use std::sync::Arc;
 
     const OPTIONS: fn() -> StorageOptions =
         || StorageOptions { container_bytes: 64 << 10, frame_bytes: 2 << 10, workers: 1, ..StorageOptions::default() };
@@ -362,7 +361,7 @@ mod tests {
             let file = ground.open(PATH, Access::ReadWrite).unwrap();
             let replayed = open(&ground, Access::Read);
             batches.iter().flatten().for_each(|record| replayed.replay(Position(0), record).unwrap());
-            let end = replayed.shared.open.read().values().next().unwrap().state.lock().end_bytes();
+            let end = replayed.shared.unsealed.all()[0].state.lock().end_bytes();
             assert!(!end.is_multiple_of(4096));
             file.set_len(end.next_multiple_of(4096)).unwrap();
             file.sync().unwrap();

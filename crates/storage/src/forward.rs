@@ -153,7 +153,7 @@ impl Shared {
     /// greater number, so this comes to an end; the same file is missed once.
     fn look_again(&self, container: ContainerId) -> Result<()> {
         if self.ground.exists(&file::forward_path(&self.directory, container))? {
-            self.open.write().remove(&container);
+            self.unsealed.remove(container);
         }
         self.forwards.forget_all();
         self.retire([container].iter());

@@ -60,6 +60,7 @@ mod scrub;
 mod sealed;
 mod stand_in;
 mod store;
+mod unsealed;
 mod verify;
 mod view;
 mod workers;

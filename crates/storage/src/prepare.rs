@@ -94,7 +94,7 @@ impl ContainerStore {
         if !shared.writable.load(Relaxed) {
             return Err(StorageError::ReadOnly);
         }
-        let containers: Vec<_> = shared.open.read().values().cloned().collect();
+        let containers = shared.unsealed.all();
         containers.iter().for_each(|container| self.hand_over_left(container));
         let targets = self.targets(scope);
         shared.settle(&targets)?;
@@ -115,7 +115,7 @@ impl ContainerStore {
                 let catalog = state.catalog.clone();
                 drop(state);
                 self.shared.caches.keep_catalog(&catalog);
-                if self.shared.open.write().remove(&change.container.id).is_some() {
+                if self.shared.unsealed.remove(change.container.id) {
                     self.shared.counters.sealed.fetch_add(1, Relaxed);
                     self.shared.protection.with_known(|groups| groups.sealed(change.container.id));
                 }
@@ -153,10 +153,11 @@ impl ContainerStore {
     ///
     /// Whoever holds the state of a container asks neither for that of another nor for the list of containers.
     fn targets(&self, scope: Scope) -> Vec<Target> {
-        let open = self.shared.open.read();
-        let mut states: Vec<_> = open.values().map(|container| (container, container.state.lock())).collect();
-        states.iter_mut().for_each(|(_, state)| state.end_round());
-        states.iter().map(|(container, state)| self.target(container, state, scope)).collect()
+        self.shared.unsealed.with_all(|containers| {
+            let mut states: Vec<_> = containers.map(|container| (container, container.state.lock())).collect();
+            states.iter_mut().for_each(|(_, state)| state.end_round());
+            states.iter().map(|(container, state)| self.target(container, state, scope)).collect()
+        })
     }
 
     /// What is to be done for a container; takes the bytes of its open frame as they are now.
@@ -275,7 +276,7 @@ impl Shared {
         if !self.flow.take_failure()? {
             return Ok(());
         }
-        let containers: Vec<_> = self.open.read().values().cloned().collect();
+        let containers = self.unsealed.all();
         for container in containers {
             let result = container.state.lock().write_failed_again();
             match result {
@@ -362,7 +363,7 @@ mod tests {
             let chunk = NewChunk { fingerprint: name(number as u8), kind: ChunkKind::Data, data: &[1; 100] };
             writer.append(&[chunk]).unwrap();
         }
-        let containers: Vec<_> = store.shared.open.read().values().cloned().collect();
+        let containers = store.shared.unsealed.all();
         assert_eq!(containers.len(), 2);
         let targets = std::thread::scope(|scope| {
             // The commit has to wait for the last container,
@@ -376,7 +377,7 @@ mod tests {
             }
             for _ in 0..1000 {
                 assert!(containers[0].state.is_locked(), "somebody may append to the first container before the last one is looked at");
-                assert!(store.shared.open.is_locked(), "somebody may add a container");
+                assert!(store.shared.unsealed.is_locked(), "somebody may add a container");
                 std::thread::yield_now();
             }
             drop(last);

@@ -180,7 +180,7 @@ impl ContainerStore {
 
     /// The catalog of a container, or of the one that it was merged into. Of one that is not sealed: the frames that are in its file so far.
     pub fn catalog(&self, container: ContainerId) -> Result<Arc<Catalog>> {
-        let open = self.shared.open.read().get(&container).cloned();
+        let open = self.shared.unsealed.get(container);
         match open {
             Some(open) => Ok(open.state.lock().catalog.clone()),
             None => self.shared.stable(|| self.shared.sealed_catalog(container)),
@@ -190,7 +190,7 @@ impl ContainerStore {
     /// All chunks of a container (or of the one that it was merged into) by slot, with those of frames that are not in its file yet, and their
     /// addresses: those of a merged container are the homes. For check.
     pub fn slots(&self, container: ContainerId) -> Result<Vec<(Address, Slot)>> {
-        let open = self.shared.open.read().get(&container).cloned();
+        let open = self.shared.unsealed.get(container);
         if let Some(open) = open {
             let slots = open.state.lock().slots();
             return Ok(slots.into_iter().enumerate().map(|(number, slot)| (Address::new(container, number as u16), slot)).collect());
@@ -211,7 +211,7 @@ impl Shared {
     ) -> Result<()> {
         let Some(first) = run.first() else { return Ok(()) };
         let id = wanted[*first].0.container();
-        let open = self.open.read().get(&id).cloned();
+        let open = self.unsealed.get(id);
         let source = match open {
             Some(open) => Source::Open(open),
             None => Source::Sealed(self.sealed_catalog(id)?),

@@ -132,11 +132,10 @@ impl ContainerStore {
         }
         if let ContainerRecord::ContainerSealed { .. } = record_read {
             recovery.sealed.insert(id);
-            shared.open.write().remove(&id);
+            shared.unsealed.remove(id);
             return Ok(());
         }
-        let new = || Arc::new(OpenContainer::new(id, file::path(&shared.directory, id)));
-        let container = shared.open.write().entry(id).or_insert_with(new).clone();
+        let container = shared.unsealed.get_or_insert(id, || OpenContainer::new(id, file::path(&shared.directory, id)));
         let mut state = container.state.lock();
         let result = match record_read {
             ContainerRecord::ContainerCheckpoint { catalog, open } => state.replay_checkpoint(catalog, &open, start),
@@ -163,7 +162,7 @@ impl ContainerStore {
     pub fn recovered(&self, log_start: Position, log_end: Position) -> Result<()> {
         let shared = &self.shared;
         let Some(recovery) = shared.recovery.lock().take() else { return Ok(()) };
-        let containers: Vec<_> = shared.open.read().values().cloned().collect();
+        let containers = shared.unsealed.all();
         self.check_spelled()?;
         shared.placement.resume(|partition| recovery.next_number(partition), containers.iter().map(|container| container.id));
         shared.check_log_end(&recovery.newest, log_end)?;
@@ -178,7 +177,7 @@ impl ContainerStore {
             // From the highest on.
             for number in numbers {
                 let id = ContainerId::new(*partition, *number);
-                let is_named = recovery.sealed.contains(&id) || shared.open.read().contains_key(&id);
+                let is_named = recovery.sealed.contains(&id) || shared.unsealed.contains(id);
                 match if is_named { Unnamed::Committed } else { shared.unnamed(id, log_start)? } {
                     Unnamed::Leftover => drop(leftovers.insert(id)),
                     // Nobody misses it, but its number must not be given out again: others may refer to what it had.

@@ -110,7 +110,7 @@ impl Shared {
     }
 
     pub(crate) fn repair(&self, container: ContainerId) -> Result<Repair> {
-        if !self.may_repair() || self.open.read().contains_key(&container) {
+        if !self.may_repair() || self.unsealed.contains(container) {
             return Ok(Repair::Impossible);
         }
         let group = |groups: &mut crate::groups::Groups| {

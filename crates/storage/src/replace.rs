@@ -140,7 +140,7 @@ impl Shared {
     /// Takes containers for a merge.
     pub(crate) fn claim(&self, victims: &[ContainerId]) -> Result<Claim> {
         self.merging.claim(victims, |victim| {
-            if self.open.read().contains_key(&victim) {
+            if self.unsealed.contains(victim) {
                 return Ok(Some("is not sealed"));
             }
             Ok((self.stable(|| self.answering(victim))? != victim).then_some("was merged before"))

@@ -126,7 +126,7 @@ impl ContainerStore {
         if length < HEADER_BYTES as u64 || file.read_at(0, &mut head).is_err() || Header::decode(&head).is_ok() {
             return Ok(false);
         }
-        let is_open = shared.open.read().contains_key(&container);
+        let is_open = shared.unsealed.contains(container);
         let header = |created, merged| Header {
             digest_bytes: shared.options.digest_bytes as u8,
             container,

@@ -5,19 +5,20 @@ use crate::flow::Flow;
 use crate::forwards::Forwards;
 use crate::groups::Protection;
 use crate::merging::Merging;
-use crate::open::{OpenContainer, Seal};
+use crate::open::Seal;
 use crate::placement::{CommittedSlots, Placement};
 use crate::reader::FrameCache;
 use crate::recovery::Recovery;
 use crate::rehearsal::Rehearsal;
+use crate::unsealed::Unsealed;
 use crate::workers::{Job, work};
 use crate::{Compression, ContainerId, Result, StorageError, file, owner};
 use crossbeam_channel::{Sender, unbounded};
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, File, Ground};
 use onefold_oplog::Ownership;
-use parking_lot::{Mutex, RwLock};
-use std::collections::{BTreeMap, HashSet};
+use parking_lot::Mutex;
+use std::collections::HashSet;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
@@ -123,7 +124,7 @@ pub(crate) struct Shared {
     /// What replay needs; `None` after it.
     pub(crate) recovery: Mutex<Option<Recovery>>,
     /// All containers that the log does not know as sealed.
-    pub(crate) open: RwLock<BTreeMap<ContainerId, Arc<OpenContainer>>>,
+    pub(crate) unsealed: Unsealed,
     /// Where the log ends, as far as is known here: at most one batch behind the truth.
     pub(crate) log_end: AtomicU64,
     /// Files that a reader passes over: a crash came before their first commit.
@@ -231,7 +232,7 @@ impl ContainerStore {
             follows_writers: AtomicBool::new(false),
             repairs_allowed: AtomicBool::new(false),
             recovery: Mutex::new(Some(recovery)),
-            open: RwLock::default(),
+            unsealed: Unsealed::default(),
             log_end: AtomicU64::new(0),
             leftovers: Mutex::default(),
             forwards: Forwards::new(),
@@ -278,14 +279,11 @@ impl ContainerStore {
         let shared = &self.shared;
         let counters = &shared.counters;
         let numbers = shared.placement.given_out_count();
-        // One guard, gone before the rest: a second one behind a writer that waits would wait for ever.
-        let (open_containers, open_frame_bytes) = {
-            let open = shared.open.read();
-            (open.len() as u64, open.values().map(|container| container.state.lock().open.raw.len() as u64).sum())
-        };
+        let open = shared.unsealed.all();
+        let open_frame_bytes = open.iter().map(|container| container.state.lock().open.raw.len() as u64).sum();
         Statistics {
             containers: numbers,
-            open_containers,
+            open_containers: open.len() as u64,
             created_containers: counters.created.load(Relaxed),
             sealed_containers: counters.sealed.load(Relaxed),
             frames: counters.frames.load(Relaxed),
@@ -307,7 +305,7 @@ impl ContainerStore {
     /// Gives back the room that is reserved for containers that are not full, for a store that is closed: the next opening reserves it
     /// again. Failing harms nothing but the free space.
     pub fn release_room(&self) {
-        for container in self.shared.open.read().values() {
+        for container in self.shared.unsealed.all() {
             let state = container.state.lock();
             let kept = state.page_end_bytes();
             let cut = |file: &Arc<dyn File>| if file.len()? > kept { file.set_len(kept) } else { Ok(()) };
@@ -322,7 +320,7 @@ impl ContainerStore {
 
     /// Whether a container is sealed: its catalog will not change any more.
     pub fn is_sealed(&self, container: ContainerId) -> bool {
-        !self.shared.open.read().contains_key(&container)
+        !self.shared.unsealed.contains(container)
     }
 
     /// All containers: those with a file of their own, and those that the log alone knows yet. Sorted. Those that live on in others are
@@ -330,7 +328,7 @@ impl ContainerStore {
     pub fn containers(&self) -> Result<Vec<ContainerId>> {
         let shared = &self.shared;
         let before = shared.placement.given_out();
-        let mut found: Vec<ContainerId> = shared.open.read().keys().copied().collect();
+        let mut found: Vec<ContainerId> = shared.unsealed.with_all(|open| open.map(|container| container.id).collect());
         found.extend(shared.list(file::number)?);
         found.extend(shared.all_rehearsed());
         found.retain(|container| !shared.merging.is_unlogged(*container) && !shared.leftovers.lock().contains(container));
@@ -347,7 +345,7 @@ impl ContainerStore {
     pub fn committed_slots(&self) -> CommittedSlots {
         // The numbers first: a container that is opened between the two is in the second, and has no slot that counts.
         let mut committed = self.shared.placement.given_out();
-        committed.extend(self.shared.open.read().iter().map(|(id, container)| (*id, container.state.lock().logged.slots)));
+        self.shared.unsealed.with_all(|open| committed.extend(open.map(|container| (container.id, container.state.lock().logged.slots))));
         committed
     }
 }

@@ -107,7 +107,7 @@ impl ContainerStore {
             damage: Vec::new(),
         };
         let shared = &self.shared;
-        let open = shared.open.read().get(&container).cloned();
+        let open = shared.unsealed.get(container);
         // Where all of a sealed file is read, it is read once.
         let mut window: Option<Window> = None;
         let mut bytes: Option<&dyn Bytes> = None;

@@ -147,7 +147,7 @@ impl Shared {
                 Next::Open(id) => id,
                 Next::New(partition) => return self.new_container(partition),
             };
-            let Some(container) = self.open.read().get(&id).cloned() else { continue };
+            let Some(container) = self.unsealed.get(id) else { continue };
             let opened = self.open_for_writing(&container);
             match opened {
                 Ok(()) => return Ok(container),
@@ -171,7 +171,7 @@ impl Shared {
         match &container {
             Ok(container) => {
                 // From here on it holds the log itself.
-                self.open.write().insert(id, container.clone());
+                self.unsealed.insert(container.clone());
                 self.merging.release(&claim);
             }
             Err(_) => {
