@@ -15,7 +15,7 @@
 
 use crate::catalog::decode_container;
 use crate::store::{ContainerStore, Shared};
-use crate::{Catalog, ContainerId, Result, StorageError, file};
+use crate::{Catalog, ContainerId, Origin, Result, StorageError, file};
 use onefold_ground::wire::Reader;
 use onefold_ground::{Access, checksum};
 use std::sync::Arc;
@@ -91,6 +91,16 @@ impl ContainerStore {
             return Ok(container);
         }
         self.shared.stable(|| self.shared.answering(container))
+    }
+
+    /// Returns the container whose file has the chunk at an address, or the chunks of an origin.
+    pub fn container_of(&self, at: impl Into<Origin>) -> Result<ContainerId> {
+        self.current(at.into().container())
+    }
+
+    /// Returns the containers whose files may have the chunks of an origin, also where that cannot be read.
+    pub fn possible_containers(&self, origin: Origin) -> impl Iterator<Item = ContainerId> {
+        [Some(origin.container()), self.container_of(origin).ok()].into_iter().flatten()
     }
 
     /// The containers that live on in others: all ids that have a forward. Sorted.

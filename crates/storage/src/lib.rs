@@ -66,7 +66,7 @@ mod view;
 mod workers;
 mod writer;
 
-pub use address::{Address, ContainerId};
+pub use address::{Address, ContainerId, Origin};
 pub use answering::Answering;
 pub use catalog::{Catalog, ChunkKind, Frame, MAX_CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAMES, MAX_SLOTS, Slot};
 pub use compression::{Codec, Compression, UnknownCompression};

@@ -3,7 +3,7 @@
 //! A number that was given out is never given out again, even if its container never came to be. The lock is taken last
 //! and alone, by each method for itself.
 
-use crate::{ContainerId, Result, StorageError};
+use crate::{Address, ContainerId, Result, StorageError};
 use onefold_oplog::Ownership;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -142,6 +142,11 @@ impl CommittedSlots {
     /// Returns how many slots of a container were durable, counted from the first; `usize::MAX`: all that it has.
     pub fn of(&self, container: ContainerId) -> usize {
         if self.is_later(container) { 0 } else { self.open.get(&container).copied().unwrap_or(usize::MAX) }
+    }
+
+    /// Returns whether the chunk at an address was durable.
+    pub fn includes(&self, address: Address) -> bool {
+        usize::from(address.slot()) < self.of(address.container())
     }
 
     /// Returns whether the number was given out later.

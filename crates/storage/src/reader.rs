@@ -8,7 +8,7 @@ use crate::cache::Lru;
 use crate::compression::decompress;
 use crate::open::{Found, OpenContainer};
 use crate::store::{ContainerStore, Shared};
-use crate::{Address, Catalog, Codec, ContainerId, Frame, Result, Slot, StorageError, file};
+use crate::{Address, Catalog, Codec, ContainerId, Frame, Origin, Result, Slot, StorageError, file};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
 use onefold_ground::{Access, File, GroundError, checksum};
@@ -187,17 +187,39 @@ impl ContainerStore {
         }
     }
 
+    /// Returns the catalog that has the chunk at an address. `None`: its container is still being filled.
+    pub fn sealed_catalog_of(&self, address: Address) -> Result<Option<Arc<Catalog>>> {
+        let container = address.container();
+        if !self.is_sealed(container) {
+            return Ok(None);
+        }
+        self.catalog(container).map(Some)
+    }
+
+    /// Returns the container that has the chunk at an address, or the chunks of an origin, and [all](Self::slots) that it has.
+    pub fn slots_beside(&self, at: impl Into<Origin>) -> Result<(ContainerId, Vec<(Address, Slot)>)> {
+        let container = at.into().container();
+        if let Some(open) = self.shared.unsealed.get(container) {
+            return Ok((container, slots_of_open(&open)));
+        }
+        let catalog = self.shared.stable(|| self.shared.sealed_catalog(container))?;
+        Ok((catalog.container, slots_of(&catalog)))
+    }
+
     /// All chunks of a container (or of the one that it was merged into) by slot, with those of frames that are not in its file yet, and their
     /// addresses: those of a merged container are the homes. For check.
     pub fn slots(&self, container: ContainerId) -> Result<Vec<(Address, Slot)>> {
-        let open = self.shared.unsealed.get(container);
-        if let Some(open) = open {
-            let slots = open.state.lock().slots();
-            return Ok(slots.into_iter().enumerate().map(|(number, slot)| (Address::new(container, number as u16), slot)).collect());
-        }
-        let catalog = self.shared.stable(|| self.shared.sealed_catalog(container))?;
-        Ok(catalog.slots.iter().enumerate().map(|(number, slot)| (catalog.address(number), *slot)).collect())
+        self.slots_beside(container).map(|(_, slots)| slots)
     }
+}
+
+fn slots_of_open(open: &OpenContainer) -> Vec<(Address, Slot)> {
+    let slots = open.state.lock().slots();
+    slots.into_iter().enumerate().map(|(number, slot)| (Address::new(open.id, number as u16), slot)).collect()
+}
+
+fn slots_of(catalog: &Catalog) -> Vec<(Address, Slot)> {
+    catalog.slots.iter().enumerate().map(|(number, slot)| (catalog.address(number), *slot)).collect()
 }
 
 impl Shared {

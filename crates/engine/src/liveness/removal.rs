@@ -202,8 +202,8 @@ impl Engine {
         chunks.dedup();
         // The file that has it now may be another one, as merging keeps the addresses; and one file may answer to many containers.
         let mut by_file: BTreeMap<ContainerId, Vec<Candidate>> = BTreeMap::new();
-        for run in chunks.chunk_by(|one, next| one.address.container() == next.address.container()) {
-            match self.storage.current(run[0].address.container()) {
+        for run in chunks.chunk_by(|one, next| one.address.origin() == next.address.origin()) {
+            match self.storage.container_of(run[0].address) {
                 Ok(file) => by_file.entry(file).or_default().extend(run),
                 Err(error) => removed.damaged.push(error.to_string()),
             }

@@ -318,15 +318,13 @@ impl Engine {
 
     /// Container files that have chunks in quarantine: they are not merged, so that nothing is destroyed that may be read again one day.
     pub fn quarantined_containers(&self) -> Result<HashSet<ContainerId>> {
-        let mut homes = HashSet::new();
+        let mut origins = HashSet::new();
         self.for_each_quarantined(&mut |chunk| {
             if chunk.address.bits() != 0 {
-                homes.insert(chunk.address.container());
+                origins.insert(chunk.address.origin());
             }
         })?;
-        let current: Vec<ContainerId> = homes.iter().filter_map(|home| self.storage.current(*home).ok()).collect();
-        homes.extend(current);
-        Ok(homes)
+        Ok(origins.into_iter().flat_map(|origin| self.storage.possible_containers(origin)).collect())
     }
 
     /// Lets go of chunks in quarantine that are stored again or that nobody needs. Of metadata chunks whose references are counted the knowledge of that is

@@ -71,8 +71,7 @@ impl Prediction {
         }
         self.expected = None;
         // What is still being filled has nothing behind its last chunk, and its catalog is not to be held. Nor is a damaged one of use.
-        if storage.is_sealed(address.container())
-            && let Ok(catalog) = storage.catalog(address.container())
+        if let Ok(Some(catalog)) = storage.sealed_catalog_of(address)
             && let Some(slot) = catalog.position(address)
         {
             self.expected = Some((catalog, slot + 1));
