@@ -9,7 +9,6 @@ use crate::store::{ContainerStore, Shared};
 use crate::{Catalog, Result, StorageError};
 use onefold_oplog::Position;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 impl ContainerStore {
     /// Records that replace all earlier ones of those containers whose oldest needed batch starts before `position`, so that the log can be
@@ -17,7 +16,7 @@ impl ContainerStore {
     /// [`prepare`](Self::prepare), which seals them. Where merges hold the log before `position`, no more is written than lets it be
     /// trimmed up to there: nothing is written again and again in vain.
     pub fn checkpoint_before(&self, position: Position) -> Result<Prepared> {
-        if !self.shared.writable.load(Relaxed) {
+        if !self.shared.mode.is_writable() {
             return Err(StorageError::ReadOnly);
         }
         let containers = self.shared.unsealed.all();

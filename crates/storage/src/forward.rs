@@ -19,7 +19,6 @@ use crate::{Catalog, ContainerId, Origin, Result, StorageError, file};
 use onefold_ground::wire::Reader;
 use onefold_ground::{Access, checksum};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// Bytes of a forward file: one sector, written whole or not at all.
 pub const FORWARD_BYTES: usize = 512;
@@ -155,7 +154,7 @@ impl Shared {
 
     /// Whether another process may have merged a container away.
     fn is_gone(&self, container: ContainerId) -> Result<bool> {
-        Ok(self.follows_writers.load(Relaxed) && !self.ground.exists(&file::path(&self.directory, container))?)
+        Ok(self.mode.follows_writers() && !self.ground.exists(&file::path(&self.directory, container))?)
     }
 
     /// A file that was there is not: only the disk knows where its chunks are now. The file of an open container goes with a merge too, and then that

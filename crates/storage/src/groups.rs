@@ -12,7 +12,7 @@
 use crate::parity::{parity_directory, parity_folder, parity_name, parity_path};
 use crate::store::{ContainerStore, Shared};
 use crate::{ContainerId, Result, StorageError, file};
-use onefold_ground::{Access, Ground};
+use onefold_ground::Ground;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -283,7 +283,7 @@ impl Shared {
                     let mut found: Vec<_> = names.iter().filter_map(|entry| parity_name(&entry.name)).collect();
                     found.sort_unstable();
                     found.into_iter().for_each(|(number, members)| groups.insert(ContainerId::new(partition, number), members));
-                } else if self.access == Access::ReadWrite && (entry.name.ends_with(".new") || entry.name.ends_with(".repair")) {
+                } else if !self.mode.is_for_reading() && (entry.name.ends_with(".new") || entry.name.ends_with(".repair")) {
                     // A crash came before it was in its place.
                     self.remove_if_there(&format!("{directory}/{}", entry.name), &mut removed)?;
                 }

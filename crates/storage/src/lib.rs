@@ -44,6 +44,7 @@ mod groups;
 mod homes;
 mod merge;
 mod merging;
+mod mode;
 mod open;
 mod owner;
 mod parity;

@@ -91,7 +91,7 @@ impl ContainerStore {
     /// On [`StorageError::CannotWrite`] nothing is lost and the call may be repeated.
     pub fn prepare(&self, scope: Scope) -> Result<Prepared> {
         let shared = &self.shared;
-        if !shared.writable.load(Relaxed) {
+        if !shared.mode.is_writable() {
             return Err(StorageError::ReadOnly);
         }
         let containers = shared.unsealed.all();

@@ -167,7 +167,7 @@ impl ContainerStore {
         shared.placement.resume(|partition| recovery.next_number(partition), containers.iter().map(|container| container.id));
         shared.check_log_end(&recovery.newest, log_end)?;
         shared.log_end.store(log_end.0, Relaxed);
-        if shared.follows_writers.load(Relaxed) {
+        if shared.mode.follows_writers() {
             // Files come and go meanwhile, and the disk itself says what became of them.
             return Ok(());
         }
@@ -187,13 +187,13 @@ impl ContainerStore {
                 }
             }
         }
-        if shared.access == Access::ReadWrite {
+        if !shared.mode.is_for_reading() {
             shared.settle_names(&recovery)?;
             shared.remove_leftovers(&leftovers)?;
             *shared.leftovers.lock() = empty;
             shared.resume_merges(&recovery.fates, recovery.finished, log_start)?;
             owner::rebuild(shared, &recovery)?;
-            shared.writable.store(true, Relaxed);
+            shared.mode.begin_writing();
             shared.finish_or_warn();
         } else {
             shared.resume_merges(&recovery.fates, recovery.finished, log_start)?;
@@ -268,7 +268,7 @@ impl Shared {
         }
         for (target, mut ids) in merges {
             ids.iter_mut().for_each(|ids| ids.sort_unstable());
-            self.resume(log_start, target, ids, self.access == Access::ReadWrite);
+            self.resume(log_start, target, ids, !self.mode.is_for_reading());
         }
         Ok(())
     }
@@ -303,13 +303,13 @@ impl Shared {
         let file = match self.ground.open(&path, Access::Read) {
             Ok(file) => Watched { file, failed: RefCell::default() },
             Err(error) if error.is_not_found() => return Ok(false),
-            Err(_) if self.access == Access::Read => return Ok(false),
+            Err(_) if self.mode.is_for_reading() => return Ok(false),
             Err(error) => return Err(unreadable(error)),
         };
         let catalog = self.catalog_in(container, &file);
         match (catalog, file.failed.into_inner()) {
             (Ok(_), _) => Ok(true),
-            (Err(_), Some(error)) if self.access == Access::ReadWrite => Err(unreadable(error)),
+            (Err(_), Some(error)) if !self.mode.is_for_reading() => Err(unreadable(error)),
             // Readers change nothing, and meet the failure where they need the container.
             (Err(_), Some(_)) => Ok(false),
             (Err(error), None) => {

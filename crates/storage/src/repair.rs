@@ -13,7 +13,6 @@ use onefold_ground::profile::Component;
 use onefold_ground::{File, Ground, GroundError, ReadBuffer, checksum, parent};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 /// What became of a container that looked damaged.
@@ -62,7 +61,7 @@ impl ContainerStore {
 
     /// Has containers made anew though the store is open for reading only: the caller has it alone, and is about to make other things of what containers have.
     pub fn allow_repairs(&self) {
-        self.shared.repairs_allowed.store(true, Relaxed);
+        self.shared.mode.allow_repairs();
     }
 
     /// Makes containers with parity anew that have no file. Returns those, and those that could not be made, with what failed if it was not the parity.
@@ -106,7 +105,7 @@ pub type RepairedAndLost = (Vec<ContainerId>, Vec<(ContainerId, Option<StorageEr
 impl Shared {
     /// Whether containers may be made anew, or that is rehearsed.
     pub(crate) fn may_repair(&self) -> bool {
-        self.rehearsal.get().is_some() || self.repairs_allowed.load(Relaxed) || self.check_writable().is_ok()
+        self.rehearsal.is_on() || self.mode.allows_repairs() || self.check_writable().is_ok()
     }
 
     pub(crate) fn repair(&self, container: ContainerId) -> Result<Repair> {
@@ -271,7 +270,7 @@ impl Shared {
             self.retire([container].iter());
             return Ok(if self.is_sound(container, &files[lost])? { Repair::Whole } else { Repair::Impossible });
         }
-        if self.rehearsal.get().is_some() {
+        if self.rehearsal.is_on() {
             return self.rehearse_anew(container, &files[lost]);
         }
         let directory = parity_directory(&self.directory, container.partition());

@@ -5,6 +5,7 @@ use crate::flow::Flow;
 use crate::forwards::Forwards;
 use crate::groups::Protection;
 use crate::merging::Merging;
+use crate::mode::Mode;
 use crate::open::Seal;
 use crate::placement::{CommittedSlots, Placement};
 use crate::reader::FrameCache;
@@ -19,9 +20,9 @@ use onefold_ground::{Access, File, Ground};
 use onefold_oplog::Ownership;
 use parking_lot::Mutex;
 use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 /// How containers are filled, and what memory they may use.
@@ -114,13 +115,8 @@ pub(crate) struct Shared {
     /// By opened partition: containers from this number on were made by its owner.
     pub(crate) own_from: Vec<Option<u32>>,
     pub(crate) profile: Arc<Profile>,
-    pub(crate) access: Access,
-    /// Set when replay is over and the store is open for writing.
-    pub(crate) writable: AtomicBool,
-    /// Set where another process may write meanwhile: see [`crate::forward`].
-    pub(crate) follows_writers: AtomicBool,
-    /// Set when containers may be made anew though nothing else may be written.
-    pub(crate) repairs_allowed: AtomicBool,
+    /// What this opening may do.
+    pub(crate) mode: Mode,
     /// What replay needs; `None` after it.
     pub(crate) recovery: Mutex<Option<Recovery>>,
     /// All containers that the log does not know as sealed.
@@ -135,8 +131,7 @@ pub(crate) struct Shared {
     pub(crate) merging: Merging,
     /// Which containers have parity.
     pub(crate) protection: Protection,
-    /// There when repairs are only tried.
-    pub(crate) rehearsal: OnceLock<Rehearsal>,
+    pub(crate) rehearsal: Rehearsal,
     pub(crate) placement: Placement,
     pub(crate) flow: Flow,
     pub(crate) frames: FrameCache,
@@ -227,10 +222,7 @@ impl ContainerStore {
             ownership: ownership.clone(),
             own_from,
             profile,
-            access,
-            writable: AtomicBool::new(false),
-            follows_writers: AtomicBool::new(false),
-            repairs_allowed: AtomicBool::new(false),
+            mode: Mode::new(access),
             recovery: Mutex::new(Some(recovery)),
             unsealed: Unsealed::default(),
             log_end: AtomicU64::new(0),
@@ -238,7 +230,7 @@ impl ContainerStore {
             forwards: Forwards::new(),
             merging: Merging::default(),
             protection: Protection::default(),
-            rehearsal: OnceLock::new(),
+            rehearsal: Rehearsal::default(),
             placement: Placement::new(ownership),
             flow: Flow::new(options.in_flight_bytes),
             frames: FrameCache::new(options.frame_cache_bytes),
@@ -266,7 +258,7 @@ impl ContainerStore {
     /// From now on another process may write to the containers: what is not where it was is looked for on the disk again. Only in a store that is open for
     /// reading, before replay.
     pub fn follow_writers(&self) {
-        self.shared.follows_writers.store(self.shared.access == Access::Read, Relaxed);
+        self.shared.mode.follow_writers();
     }
 
     /// Raw bytes of full frames that no [`prepare`](Self::prepare) has made durable yet: when it is much, it is time for one.
@@ -395,7 +387,7 @@ impl Shared {
 
     /// Whether anything may be appended.
     pub(crate) fn check_writable(&self) -> Result<()> {
-        if !self.writable.load(Relaxed) {
+        if !self.mode.is_writable() {
             return Err(StorageError::ReadOnly);
         }
         self.flow.check(|| self.write_failed_frames())
