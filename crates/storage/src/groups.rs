@@ -271,7 +271,7 @@ impl Shared {
 
     fn read_groups(&self) -> Result<Groups> {
         let mut groups = Groups::default();
-        for partition in self.partitions() {
+        for partition in self.owners.partitions() {
             let directory = parity_directory(&self.directory, partition);
             if !self.ground.exists(&directory)? {
                 continue;

@@ -118,7 +118,7 @@ impl Shared {
     /// too small.
     fn candidates(&self, size: usize, all: bool) -> Result<Option<Vec<ContainerId>>> {
         self.with_groups(|groups| {
-            for partition in self.partitions() {
+            for partition in self.owners.partitions() {
                 let mut chosen = groups.wanting(partition, size);
                 if chosen.is_empty() {
                     continue;

@@ -114,7 +114,7 @@ impl ContainerStore {
         let id = record_read.container();
         let mut recovery = shared.recovery.lock();
         let recovery = recovery.as_mut().ok_or_else(|| refused("replay is over"))?;
-        if u32::from(id.partition()) >= shared.ownership.total() {
+        if u32::from(id.partition()) >= shared.owners.total() {
             return Err(refused("there is no such partition"));
         }
         let Some(highest) = recovery.highest.get_mut(&id.partition()) else { return Ok(()) };
@@ -224,7 +224,7 @@ impl Shared {
     fn check_log_end(&self, newest: &BTreeMap<u16, Vec<u32>>, log_end: Position) -> Result<()> {
         let files = newest.iter().filter_map(|(partition, numbers)| Some(ContainerId::new(*partition, *numbers.first()?)));
         // What another owner made says where the log of that one ended.
-        for container in files.filter(|container| self.is_own(*container) != Some(false)) {
+        for container in files.filter(|container| self.owners.is_own(*container) != Some(false)) {
             let header = match self.check_header(container) {
                 Err(error) if !error.is_damage() => return Err(error),
                 header => header.ok(),
@@ -341,7 +341,7 @@ impl Shared {
     /// sectors of header and footer are written at once, so a crash leaves each whole or as zeros. Without a header the footer says it; without
     /// either there was no seal, and only what is sealed can be missing in the log. What is neither is damaged and stays.
     pub(crate) fn unnamed(&self, container: ContainerId, log_start: Position) -> Result<Unnamed> {
-        if self.is_own(container) != Some(true) {
+        if self.owners.is_own(container) != Some(true) {
             // It may be in the log of the owner before.
             return Ok(Unnamed::Committed);
         }

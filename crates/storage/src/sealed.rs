@@ -131,7 +131,7 @@ impl ContainerStore {
             digest_bytes: shared.options.digest_bytes as u8,
             container,
             store: shared.options.store,
-            epoch: shared.epoch_of(container),
+            epoch: shared.owners.epoch_of(container),
             created,
             merged,
         };

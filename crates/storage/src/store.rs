@@ -7,6 +7,7 @@ use crate::groups::Protection;
 use crate::merging::Merging;
 use crate::mode::Mode;
 use crate::open::Seal;
+use crate::owner::Owners;
 use crate::placement::{CommittedSlots, Placement};
 use crate::reader::FrameCache;
 use crate::recovery::Recovery;
@@ -110,10 +111,8 @@ pub(crate) struct Shared {
     pub(crate) ground: Arc<dyn Ground>,
     pub(crate) directory: String,
     pub(crate) options: StorageOptions,
-    /// Which partitions are opened, out of how many.
-    pub(crate) ownership: Ownership,
-    /// By opened partition: containers from this number on were made by its owner.
-    pub(crate) own_from: Vec<Option<u32>>,
+    /// Which partitions are opened, and what in them is their owner's.
+    pub(crate) owners: Owners,
     pub(crate) profile: Arc<Profile>,
     /// What this opening may do.
     pub(crate) mode: Mode,
@@ -215,12 +214,11 @@ impl ContainerStore {
             return Err(StorageError::Option { option: "partitions", value: "0".to_owned(), allowed: "at least 1" });
         }
         let recovery = Recovery::start(&*ground, directory, ownership.numbers())?;
-        let own_from = owner::open(&*ground, directory, ownership, access == Access::ReadWrite)?;
+        let owners = Owners::open(&*ground, directory, ownership, access == Access::ReadWrite)?;
         let shared = Arc::new(Shared {
             ground,
             directory: directory.to_owned(),
-            ownership: ownership.clone(),
-            own_from,
+            owners,
             profile,
             mode: Mode::new(access),
             recovery: Mutex::new(Some(recovery)),
@@ -357,7 +355,7 @@ impl Shared {
     /// The containers whose files have names of one kind.
     pub(crate) fn list(&self, number: fn(&str) -> Option<u32>) -> Result<Vec<ContainerId>> {
         let mut found = Vec::new();
-        for partition in self.partitions() {
+        for partition in self.owners.partitions() {
             let directory = file::partition_directory(&self.directory, partition);
             for folder in self.ground.list(&directory)? {
                 if folder.is_directory && file::folder_start(&folder.name).is_some() {
@@ -367,22 +365,6 @@ impl Shared {
             }
         }
         Ok(found)
-    }
-
-    /// The partitions that are opened.
-    pub(crate) fn partitions(&self) -> impl Iterator<Item = u16> {
-        self.ownership.numbers().map(|number| number as u16)
-    }
-
-    /// The epoch of the owner of a container's partition; 0 if it is not opened: nothing is written there.
-    pub(crate) fn epoch_of(&self, container: ContainerId) -> u64 {
-        self.ownership.place(u32::from(container.partition())).map_or(0, |place| self.ownership.owned()[place].epoch)
-    }
-
-    /// Whether the owner of an opened partition made this container, or will: no owner before it did. `None`: nobody knows.
-    pub(crate) fn is_own(&self, container: ContainerId) -> Option<bool> {
-        let Some(place) = self.ownership.place(u32::from(container.partition())) else { return Some(false) };
-        self.own_from[place].map(|first| container.number() >= first)
     }
 
     /// Whether anything may be appended.

@@ -207,7 +207,7 @@ impl Shared {
             digest_bytes: self.options.digest_bytes as u8,
             container,
             store: self.options.store,
-            epoch: self.epoch_of(container),
+            epoch: self.owners.epoch_of(container),
             created: created.0,
             merged: false,
         };

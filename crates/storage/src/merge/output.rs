@@ -69,7 +69,7 @@ impl<'a> Output<'a> {
             digest_bytes: options.digest_bytes as u8,
             container: id,
             store: options.store,
-            epoch: shared.epoch_of(id),
+            epoch: shared.owners.epoch_of(id),
             created: created.0,
             merged: true,
         };
