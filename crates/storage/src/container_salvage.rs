@@ -111,8 +111,7 @@ impl ContainerStore {
             set_aside.extend(&closed.unknown);
             shared.move_aside(&set_aside, aside)?;
             // Numbers that only lost records name must not be given out again: a folder uses up all numbers before it.
-            let highest = shared.recovery.lock().take().map(|recovery| recovery.highest).unwrap_or_default();
-            for (partition, highest) in highest {
+            for (partition, highest) in shared.replay.end() {
                 let above = file::folder_above(&shared.directory, ContainerId::new(partition, highest.max(1)));
                 above.map_or(Ok(()), |folder| shared.ground.create_directory(&folder))?;
             }

@@ -108,7 +108,7 @@ impl ContainerStore {
     /// The batch with these records, from `start` to `end`, is durable in the log.
     pub fn committed(&self, prepared: Prepared, start: Position, end: Position) {
         debug_assert!(start <= end);
-        self.shared.log_end.store(end.0, Relaxed);
+        self.shared.log_end.set(end);
         for change in &prepared.changes {
             let mut state = change.container.state.lock();
             if change.seals {

@@ -8,15 +8,41 @@ use crate::store::{ContainerStore, Shared};
 use crate::{ContainerId, ContainerRecord, FOOTER_BYTES, Footer, HEADER_BYTES, Header, Result, StorageError, file};
 use onefold_ground::{Access, File, Ground, GroundError, parent};
 use onefold_oplog::{Position, Record};
+use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// Files below the highest number that are looked at for what a crash left: many times what is created between two flushes.
 const LEFTOVER_FILES: usize = 512;
+
+/// A replay: what it needs while it lasts, and what it found. Its locks are taken alone, but that a record is replayed under
+/// the first one.
+#[derive(Debug)]
+pub(crate) struct Replay {
+    /// `None` when it is over.
+    recovery: Mutex<Option<Recovery>>,
+    /// Files to pass over: a crash came before their first commit.
+    leftovers: Mutex<HashSet<ContainerId>>,
+}
+
+impl Replay {
+    pub(crate) fn new(recovery: Recovery) -> Replay {
+        Replay { recovery: Mutex::new(Some(recovery)), leftovers: Mutex::default() }
+    }
+
+    /// Ends the replay. Returns by partition the highest number known; nothing if it was over before.
+    pub(crate) fn end(&self) -> BTreeMap<u16, u32> {
+        self.recovery.lock().take().map(|recovery| recovery.highest).unwrap_or_default()
+    }
+
+    /// Returns whether a file is to be passed over.
+    pub(crate) fn is_leftover(&self, container: ContainerId) -> bool {
+        self.leftovers.lock().contains(&container)
+    }
+}
 
 /// What replay needs and later nobody.
 #[derive(Debug)]
@@ -28,7 +54,7 @@ pub(crate) struct Recovery {
     /// Merges in batches before this have their files replaced.
     finished: Position,
     /// By partition: the highest number known.
-    pub(crate) highest: BTreeMap<u16, u32>,
+    highest: BTreeMap<u16, u32>,
     /// By partition: the files with the highest numbers.
     newest: BTreeMap<u16, Vec<u32>>,
     /// Folders with the files that the opening looks at, and all with parity.
@@ -112,7 +138,7 @@ impl ContainerStore {
         let refused = |why: &str| StorageError::Record { kind: record.kind, why: why.to_owned() };
         let record_read = ContainerRecord::decode(record, shared.options.digest_bytes)?;
         let id = record_read.container();
-        let mut recovery = shared.recovery.lock();
+        let mut recovery = shared.replay.recovery.lock();
         let recovery = recovery.as_mut().ok_or_else(|| refused("replay is over"))?;
         if u32::from(id.partition()) >= shared.owners.total() {
             return Err(refused("there is no such partition"));
@@ -161,12 +187,12 @@ impl ContainerStore {
     /// committed yet ([`ContainerStore::oldest_needed`]). That holds for containers of this owner; others are left alone (`owner.rs`).
     pub fn recovered(&self, log_start: Position, log_end: Position) -> Result<()> {
         let shared = &self.shared;
-        let Some(recovery) = shared.recovery.lock().take() else { return Ok(()) };
+        let Some(recovery) = shared.replay.recovery.lock().take() else { return Ok(()) };
         let containers = shared.unsealed.all();
         self.check_spelled()?;
         shared.placement.resume(|partition| recovery.next_number(partition), containers.iter().map(|container| container.id));
         shared.check_log_end(&recovery.newest, log_end)?;
-        shared.log_end.store(log_end.0, Relaxed);
+        shared.log_end.set(log_end);
         if shared.mode.follows_writers() {
             // Files come and go meanwhile, and the disk itself says what became of them.
             return Ok(());
@@ -190,7 +216,7 @@ impl ContainerStore {
         if !shared.mode.is_for_reading() {
             shared.settle_names(&recovery)?;
             shared.remove_leftovers(&leftovers)?;
-            *shared.leftovers.lock() = empty;
+            *shared.replay.leftovers.lock() = empty;
             shared.resume_merges(&recovery.fates, recovery.finished, log_start)?;
             owner::rebuild(shared, &recovery)?;
             shared.mode.begin_writing();
@@ -198,7 +224,7 @@ impl ContainerStore {
         } else {
             shared.resume_merges(&recovery.fates, recovery.finished, log_start)?;
             leftovers.extend(empty);
-            *shared.leftovers.lock() = leftovers;
+            *shared.replay.leftovers.lock() = leftovers;
         }
         Ok(())
     }

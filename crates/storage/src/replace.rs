@@ -30,7 +30,6 @@ use crate::{ContainerId, HEADER_BYTES, Header, Result, StorageError, file};
 use onefold_ground::{Access, parent};
 use onefold_oplog::Position;
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// Forwards that are written before the first of them is synced: files that are open together.
 const FORWARDS_AT_ONCE: usize = 64;
@@ -47,7 +46,7 @@ impl ContainerStore {
     /// The first half of [`merged`](Self::merged), which writes nothing: [`finish_merges`](Self::finish_merges) is the other one.
     pub fn merge_logged(&self, merge: Merge, start: Position, end: Position) {
         let shared = &self.shared;
-        shared.log_end.fetch_max(end.0, Relaxed);
+        shared.log_end.reach(end);
         let Merge { mut claim, target, forwarded, removed, .. } = merge;
         shared.merging.logged(&mut claim, start);
         let replacement = Replacement { claim, target, forwarded, removed };
@@ -150,7 +149,7 @@ impl Shared {
     /// Returns where the log ends, at least, for the header of a new file; it is not trimmed past that until the claim is
     /// released.
     pub(crate) fn hold_log(&self, claim: &Claim) -> Position {
-        self.merging.hold_log(claim, || Position(self.log_end.load(Relaxed)))
+        self.merging.hold_log(claim, || self.log_end.get())
     }
 
     /// Gives back what a merge holds that will not be in the log; its file, if there is one, goes first.

@@ -10,17 +10,16 @@ use crate::open::Seal;
 use crate::owner::Owners;
 use crate::placement::{CommittedSlots, Placement};
 use crate::reader::FrameCache;
-use crate::recovery::Recovery;
+use crate::recovery::{Recovery, Replay};
 use crate::rehearsal::Rehearsal;
 use crate::unsealed::Unsealed;
+use crate::view::LogEnd;
 use crate::workers::{Job, work};
 use crate::{Compression, ContainerId, Result, StorageError, file, owner};
 use crossbeam_channel::{Sender, unbounded};
 use onefold_ground::profile::Profile;
 use onefold_ground::{Access, File, Ground};
 use onefold_oplog::Ownership;
-use parking_lot::Mutex;
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -116,14 +115,10 @@ pub(crate) struct Shared {
     pub(crate) profile: Arc<Profile>,
     /// What this opening may do.
     pub(crate) mode: Mode,
-    /// What replay needs; `None` after it.
-    pub(crate) recovery: Mutex<Option<Recovery>>,
+    pub(crate) replay: Replay,
     /// All containers that the log does not know as sealed.
     pub(crate) unsealed: Unsealed,
-    /// Where the log ends, as far as is known here: at most one batch behind the truth.
-    pub(crate) log_end: AtomicU64,
-    /// Files that a reader passes over: a crash came before their first commit.
-    pub(crate) leftovers: Mutex<HashSet<ContainerId>>,
+    pub(crate) log_end: LogEnd,
     /// Where the chunks of merged containers are.
     pub(crate) forwards: Forwards,
     /// What merges hold.
@@ -221,10 +216,9 @@ impl ContainerStore {
             owners,
             profile,
             mode: Mode::new(access),
-            recovery: Mutex::new(Some(recovery)),
+            replay: Replay::new(recovery),
             unsealed: Unsealed::default(),
-            log_end: AtomicU64::new(0),
-            leftovers: Mutex::default(),
+            log_end: LogEnd::default(),
             forwards: Forwards::new(),
             merging: Merging::default(),
             protection: Protection::default(),
@@ -321,7 +315,7 @@ impl ContainerStore {
         let mut found: Vec<ContainerId> = shared.unsealed.with_all(|open| open.map(|container| container.id).collect());
         found.extend(shared.list(file::number)?);
         found.extend(shared.all_rehearsed());
-        found.retain(|container| !shared.merging.is_unlogged(*container) && !shared.leftovers.lock().contains(container));
+        found.retain(|container| !shared.merging.is_unlogged(*container) && !shared.replay.is_leftover(*container));
         found.retain(|container| !before.is_not_made(*container));
         shared.forwards.retain_unlogged(&mut found);
         found.sort_unstable();

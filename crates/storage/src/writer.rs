@@ -250,7 +250,7 @@ impl Shared {
         let kept = if fresh { end } else { state.page_end_bytes() };
         file.set_len(kept).map_err(StorageError::cannot_write)?;
         if fresh {
-            let created = Position(self.log_end.load(Relaxed));
+            let created = self.log_end.get();
             self.start_file(container.id, created, &*file).map_err(StorageError::cannot_write)?;
         } else {
             self.reserve_room(kept, &*file).map_err(StorageError::cannot_write)?;
