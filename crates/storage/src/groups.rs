@@ -23,7 +23,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(300);
 /// Which containers have parity, and who makes it.
 ///
 /// Locks: [`make_alone`](Self::make_alone) comes first, before files are held in place. The groups come last: they are read
-/// from directories under their lock, but nothing that is done with them takes another one.
+/// from directories under their lock (where a failed sync poisons the flow), but what is done with them takes no other lock.
 #[derive(Debug, Default)]
 pub(crate) struct Protection {
     /// `None` until somebody asks.

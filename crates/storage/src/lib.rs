@@ -22,8 +22,9 @@
 //! * A failed write loses nothing (the frame stays in memory and is written again); a failed sync ends writing for this opening of the
 //!   store, because what is on disk is not known any more.
 //! * An address that was given out leads to its chunk for as long as anybody needs it, in whatever container that is by then.
-//! * Locks are taken in this order: `protecting`, `replacing`, `merging`, `settling`, `flow`, `open`, the state of one container. `forwards`, `groups`, caches and
-//!   `placement` are taken last, alone.
+//! * Locks are taken in this order: making parity, holding files in place, what merges hold, settling, the flow, the list of
+//!   unsealed containers, the state of one container. Forwards, groups, caches and placement are taken last, alone. Each part
+//!   owns its lock, and its head says more.
 //!
 //! This crate must never know who refers to a chunk, or how often.
 
@@ -60,6 +61,7 @@ mod replace;
 mod scrub;
 mod sealed;
 mod stand_in;
+mod statistics;
 mod store;
 mod unsealed;
 mod verify;
@@ -87,6 +89,7 @@ pub use records::{
 };
 pub use repair::{Repair, RepairedAndLost, ScrubbedParity};
 pub use scrub::{ScrubThreads, Scrubbed};
-pub use store::{ContainerStore, Statistics, StorageOptions};
+pub use statistics::Statistics;
+pub use store::{ContainerStore, StorageOptions};
 pub use verify::{ChunkRead, ChunkVisitor, ContainerReport, FrameVisitor};
 pub use writer::{NewChunk, Writer};

@@ -15,7 +15,6 @@ use onefold_oplog::{Position, Record};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// What is made durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +115,7 @@ impl ContainerStore {
                 drop(state);
                 self.shared.caches.keep_catalog(&catalog);
                 if self.shared.unsealed.remove(change.container.id) {
-                    self.shared.counters.sealed.fetch_add(1, Relaxed);
+                    self.shared.counters.sealed();
                     self.shared.protection.with_known(|groups| groups.sealed(change.container.id));
                 }
                 continue;
@@ -262,7 +261,7 @@ impl Shared {
             state.name_synced = true;
             let synced = state.catalog.frames.get(state.synced_frames..frames).unwrap_or_default();
             let synced_bytes: u64 = synced.iter().map(|frame| u64::from(frame.raw_bytes)).sum();
-            self.counters.unsynced_bytes.fetch_sub(synced_bytes, Relaxed);
+            self.counters.synced(synced_bytes);
             state.synced_frames = state.synced_frames.max(frames);
             if seal == Seal::Written {
                 state.seal = Seal::Synced;

@@ -12,6 +12,7 @@ use crate::placement::{CommittedSlots, Placement};
 use crate::reader::FrameCache;
 use crate::recovery::{Recovery, Replay};
 use crate::rehearsal::Rehearsal;
+use crate::statistics::Counters;
 use crate::unsealed::Unsealed;
 use crate::view::LogEnd;
 use crate::workers::{Job, work};
@@ -21,8 +22,6 @@ use onefold_ground::profile::Profile;
 use onefold_ground::{Access, File, Ground};
 use onefold_oplog::Ownership;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
 
 /// How containers are filled, and what memory they may use.
@@ -133,56 +132,6 @@ pub(crate) struct Shared {
     pub(crate) counters: Counters,
 }
 
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) created: AtomicU64,
-    pub(crate) sealed: AtomicU64,
-    pub(crate) frames: AtomicU64,
-    pub(crate) plain_frames: AtomicU64,
-    pub(crate) raw_bytes: AtomicU64,
-    pub(crate) stored_bytes: AtomicU64,
-    pub(crate) unsynced_bytes: AtomicU64,
-}
-
-/// Figures of a store since it was opened, unless said otherwise.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Statistics {
-    /// Container numbers given out since the store was created.
-    pub containers: u64,
-    /// Containers that are not sealed now.
-    pub open_containers: u64,
-    /// Containers created.
-    pub created_containers: u64,
-    /// Containers sealed.
-    pub sealed_containers: u64,
-    /// Frames compressed.
-    pub frames: u64,
-    /// Of these, stored plain.
-    pub plain_frames: u64,
-    /// Bytes of these frames before compression.
-    pub raw_bytes: u64,
-    /// And after it.
-    pub stored_bytes: u64,
-    /// Raw bytes of frames on their way to disk now.
-    pub in_flight_bytes: u64,
-    /// Raw bytes of frames that still take chunks.
-    pub open_frame_bytes: u64,
-    /// Raw bytes of full frames that no prepare has made durable yet.
-    pub unsynced_bytes: u64,
-    /// Frames that loads found in the cache.
-    pub frame_hits: u64,
-    /// Frames that loads had to read.
-    pub frame_misses: u64,
-    /// Bytes in the frame cache now.
-    pub frame_cache_bytes: u64,
-    /// Catalogs found in the cache.
-    pub catalog_hits: u64,
-    /// Catalogs that had to be read.
-    pub catalog_misses: u64,
-    /// Bytes in the catalog cache now.
-    pub catalog_cache_bytes: u64,
-}
-
 impl ContainerStore {
     /// Makes the directories of a new store. Durable on return.
     pub fn create(ground: &dyn Ground, directory: &str, partitions: u16) -> Result<()> {
@@ -251,39 +200,6 @@ impl ContainerStore {
     /// reading, before replay.
     pub fn follow_writers(&self) {
         self.shared.mode.follow_writers();
-    }
-
-    /// Raw bytes of full frames that no [`prepare`](Self::prepare) has made durable yet: when it is much, it is time for one.
-    pub fn unsynced_bytes(&self) -> u64 {
-        self.shared.counters.unsynced_bytes.load(Relaxed)
-    }
-
-    /// Figures.
-    pub fn statistics(&self) -> Statistics {
-        let shared = &self.shared;
-        let counters = &shared.counters;
-        let numbers = shared.placement.given_out_count();
-        let open = shared.unsealed.all();
-        let open_frame_bytes = open.iter().map(|container| container.state.lock().open.raw.len() as u64).sum();
-        Statistics {
-            containers: numbers,
-            open_containers: open.len() as u64,
-            created_containers: counters.created.load(Relaxed),
-            sealed_containers: counters.sealed.load(Relaxed),
-            frames: counters.frames.load(Relaxed),
-            plain_frames: counters.plain_frames.load(Relaxed),
-            raw_bytes: counters.raw_bytes.load(Relaxed),
-            stored_bytes: counters.stored_bytes.load(Relaxed),
-            in_flight_bytes: shared.flow.in_flight_bytes() as u64,
-            open_frame_bytes,
-            unsynced_bytes: counters.unsynced_bytes.load(Relaxed),
-            frame_hits: shared.frames.hits(),
-            frame_misses: shared.frames.misses(),
-            frame_cache_bytes: shared.frames.used_bytes() as u64,
-            catalog_hits: shared.caches.catalog_hits(),
-            catalog_misses: shared.caches.catalog_misses(),
-            catalog_cache_bytes: shared.caches.catalog_bytes() as u64,
-        }
     }
 
     /// Gives back the room that is reserved for containers that are not full, for a store that is closed: the next opening reserves it

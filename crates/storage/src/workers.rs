@@ -1,14 +1,13 @@
 //! The threads that compress frames and write them.
 
+use crate::Frame;
 use crate::compression::Compressors;
 use crate::open::{FrameJob, OpenContainer, Progress};
 use crate::store::Shared;
-use crate::{Codec, Frame};
 use crossbeam_channel::Receiver;
 use onefold_ground::checksum;
 use onefold_ground::profile::Component;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// One frame to be compressed and written.
 pub(crate) struct Job {
@@ -70,7 +69,8 @@ impl Shared {
             codec,
             checksum,
         };
-        self.count_frame(&frame);
+        self.counters.compressed(&frame);
+        self.flow.note_compressed(frame.raw_bytes, frame.stored_bytes);
         let file = file.expect("a writer's container has its file open");
         let result = self.profile.time(Component::StorageWrite, stored.len() as u64, || match keeps {
             true => file.write_at(offset, stored),
@@ -87,14 +87,5 @@ impl Shared {
         };
         let released = container.state.lock().settle_frame(number, progress);
         self.flow.settle_frame(released, failed);
-    }
-
-    fn count_frame(&self, frame: &Frame) {
-        let counters = &self.counters;
-        counters.frames.fetch_add(1, Relaxed);
-        counters.plain_frames.fetch_add(u64::from(frame.codec == Codec::Plain), Relaxed);
-        counters.raw_bytes.fetch_add(u64::from(frame.raw_bytes), Relaxed);
-        counters.stored_bytes.fetch_add(u64::from(frame.stored_bytes), Relaxed);
-        self.flow.note_compressed(frame.raw_bytes, frame.stored_bytes);
     }
 }

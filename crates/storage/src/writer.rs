@@ -9,7 +9,6 @@ use onefold_fingerprint::Fingerprint;
 use onefold_ground::{Access, File};
 use onefold_oplog::Position;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// A chunk to be stored.
 #[derive(Clone, Copy, Debug)]
@@ -112,7 +111,7 @@ impl ContainerStore {
 
     /// Gives a frame that is counted as in flight to the workers.
     pub(crate) fn send(&self, job: Job) {
-        self.shared.counters.unsynced_bytes.fetch_add(job.raw.len() as u64, Relaxed);
+        self.shared.counters.handed_over(job.raw.len() as u64);
         let jobs = self.jobs.as_ref().expect("the channel is there until the store is dropped");
         if jobs.send(job).is_err() {
             self.shared.flow.poison("the storage workers are gone");
@@ -197,7 +196,7 @@ impl Shared {
             state.file = Some(file);
             state.created = Some(created);
         }
-        self.counters.created.fetch_add(1, Relaxed);
+        self.counters.created();
         Ok(container)
     }
 
