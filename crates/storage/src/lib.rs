@@ -41,6 +41,7 @@ mod file;
 mod flow;
 mod forward;
 mod forwards;
+mod frame_cache;
 mod groups;
 mod homes;
 mod merge;

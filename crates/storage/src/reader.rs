@@ -1,26 +1,22 @@
 //! Reading chunks back, wherever they are.
 //!
-//! A call sorts what it wants by place, looks for the frames in the cache, reads neighbouring ones in one go and decompresses each once;
-//! others that want the same frame at the same time wait for it. What is given out was checked: catalog, frame checksum, raw length, and
+//! A call sorts what it wants by place, looks for the frames in the cache, reads neighbouring ones in one go and decompresses each once.
+//! Others that want the same frame at the same time wait for it (`frame_cache.rs`). What is given out was checked: catalog, frame checksum, raw length, and
 //! that the slot has the fingerprint that is wanted.
 
-use crate::cache::Lru;
 use crate::compression::decompress;
+use crate::frame_cache::{Needed, Share};
 use crate::open::{Found, OpenContainer};
 use crate::store::{ContainerStore, Shared};
 use crate::{Address, Catalog, Codec, ContainerId, Frame, Origin, Result, Slot, StorageError, file};
 use onefold_fingerprint::Fingerprint;
 use onefold_ground::profile::Component;
 use onefold_ground::{Access, File, GroundError, checksum};
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::borrow::Cow;
-use std::collections::HashSet;
 use std::fmt;
 use std::io;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// The bytes of a chunk: a part of a decompressed frame that others may share.
 #[derive(Clone)]
@@ -53,90 +49,6 @@ impl Deref for Slice {
 impl fmt::Debug for Slice {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{} bytes", self.len())
-    }
-}
-
-type FrameKey = (ContainerId, u32);
-
-/// Decompressed frames, and which are being read.
-#[derive(Debug)]
-pub(crate) struct FrameCache {
-    inner: Mutex<Frames>,
-    changed: Condvar,
-    hits: AtomicU64,
-    misses: AtomicU64,
-}
-
-#[derive(Debug)]
-struct Frames {
-    cached: Lru<FrameKey, Arc<Vec<u8>>>,
-    loading: HashSet<FrameKey>,
-}
-
-impl FrameCache {
-    pub(crate) fn new(limit_bytes: usize) -> FrameCache {
-        FrameCache {
-            inner: Mutex::new(Frames { cached: Lru::new(limit_bytes), loading: HashSet::new() }),
-            changed: Condvar::new(),
-            hits: AtomicU64::new(0),
-            misses: AtomicU64::new(0),
-        }
-    }
-
-    pub(crate) fn used_bytes(&self) -> usize {
-        self.inner.lock().cached.used_bytes()
-    }
-
-    pub(crate) fn hits(&self) -> u64 {
-        self.hits.load(Relaxed)
-    }
-
-    pub(crate) fn misses(&self) -> u64 {
-        self.misses.load(Relaxed)
-    }
-}
-
-/// Frames that this call reads. Those that are not read when it is dropped (an error) are left to others.
-struct Claims<'a> {
-    cache: &'a FrameCache,
-    keys: HashSet<FrameKey>,
-}
-
-impl Claims<'_> {
-    fn publish(&mut self, key: FrameKey, frame: &Arc<Vec<u8>>) {
-        self.keys.remove(&key);
-        let mut inner = self.cache.inner.lock();
-        inner.loading.remove(&key);
-        inner.cached.insert(key, frame.clone(), frame.len());
-        drop(inner);
-        self.cache.changed.notify_all();
-    }
-}
-
-impl Drop for Claims<'_> {
-    fn drop(&mut self) {
-        if !self.keys.is_empty() {
-            let mut inner = self.cache.inner.lock();
-            for key in &self.keys {
-                inner.loading.remove(key);
-            }
-            drop(inner);
-            self.cache.changed.notify_all();
-        }
-    }
-}
-
-/// A frame to be fetched, and the chunks that are wanted of it.
-pub(crate) struct Needed {
-    pub(crate) container: ContainerId,
-    pub(crate) frame: Frame,
-    /// (place in the caller's list, range in the raw frame).
-    pub(crate) users: Vec<(usize, Range<usize>)>,
-}
-
-impl Needed {
-    fn key(&self) -> FrameKey {
-        (self.container, self.frame.number)
     }
 }
 
@@ -259,7 +171,7 @@ impl Shared {
             match found.map_err(|why| self.not_found(container, *address, why))? {
                 Found::Memory(slice) => slices[*at] = Some(slice),
                 Found::Stored(frame, range) => match needed.last_mut() {
-                    Some(last) if last.key() == (container, frame.number) => last.users.push((*at, range)),
+                    Some(last) if last.container == container && last.frame.number == frame.number => last.users.push((*at, range)),
                     _ => needed.push(Needed { container, frame, users: vec![(*at, range)] }),
                 },
             }
@@ -279,53 +191,21 @@ impl Shared {
                 slices[*at] = Some(Slice::new(frame.clone(), range.clone()));
             }
         };
-        let mut first_look = true;
+        let mut is_first = true;
         while !needed.is_empty() {
-            let mut claims = Claims { cache: &self.frames, keys: HashSet::new() };
-            let mut mine = Vec::new();
-            let mut waiting = Vec::new();
-            let mut hits = 0;
-            let mut inner = self.frames.inner.lock();
-            for frame in needed {
-                let key = frame.key();
-                if let Some(cached) = inner.cached.get(&key) {
-                    hits += 1;
-                    give(slices, &frame, &cached);
-                } else if inner.loading.insert(key) {
-                    claims.keys.insert(key);
-                    mine.push(frame);
-                } else {
-                    waiting.push(frame);
-                }
-            }
-            if first_look {
-                self.frames.hits.fetch_add(hits, Relaxed);
-                self.frames.misses.fetch_add((mine.len() + waiting.len()) as u64, Relaxed);
-                first_look = false;
-            }
-            if mine.is_empty() && !waiting.is_empty() {
-                self.wait_for_others(inner, &waiting);
-            } else {
-                drop(inner);
-                // Within a container by place in the file; containers stay together.
-                mine.sort_by_key(|needed| (needed.container, needed.frame.offset_bytes));
-                for run in mine.chunk_by(is_near) {
-                    self.read_run(run, |needed, frame| {
-                        give(slices, needed, frame);
-                        claims.publish(needed.key(), frame);
-                    })?;
-                }
+            let Share { mut claims, mut mine, waiting } = self.frames.share(needed, is_first, |needed, frame| give(slices, needed, frame));
+            is_first = false;
+            // Within a container by place in the file; containers stay together.
+            mine.sort_by_key(|needed| (needed.container, needed.frame.offset_bytes));
+            for run in mine.chunk_by(is_near) {
+                self.read_run(run, |needed, frame| {
+                    give(slices, needed, frame);
+                    claims.publish(needed, frame);
+                })?;
             }
             needed = waiting;
         }
         Ok(())
-    }
-
-    /// Waits until one of the frames is not being read any more.
-    fn wait_for_others(&self, mut inner: MutexGuard<'_, Frames>, waiting: &[Needed]) {
-        while waiting.iter().all(|needed| inner.loading.contains(&needed.key())) {
-            self.frames.changed.wait(&mut inner);
-        }
     }
 
     /// Reads a run of frames that lie near each other, and passes them on decompressed.

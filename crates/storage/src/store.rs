@@ -3,13 +3,13 @@
 use crate::caches::Caches;
 use crate::flow::Flow;
 use crate::forwards::Forwards;
+use crate::frame_cache::FrameCache;
 use crate::groups::Protection;
 use crate::merging::Merging;
 use crate::mode::Mode;
 use crate::open::Seal;
 use crate::owner::Owners;
 use crate::placement::{CommittedSlots, Placement};
-use crate::reader::FrameCache;
 use crate::recovery::{Recovery, Replay};
 use crate::rehearsal::Rehearsal;
 use crate::statistics::Counters;

@@ -3,8 +3,9 @@
 
 use super::Planned;
 use crate::compression::Compressors;
+use crate::frame_cache::Needed;
 use crate::open::catalog_and_footer;
-use crate::reader::{Needed, is_near};
+use crate::reader::is_near;
 use crate::store::Shared;
 use crate::{Catalog, Codec, ContainerId, Frame, HEADER_BYTES, Header, Homes, Result, Slot, StorageError, file};
 use onefold_ground::profile::Component;
