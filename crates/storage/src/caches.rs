@@ -105,3 +105,24 @@ impl Caches {
         self.catalogs.lock().used_bytes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onefold_ground::{Ground, SimulatedGround};
+
+    #[test]
+    fn what_moved_since_it_was_read_is_not_kept() {
+        let (caches, id) = (Caches::new(1 << 20), ContainerId::new(0, 1));
+        let (catalog, file) = (Arc::new(Catalog::new(id)), SimulatedGround::new(1).create("file").unwrap());
+        caches.keep_catalog_if(&catalog, || false);
+        caches.keep_file_if(id, file.clone(), || false);
+        assert!(caches.catalog(id).is_none() && caches.file(id).is_none());
+        caches.keep_catalog_if(&catalog, || true);
+        caches.keep_file_if(id, file, || true);
+        assert!(caches.catalog(id).is_some() && caches.file(id).is_some());
+        caches.forget(id);
+        assert!(caches.catalog(id).is_none() && caches.file(id).is_none());
+        assert_eq!((caches.catalog_hits(), caches.catalog_bytes()), (1, 0));
+    }
+}

@@ -187,3 +187,77 @@ impl Flow {
         self.stored_per_1024.load(Relaxed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+    use std::sync::atomic::AtomicBool;
+    use std::time::Duration;
+
+    fn failure() -> GroundError {
+        GroundError::Io { operation: "write", path: "container".to_owned(), source: io::ErrorKind::StorageFull.into() }
+    }
+
+    fn never() -> Result<()> {
+        panic!("nothing has failed")
+    }
+
+    #[test]
+    fn a_writer_waits_for_room_and_one_frame_is_always_allowed() {
+        let flow = Flow::new(100);
+        flow.reserve(1000, never).unwrap();
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| flow.reserve(10, never));
+            std::thread::sleep(Duration::from_millis(20));
+            assert_eq!((second.is_finished(), flow.in_flight_bytes()), (false, 1000));
+            flow.settle_frame(1000, None);
+            second.join().unwrap().unwrap();
+        });
+        assert_eq!(flow.in_flight_bytes(), 10);
+    }
+
+    #[test]
+    fn a_failed_write_is_retried_by_the_next_caller_and_its_error_is_one_of_now() {
+        let flow = Flow::new(100);
+        flow.settle_frame(0, Some(failure()));
+        let is_full = AtomicBool::new(true);
+        let retry = || {
+            assert!(flow.take_failure()?);
+            if is_full.load(Relaxed) {
+                let source = Arc::new(failure());
+                flow.fail(source.clone());
+                return Err(StorageError::CannotWrite { source });
+            }
+            flow.retried();
+            Ok(())
+        };
+        assert!(matches!(flow.check(retry), Err(StorageError::CannotWrite { .. })));
+        is_full.store(false, Relaxed);
+        flow.check(retry).unwrap();
+        flow.check(never).unwrap();
+    }
+
+    #[test]
+    fn a_poison_is_never_lifted() {
+        let flow = Flow::new(100);
+        flow.poison("a sync failed");
+        flow.poison("another one did");
+        for checked in [flow.check(never), flow.reserve(10, never), flow.check_poison(), flow.take_failure().map(drop)] {
+            assert!(matches!(checked, Err(StorageError::Poisoned { why }) if &*why == "a sync failed"));
+        }
+    }
+
+    #[test]
+    fn a_poison_ends_waiting() {
+        let flow = Flow::new(100);
+        flow.add(100);
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| flow.reserve(10, never));
+            let commit = scope.spawn(|| flow.wait_until(|| false, never));
+            std::thread::sleep(Duration::from_millis(20));
+            flow.poison("a sync failed");
+            assert!(writer.join().unwrap().is_err() && commit.join().unwrap().is_err());
+        });
+    }
+}

@@ -159,3 +159,59 @@ impl CommittedSlots {
         self.is_later(container) || self.open.contains_key(&container)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onefold_oplog::Owned;
+
+    fn placement() -> Placement {
+        let owned = [2, 5].map(|number| Owned { number, epoch: 1 }).to_vec();
+        Placement::new(&Ownership::of(9, owned).unwrap())
+    }
+
+    fn next(placement: &Placement) -> std::result::Result<ContainerId, u16> {
+        match placement.next() {
+            Next::Open(id) => Ok(id),
+            Next::New(partition) => Err(partition),
+        }
+    }
+
+    #[test]
+    fn partitions_take_turns_and_waiting_containers_come_before_new_ones() {
+        let placement = placement();
+        assert_eq!([(); 3].map(|()| next(&placement)), [Err(2), Err(5), Err(2)]);
+        let (first, second, elsewhere) = (ContainerId::new(2, 1), ContainerId::new(2, 2), ContainerId::new(3, 1));
+        [first, second, elsewhere].into_iter().for_each(|id| placement.leave(id));
+        // The turn is that of partition 5, which has none.
+        assert_eq!([(); 3].map(|()| next(&placement)), [Ok(first), Ok(second), Err(5)]);
+    }
+
+    #[test]
+    fn a_number_is_given_out_once_and_counts_without_slots_until_its_container_is_open() {
+        let placement = placement();
+        let slot = |id| Address::new(id, 0);
+        placement.resume(|partition| u32::from(partition) * 10, std::iter::empty());
+        assert_eq!(placement.last_number(2), Some(19));
+        let made = placement.give_out(2).unwrap();
+        let making = placement.begin_creation(2).unwrap();
+        let before = placement.given_out();
+        placement.end_creation(making);
+        let (later, after) = (placement.give_out(2).unwrap(), placement.given_out());
+        assert_eq!([made, making, later].map(|id| id.number()), [20, 21, 22]);
+        assert_eq!([made, making, later].map(|id| before.includes(slot(id))), [true, false, false]);
+        assert_eq!([made, making, later].map(|id| before.is_not_made(id)), [false, true, true]);
+        assert_eq!([made, making, later].map(|id| after.includes(slot(id))), [true; 3]);
+        assert_eq!(placement.given_out_count(), 22 + 49);
+        assert!(matches!(placement.give_out(3), Err(StorageError::NotOpened { partition: 3 })));
+    }
+
+    #[test]
+    fn the_slots_that_an_open_container_had_are_included_and_no_more() {
+        let placement = placement();
+        let id = placement.give_out(5).unwrap();
+        let mut committed = placement.given_out();
+        committed.extend([(id, 3)].into_iter());
+        assert_eq!([2, 3].map(|slot| committed.includes(Address::new(id, slot))), [true, false]);
+    }
+}
